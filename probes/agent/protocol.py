@@ -1,0 +1,87 @@
+"""Frames between an agent and its caller.
+
+One frame is one line: ``\\x00MLT1 <bytes> <JSON>\\n``. The marker starts every line, so that output of shell
+start-up files, binary noise and cut-off lines are told apart from frames and skipped, at any point of the stream.
+Runs on every node: Python 3.9, standard library only.
+
+Agent to caller (``kind``): hello, sample, part, done, error. Caller to agent: request, cancel, ping.
+Closing the agent's stdin ends the agent.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from mltop.probes.model import RankStacks, Sample, to_json
+
+MARK = b"\x00MLT1 "
+VERSION = 1
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+
+
+@dataclass
+class Hello:
+    """First frame of an agent: who it is and what it runs on."""
+
+    version: str
+    protocol: int
+    pid: int
+    python: str
+    hostname: str
+    machine: str
+
+
+@dataclass
+class Message:
+    """One frame from an agent. ``node`` is set where one stream carries several nodes (simulated fleets, pdsh)."""
+
+    kind: str
+    node: str = ""
+    id: int = 0
+    hello: Optional[Hello] = None
+    sample: Optional[Sample] = None
+    stacks: Optional[RankStacks] = None
+    expected: Optional[int] = None  # how many parts this request will have
+    data: dict[str, Any] = field(default_factory=dict)  # what other operations answer
+    error: str = ""
+    fix: str = ""
+
+
+@dataclass
+class Request:
+    """One frame to an agent. ``op``: stacks | doctor; ``node`` as in Message, "" for all."""
+
+    kind: str  # request | cancel | ping
+    id: int = 0
+    op: str = ""
+    node: str = ""
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+def encode(message: Message | Request) -> bytes:
+    """One frame. Fields that hold their default are left out."""
+    fields = {name: value for name, value in vars(message).items() if value not in (None, "", 0, {})}
+    payload = to_json(fields).encode()
+    return b"%s%d %s\n" % (MARK, len(payload), payload)
+
+
+def payload_of(line: bytes) -> bytes | None:
+    """The JSON bytes of one received line (without its newline), or None when the line is not a whole frame."""
+    start = line.find(MARK)
+    if start < 0:
+        return None
+    size, _, payload = line[start + len(MARK) :].partition(b" ")
+    if not size.isdigit() or int(size) != len(payload):
+        return None
+    return payload
+
+
+def decode_request(line: bytes) -> Request | None:
+    """A request from one received line; None for noise, unknown fields are ignored."""
+    payload = payload_of(line)
+    if payload is None:
+        return None
+    known = {key: value for key, value in json.loads(payload).items() if key in Request.__dataclass_fields__}
+    return Request(**known)
