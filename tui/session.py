@@ -1,0 +1,37 @@
+"""What the screen needs of the machines: fulfilled by probes.investigate.session, and by fakes in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from mltop.probes.investigate.progress import CaptureResult, StackProgress
+from mltop.probes.reach.view import FleetView
+
+
+class Cancellable(Protocol):
+    def cancel(self) -> None:
+        """Stop as soon as possible; the callback still gets a last, finished report. Safe to call twice."""
+
+
+class Session(Protocol):
+    """All callbacks come from another thread; no method blocks."""
+
+    title: str  # "this machine", "job 4711", "demo"
+
+    def view(self) -> FleetView:
+        """The newest state of every node."""
+
+    def subscribe(self, on_change: Callable[[], None]) -> None:
+        """``on_change`` is called after any node changed; call ``view()`` then."""
+
+    def dump_stacks(
+        self, nodes: Sequence[str] | None, on_progress: Callable[[StackProgress], None]
+    ) -> Cancellable:
+        """Dump all ranks of these nodes (None: all), judge them, report progress until ``finished``."""
+
+    def capture(self, on_done: Callable[[CaptureResult], None]) -> Cancellable:
+        """Write a capture directory of everything known, dumping stacks first when there is no recent dump."""
+
+    def close(self) -> None:
+        """End every agent and connection; returns within a second."""
