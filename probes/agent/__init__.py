@@ -1,0 +1,1 @@
+"""The program on every node: samples to stdout, requests from stdin, ends with its caller."""

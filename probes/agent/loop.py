@@ -1,0 +1,176 @@
+"""The agent's loop: one sample per interval, requests in between, an end as soon as the caller is gone."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+from typing import Any, Protocol
+
+from mltop.probes.agent.outbox import Outbox
+from mltop.probes.agent.protocol import MAX_FRAME_BYTES, VERSION, Hello, Message, Request, decode_request, encode
+from mltop.probes.agent.requests import Requests
+from mltop.probes.collect.host import HostSource
+from mltop.probes.collect.ranks import RankSource
+from mltop.probes.model import Gap, GpuSample, RankSample, Sample
+from mltop.probes.paths import proc
+from mltop.probes.version import __version__
+
+EXIT_GRACE_S = 1.5  # after the caller is gone, whatever a collector is stuck in
+
+
+class GpuSource(Protocol):
+    """Where GPU samples come from: NVML's child process, or the demo's simulation."""
+
+    def request(self, now: float) -> None: ...
+    def collect(self, now: float, wait_s: float) -> tuple[list[GpuSample], list[Gap]]: ...
+    def close(self) -> None: ...
+
+
+class Agent:
+    """Samples of one node to ``out_fd``, requests from ``in_fd``. ``run`` returns the exit code."""
+
+    def __init__(
+        self, node: str, gpu_source: GpuSource, interval_s: float, in_fd: int = 0, out_fd: int = 1
+    ) -> None:
+        self._node = node
+        self._interval_s = interval_s
+        self._gpus = gpu_source
+        self._host = HostSource()
+        self._ranks = RankSource()
+        self._boot_id = read_boot_id()
+        self._in_fd = in_fd
+        self._outbox = Outbox(out_fd)
+        self._requests = Requests(self._send, self._roster)
+        self._newest_ranks: list[RankSample] = []
+        self._have_ranks = threading.Event()
+        self._stop = threading.Event()
+
+    def run(self) -> int:
+        # An agent whose caller is gone must end, not be told by SIGPIPE somewhere inside a collector.
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c in the caller's terminal is the caller's to handle
+        threading.Thread(target=self._read_requests, name="mltop-requests", daemon=True).start()
+        self._send(Message("hello", hello=self._hello()))
+        due = time.monotonic()
+        while not self._stop.is_set():
+            self._outbox.put_sample(encode(Message("sample", sample=self.sample(time.time()))))
+            due = max(due + self._interval_s, time.monotonic())
+            self._stop.wait(due - time.monotonic())
+            if self._outbox.broken.is_set():
+                break
+        return self._close()
+
+    def sample(self, now: float) -> Sample:
+        """One sample of everything. ``cost_s`` is the wall time each collector took in this process."""
+        started = time.perf_counter()
+        self._gpus.request(now)
+        host, host_gaps = self._host.read(now)
+        host_done = time.perf_counter()
+        gpus, gpu_gaps = self._gpus.collect(now, wait_s=min(0.25, self._interval_s / 2))
+        gpus_done = time.perf_counter()
+        ranks, rank_gaps = self._ranks.read(now, gpus_of_pid(gpus))
+        ranks_done = time.perf_counter()
+        self._newest_ranks = ranks
+        self._have_ranks.set()
+        return Sample(
+            node=self._node,
+            sampled_at=now,
+            boot_id=self._boot_id,
+            interval_s=self._interval_s,
+            simulated=bool(getattr(self._gpus, "simulated", False)),
+            gpus=gpus,
+            ranks=ranks,
+            host=host,
+            gaps=gpu_gaps + rank_gaps + host_gaps + not_built(),
+            cost_s={
+                "host": round(host_done - started, 6),
+                "gpus": round(gpus_done - host_done, 6),
+                "ranks": round(ranks_done - gpus_done, 6),
+            },
+        )
+
+    def _hello(self) -> Hello:
+        return Hello(
+            version=__version__,
+            protocol=VERSION,
+            pid=os.getpid(),
+            python=platform.python_version(),
+            hostname=platform.node(),
+            machine=platform.machine(),
+        )
+
+    def _roster(self) -> list[RankSample]:
+        self._have_ranks.wait(5.0)
+        return self._newest_ranks
+
+    def _send(self, message: Message) -> None:
+        message.node = message.node or self._node
+        self._outbox.put(encode(message))
+
+    def _read_requests(self) -> None:
+        """Runs until the caller closes our stdin, then ends the agent, even one whose main thread is stuck."""
+        buffer = b""
+        while True:
+            try:
+                data = os.read(self._in_fd, 65536)
+            except InterruptedError:
+                continue
+            except OSError:
+                data = b""
+            if not data:
+                break
+            *lines, buffer = (buffer + data).split(b"\n")
+            for line in lines:
+                self._handle(decode_request(line))
+            if len(buffer) > MAX_FRAME_BYTES:
+                buffer = b""
+        self._stop.set()
+        time.sleep(EXIT_GRACE_S)
+        os._exit(1)
+
+    def _handle(self, request: Request | None) -> None:
+        if request is None:
+            return
+        if request.kind == "request":
+            self._requests.start(request)
+        elif request.kind == "cancel":
+            self._requests.cancel(request.id)
+
+    def _close(self) -> int:
+        self._requests.cancel_all()
+        self._gpus.close()
+        return 0
+
+
+def gpus_of_pid(gpus: list[GpuSample]) -> dict[int, list[int]]:
+    """Which GPUs each process holds, by NVML's process lists."""
+    found: dict[int, list[int]] = {}
+    for gpu in gpus:
+        for process in gpu.processes or ():
+            indexes = found.setdefault(process.pid, [])
+            if gpu.index not in indexes:
+                indexes.append(gpu.index)
+    return found
+
+
+def not_built() -> list[Gap]:
+    return [Gap("links, kernel_events", "not collected by this version of mltop")]
+
+
+def read_boot_id() -> str:
+    try:
+        with open(proc("sys/kernel/random/boot_id"), encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def exit_now(code: int) -> Any:
+    """Leave without waiting for daemon threads that may be stuck in a system call."""
+    sys.stdout.flush()
+    os._exit(code)

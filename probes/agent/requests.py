@@ -1,0 +1,99 @@
+"""What a caller can ask of an agent beside samples: each operation runs in a thread of its own and can be cancelled."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable
+
+from mltop.probes.agent.protocol import Message, Request
+from mltop.probes.collect.abilities import abilities
+from mltop.probes.collect.ranks import read_counters
+from mltop.probes.collect.stacks.dump import StackOptions, dump_ranks
+from mltop.probes.model import RankSample, RankStacks
+
+Send = Callable[[Message], None]
+
+
+class Requests:
+    """Runs requests. ``ranks`` gives the newest roster, waiting for the first one if it must."""
+
+    def __init__(self, send: Send, ranks: Callable[[], list[RankSample]]) -> None:
+        self._send = send
+        self._ranks = ranks
+        self._cancels: dict[int, threading.Event] = {}
+        self._lock = threading.Lock()
+        self._operations: dict[str, Callable[[Request, threading.Event], None]] = {
+            "stacks": self._stacks,
+            "doctor": self._doctor,
+        }
+
+    def start(self, request: Request) -> None:
+        """Begin one request; its answer ends with one frame of kind done or error."""
+        operation = self._operations.get(request.op)
+        if operation is None:
+            self._send(Message("error", id=request.id, error=f"unknown operation {request.op!r}"))
+            return
+        cancelled = threading.Event()
+        with self._lock:
+            self._cancels[request.id] = cancelled
+        threading.Thread(
+            target=self._run, args=(operation, request, cancelled), name=f"mltop-{request.op}", daemon=True
+        ).start()
+
+    def cancel(self, request_id: int) -> None:
+        with self._lock:
+            cancelled = self._cancels.get(request_id)
+        if cancelled is not None:
+            cancelled.set()
+
+    def cancel_all(self) -> None:
+        """At exit: py-spy children are ended by the dump that owns them."""
+        with self._lock:
+            for cancelled in self._cancels.values():
+                cancelled.set()
+
+    def _run(
+        self,
+        operation: Callable[[Request, threading.Event], None],
+        request: Request,
+        cancelled: threading.Event,
+    ) -> None:
+        try:
+            operation(request, cancelled)
+        except Exception as error:  # noqa: BLE001 - the caller is told; a thread's traceback would reach nobody
+            self._send(Message("error", id=request.id, error=f"{type(error).__name__}: {error}"))
+        finally:
+            with self._lock:
+                self._cancels.pop(request.id, None)
+
+    def _stacks(self, request: Request, cancelled: threading.Event) -> None:
+        ranks = chosen(self._ranks(), request.args)
+        self._send(Message("part", id=request.id, expected=len(ranks), data={"expected": len(ranks)}))
+
+        def emit(stacks: RankStacks) -> None:
+            self._send(Message("part", id=request.id, stacks=stacks))
+
+        dump_ranks(ranks, stack_options(request.args), read_counters, emit, cancelled)
+        self._send(Message("done", id=request.id, data={"cancelled": cancelled.is_set()}))
+
+    def _doctor(self, request: Request, cancelled: threading.Event) -> None:  # noqa: ARG002 - answers at once
+        self._send(Message("done", id=request.id, data={"checks": [vars(check) for check in abilities()]}))
+
+
+def chosen(ranks: list[RankSample], args: dict[str, Any]) -> list[RankSample]:
+    """The ranks a stacks request is about: ``job`` (one job's) and ``pids`` narrow it; dead ones have no stack."""
+    job, pids = args.get("job"), args.get("pids")
+    return [
+        rank
+        for rank in ranks
+        if rank.state != "Z" and (not job or rank.job == job) and (pids is None or rank.pid in pids)
+    ]
+
+
+def stack_options(args: dict[str, Any]) -> StackOptions:
+    return StackOptions(
+        native=bool(args.get("native", False)),
+        ints=bool(args.get("ints", True)),
+        raw=bool(args.get("raw", False)),
+        deadline_s=float(args.get("deadline_s", 3.0)),
+    )

@@ -1,0 +1,68 @@
+"""Which NVML call the child is in: a small shared page that survives a hung or killed child."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import Optional
+
+_LAYOUT = struct.Struct("=qd64s")  # GPU index, CLOCK_MONOTONIC at the start of the call, name of the call
+NO_GPU = -1
+
+
+@dataclass(frozen=True)
+class Note:
+    """A call under way: ``gpu`` is NVML's index or None, ``started_s`` is CLOCK_MONOTONIC of this machine."""
+
+    call: str
+    gpu: Optional[int]
+    started_s: float
+
+    def where(self) -> str:
+        """E.g. "nvmlDeviceGetTemperatureV on GPU 3"."""
+        return self.call if self.gpu is None else f"{self.call} on GPU {self.gpu}"
+
+
+def anonymous_file(name: str) -> int:
+    """A file descriptor of an unlinked file: in memory where the C library offers it (glibc 2.27), else in TMPDIR."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+class Breadcrumb:
+    """One note. The child writes it before each call; the parent reads it when no answer comes."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._page = mmap.mmap(fd, mmap.PAGESIZE)
+
+    @classmethod
+    def create(cls) -> Breadcrumb:
+        """A new page; pass ``fd`` on to the child."""
+        fd = anonymous_file("mltop-nvml")
+        os.ftruncate(fd, mmap.PAGESIZE)
+        return cls(fd)
+
+    def note(self, call: bytes, gpu: int) -> None:
+        _LAYOUT.pack_into(self._page, 0, gpu, time.monotonic(), call)
+
+    def clear(self) -> None:
+        _LAYOUT.pack_into(self._page, 0, NO_GPU, 0.0, b"")
+
+    def read(self) -> Note | None:
+        """The call under way, None between polls."""
+        gpu, started_s, call = _LAYOUT.unpack_from(self._page, 0)
+        name = call.rstrip(b"\0").decode("ascii", "replace")
+        if not name:
+            return None
+        return Note(name, None if gpu == NO_GPU else gpu, started_s)
+
+    def close(self) -> None:
+        self._page.close()
+        os.close(self.fd)

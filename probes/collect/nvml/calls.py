@@ -1,0 +1,74 @@
+"""Calling NVML from the child: every call is noted in the breadcrumb first, every failure has a name and a code."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Callable, Optional
+
+from mltop.probes.collect.nvml import codes
+from mltop.probes.collect.nvml.breadcrumb import NO_GPU, Breadcrumb
+
+
+class NvmlFailure(Exception):
+    """A call that did not return success."""
+
+    def __init__(self, call: str, code: int) -> None:
+        super().__init__(call, code)
+        self.call = call
+        self.code = code
+
+
+class Garbage(Exception):
+    """A call that succeeded with a value that cannot be; the text says call and value."""
+
+
+class Calls:
+    """The functions of one loaded library. ``calls(name, gpu, *args)`` returns NVML's code."""
+
+    def __init__(self, library: Any, crumb: Breadcrumb) -> None:
+        self._library = library
+        self._crumb = crumb
+        self._functions: dict[str, tuple[Optional[Callable[..., int]], bytes]] = {}
+
+    def __call__(self, name: str, gpu: int, *args: Any) -> int:
+        found = self._functions.get(name)
+        if found is None:
+            found = self._functions[name] = (getattr(self._library, name, None), name.encode())
+        function, encoded = found
+        if function is None:
+            return codes.FUNCTION_NOT_FOUND
+        self._crumb.note(encoded, gpu)
+        return function(*args)
+
+    def system(self, name: str, *args: Any) -> None:
+        """A call that concerns no single GPU; raises NvmlFailure."""
+        code = self(name, NO_GPU, *args)
+        if code:
+            raise NvmlFailure(name, code)
+
+
+def load(crumb: Breadcrumb) -> Calls:
+    """Load libnvidia-ml.so.1 and initialise it.
+
+    Raises NvmlFailure("nvmlInit", code), ImportError when pynvml is missing, OSError when the library is there
+    but cannot be loaded.
+    """
+    import pynvml
+
+    crumb.note(b"nvmlInit", NO_GPU)
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        if error.value == codes.LIBRARY_NOT_FOUND:
+            explain_missing_library()
+        raise NvmlFailure("nvmlInit", error.value) from None
+    return Calls(pynvml.nvmlLib, crumb)
+
+
+def explain_missing_library() -> None:
+    """pynvml says "not found" for every failure to load: raise OSError where the loader knows better."""
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError as error:
+        if "No such file" not in str(error):
+            raise

@@ -1,0 +1,65 @@
+"""NVML's return codes (nvml.h, nvmlReturn_t) by what they mean for a monitor."""
+
+from __future__ import annotations
+
+UNINITIALIZED = 1
+INVALID_ARGUMENT = 2
+NOT_SUPPORTED = 3
+NO_PERMISSION = 4
+INSUFFICIENT_SIZE = 7
+DRIVER_NOT_LOADED = 9
+LIBRARY_NOT_FOUND = 12
+FUNCTION_NOT_FOUND = 13
+GPU_IS_LOST = 15
+RESET_REQUIRED = 16
+LIB_RM_VERSION_MISMATCH = 18
+ARGUMENT_VERSION_MISMATCH = 25
+DEPRECATED = 26
+GPU_NOT_FOUND = 28
+UNKNOWN = 999
+
+# This GPU or this driver does not have it: an older call may.
+UNSUPPORTED = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, DEPRECATED})
+# Will not change from one second to the next, so it is not asked every second.
+REMEMBERED = UNSUPPORTED | {NO_PERMISSION}
+# The GPU is gone, whichever call says so. Reading on would only disturb the driver's recovery.
+GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED})
+# The handle lookup of a GPU that fell off the bus often says only "unknown error".
+GONE_ON_LOOKUP = GONE | {UNKNOWN, GPU_NOT_FOUND}
+# The library as a whole has to be initialised again.
+LIBRARY_DOWN = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH})
+
+TEXTS = {
+    1: "Uninitialized",
+    2: "Invalid Argument",
+    3: "Not Supported",
+    4: "Insufficient Permissions",
+    6: "Not Found",
+    7: "Insufficient Size",
+    8: "Insufficient External Power",
+    9: "Driver Not Loaded",
+    10: "Timeout",
+    11: "Interrupt Request Issue",
+    12: "NVML Shared Library Not Found",
+    13: "Function Not Found",
+    14: "Corrupted infoROM",
+    15: "GPU is lost",
+    16: "GPU requires restart",
+    17: "The operating system has blocked the request",
+    18: "RM has detected an NVML/RM version mismatch",
+    19: "GPU is in use",
+    20: "Insufficient Memory",
+    21: "No Data",
+    23: "Insufficient Resources",
+    25: "Argument Version Mismatch",
+    26: "Deprecated",
+    27: "Not Ready",
+    28: "GPU Not Found",
+    29: "Invalid State",
+    999: "Unknown Error",
+}
+
+
+def text(code: int) -> str:
+    """NVML's own words for a return code (nvmlErrorString), known without calling NVML."""
+    return TEXTS.get(code, f"NVML error {code}")

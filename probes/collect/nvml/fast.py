@@ -1,0 +1,169 @@
+"""What is read from every GPU at every poll: seven calls in the usual case. One quirk of NVML per function."""
+
+from __future__ import annotations
+
+from ctypes import byref, c_int
+from functools import partial
+from typing import Any
+
+import pynvml
+
+from mltop.probes.collect.nvml import codes, fields
+from mltop.probes.collect.nvml.calls import Garbage, NvmlFailure
+from mltop.probes.collect.nvml.device import Device, Reading, first_supported, not_blank
+
+CLOCK_SM = c_int(1)  # nvml.h NVML_CLOCK_SM
+CLOCK_MEMORY = c_int(2)
+SENSOR_GPU = c_int(0)  # nvml.h NVML_TEMPERATURE_GPU
+MAX_PLAUSIBLE_MHZ = 20_000
+MAX_PLAUSIBLE_W = 20_000
+PLAUSIBLE_C = range(-60, 256)
+
+# nvml.h nvmlClocksEventReason*. Applications clocks are no longer reported by new drivers.
+REASONS = {
+    0x1: "gpu_idle",
+    0x2: "applications_clocks",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal",
+    0x40: "hw_thermal",
+    0x80: "power_brake",
+    0x100: "display_clocks",
+}
+
+
+class FastReader:
+    """Reads the fast tier of any device; holds the buffers that only this tier needs."""
+
+    def __init__(self) -> None:
+        self._batch = fields.FieldBatch()
+        # Not in the pynvml releases that came before nvmlDeviceGetTemperatureV.
+        self._temperature = getattr(pynvml, "c_nvmlTemperature_v1_t", lambda: None)()
+        if self._temperature is not None:
+            self._temperature.version = pynvml.nvmlTemperature_v1
+            self._temperature.sensorType = 0
+            self._temperature_ref = byref(self._temperature)
+
+    def read(self, device: Device) -> Reading:
+        """Raises NvmlFailure when the GPU or the library is gone."""
+        reading = Reading()
+        reading.attempt(("busy",), partial(read_busy, device))
+        reading.attempt(("memory_used_bytes", "memory_total_bytes"), partial(read_memory, device))
+        reading.attempt(("temperature_c",), partial(self._read_temperature, device))
+        self._read_fields(device, reading)
+        reading.attempt(("sm_clock_mhz",), partial(read_clock, device, "sm_clock_mhz", CLOCK_SM))
+        reading.attempt(("memory_clock_mhz",), partial(read_clock, device, "memory_clock_mhz", CLOCK_MEMORY))
+        reading.attempt(("throttle_reasons",), partial(read_throttle_reasons, device))
+        return reading
+
+    def _read_temperature(self, device: Device) -> dict[str, Any]:
+        celsius = first_supported(
+            partial(self._temperature_v, device),
+            partial(device.uint, "nvmlDeviceGetTemperature", SENSOR_GPU),
+        )
+        return {"temperature_c": plausible_c("the GPU's temperature", celsius)}
+
+    def _temperature_v(self, device: Device) -> int:
+        name = "nvmlDeviceGetTemperatureV"
+        if self._temperature is None:
+            raise NvmlFailure(name, codes.FUNCTION_NOT_FOUND)
+        device.call(name, self._temperature_ref)
+        return int(self._temperature.temperature)
+
+    def _read_fields(self, device: Device, reading: Reading) -> None:
+        batch = self._batch.read(device)
+        reading.attempt(("power_w",), partial(read_power, device, batch))
+        reading.attempt(("energy_j",), partial(read_energy, device, batch))
+        reading.attempt(("memory_temperature_c",), partial(read_memory_temperature, batch))
+        reading.attempt(("throttle_ns",), partial(read_throttle_ns, device, batch, reading))
+
+
+def read_busy(device: Device) -> dict[str, Any]:
+    """Share of the last sample period in which a kernel was resident (nvmlUtilization_t)."""
+    name = "nvmlDeviceGetUtilizationRates"
+    device.call(name, device.buffers.utilization_ref)
+    percent = device.buffers.utilization.gpu
+    if percent > 100:
+        raise Garbage(f"{name} answered {percent} %, which is not a value")
+    return {"busy": percent / 100}
+
+
+def read_memory(device: Device) -> dict[str, Any]:
+    """Version 2 leaves out what the driver reserves for itself; version 1 counts it as used."""
+    used, total = first_supported(partial(memory_v2, device), partial(memory_v1, device))
+    return {
+        "memory_used_bytes": not_blank("used memory", used),
+        "memory_total_bytes": not_blank("total memory", total),
+    }
+
+
+def memory_v2(device: Device) -> tuple[int, int]:
+    memory = device.buffers.memory_v2
+    memory.version = pynvml.nvmlMemory_v2
+    device.call("nvmlDeviceGetMemoryInfo_v2", device.buffers.memory_v2_ref)
+    return memory.used, memory.total
+
+
+def memory_v1(device: Device) -> tuple[int, int]:
+    device.call("nvmlDeviceGetMemoryInfo", device.buffers.memory_ref)
+    return device.buffers.memory.used, device.buffers.memory.total
+
+
+def read_clock(device: Device, field: str, clock: c_int) -> dict[str, Any]:
+    name = "nvmlDeviceGetClockInfo"
+    mhz = device.uint(name, clock)
+    if mhz > MAX_PLAUSIBLE_MHZ:
+        raise Garbage(f"{name} answered {mhz} MHz, which is not a value")
+    return {field: mhz}
+
+
+def read_throttle_reasons(device: Device) -> dict[str, Any]:
+    """The same bits under a new name since driver 535; the old name goes away with CUDA 14 (pynvml)."""
+    bits = first_supported(
+        partial(device.ulonglong, "nvmlDeviceGetCurrentClocksEventReasons"),
+        partial(device.ulonglong, "nvmlDeviceGetCurrentClocksThrottleReasons"),
+    )
+    return {"throttle_reasons": [reason for bit, reason in REASONS.items() if bits & bit]}
+
+
+def read_power(device: Device, batch: fields.FieldValues) -> dict[str, Any]:
+    """Averaged over a second where the driver has it, like nvmlDeviceGetPowerUsage on most GPUs."""
+    milliwatts = first_available(
+        partial(batch.value, fields.POWER_AVERAGE, "POWER_AVERAGE"),
+        partial(batch.value, fields.POWER_INSTANT, "POWER_INSTANT"),
+        partial(device.uint, "nvmlDeviceGetPowerUsage"),
+    )
+    if milliwatts > MAX_PLAUSIBLE_W * 1000:
+        raise Garbage(f"the power reading is {milliwatts / 1000:g} W, which is not a value")
+    return {"power_w": milliwatts / 1000}
+
+
+def read_energy(device: Device, batch: fields.FieldValues) -> dict[str, Any]:
+    millijoules = first_available(
+        partial(batch.value, fields.ENERGY, "TOTAL_ENERGY_CONSUMPTION"),
+        partial(device.ulonglong, "nvmlDeviceGetTotalEnergyConsumption"),
+    )
+    return {"energy_j": millijoules / 1000}
+
+
+def read_memory_temperature(batch: fields.FieldValues) -> dict[str, Any]:
+    celsius = batch.value(fields.MEMORY_TEMPERATURE, "MEMORY_TEMP")
+    return {"memory_temperature_c": plausible_c("the memory's temperature", celsius)}
+
+
+def read_throttle_ns(device: Device, batch: fields.FieldValues, reading: Reading) -> dict[str, Any]:
+    device.needs_violation_status = bool(batch.whole_code)
+    fields.read_throttle_ns(batch, reading)
+    return {}
+
+
+def first_available(*readers: Any) -> Any:
+    """As ``first_supported``, where the first readers are fields of a batch that may be rejected as a whole."""
+    return first_supported(*readers, moves_on=fields.fallback_needed)
+
+
+def plausible_c(what: str, celsius: float) -> float:
+    if int(celsius) not in PLAUSIBLE_C:
+        raise Garbage(f"{what} reads as {celsius:g} °C, which is not a value")
+    return float(celsius)

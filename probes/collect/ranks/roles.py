@@ -1,0 +1,163 @@
+"""What kind of program a process is, told from its executable and command line: Python, shell, launcher, tool."""
+
+from __future__ import annotations
+
+import re
+from typing import Optional
+
+PYTHON = "python"  # may be a rank
+WORKER = "worker"  # Python's own helper processes: never a rank
+LAUNCHER = "launcher"  # starts ranks or wraps one
+SHELL = "shell"
+TOOL = "tool"  # watches or edits; carries a rank's variables only because it was started in its shell
+OTHER = "other"  # may be a rank when no Python process is (an MPI program)
+
+# The kinds that a rank may be, best first.
+RANK_ROLES = (PYTHON, OTHER)
+
+_SHELLS = frozenset("sh bash dash ash zsh ksh mksh fish csh tcsh busybox tmux screen login su sudo script sshd".split())
+
+_LAUNCHERS = frozenset(
+    (
+        "srun salloc sbatch slurmstepd slurmd slurm_script mpirun mpiexec mpiexec.hydra mpirun_rsh orterun orted "
+        "prun prte prted prterun hydra_pmi_proxy hydra_bstrap_proxy pmi_proxy jsrun aprun flux pdsh ssh "
+        # wrappers that stay above what they run
+        "env numactl taskset nice ionice chrt timeout time stdbuf setsid nohup prlimit unshare nsenter chroot xargs "
+        "parallel conda micromamba mamba pixi uv uvx poetry pipenv hatch singularity apptainer starter starter-suid "
+        "enroot docker podman tini dumb-init docker-init catatonit systemd nsys nsys-launcher ncu strace ltrace perf "
+        "valgrind"
+    ).split()
+)
+
+_TOOLS = frozenset(
+    (
+        "mltop py-spy pystack gdb nvidia-smi nvtop dcgmi rocm-smi top htop btop atop watch tail less more man vi vim "
+        "nvim nano emacs cat tee git rsync scp wandb-core dstat iostat vmstat pidstat sleep"
+    ).split()
+)
+
+_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*[a-z]*(?:-[0-9.]+)?(?:-dbg)?", re.ASCII)
+
+# Python programs that start ranks: console scripts, and modules run with -m or by path.
+_LAUNCHER_SCRIPTS = frozenset(
+    (
+        "torchrun deepspeed ds accelerate accelerate-launch composer colossalai horovodrun fabric conda conda-script.py "
+        "mamba poetry pipenv hatch"
+    ).split()
+)
+_LAUNCHER_MODULES = (
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "deepspeed.launcher.",
+    "accelerate.commands.",
+    "composer.cli.launcher",
+    "conda.",
+)
+_TOOL_SCRIPTS = frozenset(
+    "mltop nvitop gpustat tensorboard wandb jupyter jupyter-lab jupyter-notebook ipython ipython3 pip pip3".split()
+)
+_TOOL_MODULES = (
+    "mltop.probes.agent",
+    "mltop.probes.collect",
+    "mltop.tui",
+    "nvitop",
+    "tensorboard.",
+    "ipykernel",
+    "jupyter",
+    "IPython",
+    "pip",
+)
+_WORKER_MODULES = ("torch._inductor.compile_worker", "wandb.", "multiprocessing.")
+_WORKER_CODE = ("from multiprocessing.", "from joblib.externals.loky", "from loky.")
+_WORKER_NAMES = ("pt_data_worker", "pt_data_pin")  # torch/utils/data/_utils/worker.py names its processes
+
+
+def role_of(argv: list[str], exe: Optional[str], comm: str) -> str:
+    """The role of a process. ``exe`` is the target of /proc/PID/exe, None when unreadable; ``comm`` from stat."""
+    names = [_basename(exe)] if exe else []
+    names.append(_basename(argv[0].lstrip("-")) if argv else comm)
+    if any(_PYTHON.fullmatch(name) for name in names):
+        return _python_role(argv, comm)
+    for name in names:
+        for role, members in ((SHELL, _SHELLS), (LAUNCHER, _LAUNCHERS), (TOOL, _TOOLS)):
+            if name in members:
+                return role
+    return OTHER
+
+
+def looks_like_python(argv: list[str], exe: Optional[str], comm: str) -> bool:
+    """Whether this may be somebody's Python program; scripts of the operating system itself do not count."""
+    names = (_basename(exe or ""), _basename(argv[0]) if argv else "", comm)
+    if not any(_PYTHON.fullmatch(name) for name in names):
+        return False
+    script = python_target(argv)[1]
+    return not script.startswith(("/usr/bin/", "/usr/sbin/", "/usr/lib/", "/usr/share/", "/usr/libexec/"))
+
+
+def interpreter(argv: list[str], exe: Optional[str], comm: str) -> Optional[str]:
+    """Path of the Python interpreter, None for other programs.
+
+    A virtual environment's path stands only in the command line: its /proc/PID/exe is the base interpreter.
+    """
+    if argv and argv[0].startswith("/") and _PYTHON.fullmatch(_basename(argv[0])):
+        return argv[0]
+    path = (exe or "").replace(" (deleted)", "")
+    if _PYTHON.fullmatch(_basename(path)):
+        return path
+    if _PYTHON.fullmatch(comm) or (argv and _PYTHON.fullmatch(_basename(argv[0]))):
+        return argv[0] if argv else comm
+    return None
+
+
+def python_target(argv: list[str]) -> tuple[str, str]:
+    """What an interpreter was told to run: ("m", module), ("c", code), ("", script path) or ("", "") for a prompt."""
+    index = 1
+    while index < len(argv):
+        argument = argv[index]
+        index += 1
+        if argument in ("-", "") or not argument.startswith("-"):
+            return "", argument
+        if argument.startswith("--"):
+            index += argument == "--check-hash-based-pycs"
+            continue
+        for position, letter in enumerate(argument[1:], start=1):
+            if letter in "mcWX":
+                value = argument[position + 1 :] or (argv[index] if index < len(argv) else "")
+                if letter in "mc":
+                    return letter, value
+                index += not argument[position + 1 :]
+                break
+    return "", ""
+
+
+def _python_role(argv: list[str], comm: str) -> str:
+    if comm in _WORKER_NAMES:
+        return WORKER
+    kind, target = python_target(argv)
+    if kind == "c":
+        if target.startswith(_WORKER_CODE) or "torch._inductor" in target:
+            return WORKER
+        return TOOL if "mltop" in target else PYTHON
+    if kind == "":
+        return _script_role(target)
+    if target.startswith(_LAUNCHER_MODULES):
+        return LAUNCHER
+    if target.startswith(_WORKER_MODULES):
+        return WORKER
+    return TOOL if target == "mltop" or target.startswith(_TOOL_MODULES) else PYTHON
+
+
+def _script_role(path: str) -> str:
+    name = _basename(path)
+    module = path[:-3].replace("/", ".") if path.endswith(".py") else ""
+    if name in _LAUNCHER_SCRIPTS or any(f".{known.rstrip('.')}" in module for known in _LAUNCHER_MODULES):
+        return LAUNCHER
+    if any(f".{known.rstrip('.')}" in module for known in _WORKER_MODULES):
+        return WORKER
+    if name in _TOOL_SCRIPTS or name.startswith("mltop") or "/.cache/mltop/" in path:
+        return TOOL
+    return PYTHON
+
+
+def _basename(path: str) -> str:
+    return path.replace(" (deleted)", "").rpartition("/")[2]

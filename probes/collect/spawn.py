@@ -1,0 +1,34 @@
+"""Starting our own Python modules as child processes that cannot outlive the agent."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+# Loaded before any fork: loading a library between fork and exec could deadlock on another thread's lock.
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def python_command(module: str, *args: str) -> list[str]:
+    """The command that runs ``main()`` of ``module`` in this interpreter, with this process's import path.
+
+    The agent may run from a bundle or a source tree, so ``-m`` would not find the module. The child is isolated
+    (``-I -S``): no user site, no PYTHON* variables, nothing imported from the working directory.
+    ``args`` arrive as ``sys.argv[1:]``.
+    """
+    path = [entry for entry in sys.path if os.path.isabs(entry)]
+    code = f"import sys; sys.path[:] = {path!r}; from {module} import main; main()"
+    return [sys.executable, "-I", "-S", "-c", code, *args]
+
+
+def die_with_parent() -> None:
+    """``preexec_fn`` of a child that the kernel kills when the thread that started it ends (prctl(2)).
+
+    A parent that dies between fork and this call is not noticed: the child must also end on end-of-file
+    of its stdin. Raises OSError when the kernel refuses.
+    """
+    if _LIBC.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")

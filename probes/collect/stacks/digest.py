@@ -1,0 +1,94 @@
+"""From one process's py-spy threads to stack digests: pure, leaf first, nothing but integers as values."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional
+
+from mltop.probes.model import Frame, StackDigest
+
+from . import threads as kinds
+from .frames import cut_at_child_root, is_native, is_user_code, normalise
+from .waiting import waiting_in
+
+
+@dataclass
+class Origin:
+    """Whose threads these are. ``inner_pid``: the pid in its own namespace; ``uses_gpu``: reads may wait for
+    it; ``names``: kernel thread id → comm, for threads that Python does not name.
+    """
+
+    pid: int
+    rank: int | None = None
+    job: str = ""
+    node: str = ""
+    state: str = ""
+    wchan: str | None = None
+    inner_pid: int = 0
+    child_of: int | None = None
+    uses_gpu: bool = False
+    taken_at: float | None = None
+    names: dict[int, str] = field(default_factory=dict)
+
+
+MAIN = "MainThread"
+
+# (file as py-spy names it, line) → the source text, or None.
+ReadLine = Callable[[str, int], Optional[str]]
+
+
+def digest_threads(
+    threads: list[dict[str, Any]], origin: Origin, ints: bool, read_line: ReadLine
+) -> list[StackDigest]:
+    """Digests of one process, the main thread first; background threads are left out."""
+    main = kinds.main_thread(threads, origin.inner_pid or origin.pid)
+    others = [thread for thread in threads if thread is not main]
+    named = [(thread, thread_label(thread, origin)) for thread in others]
+    kept = [(thread, name) for thread, name in named if not kinds.is_background(thread, name)]
+    if main is not None and main["frames"]:
+        kept.insert(0, (main, MAIN))
+    return [_digest(thread, name, origin, ints, read_line) for thread, name in kept]
+
+
+def thread_label(thread: dict[str, Any], origin: Origin) -> str:
+    """Python's name, else the kernel's, else the id."""
+    tid = thread.get("os_thread_id") or thread.get("thread_id")
+    return str(thread.get("thread_name") or origin.names.get(int(tid or 0)) or f"thread {tid}")
+
+
+def _digest(
+    thread: dict[str, Any], name: str, origin: Origin, ints: bool, read_line: ReadLine
+) -> StackDigest:
+    raw = cut_at_child_root(thread["frames"]) if origin.child_of is not None else thread["frames"]
+    frames = normalise(raw, ints)
+    waiting = waiting_in(frames, lambda: _leaf_text(raw, read_line), origin.uses_gpu)
+    kind = "thread" if name != MAIN else "main" if origin.child_of is None else "child"
+    return StackDigest(
+        rank=origin.rank,
+        pid=origin.pid,
+        thread=name,
+        state=origin.state,
+        frames=frames,
+        waiting_in=waiting,
+        key=stack_key(kind, waiting, frames),
+        node=origin.node,
+        job=origin.job,
+        child_of=origin.child_of,
+        wchan=origin.wchan,
+        taken_at=origin.taken_at,
+    )
+
+
+def stack_key(kind: str, waiting: str | None, frames: list[Frame]) -> str:
+    """12 hex digits, equal for equal kind of thread, wait and frames; integer locals do not count."""
+    parts = [kind, waiting or ""]
+    parts += [f"{frame.function}\x1f{frame.file}\x1f{frame.line}" for frame in frames]
+    return hashlib.blake2b("\x1e".join(parts).encode(errors="replace"), digest_size=6).hexdigest()
+
+
+def _leaf_text(raw: list[dict[str, Any]], read_line: ReadLine) -> str | None:
+    leaf = next((frame for frame in raw if not is_native(frame)), None)
+    if leaf is None or not is_user_code(leaf["filename"]):
+        return None
+    return read_line(leaf["filename"], leaf["line"])

@@ -1,0 +1,91 @@
+"""What /proc says of one process just before it is dumped. Source: proc(5), status, wchan, task/TID."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from mltop.probes import paths
+
+
+@dataclass
+class ProcessFacts:
+    """``state`` is one letter (R S D T t Z …), "" when the process is gone. ``inner_pid`` is its pid in its
+    own (container's) namespace. ``wchan`` is the kernel function it sleeps in, None when none is told.
+    """
+
+    pid: int
+    state: str = ""
+    tracer_pid: int = 0
+    parent_pid: int = 0
+    inner_pid: int = 0
+    uid: int = -1
+    wchan: str | None = None
+
+    @property
+    def must_not_block(self) -> bool:
+        """A blocking dump would hang (D) or fail (stopped, traced by another process)."""
+        return self.state in ("D", "T", "t") or self.tracer_pid != 0
+
+
+def read_text(path: str) -> str | None:
+    """The file's text, None when it is gone or may not be read."""
+    try:
+        with open(path, errors="replace") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def _status_fields(text: str) -> dict[str, str]:
+    lines = (line.partition(":") for line in text.splitlines())
+    return {name: value.strip() for name, _, value in lines}
+
+
+def read_facts(pid: int) -> ProcessFacts:
+    """Never raises: a process that is gone has state ""."""
+    text = read_text(paths.proc(pid, "status"))
+    if text is None:
+        return ProcessFacts(pid)
+    fields = _status_fields(text)
+    return ProcessFacts(
+        pid=pid,
+        state=fields.get("State", "")[:1],
+        tracer_pid=int(fields.get("TracerPid", "0")),
+        parent_pid=int(fields.get("PPid", "0")),
+        inner_pid=int(fields.get("NSpid", str(pid)).split()[-1]),
+        uid=int(fields.get("Uid", "-1").split()[0]),
+        wchan=_wchan(pid),
+    )
+
+
+def _wchan(pid: int) -> str | None:
+    text = read_text(paths.proc(pid, "wchan"))
+    return text if text and text != "0" else None
+
+
+def name_of(pid: int) -> str:
+    """The process's name as the kernel keeps it (comm), "" when it is gone."""
+    return (read_text(paths.proc(pid, "comm")) or "").strip()
+
+
+def thread_names(pid: int) -> dict[int, str]:
+    """Kernel thread id, as seen inside the process's own namespace, → its comm."""
+    names = {}
+    try:
+        tids = os.listdir(paths.proc(pid, "task"))
+    except OSError:
+        return {}
+    for tid in tids:
+        fields = _status_fields(read_text(paths.proc(pid, "task", tid, "status")) or "")
+        if "NSpid" in fields:
+            names[int(fields["NSpid"].split()[-1])] = fields.get("Name", "")
+    return names
+
+
+def has_other_threads(pid: int) -> bool:
+    """True for a "zombie" whose main thread has exited while others run."""
+    try:
+        return len(os.listdir(paths.proc(pid, "task"))) > 1
+    except OSError:
+        return False

@@ -1,0 +1,140 @@
+"""Where a thread waits for other ranks (or for the GPU): rules as data, matched on normalised frames.
+
+A frame of torch/distributed alone is not a wait: FSDP's and the pipeline schedules' forward, and the
+checkpoint writer, stand below user code for most of a step.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Callable, Optional
+
+from mltop.probes.model import Frame
+
+from .frames import last_name
+
+C10D = "torch/distributed/distributed_c10d.py"
+# The outermost frame's function names the collective: the inner ones were renamed between torch releases.
+C10D_NAMES = {
+    "_new_process_group_helper": "new_group",
+    "_new_group_with_tag": "new_group",
+    "_store_based_barrier": "init_process_group",
+}
+
+# The launcher's own processes and decorators: they wait for their ranks, not in a collective.
+NOT_COLLECTIVE = ("torch/distributed/elastic/", "torch/distributed/run.py", "torch/distributed/launch")
+
+COLLECTIVES = frozenset(
+    [
+        "all_reduce",
+        "allreduce",
+        "all_gather",
+        "allgather",
+        "reduce_scatter",
+        "all_to_all",
+        "alltoall",
+        "barrier",
+    ]
+)
+_MPI = COLLECTIVES | frozenset(["broadcast", "broadcast_object", "allgather_object", "synchronize", "join"])
+
+# (start of the file's path, functions or None for any, name or None for the outermost function's own)
+FRAME_RULES: tuple[tuple[str, frozenset[str] | None, str | None], ...] = (
+    ("torch/distributed/rendezvous.py", frozenset({"_create_c10d_store", "rendezvous"}), "rendezvous"),
+    (
+        "torch/distributed/_functional_collectives.py",
+        frozenset({"wait_tensor", "trigger_wait", "wait"}),
+        "wait_tensor",
+    ),
+    ("torch/distributed/_functional_collectives.py", COLLECTIVES | {"broadcast", "all_gather_tensor"}, None),
+    (
+        "torch/distributed/fsdp/",
+        frozenset({"unshard", "_unshard", "wait_for_unshard", "foreach_all_gather", "_wait_unshard_streams"}),
+        "fsdp.unshard",
+    ),
+    (
+        "torch/distributed/fsdp/",
+        frozenset({"foreach_reduce", "post_backward", "_reduce_grad", "_post_backward_hook"}),
+        "fsdp.reduce_grads",
+    ),
+    ("torch/cuda/__init__.py", frozenset({"synchronize"}), "cuda.synchronize"),
+    ("torch/cuda/streams.py", frozenset({"synchronize"}), "cuda.synchronize"),
+    ("horovod/", _MPI, None),
+    ("deepspeed/comm/", None, None),
+    ("", COLLECTIVES, None),  # stand-ins and own wrappers, in any file
+)
+
+# Native leaves (py-spy --native). Source: torch's ProcessGroup*, TCPStore and Reducer, the CUDA runtime.
+NATIVE_RULES = (
+    (re.compile(r"TCPStore.*::(doWait|doGet|wait|get)\b"), "store.wait"),
+    (re.compile(r"Reducer::finalize_backward"), "ddp.backward"),
+    (re.compile(r"c10d::.*(Work|Recv|Send).*::wait|c10d::Work::wait"), "work.wait"),
+    (re.compile(r"cu(da)?(Stream|Device|Event|Ctx)Synchronize"), "cuda.synchronize"),
+    (re.compile(r"ncclCommInit"), "new_group"),
+)
+
+# The leaf's source line, for waits that leave no frame of their own. Only for leaves in user code.
+LINE_RULES = (
+    (re.compile(r"\bstore\.(wait|get)\("), "store.wait"),
+    (re.compile(r"\.wait\("), "work.wait"),
+    (re.compile(r"\bcomm(_world)?\.(all_?reduce|bcast|barrier|all_?gather|all_?to_?all)v?\(", re.I), "mpi"),
+)
+# Reading a tensor's value waits for the GPU; on a CPU it is plain work.
+CUDA_LINE_RULES = ((re.compile(r"\.(item|tolist|cpu)\(\)|\bcuda\.synchronize\("), "cuda.synchronize"),)
+
+LineText = Callable[[], Optional[str]]
+
+
+def waiting_in(frames: list[Frame], leaf_line: LineText, uses_gpu: bool) -> str | None:
+    """The collective (or "work.wait", "store.wait", "cuda.synchronize", …) that this stack waits in, or None.
+
+    ``frames`` are leaf first; ``leaf_line`` gives the leaf's source text when it is user code, and is called
+    only when the frames alone say nothing.
+    """
+    candidates = [frame for frame in frames if not frame.file.startswith(NOT_COLLECTIVE)]
+    return (
+        _by_c10d(candidates)
+        or _by_frames(candidates)
+        or _by_native(candidates)
+        or _by_line(leaf_line, uses_gpu)
+    )
+
+
+def _by_c10d(frames: list[Frame]) -> str | None:
+    for frame in reversed(frames):
+        if frame.file == C10D:
+            name = last_name(frame.function)
+            return C10D_NAMES.get(name, name)
+    return None
+
+
+def _by_frames(frames: list[Frame]) -> str | None:
+    for prefix, functions, name in FRAME_RULES:
+        for frame in reversed(frames):
+            function = last_name(frame.function)
+            if frame.file.startswith(prefix) and (functions is None or function in functions):
+                return name or function
+    # A leaf inside torch.distributed (a collective on its way, a checkpoint's planner) that no rule names.
+    leaf = next((frame for frame in frames if ".so" not in frame.file), None)
+    if leaf and leaf.file.startswith("torch/distributed/") and "/checkpoint/" not in leaf.file:
+        return last_name(leaf.function)
+    return None
+
+
+def _by_native(frames: list[Frame]) -> str | None:
+    for frame in frames:
+        for pattern, name in NATIVE_RULES:
+            if pattern.search(frame.function):
+                return name
+    return None
+
+
+def _by_line(leaf_line: LineText, uses_gpu: bool) -> str | None:
+    text = leaf_line()
+    if not text:
+        return None
+    for pattern, name in (*LINE_RULES, *(CUDA_LINE_RULES if uses_gpu else ())):
+        found = pattern.search(text)
+        if found:
+            return str(found.group(2)).lower() if name == "mpi" else name
+    return None

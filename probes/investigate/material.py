@@ -1,0 +1,33 @@
+"""Everything a verdict is made from, the same live and from a capture on disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mltop.probes.model import Gap, JobReport, NodeState, RankStacks, Sample
+
+
+@dataclass
+class Material:
+    """``samples``: per node, oldest first, the last minutes. ``dumps``: all rounds of all ranks."""
+
+    nodes: list[NodeState] = field(default_factory=list)
+    samples: dict[str, list[Sample]] = field(default_factory=dict)
+    dumps: list[RankStacks] = field(default_factory=list)
+    not_answered: list[NodeState] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+
+    @property
+    def newest(self) -> list[Sample]:
+        """The last sample of every node that has one."""
+        return [samples[-1] for samples in self.samples.values() if samples]
+
+
+def judge(material: Material, job: str | None = None) -> list[JobReport]:
+    """A report per job, largest first; ``job`` keeps one."""
+    from mltop.probes.judge.hang import report
+    from mltop.probes.judge.jobs import evidence_by_job
+
+    evidences = evidence_by_job(material)
+    reports = [report(evidence) for evidence in evidences if job is None or evidence.job == job]
+    return sorted(reports, key=lambda made: (-(made.world_size or 0), made.job))

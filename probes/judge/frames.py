@@ -1,0 +1,93 @@
+"""Which frame of a stack says something to the person who wrote the training script."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from mltop.probes.model import Frame, StackDigest
+
+# Files come shortened: below site-packages or the standard library, a user's own as "directory/file.py".
+_INTERNAL_PACKAGES = (
+    "torch/", "multiprocessing/", "concurrent/", "asyncio/", "importlib/", "http/", "urllib/", "ctypes/",
+    "logging/", "json/", "encodings/", "<frozen ",
+)  # fmt: skip
+# (start of the file's path, functions or None for any): the process waits for a child of its own.
+_CHILD_WAITS: tuple[tuple[str, frozenset[str] | None], ...] = (
+    ("torch/utils/data/dataloader.py", frozenset({"_try_get_data", "_get_data", "_shutdown_workers"})),
+    ("multiprocessing/", None),
+    ("subprocess.py", frozenset({"wait", "_wait", "_try_wait", "communicate", "_communicate"})),
+    ("concurrent/futures/", frozenset({"result", "exception", "wait", "as_completed", "result_iterator"})),
+)
+# A forked worker may keep its parent's frames below these.
+_CHILD_ROOTS = frozenset({"_worker_loop", "_process_worker", "_bootstrap"})
+_BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
+
+
+def place(frame: Frame) -> str:
+    """``function (file:line)``."""
+    return f"{frame.function} ({frame.file}:{frame.line})"
+
+
+def last_name(frame: Frame) -> str:
+    """``DS.__getitem__`` → ``__getitem__``."""
+    return frame.function.rpartition(".")[2]
+
+
+def key_of(digest: StackDigest) -> str:
+    """What equal stacks have in common; the digest's own key when the node made one."""
+    return digest.key or "\n".join(f"{frame.function}\t{frame.file}:{frame.line}" for frame in digest.frames)
+
+
+def is_internal(frame: Frame) -> bool:
+    """True for torch, the standard library and native frames: places nobody edits."""
+    if frame.file.startswith(_INTERNAL_PACKAGES):
+        return True
+    if not frame.file.endswith(".py") and not frame.file.startswith("<"):
+        return True
+    return "/" not in frame.file and frame.file[:-3] in sys.stdlib_module_names
+
+
+def user_frame(frames: Sequence[Frame]) -> Frame | None:
+    """The leaf-most frame of user code, None when there is none."""
+    return next((frame for frame in frames if not is_internal(frame)), None)
+
+
+def where(digest: StackDigest) -> str:
+    """The user's line that the stack stands in, else its leaf, else the kernel function."""
+    frame = user_frame(digest.frames) or (digest.frames[0] if digest.frames else None)
+    return place(frame) if frame else digest.wchan or "unknown"
+
+
+def leaf_note(digest: StackDigest) -> str:
+    """`` in wait (threading.py:327)`` when the leaf is not the user's own line, else ""."""
+    leaf = digest.frames[0] if digest.frames else None
+    return f", in {place(leaf)}" if leaf and is_internal(leaf) and user_frame(digest.frames) else ""
+
+
+def waits_for_child(digest: StackDigest) -> bool:
+    """True when the frames above the user's line wait for a worker process."""
+    for frame in digest.frames:
+        function = last_name(frame)
+        for start, functions in _CHILD_WAITS:
+            if frame.file.startswith(start) and (functions is None or function in functions):
+                return True
+        if not is_internal(frame):
+            return False
+    return False
+
+
+def is_idle_worker(digest: StackDigest) -> bool:
+    """True for a worker process that only waits for work: no user code above its entry function."""
+    for frame in digest.frames:
+        if last_name(frame) in _CHILD_ROOTS:
+            return True
+        if not is_internal(frame):
+            return False
+    return True
+
+
+def in_backward(digest: StackDigest) -> bool:
+    """True when the leaf is autograd's engine: computing, or waiting for gradients of other ranks."""
+    leaf = digest.frames[0] if digest.frames else None
+    return leaf is not None and leaf.function == _BACKWARD[1] and leaf.file.startswith("torch/")

@@ -1,0 +1,41 @@
+"""Every number the hang judge decides by, in one place.
+
+Rates come from gloo jobs hung in eight ways and from healthy ones: in 10 s a hung rank's main thread makes 0 to 2
+voluntary switches and no read or write call, a healthy or straggling one 36 and more and hundreds of calls.
+"""
+
+from __future__ import annotations
+
+# Movement of one rank, between two dumps
+MOVE_PER_S = 0.5  # voluntary switches, or read and write calls; a DataLoader's poll every 5 s makes 0.2
+MOVE_COUNT = 2  # at least so many: one single switch in a short window is that poll
+BUSY_CPU = 0.5  # of one core: above it a rank without system calls computes or loops
+
+# Movement of the job
+MOVING_SHARE = 0.5  # of the ranks: more of them moving means that the job moves
+RESTLESS_SHARE = 0.1  # of the waiting ranks may move without the job being called moving
+READABLE_SHARE = 0.5  # of the ranks must have a readable stack
+
+# How sure: seconds that the waiting ranks were watched without a movement, and before that in the samples
+WINDOW_LEAST_S = 0.5  # less than this and no history: nothing can be said
+WINDOW_SHORT_S = 3.0  # less than this and no history: low
+WINDOW_LONG_S = 5.0  # from here on: high
+WINDOW_SLACK_S = 0.25  # rounds are timed with jitter: 4.8 s count as 5
+QUIET_SHORT_S = 10.0
+QUIET_LONG_S = 30.0
+QUIET_RATE_PER_S = 0.25  # a counter that moves slower than this stands still (DataLoader poll)
+
+KERNEL_ROUNDS = 2  # D in one round is normal, in all of at least so many it is stuck
+MAJORITY_FIRM = 2 / 3  # a mismatch against less than this share of the ranks is of low confidence
+
+# Straggler: shares of the rounds in which a rank waits for others
+STRAGGLER_ROUNDS = 8
+STRAGGLER_ROUNDS_FIRM = 16
+STRAGGLER_SHARE = 0.5  # of the median of the others, at most
+STRAGGLER_MEDIAN = 0.3  # the others' median, at least: else nobody is held up
+STRAGGLER_CHANCE = 0.05  # that so low a share comes up among all ranks by luck, at most
+STRAGGLER_MINORITY = 0.25  # of the ranks may be stragglers; more are two kinds of ranks (pipeline stages)
+
+SMALL_DIFFERENCE = 2  # between loop counters of ranks that stand in the same collective
+LISTED_RANKS = 8  # a tie lists every rank up to so many, then one per side
+EVIDENCE_PLACES = 4  # places outside collectives shown in evidence

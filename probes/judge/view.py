@@ -1,0 +1,248 @@
+"""One rank as the judge sees it: its dumps in order of time, and what changed between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+
+from mltop.probes.judge import thresholds as limit
+from mltop.probes.judge.evidence import RankSeen
+from mltop.probes.judge.frames import in_backward, key_of
+from mltop.probes.model import RankSample, RankStacks, StackDigest
+
+BACKWARD = "backward (for gradients)"  # a wait that the stack does not prove: it may also compute
+
+
+@dataclass(frozen=True)
+class Motion:
+    """Counters between the dumps, summed over all pairs. None: they could not be read."""
+
+    window_s: float
+    switches: int | None
+    syscalls: int | None
+
+    def switching(self) -> bool:
+        return self._fast(self.switches)
+
+    def calling(self) -> bool:
+        return self._fast(self.syscalls)
+
+    def _fast(self, count: int | None) -> bool:
+        if count is None or self.window_s <= 0:
+            return False
+        return count >= limit.MOVE_COUNT and count / self.window_s >= limit.MOVE_PER_S
+
+
+@dataclass
+class RankView:
+    """A rank with a live process. ``mains``: its readable main-thread digests, one per round, oldest first."""
+
+    seen: RankSeen
+    rounds: list[RankStacks]
+    mains: list[StackDigest] = field(default_factory=list)
+    waits: list[str | None] = field(default_factory=list)
+
+    @property
+    def rank(self) -> int | None:
+        return self.seen.sample.rank
+
+    @property
+    def pid(self) -> int:
+        return self.seen.sample.pid
+
+    @property
+    def node(self) -> str:
+        return self.seen.node
+
+    @property
+    def name(self) -> str:
+        return f"pid {self.pid}" if self.rank is None else f"rank {self.rank}"
+
+    @property
+    def now(self) -> StackDigest:
+        """Its newest stack; only for readable ranks."""
+        return self.mains[-1]
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.mains)
+
+    @property
+    def error(self) -> StackDigest | None:
+        """The newest digest that says why there is no stack."""
+        for stacks in reversed(self.rounds):
+            for digest in stacks.digests:
+                if digest.error and digest.child_of is None:
+                    return digest
+        return None
+
+    @cached_property
+    def states(self) -> list[str]:
+        """Kernel states in order of time, one per round (as its dump saw it), or the sample's."""
+        seen = [state for state in map(_state_of, self.rounds) if state]
+        return seen or [self.seen.sample.state]
+
+    @cached_property
+    def window_s(self) -> float:
+        """From the first to the last readable dump."""
+        return _taken_at(self.mains[-1]) - _taken_at(self.mains[0]) if len(self.mains) > 1 else 0.0
+
+    @cached_property
+    def same_stack(self) -> bool:
+        """One and the same stack and integer locals in all dumps."""
+        first = self.mains[0]
+        return all(_same(first, later) for later in self.mains[1:])
+
+    @cached_property
+    def same_wait(self) -> bool:
+        return self.waits[0] is not None and len(set(self.waits)) == 1
+
+    @property
+    def waiting_in(self) -> str | None:
+        return self.waits[-1] if self.waits else None
+
+    @property
+    def steady(self) -> bool:
+        """Waits in the same place in every dump."""
+        return self.same_wait and self.same_stack
+
+    @property
+    def passes(self) -> bool:
+        """Went in or out of a collective, or from one to the next, between dumps."""
+        return any(self.waits) and not self.steady
+
+    @cached_property
+    def motion(self) -> Motion:
+        return motion_between(self.rounds)
+
+    @cached_property
+    def cpu_fraction(self) -> float | None:
+        for stacks in reversed(self.rounds):
+            for sample in (stacks.after, stacks.before):
+                if sample is not None and sample.cpu_fraction is not None:
+                    return sample.cpu_fraction
+        return self.seen.sample.cpu_fraction
+
+    @property
+    def calls(self) -> bool:
+        """Its counters move: it goes in and out of the kernel."""
+        return self.motion.switching() or self.motion.calling()
+
+    @property
+    def spins(self) -> bool:
+        """It computes or loops without calling into the kernel."""
+        changes = self.readable and not self.same_stack
+        return not self.calls and (changes or (self.cpu_fraction or 0.0) >= limit.BUSY_CPU)
+
+    @property
+    def moves(self) -> bool:
+        """Counters or the stack move. CPU time alone is not progress: a wait for the GPU may spin."""
+        return self.calls or (self.readable and not self.same_stack)
+
+    def share_waiting(self) -> float:
+        return sum(wait is not None for wait in self.waits) / len(self.waits)
+
+    def children(self) -> Iterator[list[StackDigest]]:
+        """Per child of the newest round that has any: its digests of all rounds, oldest first, main threads only."""
+        pids = next((pids for pids in map(_child_pids, reversed(self.rounds)) if pids), [])
+        for pid in pids:
+            yield [
+                digest
+                for stacks in self.rounds
+                for digest in stacks.digests
+                if digest.pid == pid and digest.child_of is not None and _is_main(digest)
+            ]
+
+
+def view_of(seen: RankSeen, rounds: list[RankStacks]) -> RankView:
+    view = RankView(seen, sorted(rounds, key=lambda stacks: stacks.taken_at))
+    for stacks in view.rounds:
+        main = main_digest(stacks)
+        if main is not None:
+            view.mains.append(main)
+            view.waits.append(wait_of(main, stacks.digests))
+    return view
+
+
+def main_digest(stacks: RankStacks) -> StackDigest | None:
+    """The rank's own main thread with its frames, None when it could not be read."""
+    for digest in stacks.digests:
+        if digest.child_of is None and digest.frames and _is_main(digest):
+            if digest.taken_at is None:
+                digest.taken_at = stacks.taken_at
+            return digest
+    return None
+
+
+def wait_of(main: StackDigest, digests: Sequence[StackDigest]) -> str | None:
+    """What the rank waits in. Autograd runs hooks in threads of its own: while it runs, theirs count too."""
+    if main.waiting_in or not in_backward(main):
+        return main.waiting_in
+    for digest in digests:
+        if digest.child_of is None and digest.waiting_in:
+            return digest.waiting_in
+    return BACKWARD
+
+
+def motion_between(rounds: Sequence[RankStacks]) -> Motion:
+    """Sums from each dump's ``after`` to the next one's ``before``: the dump itself moves the counters."""
+    window_s, switches, syscalls = 0.0, None, None
+    for earlier, later in pairwise(rounds):
+        old, new = earlier.after, later.before
+        if old is None or new is None:
+            continue
+        window_s += max(0.0, later.taken_at - earlier.taken_at)
+        switches = _add(switches, _grown(old.voluntary_switches, new.voluntary_switches))
+        syscalls = _add(syscalls, syscalls_between(old, new))
+    return Motion(window_s, switches, syscalls)
+
+
+def syscalls_between(old: RankSample, new: RankSample) -> int | None:
+    return _add(
+        _grown(old.read_syscalls, new.read_syscalls),
+        _grown(old.write_syscalls, new.write_syscalls),
+    )
+
+
+def is_dead(digest: StackDigest) -> bool:
+    """A zombie, or a process that was gone when it was to be dumped."""
+    error = digest.error or ""
+    return digest.state in ("Z", "X") or "process is gone" in error or error.startswith("zombie")
+
+
+def _add(one: int | None, other: int | None) -> int | None:
+    if one is None:
+        return other
+    return one if other is None else one + other
+
+
+def _grown(old: int | None, new: int | None) -> int | None:
+    return None if old is None or new is None else max(0, new - old)
+
+
+def _state_of(stacks: RankStacks) -> str:
+    main = next((digest for digest in stacks.digests if digest.child_of is None and digest.state), None)
+    if main is not None:
+        return main.state
+    sample = stacks.after or stacks.before
+    return sample.state if sample else ""
+
+
+def _same(one: StackDigest, other: StackDigest) -> bool:
+    if key_of(one) != key_of(other):
+        return False
+    return all(mine.ints == theirs.ints for mine, theirs in zip(one.frames, other.frames, strict=False))
+
+
+def _taken_at(digest: StackDigest) -> float:
+    return digest.taken_at or 0.0
+
+
+def _is_main(digest: StackDigest) -> bool:
+    return digest.thread == "MainThread"
+
+
+def _child_pids(stacks: RankStacks) -> list[int]:
+    return list(dict.fromkeys(digest.pid for digest in stacks.digests if digest.child_of is not None))

@@ -1,0 +1,68 @@
+"""A request on its way to several nodes, and their answers as they come."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from mltop.probes.agent.protocol import Message
+from mltop.probes.model import NodeState
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One frame of an answer, and the node that sent it."""
+
+    node: str
+    message: Message
+
+
+class Pending:
+    """Answers to one request. ``open_nodes`` have not finished yet; ``failed`` say why they never will."""
+
+    def __init__(self, nodes: tuple[str, ...], cancel: Callable[[], None]) -> None:
+        self._queue: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._open = set(nodes)
+        self._failed: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._cancel = cancel
+
+    def put(self, node: str, message: Message) -> None:
+        """Called by the hub's thread."""
+        with self._lock:
+            if message.kind in ("done", "error"):
+                self._open.discard(node)
+            if message.kind == "error":
+                self._failed[node] = message.error
+        self._queue.put(Answer(node, message))
+
+    def fail(self, node: str, reason: str) -> None:
+        """This node will not answer."""
+        self.put(node, Message("error", node=node, error=reason))
+
+    @property
+    def open_nodes(self) -> tuple[str, ...]:
+        with self._lock:
+            return tuple(sorted(self._open))
+
+    @property
+    def failed(self) -> dict[str, str]:
+        with self._lock:
+            return dict(self._failed)
+
+    def answers(self, timeout_s: float) -> Iterator[Answer]:
+        """Answers until every node finished or nothing came for ``timeout_s``."""
+        while True:
+            try:
+                yield self._queue.get(timeout=0.0 if not self.open_nodes else timeout_s)
+            except queue.Empty:
+                return
+
+    def cancel(self) -> None:
+        self._cancel()
+
+    def not_answered(self) -> list[NodeState]:
+        states = [NodeState(node, "lost", reason) for node, reason in sorted(self.failed.items())]
+        return states + [NodeState(node, "stale", "no answer before the deadline") for node in self.open_nodes]

@@ -1,0 +1,189 @@
+"""Captures and recordings on disk. Files are 0600 and appear whole or not at all.
+
+A capture is a directory (0700):
+  manifest.json             what it is, when, of which nodes, whether it is complete, what is missing
+  verdict.json verdict.txt  the same object as `mltop stacks --json`, and as text
+  samples/NODE.jsonl.gz     a recording: a header line, then one Sample per line
+  stacks/NODE/rank-R-pid-P.json   every dump of that rank: counters, digests, py-spy's JSON with integer locals only
+No environment variable's value is in it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import tempfile
+import time
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mltop.probes.model import NodeState, RankStacks, Sample, to_json
+from mltop.probes.version import __version__
+
+MANIFEST = "manifest.json"
+
+
+class BadRecording(Exception):
+    """A path that is not a capture or recording; the message says why."""
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write ``data`` to a 0600 file that appears whole: a temporary file beside it, synced, then renamed."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def header_line(started_at: float) -> str:
+    """The first line of a recording."""
+    return json.dumps({"mltop_recording": 1, "version": __version__, "started_at": started_at})
+
+
+def write_samples(path: Path, samples: Iterable[Sample]) -> None:
+    """A recording of these samples, gzipped when the name ends in .gz."""
+    kept = list(samples)
+    lines = [header_line(kept[0].sampled_at if kept else time.time()), *map(to_json, kept)]
+    data = ("\n".join(lines) + "\n").encode()
+    write_file(path, gzip.compress(data, 6) if path.suffix == ".gz" else data)
+
+
+def read_samples(path: Path) -> list[Sample]:
+    """All samples of a recording; one that was cut off in the middle gives what is whole."""
+    import msgspec
+
+    decoder = msgspec.json.Decoder(Sample)
+    lines = _whole_lines(path)
+    try:
+        header = json.loads(next(lines, b"{}"))
+    except ValueError:
+        header = {}
+    if not isinstance(header, dict) or header.get("mltop_recording") != 1:
+        raise BadRecording(f"{path} is not an mltop recording (its first line has no mltop_recording header)")
+    samples = []
+    for line in lines:
+        try:
+            samples.append(decoder.decode(line))
+        except msgspec.MsgspecError as error:
+            raise BadRecording(f"{path}: line {len(samples) + 2}: {error}") from error
+    return samples
+
+
+def _whole_lines(path: Path) -> Iterator[bytes]:
+    """Lines that end in a newline; a gzip stream that breaks off ends the reading, not the program."""
+    rest = b""
+    inflate = zlib.decompressobj(wbits=31) if path.suffix == ".gz" else None
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 16):
+                *lines, rest = (rest + (inflate.decompress(block) if inflate else block)).split(b"\n")
+                yield from lines
+    except zlib.error:
+        return
+    except OSError as error:
+        raise BadRecording(f"{path}: {error.strerror}") from error
+
+
+class CaptureWriter:
+    """Writes one capture piece by piece; the manifest says at any moment what is there."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._manifest: dict[str, Any] = {
+            "mltop_capture": 1,
+            "version": __version__,
+            "started_at": time.time(),
+            "finished_at": None,
+            "complete": False,
+            "nodes": [],
+            "files": [],
+            "problems": [],
+        }
+        directory.mkdir(mode=0o700, parents=True, exist_ok=False)
+        self._write_manifest()
+
+    @property
+    def problems(self) -> list[str]:
+        problems: list[str] = self._manifest["problems"]
+        return problems
+
+    def problem(self, sentence: str) -> None:
+        """Something that will be missing from this capture."""
+        self.problems.append(sentence)
+        self._write_manifest()
+
+    def nodes(self, states: Iterable[NodeState]) -> None:
+        self._manifest["nodes"] = [vars(state) for state in states]
+        self._write_manifest()
+
+    def add(self, name: str, data: bytes) -> None:
+        """One file, ``name`` relative to the directory; a failure is noted and the rest goes on."""
+        try:
+            write_file(self.directory / name, data)
+        except OSError as error:
+            self.problem(f"{name} could not be written: {error.strerror}")
+            return
+        self._manifest["files"].append(name)
+
+    def add_samples(self, node: str, samples: list[Sample]) -> None:
+        lines = [header_line(samples[0].sampled_at if samples else time.time()), *map(to_json, samples)]
+        self.add(f"samples/{safe_name(node)}.jsonl.gz", gzip.compress(("\n".join(lines) + "\n").encode(), 6))
+
+    def add_dumps(self, dumps: list[RankStacks]) -> None:
+        """One file per process, holding all its rounds."""
+        by_process: dict[tuple[str, int], list[RankStacks]] = {}
+        for dump in dumps:
+            by_process.setdefault((dump.node, dump.pid), []).append(dump)
+        for (node, pid), rounds in by_process.items():
+            rank = "unknown" if rounds[0].rank is None else str(rounds[0].rank)
+            self.add(f"stacks/{safe_name(node)}/rank-{rank}-pid-{pid}.json", to_json(rounds).encode())
+
+    def finish(self) -> None:
+        """Everything that could be written is there."""
+        self._manifest.update(finished_at=time.time(), complete=not self.problems)
+        self._write_manifest()
+
+    def _write_manifest(self) -> None:
+        write_file(self.directory / MANIFEST, json.dumps(self._manifest, indent=1).encode())
+
+
+def safe_name(node: str) -> str:
+    """A node's name as a file name."""
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in node).lstrip(".") or "_"
+
+
+def read_capture(directory: Path) -> tuple[dict[str, Any], dict[str, list[Sample]], list[RankStacks]]:
+    """Manifest, samples per node and all dumps of a capture; BadRecording when it is none."""
+    import msgspec
+
+    try:
+        manifest = json.loads((directory / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        raise BadRecording(f"{directory} is not an mltop capture (it has no {MANIFEST})") from None
+    except (OSError, ValueError) as error:
+        raise BadRecording(f"{directory / MANIFEST}: {error}") from error
+    if not isinstance(manifest, dict) or manifest.get("mltop_capture") != 1:
+        raise BadRecording(f"{directory / MANIFEST} is not an mltop capture of a version known here")
+    samples: dict[str, list[Sample]] = {}
+    for path in sorted((directory / "samples").glob("*.jsonl*")):
+        read = read_samples(path)
+        if read:
+            samples[read[0].node] = read
+    decoder = msgspec.json.Decoder(list[RankStacks])
+    dumps: list[RankStacks] = []
+    for path in sorted((directory / "stacks").glob("*/*.json")):
+        try:
+            dumps.extend(decoder.decode(path.read_bytes()))
+        except (OSError, msgspec.MsgspecError) as error:
+            raise BadRecording(f"{path}: {error}") from error
+    return manifest, samples, dumps

@@ -1,0 +1,175 @@
+/* One value of the scenario: from its text, and out to the functions that answer with it. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "scenario.h"
+
+bool parse_integer(const char *text, long long *out)
+{
+    char *end;
+    errno = 0;
+    *out = strtoll(text, &end, strncmp(text, "0x", 2) == 0 ? 16 : 10);
+    return end != text && *end == '\0' && errno == 0;
+}
+
+static bool parse_flag(const char *text, long long *out)
+{
+    *out = strcmp(text, "1") == 0 || strcmp(text, "true") == 0;
+    return *out || strcmp(text, "0") == 0 || strcmp(text, "false") == 0;
+}
+
+/* PID:BYTES:KIND; BYTES may be "?". */
+static bool parse_process(char *text, struct process *out)
+{
+    const char *fields[3];
+    for (int i = 0; i < 3; i++)
+        if ((fields[i] = strsep(&text, ":")) == NULL)
+            return false;
+    long long pid, bytes = 0;
+    if (text != NULL || !parse_integer(fields[0], &pid) || pid <= 0)
+        return false;
+    const bool is_known = strcmp(fields[1], "?") != 0;
+    if (is_known && (!parse_integer(fields[1], &bytes) || bytes < 0))
+        return false;
+    if (strcmp(fields[2], "compute") != 0 && strcmp(fields[2], "graphics") != 0 && strcmp(fields[2], "mps") != 0)
+        return false;
+    *out = (struct process){.pid = (unsigned int)pid,
+                            .memory_bytes = is_known ? (unsigned long long)bytes : VALUE_NOT_AVAILABLE,
+                            .kind = fields[2][0]};
+    return true;
+}
+
+static void parse_processes(const struct key *key, const char *text, struct value *value)
+{
+    char *rest = strdup(text);
+    char *cursor = rest;
+    for (char *item; (item = strsep(&cursor, ",")) != NULL;) {
+        item += strspn(item, " \t");
+        if (*item == '\0')
+            continue;
+        value->processes = reallocarray(value->processes, value->process_count + 1, sizeof *value->processes);
+        if (!parse_process(item, &value->processes[value->process_count++]))
+            fake_abort(value->line, "%s is a list of PID:BYTES:compute|graphics|mps, not \"%s\"", key->name, text);
+    }
+    free(rest);
+}
+
+struct value value_parse(const struct key *key, const char *text, int line)
+{
+    struct value value = {.state = GIVEN, .line = line};
+    if (strcmp(text, "unsupported") == 0) {
+        value.state = UNSUPPORTED;
+        return value;
+    }
+    switch (key->kind) {
+    case TEXT:
+        value.text = strdup(text);
+        break;
+    case NUMBER:
+        if (!parse_integer(text, &value.number))
+            fake_abort(line, "%s is an integer, not \"%s\"", key->name, text);
+        break;
+    case MASK:
+        if (strncmp(text, "0x", 2) != 0 || !parse_integer(text, &value.number))
+            fake_abort(line, "%s is a mask such as 0x40, not \"%s\"", key->name, text);
+        break;
+    case FLAG:
+        if (!parse_flag(text, &value.number))
+            fake_abort(line, "%s is 0 or 1, not \"%s\"", key->name, text);
+        break;
+    case PROCESSES:
+        parse_processes(key, text, &value);
+        break;
+    }
+    return value;
+}
+
+void value_free(struct value *value)
+{
+    free(value->text);
+    free(value->processes);
+    *value = (struct value){.state = ABSENT};
+}
+
+/* The caller holds scenario_mutex. A GPU beyond the count (it shrank meanwhile) has nothing. */
+static const struct value *value_of(int gpu, const struct key *key)
+{
+    static const struct value nothing = {.state = UNSUPPORTED};
+    if (gpu < 0 || gpu >= (int)scenario_now->count)
+        return &nothing;
+    return &scenario_now->rows[1 + gpu][key->column];
+}
+
+bool key_absent(int gpu, const struct key *key)
+{
+    pthread_mutex_lock(&scenario_mutex);
+    const bool absent = value_of(gpu, key)->state == ABSENT;
+    pthread_mutex_unlock(&scenario_mutex);
+    return absent;
+}
+
+nvmlReturn_t key_number(int gpu, const struct key *key, long long *out)
+{
+    pthread_mutex_lock(&scenario_mutex);
+    const struct value *value = value_of(gpu, key);
+    const bool given = value->state == GIVEN;
+    if (given)
+        *out = value->number;
+    pthread_mutex_unlock(&scenario_mutex);
+    return given ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
+
+nvmlReturn_t key_text(int gpu, const struct key *key, char out[TEXT_SIZE])
+{
+    pthread_mutex_lock(&scenario_mutex);
+    const struct value *value = value_of(gpu, key);
+    const bool given = value->state == GIVEN;
+    if (given)
+        snprintf(out, TEXT_SIZE, "%s", value->text);
+    pthread_mutex_unlock(&scenario_mutex);
+    return given ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
+
+nvmlReturn_t key_processes(int gpu, const struct key *key, char kind, struct process *out, unsigned int room,
+                           unsigned int *count)
+{
+    *count = 0;
+    pthread_mutex_lock(&scenario_mutex);
+    const struct value *value = value_of(gpu, key);
+    const bool given = value->state == GIVEN;
+    for (unsigned int i = 0; given && i < value->process_count; i++) {
+        if (value->processes[i].kind != kind)
+            continue;
+        if (*count < room)
+            out[*count] = value->processes[i];
+        ++*count;
+    }
+    pthread_mutex_unlock(&scenario_mutex);
+    return given ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
+
+unsigned int scenario_count(void)
+{
+    pthread_mutex_lock(&scenario_mutex);
+    const unsigned int count = scenario_now->count;
+    pthread_mutex_unlock(&scenario_mutex);
+    return count;
+}
+
+int scenario_cuda(void)
+{
+    pthread_mutex_lock(&scenario_mutex);
+    const int cuda = scenario_now->cuda;
+    pthread_mutex_unlock(&scenario_mutex);
+    return cuda;
+}
+
+void scenario_text(const char *which, char out[TEXT_SIZE])
+{
+    pthread_mutex_lock(&scenario_mutex);
+    snprintf(out, TEXT_SIZE, "%s", strcmp(which, "nvml") == 0 ? scenario_now->nvml : scenario_now->driver);
+    pthread_mutex_unlock(&scenario_mutex);
+}

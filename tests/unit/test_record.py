@@ -1,0 +1,118 @@
+"""Recordings and captures: what was written is read back, also when it was cut off."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from mltop.probes.investigate.capture import load, rejudge, write_capture
+from mltop.probes.investigate.material import Material, judge
+from mltop.probes.model import Frame, NodeState, RankSample, RankStacks, Sample, StackDigest
+from mltop.probes.record import BadRecording, CaptureWriter, read_samples, write_samples
+
+
+def samples(count: int) -> list[Sample]:
+    return [Sample("n1", 100.0 + i, ranks=[RankSample(10, rank=0, world_size=2, job="j")]) for i in range(count)]
+
+
+@pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz"])
+def test_a_recording_is_read_back(tmp_path: Path, name: str) -> None:
+    write_samples(tmp_path / name, samples(5))
+    assert read_samples(tmp_path / name) == samples(5)
+
+
+@pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz"])
+def test_a_recording_cut_off_in_the_middle_gives_what_is_whole(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    write_samples(path, [Sample(f"n{i}", float(i) / 7, boot_id=str(hash(i))) for i in range(2000)])
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 2 // 3])
+    read = read_samples(path)
+    assert 500 < len(read) < 2000
+    assert [sample.node for sample in read] == [f"n{i}" for i in range(len(read))]
+
+
+def test_other_files_are_refused_with_a_reason(tmp_path: Path) -> None:
+    other = tmp_path / "x.jsonl"
+    other.write_text('{"a": 1}\n')
+    with pytest.raises(BadRecording, match="not an mltop recording"):
+        read_samples(other)
+    (tmp_path / "y.jsonl.gz").write_bytes(b"not gzip at all\n")
+    with pytest.raises(BadRecording, match="not an mltop recording"):
+        read_samples(tmp_path / "y.jsonl.gz")
+    with pytest.raises(BadRecording, match="no manifest"):
+        load(tmp_path)
+    with pytest.raises(BadRecording, match="does not exist"):
+        load(tmp_path / "nothing")
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(BadRecording, match="manifest"):
+        load(tmp_path)
+
+
+def hung_material() -> Material:
+    def dump(rank: int, at: float) -> RankStacks:
+        counters = RankSample(
+            10 + rank, rank=rank, local_rank=rank, world_size=2, local_world_size=2, job="j", state="S",
+            voluntary_switches=5, read_syscalls=5, write_syscalls=5,
+        )  # fmt: skip
+        frames = [Frame("all_reduce", "torch/distributed/distributed_c10d.py", 10), Frame("train", "t.py", 5)]
+        if rank == 1:
+            frames = [Frame("__getitem__", "t.py", 3, {"index": 7}), Frame("train", "t.py", 4)]
+        waiting = "all_reduce" if rank == 0 else None
+        digest = StackDigest(rank, 10 + rank, state="S", frames=frames, waiting_in=waiting, node="n1", job="j")
+        return RankStacks(10 + rank, rank, "j", "n1", at, 0.01, counters, counters, [digest])
+
+    last = Sample("n1", 100.0, ranks=[dump(rank, 100.0).before or RankSample(0) for rank in (0, 1)])
+    dumps = [dump(rank, 101.0 + 3 * i) for i in range(3) for rank in (0, 1)]
+    return Material([NodeState("n1", "live")], {"n1": [last]}, dumps)
+
+
+def test_a_capture_gives_the_same_verdict_offline(tmp_path: Path) -> None:
+    material = hung_material()
+    reports = judge(material)
+    assert [culprit.rank for culprit in reports[0].verdict.culprits] == [1]
+    problems = write_capture(tmp_path / "c", material, reports, "text\n")
+    assert problems == []
+    again, reports_again = rejudge(tmp_path / "c")
+    assert reports_again == reports
+    assert again.nodes == material.nodes
+
+
+def test_a_capture_is_private_and_says_what_it_holds(tmp_path: Path) -> None:
+    material = hung_material()
+    write_capture(tmp_path / "c", material, judge(material), "text\n")
+    assert stat.S_IMODE((tmp_path / "c").stat().st_mode) == 0o700
+    files = [path for path in (tmp_path / "c").rglob("*") if path.is_file()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+    manifest = json.loads((tmp_path / "c/manifest.json").read_text())
+    assert manifest["complete"] is True
+    assert {str(path.relative_to(tmp_path / "c")) for path in files} == {"manifest.json", *manifest["files"]}
+    assert gzip.decompress((tmp_path / "c/samples/n1.jsonl.gz").read_bytes()).count(b"\n") == 2
+
+
+def test_a_capture_that_fails_half_way_keeps_what_it_has(tmp_path: Path) -> None:
+    writer = CaptureWriter(tmp_path / "c")
+    writer.add_dumps(hung_material().dumps)
+    (tmp_path / "c/samples").write_text("a file where a directory should be")
+    writer.add_samples("n1", samples(2))
+    manifest = json.loads((tmp_path / "c/manifest.json").read_text())
+    assert manifest["complete"] is False
+    assert "samples/n1.jsonl.gz could not be written" in manifest["problems"][0]
+    _, reports = rejudge_without_samples(tmp_path / "c")
+    assert len(reports) == 2
+
+
+def rejudge_without_samples(directory: Path) -> tuple[object, list[RankStacks]]:
+    (directory / "samples").unlink()
+    material = load(directory)
+    return material, [dump for dump in material.dumps if dump.rank == 1][:2]
+
+
+def test_node_names_cannot_leave_the_directory(tmp_path: Path) -> None:
+    writer = CaptureWriter(tmp_path / "c")
+    writer.add_samples("../../evil", samples(1))
+    assert sorted(path.name for path in (tmp_path / "c/samples").iterdir()) == ["_.._evil.jsonl.gz"]
+    assert not (tmp_path / "evil.jsonl.gz").exists()

@@ -1,0 +1,225 @@
+"""The screen: takes pictures from the feed, shows the pane the user is in, and starts what a key asks for.
+
+Everything slow happens elsewhere: views and health rules in the feed's thread, dumps and captures in the session's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from copy import deepcopy
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from textual.app import App, SystemCommand
+from textual.binding import Binding
+from textual.screen import Screen
+
+from mltop.tui.feed import Feed, FeedBroke, Fresh, Picture
+from mltop.tui.investigation import Captured, DumpProgress, Investigation
+from mltop.tui.keys import APP_BINDINGS
+from mltop.tui.place import Place, Trail
+from mltop.tui.render.trends import Trends
+from mltop.tui.screens.registry import modes
+from mltop.tui.status import Notice, end_of_capture, end_of_dump
+from mltop.tui.widgets.backpressure import terminal_busy
+
+if TYPE_CHECKING:
+    from mltop.tui.screens.pane import Pane
+    from mltop.tui.session import Session
+
+CLOSE_S = 1.0  # how long leaving waits for the session; its agents end anyway when their input does
+RETRY_S = 0.05  # between two looks whether the terminal has taken the last frame
+READ_ONLY = Notice("read-only: dumps and captures are off (started with --read-only)", "warn")
+
+
+class MltopApp(App[None]):
+    """Shows a session. ``read_only`` refuses what touches a process or writes a file (``t`` and ``c``).
+
+    ``run()`` returns when the user leaves; the session is closed then, whatever happened before.
+    """
+
+    TITLE = "mltop"
+    CSS_PATH = None
+    BINDINGS = APP_BINDINGS  # type: ignore[assignment]
+    MODES = modes()  # type: ignore[assignment]
+    DEFAULT_MODE = "overview"
+
+    def __init__(self, session: Session, *, mouse: bool = True, read_only: bool = False) -> None:
+        few_colours = Console(force_terminal=True, legacy_windows=False).color_system in (None, "standard")
+        super().__init__(ansi_color=True if few_colours else None)
+        if few_colours:
+            # The other themes' warning and error become one and the same red in 16 colours.
+            self.theme = "ansi-dark"
+        self.session = session
+        self.read_only = read_only
+        self.picture: Picture | None = None
+        self.trends = Trends()
+        self.trail = Trail(Place("overview"))
+        self.paused = False
+        self.notice: Notice | None = None
+        self.investigation = Investigation(session, self.post_message)
+        self._mouse = mouse
+        self._feed = Feed(session, self.post_message)
+        self._newest: Picture | None = None
+        self._live_trends = self.trends
+        self._retrying = False
+        self._closing: threading.Thread | None = None
+
+    @property
+    def pane(self) -> Pane:
+        """The pane of the current mode, also while the command palette lies over it."""
+        screen: Any = self.screen_stack[0]
+        return screen  # type: ignore[no-any-return]
+
+    def run(self, **options: Any) -> None:  # type: ignore[override]
+        """As ``App.run``, then waits at most ``CLOSE_S`` for the session to close."""
+        try:
+            super().run(mouse=self._mouse, **options)
+        finally:
+            self._close_session().join(CLOSE_S)
+
+    def on_mount(self) -> None:
+        self._feed.start()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # Outside the main thread nobody can catch signals; whoever runs the app there ends it by exit().
+            with suppress(RuntimeError, ValueError):
+                loop.add_signal_handler(number, self.exit)
+
+    def on_unmount(self) -> None:
+        self._feed.stop()
+        self._close_session()
+
+    def _close_session(self) -> threading.Thread:
+        if self._closing is None:
+            self._closing = threading.Thread(target=self.session.close, name="close", daemon=True)
+            self._closing.start()
+        return self._closing
+
+    # What arrives.
+
+    def on_fresh(self, message: Fresh) -> None:
+        self._newest = message.picture
+        self._live_trends.feed(message.picture.view)
+        if not self.paused:
+            self.picture = message.picture
+            self.redraw()
+
+    def on_feed_broke(self, message: FeedBroke) -> None:
+        raise message.error
+
+    def on_dump_progress(self, message: DumpProgress) -> None:
+        was_dumping = self.investigation.dumping
+        taken_at = self._newest.view.taken_at if self._newest else 0.0
+        self.investigation.take_progress(message, taken_at)
+        if was_dumping and not self.investigation.dumping:
+            self.notice = end_of_dump(message.progress)
+        self.redraw()
+
+    def on_captured(self, message: Captured) -> None:
+        if self.investigation.take_capture(message):
+            self.tell(end_of_capture(message.result))
+
+    # What is shown.
+
+    def redraw(self) -> None:
+        """Draw the pane from what is known now, or a little later when the terminal still takes the last frame."""
+        if not terminal_busy(self):
+            self.pane.draw()
+        elif not self._retrying:
+            self._retrying = True
+            self.set_timer(RETRY_S, self._retry)
+
+    def _retry(self) -> None:
+        self._retrying = False
+        self.redraw()
+
+    def tell(self, notice: Notice | None) -> None:
+        self.notice = notice
+        self.redraw()
+
+    # Where the user goes.
+
+    def drill(self, place: Place) -> None:
+        """Go deeper; Esc comes back here."""
+        self.trail.drill(place)
+        self._arrive()
+
+    def action_pane(self, name: str) -> None:
+        node = (self.trail.here.node or self.pane.node_at_cursor()) if name == "node" else ""
+        self.trail.jump(Place(name, node))
+        self._arrive()
+
+    def action_help(self) -> None:
+        self.drill(Place("help"))
+
+    def action_back(self) -> None:
+        """One step: cancel what was started, clear a filter, drop a notice, or go to the place before."""
+        if self.investigation.dumping:
+            self.investigation.cancel_dump()
+        elif self.investigation.capturing:
+            self.investigation.cancel_capture()
+            self.tell(Notice("capture: cancelled", "warn"))
+        elif self.pane.clear_filter():
+            self.redraw()
+        elif self.trail.back():
+            self._arrive()
+        else:
+            self.tell(None)
+
+    def _arrive(self) -> None:
+        self.notice = None
+        if self.current_mode == self.trail.here.pane:
+            self.redraw()
+        else:
+            self.call_later(self.switch_mode, self.trail.here.pane)
+
+    # What the user starts.
+
+    def action_pause(self) -> None:
+        """The frozen picture keeps its history, whatever arrives meanwhile."""
+        self.paused = not self.paused
+        if self.paused:
+            self.trends = deepcopy(self._live_trends)
+        else:
+            self.picture, self.trends = self._newest, self._live_trends
+        self.redraw()
+
+    def action_refresh_now(self) -> None:
+        self._feed.poke()
+        self.refresh(layout=True)
+        self.redraw()
+
+    def action_dump(self) -> None:
+        if self.investigation.dumping:
+            self.investigation.cancel_dump()
+            return
+        if self.read_only:
+            self.tell(READ_ONLY)
+            return
+        self.investigation.start_dump()
+        if self.trail.here.pane not in ("stacks", "rank"):
+            self.drill(Place("stacks"))
+        self.tell(None)
+
+    def action_capture(self) -> None:
+        if self.investigation.capturing:
+            return
+        if self.read_only:
+            self.tell(READ_ONLY)
+            return
+        self.investigation.start_capture()
+        self.tell(Notice("capturing: stacks, samples and verdict (Esc cancels)", "accent"))
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """Every binding that can be shown to people, and the themes."""
+        for binding in Binding.make_bindings([*self.pane.pane_bindings(), *APP_BINDINGS]):
+            if binding.description and binding.action != "command_palette":
+                run = partial(self.run_action, binding.action, self.pane)
+                yield SystemCommand(binding.description, binding.tooltip, run)
+        yield SystemCommand("theme", "change the colours", self.action_change_theme)

@@ -1,0 +1,168 @@
+"""The command line. Thin: what a command needs is imported when the command runs (a test asserts it)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.version import __version__
+
+EXIT_USAGE = 2
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+EPILOG = """\b
+TARGETS:  -w node[01-16,20]  --hostfile FILE  --job SLURM_ID  --recording DIR   (several may be given)
+          none: this machine.
+Shell completion:  eval "$(_MLTOP_COMPLETE=bash_source mltop)"   (or zsh_source, fish_source)
+"""
+
+
+def target_options(function: Function) -> Function:
+    """The options that say which machines are meant; given to every command."""
+    for option in reversed(
+        (
+            click.option("-w", "nodes", multiple=True, metavar="NODES", help="Nodes, e.g. node[01-16,20]."),
+            click.option("--hostfile", default="", metavar="FILE", help="Nodes from a host file."),
+            click.option("--job", default="", metavar="SLURM_ID", help="The nodes and ranks of a Slurm job."),
+            click.option(
+                "--recording", default="", metavar="PATH", help="A capture or recording instead of machines."
+            ),
+            click.option(
+                "--via",
+                type=click.Choice(["ssh", "pdsh", "srun", "local"]),
+                default=None,
+                help="How nodes are reached.",
+            ),
+            click.option("--python", default="", metavar="PATH", help="Python on the nodes."),
+            click.option("--interval", "interval_s", type=float, default=1.0, metavar="S", help="Between samples."),
+            click.option("--timeout", "timeout_s", type=float, default=30.0, metavar="S", help="For the whole command."),
+            click.option("--user", default="", metavar="NAME", help="User name on the nodes."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def run_command(context: click.Context, module: str, values: dict[str, Any]) -> int:
+    """Import ``mltop.tui.commands.<module>`` and run it with the merged target options."""
+    from importlib import import_module
+
+    from mltop.probes.reach.targets import TargetOptions
+
+    values["via"] = values["via"] or ""
+    own = TargetOptions(**{name: values.pop(name) for name in TargetOptions.__dataclass_fields__})
+    before = context.obj if isinstance(context.obj, TargetOptions) else TargetOptions()
+    code = import_module(f"mltop.tui.commands.{module}").run(before.merged(own), **values)
+    assert isinstance(code, int)
+    return code
+
+
+@click.group(
+    invoke_without_command=True,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(__version__, prog_name="mltop", message="%(prog)s %(version)s")
+@target_options
+@click.option("--no-mouse", is_flag=True, help="Leave the mouse to the terminal.")
+@click.option("--read-only", is_flag=True, help="No key may put load on a machine.")
+@click.pass_context
+def cli(context: click.Context, **values: Any) -> int:
+    """Watch GPU training nodes live and find the rank that hangs a distributed job.
+
+    Without a command: the screen.
+    """
+    if context.invoked_subcommand is None:
+        return run_command(context, "screen", values)
+    from mltop.probes.reach.targets import TargetOptions
+
+    values["via"] = values["via"] or ""
+    context.obj = TargetOptions(**{name: values[name] for name in TargetOptions.__dataclass_fields__})
+    return 0
+
+
+@cli.command()
+@target_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_context
+def snapshot(context: click.Context, **values: Any) -> int:
+    """One sample of everything."""
+    return run_command(context, "snapshot", values)
+
+
+@cli.command()
+@target_options
+@click.option("--samples", type=click.IntRange(1, 100), default=None, metavar="N", help="Dump N times (default: until sure).")
+@click.option("--native", is_flag=True, help="C frames too (slower, stops each process for ~20 ms).")
+@click.option("--locals", "locals_", type=click.Choice(["ints", "none"]), default="ints", help="Integer locals, or none.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--raw", is_flag=True, help="Every process's stack as py-spy saw it, a JSON line each.")
+@click.pass_context
+def stacks(context: click.Context, **values: Any) -> int:
+    """Dump every rank's stack, merge them, and say which rank hangs and where."""
+    return run_command(context, "stacks", values)
+
+
+@cli.command()
+@target_options
+@click.option("-o", "directory", default="", metavar="DIR", help="Where to (default: mltop-capture-TIME here).")
+@click.pass_context
+def capture(context: click.Context, **values: Any) -> int:
+    """Save everything needed to explain a hang later, in one directory."""
+    return run_command(context, "capture", values)
+
+
+@cli.command()
+@target_options
+@click.option("--nodes", "node_count", type=click.IntRange(1, 4096), default=1, metavar="N", help="Simulate a fleet.")
+@click.pass_context
+def demo(context: click.Context, **values: Any) -> int:
+    """Show mltop without a GPU: a real CPU job that hangs, simulated GPUs."""
+    return run_command(context, "demo", values)
+
+
+@cli.command()
+@target_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_context
+def doctor(context: click.Context, **values: Any) -> int:
+    """What works here, what does not, and the command that fixes it."""
+    return run_command(context, "doctor", values)
+
+
+def main() -> None:
+    """The `mltop` command. Bad usage: one line on stderr and exit code 2, never a traceback."""
+    try:
+        code = cli.main(prog_name="mltop", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        code = complain(usage_sentence(error))
+    except UsageProblem as problem:
+        code = complain(str(problem))
+    except (KeyboardInterrupt, click.Abort):
+        code = 130
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough; stdout must not be flushed again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 141
+    sys.exit(code)
+
+
+def complain(sentence: str) -> int:
+    print(f"mltop: {sentence}", file=sys.stderr)  # noqa: T201 - the command line's only error line
+    return EXIT_USAGE
+
+
+def usage_sentence(error: click.ClickException) -> str:
+    """click's message as ``what: why (what to do)`` on one line."""
+    command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "mltop"
+    if isinstance(error, click.NoSuchOption):
+        near = f", did you mean {' or '.join(error.possibilities)}" if error.possibilities else ""
+        return f"{error.option_name}: no such option{near} (see {command} --help)"
+    message = " ".join(error.format_message().split()).rstrip(".")
+    return f"{message[:1].lower()}{message[1:]} (see {command} --help)"

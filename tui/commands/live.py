@@ -1,0 +1,54 @@
+"""What the commands share: opening a session on the targets, waiting for samples, printing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mltop.probes.investigate.session import LiveSession
+from mltop.probes.investigate.stacks import first_samples
+from mltop.probes.model import JobReport, NodeState, to_json
+from mltop.probes.reach.targets import TargetOptions, Targets, channels
+
+EXIT_UNREACHABLE = 3
+
+
+@contextmanager
+def session(targets: Targets, options: TargetOptions) -> Iterator[LiveSession]:
+    """A session on live machines; its agents are ended on the way out."""
+    opened = LiveSession(targets.title, channels(targets, options), options.interval_s, verdict_text)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def await_samples(opened: LiveSession, targets: Targets, timeout_s: float) -> list[NodeState]:
+    """Wait for a first sample of every node; says on stderr which have none and returns them."""
+    missing = first_samples(opened.hub, targets.nodes, timeout_s)
+    for state in missing:
+        note(f"{state.node}: {state.reason or state.state}")
+    return missing
+
+
+def verdict_text(reports: list[JobReport]) -> str:
+    """The reports as plain text, as `mltop stacks` prints them."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    from mltop.tui.report import print_reports
+
+    text = StringIO()
+    print_reports(reports, [], Console(file=text, width=110, color_system=None, force_terminal=False))
+    return text.getvalue()
+
+
+def print_json(value: object) -> None:
+    sys.stdout.write(to_json(value) + "\n")
+
+
+def note(sentence: str) -> None:
+    """One line beside the data."""
+    print(f"mltop: {sentence}", file=sys.stderr)  # noqa: T201 - data is on stdout, everything else here

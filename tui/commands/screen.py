@@ -1,0 +1,47 @@
+"""`mltop`: the screen."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from mltop.probes.investigate.session import LiveSession
+from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach.targets import TargetOptions, channels, resolve
+from mltop.tui.commands.live import verdict_text
+
+
+def run(options: TargetOptions, no_mouse: bool, read_only: bool) -> int:
+    targets = resolve(options)
+    if targets.recording is not None:
+        raise UsageProblem(
+            f"--recording {options.recording}",
+            "this version shows recordings without the screen",
+            "mltop stacks --recording DIR",
+        )
+    require_terminal()
+    # The agents start before Textual is imported: NVML is ready when the screen is.
+    session = LiveSession(targets.title, channels(targets, options), options.interval_s, verdict_text)
+    return show(session, mouse=not no_mouse, read_only=read_only)
+
+
+def require_terminal() -> None:
+    """The screen needs a terminal that can move its cursor."""
+    fix = "use mltop snapshot or mltop stacks, both with --json"
+    for stream, name in ((sys.stdin, "input"), (sys.stdout, "output")):
+        if not stream.isatty():
+            raise UsageProblem("the screen", f"its {name} is not a terminal", fix)
+    if os.environ.get("TERM", "") in ("", "dumb", "unknown"):
+        raise UsageProblem("the screen", f"TERM={os.environ.get('TERM', '')!s} cannot move the cursor", fix)
+
+
+def show(session: LiveSession, mouse: bool = True, read_only: bool = False) -> int:
+    """Run the screen until the user leaves; the session is closed whatever happens."""
+    from mltop.tui.app import MltopApp
+
+    try:
+        app = MltopApp(session, mouse=mouse, read_only=read_only)
+        app.run(mouse=mouse)
+        return app.return_code or 0
+    finally:
+        session.close()

@@ -1,0 +1,72 @@
+"""`mltop snapshot`: one sample of everything, with what the health rules say."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from mltop.probes.investigate.capture import load
+from mltop.probes.investigate.session import LiveSession
+from mltop.probes.judge.health import evaluate
+from mltop.probes.model import SCHEMA, NodeState, Sample
+from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach.targets import TargetOptions, Targets, resolve
+from mltop.probes.record import BadRecording
+from mltop.tui.commands.live import EXIT_UNREACHABLE, await_samples, print_json, session
+
+RATE_SAMPLES = 2  # rates (CPU share, network) need two
+
+
+def run(options: TargetOptions, as_json: bool) -> int:
+    targets = resolve(options)
+    if targets.recording is not None:
+        nodes, samples = recorded(targets)
+    else:
+        nodes, samples = live(targets, options)
+    findings = evaluate(samples)
+    if as_json:
+        print_json({"schema": SCHEMA, "nodes": nodes, "samples": samples, "findings": findings})
+    else:
+        from rich.console import Console
+
+        from mltop.tui.report import print_snapshot
+
+        print_snapshot(samples, findings, nodes, Console())
+    return 0 if len(samples) == len(nodes) else EXIT_UNREACHABLE
+
+
+def live(targets: Targets, options: TargetOptions) -> tuple[list[NodeState], list[Sample]]:
+    quick = TargetOptions(**{**vars(options), "interval_s": min(options.interval_s, 0.5)})
+    deadline = time.monotonic() + options.timeout_s
+    with session(targets, quick) as opened:
+        await_samples(opened, targets, options.timeout_s)
+        await_complete(opened, targets, deadline)
+        views = [opened.hub.node(node) for node in targets.nodes]
+    return [view.state for view in views], [view.sample for view in views if view.sample is not None]
+
+
+def await_complete(opened: LiveSession, targets: Targets, deadline: float) -> None:
+    """Wait for rates and for NVML, which may take seconds to load, but never past the deadline."""
+    changed = threading.Event()
+    opened.subscribe(changed.set)
+    while not all(is_complete(opened, node) for node in targets.nodes) and time.monotonic() < deadline:
+        changed.wait(0.2)
+        changed.clear()
+
+
+def is_complete(opened: LiveSession, node: str) -> bool:
+    view = opened.hub.node(node)
+    if view.sample is None:
+        return view.state.state in ("lost", "refused")
+    starting = any(gap.what == "nvml" and gap.why.startswith("starting") for gap in view.sample.gaps)
+    return not starting and len(opened.hub.history(node)) >= RATE_SAMPLES
+
+
+def recorded(targets: Targets) -> tuple[list[NodeState], list[Sample]]:
+    """The last sample of every node of a capture or recording."""
+    assert targets.recording is not None
+    try:
+        material = load(targets.recording)
+    except BadRecording as error:
+        raise UsageProblem("--recording", str(error)) from None
+    return material.nodes, material.newest

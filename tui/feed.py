@@ -1,0 +1,93 @@
+"""From the session to the screen: a daemon thread that turns changes into pictures, at most a few a second."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from textual.message import Message
+
+from mltop.probes.model import Finding
+from mltop.probes.reach.view import FleetView
+from mltop.tui.session import Session
+
+HEARTBEAT_S = 1.5  # a node that went silent causes no change, but its age grows
+FRAME_S = 0.1
+FLEET_FRAME_S = 0.5  # many nodes answer at different moments: their changes are drawn together
+FLEET_NODES = 4
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One moment, ready to draw: what is known and what the health rules say of it."""
+
+    view: FleetView
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def simulated(self) -> bool:
+        return any(node.sample is not None and node.sample.simulated for node in self.view.nodes)
+
+
+class Fresh(Message):
+    """The newest picture; of several that wait, only the last is handled."""
+
+    def __init__(self, picture: Picture) -> None:
+        super().__init__()
+        self.picture = picture
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, Fresh)
+
+
+class FeedBroke(Message):
+    """The feed's thread ended by a bug: the app raises it, so that it is seen."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+
+class Feed:
+    """Takes views outside the UI loop. Health rules import and run here, so they never delay a key."""
+
+    def __init__(self, session: Session, post: Callable[[Message], object]) -> None:
+        self._session = session
+        self._post = post
+        self._changed = threading.Event()
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        self._session.subscribe(self._changed.set)
+        threading.Thread(target=self._run, name="feed", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._changed.set()
+
+    def poke(self) -> None:
+        """Take a view now, as if something had changed."""
+        self._changed.set()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                self._changed.clear()
+                picture = self._picture()
+                self._post(Fresh(picture))
+                many = len(picture.view.nodes) > FLEET_NODES
+                if self._stopped.wait(FLEET_FRAME_S if many else FRAME_S):
+                    return
+                self._changed.wait(HEARTBEAT_S)
+        except Exception as error:  # noqa: BLE001  (handed to the app, which raises it)
+            self._post(FeedBroke(error))
+
+    def _picture(self) -> Picture:
+        view = self._session.view()
+        samples = [node.sample for node in view.nodes if node.sample is not None]
+        if not samples:
+            return Picture(view)
+        from mltop.probes.judge.health import evaluate
+
+        return Picture(view, tuple(evaluate(samples)))

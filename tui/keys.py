@@ -1,0 +1,73 @@
+"""The keys of the whole app and how keys are written. Help, key bar and command palette are made from bindings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from textual.binding import Binding
+
+from mltop.tui.screens.registry import PANES
+
+APP_BINDINGS = [
+    *(Binding(pane.key, f"pane('{pane.name}')", pane.name, tooltip=pane.what) for pane in PANES if pane.key),
+    Binding("t", "dump", "stacks", tooltip="dump the stacks of all ranks and judge them; again: cancel"),
+    Binding("c", "capture", "capture", tooltip="write a capture directory of everything known"),
+    Binding("p", "pause", "pause", tooltip="freeze the screen; again: go on"),
+    Binding("r,f5", "refresh_now", "refresh", show=False, tooltip="take the newest state and draw everything again"),
+    Binding("escape", "back", "back", show=False, tooltip="cancel, clear the filter, or go back"),
+    Binding("colon,ctrl+p", "command_palette", "command", show=False, tooltip="all actions by name"),
+    Binding("question_mark,f1,h", "help", "help", tooltip="all keys"),
+    Binding("q", "quit", "quit", tooltip="leave; nothing on the machines is touched"),
+    Binding("f10,ctrl+c,ctrl+q", "quit", "quit", show=False, priority=True, tooltip="leave, from anywhere"),
+]
+
+TABLE_BINDINGS = [
+    Binding("enter", "open", "open", tooltip="open what the cursor is on"),
+    Binding("slash", "filter", "filter", tooltip="show only rows that match"),
+    Binding("s,f6", "sort", "sort", tooltip="sort by the next column"),
+    Binding("S", "reverse", "reverse", show=False, tooltip="reverse the order"),
+]
+
+_NAMES = {
+    "escape": "Esc",
+    "enter": "Enter",
+    "colon": ":",
+    "slash": "/",
+    "question_mark": "?",
+    "space": "Space",
+    "up": "Up",
+    "down": "Down",
+    "left": "Left",
+    "right": "Right",
+    "pageup": "PgUp",
+    "pagedown": "PgDn",
+    "home": "Home",
+    "end": "End",
+    "tab": "Tab",
+}
+
+
+def key_name(key: str) -> str:
+    """How a key is written for people: ``ctrl+c`` is ``^C``, ``f10`` is ``F10``."""
+    if key.startswith("ctrl+"):
+        return "^" + key[5:].upper()
+    if key.startswith("shift+"):
+        return "Shift+" + key_name(key[6:])
+    if len(key) > 1 and key[0] == "f" and key[1:].isdigit():
+        return key.upper()
+    return _NAMES.get(key, key)
+
+
+def key_names(binding: Binding) -> str:
+    return " ".join(key_name(key.strip()) for key in binding.key.split(","))
+
+
+def help_rows(bindings: Iterable[Binding]) -> list[tuple[str, str]]:
+    """(keys, what they do) for every binding, those of one action on one line, in the order given."""
+    rows: dict[str, tuple[str, str]] = {}
+    for binding in bindings:
+        if binding.system:
+            continue
+        keys, what = rows.get(binding.action, ("", binding.tooltip or binding.description))
+        rows[binding.action] = (f"{keys} {key_names(binding)}".strip(), what)
+    return list(rows.values())

@@ -1,0 +1,206 @@
+"""What every renderer makes and every widget draws: rows of cells, without colours and without markup.
+
+A style is one of ``STYLES``; the widget or the printed report maps it to colours. Text that came from a machine is
+made printable when it is cut to its column (``clip``), so that a command line cannot send escape codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from mltop.tui.render.glyphs import GLYPHS
+from mltop.tui.render.units import UNKNOWN
+from rich.cells import cell_len, set_cell_size
+
+STYLES = ("", "dim", "ok", "warn", "crit", "accent", "title", "bold")
+GAP = 1  # blank cells between two columns
+
+
+@dataclass(frozen=True)
+class Cell:
+    """``style`` is one of STYLES. A blank text is "known: nothing"; UNKNOWN is "not known"."""
+
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """``priority`` 0 is always shown; the highest priorities are dropped first. ``stretch`` takes what is left.
+
+    ``optional`` columns are left out while none of their cells is known (``LineTable`` and the report do so).
+    """
+
+    key: str
+    title: str
+    width: int
+    right: bool = False
+    priority: int = 0
+    stretch: bool = False
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell per column of the full column list. A ``banner`` is drawn from the second shown column to the right
+    edge in place of those cells (a lost GPU has a sentence, not numbers)."""
+
+    key: str
+    cells: tuple[Cell, ...]
+    banner: Cell | None = None
+
+    @property
+    def text(self) -> str:
+        """Everything this row says, for filters."""
+        parts = [cell.text for cell in self.cells]
+        if self.banner is not None:
+            parts.append(self.banner.text)
+        return " ".join(filter(None, parts))
+
+
+class LazyRows(Sequence[Row]):
+    """Rows that are made when they are looked at: a table of 4,096 rows draws 50 of them.
+
+    ``make(i)`` returns the row whose key is ``keys[i]``; each is made at most once.
+    """
+
+    def __init__(self, keys: Sequence[str], make: Callable[[int], Row]) -> None:
+        self.keys = keys
+        self._make = make
+        self._made: dict[int, Row] = {}
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self.keys)))]
+        if not -len(self.keys) <= index < len(self.keys):
+            raise IndexError(index)
+        index %= len(self.keys)
+        if index not in self._made:
+            self._made[index] = self._make(index)
+        return self._made[index]
+
+    def __iter__(self) -> Iterator[Row]:
+        return (self[i] for i in range(len(self.keys)))
+
+
+def row_keys(rows: Sequence[Row]) -> Sequence[str]:
+    """The keys of all rows, without making lazy ones."""
+    return rows.keys if isinstance(rows, LazyRows) else [row.key for row in rows]
+
+
+def fit(columns: Sequence[Column], width: int) -> list[int]:
+    """Indexes of the columns that fit into ``width`` cells; among equal priorities the rightmost goes first.
+
+    Columns of priority 0 stay even when they do not fit: the line is then cut at its right end.
+    """
+    shown = list(range(len(columns)))
+    while shown and _width(columns, shown) > width:
+        last = max(shown, key=lambda index: (columns[index].priority, index))
+        if columns[last].priority == 0:
+            break
+        shown.remove(last)
+    return shown
+
+
+def _width(columns: Sequence[Column], shown: Sequence[int]) -> int:
+    return sum(columns[index].width for index in shown) + GAP * (len(shown) - 1)
+
+
+def layout(columns: Sequence[Column], width: int, hidden: Iterable[int] = ()) -> list[tuple[int, int]]:
+    """(column index, width in cells) of what is shown; stretching columns share the cells that are left."""
+    left_out = set(hidden)
+    candidates = [index for index in range(len(columns)) if index not in left_out]
+    shown = [candidates[i] for i in fit([columns[index] for index in candidates], width)]
+    spare = max(0, width - _width(columns, shown))
+    stretching = [index for index in shown if columns[index].stretch]
+    widths = {index: columns[index].width for index in shown}
+    for position, index in enumerate(stretching):
+        share, odd = divmod(spare, len(stretching))
+        widths[index] += share + (position < odd)
+    return [(index, widths[index]) for index in shown]
+
+
+def unknown_columns(columns: Sequence[Column], rows: Iterable[Row]) -> set[int]:
+    """Indexes of the optional columns in which no row knows anything."""
+    candidates = {index for index, column in enumerate(columns) if column.optional}
+    for row in rows:
+        if not candidates:
+            break
+        if row.banner is None:
+            candidates = {index for index in candidates if row.cells[index].text.strip() in ("", UNKNOWN)}
+    return candidates
+
+
+def printable(text: str) -> str:
+    """``text`` with everything replaced that could move the cursor, break a line or not be encoded."""
+    if GLYPHS.ascii_only:
+        text = text.encode("ascii", "replace").decode("ascii")
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else " " if char.isspace() else "?" for char in text)
+
+
+def clip(text: str, width: int, right: bool = False) -> str:
+    """``text`` in exactly ``width`` terminal cells: padded, or cut with an ellipsis. Wide characters count double."""
+    text = printable(text)
+    used = len(text) if text.isascii() else cell_len(text)
+    if used <= width:
+        return text.rjust(width - used + len(text)) if right else text + " " * (width - used)
+    if width <= 0:
+        return ""
+    return set_cell_size(text, width - 1) + GLYPHS.ellipsis
+
+
+def line_width(line: Iterable[Cell]) -> int:
+    """Terminal cells that a line of cells needs."""
+    return sum(cell_len(printable(cell.text)) for cell in line)
+
+
+def plain(line: Iterable[Cell]) -> str:
+    """The text of a line of cells."""
+    return "".join(cell.text for cell in line)
+
+
+def columns_line(columns: Sequence[Column], row: Row, shown: Sequence[tuple[int, int]]) -> list[Cell]:
+    """One row as a line of cells, each exactly as wide as its column, with blank cells in between."""
+    blank = Cell(" " * GAP)
+    if row.banner is not None and len(shown) > 1:
+        index, width = shown[0]
+        rest = sum(w for _, w in shown[1:]) + GAP * (len(shown) - 2)
+        first = row.cells[index]
+        return [
+            Cell(clip(first.text, width, columns[index].right), first.style),
+            blank,
+            Cell(clip(row.banner.text, rest), row.banner.style),
+        ]
+    line: list[Cell] = []
+    for index, width in shown:
+        if line:
+            line.append(blank)
+        cell = row.cells[index]
+        line.append(Cell(clip(cell.text, width, columns[index].right), cell.style))
+    return line
+
+
+def header_line(
+    columns: Sequence[Column], shown: Sequence[tuple[int, int]], sort: tuple[str, bool] | None = None
+) -> list[Cell]:
+    """The titles; the sorted column carries an arrow (down: largest first)."""
+    cells = []
+    for column in columns:
+        title = column.title
+        if sort is not None and sort[0] == column.key:
+            arrow = GLYPHS.down if sort[1] else GLYPHS.up
+            room = max(0, column.width - 1)
+            title = title[:room] + arrow if not column.right else arrow + title[:room]
+        cells.append(Cell(title, "title"))
+    return columns_line(columns, Row("", tuple(cells)), shown)

@@ -1,0 +1,58 @@
+"""What the health rules say, and what could not be read, as table rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mltop.probes.model import Finding, Gap
+from mltop.tui.render.cells import Cell, Column, Row
+from mltop.tui.render.states import SEVERITY, SEVERITY_ORDER
+from mltop.tui.render.units import UNKNOWN, clock_time
+
+FINDING_COLUMNS = (
+    Column("severity", "SEV", 4),
+    Column("since", "SINCE", 8, priority=2),
+    Column("node", "NODE", 12),
+    Column("subject", "WHAT", 10),
+    Column("message", "MESSAGE", 24, stretch=True),
+    Column("action", "DO", 36, priority=1),
+)
+
+GAP_COLUMNS = (
+    Column("what", "NOT KNOWN", 20),
+    Column("why", "WHY", 24, stretch=True),
+    Column("fix", "FIX", 30, priority=1, stretch=True),
+)
+
+
+def severity_cell(severity: str) -> Cell:
+    """The word and its colour."""
+    word, style = SEVERITY.get(severity, (severity.upper() or UNKNOWN, ""))
+    return Cell(word, style)
+
+
+def worst(findings: Iterable[Finding]) -> Finding | None:
+    """The most severe finding, the first of several; an unknown severity counts as the least."""
+    order = {severity: rank for rank, severity in enumerate(SEVERITY_ORDER)}
+    return min(findings, key=lambda finding: order.get(finding.severity, len(order)), default=None)
+
+
+def finding_row(finding: Finding) -> Row:
+    """One row of FINDING_COLUMNS. Findings that this one explains are counted behind its message."""
+    message = finding.message
+    if finding.folded:
+        message += f" (explains {len(finding.folded)} more)"
+    cells = (
+        severity_cell(finding.severity),
+        Cell(clock_time(finding.since)),
+        Cell(finding.node or UNKNOWN),
+        Cell(finding.subject or UNKNOWN),
+        Cell(message or finding.id),
+        Cell(finding.action),
+    )
+    return Row(f"{finding.node}/{finding.id}/{finding.subject}", cells)
+
+
+def gap_row(gap: Gap) -> Row:
+    """One row of GAP_COLUMNS; a blank fix means that nothing can be done about it."""
+    return Row(gap.what, (Cell(gap.what), Cell(gap.why or UNKNOWN), Cell(gap.fix, "accent")))

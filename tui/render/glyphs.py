@@ -1,0 +1,66 @@
+"""Characters that carry values: height glyphs, sparklines, gauges; and the signs for "unknown" and "cut off".
+
+Which set is used is decided once, when this module is imported: block elements where both output streams are
+UTF-8, plain ASCII elsewhere (a stream with another encoding prints ``\\u2585`` as six letters).
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+
+@dataclass(frozen=True)
+class GlyphSet:
+    """``ramp`` has one glyph per level, lowest first; a blank is never a level, it means "nothing is here"."""
+
+    ramp: str
+    full: str
+    half: str
+    rest: str
+    unknown: str  # in place of one glyph
+    dash: str  # in place of a whole value, and between two halves of a sentence
+    ellipsis: str
+    up: str
+    down: str
+    lost: str = "X"
+    ascii_only: bool = False
+
+    def height(self, value: float | None) -> str:
+        """One glyph for a fraction 0..1; values outside are clamped, unknown and NaN draw the unknown glyph."""
+        if value is None or math.isnan(value):
+            return self.unknown
+        return self.ramp[min(len(self.ramp) - 1, max(0, int(min(value, 1.0) * len(self.ramp))))]
+
+    def sparkline(self, values: Sequence[float | None], width: int) -> str:
+        """The newest ``width`` values, newest on the right; blank where there is no history yet."""
+        newest = values[-width:] if width > 0 else ()
+        return "".join(map(self.height, newest)).rjust(max(width, 0))
+
+    def bar(self, value: float | None, width: int) -> str:
+        """A horizontal gauge of ``width`` cells for a fraction 0..1, in steps of half a cell."""
+        if value is None or math.isnan(value):
+            return self.unknown * width
+        halves = round(min(max(value, 0.0), 1.0) * width * 2)
+        filled = self.full * (halves // 2) + self.half * (halves % 2)
+        return filled + self.rest * (width - len(filled))
+
+
+UNICODE = GlyphSet("▁▂▃▄▅▆▇█", "━", "╸", "─", "·", "–", "…", "▲", "▼")
+ASCII = GlyphSet(".:-=+*#@", "#", "-", "-", "?", "-", "~", "^", "v", ascii_only=True)
+
+
+def is_utf8(stream: TextIO | None) -> bool:
+    """Whether text written to ``stream`` is encoded as UTF-8; a closed or missing stream is not."""
+    encoding = getattr(stream, "encoding", None) or ""
+    return encoding.lower().replace("-", "").replace("_", "").startswith("utf8")
+
+
+GLYPHS = UNICODE if is_utf8(sys.__stdout__) and is_utf8(sys.__stderr__) else ASCII
+
+height = GLYPHS.height
+sparkline = GLYPHS.sparkline
+bar = GLYPHS.bar

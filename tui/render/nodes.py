@@ -1,0 +1,118 @@
+"""A node as a table row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mltop.probes.model import Finding, GpuSample
+from mltop.probes.reach.view import NodeView
+from mltop.tui.render.cells import Cell, Column, Row
+from mltop.tui.render.findings import severity_cell, worst
+from mltop.tui.render.glyphs import GLYPHS, height
+from mltop.tui.render.states import NODE_STYLE
+from mltop.tui.render.trends import Trends
+from mltop.tui.render.units import UNKNOWN, age, celsius, known, percent, watts
+
+GLYPHS_PER_NODE = 8
+
+NODE_COLUMNS = (
+    Column("node", "NODE", 14),
+    Column("state", "STATE", 12),
+    Column("gpus", "GPUS", GLYPHS_PER_NODE),
+    Column("busy", "BUSY", 4, right=True, priority=1),
+    Column("clock", "CLOCK", 5, right=True, priority=2),
+    Column("hottest", "HOT", 4, right=True, priority=2),
+    Column("power", "POWER", 7, right=True, priority=3),
+    Column("ranks", "RANKS", 5, right=True),
+    Column("worst", "WORST", 12, stretch=True),
+)
+
+
+def node_row(view: NodeView, trends: Trends | None = None, findings: Sequence[Finding] = ()) -> Row:
+    """One row of NODE_COLUMNS, key: the node's name. ``findings`` of other nodes are ignored.
+
+    A GPU glyph is the mean of the last samples in ``trends``, or of the newest one: single dips do not flicker.
+    """
+    sample = view.sample
+    gpus = sample.gpus if sample is not None else []
+    cells = (
+        Cell(view.node),
+        node_state(view),
+        _gpu_glyphs(view.node, gpus, trends),
+        Cell(percent(mean([gpu.busy for gpu in gpus]))),
+        Cell(percent(_slowest_clock(gpus))),
+        Cell(celsius(max(_numbers(gpu.temperature_c for gpu in gpus), default=None))),
+        Cell(watts(total([gpu.power_w for gpu in gpus]))),
+        Cell(UNKNOWN if sample is None else str(len(sample.ranks))),
+        _worst(view, findings),
+    )
+    return Row(view.node, cells)
+
+
+def node_state(view: NodeView) -> Cell:
+    """ "live 0.8s", "stale 12s", "lost 3m20s": the state and how old the newest sample is."""
+    state = view.state
+    text = state.state if state.age_s is None else f"{state.state} {age(state.age_s)}"
+    return Cell(text, NODE_STYLE.get(state.state, ""))
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """The mean of what is known; None when nothing is."""
+    numbers = _numbers(values)
+    return sum(numbers) / len(numbers) if numbers else None
+
+
+def total(values: Sequence[float | None]) -> float | None:
+    """The sum of what is known; None when nothing is."""
+    numbers = _numbers(values)
+    return sum(numbers) if numbers else None
+
+
+def _numbers(values: object) -> list[float]:
+    return [value for value in values if value is not None and known(value)]  # type: ignore[attr-defined]
+
+
+def _slowest_clock(gpus: Sequence[GpuSample]) -> float | None:
+    """The lowest share of its maximum clock that any GPU runs at."""
+    ratios = [
+        gpu.sm_clock_mhz / gpu.sm_clock_max_mhz
+        for gpu in gpus
+        if gpu.sm_clock_mhz is not None and gpu.sm_clock_max_mhz
+    ]
+    return min(ratios, default=None)
+
+
+def _gpu_glyphs(node: str, gpus: Sequence[GpuSample], trends: Trends | None) -> Cell:
+    """One glyph per GPU; with more than eight, one per group (its least busy GPU); X: one of them is lost."""
+    if not gpus:
+        return Cell(UNKNOWN)
+    group = -(-len(gpus) // GLYPHS_PER_NODE)
+    groups = [gpus[start : start + group] for start in range(0, len(gpus), group)]
+    text = "".join(_group_glyph(node, members, trends) for members in groups)
+    return Cell(text, "crit" if GLYPHS.lost in text else "")
+
+
+def _group_glyph(node: str, gpus: Sequence[GpuSample], trends: Trends | None) -> str:
+    if any(gpu.state != "ok" for gpu in gpus):
+        return GLYPHS.lost
+    values = _numbers(_recent_busy(node, gpu, trends) for gpu in gpus)
+    return height(min(values) if len(values) == len(gpus) else None)
+
+
+def _recent_busy(node: str, gpu: GpuSample, trends: Trends | None) -> float | None:
+    if gpu.busy is None or trends is None:
+        return gpu.busy
+    recent = mean(trends.busy(node, gpu.index)[-3:])
+    return gpu.busy if recent is None else recent
+
+
+def _worst(view: NodeView, findings: Sequence[Finding]) -> Cell:
+    """Why there are no samples, or the most severe finding; blank: none."""
+    state = view.state
+    if state.reason and state.state != "live":
+        return Cell(state.reason, NODE_STYLE.get(state.state, ""))
+    finding = worst(finding for finding in findings if finding.node == view.node)
+    if finding is None:
+        return Cell("")
+    severity = severity_cell(finding.severity)
+    return Cell(f"{severity.text} {finding.subject} {finding.message}", severity.style)

@@ -1,0 +1,211 @@
+"""What every pane has: the header with crumbs, a filter, sorting, the status line and the key bar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Input
+
+from mltop.tui.keys import PANE_BINDINGS
+from mltop.tui.render.cells import Cell, Row
+from mltop.tui.render.filtering import matches
+from mltop.tui.render.header import header_cells
+from mltop.tui.screens.key_bar import KeyBar
+from mltop.tui.status import dump_line
+from mltop.tui.widgets.cell_lines import CellLines
+from mltop.tui.widgets.line_table import LineTable
+
+if TYPE_CHECKING:
+    from mltop.tui.app import MltopApp
+    from mltop.tui.feed import Picture
+
+MIN_WIDTH, MIN_HEIGHT = 16, 4
+LOW_HEIGHT = 10  # below it the second header line goes
+ROOMY_HEIGHT = 30  # from here on blank lines separate tables
+
+
+class Pane(Screen[None]):
+    """Subclasses compose ``body`` and fill it in ``fill``; ``tables`` are what filter and sort act on."""
+
+    BINDINGS: ClassVar[list[BindingType]] = PANE_BINDINGS  # type: ignore[assignment]
+    AUTO_FOCUS = "LineTable"
+    DEFAULT_CSS = """
+    Pane { background: $background; }
+    Pane #head { height: 2; }
+    Pane.-low #head { height: 1; }
+    Pane #status { height: 1; display: none; }
+    Pane #filter { height: 1; border: none; padding: 0; display: none; background: $background; }
+    Pane .section { height: auto; }
+    Pane.-roomy .gap-above { margin-top: 1; }
+    Pane #too-small { display: none; height: 1fr; }
+    Pane.-too-small > * { display: none; }
+    Pane.-too-small > #too-small { display: block; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query_text = ""
+
+    @property
+    def mltop(self) -> MltopApp:
+        return cast("MltopApp", self.app)
+
+    def compose(self) -> ComposeResult:
+        yield CellLines(id="too-small")
+        yield CellLines(id="head")
+        yield from self.body()
+        yield CellLines(id="status")
+        yield KeyBar(id="keys")
+
+    def body(self) -> Iterable[Widget]:
+        """The widgets between header and status line."""
+        raise NotImplementedError
+
+    def fill(self, picture: Picture) -> None:
+        """Show a picture."""
+        raise NotImplementedError
+
+    def tables(self) -> Sequence[LineTable]:
+        """The tables that are shown, the main one first."""
+        return [table for table in self.query(LineTable) if table.display]
+
+    def node_at_cursor(self) -> str:
+        """The node that the cursor is on, for the node pane; "" when this pane has none."""
+        return ""
+
+    def crumbs(self) -> str:
+        return self.mltop.trail.here.crumbs()
+
+    # Drawing.
+
+    def draw(self) -> None:
+        """Everything from the app's picture; called once per frame and on every arrival."""
+        if not self.is_mounted:
+            return
+        picture = self.mltop.picture
+        self._draw_head(picture)
+        self._draw_status()
+        self.query_one(KeyBar).set_hints(self.hints())
+        if picture is not None:
+            self.fill(picture)
+
+    def on_screen_resume(self) -> None:
+        self.draw()
+
+    def on_resize(self, event: events.Resize) -> None:
+        width, height = event.size
+        small = width < MIN_WIDTH or height < MIN_HEIGHT
+        self.set_class(small, "-too-small")
+        self.set_class(height < LOW_HEIGHT, "-low")
+        self.set_class(height >= ROOMY_HEIGHT, "-roomy")
+        if small:
+            notice = f"{width}x{height}: too small"
+            self.query_one("#too-small", CellLines).set_lines([[Cell(notice, "warn")]])
+        self.call_after_refresh(self.draw)
+
+    def _draw_head(self, picture: Picture | None) -> None:
+        head = self.query_one("#head", CellLines)
+        width = self.size.width
+        if picture is None:
+            head.set_lines([[Cell(self.crumbs(), "title")], [Cell("connecting", "accent")]])
+            return
+        title = self.crumbs()
+        if not self.mltop.trail.here.node:
+            title = f"{title}  {self.mltop.session.title}"
+        head.set_lines(header_cells(picture.view, title, self.mltop.paused, width))
+
+    def _draw_status(self) -> None:
+        app, line = self.mltop, None
+        if app.investigation.dumping and app.investigation.progress is not None:
+            line = dump_line(app.investigation.progress, self.size.width)
+        elif app.notice is not None:
+            line = [Cell(app.notice.text, app.notice.style)]
+        elif self.query_text:
+            line = [Cell("filter: ", "dim"), Cell(self.query_text, "accent"), Cell("  Esc clears", "dim")]
+        status = self.query_one("#status", CellLines)
+        status.display = line is not None
+        if line is not None:
+            status.set_lines([line])
+
+    # Keys.
+
+    @classmethod
+    def pane_bindings(cls) -> list[Binding]:
+        """The bindings of this kind of pane, its own first."""
+        found: dict[str, Binding] = {}
+        for base in cls.__mro__:
+            if base in (Screen, object):
+                break
+            for binding in Binding.make_bindings(base.__dict__.get("BINDINGS", [])):
+                found.setdefault(binding.key, binding)
+        return list(found.values())
+
+    def hints(self) -> list[Binding]:
+        """What the key bar shows, most important first."""
+        from mltop.tui.keys import APP_BINDINGS
+
+        return [binding for binding in [*APP_BINDINGS, *self.pane_bindings()] if binding.show]
+
+    def _active_table(self) -> LineTable | None:
+        if isinstance(self.focused, LineTable):
+            return self.focused
+        tables = self.tables()
+        return tables[0] if tables else None
+
+    def action_sort(self) -> None:
+        table = self._active_table()
+        if table is not None:
+            table.sort_next()
+
+    def action_reverse(self) -> None:
+        table = self._active_table()
+        if table is not None:
+            table.sort_reverse()
+
+    # The filter.
+
+    def kept(self, rows: Iterable[Row]) -> list[Row]:
+        """The rows that the filter lets through."""
+        if not self.query_text:
+            return list(rows)
+        return [row for row in rows if matches(row.text, self.query_text)]
+
+    async def action_filter(self) -> None:
+        boxes = self.query(Input)
+        if not boxes:
+            box = Input(self.query_text, placeholder="filter: words, !word excludes", id="filter", compact=True)
+            await self.mount(box, before="#status")
+        box = self.query_one(Input)
+        box.display = True
+        box.value = self.query_text
+        box.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self.query_text = event.value
+        self.draw()
+
+    def on_input_submitted(self) -> None:
+        self._close_filter()
+
+    def clear_filter(self) -> bool:
+        """Forget the filter and close its line; False when there was none."""
+        box = next(iter(self.query(Input)), None)
+        had_one = bool(self.query_text) or (box is not None and bool(box.display))
+        self.query_text = ""
+        if had_one:
+            self._close_filter()
+        return had_one
+
+    def _close_filter(self) -> None:
+        for box in self.query(Input):
+            box.display = False
+        tables = self.tables()
+        if tables:
+            tables[0].focus()
+        self.draw()

@@ -1,0 +1,77 @@
+"""Findings and gaps as a few lines under a table, worst first. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mltop.probes.model import Finding, Gap
+from mltop.probes.reach.view import FleetView
+from mltop.tui.render.cells import Cell
+from mltop.tui.render.findings import severity_cell
+from mltop.tui.render.glyphs import GLYPHS
+from mltop.tui.render.states import SEVERITY_ORDER
+from mltop.tui.render.wrap import wrap
+
+INDENT = 5
+
+
+def by_severity(findings: Iterable[Finding]) -> list[Finding]:
+    """Worst first, otherwise in the order given; unknown severities last."""
+    order = {severity: rank for rank, severity in enumerate(SEVERITY_ORDER)}
+    return sorted(findings, key=lambda finding: order.get(finding.severity, len(order)))
+
+
+def gaps_of(view: FleetView) -> list[tuple[str, Gap]]:
+    """(node, gap) of all nodes: what concerns a whole node first, single values last."""
+    gaps = [(node.node, gap) for node in view.nodes if node.sample is not None for gap in node.sample.gaps]
+    return sorted(gaps, key=lambda pair: _is_detail(pair[1]))
+
+
+def problem_lines(
+    findings: Sequence[Finding], gaps: Sequence[tuple[str, Gap]], width: int, room: int, name_nodes: bool = False
+) -> list[list[Cell]]:
+    """At most ``room`` lines, one per problem; values that a GPU does not report are only counted."""
+    lines = [finding_cells(finding, name_nodes) for finding in by_severity(findings)]
+    lines += [gap_cells(node if name_nodes else "", gap) for node, gap in gaps if not _is_detail(gap)]
+    details = sum(_is_detail(gap) for _, gap in gaps)
+    if details:
+        values = "value is" if details == 1 else "values are"
+        lines.append([Cell(f"{details} {values} not known: 2 shows why", "dim")])
+    if len(lines) <= room:
+        return lines
+    hidden = len(lines) - room + 1
+    return [*lines[: room - 1], [Cell(f"{hidden} more: 2 shows all", "dim")]] if room > 0 else []
+
+
+def all_problem_lines(
+    findings: Sequence[Finding], gaps: Sequence[tuple[str, Gap]], width: int
+) -> list[list[Cell]]:
+    """Everything, wrapped at ``width``."""
+    entries = [finding_cells(finding) for finding in by_severity(findings)]
+    entries += [gap_cells("", gap) for _, gap in gaps]
+    return [line for entry in entries for line in wrap(entry, width, INDENT)]
+
+
+def finding_cells(finding: Finding, name_node: bool = False) -> list[Cell]:
+    """E.g. ``CRIT gpu3 hot: 91 C - check the airflow``."""
+    severity = severity_cell(finding.severity)
+    where = " ".join(filter(None, (finding.node if name_node else "", finding.subject)))
+    action = f" {GLYPHS.dash} {finding.action}" if finding.action else ""
+    return [
+        Cell(f"{severity.text:<{INDENT}}", severity.style),
+        Cell(f"{where} " if where else "", "bold"),
+        Cell(finding.message),
+        Cell(action, "accent"),
+    ]
+
+
+def gap_cells(node: str, gap: Gap) -> list[Cell]:
+    """E.g. ``GAP  nvml: no driver - install it``."""
+    fix = f" {GLYPHS.dash} {gap.fix}" if gap.fix else ""
+    where = " ".join(filter(None, (node, gap.what)))
+    return [Cell(f"{'GAP':<{INDENT}}", "dim"), Cell(f"{where}: ", "bold"), Cell(gap.why), Cell(fix, "accent")]
+
+
+def _is_detail(gap: Gap) -> bool:
+    """A single value (``gpu.3.power_w``) rather than a whole source (``nvml``)."""
+    return "." in gap.what

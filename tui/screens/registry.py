@@ -1,0 +1,40 @@
+"""Every pane once: its name, its key and where its screen is. Screens are imported when they are first shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mltop.tui.screens.pane import Pane
+
+
+@dataclass(frozen=True)
+class PaneEntry:
+    """``key`` is empty for panes that are only drilled into. ``screen`` is ``module:Class``."""
+
+    name: str
+    key: str
+    what: str
+    screen: str
+
+    def make(self) -> Pane:
+        module, _, name = self.screen.partition(":")
+        screen: Pane = getattr(import_module(module), name)()
+        return screen
+
+
+PANES = (
+    PaneEntry("overview", "1", "GPUs and ranks, or all nodes", "mltop.tui.screens.overview:OverviewScreen"),
+    PaneEntry("node", "2", "one node in detail", "mltop.tui.screens.node:NodeScreen"),
+    PaneEntry("ranks", "3", "all training ranks", "mltop.tui.screens.ranks:RanksScreen"),
+    PaneEntry("stacks", "4", "stacks of all ranks and the verdict", "mltop.tui.screens.stacks:StacksScreen"),
+    PaneEntry("rank", "", "the stack of one rank", "mltop.tui.screens.rank:RankScreen"),
+    PaneEntry("help", "", "all keys", "mltop.tui.screens.help:HelpScreen"),
+)
+
+
+def modes() -> dict[str, Callable[[], Pane]]:
+    return {entry.name: entry.make for entry in PANES}

@@ -1,0 +1,128 @@
+"""What the table and the text view share: cells become strips, styles come from CSS and are cached."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+from mltop.tui.render.cells import STYLES, Cell, clip
+from rich.segment import Segment
+from rich.style import Style
+from textual.binding import Binding, BindingType
+from textual.geometry import Region
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+MOVES: list[BindingType] = [
+    Binding("up,k", "cursor(-1)", "up", show=False, tooltip="one line up"),
+    Binding("down,j", "cursor(1)", "down", show=False, tooltip="one line down"),
+    Binding("pageup", "page(-1)", "page up", show=False, tooltip="one page up"),
+    Binding("pagedown", "page(1)", "page down", show=False, tooltip="one page down"),
+    Binding("home,g", "edge(False)", "top", show=False, tooltip="to the first line"),
+    Binding("end,G", "edge(True)", "end", show=False, tooltip="to the last line"),
+    Binding("enter", "select", "open", show=False, tooltip="open what the cursor is on"),
+]
+
+
+class CellView(ScrollView):
+    """Draws lines of cells. Subclasses say which line of cells stands at each screen line."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"cell--{name}" for name in STYLES if name} | {
+        "cell--header",
+        "cell--cursor",
+        "cell--cursor-blurred",
+    }
+    # In ANSI themes and with NO_COLOR a background may not be visible: there the cursor is reversed.
+    DEFAULT_CSS = """
+    CellView {
+        background: $background;
+        color: $foreground;
+        overflow-x: hidden;
+        overflow-y: auto;
+        scrollbar-size-vertical: 1;
+        & > .cell--dim { color: $foreground 60%; }
+        & > .cell--ok { color: $text-success; }
+        & > .cell--warn { color: $text-warning; text-style: bold; }
+        & > .cell--crit { color: $text-error; text-style: bold; }
+        & > .cell--accent { color: $text-primary; }
+        & > .cell--title { text-style: bold; }
+        & > .cell--bold { text-style: bold; }
+        & > .cell--header { background: $panel; text-style: bold; }
+        & > .cell--cursor { background: $primary 35%; text-style: bold; }
+        & > .cell--cursor-blurred { background: $primary 15%; }
+        &:ansi > .cell--dim { color: $foreground; text-style: dim; }
+        &:ansi > .cell--header { background: ansi_default; text-style: bold underline; }
+        &:ansi > .cell--cursor { background: ansi_default; text-style: reverse; }
+        &:ansi > .cell--cursor-blurred { background: ansi_default; text-style: underline; }
+    }
+    """
+
+    def __init__(self, **widget_options: Any) -> None:
+        super().__init__(**widget_options)
+        self._styles_by_name: dict[tuple[str, str], Style] = {}
+
+    def notify_style_update(self) -> None:
+        """The theme, or a class that styles depend on, changed."""
+        self._styles_by_name.clear()
+        self.drop_strips()
+        super().notify_style_update()
+
+    def drop_strips(self) -> None:
+        """Forget drawn lines; for subclasses that keep them."""
+
+    def cell_style(self, name: str, over: str = "") -> Style:
+        """The full style (foreground and background, so that a line paints its own background) of a cell.
+
+        ``over`` is a component on top: header, cursor or cursor-blurred. Unknown names draw like plain text.
+        """
+        key = (name, over)
+        if key not in self._styles_by_name:
+            style = self.rich_style
+            for component in (name, over):
+                if component and f"cell--{component}" in self.COMPONENT_CLASSES:
+                    style += self._difference(f"cell--{component}")
+            self._styles_by_name[key] = style
+        return self._styles_by_name[key]
+
+    def _difference(self, component: str) -> Style:
+        """Only what the component's CSS sets itself: its colour, its background, its text style."""
+        rules = self.get_component_styles(component)
+        full = self.get_component_rich_style(component)
+        return (
+            Style(
+                color=full.color if rules.has_rule("color") else None,
+                bgcolor=full.bgcolor if rules.has_rule("background") else None,
+            )
+            + rules.text_style
+        )
+
+    def strip(self, cells: Iterable[Cell], width: int, over: str = "") -> Strip:
+        """A line of cells, cut or filled to ``width``. Every segment has a style: colour filters need one."""
+        segments: list[Segment] = []
+        left = width
+        for cell in cells:
+            if left <= 0:
+                break
+            segment = _segment(cell, left, self.cell_style(cell.style, over))
+            left -= segment.cell_length
+            segments.append(segment)
+        if left > 0:
+            segments.append(Segment(" " * left, self.cell_style("", over)))
+        return Strip(segments, width)
+
+    def refresh_screen_lines(self, lines: Iterable[int]) -> None:
+        """Repaint single lines (0 is the top of the widget), one region each, full width.
+
+        Textual sends every region from the widget's left edge (textual#5625), so narrower ones cost more.
+        """
+        width = self.size.width
+        regions: Sequence[Region] = [Region(0, y, width, 1) for y in lines]
+        if regions:
+            self.refresh(*regions)
+
+
+def _segment(cell: Cell, room: int, style: Style) -> Segment:
+    segment = Segment(cell.text, style)
+    if segment.cell_length <= room and cell.text.isprintable():
+        return segment
+    return Segment(clip(cell.text, min(room, max(segment.cell_length, 1))), style)
