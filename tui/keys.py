@@ -10,7 +10,7 @@ from mltop.tui.screens.registry import PANES
 
 APP_BINDINGS = [
     *(Binding(pane.key, f"pane('{pane.name}')", pane.name, tooltip=pane.what) for pane in PANES if pane.key),
-    Binding("t", "dump", "stacks", tooltip="dump the stacks of all ranks and judge them; again: cancel"),
+    Binding("t", "dump", "dump", tooltip="dump the stacks of all ranks and judge them; again: cancel"),
     Binding("c", "capture", "capture", tooltip="write a capture directory of everything known"),
     Binding("p", "pause", "pause", tooltip="freeze the screen; again: go on"),
     Binding("r,f5", "refresh_now", "refresh", show=False, tooltip="take the newest state and draw everything again"),
@@ -21,8 +21,7 @@ APP_BINDINGS = [
     Binding("f10,ctrl+c,ctrl+q", "quit", "quit", show=False, priority=True, tooltip="leave, from anywhere"),
 ]
 
-TABLE_BINDINGS = [
-    Binding("enter", "open", "open", tooltip="open what the cursor is on"),
+PANE_BINDINGS = [
     Binding("slash", "filter", "filter", tooltip="show only rows that match"),
     Binding("s,f6", "sort", "sort", tooltip="sort by the next column"),
     Binding("S", "reverse", "reverse", show=False, tooltip="reverse the order"),

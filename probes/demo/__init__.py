@@ -1,1 +1,1 @@
-"""`mltop demo`: a real distributed job that hangs, on this machine's CPU, with simulated GPUs (and nodes) around it."""
+"""`mltop demo`: a real hanging job on this machine's CPU, with simulated GPUs and nodes around it."""

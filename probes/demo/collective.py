@@ -29,7 +29,7 @@ class Group:
 
 
 def all_reduce(values: list[float], group: Group) -> list[float]:
-    """The element-wise sum over all ranks; blocks until every rank has called it. OSError when sending fails."""
+    """Element-wise sum over all ranks; blocks until all have called it. OSError when sending fails."""
     group.sequence += 1
     packed = _HEADER.pack(group.sequence, group.rank) + struct.pack(f"<{len(values)}d", *values)
     peers = [rank for rank in range(len(group.outboxes)) if rank != group.rank]

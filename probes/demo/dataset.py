@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import random
 import threading
-from typing import Callable, Optional
+from typing import Callable
 
 TOKENS = 64  # per example
 
 
 class ShardDataset:
-    """Examples behind a cache that is guarded by a lock. An unreadable shard is skipped, with the lock still held."""
+    """Examples behind a cache guarded by a lock. An unreadable shard is skipped, with the lock still held."""
 
-    def __init__(self, length: int, unreadable: Optional[int], on_skip: Callable[[], None]) -> None:
-        """``unreadable``: the index at which this rank gets stuck, None for never; ``on_skip`` is told just before."""
+    def __init__(self, length: int, unreadable: Callable[[int], bool], on_skip: Callable[[], None]) -> None:
+        """``unreadable`` says whether this rank gets stuck at an index; ``on_skip`` is told just before."""
         self.length = length
         self.unreadable = unreadable
         self.on_skip = on_skip
@@ -30,9 +30,9 @@ class ShardDataset:
         self.cache_lock.release()
         return example
 
-    def read(self, index: int) -> Optional[list[float]]:
+    def read(self, index: int) -> list[float] | None:
         """One example, or None when its shard cannot be read."""
-        if index == self.unreadable:
+        if self.unreadable(index):
             self.on_skip()
             return None
         source = random.Random(index)

@@ -15,18 +15,29 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
-from typing import Optional
 
 from mltop.probes.demo.rank import RankSetup
 
 CLOSE_S = 1.0  # SIGKILLed processes are gone long before
 # Set by launchers; in a rank's environment they would make it look like a part of the job we were started in.
-LAUNCHER_PREFIXES = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_", "ROLE_", "GROUP_", "TORCH_NCCL_", "NCCL_")
+LAUNCHER_PREFIXES = (
+    "SLURM_",
+    "OMPI_",
+    "PMI_",
+    "PMIX_",
+    "TORCHELASTIC_",
+    "ROLE_",
+    "GROUP_",
+    "TORCH_NCCL_",
+    "NCCL_",
+)
 
 
 class DemoJob:
-    """``ranks`` processes; rank ``culprit`` hangs in its dataset after ``healthy_steps`` steps of ``step_s``.
+    """``ranks`` processes; rank ``culprit`` hangs in its dataset ``healthy_s`` after the start,
+    or after 4 steps of ``step_s`` if that is later.
 
     ``use_torch``: True torch with gloo, False the pure-Python stand-in, None torch where it can be imported.
     ``start`` returns within some 10 ms per rank; imports happen in the ranks. Usable as a context manager.
@@ -36,8 +47,8 @@ class DemoJob:
         self,
         ranks: int = 4,
         culprit: int = 2,
-        use_torch: Optional[bool] = None,
-        healthy_steps: int = 12,
+        use_torch: bool | None = None,
+        healthy_s: float = 4.0,
         step_s: float = 0.25,
     ) -> None:
         if not 0 <= culprit < ranks:
@@ -46,12 +57,12 @@ class DemoJob:
         self.culprit = culprit
         self.use_torch = importlib.util.find_spec("torch") is not None if use_torch is None else use_torch
         self._may_fall_back = use_torch is None
-        self._healthy_steps = healthy_steps
+        self._healthy_s = healthy_s
         self._step_s = step_s
         self._processes: list[subprocess.Popen[bytes]] = []
         self._closing = threading.Event()
         self._started = threading.Event()
-        self._start_error: Optional[Exception] = None
+        self._start_error: Exception | None = None
         self._hung_fd = self._log_fd = -1
 
     def start(self) -> DemoJob:
@@ -78,13 +89,13 @@ class DemoJob:
     def hung(self) -> bool:
         return self.hung_since() is not None
 
-    def hung_since(self) -> Optional[float]:
+    def hung_since(self) -> float | None:
         """Unix time at which the culprit stopped; None while the job is healthy."""
         written = os.pread(self._hung_fd, 64, 0) if self._hung_fd >= 0 else b""
         return float(written.split(b"\n")[0]) if b"\n" in written else None
 
-    def problem(self) -> Optional[str]:
-        """Why the job is not running as it should: a rank that ended, with the last line it wrote. None if fine."""
+    def problem(self) -> str | None:
+        """Why the job does not run: which rank ended, and the last line it wrote. None while all run."""
         for rank, process in enumerate(self._processes):
             # WNOWAIT: the zombie keeps the pid and the process group ours until close().
             if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
@@ -101,7 +112,8 @@ class DemoJob:
         for process in processes:
             assert process.stdin
             process.stdin.close()
-            process.wait(CLOSE_S)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # uninterruptible: SIGKILL is pending
+                process.wait(CLOSE_S)
         for fd in (self._hung_fd, self._log_fd):
             if fd >= 0:
                 os.close(fd)
@@ -137,7 +149,7 @@ class DemoJob:
                     store_fd=store_fd,
                     inbox_fd=pairs[rank][0].fileno(),
                     outbox_fds=[outbox.fileno() for _, outbox in pairs],
-                    stuck_at_step=self._healthy_steps if rank == self.culprit else None,
+                    stuck_from=time.monotonic() + self._healthy_s if rank == self.culprit else None,
                     may_fall_back=self._may_fall_back,
                 )
                 self._processes.append(self._spawn(setup, port))
@@ -156,7 +168,7 @@ class DemoJob:
             stdin=subprocess.PIPE,
             stdout=self._log_fd,
             stderr=self._log_fd,
-            start_new_session=True,  # its own group: ctrl-c is for the screen, and close() kills all that it forked
+            start_new_session=True,  # its own group: ctrl-c is not for it, and close() kills what it forked
         )
 
     def _last_line(self) -> str:

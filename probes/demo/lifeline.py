@@ -1,6 +1,6 @@
 """Ties a rank's life to the process that started it, however that one ends (exit, SIGKILL, a dead terminal).
 
-Two independent mechanisms, both in the kernel, so that a rank stuck in C code or holding the GIL dies as well:
+Two independent mechanisms, both in the kernel, so that a rank stuck in C code dies as well:
 PR_SET_PDEATHSIG (prctl(2)), and SIGIO at the end of stdin, a pipe whose other end only the parent holds
 (fcntl(2), F_SETOWN): its default action ends the process, and it goes to the rank's whole process group.
 """
@@ -23,7 +23,7 @@ _forking_pid = 0
 
 
 def tie_to_parent(parent_pid: int) -> None:
-    """Die with ``parent_pid``; what this process forks from now on (dataloader workers) dies with this process.
+    """Die with ``parent_pid``; what this process forks from now on (dataloader workers) dies with it.
 
     Call it first thing in a process that leads its own session and whose stdin is a pipe from the parent.
     """

@@ -1,4 +1,4 @@
-"""What the demo's training scripts are told by the job that starts them (JSON in one environment variable)."""
+"""What the demo job tells its training scripts (JSON in one environment variable)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import time
 from dataclasses import asdict, dataclass
-from typing import Optional
 
 from mltop.probes.demo.dataset import ShardDataset
 from mltop.probes.demo.lifeline import allow_stacks, tie_to_parent
@@ -14,11 +13,12 @@ from mltop.probes.demo.lifeline import allow_stacks, tie_to_parent
 VARIABLE = "MLTOP_DEMO_RANK"
 BATCH = 2
 STEPS = 100_000
+HEALTHY_STEPS = 4  # at least, however long the imports took
 
 
 @dataclass
 class RankSetup:
-    """``stuck_at_step``: where this rank's dataset stops answering, None for never. ``*_fd`` are inherited."""
+    """``stuck_from``: monotonic seconds from which this rank's dataset is stuck, None for never. Fds are inherited."""
 
     rank: int
     world_size: int
@@ -28,15 +28,18 @@ class RankSetup:
     store_fd: int
     inbox_fd: int
     outbox_fds: list[int]
-    stuck_at_step: Optional[int] = None
+    stuck_from: float | None = None
     may_fall_back: bool = False
 
     def to_environment(self) -> dict[str, str]:
         return {VARIABLE: json.dumps(asdict(self))}
 
     def dataset(self) -> ShardDataset:
-        unreadable = None if self.stuck_at_step is None else self.stuck_at_step * BATCH
-        return ShardDataset(STEPS * BATCH, unreadable, self.report_hang)
+        return ShardDataset(STEPS * BATCH, self.is_stuck_at, self.report_hang)
+
+    def is_stuck_at(self, index: int) -> bool:
+        healthy_first = index < HEALTHY_STEPS * BATCH
+        return self.stuck_from is not None and not healthy_first and time.monotonic() >= self.stuck_from
 
     def report_hang(self) -> None:
         os.write(self.hung_fd, f"{time.time():.6f}\n".encode())

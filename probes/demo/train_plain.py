@@ -1,4 +1,4 @@
-"""The demo's training script without torch: a linear model in plain Python, gradients summed over all ranks."""
+"""The demo's training script without torch: a linear model, gradients summed over all ranks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 if __name__ == "__main__":
-    # Run by path, as training scripts are: mltop must be importable, this folder must not shadow other modules.
-    sys.path[0:1] = []
+    # Run by path, as training scripts are: find mltop, and let this folder shadow no other module.
+    sys.path[:] = [entry for entry in sys.path if entry != str(Path(__file__).resolve().parent)]
     sys.path.append(str(Path(__file__).absolute().parents[3]))
 
 from mltop.probes.demo.collective import Group, all_reduce

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    # Run by path, as training scripts are: mltop must be importable, this folder must not shadow other modules.
-    sys.path[0:1] = []
+    # Run by path, as training scripts are: find mltop, and let this folder shadow no other module.
+    sys.path[:] = [entry for entry in sys.path if entry != str(Path(__file__).resolve().parent)]
     sys.path.append(str(Path(__file__).absolute().parents[3]))
 
 from mltop.probes.demo.dataset import TOKENS
@@ -54,7 +54,7 @@ def gloo_available() -> bool:
     except (ImportError, OSError) as error:  # OSError: one of its libraries does not load
         print(f"torch does not import: {error}", file=sys.stderr)  # noqa: T201
         return False
-    return dist.is_available() and dist.is_gloo_available()
+    return bool(dist.is_available() and dist.is_gloo_available())
 
 
 def fall_back() -> None:

@@ -37,12 +37,16 @@ class Motion:
 
 @dataclass
 class RankView:
-    """A rank with a live process. ``mains``: its readable main-thread digests, one per round, oldest first."""
+    """A rank with a live process. ``mains``: its readable main-thread digests, one per round, oldest first.
+
+    ``waits`` (what it waits in) and ``times`` (unix s) go with them.
+    """
 
     seen: RankSeen
     rounds: list[RankStacks]
     mains: list[StackDigest] = field(default_factory=list)
     waits: list[str | None] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
 
     @property
     def rank(self) -> int | None:
@@ -87,7 +91,7 @@ class RankView:
     @cached_property
     def window_s(self) -> float:
         """From the first to the last readable dump."""
-        return _taken_at(self.mains[-1]) - _taken_at(self.mains[0]) if len(self.mains) > 1 else 0.0
+        return self.times[-1] - self.times[0] if self.times else 0.0
 
     @cached_property
     def same_stack(self) -> bool:
@@ -162,6 +166,7 @@ def view_of(seen: RankSeen, rounds: list[RankStacks]) -> RankView:
         main = main_digest(stacks)
         if main is not None:
             view.mains.append(main)
+            view.times.append(stacks.taken_at)
             view.waits.append(wait_of(main, stacks.digests))
     return view
 
@@ -170,8 +175,6 @@ def main_digest(stacks: RankStacks) -> StackDigest | None:
     """The rank's own main thread with its frames, None when it could not be read."""
     for digest in stacks.digests:
         if digest.child_of is None and digest.frames and _is_main(digest):
-            if digest.taken_at is None:
-                digest.taken_at = stacks.taken_at
             return digest
     return None
 
@@ -234,10 +237,6 @@ def _same(one: StackDigest, other: StackDigest) -> bool:
     if key_of(one) != key_of(other):
         return False
     return all(mine.ints == theirs.ints for mine, theirs in zip(one.frames, other.frames, strict=False))
-
-
-def _taken_at(digest: StackDigest) -> float:
-    return digest.taken_at or 0.0
 
 
 def _is_main(digest: StackDigest) -> bool:

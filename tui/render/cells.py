@@ -1,7 +1,7 @@
 """What every renderer makes and every widget draws: rows of cells, without colours and without markup.
 
-A style is one of ``STYLES``; the widget or the printed report maps it to colours. Text that came from a machine is
-made printable when it is cut to its column (``clip``), so that a command line cannot send escape codes.
+A style is one of ``STYLES``; the widget or the printed report maps it to colours. Text that came from a machine
+is made printable when it is cut to its column (``clip``), so that a command line cannot send escape codes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """``priority`` 0 is always shown; the highest priorities are dropped first. ``stretch`` takes what is left.
+    """``priority`` 0 is always shown; the highest priorities are dropped first.
 
-    ``optional`` columns are left out while none of their cells is known (``LineTable`` and the report do so).
+    ``stretch`` takes what is left, up to ``most`` cells (0: any number). ``optional`` columns are left out while
+    none of their cells is known (``LineTable`` and the report do so). ``tail``: what is too long loses its
+    beginning (a history whose newest value stands on the right).
     """
 
     key: str
@@ -40,12 +42,17 @@ class Column:
     priority: int = 0
     stretch: bool = False
     optional: bool = False
+    most: int = 0
+    tail: bool = False
 
 
 @dataclass(frozen=True)
 class Row:
-    """One cell per column of the full column list. A ``banner`` is drawn from the second shown column to the right
-    edge in place of those cells (a lost GPU has a sentence, not numbers)."""
+    """One cell per column of the full column list.
+
+    A ``banner`` is drawn from the second shown column to the right edge in place of those cells (a lost GPU has
+    a sentence, not numbers).
+    """
 
     key: str
     cells: tuple[Cell, ...]
@@ -116,17 +123,21 @@ def _width(columns: Sequence[Column], shown: Sequence[int]) -> int:
 
 
 def layout(columns: Sequence[Column], width: int, hidden: Iterable[int] = ()) -> list[tuple[int, int]]:
-    """(column index, width in cells) of what is shown; stretching columns share the cells that are left."""
+    """(column index, width in cells) of what is shown, in order; stretching columns share what is left."""
     left_out = set(hidden)
     candidates = [index for index in range(len(columns)) if index not in left_out]
     shown = [candidates[i] for i in fit([columns[index] for index in candidates], width)]
-    spare = max(0, width - _width(columns, shown))
-    stretching = [index for index in shown if columns[index].stretch]
     widths = {index: columns[index].width for index in shown}
+    spare = max(0, width - _width(columns, shown))
+    # Those with an upper limit first: what they cannot take goes to the others.
+    stretching = sorted((i for i in shown if columns[i].stretch), key=lambda i: columns[i].most or width)
     for position, index in enumerate(stretching):
-        share, odd = divmod(spare, len(stretching))
-        widths[index] += share + (position < odd)
-    return [(index, widths[index]) for index in shown]
+        share = -(-spare // (len(stretching) - position))
+        if columns[index].most:
+            share = min(share, max(0, columns[index].most - widths[index]))
+        widths[index] += share
+        spare -= share
+    return list(widths.items())
 
 
 def unknown_columns(columns: Sequence[Column], rows: Iterable[Row]) -> set[int]:
@@ -149,14 +160,19 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else " " if char.isspace() else "?" for char in text)
 
 
-def clip(text: str, width: int, right: bool = False) -> str:
-    """``text`` in exactly ``width`` terminal cells: padded, or cut with an ellipsis. Wide characters count double."""
+def clip(text: str, width: int, right: bool = False, tail: bool = False) -> str:
+    """``text`` in exactly ``width`` terminal cells: padded, or cut with an ellipsis. Wide characters count double.
+
+    ``tail`` keeps the end instead (of narrow text) and needs no ellipsis.
+    """
     text = printable(text)
     used = len(text) if text.isascii() else cell_len(text)
     if used <= width:
         return text.rjust(width - used + len(text)) if right else text + " " * (width - used)
     if width <= 0:
         return ""
+    if tail:
+        return text[-width:]
     return set_cell_size(text, width - 1) + GLYPHS.ellipsis
 
 
@@ -186,8 +202,8 @@ def columns_line(columns: Sequence[Column], row: Row, shown: Sequence[tuple[int,
     for index, width in shown:
         if line:
             line.append(blank)
-        cell = row.cells[index]
-        line.append(Cell(clip(cell.text, width, columns[index].right), cell.style))
+        cell, column = row.cells[index], columns[index]
+        line.append(Cell(clip(cell.text, width, column.right, column.tail), cell.style))
     return line
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def matches(row_text: str, query: str) -> bool:
-    """Every word of ``query`` occurs in ``row_text`` (case ignored); ``!word`` must not occur; no words: everything.
+    """Every word of ``query`` occurs in ``row_text`` (case ignored), no ``!word`` does; no words: everything.
 
     A lone ``!`` is a word that is still being typed and excludes nothing.
     """

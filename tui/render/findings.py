@@ -15,7 +15,7 @@ FINDING_COLUMNS = (
     Column("node", "NODE", 12),
     Column("subject", "WHAT", 10),
     Column("message", "MESSAGE", 24, stretch=True),
-    Column("action", "DO", 36, priority=1),
+    Column("action", "DO", 30, priority=1, stretch=True),
 )
 
 GAP_COLUMNS = (

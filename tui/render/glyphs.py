@@ -15,7 +15,7 @@ from typing import TextIO
 
 @dataclass(frozen=True)
 class GlyphSet:
-    """``ramp`` has one glyph per level, lowest first; a blank is never a level, it means "nothing is here"."""
+    """``ramp``: one glyph per level, lowest first. A blank is no level: it means "nothing is here"."""
 
     ramp: str
     full: str
@@ -30,7 +30,7 @@ class GlyphSet:
     ascii_only: bool = False
 
     def height(self, value: float | None) -> str:
-        """One glyph for a fraction 0..1; values outside are clamped, unknown and NaN draw the unknown glyph."""
+        """One glyph for a fraction 0..1; values outside are clamped, NaN is unknown."""
         if value is None or math.isnan(value):
             return self.unknown
         return self.ramp[min(len(self.ramp) - 1, max(0, int(min(value, 1.0) * len(self.ramp))))]
@@ -41,10 +41,10 @@ class GlyphSet:
         return "".join(map(self.height, newest)).rjust(max(width, 0))
 
     def bar(self, value: float | None, width: int) -> str:
-        """A horizontal gauge of ``width`` cells for a fraction 0..1, in steps of half a cell."""
+        """A gauge of ``width`` cells in steps of half a cell: full only at 1, empty only at 0."""
         if value is None or math.isnan(value):
             return self.unknown * width
-        halves = round(min(max(value, 0.0), 1.0) * width * 2)
+        halves = int(min(max(value, 0.0), 1.0) * width * 2) or int(value > 0)
         filled = self.full * (halves // 2) + self.half * (halves % 2)
         return filled + self.rest * (width - len(filled))
 

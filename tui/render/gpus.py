@@ -10,21 +10,21 @@ from mltop.tui.render.glyphs import GLYPHS, bar, sparkline
 from mltop.tui.render.states import STATE_STYLE, state_word
 from mltop.tui.render.units import UNKNOWN, bytes_text, celsius, clock_time, known, number, of, percent, watts
 
-TREND_WIDTH = 8
+TREND_WIDTH = 60
 GAUGE_WIDTH = 8
 
 GPU_COLUMNS = (
     Column("gpu", "GPU", 3, right=True),
     Column("busy", "BUSY", 4, right=True),
     Column("gauge", "", GAUGE_WIDTH, priority=5),
-    Column("trend", "TREND", TREND_WIDTH, priority=2),
+    Column("trend", "TREND", 8, right=True, priority=2, stretch=True, most=TREND_WIDTH, tail=True),
     Column("sm", "SM", 4, right=True, priority=3, optional=True),
     Column("tensor", "TC", 4, right=True, priority=3, optional=True),
     Column("clock", "MHZ/MAX", 9, right=True),
     Column("temperature", "TEMP", 4, right=True),
-    Column("power", "POWER/LIM", 9, right=True),
+    Column("power", "POWER/LIM", 10, right=True),
     Column("memory", "MEM/TOTAL", 11, right=True),
-    Column("throttle", "THROTTLE", 8),
+    Column("throttle", "THROTTLE", 9),
     Column("rank", "RANK", 4, right=True),
     Column("pid", "PID", 7, right=True),
     Column("state", "STATE", 12, priority=6),
@@ -32,7 +32,7 @@ GPU_COLUMNS = (
     Column("name", "MODEL", 21, priority=8),
     Column("pcie", "PCIE", 5, priority=9, optional=True),
     Column("bus", "BUS ID", 16, priority=10),
-    Column("command", "COMMAND", 12, priority=11, stretch=True),
+    Column("command", "COMMAND", 24, priority=11, stretch=True),
 )
 
 # NVML's clocks event reasons, worst first: badge and style (nvml.h, nvmlClocksEventReason*).
@@ -64,7 +64,7 @@ def gpu_row(
         "gpu": Cell(str(gpu.index)),
         "busy": Cell(percent(gpu.busy)),
         "gauge": Cell(bar(gpu.busy, GAUGE_WIDTH)),
-        "trend": Cell(sparkline(trend or [gpu.busy], TREND_WIDTH)),
+        "trend": Cell(sparkline(trend or [gpu.busy], TREND_WIDTH), "dim"),
         "sm": Cell(percent(gpu.sm_active)),
         "tensor": Cell(percent(gpu.tensor_active)),
         "clock": Cell(of(number(gpu.sm_clock_mhz), number(gpu.sm_clock_max_mhz))),
@@ -83,7 +83,7 @@ def gpu_row(
 
 
 def throttle_cell(reasons: Sequence[str] | None) -> Cell:
-    """Badges of the reasons that hold now, worst first; blank: none holds. Unknown reasons keep their name."""
+    """Badges of the reasons that hold now, worst first; blank: none. New reasons keep their name."""
     if reasons is None:
         return Cell(UNKNOWN)
     known_ones = [reason for reason in _THROTTLE if reason in reasons]
@@ -113,7 +113,7 @@ def _temperature(gpu: GpuSample) -> Cell:
 
 def _name(gpu: GpuSample, simulated: bool) -> Cell:
     name = (gpu.name or UNKNOWN).removeprefix("NVIDIA ")
-    return Cell(f"SIMULATED {name}", "warn") if simulated else Cell(name)
+    return Cell(f"SIMULATED {name}" if simulated else name)
 
 
 def _pcie(gpu: GpuSample) -> Cell:

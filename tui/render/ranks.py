@@ -21,14 +21,14 @@ RANK_COLUMNS = (
     Column("job", "JOB", 16, priority=7),
     Column("launcher", "LAUNCHER", 10, priority=8),
     Column("user", "USER", 8, priority=6),
-    Column("command", "COMMAND", 12, priority=5, stretch=True),
+    Column("command", "COMMAND", 24, priority=5, stretch=True),
 )
 
 
 def rank_row(node: str, rank: RankSample, previous: RankSample | None = None) -> Row:
     """One row of RANK_COLUMNS, key "node/pid".
 
-    Rates need ``previous`` to say how much older it is (``Trends.previous_rank`` does); they are unknown otherwise.
+    Rates need ``previous`` to say how much older it is (``Trends.previous_rank`` does); else they are unknown.
     """
     elapsed_s = previous.elapsed_s if isinstance(previous, EarlierRank) else 0.0
     before = previous or RankSample(rank.pid)

@@ -52,11 +52,11 @@ def number(value: float | None) -> str:
 
 
 def watts(w: float | None) -> str:
-    """652W, 5.61kW, 1.23MW."""
+    """652W, 5370W, 41.2kW, 1.23MW: one GPU's limit of 1200W stays comparable with what it draws."""
     if w is None or not known(w):
         return UNKNOWN
     if abs(w) < 9999.5:
-        return f"{w:.0f}W" if abs(w) < 999.5 else f"{w / 1e3:.2f}kW"
+        return f"{w:.0f}W"
     return f"{w / 1e3:.1f}kW" if abs(w) < 999_500 else f"{w / 1e6:.2f}MW"
 
 

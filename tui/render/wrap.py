@@ -12,7 +12,7 @@ _WORDS = re.compile(r"\s*\S+|\s+$")
 
 
 def wrap(cells: Iterable[Cell], width: int, indent: int = 0) -> list[list[Cell]]:
-    """Lines of at most ``width`` cells, broken between words; lines after the first start with ``indent`` blanks.
+    """Lines of at most ``width`` cells, broken between words; all but the first start with ``indent`` blanks.
 
     A word longer than a line is cut into pieces. At least one line is returned.
     """
@@ -48,7 +48,7 @@ def _append(line: list[Cell], text: str, style: str) -> None:
 
 
 def flow(parts: Sequence[tuple[int, Sequence[Cell]]], width: int, gap: str = "  ") -> list[Cell]:
-    """Parts of one status line, in order, separated by ``gap``; the highest priorities are dropped until it fits."""
+    """(priority, cells) parts of one status line, in order; the highest priorities go until the rest fits."""
     kept = [index for index, (_, cells) in enumerate(parts) if cells]
 
     def total() -> int:

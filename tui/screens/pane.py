@@ -12,13 +12,16 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
 
-from mltop.tui.keys import PANE_BINDINGS
-from mltop.tui.render.cells import Cell, Row
+from mltop.tui.keys import APP_BINDINGS, PANE_BINDINGS
+from mltop.tui.render.cells import Cell, Column, Row
 from mltop.tui.render.filtering import matches
 from mltop.tui.render.header import header_cells
+from mltop.tui.place import Place
 from mltop.tui.screens.key_bar import KeyBar
+from mltop.tui.screens.sorting import Sort, first_sort, next_sort, sorted_rows
 from mltop.tui.status import dump_line
 from mltop.tui.widgets.cell_lines import CellLines
+from mltop.tui.widgets.cell_view import MOVES
 from mltop.tui.widgets.line_table import LineTable
 
 if TYPE_CHECKING:
@@ -51,6 +54,8 @@ class Pane(Screen[None]):
     def __init__(self) -> None:
         super().__init__()
         self.query_text = ""
+        self._sorts: dict[LineTable, Sort | None] = {}
+        self._columns: dict[LineTable, Sequence[Column]] = {}
 
     @property
     def mltop(self) -> MltopApp:
@@ -82,7 +87,22 @@ class Pane(Screen[None]):
     def crumbs(self) -> str:
         return self.mltop.trail.here.crumbs()
 
+    def open_rank(self, key: str) -> None:
+        """Drill into the stack of a rank; ``key`` is "node/pid" as in the rank table."""
+        node, _, pid = key.partition("/")
+        picture = self.mltop.picture
+        views = [view for view in picture.view.nodes if view.node == node] if picture else []
+        ranks = [rank for view in views if view.sample for rank in view.sample.ranks if rank.pid == int(pid)]
+        number = "?" if not ranks or ranks[0].rank is None else str(ranks[0].rank)
+        self.mltop.drill(Place("rank", node, pid=int(pid), label=f"rank {number}"))
+
     # Drawing.
+
+    def chrome_height(self) -> int:
+        """Lines that header, status line, key bar and blank lines take."""
+        gaps = sum(part.display for part in self.query(".gap-above")) if self.has_class("-roomy") else 0
+        head = 1 if self.has_class("-low") else 2
+        return head + 1 + gaps + bool(self.query_one("#status").display)
 
     def draw(self) -> None:
         """Everything from the app's picture; called once per frame and on every arrival."""
@@ -91,7 +111,7 @@ class Pane(Screen[None]):
         picture = self.mltop.picture
         self._draw_head(picture)
         self._draw_status()
-        self.query_one(KeyBar).set_hints(self.hints())
+        self.query_one(KeyBar).set_hints(self.hints(), f"pane('{self.mltop.trail.here.pane}')")
         if picture is not None:
             self.fill(picture)
 
@@ -147,26 +167,48 @@ class Pane(Screen[None]):
         return list(found.values())
 
     def hints(self) -> list[Binding]:
-        """What the key bar shows, most important first."""
-        from mltop.tui.keys import APP_BINDINGS
+        """What the key bar shows, in its order."""
+        everywhere = Binding.make_bindings(APP_BINDINGS)
+        here = Binding.make_bindings([*MOVES, *self.pane_bindings()])
+        panes, rest = [], []
+        for binding in (binding for binding in everywhere if binding.show):
+            (panes if binding.action.startswith("pane(") else rest).append(binding)
+        own = [binding for binding in here if binding.show or binding.action == "select"]
+        return _first_keys([*panes, *own, *rest])
 
-        return [binding for binding in [*APP_BINDINGS, *self.pane_bindings()] if binding.show]
+    # Sorting.
 
-    def _active_table(self) -> LineTable | None:
-        if isinstance(self.focused, LineTable):
-            return self.focused
-        tables = self.tables()
-        return tables[0] if tables else None
+    def put(self, table: LineTable, columns: Sequence[Column], rows: Iterable[Row]) -> None:
+        """Filtered and sorted rows into a table of this pane."""
+        self._columns[table] = columns
+        table.set_table(columns, sorted_rows(columns, self.kept(rows), self._sorts.get(table)))
 
     def action_sort(self) -> None:
         table = self._active_table()
         if table is not None:
-            table.sort_next()
+            self._sort(table, next_sort(self._columns[table], table.size.width, self._sorts.get(table)))
 
     def action_reverse(self) -> None:
         table = self._active_table()
-        if table is not None:
-            table.sort_reverse()
+        sort = self._sorts.get(table) if table is not None else None
+        if table is not None and sort is not None:
+            self._sort(table, Sort(sort.column, not sort.reverse))
+
+    def on_line_table_header_clicked(self, event: LineTable.HeaderClicked) -> None:
+        now, first = self._sorts.get(event.table), first_sort(self._columns[event.table], event.key)
+        again = now is not None and now.column == event.key
+        self._sort(event.table, Sort(event.key, not now.reverse) if again and now is not None else first)
+
+    def _sort(self, table: LineTable, sort: Sort | None) -> None:
+        self._sorts[table] = sort
+        table.set_sort(sort.column if sort else "", sort.reverse if sort else False)
+        self.draw()
+
+    def _active_table(self) -> LineTable | None:
+        """The table with the focus, or the main one."""
+        if isinstance(self.focused, LineTable) and self.focused in self._columns:
+            return self.focused
+        return next((table for table in self.tables() if table in self._columns), None)
 
     # The filter.
 
@@ -209,3 +251,11 @@ class Pane(Screen[None]):
         if tables:
             tables[0].focus()
         self.draw()
+
+
+def _first_keys(bindings: Iterable[Binding]) -> list[Binding]:
+    """One binding per action: aliases are left to the help."""
+    found: dict[str, Binding] = {}
+    for binding in bindings:
+        found.setdefault(binding.action, binding)
+    return list(found.values())

@@ -15,13 +15,12 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Optional
 
-from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.breadcrumb import Breadcrumb
-from mltop.probes.collect.nvml.calls import Calls, NvmlFailure, load
+from mltop.probes.collect.nvml.calls import NvmlFailure, load
 
 if TYPE_CHECKING:
-    from mltop.probes.collect.nvml.device import Device
-    from mltop.probes.collect.nvml.devices import Devices, Lost
+    from mltop.probes.collect.nvml.devices import Devices
+    from mltop.probes.collect.nvml.reader import Reader
 
 # Some drivers find a GPU again after a reset only when the library is initialised anew. That takes seconds and may
 # hang, so it is tried rarely.
@@ -56,7 +55,7 @@ class Poller:
             if self._reinit_is_due():
                 self._shut_down()
             if self._reader is None:
-                self._reader = Reader(load(self._crumb))
+                self._reader = start_reader(self._crumb)
             gpus = self._reader.read(bool(request.get("slow")), frozenset(request.get("skip", ())))
             self._watch_lost(self._reader.devices)
             return {"gpus": gpus}
@@ -87,59 +86,15 @@ class Poller:
         return True
 
     def _shut_down(self) -> None:
-        """The code of nvmlShutdown does not matter: what follows is an initialisation, which says what is wrong."""
         if self._reader is not None:
-            self._reader.calls("nvmlShutdown", -1)
+            self._reader.shut_down()
             self._reader = None
 
 
-class Reader:
-    """Reads all GPUs of one initialised library."""
+def start_reader(crumb: Breadcrumb) -> Reader:
+    """Load and initialise NVML; raises what ``load`` raises."""
+    calls = load(crumb)
+    # Imports pynvml, whose absence must come out of ``load`` as an answer, so it cannot stand at the top.
+    from mltop.probes.collect.nvml.reader import Reader
 
-    def __init__(self, calls: Calls) -> None:
-        # Only here: without pynvml the child still answers, with the reason.
-        from mltop.probes.collect.nvml.devices import Devices
-        from mltop.probes.collect.nvml.fast import FastReader
-        from mltop.probes.collect.nvml.slow import SlowReader
-
-        self.calls = calls
-        self.devices = Devices(calls)
-        self._fast = FastReader()
-        self._slow = SlowReader()
-
-    def read(self, slow: bool, skip: frozenset[int]) -> list[dict[str, Any]]:
-        """One entry per GPU that is not skipped. Raises NvmlFailure when the library as a whole is down."""
-        return [self._entry(device, slow) for device in self.devices.update(skip, retry_lost=slow)]
-
-    def _entry(self, device: Device | Lost, slow: bool) -> dict[str, Any]:
-        from mltop.probes.collect.nvml.devices import Lost
-
-        if isinstance(device, Lost):
-            return lost_entry(device)
-        try:
-            return {"index": device.index, "uuid": device.uuid, "read": self._read(device, slow)}
-        except NvmlFailure as failure:
-            if failure.code not in codes.GONE:
-                raise
-            return lost_entry(self.devices.lose(device, failure))
-
-    def _read(self, device: Device, slow: bool) -> dict[str, Any]:
-        tiers = {}
-        if not device.static_is_read:
-            from mltop.probes.collect.nvml.static import read_static
-
-            tiers["static"] = vars(read_static(device, self.devices.driver))
-            device.static_is_read = True
-        if slow or "static" in tiers:
-            tiers["slow"] = vars(self._slow.read(device))
-        tiers["fast"] = vars(self._fast.read(device))
-        return tiers
-
-
-def lost_entry(lost: Lost) -> dict[str, Any]:
-    return {
-        "index": lost.index,
-        "uuid": lost.uuid,
-        "lost": [lost.failure.call, lost.failure.code],
-        "gone": lost.gone,
-    }
+    return Reader(calls)

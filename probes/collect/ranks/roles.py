@@ -48,10 +48,17 @@ _LAUNCHER_SCRIPTS = frozenset(
 _LAUNCHER_MODULES = (
     "torch.distributed.run",
     "torch.distributed.launch",
-    "deepspeed.launcher.",
-    "accelerate.commands.",
+    "deepspeed.launcher",
+    "accelerate.commands",
     "composer.cli.launcher",
-    "conda.",
+    "conda",
+)
+_LAUNCHER_FILES = (
+    "/torch/distributed/run.py",
+    "/torch/distributed/launch.py",
+    "/deepspeed/launcher/launch.py",
+    "/deepspeed/launcher/runner.py",
+    "/accelerate/commands/launch.py",
 )
 _TOOL_SCRIPTS = frozenset(
     "mltop nvitop gpustat tensorboard wandb jupyter jupyter-lab jupyter-notebook ipython ipython3 pip pip3".split()
@@ -61,13 +68,15 @@ _TOOL_MODULES = (
     "mltop.probes.collect",
     "mltop.tui",
     "nvitop",
-    "tensorboard.",
+    "tensorboard",
     "ipykernel",
     "jupyter",
+    "jupyterlab",
     "IPython",
     "pip",
 )
-_WORKER_MODULES = ("torch._inductor.compile_worker", "wandb.", "multiprocessing.")
+_WORKER_MODULES = ("torch._inductor.compile_worker", "wandb", "multiprocessing")
+_WORKER_FILES = ("/torch/_inductor/compile_worker/__main__.py",)
 _WORKER_CODE = ("from multiprocessing.", "from joblib.externals.loky", "from loky.")
 _WORKER_NAMES = ("pt_data_worker", "pt_data_pin")  # torch/utils/data/_utils/worker.py names its processes
 
@@ -94,19 +103,18 @@ def looks_like_python(argv: list[str], exe: Optional[str], comm: str) -> bool:
     return not script.startswith(("/usr/bin/", "/usr/sbin/", "/usr/lib/", "/usr/share/", "/usr/libexec/"))
 
 
-def interpreter(argv: list[str], exe: Optional[str], comm: str) -> Optional[str]:
+def interpreter(argv: list[str], exe: Optional[str]) -> Optional[str]:
     """Path of the Python interpreter, None for other programs.
 
     A virtual environment's path stands only in the command line: its /proc/PID/exe is the base interpreter.
     """
-    if argv and argv[0].startswith("/") and _PYTHON.fullmatch(_basename(argv[0])):
-        return argv[0]
-    path = (exe or "").replace(" (deleted)", "")
-    if _PYTHON.fullmatch(_basename(path)):
-        return path
-    if _PYTHON.fullmatch(comm) or (argv and _PYTHON.fullmatch(_basename(argv[0]))):
-        return argv[0] if argv else comm
-    return None
+    named = argv[0] if argv and _PYTHON.fullmatch(_basename(argv[0])) else None
+    if named and named.startswith("/"):
+        return named
+    if exe is None:
+        return named
+    path = exe.replace(" (deleted)", "")
+    return path if _PYTHON.fullmatch(_basename(path)) else None
 
 
 def python_target(argv: list[str]) -> tuple[str, str]:
@@ -135,24 +143,36 @@ def _python_role(argv: list[str], comm: str) -> str:
         return WORKER
     kind, target = python_target(argv)
     if kind == "c":
-        if target.startswith(_WORKER_CODE) or "torch._inductor" in target:
-            return WORKER
-        return TOOL if "mltop" in target else PYTHON
-    if kind == "":
-        return _script_role(target)
-    if target.startswith(_LAUNCHER_MODULES):
-        return LAUNCHER
-    if target.startswith(_WORKER_MODULES):
+        return _code_role(target)
+    if kind == "m":
+        return _module_role(target)
+    return _script_role(target)
+
+
+def _code_role(code: str) -> str:
+    if code.startswith(_WORKER_CODE) or "torch._inductor" in code:
         return WORKER
-    return TOOL if target == "mltop" or target.startswith(_TOOL_MODULES) else PYTHON
+    # The agent's first stage stands in a command line; the demo's ranks are ranks.
+    return TOOL if "mltop" in code and "demo" not in code else PYTHON
+
+
+def _module_role(module: str) -> str:
+    if _within(module, _LAUNCHER_MODULES):
+        return LAUNCHER
+    if _within(module, _WORKER_MODULES):
+        return WORKER
+    return TOOL if module == "mltop" or _within(module, _TOOL_MODULES) else PYTHON
+
+
+def _within(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == package or module.startswith(package + ".") for package in packages)
 
 
 def _script_role(path: str) -> str:
     name = _basename(path)
-    module = path[:-3].replace("/", ".") if path.endswith(".py") else ""
-    if name in _LAUNCHER_SCRIPTS or any(f".{known.rstrip('.')}" in module for known in _LAUNCHER_MODULES):
+    if name in _LAUNCHER_SCRIPTS or path.endswith(_LAUNCHER_FILES):
         return LAUNCHER
-    if any(f".{known.rstrip('.')}" in module for known in _WORKER_MODULES):
+    if path.endswith(_WORKER_FILES):
         return WORKER
     if name in _TOOL_SCRIPTS or name.startswith("mltop") or "/.cache/mltop/" in path:
         return TOOL

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import selectors
@@ -16,8 +15,8 @@ import time
 from dataclasses import dataclass, field
 from typing import IO, Any, Callable
 
-_LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+from mltop.probes.collect.spawn import die_with_parent
+
 _POLL_S = 0.02  # how late a cancel may be
 _MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 
@@ -53,7 +52,7 @@ class _Output:
 
 
 def find_py_spy() -> str | None:
-    """py-spy's path: $MLTOP_PY_SPY alone when set, else beside this Python, in its scripts folder, on PATH."""
+    """py-spy's path: $MLTOP_PY_SPY alone when set, else beside this Python, its scripts folders, on PATH."""
     chosen = os.environ.get("MLTOP_PY_SPY")
     if chosen:
         return chosen if _is_executable(chosen) else None
@@ -85,7 +84,7 @@ def dump(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509 (see there)
+            preexec_fn=die_with_parent,  # noqa: PLW1509 (one prepared C call, takes no lock)
         )
     except OSError as error:
         return Dump(stderr=f"Error: cannot start {py_spy}: {error.strerror}")
@@ -93,11 +92,6 @@ def dump(
         return _collect(process, time.monotonic() + deadline_s, cancelled)
     finally:
         _end(process)
-
-
-def _die_with_parent() -> None:
-    # Runs between fork and exec: one prepared C call, nothing that could take a lock of another thread.
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _collect(process: subprocess.Popen[bytes], deadline: float, cancelled: Callable[[], bool]) -> Dump:

@@ -61,9 +61,9 @@ struct injection scenario_injection(const struct call *call, int gpu)
     for (size_t i = 0; i < scenario_now->call_rule_count; i++) {
         const struct call_rule *rule = &scenario_now->call_rules[i];
         int rank = closeness(rule->function, call->name);
-        if (rank == 0 || (rule->gpu != ANY_GPU && rule->gpu != gpu))
+        if (rank == 0 || (rule->gpu == EVERY_GPU && gpu == NO_GPU) || (rule->gpu >= 0 && rule->gpu != gpu))
             continue;
-        if (rule->gpu != ANY_GPU)
+        if (rule->gpu >= 0)
             rank += 3;
         if (rank >= best) {
             best = rank;

@@ -6,7 +6,7 @@
 
 #include "fake.h"
 
-enum { ANY_GPU = -1 };
+enum { ANY_GPU = -1, EVERY_GPU = -2 }; /* of a rule: any call; calls on any GPU, but not those on the system */
 
 struct value {
     enum { ABSENT, UNSUPPORTED, GIVEN } state;
@@ -17,7 +17,7 @@ struct value {
     unsigned int process_count;
 };
 
-/* `gpu.3.call.nvmlDeviceGetName = block 0.2 + error 15` */
+/* `gpu.3.call.nvmlDeviceGetName = block 0.2 + error 15`; gpu may be ANY_GPU or EVERY_GPU */
 struct call_rule {
     int gpu;
     char *function; /* a name, exact or without its _vN, or "*" */
@@ -25,7 +25,7 @@ struct call_rule {
     int line;
 };
 
-/* `gpu.3.field.82 = error 3` or `gpu.3.field.82 = 95` */
+/* `gpu.3.field.82 = error 3` or `gpu.3.field.82 = 95`; gpu may be ANY_GPU */
 struct field_rule {
     int gpu;
     unsigned int id;

@@ -93,7 +93,7 @@ static void parse_gpu_line(struct scenario *scenario, char *which, const char *t
         scenario->highest_gpu_line = line;
     }
     if (strncmp(rest, "call.", 5) == 0) {
-        add_call_rule(scenario, (int)gpu, rest + 5, text, line);
+        add_call_rule(scenario, gpu == ANY_GPU ? EVERY_GPU : (int)gpu, rest + 5, text, line);
     } else if (strncmp(rest, "field.", 6) == 0) {
         add_field_rule(scenario, (int)gpu, rest + 6, text, line);
     } else {

@@ -1,0 +1,152 @@
+"""All GPUs that this agent has ever seen, by UUID. None is ever dropped: a lost one stays, with when it was seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from mltop.probes.collect.nvml import words
+from mltop.probes.model import Gap, GpuProcess, GpuSample
+
+IDENTITY = ("name", "pci_bus_id", "driver", "vbios", "serial")
+TIERS = ("static", "slow", "fast")  # a field in two tiers has the value of the later one
+
+
+@dataclass
+class Known:
+    """One GPU. ``index`` is what users see and never changes; ``nvml_index`` is where NVML has it now."""
+
+    index: int
+    nvml_index: int
+    uuid: Optional[str] = None
+    state: str = "ok"
+    error: Optional[str] = None
+    last_seen_at: Optional[float] = None
+    values: dict[str, dict[str, Any]] = field(default_factory=dict)  # tier -> field -> value
+    problems: dict[str, dict[str, Any]] = field(default_factory=dict)  # tier -> field -> problem
+
+    def read(self, tiers: dict[str, Any], at: float) -> None:
+        for tier, reading in tiers.items():
+            self.values[tier] = reading["values"]
+            self.problems[tier] = reading["problems"]
+        self.state, self.error, self.last_seen_at = "ok", None, at
+
+    def fail(self, state: str, error: str) -> None:
+        """Unreadable from now on: what it is stays known, what it measured does not."""
+        self.state, self.error = state, error
+        static = self.values.get("static", {})
+        self.values = {"static": {name: static[name] for name in IDENTITY if name in static}}
+        self.problems = {}
+
+    def sample(self) -> GpuSample:
+        merged: dict[str, Any] = {}
+        for tier in TIERS:
+            merged.update(self.values.get(tier, {}))
+        processes = merged.get("processes")
+        if processes is not None:
+            merged["processes"] = [GpuProcess(**process) for process in processes]
+        return GpuSample(
+            index=self.index,
+            uuid=self.uuid,
+            state=self.state,
+            error=self.error,
+            last_seen_at=self.last_seen_at,
+            **merged,
+        )
+
+    def all_problems(self) -> dict[str, Any]:
+        """Problems by field. A field that another tier could read is not a problem."""
+        found: dict[str, Any] = {}
+        for tier in TIERS:
+            values = self.values.get(tier, {})
+            for name, problem in self.problems.get(tier, {}).items():
+                if name not in values:
+                    found[name] = problem
+        return found
+
+
+class Registry:
+    """Takes the child's answers, gives samples and gaps. Unix times."""
+
+    def __init__(self) -> None:
+        self._known: list[Known] = []
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def merge(self, entries: list[dict[str, Any]], at: float, skipped: frozenset[int]) -> None:
+        """One answer. GPUs that it leaves out although they were not skipped have vanished."""
+        answered = []
+        for entry in sorted(entries, key=lambda entry: entry["uuid"] is None):  # identified GPUs choose first
+            known = self._find(entry, answered)
+            known.nvml_index = entry["index"]
+            answered.append(known)
+            if "read" in entry:
+                known.read(entry["read"], at)
+            else:
+                call, code = entry["lost"]
+                error = words.lost_error(call, code, entry["gone"], known.last_seen_at)
+                known.fail("lost" if entry["gone"] else "error", error)
+        for known in self._known:
+            is_skipped = known.nvml_index in skipped and known.state == "error"
+            if not is_skipped and not any(known is other for other in answered):
+                known.fail("lost", words.vanished_error(len(entries) + len(skipped), known.last_seen_at))
+
+    def at_nvml_index(self, nvml_index: int) -> Known:
+        """The GPU at NVML's index, a new one when it was never seen."""
+        for known in self._known:
+            if known.nvml_index == nvml_index:
+                return known
+        return self._add(nvml_index, None)
+
+    def all(self) -> list[Known]:
+        return self._known
+
+    def _find(self, entry: dict[str, Any], answered: list[Known]) -> Known:
+        uuid, nvml_index = entry["uuid"], entry["index"]
+        free = [known for known in self._known if not any(known is other for other in answered)]
+        if uuid is not None:
+            for known in free:
+                if known.uuid == uuid:
+                    return known
+            for known in free:
+                if known.uuid is None and known.nvml_index == nvml_index:
+                    known.uuid = uuid
+                    return known
+            return self._add(nvml_index, uuid)
+        for known in free:
+            if known.nvml_index == nvml_index:
+                return known
+        return self._add(nvml_index, None)
+
+    def _add(self, nvml_index: int, uuid: Optional[str]) -> Known:
+        taken = {known.index for known in self._known}
+        index = nvml_index
+        while index in taken:
+            index += 1
+        known = Known(index, nvml_index, uuid)
+        self._known.append(known)
+        self._known.sort(key=lambda known: known.index)
+        return known
+
+    def samples(self) -> list[GpuSample]:
+        return [known.sample() for known in self._known]
+
+    def gaps(self) -> list[Gap]:
+        """Unknown fields; one gap where all readable GPUs lack a field for the same reason."""
+        readable = [known for known in self._known if known.state == "ok"]
+        if not readable:
+            return []
+        lacking: dict[tuple[str, str], list[int]] = {}
+        problems: dict[tuple[str, str], Any] = {}
+        for known in readable:
+            for name, problem in known.all_problems().items():
+                key = (name, str(problem))
+                lacking.setdefault(key, []).append(known.index)
+                problems[key] = problem
+        gaps = [words.not_collected()]
+        for key, indexes in lacking.items():
+            folded = len(indexes) == len(readable) > 1
+            for index in ["*"] if folded else indexes:
+                gaps.append(words.field_gap(f"gpu.{index}.{key[0]}", problems[key]))
+        return gaps

@@ -1,0 +1,93 @@
+"""From NVML's codes to sentences and gaps."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Optional
+
+from mltop.probes.collect.nvml import codes
+from mltop.probes.model import Gap
+
+# Fields of GpuSample that no collector fills yet.
+NOT_COLLECTED = (
+    "sm_active",
+    "sm_occupancy",
+    "tensor_active",
+    "dram_active",
+    "activity_source",
+    "temperature_margin_c",
+    "ecc",
+    "remap",
+    "retired_pages",
+    "recovery_action",
+    "pcie",
+    "nvlink",
+    "fabric",
+)
+KERNEL_LOG = "sudo dmesg -T | grep -i -e nvrm -e xid"
+
+
+def not_collected() -> Gap:
+    return Gap(f"gpu.*.{{{','.join(NOT_COLLECTED)}}}", "not collected by this version")
+
+
+def field_gap(what: str, problem: Any) -> Gap:
+    """``problem``: a sentence, or ``[[call, code]]`` of the call that failed."""
+    if isinstance(problem, str):
+        return Gap(what, problem)
+    call, code = problem[0]
+    if code in codes.UNSUPPORTED:
+        return Gap(what, f"not supported by this GPU or driver ({call}: {codes.text(code)})")
+    if code == codes.NO_PERMISSION:
+        return Gap(what, f"no permission for {call} ({codes.text(code)})", "sudo mltop")
+    return Gap(what, f"{call} failed (NVML error {code}: {codes.text(code)})")
+
+
+def down_gap(down: dict[str, Any]) -> Gap:
+    """Why there is no NVML at all; ``down`` as in the child's answer."""
+    if down["kind"] == "pynvml":
+        return Gap("nvml", f"the Python package nvidia-ml-py is missing ({down['text']})", "pip install nvidia-ml-py")
+    if down["kind"] == "library":
+        return Gap("nvml", f"libnvidia-ml.so.1 cannot be loaded: {down['text']}", "ldconfig -p | grep libnvidia-ml")
+    call, code = down["call"], down["code"]
+    said = f"{call}: {codes.text(code)}"
+    known = {
+        codes.LIBRARY_NOT_FOUND: (
+            "no NVIDIA driver on this machine (libnvidia-ml.so.1 not found)",
+            "install the NVIDIA driver; in a container: start it with --gpus all",
+        ),
+        codes.DRIVER_NOT_LOADED: (f"the NVIDIA driver is not loaded ({said})", "sudo modprobe nvidia"),
+        codes.NO_PERMISSION: (f"no permission to use the NVIDIA driver ({said})", "sudo mltop"),
+        codes.LIB_RM_VERSION_MISMATCH: (
+            f"the driver was upgraded while the old one is loaded (NVML error 18, {said})",
+            "reboot, or unload all nvidia modules and run: sudo modprobe nvidia",
+        ),
+    }
+    why, fix = known.get(code, (f"NVML cannot be used (NVML error {code}, {said})", KERNEL_LOG))
+    return Gap("nvml", why, fix)
+
+
+def lost_error(call: str, code: int, gone: bool, last_seen_at: Optional[float]) -> str:
+    """E.g. "GPU is lost (NVML error 15: GPU is lost), last seen 12:41:07Z"."""
+    seen = last_seen(last_seen_at)
+    if code == codes.NO_PERMISSION:
+        return f"no permission to open this GPU ({call}: {codes.text(code)}), {seen}"
+    said = f"(NVML error {code}: {codes.text(code)})"
+    if code == codes.RESET_REQUIRED:
+        return f"GPU needs a reset {said}, {seen}"
+    if gone:
+        return f"GPU is lost {said}, {seen}"
+    return f"{call} failed {said}, {seen}"
+
+
+def vanished_error(count: int, last_seen_at: Optional[float]) -> str:
+    return f"GPU is lost: the driver now lists {count} GPU{'s' * (count != 1)} without it, {last_seen(last_seen_at)}"
+
+
+def last_seen(at: Optional[float]) -> str:
+    return "not seen since mltop started" if at is None else f"last seen {clock(at)}"
+
+
+def clock(at: float) -> str:
+    """Time of day in UTC, e.g. 12:41:07Z."""
+    return time.strftime("%H:%M:%SZ", time.gmtime(at))

@@ -1,0 +1,134 @@
+"""One child process, seen from the agent: start it, ask it, end it. Nothing here waits for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from typing import Any, Optional
+
+from mltop.probes.collect.nvml.breadcrumb import Breadcrumb, Note, anonymous_file
+from mltop.probes.collect.spawn import die_with_parent, python_command
+
+CHILD = "mltop.probes.collect.nvml.child"
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+
+
+class Worker:
+    """A running child. Raises OSError when it cannot be started. Times are CLOCK_MONOTONIC."""
+
+    def __init__(self) -> None:
+        self._crumb = Breadcrumb.create()
+        self._errors_fd = anonymous_file("mltop-nvml-stderr")
+        try:
+            self._process = self._start()
+        except BaseException:
+            self._crumb.close()
+            os.close(self._errors_fd)
+            raise
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._requests_fd = self._process.stdin.fileno()
+        self._answers_fd = self._process.stdout.fileno()
+        os.set_blocking(self._requests_fd, False)
+        os.set_blocking(self._answers_fd, False)
+        self._received = bytearray()
+        self.pid = self._process.pid
+        self.asked_s: Optional[float] = None  # when the poll under way was asked for
+        self.terminated_s: Optional[float] = None
+        self.killed_s: Optional[float] = None
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603
+            python_command(CHILD, str(self._crumb.fd)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors_fd,
+            bufsize=0,
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 (it only makes one prepared system call)
+            pass_fds=(self._crumb.fd,),
+        )
+
+    def ask(self, request: dict[str, Any]) -> None:
+        """Start one poll. A child that is gone is found by ``exit_code``, not here."""
+        line = json.dumps(request, separators=(",", ":")).encode() + b"\n"
+        try:
+            os.write(self._requests_fd, line)
+        except (BrokenPipeError, BlockingIOError):
+            pass
+        self.asked_s = time.monotonic()
+
+    def answer(self, wait_s: float) -> Optional[dict[str, Any]]:
+        """The answer to the poll under way, waiting for it at most ``wait_s``; None when there is none yet."""
+        if self.asked_s is None:
+            return None
+        deadline_s = time.monotonic() + wait_s
+        while not self._received.endswith(b"\n"):
+            remaining_s = max(0.0, deadline_s - time.monotonic())
+            if not self._is_readable(remaining_s) or not self._receive():
+                return None
+        line = bytes(self._received)
+        self._received.clear()
+        self.asked_s = None
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _is_readable(self, wait_s: float) -> bool:
+        poll = select.poll()
+        poll.register(self._answers_fd, select.POLLIN)
+        return bool(poll.poll(wait_s * 1000))
+
+    def _receive(self) -> bool:
+        """False at end-of-file."""
+        try:
+            data = os.read(self._answers_fd, 262_144)
+        except BlockingIOError:
+            return True
+        self._received += data
+        return bool(data) and len(self._received) <= MAX_ANSWER_BYTES
+
+    def note(self) -> Optional[Note]:
+        """The NVML call that the child is in, or was in when it died."""
+        return self._crumb.read()
+
+    def exit_code(self) -> Optional[int]:
+        """None while it runs; negative: killed by that signal."""
+        return self._process.poll()
+
+    def terminate(self) -> None:
+        # A killed NVML client can leave the GPU unusable (NVIDIA/dcgm-exporter#84), so SIGTERM comes first.
+        self._process.send_signal(signal.SIGTERM)
+        self.terminated_s = time.monotonic()
+
+    def kill(self) -> None:
+        self._process.send_signal(signal.SIGKILL)
+        self.killed_s = time.monotonic()
+
+    def last_words(self) -> str:
+        """The last line that the child wrote to stderr."""
+        size = os.fstat(self._errors_fd).st_size
+        tail = os.pread(self._errors_fd, 4096, max(0, size - 4096)).decode("utf-8", "replace")
+        lines = [line.strip() for line in tail.splitlines() if line.strip()]
+        return lines[-1] if lines else ""
+
+    def kernel_state(self) -> str:
+        """E.g. "state D, in rm_ioctl"; "" when /proc does not say. Always the real /proc: it is our own child."""
+        try:
+            with open(f"/proc/{self.pid}/stat", encoding="ascii", errors="replace") as file:
+                state = file.read().rpartition(")")[2].split()[0]
+            with open(f"/proc/{self.pid}/wchan", encoding="ascii", errors="replace") as file:
+                wchan = file.read().strip()
+        except (OSError, IndexError):
+            return ""
+        return f"state {state}" + (f", in {wchan}" if wchan not in ("", "0") else "")
+
+    def close(self) -> None:
+        """Release our ends. Call it when the child is dead, or when it is abandoned."""
+        for file in (self._process.stdin, self._process.stdout):
+            if file is not None:
+                file.close()
+        self._crumb.close()
+        os.close(self._errors_fd)

@@ -1,0 +1,192 @@
+"""Reads of /proc/PID files with os.open and os.read, parsed by hand: this runs for every rank every second.
+
+A process may disappear between any two reads: then these raise one of ``GONE``. Without permission they raise
+PermissionError. Source: proc_pid_stat(5), proc_pid_status(5), proc_pid_io(5) and their neighbours.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Optional
+
+# ESRCH comes from reading a file that was opened before the process ended.
+GONE = (FileNotFoundError, ProcessLookupError, NotADirectoryError)
+
+CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PF_KTHREAD = 0x00200000  # include/linux/sched.h
+_CHUNK_BYTES = 32768
+_CHILDREN_BYTES = 1 << 20
+_ENVIRON_BYTES = 1 << 20
+
+
+@dataclass
+class Stat:
+    """The fields of /proc/PID/stat in use. ``image`` changes with every exec, never otherwise.
+
+    ``cpu_ticks`` is user and system time of all threads, ``start_ticks`` counts from boot.
+    """
+
+    comm: str
+    state: str
+    ppid: int
+    session: int
+    kernel_thread: bool
+    cpu_ticks: int
+    start_ticks: int
+    image: tuple[bytes, bytes, bytes]
+
+
+@dataclass
+class Status:
+    """The fields of /proc/PID/status in use. The switches are those of the main thread only."""
+
+    uid: Optional[int]
+    rss_bytes: Optional[int]
+    cpus_allowed: Optional[str]
+    numa_nodes: Optional[str]
+    voluntary_switches: Optional[int]
+
+
+def read_bytes(path: str) -> bytes:
+    """A file that the kernel gives whole at the first read, as it does stat, status, io and wchan."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, _CHUNK_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def read_all(path: str, limit_bytes: int) -> bytes:
+    """A file that may come in pieces, at most ``limit_bytes`` of it."""
+    data = b""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while len(data) < limit_bytes:
+            more = os.read(descriptor, min(limit_bytes - len(data), _CHUNK_BYTES))
+            if not more:
+                break
+            data += more
+    finally:
+        os.close(descriptor)
+    return data
+
+
+def list_pids(root: str) -> list[int]:
+    """All process ids below the given /proc, in no order."""
+    return [int(name) for name in os.listdir(root) if name.isdigit()]
+
+
+def read_stat(root: str, pid: int) -> Stat:
+    return parse_stat(read_bytes(f"{root}/{pid}/stat"))
+
+
+def parse_stat(data: bytes) -> Stat:
+    """The command name may hold spaces and brackets, so fields are counted after its last closing bracket."""
+    opened, closed = data.find(b"("), data.rfind(b")")
+    fields = data[closed + 2 :].split()
+    if opened < 0 or closed < 0 or len(fields) < 26:
+        raise ProcessLookupError("cut off /proc/PID/stat")
+    return Stat(
+        comm=data[opened + 1 : closed].decode("utf-8", "replace"),
+        state=fields[0].decode("ascii", "replace"),
+        ppid=int(fields[1]),
+        session=int(fields[3]),
+        kernel_thread=bool(int(fields[6]) & _PF_KTHREAD),
+        cpu_ticks=int(fields[11]) + int(fields[12]),
+        start_ticks=int(fields[19]),
+        # startcode, endcode, startstack: laid out anew by each exec; the kernel shows 0 or 1 without permission.
+        image=(fields[23], fields[24], fields[25]),
+    )
+
+
+def read_status(root: str, pid: int) -> Status:
+    return parse_status(read_bytes(f"{root}/{pid}/status"))
+
+
+def parse_status(data: bytes) -> Status:
+    rss_kib = _number_after(data, b"\nVmRSS:")
+    return Status(
+        uid=_number_after(data, b"\nUid:"),
+        rss_bytes=None if rss_kib is None else rss_kib * 1024,
+        cpus_allowed=_text_after(data, b"\nCpus_allowed_list:"),
+        numa_nodes=_text_after(data, b"\nMems_allowed_list:"),
+        voluntary_switches=_number_after(data, b"\nvoluntary_ctxt_switches:"),
+    )
+
+
+def read_io(root: str, pid: int) -> tuple[Optional[int], Optional[int]]:
+    """Counts of read-like and write-like system calls (syscr, syscw) of all threads of the process."""
+    data = b"\n" + read_bytes(f"{root}/{pid}/io")
+    return _number_after(data, b"\nsyscr:"), _number_after(data, b"\nsyscw:")
+
+
+def read_wchan(root: str, pid: int) -> Optional[str]:
+    """The kernel function in which the main thread sleeps.
+
+    None when it runs, when only root may know (the kernel then prints "0") or when the kernel does not offer it.
+    """
+    try:
+        text = read_bytes(f"{root}/{pid}/wchan").decode("ascii", "replace").strip()
+    except OSError:
+        return None
+    return None if text in ("", "0") else text
+
+
+def read_exe(root: str, pid: int) -> Optional[str]:
+    """Path of the executable, None when it cannot be read (no permission, kernel thread, zombie)."""
+    try:
+        return os.readlink(f"{root}/{pid}/exe")
+    except OSError:
+        return None
+
+
+def read_argv(root: str, pid: int) -> list[str]:
+    """The first 8 KiB of the command line; [] for kernel threads, zombies and unreadable ones."""
+    try:
+        data = read_all(f"{root}/{pid}/cmdline", 8192)
+    except OSError:
+        return []
+    return data.rstrip(b"\0").decode("utf-8", "replace").split("\0") if data.strip(b"\0") else []
+
+
+def read_children(root: str, pid: int) -> Optional[list[int]]:
+    """Direct children, those of every thread; None where the kernel has no /proc/PID/task/TID/children."""
+    found: list[int] = []
+    for thread in os.listdir(f"{root}/{pid}/task"):
+        try:
+            found += map(int, read_all(f"{root}/{pid}/task/{thread}/children", _CHILDREN_BYTES).split())
+        except GONE:
+            if thread == str(pid):
+                return None
+    return found
+
+
+def read_environ(root: str, pid: int) -> bytes:
+    """The environment at the last exec (at most 1 MiB); b"" for kernel threads and zombies."""
+    return read_all(f"{root}/{pid}/environ", _ENVIRON_BYTES)
+
+
+@lru_cache(maxsize=None)
+def boot_time(root: str) -> Optional[float]:
+    """When the machine started, unix s. Read once: on machines with many CPUs /proc/stat takes milliseconds."""
+    try:
+        data = read_all(f"{root}/stat", 1 << 20)
+    except OSError:
+        return None
+    value = _number_after(b"\n" + data, b"\nbtime")
+    return None if value is None else float(value)
+
+
+def _text_after(data: bytes, label: bytes) -> Optional[str]:
+    at = data.find(label)
+    if at < 0:
+        return None
+    end = data.find(b"\n", at + 1)
+    return data[at + len(label) : end if end >= 0 else len(data)].decode("ascii", "replace").strip()
+
+
+def _number_after(data: bytes, label: bytes) -> Optional[int]:
+    words = (_text_after(data, label) or "").split(None, 1)
+    return int(words[0]) if words and words[0].isdigit() else None

@@ -1,0 +1,175 @@
+"""What is known of every process, kept from tick to tick so that a tick costs little.
+
+Each tick lists /proc and examines only pids it has not seen, the same ones again on the next two ticks (a process
+is often first seen between fork and exec), and every process twice a minute. ``Stat.image`` tells whether an exec
+happened; without one the environment of a process cannot have changed and is not read again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+from mltop.probes.collect.ranks import procfs, roles
+from mltop.probes.collect.ranks.identity import Identity, identify, parse_environ
+
+RECHECK_S = 30.0
+_EARLY_CHECKS = 3
+
+READABLE = "readable"
+DENIED = "denied"  # no permission to read its environment
+OVERWRITTEN = "overwritten"  # the program wrote its title over its environment (setproctitle)
+HIDDEN = "hidden"  # not even its stat can be read (hidepid=1)
+
+
+@dataclass
+class Process:
+    """One process. ``identity`` survives its death as a zombie. ``was_child``: it was seen below a rank."""
+
+    pid: int
+    start_ticks: int
+    ppid: int
+    session: int
+    comm: str
+    state: str
+    image: tuple[bytes, bytes, bytes]
+    kernel_thread: bool = False
+    uid: Optional[int] = None
+    argv: list[str] = field(default_factory=list)
+    exe: Optional[str] = None
+    role: str = roles.OTHER
+    identity: Optional[Identity] = None
+    access: str = READABLE
+    was_child: bool = False
+    checks: int = 0
+    due_at: float = 0.0
+
+    @property
+    def dead(self) -> bool:
+        return self.state in ("Z", "X")
+
+
+class ProcessTable:
+    """All processes below one /proc. ``version`` grows whenever something changed that may change the ranks."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.processes: dict[int, Process] = {}
+        self.version = 0
+        self.ended_at: dict[int, float] = {}  # pids that ended in the last minute
+        self._last_now = float("-inf")
+
+    def refresh(self, now: float) -> None:
+        """One tick. ``now``: seconds of one clock; when it goes backwards everything is examined again."""
+        listed = set(procfs.list_pids(self.root))
+        for pid in self.processes.keys() - listed:
+            self.forget(pid, now)
+        backwards = now < self._last_now
+        due = [p.pid for p in self.processes.values() if p.due_at <= now or backwards]
+        for pid in due:
+            self._examine(pid, now)
+        for pid in listed - self.processes.keys():
+            self._examine(pid, now)
+        self._last_now = now
+
+    def forget(self, pid: int, now: float) -> None:
+        """A process has ended. Its children get a new parent, which is read when they are examined right after."""
+        if self.processes.pop(pid, None) is None:
+            return
+        self.version += 1
+        self.ended_at[pid] = now
+        if len(self.ended_at) > 256:
+            self.ended_at = {pid: at for pid, at in self.ended_at.items() if now - at < 60}
+        for process in self.processes.values():
+            if process.ppid == pid:
+                process.due_at = now
+
+    def _examine(self, pid: int, now: float) -> None:
+        known = self.processes.get(pid)
+        try:
+            stat = procfs.read_stat(self.root, pid)
+        except procfs.GONE:
+            self.forget(pid, now)
+            return
+        except PermissionError:
+            if known is None:
+                known = self.processes[pid] = Process(pid, 0, 0, 0, "", "", (b"", b"", b""), access=HIDDEN)
+                self.version += 1
+            self._schedule(known, now)
+            return
+        if known is None or known.start_ticks != stat.start_ticks:
+            if known is not None:
+                self.forget(pid, now)
+            known = self._new(pid, stat)
+        elif not known.dead and (stat.image != known.image or known.access != READABLE):
+            self._read_image(known, stat)
+        self._note(known, stat)
+        self._schedule(known, now)
+
+    def _new(self, pid: int, stat: procfs.Stat) -> Process:
+        process = Process(
+            pid=pid,
+            start_ticks=stat.start_ticks,
+            ppid=stat.ppid,
+            session=stat.session,
+            comm=stat.comm,
+            state=stat.state,
+            image=stat.image,
+            kernel_thread=stat.kernel_thread,
+        )
+        self.processes[pid] = process
+        self.version += 1
+        if not process.kernel_thread:
+            self._read_image(process, stat)
+        return process
+
+    def _note(self, process: Process, stat: procfs.Stat) -> None:
+        if process.ppid != stat.ppid or process.dead != (stat.state in ("Z", "X")):
+            self.version += 1
+        process.ppid, process.session, process.state = stat.ppid, stat.session, stat.state
+        if process.comm != stat.comm:
+            process.comm = stat.comm
+            role = roles.role_of(process.argv, process.exe, process.comm)
+            if role != process.role and not process.dead:
+                process.role = role
+                self.version += 1
+
+    def _read_image(self, process: Process, stat: procfs.Stat) -> None:
+        """Everything that an exec replaces. A zombie has lost it: what was known of it stays."""
+        if stat.state in ("Z", "X"):
+            return
+        before = (process.identity, process.role, process.access, process.image)
+        try:
+            environ = procfs.read_environ(self.root, process.pid)
+            process.identity = identify(parse_environ(environ))
+            process.access = OVERWRITTEN if environ and not environ.strip(b"\0") else READABLE
+            process.uid = procfs.read_status(self.root, process.pid).uid
+        except PermissionError:
+            process.access = DENIED
+            process.uid = self._owner(process.pid)
+        except procfs.GONE:
+            return
+        process.argv = procfs.read_argv(self.root, process.pid)
+        process.exe = procfs.read_exe(self.root, process.pid)
+        process.role = roles.role_of(process.argv, process.exe, stat.comm)
+        if process.image != stat.image:
+            process.was_child = False
+        process.image, process.comm = stat.image, stat.comm
+        if before != (process.identity, process.role, process.access, process.image):
+            self.version += 1
+
+    def _owner(self, pid: int) -> Optional[int]:
+        try:
+            return procfs.read_status(self.root, pid).uid
+        except (*procfs.GONE, PermissionError):
+            return None
+
+    def _schedule(self, process: Process, now: float) -> None:
+        process.checks += 1
+        if process.checks < _EARLY_CHECKS:
+            process.due_at = now
+        elif process.checks == _EARLY_CHECKS:
+            # The first full check comes early and at a different tick for each, so that no tick does them all.
+            process.due_at = now + RECHECK_S * (1 + process.pid % 30) / 30
+        else:
+            process.due_at = now + RECHECK_S

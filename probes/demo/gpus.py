@@ -1,0 +1,141 @@
+"""Simulated GPUs, labelled as such: a GPU source for the agent, and the pure function behind it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Callable
+
+from mltop.probes.demo.curves import (
+    IDLE,
+    MEMORY_TOTAL_BYTES,
+    POWER_LIMIT_W,
+    SM_CLOCK_MAX_MHZ,
+    STARVED,
+    TRAINING,
+    WAITING,
+    Moving,
+    Shape,
+    move,
+)
+from mltop.probes.model import Ecc, Fabric, Gap, GpuProcess, GpuSample, Nvlink, Pcie, Remap, RemapBanks
+
+NAME = "NVIDIA H100 80GB HBM3 (SIMULATED)"
+HOT_GPU = 1
+CONTEXT_BYTES = 600 * 1024**2  # held by the driver beside the process's own memory
+UPTIME_S = 5_000.0  # the counters of SimulatedGpus begin as if the node had been up this long
+
+Ranks = Sequence[tuple[int, int]]
+
+
+def simulate(
+    t: float,
+    count: int,
+    seed: int,
+    ranks: Ranks,
+    hung_since: float | None,
+    *,
+    culprit_gpu: int | None = None,
+) -> list[GpuSample]:
+    """``count`` GPUs at ``t`` seconds after their counters were 0; ``hung_since`` on that clock, None: healthy.
+
+    ``ranks`` are (pid, GPU index). From ``hung_since`` on, GPUs with ranks spin in a collective (busy 1.0, low
+    power), except ``culprit_gpu``, whose rank launches nothing. GPU 1 runs hot while it has a rank.
+    """
+    pids: dict[int, list[int]] = {}
+    for pid, index in ranks:
+        pids.setdefault(index, []).append(pid)
+    gpus = []
+    for index in range(count):
+        activity = activity_of(t, index in pids, hung_since, index == culprit_gpu)
+        moving = move(shape_of(seed, index), t, activity, hung_since or 0.0)
+        gpus.append(sample_of(index, seed, pids.get(index, []), moving, activity == TRAINING))
+    return gpus
+
+
+def activity_of(t: float, has_ranks: bool, hung_since: float | None, is_culprit: bool) -> str:
+    if not has_ranks:
+        return IDLE
+    if hung_since is None or t < hung_since:
+        return TRAINING
+    return STARVED if is_culprit else WAITING
+
+
+@lru_cache(maxsize=8192)
+def shape_of(seed: int, index: int) -> Shape:
+    return Shape.of(seed, index, hot=index == HOT_GPU)
+
+
+def sample_of(index: int, seed: int, pids: list[int], moving: Moving, training: bool) -> GpuSample:
+    own = moving.memory_used_bytes - CONTEXT_BYTES
+    return GpuSample(
+        index=index,
+        uuid=f"GPU-SIMULATED-{seed:04d}-{index:02d}",
+        name=NAME,
+        pci_bus_id=f"00000000:{0x1B + 0x18 * index:02X}:00.0",
+        activity_source="gpm",
+        memory_total_bytes=MEMORY_TOTAL_BYTES,
+        power_limit_w=POWER_LIMIT_W,
+        power_limit_default_w=POWER_LIMIT_W,
+        sm_clock_max_mhz=SM_CLOCK_MAX_MHZ,
+        memory_clock_mhz=2619,
+        memory_clock_max_mhz=2619,
+        ecc=Ecc(True, 0, 0, 0, 0, 0, False),
+        remap=Remap(0, 0, False, False, RemapBanks(2560, 0, 0, 0, 0)),
+        retired_pages=0,
+        recovery_action="none",
+        pcie=Pcie(5, 5, 16, 16, 0, 2.1e8 if training else 0.0, 0.9e8 if training else 0.0),
+        nvlink=Nvlink([], 1.2e11 if training else 0.0, 1.2e11 if training else 0.0),
+        fabric=Fabric("completed", "ok"),
+        mig_enabled=False,
+        persistence=True,
+        driver="570.124.06",
+        processes=[GpuProcess(pid, own // len(pids)) for pid in pids],
+        **vars(moving),
+    )
+
+
+class SimulatedGpus:
+    """A GPU source as the agent takes it. ``simulated`` makes every sample say so.
+
+    ``ranks`` gives (pid, GPU index) and ``hung_since`` unix seconds or None; both are asked for every sample.
+    """
+
+    simulated = True
+
+    def __init__(
+        self,
+        count: int,
+        ranks: Callable[[], Ranks],
+        hung_since: Callable[[], float | None],
+        culprit_gpu: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._count = count
+        self._ranks = ranks
+        self._hung_since = hung_since
+        self._culprit_gpu = culprit_gpu
+        self._seed = seed
+        self._zero = time.time() - UPTIME_S
+
+    def request(self, now: float) -> None:
+        """Nothing to prepare: a simulation answers at once."""
+
+    def collect(self, now: float, wait_s: float) -> tuple[list[GpuSample], list[Gap]]:  # noqa: ARG002
+        """All GPUs at ``now`` (unix s). A simulation has no gaps."""
+        hung = self._hung_since()
+        gpus = simulate(
+            now - self._zero,
+            self._count,
+            self._seed,
+            self._ranks(),
+            None if hung is None else hung - self._zero,
+            culprit_gpu=self._culprit_gpu,
+        )
+        for gpu in gpus:
+            gpu.last_seen_at = now
+        return gpus, []
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,213 @@
+"""Starts the hanging jobs that the system tests look at: real processes, one session per rank, on 127.0.0.1.
+
+    with start("sigstop", tmp_path) as job:
+        job.wait_hung()
+        ... job.pids[job.culprit] ...
+
+Cases and what hangs on the culprit: see CASES.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mltop.probes.collect.spawn import die_with_parent
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Case:
+    """``script`` next to this file; ``hangs`` is False for jobs that only move slowly.
+
+    ``kill_with``: the launcher sends this signal to the culprit.
+    """
+
+    name: str
+    script: str = "train.py"
+    hangs: bool = True
+    kill_with: signal.Signals | None = None
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case("sleep_in_dataset"),  # Samples.read_blocked
+        Case("slow_validation"),  # slow_validation
+        Case("mismatch"),  # broadcast in sync_metrics, while the others all_reduce
+        Case("sigstop", kill_with=signal.SIGSTOP),  # state T
+        Case("endless_loop"),  # spin_forever, state R
+        Case("worker_deadlock"),  # its dataloader worker waits for a lock in Samples.read_blocked
+        Case("fifo_read"),  # Samples.read_shard
+        Case("skewed_steps"),  # all ranks in the same all_reduce line; train's step is one ahead on the culprit
+        Case("healthy_slow", hangs=False),
+        Case("straggler", hangs=False),  # the culprit takes 0.6 s longer in every step
+        Case("gone", script="standin.py", kill_with=signal.SIGKILL),  # a zombie until reap_culprit()
+    )
+}
+
+
+@dataclass
+class RunningJob:
+    """``pids`` by rank. ``address`` is MASTER_ADDR:MASTER_PORT. Logs are in ``directory``/rank<N>.log."""
+
+    case: Case
+    directory: Path
+    culprit: int
+    address: str
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self.processes]
+
+    def wait_hung(self, timeout_s: float = 60.0) -> None:
+        """Return when the hang is reached and every rank but a spinning one stands still.
+
+        For jobs that do not hang: when every rank has done two steps. AssertionError with the logs otherwise.
+        """
+        deadline = time.monotonic() + timeout_s
+        for event in self._events():
+            self._wait(lambda event=event: (self.directory / "events" / event).exists(), event, deadline)
+        if self.case.kill_with is not None:
+            os.kill(self.pids[self.culprit], self.case.kill_with)
+        if self.case.hangs:
+            self._wait(self._stands_still, "standstill", deadline)
+
+    def reap_culprit(self) -> None:
+        """Let a killed culprit vanish: its zombie is collected."""
+        self.processes[self.culprit].wait(10)
+
+    def stop(self) -> None:
+        """Kill every rank's process group (its workers are in it) and collect the ranks."""
+        for process in self.processes:
+            # A leader that was collected has freed its number; its group can only have died with it.
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        for process in self.processes:
+            process.wait(10)
+
+    def __enter__(self) -> RunningJob:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _events(self) -> list[str]:
+        ranks = range(len(self.processes))
+        if not self.case.hangs or self.case.kill_with == signal.SIGSTOP:
+            return [f"moving.{rank}" for rank in ranks]
+        waiters = [rank for rank in ranks if rank != self.culprit]
+        if self._waiters_pass_no_event():
+            return ["hung"]
+        return ["hung", *(f"waiting.{rank}" for rank in waiters)]
+
+    def _waiters_pass_no_event(self) -> bool:
+        return len(self.processes) == 1
+
+    def _stands_still(self) -> bool:
+        waiters = [pid for rank, pid in enumerate(self.pids) if rank != self.culprit]
+        before = [_main_thread_switches(pid) for pid in waiters]
+        time.sleep(0.2)  # the only way to see that something does not happen
+        after = [_main_thread_switches(pid) for pid in waiters]
+        if self.case.kill_with is None:
+            return before == after
+        return before == after and _state(self.pids[self.culprit]) in ("T", "Z")
+
+    def _wait(self, predicate, what: str, deadline: float) -> None:  # type: ignore[no-untyped-def]
+        while not predicate():
+            assert time.monotonic() < deadline, f"{self.case.name}: no {what}\n{self.logs()}"
+            time.sleep(0.02)
+
+    def logs(self) -> str:
+        return "\n".join(f"{log.name}: {log.read_text()[-2000:]}" for log in sorted(self.directory.glob("*.log")))
+
+
+def _status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _main_thread_switches(pid: int) -> int:
+    return int(_status(pid)["voluntary_ctxt_switches"])
+
+
+def _state(pid: int) -> str:
+    return _status(pid)["State"][:1]
+
+
+def _free_ports(count: int) -> int:
+    """The first of ``count`` neighbouring ports that are free now, for TCP and UDP."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            first = int(probe.getsockname()[1])
+        if first + count < 65536 and all(_is_free(port) for port in range(first, first + count)):
+            return first
+
+
+def _is_free(port: int) -> bool:
+    try:
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+            with socket.socket(socket.AF_INET, kind) as probe:
+                probe.bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    return True
+
+
+def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
+    return {
+        **os.environ,
+        "RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def start(case: str, directory: Path, ranks: int = 4, culprit: int = 2) -> RunningJob:
+    """Start all ranks of ``case``; ``directory`` (created) takes their logs and event files.
+
+    The kernel kills the ranks when the calling thread ends, so that an interrupted test run leaves nothing.
+    KeyError: no such case.
+    """
+    chosen = CASES[case]
+    (directory / "events").mkdir(parents=True, exist_ok=True)
+    port = _free_ports(ranks)
+    job = RunningJob(chosen, directory, culprit, f"127.0.0.1:{port}")
+    try:
+        for rank in range(ranks):
+            job.processes.append(_start_rank(job, rank, ranks, port))
+    except OSError:
+        job.stop()
+        raise
+    return job
+
+
+def _start_rank(job: RunningJob, rank: int, ranks: int, port: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, str(HERE / job.case.script), job.case.name, str(job.directory), str(job.culprit)]
+    with (job.directory / f"rank{rank}.log").open("wb") as log:
+        return subprocess.Popen(
+            command,
+            env=_environment(rank, ranks, port),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )

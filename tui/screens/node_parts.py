@@ -1,0 +1,129 @@
+"""The parts that the overview and the node pane share: host line, GPU table, rank table, problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mltop.probes.model import HostSample, RankSample
+from mltop.probes.reach.view import NodeView
+from mltop.tui.feed import Picture
+from mltop.tui.render.cells import Cell, Column, Row
+from mltop.tui.render.gpus import GPU_COLUMNS, gpu_row
+from mltop.tui.render.ranks import RANK_COLUMNS, rank_row
+from mltop.tui.render.trends import Trends
+from mltop.tui.render.units import age, bytes_text, number, of, percent
+from mltop.tui.render.wrap import flow
+from mltop.tui.screens.problems import gaps_of, problem_lines
+from mltop.tui.widgets.cell_lines import CellLines
+from mltop.tui.widgets.line_table import LineTable
+
+Table = tuple[Sequence[Column], Iterable[Row]]
+
+
+class HostLine(CellLines, can_focus=False):
+    """One line about the machine, or why there is no sample."""
+
+    DEFAULT_CSS = "HostLine { height: 1; }"
+    lines = 1
+
+    def show(self, node: NodeView, width: int) -> None:
+        self.set_lines([host_cells(node, width)])
+
+
+class GpuTable(LineTable):
+    """All GPUs of one node, as high as they need or as there is room for."""
+
+    def rows_of(self, node: NodeView, trends: Trends) -> Table:
+        sample = node.sample
+        if sample is None:
+            return GPU_COLUMNS, ()
+        rows = []
+        for gpu in sample.gpus:
+            users = [rank for rank in sample.ranks if gpu.index in rank.gpus]
+            rows.append(gpu_row(gpu, users, trends.busy(node.node, gpu.index), sample.simulated))
+        return GPU_COLUMNS, rows
+
+    def limit_height(self, room: int) -> None:
+        """At most ``room`` lines; a machine without GPUs shows no table, its problems say why."""
+        self.display = self.row_count > 0
+        self.styles.height = max(2, min(1 + self.row_count, room))
+
+
+class RankTable(LineTable):
+    """The ranks of some nodes, ordered by job and rank; ``only`` narrows to (job, rank) pairs."""
+
+    def __init__(self, **options: str) -> None:
+        super().__init__(empty_text="no training ranks seen (processes with RANK, SLURM_PROCID, …)", **options)
+
+    def rows_of(
+        self, nodes: Iterable[NodeView], trends: Trends, only: tuple[str, set[int]] | None = None
+    ) -> Table:
+        found = [
+            (node.node, rank)
+            for node in nodes
+            if node.sample is not None
+            for rank in node.sample.ranks
+            if only is None or (rank.job == only[0] and rank.rank in only[1])
+        ]
+        found.sort(key=lambda pair: _rank_order(*pair))
+        return RANK_COLUMNS, [
+            rank_row(node, rank, trends.previous_rank(node, rank.pid)) for node, rank in found
+        ]
+
+
+class ProblemLines(CellLines, can_focus=False):
+    """The worst findings and gaps, a line each; no height when all is well."""
+
+    def show(self, picture: Picture, width: int, room: int) -> int:
+        """How many lines they take, at most ``room``."""
+        lines = problem_lines(picture.findings, gaps_of(picture.view), width, room)
+        self.display = bool(lines)
+        self.styles.height = len(lines)
+        self.set_lines(lines)
+        return len(lines)
+
+
+def host_cells(node: NodeView, width: int) -> list[Cell]:
+    """E.g. ``node01 live 0.4s  cpu 31% of 192  load 64.2  memory 848G/2.0T  shm 64G/1.0T``."""
+    if node.sample is None:
+        reason = f": {node.state.reason}" if node.state.reason else ""
+        return [Cell(f"{node.node} {node.state.state}{reason}", "" if node.state.state == "connecting" else "crit")]
+    host = node.sample.host
+    parts = [
+        (0, _labelled("cpu", f"{percent(host.cpu_fraction)} of {number(host.cpu_count)}")),
+        (1, _labelled("memory", of(bytes_text(_used_memory(host)), bytes_text(host.memory_total_bytes)))),
+        (2, _labelled("load", " ".join(map(_load, (host.load_1m, host.load_5m, host.load_15m))))),
+        (3, _labelled("shm", of(bytes_text(host.shm_used_bytes), bytes_text(host.shm_total_bytes)))),
+        (
+            4,
+            _labelled(
+                "net in/out",
+                of(_per_s(host.network_rx_bytes_per_s), _per_s(host.network_tx_bytes_per_s)),
+            ),
+        ),
+        (5, _labelled("up", age(host.uptime_s))),
+        (6, _labelled("kernel", host.kernel)),
+    ]
+    return flow(parts, width)
+
+
+def _labelled(label: str, value: str) -> list[Cell]:
+    return [Cell(f"{label} ", "dim"), Cell(value)]
+
+
+def _used_memory(host: HostSample) -> int | None:
+    if host.memory_total_bytes is None or host.memory_available_bytes is None:
+        return None
+    return host.memory_total_bytes - host.memory_available_bytes
+
+
+def _load(value: float | None) -> str:
+    return number(value) if value is None or value >= 10 else f"{value:.1f}"
+
+
+def _per_s(value: float | None) -> str:
+    return f"{bytes_text(value)}/s"
+
+
+def _rank_order(node: str, rank: RankSample) -> tuple[str, float, str, int]:
+    return rank.job, float("inf") if rank.rank is None else rank.rank, node, rank.pid

@@ -1,0 +1,56 @@
+"""Sorting table rows by what a column says. Pure functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from mltop.tui.render.cells import Column, Row, layout
+from mltop.tui.render.units import UNKNOWN
+
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?([kKMGTPE]?)")
+_SCALE = {"": 1.0, "k": 1e3, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40, "P": 2.0**50, "E": 2.0**60}
+_COUNT_UP = ("gpu", "rank", "pid", "gpus")  # names rather than amounts: the smallest comes first
+
+
+@dataclass(frozen=True)
+class Sort:
+    """``reverse``: largest first."""
+
+    column: str
+    reverse: bool
+
+
+def next_sort(columns: Sequence[Column], width: int, now: Sort | None) -> Sort | None:
+    """The next column that fits into ``width``; after the last one the order the rows came in (None)."""
+    keys = [columns[index].key for index, _ in layout(columns, width) if columns[index].title]
+    at = keys.index(now.column) + 1 if now is not None and now.column in keys else 0
+    return first_sort(columns, keys[at]) if at < len(keys) and (now is None or at > 0) else None
+
+
+def first_sort(columns: Sequence[Column], key: str) -> Sort:
+    """Amounts start with the largest, names with the smallest."""
+    column = next(column for column in columns if column.key == key)
+    return Sort(key, column.right and key not in _COUNT_UP)
+
+
+def sorted_rows(columns: Sequence[Column], rows: Iterable[Row], sort: Sort | None) -> list[Row]:
+    """Rows in the order asked for; what is unknown comes last either way, equals keep their order."""
+    if sort is None:
+        return list(rows)
+    index = next(index for index, column in enumerate(columns) if column.key == sort.column)
+    known, unknown = [], []
+    for row in rows:
+        text = row.cells[index].text.strip()
+        (unknown if text in ("", UNKNOWN) or row.banner is not None else known).append(row)
+    return sorted(known, key=lambda row: _value(row.cells[index].text.strip()), reverse=sort.reverse) + unknown
+
+
+def _value(text: str) -> tuple[int, float, str]:
+    """Numbers before words; 980M before 74.2G."""
+    match = _NUMBER.match(text)
+    if match is None:
+        return 1, 0.0, text.casefold()
+    unit = match.group(1)
+    return 0, float(match.group().rstrip("kKMGTPE")) * _SCALE[unit], text
