@@ -21,7 +21,7 @@ from textual.screen import Screen
 
 from mltop.tui.feed import Feed, FeedBroke, Fresh, Picture
 from mltop.tui.investigation import Captured, DumpProgress, Investigation
-from mltop.tui.keys import APP_BINDINGS
+from mltop.tui.keys import APP_BINDINGS, first_keys
 from mltop.tui.place import Place, Trail
 from mltop.tui.render.trends import Trends
 from mltop.tui.screens.registry import modes
@@ -218,8 +218,8 @@ class MltopApp(App[None]):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Every binding that can be shown to people, and the themes."""
-        for binding in Binding.make_bindings([*self.pane.pane_bindings(), *APP_BINDINGS]):
-            if binding.description and binding.action != "command_palette":
+        for binding in first_keys(Binding.make_bindings([*self.pane.pane_bindings(), *APP_BINDINGS])):
+            if binding.action != "command_palette":
                 run = partial(self.run_action, binding.action, self.pane)
                 yield SystemCommand(binding.description, binding.tooltip, run)
         yield SystemCommand("theme", "change the colours", self.action_change_theme)

@@ -118,12 +118,14 @@ def capture(context: click.Context, **values: Any) -> int:
 
 
 @cli.command()
-@target_options
 @click.option("--nodes", "node_count", type=click.IntRange(1, 4096), default=1, metavar="N", help="Simulate a fleet.")
-@click.pass_context
-def demo(context: click.Context, **values: Any) -> int:
+@click.option("--interval", "interval_s", type=float, default=1.0, metavar="S", help="Between samples.")
+def demo(node_count: int, interval_s: float) -> int:
     """Show mltop without a GPU: a real CPU job that hangs, simulated GPUs."""
-    return run_command(context, "demo", values)
+    from mltop.probes.reach.targets import TargetOptions
+    from mltop.tui.commands.demo import run
+
+    return run(TargetOptions(interval_s=interval_s), node_count)
 
 
 @cli.command()

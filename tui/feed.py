@@ -10,6 +10,7 @@ from textual.message import Message
 
 from mltop.probes.model import Finding
 from mltop.probes.reach.view import FleetView
+from mltop.tui.health_watch import HealthWatch
 from mltop.tui.session import Session
 
 HEARTBEAT_S = 1.5  # a node that went silent causes no change, but its age grows
@@ -24,10 +25,6 @@ class Picture:
 
     view: FleetView
     findings: tuple[Finding, ...] = ()
-
-    @property
-    def simulated(self) -> bool:
-        return any(node.sample is not None and node.sample.simulated for node in self.view.nodes)
 
 
 class Fresh(Message):
@@ -57,6 +54,7 @@ class Feed:
         self._post = post
         self._changed = threading.Event()
         self._stopped = threading.Event()
+        self._health = HealthWatch()
 
     def start(self) -> None:
         self._session.subscribe(self._changed.set)
@@ -85,9 +83,4 @@ class Feed:
 
     def _picture(self) -> Picture:
         view = self._session.view()
-        samples = [node.sample for node in view.nodes if node.sample is not None]
-        if not samples:
-            return Picture(view)
-        from mltop.probes.judge.health import evaluate
-
-        return Picture(view, tuple(evaluate(samples)))
+        return Picture(view, self._health.findings(view))

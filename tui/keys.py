@@ -70,3 +70,11 @@ def help_rows(bindings: Iterable[Binding]) -> list[tuple[str, str]]:
         keys, what = rows.get(binding.action, ("", binding.tooltip or binding.description))
         rows[binding.action] = (f"{keys} {key_names(binding)}".strip(), what)
     return list(rows.values())
+
+
+def first_keys(bindings: Iterable[Binding]) -> list[Binding]:
+    """One binding per action: aliases are left to the help."""
+    found: dict[str, Binding] = {}
+    for binding in bindings:
+        found.setdefault(binding.action, binding)
+    return list(found.values())

@@ -16,10 +16,9 @@ class Place:
     pid: int = 0
     label: str = ""
 
-    def crumbs(self) -> str:
-        """E.g. ``mltop > node01 > ranks``."""
-        what = self.label or ("" if self.pane == "node" and self.node else self.pane)
-        return " > ".join(part for part in ("mltop", self.node, what) if part)
+    @property
+    def title(self) -> str:
+        return self.label or (self.node if self.pane == "node" and self.node else self.pane)
 
 
 class Trail:
@@ -32,12 +31,17 @@ class Trail:
     def here(self) -> Place:
         return self._places[-1]
 
+    def crumbs(self) -> str:
+        """E.g. ``mltop > node01 > ranks``; the first place is only named while the user is there."""
+        return " > ".join(["mltop", *(place.title for place in self._places[1:] or self._places)])
+
     def drill(self, place: Place) -> None:
         if place != self.here:
             self._places.append(place)
 
     def jump(self, place: Place) -> None:
-        self._places = [self._places[0], place] if place.pane != self._places[0].pane else [self._places[0]]
+        first = self._places[0]
+        self._places = [first] if place.pane == first.pane else [first, place]
 
     def back(self) -> bool:
         """False when there is nothing to go back to."""

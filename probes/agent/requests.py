@@ -8,7 +8,7 @@ from typing import Any, Callable
 from mltop.probes.agent.protocol import Message, Request
 from mltop.probes.collect.abilities import abilities
 from mltop.probes.collect.ranks import read_counters
-from mltop.probes.collect.stacks.dump import StackOptions, dump_ranks
+from mltop.probes.collect.stacks import StackOptions, dump_ranks
 from mltop.probes.model import RankSample, RankStacks
 
 Send = Callable[[Message], None]

@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 
 from mltop.probes import paths
-from mltop.probes.collect.stacks.dump import find_py_spy
+from mltop.probes.collect.stacks import find_py_spy
 
 CAP_SYS_PTRACE = 19  # capability numbers: linux/capability.h
 CAP_SYSLOG = 34

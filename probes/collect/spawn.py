@@ -15,8 +15,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 def python_command(module: str, *args: str) -> list[str]:
     """The command that runs ``main()`` of ``module`` in this interpreter, with this process's import path.
 
-    The agent may run from a bundle or a source tree, so ``-m`` would not find the module. The child is isolated
-    (``-I -S``): no user site, no PYTHON* variables, nothing imported from the working directory.
+    The agent may run from a bundle or a source tree, so ``-m`` would not find the module. The child is
+    isolated (``-I -S``): no user site, no PYTHON* variables, nothing imported from the working directory.
     ``args`` arrive as ``sys.argv[1:]``.
     """
     path = [entry for entry in sys.path if os.path.isabs(entry)]

@@ -6,6 +6,7 @@ A rank that is gone or silent leaves the others waiting for ever, as NCCL does.
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 from dataclasses import dataclass, field
@@ -29,12 +30,12 @@ class Group:
 
 
 def all_reduce(values: list[float], group: Group) -> list[float]:
-    """Element-wise sum over all ranks; blocks until all have called it. OSError when sending fails."""
+    """Element-wise sum over all ranks; blocks until all have called it."""
     group.sequence += 1
     packed = _HEADER.pack(group.sequence, group.rank) + struct.pack(f"<{len(values)}d", *values)
     peers = [rank for rank in range(len(group.outboxes)) if rank != group.rank]
     for peer in peers:
-        group.outboxes[peer].send(packed)
+        _send(group.outboxes[peer], packed)
     total = list(values)
     for peer in peers:
         while (group.sequence, peer) not in group.early:
@@ -43,6 +44,15 @@ def all_reduce(values: list[float], group: Group) -> list[float]:
         for index, value in enumerate(group.early.pop((group.sequence, peer))):
             total[index] += value
     return total
+
+
+def _send(outbox: socket.socket, message: bytes) -> None:
+    try:
+        outbox.send(message)
+    except OSError as error:
+        # The peer is gone, which its silence tells: ECONNREFUSED at the first send, ENOTCONN from then on.
+        if error.errno not in (errno.ECONNREFUSED, errno.ENOTCONN):
+            raise
 
 
 def _numbers(message: bytes) -> list[float]:

@@ -75,7 +75,7 @@ def move(shape: Shape, t: float, activity: str, since: float) -> Moving:
     trained_s = t if training else since
     reasons, clock = _clock(activity, throttled, power)
     return Moving(
-        busy=_BUSY[activity] + (0.03 * wave if training else 0.0),
+        busy=round(_BUSY[activity] + (0.03 * wave if training else 0.0), 2),  # NVML gives whole percents
         sm_active=round(_SM_ACTIVE[activity] * (1 + 0.08 * wave), 4),
         sm_occupancy=round(_OCCUPANCY[activity] * (1 + 0.08 * wave), 4),
         tensor_active=round(0.46 * (1 + 0.15 * wave), 4) if training else 0.0,

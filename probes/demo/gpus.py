@@ -38,10 +38,10 @@ def simulate(
     *,
     culprit_gpu: int | None = None,
 ) -> list[GpuSample]:
-    """``count`` GPUs at ``t`` seconds after their counters were 0; ``hung_since`` on that clock, None: healthy.
+    """``count`` GPUs at ``t`` seconds after their counters were 0; ``hung_since`` on that clock or None.
 
-    ``ranks`` are (pid, GPU index). From ``hung_since`` on, GPUs with ranks spin in a collective (busy 1.0, low
-    power), except ``culprit_gpu``, whose rank launches nothing. GPU 1 runs hot while it has a rank.
+    ``ranks`` are (pid, GPU index). From ``hung_since`` on, GPUs with ranks spin in a collective (busy 1.0,
+    low power), except ``culprit_gpu``, whose rank launches nothing. GPU 1 runs hot while it has a rank.
     """
     pids: dict[int, list[int]] = {}
     for pid, index in ranks:
@@ -49,7 +49,7 @@ def simulate(
     gpus = []
     for index in range(count):
         activity = activity_of(t, index in pids, hung_since, index == culprit_gpu)
-        moving = move(shape_of(seed, index), t, activity, hung_since or 0.0)
+        moving = move(shape_of(seed, index, index == HOT_GPU), t, activity, hung_since or 0.0)
         gpus.append(sample_of(index, seed, pids.get(index, []), moving, activity == TRAINING))
     return gpus
 
@@ -63,8 +63,8 @@ def activity_of(t: float, has_ranks: bool, hung_since: float | None, is_culprit:
 
 
 @lru_cache(maxsize=8192)
-def shape_of(seed: int, index: int) -> Shape:
-    return Shape.of(seed, index, hot=index == HOT_GPU)
+def shape_of(seed: int, index: int, hot: bool) -> Shape:
+    return Shape.of(seed, index, hot)
 
 
 def sample_of(index: int, seed: int, pids: list[int], moving: Moving, training: bool) -> GpuSample:

@@ -18,7 +18,7 @@ HEALTHY_STEPS = 4  # at least, however long the imports took
 
 @dataclass
 class RankSetup:
-    """``stuck_from``: monotonic seconds from which this rank's dataset is stuck, None for never. Fds are inherited."""
+    """``stuck_from``: monotonic seconds from which this rank's dataset is stuck, None for never."""
 
     rank: int
     world_size: int

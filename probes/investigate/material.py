@@ -26,8 +26,14 @@ class Material:
 def judge(material: Material, job: str | None = None) -> list[JobReport]:
     """A report per job, largest first; ``job`` keeps one."""
     from mltop.probes.judge.hang import report
-    from mltop.probes.judge.jobs import evidence_by_job
+    from mltop.probes.judge.jobs import evidence_by_job, history_of
 
-    evidences = evidence_by_job(material)
+    evidences = evidence_by_job(
+        material.newest,
+        material.dumps,
+        history_of(sample for samples in material.samples.values() for sample in samples),
+        [state.node for state in material.not_answered],
+        material.gaps,
+    )
     reports = [report(evidence) for evidence in evidences if job is None or evidence.job == job]
     return sorted(reports, key=lambda made: (-(made.world_size or 0), made.job))

@@ -34,10 +34,18 @@ class CaptureRun:
 
 
 class LiveSession:
-    """Owns the hub. ``describe`` turns reports into the text of a capture's verdict.txt."""
+    """Owns the hub. ``describe`` turns reports into the text of a capture's verdict.txt; ``job`` keeps dumps to one job."""
 
-    def __init__(self, title: str, channels: Sequence[Channel], interval_s: float, describe: Describe) -> None:
+    def __init__(
+        self,
+        title: str,
+        channels: Sequence[Channel],
+        interval_s: float,
+        describe: Describe,
+        job: str | None = None,
+    ) -> None:
         self.title = title
+        self._job = job
         self.hub = Hub(channels, interval_s)
         self._describe = describe
         self._last: StackRun | None = None
@@ -56,15 +64,15 @@ class LiveSession:
         on_progress: Callable[[StackProgress], None],
         request: StackRequest | None = None,
     ) -> StackRun:
-        wanted = request or StackRequest(nodes=tuple(nodes or ()), raw=True)
+        wanted = request or StackRequest(nodes=tuple(nodes or ()), job=self._job, raw=True)
         return StackRun(self.hub, wanted, on_progress, self._keep).start()
 
     def capture(
-        self, on_done: Callable[[CaptureResult], None], directory: Path | None = None, job: str | None = None
+        self, on_done: Callable[[CaptureResult], None], directory: Path | None = None
     ) -> CaptureRun:
         run = CaptureRun()
         threading.Thread(
-            target=self._capture, args=(run, on_done, directory, job), name="mltop-capture", daemon=True
+            target=self._capture, args=(run, on_done, directory), name="mltop-capture", daemon=True
         ).start()
         return run
 
@@ -80,13 +88,12 @@ class LiveSession:
         run: CaptureRun,
         on_done: Callable[[CaptureResult], None],
         directory: Path | None,
-        job: str | None,
     ) -> None:
         target = directory or default_directory(time.time())
         try:
-            stacks = self._recent_dump() if job is None else None
+            stacks = self._recent_dump()
             if stacks is None:
-                stacks = StackRun(self.hub, StackRequest(job=job, raw=True), lambda _: None, self._keep)
+                stacks = StackRun(self.hub, StackRequest(job=self._job, raw=True), lambda _: None, self._keep)
                 run.stacks = stacks
                 stacks.start().wait()
             problems = write_capture(target, stacks.material, stacks.reports, self._describe(stacks.reports))

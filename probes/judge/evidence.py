@@ -1,4 +1,4 @@
-"""What the hang judge is given: everything seen of one job, from one machine or many, live or from a capture."""
+"""What the hang judge is given: all that was seen of one job, on one machine or many, live or captured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One job as the judge sees it: who waits, who does not, who cannot be read, and for how long it was watched."""
+"""One job as the judge sees it: who waits, who does not, who cannot be read, and how long it was watched."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class JobView:
 
     @cached_property
     def quiet_s(self) -> float | None:
-        """For how long before the first dump the waiting ranks stood still; None when too few have a history."""
+        """How long before the first dump the waiting ranks stood still; None when too few have a history."""
         known = [view.seen.quiet_s for view in self.waiters if view.seen.quiet_s is not None]
         return min(known) if known and 2 * len(known) >= len(self.waiters) else None
 
@@ -70,9 +70,9 @@ class JobView:
     def confidence(self, *caps: str) -> str:
         """How long the standstill was seen for, and not more than any of ``caps``.
 
-        high: watched for 5 s, or quiet for 30 s before; low: under 3 s and not even quiet for 10 s. Lower when
-        counters are unknown (stacks alone look alike in a slow healthy job), when waiting ranks' other threads
-        do I/O, when ranks are unseen or unreadable, or when a wait is only a guess (autograd).
+        high: watched for 5 s, or quiet for 30 s before; low: under 3 s and not even quiet for 10 s.
+        Lower when counters are unknown (stacks alone look alike in a slow healthy job), when other threads of
+        waiting ranks do I/O, when ranks are unseen or unreadable, or when a wait is a guess (autograd).
         """
         found = [self._by_time(), *caps]
         if not self.counted and self.quiet_s is None:

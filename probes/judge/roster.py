@@ -16,7 +16,7 @@ _DEAD_STATES = ("Z", "X")
 
 @dataclass(frozen=True)
 class Absent:
-    """A rank that a watched machine should run and does not. ``pid`` None: never seen, or which zombie is unclear."""
+    """A rank that a watched machine should run and does not. ``pid`` None: never seen, or unclear which."""
 
     rank: int
     node: str
@@ -135,7 +135,11 @@ class _Search:
 
     def _dead_with_number(self) -> None:
         for view in self.dead:
-            if view.rank is not None and view.rank not in self.replaced and view.node not in self.silent_nodes:
+            if (
+                view.rank is not None
+                and view.rank not in self.replaced
+                and view.node not in self.silent_nodes
+            ):
                 self._gone(view.rank, view.node, view.pid, _how_it_went(view))
 
     def _dead_without_number(self) -> None:

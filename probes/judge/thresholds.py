@@ -1,7 +1,8 @@
 """Every number the hang judge decides by, in one place.
 
-Rates come from gloo jobs hung in eight ways and from healthy ones: in 10 s a hung rank's main thread makes 0 to 2
-voluntary switches and no read or write call, a healthy or straggling one 36 and more and hundreds of calls.
+Rates come from gloo jobs hung in eight ways and from healthy ones: in 10 s a hung rank's main thread makes
+0 to 2 voluntary switches and no read or write call, a healthy or straggling one 36 and more and hundreds of
+calls.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class RankView:
         return sum(wait is not None for wait in self.waits) / len(self.waits)
 
     def children(self) -> Iterator[list[StackDigest]]:
-        """Per child of the newest round that has any: its digests of all rounds, oldest first, main threads only."""
+        """Its children of the newest round with any: main-thread digests of all rounds, oldest first."""
         pids = next((pids for pids in map(_child_pids, reversed(self.rounds)) if pids), [])
         for pid in pids:
             yield [

@@ -87,6 +87,8 @@ def check_numbers(options: TargetOptions) -> None:
         raise UsageProblem(f"--interval {options.interval_s:g}", "must be between 0.1 and 3600 seconds")
     if not 0.1 <= options.timeout_s <= 86400:
         raise UsageProblem(f"--timeout {options.timeout_s:g}", "must be between 0.1 and 86400 seconds")
+    if options.user:
+        raise UsageProblem(f"--user {options.user}", "this version reaches this machine only, as you")
     if options.python and shutil.which(options.python) is None:
         raise UsageProblem(f"--python {options.python}", "no such program on this machine")
 

@@ -21,7 +21,7 @@ def run(options: TargetOptions, directory: str) -> int:
     with session(targets, options) as opened:
         await_samples(opened, targets, options.timeout_s)
         done: queue.SimpleQueue[CaptureResult] = queue.SimpleQueue()
-        running = opened.capture(done.put, target, targets.job or None)
+        running = opened.capture(done.put, target)
         try:
             result = done.get()
         except KeyboardInterrupt:

@@ -17,7 +17,9 @@ EXIT_UNREACHABLE = 3
 @contextmanager
 def session(targets: Targets, options: TargetOptions) -> Iterator[LiveSession]:
     """A session on live machines; its agents are ended on the way out."""
-    opened = LiveSession(targets.title, channels(targets, options), options.interval_s, verdict_text)
+    opened = LiveSession(
+        targets.title, channels(targets, options), options.interval_s, verdict_text, targets.job or None
+    )
     try:
         yield opened
     finally:

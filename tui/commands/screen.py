@@ -21,7 +21,9 @@ def run(options: TargetOptions, no_mouse: bool, read_only: bool) -> int:
         )
     require_terminal()
     # The agents start before Textual is imported: NVML is ready when the screen is.
-    session = LiveSession(targets.title, channels(targets, options), options.interval_s, verdict_text)
+    session = LiveSession(
+        targets.title, channels(targets, options), options.interval_s, verdict_text, targets.job or None
+    )
     return show(session, mouse=not no_mouse, read_only=read_only)
 
 
@@ -41,7 +43,7 @@ def show(session: LiveSession, mouse: bool = True, read_only: bool = False) -> i
 
     try:
         app = MltopApp(session, mouse=mouse, read_only=read_only)
-        app.run(mouse=mouse)
+        app.run()
         return app.return_code or 0
     finally:
         session.close()

@@ -1,7 +1,7 @@
 """What every renderer makes and every widget draws: rows of cells, without colours and without markup.
 
-A style is one of ``STYLES``; the widget or the printed report maps it to colours. Text that came from a machine
-is made printable when it is cut to its column (``clip``), so that a command line cannot send escape codes.
+A style is one of ``STYLES``; the widget or the printed report maps it to colours. Text that came from a
+machine is made printable when it is cut to its column (``clip``): a command line cannot send escape codes.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Cell:
 class Column:
     """``priority`` 0 is always shown; the highest priorities are dropped first.
 
-    ``stretch`` takes what is left, up to ``most`` cells (0: any number). ``optional`` columns are left out while
-    none of their cells is known (``LineTable`` and the report do so). ``tail``: what is too long loses its
-    beginning (a history whose newest value stands on the right).
+    ``stretch`` takes what is left, up to ``most`` cells (0: any number). ``optional`` columns are left out
+    while none of their cells is known (``LineTable`` and the report do so). ``tail``: what is too long loses
+    its beginning (a history whose newest value stands on the right).
     """
 
     key: str
@@ -50,8 +50,8 @@ class Column:
 class Row:
     """One cell per column of the full column list.
 
-    A ``banner`` is drawn from the second shown column to the right edge in place of those cells (a lost GPU has
-    a sentence, not numbers).
+    A ``banner`` is drawn from the second shown column to the right edge in place of those cells (a lost GPU
+    has a sentence, not numbers).
     """
 
     key: str
@@ -161,7 +161,7 @@ def printable(text: str) -> str:
 
 
 def clip(text: str, width: int, right: bool = False, tail: bool = False) -> str:
-    """``text`` in exactly ``width`` terminal cells: padded, or cut with an ellipsis. Wide characters count double.
+    """``text`` in exactly ``width`` terminal cells (a wide character is two): padded or cut with an ellipsis.
 
     ``tail`` keeps the end instead (of narrow text) and needs no ellipsis.
     """

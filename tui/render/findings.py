@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
+from mltop.probes.judge.fold import fold
 from mltop.probes.model import Finding, Gap
 from mltop.tui.render.cells import Cell, Column, Row
 from mltop.tui.render.states import SEVERITY, SEVERITY_ORDER
@@ -23,6 +25,8 @@ GAP_COLUMNS = (
     Column("why", "WHY", 24, stretch=True),
     Column("fix", "FIX", 30, priority=1, stretch=True),
 )
+
+_OF_ONE_GPU = re.compile(r"gpu\.(?P<index>\d+)\.(?P<field>.+)")
 
 
 def severity_cell(severity: str) -> Cell:
@@ -51,6 +55,19 @@ def finding_row(finding: Finding) -> Row:
         Cell(finding.action),
     )
     return Row(f"{finding.node}/{finding.id}/{finding.subject}", cells)
+
+
+def merged_gaps(gaps: Iterable[Gap]) -> list[Gap]:
+    """Gaps with one reason and one fix as one; the same field of several GPUs is "gpu.0-7.power_w"."""
+    merged: dict[tuple[str, str], dict[str, list[int]]] = {}
+    for gap in gaps:
+        match = _OF_ONE_GPU.fullmatch(gap.what)
+        what, index = (match["field"], [int(match["index"])]) if match else (gap.what, [])
+        merged.setdefault((gap.why, gap.fix), {}).setdefault(what, []).extend(index)
+    return [
+        Gap(", ".join(f"gpu.{fold(gpus)}.{what}" if gpus else what for what, gpus in whats.items()), why, fix)
+        for (why, fix), whats in merged.items()
+    ]
 
 
 def gap_row(gap: Gap) -> Row:

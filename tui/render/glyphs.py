@@ -33,7 +33,8 @@ class GlyphSet:
         """One glyph for a fraction 0..1; values outside are clamped, NaN is unknown."""
         if value is None or math.isnan(value):
             return self.unknown
-        return self.ramp[min(len(self.ramp) - 1, max(0, int(min(value, 1.0) * len(self.ramp))))]
+        level = int(min(max(value, 0.0), 1.0) * len(self.ramp))
+        return self.ramp[min(level, len(self.ramp) - 1)]
 
     def sparkline(self, values: Sequence[float | None], width: int) -> str:
         """The newest ``width`` values, newest on the right; blank where there is no history yet."""
@@ -45,12 +46,13 @@ class GlyphSet:
         if value is None or math.isnan(value):
             return self.unknown * width
         halves = int(min(max(value, 0.0), 1.0) * width * 2) or int(value > 0)
+        halves = min(halves, width * 2)
         filled = self.full * (halves // 2) + self.half * (halves % 2)
         return filled + self.rest * (width - len(filled))
 
 
 UNICODE = GlyphSet("▁▂▃▄▅▆▇█", "━", "╸", "─", "·", "–", "…", "▲", "▼")
-ASCII = GlyphSet(".:-=+*#@", "#", "-", "-", "?", "-", "~", "^", "v", ascii_only=True)
+ASCII = GlyphSet(".:-=+*#@", "#", "=", "-", "?", "-", "~", "^", "v", ascii_only=True)
 
 
 def is_utf8(stream: TextIO | None) -> bool:

@@ -14,7 +14,7 @@ from mltop.tui.render.wrap import flow
 
 
 def header_cells(view: FleetView, title: str, paused: bool = False, width: int = 80) -> list[list[Cell]]:
-    """Two lines of at most ``width`` cells (``title`` alone may be longer); what matters least is dropped first."""
+    """Two lines of at most ``width`` cells (``title`` may be longer); what matters least is dropped first."""
     samples = [node.sample for node in view.nodes if node.sample is not None]
     gpus = [(sample.node, gpu) for sample in samples for gpu in sample.gpus]
     ranks = [rank for sample in samples for rank in sample.ranks]
@@ -23,7 +23,7 @@ def header_cells(view: FleetView, title: str, paused: bool = False, width: int =
         (0, [Cell(title, "title")]),
         (1, [Cell("SIMULATED", "warn")] if simulated else []),
         (2, [Cell("PAUSED", "warn")] if paused else []),
-        (3, _nodes(view.nodes)),
+        (3, _nodes(view.nodes, brief=width < 100)),
         (4, _gpu_states([gpu for _, gpu in gpus])),
         (5, [Cell(clock_time(view.taken_at), "dim")]),
     ]
@@ -42,11 +42,11 @@ def _labelled(label: str, value: str, style: str = "") -> list[Cell]:
     return [Cell(f"{label} ", "dim"), Cell(value, style)]
 
 
-def _nodes(nodes: Sequence[NodeView]) -> list[Cell]:
-    """ "1/2 nodes live, 1 stale": the states that are not live are named."""
+def _nodes(nodes: Sequence[NodeView], brief: bool) -> list[Cell]:
+    """ "1/2 nodes live, 1 stale": the states that are not live are named where there is room."""
     states = Counter(node.state.state for node in nodes)
     live = states.pop("live", 0)
-    others = "".join(f", {count} {state}" for state, count in sorted(states.items()))
+    others = "" if brief else "".join(f", {count} {state}" for state, count in sorted(states.items()))
     style = "crit" if states.keys() & {"lost", "refused"} else "warn" if states.keys() & {"stale"} else ""
     return [Cell(f"{live}/{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'} live{others}", style)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mltop.probes.model import Finding, GpuSample
 from mltop.probes.reach.view import NodeView
@@ -31,19 +31,21 @@ NODE_COLUMNS = (
 def node_row(view: NodeView, trends: Trends | None = None, findings: Sequence[Finding] = ()) -> Row:
     """One row of NODE_COLUMNS, key: the node's name. ``findings`` of other nodes are ignored.
 
-    A GPU glyph is the mean of the last samples in ``trends``, or of the newest one: single dips do not flicker.
+    A GPU glyph is the mean of its last three samples in ``trends``: single dips do not flicker. What a node
+    that is not live said last is dim.
     """
     sample = view.sample
     gpus = sample.gpus if sample is not None else []
+    aged = "" if view.state.state == "live" else "dim"
     cells = (
         Cell(view.node),
         node_state(view),
-        _gpu_glyphs(view.node, gpus, trends),
-        Cell(percent(mean([gpu.busy for gpu in gpus]))),
-        Cell(percent(_slowest_clock(gpus))),
-        Cell(celsius(max(_numbers(gpu.temperature_c for gpu in gpus), default=None))),
-        Cell(watts(total([gpu.power_w for gpu in gpus]))),
-        Cell(UNKNOWN if sample is None else str(len(sample.ranks))),
+        _gpu_glyphs(view.node, gpus, trends, aged),
+        Cell(percent(mean([gpu.busy for gpu in gpus])), aged),
+        Cell(percent(_slowest_clock(gpus)), aged),
+        Cell(celsius(max(_numbers(gpu.temperature_c for gpu in gpus), default=None)), aged),
+        Cell(watts(total([gpu.power_w for gpu in gpus])), aged),
+        Cell(UNKNOWN if sample is None else str(len(sample.ranks)), aged),
         _worst(view, findings),
     )
     return Row(view.node, cells)
@@ -68,8 +70,8 @@ def total(values: Sequence[float | None]) -> float | None:
     return sum(numbers) if numbers else None
 
 
-def _numbers(values: object) -> list[float]:
-    return [value for value in values if value is not None and known(value)]  # type: ignore[attr-defined]
+def _numbers(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None and known(value)]
 
 
 def _slowest_clock(gpus: Sequence[GpuSample]) -> float | None:
@@ -82,14 +84,14 @@ def _slowest_clock(gpus: Sequence[GpuSample]) -> float | None:
     return min(ratios, default=None)
 
 
-def _gpu_glyphs(node: str, gpus: Sequence[GpuSample], trends: Trends | None) -> Cell:
+def _gpu_glyphs(node: str, gpus: Sequence[GpuSample], trends: Trends | None, aged: str) -> Cell:
     """One glyph per GPU; with more than eight, one per group (its least busy GPU); X: one of them is lost."""
     if not gpus:
         return Cell(UNKNOWN)
     group = -(-len(gpus) // GLYPHS_PER_NODE)
     groups = [gpus[start : start + group] for start in range(0, len(gpus), group)]
     text = "".join(_group_glyph(node, members, trends) for members in groups)
-    return Cell(text, "crit" if GLYPHS.lost in text else "")
+    return Cell(text, "crit" if GLYPHS.lost in text else aged)
 
 
 def _group_glyph(node: str, gpus: Sequence[GpuSample], trends: Trends | None) -> str:

@@ -28,7 +28,7 @@ RANK_COLUMNS = (
 def rank_row(node: str, rank: RankSample, previous: RankSample | None = None) -> Row:
     """One row of RANK_COLUMNS, key "node/pid".
 
-    Rates need ``previous`` to say how much older it is (``Trends.previous_rank`` does); else they are unknown.
+    Rates need ``previous`` to know its age (``Trends.previous_rank`` gives it); otherwise they are unknown.
     """
     elapsed_s = previous.elapsed_s if isinstance(previous, EarlierRank) else 0.0
     before = previous or RankSample(rank.pid)

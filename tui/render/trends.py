@@ -5,7 +5,7 @@ One byte per value: 4,096 GPUs over 60 samples take 245 KB.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mltop.probes.model import GpuSample, RankSample, Sample
 from mltop.probes.reach.view import FleetView
@@ -33,7 +33,7 @@ class _Node:
 
 
 class Trends:
-    """Fed with every view, as often as one likes: a sample counts once. Nodes that left the view are forgotten."""
+    """Fed with every view: a sample counts once, however often it comes. Nodes that left are forgotten."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {}
@@ -53,7 +53,7 @@ class Trends:
         return [None if value == _UNKNOWN else value / _STEPS for value in ring]
 
     def previous_rank(self, node: str, pid: int) -> EarlierRank | None:
-        """The same process one sample ago; None when it was not seen or the pid belonged to another process."""
+        """The same process one sample ago; None when it was not there or another process had its pid."""
         history = self._nodes.get(node)
         if history is None or pid not in history.ranks_before:
             return None
@@ -69,6 +69,14 @@ class Trends:
             write_syscalls=earlier.write_syscalls,
             elapsed_s=history.elapsed_s,
         )
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Trends:
+        """A copy that stands still while this one is fed on; samples never change and are shared."""
+        copied = Trends()
+        for name, node in self._nodes.items():
+            rings = {index: bytearray(ring) for index, ring in node.rings.items()}
+            copied._nodes[name] = replace(node, rings=rings)
+        return copied
 
     def _take(self, history: _Node, sample: Sample) -> None:
         if sample.sampled_at == history.sampled_at:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from mltop.tui.render.cells import Cell, line_width, printable
-from rich.cells import cell_len, split_text
+from rich.cells import cell_len
 
 _WORDS = re.compile(r"\s*\S+|\s+$")
 
@@ -16,7 +16,7 @@ def wrap(cells: Iterable[Cell], width: int, indent: int = 0) -> list[list[Cell]]
 
     A word longer than a line is cut into pieces. At least one line is returned.
     """
-    width = max(width, indent + 1, 1)
+    width = max(width, indent + 1)
     lines: list[list[Cell]] = [[]]
     used = 0
     for cell in cells:
@@ -25,7 +25,7 @@ def wrap(cells: Iterable[Cell], width: int, indent: int = 0) -> list[list[Cell]]
                 lines.append([Cell(" " * indent)] if indent else [])
                 used, word = indent, word.lstrip()  # noqa: PLW2901 - the blank before a broken word goes
             while used + cell_len(word) > width:
-                head, word = _cut(word, width - used)  # noqa: PLW2901 - taken apart piece by piece
+                head, word = _cut(word, width - used, fresh=used <= indent)  # noqa: PLW2901 - piece by piece
                 _append(lines[-1], head, cell.style)
                 lines.append([Cell(" " * indent)] if indent else [])
                 used = indent
@@ -34,10 +34,15 @@ def wrap(cells: Iterable[Cell], width: int, indent: int = 0) -> list[list[Cell]]
     return lines
 
 
-def _cut(word: str, room: int) -> tuple[str, str]:
-    """``room`` cells of a word and the rest; a wide character that does not fit still moves on."""
-    head, rest = split_text(word, room)
-    return (head, rest) if head.strip() and cell_len(head) <= room else (word[:1], word[1:])
+def _cut(word: str, room: int, fresh: bool) -> tuple[str, str]:
+    """As many characters as fit into ``room`` cells, and the rest; on a fresh line at least one."""
+    used = end = 0
+    for end, char in enumerate(word):  # noqa: B007 - where it stopped
+        used += cell_len(char)
+        if used > room:
+            break
+    end = max(end, int(fresh))
+    return word[:end], word[end:]
 
 
 def _append(line: list[Cell], text: str, style: str) -> None:

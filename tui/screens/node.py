@@ -40,10 +40,9 @@ class NodeScreen(Pane):
         host.show(node, self.size.width)
         self.put(gpus, *gpus.rows_of(node, self.mltop.trends))
         self.put(ranks, *ranks.rows_of([node], self.mltop.trends))
-        room = self.size.height - self.chrome_height() - host.lines
+        room = self.size.height - self.chrome_height() - host.display
         problems = self._problems(picture, node)
-        gpus.limit_height(room - min(len(problems), MIN_PROBLEM_LINES) - 2)
-        gpu_height = 1 + gpus.row_count if gpus.display else 0
+        gpu_height = gpus.limit_height(node, room - min(len(problems), MIN_PROBLEM_LINES) - 2)
         ranks.styles.height = max(2, min(1 + max(1, ranks.row_count), room - gpu_height - len(problems)))
         self.query_one("#problems", CellLines).set_lines(problems)
 

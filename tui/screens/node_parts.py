@@ -24,7 +24,6 @@ class HostLine(CellLines, can_focus=False):
     """One line about the machine, or why there is no sample."""
 
     DEFAULT_CSS = "HostLine { height: 1; }"
-    lines = 1
 
     def show(self, node: NodeView, width: int) -> None:
         self.set_lines([host_cells(node, width)])
@@ -43,10 +42,16 @@ class GpuTable(LineTable):
             rows.append(gpu_row(gpu, users, trends.busy(node.node, gpu.index), sample.simulated))
         return GPU_COLUMNS, rows
 
-    def limit_height(self, room: int) -> None:
-        """At most ``room`` lines; a machine without GPUs shows no table, its problems say why."""
-        self.display = self.row_count > 0
-        self.styles.height = max(2, min(1 + self.row_count, room))
+    def full_height(self, node: NodeView) -> int:
+        """Lines of the whole table, none when there are no GPUs: the problems say why then."""
+        return 1 + len(node.sample.gpus) if node.sample is not None and node.sample.gpus else 0
+
+    def limit_height(self, node: NodeView, room: int) -> int:
+        """As high as needed, at most ``room`` lines; returns the height."""
+        height = min(self.full_height(node), max(2, room))
+        self.display = height > 0
+        self.styles.height = height
+        return height
 
 
 class RankTable(LineTable):

@@ -36,8 +36,8 @@ class OverviewScreen(Pane):
             return
         yield HostLine()
         yield GpuTable(classes="gap-above")
-        yield RankTable(classes="gap-above")
         yield ProblemLines(classes="gap-above")
+        yield RankTable(classes="gap-above")
 
     def fill(self, picture: Picture) -> None:
         if self._is_fleet(picture.view):
@@ -64,18 +64,16 @@ class OverviewScreen(Pane):
 
     def _fill_node(self, picture: Picture) -> None:
         node = picture.view.nodes[0]
-        room = self.size.height - self.chrome_height()
-        host = self.query_one(HostLine)
+        host, gpus, ranks = self.query_one(HostLine), self.query_one(GpuTable), self.query_one(RankTable)
         host.show(node, self.size.width)
-        problems = self.query_one(ProblemLines)
-        problem_height = problems.show(picture, self.size.width, max(1, room // 6))
-        ranks = len(node.sample.ranks) if node.sample else 0
-        rank_lines = min(1 + max(1, ranks), MIN_RANK_LINES)
-        gpus = self.query_one(GpuTable)
         self.put(gpus, *gpus.rows_of(node, self.mltop.trends))
-        gpus.limit_height(room - host.lines - problem_height - rank_lines)
-        table = self.query_one(RankTable)
-        self.put(table, *table.rows_of([node], self.mltop.trends))
+        self.put(ranks, *ranks.rows_of([node], self.mltop.trends))
+        room = self.size.height - self.chrome_height() - host.display
+        rank_lines = 1 + max(1, ranks.row_count)
+        free = room - rank_lines - gpus.full_height(node)
+        problems = self.query_one(ProblemLines).show(picture, self.size.width, max(room // 7, free))
+        height = gpus.limit_height(node, room - problems - min(rank_lines, MIN_RANK_LINES))
+        ranks.display = room - problems - height > 1
 
     def _fill_fleet(self, picture: Picture) -> None:
         view, findings = picture.view, by_severity(picture.findings)

@@ -12,7 +12,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
 
-from mltop.tui.keys import APP_BINDINGS, PANE_BINDINGS
+from mltop.tui.keys import APP_BINDINGS, PANE_BINDINGS, first_keys
 from mltop.tui.render.cells import Cell, Column, Row
 from mltop.tui.render.filtering import matches
 from mltop.tui.render.header import header_cells
@@ -39,16 +39,16 @@ class Pane(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = PANE_BINDINGS  # type: ignore[assignment]
     AUTO_FOCUS = "LineTable"
     DEFAULT_CSS = """
-    Pane { background: $background; }
+    Pane { background: $background; layers: base notice; }
     Pane #head { height: 2; }
     Pane.-low #head { height: 1; }
     Pane #status { height: 1; display: none; }
     Pane #filter { height: 1; border: none; padding: 0; display: none; background: $background; }
     Pane .section { height: auto; }
     Pane.-roomy .gap-above { margin-top: 1; }
-    Pane #too-small { display: none; height: 1fr; }
-    Pane.-too-small > * { display: none; }
-    Pane.-too-small > #too-small { display: block; }
+    Pane #too-small { display: none; layer: notice; dock: top; height: 100%; }
+    Pane.-too-small #too-small { display: block; }
+    Pane.-low HostLine { display: none; }
     """
 
     def __init__(self) -> None:
@@ -56,6 +56,7 @@ class Pane(Screen[None]):
         self.query_text = ""
         self._sorts: dict[LineTable, Sort | None] = {}
         self._columns: dict[LineTable, Sequence[Column]] = {}
+        self._empty_texts: dict[LineTable, str] = {}
 
     @property
     def mltop(self) -> MltopApp:
@@ -83,9 +84,6 @@ class Pane(Screen[None]):
     def node_at_cursor(self) -> str:
         """The node that the cursor is on, for the node pane; "" when this pane has none."""
         return ""
-
-    def crumbs(self) -> str:
-        return self.mltop.trail.here.crumbs()
 
     def open_rank(self, key: str) -> None:
         """Drill into the stack of a rank; ``key`` is "node/pid" as in the rank table."""
@@ -125,19 +123,18 @@ class Pane(Screen[None]):
         self.set_class(height < LOW_HEIGHT, "-low")
         self.set_class(height >= ROOMY_HEIGHT, "-roomy")
         if small:
-            notice = f"{width}x{height}: too small"
-            self.query_one("#too-small", CellLines).set_lines([[Cell(notice, "warn")]])
+            self.query_one("#too-small", CellLines).set_lines([[Cell("too small", "warn")]])
         self.call_after_refresh(self.draw)
 
     def _draw_head(self, picture: Picture | None) -> None:
         head = self.query_one("#head", CellLines)
-        width = self.size.width
+        width, crumbs = self.size.width, self.mltop.trail.crumbs()
         if picture is None:
-            head.set_lines([[Cell(self.crumbs(), "title")], [Cell("connecting", "accent")]])
+            head.set_lines([[Cell(crumbs, "title")], [Cell("connecting", "accent")]])
             return
-        title = self.crumbs()
-        if not self.mltop.trail.here.node:
-            title = f"{title}  {self.mltop.session.title}"
+        title = f"{crumbs}  {self.mltop.session.title}"
+        if len(title) > width // 2:
+            title = crumbs
         head.set_lines(header_cells(picture.view, title, self.mltop.paused, width))
 
     def _draw_status(self) -> None:
@@ -146,7 +143,7 @@ class Pane(Screen[None]):
             line = dump_line(app.investigation.progress, self.size.width)
         elif app.notice is not None:
             line = [Cell(app.notice.text, app.notice.style)]
-        elif self.query_text:
+        elif self.query_text and not any(box.display for box in self.query(Input)):
             line = [Cell("filter: ", "dim"), Cell(self.query_text, "accent"), Cell("  Esc clears", "dim")]
         status = self.query_one("#status", CellLines)
         status.display = line is not None
@@ -174,14 +171,16 @@ class Pane(Screen[None]):
         for binding in (binding for binding in everywhere if binding.show):
             (panes if binding.action.startswith("pane(") else rest).append(binding)
         own = [binding for binding in here if binding.show or binding.action == "select"]
-        return _first_keys([*panes, *own, *rest])
+        return first_keys([*panes, *own, *rest])
 
     # Sorting.
 
     def put(self, table: LineTable, columns: Sequence[Column], rows: Iterable[Row]) -> None:
         """Filtered and sorted rows into a table of this pane."""
         self._columns[table] = columns
-        table.set_table(columns, sorted_rows(columns, self.kept(rows), self._sorts.get(table)))
+        self._empty_texts.setdefault(table, table.empty_text)
+        table.empty_text = f"no row matches {self.query_text!r}" if self.query_text else self._empty_texts[table]
+        table.set_table(columns, sorted_rows(columns, (row for row in rows if self.keeps(row.text)), self._sorts.get(table)))
 
     def action_sort(self) -> None:
         table = self._active_table()
@@ -212,11 +211,9 @@ class Pane(Screen[None]):
 
     # The filter.
 
-    def kept(self, rows: Iterable[Row]) -> list[Row]:
-        """The rows that the filter lets through."""
-        if not self.query_text:
-            return list(rows)
-        return [row for row in rows if matches(row.text, self.query_text)]
+    def keeps(self, text: str) -> bool:
+        """Whether the filter lets this line through."""
+        return not self.query_text or matches(text, self.query_text)
 
     async def action_filter(self) -> None:
         boxes = self.query(Input)
@@ -251,11 +248,3 @@ class Pane(Screen[None]):
         if tables:
             tables[0].focus()
         self.draw()
-
-
-def _first_keys(bindings: Iterable[Binding]) -> list[Binding]:
-    """One binding per action: aliases are left to the help."""
-    found: dict[str, Binding] = {}
-    for binding in bindings:
-        found.setdefault(binding.action, binding)
-    return list(found.values())

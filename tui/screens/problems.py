@@ -30,17 +30,23 @@ def gaps_of(view: FleetView) -> list[tuple[str, Gap]]:
 def problem_lines(
     findings: Sequence[Finding], gaps: Sequence[tuple[str, Gap]], width: int, room: int, name_nodes: bool = False
 ) -> list[list[Cell]]:
-    """At most ``room`` lines, one per problem; values that a GPU does not report are only counted."""
-    lines = [finding_cells(finding, name_nodes) for finding in by_severity(findings)]
-    lines += [gap_cells(node if name_nodes else "", gap) for node, gap in gaps if not _is_detail(gap)]
+    """At most ``room`` lines: wrapped where that fits, else one per problem, else the worst of them.
+
+    Single values that are not known are only counted.
+    """
+    entries = [finding_cells(finding, name_nodes) for finding in by_severity(findings)]
+    entries += [gap_cells(node if name_nodes else "", gap) for node, gap in gaps if not _is_detail(gap)]
     details = sum(_is_detail(gap) for _, gap in gaps)
     if details:
         values = "value is" if details == 1 else "values are"
-        lines.append([Cell(f"{details} {values} not known: 2 shows why", "dim")])
-    if len(lines) <= room:
-        return lines
-    hidden = len(lines) - room + 1
-    return [*lines[: room - 1], [Cell(f"{hidden} more: 2 shows all", "dim")]] if room > 0 else []
+        entries.append([Cell(f"{details} {values} not known: 2 shows why", "dim")])
+    wrapped = [line for entry in entries for line in wrap(entry, width, INDENT)]
+    if len(wrapped) <= room:
+        return wrapped
+    if len(entries) <= room:
+        return entries
+    hidden = len(entries) - room + 1
+    return [*entries[: room - 1], [Cell(f"{hidden} more: 2 shows all", "dim")]] if room > 0 else []
 
 
 def all_problem_lines(
@@ -55,7 +61,8 @@ def all_problem_lines(
 def finding_cells(finding: Finding, name_node: bool = False) -> list[Cell]:
     """E.g. ``CRIT gpu3 hot: 91 C - check the airflow``."""
     severity = severity_cell(finding.severity)
-    where = " ".join(filter(None, (finding.node if name_node else "", finding.subject)))
+    subject = "" if finding.message.startswith(finding.subject) else finding.subject
+    where = " ".join(filter(None, (finding.node if name_node else "", subject)))
     action = f" {GLYPHS.dash} {finding.action}" if finding.action else ""
     return [
         Cell(f"{severity.text:<{INDENT}}", severity.style),

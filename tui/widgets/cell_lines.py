@@ -15,7 +15,7 @@ from textual.strip import Strip
 
 
 class CellLines(CellView, can_focus=True):
-    """Text made of cells. Without keys the cursor keys scroll; with keys they go from one keyed line to the next.
+    """Text made of cells. Without keys the cursor keys scroll; with keys they go from one key to the next.
 
     The cursor stays on its key when new lines are set. Lines that are too long are cut: break them with
     ``render.wrap.wrap`` before.
@@ -46,6 +46,10 @@ class CellLines(CellView, can_focus=True):
         self._keys: Sequence[str | None] = ()
         self._stops: list[int] = []  # lines that have a key
         self._cursor: int | None = None
+
+    def allow_focus(self) -> bool:
+        """Lines that can neither be selected nor scrolled are no stop for the Tab key."""
+        return bool(self._stops) or self.max_scroll_y > 0
 
     def set_lines(self, lines: Sequence[Sequence[Cell]], keys: Sequence[str | None] | None = None) -> None:
         """Show ``lines``. ``keys`` has one entry per line, None where nothing can be selected."""

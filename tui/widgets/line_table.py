@@ -1,4 +1,4 @@
-"""A table for live data: draws only visible rows, repaints only rows that changed, keeps the cursor on its row."""
+"""A table for live data: draws only visible rows, repaints only changed ones, its cursor stays on its row."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _KEPT_STRIPS = 512  # a few screens
 class LineTable(CellView, can_focus=True):
     """Rows of cells under a header line.
 
-    Columns that do not fit are left out (``Column.priority``), as are optional ones that no visible row fills.
-    The cursor belongs to a row's key: it goes with its row when the rows are sorted anew. When that row is gone,
-    the cursor stays at its place on the screen.
+    Columns that do not fit are left out (``Column.priority``), as are optional ones that no visible row has
+    filled yet. The cursor belongs to a row's key: it goes with its row when the rows are sorted anew. When
+    that row is gone, the cursor stays at its place in the order.
     """
 
     BINDINGS: list[BindingType] = MOVES  # type: ignore[misc]
@@ -82,7 +82,7 @@ class LineTable(CellView, can_focus=True):
     # What the caller sets and asks.
 
     def set_table(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
-        """Show ``rows`` (in this order; keys are unique). Costs the visible rows only when ``rows`` are lazy."""
+        """Show ``rows`` in this order; keys are unique. Of ``LazyRows`` only visible ones are made."""
         if tuple(columns) != self._columns:
             self._columns = tuple(columns)
             self._filled.clear()

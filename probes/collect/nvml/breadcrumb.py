@@ -8,7 +8,6 @@ import struct
 import tempfile
 import time
 from dataclasses import dataclass
-from typing import Optional
 
 _LAYOUT = struct.Struct("=qd64s")  # GPU index, CLOCK_MONOTONIC at the start of the call, name of the call
 NO_GPU = -1
@@ -19,7 +18,7 @@ class Note:
     """A call under way: ``gpu`` is NVML's index or None, ``started_s`` is CLOCK_MONOTONIC of this machine."""
 
     call: str
-    gpu: Optional[int]
+    gpu: int | None
     started_s: float
 
     def where(self) -> str:
@@ -28,7 +27,7 @@ class Note:
 
 
 def anonymous_file(name: str) -> int:
-    """A file descriptor of an unlinked file: in memory where the C library offers it (glibc 2.27), else in TMPDIR."""
+    """Descriptor of an unlinked file: in memory where the C library offers it (glibc), else in TMPDIR."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name, os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:

@@ -1,15 +1,15 @@
-"""Calling NVML from the child: every call is noted in the breadcrumb first, every failure has a name and a code."""
+"""Calling NVML from the child: each call is noted in the breadcrumb first, each failure has a name."""
 
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.breadcrumb import NO_GPU, Breadcrumb
 
 
-class NvmlFailure(Exception):
+class NvmlError(Exception):
     """A call that did not return success."""
 
     def __init__(self, call: str, code: int) -> None:
@@ -18,7 +18,7 @@ class NvmlFailure(Exception):
         self.code = code
 
 
-class Garbage(Exception):
+class GarbageError(Exception):
     """A call that succeeded with a value that cannot be; the text says call and value."""
 
 
@@ -28,7 +28,7 @@ class Calls:
     def __init__(self, library: Any, crumb: Breadcrumb) -> None:
         self._library = library
         self._crumb = crumb
-        self._functions: dict[str, tuple[Optional[Callable[..., int]], bytes]] = {}
+        self._functions: dict[str, tuple[Callable[..., int] | None, bytes]] = {}
 
     def __call__(self, name: str, gpu: int, *args: Any) -> int:
         found = self._functions.get(name)
@@ -41,16 +41,16 @@ class Calls:
         return function(*args)
 
     def system(self, name: str, *args: Any) -> None:
-        """A call that concerns no single GPU; raises NvmlFailure."""
+        """A call that concerns no single GPU; raises NvmlError."""
         code = self(name, NO_GPU, *args)
         if code:
-            raise NvmlFailure(name, code)
+            raise NvmlError(name, code)
 
 
 def load(crumb: Breadcrumb) -> Calls:
     """Load libnvidia-ml.so.1 and initialise it.
 
-    Raises NvmlFailure("nvmlInit", code), ImportError when pynvml is missing, OSError when the library is there
+    Raises NvmlError("nvmlInit", code), ImportError when pynvml is missing, OSError when the library is there
     but cannot be loaded.
     """
     import pynvml
@@ -61,7 +61,7 @@ def load(crumb: Breadcrumb) -> Calls:
     except pynvml.NVMLError as error:
         if error.value == codes.LIBRARY_NOT_FOUND:
             explain_missing_library()
-        raise NvmlFailure("nvmlInit", error.value) from None
+        raise NvmlError("nvmlInit", error.value) from None
     return Calls(pynvml.nvmlLib, crumb)
 
 

@@ -1,9 +1,11 @@
 """The child process: one JSON line per request on stdin, one JSON line per answer on stdout, one thread.
 
-Request: ``{"slow": bool, "skip": [NVML indexes]}``. Answer: ``{"at": CLOCK_MONOTONIC, "gpus": [...]}`` with
-``{"index", "uuid", "read": {tier: {"values": {field: value}, "problems": {field: [[call, code]] or text}}}}`` or
-``{"index", "uuid", "lost": [call, code], "gone": bool}`` for each GPU; or ``{"at", "down": {...}}`` when the library
-cannot be used: ``{"kind": "nvml", "call", "code"}``, ``{"kind": "pynvml" | "library", "text"}``.
+Request: ``{"slow": bool, "skip": [NVML indexes]}``.
+Answer: ``{"gpus": [...]}`` with, for each GPU that is not skipped, one of:
+    ``{"index", "uuid", "read": {tier: {"values": {field: value}, "problems": {field: problem}}}}``
+    ``{"index", "uuid", "lost": [call, code], "gone": bool}``
+where a problem is ``[call, code]`` or a sentence; or, without the library, ``{"down": ...}`` with one of:
+    ``{"kind": "nvml", "call", "code"}``, ``{"kind": "pynvml" | "library", "text"}``.
 """
 
 from __future__ import annotations
@@ -13,17 +15,17 @@ import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 from mltop.probes.collect.nvml.breadcrumb import Breadcrumb
-from mltop.probes.collect.nvml.calls import NvmlFailure, load
+from mltop.probes.collect.nvml.calls import NvmlError, load
 
 if TYPE_CHECKING:
     from mltop.probes.collect.nvml.devices import Devices
     from mltop.probes.collect.nvml.reader import Reader
 
-# Some drivers find a GPU again after a reset only when the library is initialised anew. That takes seconds and may
-# hang, so it is tried rarely.
+# A GPU that was reset may only be found again when the library is initialised anew. That takes seconds and
+# may hang, so it is tried rarely.
 REINIT_FIRST_S = 60.0
 REINIT_LONGEST_S = 600.0
 
@@ -36,7 +38,6 @@ def main() -> None:
     poller = Poller(Breadcrumb(int(sys.argv[1])))
     for line in sys.stdin.buffer:
         answer = poller.poll(json.loads(line))
-        answer["at"] = time.monotonic()
         answers.write(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
 
 
@@ -45,12 +46,12 @@ class Poller:
 
     def __init__(self, crumb: Breadcrumb) -> None:
         self._crumb = crumb
-        self._reader: Optional[Reader] = None
+        self._reader: Reader | None = None
         self._reinit_pause_s = REINIT_FIRST_S
-        self._lost_since_s: Optional[float] = None
+        self._lost_since_s: float | None = None
 
     def poll(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One answer, without its time."""
+        """One answer."""
         try:
             if self._reinit_is_due():
                 self._shut_down()
@@ -63,7 +64,7 @@ class Poller:
             return {"down": {"kind": "pynvml", "text": str(error)}}
         except OSError as error:
             return {"down": {"kind": "library", "text": str(error)}}
-        except NvmlFailure as failure:
+        except NvmlError as failure:
             self._shut_down()
             return {"down": {"kind": "nvml", "call": failure.call, "code": failure.code}}
         finally:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from ctypes import byref, c_uint, c_ulonglong, create_string_buffer
-from typing import Any, Callable, Union
+from typing import Any, Callable, TypeVar, Union
 
 import pynvml
-
 from mltop.probes.collect.nvml import codes
-from mltop.probes.collect.nvml.calls import Calls, Garbage, NvmlFailure
+from mltop.probes.collect.nvml.calls import Calls, GarbageError, NvmlError
 
 ASK_AGAIN_S = 60.0  # a driver update or a MIG change can bring support back
 _BLANK = 1 << 62  # NVML's "no value" for 64-bit counters is at or above 9.2e18
 
-# Why one field could not be read: the calls that failed with their codes, or a sentence.
-Problem = Union[list[tuple[str, int]], str]
+# Why one field could not be read: the call that failed with its code, or a sentence.
+Number = TypeVar("Number", int, float)
+Problem = Union[tuple[str, int], str]
 
 
 class Reading:
@@ -29,11 +29,11 @@ class Reading:
         """Run a reader; its failure becomes the problem of its fields. A lost GPU or library is raised."""
         try:
             self.values.update(reader())
-        except NvmlFailure as failure:
+        except NvmlError as failure:
             if failure.code in codes.GONE or failure.code in codes.LIBRARY_DOWN:
                 raise
-            self.problems.update(dict.fromkeys(fields, [(failure.call, failure.code)]))
-        except Garbage as garbage:
+            self.problems.update(dict.fromkeys(fields, (failure.call, failure.code)))
+        except GarbageError as garbage:
             self.problems.update(dict.fromkeys(fields, str(garbage)))
 
 
@@ -46,7 +46,9 @@ class Buffers:
         self.other_uint_ref = byref(c_uint())
         self.ulonglong = c_ulonglong()
         self.ulonglong_ref = byref(self.ulonglong)
-        self.text = create_string_buffer(96)  # the longest of NVML's strings (NVML_DEVICE_UUID_V2_BUFFER_SIZE)
+        self.text = create_string_buffer(
+            96
+        )  # the longest of NVML's strings (NVML_DEVICE_UUID_V2_BUFFER_SIZE)
         self.utilization = pynvml.c_nvmlUtilization_t()
         self.utilization_ref = byref(self.utilization)
         self.memory = pynvml.c_nvmlMemory_t()
@@ -56,7 +58,7 @@ class Buffers:
 
 
 class Device:
-    """A GPU with a valid handle. ``call`` raises NvmlFailure; calls known to be unsupported are not repeated."""
+    """A GPU with a valid handle. ``call`` raises NvmlError; unsupported calls are not repeated."""
 
     def __init__(self, index: int, handle: Any, calls: Calls, buffers: Buffers) -> None:
         self.index = index
@@ -72,19 +74,19 @@ class Device:
         if name in self._unsupported:
             code, until_s = self._unsupported[name]
             if time.monotonic() < until_s:
-                raise NvmlFailure(name, code)
+                raise NvmlError(name, code)
             del self._unsupported[name]
         code = self._calls(name, self.index, self._handle, *args)
         if code:
             if code in codes.REMEMBERED:
                 self._unsupported[name] = (code, time.monotonic() + ASK_AGAIN_S)
-            raise NvmlFailure(name, code)
+            raise NvmlError(name, code)
 
     def code(self, name: str, *args: Any) -> int:
         """As ``call``, for callers that tell the codes apart."""
         try:
             self.call(name, *args)
-        except NvmlFailure as failure:
+        except NvmlError as failure:
             return failure.code
         return 0
 
@@ -103,27 +105,27 @@ class Device:
         return self.buffers.text.value.decode("utf-8", "replace") or None
 
 
-def is_unsupported(failure: NvmlFailure) -> bool:
+def is_unsupported(failure: NvmlError) -> bool:
     return failure.code in codes.UNSUPPORTED
 
 
 def first_supported(
-    *readers: Callable[[], Any], moves_on: Callable[[NvmlFailure], bool] = is_unsupported
+    *readers: Callable[[], Any], moves_on: Callable[[NvmlError], bool] = is_unsupported
 ) -> Any:
-    """The first reader that is supported. When none is, the failure of the first, which is the newest call."""
-    failures: list[NvmlFailure] = []
+    """The first reader that is supported. When none is, the failure of the first (the newest call)."""
+    failures: list[NvmlError] = []
     for reader in readers:
         try:
             return reader()
-        except NvmlFailure as failure:
+        except NvmlError as failure:
             if not moves_on(failure):
                 raise
             failures.append(failure)
     raise failures[0]
 
 
-def not_blank(name: str, value: int, blank: int = _BLANK) -> int:
+def not_blank(name: str, value: Number, blank: int = _BLANK) -> Number:
     """NVML marks missing numbers with values near the end of the type's range."""
     if value >= blank:
-        raise Garbage(f"{name} answered {value}, which is not a value")
+        raise GarbageError(f"{name} answered {value}, which is not a value")
     return value

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from ctypes import byref, c_uint, create_string_buffer
-from typing import Any, Optional
+from typing import Any
 
 import pynvml
-
 from mltop.probes.collect.nvml import codes
-from mltop.probes.collect.nvml.calls import Calls, NvmlFailure
+from mltop.probes.collect.nvml.calls import Calls, NvmlError
 from mltop.probes.collect.nvml.device import Buffers, Device
 
 COUNT_CALL = "nvmlDeviceGetCount_v2"
@@ -18,7 +17,7 @@ LOOKUP_CALL = "nvmlDeviceGetHandleByIndex_v2"
 class Lost:
     """A GPU that cannot be read at present, with the failure that said so."""
 
-    def __init__(self, index: int, uuid: Optional[str], failure: NvmlFailure, gone: bool) -> None:
+    def __init__(self, index: int, uuid: str | None, failure: NvmlError, gone: bool) -> None:
         self.index = index
         self.uuid = uuid
         self.failure = failure
@@ -36,7 +35,7 @@ class Devices:
         self.driver = read_driver(calls)
 
     def update(self, skip: frozenset[int], retry_lost: bool) -> list[Device | Lost]:
-        """The GPUs to read now. A changed count may have shifted the indexes, so all handles are looked up again."""
+        """The GPUs to read now. A changed count may have shifted the indexes: all are looked up again."""
         count = self._read_count()
         if count != self._count:
             self._by_index.clear()
@@ -50,9 +49,9 @@ class Devices:
                 self._by_index[index] = self._look_up(index, entry.uuid if entry else None)
         return [self._by_index[index] for index in sorted(self._by_index)]
 
-    def lose(self, device: Device, failure: NvmlFailure) -> Lost:
-        """Remember that a call said the GPU is gone; its handle is dropped."""
-        lost = Lost(device.index, device.uuid, failure, gone=True)
+    def lose(self, device: Device, failure: NvmlError) -> Lost:
+        """Remember why a GPU cannot be read; its handle is dropped and looked up again later."""
+        lost = Lost(device.index, device.uuid, failure, gone=failure.code in codes.GONE)
         self._by_index[device.index] = lost
         return lost
 
@@ -64,22 +63,22 @@ class Devices:
         self._calls.system(COUNT_CALL, byref(count))
         return count.value
 
-    def _look_up(self, index: int, last_uuid: Optional[str]) -> Device | Lost:
+    def _look_up(self, index: int, last_uuid: str | None) -> Device | Lost:
         handle = pynvml.c_nvmlDevice_t()
         code = self._calls(LOOKUP_CALL, index, c_uint(index), byref(handle))
         if code == 0 and not handle:
             code = codes.UNKNOWN  # NVML dereferences a NULL handle (XuehaiPan/nvitop#145)
         if code in codes.LIBRARY_DOWN:
-            raise NvmlFailure(LOOKUP_CALL, code)
+            raise NvmlError(LOOKUP_CALL, code)
         if code:
-            failure = NvmlFailure(LOOKUP_CALL, code)
+            failure = NvmlError(LOOKUP_CALL, code)
             return Lost(index, last_uuid, failure, gone=code in codes.GONE_ON_LOOKUP)
         return self._identify(Device(index, handle, self._calls, self._buffers), last_uuid)
 
-    def _identify(self, device: Device, last_uuid: Optional[str]) -> Device | Lost:
+    def _identify(self, device: Device, last_uuid: str | None) -> Device | Lost:
         try:
             device.uuid = device.text("nvmlDeviceGetUUID")
-        except NvmlFailure as failure:
+        except NvmlError as failure:
             if failure.code in codes.LIBRARY_DOWN:
                 raise
             if failure.code in codes.GONE:
@@ -87,11 +86,11 @@ class Devices:
         return device
 
 
-def read_driver(calls: Calls) -> Optional[str]:
+def read_driver(calls: Calls) -> str | None:
     """The driver's version, None when it does not say."""
     buffer: Any = create_string_buffer(96)
     try:
         calls.system("nvmlSystemGetDriverVersion", buffer, c_uint(96))
-    except NvmlFailure:
+    except NvmlError:
         return None
     return buffer.value.decode("utf-8", "replace") or None

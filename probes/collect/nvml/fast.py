@@ -1,4 +1,4 @@
-"""What is read from every GPU at every poll: seven calls in the usual case. One quirk of NVML per function."""
+"""What is read from every GPU at every poll: seven calls in the usual case. One NVML quirk per function."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from functools import partial
 from typing import Any
 
 import pynvml
-
 from mltop.probes.collect.nvml import codes, fields
-from mltop.probes.collect.nvml.calls import Garbage, NvmlFailure
+from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
 from mltop.probes.collect.nvml.device import Device, Reading, first_supported, not_blank
 
 CLOCK_SM = c_int(1)  # nvml.h NVML_CLOCK_SM
@@ -46,7 +45,7 @@ class FastReader:
             self._temperature_ref = byref(self._temperature)
 
     def read(self, device: Device) -> Reading:
-        """Raises NvmlFailure when the GPU or the library is gone."""
+        """Raises NvmlError when the GPU or the library is gone."""
         reading = Reading()
         reading.attempt(("busy",), partial(read_busy, device))
         reading.attempt(("memory_used_bytes", "memory_total_bytes"), partial(read_memory, device))
@@ -67,7 +66,7 @@ class FastReader:
     def _temperature_v(self, device: Device) -> int:
         name = "nvmlDeviceGetTemperatureV"
         if self._temperature is None:
-            raise NvmlFailure(name, codes.FUNCTION_NOT_FOUND)
+            raise NvmlError(name, codes.FUNCTION_NOT_FOUND)
         device.call(name, self._temperature_ref)
         return int(self._temperature.temperature)
 
@@ -85,7 +84,7 @@ def read_busy(device: Device) -> dict[str, Any]:
     device.call(name, device.buffers.utilization_ref)
     percent = device.buffers.utilization.gpu
     if percent > 100:
-        raise Garbage(f"{name} answered {percent} %, which is not a value")
+        raise GarbageError(f"{name} answered {percent} %, which is not a value")
     return {"busy": percent / 100}
 
 
@@ -114,7 +113,7 @@ def read_clock(device: Device, field: str, clock: c_int) -> dict[str, Any]:
     name = "nvmlDeviceGetClockInfo"
     mhz = device.uint(name, clock)
     if mhz > MAX_PLAUSIBLE_MHZ:
-        raise Garbage(f"{name} answered {mhz} MHz, which is not a value")
+        raise GarbageError(f"{name} answered {mhz} MHz, which is not a value")
     return {field: mhz}
 
 
@@ -135,7 +134,7 @@ def read_power(device: Device, batch: fields.FieldValues) -> dict[str, Any]:
         partial(device.uint, "nvmlDeviceGetPowerUsage"),
     )
     if milliwatts > MAX_PLAUSIBLE_W * 1000:
-        raise Garbage(f"the power reading is {milliwatts / 1000:g} W, which is not a value")
+        raise GarbageError(f"the power reading is {milliwatts / 1000:g} W, which is not a value")
     return {"power_w": milliwatts / 1000}
 
 
@@ -159,11 +158,11 @@ def read_throttle_ns(device: Device, batch: fields.FieldValues, reading: Reading
 
 
 def first_available(*readers: Any) -> Any:
-    """As ``first_supported``, where the first readers are fields of a batch that may be rejected as a whole."""
+    """As ``first_supported``, for fields of a batch that may be rejected as a whole."""
     return first_supported(*readers, moves_on=fields.fallback_needed)
 
 
 def plausible_c(what: str, celsius: float) -> float:
     if int(celsius) not in PLAUSIBLE_C:
-        raise Garbage(f"{what} reads as {celsius:g} °C, which is not a value")
+        raise GarbageError(f"{what} reads as {celsius:g} °C, which is not a value")
     return float(celsius)

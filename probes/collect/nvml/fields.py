@@ -5,14 +5,13 @@ Field ids: nvml.h NVML_FI_DEV_*. Layout of one value: nvmlFieldValue_t (40 bytes
 
 from __future__ import annotations
 
+import math
 import struct
 from ctypes import byref, c_int
-from typing import Union
 
 import pynvml
-
 from mltop.probes.collect.nvml import codes
-from mltop.probes.collect.nvml.calls import NvmlFailure
+from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
 from mltop.probes.collect.nvml.device import Device, Reading, not_blank
 
 CALL = "nvmlDeviceGetFieldValues"
@@ -59,10 +58,10 @@ class FieldBatch:
         self._count = c_int(len(_IDS))
 
     def read(self, device: Device) -> FieldValues:
-        """All fields of one GPU. Raises NvmlFailure only when the GPU or the library is gone."""
+        """All fields of one GPU. Raises NvmlError only when the GPU or the library is gone."""
         try:
             device.call(CALL, self._count, self._array_ref)
-        except NvmlFailure as failure:
+        except NvmlError as failure:
             if failure.code in codes.GONE or failure.code in codes.LIBRARY_DOWN:
                 raise
             return FieldValues({}, failure.code)
@@ -79,34 +78,35 @@ class FieldValues:
         self.whole_code = whole_code
 
     def code(self, field: int) -> int:
-        """NVML's code for one field. Raises NvmlFailure when it says that the GPU is gone."""
+        """NVML's code for one field. Raises NvmlError when it says that the GPU is gone."""
         if self.whole_code:
             return self.whole_code
         code = self._entries[field][0]
         if code in codes.GONE:
-            raise NvmlFailure(CALL, code)
+            raise NvmlError(CALL, code)
         return code
 
-    def value(self, field: int, name: str) -> Union[int, float]:
-        """One value by its declared type. Raises NvmlFailure and Garbage."""
+    def value(self, field: int, name: str) -> int | float:
+        """One value by its declared type. Raises NvmlError and GarbageError."""
         code = self.code(field)
         if code:
-            raise NvmlFailure(CALL if self.whole_code else f"{CALL} {field} {name}", code)
+            raise NvmlError(CALL if self.whole_code else f"{CALL} {field} {name}", code)
         _, kind, raw = self._entries[field]
         if kind not in _VALUE:
-            raise NvmlFailure(f"{CALL} {field} {name}", codes.NOT_SUPPORTED)
-        value: Union[int, float] = _VALUE[kind].unpack(raw)[0]
-        not_blank(f"{CALL} {field} {name}", int(value) if value == value else 1 << 62)  # NaN is blank too
-        return value
+            raise NvmlError(f"{CALL} {field} {name}", codes.NOT_SUPPORTED)
+        value: int | float = _VALUE[kind].unpack(raw)[0]
+        if not math.isfinite(value):
+            raise GarbageError(f"{CALL} {field} {name} answered {value}, which is not a value")
+        return not_blank(f"{CALL} {field} {name}", value)
 
 
-def fallback_needed(failure: NvmlFailure) -> bool:
+def fallback_needed(failure: NvmlError) -> bool:
     """Old drivers reject a whole batch with INVALID_ARGUMENT for one id that they do not know."""
     return failure.code in codes.UNSUPPORTED or failure.code == codes.INVALID_ARGUMENT
 
 
 def read_throttle_ns(fields: FieldValues, reading: Reading) -> None:
-    """Nanoseconds spent throttled since the driver was loaded, by reason; a problem for each reason unknown."""
+    """Nanoseconds spent throttled since the driver was loaded; a problem for each reason that is unknown."""
     if fields.whole_code:
         return  # the slow tier asks nvmlDeviceGetViolationStatus instead
     counters: dict[str, int] = {}
@@ -120,6 +120,6 @@ def read_throttle_ns(fields: FieldValues, reading: Reading) -> None:
     reading.values["throttle_ns"] = counters
     if counters:
         for reason, code in problems.items():
-            reading.problems[f"throttle_ns.{reason}"] = [(CALL, code)]
+            reading.problems[f"throttle_ns.{reason}"] = (CALL, code)
     else:
-        reading.problems["throttle_ns"] = [(CALL, next(iter(problems.values())))]
+        reading.problems["throttle_ns"] = (CALL, next(iter(problems.values())))

@@ -6,8 +6,8 @@ from typing import Any
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.breadcrumb import NO_GPU
-from mltop.probes.collect.nvml.calls import Calls, NvmlFailure
-from mltop.probes.collect.nvml.device import Device
+from mltop.probes.collect.nvml.calls import Calls, NvmlError
+from mltop.probes.collect.nvml.device import Device, Reading
 from mltop.probes.collect.nvml.devices import Devices, Lost
 from mltop.probes.collect.nvml.fast import FastReader
 from mltop.probes.collect.nvml.slow import SlowReader
@@ -24,7 +24,7 @@ class Reader:
         self._slow = SlowReader()
 
     def read(self, slow: bool, skip: frozenset[int]) -> list[dict[str, Any]]:
-        """One entry per GPU that is not skipped. Raises NvmlFailure when the library as a whole is down."""
+        """One entry per GPU that is not skipped. Raises NvmlError when the library as a whole is down."""
         return [self._entry(device, slow) for device in self.devices.update(skip, retry_lost=slow)]
 
     def shut_down(self) -> None:
@@ -36,8 +36,8 @@ class Reader:
             return lost_entry(device)
         try:
             return {"index": device.index, "uuid": device.uuid, "read": self._read(device, slow)}
-        except NvmlFailure as failure:
-            if failure.code not in codes.GONE:
+        except NvmlError as failure:
+            if failure.code in codes.LIBRARY_DOWN:
                 raise
             return lost_entry(self.devices.lose(device, failure))
 
@@ -46,10 +46,21 @@ class Reader:
         if not device.static_is_read:
             tiers["static"] = vars(read_static(device, self.devices.driver))
             device.static_is_read = True
+        fast = self._fast.read(device)
+        raise_if_nothing_answers(fast)
+        tiers["fast"] = vars(fast)
         if slow or "static" in tiers:
-            tiers["slow"] = vars(self._slow.read(device))
-        tiers["fast"] = vars(self._fast.read(device))
+            tiers["slow"] = vars(self._slow.read(device))  # after fast, which finds out what it must replace
         return tiers
+
+
+def raise_if_nothing_answers(fast: Reading) -> None:
+    """A GPU whose calls all fail, other than for lack of support, is in trouble: raise the first failure."""
+    if fast.values.keys() - {"throttle_ns"}:
+        return
+    for problem in fast.problems.values():
+        if isinstance(problem, tuple) and problem[1] not in codes.REMEMBERED:
+            raise NvmlError(*problem)
 
 
 def lost_entry(lost: Lost) -> dict[str, Any]:

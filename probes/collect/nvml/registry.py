@@ -1,15 +1,17 @@
-"""All GPUs that this agent has ever seen, by UUID. None is ever dropped: a lost one stays, with when it was seen."""
+"""All GPUs that this agent has ever seen, by UUID. A lost one stays, with the time when it was last seen."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
 from mltop.probes.collect.nvml import words
 from mltop.probes.model import Gap, GpuProcess, GpuSample
 
 IDENTITY = ("name", "pci_bus_id", "driver", "vbios", "serial")
 TIERS = ("static", "slow", "fast")  # a field in two tiers has the value of the later one
+
+NOWHERE = -1  # nvml_index of a GPU that NVML no longer lists
 
 
 @dataclass
@@ -18,10 +20,10 @@ class Known:
 
     index: int
     nvml_index: int
-    uuid: Optional[str] = None
+    uuid: str | None = None
     state: str = "ok"
-    error: Optional[str] = None
-    last_seen_at: Optional[float] = None
+    error: str | None = None
+    last_seen_at: float | None = None
     values: dict[str, dict[str, Any]] = field(default_factory=dict)  # tier -> field -> value
     problems: dict[str, dict[str, Any]] = field(default_factory=dict)  # tier -> field -> problem
 
@@ -55,13 +57,10 @@ class Known:
         )
 
     def all_problems(self) -> dict[str, Any]:
-        """Problems by field. A field that another tier could read is not a problem."""
+        """Problems by field, of all tiers."""
         found: dict[str, Any] = {}
         for tier in TIERS:
-            values = self.values.get(tier, {})
-            for name, problem in self.problems.get(tier, {}).items():
-                if name not in values:
-                    found[name] = problem
+            found.update(self.problems.get(tier, {}))
         return found
 
 
@@ -76,7 +75,7 @@ class Registry:
 
     def merge(self, entries: list[dict[str, Any]], at: float, skipped: frozenset[int]) -> None:
         """One answer. GPUs that it leaves out although they were not skipped have vanished."""
-        answered = []
+        answered: list[Known] = []
         for entry in sorted(entries, key=lambda entry: entry["uuid"] is None):  # identified GPUs choose first
             known = self._find(entry, answered)
             known.nvml_index = entry["index"]
@@ -91,6 +90,7 @@ class Registry:
             is_skipped = known.nvml_index in skipped and known.state == "error"
             if not is_skipped and not any(known is other for other in answered):
                 known.fail("lost", words.vanished_error(len(entries) + len(skipped), known.last_seen_at))
+                known.nvml_index = NOWHERE
 
     def at_nvml_index(self, nvml_index: int) -> Known:
         """The GPU at NVML's index, a new one when it was never seen."""
@@ -115,11 +115,12 @@ class Registry:
                     return known
             return self._add(nvml_index, uuid)
         for known in free:
-            if known.nvml_index == nvml_index:
+            if nvml_index in (known.nvml_index, known.index if known.nvml_index == NOWHERE else NOWHERE):
                 return known
-        return self._add(nvml_index, None)
+        # Only one GPU is not accounted for, so it is this one wherever NVML lists it now.
+        return free[0] if len(free) == 1 else self._add(nvml_index, None)
 
-    def _add(self, nvml_index: int, uuid: Optional[str]) -> Known:
+    def _add(self, nvml_index: int, uuid: str | None) -> Known:
         taken = {known.index for known in self._known}
         index = nvml_index
         while index in taken:

@@ -1,4 +1,4 @@
-"""What is read every few seconds: processes, limits and modes (six calls), and throttle time from old drivers."""
+"""What is read every few seconds: processes, limits, modes (six calls), throttle time from old drivers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from functools import partial
 from typing import Any
 
 import pynvml
-
 from mltop.probes.collect.nvml import codes, fields
-from mltop.probes.collect.nvml.calls import NvmlFailure
+from mltop.probes.collect.nvml.calls import NvmlError
 from mltop.probes.collect.nvml.device import Device, Reading, first_supported, not_blank
 
 NO_MEMORY_VALUE = (1 << 64) - 1  # usedGpuMemory when the driver cannot tell (MIG without root, WSL)
@@ -32,7 +31,7 @@ class SlowReader:
         self._grow(128)
 
     def read(self, device: Device) -> Reading:
-        """Raises NvmlFailure when the GPU or the library is gone."""
+        """Raises NvmlError when the GPU or the library is gone."""
         reading = Reading()
         self._read_processes(device, reading)
         reading.attempt(("power_limit_w",), partial(read_power_limit, device))
@@ -48,14 +47,14 @@ class SlowReader:
         for kind, calls in PROCESS_CALLS.items():
             try:
                 found += first_supported(*(partial(self._processes, device, kind, call) for call in calls))
-            except NvmlFailure as failure:
+            except NvmlError as failure:
                 if failure.code in codes.GONE or failure.code in codes.LIBRARY_DOWN:
                     raise
                 if kind == "compute":
-                    reading.problems["processes"] = [(failure.call, failure.code)]
+                    reading.problems["processes"] = (failure.call, failure.code)
                     return
                 if failure.code not in codes.UNSUPPORTED:
-                    reading.problems[f"processes.{kind}"] = [(failure.call, failure.code)]
+                    reading.problems[f"processes.{kind}"] = (failure.call, failure.code)
         reading.values["processes"] = found
 
     def _processes(self, device: Device, kind: str, call: str) -> list[dict[str, Any]]:
@@ -65,7 +64,7 @@ class SlowReader:
             self._grow(2 * max(self._count.value, self._capacity))
             code = self._list(device, call)
         if code:
-            raise NvmlFailure(call, code)
+            raise NvmlError(call, code)
         return [
             {
                 "pid": entry.pid,

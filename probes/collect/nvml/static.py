@@ -7,13 +7,12 @@ from functools import partial
 from typing import Any
 
 import pynvml
-
 from mltop.probes.collect.nvml.device import Device, Reading, first_supported
 from mltop.probes.collect.nvml.fast import CLOCK_MEMORY, CLOCK_SM
 
 
 def read_static(device: Device, driver: str | None) -> Reading:
-    """Raises NvmlFailure when the GPU or the library is gone."""
+    """Raises NvmlError when the GPU or the library is gone."""
     reading = Reading()
     reading.values["driver"] = driver
     for field, call in (

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import time
-from typing import Any, Optional
+from typing import Any
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.model import Gap
@@ -32,10 +33,10 @@ def not_collected() -> Gap:
 
 
 def field_gap(what: str, problem: Any) -> Gap:
-    """``problem``: a sentence, or ``[[call, code]]`` of the call that failed."""
+    """``problem``: a sentence, or ``[call, code]`` of the call that failed."""
     if isinstance(problem, str):
         return Gap(what, problem)
-    call, code = problem[0]
+    call, code = problem
     if code in codes.UNSUPPORTED:
         return Gap(what, f"not supported by this GPU or driver ({call}: {codes.text(code)})")
     if code == codes.NO_PERMISSION:
@@ -46,9 +47,13 @@ def field_gap(what: str, problem: Any) -> Gap:
 def down_gap(down: dict[str, Any]) -> Gap:
     """Why there is no NVML at all; ``down`` as in the child's answer."""
     if down["kind"] == "pynvml":
-        return Gap("nvml", f"the Python package nvidia-ml-py is missing ({down['text']})", "pip install nvidia-ml-py")
+        return Gap(
+            "nvml", f"the Python package nvidia-ml-py is missing ({down['text']})", "pip install nvidia-ml-py"
+        )
     if down["kind"] == "library":
-        return Gap("nvml", f"libnvidia-ml.so.1 cannot be loaded: {down['text']}", "ldconfig -p | grep libnvidia-ml")
+        return Gap(
+            "nvml", f"libnvidia-ml.so.1 cannot be loaded: {down['text']}", "ldconfig -p | grep libnvidia-ml"
+        )
     call, code = down["call"], down["code"]
     said = f"{call}: {codes.text(code)}"
     known = {
@@ -67,7 +72,29 @@ def down_gap(down: dict[str, Any]) -> Gap:
     return Gap("nvml", why, fix)
 
 
-def lost_error(call: str, code: int, gone: bool, last_seen_at: Optional[float]) -> str:
+def silence(waited_s: float, call: str, call_s: float | None, state: str) -> str:
+    """Why no answer comes. ``call`` is where the child is ("" between calls) and ``call_s`` for how long."""
+    if not call or call_s is None:
+        state = state or "state unknown"
+        return f"NVML does not answer: its reader process is in no call for {waited_s:.0f} s ({state})"
+    if call_s < waited_s / 2:
+        return f"NVML is slow: no answer for {waited_s:.0f} s, now in {call}"
+    return f"NVML does not answer: stuck in {call} for {call_s:.0f} s"
+
+
+def death(exit_code: int, call: str, last_words: str) -> str:
+    """How the child ended without being asked to; ``call`` is the NVML call that it was in, or ""."""
+    how = f"exit code {exit_code}"
+    if exit_code < 0:
+        try:
+            how = signal.Signals(-exit_code).name
+        except ValueError:
+            how = f"signal {-exit_code}"
+    where = f" in {call}" if call else ""
+    return f"NVML's reader process died ({how}){where}" + (f": {last_words}" if last_words else "")
+
+
+def lost_error(call: str, code: int, gone: bool, last_seen_at: float | None) -> str:
     """E.g. "GPU is lost (NVML error 15: GPU is lost), last seen 12:41:07Z"."""
     seen = last_seen(last_seen_at)
     if code == codes.NO_PERMISSION:
@@ -80,11 +107,12 @@ def lost_error(call: str, code: int, gone: bool, last_seen_at: Optional[float]) 
     return f"{call} failed {said}, {seen}"
 
 
-def vanished_error(count: int, last_seen_at: Optional[float]) -> str:
-    return f"GPU is lost: the driver now lists {count} GPU{'s' * (count != 1)} without it, {last_seen(last_seen_at)}"
+def vanished_error(count: int, last_seen_at: float | None) -> str:
+    gpus = f"{count} GPU{'' if count == 1 else 's'}"
+    return f"GPU is lost: the driver now lists {gpus} without it, {last_seen(last_seen_at)}"
 
 
-def last_seen(at: Optional[float]) -> str:
+def last_seen(at: float | None) -> str:
     return "not seen since mltop started" if at is None else f"last seen {clock(at)}"
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import signal
 import subprocess
 import time
-from typing import Any, Optional
+from typing import Any
 
 from mltop.probes.collect.nvml.breadcrumb import Breadcrumb, Note, anonymous_file
 from mltop.probes.collect.spawn import die_with_parent, python_command
@@ -36,33 +37,31 @@ class Worker:
         os.set_blocking(self._answers_fd, False)
         self._received = bytearray()
         self.pid = self._process.pid
-        self.asked_s: Optional[float] = None  # when the poll under way was asked for
-        self.terminated_s: Optional[float] = None
-        self.killed_s: Optional[float] = None
+        self.asked_s: float | None = None  # when the poll under way was asked for
+        self.terminated_s: float | None = None
+        self.killed_s: float | None = None
 
     def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(  # noqa: S603
+        return subprocess.Popen(
             python_command(CHILD, str(self._crumb.fd)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors_fd,
             bufsize=0,
             start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 (it only makes one prepared system call)
+            preexec_fn=die_with_parent,  # noqa: PLW1509 (one prepared system call)
             pass_fds=(self._crumb.fd,),
         )
 
     def ask(self, request: dict[str, Any]) -> None:
         """Start one poll. A child that is gone is found by ``exit_code``, not here."""
         line = json.dumps(request, separators=(",", ":")).encode() + b"\n"
-        try:
+        with contextlib.suppress(BrokenPipeError, BlockingIOError):
             os.write(self._requests_fd, line)
-        except (BrokenPipeError, BlockingIOError):
-            pass
         self.asked_s = time.monotonic()
 
-    def answer(self, wait_s: float) -> Optional[dict[str, Any]]:
-        """The answer to the poll under way, waiting for it at most ``wait_s``; None when there is none yet."""
+    def answer(self, wait_s: float) -> dict[str, Any] | None:
+        """The answer to the poll under way, waiting for it at most ``wait_s``; None while there is none."""
         if self.asked_s is None:
             return None
         deadline_s = time.monotonic() + wait_s
@@ -90,11 +89,11 @@ class Worker:
         self._received += data
         return bool(data) and len(self._received) <= MAX_ANSWER_BYTES
 
-    def note(self) -> Optional[Note]:
+    def note(self) -> Note | None:
         """The NVML call that the child is in, or was in when it died."""
         return self._crumb.read()
 
-    def exit_code(self) -> Optional[int]:
+    def exit_code(self) -> int | None:
         """None while it runs; negative: killed by that signal."""
         return self._process.poll()
 
@@ -108,14 +107,15 @@ class Worker:
         self.killed_s = time.monotonic()
 
     def last_words(self) -> str:
-        """The last line that the child wrote to stderr."""
+        """The last line that the child wrote to stderr, before faulthandler's report of a crash."""
         size = os.fstat(self._errors_fd).st_size
         tail = os.pread(self._errors_fd, 4096, max(0, size - 4096)).decode("utf-8", "replace")
+        tail = tail.partition("Fatal Python error")[0]
         lines = [line.strip() for line in tail.splitlines() if line.strip()]
         return lines[-1] if lines else ""
 
     def kernel_state(self) -> str:
-        """E.g. "state D, in rm_ioctl"; "" when /proc does not say. Always the real /proc: it is our own child."""
+        """E.g. "state D, in rm_ioctl", "" when unknown. Always the real /proc: it is our own child."""
         try:
             with open(f"/proc/{self.pid}/stat", encoding="ascii", errors="replace") as file:
                 state = file.read().rpartition(")")[2].split()[0]

@@ -1,7 +1,7 @@
 """What a process's environment says about its place in a distributed job.
 
-To support one more launcher add one row to ``LAUNCHERS``. Rows are ordered from the most specific to the least:
-a launcher that was itself started by another one overrides what it inherited.
+To support one more launcher add one row to ``LAUNCHERS``. Rows are ordered from the most specific to the
+least: a launcher that was itself started by another one overrides what it inherited.
 
 Sources: torch.distributed.elastic (torchrun), deepspeed/launcher/launch.py, accelerate/utils/launch.py,
 Open MPI's mpirun(1) and MPICH's/Intel MPI's PMI variables, Slurm's srun(1) "OUTPUT ENVIRONMENT VARIABLES".
@@ -11,33 +11,32 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Optional
 
 
 @dataclass(frozen=True)
 class Identity:
     """One rank's place in its job. ``job`` is "" when the environment names none.
 
-    ``level`` says how specific the launcher is: of two identities on one branch of the process tree the one with
-    the higher level is the rank, the other one is what started it.
+    ``level`` says how specific the launcher is: of two identities on one branch of the process tree the one
+    with the higher level is the rank, the other one is what started it.
     """
 
     launcher: str
     rank: int
     level: int
-    world_size: Optional[int] = None
-    local_rank: Optional[int] = None
-    local_world_size: Optional[int] = None
+    world_size: int | None = None
+    local_rank: int | None = None
+    local_world_size: int | None = None
     job: str = ""
-    master_address: Optional[str] = None
+    master_address: str | None = None
 
 
 @dataclass(frozen=True)
 class Launcher:
     """One row: which variables a launcher sets. Of several names for one value the first that is set counts.
 
-    ``marks`` must all be set ("PREFIX_*": any with this prefix). ``generic``: other launchers or their users set
-    the same variables too, so a less specific row with the same numbers is the true origin.
+    ``marks`` must all be set ("PREFIX_*": any with this prefix). ``generic``: other launchers or their users
+    set the same variables too, so a less specific row with the same numbers is the true origin.
     """
 
     name: str
@@ -108,9 +107,9 @@ _SPECIAL_STEPS = frozenset(("4294967291", "4294967292", "4294967290", "batch", "
 _TASKS_PER_NODE = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
-def identify(environ: dict[str, str]) -> Optional[Identity]:
+def identify(environ: dict[str, str]) -> Identity | None:
     """The identity that these variables give, or None when they name no rank."""
-    best: Optional[Identity] = None
+    best: Identity | None = None
     best_generic = False
     for row in LAUNCHERS:
         found = _read(row, environ)
@@ -136,7 +135,7 @@ def parse_environ(data: bytes) -> dict[str, str]:
     return found
 
 
-def _read(row: Launcher, environ: dict[str, str]) -> Optional[Identity]:
+def _read(row: Launcher, environ: dict[str, str]) -> Identity | None:
     rank = _number(environ, row.rank)
     if rank is None or not all(_marked(mark, environ) for mark in row.marks):
         return None
@@ -160,7 +159,7 @@ def _marked(mark: str, environ: dict[str, str]) -> bool:
     return mark in environ
 
 
-def _number(environ: dict[str, str], names: tuple[str, ...]) -> Optional[int]:
+def _number(environ: dict[str, str], names: tuple[str, ...]) -> int | None:
     for name in names:
         value = environ.get(name, "")
         if name.endswith("TASKS_PER_NODE"):

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Optional
+from functools import cache
 
 # ESRCH comes from reading a file that was opened before the process ended.
 GONE = (FileNotFoundError, ProcessLookupError, NotADirectoryError)
@@ -42,11 +41,11 @@ class Stat:
 class Status:
     """The fields of /proc/PID/status in use. The switches are those of the main thread only."""
 
-    uid: Optional[int]
-    rss_bytes: Optional[int]
-    cpus_allowed: Optional[str]
-    numa_nodes: Optional[str]
-    voluntary_switches: Optional[int]
+    uid: int | None
+    rss_bytes: int | None
+    cpus_allowed: str | None
+    numa_nodes: str | None
+    voluntary_switches: int | None
 
 
 def read_bytes(path: str) -> bytes:
@@ -96,7 +95,7 @@ def parse_stat(data: bytes) -> Stat:
         kernel_thread=bool(int(fields[6]) & _PF_KTHREAD),
         cpu_ticks=int(fields[11]) + int(fields[12]),
         start_ticks=int(fields[19]),
-        # startcode, endcode, startstack: laid out anew by each exec; the kernel shows 0 or 1 without permission.
+        # startcode, endcode, startstack: laid out anew by each exec; 0 or 1 without permission
         image=(fields[23], fields[24], fields[25]),
     )
 
@@ -116,16 +115,16 @@ def parse_status(data: bytes) -> Status:
     )
 
 
-def read_io(root: str, pid: int) -> tuple[Optional[int], Optional[int]]:
+def read_io(root: str, pid: int) -> tuple[int | None, int | None]:
     """Counts of read-like and write-like system calls (syscr, syscw) of all threads of the process."""
     data = b"\n" + read_bytes(f"{root}/{pid}/io")
     return _number_after(data, b"\nsyscr:"), _number_after(data, b"\nsyscw:")
 
 
-def read_wchan(root: str, pid: int) -> Optional[str]:
+def read_wchan(root: str, pid: int) -> str | None:
     """The kernel function in which the main thread sleeps.
 
-    None when it runs, when only root may know (the kernel then prints "0") or when the kernel does not offer it.
+    None when it runs, when only root may know (the kernel then prints "0") or the kernel does not tell.
     """
     try:
         text = read_bytes(f"{root}/{pid}/wchan").decode("ascii", "replace").strip()
@@ -134,7 +133,7 @@ def read_wchan(root: str, pid: int) -> Optional[str]:
     return None if text in ("", "0") else text
 
 
-def read_exe(root: str, pid: int) -> Optional[str]:
+def read_exe(root: str, pid: int) -> str | None:
     """Path of the executable, None when it cannot be read (no permission, kernel thread, zombie)."""
     try:
         return os.readlink(f"{root}/{pid}/exe")
@@ -151,7 +150,7 @@ def read_argv(root: str, pid: int) -> list[str]:
     return data.rstrip(b"\0").decode("utf-8", "replace").split("\0") if data.strip(b"\0") else []
 
 
-def read_children(root: str, pid: int) -> Optional[list[int]]:
+def read_children(root: str, pid: int) -> list[int] | None:
     """Direct children, those of every thread; None where the kernel has no /proc/PID/task/TID/children."""
     found: list[int] = []
     for thread in os.listdir(f"{root}/{pid}/task"):
@@ -168,9 +167,9 @@ def read_environ(root: str, pid: int) -> bytes:
     return read_all(f"{root}/{pid}/environ", _ENVIRON_BYTES)
 
 
-@lru_cache(maxsize=None)
-def boot_time(root: str) -> Optional[float]:
-    """When the machine started, unix s. Read once: on machines with many CPUs /proc/stat takes milliseconds."""
+@cache
+def boot_time(root: str) -> float | None:
+    """When the machine started, unix s. Read once: with many CPUs /proc/stat takes milliseconds."""
     try:
         data = read_all(f"{root}/stat", 1 << 20)
     except OSError:
@@ -179,7 +178,7 @@ def boot_time(root: str) -> Optional[float]:
     return None if value is None else float(value)
 
 
-def _text_after(data: bytes, label: bytes) -> Optional[str]:
+def _text_after(data: bytes, label: bytes) -> str | None:
     at = data.find(label)
     if at < 0:
         return None
@@ -187,6 +186,6 @@ def _text_after(data: bytes, label: bytes) -> Optional[str]:
     return data[at + len(label) : end if end >= 0 else len(data)].decode("ascii", "replace").strip()
 
 
-def _number_after(data: bytes, label: bytes) -> Optional[int]:
+def _number_after(data: bytes, label: bytes) -> int | None:
     words = (_text_after(data, label) or "").split(None, 1)
     return int(words[0]) if words and words[0].isdigit() else None

@@ -7,28 +7,28 @@ import re
 MAX_CHARACTERS = 200
 HIDDEN = "***"
 
-_SECRET_WORDS = frozenset(
-    (
-        "token secret password passwd passphrase pass pwd pw credential credentials apikey key auth authorization "
-        "bearer sas sig signature cookie dsn"
-    ).split()
-)
+# fmt: off
+_SECRET_WORDS = frozenset((
+    "token", "secret", "password", "passwd", "passphrase", "pass", "pwd", "pw", "credential", "credentials",
+    "key", "apikey", "auth", "authorization", "bearer", "sas", "sig", "signature", "cookie", "dsn",
+))
+# fmt: on
 _OPTION = re.compile(r"-{0,2}[+~]*[\w.-]+")
 _WORD_BREAK = re.compile(r"[-_.]+|(?<=[a-z0-9])(?=[A-Z])")
 
-# Shapes of well-known tokens, wherever they stand: OpenAI, Hugging Face, GitHub, GitLab, Slack, AWS, JWT, W&B.
+# Shapes of well-known tokens: OpenAI, Hugging Face, GitHub, GitLab, Slack, AWS, JWT, Weights & Biases.
 _SHAPES = re.compile(
     r"\b(?:sk-[\w-]{8,}|hf_\w{8,}|gh[pousr]_\w{8,}|github_pat_\w{8,}|glpat-[\w-]{8,}|xox[abpr]-[\w-]{8,}"
     r"|A(?:KIA|SIA)[A-Z0-9]{12,}|eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?|[0-9a-f]{40})\b"
 )
 _USER_INFO = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]+(?=@)")
-_ASSIGNMENT = re.compile(r"([\w.-]+)(['\"]?\s*[=:]\s*)(?!//)(['\"]?)([^\s'\"&,;)]+)\3")
+_ASSIGNMENT = re.compile(r"([\w.-]+)(['\"\])]*\s*[=:]\s*)(?!//)(?:'[^']*'|\"[^\"]*\"|[^\s'\"&,;)]+)")
 _BEARER = re.compile(r"\b(bearer|basic)\s+\S+", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\s]+")
 
 
 def shown_command(argv: list[str]) -> str:
-    """The arguments joined, at most 200 characters, values of secret-looking arguments replaced by ``***``."""
+    """The arguments joined, at most 200 characters, with ``***`` for what looks like a secret."""
     shown = []
     hide_next = False
     for argument in argv:
@@ -52,12 +52,12 @@ def _cleaned(argument: str) -> str:
 
 
 def _hidden_assignment(match: re.Match[str]) -> str:
-    name, separator, quote, _value = match.groups()
-    return f"{name}{separator}{quote}{HIDDEN}{quote}" if _names_secret(name) else match.group(0)
+    name, separator = match.groups()
+    return f"{name}{separator}{HIDDEN}" if _names_secret(name) else match.group(0)
 
 
 def _names_secret(option: str) -> bool:
-    """Whether the last word of an option's or variable's name is one that names secrets ("--hf-token", "API_KEY")."""
+    """Whether the last word of an option's or variable's name names secrets ("--hf-token", "API_KEY")."""
     if not _OPTION.fullmatch(option):
         return False
     words = _WORD_BREAK.split(option.strip("-+~"))

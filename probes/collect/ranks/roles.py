@@ -1,9 +1,8 @@
-"""What kind of program a process is, told from its executable and command line: Python, shell, launcher, tool."""
+"""What kind of program a process is, told from its executable and command line."""
 
 from __future__ import annotations
 
 import re
-from typing import Optional
 
 PYTHON = "python"  # may be a rank
 WORKER = "worker"  # Python's own helper processes: never a rank
@@ -15,35 +14,44 @@ OTHER = "other"  # may be a rank when no Python process is (an MPI program)
 # The kinds that a rank may be, best first.
 RANK_ROLES = (PYTHON, OTHER)
 
-_SHELLS = frozenset("sh bash dash ash zsh ksh mksh fish csh tcsh busybox tmux screen login su sudo script sshd".split())
 
-_LAUNCHERS = frozenset(
-    (
-        "srun salloc sbatch slurmstepd slurmd slurm_script mpirun mpiexec mpiexec.hydra mpirun_rsh orterun orted "
-        "prun prte prted prterun hydra_pmi_proxy hydra_bstrap_proxy pmi_proxy jsrun aprun flux pdsh ssh "
-        # wrappers that stay above what they run
-        "env numactl taskset nice ionice chrt timeout time stdbuf setsid nohup prlimit unshare nsenter chroot xargs "
-        "parallel conda micromamba mamba pixi uv uvx poetry pipenv hatch singularity apptainer starter starter-suid "
-        "enroot docker podman tini dumb-init docker-init catatonit systemd nsys nsys-launcher ncu strace ltrace perf "
-        "valgrind"
-    ).split()
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SHELLS = _words(
+    """
+    sh bash dash ash zsh ksh mksh fish csh tcsh busybox tmux screen login su sudo script sshd
+    """
 )
 
-_TOOLS = frozenset(
-    (
-        "mltop py-spy pystack gdb nvidia-smi nvtop dcgmi rocm-smi top htop btop atop watch tail less more man vi vim "
-        "nvim nano emacs cat tee git rsync scp wandb-core dstat iostat vmstat pidstat sleep"
-    ).split()
+# With the wrappers that stay above what they run.
+_LAUNCHERS = _words(
+    """
+    srun salloc sbatch slurmstepd slurmd slurm_script mpirun mpiexec mpiexec.hydra mpirun_rsh
+    orterun orted prun prte prted prterun hydra_pmi_proxy hydra_bstrap_proxy pmi_proxy jsrun aprun
+    flux pdsh ssh env numactl taskset nice ionice chrt timeout time stdbuf setsid nohup prlimit
+    unshare nsenter chroot xargs parallel conda micromamba mamba pixi uv uvx poetry pipenv hatch
+    singularity apptainer starter starter-suid enroot docker podman tini dumb-init docker-init
+    catatonit systemd nsys nsys-launcher ncu strace ltrace perf valgrind
+    """
+)
+
+_TOOLS = _words(
+    """
+    mltop py-spy pystack gdb nvidia-smi nvtop dcgmi rocm-smi top htop btop atop watch tail less more
+    man vi vim nvim nano emacs cat tee git rsync scp wandb-core dstat iostat vmstat pidstat sleep
+    """
 )
 
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*[a-z]*(?:-[0-9.]+)?(?:-dbg)?", re.ASCII)
 
 # Python programs that start ranks: console scripts, and modules run with -m or by path.
-_LAUNCHER_SCRIPTS = frozenset(
-    (
-        "torchrun deepspeed ds accelerate accelerate-launch composer colossalai horovodrun fabric conda conda-script.py "
-        "mamba poetry pipenv hatch"
-    ).split()
+_LAUNCHER_SCRIPTS = _words(
+    """
+    torchrun deepspeed ds accelerate accelerate-launch composer colossalai horovodrun fabric conda
+    conda-script.py mamba poetry pipenv hatch
+    """
 )
 _LAUNCHER_MODULES = (
     "torch.distributed.run",
@@ -60,8 +68,11 @@ _LAUNCHER_FILES = (
     "/deepspeed/launcher/runner.py",
     "/accelerate/commands/launch.py",
 )
-_TOOL_SCRIPTS = frozenset(
-    "mltop nvitop gpustat tensorboard wandb jupyter jupyter-lab jupyter-notebook ipython ipython3 pip pip3".split()
+_TOOL_SCRIPTS = _words(
+    """
+    mltop nvitop gpustat tensorboard wandb jupyter jupyter-lab jupyter-notebook ipython ipython3 pip
+    pip3
+    """
 )
 _TOOL_MODULES = (
     "mltop.probes.agent",
@@ -81,8 +92,8 @@ _WORKER_CODE = ("from multiprocessing.", "from joblib.externals.loky", "from lok
 _WORKER_NAMES = ("pt_data_worker", "pt_data_pin")  # torch/utils/data/_utils/worker.py names its processes
 
 
-def role_of(argv: list[str], exe: Optional[str], comm: str) -> str:
-    """The role of a process. ``exe`` is the target of /proc/PID/exe, None when unreadable; ``comm`` from stat."""
+def role_of(argv: list[str], exe: str | None, comm: str) -> str:
+    """The role of a process. ``exe`` is the target of /proc/PID/exe, None when unreadable."""
     names = [_basename(exe)] if exe else []
     names.append(_basename(argv[0].lstrip("-")) if argv else comm)
     if any(_PYTHON.fullmatch(name) for name in names):
@@ -94,7 +105,7 @@ def role_of(argv: list[str], exe: Optional[str], comm: str) -> str:
     return OTHER
 
 
-def looks_like_python(argv: list[str], exe: Optional[str], comm: str) -> bool:
+def looks_like_python(argv: list[str], exe: str | None, comm: str) -> bool:
     """Whether this may be somebody's Python program; scripts of the operating system itself do not count."""
     names = (_basename(exe or ""), _basename(argv[0]) if argv else "", comm)
     if not any(_PYTHON.fullmatch(name) for name in names):
@@ -103,7 +114,7 @@ def looks_like_python(argv: list[str], exe: Optional[str], comm: str) -> bool:
     return not script.startswith(("/usr/bin/", "/usr/sbin/", "/usr/lib/", "/usr/share/", "/usr/libexec/"))
 
 
-def interpreter(argv: list[str], exe: Optional[str]) -> Optional[str]:
+def interpreter(argv: list[str], exe: str | None) -> str | None:
     """Path of the Python interpreter, None for other programs.
 
     A virtual environment's path stands only in the command line: its /proc/PID/exe is the base interpreter.
@@ -118,7 +129,7 @@ def interpreter(argv: list[str], exe: Optional[str]) -> Optional[str]:
 
 
 def python_target(argv: list[str]) -> tuple[str, str]:
-    """What an interpreter was told to run: ("m", module), ("c", code), ("", script path) or ("", "") for a prompt."""
+    """What an interpreter was told to run: ("m", module), ("c", code) or ("", script), ("", "") a prompt."""
     index = 1
     while index < len(argv):
         argument = argv[index]

@@ -1,19 +1,20 @@
 """What is known of every process, kept from tick to tick so that a tick costs little.
 
-Each tick lists /proc and examines only pids it has not seen, the same ones again on the next two ticks (a process
-is often first seen between fork and exec), and every process twice a minute. ``Stat.image`` tells whether an exec
-happened; without one the environment of a process cannot have changed and is not read again.
+Each tick lists /proc and examines only pids it has not seen, the same ones again on the next two ticks (a
+process may be first seen between fork and exec), and every process twice a minute. ``Stat.image`` tells of an
+exec; without one a process's environment cannot have changed and is not read again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Optional
 
 from mltop.probes.collect.ranks import procfs, roles
 from mltop.probes.collect.ranks.identity import Identity, identify, parse_environ
 
 RECHECK_S = 30.0
+ENDED_KEPT_S = 15.0
 _EARLY_CHECKS = 3
 
 READABLE = "readable"
@@ -24,7 +25,10 @@ HIDDEN = "hidden"  # not even its stat can be read (hidepid=1)
 
 @dataclass
 class Process:
-    """One process. ``identity`` survives its death as a zombie. ``was_child``: it was seen below a rank."""
+    """One process. ``identity`` survives its death as a zombie. ``was_child``: it was seen below a rank.
+
+    ``job`` is kept here for ranks whose environment names none, so that it stays when their launcher ends.
+    """
 
     pid: int
     start_ticks: int
@@ -34,13 +38,14 @@ class Process:
     state: str
     image: tuple[bytes, bytes, bytes]
     kernel_thread: bool = False
-    uid: Optional[int] = None
+    uid: int | None = None
     argv: list[str] = field(default_factory=list)
-    exe: Optional[str] = None
+    exe: str | None = None
     role: str = roles.OTHER
-    identity: Optional[Identity] = None
+    identity: Identity | None = None
     access: str = READABLE
     was_child: bool = False
+    job: str = ""
     checks: int = 0
     due_at: float = 0.0
 
@@ -50,20 +55,21 @@ class Process:
 
 
 class ProcessTable:
-    """All processes below one /proc. ``version`` grows whenever something changed that may change the ranks."""
+    """All processes below one /proc. ``version`` grows with every change that may change the ranks."""
 
     def __init__(self, root: str) -> None:
         self.root = root
         self.processes: dict[int, Process] = {}
         self.version = 0
-        self.ended_at: dict[int, float] = {}  # pids that ended in the last minute
+        self.ended_at: dict[int, float] = {}  # pids that ended in the last seconds
         self._last_now = float("-inf")
 
     def refresh(self, now: float) -> None:
         """One tick. ``now``: seconds of one clock; when it goes backwards everything is examined again."""
         listed = set(procfs.list_pids(self.root))
-        for pid in self.processes.keys() - listed:
-            self.forget(pid, now)
+        if self.ended_at:
+            self.ended_at = {pid: at for pid, at in self.ended_at.items() if now - at < ENDED_KEPT_S}
+        self.forget(self.processes.keys() - listed, now)
         backwards = now < self._last_now
         due = [p.pid for p in self.processes.values() if p.due_at <= now or backwards]
         for pid in due:
@@ -72,16 +78,15 @@ class ProcessTable:
             self._examine(pid, now)
         self._last_now = now
 
-    def forget(self, pid: int, now: float) -> None:
-        """A process has ended. Its children get a new parent, which is read when they are examined right after."""
-        if self.processes.pop(pid, None) is None:
+    def forget(self, pids: Collection[int], now: float) -> None:
+        """Processes that have ended. Their children's new parents are read at the next examination."""
+        ended = {pid for pid in pids if self.processes.pop(pid, None) is not None}
+        if not ended:
             return
         self.version += 1
-        self.ended_at[pid] = now
-        if len(self.ended_at) > 256:
-            self.ended_at = {pid: at for pid, at in self.ended_at.items() if now - at < 60}
+        self.ended_at.update(dict.fromkeys(ended, now))
         for process in self.processes.values():
-            if process.ppid == pid:
+            if process.ppid in ended:
                 process.due_at = now
 
     def _examine(self, pid: int, now: float) -> None:
@@ -89,7 +94,7 @@ class ProcessTable:
         try:
             stat = procfs.read_stat(self.root, pid)
         except procfs.GONE:
-            self.forget(pid, now)
+            self.forget((pid,), now)
             return
         except PermissionError:
             if known is None:
@@ -99,7 +104,7 @@ class ProcessTable:
             return
         if known is None or known.start_ticks != stat.start_ticks:
             if known is not None:
-                self.forget(pid, now)
+                self.forget((pid,), now)
             known = self._new(pid, stat)
         elif not known.dead and (stat.image != known.image or known.access != READABLE):
             self._read_image(known, stat)
@@ -153,12 +158,12 @@ class ProcessTable:
         process.exe = procfs.read_exe(self.root, process.pid)
         process.role = roles.role_of(process.argv, process.exe, stat.comm)
         if process.image != stat.image:
-            process.was_child = False
+            process.was_child, process.job = False, ""
         process.image, process.comm = stat.image, stat.comm
         if before != (process.identity, process.role, process.access, process.image):
             self.version += 1
 
-    def _owner(self, pid: int) -> Optional[int]:
+    def _owner(self, pid: int) -> int | None:
         try:
             return procfs.read_status(self.root, pid).uid
         except (*procfs.GONE, PermissionError):
@@ -169,7 +174,7 @@ class ProcessTable:
         if process.checks < _EARLY_CHECKS:
             process.due_at = now
         elif process.checks == _EARLY_CHECKS:
-            # The first full check comes early and at a different tick for each, so that no tick does them all.
+            # At a different tick for each pid, so that no tick examines them all.
             process.due_at = now + RECHECK_S * (1 + process.pid % 30) / 30
         else:
             process.due_at = now + RECHECK_S

@@ -10,13 +10,14 @@ from mltop.probes.model import Frame, StackDigest
 
 from . import threads as kinds
 from .frames import cut_at_child_root, is_native, is_user_code, normalise
+from .process import TaskFacts
 from .waiting import waiting_in
 
 
 @dataclass
 class Origin:
     """Whose threads these are. ``inner_pid``: the pid in its own namespace; ``uses_gpu``: reads may wait for
-    it; ``names``: kernel thread id → comm, for threads that Python does not name.
+    it; ``tasks``: kernel thread id → its facts, read when there is more than the main thread.
     """
 
     pid: int
@@ -29,7 +30,7 @@ class Origin:
     child_of: int | None = None
     uses_gpu: bool = False
     taken_at: float | None = None
-    names: dict[int, str] = field(default_factory=dict)
+    tasks: dict[int, TaskFacts] = field(default_factory=dict)
 
 
 MAIN = "MainThread"
@@ -53,8 +54,13 @@ def digest_threads(
 
 def thread_label(thread: dict[str, Any], origin: Origin) -> str:
     """Python's name, else the kernel's, else the id."""
-    tid = thread.get("os_thread_id") or thread.get("thread_id")
-    return str(thread.get("thread_name") or origin.names.get(int(tid or 0)) or f"thread {tid}")
+    return str(
+        thread.get("thread_name") or _task(thread, origin).name or f"thread {thread.get('os_thread_id')}"
+    )
+
+
+def _task(thread: dict[str, Any], origin: Origin) -> TaskFacts:
+    return origin.tasks.get(thread.get("os_thread_id") or 0, TaskFacts())
 
 
 def _digest(
@@ -64,18 +70,20 @@ def _digest(
     frames = normalise(raw, ints)
     waiting = waiting_in(frames, lambda: _leaf_text(raw, read_line), origin.uses_gpu)
     kind = "thread" if name != MAIN else "main" if origin.child_of is None else "child"
+    # The process's state is its main thread's; another thread has its own.
+    task = TaskFacts(state=origin.state, wchan=origin.wchan) if name == MAIN else _task(thread, origin)
     return StackDigest(
         rank=origin.rank,
         pid=origin.pid,
         thread=name,
-        state=origin.state,
+        state=task.state,
         frames=frames,
         waiting_in=waiting,
         key=stack_key(kind, waiting, frames),
         node=origin.node,
         job=origin.job,
         child_of=origin.child_of,
-        wchan=origin.wchan,
+        wchan=task.wchan,
         taken_at=origin.taken_at,
     )
 

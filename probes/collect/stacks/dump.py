@@ -14,7 +14,7 @@ from . import failures, pyspy
 from .children import python_children, waits_for_child
 from .digest import Origin, digest_threads
 from .failures import Failure
-from .process import ProcessFacts, read_facts, thread_names
+from .process import ProcessFacts, read_facts, read_tasks
 from .redact import redact_threads
 from .source import SourceLines
 from .threads import is_idle_worker, main_thread
@@ -204,7 +204,6 @@ def _is_idle(read: _Read) -> bool:
 
 def _origin(rank: RankSample, read: _Read, child_of: int | None) -> Origin:
     facts = read.facts
-    unnamed = any(not thread.get("thread_name") for thread in read.threads or [])
     return Origin(
         pid=facts.pid,
         rank=rank.rank,
@@ -215,7 +214,7 @@ def _origin(rank: RankSample, read: _Read, child_of: int | None) -> Origin:
         child_of=child_of,
         uses_gpu=bool(rank.gpus),
         taken_at=read.taken_at,
-        names=thread_names(facts.pid) if unnamed else {},
+        tasks=read_tasks(facts.pid) if len(read.threads or []) > 1 else {},
     )
 
 

@@ -28,6 +28,15 @@ class ProcessFacts:
         return self.state in ("D", "T", "t") or self.tracer_pid != 0
 
 
+@dataclass
+class TaskFacts:
+    """One thread: its kernel name (comm), state and kernel function it sleeps in."""
+
+    name: str = ""
+    state: str = ""
+    wchan: str | None = None
+
+
 def read_text(path: str) -> str | None:
     """The file's text, None when it is gone or may not be read."""
     try:
@@ -59,8 +68,8 @@ def read_facts(pid: int) -> ProcessFacts:
     )
 
 
-def _wchan(pid: int) -> str | None:
-    text = read_text(paths.proc(pid, "wchan"))
+def _wchan(process: object) -> str | None:
+    text = read_text(paths.proc(process, "wchan"))
     return text if text and text != "0" else None
 
 
@@ -69,9 +78,9 @@ def name_of(pid: int) -> str:
     return (read_text(paths.proc(pid, "comm")) or "").strip()
 
 
-def thread_names(pid: int) -> dict[int, str]:
-    """Kernel thread id, as seen inside the process's own namespace, → its comm."""
-    names = {}
+def read_tasks(pid: int) -> dict[int, TaskFacts]:
+    """By thread id as seen inside the process's own namespace, which is how py-spy names threads."""
+    tasks = {}
     try:
         tids = os.listdir(paths.proc(pid, "task"))
     except OSError:
@@ -79,8 +88,10 @@ def thread_names(pid: int) -> dict[int, str]:
     for tid in tids:
         fields = _status_fields(read_text(paths.proc(pid, "task", tid, "status")) or "")
         if "NSpid" in fields:
-            names[int(fields["NSpid"].split()[-1])] = fields.get("Name", "")
-    return names
+            inner = int(fields["NSpid"].split()[-1])
+            wchan = _wchan(f"{pid}/task/{tid}")
+            tasks[inner] = TaskFacts(fields.get("Name", ""), fields.get("State", "")[:1], wchan)
+    return tasks
 
 
 def has_other_threads(pid: int) -> bool:

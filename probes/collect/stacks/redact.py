@@ -7,7 +7,7 @@ from typing import Any
 
 # py-spy prints a Python int as its digits; bool is "True", a string is quoted, a huge int is "+bigint".
 # It prints the float 1.0 as "1", so a whole float passes as an integer: harmless, and not distinguishable.
-_INTEGER = re.compile(r"-?\d{1,20}\Z")
+_INTEGER = re.compile(r"-?[0-9]{1,20}\Z")
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _SECRET_WORDS = frozenset({"key", "token", "pin", "pwd", "auth", "otp", "cvv", "ssn", "salt", "credential"})
 _SECRET_PARTS = ("password", "passwd", "passphrase", "secret", "apikey", "authtoken", "credential")

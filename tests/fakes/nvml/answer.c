@@ -8,7 +8,7 @@ nvmlReturn_t answer_unsigned(int gpu, const struct key *key, unsigned int *out)
     long long number;
     if (out == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
-    const nvmlReturn_t result = key_number(gpu, key, &number);
+    const nvmlReturn_t result = number_of(gpu, key, &number);
     if (result == NVML_SUCCESS)
         *out = (unsigned int)number;
     return result;
@@ -19,7 +19,7 @@ nvmlReturn_t answer_ulonglong(int gpu, const struct key *key, unsigned long long
     long long number;
     if (out == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
-    const nvmlReturn_t result = key_number(gpu, key, &number);
+    const nvmlReturn_t result = number_of(gpu, key, &number);
     if (result == NVML_SUCCESS)
         *out = (unsigned long long)number;
     return result;
@@ -39,6 +39,6 @@ nvmlReturn_t copy_text(const char *text, char *out, unsigned int size)
 nvmlReturn_t answer_text(int gpu, const struct key *key, char *out, unsigned int size)
 {
     char text[TEXT_SIZE];
-    const nvmlReturn_t result = key_text(gpu, key, text);
+    const nvmlReturn_t result = text_of(gpu, key, text);
     return result == NVML_SUCCESS ? copy_text(text, out, size) : result;
 }

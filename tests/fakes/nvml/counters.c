@@ -1,5 +1,6 @@
 /*
- * Counts of calls in the file named by MLTOP_FAKE_NVML_COUNTS, mapped and shared by all processes that use it.
+ * Counts of calls in the file named by MLTOP_FAKE_NVML_COUNTS,
+     mapped and shared by all processes that use it.
  *
  * Layout (native byte order, read by counts.py): "MLTOPNC1", uint32 functions, uint32 GPUs; then a name of 64
  * bytes per function; then per function uint64 total and one uint64 per GPU. A call costs two atomic adds.
@@ -53,7 +54,8 @@ __attribute__((constructor)) static void map_counters(void)
         fake_abort(0, "MLTOP_FAKE_NVML_COUNTS: %s: %s", path, strerror(errno));
     if (is_new)
         describe(file, header);
-    close(fd); /* and with it the lock */
+    flock(fd, LOCK_UN); /* closing would not do: the mapping keeps the open file, and so its lock */
+    close(fd);
     counters = (uint64_t *)(file + names_end);
 }
 

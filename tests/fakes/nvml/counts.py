@@ -12,7 +12,7 @@ NAME_BYTES = 64
 
 
 def read_counts(path: Path | str) -> dict[str, int]:
-    """Calls per function since the file was created, of all processes that share it; functions never called are left out."""
+    """Calls per function that was called since the file was created, of all processes that share it."""
     return {name: row[0] for name, row in _rows(path) if row[0]}
 
 

@@ -50,11 +50,11 @@ struct process {
     char kind;                       /* 'c'ompute, 'g'raphics, 'm'ps */
 };
 
-bool key_absent(int gpu, const struct key *key);
-nvmlReturn_t key_number(int gpu, const struct key *key, long long *out);
-nvmlReturn_t key_text(int gpu, const struct key *key, char out[TEXT_SIZE]);
+bool is_absent(int gpu, const struct key *key);
+nvmlReturn_t number_of(int gpu, const struct key *key, long long *out);
+nvmlReturn_t text_of(int gpu, const struct key *key, char out[TEXT_SIZE]);
 /* All processes of one kind; returns how many there are, writes at most room of them. */
-nvmlReturn_t key_processes(int gpu, const struct key *key, char kind, struct process *out, unsigned int room,
+nvmlReturn_t processes_of(int gpu, const struct key *key, char kind, struct process *out, unsigned int room,
                            unsigned int *count);
 
 /* The same, in the shapes in which NVML's functions answer. A NULL out is NVML_ERROR_INVALID_ARGUMENT. */
@@ -90,10 +90,10 @@ struct call {
 };
 
 enum { NO_GPU = -1 };
-extern struct fake_device fake_devices[MAX_GPUS];
 struct fake_device {
     int index;
 };
+extern struct fake_device fake_devices[MAX_GPUS]; /* a handle points at one of these */
 
 /* Counts the call, obeys the scenario's call.* lines (errors, blocking), refuses it before nvmlInit. */
 nvmlReturn_t enter(struct call *call, int gpu);

@@ -48,19 +48,22 @@ static nvmlReturn_t codec(int gpu, const struct key *key, unsigned int *percent,
     return answer_unsigned(gpu, key, percent);
 }
 
-NVML nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned int *percent, unsigned int *period_us)
+NVML nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned int *percent,
+                                                  unsigned int *period_us)
 {
     ENTER_GPU(nvmlDeviceGetEncoderUtilization, device);
     return codec(gpu, &key_encoder_percent, percent, period_us);
 }
 
-NVML nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned int *percent, unsigned int *period_us)
+NVML nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned int *percent,
+                                                  unsigned int *period_us)
 {
     ENTER_GPU(nvmlDeviceGetDecoderUtilization, device);
     return codec(gpu, &key_decoder_percent, percent, period_us);
 }
 
-static nvmlReturn_t clock_from(const struct key *const keys[CLOCK_TYPES], int gpu, unsigned int type, unsigned int *out)
+static nvmlReturn_t clock_from(const struct key *const keys[CLOCK_TYPES], int gpu, unsigned int type,
+                               unsigned int *out)
 {
     return type < CLOCK_TYPES ? answer_unsigned(gpu, keys[type], out) : NVML_ERROR_INVALID_ARGUMENT;
 }
@@ -77,7 +80,8 @@ NVML nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, unsigned int ty
     return clock_from(max_clocks, gpu, type, out);
 }
 
-NVML nvmlReturn_t nvmlDeviceGetMaxCustomerBoostClock(nvmlDevice_t device, unsigned int type, unsigned int *out)
+NVML nvmlReturn_t nvmlDeviceGetMaxCustomerBoostClock(nvmlDevice_t device, unsigned int type,
+                                                     unsigned int *out)
 {
     ENTER_GPU(nvmlDeviceGetMaxCustomerBoostClock, device);
     return clock_from(max_clocks, gpu, type, out);
@@ -89,13 +93,15 @@ NVML nvmlReturn_t nvmlDeviceGetApplicationsClock(nvmlDevice_t device, unsigned i
     return clock_from(max_clocks, gpu, type, out);
 }
 
-NVML nvmlReturn_t nvmlDeviceGetDefaultApplicationsClock(nvmlDevice_t device, unsigned int type, unsigned int *out)
+NVML nvmlReturn_t nvmlDeviceGetDefaultApplicationsClock(nvmlDevice_t device, unsigned int type,
+                                                        unsigned int *out)
 {
     ENTER_GPU(nvmlDeviceGetDefaultApplicationsClock, device);
     return clock_from(max_clocks, gpu, type, out);
 }
 
-NVML nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t device, unsigned int type, unsigned int id, unsigned int *out)
+NVML nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t device, unsigned int type, unsigned int id,
+                                     unsigned int *out)
 {
     ENTER_GPU(nvmlDeviceGetClock, device);
     if (id > CLOCK_ID_BOOST_MAX)

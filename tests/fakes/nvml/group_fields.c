@@ -29,7 +29,7 @@ static void answer_field(int gpu, nvmlFieldValue_t *entry)
     const int type = field ? field->value_type : VALUE_UNSIGNED_LONG_LONG;
     long long number = 0;
     if (!field_override(gpu, entry->fieldId, &entry->nvmlReturn, &number))
-        entry->nvmlReturn = field ? key_number(gpu, field->key, &number) : NVML_ERROR_NOT_SUPPORTED;
+        entry->nvmlReturn = field ? number_of(gpu, field->key, &number) : NVML_ERROR_NOT_SUPPORTED;
     put(entry, type, entry->nvmlReturn == NVML_SUCCESS ? number : 0);
 }
 

@@ -83,7 +83,7 @@ static int index_with_text(const struct key *key, const char *wanted)
 {
     char text[TEXT_SIZE];
     for (int gpu = 0; gpu < (int)scenario_count(); gpu++)
-        if (key_text(gpu, key, text) == NVML_SUCCESS && strcmp(text, wanted) == 0)
+        if (text_of(gpu, key, text) == NVML_SUCCESS && strcmp(text, wanted) == 0)
             return gpu;
     return NO_GPU;
 }
@@ -115,7 +115,7 @@ static bool parse_address(const char *text, struct address *out)
 static nvmlReturn_t address_of(int gpu, struct address *out)
 {
     char text[TEXT_SIZE];
-    const nvmlReturn_t result = key_text(gpu, &key_pci_bus_id, text);
+    const nvmlReturn_t result = text_of(gpu, &key_pci_bus_id, text);
     if (result == NVML_SUCCESS && !parse_address(text, out))
         fake_abort(0, "gpu.%d.pci_bus_id is DOMAIN:BUS:DEVICE.FUNCTION, not \"%s\"", gpu, text);
     return result;
@@ -167,7 +167,8 @@ static nvmlReturn_t pci_info(int gpu, nvmlPciInfo_t *out)
         return result;
     *out = (nvmlPciInfo_t){.domain = at.domain, .bus = at.bus, .device = at.device,
                            .pciDeviceId = H100_SXM_DEVICE_ID, .pciSubSystemId = H100_SXM_SUBSYSTEM_ID};
-    snprintf(out->busIdLegacy, sizeof out->busIdLegacy, "%04X:%02X:%02X.%X", at.domain & 0xffff, at.bus & 0xff,
+    snprintf(out->busIdLegacy, sizeof out->busIdLegacy, "%04X:%02X:%02X.%X", at.domain & 0xffff,
+             at.bus & 0xff,
              at.device & 0xff, at.function & 0xf);
     snprintf(out->busId, sizeof out->busId, "%08X:%02X:%02X.%X", at.domain, at.bus, at.device, at.function);
     return NVML_SUCCESS;

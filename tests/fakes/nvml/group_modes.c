@@ -34,7 +34,8 @@ NVML nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int 
     return NVML_SUCCESS;
 }
 
-NVML nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index, nvmlDevice_t *out)
+NVML nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index,
+                                                      nvmlDevice_t *out)
 {
     ENTER_GPU(nvmlDeviceGetMigDeviceHandleByIndex, device);
     (void)gpu, (void)index, (void)out;
@@ -48,14 +49,16 @@ NVML nvmlReturn_t nvmlDeviceGetDriverModel(nvmlDevice_t device, unsigned int *cu
     return result == NVML_SUCCESS ? answer_unsigned(gpu, &key_driver_model, pending) : result;
 }
 
-NVML nvmlReturn_t nvmlDeviceGetDriverModel_v2(nvmlDevice_t device, unsigned int *current, unsigned int *pending)
+NVML nvmlReturn_t nvmlDeviceGetDriverModel_v2(nvmlDevice_t device, unsigned int *current,
+                                              unsigned int *pending)
 {
     ENTER_GPU(nvmlDeviceGetDriverModel_v2, device);
     const nvmlReturn_t result = answer_unsigned(gpu, &key_driver_model, current);
     return result == NVML_SUCCESS ? answer_unsigned(gpu, &key_driver_model, pending) : result;
 }
 
-NVML nvmlReturn_t nvmlDeviceGetGspFirmwareMode(nvmlDevice_t device, unsigned int *enabled, unsigned int *is_default)
+NVML nvmlReturn_t nvmlDeviceGetGspFirmwareMode(nvmlDevice_t device, unsigned int *enabled,
+                                               unsigned int *is_default)
 {
     ENTER_GPU(nvmlDeviceGetGspFirmwareMode, device);
     const nvmlReturn_t result = answer_unsigned(gpu, &key_gsp_firmware_enabled, enabled);

@@ -18,7 +18,7 @@ static nvmlReturn_t list_processes(int gpu, char kind, unsigned int *count, void
     unsigned int total;
     if (count == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
-    const nvmlReturn_t result = key_processes(gpu, &key_processes, kind, found, MAX_PROCESSES, &total);
+    const nvmlReturn_t result = processes_of(gpu, &key_processes, kind, found, MAX_PROCESSES, &total);
     if (result != NVML_SUCCESS)
         return result;
     if (total > MAX_PROCESSES)
@@ -86,7 +86,8 @@ NVML nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProce
         return NVML_ERROR_INSUFFICIENT_SIZE;
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    const unsigned long long now_us = (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
+    const unsigned long long now_us =
+        (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
     for (unsigned int i = 0; i < total; i++)
         out[i] = (nvmlProcessUtilizationSample_t){
             .pid = found[i].pid, .timeStamp = now_us, .smUtil = busy, .memUtil = memory_busy};

@@ -7,7 +7,8 @@ KEY(ecc_corrected_volatile, NUMBER, "0");
 KEY(ecc_uncorrected_volatile, NUMBER, "0");
 KEY(ecc_corrected_aggregate, NUMBER, "0");
 KEY(ecc_uncorrected_aggregate, NUMBER, "0");
-KEY(ecc_sram_uncorrected_aggregate, NUMBER, "0"); /* part of ecc_uncorrected_aggregate, as the next one of volatile */
+/* part of ecc_uncorrected_aggregate, as the next one of volatile */
+KEY(ecc_sram_uncorrected_aggregate, NUMBER, "0");
 KEY(ecc_sram_uncorrected_volatile, NUMBER, "0");
 KEY(ecc_sram_threshold_exceeded, FLAG, "0");
 KEY(remap_corrected, NUMBER, "0");
@@ -23,7 +24,8 @@ KEY(retired_pages, NUMBER, "unsupported"); /* before Ampere: row remapping took 
 KEY(retired_pages_pending, FLAG, "unsupported");
 KEY(channel_repair_pending, FLAG, "0");
 KEY(tpc_repair_pending, FLAG, "0");
-KEY(recovery_action, NUMBER, "0"); /* field 230: 0 none, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset */
+/* field 230: 0 none, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset */
+KEY(recovery_action, NUMBER, "0");
 
 FIELD(1, key_ecc_enabled, VALUE_UNSIGNED_INT);
 FIELD(2, key_ecc_pending, VALUE_UNSIGNED_INT);
@@ -50,7 +52,7 @@ NVML nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned int *curren
 static nvmlReturn_t ecc_count(int gpu, const struct key *key, unsigned long long *out)
 {
     long long enabled;
-    const nvmlReturn_t result = key_number(gpu, &key_ecc_enabled, &enabled);
+    const nvmlReturn_t result = number_of(gpu, &key_ecc_enabled, &enabled);
     if (result != NVML_SUCCESS || !enabled)
         return NVML_ERROR_NOT_SUPPORTED;
     return answer_ulonglong(gpu, key, out);
@@ -60,7 +62,8 @@ static const struct key *const total_keys[2][2] = {
     [ERROR_CORRECTED] = {&key_ecc_corrected_volatile, &key_ecc_corrected_aggregate},
     [ERROR_UNCORRECTED] = {&key_ecc_uncorrected_volatile, &key_ecc_uncorrected_aggregate},
 };
-static const struct key *const sram_keys[2] = {&key_ecc_sram_uncorrected_volatile, &key_ecc_sram_uncorrected_aggregate};
+static const struct key *const sram_keys[2] = {&key_ecc_sram_uncorrected_volatile,
+                                               &key_ecc_sram_uncorrected_aggregate};
 
 NVML nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned int error, unsigned int counter,
                                               unsigned long long *out)
@@ -71,7 +74,8 @@ NVML nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned int 
     return ecc_count(gpu, total_keys[error][counter], out);
 }
 
-NVML nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, unsigned int error, unsigned int counter,
+NVML nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, unsigned int error,
+                                                  unsigned int counter,
                                                   unsigned int location, unsigned long long *out)
 {
     ENTER_GPU(nvmlDeviceGetMemoryErrorCounter, device);
@@ -105,7 +109,8 @@ NVML nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, nvmlEccSr
     return result;
 }
 
-NVML nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *corrected, unsigned int *uncorrected,
+NVML nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *corrected,
+                                            unsigned int *uncorrected,
                                             unsigned int *pending, unsigned int *failed)
 {
     ENTER_GPU(nvmlDeviceGetRemappedRows, device);
@@ -119,7 +124,8 @@ NVML nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *c
     return result;
 }
 
-NVML nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device, nvmlRowRemapperHistogramValues_t *out)
+NVML nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device,
+                                                    nvmlRowRemapperHistogramValues_t *out)
 {
     ENTER_GPU(nvmlDeviceGetRowRemapperHistogram, device);
     const struct key *const keys[] = {&key_remap_banks_max, &key_remap_banks_high, &key_remap_banks_partial,
@@ -140,12 +146,15 @@ NVML nvmlReturn_t nvmlDeviceGetRepairStatus(nvmlDevice_t device, nvmlRepairStatu
         return NVML_ERROR_INVALID_ARGUMENT;
     if (out->version != VERSION_WORD(nvmlRepairStatus_v1_t, 1))
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    const nvmlReturn_t result = answer_unsigned(gpu, &key_channel_repair_pending, &out->bChannelRepairPending);
-    return result == NVML_SUCCESS ? answer_unsigned(gpu, &key_tpc_repair_pending, &out->bTpcRepairPending) : result;
+    const nvmlReturn_t result = answer_unsigned(gpu, &key_channel_repair_pending,
+                                                &out->bChannelRepairPending);
+    return result == NVML_SUCCESS ? answer_unsigned(gpu, &key_tpc_repair_pending,
+                                                    &out->bTpcRepairPending) : result;
 }
 
 /* All retired pages are of cause 1 (double bit error), one page after the other from address 0x1000. */
-static nvmlReturn_t retired_pages(int gpu, unsigned int cause, unsigned int *count, unsigned long long *addresses,
+static nvmlReturn_t retired_pages(int gpu, unsigned int cause, unsigned int *count,
+                                  unsigned long long *addresses,
                                   unsigned long long *times)
 {
     unsigned int total;

@@ -85,12 +85,12 @@ NVML nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature
 
 static nvmlReturn_t margin(int gpu, long long *out)
 {
-    if (!key_absent(gpu, &key_temperature_margin_c))
-        return key_number(gpu, &key_temperature_margin_c, out);
+    if (!is_absent(gpu, &key_temperature_margin_c))
+        return number_of(gpu, &key_temperature_margin_c, out);
     long long now, max;
-    nvmlReturn_t result = key_number(gpu, &key_temperature_c, &now);
+    nvmlReturn_t result = number_of(gpu, &key_temperature_c, &now);
     if (result == NVML_SUCCESS)
-        result = key_number(gpu, &key_temperature_gpu_max_c, &max);
+        result = number_of(gpu, &key_temperature_gpu_max_c, &max);
     if (result == NVML_SUCCESS)
         *out = max - now;
     return result;
@@ -110,7 +110,8 @@ NVML nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t device, nvmlMargin
     return result;
 }
 
-NVML nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, unsigned int which, unsigned int *out)
+NVML nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, unsigned int which,
+                                                    unsigned int *out)
 {
     ENTER_GPU(nvmlDeviceGetTemperatureThreshold, device);
     static const struct key *const thresholds[] = {

@@ -36,7 +36,8 @@ static const struct key *const policies[] = {
     &key_throttle_ns_board_limit,  &key_throttle_ns_low_utilization, &key_throttle_ns_reliability,
 };
 
-NVML nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, unsigned int policy, nvmlViolationTime_t *out)
+NVML nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, unsigned int policy,
+                                               nvmlViolationTime_t *out)
 {
     ENTER_GPU(nvmlDeviceGetViolationStatus, device);
     if (out == NULL)

@@ -22,7 +22,8 @@ static void parse_action(const char *action, const char *text, int line, struct 
                *end == '\0' && end != action + 6) {
         return;
     } else {
-        fake_abort(line, "a call does \"ok\", \"error N\", \"block S\", \"block forever\" or \"missing\", joined by "
+        fake_abort(line, "a call does \"ok\", \"error N\", \"block S\", \"block forever\" or \"missing\",
+                   joined by "
                          "\" + \", not \"%s\"", text);
     }
 }
@@ -41,13 +42,18 @@ struct injection injection_parse(const char *text, int line)
     return injection;
 }
 
-/* How closely a rule names a call: 0 not at all, 1 "*", 2 without its _vN, 3 exactly. */
+/*
+ * How closely a rule names a call: 0 not at all, 1 "*", 2 its family (without _vN; nvmlInit: all of
+ * them), 3 exactly.
+ */
 static int closeness(const char *function, const char *name)
 {
     const size_t length = strlen(function);
     if (strcmp(function, name) == 0)
         return 3;
     if (strncmp(function, name, length) == 0 && strncmp(name + length, "_v", 2) == 0)
+        return 2;
+    if (strcmp(function, "nvmlInit") == 0 && strncmp(name, "nvmlInit", length) == 0)
         return 2;
     return strcmp(function, "*") == 0;
 }
@@ -80,7 +86,8 @@ bool field_override(int gpu, unsigned int id, nvmlReturn_t *error, long long *va
     pthread_mutex_lock(&scenario_mutex);
     for (size_t i = 0; i < scenario_now->field_rule_count; i++) {
         const struct field_rule *rule = &scenario_now->field_rules[i];
-        if (rule->id != id || (rule->gpu != ANY_GPU && rule->gpu != gpu) || (is_specific && rule->gpu == ANY_GPU))
+        if (rule->id != id || (rule->gpu != ANY_GPU && rule->gpu != gpu) || (is_specific &&
+                                                                             rule->gpu == ANY_GPU))
             continue;
         found = true;
         is_specific = rule->gpu != ANY_GPU;

@@ -1,7 +1,8 @@
 /*
  * The part of NVML's binary interface that the fake library serves: return codes, enumerations, structures.
  *
- * Our own declarations, laid out as NVIDIA's published Python binding (nvidia-ml-py, pynvml.py) lays them out;
+ * Our own declarations, laid out as NVIDIA's published Python binding (nvidia-ml-py,
+                                                                        pynvml.py) lays them out;
  * the sizes are asserted at the end and tests/unit/test_fake_nvml.py compares them with the installed pynvml.
  */
 #ifndef FAKE_NVML_ABI_H
@@ -42,11 +43,6 @@ typedef struct {
     unsigned int domain, bus, device, pciDeviceId, pciSubSystemId;
     char busId[32];
 } nvmlPciInfo_t;
-
-typedef struct {
-    unsigned int version, domain, bus, device, pciDeviceId, pciSubSystemId, baseClass, subClass;
-    char busId[32];
-} nvmlPciInfoExt_v1_t;
 
 typedef struct {
     unsigned int gpu, memory;
@@ -134,7 +130,6 @@ typedef struct {
 #define VERSION_WORD(type, version) ((unsigned int)(sizeof(type) | ((version) << 24)))
 
 _Static_assert(sizeof(nvmlPciInfo_t) == 68, "nvmlPciInfo_t");
-_Static_assert(sizeof(nvmlPciInfoExt_v1_t) == 64, "nvmlPciInfoExt_v1_t");
 _Static_assert(sizeof(nvmlMemory_t) == 24, "nvmlMemory_t");
 _Static_assert(sizeof(nvmlMemory_v2_t) == 40, "nvmlMemory_v2_t");
 _Static_assert(sizeof(nvmlBAR1Memory_t) == 24, "nvmlBAR1Memory_t");

@@ -1,4 +1,7 @@
-/* The scenario in memory: one row of values per GPU, and the lists of overrides. Guarded by scenario_mutex. */
+/*
+ * The scenario in memory: one row of values per GPU, and the lists of overrides. Guarded by
+ * scenario_mutex.
+ */
 #ifndef FAKE_NVML_SCENARIO_H
 #define FAKE_NVML_SCENARIO_H
 
@@ -6,7 +9,8 @@
 
 #include "fake.h"
 
-enum { ANY_GPU = -1, EVERY_GPU = -2 }; /* of a rule: any call; calls on any GPU, but not those on the system */
+enum { ANY_GPU = -1, EVERY_GPU = -2 }; /* of a rule: any call; calls on any GPU,
+    but not those on the system */
 
 struct value {
     enum { ABSENT, UNSUPPORTED, GIVEN } state;

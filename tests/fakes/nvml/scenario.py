@@ -6,7 +6,8 @@
     fake.write()
     subprocess.run([...], env={**os.environ, **fake.env()})
 
-Keys: README.md beside this file. A key or function that the library does not know aborts the process that uses it.
+Keys: README.md beside this file. A key or function that the library does not know aborts the process
+that uses it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class FakeNvml:
     """One scenario in one directory. Nothing reaches running processes before ``write``."""
 
     def __init__(self, directory: Path, **top: Value) -> None:
-        """``top``: count, driver, cuda, nvml. The scenario is written at once, so that ``env`` can be used."""
+        """``top``: count, driver, cuda, nvml. The scenario is written at once: ``env`` can be used."""
         self.directory = Path(directory)
         self.directory.mkdir(parents=True, exist_ok=True)
         self.path = self.directory / "nvml.scenario"
@@ -36,7 +37,7 @@ class FakeNvml:
         self.write()
 
     def set(self, key: str, value: Value) -> None:
-        """``gpu.3.power_mw``, 312000; processes also as [(pid, bytes or None, "compute" | "graphics" | "mps"), ...]."""
+        """``gpu.3.power_mw``, 312000; processes also as [(pid, bytes or None, kind), ...]."""
         self._lines[key] = _format(key, value)
 
     def unset(self, key: str) -> None:

@@ -52,11 +52,13 @@ static bool is_function_or_family(const char *name)
     return false;
 }
 
-static void add_call_rule(struct scenario *scenario, int gpu, const char *function, const char *text, int line)
+static void add_call_rule(struct scenario *scenario, int gpu, const char *function, const char *text,
+                          int line)
 {
     if (!is_function_or_family(function))
         fake_abort(line, "the fake has no function \"%s\"", function);
-    scenario->call_rules = reallocarray(scenario->call_rules, scenario->call_rule_count + 1, sizeof(struct call_rule));
+    scenario->call_rules = reallocarray(scenario->call_rules, scenario->call_rule_count + 1,
+                                        sizeof(struct call_rule));
     scenario->call_rules[scenario->call_rule_count++] = (struct call_rule){
         .gpu = gpu, .function = strdup(function), .injection = injection_parse(text, line), .line = line};
 }
@@ -192,7 +194,8 @@ struct scenario *scenario_parse(char *content)
         parse_line(scenario, trimmed(text), trimmed(value), line);
     }
     if (scenario->highest_gpu >= (int)scenario->count)
-        fake_abort(scenario->highest_gpu_line, "gpu.%d, but count = %u", scenario->highest_gpu, scenario->count);
+        fake_abort(scenario->highest_gpu_line, "gpu.%d, but count = %u", scenario->highest_gpu,
+                   scenario->count);
     if (scenario->nvml[0] == '\0')
         snprintf(scenario->nvml, sizeof scenario->nvml, "12.%.200s", scenario->driver);
     for (unsigned int gpu = 0; gpu < scenario->count; gpu++)

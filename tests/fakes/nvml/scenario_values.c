@@ -34,7 +34,8 @@ static bool parse_process(char *text, struct process *out)
     const bool is_known = strcmp(fields[1], "?") != 0;
     if (is_known && (!parse_integer(fields[1], &bytes) || bytes < 0))
         return false;
-    if (strcmp(fields[2], "compute") != 0 && strcmp(fields[2], "graphics") != 0 && strcmp(fields[2], "mps") != 0)
+    if (strcmp(fields[2], "compute") != 0 && strcmp(fields[2], "graphics") != 0 && strcmp(fields[2],
+                                                                                          "mps") != 0)
         return false;
     *out = (struct process){.pid = (unsigned int)pid,
                             .memory_bytes = is_known ? (unsigned long long)bytes : VALUE_NOT_AVAILABLE,
@@ -52,7 +53,8 @@ static void parse_processes(const struct key *key, const char *text, struct valu
             continue;
         value->processes = reallocarray(value->processes, value->process_count + 1, sizeof *value->processes);
         if (!parse_process(item, &value->processes[value->process_count++]))
-            fake_abort(value->line, "%s is a list of PID:BYTES:compute|graphics|mps, not \"%s\"", key->name, text);
+            fake_abort(value->line, "%s is a list of PID:BYTES:compute|graphics|mps, not \"%s\"", key->name,
+                       text);
     }
     free(rest);
 }
@@ -103,7 +105,7 @@ static const struct value *value_of(int gpu, const struct key *key)
     return &scenario_now->rows[1 + gpu][key->column];
 }
 
-bool key_absent(int gpu, const struct key *key)
+bool is_absent(int gpu, const struct key *key)
 {
     pthread_mutex_lock(&scenario_mutex);
     const bool absent = value_of(gpu, key)->state == ABSENT;
@@ -111,7 +113,7 @@ bool key_absent(int gpu, const struct key *key)
     return absent;
 }
 
-nvmlReturn_t key_number(int gpu, const struct key *key, long long *out)
+nvmlReturn_t number_of(int gpu, const struct key *key, long long *out)
 {
     pthread_mutex_lock(&scenario_mutex);
     const struct value *value = value_of(gpu, key);
@@ -122,7 +124,7 @@ nvmlReturn_t key_number(int gpu, const struct key *key, long long *out)
     return given ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 
-nvmlReturn_t key_text(int gpu, const struct key *key, char out[TEXT_SIZE])
+nvmlReturn_t text_of(int gpu, const struct key *key, char out[TEXT_SIZE])
 {
     pthread_mutex_lock(&scenario_mutex);
     const struct value *value = value_of(gpu, key);
@@ -133,7 +135,7 @@ nvmlReturn_t key_text(int gpu, const struct key *key, char out[TEXT_SIZE])
     return given ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 
-nvmlReturn_t key_processes(int gpu, const struct key *key, char kind, struct process *out, unsigned int room,
+nvmlReturn_t processes_of(int gpu, const struct key *key, char kind, struct process *out, unsigned int room,
                            unsigned int *count)
 {
     *count = 0;

@@ -47,7 +47,10 @@ CASES = {
         Case("endless_loop"),  # spin_forever, state R
         Case("worker_deadlock"),  # its dataloader worker waits for a lock in Samples.read_blocked
         Case("fifo_read"),  # Samples.read_shard
-        Case("skewed_steps"),  # all ranks in the same all_reduce line; train's step is one ahead on the culprit
+        Case("uninterruptible"),  # Samples.run_decoder, state D
+        Case(
+            "skewed_steps"
+        ),  # all ranks in the same all_reduce line; train's step is one ahead on the culprit
         Case("healthy_slow", hangs=False),
         Case("straggler", hangs=False),  # the culprit takes 0.6 s longer in every step
         Case("gone", script="standin.py", kill_with=signal.SIGKILL),  # a zombie until reap_culprit()
@@ -129,7 +132,9 @@ class RunningJob:
             time.sleep(0.02)
 
     def logs(self) -> str:
-        return "\n".join(f"{log.name}: {log.read_text()[-2000:]}" for log in sorted(self.directory.glob("*.log")))
+        return "\n".join(
+            f"{log.name}: {log.read_text()[-2000:]}" for log in sorted(self.directory.glob("*.log"))
+        )
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -200,7 +205,13 @@ def start(case: str, directory: Path, ranks: int = 4, culprit: int = 2) -> Runni
 
 
 def _start_rank(job: RunningJob, rank: int, ranks: int, port: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, str(HERE / job.case.script), job.case.name, str(job.directory), str(job.culprit)]
+    command = [
+        sys.executable,
+        str(HERE / job.case.script),
+        job.case.name,
+        str(job.directory),
+        str(job.culprit),
+    ]
     with (job.directory / f"rank{rank}.log").open("wb") as log:
         return subprocess.Popen(
             command,

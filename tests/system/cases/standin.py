@@ -1,6 +1,6 @@
 """A training job without torch: its all_reduce goes over UDP, so that a peer that dies is never noticed.
 
-Run by launch.py as ``standin.py CASE DIRECTORY CULPRIT`` with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set.
+Run by launch.py as ``standin.py CASE DIRECTORY CULPRIT``; RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT are set.
 Rank r listens on MASTER_PORT + r. This is how the survivors of a killed NCCL rank look: they wait for ever.
 """
 
@@ -26,7 +26,7 @@ def mark(event: str) -> None:
     (DIRECTORY / "events" / event).touch()
 
 
-class Ring:
+class Summation:
     """Sums a number over all ranks: everyone sends to rank 0, rank 0 answers everyone."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ def meet(directory: Path) -> None:
         time.sleep(0.01)
 
 
-def train(ring: Ring) -> None:
+def train(summation: Summation) -> None:
     loss = 1.0
     for step in range(1_000_000):
         if step == HANG_STEP:
@@ -68,13 +68,13 @@ def train(ring: Ring) -> None:
                 mark("hung")
                 time.sleep(3600)  # until it is killed
             mark(f"waiting.{RANK}")
-        loss = ring.all_reduce(loss) / WORLD_SIZE
+        loss = summation.all_reduce(loss) / WORLD_SIZE
 
 
 def main() -> None:
-    ring = Ring()
+    summation = Summation()
     meet(DIRECTORY)
-    train(ring)
+    train(summation)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A small real training job (torch, gloo, CPU) in which one rank can be made to stop.
 
-Run by launch.py as ``train.py CASE DIRECTORY CULPRIT`` with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set.
+Run by launch.py as ``train.py CASE DIRECTORY CULPRIT``; RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT are set.
 It marks what it has reached with empty files in DIRECTORY/events.
 """
 
@@ -54,6 +54,8 @@ class Samples(Dataset):
             time.sleep(3600)
         elif CASE == "fifo_read":
             self.read_shard(DIRECTORY / "shard.fifo")
+        elif CASE == "uninterruptible":
+            self.run_decoder(DIRECTORY / "shard.fifo")
         elif CASE == "worker_deadlock":
             mark("hung")
             with self.lock:
@@ -64,6 +66,16 @@ class Samples(Dataset):
         mark("hung")
         with path.open("rb") as shard:
             return shard.read()
+
+    def run_decoder(self, path: Path) -> None:
+        """State D without a broken disk: a parent waits uninterruptibly until its vforked child has exec'ed,
+        and this child never gets there, because it opens a fifo first. SIGKILL still ends both.
+        """
+        os.mkfifo(path)
+        mark("hung")
+        os.posix_spawn(
+            "/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, path, os.O_RDONLY, 0)]
+        )
 
 
 def all_reduce_grads(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:
@@ -78,7 +90,7 @@ def sync_metrics(loss: torch.Tensor) -> None:
 
 
 def slow_validation(model: nn.Module) -> None:
-    api_token = "sk-SECRET-in-validation"  # noqa: F841, S105 (a stack dump must not show it)
+    api_token = "sk-SECRET-in-validation"  # noqa: F841 (a stack dump must not show it)
     mark("hung")
     while True:
         time.sleep(3600)

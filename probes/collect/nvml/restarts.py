@@ -1,0 +1,69 @@
+"""When to start a child again after one was stuck or died, and which GPUs to leave out. Monotonic seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """Seconds between attempts. A loop of restarts would hide what happened and load a sick driver."""
+
+    free_restarts: int = 3
+    longest_restart_s: float = 60.0
+    forget_failures_s: float = 600.0
+    init_retry_s: float = 30.0  # no driver, no permission: asked again this often
+    skipped_gpu_s: float = 300.0  # doubled each time it gets stuck again
+    longest_skipped_gpu_s: float = 3600.0
+
+
+class Restarts:
+    """Three restarts at once, then after 1, 2, 4 … 60 s."""
+
+    def __init__(self, pauses: Pauses) -> None:
+        self._pauses = pauses
+        self._failures = 0
+        self._last_failure_s = 0.0
+        self.next_start_s = 0.0
+
+    def failed(self, at_s: float) -> None:
+        if at_s - self._last_failure_s > self._pauses.forget_failures_s:
+            self._failures = 0
+        self._failures += 1
+        self._last_failure_s = at_s
+        beyond = self._failures - self._pauses.free_restarts
+        pause_s = min(2.0 ** (beyond - 1), self._pauses.longest_restart_s) if beyond > 0 else 0.0
+        self.next_start_s = at_s + pause_s
+
+
+@dataclass
+class Skip:
+    reason: str
+    until_s: float
+    times: int = 1
+
+
+@dataclass
+class Skips:
+    """GPUs that are left out, by NVML index."""
+
+    pauses: Pauses
+    _by_index: dict[int, Skip] = field(default_factory=dict)
+
+    def add(self, index: int, reason: str, at_s: float) -> None:
+        before = self._by_index.get(index)
+        times = before.times + 1 if before else 1
+        pause_s = min(self.pauses.skipped_gpu_s * 2.0 ** (times - 1), self.pauses.longest_skipped_gpu_s)
+        self._by_index[index] = Skip(reason, at_s + pause_s, times)
+
+    def now(self, at_s: float) -> frozenset[int]:
+        """Those not to be touched at this moment."""
+        return frozenset(index for index, skip in self._by_index.items() if at_s < skip.until_s)
+
+    def answered(self, indexes: set[int]) -> None:
+        """These GPUs were read: they are not skipped any more."""
+        for index in indexes & self._by_index.keys():
+            del self._by_index[index]
+
+    def items(self) -> list[tuple[int, Skip]]:
+        return sorted(self._by_index.items())

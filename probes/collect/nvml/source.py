@@ -1,0 +1,254 @@
+"""What the agent calls: GPU samples from NVML, whatever state NVML is in. Nothing here calls NVML itself."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from mltop.probes.collect.nvml import words
+from mltop.probes.collect.nvml.registry import Registry
+from mltop.probes.collect.nvml.restarts import Pauses, Restarts, Skips
+from mltop.probes.collect.nvml.worker import Worker
+from mltop.probes.model import Gap, GpuSample
+
+SLOW_EVERY_S = 4.5  # five seconds at one poll per second, with room for its jitter
+LATE_S = 2.0
+KILL_WAIT_S = 0.5  # from SIGTERM to SIGKILL
+ABANDON_WAIT_S = 1.0  # from SIGKILL to giving up: only a process in state D survives that long
+INIT_PATIENCE = 6  # nvmlInit of eight GPUs takes many seconds without persistence mode: times kill_after_s
+CLOSE_TERM_S = 0.3
+CLOSE_KILL_S = 0.1
+
+
+class NvmlSource:
+    """GPUs by NVML in a child process. All methods are for one thread and none waits for the driver.
+
+    ``stuck_after_s``: an answer that takes longer is reported with the call and the GPU that it hangs in.
+    ``kill_after_s``: a call that takes longer ends the child; a new one leaves that GPU out for some minutes.
+    """
+
+    def __init__(
+        self, stuck_after_s: float = 5.0, kill_after_s: float = 10.0, pauses: Pauses | None = None
+    ) -> None:
+        self._stuck_after_s = stuck_after_s
+        self._kill_after_s = kill_after_s
+        self._pauses = pauses or Pauses()
+        self._registry = Registry()
+        self._restarts = Restarts(self._pauses)
+        self._skips = Skips(self._pauses)
+        self._worker: Worker | None = None
+        self._abandoned: list[Worker] = []
+        self._asked_at = 0.0  # the caller's clock, of the newest poll
+        self._asked_skip: frozenset[int] = frozenset()
+        self._slow_asked_s = float("-inf")
+        self._silent_since_s: float | None = None
+        self._down: Gap | None = None
+        self._init_retry_s = 0.0
+        self._trouble = ""  # why the last child ended, until the next answer
+        self._is_closed = False
+
+    def request(self, now: float) -> None:
+        """Start the next poll unless one is under way. ``now`` is unix time: it becomes ``last_seen_at``."""
+        at_s = time.monotonic()
+        self._watch(at_s)
+        if self._is_closed or at_s < max(self._init_retry_s, self._restarts.next_start_s):
+            return
+        worker = self._worker or self._start(at_s)
+        if worker is None or worker.asked_s is not None or worker.terminated_s is not None:
+            return
+        slow = at_s - self._slow_asked_s >= SLOW_EVERY_S
+        if slow:
+            self._slow_asked_s = at_s
+        self._asked_at = now
+        self._asked_skip = self._skips.now(at_s)
+        if self._silent_since_s is None:
+            self._silent_since_s = at_s
+        worker.ask({"slow": slow, "skip": sorted(self._asked_skip)})
+
+    def collect(self, now: float, wait_s: float) -> tuple[list[GpuSample], list[Gap]]:
+        """All GPUs ever seen with their newest values, and why values are missing.
+
+        Waits at most ``wait_s`` for the poll under way, and not at all for one that is already late.
+        """
+        worker = self._worker
+        if worker is not None:
+            late = self._silent_s(time.monotonic()) > LATE_S
+            answer = worker.answer(0.0 if late else wait_s)
+            if answer is not None:
+                self._take(answer, time.monotonic())
+        at_s = time.monotonic()
+        self._watch(at_s)
+        return self._samples(at_s), self._gaps(now, at_s)
+
+    def close(self) -> None:
+        """End the child: SIGTERM, SIGKILL after 0.3 s, then leave it to the kernel."""
+        self._is_closed = True
+        worker, self._worker = self._worker, None
+        if worker is None:
+            return
+        worker.terminate()
+        if not wait_for_end(worker, CLOSE_TERM_S):
+            worker.kill()
+            wait_for_end(worker, CLOSE_KILL_S)
+        worker.close()
+
+    def _start(self, at_s: float) -> Worker | None:
+        try:
+            self._worker = Worker()
+        except OSError as error:
+            self._trouble = f"NVML's reader process cannot be started: {error}"
+            self._restarts.failed(at_s)
+        self._slow_asked_s = float("-inf")
+        return self._worker
+
+    def _take(self, answer: dict[str, Any], at_s: float) -> None:
+        self._silent_since_s = None
+        self._trouble = ""
+        if "down" in answer:
+            self._take_down(answer["down"], at_s)
+            return
+        self._down = None
+        self._registry.merge(answer["gpus"], self._asked_at, self._asked_skip)
+        self._skips.answered({entry["index"] for entry in answer["gpus"] if "read" in entry})
+
+    def _take_down(self, down: dict[str, Any], at_s: float) -> None:
+        """A library that has just worked is tried again at once, any other only now and then."""
+        if self._down is not None or not len(self._registry):
+            self._init_retry_s = at_s + self._pauses.init_retry_s
+        self._down = words.down_gap(down)
+        for known in self._registry.all():
+            if known.state != "lost":
+                known.fail("error", f"{self._down.why}, {words.last_seen(known.last_seen_at)}")
+
+    def _watch(self, at_s: float) -> None:
+        """One step of ending a child that does not answer, or of noticing that it is gone."""
+        self._abandoned = [worker for worker in self._abandoned if worker.exit_code() is None]
+        worker = self._worker
+        if worker is None:
+            return
+        code = worker.exit_code()
+        if code is not None:
+            self._ended(worker, code, at_s)
+        elif worker.killed_s is not None:
+            if at_s - worker.killed_s > ABANDON_WAIT_S:
+                self._abandoned.append(worker)
+                self._ended(worker, None, at_s)
+        elif worker.terminated_s is not None:
+            if at_s - worker.terminated_s >= KILL_WAIT_S:
+                worker.kill()
+        elif self._is_hopeless(worker, at_s):
+            self._trouble = self._silence(worker, at_s)[0]
+            worker.terminate()
+
+    def _is_hopeless(self, worker: Worker, at_s: float) -> bool:
+        """Slow calls that do return are waited for, up to the patience for an initialisation."""
+        if worker.asked_s is None:
+            return False
+        waited_s = at_s - worker.asked_s
+        note = worker.note()
+        if note is not None:
+            in_call_s = at_s - note.started_s
+            if note.call == "nvmlInit" or in_call_s < self._kill_after_s:
+                return waited_s > INIT_PATIENCE * self._kill_after_s
+        return waited_s > self._kill_after_s
+
+    def _ended(self, worker: Worker, code: int | None, at_s: float) -> None:
+        """Plan the next child. The GPU of the call it ended in is left out from now on."""
+        note = worker.note()
+        if worker.terminated_s is None and code is not None:
+            self._trouble = words.death(code, self._where(worker), worker.last_words())
+        if note is not None and note.gpu is not None:
+            self._skips.add(note.gpu, self._trouble, at_s)
+            known = self._registry.at_nvml_index(note.gpu)
+            known.fail(
+                "error", f"{self._trouble}; it is left out for now, {words.last_seen(known.last_seen_at)}"
+            )
+        self._restarts.failed(at_s)
+        self._worker = None
+        worker.close()
+
+    def _silent_s(self, at_s: float) -> float:
+        return 0.0 if self._silent_since_s is None else at_s - self._silent_since_s
+
+    def _where(self, worker: Worker) -> str:
+        """The call that the child is in, with the GPU's number as users see it."""
+        note = worker.note()
+        if note is None or note.gpu is None:
+            return note.call if note else ""
+        return f"{note.call} on GPU {self._registry.at_nvml_index(note.gpu).index}"
+
+    def _silence(self, worker: Worker, at_s: float) -> tuple[str, int | None]:
+        """Why the child does not answer, and the NVML index of the GPU that it is stuck on."""
+        waited_s = at_s - worker.asked_s if worker.asked_s is not None else 0.0
+        note = worker.note()
+        call_s = at_s - note.started_s if note else None
+        state = "" if note else worker.kernel_state()
+        sentence = words.silence(waited_s, self._where(worker), call_s, state)
+        return sentence, note.gpu if note and call_s is not None and call_s >= waited_s / 2 else None
+
+    def _samples(self, at_s: float) -> list[GpuSample]:
+        stuck, stuck_gpu = self._stuck(at_s)
+        if self._silent_s(at_s) > 1.5 * self._kill_after_s:
+            for known in self._registry.all():
+                if known.state == "ok":
+                    known.fail("error", f"NVML does not answer, {words.last_seen(known.last_seen_at)}")
+        samples = self._registry.samples()
+        if stuck_gpu is not None:
+            index = self._registry.at_nvml_index(stuck_gpu).index
+            for sample in samples:
+                if sample.index == index and sample.state == "ok":
+                    sample.state, sample.error = "error", stuck
+        return samples
+
+    def _stuck(self, at_s: float) -> tuple[str, int | None]:
+        """The sentence for a child that is late ("" when it is not) and the GPU to blame."""
+        worker = self._worker
+        if worker is None or worker.asked_s is None or at_s - worker.asked_s < self._stuck_after_s:
+            return "", None
+        return self._silence(worker, at_s)
+
+    def _gaps(self, now: float, at_s: float) -> list[Gap]:
+        gaps = [self._down] if self._down else []
+        stuck, _ = self._stuck(at_s)
+        if stuck or self._trouble:
+            gaps.append(Gap("nvml", stuck or self._trouble, words.KERNEL_LOG))
+        elif not len(self._registry) and self._silent_since_s is not None:
+            where = (
+                f", now in {self._where(self._worker)}" if self._worker and self._where(self._worker) else ""
+            )
+            gaps.append(
+                Gap("nvml", f"no answer from NVML yet ({self._silent_s(at_s):.1f} s since asked{where})")
+            )
+        gaps += self._age_gaps(now, at_s)
+        for index, skip in self._skips.items():
+            shown = self._registry.at_nvml_index(index).index
+            gaps.append(Gap("nvml", f"GPU {shown} is left out for now: {skip.reason}", words.KERNEL_LOG))
+        for worker in self._abandoned:
+            state = worker.kernel_state() or "state unknown"
+            why = f"NVML's reader process {worker.pid} cannot be ended ({state}) and was abandoned"
+            gaps.append(Gap("nvml", why, f"sudo cat /proc/{worker.pid}/stack"))
+        return gaps + self._registry.gaps()
+
+    def _age_gaps(self, now: float, at_s: float) -> list[Gap]:
+        """Values that are shown although newer ones should be there."""
+        if self._silent_s(at_s) <= LATE_S:
+            return []
+        seen = [known.last_seen_at for known in self._registry.all() if known.state == "ok"]
+        ages_s = [now - at for at in seen if at is not None]
+        if not ages_s:
+            return []
+        return [
+            Gap(
+                "nvml", f"the values of all GPUs are {max(ages_s):.0f} s old: the newest poll is not answered"
+            )
+        ]
+
+
+def wait_for_end(worker: Worker, timeout_s: float) -> bool:
+    """Whether the child ended within the time."""
+    deadline_s = time.monotonic() + timeout_s
+    while worker.exit_code() is None:
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.005)
+    return True

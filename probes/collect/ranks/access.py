@@ -1,0 +1,118 @@
+"""What could not be seen of the processes, in words: never silence."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterable
+from functools import cache
+
+from mltop.probes.collect.ranks import procfs
+from mltop.probes.collect.ranks.roles import looks_like_python
+from mltop.probes.collect.ranks.table import DENIED, HIDDEN, OVERWRITTEN, ProcessTable
+from mltop.probes.model import Gap
+
+_NOT_HIDING = ("0", "off")
+
+
+@cache
+def user_name(uid: int | None) -> str:
+    """The user's name, the number when the system knows none, "" for unknown."""
+    if uid is None:
+        return ""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def access_gaps(table: ProcessTable, gpu_pids: set[int]) -> list[Gap]:
+    """Gaps about processes that cannot be read, are hidden or live in another PID namespace."""
+    hidden = hidepid_gap(table)
+    gaps = [*_denied_gap(table, gpu_pids), *_overwritten_gap(table), *([hidden] if hidden else [])]
+    if hidden is None:
+        gaps += _foreign_gap(table, gpu_pids)
+    return gaps
+
+
+def permission_fix() -> str:
+    """The command that makes other users' processes readable."""
+    if os.geteuid() != 0:
+        return "sudo mltop"
+    return "start the container with --cap-add=SYS_PTRACE"
+
+
+def hidepid_gap(table: ProcessTable) -> Gap | None:
+    """A /proc mounted with hidepid (proc(5)), when that takes effect on us: pid 1 is not readable."""
+    first = table.processes.get(1)
+    option = _hidepid_option(table.root)
+    if option in _NOT_HIDING or (first is not None and first.access != HIDDEN):
+        return None
+    why = f"/proc is mounted with hidepid={option}: other users' processes and their ranks are not shown"
+    return Gap("ranks", why, permission_fix())
+
+
+def unreadable_counters_gap(users: Iterable[str], count: int) -> Gap:
+    """One line for all ranks whose /proc/PID/io is not readable."""
+    who = _named(users)
+    noun = "rank" if count == 1 else "ranks"
+    return Gap(
+        "ranks.syscalls", f"system call counts of {count} {noun}{who}: permission denied", permission_fix()
+    )
+
+
+def _denied_gap(table: ProcessTable, gpu_pids: set[int]) -> list[Gap]:
+    denied = [p for p in table.processes.values() if p.access == DENIED and not p.dead]
+    python = [p for p in denied if looks_like_python(p.argv, p.exe, p.comm)]
+    on_gpu = [p for p in denied if p.pid in gpu_pids and p not in python]
+    count = len(python) + len(on_gpu)
+    if count == 0:
+        return []
+    kind = "GPU" if not python else "Python or GPU" if on_gpu else "Python"
+    noun, their = ("process", "its rank is") if count == 1 else ("processes", "their ranks are")
+    who = _named(user_name(p.uid) for p in python + on_gpu)
+    why = f"{count} {kind} {noun}{who} cannot be read (permission denied): {their} not shown"
+    return [Gap("ranks", why, permission_fix())]
+
+
+def _overwritten_gap(table: ProcessTable) -> list[Gap]:
+    count = sum(
+        p.access == OVERWRITTEN and p.identity is None and looks_like_python([], p.exe, p.comm)
+        for p in table.processes.values()
+    )
+    if count == 0:
+        return []
+    noun, verb = ("process", "has") if count == 1 else ("processes", "have")
+    why = f"{count} Python {noun} {verb} written a title over the environment (setproctitle): rank unknown"
+    return [Gap("ranks", why, "export SPT_NOENV=1 in the job")]
+
+
+def _foreign_gap(table: ProcessTable, gpu_pids: set[int]) -> list[Gap]:
+    """A GPU's process list is a few seconds old: what has just ended is not foreign."""
+    foreign = [pid for pid in gpu_pids if pid not in table.processes and pid not in table.ended_at]
+    if not foreign:
+        return []
+    noun, verb = ("id", "is") if len(foreign) == 1 else ("ids", "are")
+    why = f"{len(foreign)} GPU process {noun} {verb} not visible here (another PID namespace: container?)"
+    return [Gap("gpu processes", why, "run mltop on the host, or start the container with --pid=host")]
+
+
+def _hidepid_option(root: str) -> str:
+    try:
+        mounts = procfs.read_all(f"{root}/self/mounts", 1 << 20).decode("utf-8", "replace")
+    except OSError:
+        return "0"
+    for line in mounts.splitlines():
+        fields = line.split()
+        if len(fields) > 3 and fields[2] == "proc" and fields[1] in (root, "/proc"):
+            for option in fields[3].split(","):
+                if option.startswith("hidepid="):
+                    return option[len("hidepid=") :]
+    return "0"
+
+
+def _named(users: Iterable[str]) -> str:
+    names = sorted({user for user in users if user})
+    if not names:
+        return ""
+    return " of " + ", ".join(names[:3]) + (f" and {len(names) - 3} others" if len(names) > 3 else "")

@@ -1,0 +1,207 @@
+"""`python -m mltop.probes.demo.fleet --nodes N`: one process that speaks for N simulated nodes on one stdout.
+
+It speaks the agent's protocol: hello, samples, answers to "stacks" and "doctor", and ends when stdin ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import queue
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from mltop.probes.agent.protocol import MARK, VERSION, Hello, Message, Request, decode_request, encode
+from mltop.probes.demo.simulated_job import FIRST_PID, JOB, RAN_S, SimulatedJob, rank_stacks
+from mltop.probes.demo.simulated_node import SimulatedNode
+from mltop.probes.version import __version__
+
+SLOTS = 20  # the samples of an interval are spread over this many moments
+REPLIES_AT_ONCE = 64  # between two looks at the clock
+EXIT_GRACE_S = 0.2
+
+
+def node_names(count: int, first: int) -> tuple[str, ...]:
+    """``sim002``, ``sim003``, … : the names that a fleet started with these arguments answers for."""
+    return tuple(f"sim{number:03d}" for number in range(first, first + count))
+
+
+def build(count: int, first: int, gpus: int, interval_s: float, hang_after_s: float) -> list[SimulatedNode]:
+    """One job over all nodes that hangs in the middle.
+
+    From 3 nodes on the last is a spare, drained for a lost GPU; from 2 on, the power brake of one
+    node is on.
+    """
+    names, now = node_names(count, first), time.time()
+    of_job = names[:-1] if count >= 3 else names
+    culprit = len(of_job) // 2 * gpus + min(5, gpus - 1)
+    job = SimulatedJob(of_job, gpus, culprit, now - RAN_S, now + hang_after_s)
+    return [
+        SimulatedNode(
+            name=name,
+            number=first + place,
+            gpus=gpus,
+            interval_s=interval_s,
+            job=job,
+            ranks=range(place * gpus, (place + 1) * gpus) if place < len(of_job) else range(0),
+            began_at=now,
+            lost_gpu=place >= len(of_job) and gpus > 3,
+            braked=count >= 2 and place == len(of_job) // 3,
+        )
+        for place, name in enumerate(names)
+    ]
+
+
+class Fleet:
+    """Frames of all ``nodes`` to ``out_fd``; requests from ``in_fd``."""
+
+    def __init__(
+        self, nodes: list[SimulatedNode], interval_s: float, in_fd: int = 0, out_fd: int = 1
+    ) -> None:
+        self._nodes = {node.name: node for node in nodes}
+        self._slots = [nodes[start::SLOTS] for start in range(min(SLOTS, len(nodes)))]
+        self._slot_s = interval_s / len(self._slots)
+        self._in_fd, self._out_fd = in_fd, out_fd
+        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._replies: deque[tuple[int, Iterator[Message]]] = deque()
+
+    def run(self) -> None:
+        """Until the caller closes our stdin or its end of our stdout."""
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # ctrl-c in the caller's terminal is the caller's to handle
+        threading.Thread(target=self._read, name="mltop-requests", daemon=True).start()
+        try:
+            self._write(
+                b"".join(encode(Message("hello", node=name, hello=hello(name))) for name in self._nodes)
+            )
+            for slot in self._slots:
+                self._write_samples(slot)
+            self._serve()
+        except BrokenPipeError:
+            return
+
+    def _serve(self) -> None:
+        turn, due = 0, time.monotonic() + self._slot_s
+        while True:
+            timeout_s = 0.0 if self._replies else max(0.0, due - time.monotonic())
+            try:
+                request = self._requests.get(timeout=timeout_s)
+            except queue.Empty:
+                pass
+            else:
+                if request is None:
+                    return
+                self._take(request)
+            self._write_replies()
+            if time.monotonic() >= due:
+                self._write_samples(self._slots[turn % len(self._slots)])
+                turn, due = turn + 1, max(due + self._slot_s, time.monotonic())
+
+    def _take(self, request: Request) -> None:
+        if request.kind == "request":
+            self._replies.append((request.id, self._answer(request)))
+        elif request.kind == "cancel" and any(number == request.id for number, _ in self._replies):
+            self._replies = deque(reply for reply in self._replies if reply[0] != request.id)
+            done = Message("done", node=request.node, id=request.id, data={"cancelled": True})
+            self._replies.append((request.id, iter([done])))
+
+    def _answer(self, request: Request) -> Iterator[Message]:
+        """All frames of one answer; ``node`` "" in the request asks all nodes, in one answer."""
+        if request.node and request.node not in self._nodes:
+            yield Message("error", node=request.node, id=request.id, error=f"no node {request.node!r} here")
+            return
+        nodes = [self._nodes[request.node]] if request.node else list(self._nodes.values())
+        if request.op == "doctor":
+            yield Message("done", node=request.node, id=request.id, data={"checks": CHECKS})
+        elif request.op == "stacks":
+            chosen = [(node, rank) for node in nodes for rank in node.ranks if wanted(rank, request.args)]
+            expected = len(chosen)
+            yield Message(
+                "part", node=request.node, id=request.id, expected=expected, data={"expected": expected}
+            )
+            for node, rank in chosen:
+                yield Message(
+                    "part", node=node.name, id=request.id, stacks=rank_stacks(node.job, rank, time.time())
+                )
+            yield Message("done", node=request.node, id=request.id, data={"cancelled": False})
+        else:
+            error = f"unknown operation {request.op!r}"
+            yield Message("error", node=request.node, id=request.id, error=error)
+
+    def _write_replies(self) -> None:
+        frames: list[bytes] = []
+        while self._replies and len(frames) < REPLIES_AT_ONCE:
+            message = next(self._replies[0][1], None)
+            if message is None:
+                self._replies.popleft()
+            else:
+                frames.append(encode(message))
+        if frames:
+            self._write(b"".join(frames))
+
+    def _write_samples(self, nodes: list[SimulatedNode]) -> None:
+        now = time.time()
+        self._write(b"".join(sample_frame(node, now) for node in nodes))
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._out_fd, view) :]
+
+    def _read(self) -> None:
+        buffer = b""
+        while True:
+            data = os.read(self._in_fd, 65536)
+            if not data:
+                break
+            *lines, buffer = (buffer + data).split(b"\n")
+            for line in lines:
+                request = decode_request(line)
+                if request is not None:
+                    self._requests.put(request)
+        self._requests.put(None)
+        time.sleep(EXIT_GRACE_S)
+        os._exit(0)  # the loop is stuck writing to a caller that no longer reads
+
+
+def sample_frame(node: SimulatedNode, now: float) -> bytes:
+    """A Message of kind sample with its fields in text, as ``encode`` would write it."""
+    payload = b'{"kind":"sample","node":"%s","sample":%s}' % (node.name.encode(), node.sample_json(now))
+    return b"%s%d %s\n" % (MARK, len(payload), payload)
+
+
+def wanted(rank: int, args: dict[str, Any]) -> bool:
+    job, pids = args.get("job"), args.get("pids")
+    return (not job or job == JOB) and (pids is None or FIRST_PID + rank in pids)
+
+
+def hello(name: str) -> Hello:
+    return Hello(__version__, VERSION, os.getpid(), platform.python_version(), name, platform.machine())
+
+
+# As an agent's: name, state (ok | warning | missing), why, fix.
+CHECKS = [{"name": "simulation", "state": "ok", "why": "a node made up by mltop demo", "fix": ""}]
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="mltop-demo-fleet", description=__doc__)
+    parser.add_argument("--nodes", type=int, required=True, metavar="N", help="how many nodes to simulate")
+    parser.add_argument("--first", type=int, default=1, metavar="N", help="number of the first one")
+    parser.add_argument("--gpus", type=int, default=8, metavar="N", help="GPUs (and ranks) per node")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="S")
+    parser.add_argument("--hang-after", type=float, default=5.0, metavar="S")
+    options = parser.parse_args(argv)
+    if options.nodes < 1 or options.gpus < 1 or options.interval <= 0:
+        parser.error("--nodes, --gpus and --interval must be positive")
+    nodes = build(options.nodes, options.first, options.gpus, options.interval, options.hang_after)
+    Fleet(nodes, options.interval).run()
+
+
+if __name__ == "__main__":
+    main()

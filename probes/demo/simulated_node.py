@@ -1,0 +1,153 @@
+"""One node of a simulated fleet: its samples as JSON text.
+
+What does not change is encoded once and spliced with what does: hundreds of nodes are one cheap process.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from mltop.probes.demo.curves import TRAINING, Moving, move
+from mltop.probes.demo.gpus import UPTIME_S, activity_of, sample_of, shape_of
+from mltop.probes.demo.simulated_job import FIRST_PID, SimulatedJob, moving_counters, rank_sample
+from mltop.probes.model import GpuSample, HostSample, to_json
+
+LOST_GPU = 3
+BRAKED_CLOCK_MHZ = 420
+_MOVING_NAMES = frozenset(Moving.__dataclass_fields__)
+_COUNTER_NAMES = frozenset(("state", "cpu_fraction", "voluntary_switches", "read_syscalls", "write_syscalls"))
+
+
+@dataclass(frozen=True)
+class SimulatedNode:
+    """``ranks`` of ``job`` run here, one per GPU from GPU 0; none on a spare node.
+
+    ``lost_gpu``: GPU 3 fell off the bus. ``braked``: the power supply asserts the power brake on every GPU.
+    """
+
+    name: str
+    number: int
+    gpus: int
+    interval_s: float
+    job: SimulatedJob
+    ranks: range
+    began_at: float
+    lost_gpu: bool = False
+    braked: bool = False
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def sample_json(self, now: float) -> bytes:
+        """The JSON of this node's Sample at ``now`` (unix s)."""
+        gpus = ",".join(self._gpu_json(index, now) for index in range(self.gpus))
+        ranks = ",".join(
+            splice(_fixed_rank(self, rank), moving_counters(self.job, rank, now)) for rank in self.ranks
+        )
+        moving = {"sampled_at": round(now, 3)}
+        head = splice(_fixed_head(self), moving)[:-1]
+        host = splice(_fixed_host(self), self._host(now))
+        return f'{head},"gpus":[{gpus}],"ranks":[{ranks}],"host":{host}}}'.encode()
+
+    def _gpu_json(self, index: int, now: float) -> str:
+        if self.lost_gpu and index == LOST_GPU:
+            return _lost_gpu(self)
+        zero = self.began_at - UPTIME_S
+        hung = self.job.hung_at - zero
+        culprit = index < len(self.ranks) and self.ranks[index] == self.job.culprit
+        activity = activity_of(now - zero, index < len(self.ranks), hung, culprit)
+        moving = dict(vars(move(shape_of(self.number, index, False), now - zero, activity, hung)))
+        if self.braked:
+            moving.update(braked(now - zero))
+        moving["last_seen_at"] = round(now, 3)
+        return splice(_fixed_gpu(self, index, activity == TRAINING), moving)
+
+    def _host(self, now: float) -> dict[str, object]:
+        load = 0.02 if not self.ranks or self.job.hung(now) else 0.31
+        wave = 1 + 0.1 * math.sin(now / 9 + self.number)
+        return {
+            "uptime_s": round(now - self.began_at + UPTIME_S, 1),
+            "cpu_fraction": round(load * wave, 3),
+            "load_1m": round(96 * load * wave, 2),
+            "network_rx_bytes_per_s": round(load * 4e8 * wave),
+            "network_tx_bytes_per_s": round(load * 3e7 * wave),
+        }
+
+
+def braked(t: float) -> dict[str, object]:
+    """What the power brake does to a GPU, whatever runs on it."""
+    return {
+        "sm_clock_mhz": BRAKED_CLOCK_MHZ,
+        "throttle_reasons": ["hw_slowdown", "power_brake"],
+        "throttle_ns": {"power_brake": int(t * 1e9)},
+    }
+
+
+def splice(fixed: str, moving: dict[str, Any]) -> str:
+    """One JSON object of two: ``fixed`` is the text of the first, neither empty."""
+    return fixed[:-1] + "," + json.dumps(moving, separators=(",", ":"), allow_nan=False)[1:]
+
+
+def known(record: Any, without: frozenset[str] = frozenset()) -> str:
+    """JSON of a record's fields without the None ones (their default) and those named."""
+    return to_json({name: v for name, v in vars(record).items() if v is not None and name not in without})
+
+
+@cache
+def _fixed_head(node: SimulatedNode) -> str:
+    return to_json(
+        {
+            "node": node.name,
+            "boot_id": f"simulated-{node.number}",
+            "interval_s": node.interval_s,
+            "simulated": True,
+        }
+    )
+
+
+@cache
+def _fixed_host(node: SimulatedNode) -> str:
+    gib = 1024**3
+    host = HostSample(
+        hostname=node.name,
+        kernel="6.8.0-simulated",
+        cpu_count=96,
+        memory_total_bytes=2048 * gib,
+        memory_available_bytes=1900 * gib,
+        shm_total_bytes=1024 * gib,
+        shm_used_bytes=gib,
+    )
+    return known(host)
+
+
+@cache
+def _fixed_gpu(node: SimulatedNode, index: int, training: bool) -> str:
+    pids = [FIRST_PID + node.ranks[index]] if index < len(node.ranks) else []
+    moving = move(shape_of(node.number, index, False), 0.0, TRAINING if pids else "idle", 0.0)
+    return known(sample_of(index, node.number, pids, moving, training), _MOVING_NAMES | {"last_seen_at"})
+
+
+@cache
+def _fixed_rank(node: SimulatedNode, rank: int) -> str:
+    return known(rank_sample(node.job, rank, node.began_at), _COUNTER_NAMES)
+
+
+@cache
+def _lost_gpu(node: SimulatedNode) -> str:
+    whole = sample_of(
+        LOST_GPU, node.number, [], move(shape_of(node.number, LOST_GPU, False), 0.0, "idle", 0.0), False
+    )
+    lost = GpuSample(
+        index=LOST_GPU,
+        uuid=whole.uuid,
+        name=whole.name,
+        pci_bus_id=whole.pci_bus_id,
+        state="lost",
+        error="NVML: GPU is lost (fell off the bus; SIMULATED)",
+        last_seen_at=node.began_at - 312.0,
+    )
+    return known(lost)

@@ -1,0 +1,121 @@
+"""Which rank hangs the job: the decision procedure, one step after the other, first answer wins.
+
+0, 1  gone, stopped or stuck in the kernel while others wait      stuck.py
+2     the job moves: accuse nobody, name stragglers               movement.py
+3     some wait in a collective, some do not                      outsiders.py
+4     all wait, in different collectives                          mismatch.py
+5     all wait at the same line, in different turns of a loop     loops.py
+6     all equal: below Python                                     here
+
+Step 2 is asked before 0 and 1: a rank that ended while the others go on is nobody's hang. How sure a verdict
+is, `JobView.confidence` decides: high when who waits and who does not is distinct, the stacks are stable, and
+the standstill was watched for 5 s or the samples show it for 30 s before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import takewhile
+
+from mltop.probes.judge import thresholds as limit
+from mltop.probes.judge.classes import merge
+from mltop.probes.judge.evidence import JobEvidence
+from mltop.probes.judge.frames import key_of
+from mltop.probes.judge.job import JobView, names, read_job, waiting_lines
+from mltop.probes.judge.loops import harmless_differences, local_difference
+from mltop.probes.judge.mismatch import mismatch
+from mltop.probes.judge.movement import moving
+from mltop.probes.judge.outsiders import non_waiters, outside_lines
+from mltop.probes.judge.stuck import gone_or_stopped, system_facts
+from mltop.probes.judge.view import RankView
+from mltop.probes.model import JobReport, StackDigest, Verdict
+
+_STEPS = (non_waiters, mismatch, local_difference)
+
+
+def judge_job(evidence: JobEvidence) -> Verdict:
+    """The verdict on one job. Pure: the same evidence gives the same verdict, live and from a capture."""
+    return _judge(read_job(evidence))
+
+
+def report(evidence: JobEvidence) -> JobReport:
+    """Verdict, classes of the newest stacks, and each rank's newest digests (also of its children)."""
+    job = read_job(evidence)
+    views = [*job.views, *job.roster.silent]
+    classes = merge([view.now for view in views if view.readable])
+    digests = [digest for view in views for digest in _newest_digests(view)]
+    return JobReport(evidence.job, job.roster.world_size, _judge(job), classes, digests)
+
+
+def _judge(job: JobView) -> Verdict:
+    verdict = _first_answer(job)
+    verdict.gaps.extend(job.gaps)
+    return verdict
+
+
+def _first_answer(job: JobView) -> Verdict:
+    if not job.views:
+        return _nobody_alive(job)
+    if job.roster.twice:
+        return _unclear(job, "rank numbers exist more than once: several jobs share this name")
+    return moving(job) or gone_or_stopped(job) or _too_little(job) or _by_stacks(job)
+
+
+def _too_little(job: JobView) -> Verdict | None:
+    """Why no stack can accuse anyone, None when they can."""
+    if len(job.running) + len(job.stopped) < limit.READABLE_SHARE * len(job.views) or not job.running:
+        return _unclear(job, f"only {len(job.running)} of {len(job.views)} ranks have a readable stack")
+    if not job.waiters:
+        watched = f"{job.window_s:.1f} s watched"
+        return _unclear(job, f"no rank waits in a collective and most do not move ({watched})")
+    if not job.enough_time:
+        return _unclear(job, "one look is not enough to tell a hang from a slow step: take more samples")
+    return None
+
+
+def _by_stacks(job: JobView) -> Verdict:
+    for step in _STEPS:
+        found = step(job)
+        if found:
+            return found
+    return _below_python(job)
+
+
+def _nobody_alive(job: JobView) -> Verdict:
+    if job.roster.silent:
+        text = "no watched node that runs this job answered"
+    elif job.roster.gone:
+        text = "every rank of the job has ended: the first one's error file or log tells why"
+    else:
+        text = "no rank of the job was found"
+    return Verdict("unclear", evidence=[text, *system_facts(job)])
+
+
+def _unclear(job: JobView, why: str) -> Verdict:
+    evidence = [why, *system_facts(job), *outside_lines(job.others)]
+    return Verdict("unclear", [], waiting_lines(job.waiters), [], evidence, "low")
+
+
+def _below_python(job: JobView) -> Verdict:
+    """Step 6: nothing in Python differs between the ranks, so none is named."""
+    waiting = waiting_lines(job.waiters)
+    unseen = bool(job.roster.unseen or job.roster.silent or job.unreadable)
+    whom = names(job.waiters) if unseen else "every rank" if len(job.views) > 1 else "the only rank"
+    evidence = [f"{whom} waits in {job.waiters[0].waiting_in} and did not move for {job.watched}"]
+    if unseen:
+        evidence.append("nothing differs between the ranks seen: the cause may be in one that was not")
+    else:
+        evidence.append("nothing differs between the ranks: it is below Python (fabric or GPU)")
+    evidence += harmless_differences(job)
+    return Verdict("hang", [], waiting, [], evidence, job.confidence("low" if unseen else "medium"))
+
+
+def _newest_digests(view: RankView) -> list[StackDigest]:
+    """Of the last round, with ``samples`` of the main thread: in how many dumps in a row it stood there."""
+    if not view.rounds:
+        return []
+    digests = list(view.rounds[-1].digests)
+    if view.readable and digests and digests[0] is view.now:
+        row = takewhile(lambda main: key_of(main) == key_of(view.now), reversed(view.mains))
+        digests[0] = replace(view.now, samples=sum(1 for _ in row))
+    return digests

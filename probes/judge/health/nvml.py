@@ -1,0 +1,25 @@
+"""NVML itself: a driver call that does not return."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from mltop.probes.judge.health.rule import Hit, Moment, Rule
+
+# The same gap also says that there is no driver at all, which is no fault of a machine without GPUs.
+_STUCK = re.compile(r"does not answer|stuck in|is not answered|is slow: no answer|cannot be ended")
+
+
+def stuck(moment: Moment) -> Iterator[Hit]:
+    """One hit per node; a stuck driver is most often one GPU that is about to be lost."""
+    whys = [gap.why for gap in moment.now.gaps if gap.what == "nvml" and _STUCK.search(gap.why)]
+    if whys:
+        yield Hit("NVML", whys[0], tuple(whys[1:]))
+
+
+RULES = (
+    Rule(
+        "nvml.stuck", "critical", 0.0, "look for Xid lines in dmesg; if the call never returns: reboot", stuck
+    ),
+)

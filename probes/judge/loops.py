@@ -1,0 +1,212 @@
+"""Step 5: every rank waits at the same line. Integer locals tell who is in another turn of the loop."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mltop.probes.judge import thresholds as limit
+from mltop.probes.judge.fold import ranks_text
+from mltop.probes.judge.frames import is_internal, where
+from mltop.probes.judge.job import JobView, names, waiting_lines
+from mltop.probes.judge.mismatch import both_sides
+from mltop.probes.judge.view import RankView
+from mltop.probes.model import Culprit, Frame, Verdict
+
+_WORDS = re.compile(r"[a-z]+|[A-Z][a-z]*")
+_STEPS = frozenset({"step", "steps", "iter", "iters", "iteration", "it", "epoch"})
+_COUNTERS = frozenset(
+    {
+        "i",
+        "j",
+        "k",
+        "t",
+        "idx",
+        "index",
+        "batch",
+        "microbatch",
+        "mb",
+        "micro",
+        "minibatch",
+        "count",
+        "counter",
+        "round",
+        "turn",
+        "tick",
+        "update",
+        "episode",
+        "chunk",
+        "task",
+        "seq",
+    }
+)
+# A counter's bound is not a counter: num_steps, batch_size, rank_index.
+_NOT_COUNTERS = frozenset(
+    {
+        "num",
+        "n",
+        "max",
+        "total",
+        "size",
+        "len",
+        "length",
+        "per",
+        "rank",
+        "world",
+        "local",
+        "port",
+        "id",
+        "seed",
+        "stride",
+        "offset",
+        "bytes",
+        "dim",
+        "shape",
+        "stage",
+        "device",
+        "gpu",
+        "numel",
+        "every",
+        "interval",
+        "freq",
+        "pid",
+        "fd",
+        "start",
+        "end",
+        "first",
+        "last",
+    }
+)
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """One local that is equal on most ranks. ``values`` by rank position; ``urgency``: lower is surer."""
+
+    name: str
+    function: str
+    values: list[int]
+    usual: int
+    urgency: int
+
+    @property
+    def odd(self) -> list[int]:
+        return [at for at, value in enumerate(self.values) if value != self.usual]
+
+    @property
+    def small(self) -> bool:
+        return all(abs(value - self.usual) <= limit.SMALL_DIFFERENCE for value in self.values)
+
+    @property
+    def split(self) -> bool:
+        """Two values on equally many ranks."""
+        return 2 * len(self.odd) == len(self.values)
+
+
+def local_difference(job: JobView) -> Verdict | None:
+    """The ranks whose loop counter is not that of the others; None when all agree."""
+    if job.others or len(job.waiters) < 2:
+        return None
+    found = list(_differences(job.waiters))
+    counters = [one for one in found if one.urgency < 2 and (not one.split or one.small)]
+    if not counters:
+        return None
+    best = min(counters, key=lambda one: (one.split, one.urgency, not one.small))
+    evidence = [
+        f"every rank waits in {job.waiters[0].waiting_in} at the same line, and none moved for {job.watched}",
+        _text(best, job.waiters),
+    ]
+    waiting = waiting_lines(job.waiters)
+    if best.split:
+        return Verdict("hang", both_sides(_sides(best, job.waiters)), waiting, [], evidence, "low")
+    firm = len(best.values) - len(best.odd) >= limit.MAJORITY_FIRM * len(best.values)
+    cap = "medium" if best.small and firm else "low"
+    culprits = [_culprit(best, at, job.waiters[at], job.waiters) for at in best.odd]
+    return Verdict("hang", culprits, waiting, [], evidence, job.confidence(cap))
+
+
+def harmless_differences(job: JobView) -> list[str]:
+    """Other locals that are odd on a minority: shown, because the reader may know what they mean."""
+    if len(job.waiters) < 3:
+        return []
+    odd = [one for one in _differences(job.waiters) if not one.split]
+    return [f"{_text(one, job.waiters)} (not a loop counter by its name)" for one in odd[:2]]
+
+
+def _differences(views: list[RankView]) -> Iterator[_Difference]:
+    """Locals of the frames that all ranks share, leaf first, that are not equal everywhere."""
+    stacks = [_telling_frames(view.now.frames) for view in views]
+    for depth in range(min(map(len, stacks))):
+        column = [stack[depth] for stack in stacks]
+        for name in column[0].ints:
+            values = [frame.ints.get(name) for frame in column]
+            if len(set(values)) > 1:
+                made = _difference(name, column[0], values, views)
+                if made is not None:
+                    yield made
+
+
+def _telling_frames(frames: list[Frame]) -> list[Frame]:
+    return [frame for frame in frames if not is_internal(frame)] or frames
+
+
+def _difference(
+    name: str, frame: Frame, values: list[int | None], views: list[RankView]
+) -> _Difference | None:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    (usual, count), *_ = Counter(known).most_common(1)
+    distinct = len(set(known))
+    even = distinct == 2 and 2 * count == len(known)
+    if (2 * count <= len(known) and not even) or _is_rank_like(known, views):
+        return None
+    return _Difference(name, frame.function, known, usual, _urgency(name))
+
+
+def _is_rank_like(values: list[int], views: list[RankView]) -> bool:
+    samples = [view.seen.sample for view in views]
+    return (
+        values == [sample.rank for sample in samples]
+        or values == [sample.local_rank for sample in samples]
+        or values == [sample.pid for sample in samples]
+    )
+
+
+def _urgency(name: str) -> int:
+    """0: counts steps, 1: counts something, 2: anything else."""
+    words = {word.lower() for word in _WORDS.findall(name)}
+    if words & _NOT_COUNTERS:
+        return 2
+    if words & _STEPS:
+        return 0
+    return 1 if words & _COUNTERS else 2
+
+
+def _text(one: _Difference, views: list[RankView]) -> str:
+    """``step is 5 on rank 2 and 6 on ranks 0-1,3 (in train)``."""
+    by_value: dict[int, list[RankView]] = {}
+    for view, value in zip(views, one.values, strict=True):
+        by_value.setdefault(value, []).append(view)
+    rarest = sorted(by_value.items(), key=lambda item: len(item[1]))[: limit.EVIDENCE_PLACES]
+    usual = [(one.usual, by_value[one.usual])] if one.usual not in dict(rarest) else []
+    parts = [f"{value} on {names(where_)}" for value, where_ in [*rarest, *usual]]
+    return f"{one.name} is {' and '.join(parts)} (in {one.function})"
+
+
+def _sides(one: _Difference, views: list[RankView]) -> list[tuple[str, list[RankView]]]:
+    sides: dict[int, list[RankView]] = {}
+    for view, value in zip(views, one.values, strict=True):
+        sides.setdefault(value, []).append(view)
+    return [(f"turn {one.name} = {value}", here) for value, here in sorted(sides.items())]
+
+
+def _culprit(one: _Difference, at: int, view: RankView, views: list[RankView]) -> Culprit:
+    value = one.values[at]
+    usual_on = [other.rank for other, number in zip(views, one.values, strict=True) if number == one.usual]
+    others = ranks_text(rank for rank in usual_on if rank is not None)
+    way = "behind" if value < one.usual else "ahead of"
+    reason = f"{way} the others: {one.name} is {value} here and {one.usual} on {others}"
+    return Culprit(view.rank, view.node, view.pid, reason, where(view.now))

@@ -1,0 +1,124 @@
+"""Step 2: a job that moves accuses nobody; who is slow in it is told by who waits least."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+
+from mltop.probes.judge import thresholds as limit
+from mltop.probes.judge.frames import where
+from mltop.probes.judge.job import JobView, names
+from mltop.probes.judge.view import RankView
+from mltop.probes.model import Culprit, Verdict
+
+
+def moving(job: JobView) -> Verdict | None:
+    """The verdict of a job that moves, None for one that does not. May name stragglers, never culprits."""
+    why = _why_it_moves(job)
+    if why is None:
+        return None
+    stragglers, shares = find_stragglers(job.running)
+    evidence = [why, *shares]
+    if job.stopped:
+        evidence.append(f"{names(job.stopped)} stopped (state T) while the others still move")
+    if job.roster.gone:
+        gone = ", ".join(f"rank {absent.rank}: {absent.reason}" for absent in job.roster.gone[:3])
+        evidence.append(f"the others move, but {gone}")
+    rounds = max((len(view.waits) for view in job.running), default=0)
+    confidence = "medium" if not stragglers or rounds >= limit.STRAGGLER_ROUNDS_FIRM else "low"
+    if not stragglers and job.window_s >= limit.WINDOW_SHORT_S:
+        confidence = "high"
+    return Verdict("straggler" if stragglers else "moving", [], [], stragglers, evidence, confidence)
+
+
+def _why_it_moves(job: JobView) -> str | None:
+    everyone = [*job.running, *job.unreadable]
+    moved = [view for view in everyone if view.moves]
+    passing = [view for view in job.running if view.passes]
+    if passing:
+        return f"{_of(passing, job)} went in or out of a collective between dumps; {_counters(everyone)}"
+    restless = [view for view in job.waiters if view.motion.switching()]
+    if restless and len(restless) > limit.RESTLESS_SHARE * len(job.waiters):
+        return f"{_of(restless, job)} wait in the same place in every dump, but move: {_counters(everyone)}"
+    most = len(moved) > limit.MOVING_SHARE * len(everyone)
+    half = 2 * len(moved) >= len(everyone) > 0
+    if (job.waiters and most and not _idle_waiters_dominate(job)) or (not job.waiters and half):
+        return f"{_of(moved, job)} move: {_counters(everyone)}"
+    return None
+
+
+def _idle_waiters_dominate(job: JobView) -> bool:
+    """Waiting ranks whose side threads write logs look as if they moved: their main threads decide."""
+    return len(job.waiters) >= len(job.others)
+
+
+def _of(views: Sequence[RankView], job: JobView) -> str:
+    return f"{len(views)} of {len(job.views)} ranks"
+
+
+def _counters(views: Sequence[RankView]) -> str:
+    motions = [view.motion for view in views if view.motion.window_s > 0]
+    switches = [m.switches / m.window_s for m in motions if m.switches is not None]
+    calls = [m.syscalls / m.window_s for m in motions if m.syscalls is not None]
+    parts = []
+    if switches:
+        parts.append(f"{statistics.median(switches):.1f} voluntary switches/s")
+    if calls:
+        parts.append(f"{statistics.median(calls):.1f} read and write calls/s")
+    return (" and ".join(parts) + " per rank (median)") if parts else "no counters to compare"
+
+
+def find_stragglers(views: Sequence[RankView]) -> tuple[list[Culprit], list[str]]:
+    """Ranks for which the others wait: their own share of dumps in a collective is far below the others'.
+
+    Also the evidence line with the shares. Nothing below 8 dumps per rank, when the low share could be luck
+    (binomial, times the number of ranks), or when so many are low that they are a second kind of rank.
+    """
+    watched = [view for view in views if len(view.waits) >= limit.STRAGGLER_ROUNDS]
+    if len(watched) < 2:
+        return [], []
+    shares = [view.share_waiting() for view in watched]
+    ordered = sorted(shares)
+    low = []
+    for view, share in zip(watched, shares, strict=True):
+        typical = _median_without(ordered, share)
+        if typical >= limit.STRAGGLER_MEDIAN and share <= limit.STRAGGLER_SHARE * typical:
+            luck = _chance_of_at_most(round(share * len(view.waits)), len(view.waits), typical)
+            if luck * len(watched) <= limit.STRAGGLER_CHANCE:
+                low.append((view, share, typical))
+    if not low or len(low) > max(1.0, limit.STRAGGLER_MINORITY * len(watched)):
+        return [], [_shares_line(watched, shares)]
+    return [_straggler(*found) for found in low], [_shares_line(watched, shares)]
+
+
+def _median_without(ordered: list[float], one: float) -> float:
+    """The median of the sorted values with one occurrence of ``one`` left out."""
+    index = ordered.index(one)
+    count = len(ordered) - 1
+    middle = [count // 2] if count % 2 else [count // 2 - 1, count // 2]
+    return sum(ordered[at + (at >= index)] for at in middle) / len(middle)
+
+
+def _chance_of_at_most(hits: int, tries: int, probability: float) -> float:
+    return sum(
+        math.comb(tries, k) * probability**k * (1 - probability) ** (tries - k) for k in range(hits + 1)
+    )
+
+
+def _shares_line(views: Sequence[RankView], shares: Sequence[float]) -> str:
+    if len(views) <= limit.LISTED_RANKS:
+        each = ", ".join(f"{view.name} {share:.0%}" for view, share in zip(views, shares, strict=True))
+    else:
+        lowest = min(zip(shares, (view.name for view in views), strict=True))
+        each = f"{lowest[1]} {lowest[0]:.0%}, median {statistics.median(shares):.0%}, most {max(shares):.0%}"
+    return f"share of dumps in which a rank waits for others: {each}"
+
+
+def _straggler(view: RankView, share: float, typical: float) -> Culprit:
+    outside = [where(main) for main, wait in zip(view.mains, view.waits, strict=True) if wait is None] or [
+        where(view.now)
+    ]
+    reason = f"waits for others in {share:.0%} of {len(view.waits)} dumps, the others in {typical:.0%}"
+    return Culprit(view.rank, view.node, view.pid, reason, Counter(outside).most_common(1)[0][0])

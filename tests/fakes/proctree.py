@@ -1,0 +1,144 @@
+"""A /proc on disk: builds the files that the rank reader opens, from a small description of each process."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+BOOT_TIME = 1_700_000_000
+_PF_KTHREAD = 0x00200000
+
+
+@dataclass
+class FakeProcess:
+    """One process. ``image`` stands for what exec lays out anew; forked processes share their parent's."""
+
+    pid: int
+    ppid: int = 1
+    argv: list[str] = field(default_factory=list)
+    environ: dict[str, str] = field(default_factory=dict)
+    exe: str = ""
+    comm: str = ""
+    state: str = "S"
+    uid: int = 0
+    session: int = 1
+    start_ticks: int = 0
+    cpu_ticks: int = 0
+    rss_kib: int = 1000
+    switches: int = 0
+    reads: int = 0
+    writes: int = 0
+    wchan: str = "0"
+    image: int = 0
+    kernel_thread: bool = False
+    environ_bytes: bytes | None = None
+
+
+class ProcTree:
+    """``root`` is the /proc itself. Processes are added, changed and removed while a reader looks at it."""
+
+    def __init__(self, sysroot: Path) -> None:
+        self.root = sysroot / "proc"
+        (self.root / "self").mkdir(parents=True)
+        (self.root / "stat").write_text(f"cpu  1 2 3 4\ncpu0 1 2 3 4\nbtime {BOOT_TIME}\nprocesses 1\n")
+        self.mount_options("rw,relatime")
+        self.processes: dict[int, FakeProcess] = {}
+        self.add(1, ppid=0, argv=["/sbin/init"])
+
+    def mount_options(self, options: str) -> None:
+        (self.root / "self" / "mounts").write_text(
+            f"sysfs /sys sysfs rw 0 0\nproc /proc proc {options} 0 0\n"
+        )
+
+    def add(self, pid: int, **description: object) -> FakeProcess:
+        process = FakeProcess(pid, **description)  # type: ignore[arg-type]
+        process.exe = process.exe or (process.argv[0] if process.argv else "")
+        process.comm = process.comm or Path(process.exe).name[:15]
+        process.start_ticks = process.start_ticks or 1000 + pid
+        process.image = process.image or pid
+        self.processes[pid] = process
+        self._write(process)
+        return process
+
+    def python(
+        self, pid: int, *arguments: str, ppid: int = 1, environ: dict[str, str] | None = None
+    ) -> FakeProcess:
+        """A Python process of a virtual environment."""
+        argv = ["/venv/bin/python", *arguments]
+        return self.add(pid, ppid=ppid, argv=argv, environ=environ or {}, exe="/usr/bin/python3.11")
+
+    def fork(self, parent: int, pid: int, **changes: object) -> FakeProcess:
+        """A child with its parent's memory image: same command line, same environment."""
+        copied = {name: value for name, value in vars(self.processes[parent]).items() if name != "pid"}
+        return self.add(pid, **{**copied, "ppid": parent, "start_ticks": 1000 + pid, **changes})
+
+    def change(self, pid: int, **changes: object) -> None:
+        for name, value in changes.items():
+            setattr(self.processes[pid], name, value)
+        self._write(self.processes[pid])
+
+    def exec(self, pid: int, *argv: str, environ: dict[str, str] | None = None) -> None:
+        image = self.processes[pid].image + 100_000
+        self.change(pid, argv=list(argv), exe=argv[0], comm=Path(argv[0]).name[:15], image=image)
+        if environ is not None:
+            self.change(pid, environ=environ)
+
+    def die(self, pid: int) -> None:
+        """To a zombie: everything that hung on its memory is gone. Its children go to init."""
+        self.change(pid, state="Z", argv=[], environ={}, environ_bytes=None, exe="", image=0)
+        for child in [p.pid for p in self.processes.values() if p.ppid == pid]:
+            self.change(child, ppid=1)
+
+    def remove(self, pid: int) -> None:
+        for child in [p.pid for p in self.processes.values() if p.ppid == pid]:
+            self.change(child, ppid=1)
+        del self.processes[pid]
+        shutil.rmtree(self.root / str(pid))
+
+    def _write(self, process: FakeProcess) -> None:
+        directory = self.root / str(process.pid)
+        (directory / "task" / str(process.pid)).mkdir(parents=True, exist_ok=True)
+        (directory / "stat").write_text(_stat(process))
+        (directory / "status").write_text(_status(process))
+        (directory / "io").write_text(
+            f"rchar: 1\nwchar: 1\nsyscr: {process.reads}\nsyscw: {process.writes}\n"
+        )
+        (directory / "wchan").write_text(process.wchan)
+        (directory / "cmdline").write_bytes("".join(part + "\0" for part in process.argv).encode())
+        environ = "".join(f"{name}={value}\0" for name, value in process.environ.items()).encode()
+        (directory / "environ").write_bytes(
+            environ if process.environ_bytes is None else process.environ_bytes
+        )
+        link = directory / "exe"
+        link.unlink(missing_ok=True)
+        if process.exe:
+            link.symlink_to(process.exe)
+        self._write_children(process.pid)
+        self._write_children(process.ppid)
+
+    def _write_children(self, pid: int) -> None:
+        directory = self.root / str(pid) / "task" / str(pid)
+        if directory.exists():
+            children = sorted(p.pid for p in self.processes.values() if p.ppid == pid)
+            (directory / "children").write_text("".join(f"{child} " for child in children))
+
+
+def _stat(process: FakeProcess) -> str:
+    fields = ["0"] * 50
+    fields[0:4] = [process.state, str(process.ppid), str(process.pid), str(process.session)]
+    fields[6] = str(_PF_KTHREAD if process.kernel_thread else 0)
+    fields[11] = str(process.cpu_ticks)
+    fields[19] = str(process.start_ticks)
+    fields[23:26] = [str(process.image), str(process.image + 1), str(process.image + 2)]
+    return f"{process.pid} ({process.comm}) {' '.join(fields)}\n"
+
+
+def _status(process: FakeProcess) -> str:
+    memory = "" if process.state == "Z" else f"VmRSS:\t{process.rss_kib:8d} kB\n"
+    return (
+        f"Name:\t{process.comm}\nUmask:\t0022\nState:\t{process.state} (state)\nPid:\t{process.pid}\n"
+        f"PPid:\t{process.ppid}\nUid:\t{process.uid}\t{process.uid}\t{process.uid}\t{process.uid}\n{memory}"
+        "Cpus_allowed:\tff\nCpus_allowed_list:\t0-7\nMems_allowed:\t1\nMems_allowed_list:\t0-1\n"
+        f"voluntary_ctxt_switches:\t{process.switches}\nnonvoluntary_ctxt_switches:\t999\n"
+    )

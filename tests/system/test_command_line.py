@@ -1,0 +1,141 @@
+"""The command line as a user meets it: quick help, one clear line for every mistake, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.terminal import Terminal
+
+MLTOP = [sys.executable, "-m", "mltop"]
+COMMANDS = ("snapshot", "stacks", "capture", "demo", "doctor")
+HEAVY = ("textual", "rich", "msgspec", "psutil", "pynvml", "ClusterShell", "torch", "asyncio", "multiprocessing")
+
+
+def mltop(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*MLTOP, *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **env},
+        check=False,
+    )
+
+
+def test_version_and_help_of_every_command() -> None:
+    from mltop.probes.version import __version__
+
+    assert mltop("--version").stdout == f"mltop {__version__}\n"
+    whole = mltop("--help").stdout
+    for command in COMMANDS:
+        assert command in whole
+        assert mltop(command, "--help").stdout.startswith(f"Usage: mltop {command}")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from mltop.tui.cli import cli; cli.main(['--help'], standalone_mode=False)\n"
+        "print('\\nMODULES', *sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = done.stdout.partition("\nMODULES")[2].split()
+    assert "mltop.tui.cli" in loaded
+    assert [name for name in loaded if name.partition(".")[0] in HEAVY] == []
+    assert [name for name in loaded if name.startswith("mltop.") and name.split(".")[2:3] in (["agent"], ["judge"])] == []
+
+
+def test_a_snapshot_does_not_load_the_screen() -> None:
+    code = (
+        "import sys; from mltop.tui.cli import cli\n"
+        "cli.main(['snapshot', '--json'], standalone_mode=False)\nprint('\\nMODULES', *sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.partition("\nMODULES")[2].split()}
+    assert "msgspec" in loaded
+    assert loaded.isdisjoint({"textual", "pynvml", "torch", "asyncio"})
+
+
+@pytest.mark.serial
+def test_help_answers_at_once() -> None:
+    times = []
+    for _ in range(9):
+        started = time.perf_counter()
+        mltop("--help")
+        times.append(time.perf_counter() - started)
+    assert statistics.median(times) < 0.15
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--bogus"], "--bogus: no such option"),
+        (["frobnicate"], "no such command 'frobnicate'"),
+        (["stacks", "--bogus"], "see mltop stacks --help"),
+        (["snapshot", "-w", ""], "-w '': names no node"),
+        (["-w", "", "snapshot"], "-w '': names no node"),
+        (["-w", ""], "-w '': names no node"),
+        (["stacks", "-w", "n[1-"], "is not a node list"),
+        (["stacks", "-w", "some-other-node"], "this version reaches this machine only"),
+        (["stacks", "--hostfile", "/no/such/file"], "No such file or directory"),
+        (["stacks", "--job", "4711"], "no such job"),
+        (["snapshot", "--job", "x;y"], "is not a Slurm job id"),
+        (["stacks", "--recording", "/no/such/dir"], "does not exist"),
+        (["stacks", "--samples", "0"], "--samples"),
+        (["stacks", "--samples", "two"], "--samples"),
+        (["stacks", "--json", "--raw"], "only one of them"),
+        (["snapshot", "--interval", "0"], "--interval 0"),
+        (["snapshot", "--timeout", "nan"], "--timeout nan"),
+        (["snapshot", "--python", "/no/python"], "no such program"),
+        (["capture", "-o", "/proc"], "exists already"),
+        (["--via", "carrier-pigeon"], "--via"),
+        (["demo", "--nodes", "0"], "--nodes"),
+        (["snapshot", "extra"], "extra"),
+        ([], "is not a terminal"),
+        (["demo"], "is not a terminal"),
+    ],
+)
+def test_bad_input_gets_one_line_and_exit_code_2(args: list[str], words: str) -> None:
+    done = mltop(*args)
+    assert done.returncode == 2, done
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("mltop: ")
+    assert words in lines[0]
+
+
+@pytest.mark.parametrize("term", ["dumb", "", "unknown"])
+def test_a_terminal_that_cannot_move_its_cursor_is_said(term: str) -> None:
+    with Terminal(MLTOP, env={"TERM": term}) as terminal:
+        assert terminal.wait(10) == 2
+        assert "cannot move the cursor" in terminal.text()
+        assert "Traceback" not in terminal.text()
+
+
+def test_capture_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = mltop("capture", "-o", str(tmp_path / "file" / "sub"))
+    assert done.returncode != 0
+    assert "cannot write" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_shell_completion_is_there() -> None:
+    assert "complete" in mltop(_MLTOP_COMPLETE="bash_source").stdout
+    done = mltop(_MLTOP_COMPLETE="bash_complete", COMP_WORDS="mltop st", COMP_CWORD="1")
+    assert "stacks" in done.stdout
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m mltop snapshot --json | head -c 1", shell=True, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "{"
+    assert done.stderr == ""

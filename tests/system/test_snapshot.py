@@ -1,0 +1,185 @@
+"""`mltop snapshot --json` over our own libnvidia-ml.so.1: every value of the scenario, and what is wrong in words."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fakes.nvml.scenario import FakeNvml
+from tests.terminal import Terminal
+from tests.waiting import wait_until
+
+MLTOP = [sys.executable, "-m", "mltop"]
+
+
+def snapshot(env: dict[str, str], *args: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [*MLTOP, "snapshot", "--json", *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **env},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert report["schema"] == 1
+    assert [node["state"] for node in report["nodes"]] == ["live"]
+    return report
+
+
+def gaps_of(sample: dict[str, Any]) -> dict[str, str]:
+    return {gap["what"]: gap["why"] for gap in sample["gaps"]}
+
+
+def test_every_value_of_the_scenario_arrives(tmp_path: Path) -> None:
+    fake = FakeNvml(tmp_path, count=8)
+    for key, value in {
+        "name": "NVIDIA H100 80GB HBM3",
+        "busy_percent": 87,
+        "memory_used_bytes": 40 * 2**30,
+        "memory_total_bytes": 80 * 2**30,
+        "temperature_c": 61,
+        "memory_temperature_c": 72,
+        "power_mw": 512500,
+        "power_limit_mw": 650000,
+        "sm_clock_mhz": 1755,
+        "sm_clock_max_mhz": 1980,
+        "memory_clock_mhz": 2619,
+        "memory_clock_max_mhz": 2619,
+        "throttle_mask": "0x44",
+        "processes": f"{os.getpid()}:1073741824:compute",
+    }.items():
+        fake.set(f"gpu.3.{key}", value)
+    fake.write()
+    sample = snapshot(fake.env())["samples"][0]
+    assert [gpu["index"] for gpu in sample["gpus"]] == list(range(8))
+    gpu = sample["gpus"][3]
+    assert gpu["state"] == "ok"
+    assert gpu["uuid"].startswith("GPU-")
+    assert gpu["pci_bus_id"]
+    assert gpu["driver"]
+    expected = {
+        "name": "NVIDIA H100 80GB HBM3",
+        "busy": 0.87,
+        "memory_used_bytes": 40 * 2**30,
+        "memory_total_bytes": 80 * 2**30,
+        "temperature_c": 61,
+        "memory_temperature_c": 72,
+        "power_w": 512.5,
+        "power_limit_w": 650.0,
+        "sm_clock_mhz": 1755,
+        "sm_clock_max_mhz": 1980,
+        "memory_clock_mhz": 2619,
+        "memory_clock_max_mhz": 2619,
+        "processes": [{"pid": os.getpid(), "memory_bytes": 1073741824, "kind": "compute"}],
+    }
+    assert {key: gpu[key] for key in expected} == pytest.approx(expected)
+    assert sorted(gpu["throttle_reasons"]) == ["hw_thermal", "sw_power_cap"]
+    assert sample["host"]["memory_total_bytes"] > 0
+    assert sample["host"]["cpu_fraction"] is not None
+    assert set(sample["cost_s"]) >= {"gpus", "ranks", "host"}
+
+
+def test_a_value_the_library_does_not_support_is_null_with_a_gap(tmp_path: Path) -> None:
+    fake = FakeNvml(tmp_path, count=2)
+    fake.set("gpu.1.power_mw", "unsupported")
+    fake.set("gpu.1.power_average_mw", "unsupported")
+    fake.set("gpu.1.throttle_mask", "unsupported")
+    fake.write()
+    sample = snapshot(fake.env())["samples"][0]
+    assert sample["gpus"][0]["power_w"] is not None
+    assert sample["gpus"][1]["power_w"] is None
+    assert sample["gpus"][1]["throttle_reasons"] is None
+    gaps = gaps_of(sample)
+    assert "gpu.1.power_w" in gaps
+    assert "gpu.1.throttle_reasons" in gaps
+
+
+def test_a_lost_gpu_is_a_finding(tmp_path: Path) -> None:
+    fake = FakeNvml(tmp_path, count=4)
+    fake.set("gpu.2.call.*", "error 15")
+    fake.write()
+    report = snapshot(fake.env())
+    gpus = report["samples"][0]["gpus"]
+    assert [gpu["state"] for gpu in gpus] == ["ok", "ok", "lost", "ok"]
+    assert gpus[2]["power_w"] is None
+    assert "gpu.lost" in {finding["id"] for finding in report["findings"]}
+
+
+def test_without_a_driver_the_rest_is_there() -> None:
+    done = subprocess.run([*MLTOP, "snapshot", "--json"], capture_output=True, text=True, timeout=60, check=True)
+    sample = json.loads(done.stdout)["samples"][0]
+    assert sample["gpus"] == []
+    assert "nvml" in gaps_of(sample)
+    assert sample["host"]["hostname"]
+
+
+def test_the_text_form_fits_80_columns_and_names_the_lost_gpu(tmp_path: Path) -> None:
+    fake = FakeNvml(tmp_path, count=8)
+    fake.set("gpu.5.call.*", "error 15")
+    fake.write()
+    done = subprocess.run(
+        [*MLTOP, "snapshot"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **fake.env(), "COLUMNS": "80"},
+        check=True,
+    )
+    assert "LOST" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_a_gpu_lost_while_watching_stays_on_the_screen_with_when_it_was_seen(tmp_path: Path) -> None:
+    fake = FakeNvml(tmp_path, count=8)
+    fake.write()
+    with Terminal(MLTOP, env=fake.env()) as terminal:
+        terminal.wait_for("1980")
+        fake.set("gpu.6.call.*", "error 15")
+        fake.write()
+        text = terminal.wait_for("LOST")
+        assert "last seen" in text or "since" in text.lower() or "seen" in text
+        terminal.send("q")
+        assert terminal.wait(5) == 0
+
+
+def test_a_call_that_blocks_for_ever_is_named_and_the_screen_lives(tmp_path: Path) -> None:
+    fake = FakeNvml(tmp_path, count=8)
+    fake.write()
+    with Terminal(MLTOP, env=fake.env()) as terminal:
+        terminal.wait_for("1980")
+        fake.set("gpu.3.call.nvmlDeviceGetUtilizationRates", "block forever")
+        fake.write()
+        blocked_at = time.monotonic()
+        terminal.wait_for("nvmlDeviceGetUtilizationRates", 15.0)
+        assert time.monotonic() - blocked_at < 15.0
+        terminal.send("?")
+        wait_until(lambda: "nvmlDeviceGetUtilizationRates" not in terminal.text(), 2.0, "the help pane")
+        left_at = time.monotonic()
+        terminal.send("q")
+        assert terminal.wait(5) == 0
+        assert time.monotonic() - left_at < 2.0
+
+
+def test_a_snapshot_ends_although_nvml_never_answers(tmp_path: Path) -> None:
+    fake = FakeNvml(tmp_path, count=2)
+    fake.set("call.nvmlInit_v2", "block forever")
+    fake.write()
+    started = time.monotonic()
+    done = subprocess.run(
+        [*MLTOP, "snapshot", "--json", "--timeout", "3"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={**os.environ, **fake.env()},
+        check=False,
+    )
+    assert time.monotonic() - started < 8.0
+    assert "nvml" in gaps_of(json.loads(done.stdout)["samples"][0])

@@ -1,0 +1,127 @@
+"""`mltop stacks --json` beside real jobs that hang in eleven ways, and beside two that do not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.system.cases.launch import start
+
+CULPRIT = 2
+
+
+def stacks(*args: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "mltop", "stacks", "--json", *args],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def job_of(report: dict[str, Any], pids: list[int]) -> dict[str, Any]:
+    """The report of the job these processes belong to (other tests run jobs of their own beside it)."""
+    found = [job for job in report["jobs"] if {digest["pid"] for digest in job["digests"]} & set(pids)]
+    assert len(found) == 1, report["jobs"]
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("sleep_in_dataset", "__getitem__"),
+        ("slow_validation", "validation"),
+        ("mismatch", "broadcast"),
+        ("sigstop", "stopped"),
+        ("endless_loop", "spin"),
+        ("worker_deadlock", "__getitem__"),
+        ("fifo_read", "__getitem__"),
+        ("skewed_steps", "step"),
+        ("gone", "gone"),
+    ],
+)
+def test_the_culprit_is_named(case: str, words: str, tmp_path: Path) -> None:
+    job = start(case, tmp_path, ranks=4, culprit=CULPRIT)
+    try:
+        job.wait_hung()
+        report = job_of(stacks(), job.pids)
+        verdict = report["verdict"]
+        assert verdict["kind"] == "hang", verdict
+        assert [culprit["rank"] for culprit in verdict["culprits"]] == [CULPRIT], verdict
+        culprit = verdict["culprits"][0]
+        assert words in f"{culprit['where']} {culprit['reason']}", verdict
+        assert verdict["evidence"], verdict
+        assert verdict["confidence"] in ("high", "medium"), verdict
+        assert report["world_size"] == 4
+        if case == "worker_deadlock":
+            assert culprit["pid"] not in job.pids, "the worker is to be named, not its parent"
+    finally:
+        job.stop()
+
+
+@pytest.mark.parametrize(("case", "kinds"), [("healthy_slow", {"moving"}), ("straggler", {"straggler"})])
+def test_a_job_that_moves_accuses_nobody(case: str, kinds: set[str], tmp_path: Path) -> None:
+    job = start(case, tmp_path, ranks=4, culprit=CULPRIT)
+    try:
+        job.wait_hung()
+        verdict = job_of(stacks(), job.pids)["verdict"]
+        assert verdict["culprits"] == [], verdict
+        assert verdict["kind"] in kinds, verdict
+        if case == "straggler":
+            assert [slow["rank"] for slow in verdict["stragglers"]] == [CULPRIT], verdict
+    finally:
+        job.stop()
+
+
+def test_a_capture_holds_the_same_verdict_and_no_secret(tmp_path: Path) -> None:
+    job = start("sleep_in_dataset", tmp_path, ranks=4, culprit=CULPRIT)
+    try:
+        job.wait_hung()
+        directory = tmp_path / "capture"
+        done = subprocess.run(
+            [sys.executable, "-m", "mltop", "capture", "-o", str(directory)],
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == f"{directory}\n"
+    finally:
+        job.stop()
+    saved = json.loads((directory / "verdict.json").read_text())
+    again = stacks("--recording", str(directory))
+    assert job_of(again, job.pids) == job_of(saved, job.pids)
+    assert "rank 2" in (directory / "verdict.txt").read_text()
+    environment_value = b"GLOO_SOCKET_IFNAME"
+    assert not [path for path in directory.rglob("*.json") if environment_value in path.read_bytes()]
+
+
+def test_raw_prints_every_process_and_only_integers(tmp_path: Path) -> None:
+    job = start("sleep_in_dataset", tmp_path, ranks=2, culprit=1)
+    try:
+        job.wait_hung()
+        done = subprocess.run(
+            [sys.executable, "-m", "mltop", "stacks", "--raw"], capture_output=True, text=True, timeout=60, check=True
+        )
+    finally:
+        job.stop()
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert set(job.pids) <= {line["pid"] for line in lines}
+    values = [
+        local["repr"]
+        for line in lines
+        for thread in line["threads"]
+        for frame in thread["frames"]
+        for local in frame.get("locals") or ()
+    ]
+    assert values
+    assert all(value.lstrip("-").isdigit() for value in values)

@@ -1,0 +1,189 @@
+"""Builders for hand-made evidence: jobs of torch's call chains, dumped in several rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from mltop.probes.judge.evidence import JobEvidence, RankSeen
+from mltop.probes.model import Frame, RankSample, RankStacks, StackDigest
+
+C10D = "torch/distributed/distributed_c10d.py"
+DATALOADER = "torch/utils/data/dataloader.py"
+START = 1000.0
+
+
+@dataclass
+class Stack:
+    frames: list[Frame]
+    waiting_in: str | None = None
+
+
+def stack(*places: tuple[str, str, int], waiting_in: str | None = None, **ints: int) -> Stack:
+    """Leaf first; ``ints`` become locals of the frame named train (or of the leaf)."""
+    frames = [Frame(*place) for place in places]
+    owner = next((frame for frame in frames if frame.function == "train"), frames[0])
+    owner.ints.update(ints)
+    return Stack(frames, waiting_in)
+
+
+def main_frames(line: int = 60) -> tuple[tuple[str, str, int], ...]:
+    return ("train", "job/case.py", line), ("main", "job/case.py", 80), ("<module>", "job/case.py", 90)
+
+
+def all_reduce(line: int = 60, **ints: int) -> Stack:
+    reduce = (("all_reduce", C10D, 2900), ("all_reduce_grads", "job/case.py", 21))
+    return stack(*reduce, *main_frames(line), waiting_in="all_reduce", **ints)
+
+
+def broadcast() -> Stack:
+    called = (("broadcast", C10D, 2700), ("sync_metrics", "job/case.py", 33))
+    return stack(*called, *main_frames(), waiting_in="broadcast")
+
+
+def dataset(line: int = 14) -> Stack:
+    fetch = (("fetch", "torch/utils/data/_utils/fetch.py", 54), ("_next_data", DATALOADER, 788))
+    return stack(("DS.__getitem__", "job/case.py", line), *fetch, *main_frames(55))
+
+
+def validation() -> Stack:
+    return stack(("slow_validation", "job/case.py", 40), *main_frames(58))
+
+
+def spin(turn: int) -> Stack:
+    return stack(("spin_forever", "job/case.py", 44 + turn % 2), *main_frames(58), n=turn)
+
+
+def loader_wait() -> Stack:
+    poll = (("select", "selectors.py", 415), ("_poll", "multiprocessing/connection.py", 440))
+    loader = (("_try_get_data", DATALOADER, 1310), ("_next_data", DATALOADER, 1500))
+    return stack(*poll, *loader, *main_frames(55))
+
+
+def worker_stuck() -> Stack:
+    entry = (
+        ("fetch", "torch/utils/data/_utils/fetch.py", 54),
+        ("_worker_loop", "torch/utils/data/_utils/worker.py", 360),
+    )
+    return stack(("DS.__getitem__", "job/case.py", 14), *entry)
+
+
+def worker_idle() -> Stack:
+    poll = (("select", "selectors.py", 415), ("poll", "multiprocessing/connection.py", 257))
+    entry = (
+        ("get", "multiprocessing/queues.py", 113),
+        ("_worker_loop", "torch/utils/data/_utils/worker.py", 330),
+    )
+    return stack(*poll, *entry)
+
+
+def compute(line: int = 48, **ints: int) -> Stack:
+    return stack(*main_frames(line), **ints)
+
+
+StackOf = Callable[[int], Stack]
+
+
+@dataclass
+class Child:
+    pid: int
+    stack: Stack | None
+    state: str = "S"
+    error: str | None = None
+    wchan: str | None = None
+
+
+@dataclass
+class Rank:
+    """What one rank shows. ``stack``: one, or by round. Counters grow by the rates, from dump to dump."""
+
+    stack: Stack | StackOf | None
+    switches_per_s: float = 0.0
+    syscalls_per_s: float = 0.0
+    state: str = "S"
+    cpu: float | None = None
+    node: str = "n1"
+    children: list[Child] = field(default_factory=list)
+    error: str | None = None
+    fix: str = ""
+    wchan: str | None = None
+    gone: bool = False
+    quiet_s: float | None = None
+    rank: int | None = -1  # -1: its position
+    local_rank: int | None = None
+    dumped: bool = True
+
+    def at(self, turn: int) -> Stack | None:
+        return self.stack(turn) if callable(self.stack) else self.stack
+
+
+def evidence(
+    ranks: Mapping[int, Rank],
+    rounds: int = 4,
+    gap_s: float = 2.0,
+    world_size: int | None = -1,
+    local_world_size: int | None = None,
+    master: str | None = "n1",
+    nodes_missing: tuple[str, ...] = (),
+    counters: bool = True,
+) -> JobEvidence:
+    """``rounds`` dumps ``gap_s`` apart of each of ``ranks`` (by rank number)."""
+    size = len(ranks) if world_size == -1 else world_size
+    made = JobEvidence("job-1", nodes_missing=list(nodes_missing))
+    for number, rank in ranks.items():
+        sample = RankSample(
+            pid=4000 + number,
+            rank=number if rank.rank == -1 else rank.rank,
+            local_rank=rank.local_rank,
+            world_size=size,
+            local_world_size=local_world_size,
+            job="job-1",
+            master_address=master,
+            state=rank.state,
+            cpu_fraction=rank.cpu,
+            wchan=rank.wchan,
+        )
+        made.roster.append(RankSeen(rank.node, sample, gone=rank.gone, quiet_s=rank.quiet_s))
+        if rank.dumped and not rank.gone:
+            made.dumps += [_dump(sample, rank, turn, gap_s, counters) for turn in range(rounds)]
+    return made
+
+
+def _dump(sample: RankSample, rank: Rank, turn: int, gap_s: float, counters: bool) -> RankStacks:
+    seconds = turn * gap_s
+    seen = RankSample(**{**vars(sample), "state": rank.state})
+    if counters:
+        seen.voluntary_switches = 100 + int(rank.switches_per_s * seconds)
+        seen.read_syscalls = 50 + int(rank.syscalls_per_s * seconds)
+        seen.write_syscalls = 0
+    stacks = RankStacks(sample.pid, sample.rank, sample.job, rank.node, START + seconds, 0.03, seen, seen)
+    stacks.digests.append(_digest(sample, rank, turn))
+    for child in rank.children:
+        frames, waiting = (child.stack.frames, child.stack.waiting_in) if child.stack else ([], None)
+        stacks.digests.append(
+            StackDigest(
+                sample.rank, child.pid, state=child.state, frames=frames, waiting_in=waiting,
+                child_of=sample.pid, error=child.error, wchan=child.wchan,
+            )
+        )  # fmt: skip
+    return stacks
+
+
+def _digest(sample: RankSample, rank: Rank, turn: int) -> StackDigest:
+    shown = None if rank.error else rank.at(turn)
+    return StackDigest(
+        rank=sample.rank,
+        pid=sample.pid,
+        state=rank.state,
+        frames=shown.frames if shown else [],
+        waiting_in=shown.waiting_in if shown else None,
+        node=rank.node,
+        job=sample.job,
+        wchan=rank.wchan,
+        error=rank.error,
+        fix=rank.fix,
+    )
+
+
+def waiters(*numbers: int, **more: object) -> dict[int, Rank]:
+    return {number: Rank(all_reduce(), **more) for number in numbers}  # type: ignore[arg-type]

@@ -1,0 +1,145 @@
+"""Host basics: the types of every field, rates between two reads, and copied trees."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from mltop.probes.collect.host import HostSource
+
+RATES = {
+    "cpu_fraction",
+    "network_rx_bytes_per_s",
+    "network_tx_bytes_per_s",
+    "disk_read_bytes_per_s",
+    "disk_write_bytes_per_s",
+}
+TEXTS = {"hostname", "kernel"}
+
+
+def test_the_first_sample_has_everything_but_rates_and_says_so() -> None:
+    sample, gaps = HostSource().read(0.0)
+    for item in fields(sample):
+        value = getattr(sample, item.name)
+        if item.name in RATES:
+            assert value is None, item.name
+        else:
+            assert isinstance(value, str if item.name in TEXTS else (int, float)), item.name
+    assert [gap.why for gap in gaps if gap.what == "host.rates"] == ["first sample: rates need two"]
+    assert sample.hostname == os.uname().nodename and sample.kernel == os.uname().release
+    assert 0 < (sample.memory_available_bytes or 0) <= (sample.memory_total_bytes or 0)
+
+
+TREE = {
+    "proc/sys/kernel/hostname": "gpu-17\n",
+    "proc/sys/kernel/osrelease": "6.8.0-fake\n",
+    "proc/uptime": "3600.50 7000.00\n",
+    "proc/loadavg": "1.00 2.00 3.50 1/300 4711\n",
+    "proc/stat": "cpu  100 0 100 800 0 0 0 0 0 0\ncpu0 50 0 50 400 0 0 0 0 0 0\n"
+    "cpu1 50 0 50 400 0 0 0 0 0 0\nbtime 1700000000\n",
+    "proc/meminfo": "MemTotal: 1000 kB\nMemFree: 200 kB\nMemAvailable: 600 kB\nBuffers: 0 kB\nCached: 0 kB\n"
+    "Active: 0 kB\nInactive: 0 kB\nSwapTotal: 100 kB\nSwapFree: 60 kB\n",
+    "proc/net/dev": "Inter-| Receive | Transmit\n face |bytes\n"
+    "    lo: 9 0 0 0 0 0 0 0 9 0 0 0 0 0 0 0\n  eth0: 1000 1 0 0 0 0 0 0 500 1 0 0 0 0 0 0\n"
+    " bond0: 1000 1 0 0 0 0 0 0 500 1 0 0 0 0 0 0\n",
+    "proc/diskstats": "259 0 nvme0n1 1 0 10 1 1 0 20 1 0 1 1\n253 0 dm-0 1 0 10 1 1 0 20 1 0 1 1\n",
+    "sys/class/net/eth0/device/vendor": "x",
+    "sys/class/net/bond0/mtu": "1500",
+    "sys/block/nvme0n1/device/model": "x",
+    "sys/block/dm-0/size": "1",
+    "dev/shm/x": "",
+}
+LATER = {
+    "proc/stat": "cpu  150 0 150 900 0 0 0 0 0 0\n",
+    "proc/net/dev": TREE["proc/net/dev"].replace("1000 1", "3000 1").replace(" 500 1", " 1500 1"),
+    "proc/diskstats": TREE["proc/diskstats"].replace("0 10 1", "0 30 1").replace("0 20 1", "0 60 1"),
+}
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from mltop.probes.collect.host import HostSource
+from mltop.probes.model import to_json
+later = json.loads(sys.argv[2])
+source = HostSource()
+reads = [source.read(10.0)]
+for name, text in later.items():
+    (Path(sys.argv[1]) / name).write_text(text)
+reads.append(source.read(12.0))
+print(to_json(reads))
+"""
+
+
+def write_tree(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+def two_reads(root: Path, later: dict[str, str]) -> Any:
+    environ = {**os.environ, "MLTOP_SYSROOT": str(root), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", PROGRAM, str(root), json.dumps(later)]
+    result = subprocess.run(command, env=environ, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_a_copied_tree_gives_its_values_and_rates(tmp_path: Path) -> None:
+    write_tree(tmp_path, TREE)
+    (_first, _), (sample, gaps) = two_reads(tmp_path, LATER)
+    assert gaps == []
+    expected = {
+        "hostname": "gpu-17",
+        "kernel": "6.8.0-fake",
+        "uptime_s": 3600.5,
+        "cpu_count": 2,
+        "cpu_fraction": 0.5,
+        "load_1m": 1.0,
+        "load_5m": 2.0,
+        "load_15m": 3.5,
+        "memory_total_bytes": 1000 * 1024,
+        "memory_available_bytes": 600 * 1024,
+        "swap_total_bytes": 100 * 1024,
+        "swap_used_bytes": 40 * 1024,
+        # bond0 and dm-0 repeat what eth0 and nvme0n1 carried
+        "network_rx_bytes_per_s": 1000.0,
+        "network_tx_bytes_per_s": 500.0,
+        "disk_read_bytes_per_s": 20 * 512 / 2,
+        "disk_write_bytes_per_s": 40 * 512 / 2,
+    }
+    assert {name: sample[name] for name in expected} == expected
+    assert sample["shm_total_bytes"] > 0
+
+
+def test_a_counter_that_starts_anew_is_no_negative_rate(tmp_path: Path) -> None:
+    write_tree(tmp_path, TREE)
+    fallen = TREE["proc/net/dev"].replace("1000 1", "10 1").replace(" 500 1", " 600 1")
+    _, (sample, _) = two_reads(tmp_path, {"proc/net/dev": fallen})
+    assert (sample["network_rx_bytes_per_s"], sample["network_tx_bytes_per_s"]) == (0.0, 50.0)
+
+
+def test_what_cannot_be_read_is_unknown_with_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    write_tree(tmp_path, {name: text for name, text in TREE.items() if name.startswith("sys/")})
+    _, (sample, gaps) = two_reads(tmp_path, {})
+    known = {name for name, value in sample.items() if value is not None}
+    assert known == {"hostname", "kernel"} and sample["hostname"] == sample["kernel"] == ""
+    told = {gap["what"] for gap in gaps}
+    assert told == {
+        "host.hostname",
+        "host.kernel",
+        "host.cpu_count",
+        "host.uptime",
+        "host.load",
+        "host.shm",
+        "host.memory",
+        "host.swap",
+        "host.cpu",
+        "host.network",
+        "host.disk",
+    }
+    assert all(gap["why"] for gap in gaps)

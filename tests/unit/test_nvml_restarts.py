@@ -1,0 +1,117 @@
+"""When the reader process is started again and which GPUs it leaves out; what is said about it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mltop.probes.collect.nvml import words
+from mltop.probes.collect.nvml.breadcrumb import NO_GPU, Breadcrumb
+from mltop.probes.collect.nvml.restarts import Pauses, Restarts, Skips
+from mltop.probes.collect.spawn import die_with_parent, python_command
+from mltop.probes.model import GpuSample
+
+
+def test_restarts_slow_down_and_recover() -> None:
+    restarts = Restarts(Pauses())
+    pauses = []
+    at_s = 1000.0
+    for _ in range(12):
+        restarts.failed(at_s)
+        pauses.append(restarts.next_start_s - at_s)
+        at_s = restarts.next_start_s + 10
+    assert pauses == [0, 0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60]
+    restarts.failed(at_s + 3600)
+    assert restarts.next_start_s == at_s + 3600
+
+
+def test_a_gpu_is_left_out_longer_each_time() -> None:
+    skips = Skips(Pauses())
+    skips.add(3, "stuck", 0.0)
+    assert skips.now(299.0) == {3}
+    assert skips.now(300.0) == frozenset()
+    skips.add(3, "stuck", 300.0)
+    assert skips.now(899.0) == {3}
+    assert skips.now(900.0) == frozenset()
+    skips.answered({0, 3})
+    assert skips.items() == []
+    skips.add(3, "stuck", 1000.0)
+    assert skips.now(1300.0) == frozenset()
+
+
+def test_the_breadcrumb_is_seen_by_another_process() -> None:
+    crumb = Breadcrumb.create()
+    try:
+        assert crumb.read() is None
+        code = (
+            f"import sys; sys.path[:] = {sys.path!r}\n"
+            "from mltop.probes.collect.nvml.breadcrumb import Breadcrumb\n"
+            f"Breadcrumb({crumb.fd}).note(b'nvmlDeviceGetName', 5)"
+        )
+        subprocess.run([sys.executable, "-c", code], pass_fds=(crumb.fd,), check=True)
+        note = crumb.read()
+        assert note is not None
+        assert note.where() == "nvmlDeviceGetName on GPU 5"
+        crumb.note(b"nvmlInit", NO_GPU)
+        note = crumb.read()
+        assert note is not None
+        assert (note.where(), note.gpu) == ("nvmlInit", None)
+        crumb.clear()
+        assert crumb.read() is None
+    finally:
+        crumb.close()
+
+
+@pytest.mark.parametrize(
+    ("call", "call_s", "state", "expected"),
+    [
+        ("nvmlInit", 6.2, "", "NVML does not answer: stuck in nvmlInit for 6 s"),
+        (
+            "nvmlDeviceGetName on GPU 3",
+            0.4,
+            "",
+            "NVML is slow: no answer for 6 s, now in nvmlDeviceGetName on GPU 3",
+        ),
+        ("", None, "state T", "NVML does not answer: its reader process is in no call for 6 s (state T)"),
+    ],
+)
+def test_silence_is_described(call: str, call_s: float | None, state: str, expected: str) -> None:
+    assert words.silence(6.2, call, call_s, state) == expected
+
+
+def test_what_is_not_collected_are_fields_of_the_sample() -> None:
+    assert set(words.NOT_COLLECTED) <= set(GpuSample.__dataclass_fields__)
+
+
+def test_the_child_starts_from_anywhere(tmp_path: Path) -> None:
+    """A module in the working directory must not get in its way, nor a PYTHONPATH."""
+    (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
+    command = python_command("tests.unit.test_nvml_restarts", "an argument")
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "['an argument'] True\n"
+
+
+def main() -> None:
+    """What the test above starts."""
+    import json
+
+    print(sys.argv[1:], json.loads("true"))
+
+
+def test_the_parent_death_signal_is_set() -> None:
+    """prctl(PR_GET_PDEATHSIG) in the child says SIGKILL."""
+    code = "import ctypes; n = ctypes.c_int(); ctypes.CDLL(None).prctl(2, ctypes.byref(n), 0, 0, 0); print(n.value)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], preexec_fn=die_with_parent, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "9\n"

@@ -1,0 +1,145 @@
+"""Columns that fit, cells cut to their column, rows made lazily."""
+
+import pytest
+from mltop.tui.render.cells import (
+    Cell,
+    Column,
+    LazyRows,
+    Row,
+    clip,
+    columns_line,
+    fit,
+    header_line,
+    layout,
+    plain,
+    printable,
+    row_keys,
+    unknown_columns,
+)
+from rich.cells import cell_len
+
+COLUMNS = (
+    Column("a", "A", 3, right=True),
+    Column("b", "B", 5, priority=2),
+    Column("c", "C", 4, priority=1),
+    Column("d", "D", 6, priority=2),
+)
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (21, [0, 1, 2, 3]),
+        (20, [0, 1, 2]),  # of two equal priorities the right one goes
+        (14, [0, 1, 2]),
+        (13, [0, 2]),
+        (8, [0, 2]),
+        (7, [0]),
+        (0, [0]),  # priority 0 stays even where it does not fit
+    ],
+)
+def test_columns_that_fit(width, shown):
+    assert fit(COLUMNS, width) == shown
+
+
+def test_no_columns_fit_anywhere():
+    assert fit((), 80) == []
+    assert layout((), 80) == []
+
+
+@pytest.mark.parametrize("width", range(10, 200, 7))
+def test_stretching_columns_fill_the_line(width):
+    columns = (*COLUMNS, Column("e", "E", 4, stretch=True), Column("f", "F", 4, stretch=True, most=9))
+    shown = layout(columns, width)
+    used = sum(w for _, w in shown) + len(shown) - 1
+    assert used == max(width, 3 + 4 + 4 + 2)
+    assert dict(shown)[5] <= 9
+
+
+def test_hidden_columns_make_room():
+    assert layout(COLUMNS, 15) == [(0, 3), (1, 5), (2, 4)]
+    assert layout(COLUMNS, 15, hidden={1}) == [(0, 3), (2, 4), (3, 6)]
+    assert layout(COLUMNS, 14, hidden={1}) == [(0, 3), (2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "right", "expected"),
+    [
+        ("ab", 4, False, "ab  "),
+        ("ab", 4, True, "  ab"),
+        ("abcdef", 4, False, "abc…"),
+        ("abcd", 4, True, "abcd"),
+        ("日本語", 6, False, "日本語"),
+        ("日本語", 5, False, "日本…"),
+        ("日本語", 4, False, "日 …"),
+        ("日", 4, True, "  日"),
+        ("abc", 0, False, ""),
+        ("", 2, False, "  "),
+    ],
+)
+def test_clip(text, width, right, expected):
+    clipped = clip(text, width, right)
+    assert clipped == expected
+    assert cell_len(clipped) == width
+
+
+def test_clip_keeps_the_end_of_a_history():
+    assert clip("123456", 3, right=True, tail=True) == "456"
+    assert clip("1", 3, right=True, tail=True) == "  1"
+
+
+@pytest.mark.parametrize("text", ["a\x1b[2Jb", "a\nb", "a\tb", "\x00", "\u202eabc", "\x9b31m"])
+def test_what_a_machine_says_cannot_move_the_cursor(text):
+    assert printable(text).isprintable()
+    assert len(printable(text)) == len(text)
+
+
+def test_a_line_is_as_wide_as_its_columns():
+    row = Row("k", (Cell("1"), Cell("x" * 9, "warn"), Cell("[red]"), Cell("日本語日本語")))
+    line = columns_line(COLUMNS, row, layout(COLUMNS, 21))
+    assert plain(line) == "  1 xxxx… [re… 日本 …"
+    assert [cell.style for cell in line if cell.text.strip()] == ["", "warn", "", ""]
+
+
+def test_a_banner_replaces_everything_after_the_first_column():
+    row = Row(
+        "k", (Cell("7"), Cell("b"), Cell("c"), Cell("d")), Cell("LOST since 12:00:00 and so on", "crit")
+    )
+    line = columns_line(COLUMNS, row, layout(COLUMNS, 21))
+    assert plain(line) == "  7 LOST since 12:00…"
+    assert line[-1].style == "crit"
+    assert row.text == "7 b c d LOST since 12:00:00 and so on"
+
+
+@pytest.mark.parametrize(("reverse", "arrow"), [(True, "▼"), (False, "▲")])
+def test_the_sorted_column_is_marked(reverse, arrow):
+    shown = layout(COLUMNS, 21)
+    assert plain(header_line(COLUMNS, shown)) == "  A B     C    D     "
+    assert plain(header_line(COLUMNS, shown, ("a", reverse))) == f" {arrow}A B     C    D     "
+    assert plain(header_line(COLUMNS, shown, ("b", reverse))) == f"  A B{arrow}    C    D     "
+
+
+def test_optional_columns_without_any_value_are_named():
+    columns = (Column("a", "A", 2), Column("b", "B", 2, optional=True), Column("c", "C", 2, optional=True))
+    rows = [Row("1", (Cell("–"), Cell("–"), Cell("–"))), Row("2", (Cell("–"), Cell(""), Cell("5")))]
+    assert unknown_columns(columns, rows) == {1}
+    assert unknown_columns(columns, []) == {1, 2}
+
+
+def test_lazy_rows_are_made_once_and_only_when_looked_at():
+    made = []
+
+    def make(index):
+        made.append(index)
+        return Row(f"k{index}", (Cell(str(index)),))
+
+    rows = LazyRows([f"k{index}" for index in range(1000)], make)
+    assert len(rows) == 1000
+    assert row_keys(rows)[999] == "k999"
+    assert made == []
+    assert [row.key for row in rows[10:12]] == ["k10", "k11"]
+    assert rows[-1].key == "k999"
+    assert rows[10] is rows[10]
+    assert made == [10, 11, 999]
+    with pytest.raises(IndexError):
+        rows[1000]

@@ -1,0 +1,138 @@
+"""The printed report: the same rows on a console of any width, no markup, no colours when asked."""
+
+import io
+
+import pytest
+from mltop.probes.model import (
+    Culprit,
+    Finding,
+    Frame,
+    Gap,
+    GpuSample,
+    JobReport,
+    NodeState,
+    RankSample,
+    Sample,
+    StackClass,
+    StackDigest,
+    Verdict,
+    Waiting,
+)
+from mltop.tui.report import MOST_UNREADABLE, print_doctor, print_reports, print_snapshot
+from rich.console import Console
+
+NASTY = "[red]x[/red] [/dev/nvidia0] :smile: \x1b[31m日本"
+
+
+def console(width=80, **options):
+    return Console(file=io.StringIO(), width=width, **options)
+
+
+def printed(console):
+    return console.file.getvalue()
+
+
+def sample(**fields):
+    gpus = [GpuSample(0, busy=0.5, name="NVIDIA H100"), GpuSample(1, state="lost", error=NASTY)]
+    normal = {
+        "gpus": gpus,
+        "ranks": [RankSample(4711, 0, gpus=[0], state="S", command=NASTY)],
+        "gaps": [Gap("kernel_log", NASTY, "sudo usermod -aG adm anna " + "x" * 100)],
+    }
+    return Sample("n1", 1000.0, **{**normal, **fields})
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
+def test_a_snapshot_prints_what_machines_say_as_it_is(width):
+    out = console(width)
+    print_snapshot(
+        [sample()], [Finding("f", "critical", "n1", "gpu 1", NASTY)], [NodeState("n1", "live")], out
+    )
+    text = printed(out)
+    assert "\x1b" not in text
+    assert "😄" not in text
+    assert "[red]x[/red]" in text
+    assert "LOST" in text
+    assert not any(line != line.rstrip() for line in text.splitlines())
+
+
+def test_a_fix_stays_on_one_line_so_that_it_can_be_copied():
+    out = console(40)
+    print_snapshot([sample()], [], [NodeState("n1", "live")], out)
+    assert any(line.endswith("sudo usermod -aG adm anna " + "x" * 100) for line in printed(out).splitlines())
+
+
+def test_simulated_gpus_say_so():
+    out = console()
+    print_snapshot([sample(simulated=True)], [], [NodeState("n1", "live")], out)
+    assert "GPUs (SIMULATED)" in printed(out)
+    assert "SIMULATED" in printed(out).splitlines()[0]
+
+
+def test_several_nodes_and_one_that_did_not_answer():
+    out = console(100)
+    nodes = [NodeState("n1", "live", age_s=0.1), NodeState("n2", "refused", "Permission denied (publickey)")]
+    print_snapshot([sample()], [], nodes, out)
+    assert "refused" in printed(out)
+    assert "Permission denied (publickey)" in printed(out)
+
+
+def test_nothing_at_all():
+    out = console()
+    print_snapshot([], [], [NodeState("n1", "lost", "no route to host")], out)
+    assert "no route to host" in printed(out)
+    assert "no training ranks found" in printed(out)
+
+
+@pytest.mark.parametrize("no_color", [True, False])
+def test_colours_follow_the_console(no_color):
+    out = console(80, force_terminal=True, color_system="truecolor", no_color=no_color)
+    print_snapshot([sample()], [], [NodeState("n1", "live")], out)
+    assert ("\x1b[1;31m" in printed(out)) is not no_color
+    assert "LOST" in printed(out)
+
+
+@pytest.mark.parametrize("width", [30, 80, 160])
+def test_reports(width):
+    classes = [
+        StackClass("2", 1, None, [Frame("load", "case.py", 14)]),
+        StackClass("0-1", 2, "all_reduce", [Frame("all_reduce", "torch/x.py", 1), Frame("main", "t.py", 2)]),
+    ]
+    verdict = Verdict(
+        "hang", [Culprit(2, "n1", 7, "stands still", "load (case.py:14)")], [Waiting("0-1", "all_reduce")]
+    )
+    digests = [StackDigest(index, index, error="gone", node="n1") for index in range(MOST_UNREADABLE + 3)]
+    out = console(width)
+    print_reports(
+        [JobReport("77", 3, verdict, classes, digests)], [NodeState("n9", "lost", "no route to host")], out
+    )
+    text = printed(out)
+    assert text.startswith("n9 lost: no route to host\n")
+    assert "HANG  rank 2 on n1" in text
+    assert "- load" in text
+    assert "3 more stacks" in text
+    assert "0-1" in text
+
+
+def test_no_reports():
+    out = console()
+    print_reports([], [], out)
+    assert printed(out) == "no training ranks found: nothing to dump\n"
+
+
+@pytest.mark.parametrize("width", [20, 60, 80, 160])
+def test_doctor_says_why_and_what_to_do(width):
+    out = console(width)
+    why = "kernel.yama.ptrace_scope is 1: only own children can be traced"
+    print_doctor(
+        [
+            {"node": "n1", "name": "py-spy", "state": "ok", "why": "0.4.1", "fix": ""},
+            {"node": "n1", "name": "ptrace", "state": "missing", "why": why, "fix": "sudo sysctl x=0"},
+            {"name": "odd"},
+        ],
+        out,
+    )
+    text = printed(out)
+    assert "    do: sudo sysctl x=0\n" in text
+    assert "children can be" in " ".join(text.split()) or width < 40
+    assert text.count("do:") == 1

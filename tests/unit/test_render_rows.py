@@ -1,0 +1,412 @@
+"""GPUs, ranks, nodes and findings as rows: normal, unknown everywhere, lost, dead, huge and negative."""
+
+import time
+
+import pytest
+from mltop.probes.model import (
+    Finding,
+    Gap,
+    GpuProcess,
+    GpuSample,
+    NodeState,
+    Pcie,
+    RankSample,
+    Sample,
+)
+from mltop.probes.reach.view import FleetView, NodeView
+from mltop.tui.render.cells import columns_line, layout, plain, unknown_columns
+from mltop.tui.render.findings import (
+    FINDING_COLUMNS,
+    GAP_COLUMNS,
+    finding_row,
+    gap_row,
+    merged_gaps,
+    worst,
+)
+from mltop.tui.render.gpus import GPU_COLUMNS, gpu_row, throttle_cell
+from mltop.tui.render.nodes import NODE_COLUMNS, node_row
+from mltop.tui.render.ranks import RANK_COLUMNS, rank_row
+from mltop.tui.render.trends import EarlierRank, Trends
+
+GIB = 2**30
+
+
+def gpu(index=0, **fields):
+    normal = {
+        "name": "NVIDIA H100 80GB HBM3",
+        "pci_bus_id": "00000000:19:00.0",
+        "busy": 0.97,
+        "memory_used_bytes": 74 * GIB,
+        "memory_total_bytes": 80 * GIB,
+        "temperature_c": 64.0,
+        "power_w": 652.0,
+        "power_limit_w": 700.0,
+        "sm_clock_mhz": 1755,
+        "sm_clock_max_mhz": 1980,
+        "throttle_reasons": [],
+        "processes": [],
+    }
+    return GpuSample(index, **{**normal, **fields})
+
+
+def rank(number=3, **fields):
+    normal = {
+        "pid": 4711 + (number or 0),
+        "rank": number,
+        "gpus": [0],
+        "state": "S",
+        "user": "anna",
+        "command": "python train.py",
+        "job": "77",
+        "launcher": "torchrun",
+        "started_at": 5.0,
+        "cpu_fraction": 1.02,
+        "rss_bytes": 12 * GIB,
+    }
+    return RankSample(**{**normal, **fields})
+
+
+def cells_of(columns, row):
+    assert len(row.cells) == len(columns)
+    return {column.key: cell for column, cell in zip(columns, row.cells, strict=True)}
+
+
+def drawn(columns, row, width):
+    return plain(columns_line(columns, row, layout(columns, width, unknown_columns(columns, [row]))))
+
+
+# GPUs
+
+
+def test_a_gpu_that_works():
+    cells = cells_of(GPU_COLUMNS, gpu_row(gpu(), [rank()], [0.0, 0.5, None, 1.0]))
+    text = {key: cell.text.strip() for key, cell in cells.items()}
+    assert text["busy"] == "97%"
+    assert text["trend"] == "▁▅·█"
+    assert text["clock"] == "1755/1980"
+    assert text["temperature"] == "64C"
+    assert text["power"] == "652/700W"
+    assert text["memory"] == "74.0/80.0G"
+    assert text["throttle"] == ""
+    assert (text["rank"], text["pid"], text["state"], text["user"]) == ("3", "4714", "S sleeping", "anna")
+    assert text["name"] == "H100 80GB HBM3"
+    assert {cell.style for cell in cells.values()} <= {"", "dim"}
+
+
+def test_eight_gpus_and_what_matters_fit_into_80_columns():
+    line = drawn(GPU_COLUMNS, gpu_row(gpu(), [rank()], [0.0, 1.0]), 80)
+    assert line.split() == ["0", "97%", "▁█", "1755/1980", "64C", "652/700W", "74.0/80.0G", "3", "4714"]
+    assert len(line) == 80
+    assert "THM" in drawn(GPU_COLUMNS, gpu_row(gpu(throttle_reasons=["hw_thermal"]), []), 79)
+
+
+@pytest.mark.parametrize("width", [120, 200])
+def test_wider_terminals_show_more(width):
+    narrow, wide = drawn(GPU_COLUMNS, gpu_row(gpu(), [rank()]), width - 40), None
+    wide = drawn(GPU_COLUMNS, gpu_row(gpu(), [rank()]), width)
+    assert len(wide.split()) > len(narrow.split())
+
+
+def test_a_gpu_of_which_nothing_is_known():
+    cells = cells_of(GPU_COLUMNS, gpu_row(GpuSample(4), []))
+    assert cells["gpu"].text == "4"
+    for key in ("busy", "clock", "temperature", "power", "memory", "throttle", "pid", "name", "bus", "sm"):
+        assert cells[key].text == "–", key
+    assert set(cells["gauge"].text) == {"·"}
+    assert cells["trend"].text.strip() == "·"
+    assert not any(char.isdigit() for key, cell in cells.items() if key != "gpu" for char in cell.text)
+
+
+def test_activity_columns_are_left_out_until_something_fills_them():
+    rows = [gpu_row(gpu(index), []) for index in range(8)]
+    hidden = {GPU_COLUMNS[index].key for index in unknown_columns(GPU_COLUMNS, rows)}
+    assert hidden == {"sm", "tensor", "pcie"}
+    rows[5] = gpu_row(gpu(5, sm_active=0.61, pcie=Pcie(gen=5, width=16)), [])
+    assert {GPU_COLUMNS[index].key for index in unknown_columns(GPU_COLUMNS, rows)} == {"tensor"}
+    assert cells_of(GPU_COLUMNS, rows[5])["pcie"].text == "5x16"
+
+
+def test_a_lost_gpu_says_since_when_and_why():
+    at = time.mktime((2026, 11, 20, 12, 41, 7, 0, 0, -1))
+    lost = GpuSample(6, state="lost", error="GPU is lost", last_seen_at=at)
+    row = gpu_row(lost, [rank(), rank(4)])
+    assert row.banner.text == "LOST since 12:41:07 – GPU is lost; used by rank 3,4 pid 4714+1"
+    assert row.banner.style == "crit"
+    assert drawn(GPU_COLUMNS, row, 80).startswith("  6 LOST since 12:41:07 – GPU is lost; used by rank 3,4")
+    assert "LOST" in row.text
+
+
+def test_a_gpu_with_an_error_and_no_reason():
+    row = gpu_row(GpuSample(1, state="error"), [])
+    assert row.banner.text == "ERROR – no reason given by NVML"
+
+
+def test_huge_and_negative_values_keep_the_columns_in_place():
+    odd = gpu(
+        index=123,
+        busy=9.2e18,
+        memory_used_bytes=-5,
+        memory_total_bytes=2**80,
+        temperature_c=-40.0,
+        power_w=1e9,
+        power_limit_w=-1.0,
+        sm_clock_mhz=10**9,
+        sm_clock_max_mhz=0,
+    )
+    for width in (20, 80, 120, 200):
+        normal, huge = (drawn(GPU_COLUMNS, gpu_row(one, [rank()]), width) for one in (gpu(), odd))
+        assert len(huge) == len(normal)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "text", "style"),
+    [
+        (None, "–", ""),
+        ([], "", ""),
+        (["gpu_idle"], "idle", "dim"),
+        (["sw_power_cap"], "PWR", ""),
+        (["sw_power_cap", "hw_slowdown", "hw_thermal"], "THM SLW PWR", "crit"),
+        (["power_brake"], "BRK", "crit"),
+        (["sw_thermal"], "STH", "warn"),
+        (["gpu_idle", "sw_power_cap"], "PWR", ""),
+        (["something_new"], "something_new", ""),
+    ],
+)
+def test_throttle_badges(reasons, text, style):
+    cell = throttle_cell(reasons)
+    assert (cell.text, cell.style) == (text, style)
+
+
+@pytest.mark.parametrize(
+    ("fields", "style"),
+    [
+        ({}, ""),
+        ({"temperature_margin_c": 4.0}, ""),
+        ({"temperature_margin_c": 0.0}, "warn"),
+        ({"throttle_reasons": ["sw_thermal"]}, "warn"),
+        ({"throttle_reasons": ["hw_thermal"]}, "crit"),
+        ({"throttle_reasons": None}, ""),
+    ],
+)
+def test_temperature_is_coloured_by_what_the_gpu_says_of_itself(fields, style):
+    assert cells_of(GPU_COLUMNS, gpu_row(gpu(**fields), []))["temperature"].style == style
+
+
+def test_who_holds_a_gpu_that_no_rank_uses():
+    pid = lambda **fields: cells_of(GPU_COLUMNS, gpu_row(gpu(**fields), []))["pid"].text  # noqa: E731
+    assert pid(processes=None) == "–"
+    assert pid(processes=[]) == ""
+    assert pid(processes=[GpuProcess(88)]) == "88"
+    assert pid(processes=[GpuProcess(88), GpuProcess(89), GpuProcess(90)]) == "88+2"
+
+
+def test_simulated_gpus_say_so_and_keys_tell_nodes_apart():
+    row = gpu_row(gpu(3), [], simulated=True, node="n1")
+    assert "SIMULATED" in row.text
+    assert row.key == "n1/3"
+    assert gpu_row(gpu(3), []).key == "3"
+
+
+# Ranks
+
+
+def test_a_rank_with_rates():
+    before = EarlierRank(4714, voluntary_switches=100, read_syscalls=10, write_syscalls=5, elapsed_s=2.0)
+    now = rank(voluntary_switches=400, read_syscalls=20, write_syscalls=6)
+    row = rank_row("n1", now, before)
+    text = {key: cell.text for key, cell in cells_of(RANK_COLUMNS, row).items()}
+    assert text == {
+        "rank": "3",
+        "node": "n1",
+        "gpus": "0",
+        "pid": "4714",
+        "state": "S sleeping",
+        "cpu": "102%",
+        "rss": "12.0G",
+        "switches": "150",
+        "syscalls": "5.5",
+        "job": "77",
+        "launcher": "torchrun",
+        "user": "anna",
+        "command": "python train.py",
+    }
+    assert row.key == "n1/4714"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, {"voluntary_switches": 5}),
+        (EarlierRank(4714, voluntary_switches=None, elapsed_s=1), {"voluntary_switches": 5}),
+        (EarlierRank(4714, voluntary_switches=5, elapsed_s=1), {"voluntary_switches": None}),
+        (EarlierRank(4714, voluntary_switches=9, elapsed_s=1), {"voluntary_switches": 5}),
+        (EarlierRank(4714, voluntary_switches=1, elapsed_s=0), {"voluntary_switches": 5}),
+        (RankSample(4714, voluntary_switches=1), {"voluntary_switches": 5}),
+    ],
+)
+def test_a_rate_that_cannot_be_known_is_not_zero(before, after):
+    assert cells_of(RANK_COLUMNS, rank_row("n1", rank(**after), before))["switches"].text == "–"
+
+
+def test_a_rank_that_stands_still_has_rate_zero():
+    before = EarlierRank(4714, voluntary_switches=7, elapsed_s=1.0)
+    row = rank_row("n1", rank(voluntary_switches=7), before)
+    assert cells_of(RANK_COLUMNS, row)["switches"].text == "0"
+
+
+def test_a_rank_of_which_nothing_is_known():
+    cells = cells_of(RANK_COLUMNS, rank_row("n1", RankSample(12)))
+    unknown = {key for key, cell in cells.items() if cell.text == "–"}
+    assert unknown >= {"state", "cpu", "rss", "switches", "syscalls", "job", "launcher", "user", "command"}
+    assert cells["rank"].text == "?"
+
+
+@pytest.mark.parametrize(
+    ("state", "text", "style"),
+    [
+        ("R", "R running", ""),
+        ("D", "D disk wait", "warn"),
+        ("T", "T stopped", "warn"),
+        ("t", "t traced", "warn"),
+        ("Z", "Z zombie", "crit"),
+        ("?", "?", ""),
+    ],
+)
+def test_states_are_words(state, text, style):
+    cell = cells_of(RANK_COLUMNS, rank_row("n1", rank(state=state)))["state"]
+    assert (cell.text, cell.style) == (text, style)
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_a_command_line_cannot_break_the_table(width):
+    row = rank_row("n1", rank(command="a\nb\x1b[31m[red]" + "日" * 200))
+    line = drawn(RANK_COLUMNS, row, width)
+    assert line.isprintable()
+
+
+# Nodes
+
+
+def node(state="live", age_s=0.8, reason="", gpus=None, ranks=(), simulated=False):
+    sample = None
+    if gpus is not None:
+        sample = Sample("n1", 100.0, gpus=list(gpus), ranks=list(ranks), simulated=simulated)
+    return NodeView(NodeState("n1", state, reason, age_s), sample)
+
+
+def test_a_live_node():
+    gpus = [gpu(0, busy=0.0), gpu(1, busy=0.5), gpu(2, busy=1.0, sm_clock_mhz=495, temperature_c=71.0)]
+    findings = [
+        Finding("a", "warning", "n1", "gpu 1", "warm"),
+        Finding("b", "critical", "n1", "gpu 2", "hot"),
+        Finding("c", "critical", "n2", "gpu 2", "another node's"),
+    ]
+    text = {
+        key: cell.text
+        for key, cell in cells_of(
+            NODE_COLUMNS, node_row(node(gpus=gpus, ranks=[rank()]), Trends(), findings)
+        ).items()
+    }
+    assert text == {
+        "node": "n1",
+        "state": "live 0.8s",
+        "gpus": "▁▅█",
+        "busy": "50%",
+        "clock": "25%",
+        "hottest": "71C",
+        "power": "1956W",
+        "ranks": "1",
+        "worst": "CRIT gpu 2 hot",
+    }
+
+
+@pytest.mark.parametrize(
+    ("state", "age_s", "text", "style"),
+    [
+        ("connecting", None, "connecting", "accent"),
+        ("stale", 12.0, "stale 12s", "warn"),
+        ("lost", 200.0, "lost 3m20s", "crit"),
+        ("refused", None, "refused", "crit"),
+    ],
+)
+def test_a_node_that_is_not_live_says_so_and_why(state, age_s, text, style):
+    cells = cells_of(NODE_COLUMNS, node_row(node(state, age_s, "no route to host")))
+    assert (cells["state"].text, cells["state"].style) == (text, style)
+    assert (cells["worst"].text, cells["worst"].style) == ("no route to host", style)
+    assert cells["ranks"].text == cells["power"].text == cells["gpus"].text == "–"
+
+
+def test_what_a_lost_node_said_last_is_dim():
+    cells = cells_of(NODE_COLUMNS, node_row(node("lost", 200.0, "", [gpu()])))
+    assert {cells[key].style for key in ("gpus", "busy", "power", "ranks")} == {"dim"}
+
+
+def test_lost_and_unknown_gpus_are_not_idle():
+    cell = cells_of(
+        NODE_COLUMNS, node_row(node(gpus=[gpu(0), GpuSample(1, state="lost"), gpu(2, busy=None)]))
+    )["gpus"]
+    assert (cell.text, cell.style) == ("█X·", "crit")
+
+
+def test_more_than_eight_gpus_share_glyphs_and_the_least_busy_shows():
+    gpus = [gpu(index, busy=0.0 if index == 5 else 1.0) for index in range(16)]
+    assert cells_of(NODE_COLUMNS, node_row(node(gpus=gpus)))["gpus"].text == "██▁█████"
+    gpus[5].state = "lost"
+    assert cells_of(NODE_COLUMNS, node_row(node(gpus=gpus)))["gpus"].text == "██X█████"
+
+
+def test_a_node_without_gpus():
+    cells = cells_of(NODE_COLUMNS, node_row(node(gpus=[])))
+    assert (cells["gpus"].text, cells["ranks"].text) == ("–", "0")
+
+
+def test_a_single_dip_does_not_flicker():
+    trends = Trends()
+    for at, busy in enumerate([1.0, 1.0, 0.1]):
+        sample = Sample("n1", 100.0 + at, gpus=[gpu(0, busy=busy)])
+        trends.feed(FleetView(0.0, (NodeView(NodeState("n1", "live"), sample),)))
+    view = node(gpus=[gpu(0, busy=0.1)])
+    assert cells_of(NODE_COLUMNS, node_row(view, trends))["gpus"].text == "▆"
+    assert cells_of(NODE_COLUMNS, node_row(view))["gpus"].text == "▁"
+
+
+# Findings and gaps
+
+
+def test_a_finding_with_what_it_explains():
+    at = time.mktime((2026, 11, 20, 12, 41, 7, 0, 0, -1))
+    finding = Finding("gpu.x", "critical", "n1", "gpu 3", "hot [red]", "cool it", folded=["a", "b"], since=at)
+    cells = cells_of(FINDING_COLUMNS, finding_row(finding))
+    assert [cell.text for cell in cells.values()] == [
+        "CRIT",
+        "12:41:07",
+        "n1",
+        "gpu 3",
+        "hot [red] (explains 2 more)",
+        "cool it",
+    ]
+    assert cells["severity"].style == "crit"
+
+
+def test_an_empty_finding_and_an_unknown_severity():
+    cells = cells_of(FINDING_COLUMNS, finding_row(Finding("some.id", "odd", "", "", "")))
+    assert [cell.text for cell in cells.values()] == ["ODD", "–", "–", "–", "some.id", ""]
+
+
+def test_the_worst_finding():
+    findings = [
+        Finding(str(i), severity, "n", "", "") for i, severity in enumerate(("odd", "info", "warning"))
+    ]
+    assert worst(findings).id == "2"
+    assert worst([]) is None
+
+
+def test_gaps_with_one_reason_are_one():
+    gaps = [Gap(f"gpu.{index}.power_w", "Not Supported") for index in (0, 1, 2, 5)]
+    gaps += [Gap("gpu.0.ecc", "Not Supported"), Gap("kernel_log", "needs root", "sudo dmesg")]
+    assert merged_gaps(gaps) == [
+        Gap("gpu.0-2,5.power_w, gpu.0.ecc", "Not Supported"),
+        Gap("kernel_log", "needs root", "sudo dmesg"),
+    ]
+    cells = cells_of(GAP_COLUMNS, gap_row(gaps[-1]))
+    assert [cell.text for cell in cells.values()] == ["kernel_log", "needs root", "sudo dmesg"]

@@ -1,0 +1,227 @@
+"""Verdicts as sentences, the merged tree, classes and single stacks."""
+
+import pytest
+from mltop.probes.judge.tree import merged_tree
+from mltop.probes.model import (
+    Culprit,
+    Frame,
+    Gap,
+    JobReport,
+    StackClass,
+    StackDigest,
+    Verdict,
+    Waiting,
+)
+from mltop.tui.render.cells import plain
+from mltop.tui.render.stacks import (
+    CLASS_COLUMNS,
+    DIGEST_COLUMNS,
+    class_row,
+    digest_row,
+    stack_lines,
+    tree_lines,
+)
+from mltop.tui.render.verdicts import count_ranks, verdict_lines
+from rich.cells import cell_len
+
+GETITEM = Frame("DS.__getitem__", "case.py", 14, {"step": 3, "index": -1})
+CULPRIT = Culprit(2, "n1", 4711, "stands still", "DS.__getitem__ (case.py:14)")
+
+
+def report(kind="hang", **fields):
+    return JobReport("77", 4, Verdict(kind, **fields))
+
+
+def text_of(report, width=200):
+    return [plain(line) for line in verdict_lines(report, width)]
+
+
+def test_a_hang_names_rank_node_pid_place_and_who_waits():
+    found = report(
+        culprits=[CULPRIT],
+        waiting=[Waiting("0-1,3", "all_reduce (train.py:40)")],
+        evidence=["0 switches in 5.0 s"],
+        confidence="high",
+        gaps=[Gap("rank 3", "permission denied", "sudo mltop stacks")],
+    )
+    assert text_of(found) == [
+        "HANG  rank 2 on n1 (pid 4711) at DS.__getitem__ (case.py:14): stands still; "
+        "3 ranks wait in all_reduce (train.py:40)  confidence high",
+        "  • waiting: ranks 0-1,3 in all_reduce (train.py:40)",
+        "  • 0 switches in 5.0 s",
+        "  • not known: rank 3: permission denied (sudo mltop stacks)",
+    ]
+    assert verdict_lines(found, 80)[0][0].style == "crit"
+
+
+def test_further_culprits_follow_line_by_line():
+    found = report(culprits=[CULPRIT, Culprit(3, "n2", None, "gone", "no process")], confidence="medium")
+    lines = text_of(found)
+    assert "; 1 more named below" in lines[0]
+    assert lines[1] == "  • rank 3 on n2: gone"
+
+
+def test_several_places_of_waiting():
+    found = report(culprits=[CULPRIT], waiting=[Waiting("0", "barrier"), Waiting("1,3-9", "all_reduce")])
+    assert "8 ranks wait in all_reduce, others in 1 other place" in text_of(found)[0]
+    found.verdict.waiting.append(Waiting("20", "send"))
+    assert "others in 2 other places" in text_of(found)[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("moving", "MOVING  all ranks make progress; nobody is accused"),
+        ("unclear", "UNCLEAR  not enough evidence to accuse anybody"),
+        ("hang", "HANG  no rank can be named"),
+        ("new kind", "NEW KIND  nobody is accused"),
+    ],
+)
+def test_nobody_is_accused(kind, words):
+    assert text_of(report(kind)) == [f"{words}  confidence low"]
+
+
+def test_only_a_straggler_verdict_names_stragglers():
+    slow = Culprit(1, "n1", 7, "9 s behind", "step (train.py:3)")
+    assert "rank 1" in text_of(report("straggler", stragglers=[slow]))[0]
+    assert "rank 1" not in text_of(report("moving", stragglers=[slow]))[0]
+
+
+def test_a_rank_without_number_node_and_pid():
+    assert text_of(report(culprits=[Culprit(None, "", None, "", "")]))[0].startswith(
+        "HANG  a rank of unknown number"
+    )
+
+
+@pytest.mark.parametrize("width", [10, 20, 40, 80, 120, 200])
+def test_verdicts_fit_every_width(width):
+    found = report(
+        culprits=[CULPRIT] * 3,
+        waiting=[Waiting("0-1,3", "all_reduce")],
+        evidence=["x" * 300, "[red]markup[/red] \x1b[31m"],
+        gaps=[Gap("a", "b " * 90, "c")],
+    )
+    for line in verdict_lines(found, width):
+        assert cell_len(plain(line)) <= width
+        assert plain(line).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("folded", "count"), [("", 0), ("3", 1), ("0-2,4", 4), ("0-4095", 4096), ("all", 1), ("a-b,2", 2)]
+)
+def test_count_ranks(folded, count):
+    assert count_ranks(folded) == count
+
+
+CLASSES = [
+    StackClass(
+        "2",
+        1,
+        None,
+        [GETITEM, *[Frame(f"f{i}", "torch/utils/x.py", i) for i in range(5)], Frame("main", "t.py", 9)],
+    ),
+    StackClass(
+        "0-1,3",
+        3,
+        "all_reduce",
+        [
+            Frame("all_reduce", "torch/distributed/distributed_c10d.py", 2500),
+            Frame("train", "t.py", 41),
+            Frame("main", "t.py", 9),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+def test_the_tree_names_ranks_on_the_right_edge(width):
+    tree = merged_tree(CLASSES)
+    lines = tree_lines(tree, width)
+    assert len(lines) == len(tree)
+    for line in lines:
+        assert cell_len(plain(line)) == width
+    assert plain(lines[0]).startswith("- main")
+    assert plain(lines[0]).endswith("4 [0-3]")
+
+
+def test_the_tree_says_what_it_leaves_out_and_who_waits_and_who_is_odd():
+    lines = tree_lines(merged_tree(CLASSES), 120)
+    text = [plain(line).strip() for line in lines]
+    odd = next(line for line in lines if "__getitem__" in plain(line))
+    waits = next(line for line in lines if "all_reduce" in plain(line))
+    assert any("5 more" in line or "4 more" in line for line in text)
+    assert odd[-1].style == "bold"
+    assert plain(odd).endswith("1 [2]")
+    assert "all_reduce  waits" in plain(waits)
+    assert lines[0][-1].style == "dim"
+
+
+def test_deep_recursion_stays_on_the_screen():
+    deep = StackClass("0", 1, None, [Frame(f"f{i}", "user/t.py", i) for i in range(400)])
+    for tree in (merged_tree([deep]), merged_tree([deep, StackClass("1", 1, None, deep.frames[:-1])])):
+        for line in tree_lines(tree, 80):
+            assert len(plain(line)) == 80
+
+
+def test_an_empty_tree():
+    assert tree_lines([], 80) == []
+
+
+def test_a_class_as_a_row():
+    row = class_row(1, CLASSES[1])
+    assert row.key == "1"
+    assert [cell.text for cell in row.cells] == [
+        "3",
+        "0-1,3",
+        "all_reduce",
+        "all_reduce (torch/distributed/distributed_c10d.py:2500)",
+    ]
+    empty = class_row(0, StackClass("", 2, None))
+    assert [cell.text for cell in empty.cells] == ["2", "–", "", "–"]
+    assert len(row.cells) == len(CLASS_COLUMNS)
+
+
+def test_a_stack_with_integer_locals():
+    digest = StackDigest(
+        2,
+        4711,
+        node="n1",
+        state="S",
+        wchan="hrtimer_nanosleep",
+        samples=3,
+        frames=[GETITEM, Frame("main", "case.py", 60)],
+    )
+    assert [plain(line) for line in stack_lines(digest, 120)] == [
+        "rank 2 on n1 pid 4711  MainThread  S sleeping  kernel: hrtimer_nanosleep  same in 3 dumps",
+        "  > DS.__getitem__  case.py:14  index=-1 step=3",
+        "    main  case.py:60",
+    ]
+    leaf_last = [plain(line) for line in stack_lines(digest, 120, root_first=True)]
+    assert leaf_last[1:] == ["    main  case.py:60", "  > DS.__getitem__  case.py:14  index=-1 step=3"]
+
+
+def test_a_stack_that_could_not_be_read_says_why_and_what_to_do():
+    digest = StackDigest(None, 12, error="permission denied", fix="sudo mltop stacks", child_of=11, state="Z")
+    assert [plain(line) for line in stack_lines(digest, 120)] == [
+        "rank ? pid 12 (child of 11)  MainThread  Z zombie",
+        "  no stack: permission denied",
+        "  do: sudo mltop stacks",
+    ]
+    assert "reason is not known" in plain(stack_lines(StackDigest(0, 1), 80)[1])
+
+
+def test_a_digest_as_a_row():
+    row = digest_row(StackDigest(2, 4711, node="n1", state="D", frames=[GETITEM], waiting_in=None))
+    assert row.key == "n1/4711/MainThread"
+    assert [cell.text for cell in row.cells] == [
+        "2",
+        "n1",
+        "4711",
+        "MainThread",
+        "D disk wait",
+        "",
+        "DS.__getitem__ (case.py:14)",
+    ]
+    broken = digest_row(StackDigest(None, 1, error="gone"))
+    assert (broken.cells[-1].text, broken.cells[-1].style) == ("gone", "warn")
+    assert len(row.cells) == len(DIGEST_COLUMNS)

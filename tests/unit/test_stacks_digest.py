@@ -1,0 +1,118 @@
+from mltop.probes.collect.stacks.children import waits_for_child
+from mltop.probes.collect.stacks.digest import Origin, digest_threads
+from mltop.probes.collect.stacks.process import TaskFacts
+from mltop.probes.collect.stacks.threads import is_idle_worker
+
+LIB = "/v/lib/python3.11/"
+TORCH = LIB + "site-packages/torch/"
+
+
+def frame(function, file, line=1, **ints):
+    shown = [{"name": name, "repr": str(value)} for name, value in ints.items()]
+    return {"name": function, "filename": file, "line": line, "locals": shown, "module": None}
+
+
+def thread(tid, *frames, name=None):
+    return {"thread_name": name, "os_thread_id": tid, "frames": list(frames)}
+
+
+TRAIN = frame("train", "/p/train.py", 60, step=5)
+REDUCE = frame("all_reduce", TORCH + "distributed/distributed_c10d.py", 3252)
+WORKER_QUEUE = [
+    frame("wait", LIB + "multiprocessing/connection.py"),
+    frame("Queue.get", LIB + "multiprocessing/queues.py"),
+    frame("_worker_loop", TORCH + "utils/data/_utils/worker.py"),
+]
+
+
+def digests(*threads, read_line=lambda file, line: None, ints=True, **origin):
+    return digest_threads(
+        list(threads), Origin(**{"pid": 42, "rank": 2, "state": "S", **origin}), ints, read_line
+    )
+
+
+def test_main_thread_is_found_by_id_and_comes_first():
+    helper = thread(50, frame("push", "/p/metrics.py"), name="metrics")
+    tasks = {50: TaskFacts("python", "R", "do_poll")}
+    main, other = digests(helper, thread(42, REDUCE, TRAIN), wchan="futex_do_wait", tasks=tasks)
+    assert (main.thread, main.state, main.wchan, main.waiting_in) == (
+        "MainThread",
+        "S",
+        "futex_do_wait",
+        "all_reduce",
+    )
+    assert (other.thread, other.state, other.wchan) == ("metrics", "R", "do_poll")
+    assert main.frames[1].ints == {"step": 5}
+
+
+def test_in_a_container_the_main_thread_has_the_inner_pid():
+    (digest,) = digests(thread(7, TRAIN), pid=4242, inner_pid=7)
+    assert (digest.thread, digest.pid) == ("MainThread", 4242)
+
+
+def test_background_threads_are_dropped_and_autograd_hooks_kept():
+    idle_pool = [frame("_worker", LIB + "concurrent/futures/thread.py")]
+    busy_pool = [frame("upload", "/p/s3.py"), *idle_pool]
+    hook = frame("post_backward", TORCH + "distributed/fsdp/_fully_shard/_fsdp_param_group.py")
+    found = digests(
+        thread(42, TRAIN),
+        thread(51, frame("wait", LIB + "threading.py"), name="QueueFeederThread"),
+        thread(52, *idle_pool, name="ThreadPoolExecutor-0_0"),
+        thread(53, *busy_pool, name="ThreadPoolExecutor-0_1"),
+        thread(54, frame("_pin_memory_loop", TORCH + "utils/data/_utils/pin_memory.py"), name="Thread-1"),
+        thread(55, frame("TMonitor.run", LIB + "site-packages/tqdm/_monitor.py"), name="Thread-2"),
+        thread(56, hook),
+        thread(57),
+        tasks={56: TaskFacts("pt_autograd_0"), 57: TaskFacts("pt_nccl_watchdg")},
+    )
+    assert [digest.thread for digest in found] == ["MainThread", "ThreadPoolExecutor-0_1", "pt_autograd_0"]
+    assert found[2].waiting_in == "fsdp.reduce_grads"
+
+
+def test_key_depends_on_frames_lines_and_kind_but_not_on_integers():
+    key = digests(thread(42, REDUCE, TRAIN))[0].key
+    later = frame("train", "/p/train.py", 60, step=6)
+    other_line = frame("train", "/p/train.py", 61)
+    assert len(key) == 12
+    assert digests(thread(42, REDUCE, later), pid=42, rank=5)[0].key == key
+    assert digests(thread(42, REDUCE, TRAIN), ints=False)[0].key == key
+    assert digests(thread(42, REDUCE, other_line))[0].key != key
+    assert digests(thread(50, REDUCE, TRAIN))[0].key != key
+    assert digests(thread(42, REDUCE, TRAIN), child_of=41)[0].key != key
+
+
+def test_source_line_is_asked_for_user_code_only():
+    asked = []
+
+    def read_line(file, line):
+        asked.append((file, line))
+        return "work.wait()"
+
+    (digest,) = digests(thread(42, TRAIN), read_line=read_line)
+    assert (digest.waiting_in, asked) == ("work.wait", [("/p/train.py", 60)])
+    (digest,) = digests(thread(42, frame("Popen.wait", LIB + "subprocess.py"), TRAIN), read_line=read_line)
+    assert digest.waiting_in is None
+    assert len(asked) == 1
+
+
+def test_a_child_is_cut_at_its_entry():
+    worker = frame("_worker_loop", TORCH + "utils/data/_utils/worker.py")
+    (digest,) = digests(thread(42, frame("DS.__getitem__", "/p/data.py"), worker, TRAIN), child_of=41)
+    assert [found.function for found in digest.frames] == ["DS.__getitem__", "_worker_loop"]
+    assert digest.child_of == 41
+
+
+def test_parent_waits_for_child_only_above_the_users_line():
+    poll = frame("poll", LIB + "multiprocessing/connection.py")
+    loader = frame("_MultiProcessingDataLoaderIter._try_get_data", TORCH + "utils/data/dataloader.py")
+    spawned = frame("BaseProcess.run", LIB + "multiprocessing/process.py")
+    assert waits_for_child(thread(42, poll, loader, TRAIN))
+    assert waits_for_child(thread(42, frame("wait", LIB + "threading.py"), loader, TRAIN))
+    assert waits_for_child(thread(42, frame("Popen.communicate", LIB + "subprocess.py"), TRAIN))
+    assert not waits_for_child(thread(42, REDUCE, TRAIN, spawned))
+    assert not waits_for_child(thread(42, TRAIN, spawned))
+
+
+def test_idle_worker_is_one_that_waits_for_its_next_index():
+    assert is_idle_worker(thread(42, *WORKER_QUEUE))
+    assert not is_idle_worker(thread(42, frame("Queue.get", "/p/own_queue.py"), WORKER_QUEUE[-1]))

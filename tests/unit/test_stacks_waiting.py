@@ -1,0 +1,103 @@
+import pytest
+from mltop.probes.collect.stacks.waiting import waiting_in
+from mltop.probes.model import Frame
+
+C10D = "torch/distributed/distributed_c10d.py"
+USER = ("train", "proj/train.py")
+
+
+def wait(*places, line=None, uses_gpu=False):
+    frames = [Frame(function, file, 1) for function, file in places]
+    return waiting_in(frames, lambda: line, uses_gpu)
+
+
+@pytest.mark.parametrize(
+    ("name", "stack"),
+    [
+        ("all_reduce", [("all_reduce", C10D)]),
+        # the leaf was renamed between releases, the outermost function was not
+        ("all_gather_into_tensor", [("all_gather_single", C10D), ("all_gather_into_tensor", C10D)]),
+        ("new_group", [("_new_process_group_helper", C10D)]),
+        (
+            "new_group",
+            [("_new_process_group_helper", C10D), ("_new_group_with_tag", C10D), ("new_group", C10D)],
+        ),
+        (
+            "init_process_group",
+            [("_create_c10d_store", "torch/distributed/rendezvous.py"), ("init_process_group", C10D)],
+        ),
+        ("rendezvous", [("_create_c10d_store", "torch/distributed/rendezvous.py")]),
+        (
+            "gather_object",
+            [
+                ("gather_object", C10D),
+                ("_DistWrapper.gather_object", "torch/distributed/checkpoint/utils.py"),
+            ],
+        ),
+        ("wait_tensor", [("wait_tensor", "torch/distributed/_functional_collectives.py")]),
+        (
+            "fsdp.unshard",
+            [("foreach_all_gather", "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py")],
+        ),
+        ("cuda.synchronize", [("synchronize", "torch/cuda/__init__.py")]),
+        (
+            "allreduce",
+            [("synchronize", "horovod/torch/mpi_ops.py"), ("allreduce", "horovod/torch/mpi_ops.py")],
+        ),
+        ("all_gather", [("all_gather", "deepspeed/comm/ccl.py")]),
+        ("all_reduce", [("Net.receive", "proj/net.py"), ("Net.all_reduce", "proj/net.py")]),
+        ("recv_forward", [("recv_forward", "torch/distributed/pipelining/stage.py")]),
+        ("work.wait", [("c10d::ProcessGroupGloo::RecvWork::wait", "lib/libtorch_cpu.so")]),
+        ("cuda.synchronize", [("cudaStreamSynchronize", "lib/libcudart.so.12")]),
+    ],
+)
+def test_waits_that_frames_show(name, stack):
+    assert wait(*stack, USER) == name
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [
+        [("slow_validation", "proj/train.py")],
+        # the user's forward runs above FSDP's and above the pipeline schedule's
+        [
+            ("Net.forward", "proj/net.py"),
+            ("FullyShardedDataParallel.forward", "torch/distributed/fsdp/fsdp.py"),
+        ],
+        [("_write_item", "torch/distributed/checkpoint/filesystem.py")],
+        # the launcher waits for its ranks
+        [
+            ("SimpleElasticAgent._invoke_run", "torch/distributed/elastic/agent/server/api.py"),
+            ("run", "torch/distributed/run.py"),
+        ],
+        [("barrier", "torch/distributed/elastic/utils/store.py")],
+        [("_MultiProcessingDataLoaderIter._get_data", "torch/utils/data/dataloader.py")],
+        [("broadcast", "numpy/lib/stride_tricks.py")],
+    ],
+)
+def test_what_is_no_wait_for_other_ranks(stack):
+    assert wait(*stack, USER) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "uses_gpu", "name"),
+    [
+        ("    work.wait()", False, "work.wait"),
+        ("for r in dist.batch_isend_irecv(ops): r.wait()", False, "work.wait"),
+        ("store.wait(['ready'])", False, "store.wait"),
+        ("total = comm.Allreduce(x, y)", False, "allreduce"),
+        ("loss = loss.item()", True, "cuda.synchronize"),
+        ("loss = loss.item()", False, None),
+        ("x = waiting(3)", True, None),
+        (None, True, None),
+    ],
+)
+def test_waits_that_only_the_source_line_shows(line, uses_gpu, name):
+    assert wait(USER, line=line, uses_gpu=uses_gpu) == name
+
+
+def test_the_source_is_not_read_when_frames_tell():
+    def read():
+        raise AssertionError("read")
+
+    assert waiting_in([Frame("all_reduce", C10D, 1)], read, False) == "all_reduce"

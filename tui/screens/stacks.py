@@ -1,0 +1,130 @@
+"""The stacks of all ranks: verdict on top, then the merged tree, the classes, and what could not be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from textual.widget import Widget
+
+from mltop.probes.model import JobReport, NodeState, StackDigest
+from mltop.tui.feed import Picture
+from mltop.tui.investigation import DumpResult
+from mltop.tui.place import Place
+from mltop.tui.render.cells import Cell, columns_line, header_line, layout
+from mltop.tui.render.stacks import CLASS_COLUMNS, class_row, tree_lines, verdict_lines
+from mltop.tui.render.units import clock_time
+from mltop.tui.render.wrap import wrap
+from mltop.tui.screens.pane import Pane
+from mltop.tui.widgets.cell_lines import CellLines
+
+MAX_TREE_LINES = 60
+NO_DUMP = "no dump yet: press t to dump the stacks of all ranks and judge them"
+
+KeyedLine = tuple[list[Cell], str | None]
+Keep = Callable[[str], bool]
+
+
+class StacksScreen(Pane):
+    """One scrolling text; the cursor goes over tree lines and classes, Enter shows their ranks."""
+
+    AUTO_FOCUS = "#report"
+    DEFAULT_CSS = "StacksScreen #report { height: 1fr; }"
+
+    def body(self) -> Iterable[Widget]:
+        yield CellLines(id="report", empty_text=NO_DUMP)
+
+    def fill(self, picture: Picture) -> None:
+        result = self.mltop.investigation.result
+        lines = result_lines(result, self.size.width - 1, self.keeps) if result is not None else []
+        report = self.query_one("#report", CellLines)
+        report.empty_text = "dumping the stacks" if self.mltop.investigation.dumping else NO_DUMP
+        report.set_lines([line for line, _ in lines], [key for _, key in lines])
+
+    def on_cell_lines_selected(self, event: CellLines.Selected) -> None:
+        """Keys are "job index/folded ranks": one rank opens its stack, several the rank table."""
+        result = self.mltop.investigation.result
+        at, _, ranks = event.key.partition("/")
+        ranks = ranks.partition("/")[0]
+        if result is None or int(at) >= len(result.reports):
+            return
+        report = result.reports[int(at)]
+        if not ranks.isdigit():
+            self.mltop.drill(Place("ranks", job=report.job, ranks=ranks, label=f"ranks {ranks}"))
+            return
+        for digest in report.digests:
+            if digest.rank == int(ranks) and digest.child_of is None:
+                self.open_rank(f"{digest.node}/{digest.pid}")
+                return
+
+
+def result_lines(result: DumpResult, width: int, keep: Keep = lambda text: True) -> list[KeyedLine]:
+    """Everything a dump found, with the key of each line that can be opened; ``keep`` filters tree and classes."""
+    lines: list[KeyedLine] = [(_dump_title(result), None)]
+    for at, report in enumerate(result.reports):
+        lines += [([], None)] if at else []
+        lines += _report_lines(at, report, width, keep)
+    for node in result.not_answered:
+        lines += [(line, None) for line in _silent_lines(node, width)]
+    if not result.reports and not result.partial:
+        lines.append(([Cell("no training ranks found", "warn")], None))
+    return lines
+
+
+def _dump_title(result: DumpResult) -> list[Cell]:
+    ranks = sum(len({digest.rank for digest in report.digests if digest.frames}) for report in result.reports)
+    jobs = len(result.reports)
+    text = f"{ranks} ranks of {jobs} {'job' if jobs == 1 else 'jobs'}, dumped {clock_time(result.taken_at)}"
+    title = [Cell(f"{text} in {result.took_s:.1f} s", "dim")]
+    return [*title, Cell("  partial", "warn")] if result.partial else title
+
+
+def _report_lines(at: int, report: JobReport, width: int, keep: Keep) -> list[KeyedLine]:
+    from mltop.probes.judge.tree import merged_tree
+
+    size = f", world size {report.world_size}" if report.world_size else ""
+    lines: list[KeyedLine] = [([Cell(f"job {report.job or 'without a name'}{size}", "title")], None)]
+    lines += [(line, None) for line in verdict_lines(report, width)]
+    tree = merged_tree(report.classes, MAX_TREE_LINES)
+    if tree:
+        lines += [([], None), ([Cell("Merged stacks, root first", "title")], None)]
+        cells = tree_lines(tree, width, report.world_size)
+        for number, (line, drawn) in enumerate(zip(tree, cells, strict=True)):
+            lines += [(drawn, f"{at}/{line.ranks}/tree{number}")] if keep(_text(drawn)) else []
+    lines += _class_lines(at, report, width, keep)
+    unread = [digest for digest in report.digests if not digest.frames]
+    if unread:
+        lines += [([], None), ([Cell("Without a stack", "title")], None)]
+        for digest in unread:
+            lines += [(line, f"{at}/{digest.rank}/{digest.pid}") for line in _unread_line(digest, width)]
+    return lines
+
+
+def _class_lines(at: int, report: JobReport, width: int, keep: Keep) -> list[KeyedLine]:
+    if not report.classes:
+        return []
+    shown = layout(CLASS_COLUMNS, width)
+    lines: list[KeyedLine] = [([], None), (header_line(CLASS_COLUMNS, shown), None)]
+    for index, made in enumerate(report.classes):
+        drawn = columns_line(CLASS_COLUMNS, class_row(index, made), shown)
+        lines += [(drawn, f"{at}/{made.ranks}/class{index}")] if keep(_text(drawn)) else []
+    return lines
+
+
+def _unread_line(digest: StackDigest, width: int) -> list[list[Cell]]:
+    """Why there is no stack, and what would help: one line, the rest is in the rank's own pane."""
+    who = "?" if digest.rank is None else str(digest.rank)
+    cells = [
+        Cell(f"  rank {who} pid {digest.pid}: ", "bold"),
+        Cell(digest.error or "the reason is not known", "warn"),
+        Cell(f" (do: {digest.fix})" if digest.fix else "", "accent"),
+    ]
+    return wrap(cells, width, indent=4)[:1]
+
+
+def _silent_lines(node: NodeState, width: int) -> list[list[Cell]]:
+    cells = [Cell(f"{node.node}: ", "bold"), Cell(f"{node.state}, no full answer: {node.reason}", "warn")]
+    return wrap(cells, width, indent=4)
+
+
+def _text(line: Sequence[Cell]) -> str:
+    return "".join(cell.text for cell in line)

@@ -1,0 +1,175 @@
+"""`python -m mltop.tui.screenshots [DIR]`: the pictures of the README, made by the program from the simulated fleet.
+
+SVG always, PNG too where ``rsvg-convert`` is installed. Times and values are fixed: nothing changes between two runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mltop.probes.investigate.progress import CaptureResult, StackProgress
+from mltop.probes.model import JobReport, NodeState
+from mltop.probes.reach.view import FleetView, NodeView
+from mltop.tui.session import Cancellable
+
+NOW = 1_763_640_000.0  # 2025-11-20 12:00 UTC
+HUNG_FOR_S = 95.0
+RAN_S = 7_200.0
+HISTORY_S = 30
+GPUS = 8
+
+
+class Done:
+    """A dump that is over before it can be cancelled."""
+
+    def cancel(self) -> None:
+        """Nothing is left to stop."""
+
+
+class StillSession:
+    """A Session of simulated nodes at one moment; rank 5 of their job hangs in the data loader."""
+
+    def __init__(self, nodes: int) -> None:
+        from mltop.probes.demo.simulated_job import SimulatedJob
+        from mltop.probes.demo.simulated_node import SimulatedNode
+
+        self.title = "demo"
+        names = tuple(f"node{number:02d}" for number in range(1, nodes + 1))
+        started = NOW - HUNG_FOR_S - RAN_S
+        self._job = SimulatedJob(names, GPUS, 5, started, NOW - HUNG_FOR_S)
+        self._nodes = [
+            SimulatedNode(
+                name=name,
+                number=place + 1,
+                gpus=GPUS,
+                interval_s=1.0,
+                job=self._job,
+                ranks=range(place * GPUS, (place + 1) * GPUS),
+                began_at=started,
+                lost_gpu=place == nodes - 1,
+                braked=nodes > 2 and place == nodes // 3,
+            )
+            for place, name in enumerate(names)
+        ]
+
+    def view(self) -> FleetView:
+        return self.view_at(NOW)
+
+    def view_at(self, now: float) -> FleetView:
+        import msgspec
+
+        from mltop.probes.model import Sample
+
+        decoder = msgspec.json.Decoder(Sample)
+        samples = [decoder.decode(node.sample_json(now)) for node in self._nodes]
+        live = [NodeView(NodeState(sample.node, "live", "", 0.4), sample) for sample in samples]
+        return FleetView(now + 0.4, tuple(live), int(now))
+
+    def subscribe(self, on_change: Callable[[], None]) -> None:
+        """Nothing ever changes here."""
+
+    def dump_stacks(
+        self, nodes: Sequence[str] | None, on_progress: Callable[[StackProgress], None]
+    ) -> Cancellable:
+        world = self._job.world_size
+        on_progress(StackProgress("done", 3, 3, world, world, 2.4, (self._report(),)))
+        return Done()
+
+    def _report(self) -> JobReport:
+        """Three rounds of stacks, a second apart, through the real judge."""
+        from mltop.probes.demo.simulated_job import JOB, rank_sample, rank_stacks
+        from mltop.probes.judge.evidence import JobEvidence, RankSeen
+        from mltop.probes.judge.hang import report
+
+        ranks = range(self._job.world_size)
+        roster = [
+            RankSeen(
+                self._job.nodes[rank // GPUS], rank_sample(self._job, rank, NOW), quiet_s=HUNG_FOR_S
+            )
+            for rank in ranks
+        ]
+        dumps = [rank_stacks(self._job, rank, NOW - ago) for ago in (2.0, 1.0, 0.0) for rank in ranks]
+        return report(JobEvidence(JOB, roster, dumps))
+
+    def capture(self, on_done: Callable[[CaptureResult], None]) -> Cancellable:
+        on_done(CaptureResult(Path(), error="not in a picture"))
+        return Done()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What to press before the picture is taken."""
+
+    name: str
+    nodes: int
+    keys: tuple[str, ...]
+    size: tuple[int, int] = (120, 36)
+
+
+PICTURES = (
+    Picture("overview", 1, ()),
+    Picture("ranks", 1, ("3",)),
+    Picture("stacks", 1, ("t",)),
+    Picture("help", 1, ("question_mark",)),
+    Picture("fleet", 32, ()),
+)
+
+
+async def take(picture: Picture) -> str:
+    """The SVG text of one picture."""
+    from mltop.tui.app import MltopApp
+
+    session = StillSession(picture.nodes)
+    app = MltopApp(session)
+    app.theme = "textual-dark"
+    for ago in range(HISTORY_S, 0, -1):
+        app.trends.feed(session.view_at(NOW - ago))
+    async with app.run_test(size=picture.size) as pilot:
+        while app.picture is None:
+            await pilot.pause(0.01)
+        for key in picture.keys:
+            await pilot.press(key)
+        await pilot.pause()
+        app.redraw()
+        await pilot.pause()
+        return app.export_screenshot(title="mltop")
+
+
+def write_png(svg: Path) -> bool:
+    """PNG beside the SVG; False when no converter is installed. Raises CalledProcessError when it fails."""
+    converter = shutil.which("rsvg-convert")
+    if converter is None:
+        return False
+    subprocess.run([converter, "--zoom", "1.5", "-o", str(svg.with_suffix(".png")), str(svg)], check=True)
+    return True
+
+
+def main(arguments: Sequence[str]) -> None:
+    # The pictures must not depend on where or in which terminal they are made.
+    os.environ.update(TZ="UTC", TERM="xterm-256color", COLORTERM="truecolor")
+    os.environ.pop("NO_COLOR", None)
+    time.tzset()
+    directory = Path(arguments[0] if arguments else "screenshots")
+    directory.mkdir(parents=True, exist_ok=True)
+    converted = True
+    for picture in PICTURES:
+        svg = directory / f"{picture.name}.svg"
+        svg.write_text(asyncio.run(take(picture)), encoding="utf-8")
+        converted = write_png(svg) and converted
+    if not converted:
+        sys.stderr.write("mltop: screenshots: no PNG files: rsvg-convert is not installed (librsvg2-bin)\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
