@@ -76,9 +76,10 @@ class Terminal:
     def wait_for(self, words: str, timeout_s: float = 15.0) -> str:
         """The screen's text once ``words`` stand on it."""
         try:
-            return wait_until(lambda: words in self.text() and self.text(), timeout_s, f"{words!r} on the screen")
+            wait_until(lambda: words in self.text(), timeout_s, f"{words!r} on the screen")
         except AssertionError as error:
             raise AssertionError(f"{error}; the screen shows:\n{self.text()}") from None
+        return self.text()
 
     def hang_up(self) -> None:
         """Close the terminal as a dying ssh does: the program gets SIGHUP."""

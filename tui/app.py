@@ -37,6 +37,15 @@ RETRY_S = 0.05  # between two looks whether the terminal has taken the last fram
 READ_ONLY = Notice("read-only: dumps and captures are off (started with --read-only)", "warn")
 
 
+def few_colours() -> bool:
+    """Whether only the terminal's own 16 colours, or none, can be told apart.
+
+    In 16 colours the other themes' warning and error become one and the same red; with NO_COLOR they stay grey.
+    """
+    console = Console(force_terminal=True, legacy_windows=False)
+    return console.no_color or console.color_system in (None, "standard")
+
+
 class MltopApp(App[None]):
     """Shows a session. ``read_only`` refuses what touches a process or writes a file (``t`` and ``c``).
 
@@ -50,10 +59,9 @@ class MltopApp(App[None]):
     DEFAULT_MODE = "overview"
 
     def __init__(self, session: Session, *, mouse: bool = True, read_only: bool = False) -> None:
-        few_colours = Console(force_terminal=True, legacy_windows=False).color_system in (None, "standard")
-        super().__init__(ansi_color=True if few_colours else None)
-        if few_colours:
-            # The other themes' warning and error become one and the same red in 16 colours.
+        few = few_colours()
+        super().__init__(ansi_color=True if few else None)
+        if few:
             self.theme = "ansi-dark"
         self.session = session
         self.read_only = read_only
@@ -220,6 +228,7 @@ class MltopApp(App[None]):
         """Every binding that can be shown to people, and the themes."""
         for binding in first_keys(Binding.make_bindings([*self.pane.pane_bindings(), *APP_BINDINGS])):
             if binding.action != "command_palette":
-                run = partial(self.run_action, binding.action, self.pane)
-                yield SystemCommand(binding.description, binding.tooltip, run)
+                yield SystemCommand(
+                    binding.description, binding.tooltip, partial(self.pane.perform, binding.action)
+                )
         yield SystemCommand("theme", "change the colours", self.action_change_theme)

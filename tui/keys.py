@@ -18,7 +18,7 @@ APP_BINDINGS = [
     Binding("colon,ctrl+p", "command_palette", "command", show=False, tooltip="all actions by name"),
     Binding("question_mark,f1,h", "help", "help", tooltip="all keys"),
     Binding("q", "quit", "quit", tooltip="leave; nothing on the machines is touched"),
-    Binding("f10,ctrl+c,ctrl+q", "quit", "quit", show=False, priority=True, tooltip="leave, from anywhere"),
+    Binding("f10,ctrl+c,ctrl+q", "quit", "quit", show=False, priority=True, tooltip="leave; nothing on the machines is touched"),
 ]
 
 PANE_BINDINGS = [

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
-from mltop.probes.model import JobReport, NodeState
+from mltop.probes.model import GpuSample, JobReport, NodeState
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.session import Cancellable
 
 NOW = 1_763_640_000.0  # 2025-11-20 12:00 UTC
-HUNG_FOR_S = 95.0
-RAN_S = 7_200.0
+RAN_S = 7_195.0
+HOT_SEED = 2
 HISTORY_S = 30
 GPUS = 8
 
@@ -35,16 +35,18 @@ class Done:
 
 
 class StillSession:
-    """A Session of simulated nodes at one moment; rank 5 of their job hangs in the data loader."""
+    """A Session of simulated nodes at one moment; rank 5 of their job hangs since ``hung_s`` (negative: not yet)."""
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, hung_s: float) -> None:
         from mltop.probes.demo.simulated_job import SimulatedJob
         from mltop.probes.demo.simulated_node import SimulatedNode
 
         self.title = "demo"
         names = tuple(f"node{number:02d}" for number in range(1, nodes + 1))
-        started = NOW - HUNG_FOR_S - RAN_S
-        self._job = SimulatedJob(names, GPUS, 5, started, NOW - HUNG_FOR_S)
+        started = NOW - RAN_S
+        self._hung_s = hung_s
+        of_job = names[:-1] or names
+        self._job = SimulatedJob(of_job, GPUS, 5, started, NOW - hung_s)
         self._nodes = [
             SimulatedNode(
                 name=name,
@@ -52,10 +54,10 @@ class StillSession:
                 gpus=GPUS,
                 interval_s=1.0,
                 job=self._job,
-                ranks=range(place * GPUS, (place + 1) * GPUS),
+                ranks=range(place * GPUS, (place + 1) * GPUS) if name in of_job else range(0),
                 began_at=started,
-                lost_gpu=place == nodes - 1,
-                braked=nodes > 2 and place == nodes // 3,
+                lost_gpu=place == nodes - 1 > 0,
+                braked=place == nodes // 3 > 0,
             )
             for place, name in enumerate(names)
         ]
@@ -70,8 +72,18 @@ class StillSession:
 
         decoder = msgspec.json.Decoder(Sample)
         samples = [decoder.decode(node.sample_json(now)) for node in self._nodes]
+        if len(samples) == 1:
+            samples[0].gpus = self._gpus_with_a_hot_one(now)
         live = [NodeView(NodeState(sample.node, "live", "", 0.4), sample) for sample in samples]
         return FleetView(now + 0.4, tuple(live), int(now))
+
+    def _gpus_with_a_hot_one(self, now: float) -> list[GpuSample]:
+        from mltop.probes.demo.gpus import simulate
+        from mltop.probes.demo.simulated_job import FIRST_PID
+
+        ranks = [(FIRST_PID + gpu, gpu) for gpu in range(GPUS)]
+        zero = self._job.started_at
+        return simulate(now - zero, GPUS, HOT_SEED, ranks, self._job.hung_at - zero, culprit_gpu=5)
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
         """Nothing ever changes here."""
@@ -92,7 +104,7 @@ class StillSession:
         ranks = range(self._job.world_size)
         roster = [
             RankSeen(
-                self._job.nodes[rank // GPUS], rank_sample(self._job, rank, NOW), quiet_s=HUNG_FOR_S
+                self._job.nodes[rank // GPUS], rank_sample(self._job, rank, NOW), quiet_s=self._hung_s
             )
             for rank in ranks
         ]
@@ -114,15 +126,16 @@ class Picture:
     name: str
     nodes: int
     keys: tuple[str, ...]
+    hung_s: float
     size: tuple[int, int] = (120, 36)
 
 
 PICTURES = (
-    Picture("overview", 1, ()),
-    Picture("ranks", 1, ("3",)),
-    Picture("stacks", 1, ("t",)),
-    Picture("help", 1, ("question_mark",)),
-    Picture("fleet", 32, ()),
+    Picture("overview", 1, (), hung_s=-60.0, size=(120, 30)),
+    Picture("ranks", 1, ("3",), hung_s=95.0, size=(120, 16)),
+    Picture("stacks", 1, ("t",), hung_s=95.0, size=(120, 30)),
+    Picture("help", 1, ("question_mark",), hung_s=95.0, size=(120, 30)),
+    Picture("fleet", 24, (), hung_s=-60.0),
 )
 
 
@@ -130,7 +143,7 @@ async def take(picture: Picture) -> str:
     """The SVG text of one picture."""
     from mltop.tui.app import MltopApp
 
-    session = StillSession(picture.nodes)
+    session = StillSession(picture.nodes, picture.hung_s)
     app = MltopApp(session)
     app.theme = "textual-dark"
     for ago in range(HISTORY_S, 0, -1):
@@ -143,7 +156,9 @@ async def take(picture: Picture) -> str:
         await pilot.pause()
         app.redraw()
         await pilot.pause()
-        return app.export_screenshot(title="mltop")
+        svg = app.export_screenshot(title="mltop")
+    # Without this, converters drop the blanks that columns are aligned with.
+    return svg.replace("<svg ", '<svg xml:space="preserve" ', 1)
 
 
 def write_png(svg: Path) -> bool:
@@ -151,7 +166,7 @@ def write_png(svg: Path) -> bool:
     converter = shutil.which("rsvg-convert")
     if converter is None:
         return False
-    subprocess.run([converter, "--zoom", "1.5", "-o", str(svg.with_suffix(".png")), str(svg)], check=True)
+    subprocess.run([converter, "--zoom", "1", "-o", str(svg.with_suffix(".png")), str(svg)], check=True)
     return True
 
 

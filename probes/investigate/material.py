@@ -24,7 +24,7 @@ class Material:
 
 
 def judge(material: Material, job: str | None = None) -> list[JobReport]:
-    """A report per job, largest first; ``job`` keeps one."""
+    """A report per job, hangs first, then the largest; ``job`` keeps one."""
     from mltop.probes.judge.hang import report
     from mltop.probes.judge.jobs import evidence_by_job, history_of
 
@@ -36,4 +36,4 @@ def judge(material: Material, job: str | None = None) -> list[JobReport]:
         material.gaps,
     )
     reports = [report(evidence) for evidence in evidences if job is None or evidence.job == job]
-    return sorted(reports, key=lambda made: (-(made.world_size or 0), made.job))
+    return sorted(reports, key=lambda made: (made.verdict.kind != "hang", -(made.world_size or 0), made.job))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 
 from mltop.probes.model import Frame, StackDigest
 
@@ -41,16 +42,36 @@ def key_of(digest: StackDigest) -> str:
 
 def is_internal(frame: Frame) -> bool:
     """True for torch, the standard library and native frames: places nobody edits."""
-    if frame.file.startswith(_INTERNAL_PACKAGES):
+    return _is_internal_file(frame.file)
+
+
+@lru_cache(maxsize=4096)  # asked per frame and rank, while jobs share a few hundred files
+def _is_internal_file(file: str) -> bool:
+    if file.startswith(_INTERNAL_PACKAGES):
         return True
-    if not frame.file.endswith(".py") and not frame.file.startswith("<"):
+    if not file.endswith(".py") and not file.startswith("<"):
         return True
-    return "/" not in frame.file and frame.file[:-3] in sys.stdlib_module_names
+    return "/" not in file and file[:-3] in sys.stdlib_module_names
 
 
 def user_frame(frames: Sequence[Frame]) -> Frame | None:
     """The leaf-most frame of user code, None when there is none."""
     return next((frame for frame in frames if not is_internal(frame)), None)
+
+
+class UserFrames:
+    """Where the user's frames are in a stack (all frames when it has none). Remembers equal stacks."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, list[int]] = {}
+
+    def indexes(self, digest: StackDigest) -> list[int]:
+        key = digest.key or key_of(digest)
+        found = self._known.get(key)
+        if found is None:
+            user = [at for at, frame in enumerate(digest.frames) if not is_internal(frame)]
+            found = self._known[key] = user or list(range(len(digest.frames)))
+        return found
 
 
 def where(digest: StackDigest) -> str:

@@ -14,7 +14,6 @@ the standstill was watched for 5 s or the samples show it for 30 s before.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import takewhile
 
 from mltop.probes.judge import thresholds as limit
@@ -22,15 +21,13 @@ from mltop.probes.judge.classes import merge
 from mltop.probes.judge.evidence import JobEvidence
 from mltop.probes.judge.frames import key_of
 from mltop.probes.judge.job import JobView, names, read_job, waiting_lines
-from mltop.probes.judge.loops import harmless_differences, local_difference
+from mltop.probes.judge.loops import by_loop_counter, harmless, local_differences
 from mltop.probes.judge.mismatch import mismatch
 from mltop.probes.judge.movement import moving
 from mltop.probes.judge.outsiders import non_waiters, outside_lines
 from mltop.probes.judge.stuck import gone_or_stopped, system_facts
 from mltop.probes.judge.view import RankView
 from mltop.probes.model import JobReport, StackDigest, Verdict
-
-_STEPS = (non_waiters, mismatch, local_difference)
 
 
 def judge_job(evidence: JobEvidence) -> Verdict:
@@ -74,11 +71,11 @@ def _too_little(job: JobView) -> Verdict | None:
 
 
 def _by_stacks(job: JobView) -> Verdict:
-    for step in _STEPS:
-        found = step(job)
-        if found:
-            return found
-    return _below_python(job)
+    found = non_waiters(job) or mismatch(job)
+    if found:
+        return found
+    differences = local_differences(job)
+    return by_loop_counter(job, differences) or _below_python(job, harmless(job, differences))
 
 
 def _nobody_alive(job: JobView) -> Verdict:
@@ -96,7 +93,7 @@ def _unclear(job: JobView, why: str) -> Verdict:
     return Verdict("unclear", [], waiting_lines(job.waiters), [], evidence, "low")
 
 
-def _below_python(job: JobView) -> Verdict:
+def _below_python(job: JobView, hints: list[str]) -> Verdict:
     """Step 6: nothing in Python differs between the ranks, so none is named."""
     waiting = waiting_lines(job.waiters)
     unseen = bool(job.roster.unseen or job.roster.silent or job.unreadable)
@@ -106,16 +103,17 @@ def _below_python(job: JobView) -> Verdict:
         evidence.append("nothing differs between the ranks seen: the cause may be in one that was not")
     else:
         evidence.append("nothing differs between the ranks: it is below Python (fabric or GPU)")
-    evidence += harmless_differences(job)
-    return Verdict("hang", [], waiting, [], evidence, job.confidence("low" if unseen else "medium"))
+    return Verdict("hang", [], waiting, [], evidence + hints, job.confidence("low" if unseen else "medium"))
 
 
 def _newest_digests(view: RankView) -> list[StackDigest]:
     """Of the last round, with ``samples`` of the main thread: in how many dumps in a row it stood there."""
     if not view.rounds:
         return []
-    digests = list(view.rounds[-1].digests)
-    if view.readable and digests and digests[0] is view.now:
-        row = takewhile(lambda main: key_of(main) == key_of(view.now), reversed(view.mains))
-        digests[0] = replace(view.now, samples=sum(1 for _ in row))
-    return digests
+    digests = view.rounds[-1].digests
+    if len(view.mains) < 2 or digests[0] is not view.now:
+        return digests
+    now = StackDigest(**vars(view.now))
+    same = (key_of(main) == key_of(now) for main in reversed(view.mains))
+    now.samples = sum(1 for _ in takewhile(bool, same))
+    return [now, *digests[1:]]

@@ -11,7 +11,7 @@ from mltop.probes.judge import thresholds as limit
 from mltop.probes.judge.classes import by_place
 from mltop.probes.judge.evidence import JobEvidence
 from mltop.probes.judge.fold import fold, ranks_text
-from mltop.probes.judge.frames import where
+from mltop.probes.judge.frames import key_of, where
 from mltop.probes.judge.roster import Roster, read_roster
 from mltop.probes.judge.view import BACKWARD, RankView
 from mltop.probes.model import Gap, Waiting
@@ -127,7 +127,15 @@ def waiting_place(view: RankView) -> str:
 
 def waiting_lines(views: Iterable[RankView]) -> list[Waiting]:
     """One line per place, the fullest first. Ranks without a number are counted as none."""
-    groups = by_place((-1 if view.rank is None else view.rank, waiting_place(view)) for view in views)
+    places: dict[tuple[str, str | None], str] = {}  # thousands of ranks stand in a few places
+
+    def text(view: RankView) -> str:
+        key = (key_of(view.now), view.waiting_in)
+        if key not in places:
+            places[key] = waiting_place(view)
+        return places[key]
+
+    groups = by_place((-1 if view.rank is None else view.rank, text(view)) for view in views)
     lines = [Waiting(fold(rank for rank in ranks if rank >= 0), text) for text, ranks in groups.items()]
     return sorted(lines, key=lambda line: -len(groups[line.where]))
 

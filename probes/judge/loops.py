@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mltop.probes.judge import thresholds as limit
 from mltop.probes.judge.fold import ranks_text
-from mltop.probes.judge.frames import is_internal, where
+from mltop.probes.judge.frames import UserFrames, where
 from mltop.probes.judge.job import JobView, names, waiting_lines
 from mltop.probes.judge.mismatch import both_sides
 from mltop.probes.judge.view import RankView
@@ -82,7 +82,7 @@ _NOT_COUNTERS = frozenset(
 
 
 @dataclass(frozen=True)
-class _Difference:
+class Difference:
     """One local that is equal on most ranks. ``values`` by rank position; ``urgency``: lower is surer."""
 
     name: str
@@ -105,11 +105,13 @@ class _Difference:
         return 2 * len(self.odd) == len(self.values)
 
 
-def local_difference(job: JobView) -> Verdict | None:
+def local_differences(job: JobView) -> list[Difference]:
+    """Integer locals that are not equal on all ranks, when every rank waits at the same line."""
+    return list(_differences(job.waiters)) if not job.others and len(job.waiters) > 1 else []
+
+
+def by_loop_counter(job: JobView, found: list[Difference]) -> Verdict | None:
     """The ranks whose loop counter is not that of the others; None when all agree."""
-    if job.others or len(job.waiters) < 2:
-        return None
-    found = list(_differences(job.waiters))
     counters = [one for one in found if one.urgency < 2 and (not one.split or one.small)]
     if not counters:
         return None
@@ -127,34 +129,30 @@ def local_difference(job: JobView) -> Verdict | None:
     return Verdict("hang", culprits, waiting, [], evidence, job.confidence(cap))
 
 
-def harmless_differences(job: JobView) -> list[str]:
+def harmless(job: JobView, found: list[Difference]) -> list[str]:
     """Other locals that are odd on a minority: shown, because the reader may know what they mean."""
-    if len(job.waiters) < 3:
-        return []
-    odd = [one for one in _differences(job.waiters) if not one.split]
+    odd = [one for one in found if not one.split]
     return [f"{_text(one, job.waiters)} (not a loop counter by its name)" for one in odd[:2]]
 
 
-def _differences(views: list[RankView]) -> Iterator[_Difference]:
+def _differences(views: list[RankView]) -> Iterator[Difference]:
     """Locals of the frames that all ranks share, leaf first, that are not equal everywhere."""
-    stacks = [_telling_frames(view.now.frames) for view in views]
-    for depth in range(min(map(len, stacks))):
-        column = [stack[depth] for stack in stacks]
-        for name in column[0].ints:
-            values = [frame.ints.get(name) for frame in column]
+    stacks = [view.now.frames for view in views]
+    users = UserFrames()
+    telling = [users.indexes(view.now) for view in views]
+    for depth in range(min(map(len, telling))):
+        column = [frames[at[depth]].ints for frames, at in zip(stacks, telling, strict=True)]
+        for name in column[0]:
+            values = [ints.get(name) for ints in column]
             if len(set(values)) > 1:
-                made = _difference(name, column[0], values, views)
+                made = _difference(name, stacks[0][telling[0][depth]], values, views)
                 if made is not None:
                     yield made
 
 
-def _telling_frames(frames: list[Frame]) -> list[Frame]:
-    return [frame for frame in frames if not is_internal(frame)] or frames
-
-
 def _difference(
     name: str, frame: Frame, values: list[int | None], views: list[RankView]
-) -> _Difference | None:
+) -> Difference | None:
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None
@@ -163,7 +161,7 @@ def _difference(
     even = distinct == 2 and 2 * count == len(known)
     if (2 * count <= len(known) and not even) or _is_rank_like(known, views):
         return None
-    return _Difference(name, frame.function, known, usual, _urgency(name))
+    return Difference(name, frame.function, known, usual, _urgency(name))
 
 
 def _is_rank_like(values: list[int], views: list[RankView]) -> bool:
@@ -185,7 +183,7 @@ def _urgency(name: str) -> int:
     return 1 if words & _COUNTERS else 2
 
 
-def _text(one: _Difference, views: list[RankView]) -> str:
+def _text(one: Difference, views: list[RankView]) -> str:
     """``step is 5 on rank 2 and 6 on ranks 0-1,3 (in train)``."""
     by_value: dict[int, list[RankView]] = {}
     for view, value in zip(views, one.values, strict=True):
@@ -196,14 +194,14 @@ def _text(one: _Difference, views: list[RankView]) -> str:
     return f"{one.name} is {' and '.join(parts)} (in {one.function})"
 
 
-def _sides(one: _Difference, views: list[RankView]) -> list[tuple[str, list[RankView]]]:
+def _sides(one: Difference, views: list[RankView]) -> list[tuple[str, list[RankView]]]:
     sides: dict[int, list[RankView]] = {}
     for view, value in zip(views, one.values, strict=True):
         sides.setdefault(value, []).append(view)
     return [(f"turn {one.name} = {value}", here) for value, here in sorted(sides.items())]
 
 
-def _culprit(one: _Difference, at: int, view: RankView, views: list[RankView]) -> Culprit:
+def _culprit(one: Difference, at: int, view: RankView, views: list[RankView]) -> Culprit:
     value = one.values[at]
     usual_on = [other.rank for other, number in zip(views, one.values, strict=True) if number == one.usual]
     others = ranks_text(rank for rank in usual_on if rank is not None)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from mltop.probes.judge.evidence import JobEvidence, RankSeen
 from mltop.probes.judge.fold import fold, ranks_text
+from mltop.probes.judge.frames import UserFrames
 from mltop.probes.judge.view import RankView, is_dead, view_of
 from mltop.probes.model import Gap, RankSample, RankStacks
 
@@ -72,10 +73,11 @@ def _views(evidence: JobEvidence) -> list[RankView]:
     dumps: dict[tuple[str, int], list[RankStacks]] = {}
     for stacks in evidence.dumps:
         dumps.setdefault((stacks.node, stacks.pid), []).append(stacks)
-    views = [view_of(seen, dumps.pop((seen.node, seen.sample.pid), [])) for seen in evidence.roster]
+    users = UserFrames()
+    views = [view_of(seen, dumps.pop((seen.node, seen.sample.pid), []), users) for seen in evidence.roster]
     for (node, pid), rounds in dumps.items():
         sample = next((found for stacks in rounds for found in (stacks.after, stacks.before) if found), None)
-        views.append(view_of(RankSeen(node, sample or RankSample(pid, rounds[0].rank)), rounds))
+        views.append(view_of(RankSeen(node, sample or RankSample(pid, rounds[0].rank)), rounds, users))
     views.sort(key=lambda view: (view.rank is None, view.rank or 0, view.node, view.pid))
     return views
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import pairwise
 
 from mltop.probes.judge import thresholds as limit
 from mltop.probes.judge.evidence import RankSeen
-from mltop.probes.judge.frames import in_backward, key_of
+from mltop.probes.judge.frames import UserFrames, in_backward, key_of
 from mltop.probes.model import RankSample, RankStacks, StackDigest
 
 BACKWARD = "backward (for gradients)"  # a wait that the stack does not prove: it may also compute
@@ -35,6 +34,9 @@ class Motion:
         return count >= limit.MOVE_COUNT and count / self.window_s >= limit.MOVE_PER_S
 
 
+_NO_MOTION = Motion(0.0, None, None)
+
+
 @dataclass
 class RankView:
     """A rank with a live process. ``mains``: its readable main-thread digests, one per round, oldest first.
@@ -47,6 +49,9 @@ class RankView:
     mains: list[StackDigest] = field(default_factory=list)
     waits: list[str | None] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
+    states: list[str] = field(default_factory=list)  # the kernel's, one per round as its dump saw it
+    motion: Motion = _NO_MOTION
+    same_stack: bool = True  # one and the same stack and integer locals of user code in all dumps
 
     @property
     def rank(self) -> int | None:
@@ -82,26 +87,10 @@ class RankView:
                     return digest
         return None
 
-    @cached_property
-    def states(self) -> list[str]:
-        """Kernel states in order of time, one per round (as its dump saw it), or the sample's."""
-        seen = [state for state in map(_state_of, self.rounds) if state]
-        return seen or [self.seen.sample.state]
-
-    @cached_property
+    @property
     def window_s(self) -> float:
         """From the first to the last readable dump."""
         return self.times[-1] - self.times[0] if self.times else 0.0
-
-    @cached_property
-    def same_stack(self) -> bool:
-        """One and the same stack and integer locals in all dumps."""
-        first = self.mains[0]
-        return all(_same(first, later) for later in self.mains[1:])
-
-    @cached_property
-    def same_wait(self) -> bool:
-        return self.waits[0] is not None and len(set(self.waits)) == 1
 
     @property
     def waiting_in(self) -> str | None:
@@ -110,18 +99,14 @@ class RankView:
     @property
     def steady(self) -> bool:
         """Waits in the same place in every dump."""
-        return self.same_wait and self.same_stack
+        return self.same_stack and self.waits[0] is not None and len(set(self.waits)) == 1
 
     @property
     def passes(self) -> bool:
         """Went in or out of a collective, or from one to the next, between dumps."""
         return any(self.waits) and not self.steady
 
-    @cached_property
-    def motion(self) -> Motion:
-        return motion_between(self.rounds)
-
-    @cached_property
+    @property
     def cpu_fraction(self) -> float | None:
         for stacks in reversed(self.rounds):
             for sample in (stacks.after, stacks.before):
@@ -160,14 +145,23 @@ class RankView:
             ]
 
 
-def view_of(seen: RankSeen, rounds: list[RankStacks]) -> RankView:
-    view = RankView(seen, sorted(rounds, key=lambda stacks: stacks.taken_at))
+def view_of(seen: RankSeen, rounds: list[RankStacks], users: UserFrames) -> RankView:
+    """All that is asked of every rank is worked out here, once: jobs have thousands of them."""
+    view = RankView(seen, sorted(rounds, key=_taken_at) if len(rounds) > 1 else rounds)
     for stacks in view.rounds:
         main = main_digest(stacks)
         if main is not None:
             view.mains.append(main)
             view.times.append(stacks.taken_at)
             view.waits.append(wait_of(main, stacks.digests))
+        state = _state_of(stacks)
+        if state:
+            view.states.append(state)
+    if not view.states:
+        view.states.append(seen.sample.state)
+    if len(rounds) > 1:
+        view.motion = motion_between(view.rounds)
+        view.same_stack = _all_same(view.mains, users)
     return view
 
 
@@ -215,6 +209,10 @@ def is_dead(digest: StackDigest) -> bool:
     return digest.state in ("Z", "X") or "process is gone" in error or error.startswith("zombie")
 
 
+def _taken_at(stacks: RankStacks) -> float:
+    return stacks.taken_at
+
+
 def _add(one: int | None, other: int | None) -> int | None:
     if one is None:
         return other
@@ -226,17 +224,24 @@ def _grown(old: int | None, new: int | None) -> int | None:
 
 
 def _state_of(stacks: RankStacks) -> str:
-    main = next((digest for digest in stacks.digests if digest.child_of is None and digest.state), None)
-    if main is not None:
-        return main.state
+    for digest in stacks.digests:
+        if digest.child_of is None and digest.state:
+            return digest.state
     sample = stacks.after or stacks.before
     return sample.state if sample else ""
 
 
-def _same(one: StackDigest, other: StackDigest) -> bool:
-    if key_of(one) != key_of(other):
+def _all_same(mains: Sequence[StackDigest], users: UserFrames) -> bool:
+    """Locals of libraries do not count: the time left of a wait is one of them."""
+    if len({key_of(main) for main in mains}) > 1:
         return False
-    return all(mine.ints == theirs.ints for mine, theirs in zip(one.frames, other.frames, strict=False))
+    # A loop, not all(): this runs for the frames of every dump.
+    for at in users.indexes(mains[0]) if len(mains) > 1 else ():
+        ints = mains[0].frames[at].ints
+        for later in mains[1:]:
+            if later.frames[at].ints != ints:
+                return False
+    return True
 
 
 def _is_main(digest: StackDigest) -> bool:

@@ -293,6 +293,7 @@ def test_values_of_a_stuck_poll_are_kept_and_their_age_is_told(fake: FakeNvml, s
     assert "stuck in nvmlDeviceGetClockInfo on GPU 1" in (answer[0][1].error or "")
 
 
+@pytest.mark.serial
 def test_ticks_are_quick_while_a_call_blocks(fake: FakeNvml, start: Start) -> None:
     source = start(0.3, 60.0)
     tick_until(source, all_ok, "three GPUs")
@@ -307,6 +308,7 @@ def test_ticks_are_quick_while_a_call_blocks(fake: FakeNvml, start: Start) -> No
     assert longest_s < 0.3, "wait_s is 0.05"
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("call", ["call.nvmlInitWithFlags", "gpu.0.call.nvmlDeviceGetUtilizationRates"])
 def test_close_does_not_wait_for_a_blocked_call(fake: FakeNvml, start: Start, call: str) -> None:
     fake.set(call, "block forever")

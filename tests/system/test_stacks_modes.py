@@ -48,9 +48,11 @@ def spawn() -> Iterator[Starter]:
         return process
 
     yield start
+    # All are killed before the first is awaited: a tracer keeps its dead tracee from being collected.
     for process in running:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
+    for process in running:
         process.wait(10)
         process.stdout.close()
 
@@ -163,7 +165,7 @@ def test_py_spy_missing(spawn, monkeypatch, tmp_path):
 
 @pytest.fixture
 def slow_py_spy(tmp_path, monkeypatch) -> Path:
-    """A py-spy that never ends, as the real one on some stuck targets (py-spy#565), and has a child of its own."""
+    """A py-spy that never ends, as the real one on some targets (py-spy#565), with a child of its own."""
     fake = tmp_path / "py-spy"
     fake.write_text("#!/bin/sh\nsleep 600 &\nsleep 600\n")
     fake.chmod(0o755)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -62,9 +61,6 @@ def test_a_c_program_that_works_as_nvtop_does(fake: FakeNvml, tmp_path: Path) ->
     assert f"process 1 graphics 99 {2**64 - 1}" in lines
 
 
-@pytest.mark.skipif(
-    shutil.which("nvtop") is None, reason="nvtop is not installed (Debian: contrib, Ubuntu: universe)"
-)
 def test_nvtop_runs_also_with_a_lost_gpu(fake: FakeNvml) -> None:
     fake.set("gpu.*.processes", [(os.getpid(), 3 * GIB, "compute")])
     fake.set("gpu.3.call.*", f"error {LOST}")

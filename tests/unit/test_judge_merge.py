@@ -11,6 +11,7 @@ from mltop.probes.judge.hang import report
 from mltop.probes.judge.tree import TreeLine, merged_tree
 from mltop.probes.model import Frame, StackClass, StackDigest
 
+from tests.bench import bench_merge
 from tests.unit.judge_evidence import (
     C10D,
     Rank,
@@ -157,3 +158,11 @@ def test_512_ranks_fit_24_lines(kinds: int) -> None:
         1 + min(len(verdict.culprits), 2) + len(verdict.waiting) + len(verdict.evidence) + len(verdict.gaps)
     )
     assert text <= 12
+
+
+@pytest.mark.serial
+def test_merging_and_judging_4096_ranks_is_fast() -> None:
+    rows = {what: (spent_ms, goal_ms) for what, spent_ms, goal_ms in bench_merge.main(quick=True)}
+    asserted = [row for what, row in rows.items() if "rounds" not in what]
+    assert len(asserted) == 4
+    assert all(spent_ms <= goal_ms for spent_ms, goal_ms in asserted), rows

@@ -11,7 +11,7 @@ import pytest
 from mltop.probes.collect.nvml import words
 from mltop.probes.collect.nvml.breadcrumb import NO_GPU, Breadcrumb
 from mltop.probes.collect.nvml.restarts import Pauses, Restarts, Skips
-from mltop.probes.collect.spawn import die_with_parent, python_command
+from mltop.probes.spawn import die_with_parent, python_command
 from mltop.probes.model import GpuSample
 
 
@@ -110,7 +110,12 @@ def main() -> None:
 
 def test_the_parent_death_signal_is_set() -> None:
     """prctl(PR_GET_PDEATHSIG) in the child says SIGKILL."""
-    code = "import ctypes; n = ctypes.c_int(); ctypes.CDLL(None).prctl(2, ctypes.byref(n), 0, 0, 0); print(n.value)"
+    code = """
+import ctypes
+number = ctypes.c_int()
+ctypes.CDLL(None).prctl(2, ctypes.byref(number), 0, 0, 0)
+print(number.value)
+"""
     done = subprocess.run(
         [sys.executable, "-c", code], preexec_fn=die_with_parent, capture_output=True, text=True, check=True
     )

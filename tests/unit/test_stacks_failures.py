@@ -34,9 +34,9 @@ def facts(state="S", **known):
             "uninterruptible in the kernel in nfs_wait",
         ),
         (
-            "Error: Failed to get stack traces\n\nCaused by:\n 0: a\n 1: the last\n\nStack backtrace:\n 0: main",
+            "Error: Failed to get stack traces\n\nCaused by:\n 0: a\n 1: last\n\nStack backtrace:\n 0: x",
             facts(),
-            "py-spy failed: Failed to get stack traces: the last",
+            "py-spy failed: Failed to get stack traces: last",
         ),
         ("", facts(), "py-spy failed: it printed nothing"),
     ],

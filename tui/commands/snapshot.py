@@ -58,7 +58,7 @@ def is_complete(opened: LiveSession, node: str) -> bool:
     view = opened.hub.node(node)
     if view.sample is None:
         return view.state.state in ("lost", "refused")
-    starting = any(gap.what == "nvml" and gap.why.startswith("starting") for gap in view.sample.gaps)
+    starting = any(gap.what == "nvml.starting" for gap in view.sample.gaps)
     return not starting and len(opened.hub.history(node)) >= RATE_SAMPLES
 
 

@@ -29,9 +29,9 @@ GPU_COLUMNS = (
     Column("pid", "PID", 7, right=True),
     Column("state", "STATE", 12, priority=6),
     Column("user", "USER", 8, priority=7),
-    Column("name", "MODEL", 21, priority=8),
+    Column("name", "MODEL", 24, priority=8),
     Column("pcie", "PCIE", 5, priority=9, optional=True),
-    Column("bus", "BUS ID", 16, priority=10),
+    Column("bus", "BUS ID", 12, priority=10),
     Column("command", "COMMAND", 24, priority=11, stretch=True),
 )
 
@@ -74,7 +74,7 @@ def gpu_row(
         "throttle": throttle_cell(gpu.throttle_reasons),
         "name": _name(gpu, simulated),
         "pcie": _pcie(gpu),
-        "bus": Cell(gpu.pci_bus_id or UNKNOWN),
+        "bus": Cell((gpu.pci_bus_id or UNKNOWN).removeprefix("00000000:")),
         **_owner_cells(gpu, ranks),
     }
     row = tuple(cells[column.key] for column in GPU_COLUMNS)

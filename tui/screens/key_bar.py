@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from textual import events
@@ -14,7 +14,7 @@ from mltop.tui.render.cells import Cell, line_width
 from mltop.tui.widgets.cell_view import CellView
 
 GAP = "  "
-# What a narrow terminal loses first; actions that are not named here stay longest.
+# What a narrow terminal loses first; quit and help, which come last, stay longest.
 LOST_FIRST = ("reverse", "sort", "capture", "pause", "select", "filter", "pane")
 
 
@@ -23,8 +23,9 @@ class KeyBar(CellView, can_focus=False):
 
     DEFAULT_CSS = "KeyBar { height: 1; }"
 
-    def __init__(self, **widget_options: Any) -> None:
+    def __init__(self, perform: Callable[[str], Awaitable[None]], **widget_options: Any) -> None:
         super().__init__(**widget_options)
+        self._perform = perform
         self._hints: list[Binding] = []
         self._active = ""
 
@@ -42,7 +43,7 @@ class KeyBar(CellView, can_focus=False):
                 break
             kept = [hint for hint in kept if hint.action.partition("(")[0] != kind]
         while kept and self._width(kept) > self.size.width:
-            kept.pop()
+            kept.pop(0)
         return kept
 
     def render_line(self, y: int) -> Strip:
@@ -57,7 +58,7 @@ class KeyBar(CellView, can_focus=False):
         for hint in self.shown():
             start, end = end, end + line_width(self._cells(hint))
             if start <= event.x < end:
-                await self.app.run_action(hint.action, self.screen.focused or self.screen)
+                await self._perform(hint.action)
                 return
             end += len(GAP)
 

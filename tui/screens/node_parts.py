@@ -97,15 +97,10 @@ def host_cells(node: NodeView, width: int) -> list[Cell]:
     parts = [
         (0, _labelled("cpu", f"{percent(host.cpu_fraction)} of {number(host.cpu_count)}")),
         (1, _labelled("memory", of(bytes_text(_used_memory(host)), bytes_text(host.memory_total_bytes)))),
-        (2, _labelled("load", " ".join(map(_load, (host.load_1m, host.load_5m, host.load_15m))))),
+        (2, _labelled("load", " ".join(map(_load, _known_loads(host))))),
         (3, _labelled("shm", of(bytes_text(host.shm_used_bytes), bytes_text(host.shm_total_bytes)))),
-        (
-            4,
-            _labelled(
-                "net in/out",
-                of(_per_s(host.network_rx_bytes_per_s), _per_s(host.network_tx_bytes_per_s)),
-            ),
-        ),
+        (4, _labelled("in", _per_s(host.network_rx_bytes_per_s))),
+        (4, _labelled("out", _per_s(host.network_tx_bytes_per_s))),
         (5, _labelled("up", age(host.uptime_s))),
         (6, _labelled("kernel", host.kernel)),
     ]
@@ -120,6 +115,12 @@ def _used_memory(host: HostSample) -> int | None:
     if host.memory_total_bytes is None or host.memory_available_bytes is None:
         return None
     return host.memory_total_bytes - host.memory_available_bytes
+
+
+def _known_loads(host: HostSample) -> list[float | None]:
+    """Over 1, 5 and 15 minutes, as far as they are known; one unknown when none is."""
+    loads = [load for load in (host.load_1m, host.load_5m, host.load_15m) if load is not None]
+    return [*loads] or [None]
 
 
 def _load(value: float | None) -> str:

@@ -39,7 +39,7 @@ class Pane(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = PANE_BINDINGS  # type: ignore[assignment]
     AUTO_FOCUS = "LineTable"
     DEFAULT_CSS = """
-    Pane { background: $background; layers: base notice; }
+    Pane { background: $background; overflow: hidden; layers: base notice; }
     Pane #head { height: 2; }
     Pane.-low #head { height: 1; }
     Pane #status { height: 1; display: none; }
@@ -67,7 +67,7 @@ class Pane(Screen[None]):
         yield CellLines(id="head")
         yield from self.body()
         yield CellLines(id="status")
-        yield KeyBar(id="keys")
+        yield KeyBar(self.perform, id="keys")
 
     def body(self) -> Iterable[Widget]:
         """The widgets between header and status line."""
@@ -172,6 +172,14 @@ class Pane(Screen[None]):
             (panes if binding.action.startswith("pane(") else rest).append(binding)
         own = [binding for binding in here if binding.show or binding.action == "select"]
         return first_keys([*panes, *own, *rest])
+
+    async def perform(self, action: str) -> None:
+        """Run the action of a binding wherever it belongs: the focused widget, this pane, or the app."""
+        method = "action_" + action.partition("(")[0]
+        for owner in (self.focused, self, self.app):
+            if owner is not None and hasattr(owner, method):
+                await self.app.run_action(action, owner)
+                return
 
     # Sorting.
 

@@ -39,17 +39,16 @@ class CellLines(CellView, can_focus=True):
     class Highlighted(_OfLine):
         """The cursor is now on the line ``key``."""
 
-    def __init__(self, *, empty_text: str = "", **widget_options: Any) -> None:
+    def __init__(self, **widget_options: Any) -> None:
         super().__init__(**widget_options)
-        self.empty_text = empty_text
         self._lines: Sequence[Sequence[Cell]] = ()
         self._keys: Sequence[str | None] = ()
         self._stops: list[int] = []  # lines that have a key
         self._cursor: int | None = None
 
     def allow_focus(self) -> bool:
-        """Lines that can neither be selected nor scrolled are no stop for the Tab key."""
-        return bool(self._stops) or self.max_scroll_y > 0
+        """Lines that can neither be selected nor scrolled are no stop for the Tab key; what is still empty is."""
+        return not self._lines or bool(self._stops) or self.max_scroll_y > 0
 
     def set_lines(self, lines: Sequence[Sequence[Cell]], keys: Sequence[str | None] | None = None) -> None:
         """Show ``lines``. ``keys`` has one entry per line, None where nothing can be selected."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from mltop.tui.render.cells import STYLES, Cell, clip
+from mltop.tui.render.cells import STYLES, Cell, clip, printable
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
@@ -32,7 +32,7 @@ class CellView(ScrollView):
         "cell--cursor",
         "cell--cursor-blurred",
     }
-    # In ANSI themes and with NO_COLOR a background may not be visible: there the cursor is reversed.
+    # In ANSI themes a background may not be visible (NO_COLOR removes it): there the cursor is reversed.
     DEFAULT_CSS = """
     CellView {
         background: $background;
@@ -50,16 +50,29 @@ class CellView(ScrollView):
         & > .cell--header { background: $panel; text-style: bold; }
         & > .cell--cursor { background: $primary 35%; text-style: bold; }
         & > .cell--cursor-blurred { background: $primary 15%; }
+        &:light > .cell--cursor { background: $primary 20%; }
         &:ansi > .cell--dim { color: $foreground; text-style: dim; }
-        &:ansi > .cell--header { background: ansi_default; text-style: bold underline; }
+        &:ansi > .cell--header { background: ansi_default; text-style: bold; }
         &:ansi > .cell--cursor { background: ansi_default; text-style: reverse; }
-        &:ansi > .cell--cursor-blurred { background: ansi_default; text-style: underline; }
+        &:ansi > .cell--cursor-blurred { background: ansi_default; text-style: bold; }
     }
     """
 
-    def __init__(self, **widget_options: Any) -> None:
+    def __init__(self, *, empty_text: str = "", **widget_options: Any) -> None:
         super().__init__(**widget_options)
+        self._empty_text = empty_text
         self._styles_by_name: dict[tuple[str, str], Style] = {}
+
+    @property
+    def empty_text(self) -> str:
+        """What is drawn when there is nothing else."""
+        return self._empty_text
+
+    @empty_text.setter
+    def empty_text(self, text: str) -> None:
+        if text != self._empty_text:
+            self._empty_text = text
+            self.refresh()
 
     def notify_style_update(self) -> None:
         """The theme, or a class that styles depend on, changed."""
@@ -122,7 +135,6 @@ class CellView(ScrollView):
 
 
 def _segment(cell: Cell, room: int, style: Style) -> Segment:
-    segment = Segment(cell.text, style)
-    if segment.cell_length <= room and cell.text.isprintable():
-        return segment
-    return Segment(clip(cell.text, min(room, max(segment.cell_length, 1))), style)
+    text = printable(cell.text)
+    segment = Segment(text, style)
+    return segment if segment.cell_length <= room else Segment(clip(text, room), style)

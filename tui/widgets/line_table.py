@@ -65,9 +65,8 @@ class LineTable(CellView, can_focus=True):
         def control(self) -> LineTable:
             return self.table
 
-    def __init__(self, *, empty_text: str = "", **widget_options: Any) -> None:
+    def __init__(self, **widget_options: Any) -> None:
         super().__init__(**widget_options)
-        self._empty_text = empty_text
         self._columns: tuple[Column, ...] = ()
         self._rows: Sequence[Row] = ()
         self._keys: Sequence[str] = ()
@@ -104,18 +103,6 @@ class LineTable(CellView, can_focus=True):
         """Mark the column by which the caller has sorted; "" marks none."""
         self._sort = (key, reverse) if key else None
         self.refresh_screen_lines([0])
-
-    @property
-    def empty_text(self) -> str:
-        """What stands in the table when it has no rows."""
-        return self._empty_text
-
-    @empty_text.setter
-    def empty_text(self, text: str) -> None:
-        if text != self._empty_text:
-            self._empty_text = text
-            if not self._rows:
-                self.refresh()
 
     @property
     def row_count(self) -> int:
@@ -214,7 +201,7 @@ class LineTable(CellView, can_focus=True):
             return self.strip(header_line(self._columns, self._shown, self._sort), width, "header")
         row, over = self._painted[y] = self._at(y)
         if row is None:
-            text = self._empty_text if not self._rows and y == HEADER else ""
+            text = self.empty_text if not self._rows and y == HEADER else ""
             return self.strip([Cell(text, "dim")], width)
         strip = self._strips.get((row, over))
         if strip is None:
@@ -255,14 +242,18 @@ class LineTable(CellView, can_focus=True):
         self.refresh()
 
     def drop_strips(self) -> None:
+        # What is painted stays known: a style update that changes nothing is not followed by a repaint.
         self._strips.clear()
-        self._painted.clear()
 
     def on_resize(self) -> None:
-        self._strips.clear()
+        self.drop_strips()
         self._painted.clear()
         self._scroll_to_cursor()
         self._lay_out()
+
+    def watch_show_vertical_scrollbar(self) -> None:
+        """The scrollbar takes a column, and gives it back."""
+        self.call_after_refresh(self._lay_out)
 
     def on_focus(self) -> None:
         self._repaint_changes()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ctypes import byref, c_uint, create_string_buffer
+from functools import partial
 from typing import Any
 
 import pynvml
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import Calls, NvmlError
-from mltop.probes.collect.nvml.device import Buffers, Device
+from mltop.probes.collect.nvml.device import Buffers, Device, Reading
 
 COUNT_CALL = "nvmlDeviceGetCount_v2"
 LOOKUP_CALL = "nvmlDeviceGetHandleByIndex_v2"
@@ -32,7 +33,8 @@ class Devices:
         self._buffers = Buffers()
         self._count = 0
         self._by_index: dict[int, Device | Lost] = {}
-        self.driver = read_driver(calls)
+        self.driver = Reading()
+        self.driver.attempt(("driver",), partial(read_driver, calls))
 
     def update(self, skip: frozenset[int], retry_lost: bool) -> list[Device | Lost]:
         """The GPUs to read now. A changed count may have shifted the indexes: all are looked up again."""
@@ -86,11 +88,8 @@ class Devices:
         return device
 
 
-def read_driver(calls: Calls) -> str | None:
-    """The driver's version, None when it does not say."""
+def read_driver(calls: Calls) -> dict[str, Any]:
+    """The driver's version, the same for all GPUs."""
     buffer: Any = create_string_buffer(96)
-    try:
-        calls.system("nvmlSystemGetDriverVersion", buffer, c_uint(96))
-    except NvmlError:
-        return None
-    return buffer.value.decode("utf-8", "replace") or None
+    calls.system("nvmlSystemGetDriverVersion", buffer, c_uint(96))
+    return {"driver": buffer.value.decode("utf-8", "replace") or None}

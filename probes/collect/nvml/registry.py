@@ -93,11 +93,18 @@ class Registry:
                 known.nvml_index = NOWHERE
 
     def at_nvml_index(self, nvml_index: int) -> Known:
-        """The GPU at NVML's index, a new one when it was never seen."""
+        """The GPU at NVML's index. One that was never seen is listed from now on."""
         for known in self._known:
             if known.nvml_index == nvml_index:
                 return known
         return self._add(nvml_index, None)
+
+    def shown_index(self, nvml_index: int) -> int:
+        """How users know the GPU that NVML lists here."""
+        for known in self._known:
+            if known.nvml_index == nvml_index:
+                return known.index
+        return nvml_index
 
     def all(self) -> list[Known]:
         return self._known

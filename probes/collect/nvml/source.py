@@ -175,7 +175,7 @@ class NvmlSource:
         note = worker.note()
         if note is None or note.gpu is None:
             return note.call if note else ""
-        return f"{note.call} on GPU {self._registry.at_nvml_index(note.gpu).index}"
+        return f"{note.call} on GPU {self._registry.shown_index(note.gpu)}"
 
     def _silence(self, worker: Worker, at_s: float) -> tuple[str, int | None]:
         """Why the child does not answer, and the NVML index of the GPU that it is stuck on."""
@@ -192,12 +192,15 @@ class NvmlSource:
             for known in self._registry.all():
                 if known.state == "ok":
                     known.fail("error", f"NVML does not answer, {words.last_seen(known.last_seen_at)}")
+        if stuck_gpu is None:
+            return self._registry.samples()
+        known = self._registry.at_nvml_index(stuck_gpu)
+        if known.last_seen_at is None:
+            known.fail("error", stuck)
         samples = self._registry.samples()
-        if stuck_gpu is not None:
-            index = self._registry.at_nvml_index(stuck_gpu).index
-            for sample in samples:
-                if sample.index == index and sample.state == "ok":
-                    sample.state, sample.error = "error", stuck
+        for sample in samples:
+            if sample.index == known.index and sample.state == "ok":
+                sample.state, sample.error = "error", stuck
         return samples
 
     def _stuck(self, at_s: float) -> tuple[str, int | None]:
@@ -217,11 +220,11 @@ class NvmlSource:
                 f", now in {self._where(self._worker)}" if self._worker and self._where(self._worker) else ""
             )
             gaps.append(
-                Gap("nvml", f"no answer from NVML yet ({self._silent_s(at_s):.1f} s since asked{where})")
+                Gap("nvml.starting", f"no answer from NVML yet ({self._silent_s(at_s):.1f} s since asked{where})")
             )
         gaps += self._age_gaps(now, at_s)
         for index, skip in self._skips.items():
-            shown = self._registry.at_nvml_index(index).index
+            shown = self._registry.shown_index(index)
             gaps.append(Gap("nvml", f"GPU {shown} is left out for now: {skip.reason}", words.KERNEL_LOG))
         for worker in self._abandoned:
             state = worker.kernel_state() or "state unknown"

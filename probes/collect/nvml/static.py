@@ -11,10 +11,11 @@ from mltop.probes.collect.nvml.device import Device, Reading, first_supported
 from mltop.probes.collect.nvml.fast import CLOCK_MEMORY, CLOCK_SM
 
 
-def read_static(device: Device, driver: str | None) -> Reading:
-    """Raises NvmlError when the GPU or the library is gone."""
+def read_static(device: Device, driver: Reading) -> Reading:
+    """``driver``: what was read once for all GPUs. Raises NvmlError when the GPU or the library is gone."""
     reading = Reading()
-    reading.values["driver"] = driver
+    reading.values.update(driver.values)
+    reading.problems.update(driver.problems)
     for field, call in (
         ("name", "nvmlDeviceGetName"),
         ("serial", "nvmlDeviceGetSerial"),

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from mltop.probes.collect.nvml.breadcrumb import Breadcrumb, Note, anonymous_file
-from mltop.probes.collect.spawn import die_with_parent, python_command
+from mltop.probes.spawn import die_with_parent, python_command
 
 CHILD = "mltop.probes.collect.nvml.child"
 MAX_ANSWER_BYTES = 16 * 1024 * 1024

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 from typing import IO, Any, Callable
 
-from mltop.probes.collect.spawn import die_with_parent
+from mltop.probes.spawn import die_with_parent
 
 _POLL_S = 0.02  # how late a cancel may be
 _MAX_OUTPUT_BYTES = 64 * 1024 * 1024

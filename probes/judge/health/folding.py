@@ -7,6 +7,9 @@ from dataclasses import replace
 
 from mltop.probes.model import Finding
 
+# What ended so shortly before its cause began belongs to it: a GPU throttles, then it is lost.
+SLACK_S = 60.0
+
 # (id of the cause, ids or "prefix." of what it explains on the same subject), the strongest cause first.
 ON_SUBJECT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("gpu.lost", ("gpu.",)),
@@ -34,7 +37,8 @@ ON_ALL_GPUS: tuple[tuple[str, str, str], ...] = (
 def fold_findings(findings: Sequence[Finding], gpu_counts: dict[str, int]) -> list[Finding]:
     """``findings`` without those that another one explains; its ``folded`` lists them as "id subject".
 
-    Only findings whose times overlap explain each other. ``gpu_counts``: working GPUs by node.
+    Only findings whose times overlap (with a minute's slack) explain each other. ``gpu_counts``: working GPUs
+    by node.
     """
     left = _whole_nodes(list(findings), gpu_counts)
     for cause_id, explained in ON_SUBJECT:
@@ -90,7 +94,7 @@ def _explains(cause: Finding, one: Finding, explained: tuple[str, ...], same_sub
 def _overlap(one: Finding, other: Finding) -> bool:
     later_start = max(one.since or 0.0, other.since or 0.0)
     ends = [finding.until for finding in (one, other) if finding.until is not None]
-    return not ends or later_start <= min(ends)
+    return not ends or later_start <= min(ends) + SLACK_S
 
 
 def _name(finding: Finding) -> str:

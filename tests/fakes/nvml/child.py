@@ -47,8 +47,13 @@ class Child:
             stderr=subprocess.PIPE,
             text=True,
         )
-        if initialize:
-            assert self("nvmlInit()") is None
+        if not initialize:
+            return
+        try:
+            self("nvmlInit()")
+        except AssertionError:
+            self.close()
+            raise
 
     def ask(self, expression: str) -> None:
         assert self.process.stdin

@@ -22,9 +22,10 @@ static void parse_action(const char *action, const char *text, int line, struct 
                *end == '\0' && end != action + 6) {
         return;
     } else {
-        fake_abort(line, "a call does \"ok\", \"error N\", \"block S\", \"block forever\" or \"missing\",
-                   joined by "
-                         "\" + \", not \"%s\"", text);
+        fake_abort(line,
+                   "a call does \"ok\", \"error N\", \"block S\", \"block forever\" or \"missing\", "
+                   "joined by \" + \", not \"%s\"",
+                   text);
     }
 }
 

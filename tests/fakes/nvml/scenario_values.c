@@ -34,8 +34,8 @@ static bool parse_process(char *text, struct process *out)
     const bool is_known = strcmp(fields[1], "?") != 0;
     if (is_known && (!parse_integer(fields[1], &bytes) || bytes < 0))
         return false;
-    if (strcmp(fields[2], "compute") != 0 && strcmp(fields[2], "graphics") != 0 && strcmp(fields[2],
-                                                                                          "mps") != 0)
+    if (strcmp(fields[2], "compute") != 0 && strcmp(fields[2], "graphics") != 0 &&
+        strcmp(fields[2], "mps") != 0)
         return false;
     *out = (struct process){.pid = (unsigned int)pid,
                             .memory_bytes = is_known ? (unsigned long long)bytes : VALUE_NOT_AVAILABLE,

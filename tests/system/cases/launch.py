@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mltop.probes.collect.spawn import die_with_parent
+from mltop.probes.spawn import die_with_parent
 
 HERE = Path(__file__).parent
 

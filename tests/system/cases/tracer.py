@@ -1,4 +1,4 @@
-"""Holds a process under ptrace, stopped, as a debugger does: ``tracer.py PID``. Prints "ready" when it does."""
+"""Holds a process under ptrace, stopped, as a debugger does: ``tracer.py PID``. Prints "ready" then."""
 
 from __future__ import annotations
 

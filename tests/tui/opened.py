@@ -1,0 +1,87 @@
+"""The app on a terminal of a given size, without a terminal; its screen as plain text."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from textual.pilot import Pilot
+
+from mltop.tui.app import MltopApp
+from tests.tui.fake_session import FakeSession
+
+TIMEOUT_S = 10.0
+
+
+@dataclass
+class Opened:
+    app: MltopApp
+    pilot: Pilot[None]
+    session: FakeSession
+
+    def lines(self) -> list[str]:
+        strips = self.app.screen._compositor.render_strips()
+        return [strip.text.rstrip() for strip in strips]
+
+    def text(self) -> str:
+        return "\n".join(self.lines())
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+        await self.pilot.pause()
+
+    async def until(self, predicate: Callable[[], Any], what: str) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not predicate():
+            assert time.monotonic() < deadline, f"{what} did not happen; the screen shows:\n{self.text()}"
+            await self.pilot.pause(0.01)
+        await self.pilot.pause()
+
+    async def shows(self, *words: str) -> str:
+        """Waits until all words stand on the screen."""
+        await self.until(lambda: all(word in self.text() for word in words), f"{words} on the screen")
+        return self.text()
+
+    async def shows_not(self, words: str) -> None:
+        await self.until(lambda: words not in self.text(), f"{words!r} leaving the screen")
+
+    async def step(self, count: int = 1) -> None:
+        """The session goes on, and the screen's feed has taken it."""
+        for _ in range(count):
+            view = self.session.step()
+            await self.until(
+                lambda: self.app._newest is not None and self.app._newest.view.serial == view.serial,  # noqa: B023
+                "the newest view",
+            )
+
+
+@asynccontextmanager
+async def opened(
+    session: FakeSession | None = None, size: tuple[int, int] = (80, 24), **options: Any
+) -> AsyncIterator[Opened]:
+    session = session or FakeSession()
+    with utc():
+        app = MltopApp(session, **options)
+        async with app.run_test(size=size) as pilot:
+            screen = Opened(app, pilot, session)
+            await screen.until(lambda: app.picture is not None, "the first picture")
+            yield screen
+
+
+@contextmanager
+def utc() -> Iterator[None]:
+    """Clock times on the screen do not depend on where the tests run."""
+    before = os.environ.get("TZ")
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    try:
+        yield
+    finally:
+        os.environ.pop("TZ")
+        if before is not None:
+            os.environ["TZ"] = before
+        time.tzset()

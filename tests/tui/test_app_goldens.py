@@ -1,0 +1,46 @@
+"""What the main panes look like, letter by letter. ``MLTOP_GOLDENS=write`` makes the files anew."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.tui.fake_session import FakeSession
+from tests.tui.fake_views import fleet
+from tests.tui.opened import Opened, opened
+
+GOLDENS = Path(__file__).parent / "goldens"
+SIZES = [(80, 24), (120, 40), (200, 60)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("pane", ["overview", "node", "ranks", "stacks", "rank", "help"])
+async def test_pane(pane: str, size: tuple[int, int]) -> None:
+    keys = {"overview": "1", "node": "2", "ranks": "3", "stacks": "4", "rank": "4", "help": "question_mark"}
+    async with opened(size=size) as screen:
+        await screen.step(9)
+        await screen.press("t")
+        screen.session.dumps[0].finish()
+        await screen.shows("HANG")
+        await screen.press(keys[pane])
+        if pane == "rank":
+            await screen.press("G", "enter")
+        _compare(screen, pane, size)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_fleet(size: tuple[int, int]) -> None:
+    async with opened(FakeSession([fleet()], title="job 4711"), size=size) as screen:
+        await screen.shows("node001")
+        _compare(screen, "fleet", size)
+
+
+def _compare(screen: Opened, name: str, size: tuple[int, int]) -> None:
+    path = GOLDENS / f"{name}-{size[0]}x{size[1]}.txt"
+    text = screen.text().rstrip("\n") + "\n"
+    if os.environ.get("MLTOP_GOLDENS") == "write":
+        GOLDENS.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")

@@ -1,0 +1,181 @@
+"""Dumping stacks and capturing from the screen: progress, cancelling, partial results, gaps, read-only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mltop.probes.investigate.progress import CaptureResult, StackProgress
+from tests.tui import fake_reports
+from tests.tui.fake_session import FakeSession, captured
+from tests.tui.opened import opened
+
+NO_DUMP = "no dump yet: press t"
+
+
+async def test_t_dumps_everything_and_names_the_rank() -> None:
+    async with opened(size=(120, 40)) as screen:
+        await screen.press("t")
+        await screen.shows("mltop > stacks", "Esc cancels")
+        dump = screen.session.dumps[0]
+        assert screen.session.dumped_nodes == [None], "the whole target"
+        dump.advance()
+        await screen.shows("stacks: dumping  0/4 ranks", "round 1/2", "0.2 s")
+        dump.advance()
+        text = await screen.shows("2/4 ranks", "partial")
+        assert "UNCLEAR" in text and "HANG" not in text
+        dump.finish()
+        text = await screen.shows("HANG  rank 2 on node01 (pid 8122) at __getitem__ (dataset.py:57)")
+        assert "partial" not in text and "Esc cancels" not in text
+        assert "Merged stacks" in text and "3 [0-1,3]" in text
+
+
+async def test_no_dump_says_what_to_press() -> None:
+    async with opened() as screen:
+        await screen.press("4")
+        await screen.shows(NO_DUMP)
+
+
+async def test_esc_cancels_and_the_result_before_stays() -> None:
+    async with opened(size=(120, 40)) as screen:
+        await screen.press("t")
+        screen.session.dumps[0].finish()
+        await screen.shows("HANG")
+        await screen.press("t")
+        second = screen.session.dumps[1]
+        second.advance()
+        second.advance()
+        await screen.shows("UNCLEAR", "partial")
+        await screen.press("escape")
+        await screen.shows("stacks: cancelled", "HANG")
+        assert second.cancelled
+        assert "partial" not in screen.text()
+
+
+async def test_t_again_cancels_and_without_an_earlier_result_the_partial_one_stays() -> None:
+    async with opened(size=(120, 40)) as screen:
+        await screen.press("t")
+        screen.session.dumps[0].advance()
+        screen.session.dumps[0].advance()
+        await screen.shows("2/4 ranks")
+        await screen.press("t")
+        await screen.shows("stacks: cancelled", "partial", "UNCLEAR")
+        assert len(screen.session.dumps) == 1
+        await screen.press("t")
+        assert len(screen.session.dumps) == 2
+
+
+async def test_dump_goes_on_in_the_background_and_shows_in_other_panes() -> None:
+    async with opened() as screen:
+        await screen.press("t")
+        screen.session.dumps[0].advance()
+        await screen.press("1")
+        await screen.shows("mltop > overview", "stacks: dumping")
+        screen.session.dumps[0].finish()
+        await screen.shows_not("stacks: dumping")
+        await screen.press("4")
+        await screen.shows("HANG")
+
+
+async def test_denied_rank_and_silent_node_are_shown_in_place() -> None:
+    session = FakeSession(script=fake_reports.denied_script())
+    async with opened(session, size=(120, 40)) as screen:
+        await screen.press("t")
+        session.dumps[0].finish()
+        text = await screen.shows("not known: rank 3: permission denied", "Without a stack")
+        assert "rank 3 pid 8123: permission denied" in text
+        assert "sudo sysctl kernel.yama.ptrace_scope=0" in text
+        assert "stacks: no full answer from node07: ssh: connection reset by peer" in text
+
+
+async def test_failed_dump_says_why() -> None:
+    session = FakeSession(script=[StackProgress("failed", error="py-spy: not found in [/opt/mltop]")])
+    async with opened(session) as screen:
+        await screen.press("t")
+        session.dumps[0].finish()
+        await screen.shows("stacks failed: py-spy: not found in [/opt/mltop]", NO_DUMP)
+
+
+async def test_job_without_ranks_says_so() -> None:
+    session = FakeSession(script=[StackProgress("done")])
+    async with opened(session) as screen:
+        await screen.press("t")
+        session.dumps[0].finish()
+        await screen.shows("no training ranks found")
+
+
+async def test_enter_opens_ranks_of_a_branch_and_one_rank_opens_its_stack() -> None:
+    async with opened(size=(120, 40)) as screen:
+        await screen.press("t")
+        screen.session.dumps[0].finish()
+        await screen.shows("HANG")
+        await screen.press("enter")
+        await screen.shows("mltop > stacks > ranks 0-3", "8123")
+        await screen.press("escape")
+        await screen.shows("mltop > stacks")
+        await screen.press("G")  # the last line: the class of rank 2
+        await screen.press("enter")
+        text = await screen.shows("mltop > stacks > rank 2", "MainThread")
+        assert "__getitem__  dataset.py:57  index=77213" in text
+        await screen.press("escape")
+        await screen.shows("Merged stacks")
+
+
+async def test_class_narrows_the_ranks() -> None:
+    async with opened(size=(120, 40)) as screen:
+        await screen.press("t")
+        screen.session.dumps[0].finish()
+        await screen.shows("HANG")
+        await screen.press("G", "k", "enter")
+        text = await screen.shows("mltop > stacks > ranks 0-1,3", "8123")
+        assert "8122" not in text
+
+
+async def test_filter_narrows_tree_and_classes_but_never_the_verdict() -> None:
+    async with opened(size=(120, 40)) as screen:
+        await screen.press("t")
+        screen.session.dumps[0].finish()
+        await screen.shows("HANG", "all_reduce")
+        await screen.press("slash", *"dataset")
+        await screen.shows_not("trainer.py:412  ")
+        assert "HANG" in screen.text()
+
+
+async def test_capture_says_where_it_went() -> None:
+    async with opened(size=(120, 40)) as screen:
+        await screen.press("c")
+        await screen.shows("capturing")
+        await screen.press("c")
+        assert len(screen.session.captures) == 1, "one at a time"
+        screen.session.captures[0].finish(captured("/tmp/[captures]/1"))
+        await screen.shows("captured to /tmp/[captures]/1")
+        await screen.press("escape")
+        await screen.shows_not("captured to")
+
+
+async def test_capture_tells_what_is_missing_and_why_it_failed() -> None:
+    async with opened(size=(120, 40)) as screen:
+        await screen.press("c")
+        problems = ("node07 did not answer", "rank 3 was denied")
+        screen.session.captures[0].finish(CaptureResult(Path("/c/1"), problems))
+        await screen.shows("captured to /c/1, missing: node07 did not answer and 1 more")
+        await screen.press("c")
+        screen.session.captures[1].finish(CaptureResult(Path("/c/2"), error="no space left on device"))
+        await screen.shows("capture failed: no space left on device")
+
+
+async def test_cancelled_capture_is_not_reported_later() -> None:
+    async with opened(size=(120, 40)) as screen:
+        await screen.press("c", "escape")
+        await screen.shows("capture: cancelled")
+        assert screen.session.captures[0].cancelled
+        screen.session.captures[0].finish(captured("/c/1"))
+        await screen.pilot.pause()
+        assert "captured to" not in screen.text()
+
+
+async def test_read_only_touches_nothing() -> None:
+    async with opened(read_only=True) as screen:
+        await screen.press("t")
+        await screen.shows("read-only")
+        await screen.press("c")
+        assert screen.session.dumps == [] and screen.session.captures == []

@@ -1,0 +1,1 @@
+"""The panes; registry.py lists them."""
