@@ -30,7 +30,7 @@ class GpuProcess:
     """One process that holds a GPU context. ``pid`` is the host's pid; ``kind`` is compute, graphics or mps."""
 
     pid: int
-    memory_bytes: Optional[int] = None
+    memory_bytes: int | None = None
     kind: str = "compute"
 
 
@@ -38,69 +38,69 @@ class GpuProcess:
 class Ecc:
     """ECC error counts since the last reset (volatile) or over the board's life (aggregate)."""
 
-    enabled: Optional[bool] = None
-    corrected_volatile: Optional[int] = None
-    uncorrected_volatile: Optional[int] = None
-    corrected_aggregate: Optional[int] = None
-    uncorrected_aggregate: Optional[int] = None
-    sram_uncorrected_aggregate: Optional[int] = None
-    sram_threshold_exceeded: Optional[bool] = None
+    enabled: bool | None = None
+    corrected_volatile: int | None = None
+    uncorrected_volatile: int | None = None
+    corrected_aggregate: int | None = None
+    uncorrected_aggregate: int | None = None
+    sram_uncorrected_aggregate: int | None = None
+    sram_threshold_exceeded: bool | None = None
 
 
 @dataclass
 class RemapBanks:
     """Memory banks by how many spare rows they have left."""
 
-    max: Optional[int] = None
-    high: Optional[int] = None
-    partial: Optional[int] = None
-    low: Optional[int] = None
-    none: Optional[int] = None
+    max: int | None = None
+    high: int | None = None
+    partial: int | None = None
+    low: int | None = None
+    none: int | None = None
 
 
 @dataclass
 class Remap:
     """Row remapping (Ampere and newer): rows remapped, and whether a reset is pending or repair failed."""
 
-    corrected: Optional[int] = None
-    uncorrected: Optional[int] = None
-    pending: Optional[bool] = None
-    failed: Optional[bool] = None
+    corrected: int | None = None
+    uncorrected: int | None = None
+    pending: bool | None = None
+    failed: bool | None = None
     banks: RemapBanks = field(default_factory=RemapBanks)
 
 
 @dataclass
 class Pcie:
-    gen: Optional[int] = None
-    gen_max: Optional[int] = None
-    width: Optional[int] = None
-    width_max: Optional[int] = None
-    replay_count: Optional[int] = None
-    rx_bytes_per_s: Optional[float] = None
-    tx_bytes_per_s: Optional[float] = None
+    gen: int | None = None
+    gen_max: int | None = None
+    width: int | None = None
+    width_max: int | None = None
+    replay_count: int | None = None
+    rx_bytes_per_s: float | None = None
+    tx_bytes_per_s: float | None = None
 
 
 @dataclass
 class NvlinkLink:
     index: int
-    active: Optional[bool] = None
-    version: Optional[int] = None
-    speed_bytes_per_s: Optional[float] = None
-    remote: Optional[str] = None
+    active: bool | None = None
+    version: int | None = None
+    speed_bytes_per_s: float | None = None
+    remote: str | None = None
     errors: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
 class Nvlink:
     links: list[NvlinkLink] = field(default_factory=list)
-    rx_bytes_per_s: Optional[float] = None
-    tx_bytes_per_s: Optional[float] = None
+    rx_bytes_per_s: float | None = None
+    tx_bytes_per_s: float | None = None
 
 
 @dataclass
 class Fabric:
-    state: Optional[str] = None
-    health: Optional[str] = None
+    state: str | None = None
+    health: str | None = None
 
 
 @dataclass
@@ -111,46 +111,46 @@ class GpuSample:
     """
 
     index: int
-    uuid: Optional[str] = None
-    name: Optional[str] = None
-    pci_bus_id: Optional[str] = None
+    uuid: str | None = None
+    name: str | None = None
+    pci_bus_id: str | None = None
     state: str = "ok"
-    error: Optional[str] = None
-    last_seen_at: Optional[float] = None
-    busy: Optional[float] = None  # NVML's GPU-Util: share of time a kernel was resident
-    sm_active: Optional[float] = None
-    sm_occupancy: Optional[float] = None
-    tensor_active: Optional[float] = None
-    dram_active: Optional[float] = None
-    activity_source: Optional[str] = None  # gpm | dcgm
-    memory_used_bytes: Optional[int] = None
-    memory_total_bytes: Optional[int] = None
-    temperature_c: Optional[float] = None
-    memory_temperature_c: Optional[float] = None
-    temperature_margin_c: Optional[float] = None
-    power_w: Optional[float] = None
-    power_limit_w: Optional[float] = None
-    power_limit_default_w: Optional[float] = None
-    energy_j: Optional[float] = None
-    sm_clock_mhz: Optional[int] = None
-    sm_clock_max_mhz: Optional[int] = None
-    memory_clock_mhz: Optional[int] = None
-    memory_clock_max_mhz: Optional[int] = None
-    throttle_reasons: Optional[list[str]] = None  # [] is "none holds"; None is unknown
+    error: str | None = None
+    last_seen_at: float | None = None
+    busy: float | None = None  # NVML's GPU-Util: share of time a kernel was resident
+    sm_active: float | None = None
+    sm_occupancy: float | None = None
+    tensor_active: float | None = None
+    dram_active: float | None = None
+    activity_source: str | None = None  # gpm | dcgm
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    temperature_c: float | None = None
+    memory_temperature_c: float | None = None
+    temperature_margin_c: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    power_limit_default_w: float | None = None
+    energy_j: float | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    memory_clock_max_mhz: int | None = None
+    throttle_reasons: list[str] | None = None  # [] is "none holds"; None is unknown
     throttle_ns: dict[str, int] = field(default_factory=dict)
     ecc: Ecc = field(default_factory=Ecc)
     remap: Remap = field(default_factory=Remap)
-    retired_pages: Optional[int] = None
-    recovery_action: Optional[str] = None
+    retired_pages: int | None = None
+    recovery_action: str | None = None
     pcie: Pcie = field(default_factory=Pcie)
     nvlink: Nvlink = field(default_factory=Nvlink)
     fabric: Fabric = field(default_factory=Fabric)
-    mig_enabled: Optional[bool] = None
-    persistence: Optional[bool] = None
-    driver: Optional[str] = None
-    vbios: Optional[str] = None
-    serial: Optional[str] = None
-    processes: Optional[list[GpuProcess]] = None  # [] is "none"; None is unknown
+    mig_enabled: bool | None = None
+    persistence: bool | None = None
+    driver: str | None = None
+    vbios: str | None = None
+    serial: str | None = None
+    processes: list[GpuProcess] | None = None  # [] is "none"; None is unknown
 
 
 @dataclass
@@ -164,27 +164,27 @@ class RankSample:
     """
 
     pid: int
-    rank: Optional[int] = None
-    local_rank: Optional[int] = None
-    world_size: Optional[int] = None
-    local_world_size: Optional[int] = None
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    local_world_size: int | None = None
     job: str = ""  # Slurm id, torchelastic run id, or master address:port
-    master_address: Optional[str] = None
+    master_address: str | None = None
     launcher: str = ""  # torchrun | deepspeed | accelerate | mpirun | srun | env
     user: str = ""
     command: str = ""
-    python: Optional[str] = None  # the interpreter, None when the process is not Python
+    python: str | None = None  # the interpreter, None when the process is not Python
     state: str = ""  # R S D T Z as the kernel prints it (t: traced)
-    wchan: Optional[str] = None
-    started_at: Optional[float] = None
+    wchan: str | None = None
+    started_at: float | None = None
     gpus: list[int] = field(default_factory=list)
-    cpu_fraction: Optional[float] = None
-    rss_bytes: Optional[int] = None
-    voluntary_switches: Optional[int] = None
-    read_syscalls: Optional[int] = None
-    write_syscalls: Optional[int] = None
-    cpus_allowed: Optional[str] = None
-    numa_nodes: Optional[str] = None
+    cpu_fraction: float | None = None
+    rss_bytes: int | None = None
+    voluntary_switches: int | None = None
+    read_syscalls: int | None = None
+    write_syscalls: int | None = None
+    cpus_allowed: str | None = None
+    numa_nodes: str | None = None
     children: list[int] = field(default_factory=list)
 
 
@@ -194,22 +194,22 @@ class HostSample:
 
     hostname: str = ""
     kernel: str = ""
-    uptime_s: Optional[float] = None
-    cpu_count: Optional[int] = None
-    cpu_fraction: Optional[float] = None
-    load_1m: Optional[float] = None
-    load_5m: Optional[float] = None
-    load_15m: Optional[float] = None
-    memory_total_bytes: Optional[int] = None
-    memory_available_bytes: Optional[int] = None
-    swap_total_bytes: Optional[int] = None
-    swap_used_bytes: Optional[int] = None
-    shm_total_bytes: Optional[int] = None
-    shm_used_bytes: Optional[int] = None
-    network_rx_bytes_per_s: Optional[float] = None
-    network_tx_bytes_per_s: Optional[float] = None
-    disk_read_bytes_per_s: Optional[float] = None
-    disk_write_bytes_per_s: Optional[float] = None
+    uptime_s: float | None = None
+    cpu_count: int | None = None
+    cpu_fraction: float | None = None
+    load_1m: float | None = None
+    load_5m: float | None = None
+    load_15m: float | None = None
+    memory_total_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    swap_total_bytes: int | None = None
+    swap_used_bytes: int | None = None
+    shm_total_bytes: int | None = None
+    shm_used_bytes: int | None = None
+    network_rx_bytes_per_s: float | None = None
+    network_tx_bytes_per_s: float | None = None
+    disk_read_bytes_per_s: float | None = None
+    disk_write_bytes_per_s: float | None = None
 
 
 @dataclass
@@ -218,9 +218,9 @@ class LinkSample:
 
     device: str
     port: int = 1
-    state: Optional[str] = None
-    physical_state: Optional[str] = None
-    rate_bits_per_s: Optional[float] = None
+    state: str | None = None
+    physical_state: str | None = None
+    rate_bits_per_s: float | None = None
     counters: dict[str, int] = field(default_factory=dict)
 
 
@@ -229,7 +229,7 @@ class KernelEvent:
     at: float
     kind: str
     subject: str = ""
-    code: Optional[int] = None
+    code: int | None = None
     text: str = ""
 
 
@@ -263,8 +263,8 @@ class Finding:
     action: str = ""
     evidence: list[str] = field(default_factory=list)
     folded: list[str] = field(default_factory=list)
-    since: Optional[float] = None
-    until: Optional[float] = None
+    since: float | None = None
+    until: float | None = None
 
 
 @dataclass
@@ -287,21 +287,21 @@ class StackDigest:
     there are no frames, ``fix`` what would help.
     """
 
-    rank: Optional[int]
+    rank: int | None
     pid: int
     thread: str = "MainThread"
     state: str = ""
     frames: list[Frame] = field(default_factory=list)
-    waiting_in: Optional[str] = None
+    waiting_in: str | None = None
     samples: int = 1
     key: str = ""
     node: str = ""
     job: str = ""
-    child_of: Optional[int] = None
-    wchan: Optional[str] = None
-    error: Optional[str] = None
+    child_of: int | None = None
+    wchan: str | None = None
+    error: str | None = None
     fix: str = ""
-    taken_at: Optional[float] = None
+    taken_at: float | None = None
 
 
 @dataclass
@@ -310,7 +310,7 @@ class StackClass:
 
     ranks: str
     count: int
-    waiting_in: Optional[str]
+    waiting_in: str | None
     frames: list[Frame] = field(default_factory=list)
 
 
@@ -318,9 +318,9 @@ class StackClass:
 class Culprit:
     """``where`` is "function (file:line)" or the kernel function; ``pid`` may be a child of the rank."""
 
-    rank: Optional[int]
+    rank: int | None
     node: str
-    pid: Optional[int]
+    pid: int | None
     reason: str
     where: str
 
@@ -357,13 +357,13 @@ class RankStacks:
     """
 
     pid: int
-    rank: Optional[int]
+    rank: int | None
     job: str = ""
     node: str = ""
     taken_at: float = 0.0
     took_s: float = 0.0
-    before: Optional[RankSample] = None
-    after: Optional[RankSample] = None
+    before: RankSample | None = None
+    after: RankSample | None = None
     digests: list[StackDigest] = field(default_factory=list)
     raw: list[Any] = field(default_factory=list)
 
@@ -373,7 +373,7 @@ class JobReport:
     """What `mltop stacks` says of one job."""
 
     job: str
-    world_size: Optional[int]
+    world_size: int | None
     verdict: Verdict
     classes: list[StackClass] = field(default_factory=list)
     digests: list[StackDigest] = field(default_factory=list)
@@ -386,7 +386,7 @@ class NodeState:
     node: str
     state: str
     reason: str = ""
-    age_s: Optional[float] = None
+    age_s: float | None = None
 
 
 def to_json(value: Any) -> str:

@@ -40,13 +40,13 @@ class Terminal:
         environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", **(env or {})}
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
+            set_size(0, columns, lines)  # before the program looks
             if cwd:
                 os.chdir(cwd)
             try:
                 os.execvpe(argv[0], list(argv), environment)
             finally:
                 os._exit(127)
-        self.resize(columns, lines)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -62,7 +62,7 @@ class Terminal:
                 self.wait(5.0)
 
     def resize(self, columns: int, lines: int) -> None:
-        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        set_size(self._fd, columns, lines)
         with self._lock:
             self.screen.resize(lines, columns)
 
@@ -112,3 +112,7 @@ class Terminal:
                 self.bytes_read += len(data)
                 self.raw += data
                 self._stream.feed(data)
+
+
+def set_size(fd: int, columns: int, lines: int) -> None:
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))

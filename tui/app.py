@@ -159,9 +159,13 @@ class MltopApp(App[None]):
         self._arrive()
 
     def action_pane(self, name: str) -> None:
-        node = (self.trail.here.node or self.pane.node_at_cursor()) if name == "node" else ""
-        self.trail.jump(Place(name, node))
+        self.trail.jump(Place(name, self._node_meant() if name == "node" else ""))
         self._arrive()
+
+    def _node_meant(self) -> str:
+        """The node the user looks at: that of this place, that under the cursor, or the first."""
+        nodes = self.picture.view.nodes if self.picture is not None else ()
+        return self.trail.here.node or self.pane.node_at_cursor() or (nodes[0].node if nodes else "")
 
     def action_help(self) -> None:
         self.drill(Place("help"))

@@ -39,8 +39,12 @@ def target_options(function: Function) -> Function:
                 help="How nodes are reached.",
             ),
             click.option("--python", default="", metavar="PATH", help="Python on the nodes."),
-            click.option("--interval", "interval_s", type=float, default=1.0, metavar="S", help="Between samples."),
-            click.option("--timeout", "timeout_s", type=float, default=30.0, metavar="S", help="For the whole command."),
+            click.option(
+                "--interval", "interval_s", type=float, default=1.0, metavar="S", help="Between samples."
+            ),
+            click.option(
+                "--timeout", "timeout_s", type=float, default=30.0, metavar="S", help="For the whole command."
+            ),
             click.option("--user", default="", metavar="NAME", help="User name on the nodes."),
         )
     ):
@@ -97,9 +101,21 @@ def snapshot(context: click.Context, **values: Any) -> int:
 
 @cli.command()
 @target_options
-@click.option("--samples", type=click.IntRange(1, 100), default=None, metavar="N", help="Dump N times (default: until sure).")
+@click.option(
+    "--samples",
+    type=click.IntRange(1, 100),
+    default=None,
+    metavar="N",
+    help="Dump N times (default: until sure).",
+)
 @click.option("--native", is_flag=True, help="C frames too (slower, stops each process for ~20 ms).")
-@click.option("--locals", "locals_", type=click.Choice(["ints", "none"]), default="ints", help="Integer locals, or none.")
+@click.option(
+    "--locals",
+    "locals_",
+    type=click.Choice(["ints", "none"]),
+    default="ints",
+    help="Integer locals, or none.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option("--raw", is_flag=True, help="Every process's stack as py-spy saw it, a JSON line each.")
 @click.pass_context
@@ -110,7 +126,9 @@ def stacks(context: click.Context, **values: Any) -> int:
 
 @cli.command()
 @target_options
-@click.option("-o", "directory", default="", metavar="DIR", help="Where to (default: mltop-capture-TIME here).")
+@click.option(
+    "-o", "directory", default="", metavar="DIR", help="Where to (default: mltop-capture-TIME here)."
+)
 @click.pass_context
 def capture(context: click.Context, **values: Any) -> int:
     """Save everything needed to explain a hang later, in one directory."""
@@ -118,7 +136,9 @@ def capture(context: click.Context, **values: Any) -> int:
 
 
 @cli.command()
-@click.option("--nodes", "node_count", type=click.IntRange(1, 4096), default=1, metavar="N", help="Simulate a fleet.")
+@click.option(
+    "--nodes", "node_count", type=click.IntRange(1, 4096), default=1, metavar="N", help="Simulate a fleet."
+)
 @click.option("--interval", "interval_s", type=float, default=1.0, metavar="S", help="Between samples.")
 def demo(node_count: int, interval_s: float) -> int:
     """Show mltop without a GPU: a real CPU job that hangs, simulated GPUs."""

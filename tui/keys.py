@@ -13,12 +13,25 @@ APP_BINDINGS = [
     Binding("t", "dump", "dump", tooltip="dump the stacks of all ranks and judge them; again: cancel"),
     Binding("c", "capture", "capture", tooltip="write a capture directory of everything known"),
     Binding("p", "pause", "pause", tooltip="freeze the screen; again: go on"),
-    Binding("r,f5", "refresh_now", "refresh", show=False, tooltip="take the newest state and draw everything again"),
+    Binding(
+        "r,f5",
+        "refresh_now",
+        "refresh",
+        show=False,
+        tooltip="take the newest state and draw everything again",
+    ),
     Binding("escape", "back", "back", show=False, tooltip="cancel, clear the filter, or go back"),
     Binding("colon,ctrl+p", "command_palette", "command", show=False, tooltip="all actions by name"),
     Binding("question_mark,f1,h", "help", "help", tooltip="all keys"),
     Binding("q", "quit", "quit", tooltip="leave; nothing on the machines is touched"),
-    Binding("f10,ctrl+c,ctrl+q", "quit", "quit", show=False, priority=True, tooltip="leave; nothing on the machines is touched"),
+    Binding(
+        "f10,ctrl+c,ctrl+q",
+        "quit",
+        "quit",
+        show=False,
+        priority=True,
+        tooltip="leave; nothing on the machines is touched",
+    ),
 ]
 
 PANE_BINDINGS = [

@@ -103,9 +103,7 @@ class StillSession:
 
         ranks = range(self._job.world_size)
         roster = [
-            RankSeen(
-                self._job.nodes[rank // GPUS], rank_sample(self._job, rank, NOW), quiet_s=self._hung_s
-            )
+            RankSeen(self._job.nodes[rank // GPUS], rank_sample(self._job, rank, NOW), quiet_s=self._hung_s)
             for rank in ranks
         ]
         dumps = [rank_stacks(self._job, rank, NOW - ago) for ago in (2.0, 1.0, 0.0) for rank in ranks]

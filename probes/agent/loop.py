@@ -11,7 +11,15 @@ import time
 from typing import Any, Protocol
 
 from mltop.probes.agent.outbox import Outbox
-from mltop.probes.agent.protocol import MAX_FRAME_BYTES, VERSION, Hello, Message, Request, decode_request, encode
+from mltop.probes.agent.protocol import (
+    MAX_FRAME_BYTES,
+    VERSION,
+    Hello,
+    Message,
+    Request,
+    decode_request,
+    encode,
+)
 from mltop.probes.agent.requests import Requests
 from mltop.probes.collect.host import HostSource
 from mltop.probes.collect.ranks import RankSource
@@ -53,7 +61,9 @@ class Agent:
         # An agent whose caller is gone must end, not be told by SIGPIPE somewhere inside a collector.
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c in the caller's terminal is the caller's to handle
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # ctrl-c in the caller's terminal is the caller's to handle
         threading.Thread(target=self._read_requests, name="mltop-requests", daemon=True).start()
         self._send(Message("hello", hello=self._hello()))
         due = time.monotonic()

@@ -40,10 +40,10 @@ class Message:
     kind: str
     node: str = ""
     id: int = 0
-    hello: Optional[Hello] = None
-    sample: Optional[Sample] = None
-    stacks: Optional[RankStacks] = None
-    expected: Optional[int] = None  # how many parts this request will have
+    hello: Hello | None = None
+    sample: Sample | None = None
+    stacks: RankStacks | None = None
+    expected: int | None = None  # how many parts this request will have
     data: dict[str, Any] = field(default_factory=dict)  # what other operations answer
     error: str = ""
     fix: str = ""

@@ -43,7 +43,9 @@ def abilities() -> list[Ability]:
 def check_python() -> Ability:
     version = platform.python_version()
     if sys.version_info < (3, 9):
-        return Ability("python", "missing", f"Python {version} is too old for the agent (3.9 or newer)", "--python PATH")
+        return Ability(
+            "python", "missing", f"Python {version} is too old for the agent (3.9 or newer)", "--python PATH"
+        )
     return Ability("python", "ok", f"Python {version} at {sys.executable}")
 
 
@@ -71,7 +73,9 @@ def check_py_spy() -> Ability:
     try:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Ability("py-spy", "missing", f"{path} does not run: {error}", "pip install --force-reinstall py-spy")
+        return Ability(
+            "py-spy", "missing", f"{path} does not run: {error}", "pip install --force-reinstall py-spy"
+        )
     return Ability("py-spy", "ok", f"{done.stdout.strip()} at {path}")
 
 
@@ -110,7 +114,9 @@ def check_processes_visible() -> Ability:
             "sudo mltop",
         )
     if os.geteuid() != 0:
-        return Ability(name, "ok", "all are visible; the environment of other users' needs root", "sudo mltop")
+        return Ability(
+            name, "ok", "all are visible; the environment of other users' needs root", "sudo mltop"
+        )
     return Ability(name, "ok", "all processes of all users are visible")
 
 

@@ -67,9 +67,7 @@ class LiveSession:
         wanted = request or StackRequest(nodes=tuple(nodes or ()), job=self._job, raw=True)
         return StackRun(self.hub, wanted, on_progress, self._keep).start()
 
-    def capture(
-        self, on_done: Callable[[CaptureResult], None], directory: Path | None = None
-    ) -> CaptureRun:
+    def capture(self, on_done: Callable[[CaptureResult], None], directory: Path | None = None) -> CaptureRun:
         run = CaptureRun()
         threading.Thread(
             target=self._capture, args=(run, on_done, directory), name="mltop-capture", daemon=True
@@ -106,4 +104,3 @@ class LiveSession:
 
     def _recent_dump(self) -> StackRun | None:
         return self._last if self._last and time.monotonic() - self._last_at < RECENT_DUMP_S else None
-

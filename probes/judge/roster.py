@@ -133,7 +133,7 @@ class _Search:
 
     def _gone(self, rank: int, node: str, pid: int | None, reason: str) -> None:
         self.open.discard(rank)
-        self.roster.gone.append(Absent(rank, node, pid, reason))
+        self.roster.gone.append(Absent(rank, node, pid, f"gone: {reason}"))
 
     def _dead_with_number(self) -> None:
         for view in self.dead:

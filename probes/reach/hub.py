@@ -57,7 +57,9 @@ class Hub:
     def view(self) -> FleetView:
         now = time.monotonic()
         with self._lock:
-            return FleetView(time.time(), tuple(node.view(now) for node in self._nodes.values()), self._serial)
+            return FleetView(
+                time.time(), tuple(node.view(now) for node in self._nodes.values()), self._serial
+            )
 
     def node(self, name: str) -> NodeView:
         with self._lock:
@@ -229,7 +231,9 @@ class Hub:
                 stream.send(Request("cancel", id=request_id, node=node))
 
     def _stream_of(self, node: str) -> Stream | None:
-        return next((stream for channel, stream in list(self._streams.items()) if node in channel.nodes), None)
+        return next(
+            (stream for channel, stream in list(self._streams.items()) if node in channel.nodes), None
+        )
 
     def _why_unreachable(self, node: str) -> str:
         state = self.node(node).state

@@ -27,7 +27,11 @@ def main(quick: bool = False) -> None:
         fake.write()
         starts = [first_paint(fake) for _ in range(2 if quick else 7)]
         rows = [
-            ("first full paint, median s", statistics.median(paint for paint, _ in starts), Goal(at_most=0.4)),
+            (
+                "first full paint, median s",
+                statistics.median(paint for paint, _ in starts),
+                Goal(at_most=0.4),
+            ),
             ("GPU values on the screen, median s", statistics.median(values for _, values in starts), None),
             *steady_state(fake, Path(name), 4.0 if quick else 30.0),
         ]
@@ -47,14 +51,30 @@ def steady_state(fake: FakeNvml, directory: Path, seconds: float) -> list[tuple[
     with Terminal(MLTOP, env=fake.env()) as terminal:
         terminal.wait_for("1980")
         agent = wait_until(
-            lambda: next((pid for pid in children_of(terminal.pid) if "mltop.probes.agent" in command_of(pid)), 0)
+            lambda: next(
+                (pid for pid in children_of(terminal.pid) if "mltop.probes.agent" in command_of(pid)), 0
+            )
         )
         pids = [agent, *children_of(agent)]
         time.sleep(2.0)  # a benchmark measures time: let start-up pass
-        before = (cpu_s(terminal.pid), sum(map(cpu_s, pids)), calls(fake), terminal.bytes_read, time.monotonic())
+        before = (
+            cpu_s(terminal.pid),
+            sum(map(cpu_s, pids)),
+            calls(fake),
+            terminal.bytes_read,
+            time.monotonic(),
+        )
         time.sleep(seconds)
-        after = (cpu_s(terminal.pid), sum(map(cpu_s, pids)), calls(fake), terminal.bytes_read, time.monotonic())
-        screen_s, agent_s, nvml_calls, bytes_read, wall_s = (b - a for a, b in zip(before, after, strict=True))
+        after = (
+            cpu_s(terminal.pid),
+            sum(map(cpu_s, pids)),
+            calls(fake),
+            terminal.bytes_read,
+            time.monotonic(),
+        )
+        screen_s, agent_s, nvml_calls, bytes_read, wall_s = (
+            b - a for a, b in zip(before, after, strict=True)
+        )
         return [
             ("CPU of the screen, % of a core", 100 * screen_s / wall_s, Goal(at_most=1.0)),
             ("CPU of the agent and its NVML child, % of a core", 100 * agent_s / wall_s, Goal(at_most=0.5)),

@@ -10,11 +10,22 @@ import time
 from pathlib import Path
 
 import pytest
+
 from tests.terminal import Terminal
 
 MLTOP = [sys.executable, "-m", "mltop"]
 COMMANDS = ("snapshot", "stacks", "capture", "demo", "doctor")
-HEAVY = ("textual", "rich", "msgspec", "psutil", "pynvml", "ClusterShell", "torch", "asyncio", "multiprocessing")
+HEAVY = (
+    "textual",
+    "rich",
+    "msgspec",
+    "psutil",
+    "pynvml",
+    "ClusterShell",
+    "torch",
+    "asyncio",
+    "multiprocessing",
+)
 
 
 def mltop(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -48,7 +59,11 @@ def test_help_imports_nothing_heavy() -> None:
     loaded = done.stdout.partition("\nMODULES")[2].split()
     assert "mltop.tui.cli" in loaded
     assert [name for name in loaded if name.partition(".")[0] in HEAVY] == []
-    assert [name for name in loaded if name.startswith("mltop.") and name.split(".")[2:3] in (["agent"], ["judge"])] == []
+    assert [
+        name
+        for name in loaded
+        if name.startswith("mltop.") and name.split(".")[2:3] in (["agent"], ["judge"])
+    ] == []
 
 
 def test_a_snapshot_does_not_load_the_screen() -> None:
@@ -135,7 +150,11 @@ def test_shell_completion_is_there() -> None:
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     done = subprocess.run(
-        f"{sys.executable} -m mltop snapshot --json | head -c 1", shell=True, capture_output=True, text=True, check=False
+        f"{sys.executable} -m mltop snapshot --json | head -c 1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stdout == "{"
     assert done.stderr == ""

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from mltop.probes.agent.protocol import Message, Request, encode, payload_of
 from mltop.probes.demo import fleet
-
 from tests.cpu import cpu_s
 from tests.waiting import wait_until
 

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mltop.probes.demo.job import DemoJob
 
+from mltop.probes.demo.job import DemoJob
 from tests.waiting import wait_until
 
 PY_SPY = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from mltop.probes.agent.protocol import Message, Request, encode, payload_of
 from mltop.probes.demo import node
 from mltop.probes.model import Sample
-
 from tests.waiting import wait_until
 
 DECODER = msgspec.json.Decoder(Message)

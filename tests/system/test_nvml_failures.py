@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from mltop.probes.collect.nvml.restarts import Pauses
 from mltop.probes.collect.nvml.source import NvmlSource
 from mltop.probes.model import Gap, GpuSample
-
 from tests.fakes.nvml.scenario import FakeNvml
 from tests.waiting import wait_until
 

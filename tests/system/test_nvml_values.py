@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from mltop.probes.collect.nvml.source import NvmlSource
 from mltop.probes.model import Gap, GpuProcess, GpuSample
-
 from tests.fakes.nvml.counts import calls_on_gpu, per_gpu, read_counts
 from tests.fakes.nvml.scenario import FakeNvml
 from tests.waiting import wait_until

@@ -10,9 +10,9 @@ import time
 import uuid
 
 import pytest
+
 from mltop.probes.collect.host import HostSource
 from mltop.probes.collect.ranks import RankSource
-
 from tests.waiting import wait_until
 
 RANKS, WORKERS, OTHERS, TICKS = 8, 4, 260, 90

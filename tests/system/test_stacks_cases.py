@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
+
 from mltop.probes.collect.stacks import StackOptions, dump_ranks
 from mltop.probes.model import RankSample, RankStacks, StackDigest
-
 from tests.system.cases.launch import RunningJob, start
 
 RANKS = 4

@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+
 from mltop.probes.collect.stacks import StackOptions, dump_ranks
 from mltop.probes.model import RankSample, RankStacks
 

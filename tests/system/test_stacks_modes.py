@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from mltop.probes.collect.stacks import StackOptions, dump_ranks, find_py_spy
 from mltop.probes.model import RankSample, RankStacks, StackDigest, to_json
-
 from tests.waiting import wait_until
 
 NOBODY = 65534

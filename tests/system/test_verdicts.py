@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.system.cases.launch import start
 
 CULPRIT = 2
@@ -114,7 +115,11 @@ def test_raw_prints_every_process_and_only_integers(tmp_path: Path) -> None:
     try:
         job.wait_hung()
         done = subprocess.run(
-            [sys.executable, "-m", "mltop", "stacks", "--raw"], capture_output=True, text=True, timeout=60, check=True
+            [sys.executable, "-m", "mltop", "stacks", "--raw"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
         )
     finally:
         job.stop()

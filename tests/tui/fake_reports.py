@@ -56,13 +56,18 @@ def hang_report(ranks: Sequence[int] = (0, 1, 2, 3)) -> JobReport:
         digests.append(digest(2, HANGING, None))
         classes.append(StackClass("2", 1, None, HANGING))
         culprits = [
-            Culprit(2, "node01", 8122, "did not move for 47 s, not in a collective", "__getitem__ (dataset.py:57)")
+            Culprit(
+                2, "node01", 8122, "did not move for 47 s, not in a collective", "__getitem__ (dataset.py:57)"
+            )
         ]
     verdict = Verdict(
         kind="hang" if culprits else "unclear",
         culprits=culprits,
         waiting=[Waiting(_fold(waiting), "all_reduce (trainer.py:412)")],
-        evidence=["3 of 4 ranks wait in all_reduce", "rank 2: no switch and no syscall in 3 dumps over 2.1 s"],
+        evidence=[
+            "3 of 4 ranks wait in all_reduce",
+            "rank 2: no switch and no syscall in 3 dumps over 2.1 s",
+        ],
         confidence="high" if culprits else "low",
     )
     return JobReport("llama-7b", 4, verdict, classes, digests)
@@ -97,7 +102,7 @@ def denied_script() -> list[StackProgress]:
 
 
 def _fold(ranks: Sequence[int]) -> str:
-    """"0-1,3" of [0, 1, 3]."""
+    """ "0-1,3" of [0, 1, 3]."""
     parts: list[list[int]] = []
     for rank in ranks:
         if parts and parts[-1][-1] == rank - 1:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import math
 
-from mltop.probes.model import Gap, GpuProcess, GpuSample, HostSample, NodeState, Nvlink, Pcie, RankSample, Sample
+from mltop.probes.model import (
+    Gap,
+    GpuProcess,
+    GpuSample,
+    HostSample,
+    NodeState,
+    Nvlink,
+    Pcie,
+    RankSample,
+    Sample,
+)
 from mltop.probes.reach.view import FleetView, NodeView
 
 T0 = 1_763_640_000.0  # 2025-11-20 12:00:00 UTC
@@ -32,7 +42,11 @@ def no_driver(tick: int = 0) -> FleetView:
     sample.gpus = []
     sample.ranks = [rank_sample(number, tick, gpus=[], world_size=2) for number in range(2)]
     sample.gaps = [
-        Gap("nvml", "libnvidia-ml.so.1 not found: no NVIDIA driver on this machine", "install the NVIDIA driver")
+        Gap(
+            "nvml",
+            "libnvidia-ml.so.1 not found: no NVIDIA driver on this machine",
+            "install the NVIDIA driver",
+        )
     ]
     return _fleet_view((_live("node01", sample),), tick)
 

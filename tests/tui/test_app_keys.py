@@ -206,7 +206,9 @@ async def test_a_click_on_a_title_sorts() -> None:
 
 async def test_without_a_driver_the_screen_works_and_says_what_helps() -> None:
     async with opened(FakeSession([fake_views.no_driver()])) as screen:
-        text = await screen.shows("GAP  nvml: libnvidia-ml.so.1 not found", "install the NVIDIA driver", "8121")
+        text = await screen.shows(
+            "GAP  nvml: libnvidia-ml.so.1 not found", "install the NVIDIA driver", "8121"
+        )
         assert "cpu 31% of 192" in text
 
 

@@ -188,7 +188,7 @@ async def test_only_changed_rows_are_drawn_again():
 
 
 async def test_rows_that_change_after_a_style_update_are_drawn():
-    """A style update without a visible effect (focus elsewhere, the mouse passing) is followed by no repaint."""
+    """A style update without a visible effect (the mouse passing over) is followed by no repaint."""
     async with TableApp().run_test(size=(60, 20)) as pilot:
         table = await show(pilot, rows(10))
         table.notify_style_update()
@@ -197,6 +197,19 @@ async def test_rows_that_change_after_a_style_update_are_drawn():
         await show(pilot, rows(10)[::-1])
         assert set(table.drawn) == set(range(1, 11))
         assert lines(table)[1].split()[0] == "9"
+
+
+async def test_rows_that_change_after_a_resize_are_drawn():
+    async with TableApp().run_test(size=(60, 20)) as pilot:
+        table = await show(pilot, rows(10))
+        for size in ((60, 15), (80, 15), (80, 30), (24, 13)):
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            shown = rows(10)
+            await show(pilot, shown[::-1])
+            assert lines(table)[1].split()[0] == "9"
+            await show(pilot, shown)
+            assert lines(table)[1].split()[0] == "0"
 
 
 async def test_moving_the_cursor_draws_two_rows():

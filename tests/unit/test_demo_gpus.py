@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+
 from mltop.probes.demo.curves import SM_CLOCK_MAX_MHZ
 from mltop.probes.demo.gpus import SimulatedGpus, simulate
 from mltop.probes.model import GpuSample, to_json

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import msgspec
+
 from mltop.probes.agent.protocol import Message, payload_of
 from mltop.probes.demo.fleet import build, node_names, sample_frame
 from mltop.probes.demo.simulated_job import FIRST_PID, rank_stacks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from mltop.probes.judge.health import RULES, evaluate
 from mltop.probes.model import Finding, Gap, GpuSample, Sample
 

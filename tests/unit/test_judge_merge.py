@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
+
 from mltop.probes.judge.classes import merge
 from mltop.probes.judge.fold import fold, ranks_text, unfold
 from mltop.probes.judge.hang import report
 from mltop.probes.judge.tree import TreeLine, merged_tree
 from mltop.probes.model import Frame, StackClass, StackDigest
-
 from tests.bench import bench_merge
 from tests.unit.judge_evidence import (
     C10D,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
+
 from mltop.probes.judge.hang import judge_job
 from mltop.probes.model import StackDigest, Verdict
-
 from tests.unit.judge_evidence import (
     C10D,
     Child,
@@ -463,3 +463,9 @@ def test_five_hundred_healthy_jobs_accuse_nobody() -> None:
     assert [verdict for verdict in verdicts if verdict.culprits] == []
     assert sum(verdict.kind in ("moving", "straggler") for verdict in verdicts) > 400
     assert not any(verdict.kind == "hang" for verdict in verdicts)
+
+
+def test_one_switch_in_a_short_window_is_a_poll_not_movement() -> None:
+    ranks = {number: Rank(all_reduce(), switches_per_s=0.7) for number in (0, 1, 3)}
+    verdict = judge_job(evidence({**ranks, 2: Rank(dataset())}, rounds=2, gap_s=1.5))
+    assert (verdict.kind, _ranks(verdict)) == ("hang", [2])

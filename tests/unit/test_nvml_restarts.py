@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from mltop.probes.collect.nvml import words
 from mltop.probes.collect.nvml.breadcrumb import NO_GPU, Breadcrumb
 from mltop.probes.collect.nvml.restarts import Pauses, Restarts, Skips
-from mltop.probes.spawn import die_with_parent, python_command
 from mltop.probes.model import GpuSample
+from mltop.probes.spawn import die_with_parent, python_command
 
 
 def test_restarts_slow_down_and_recover() -> None:

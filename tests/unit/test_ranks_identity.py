@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from mltop.probes.collect.ranks.identity import Identity, identify, parse_environ
 
 TORCH = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from mltop.probes.collect.ranks.redact import MAX_CHARACTERS, shown_command
 
 TOKEN = "Xy7-" + "q" * 20

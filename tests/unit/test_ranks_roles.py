@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from mltop.probes.collect.ranks.roles import interpreter, looks_like_python, role_of
 
 PY = "/usr/bin/python3.11"

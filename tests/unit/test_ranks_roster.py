@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from mltop.probes.collect.ranks import RankSource
 from mltop.probes.model import RankSample
-
 from tests.fakes.proctree import ProcTree
 
 TRAIN = ("train.py", "--epochs", "3")

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from mltop.probes.collect.ranks import RankSource
 from mltop.probes.model import Gap
-
 from tests.fakes.proctree import ProcTree
 
 

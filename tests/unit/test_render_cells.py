@@ -1,6 +1,8 @@
 """Columns that fit, cells cut to their column, rows made lazily."""
 
 import pytest
+from rich.cells import cell_len
+
 from mltop.tui.render.cells import (
     Cell,
     Column,
@@ -16,7 +18,6 @@ from mltop.tui.render.cells import (
     row_keys,
     unknown_columns,
 )
-from rich.cells import cell_len
 
 COLUMNS = (
     Column("a", "A", 3, right=True),

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from mltop.tui.render.glyphs import ASCII, UNICODE, is_utf8
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -3,11 +3,12 @@
 import time
 
 import pytest
+from rich.cells import cell_len
+
 from mltop.probes.model import GpuSample, NodeState, RankSample, Sample
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.cells import plain
 from mltop.tui.render.header import header_cells
-from rich.cells import cell_len
 
 AT = time.mktime((2026, 11, 20, 12, 41, 7, 0, 0, -1))
 

@@ -3,6 +3,8 @@
 import io
 
 import pytest
+from rich.console import Console
+
 from mltop.probes.model import (
     Culprit,
     Finding,
@@ -19,7 +21,6 @@ from mltop.probes.model import (
     Waiting,
 )
 from mltop.tui.report import MOST_UNREADABLE, print_doctor, print_reports, print_snapshot
-from rich.console import Console
 
 NASTY = "[red]x[/red] [/dev/nvidia0] :smile: \x1b[31m日本"
 

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+
 from mltop.probes.model import (
     Finding,
     Gap,

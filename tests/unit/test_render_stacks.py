@@ -1,6 +1,8 @@
 """Verdicts as sentences, the merged tree, classes and single stacks."""
 
 import pytest
+from rich.cells import cell_len
+
 from mltop.probes.judge.tree import merged_tree
 from mltop.probes.model import (
     Culprit,
@@ -22,7 +24,6 @@ from mltop.tui.render.stacks import (
     tree_lines,
 )
 from mltop.tui.render.verdicts import count_ranks, verdict_lines
-from rich.cells import cell_len
 
 GETITEM = Frame("DS.__getitem__", "case.py", 14, {"step": 3, "index": -1})
 CULPRIT = Culprit(2, "n1", 4711, "stands still", "DS.__getitem__ (case.py:14)")

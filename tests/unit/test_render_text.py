@@ -1,10 +1,11 @@
 """Filters, wrapping, and status lines that drop what matters least."""
 
 import pytest
+from rich.cells import cell_len
+
 from mltop.tui.render.cells import Cell, plain
 from mltop.tui.render.filtering import matches
 from mltop.tui.render.wrap import flow, wrap
-from rich.cells import cell_len
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import sys
 from copy import deepcopy
 
 import pytest
+
 from mltop.probes.model import GpuSample, NodeState, RankSample, Sample
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.trends import LENGTH, Trends

@@ -4,6 +4,7 @@ import math
 import time
 
 import pytest
+
 from mltop.tui.render import units
 
 NOT_NUMBERS = (None, math.nan, math.inf, -math.inf)

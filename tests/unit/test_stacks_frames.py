@@ -1,4 +1,5 @@
 import pytest
+
 from mltop.probes.collect.stacks.frames import cut_at_child_root, is_user_code, normalise, shorten
 
 

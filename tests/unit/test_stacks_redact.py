@@ -1,4 +1,5 @@
 import pytest
+
 from mltop.probes.collect.stacks.redact import integer_locals, looks_secret, redact_threads
 
 

@@ -1,4 +1,5 @@
 import pytest
+
 from mltop.probes.collect.stacks.waiting import waiting_in
 from mltop.probes.model import Frame
 

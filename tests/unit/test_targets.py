@@ -6,6 +6,7 @@ import platform
 from pathlib import Path
 
 import pytest
+
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, expand, read_hostfile, resolve
 

@@ -44,9 +44,7 @@ def run(
     return EXIT_UNREACHABLE if material.not_answered else 0
 
 
-def live(
-    targets: Targets, options: TargetOptions, request: StackRequest
-) -> tuple[Material, list[JobReport]]:
+def live(targets: Targets, options: TargetOptions, request: StackRequest) -> tuple[Material, list[JobReport]]:
     with session(targets, options) as opened:
         await_samples(opened, targets, options.timeout_s)
         progress = ProgressLine()
@@ -84,7 +82,10 @@ def print_raw(dumps: list[RankStacks]) -> None:
             print_json({"node": dump.node, "rank": dump.rank, **process})
         for digest in dump.digests:
             if digest.error:
-                note(f"rank {digest.rank} pid {digest.pid}: {digest.error}" + (f" ({digest.fix})" if digest.fix else ""))
+                note(
+                    f"rank {digest.rank} pid {digest.pid}: {digest.error}"
+                    + (f" ({digest.fix})" if digest.fix else "")
+                )
 
 
 def print_text(material: Material, reports: list[JobReport]) -> None:

@@ -58,7 +58,9 @@ class RankTable(LineTable):
     """The ranks of some nodes, ordered by job and rank; ``only`` narrows to (job, rank) pairs."""
 
     def __init__(self, **options: str) -> None:
-        super().__init__(empty_text="no training ranks seen (processes with RANK, SLURM_PROCID, …)", **options)
+        super().__init__(
+            empty_text="no training ranks seen (processes with RANK, SLURM_PROCID, …)", **options
+        )
 
     def rows_of(
         self, nodes: Iterable[NodeView], trends: Trends, only: tuple[str, set[int]] | None = None
@@ -92,7 +94,11 @@ def host_cells(node: NodeView, width: int) -> list[Cell]:
     """E.g. ``node01 live 0.4s  cpu 31% of 192  load 64.2  memory 848G/2.0T  shm 64G/1.0T``."""
     if node.sample is None:
         reason = f": {node.state.reason}" if node.state.reason else ""
-        return [Cell(f"{node.node} {node.state.state}{reason}", "" if node.state.state == "connecting" else "crit")]
+        return [
+            Cell(
+                f"{node.node} {node.state.state}{reason}", "" if node.state.state == "connecting" else "crit"
+            )
+        ]
     host = node.sample.host
     parts = [
         (0, _labelled("cpu", f"{percent(host.cpu_fraction)} of {number(host.cpu_count)}")),

@@ -86,4 +86,6 @@ class OverviewScreen(Pane):
         problems.styles.height = min(1 + max(1, len(found)), max(2, room // 3))
         problems.display = room >= MIN_FLEET_LINES
         gaps = sum(len(node.sample.gaps) for node in view.nodes if node.sample) if not found else 0
-        problems.empty_text = f"no problems found; {gaps} gaps: 2 shows those of a node" if gaps else "no problems"
+        problems.empty_text = (
+            f"no problems found; {gaps} gaps: 2 shows those of a node" if gaps else "no problems"
+        )

@@ -187,8 +187,13 @@ class Pane(Screen[None]):
         """Filtered and sorted rows into a table of this pane."""
         self._columns[table] = columns
         self._empty_texts.setdefault(table, table.empty_text)
-        table.empty_text = f"no row matches {self.query_text!r}" if self.query_text else self._empty_texts[table]
-        table.set_table(columns, sorted_rows(columns, (row for row in rows if self.keeps(row.text)), self._sorts.get(table)))
+        table.empty_text = (
+            f"no row matches {self.query_text!r}" if self.query_text else self._empty_texts[table]
+        )
+        table.set_table(
+            columns,
+            sorted_rows(columns, (row for row in rows if self.keeps(row.text)), self._sorts.get(table)),
+        )
 
     def action_sort(self) -> None:
         table = self._active_table()
@@ -226,7 +231,9 @@ class Pane(Screen[None]):
     async def action_filter(self) -> None:
         boxes = self.query(Input)
         if not boxes:
-            box = Input(self.query_text, placeholder="filter: words, !word excludes", id="filter", compact=True)
+            box = Input(
+                self.query_text, placeholder="filter: words, !word excludes", id="filter", compact=True
+            )
             await self.mount(box, before="#status")
         box = self.query_one(Input)
         box.display = True

@@ -10,7 +10,16 @@ from mltop.tui.render.cells import Column, Row, layout
 from mltop.tui.render.units import UNKNOWN
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?([kKMGTPE]?)")
-_SCALE = {"": 1.0, "k": 1e3, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40, "P": 2.0**50, "E": 2.0**60}
+_SCALE = {
+    "": 1.0,
+    "k": 1e3,
+    "K": 2.0**10,
+    "M": 2.0**20,
+    "G": 2.0**30,
+    "T": 2.0**40,
+    "P": 2.0**50,
+    "E": 2.0**60,
+}
 _COUNT_UP = ("gpu", "rank", "pid", "gpus")  # names rather than amounts: the smallest comes first
 
 
@@ -44,7 +53,9 @@ def sorted_rows(columns: Sequence[Column], rows: Iterable[Row], sort: Sort | Non
     for row in rows:
         text = row.cells[index].text.strip()
         (unknown if text in ("", UNKNOWN) or row.banner is not None else known).append(row)
-    return sorted(known, key=lambda row: _value(row.cells[index].text.strip()), reverse=sort.reverse) + unknown
+    return (
+        sorted(known, key=lambda row: _value(row.cells[index].text.strip()), reverse=sort.reverse) + unknown
+    )
 
 
 def _value(text: str) -> tuple[int, float, str]:

@@ -47,7 +47,7 @@ class CellLines(CellView, can_focus=True):
         self._cursor: int | None = None
 
     def allow_focus(self) -> bool:
-        """Lines that can neither be selected nor scrolled are no stop for the Tab key; what is still empty is."""
+        """What can neither be selected nor scrolled is no stop for the Tab key, unless it is still empty."""
         return not self._lines or bool(self._stops) or self.max_scroll_y > 0
 
     def set_lines(self, lines: Sequence[Sequence[Cell]], keys: Sequence[str | None] | None = None) -> None:

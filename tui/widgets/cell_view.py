@@ -52,7 +52,7 @@ class CellView(ScrollView):
         & > .cell--cursor-blurred { background: $primary 15%; }
         &:light > .cell--cursor { background: $primary 20%; }
         &:ansi > .cell--dim { color: $foreground; text-style: dim; }
-        &:ansi > .cell--header { background: ansi_default; text-style: bold; }
+        &:ansi > .cell--header { background: ansi_default; text-style: bold underline; }
         &:ansi > .cell--cursor { background: ansi_default; text-style: reverse; }
         &:ansi > .cell--cursor-blurred { background: ansi_default; text-style: bold; }
     }

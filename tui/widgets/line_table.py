@@ -76,7 +76,7 @@ class LineTable(CellView, can_focus=True):
         self._filled: set[int] = set()  # optional columns that were known once: they stay
         self._shown: list[tuple[int, int]] = []
         self._painted: dict[int, tuple[Row | None, str]] = {}
-        self._strips: LRUCache[tuple[Row, str], Strip] = LRUCache(_KEPT_STRIPS)
+        self._strips: LRUCache[tuple[Row, str, int], Strip] = LRUCache(_KEPT_STRIPS)
 
     # What the caller sets and asks.
 
@@ -203,10 +203,10 @@ class LineTable(CellView, can_focus=True):
         if row is None:
             text = self.empty_text if not self._rows and y == HEADER else ""
             return self.strip([Cell(text, "dim")], width)
-        strip = self._strips.get((row, over))
+        strip = self._strips.get((row, over, width))
         if strip is None:
             strip = self.strip(columns_line(self._columns, row, self._shown), width, over)
-            self._strips[row, over] = strip
+            self._strips[row, over, width] = strip
         return strip
 
     def _row_at(self, y: int) -> int:
@@ -246,8 +246,9 @@ class LineTable(CellView, can_focus=True):
         self._strips.clear()
 
     def on_resize(self) -> None:
-        self.drop_strips()
-        self._painted.clear()
+        # This comes after the new size was painted: what is painted is known and must stay so.
+        height = self.size.height
+        self._painted = {y: painted for y, painted in self._painted.items() if y < height}
         self._scroll_to_cursor()
         self._lay_out()
 

@@ -7,6 +7,7 @@ from ctypes import byref, c_uint, c_ulonglong, create_string_buffer
 from typing import Any, Callable, TypeVar, Union
 
 import pynvml
+
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import Calls, GarbageError, NvmlError
 

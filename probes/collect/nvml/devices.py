@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pynvml
+
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import Calls, NvmlError
 from mltop.probes.collect.nvml.device import Buffers, Device, Reading

@@ -10,6 +10,7 @@ import struct
 from ctypes import byref, c_int
 
 import pynvml
+
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
 from mltop.probes.collect.nvml.device import Device, Reading, not_blank

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pynvml
+
 from mltop.probes.collect.nvml import codes, fields
 from mltop.probes.collect.nvml.calls import NvmlError
 from mltop.probes.collect.nvml.device import Device, Reading, first_supported, not_blank

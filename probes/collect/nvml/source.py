@@ -220,7 +220,10 @@ class NvmlSource:
                 f", now in {self._where(self._worker)}" if self._worker and self._where(self._worker) else ""
             )
             gaps.append(
-                Gap("nvml.starting", f"no answer from NVML yet ({self._silent_s(at_s):.1f} s since asked{where})")
+                Gap(
+                    "nvml.starting",
+                    f"no answer from NVML yet ({self._silent_s(at_s):.1f} s since asked{where})",
+                )
             )
         gaps += self._age_gaps(now, at_s)
         for index, skip in self._skips.items():

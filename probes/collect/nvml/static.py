@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pynvml
+
 from mltop.probes.collect.nvml.device import Device, Reading, first_supported
 from mltop.probes.collect.nvml.fast import CLOCK_MEMORY, CLOCK_SM
 

@@ -26,10 +26,10 @@ def user_name(uid: int | None) -> str:
         return str(uid)
 
 
-def access_gaps(table: ProcessTable, gpu_pids: set[int]) -> list[Gap]:
-    """Gaps about processes that cannot be read, are hidden or live in another PID namespace."""
+def access_gaps(table: ProcessTable, gpu_pids: set[int], own_pid: int) -> list[Gap]:
+    """Gaps about processes other than our own that cannot be read, are hidden or in another PID namespace."""
     hidden = hidepid_gap(table)
-    gaps = [*_denied_gap(table, gpu_pids), *_overwritten_gap(table), *([hidden] if hidden else [])]
+    gaps = [*_denied_gap(table, gpu_pids, own_pid), *_overwritten_gap(table), *([hidden] if hidden else [])]
     if hidden is None:
         gaps += _foreign_gap(table, gpu_pids)
     return gaps
@@ -61,8 +61,8 @@ def unreadable_counters_gap(users: Iterable[str], count: int) -> Gap:
     )
 
 
-def _denied_gap(table: ProcessTable, gpu_pids: set[int]) -> list[Gap]:
-    denied = [p for p in table.processes.values() if p.access == DENIED and not p.dead]
+def _denied_gap(table: ProcessTable, gpu_pids: set[int], own_pid: int) -> list[Gap]:
+    denied = [p for p in table.processes.values() if p.access == DENIED and not p.dead and p.pid != own_pid]
     python = [p for p in denied if looks_like_python(p.argv, p.exe, p.comm)]
     on_gpu = [p for p in denied if p.pid in gpu_pids and p not in python]
     count = len(python) + len(on_gpu)

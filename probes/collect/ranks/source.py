@@ -71,7 +71,7 @@ class RankSource:
                 self._table.processes[pid].was_child = True
         self._ranks = [(rank, self._base(rank)) for rank in ranks]
         self._dead = [self._dead_sample(one) for one in dead]
-        self._gaps = access_gaps(self._table, gpu_pids)
+        self._gaps = access_gaps(self._table, gpu_pids, self._own_pid)
         self._basis = basis
 
     def _base(self, rank: Rank) -> RankSample:

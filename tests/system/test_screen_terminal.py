@@ -1,0 +1,117 @@
+"""The app in a real terminal: start, keys, resizing, leaving, and a terminal that dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.terminal import Terminal
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+SHOW_CURSOR, LEAVE_ALTERNATE_SCREEN = b"\x1b[?25h", b"\x1b[?1049l"
+
+
+@contextmanager
+def program(kind: str = "node", close_s: float = 0.0, **options: object) -> Iterator[Terminal]:
+    paths = os.pathsep.join([str(ROOT / ".dev"), str(ROOT)])
+    env = {"PYTHONPATH": paths, "TZ": "UTC", **options.pop("env", {})}  # type: ignore[dict-item]
+    argv = [sys.executable, "-m", "tests.system.screen_program", kind, str(close_s)]
+    with Terminal(argv, env=env, cwd=str(ROOT), **options) as terminal:  # type: ignore[arg-type]
+        yield terminal
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+def test_first_paint_then_keys(size: tuple[int, int]) -> None:
+    with program(columns=size[0], lines=size[1]) as terminal:
+        terminal.wait_for("LOST since 11:58:25")
+        terminal.wait_for("q quit")
+        terminal.send("t")
+        terminal.wait_for("HANG  rank 2 on node01")
+        terminal.send("1")
+        terminal.wait_for("GPU BUSY")
+        terminal.send("q")
+        assert terminal.wait() == 0
+        wait_until(lambda: LEAVE_ALTERNATE_SCREEN in terminal.raw, what="the normal screen")
+        assert SHOW_CURSOR in terminal.raw
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"TERM": "screen", "COLORTERM": ""}, {"NO_COLOR": "1"}, {"TERM": "xterm", "COLORTERM": ""}],
+)
+def test_few_colours(environment: dict[str, str]) -> None:
+    with program(columns=80, lines=24, env=environment) as terminal:
+        terminal.wait_for("LOST since")
+        assert b"38;2;" not in terminal.raw, "no 24-bit colours where they were not announced"
+        terminal.send("q")
+        assert terminal.wait() == 0
+
+
+def test_resizing_draws_anew() -> None:
+    with program(columns=120, lines=40) as terminal:
+        terminal.wait_for("LOST since")
+        terminal.resize(20, 5)
+        wait_until(lambda: "quit" in terminal.text().split("\n")[4], what="the key bar of the small screen")
+        terminal.resize(80, 24)
+        terminal.wait_for("LOST since")
+        wait_until(lambda: "quit" in terminal.text().split("\n")[23], what="the key bar at the bottom")
+
+
+def test_leaving_does_not_wait_for_a_slow_session() -> None:
+    with program(close_s=60.0) as terminal:
+        terminal.wait_for("LOST since")
+        began = time.monotonic()
+        terminal.send("q")
+        assert terminal.wait() == 0
+        assert time.monotonic() - began < 3.0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_leave_a_clean_terminal(number: signal.Signals) -> None:
+    with program() as terminal:
+        terminal.wait_for("LOST since")
+        os.kill(terminal.pid, number)
+        assert terminal.wait() == 0
+        wait_until(lambda: LEAVE_ALTERNATE_SCREEN in terminal.raw, what="the normal screen")
+        assert b"Traceback" not in terminal.raw
+
+
+def test_a_terminal_that_dies_ends_the_program() -> None:
+    with program() as terminal:
+        terminal.wait_for("LOST since")
+        terminal.hang_up()
+        assert terminal.wait() is not None, "it still runs without a terminal"
+
+
+@pytest.mark.serial
+def test_first_full_paint_is_quick() -> None:
+    times = []
+    for _ in range(3):
+        with program() as terminal:
+            terminal.wait_for("8123")
+            times.append(time.monotonic() - terminal.started_at)
+    # 0.33 s on a quiet 2-core machine; the bound leaves room for a busy one.
+    assert min(times) < 0.8, times
+
+
+def test_start_imports_no_heavy_widgets() -> None:
+    import subprocess
+
+    heavy = (
+        "textual.widgets._data_table",
+        "textual.widgets._markdown",
+        "textual.widgets._text_area",
+        "ClusterShell",
+    )
+    code = f"import sys, mltop.tui.app, mltop.tui.screens.overview; print([m for m in {heavy} if m in sys.modules])"
+    env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev")}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
