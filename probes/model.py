@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
 SCHEMA = 1
 
 
 @dataclass
 class Gap:
-    """Something that could not be read: ``what`` (dotted, e.g. ``gpu.3.power_w``), ``why``, ``fix`` (a command or "")."""
+    """Something that could not be read: ``what`` (e.g. ``gpu.3.power_w``), ``why``, and ``fix`` (a command or "")."""
 
     what: str
     why: str
@@ -269,7 +269,7 @@ class Finding:
 
 @dataclass
 class Frame:
-    """One Python frame. ``file`` is shortened (relative to site-packages or its last parts); ``ints`` are integer locals."""
+    """One Python frame. ``file`` is relative to site-packages or its last parts; ``ints`` are integer locals."""
 
     function: str
     file: str
@@ -381,7 +381,7 @@ class JobReport:
 
 @dataclass
 class NodeState:
-    """``state``: connecting | live | stale | lost | refused. ``age_s`` is since the last sample, None before the first."""
+    """``state``: connecting | live | stale | lost | refused. ``age_s``: since the last sample, None before it."""
 
     node: str
     state: str

@@ -76,7 +76,7 @@ def run_command(context: click.Context, module: str, values: dict[str, Any]) -> 
 @click.option("--no-mouse", is_flag=True, help="Leave the mouse to the terminal.")
 @click.option("--read-only", is_flag=True, help="No key may put load on a machine.")
 @click.pass_context
-def cli(context: click.Context, **values: Any) -> int:
+def cli(context: click.Context, /, **values: Any) -> int:
     """Watch GPU training nodes live and find the rank that hangs a distributed job.
 
     Without a command: the screen.
@@ -94,7 +94,7 @@ def cli(context: click.Context, **values: Any) -> int:
 @target_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.pass_context
-def snapshot(context: click.Context, **values: Any) -> int:
+def snapshot(context: click.Context, /, **values: Any) -> int:
     """One sample of everything."""
     return run_command(context, "snapshot", values)
 
@@ -119,7 +119,7 @@ def snapshot(context: click.Context, **values: Any) -> int:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option("--raw", is_flag=True, help="Every process's stack as py-spy saw it, a JSON line each.")
 @click.pass_context
-def stacks(context: click.Context, **values: Any) -> int:
+def stacks(context: click.Context, /, **values: Any) -> int:
     """Dump every rank's stack, merge them, and say which rank hangs and where."""
     return run_command(context, "stacks", values)
 
@@ -130,7 +130,7 @@ def stacks(context: click.Context, **values: Any) -> int:
     "-o", "directory", default="", metavar="DIR", help="Where to (default: mltop-capture-TIME here)."
 )
 @click.pass_context
-def capture(context: click.Context, **values: Any) -> int:
+def capture(context: click.Context, /, **values: Any) -> int:
     """Save everything needed to explain a hang later, in one directory."""
     return run_command(context, "capture", values)
 
@@ -152,7 +152,7 @@ def demo(node_count: int, interval_s: float) -> int:
 @target_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.pass_context
-def doctor(context: click.Context, **values: Any) -> int:
+def doctor(context: click.Context, /, **values: Any) -> int:
     """What works here, what does not, and the command that fixes it."""
     return run_command(context, "doctor", values)
 

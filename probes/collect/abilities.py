@@ -42,7 +42,7 @@ def abilities() -> list[Ability]:
 
 def check_python() -> Ability:
     version = platform.python_version()
-    if sys.version_info < (3, 9):
+    if sys.version_info < (3, 9):  # noqa: UP036 - the agent may be started with any interpreter
         return Ability(
             "python", "missing", f"Python {version} is too old for the agent (3.9 or newer)", "--python PATH"
         )

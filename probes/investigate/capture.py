@@ -24,7 +24,7 @@ def stacks_object(material: Material, reports: list[JobReport]) -> dict[str, obj
 
 
 def write_capture(directory: Path, material: Material, reports: list[JobReport], text: str) -> list[str]:
-    """Write all of ``material``; returns what is missing, each a sentence. OSError when not even the directory can be made."""
+    """Write all of ``material``; returns what is missing, each a sentence. OSError: not even the directory is there."""
     writer = CaptureWriter(directory)
     writer.nodes(material.nodes)
     for state in material.not_answered:

@@ -34,7 +34,7 @@ class CaptureRun:
 
 
 class LiveSession:
-    """Owns the hub. ``describe`` turns reports into the text of a capture's verdict.txt; ``job`` keeps dumps to one job."""
+    """Owns the hub. ``describe`` makes the text of a capture's verdict.txt; ``job`` keeps dumps to one job."""
 
     def __init__(
         self,

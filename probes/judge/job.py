@@ -60,7 +60,8 @@ class JobView:
     @property
     def watched(self) -> str:
         """``5.0 s (quiet for 3 min 20 s before that)``."""
-        quiet = f" (quiet for {duration(self.quiet_s)} before that)" if (self.quiet_s or 0.0) >= 1.0 else ""
+        quiet_s = self.quiet_s or 0.0
+        quiet = f" (quiet for {duration(quiet_s)} before that)" if quiet_s >= 1.0 else ""
         return f"{self.window_s:.1f} s{quiet}"
 
     @property

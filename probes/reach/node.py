@@ -16,7 +16,7 @@ STALE_MIN_S = 3.0
 
 @dataclass
 class NodeRecord:
-    """Everything the hub keeps of one node. Times are monotonic seconds; ``history`` holds samples' JSON as received."""
+    """Everything the hub keeps of one node. Times are monotonic seconds; ``history``: samples' JSON as received."""
 
     node: str
     interval_s: float = 1.0

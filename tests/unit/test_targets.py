@@ -49,7 +49,7 @@ def test_nothing_typed_is_this_machine() -> None:
 
 
 def test_other_machines_are_refused_rather_than_half_watched() -> None:
-    with pytest.raises(UsageProblem, match="nosuch-a,nosuch-b.*run mltop on the node"):
+    with pytest.raises(UsageProblem, match=r"nosuch-a,nosuch-b.*run mltop on the node"):
         resolve(TargetOptions(nodes=("localhost,nosuch-[a,b]".replace("[a,b]", "a,nosuch-b"),)))
     assert resolve(TargetOptions(nodes=("n[1-3]",), via="local")).nodes == ("n1", "n2", "n3")
 

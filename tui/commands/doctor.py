@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 
-from mltop.probes.model import SCHEMA
+from mltop.probes.model import SCHEMA, Gap
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, resolve
 from mltop.tui.commands.live import EXIT_UNREACHABLE, await_samples, print_json, session
@@ -44,17 +44,11 @@ def run(options: TargetOptions, as_json: bool) -> int:
     return 0 if all(check["state"] == "ok" for check in checks) else 1
 
 
-def nvml_check(node: str, gaps: list[object], gpus: int) -> Check:
+def nvml_check(node: str, gaps: list[Gap], gpus: int) -> Check:
     """What NVML itself answered, from the node's first sample."""
     for gap in gaps:
-        if getattr(gap, "what", "") == "nvml":
-            return {
-                "node": node,
-                "name": "nvml",
-                "state": "missing",
-                "why": str(getattr(gap, "why", "")),
-                "fix": str(getattr(gap, "fix", "")),
-            }
+        if gap.what.partition(".")[0] == "nvml":
+            return {"node": node, "name": "nvml", "state": "missing", "why": gap.why, "fix": gap.fix}
     return {"node": node, "name": "nvml", "state": "ok", "why": f"answers for {gpus} GPUs", "fix": ""}
 
 

@@ -17,7 +17,7 @@ from mltop.tui.commands.live import EXIT_UNREACHABLE, await_samples, note, print
 
 
 def run(
-    options: TargetOptions, samples: int | None, native: bool, locals_: str, as_json: bool, raw: bool
+    options: TargetOptions, *, samples: int | None, native: bool, locals_: str, as_json: bool, raw: bool
 ) -> int:
     if as_json and raw:
         raise UsageProblem("--json --raw", "only one of them can be printed")
