@@ -19,18 +19,26 @@ def python_command(module: str, *args: str, python: str = "") -> list[str]:
     (``-I -S``): no user site, no PYTHON* variables, nothing imported from the working directory.
     ``args`` arrive as ``sys.argv[1:]``; ``python`` is the interpreter, "" for this one.
     """
-    code = f"import sys; sys.path[:] = {import_path()!r}; from {module} import main; main()"
+    code = f"import sys; sys.path += {import_path()!r}; from {module} import main; main()"
     return [python or sys.executable, "-I", "-S", "-c", code, *args]
 
 
 def import_path() -> list[str]:
-    """Our own import path without the working directory, where a training script's modules may lie."""
+    """Where our packages are: without the standard library, of which another interpreter has its own, and
+    without the working directory, where a training script's modules may lie.
+    """
     here = os.getcwd()
-    return [
+    library = os.path.dirname(os.__file__)
+    standard = {library, os.path.join(library, "lib-dynload")}
+    found = [
         entry
         for entry in sys.path
-        if os.path.isabs(entry) and (entry != here or os.path.isdir(os.path.join(entry, "mltop")))
+        if os.path.isabs(entry)
+        and entry not in standard
+        and not entry.endswith(".zip")
+        and (entry != here or os.path.isdir(os.path.join(entry, "mltop")))
     ]
+    return list(dict.fromkeys(found))
 
 
 def die_with_parent() -> None:

@@ -1,6 +1,6 @@
 """The screen: takes pictures from the feed, shows the pane the user is in, and starts what a key asks for.
 
-Everything slow happens elsewhere: views and health rules in the feed's thread, dumps and captures in the session's.
+Everything slow happens elsewhere: views and health rules in the feed's thread, stacks in the session's.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from rich.console import Console
 from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.screen import Screen
+from textual.theme import BUILTIN_THEMES
 
 from mltop.tui.feed import Feed, FeedBroke, Fresh, Picture
 from mltop.tui.investigation import Captured, DumpProgress, Investigation
@@ -37,10 +39,14 @@ RETRY_S = 0.05  # between two looks whether the terminal has taken the last fram
 READ_ONLY = Notice("read-only: dumps and captures are off (started with --read-only)", "warn")
 
 
+# Dark blue on black cannot be read; cyan can.
+TERMINAL_THEME = replace(BUILTIN_THEMES["ansi-dark"], name="terminal", primary="ansi_cyan")
+
+
 def few_colours() -> bool:
     """Whether only the terminal's own 16 colours, or none, can be told apart.
 
-    In 16 colours the other themes' warning and error become one and the same red; with NO_COLOR they stay grey.
+    In 16 colours the other themes' warning and error become one and the same red; NO_COLOR leaves them grey.
     """
     console = Console(force_terminal=True, legacy_windows=False)
     return console.no_color or console.color_system in (None, "standard")
@@ -53,7 +59,10 @@ class MltopApp(App[None]):
     """
 
     TITLE = "mltop"
-    CSS_PATH = None
+    CSS = """
+    CellView { scrollbar-color: $foreground 25%; scrollbar-background: $background; }
+    CellView:ansi { scrollbar-color: ansi_bright_black; scrollbar-background: ansi_default; }
+    """
     BINDINGS = APP_BINDINGS  # type: ignore[assignment]
     MODES = modes()  # type: ignore[assignment]
     DEFAULT_MODE = "overview"
@@ -62,7 +71,8 @@ class MltopApp(App[None]):
         few = few_colours()
         super().__init__(ansi_color=True if few else None)
         if few:
-            self.theme = "ansi-dark"
+            self.register_theme(TERMINAL_THEME)
+            self.theme = TERMINAL_THEME.name
         self.session = session
         self.read_only = read_only
         self.picture: Picture | None = None
@@ -76,15 +86,16 @@ class MltopApp(App[None]):
         self._newest: Picture | None = None
         self._live_trends = self.trends
         self._retrying = False
-        self._closing: threading.Thread | None = None
+        self._closer: threading.Thread | None = None
 
     @property
     def pane(self) -> Pane:
         """The pane of the current mode, also while the command palette lies over it."""
         screen: Any = self.screen_stack[0]
-        return screen  # type: ignore[no-any-return]
+        pane: Pane = screen
+        return pane
 
-    def run(self, **options: Any) -> None:  # type: ignore[override]
+    def run(self, **options: Any) -> None:
         """As ``App.run``, then waits at most ``CLOSE_S`` for the session to close."""
         try:
             super().run(mouse=self._mouse, **options)
@@ -104,10 +115,10 @@ class MltopApp(App[None]):
         self._close_session()
 
     def _close_session(self) -> threading.Thread:
-        if self._closing is None:
-            self._closing = threading.Thread(target=self.session.close, name="close", daemon=True)
-            self._closing.start()
-        return self._closing
+        if self._closer is None:
+            self._closer = threading.Thread(target=self.session.close, name="close", daemon=True)
+            self._closer.start()
+        return self._closer
 
     # What arrives.
 
@@ -136,7 +147,7 @@ class MltopApp(App[None]):
     # What is shown.
 
     def redraw(self) -> None:
-        """Draw the pane from what is known now, or a little later when the terminal still takes the last frame."""
+        """Draw the pane now, or a little later when the terminal still takes the last frame."""
         if not terminal_busy(self):
             self.pane.draw()
         elif not self._retrying:
@@ -170,7 +181,7 @@ class MltopApp(App[None]):
     def action_help(self) -> None:
         self.drill(Place("help"))
 
-    def action_back(self) -> None:
+    def action_go_back(self) -> None:
         """One step: cancel what was started, clear a filter, drop a notice, or go to the place before."""
         if self.investigation.dumping:
             self.investigation.cancel_dump()
@@ -228,11 +239,9 @@ class MltopApp(App[None]):
         self.investigation.start_capture()
         self.tell(Notice("capturing: stacks, samples and verdict (Esc cancels)", "accent"))
 
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """Every binding that can be shown to people, and the themes."""
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:  # noqa: ARG002
+        """Every action that has a key here, and the themes."""
         for binding in first_keys(Binding.make_bindings([*self.pane.pane_bindings(), *APP_BINDINGS])):
             if binding.action != "command_palette":
-                yield SystemCommand(
-                    binding.description, binding.tooltip, partial(self.pane.perform, binding.action)
-                )
+                yield SystemCommand(binding.description, binding.tooltip, partial(self.pane.perform, binding.action))
         yield SystemCommand("theme", "change the colours", self.action_change_theme)

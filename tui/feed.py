@@ -1,4 +1,4 @@
-"""From the session to the screen: a daemon thread that turns changes into pictures, at most a few a second."""
+"""From the session to the screen: a daemon thread that turns changes into pictures, a few a second."""
 
 from __future__ import annotations
 

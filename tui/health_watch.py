@@ -1,4 +1,4 @@
-"""Findings of a live view: runs the health rules over a short, thinned history, within a share of one core."""
+"""Findings of a live view: the health rules over a short, thinned history, within a share of a core."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Key = tuple[str, str, str]
 
 
 class HealthWatch:
-    """Call ``findings`` with every view, from one thread. ``since`` goes back to when a finding first appeared."""
+    """Call ``findings`` with every view, from one thread. ``since``: when a finding first appeared."""
 
     def __init__(self) -> None:
         self._history: dict[str, deque[Sample]] = {}

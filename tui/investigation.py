@@ -30,7 +30,7 @@ class Captured(Message):
 
 @dataclass(frozen=True)
 class DumpResult:
-    """The reports of one dump. ``partial``: it was cancelled, failed or still runs. ``taken_at`` is unix s."""
+    """The reports of one dump. ``partial``: cancelled, failed or still running. ``taken_at``: unix s."""
 
     reports: tuple[JobReport, ...]
     not_answered: tuple[NodeState, ...]
@@ -42,7 +42,7 @@ class DumpResult:
 class Investigation:
     """At most one dump and one capture at a time; late progress of an earlier dump is dropped."""
 
-    def __init__(self, session: Session, post: Callable[[Message], object]) -> None:
+    def __init__(self, session: Session, post: Callable[[Message], bool]) -> None:
         self._session = session
         self._post = post
         self._run = 0
@@ -63,7 +63,7 @@ class Investigation:
 
     @property
     def result(self) -> DumpResult | None:
-        """What to show: partial results of the running dump, else the last complete dump, else what there is."""
+        """What to show: what the running dump has so far, else the last complete dump, else a partial one."""
         if self.dumping and self._latest is not None and self._latest.reports:
             return self._latest
         return self._complete or self._latest
@@ -73,7 +73,11 @@ class Investigation:
         run = self._run
         self.progress = StackProgress(phase="dumping")
         self._latest = None
-        self._dump = self._session.dump_stacks(None, lambda progress: self._post(DumpProgress(run, progress)))
+
+        def on_progress(progress: StackProgress) -> None:
+            self._post(DumpProgress(run, progress))
+
+        self._dump = self._session.dump_stacks(None, on_progress)
 
     def cancel_dump(self) -> None:
         if self._dump is not None:
@@ -97,7 +101,11 @@ class Investigation:
     def start_capture(self) -> None:
         self._capture_run += 1
         run = self._capture_run
-        self._capture = self._session.capture(lambda result: self._post(Captured(run, result)))
+
+        def on_done(result: CaptureResult) -> None:
+            self._post(Captured(run, result))
+
+        self._capture = self._session.capture(on_done)
 
     def cancel_capture(self) -> None:
         if self._capture is not None:

@@ -1,4 +1,4 @@
-"""The keys of the whole app and how keys are written. Help, key bar and command palette are made from bindings."""
+"""The keys of the app, and how keys are written. Help, key bar and palette are made from bindings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ APP_BINDINGS = [
         show=False,
         tooltip="take the newest state and draw everything again",
     ),
-    Binding("escape", "back", "back", show=False, tooltip="cancel, clear the filter, or go back"),
+    Binding("escape", "go_back", "back", show=False, tooltip="cancel, clear the filter, or go back"),
     Binding("colon,ctrl+p", "command_palette", "command", show=False, tooltip="all actions by name"),
     Binding("question_mark,f1,h", "help", "help", tooltip="all keys"),
     Binding("q", "quit", "quit", tooltip="leave; nothing on the machines is touched"),
@@ -37,6 +37,7 @@ APP_BINDINGS = [
 PANE_BINDINGS = [
     Binding("slash", "filter", "filter", tooltip="show only rows that match"),
     Binding("s,f6", "sort", "sort", tooltip="sort by the next column"),
+    Binding("tab", "next_table", "next table", show=False, tooltip="to the next table of this pane"),
     Binding("S", "reverse", "reverse", show=False, tooltip="reverse the order"),
 ]
 

@@ -1,6 +1,6 @@
-"""`python -m mltop.tui.screenshots [DIR]`: the pictures of the README, made by the program from the simulated fleet.
+"""`python -m mltop.tui.screenshots [DIR]`: the README's pictures, made from simulated nodes.
 
-SVG always, PNG too where ``rsvg-convert`` is installed. Times and values are fixed: nothing changes between two runs.
+SVG always, PNG too where ``rsvg-convert`` is installed. Two runs give the same pictures.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Done:
 
 
 class StillSession:
-    """A Session of simulated nodes at one moment; rank 5 of their job hangs since ``hung_s`` (negative: not yet)."""
+    """Simulated nodes at one moment; rank 5 of their job has hung for ``hung_s`` (negative: not yet)."""
 
     def __init__(self, nodes: int, hung_s: float) -> None:
         from mltop.probes.demo.simulated_job import SimulatedJob
@@ -89,7 +89,9 @@ class StillSession:
         """Nothing ever changes here."""
 
     def dump_stacks(
-        self, nodes: Sequence[str] | None, on_progress: Callable[[StackProgress], None]
+        self,
+        nodes: Sequence[str] | None,  # noqa: ARG002  (the protocol's)
+        on_progress: Callable[[StackProgress], None],
     ) -> Cancellable:
         world = self._job.world_size
         on_progress(StackProgress("done", 3, 3, world, world, 2.4, (self._report(),)))

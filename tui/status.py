@@ -1,4 +1,4 @@
-"""The one line above the keys: a running dump, a running capture, a filter, or the last notice. Pure functions."""
+"""The line above the keys: a running dump, the filter, or the last notice. Pure functions."""
 
 from __future__ import annotations
 

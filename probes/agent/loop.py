@@ -76,14 +76,15 @@ class Agent:
         return self._close()
 
     def sample(self, now: float) -> Sample:
-        """One sample of everything. ``cost_s`` is the wall time each collector took in this process."""
+        """One sample of everything at ``now`` (unix s). ``cost_s`` is the wall time each collector took in this process."""
         started = time.perf_counter()
+        clock_s = time.monotonic()  # for rates: the wall clock may jump
         self._gpus.request(now)
-        host, host_gaps = self._host.read(now)
+        host, host_gaps = self._host.read(clock_s)
         host_done = time.perf_counter()
         gpus, gpu_gaps = self._gpus.collect(now, wait_s=min(0.25, self._interval_s / 2))
         gpus_done = time.perf_counter()
-        ranks, rank_gaps = self._ranks.read(now, gpus_of_pid(gpus))
+        ranks, rank_gaps = self._ranks.read(clock_s, gpus_of_pid(gpus))
         ranks_done = time.perf_counter()
         self._newest_ranks = ranks
         self._have_ranks.set()

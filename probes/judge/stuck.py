@@ -44,7 +44,7 @@ def system_facts(job: JobView) -> list[str]:
     facts = []
     if job.roster.gone:
         facts.append(
-            f"{ranks_text(absent.rank for absent in job.roster.gone)} gone: {job.roster.gone[0].reason}"
+            f"{ranks_text(absent.rank for absent in job.roster.gone)} {job.roster.gone[0].reason}"
         )
     if job.stopped:
         facts.append(f"{names(job.stopped)} stopped by a signal (state T in every dump)")

@@ -45,6 +45,7 @@ class Hub:
         self._closing = threading.Event()
         self._started = threading.Event()
         self._serial = 0
+        self._told: list[str] = []  # the nodes' states at the last notification
         self._thread = threading.Thread(target=self._run, name="mltop-hub", daemon=True)
 
     def start(self) -> None:
@@ -203,8 +204,10 @@ class Hub:
             self._open(channel)
 
     def _notify(self, changed: bool) -> None:
-        ages_matter = any(node.received_at is not None or node.ended for node in self._nodes.values())
-        if changed or ages_matter:
+        now = time.monotonic()
+        states = [node.state(now).state for node in self._nodes.values()]
+        if changed or states != self._told:
+            self._told = states
             for listener in self._listeners:
                 listener()
 

@@ -47,9 +47,7 @@ class ProcTree:
         self.add(1, ppid=0, argv=["/sbin/init"])
 
     def mount_options(self, options: str) -> None:
-        (self.root / "self" / "mounts").write_text(
-            f"sysfs /sys sysfs rw 0 0\nproc /proc proc {options} 0 0\n"
-        )
+        (self.root / "self" / "mounts").write_text(f"sysfs /sys sysfs rw 0 0\nproc /proc proc {options} 0 0\n")
 
     def add(self, pid: int, **description: object) -> FakeProcess:
         process = FakeProcess(pid, **description)  # type: ignore[arg-type]
@@ -61,9 +59,7 @@ class ProcTree:
         self._write(process)
         return process
 
-    def python(
-        self, pid: int, *arguments: str, ppid: int = 1, environ: dict[str, str] | None = None
-    ) -> FakeProcess:
+    def python(self, pid: int, *arguments: str, ppid: int = 1, environ: dict[str, str] | None = None) -> FakeProcess:
         """A Python process of a virtual environment."""
         argv = ["/venv/bin/python", *arguments]
         return self.add(pid, ppid=ppid, argv=argv, environ=environ or {}, exe="/usr/bin/python3.11")
@@ -101,15 +97,11 @@ class ProcTree:
         (directory / "task" / str(process.pid)).mkdir(parents=True, exist_ok=True)
         (directory / "stat").write_text(_stat(process))
         (directory / "status").write_text(_status(process))
-        (directory / "io").write_text(
-            f"rchar: 1\nwchar: 1\nsyscr: {process.reads}\nsyscw: {process.writes}\n"
-        )
+        (directory / "io").write_text(f"rchar: 1\nwchar: 1\nsyscr: {process.reads}\nsyscw: {process.writes}\n")
         (directory / "wchan").write_text(process.wchan)
         (directory / "cmdline").write_bytes("".join(part + "\0" for part in process.argv).encode())
         environ = "".join(f"{name}={value}\0" for name, value in process.environ.items()).encode()
-        (directory / "environ").write_bytes(
-            environ if process.environ_bytes is None else process.environ_bytes
-        )
+        (directory / "environ").write_bytes(environ if process.environ_bytes is None else process.environ_bytes)
         link = directory / "exe"
         link.unlink(missing_ok=True)
         if process.exe:

@@ -26,9 +26,7 @@ def test_a_tick_costs_less_than_two_milliseconds_of_cpu() -> None:
     job = uuid.uuid4().hex
     environ = {**os.environ, "WORLD_SIZE": str(RANKS), "TORCHELASTIC_RUN_ID": job}
     started = [
-        subprocess.Popen(
-            [sys.executable, "-c", FORK], env={**environ, "RANK": str(r)}, start_new_session=True
-        )
+        subprocess.Popen([sys.executable, "-c", FORK], env={**environ, "RANK": str(r)}, start_new_session=True)
         for r in range(RANKS)
     ]
     started += [subprocess.Popen(["sleep", "600"], start_new_session=True) for _ in range(OTHERS)]

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from mltop.probes.collect.ranks import RankSource, read_counters
@@ -37,7 +38,7 @@ def job() -> str:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts a process in a session of its own; all of them are killed with everything below at the end."""
+    """Starts a process; it and everything below it is killed at the end."""
     started: list[subprocess.Popen[bytes]] = []
 
     def run(*argv: str, environ: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[bytes]:
@@ -48,8 +49,12 @@ def start() -> Iterator[Start]:
 
     yield run
     for process in started:
+        below = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        for child in below:  # torchrun gives its ranks sessions of their own
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
         process.wait(10)
         for stream in (process.stdout, process.stdin):
             if stream:
@@ -64,9 +69,7 @@ def of_job(source: RankSource, job: str) -> list[RankSample]:
     return [sample for sample in source.read(time.monotonic(), {})[0] if sample.job == job]
 
 
-def when(
-    source: RankSource, job: str, holds: Callable[[list[RankSample]], bool], what: str
-) -> list[RankSample]:
+def when(source: RankSource, job: str, holds: Callable[[list[RankSample]], bool], what: str) -> list[RankSample]:
     """The ranks of the job once ``holds`` is true of them."""
     last: list[RankSample] = []
 
@@ -91,9 +94,7 @@ def test_ranks_with_forked_children_and_a_shell_around_them(start: Start, job: s
 
 
 def test_counters_of_a_live_rank_move_and_end_with_it(start: Start, job: str) -> None:
-    loop = (
-        "import os, time\nf = os.open('/proc/self/stat', 0)\nwhile True: os.pread(f, 99, 0); time.sleep(.001)"
-    )
+    loop = "import os, time\nf = os.open('/proc/self/stat', 0)\nwhile True: os.pread(f, 99, 0); time.sleep(.001)"
     process = start(PYTHON, "-c", loop, environ=rank_env(job, 0))
     (first,) = when(RankSource(), job, lambda s: len(s) == 1, "the rank")
     before = read_counters(first)

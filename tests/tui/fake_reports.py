@@ -56,9 +56,7 @@ def hang_report(ranks: Sequence[int] = (0, 1, 2, 3)) -> JobReport:
         digests.append(digest(2, HANGING, None))
         classes.append(StackClass("2", 1, None, HANGING))
         culprits = [
-            Culprit(
-                2, "node01", 8122, "did not move for 47 s, not in a collective", "__getitem__ (dataset.py:57)"
-            )
+            Culprit(2, "node01", 8122, "did not move for 47 s, not in a collective", "__getitem__ (dataset.py:57)")
         ]
     verdict = Verdict(
         kind="hang" if culprits else "unclear",

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.tui.fake_reports import dump_script
-from tests.tui.fake_views import one_node
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
 from mltop.probes.reach.view import FleetView
+from tests.tui.fake_reports import dump_script
+from tests.tui.fake_views import one_node
 
 GPU_NODE_SCRIPT = tuple(one_node(tick) for tick in range(30))
 
@@ -53,7 +53,7 @@ class FakeCapture:
 
 
 class FakeSession:
-    """``step()`` goes to the next scripted view; ``dumps`` and ``captures`` are what the screen has started."""
+    """``step()`` goes to the next scripted view; ``dumps`` and ``captures``: what the screen started."""
 
     def __init__(
         self,
@@ -86,9 +86,7 @@ class FakeSession:
                 _in_thread(on_change)
         return self.view()
 
-    def dump_stacks(
-        self, nodes: Sequence[str] | None, on_progress: Callable[[StackProgress], None]
-    ) -> FakeDump:
+    def dump_stacks(self, nodes: Sequence[str] | None, on_progress: Callable[[StackProgress], None]) -> FakeDump:
         self.dumped_nodes.append(nodes)
         self.dumps.append(FakeDump(self._script, on_progress))
         return self.dumps[-1]

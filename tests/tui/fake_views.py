@@ -1,4 +1,4 @@
-"""Scripted, deterministic samples: one 8-GPU node with a throttled and a lost GPU, a fleet, a node without a driver."""
+"""Scripted, deterministic samples: a node with a throttled and a lost GPU, a fleet, a node without a driver."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def one_node(tick: int = 0, simulated: bool = False) -> FleetView:
 
 
 def fleet(tick: int = 0, nodes: int = 64, simulated: bool = False) -> FleetView:
-    """``nodes`` nodes of 8 GPUs; the third has a hot GPU and a lost one, the fifth is stale, the seventh lost."""
+    """``nodes`` nodes of 8 GPUs; the third has a hot and a lost GPU, the fifth is stale, the seventh lost."""
     views = []
     for at in range(nodes):
         name = f"node{at + 1:03d}"

@@ -151,6 +151,8 @@ async def test_tab_goes_to_the_ranks_and_enter_opens_one() -> None:
     async with opened() as screen:
         await screen.press("tab", "j", "enter")
         await screen.shows("mltop > rank 1", "no dump of this rank yet: press t")
+        await screen.press("escape", "tab", "enter")
+        await screen.shows("mltop > node01")  # round again: only tables take the focus
 
 
 @pytest.mark.parametrize("keys", [("colon",), ("ctrl+p",)])
@@ -206,9 +208,7 @@ async def test_a_click_on_a_title_sorts() -> None:
 
 async def test_without_a_driver_the_screen_works_and_says_what_helps() -> None:
     async with opened(FakeSession([fake_views.no_driver()])) as screen:
-        text = await screen.shows(
-            "GAP  nvml: libnvidia-ml.so.1 not found", "install the NVIDIA driver", "8121"
-        )
+        text = await screen.shows("GAP  nvml: libnvidia-ml.so.1 not found", "install the NVIDIA driver", "8121")
         assert "cpu 31% of 192" in text
 
 

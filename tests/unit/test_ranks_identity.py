@@ -103,9 +103,7 @@ def test_tasks_of_this_node_from_slurms_list(folded: str, node: str, tasks: int 
 
 
 def test_environ_keeps_only_what_is_needed_and_survives_any_bytes() -> None:
-    data = (
-        b"HOME=/root\0RANK=3\0WANDB_API_KEY=secret\0WORLD_SIZE=4\0\xff\xfe=\xff\0noequals\0MASTER_ADDR=a=b\0"
-    )
+    data = b"HOME=/root\0RANK=3\0WANDB_API_KEY=secret\0WORLD_SIZE=4\0\xff\xfe=\xff\0noequals\0MASTER_ADDR=a=b\0"
     assert parse_environ(data) == {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "a=b"}
     assert parse_environ(b"HOME=/root\0WORLD_SIZE=4\0") == {}
     assert parse_environ(b"") == {}

@@ -50,9 +50,7 @@ def test_well_known_token_shapes_are_hidden_anywhere(value: str) -> None:
 
 
 def test_a_quoted_secret_is_hidden_to_its_closing_quote() -> None:
-    shown = shown_command(
-        ["python", "-c", f"connect(password='{ODD}', host='h'); x = {{\"token\": \"{ODD}\"}}"]
-    )
+    shown = shown_command(["python", "-c", f"connect(password='{ODD}', host='h'); x = {{\"token\": \"{ODD}\"}}"])
     assert shown == "python -c connect(password=***, host='h'); x = {\"token\": ***}"
 
 

@@ -72,7 +72,5 @@ def test_interpreter_prefers_the_virtual_environments_path() -> None:
 def test_scripts_of_the_operating_system_are_nobodys_training() -> None:
     assert looks_like_python(["/usr/bin/python3", "train.py"], None, "python3")
     assert looks_like_python([], None, "python3")
-    assert not looks_like_python(
-        ["/usr/bin/python3", "/usr/bin/networkd-dispatcher"], None, "networkd-dispat"
-    )
+    assert not looks_like_python(["/usr/bin/python3", "/usr/bin/networkd-dispatcher"], None, "networkd-dispat")
     assert not looks_like_python(["nginx"], None, "nginx")

@@ -122,9 +122,7 @@ def test_deepspeed(tree: ProcTree) -> None:
 
 
 def test_accelerate(tree: ProcTree) -> None:
-    tree.python(
-        10, "/venv/bin/accelerate", "launch", "train.py", environ={"ACCELERATE_MIXED_PRECISION": "no"}
-    )
+    tree.python(10, "/venv/bin/accelerate", "launch", "train.py", environ={"ACCELERATE_MIXED_PRECISION": "no"})
     for rank in (0, 1):
         environ = elastic(rank, run_id="none", ACCELERATE_MIXED_PRECISION="no")
         tree.python(20 + rank, "-u", "train.py", ppid=10, environ=environ)
@@ -138,9 +136,7 @@ def test_open_mpi_below_slurm_with_programs_that_are_not_python(tree: ProcTree) 
         environ = {**slurm(0, 1, "9"), **open_mpi(rank, 2)}
         tree.add(20 + rank, ppid=10, argv=["/opt/all_reduce_perf", "-b", "8"], environ=environ)
     samples = ranks(tree)
-    assert [(s.launcher, s.job, s.rank, s.python) for s in samples] == [
-        ("mpirun", "9", r, None) for r in (0, 1)
-    ]
+    assert [(s.launcher, s.job, s.rank, s.python) for s in samples] == [("mpirun", "9", r, None) for r in (0, 1)]
 
 
 def test_intel_mpi_without_a_named_job_is_named_after_its_launcher(tree: ProcTree) -> None:

@@ -51,6 +51,8 @@ def test_a_late_exec_is_found_within_half_a_minute(tree: ProcTree) -> None:
         assert states(source, float(now)) == []
     tree.exec(20, "/venv/bin/python", "train.py")
     assert next(now for now in range(10, 45) if states(source, float(now))) <= 40
+    tree.exec(20, "/bin/bash", "again.sh")
+    assert next(now for now in range(45, 90) if not states(source, float(now))) <= 76
 
 
 def test_everything_is_looked_at_again_when_the_clock_goes_back(tree: ProcTree) -> None:
@@ -106,10 +108,13 @@ def test_orphans_of_a_rank_that_vanished_are_no_rank(tree: ProcTree) -> None:
 
 def test_a_pid_used_again_is_another_process(tree: ProcTree) -> None:
     source = start_job(tree)
-    states(source, 0.0)
+    for now in range(5):
+        states(source, float(now))
     tree.remove(21)
-    tree.add(21, ppid=10, argv=["/usr/bin/cp"], start_ticks=999_999)
-    assert states(source, 1.0) == [(20, 0, "S")]
+    tree.python(21, "other.py", ppid=10, environ=rank_env(7))
+    tree.change(21, start_ticks=999_999)
+    assert states(source, 5.0) == [(20, 0, "S")]
+    assert states(source, 6.0) == [(20, 0, "S"), (21, 7, "S")]
 
 
 def test_cpu_share_is_of_one_core_between_two_reads(tree: ProcTree) -> None:

@@ -21,7 +21,7 @@ LOST_FIRST = ("reverse", "sort", "capture", "pause", "select", "filter", "pane")
 class KeyBar(CellView, can_focus=False):
     """One line of hints, as many as fit."""
 
-    DEFAULT_CSS = "KeyBar { height: 1; }"
+    DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
 
     def __init__(self, perform: Callable[[str], Awaitable[None]], **widget_options: Any) -> None:
         super().__init__(**widget_options)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from mltop.probes.model import HostSample, RankSample
 from mltop.probes.reach.view import NodeView
 from mltop.tui.feed import Picture
-from mltop.tui.render.cells import Cell, Column, Row
+from mltop.tui.render.cells import Cell, Column, LazyRows, Row
 from mltop.tui.render.gpus import GPU_COLUMNS, gpu_row
 from mltop.tui.render.ranks import RANK_COLUMNS, rank_row
 from mltop.tui.render.trends import Trends
@@ -17,7 +17,7 @@ from mltop.tui.screens.problems import gaps_of, problem_lines
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.line_table import LineTable
 
-Table = tuple[Sequence[Column], Iterable[Row]]
+Table = tuple[Sequence[Column], Sequence[Row]]
 
 
 class HostLine(CellLines, can_focus=False):
@@ -58,13 +58,9 @@ class RankTable(LineTable):
     """The ranks of some nodes, ordered by job and rank; ``only`` narrows to (job, rank) pairs."""
 
     def __init__(self, **options: str) -> None:
-        super().__init__(
-            empty_text="no training ranks seen (processes with RANK, SLURM_PROCID, …)", **options
-        )
+        super().__init__(empty_text="no training ranks seen (processes with RANK, SLURM_PROCID, …)", **options)
 
-    def rows_of(
-        self, nodes: Iterable[NodeView], trends: Trends, only: tuple[str, set[int]] | None = None
-    ) -> Table:
+    def rows_of(self, nodes: Iterable[NodeView], trends: Trends, only: tuple[str, set[int]] | None = None) -> Table:
         found = [
             (node.node, rank)
             for node in nodes
@@ -73,9 +69,12 @@ class RankTable(LineTable):
             if only is None or (rank.job == only[0] and rank.rank in only[1])
         ]
         found.sort(key=lambda pair: _rank_order(*pair))
-        return RANK_COLUMNS, [
-            rank_row(node, rank, trends.previous_rank(node, rank.pid)) for node, rank in found
-        ]
+
+        def make(index: int) -> Row:
+            node, rank = found[index]
+            return rank_row(node, rank, trends.previous_rank(node, rank.pid))
+
+        return RANK_COLUMNS, LazyRows([f"{node}/{rank.pid}" for node, rank in found], make)
 
 
 class ProblemLines(CellLines, can_focus=False):
@@ -94,11 +93,7 @@ def host_cells(node: NodeView, width: int) -> list[Cell]:
     """E.g. ``node01 live 0.4s  cpu 31% of 192  load 64.2  memory 848G/2.0T  shm 64G/1.0T``."""
     if node.sample is None:
         reason = f": {node.state.reason}" if node.state.reason else ""
-        return [
-            Cell(
-                f"{node.node} {node.state.state}{reason}", "" if node.state.state == "connecting" else "crit"
-            )
-        ]
+        return [Cell(f"{node.node} {node.state.state}{reason}", "" if node.state.state == "connecting" else "crit")]
     host = node.sample.host
     parts = [
         (0, _labelled("cpu", f"{percent(host.cpu_fraction)} of {number(host.cpu_count)}")),

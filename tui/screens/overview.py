@@ -6,9 +6,11 @@ from collections.abc import Iterable
 
 from textual.widget import Widget
 
+from mltop.probes.model import Finding
 from mltop.probes.reach.view import FleetView
 from mltop.tui.feed import Picture
 from mltop.tui.place import Place
+from mltop.tui.render.cells import LazyRows, Row
 from mltop.tui.render.findings import FINDING_COLUMNS, finding_row
 from mltop.tui.render.nodes import NODE_COLUMNS, node_row
 from mltop.tui.screens.node_parts import GpuTable, HostLine, ProblemLines, RankTable
@@ -74,11 +76,21 @@ class OverviewScreen(Pane):
         problems = self.query_one(ProblemLines).show(picture, self.size.width, max(room // 7, free))
         height = gpus.limit_height(node, room - problems - min(rank_lines, MIN_RANK_LINES))
         ranks.display = room - problems - height > 1
+        if not ranks.display:
+            gpus.limit_height(node, room - problems)
 
     def _fill_fleet(self, picture: Picture) -> None:
         view, findings = picture.view, by_severity(picture.findings)
-        rows = [node_row(node, self.mltop.trends, findings) for node in view.nodes]
-        self.put(self.query_one("#nodes", LineTable), NODE_COLUMNS, rows)
+        findings_of: dict[str, list[Finding]] = {}
+        for finding in findings:
+            findings_of.setdefault(finding.node, []).append(finding)
+
+        def make(index: int) -> Row:
+            node = view.nodes[index]
+            return node_row(node, self.mltop.trends, findings_of.get(node.node, ()))
+
+        nodes = self.query_one("#nodes", LineTable)
+        self.put(nodes, NODE_COLUMNS, LazyRows([node.node for node in view.nodes], make))
         problems = self.query_one(f"#{PROBLEMS}", LineTable)
         found = [finding_row(finding) for finding in findings]
         self.put(problems, FINDING_COLUMNS, found)
@@ -86,6 +98,4 @@ class OverviewScreen(Pane):
         problems.styles.height = min(1 + max(1, len(found)), max(2, room // 3))
         problems.display = room >= MIN_FLEET_LINES
         gaps = sum(len(node.sample.gaps) for node in view.nodes if node.sample) if not found else 0
-        problems.empty_text = (
-            f"no problems found; {gaps} gaps: 2 shows those of a node" if gaps else "no problems"
-        )
+        problems.empty_text = f"no problems found; {gaps} gaps: 2 shows those of a node" if gaps else "no problems"

@@ -13,10 +13,10 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from mltop.tui.keys import APP_BINDINGS, PANE_BINDINGS, first_keys
+from mltop.tui.place import Place
 from mltop.tui.render.cells import Cell, Column, Row
 from mltop.tui.render.filtering import matches
 from mltop.tui.render.header import header_cells
-from mltop.tui.place import Place
 from mltop.tui.screens.key_bar import KeyBar
 from mltop.tui.screens.sorting import Sort, first_sort, next_sort, sorted_rows
 from mltop.tui.status import dump_line
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 MIN_WIDTH, MIN_HEIGHT = 16, 4
 LOW_HEIGHT = 10  # below it the second header line goes
 ROOMY_HEIGHT = 30  # from here on blank lines separate tables
+
+
+class TextLines(CellLines, can_focus=False):
+    """Lines that are only read: Tab goes past them."""
 
 
 class Pane(Screen[None]):
@@ -63,10 +67,10 @@ class Pane(Screen[None]):
         return cast("MltopApp", self.app)
 
     def compose(self) -> ComposeResult:
-        yield CellLines(id="too-small")
-        yield CellLines(id="head")
+        yield TextLines(id="too-small")
+        yield TextLines(id="head")
         yield from self.body()
-        yield CellLines(id="status")
+        yield TextLines(id="status")
         yield KeyBar(self.perform, id="keys")
 
     def body(self) -> Iterable[Widget]:
@@ -167,7 +171,8 @@ class Pane(Screen[None]):
         """What the key bar shows, in its order."""
         everywhere = Binding.make_bindings(APP_BINDINGS)
         here = Binding.make_bindings([*MOVES, *self.pane_bindings()])
-        panes, rest = [], []
+        panes: list[Binding] = []
+        rest: list[Binding] = []
         for binding in (binding for binding in everywhere if binding.show):
             (panes if binding.action.startswith("pane(") else rest).append(binding)
         own = [binding for binding in here if binding.show or binding.action == "select"]
@@ -183,17 +188,15 @@ class Pane(Screen[None]):
 
     # Sorting.
 
-    def put(self, table: LineTable, columns: Sequence[Column], rows: Iterable[Row]) -> None:
-        """Filtered and sorted rows into a table of this pane."""
+    def put(self, table: LineTable, columns: Sequence[Column], rows: Sequence[Row]) -> None:
+        """Filtered and sorted rows into a table of this pane; lazy rows stay lazy where nothing is asked of them."""
         self._columns[table] = columns
         self._empty_texts.setdefault(table, table.empty_text)
-        table.empty_text = (
-            f"no row matches {self.query_text!r}" if self.query_text else self._empty_texts[table]
-        )
-        table.set_table(
-            columns,
-            sorted_rows(columns, (row for row in rows if self.keeps(row.text)), self._sorts.get(table)),
-        )
+        table.empty_text = f"no row matches {self.query_text!r}" if self.query_text else self._empty_texts[table]
+        sort = self._sorts.get(table)
+        if self.query_text or sort is not None:
+            rows = sorted_rows(columns, (row for row in rows if self.keeps(row.text)), sort)
+        table.set_table(columns, rows)
 
     def action_sort(self) -> None:
         table = self._active_table()
@@ -216,6 +219,9 @@ class Pane(Screen[None]):
         table.set_sort(sort.column if sort else "", sort.reverse if sort else False)
         self.draw()
 
+    def action_next_table(self) -> None:
+        self.focus_next()
+
     def _active_table(self) -> LineTable | None:
         """The table with the focus, or the main one."""
         if isinstance(self.focused, LineTable) and self.focused in self._columns:
@@ -231,9 +237,7 @@ class Pane(Screen[None]):
     async def action_filter(self) -> None:
         boxes = self.query(Input)
         if not boxes:
-            box = Input(
-                self.query_text, placeholder="filter: words, !word excludes", id="filter", compact=True
-            )
+            box = Input(self.query_text, placeholder="filter: words, !word excludes", id="filter", compact=True)
             await self.mount(box, before="#status")
         box = self.query_one(Input)
         box.display = True

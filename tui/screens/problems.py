@@ -53,9 +53,7 @@ def problem_lines(
     return [*entries[: room - 1], [Cell(f"{hidden} more: 2 shows all", "dim")]] if room > 0 else []
 
 
-def all_problem_lines(
-    findings: Sequence[Finding], gaps: Sequence[tuple[str, Gap]], width: int
-) -> list[list[Cell]]:
+def all_problem_lines(findings: Sequence[Finding], gaps: Sequence[tuple[str, Gap]], width: int) -> list[list[Cell]]:
     """Everything, wrapped at ``width``."""
     entries = [finding_cells(finding) for finding in by_severity(findings)]
     entries += [gap_cells("", gap) for _, gap in gaps]

@@ -13,7 +13,7 @@ from mltop.tui.render.stacks import stack_lines
 from mltop.tui.render.units import clock_time
 from mltop.tui.render.wrap import wrap
 from mltop.tui.screens.node_parts import RankTable
-from mltop.tui.screens.pane import Pane
+from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.line_table import LineTable
 
@@ -27,7 +27,7 @@ class RankScreen(Pane):
 
     def body(self) -> Iterable[Widget]:
         yield RankTable()
-        yield CellLines(id="about")
+        yield TextLines(id="about")
         yield CellLines(id="stack", classes="gap-above", empty_text="no dump of this rank yet: press t")
 
     def node_at_cursor(self) -> str:

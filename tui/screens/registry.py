@@ -1,4 +1,4 @@
-"""Every pane once: its name, its key and where its screen is. Screens are imported when they are first shown."""
+"""Every pane once: name, key, screen. Screens are imported when they are first shown."""
 
 from __future__ import annotations
 

@@ -49,13 +49,12 @@ def sorted_rows(columns: Sequence[Column], rows: Iterable[Row], sort: Sort | Non
     if sort is None:
         return list(rows)
     index = next(index for index, column in enumerate(columns) if column.key == sort.column)
-    known, unknown = [], []
+    known: list[Row] = []
+    unknown: list[Row] = []
     for row in rows:
         text = row.cells[index].text.strip()
         (unknown if text in ("", UNKNOWN) or row.banner is not None else known).append(row)
-    return (
-        sorted(known, key=lambda row: _value(row.cells[index].text.strip()), reverse=sort.reverse) + unknown
-    )
+    return sorted(known, key=lambda row: _value(row.cells[index].text.strip()), reverse=sort.reverse) + unknown
 
 
 def _value(text: str) -> tuple[int, float, str]:

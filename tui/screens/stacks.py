@@ -33,7 +33,7 @@ class StacksScreen(Pane):
     def body(self) -> Iterable[Widget]:
         yield CellLines(id="report", empty_text=NO_DUMP)
 
-    def fill(self, picture: Picture) -> None:
+    def fill(self, picture: Picture) -> None:  # noqa: ARG002  (stacks are not part of a picture)
         result = self.mltop.investigation.result
         lines = result_lines(result, self.size.width - 1, self.keeps) if result is not None else []
         report = self.query_one("#report", CellLines)
@@ -57,8 +57,8 @@ class StacksScreen(Pane):
                 return
 
 
-def result_lines(result: DumpResult, width: int, keep: Keep = lambda text: True) -> list[KeyedLine]:
-    """Everything a dump found, with the key of each line that can be opened; ``keep`` filters tree and classes."""
+def result_lines(result: DumpResult, width: int, keep: Keep) -> list[KeyedLine]:
+    """Everything a dump found, with keys of lines that can be opened; ``keep`` filters tree and classes."""
     lines: list[KeyedLine] = [(_dump_title(result), None)]
     for at, report in enumerate(result.reports):
         lines += [([], None)] if at else []

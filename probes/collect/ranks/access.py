@@ -56,9 +56,7 @@ def unreadable_counters_gap(users: Iterable[str], count: int) -> Gap:
     """One line for all ranks whose /proc/PID/io is not readable."""
     who = _named(users)
     noun = "rank" if count == 1 else "ranks"
-    return Gap(
-        "ranks.syscalls", f"system call counts of {count} {noun}{who}: permission denied", permission_fix()
-    )
+    return Gap("ranks.syscalls", f"system call counts of {count} {noun}{who}: permission denied", permission_fix())
 
 
 def _denied_gap(table: ProcessTable, gpu_pids: set[int], own_pid: int) -> list[Gap]:

@@ -64,9 +64,7 @@ def count(root: str, pid: int) -> Counters:
 
 def with_counters(sample: RankSample, counters: Counters, cpu_fraction: float | None) -> RankSample:
     """A copy of ``sample`` with everything that moves replaced."""
-    fresh = RankSample(
-        **vars(sample)
-    )  # dataclasses.replace costs five times as much, for every rank and second
+    fresh = RankSample(**vars(sample))  # dataclasses.replace costs five times as much, for every rank and second
     fresh.state = counters.stat.state
     fresh.wchan = counters.wchan
     fresh.cpu_fraction = cpu_fraction

@@ -204,7 +204,5 @@ def _completed(identity: Identity, other: Identity) -> Identity:
         identity,
         world_size=other.world_size if identity.world_size is None else identity.world_size,
         local_rank=other.local_rank if identity.local_rank is None else identity.local_rank,
-        local_world_size=(
-            other.local_world_size if identity.local_world_size is None else identity.local_world_size
-        ),
+        local_world_size=(other.local_world_size if identity.local_world_size is None else identity.local_world_size),
     )

@@ -110,12 +110,7 @@ def _rank_below(tree: Tree, top: Process, excluded: set[int], gpu_pids: set[int]
     best: tuple[tuple[int, int, bool, int, int], Process] | None = None
     for pid, depth in depths.items():
         process = tree.processes[pid]
-        if (
-            process.role not in RANK_ROLES
-            or process.was_child
-            or pid in excluded
-            or _key(process) != _key(top)
-        ):
+        if process.role not in RANK_ROLES or process.was_child or pid in excluded or _key(process) != _key(top):
             continue
         order = (RANK_ROLES.index(process.role), depth, pid not in gpu_pids, process.start_ticks, pid)
         if best is None or order < best[0]:

@@ -48,6 +48,7 @@ class RankSource:
             except (*procfs.GONE, PermissionError):
                 continue
             if read.stat.start_ticks != rank.process.start_ticks:
+                rank.process.due_at = now  # its pid was used again: examine it at the next tick
                 continue
             cpu_fraction = self._meter.fraction(rank.process.pid, read.stat, now)
             sample = counters.with_counters(base, read, cpu_fraction)

@@ -52,12 +52,17 @@ class _Output:
 
 
 def find_py_spy() -> str | None:
-    """py-spy's path: $MLTOP_PY_SPY alone when set, else beside this Python, its scripts folders, on PATH."""
+    """py-spy's path: $MLTOP_PY_SPY alone when set, else beside this Python, in its scripts folders, beside the
+    site-packages that we were imported from (another Python's, with --python), on PATH.
+    """
     chosen = os.environ.get("MLTOP_PY_SPY")
     if chosen:
         return chosen if _is_executable(chosen) else None
     folders = [os.path.dirname(sys.executable), sysconfig.get_path("scripts")]
     folders.append(sysconfig.get_path("scripts", "posix_user"))
+    folders += [
+        os.path.normpath(os.path.join(entry, "../../../bin")) for entry in sys.path if entry.endswith("-packages")
+    ]
     for folder in folders:
         candidate = os.path.join(folder, "py-spy")
         if _is_executable(candidate):

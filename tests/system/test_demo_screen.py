@@ -1,0 +1,106 @@
+"""`mltop demo` end to end: the screen, the verdict, and nothing left however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cpu import children_of
+from tests.terminal import Terminal
+from tests.waiting import wait_until
+
+DEMO = [sys.executable, "-m", "mltop", "demo"]
+
+# It dumps every job of the machine: see test_verdicts.py.
+pytestmark = pytest.mark.serial
+
+
+def started(terminal: Terminal) -> list[int]:
+    """All processes of a demo whose four ranks are on the screen."""
+    terminal.wait_for("SIMULATED")
+    wait_until(lambda: len(children_of(terminal.pid)) >= 5, 20, "the agent and four ranks")
+    return [terminal.pid, *children_of(terminal.pid)]
+
+
+def alive(pids: list[int]) -> list[int]:
+    """Those that still run; zombies that wait for their parent are dead."""
+    found = []
+    for pid in pids:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            continue
+        if state != "Z":
+            found.append(pid)
+    return found
+
+
+def test_one_key_names_the_rank_and_line_that_hangs() -> None:
+    with Terminal(DEMO, columns=120, lines=40) as terminal:
+        pids = started(terminal)
+        terminal.wait_for("100%", 30)
+        terminal.send("t")
+        text = terminal.wait_for("HANG", 60)
+        assert "rank 2" in text
+        assert "__getitem__ (demo/dataset.py:" in text
+        assert "SIMULATED" in text
+        terminal.send("q")
+        assert terminal.wait(5) == 0
+    wait_until(lambda: not alive(pids), 5, "the end of every process")
+
+
+def hang_up(terminal: Terminal) -> None:
+    terminal.hang_up()
+
+
+def kill(number: signal.Signals) -> Callable[[Terminal], None]:
+    return lambda terminal: os.kill(terminal.pid, number)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [hang_up, kill(signal.SIGHUP), kill(signal.SIGTERM), kill(signal.SIGKILL)],
+    ids=["terminal dies", "SIGHUP", "SIGTERM", "SIGKILL"],
+)
+def test_nothing_is_left_however_it_ends(end: Callable[[Terminal], None]) -> None:
+    before = set(os.listdir("/tmp"))
+    with Terminal(DEMO) as terminal:
+        pids = started(terminal)
+        end(terminal)
+        terminal.wait(5)
+        wait_until(lambda: not alive(pids), 8, "the end of every process")
+    left = {name for name in set(os.listdir("/tmp")) - before if "mltop" in name}
+    assert left == set()
+
+
+def test_a_fleet_is_simulated_and_judged() -> None:
+    with Terminal([*DEMO, "--nodes", "16"], columns=120, lines=40) as terminal:
+        pids = started(terminal)
+        terminal.wait_for("sim016", 30)
+        terminal.wait_for("16/16", 30)
+        terminal.send("t")
+        terminal.wait_for("HANG", 60)
+        terminal.send("q")
+        assert terminal.wait(5) == 0
+    wait_until(lambda: not alive(pids), 5, "the end of every process")
+
+
+def test_the_terminal_is_left_as_it_was() -> None:
+    with Terminal(["bash", "-c", f"{' '.join(DEMO)}; echo RC=$?; stty -a | grep -o ' echo '"]) as terminal:
+        terminal.wait_for("SIMULATED")
+        terminal.send("q")
+        text = terminal.wait_for("RC=0")
+        wait_until(lambda: "echo" in terminal.text().partition("RC=0")[2], 5, "an echoing terminal")
+        assert "Traceback" not in text
+
+
+def test_the_demo_refuses_a_pipe() -> None:
+    done = subprocess.run(DEMO, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("mltop: the screen: its input is not a terminal")

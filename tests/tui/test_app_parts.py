@@ -1,0 +1,88 @@
+"""The pure parts of the screen: sorting, places, problems, the status line, findings of a live view."""
+
+from __future__ import annotations
+
+from mltop.probes.investigate.progress import StackProgress
+from mltop.probes.model import Finding, Gap
+from mltop.tui.health_watch import HealthWatch
+from mltop.tui.place import Place, Trail
+from mltop.tui.render.cells import Cell, Column, Row, plain
+from mltop.tui.screens.problems import all_problem_lines, problem_lines
+from mltop.tui.screens.sorting import Sort, next_sort, sorted_rows
+from mltop.tui.status import dump_line, end_of_dump
+from tests.tui.fake_views import one_node
+
+COLUMNS = (Column("name", "NAME", 6), Column("size", "SIZE", 6, right=True))
+
+
+def rows(*sizes: str) -> list[Row]:
+    return [Row(size, (Cell(f"n{at}"), Cell(size))) for at, size in enumerate(sizes)]
+
+
+def test_amounts_sort_by_value_and_unknown_comes_last() -> None:
+    given = rows("980M", "–", "74.2G", "1.0T", "12K")
+    for reverse, expected in ((True, "1.0T 74.2G 980M 12K –"), (False, "12K 980M 74.2G 1.0T –")):
+        found = sorted_rows(COLUMNS, given, Sort("size", reverse))
+        assert " ".join(row.key for row in found) == expected
+
+
+def test_sorting_cycles_through_columns_back_to_none() -> None:
+    first = next_sort(COLUMNS, 80, None)
+    assert first == Sort("name", False)
+    second = next_sort(COLUMNS, 80, first)
+    assert second == Sort("size", True), "amounts start with the largest"
+    assert next_sort(COLUMNS, 80, second) is None
+
+
+def test_trail_goes_back_and_starts_anew() -> None:
+    trail = Trail(Place("overview"))
+    assert trail.crumbs() == "mltop > overview"
+    trail.drill(Place("node", "n1"))
+    trail.drill(Place("ranks", "n1"))
+    trail.drill(Place("ranks", "n1"))
+    assert trail.crumbs() == "mltop > n1 > ranks"
+    assert trail.back() and trail.here == Place("node", "n1")
+    trail.jump(Place("stacks"))
+    assert trail.crumbs() == "mltop > stacks"
+    assert trail.back() and not trail.back()
+
+
+def test_problems_wrap_where_there_is_room_and_are_counted_where_not() -> None:
+    findings = [Finding(f"id{at}", "warning", "n1", f"GPU {at}", "word " * 20) for at in range(4)]
+    findings.append(Finding("worst", "critical", "n1", "GPU 9", "GPU 9 lost", "reseat it"))
+    gaps = [("n1", Gap("gpu.1.power_w", "not supported")), ("n1", Gap("nvml", "no driver", "install it"))]
+    lines = [plain(line) for line in problem_lines(findings, gaps, 80, 3)]
+    assert len(lines) == 3
+    assert lines[0].startswith("CRIT GPU 9 lost"), "the worst first, its subject once"
+    assert lines[2] == "5 more: 2 shows all"
+    room = [plain(line) for line in problem_lines(findings, gaps, 80, 40)]
+    assert any(line.startswith("GAP  nvml: no driver") for line in room)
+    assert room[-1] == "1 value is not known: 2 shows why"
+    assert any("gpu.1.power_w" in plain(line) for line in all_problem_lines(findings, gaps, 80))
+    assert problem_lines(findings, gaps, 80, 0) == []
+    assert problem_lines([], [], 80, 5) == []
+
+
+def test_dump_line_fits_any_width() -> None:
+    progress = StackProgress("watching", 2, 3, 37, 64, 4.25)
+    assert plain(dump_line(progress, 200)).startswith("stacks: watching  37/64 ranks  ")
+    for width in range(30, 120):
+        assert len(plain(dump_line(progress, width))) <= width
+    assert "0/? ranks" in plain(dump_line(StackProgress("dumping"), 80))
+    assert end_of_dump(StackProgress("done")) is None
+
+
+def test_findings_keep_when_they_first_appeared_and_go_when_they_are_over() -> None:
+    watch = HealthWatch()
+    since = set()
+    for tick in range(40):
+        watch._not_before = 0.0  # every view counts here, however fast they come
+        findings = watch.findings(one_node(tick))
+        assert {finding.subject for finding in findings} == {"GPU 3", "GPU 6"}, f"at {tick} s"
+        since |= {finding.since for finding in findings}
+    assert since == {one_node(0).nodes[0].sample.sampled_at}  # type: ignore[union-attr]
+    healthy = one_node(200)
+    for gpu in healthy.nodes[0].sample.gpus:  # type: ignore[union-attr]
+        gpu.state, gpu.throttle_reasons, gpu.error = "ok", [], None
+    watch._not_before = 0.0
+    assert watch.findings(healthy) == ()
