@@ -180,7 +180,10 @@ class _Search:
         masters = {sample.master_address for _, sample in self.samples if sample.master_address}
         sizes_known = any(sample.local_world_size for _, sample in self.samples)
         # One of two ranks missing is also the usual job of one rank per node: ask for a clear majority.
-        mostly_here = not sizes_known and masters == {node} and 2 * len(self.open) < len(self.roster.views)
+        # Started by hand without a master's address: nothing could have brought ranks of other machines in.
+        by_hand = not masters and all(sample.launcher == "env" for _, sample in self.samples)
+        local = masters == {node} or by_hand
+        mostly_here = not sizes_known and local and 2 * len(self.open) < len(self.roster.views)
         if (masters and all(map(is_loopback, masters))) or mostly_here:
             for rank in sorted(self.open):
                 self._gone(rank, node, None, f"no process on {node}, where the whole job runs")

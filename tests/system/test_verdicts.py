@@ -72,6 +72,19 @@ def test_the_culprit_is_named(case: str, words: str, tmp_path: Path) -> None:
         job.stop()
 
 
+def test_a_rank_that_vanished_without_a_trace_is_named(tmp_path: Path) -> None:
+    job = start("gone", tmp_path, ranks=4, culprit=CULPRIT)
+    try:
+        job.wait_hung()
+        job.reap_culprit()
+        verdict = job_of(stacks(), job.pids)["verdict"]
+        assert verdict["kind"] == "hang", verdict
+        assert [culprit["rank"] for culprit in verdict["culprits"]] == [CULPRIT], verdict
+        assert "gone" in verdict["culprits"][0]["reason"]
+    finally:
+        job.stop()
+
+
 @pytest.mark.parametrize(("case", "kinds"), [("healthy_slow", {"moving"}), ("straggler", {"straggler"})])
 def test_a_job_that_moves_accuses_nobody(case: str, kinds: set[str], tmp_path: Path) -> None:
     job = start(case, tmp_path, ranks=4, culprit=CULPRIT)

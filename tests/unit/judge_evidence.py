@@ -124,6 +124,7 @@ def evidence(
     world_size: int | None = -1,
     local_world_size: int | None = None,
     master: str | None = "n1",
+    launcher: str = "",
     nodes_missing: tuple[str, ...] = (),
     counters: bool = True,
 ) -> JobEvidence:
@@ -139,6 +140,7 @@ def evidence(
             local_world_size=local_world_size,
             job="job-1",
             master_address=master,
+            launcher=launcher,
             state=rank.state,
             cpu_fraction=rank.cpu,
             wchan=rank.wchan,

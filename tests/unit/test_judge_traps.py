@@ -68,6 +68,13 @@ def test_the_one_hole_of_a_job_with_its_master_here_is_gone() -> None:
     assert _ranks(judge_job(evidence(waiters(*range(7)), world_size=8, master="n1"))) == [7]
 
 
+def test_a_hole_in_a_job_started_by_hand_is_gone_but_not_in_one_started_by_srun() -> None:
+    by_hand = evidence(waiters(0, 1, 3), world_size=4, master=None, launcher="env")
+    assert _ranks(judge_job(by_hand)) == [2]
+    by_srun = evidence(waiters(0, 1, 3), world_size=4, master=None, launcher="srun")
+    assert _ranks(judge_job(by_srun)) == []
+
+
 def test_a_nameless_zombie_is_matched_to_the_only_missing_rank() -> None:
     ranks = {number: Rank(all_reduce(), local_rank=number) for number in (0, 1, 3)}
     ranks[90] = Rank(None, state="Z", rank=None, error="zombie: it has exited")
