@@ -29,9 +29,7 @@ def target_options(function: Function) -> Function:
             click.option("-w", "nodes", multiple=True, metavar="NODES", help="Nodes, e.g. node[01-16,20]."),
             click.option("--hostfile", default="", metavar="FILE", help="Nodes from a host file."),
             click.option("--job", default="", metavar="SLURM_ID", help="The nodes and ranks of a Slurm job."),
-            click.option(
-                "--recording", default="", metavar="PATH", help="A capture or recording instead of machines."
-            ),
+            click.option("--recording", default="", metavar="PATH", help="A capture or recording instead of machines."),
             click.option(
                 "--via",
                 type=click.Choice(["ssh", "pdsh", "srun", "local"]),
@@ -39,9 +37,7 @@ def target_options(function: Function) -> Function:
                 help="How nodes are reached.",
             ),
             click.option("--python", default="", metavar="PATH", help="Python on the nodes."),
-            click.option(
-                "--interval", "interval_s", type=float, default=1.0, metavar="S", help="Between samples."
-            ),
+            click.option("--interval", "interval_s", type=float, default=1.0, metavar="S", help="Between samples."),
             click.option(
                 "--timeout", "timeout_s", type=float, default=30.0, metavar="S", help="For the whole command."
             ),
@@ -126,9 +122,7 @@ def stacks(context: click.Context, /, **values: Any) -> int:
 
 @cli.command()
 @target_options
-@click.option(
-    "-o", "directory", default="", metavar="DIR", help="Where to (default: mltop-capture-TIME here)."
-)
+@click.option("-o", "directory", default="", metavar="DIR", help="Where to (default: mltop-capture-TIME here).")
 @click.pass_context
 def capture(context: click.Context, /, **values: Any) -> int:
     """Save everything needed to explain a hang later, in one directory."""
@@ -136,9 +130,7 @@ def capture(context: click.Context, /, **values: Any) -> int:
 
 
 @cli.command()
-@click.option(
-    "--nodes", "node_count", type=click.IntRange(1, 4096), default=1, metavar="N", help="Simulate a fleet."
-)
+@click.option("--nodes", "node_count", type=click.IntRange(1, 4096), default=1, metavar="N", help="Simulate a fleet.")
 @click.option("--interval", "interval_s", type=float, default=1.0, metavar="S", help="Between samples.")
 def demo(node_count: int, interval_s: float) -> int:
     """Show mltop without a GPU: a real CPU job that hangs, simulated GPUs."""

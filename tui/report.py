@@ -72,9 +72,7 @@ def print_snapshot(
         _gpus_of(sample, console, many=len(samples) > 1)
     ranks = [rank_row(sample.node, rank) for sample in samples for rank in sample.ranks]
     if ranks:
-        _table(
-            "ranks", _SNAPSHOT_RANKS, [_narrow(row, RANK_COLUMNS, _SNAPSHOT_RANKS) for row in ranks], console
-        )
+        _table("ranks", _SNAPSHOT_RANKS, [_narrow(row, RANK_COLUMNS, _SNAPSHOT_RANKS) for row in ranks], console)
     else:
         print_lines([[], [Cell("no training ranks found", "dim")]], console)
     for sample in samples:
@@ -94,9 +92,7 @@ def _not_live(nodes: Sequence[NodeState], console: Console) -> None:
     """One line for each node that did not, or not fully, answer, and why."""
     for state in nodes:
         reason = f": {state.reason}" if state.reason else ""
-        print_lines(
-            wrap([Cell(f"{state.node} {state.state}{reason}", "warn")], console.width, indent=2), console
-        )
+        print_lines(wrap([Cell(f"{state.node} {state.state}{reason}", "warn")], console.width, indent=2), console)
 
 
 def print_doctor(rows: Sequence[Mapping[str, str]], console: Console) -> None:

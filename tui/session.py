@@ -25,9 +25,7 @@ class Session(Protocol):
     def subscribe(self, on_change: Callable[[], None]) -> None:
         """``on_change`` is called after any node changed; call ``view()`` then."""
 
-    def dump_stacks(
-        self, nodes: Sequence[str] | None, on_progress: Callable[[StackProgress], None]
-    ) -> Cancellable:
+    def dump_stacks(self, nodes: Sequence[str] | None, on_progress: Callable[[StackProgress], None]) -> Cancellable:
         """Dump all ranks of these nodes (None: all), judge them, report progress until ``finished``."""
 
     def capture(self, on_done: Callable[[CaptureResult], None]) -> Cancellable:

@@ -9,9 +9,7 @@ from mltop.probes.agent.loop import Agent, exit_now
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="mltop-agent", description="Samples of this machine as frames on stdout."
-    )
+    parser = argparse.ArgumentParser(prog="mltop-agent", description="Samples of this machine as frames on stdout.")
     parser.add_argument("--node", default=platform.node())
     parser.add_argument("--interval", type=float, default=1.0, metavar="S")
     options = parser.parse_args(argv)

@@ -41,9 +41,7 @@ class GpuSource(Protocol):
 class Agent:
     """Samples of one node to ``out_fd``, requests from ``in_fd``. ``run`` returns the exit code."""
 
-    def __init__(
-        self, node: str, gpu_source: GpuSource, interval_s: float, in_fd: int = 0, out_fd: int = 1
-    ) -> None:
+    def __init__(self, node: str, gpu_source: GpuSource, interval_s: float, in_fd: int = 0, out_fd: int = 1) -> None:
         self._node = node
         self._interval_s = interval_s
         self._gpus = gpu_source
@@ -61,9 +59,7 @@ class Agent:
         # An agent whose caller is gone must end, not be told by SIGPIPE somewhere inside a collector.
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
-        signal.signal(
-            signal.SIGINT, signal.SIG_IGN
-        )  # ctrl-c in the caller's terminal is the caller's to handle
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c in the caller's terminal is the caller's to handle
         threading.Thread(target=self._read_requests, name="mltop-requests", daemon=True).start()
         self._send(Message("hello", hello=self._hello()))
         due = time.monotonic()
@@ -76,7 +72,7 @@ class Agent:
         return self._close()
 
     def sample(self, now: float) -> Sample:
-        """One sample of everything at ``now`` (unix s). ``cost_s`` is the wall time each collector took in this process."""
+        """One sample of everything at ``now`` (unix s). ``cost_s``: wall time of each collector in this process."""
         started = time.perf_counter()
         clock_s = time.monotonic()  # for rates: the wall clock may jump
         self._gpus.request(now)

@@ -73,9 +73,7 @@ def check_py_spy() -> Ability:
     try:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Ability(
-            "py-spy", "missing", f"{path} does not run: {error}", "pip install --force-reinstall py-spy"
-        )
+        return Ability("py-spy", "missing", f"{path} does not run: {error}", "pip install --force-reinstall py-spy")
     return Ability("py-spy", "ok", f"{done.stdout.strip()} at {path}")
 
 
@@ -93,9 +91,7 @@ def check_stack_permission() -> Ability:
         )
     scope = yama_scope()
     if scope is None or scope == 0:
-        return Ability(
-            name, "ok", "stacks of your own processes can be read; other users' need root", "sudo mltop"
-        )
+        return Ability(name, "ok", "stacks of your own processes can be read; other users' need root", "sudo mltop")
     return Ability(
         name,
         "missing",
@@ -114,9 +110,7 @@ def check_processes_visible() -> Ability:
             "sudo mltop",
         )
     if os.geteuid() != 0:
-        return Ability(
-            name, "ok", "all are visible; the environment of other users' needs root", "sudo mltop"
-        )
+        return Ability(name, "ok", "all are visible; the environment of other users' needs root", "sudo mltop")
     return Ability(name, "ok", "all processes of all users are visible")
 
 

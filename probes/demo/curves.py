@@ -112,8 +112,7 @@ def _power(shape: Shape, t: float, activity: str) -> float:
         return _EPISODE_W
     scale = 1.0 if activity == TRAINING else _SMALL
     waves = sum(
-        amplitude * math.sin(math.tau * t / period + phase)
-        for (period, amplitude), phase in zip(_WAVES, shape.phases)
+        amplitude * math.sin(math.tau * t / period + phase) for (period, amplitude), phase in zip(_WAVES, shape.phases)
     )
     return _MEAN_W[activity] + scale * (shape.offset_w + waves)
 

@@ -60,9 +60,7 @@ def build(count: int, first: int, gpus: int, interval_s: float, hang_after_s: fl
 class Fleet:
     """Frames of all ``nodes`` to ``out_fd``; requests from ``in_fd``."""
 
-    def __init__(
-        self, nodes: list[SimulatedNode], interval_s: float, in_fd: int = 0, out_fd: int = 1
-    ) -> None:
+    def __init__(self, nodes: list[SimulatedNode], interval_s: float, in_fd: int = 0, out_fd: int = 1) -> None:
         self._nodes = {node.name: node for node in nodes}
         self._slots = [nodes[start::SLOTS] for start in range(min(SLOTS, len(nodes)))]
         self._slot_s = interval_s / len(self._slots)
@@ -72,14 +70,10 @@ class Fleet:
 
     def run(self) -> None:
         """Until the caller closes our stdin or its end of our stdout."""
-        signal.signal(
-            signal.SIGINT, signal.SIG_IGN
-        )  # ctrl-c in the caller's terminal is the caller's to handle
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c in the caller's terminal is the caller's to handle
         threading.Thread(target=self._read, name="mltop-requests", daemon=True).start()
         try:
-            self._write(
-                b"".join(encode(Message("hello", node=name, hello=hello(name))) for name in self._nodes)
-            )
+            self._write(b"".join(encode(Message("hello", node=name, hello=hello(name))) for name in self._nodes))
             for slot in self._slots:
                 self._write_samples(slot)
             self._serve()
@@ -122,13 +116,9 @@ class Fleet:
         elif request.op == "stacks":
             chosen = [(node, rank) for node in nodes for rank in node.ranks if wanted(rank, request.args)]
             expected = len(chosen)
-            yield Message(
-                "part", node=request.node, id=request.id, expected=expected, data={"expected": expected}
-            )
+            yield Message("part", node=request.node, id=request.id, expected=expected, data={"expected": expected})
             for node, rank in chosen:
-                yield Message(
-                    "part", node=node.name, id=request.id, stacks=rank_stacks(node.job, rank, time.time())
-                )
+                yield Message("part", node=node.name, id=request.id, stacks=rank_stacks(node.job, rank, time.time()))
             yield Message("done", node=request.node, id=request.id, data={"cancelled": False})
         else:
             error = f"unknown operation {request.op!r}"

@@ -45,9 +45,7 @@ class SimulatedNode:
     def sample_json(self, now: float) -> bytes:
         """The JSON of this node's Sample at ``now`` (unix s)."""
         gpus = ",".join(self._gpu_json(index, now) for index in range(self.gpus))
-        ranks = ",".join(
-            splice(_fixed_rank(self, rank), moving_counters(self.job, rank, now)) for rank in self.ranks
-        )
+        ranks = ",".join(splice(_fixed_rank(self, rank), moving_counters(self.job, rank, now)) for rank in self.ranks)
         moving = {"sampled_at": round(now, 3)}
         head = splice(_fixed_head(self), moving)[:-1]
         host = splice(_fixed_host(self), self._host(now))
@@ -138,9 +136,7 @@ def _fixed_rank(node: SimulatedNode, rank: int) -> str:
 
 @cache
 def _lost_gpu(node: SimulatedNode) -> str:
-    whole = sample_of(
-        LOST_GPU, node.number, [], move(shape_of(node.number, LOST_GPU, False), 0.0, "idle", 0.0), False
-    )
+    whole = sample_of(LOST_GPU, node.number, [], move(shape_of(node.number, LOST_GPU, False), 0.0, "idle", 0.0), False)
     lost = GpuSample(
         index=LOST_GPU,
         uuid=whole.uuid,

@@ -74,9 +74,7 @@ def main() -> None:
 
     # A store in an inherited memory file: TCPStore would listen on every interface of this machine.
     store = dist.FileStore(f"/proc/self/fd/{setup.store_fd}", setup.world_size)
-    dist.init_process_group(
-        "gloo", store=store, rank=setup.rank, world_size=setup.world_size, timeout=FOR_EVER
-    )
+    dist.init_process_group("gloo", store=store, rank=setup.rank, world_size=setup.world_size, timeout=FOR_EVER)
     train(setup)
 
 

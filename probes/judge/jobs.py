@@ -53,9 +53,7 @@ def evidence_by_job(
         bundle = bundles.setdefault(key, JobEvidence(one.sample.job, gaps=list(gaps)))
         bundle.roster.append(one)
         bundle.dumps += rounds.get((one.node, one.sample.pid), [])
-    alive = [
-        bundle for bundle in bundles.values() if bundle.dumps or any(not one.gone for one in bundle.roster)
-    ]
+    alive = [bundle for bundle in bundles.values() if bundle.dumps or any(not one.gone for one in bundle.roster)]
     for bundle in alive:
         bundle.nodes_missing = _missing_nodes(bundle, nodes_missing)
     return sorted((part for bundle in alive for part in _by_world_size(bundle)), key=lambda one: one.job)
@@ -176,9 +174,7 @@ def _named(seen: list[RankSeen]) -> list[RankSeen]:
         if not one.sample.job and one.sample.rank is None and one.sample.state == "Z" and len(here) == 1:
             one = replace(one, sample=replace(one.sample, job=next(iter(here))))  # noqa: PLW2901
         named.append(one)
-    masters = {
-        (one.node, one.sample.job): one.sample.master_address for one in named if one.sample.master_address
-    }
+    masters = {(one.node, one.sample.job): one.sample.master_address for one in named if one.sample.master_address}
     return [
         one
         if one.sample.master_address

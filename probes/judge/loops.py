@@ -150,9 +150,7 @@ def _differences(views: list[RankView]) -> Iterator[Difference]:
                     yield made
 
 
-def _difference(
-    name: str, frame: Frame, values: list[int | None], views: list[RankView]
-) -> Difference | None:
+def _difference(name: str, frame: Frame, values: list[int | None], views: list[RankView]) -> Difference | None:
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None

@@ -102,9 +102,7 @@ def _median_without(ordered: list[float], one: float) -> float:
 
 
 def _chance_of_at_most(hits: int, tries: int, probability: float) -> float:
-    return sum(
-        math.comb(tries, k) * probability**k * (1 - probability) ** (tries - k) for k in range(hits + 1)
-    )
+    return sum(math.comb(tries, k) * probability**k * (1 - probability) ** (tries - k) for k in range(hits + 1))
 
 
 def _shares_line(views: Sequence[RankView], shares: Sequence[float]) -> str:

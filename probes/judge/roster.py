@@ -137,11 +137,7 @@ class _Search:
 
     def _dead_with_number(self) -> None:
         for view in self.dead:
-            if (
-                view.rank is not None
-                and view.rank not in self.replaced
-                and view.node not in self.silent_nodes
-            ):
+            if view.rank is not None and view.rank not in self.replaced and view.node not in self.silent_nodes:
                 self._gone(view.rank, view.node, view.pid, _how_it_went(view))
 
     def _dead_without_number(self) -> None:

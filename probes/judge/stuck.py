@@ -18,8 +18,7 @@ def gone_or_stopped(job: JobView) -> Verdict | None:
     if not waiters and not everyone_stopped:
         return None
     culprits = [
-        Culprit(absent.rank, absent.node, absent.pid, absent.reason, "no process")
-        for absent in job.roster.gone
+        Culprit(absent.rank, absent.node, absent.pid, absent.reason, "no process") for absent in job.roster.gone
     ]
     culprits += [_stopped(view) for view in job.stopped]
     culprits += [_kernel(view) for view in kernel]
@@ -43,9 +42,7 @@ def system_facts(job: JobView) -> list[str]:
     """What is known without any stack, one line per fact."""
     facts = []
     if job.roster.gone:
-        facts.append(
-            f"{ranks_text(absent.rank for absent in job.roster.gone)} {job.roster.gone[0].reason}"
-        )
+        facts.append(f"{ranks_text(absent.rank for absent in job.roster.gone)} {job.roster.gone[0].reason}")
     if job.stopped:
         facts.append(f"{names(job.stopped)} stopped by a signal (state T in every dump)")
     kernel = in_kernel(job)

@@ -99,9 +99,7 @@ class _Writer:
             node = chain[at]
             frame = node.frame
             waits = next((self.classes[end].waiting_in for end in node.ends), None)
-            self.lines.append(
-                TreeLine(depth, frame.function, frame.file, frame.line, ranks, count, waits, 0, indexes)
-            )
+            self.lines.append(TreeLine(depth, frame.function, frame.file, frame.line, ranks, count, waits, 0, indexes))
             depth += 1
         return depth
 

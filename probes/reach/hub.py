@@ -29,9 +29,7 @@ class Hub:
 
     def __init__(self, channels: Sequence[Channel], interval_s: float = 1.0) -> None:
         self._channels = list(channels)
-        self._nodes = {
-            node: NodeRecord(node, interval_s) for channel in self._channels for node in channel.nodes
-        }
+        self._nodes = {node: NodeRecord(node, interval_s) for channel in self._channels for node in channel.nodes}
         self._streams: dict[Channel, Stream] = {}
         self._restart_at: dict[Channel, float] = {}
         self._failures: dict[Channel, int] = {}
@@ -58,9 +56,7 @@ class Hub:
     def view(self) -> FleetView:
         now = time.monotonic()
         with self._lock:
-            return FleetView(
-                time.time(), tuple(node.view(now) for node in self._nodes.values()), self._serial
-            )
+            return FleetView(time.time(), tuple(node.view(now) for node in self._nodes.values()), self._serial)
 
     def node(self, name: str) -> NodeView:
         with self._lock:
@@ -157,9 +153,7 @@ class Hub:
             self._failures.pop(stream.channel, None)
             with self._lock:
                 self._serial += 1
-                self._nodes[node].take(
-                    message.sample, payload, time.monotonic(), share_of_history(len(self._nodes))
-                )
+                self._nodes[node].take(message.sample, payload, time.monotonic(), share_of_history(len(self._nodes)))
         elif message.kind in ("part", "done", "error"):
             self._answer(message, node)
 
@@ -234,9 +228,7 @@ class Hub:
                 stream.send(Request("cancel", id=request_id, node=node))
 
     def _stream_of(self, node: str) -> Stream | None:
-        return next(
-            (stream for channel, stream in list(self._streams.items()) if node in channel.nodes), None
-        )
+        return next((stream for channel, stream in list(self._streams.items()) if node in channel.nodes), None)
 
     def _why_unreachable(self, node: str) -> str:
         state = self.node(node).state

@@ -33,8 +33,7 @@ class NodeRecord:
         self.history.append((now, payload))
         self.history_bytes += len(payload)
         while self.history and (
-            now - self.history[0][0] > HISTORY_S
-            or (self.history_bytes > budget_bytes and len(self.history) > 2)
+            now - self.history[0][0] > HISTORY_S or (self.history_bytes > budget_bytes and len(self.history) > 2)
         ):
             self.history_bytes -= len(self.history.popleft()[1])
 

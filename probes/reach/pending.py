@@ -65,6 +65,4 @@ class Pending:
 
     def not_answered(self) -> list[NodeState]:
         states = [NodeState(node, "lost", reason) for node, reason in sorted(self.failed.items())]
-        return states + [
-            NodeState(node, "stale", "no answer before the deadline") for node in self.open_nodes
-        ]
+        return states + [NodeState(node, "stale", "no answer before the deadline") for node in self.open_nodes]

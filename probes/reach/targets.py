@@ -72,12 +72,8 @@ def resolve(options: TargetOptions) -> Targets:
     if options.via in ("", "local"):
         refuse_others(wanted, here, options.via)
     else:
-        raise UsageProblem(
-            f"--via {options.via}", "this version reaches this machine only", "run mltop on the node"
-        )
-    title = (
-        f"job {options.job}" if options.job else ("this machine" if wanted == (here,) else ",".join(wanted))
-    )
+        raise UsageProblem(f"--via {options.via}", "this version reaches this machine only", "run mltop on the node")
+    title = f"job {options.job}" if options.job else ("this machine" if wanted == (here,) else ",".join(wanted))
     return Targets(wanted, title, options.job)
 
 
@@ -157,9 +153,7 @@ def nodes_of_job(job: str) -> list[str]:
         raise UsageProblem(f"--job {job}", f"no such job: {words}")
     state, _, nodes = done.stdout.strip().partition(" ")
     if not state:
-        raise UsageProblem(
-            f"--job {job}", "no such job: squeue does not list it", "it may have ended: `sacct -j`"
-        )
+        raise UsageProblem(f"--job {job}", "no such job: squeue does not list it", "it may have ended: `sacct -j`")
     if not nodes.strip():
         raise UsageProblem(f"--job {job}", f"has no nodes yet (it is {state.lower()})")
     return expand(nodes.strip())

@@ -51,9 +51,7 @@ def steady_state(fake: FakeNvml, directory: Path, seconds: float) -> list[tuple[
     with Terminal(MLTOP, env=fake.env()) as terminal:
         terminal.wait_for("1980")
         agent = wait_until(
-            lambda: next(
-                (pid for pid in children_of(terminal.pid) if "mltop.probes.agent" in command_of(pid)), 0
-            )
+            lambda: next((pid for pid in children_of(terminal.pid) if "mltop.probes.agent" in command_of(pid)), 0)
         )
         pids = [agent, *children_of(agent)]
         time.sleep(2.0)  # a benchmark measures time: let start-up pass
@@ -72,9 +70,7 @@ def steady_state(fake: FakeNvml, directory: Path, seconds: float) -> list[tuple[
             terminal.bytes_read,
             time.monotonic(),
         )
-        screen_s, agent_s, nvml_calls, bytes_read, wall_s = (
-            b - a for a, b in zip(before, after, strict=True)
-        )
+        screen_s, agent_s, nvml_calls, bytes_read, wall_s = (b - a for a, b in zip(before, after, strict=True))
         return [
             ("CPU of the screen, % of a core", 100 * screen_s / wall_s, Goal(at_most=1.0)),
             ("CPU of the agent and its NVML child, % of a core", 100 * agent_s / wall_s, Goal(at_most=0.5)),

@@ -14,9 +14,5 @@ class Goal:
 def print_table(title: str, rows: Iterable[tuple[str, float, Goal | None]]) -> None:
     print(f"\n{title}")
     for name, value, goal in rows:
-        said = (
-            ""
-            if goal is None
-            else f"goal <= {goal.at_most:g}   {'met' if value <= goal.at_most else 'MISSED'}"
-        )
+        said = "" if goal is None else f"goal <= {goal.at_most:g}   {'met' if value <= goal.at_most else 'MISSED'}"
         print(f"  {name:<52} {value:>10.3f}   {said}")

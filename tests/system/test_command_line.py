@@ -60,9 +60,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert "mltop.tui.cli" in loaded
     assert [name for name in loaded if name.partition(".")[0] in HEAVY] == []
     assert [
-        name
-        for name in loaded
-        if name.startswith("mltop.") and name.split(".")[2:3] in (["agent"], ["judge"])
+        name for name in loaded if name.startswith("mltop.") and name.split(".")[2:3] in (["agent"], ["judge"])
     ] == []
 
 

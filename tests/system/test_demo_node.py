@@ -70,9 +70,7 @@ def test_real_ranks_hold_simulated_gpus_until_stdin_ends(agent: subprocess.Popen
 
 
 def is_hung(sample: Sample) -> bool:
-    return [gpu.busy for gpu in sample.gpus if gpu.processes] == [1.0, 1.0, 0.0, 1.0] and len(
-        sample.ranks
-    ) >= 4
+    return [gpu.busy for gpu in sample.gpus if gpu.processes] == [1.0, 1.0, 0.0, 1.0] and len(sample.ranks) >= 4
 
 
 def test_a_culprit_that_is_no_rank_is_refused() -> None:

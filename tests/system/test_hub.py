@@ -54,9 +54,7 @@ def state(hub: Hub, node: str = "n1") -> str:
 
 def test_noise_between_frames_does_not_matter() -> None:
     hub = open_hub(
-        agent(
-            "print('Welcome!'); sys.stdout.write('x' * 100000); sys.stdout.flush(); os.write(1, bytes(range(256)))"
-        )
+        agent("print('Welcome!'); sys.stdout.write('x' * 100000); sys.stdout.flush(); os.write(1, bytes(range(256)))")
     )
     try:
         wait_until(lambda: state(hub) == "live", 10, "a live node")
@@ -114,9 +112,7 @@ def test_a_request_to_an_agent_that_dies_ends_with_its_reason() -> None:
         pending = hub.request("doctor")
         pid = next(iter(hub._streams.values())).process.pid
         os.kill(pid, signal.SIGKILL)
-        assert [answer.message.error for answer in pending.answers(5.0)] == [
-            "the agent ended (killed by signal 9)"
-        ]
+        assert [answer.message.error for answer in pending.answers(5.0)] == ["the agent ended (killed by signal 9)"]
     finally:
         hub.close()
 
@@ -143,9 +139,7 @@ def test_a_program_that_cannot_start_is_said() -> None:
 
 def test_frames_of_another_version_are_named() -> None:
     hub = open_hub(
-        agent(
-            "say(Message('sample', node='n1')); os.write(1, b'\\x00MLT1 12 {\"kind\": 12}\\n'); time.sleep(9)"
-        )
+        agent("say(Message('sample', node='n1')); os.write(1, b'\\x00MLT1 12 {\"kind\": 12}\\n'); time.sleep(9)")
     )
     try:
         wait_until(lambda: "another version" in hub.node("n1").state.reason, 10, "a reason")

@@ -50,9 +50,7 @@ def tick(source: NvmlSource) -> Answer:
     return source.collect(time.time(), 0.05)
 
 
-def tick_until(
-    source: NvmlSource, wanted: Callable[[Answer], object], what: str, timeout_s: float = 12
-) -> Answer:
+def tick_until(source: NvmlSource, wanted: Callable[[Answer], object], what: str, timeout_s: float = 12) -> Answer:
     """Ticks as the agent does, until an answer is as wanted."""
 
     def step() -> Answer | None:
@@ -99,9 +97,7 @@ def is_gone(pid: int) -> bool:
         ("*", 999, "GPU is lost (NVML error 999: Unknown Error), last seen "),
     ],
 )
-def test_a_lost_gpu_stays_listed_and_returns(
-    fake: FakeNvml, start: Start, call: str, code: int, words: str
-) -> None:
+def test_a_lost_gpu_stays_listed_and_returns(fake: FakeNvml, start: Start, call: str, code: int, words: str) -> None:
     source = start()
     before = tick_until(source, all_ok, "three GPUs")[0][1]
     fake.set(f"gpu.1.call.{call}", f"error {code}")
@@ -187,9 +183,7 @@ def test_the_driver_lists_fewer_gpus(fake: FakeNvml, start: Start) -> None:
         (999, "NVML cannot be used (NVML error 999", "dmesg"),
     ],
 )
-def test_a_library_that_does_not_initialise(
-    fake: FakeNvml, start: Start, code: int, why: str, fix: str
-) -> None:
+def test_a_library_that_does_not_initialise(fake: FakeNvml, start: Start, code: int, why: str, fix: str) -> None:
     fake.set("call.nvmlInitWithFlags", f"error {code}")
     source = start(init_retry_s=0.5)
     gpus, gaps = tick_until(source, lambda answer: why in whys(answer), "the reason")
@@ -268,9 +262,7 @@ def test_a_call_that_never_returns(fake: FakeNvml, start: Start) -> None:
     named = tick_until(source, lambda answer: "stuck" in whys(answer), "the call to be named")
     assert "NVML does not answer: stuck in nvmlDeviceGetTemperatureV on GPU 2 for 1 s" in whys(named)
     assert any(gap.what == "nvml" and "dmesg" in gap.fix for gap in named[1])
-    others = tick_until(
-        source, lambda answer: states(answer) == ["ok", "ok", "error"], "the others to answer"
-    )
+    others = tick_until(source, lambda answer: states(answer) == ["ok", "ok", "error"], "the others to answer")
     assert [gpu.power_w for gpu in others[0]] == [70, 70, None]
     assert "stuck in nvmlDeviceGetTemperatureV on GPU 2" in (others[0][2].error or "")
     assert "GPU 2 is left out for now" in whys(others)
@@ -380,9 +372,7 @@ def test_a_stopped_child_is_named_and_replaced(fake: FakeNvml, start: Start) -> 
     answer = tick_until(source, lambda answer: "in no call" in whys(answer), "the stop to be named")
     assert "state T" in whys(answer)
     wait_until(lambda: tick(source) and is_gone(pid), 5, "the stopped child to be killed")
-    tick_until(
-        source, lambda answer: all_ok(answer) and "nvml" not in [gap.what for gap in answer[1]], "a new one"
-    )
+    tick_until(source, lambda answer: all_ok(answer) and "nvml" not in [gap.what for gap in answer[1]], "a new one")
 
 
 def test_the_child_dies_with_a_killed_agent(fake: FakeNvml) -> None:

@@ -113,9 +113,7 @@ def test_a_lost_gpu_is_a_finding(tmp_path: Path) -> None:
 
 
 def test_without_a_driver_the_rest_is_there() -> None:
-    done = subprocess.run(
-        [*MLTOP, "snapshot", "--json"], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = subprocess.run([*MLTOP, "snapshot", "--json"], capture_output=True, text=True, timeout=60, check=True)
     sample = json.loads(done.stdout)["samples"][0]
     assert sample["gpus"] == []
     assert "nvml" in gaps_of(sample)

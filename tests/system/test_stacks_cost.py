@@ -53,9 +53,7 @@ def test_eight_ranks_are_dumped_within_the_goal():
             began = time.monotonic()
             stacks = dump(*(process.pid for process in processes))
             walls.append(time.monotonic() - began)
-            assert [digest.frames[0].function for found in stacks for digest in found.digests] == [
-                "train"
-            ] * 8
+            assert [digest.frames[0].function for found in stacks for digest in found.digests] == ["train"] * 8
     finally:
         for process in processes:
             process.kill()
@@ -79,9 +77,7 @@ def test_a_rank_stands_still_for_less_than_the_goal():
     finally:
         target.kill()
         target.wait()
-    pauses = [
-        max([length for at, length in gaps if began <= at <= ended], default=0.0) for began, ended in windows
-    ]
+    pauses = [max([length for at, length in gaps if began <= at <= ended], default=0.0) for began, ended in windows]
     print("pauses, ms:", [round(1000 * pause, 2) for pause in pauses])
     # The median, because on a busy machine the scheduler alone makes pauses of this length.
     assert sorted(pauses)[len(pauses) // 2] <= PAUSE_GOAL_S

@@ -186,9 +186,7 @@ def test_cancel_ends_all_py_spies_at_once(slow_py_spy, spawn):
     found: list[RankStacks] = []
     ranks = [RankSample(pid=python.pid, rank=rank) for rank in range(6)]
     options = StackOptions(parallel=3, deadline_s=60)
-    running = threading.Thread(
-        target=dump_ranks, args=(ranks, options, lambda rank: rank, found.append, cancelled)
-    )
+    running = threading.Thread(target=dump_ranks, args=(ranks, options, lambda rank: rank, found.append, cancelled))
     running.start()
     try:
         wait_until(lambda: len(processes_of(slow_py_spy)) == 3, what="three py-spies")

@@ -1,10 +1,11 @@
 """Scrolling lines: plain text scrolls, keyed lines are selected."""
 
 import pytest
-from mltop.tui.render.cells import Cell
-from mltop.tui.widgets.cell_lines import CellLines
 from textual.app import App
 from textual.geometry import Region
+
+from mltop.tui.render.cells import Cell
+from mltop.tui.widgets.cell_lines import CellLines
 
 
 class CountingLines(CellLines):
@@ -177,9 +178,7 @@ async def test_tab_stops_only_where_there_is_something_to_do():
         assert view.focusable
 
 
-@pytest.mark.parametrize(
-    "size", [(1, 1), (20, 5), (80, 24), (200, 60)], ids=lambda size: "x".join(map(str, size))
-)
+@pytest.mark.parametrize("size", [(1, 1), (20, 5), (80, 24), (200, 60)], ids=lambda size: "x".join(map(str, size)))
 async def test_every_size(size, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     async with LinesApp().run_test(size=size) as pilot:

@@ -1,11 +1,12 @@
 """The table: movement, a cursor that stays on its row, repainting only what changed, every terminal."""
 
 import pytest
-from mltop.tui.render.cells import Cell, Column, LazyRows, Row
-from mltop.tui.widgets.line_table import LineTable
 from textual.app import App
 from textual.geometry import Region
 from textual.widgets import Button
+
+from mltop.tui.render.cells import Cell, Column, LazyRows, Row
+from mltop.tui.widgets.line_table import LineTable
 
 COLUMNS = (
     Column("id", "ID", 4, right=True),

@@ -54,9 +54,7 @@ def test_structures_are_laid_out_as_in_pynvml(tmp_path: Path) -> None:
         lines.append(f'_Static_assert(sizeof({name}) == {ctypes.sizeof(structure)}, "{name}");')
         for member, _ in structure._fields_:
             at = getattr(structure, member)
-            condition = (
-                f"offsetof({name}, {member}) == {at.offset} && sizeof((({name} *)0)->{member}) == {at.size}"
-            )
+            condition = f"offsetof({name}, {member}) == {at.offset} && sizeof((({name} *)0)->{member}) == {at.size}"
             lines.append(f'_Static_assert({condition}, "{name}.{member}");')
     source = tmp_path / "layout.c"
     source.write_text("\n".join(lines))
@@ -68,9 +66,7 @@ def test_structures_are_laid_out_as_in_pynvml(tmp_path: Path) -> None:
 
 def test_every_function_registers_under_its_own_name() -> None:
     for path in SOURCES.glob("group_*.c"):
-        bodies = re.findall(
-            r"^NVML \w+ (\w+)\([^{]*\{\s*(?:ENTER_\w+|DECLARE_CALL)\((\w+)", path.read_text(), re.M
-        )
+        bodies = re.findall(r"^NVML \w+ (\w+)\([^{]*\{\s*(?:ENTER_\w+|DECLARE_CALL)\((\w+)", path.read_text(), re.M)
         assert [name for name, _ in bodies] == [registered for _, registered in bodies], path.name
 
 
@@ -82,9 +78,7 @@ def test_building_again_gives_the_same_library() -> None:
 
 def test_count_alone_is_eight_healthy_idle_gpus(child: Child) -> None:
     assert child("nvmlDeviceGetCount()") == 8
-    assert child(
-        "[nvmlSystemGetDriverVersion(), nvmlSystemGetNVMLVersion(), nvmlSystemGetCudaDriverVersion_v2()]"
-    ) == [
+    assert child("[nvmlSystemGetDriverVersion(), nvmlSystemGetNVMLVersion(), nvmlSystemGetCudaDriverVersion_v2()]") == [
         "570.86.15",
         "12.570.86.15",
         12080,
@@ -204,12 +198,7 @@ def test_version_one_counts_reserved_memory_as_used(fake: FakeNvml, child: Child
 
 def test_handles_by_uuid_and_address_are_the_same_gpu(fake: FakeNvml, child: Child) -> None:
     assert child("nvmlDeviceGetIndex(nvmlDeviceGetHandleByUUID(nvmlDeviceGetUUID(handle(5))))") == 5
-    assert (
-        child(
-            "nvmlDeviceGetIndex(nvmlDeviceGetHandleByPciBusId(nvmlDeviceGetPciInfo(handle(6)).busIdLegacy))"
-        )
-        == 6
-    )
+    assert child("nvmlDeviceGetIndex(nvmlDeviceGetHandleByPciBusId(nvmlDeviceGetPciInfo(handle(6)).busIdLegacy))") == 6
     assert child.error("nvmlDeviceGetHandleByUUID('GPU-none')") == pynvml.NVML_ERROR_NOT_FOUND
     assert child.error("handle(8)") == pynvml.NVML_ERROR_INVALID_ARGUMENT
 
@@ -218,12 +207,8 @@ def test_process_lists_by_kind_and_unknown_memory(fake: FakeNvml, child: Child) 
     many = [(1000 + i, i * GIB, "compute") for i in range(40)]
     fake.set("gpu.1.processes", [*many, (7, None, "graphics"), (8, 5, "mps")])
     fake.write()
-    assert child("processes(nvmlDeviceGetComputeRunningProcesses, 1)") == [
-        [pid, size] for pid, size, _ in many
-    ]
-    assert child("processes(nvmlDeviceGetComputeRunningProcesses_v2, 1)") == [
-        [pid, size] for pid, size, _ in many
-    ]
+    assert child("processes(nvmlDeviceGetComputeRunningProcesses, 1)") == [[pid, size] for pid, size, _ in many]
+    assert child("processes(nvmlDeviceGetComputeRunningProcesses_v2, 1)") == [[pid, size] for pid, size, _ in many]
     assert child("processes(nvmlDeviceGetGraphicsRunningProcesses, 1)") == [[7, None]]
     assert child("processes(nvmlDeviceGetMPSComputeRunningProcesses, 1)") == [[8, 5]]
     assert child("processes(nvmlDeviceGetComputeRunningProcesses, 0)") == []

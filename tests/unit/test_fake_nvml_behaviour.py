@@ -122,9 +122,7 @@ def test_initialisation_can_fail_and_is_needed(fake: FakeNvml) -> None:
         ("gpu.0.field.x", "1", "no field id"),
     ],
 )
-def test_a_mistyped_scenario_aborts_with_one_clear_line(
-    fake: FakeNvml, key: str, value: str, words: str
-) -> None:
+def test_a_mistyped_scenario_aborts_with_one_clear_line(fake: FakeNvml, key: str, value: str, words: str) -> None:
     fake.set(key, value)
     fake.write()
     code = "import pynvml; pynvml.nvmlInit()"

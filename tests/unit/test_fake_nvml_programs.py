@@ -47,17 +47,13 @@ def test_a_c_program_that_works_as_nvtop_does(fake: FakeNvml, tmp_path: Path) ->
     fake.write()
     program = tmp_path / "nvtop_like"
     subprocess.run(["cc", "-o", str(program), str(SOURCES / "client" / "nvtop_like.c"), "-ldl"], check=True)
-    done = subprocess.run(
-        [str(program)], env={**os.environ, **fake.env()}, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([str(program)], env={**os.environ, **fake.env()}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert "gpu 0 0000:1B:00.0 NVIDIA H100 80GB HBM3 97 599785472" in lines
     assert len([line for line in lines if line.startswith("gpu ")]) == 8
     for kind in ("compute", "old"):  # _v3 and the unversioned function, whose entries are smaller
-        assert [line for line in lines if f" {kind} " in line] == [
-            f"process 1 {kind} {n} {n}" for n in range(1, 12)
-        ]
+        assert [line for line in lines if f" {kind} " in line] == [f"process 1 {kind} {n} {n}" for n in range(1, 12)]
     assert f"process 1 graphics 99 {2**64 - 1}" in lines
 
 

@@ -67,9 +67,7 @@ def test_a_process_that_its_node_no_longer_has_is_gone() -> None:
 
 def test_a_node_without_a_newer_sample_says_nothing_about_who_is_gone() -> None:
     before = _sample("n2", 90.0, _rank(1, 8))
-    (made,) = evidence_by_job(
-        [_sample("n1", 100.0, _rank(0, 7)), before], [], history_of([before]), ["n2", "n9"]
-    )
+    (made,) = evidence_by_job([_sample("n1", 100.0, _rank(0, 7)), before], [], history_of([before]), ["n2", "n9"])
     assert [(seen.sample.rank, seen.gone) for seen in made.roster] == [(0, False), (1, False)]
     assert made.nodes_missing == ["n2", "n9"]
 

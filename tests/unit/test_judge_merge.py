@@ -154,9 +154,7 @@ def test_512_ranks_fit_24_lines(kinds: int) -> None:
     assert {index for line in lines for index in line.class_indexes} == set(range(len(made.classes)))
     verdict = made.verdict
     # Kind and confidence, the first culprit and how many more, waiting, evidence, gaps.
-    text = (
-        1 + min(len(verdict.culprits), 2) + len(verdict.waiting) + len(verdict.evidence) + len(verdict.gaps)
-    )
+    text = 1 + min(len(verdict.culprits), 2) + len(verdict.waiting) + len(verdict.evidence) + len(verdict.gaps)
     assert text <= 12
 
 

@@ -230,9 +230,7 @@ def test_one_rank_ahead_of_computing_ranks_is_no_hang() -> None:
         (1, 0.0, 31.0, "high"),
     ],
 )
-def test_confidence_follows_the_time_watched(
-    rounds: int, gap_s: float, quiet_s: float | None, confidence: str
-) -> None:
+def test_confidence_follows_the_time_watched(rounds: int, gap_s: float, quiet_s: float | None, confidence: str) -> None:
     ranks = {number: Rank(all_reduce(), quiet_s=quiet_s) for number in (0, 1, 3)}
     verdict = judge_job(evidence({**ranks, 2: Rank(dataset())}, rounds=rounds, gap_s=gap_s))
     assert (_ranks(verdict), verdict.confidence) == ([2], confidence)
@@ -336,9 +334,7 @@ def test_a_tie_shows_both_sides() -> None:
 
 
 def test_one_operation_from_two_lines_is_a_mismatch() -> None:
-    other = stack(
-        ("all_reduce", C10D, 2900), ("log_loss", "job/case.py", 71), *main_frames(), waiting_in="all_reduce"
-    )
+    other = stack(("all_reduce", C10D, 2900), ("log_loss", "job/case.py", 71), *main_frames(), waiting_in="all_reduce")
     verdict = judge_job(evidence({**waiters(0, 1, 3), 2: Rank(other)}))
     assert (_ranks(verdict), verdict.confidence) == ([2], "medium")
     assert "log_loss (job/case.py:71)" in verdict.culprits[0].reason
@@ -351,12 +347,8 @@ def test_one_helper_called_from_two_lines_is_a_mismatch() -> None:
 
 
 def test_different_lines_inside_torch_are_no_mismatch() -> None:
-    source = stack(
-        ("broadcast", C10D, 1), ("broadcast_object_list", C10D, 3300), *main_frames(), waiting_in="b"
-    )
-    target = stack(
-        ("broadcast", C10D, 1), ("broadcast_object_list", C10D, 3322), *main_frames(), waiting_in="b"
-    )
+    source = stack(("broadcast", C10D, 1), ("broadcast_object_list", C10D, 3300), *main_frames(), waiting_in="b")
+    target = stack(("broadcast", C10D, 1), ("broadcast_object_list", C10D, 3322), *main_frames(), waiting_in="b")
     ranks = {0: Rank(source), **{number: Rank(target) for number in (1, 2, 3)}}
     verdict = judge_job(evidence(ranks))
     assert verdict.culprits == []
@@ -372,17 +364,12 @@ def test_pipeline_neighbours_are_not_accused() -> None:
 
 def test_the_rank_behind_is_named_among_512() -> None:
     ranks = {
-        number: Rank(
-            all_reduce(global_step=4110 if number == 317 else 4111, rank=number, port=20000 + number * 7)
-        )
+        number: Rank(all_reduce(global_step=4110 if number == 317 else 4111, rank=number, port=20000 + number * 7))
         for number in range(512)
     }
     verdict = judge_job(evidence(ranks))
     assert _ranks(verdict) == [317]
-    assert (
-        "behind the others: global_step is 4110 here and 4111 on ranks 0-316,318-511"
-        in verdict.culprits[0].reason
-    )
+    assert "behind the others: global_step is 4110 here and 4111 on ranks 0-316,318-511" in verdict.culprits[0].reason
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,7 @@ from mltop.probes.collect.nvml.registry import Registry
 NONE_SKIPPED: frozenset[int] = frozenset()
 
 
-def read(
-    index: int, uuid: str | None, problems: dict[str, Any] | None = None, **values: Any
-) -> dict[str, Any]:
+def read(index: int, uuid: str | None, problems: dict[str, Any] | None = None, **values: Any) -> dict[str, Any]:
     static = {"values": {"name": "H100", "sm_clock_max_mhz": 1980}, "problems": {}}
     return {
         "index": index,

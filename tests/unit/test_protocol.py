@@ -24,9 +24,7 @@ def test_a_sample_arrives_as_it_was_sent() -> None:
 
 
 def test_zero_and_unknown_stay_different() -> None:
-    payload = payload_of(
-        encode(Message("sample", sample=Sample("n", 1.0, gpus=[GpuSample(0, busy=0.0)])))[:-1]
-    )
+    payload = payload_of(encode(Message("sample", sample=Sample("n", 1.0, gpus=[GpuSample(0, busy=0.0)])))[:-1])
     assert payload is not None
     gpu = msgspec.json.decode(payload)["sample"]["gpus"][0]
     assert gpu["busy"] == 0.0

@@ -16,9 +16,7 @@ from mltop.probes.record import BadRecording, CaptureWriter, read_samples, write
 
 
 def samples(count: int) -> list[Sample]:
-    return [
-        Sample("n1", 100.0 + i, ranks=[RankSample(10, rank=0, world_size=2, job="j")]) for i in range(count)
-    ]
+    return [Sample("n1", 100.0 + i, ranks=[RankSample(10, rank=0, world_size=2, job="j")]) for i in range(count)]
 
 
 @pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz"])
@@ -65,9 +63,7 @@ def hung_material() -> Material:
         if rank == 1:
             frames = [Frame("__getitem__", "t.py", 3, {"index": 7}), Frame("train", "t.py", 4)]
         waiting = "all_reduce" if rank == 0 else None
-        digest = StackDigest(
-            rank, 10 + rank, state="S", frames=frames, waiting_in=waiting, node="n1", job="j"
-        )
+        digest = StackDigest(rank, 10 + rank, state="S", frames=frames, waiting_in=waiting, node="n1", job="j")
         return RankStacks(10 + rank, rank, "j", "n1", at, 0.01, counters, counters, [digest])
 
     last = Sample("n1", 100.0, ranks=[dump(rank, 100.0).before or RankSample(0) for rank in (0, 1)])

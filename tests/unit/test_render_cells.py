@@ -103,9 +103,7 @@ def test_a_line_is_as_wide_as_its_columns():
 
 
 def test_a_banner_replaces_everything_after_the_first_column():
-    row = Row(
-        "k", (Cell("7"), Cell("b"), Cell("c"), Cell("d")), Cell("LOST since 12:00:00 and so on", "crit")
-    )
+    row = Row("k", (Cell("7"), Cell("b"), Cell("c"), Cell("d")), Cell("LOST since 12:00:00 and so on", "crit"))
     line = columns_line(COLUMNS, row, layout(COLUMNS, 21))
     assert plain(line) == "  7 LOST since 12:00…"
     assert line[-1].style == "crit"

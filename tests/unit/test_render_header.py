@@ -19,9 +19,7 @@ def fleet(simulated=False):
             GpuSample(index, busy=0.5, power_w=600.0, power_limit_w=700.0, temperature_c=60.0 + index)
             for index in range(7)
         ]
-        gpus.append(
-            GpuSample(7, state="lost") if lost else GpuSample(7, busy=0.5, power_w=600.0, power_limit_w=700.0)
-        )
+        gpus.append(GpuSample(7, state="lost") if lost else GpuSample(7, busy=0.5, power_w=600.0, power_limit_w=700.0))
         ranks = [RankSample(100 + index, index, job="77") for index in range(8)]
         return Sample(node, AT, gpus=gpus, ranks=ranks, simulated=simulated)
 

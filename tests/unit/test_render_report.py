@@ -46,9 +46,7 @@ def sample(**fields):
 @pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
 def test_a_snapshot_prints_what_machines_say_as_it_is(width):
     out = console(width)
-    print_snapshot(
-        [sample()], [Finding("f", "critical", "n1", "gpu 1", NASTY)], [NodeState("n1", "live")], out
-    )
+    print_snapshot([sample()], [Finding("f", "critical", "n1", "gpu 1", NASTY)], [NodeState("n1", "live")], out)
     text = printed(out)
     assert "\x1b" not in text
     assert "😄" not in text
@@ -104,9 +102,7 @@ def test_reports(width):
     )
     digests = [StackDigest(index, index, error="gone", node="n1") for index in range(MOST_UNREADABLE + 3)]
     out = console(width)
-    print_reports(
-        [JobReport("77", 3, verdict, classes, digests)], [NodeState("n9", "lost", "no route to host")], out
-    )
+    print_reports([JobReport("77", 3, verdict, classes, digests)], [NodeState("n9", "lost", "no route to host")], out)
     text = printed(out)
     assert text.startswith("n9 lost: no route to host\n")
     assert "HANG  rank 2 on n1" in text

@@ -304,9 +304,7 @@ def test_a_live_node():
     ]
     text = {
         key: cell.text
-        for key, cell in cells_of(
-            NODE_COLUMNS, node_row(node(gpus=gpus, ranks=[rank()]), Trends(), findings)
-        ).items()
+        for key, cell in cells_of(NODE_COLUMNS, node_row(node(gpus=gpus, ranks=[rank()]), Trends(), findings)).items()
     }
     assert text == {
         "node": "n1",
@@ -343,9 +341,7 @@ def test_what_a_lost_node_said_last_is_dim():
 
 
 def test_lost_and_unknown_gpus_are_not_idle():
-    cell = cells_of(
-        NODE_COLUMNS, node_row(node(gpus=[gpu(0), GpuSample(1, state="lost"), gpu(2, busy=None)]))
-    )["gpus"]
+    cell = cells_of(NODE_COLUMNS, node_row(node(gpus=[gpu(0), GpuSample(1, state="lost"), gpu(2, busy=None)])))["gpus"]
     assert (cell.text, cell.style) == ("█X·", "crit")
 
 
@@ -395,9 +391,7 @@ def test_an_empty_finding_and_an_unknown_severity():
 
 
 def test_the_worst_finding():
-    findings = [
-        Finding(str(i), severity, "n", "", "") for i, severity in enumerate(("odd", "info", "warning"))
-    ]
+    findings = [Finding(str(i), severity, "n", "", "") for i, severity in enumerate(("odd", "info", "warning"))]
     assert worst(findings).id == "2"
     assert worst([]) is None
 

@@ -89,9 +89,7 @@ def test_only_a_straggler_verdict_names_stragglers():
 
 
 def test_a_rank_without_number_node_and_pid():
-    assert text_of(report(culprits=[Culprit(None, "", None, "", "")]))[0].startswith(
-        "HANG  a rank of unknown number"
-    )
+    assert text_of(report(culprits=[Culprit(None, "", None, "", "")]))[0].startswith("HANG  a rank of unknown number")
 
 
 @pytest.mark.parametrize("width", [10, 20, 40, 80, 120, 200])

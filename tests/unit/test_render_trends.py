@@ -89,9 +89,7 @@ def test_memory_is_bounded_for_4096_gpus():
 
 
 def rank(switches, started_at=5.0, pid=9):
-    return RankSample(
-        pid, 0, started_at=started_at, voluntary_switches=switches, read_syscalls=1, write_syscalls=2
-    )
+    return RankSample(pid, 0, started_at=started_at, voluntary_switches=switches, read_syscalls=1, write_syscalls=2)
 
 
 def test_the_same_rank_one_sample_ago():

@@ -89,9 +89,7 @@ def test_watts(w, text):
     assert units.watts(w) == text
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(0, "0%"), (0.974, "97%"), (1, "100%"), (8.4, "840%"), (-0.5, "-50%")]
-)
+@pytest.mark.parametrize(("value", "text"), [(0, "0%"), (0.974, "97%"), (1, "100%"), (8.4, "840%"), (-0.5, "-50%")])
 def test_percent(value, text):
     assert units.percent(value) == text
 

@@ -26,9 +26,7 @@ WORKER_QUEUE = [
 
 
 def digests(*threads, read_line=lambda file, line: None, ints=True, **origin):
-    return digest_threads(
-        list(threads), Origin(**{"pid": 42, "rank": 2, "state": "S", **origin}), ints, read_line
-    )
+    return digest_threads(list(threads), Origin(**{"pid": 42, "rank": 2, "state": "S", **origin}), ints, read_line)
 
 
 def test_main_thread_is_found_by_id_and_comes_first():

@@ -6,9 +6,7 @@ from mltop.probes.collect.stacks import failures, find_py_spy
 from mltop.probes.collect.stacks.process import ProcessFacts
 from mltop.probes.collect.stacks.source import SourceLines
 
-NO_EXECUTABLE = (
-    "Error: Failed to get process executable name. Check that the process is running.\n\nCaused by:\n"
-)
+NO_EXECUTABLE = "Error: Failed to get process executable name. Check that the process is running.\n\nCaused by:\n"
 
 
 def facts(state="S", **known):

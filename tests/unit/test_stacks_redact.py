@@ -23,9 +23,7 @@ def test_only_whole_integers_pass():
     assert integer_locals(given) == {"step": 5, "offset": -12}
 
 
-@pytest.mark.parametrize(
-    "name", ["api_key", "key", "hfToken", "PIN", "pin", "user_password", "SECRET", "apikey2"]
-)
+@pytest.mark.parametrize("name", ["api_key", "key", "hfToken", "PIN", "pin", "user_password", "SECRET", "apikey2"])
 def test_names_that_look_like_secrets(name):
     assert looks_secret(name)
     assert integer_locals([local(name, "1234")]) == {}

@@ -20,9 +20,7 @@ GPUS_PER_NODE = 8
 def run(options: TargetOptions, node_count: int) -> int:
     check_numbers(options)
     require_terminal()
-    session = LiveSession(
-        "demo", demo_channels(node_count, options.interval_s), options.interval_s, verdict_text
-    )
+    session = LiveSession("demo", demo_channels(node_count, options.interval_s), options.interval_s, verdict_text)
     return show(session)
 
 

@@ -61,9 +61,7 @@ def terminal_checks() -> list[Check]:
     if not sys.stdout.isatty():
         checks.append(check("terminal", "ok", "output is not a terminal: text and --json only"))
     elif term in ("", "dumb", "unknown"):
-        checks.append(
-            check("terminal", "warning", f"TERM={term} cannot show the screen", "export TERM=xterm-256color")
-        )
+        checks.append(check("terminal", "warning", f"TERM={term} cannot show the screen", "export TERM=xterm-256color"))
     elif size.columns < 80 or size.lines < 24:
         checks.append(
             check(
@@ -78,9 +76,7 @@ def terminal_checks() -> list[Check]:
     if "utf" in encoding:
         checks.append(check("glyphs", "ok", encoding))
     else:
-        checks.append(
-            check("glyphs", "warning", f"{encoding}: ASCII is drawn instead", "export LC_ALL=C.UTF-8")
-        )
+        checks.append(check("glyphs", "warning", f"{encoding}: ASCII is drawn instead", "export LC_ALL=C.UTF-8"))
     return checks
 
 

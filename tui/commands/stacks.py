@@ -16,9 +16,7 @@ from mltop.probes.record import BadRecording
 from mltop.tui.commands.live import EXIT_UNREACHABLE, await_samples, note, print_json, session
 
 
-def run(
-    options: TargetOptions, *, samples: int | None, native: bool, locals_: str, as_json: bool, raw: bool
-) -> int:
+def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: str, as_json: bool, raw: bool) -> int:
     if as_json and raw:
         raise UsageProblem("--json --raw", "only one of them can be printed")
     targets = resolve(options)
@@ -83,8 +81,7 @@ def print_raw(dumps: list[RankStacks]) -> None:
         for digest in dump.digests:
             if digest.error:
                 note(
-                    f"rank {digest.rank} pid {digest.pid}: {digest.error}"
-                    + (f" ({digest.fix})" if digest.fix else "")
+                    f"rank {digest.rank} pid {digest.pid}: {digest.error}" + (f" ({digest.fix})" if digest.fix else "")
                 )
 
 

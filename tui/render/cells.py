@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
 
+from rich.cells import cell_len, set_cell_size
+
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.units import UNKNOWN
-from rich.cells import cell_len, set_cell_size
 
 STYLES = ("", "dim", "ok", "warn", "crit", "accent", "title", "bold")
 GAP = 1  # blank cells between two columns

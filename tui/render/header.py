@@ -55,9 +55,7 @@ def _gpu_states(gpus: Sequence[GpuSample]) -> list[Cell]:
     if not gpus:
         return [Cell("no GPU seen", "dim")]
     ok = sum(gpu.state == "ok" for gpu in gpus)
-    return [
-        Cell(f"{ok}/{len(gpus)} {'GPU' if len(gpus) == 1 else 'GPUs'} ok", "" if ok == len(gpus) else "crit")
-    ]
+    return [Cell(f"{ok}/{len(gpus)} {'GPU' if len(gpus) == 1 else 'GPUs'} ok", "" if ok == len(gpus) else "crit")]
 
 
 def _power(gpus: Sequence[GpuSample]) -> list[Cell]:

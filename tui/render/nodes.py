@@ -77,9 +77,7 @@ def _numbers(values: Iterable[float | None]) -> list[float]:
 def _slowest_clock(gpus: Sequence[GpuSample]) -> float | None:
     """The lowest share of its maximum clock that any GPU runs at."""
     ratios = [
-        gpu.sm_clock_mhz / gpu.sm_clock_max_mhz
-        for gpu in gpus
-        if gpu.sm_clock_mhz is not None and gpu.sm_clock_max_mhz
+        gpu.sm_clock_mhz / gpu.sm_clock_max_mhz for gpu in gpus if gpu.sm_clock_mhz is not None and gpu.sm_clock_max_mhz
     ]
     return min(ratios, default=None)
 

@@ -127,9 +127,7 @@ def stack_lines(digest: StackDigest, width: int, root_first: bool = False) -> li
     """
     lines = wrap(_stack_title(digest), width, indent=2)
     if not digest.frames:
-        lines += wrap(
-            [Cell(f"  no stack: {digest.error or 'the reason is not known'}", "warn")], width, indent=2
-        )
+        lines += wrap([Cell(f"  no stack: {digest.error or 'the reason is not known'}", "warn")], width, indent=2)
         if digest.fix:
             lines += wrap([Cell("  do: ", "dim"), Cell(digest.fix, "accent")], width, indent=2)
         return lines

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from mltop.tui.render.cells import Cell, line_width, printable
 from rich.cells import cell_len
+
+from mltop.tui.render.cells import Cell, line_width, printable
 
 _WORDS = re.compile(r"\s*\S+|\s+$")
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mltop.tui.render.cells import Cell
-from mltop.tui.widgets.cell_view import MOVES, CellView
 from textual import events
 from textual.binding import BindingType
 from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
+
+from mltop.tui.render.cells import Cell
+from mltop.tui.widgets.cell_view import MOVES, CellView
 
 
 class CellLines(CellView, can_focus=True):
@@ -64,9 +65,7 @@ class CellLines(CellView, can_focus=True):
             self.refresh()
         else:
             changed = {i for i, (old, new) in enumerate(zip(before, lines, strict=True)) if old != new}
-            self._refresh_lines(
-                changed | ({cursor_before, self._cursor} if cursor_before != self._cursor else set())
-            )
+            self._refresh_lines(changed | ({cursor_before, self._cursor} if cursor_before != self._cursor else set()))
         self._tell_highlighted(key_before)
 
     @property

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from mltop.tui.render.cells import STYLES, Cell, clip, printable
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
 from textual.geometry import Region
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+
+from mltop.tui.render.cells import STYLES, Cell, clip, printable
 
 MOVES: list[BindingType] = [
     Binding("up,k", "cursor(-1)", "up", show=False, tooltip="one line up"),

@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from textual import events
+from textual.binding import BindingType
+from textual.cache import LRUCache
+from textual.geometry import Size
+from textual.message import Message
+from textual.strip import Strip
+
 from mltop.tui.render.cells import (
     Cell,
     Column,
@@ -16,12 +23,6 @@ from mltop.tui.render.cells import (
     unknown_columns,
 )
 from mltop.tui.widgets.cell_view import MOVES, CellView
-from textual import events
-from textual.binding import BindingType
-from textual.cache import LRUCache
-from textual.geometry import Size
-from textual.message import Message
-from textual.strip import Strip
 
 HEADER = 1  # lines above the rows
 _KEPT_STRIPS = 512  # a few screens

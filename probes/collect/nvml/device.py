@@ -47,9 +47,7 @@ class Buffers:
         self.other_uint_ref = byref(c_uint())
         self.ulonglong = c_ulonglong()
         self.ulonglong_ref = byref(self.ulonglong)
-        self.text = create_string_buffer(
-            96
-        )  # the longest of NVML's strings (NVML_DEVICE_UUID_V2_BUFFER_SIZE)
+        self.text = create_string_buffer(96)  # the longest of NVML's strings (NVML_DEVICE_UUID_V2_BUFFER_SIZE)
         self.utilization = pynvml.c_nvmlUtilization_t()
         self.utilization_ref = byref(self.utilization)
         self.memory = pynvml.c_nvmlMemory_t()
@@ -110,9 +108,7 @@ def is_unsupported(failure: NvmlError) -> bool:
     return failure.code in codes.UNSUPPORTED
 
 
-def first_supported(
-    *readers: Callable[[], Any], moves_on: Callable[[NvmlError], bool] = is_unsupported
-) -> Any:
+def first_supported(*readers: Callable[[], Any], moves_on: Callable[[NvmlError], bool] = is_unsupported) -> Any:
     """The first reader that is supported. When none is, the failure of the first (the newest call)."""
     failures: list[NvmlError] = []
     for reader in readers:

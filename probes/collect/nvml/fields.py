@@ -66,9 +66,7 @@ class FieldBatch:
             if failure.code in codes.GONE or failure.code in codes.LIBRARY_DOWN:
                 raise
             return FieldValues({}, failure.code)
-        return FieldValues(
-            {field: (code, kind, raw) for field, kind, code, raw in _ENTRY.iter_unpack(self._bytes)}
-        )
+        return FieldValues({field: (code, kind, raw) for field, kind, code, raw in _ENTRY.iter_unpack(self._bytes)})
 
 
 class FieldValues:

@@ -27,9 +27,7 @@ class NvmlSource:
     ``kill_after_s``: a call that takes longer ends the child; a new one leaves that GPU out for some minutes.
     """
 
-    def __init__(
-        self, stuck_after_s: float = 5.0, kill_after_s: float = 10.0, pauses: Pauses | None = None
-    ) -> None:
+    def __init__(self, stuck_after_s: float = 5.0, kill_after_s: float = 10.0, pauses: Pauses | None = None) -> None:
         self._stuck_after_s = stuck_after_s
         self._kill_after_s = kill_after_s
         self._pauses = pauses or Pauses()
@@ -160,9 +158,7 @@ class NvmlSource:
         if note is not None and note.gpu is not None:
             self._skips.add(note.gpu, self._trouble, at_s)
             known = self._registry.at_nvml_index(note.gpu)
-            known.fail(
-                "error", f"{self._trouble}; it is left out for now, {words.last_seen(known.last_seen_at)}"
-            )
+            known.fail("error", f"{self._trouble}; it is left out for now, {words.last_seen(known.last_seen_at)}")
         self._restarts.failed(at_s)
         self._worker = None
         worker.close()
@@ -216,9 +212,7 @@ class NvmlSource:
         if stuck or self._trouble:
             gaps.append(Gap("nvml", stuck or self._trouble, words.KERNEL_LOG))
         elif not len(self._registry) and self._silent_since_s is not None:
-            where = (
-                f", now in {self._where(self._worker)}" if self._worker and self._where(self._worker) else ""
-            )
+            where = f", now in {self._where(self._worker)}" if self._worker and self._where(self._worker) else ""
             gaps.append(
                 Gap(
                     "nvml.starting",
@@ -243,11 +237,7 @@ class NvmlSource:
         ages_s = [now - at for at in seen if at is not None]
         if not ages_s:
             return []
-        return [
-            Gap(
-                "nvml", f"the values of all GPUs are {max(ages_s):.0f} s old: the newest poll is not answered"
-            )
-        ]
+        return [Gap("nvml", f"the values of all GPUs are {max(ages_s):.0f} s old: the newest poll is not answered")]
 
 
 def wait_for_end(worker: Worker, timeout_s: float) -> bool:

@@ -47,13 +47,9 @@ def field_gap(what: str, problem: Any) -> Gap:
 def down_gap(down: dict[str, Any]) -> Gap:
     """Why there is no NVML at all; ``down`` as in the child's answer."""
     if down["kind"] == "pynvml":
-        return Gap(
-            "nvml", f"the Python package nvidia-ml-py is missing ({down['text']})", "pip install nvidia-ml-py"
-        )
+        return Gap("nvml", f"the Python package nvidia-ml-py is missing ({down['text']})", "pip install nvidia-ml-py")
     if down["kind"] == "library":
-        return Gap(
-            "nvml", f"libnvidia-ml.so.1 cannot be loaded: {down['text']}", "ldconfig -p | grep libnvidia-ml"
-        )
+        return Gap("nvml", f"libnvidia-ml.so.1 cannot be loaded: {down['text']}", "ldconfig -p | grep libnvidia-ml")
     call, code = down["call"], down["code"]
     said = f"{call}: {codes.text(code)}"
     known = {

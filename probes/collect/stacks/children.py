@@ -38,9 +38,7 @@ def waits_for_child(thread: dict[str, Any]) -> bool:
     for frame, (file, function) in zip(thread["frames"], places(thread)):
         if is_user_code(frame["filename"]):
             return False
-        if any(
-            file.startswith(start) and (names is None or function in names) for start, names in CHILD_WAITS
-        ):
+        if any(file.startswith(start) and (names is None or function in names) for start, names in CHILD_WAITS):
             return True
     return False
 

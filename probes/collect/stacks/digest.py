@@ -39,9 +39,7 @@ MAIN = "MainThread"
 ReadLine = Callable[[str, int], Optional[str]]
 
 
-def digest_threads(
-    threads: list[dict[str, Any]], origin: Origin, ints: bool, read_line: ReadLine
-) -> list[StackDigest]:
+def digest_threads(threads: list[dict[str, Any]], origin: Origin, ints: bool, read_line: ReadLine) -> list[StackDigest]:
     """Digests of one process, the main thread first; background threads are left out."""
     main = kinds.main_thread(threads, origin.inner_pid or origin.pid)
     others = [thread for thread in threads if thread is not main]
@@ -54,18 +52,14 @@ def digest_threads(
 
 def thread_label(thread: dict[str, Any], origin: Origin) -> str:
     """Python's name, else the kernel's, else the id."""
-    return str(
-        thread.get("thread_name") or _task(thread, origin).name or f"thread {thread.get('os_thread_id')}"
-    )
+    return str(thread.get("thread_name") or _task(thread, origin).name or f"thread {thread.get('os_thread_id')}")
 
 
 def _task(thread: dict[str, Any], origin: Origin) -> TaskFacts:
     return origin.tasks.get(thread.get("os_thread_id") or 0, TaskFacts())
 
 
-def _digest(
-    thread: dict[str, Any], name: str, origin: Origin, ints: bool, read_line: ReadLine
-) -> StackDigest:
+def _digest(thread: dict[str, Any], name: str, origin: Origin, ints: bool, read_line: ReadLine) -> StackDigest:
     raw = cut_at_child_root(thread["frames"]) if origin.child_of is not None else thread["frames"]
     frames = normalise(raw, ints)
     waiting = waiting_in(frames, lambda: _leaf_text(raw, read_line), origin.uses_gpu)

@@ -131,9 +131,7 @@ class _DumpJob:
             now = read_facts(pid)
             late = dump.timed_out
             read.failure = (
-                failures.deadline(now, self.options.deadline_s)
-                if late
-                else failures.classify(dump.stderr, now)
+                failures.deadline(now, self.options.deadline_s) if late else failures.classify(dump.stderr, now)
             )
         return read
 
@@ -179,9 +177,7 @@ class _DumpJob:
         if len(reads) < len(pids):
             left = pids[len(reads) :]
             origin = _origin(rank, _Read(read_facts(left[0]), time.time()), rank.pid)
-            stacks.digests.append(
-                _failed(origin, Failure(f"{len(left)} children were not dumped, this is the first"))
-            )
+            stacks.digests.append(_failed(origin, Failure(f"{len(left)} children were not dumped, this is the first")))
 
 
 def _worth_a_retry(dump: pyspy.Dump, facts: ProcessFacts) -> bool:

@@ -49,9 +49,7 @@ def _namespace(pid: int) -> int:
 
 def _read_soon(path: str, deadline_s: float) -> list[str]:
     result: list[list[str]] = []
-    reader = threading.Thread(
-        target=lambda: result.append(_read(path)), name="mltop source line", daemon=True
-    )
+    reader = threading.Thread(target=lambda: result.append(_read(path)), name="mltop source line", daemon=True)
     reader.start()
     reader.join(deadline_s)
     return result[0] if result else []

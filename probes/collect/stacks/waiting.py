@@ -92,12 +92,7 @@ def waiting_in(frames: list[Frame], leaf_line: LineText, uses_gpu: bool) -> str 
     only when the frames alone say nothing.
     """
     candidates = [frame for frame in frames if not frame.file.startswith(NOT_COLLECTIVE)]
-    return (
-        _by_c10d(candidates)
-        or _by_frames(candidates)
-        or _by_native(candidates)
-        or _by_line(leaf_line, uses_gpu)
-    )
+    return _by_c10d(candidates) or _by_frames(candidates) or _by_native(candidates) or _by_line(leaf_line, uses_gpu)
 
 
 def _by_c10d(frames: list[Frame]) -> str | None:

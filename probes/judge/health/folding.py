@@ -66,9 +66,7 @@ def _whole_nodes(findings: list[Finding], gpu_counts: dict[str, int]) -> list[Fi
     return findings
 
 
-def _fold(
-    findings: list[Finding], cause_id: str, explained: tuple[str, ...], same_subject: bool
-) -> list[Finding]:
+def _fold(findings: list[Finding], cause_id: str, explained: tuple[str, ...], same_subject: bool) -> list[Finding]:
     causes = [one for one in findings if one.id == cause_id]
     kept = []
     for one in findings:
@@ -85,9 +83,7 @@ def _explains(cause: Finding, one: Finding, explained: tuple[str, ...], same_sub
         return False
     if same_subject and one.subject != cause.subject:
         return False
-    hit = any(
-        one.id == pattern or (pattern[-1] == "." and one.id.startswith(pattern)) for pattern in explained
-    )
+    hit = any(one.id == pattern or (pattern[-1] == "." and one.id.startswith(pattern)) for pattern in explained)
     return hit and _overlap(cause, one)
 
 

@@ -47,8 +47,6 @@ def _identity(gpu: GpuSample) -> tuple[str, ...]:
 
 
 RULES = (
-    Rule(
-        "gpu.lost", "critical", 0.0, "save what you can, reboot the node; if it comes back, reseat it", lost
-    ),
+    Rule("gpu.lost", "critical", 0.0, "save what you can, reboot the node; if it comes back, reseat it", lost),
     Rule("gpu.error", "critical", 0.0, "look for Xid lines: dmesg | grep -i xid", error),
 )

@@ -47,9 +47,7 @@ def _throttled(moment: Moment, reason: str) -> Iterator[GpuSample]:
 
 def _share(moment: Moment, gpu: GpuSample, reason: str) -> float | None:
     """Part of the time since the sample before in which the reason held; None when its counter is unknown."""
-    before = next(
-        (old for old in (moment.before.gpus if moment.before else ()) if old.index == gpu.index), None
-    )
+    before = next((old for old in (moment.before.gpus if moment.before else ()) if old.index == gpu.index), None)
     if before is None or moment.before is None or before.uuid != gpu.uuid:
         return None
     new_ns, old_ns = gpu.throttle_ns.get(reason), before.throttle_ns.get(reason)

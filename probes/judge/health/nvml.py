@@ -18,8 +18,4 @@ def stuck(moment: Moment) -> Iterator[Hit]:
         yield Hit("NVML", whys[0], tuple(whys[1:]))
 
 
-RULES = (
-    Rule(
-        "nvml.stuck", "critical", 0.0, "look for Xid lines in dmesg; if the call never returns: reboot", stuck
-    ),
-)
+RULES = (Rule("nvml.stuck", "critical", 0.0, "look for Xid lines in dmesg; if the call never returns: reboot", stuck),)

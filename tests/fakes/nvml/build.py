@@ -55,9 +55,7 @@ def _compiler() -> str:
 
 def _compile(directory: Path) -> None:
     if shutil.which(_compiler()) is None:
-        raise RuntimeError(
-            f"the fake NVML needs a C compiler: {_compiler()} not found (apt-get install gcc libc6-dev)"
-        )
+        raise RuntimeError(f"the fake NVML needs a C compiler: {_compiler()} not found (apt-get install gcc libc6-dev)")
     temporary = Path(tempfile.mkdtemp(dir=directory.parent, prefix=".building-"))
     try:
         sources = [str(path) for path in sorted(SOURCES.glob("*.c"))]

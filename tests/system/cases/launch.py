@@ -48,9 +48,7 @@ CASES = {
         Case("worker_deadlock"),  # its dataloader worker waits for a lock in Samples.read_blocked
         Case("fifo_read"),  # Samples.read_shard
         Case("uninterruptible"),  # Samples.run_decoder, state D
-        Case(
-            "skewed_steps"
-        ),  # all ranks in the same all_reduce line; train's step is one ahead on the culprit
+        Case("skewed_steps"),  # all ranks in the same all_reduce line; train's step is one ahead on the culprit
         Case("healthy_slow", hangs=False),
         Case("straggler", hangs=False),  # the culprit takes 0.6 s longer in every step
         Case("gone", script="standin.py", kill_with=signal.SIGKILL),  # a zombie until reap_culprit()
@@ -132,9 +130,7 @@ class RunningJob:
             time.sleep(0.02)
 
     def logs(self) -> str:
-        return "\n".join(
-            f"{log.name}: {log.read_text()[-2000:]}" for log in sorted(self.directory.glob("*.log"))
-        )
+        return "\n".join(f"{log.name}: {log.read_text()[-2000:]}" for log in sorted(self.directory.glob("*.log")))
 
 
 def _status(pid: int) -> dict[str, str]:

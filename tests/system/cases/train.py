@@ -73,9 +73,7 @@ class Samples(Dataset):
         """
         os.mkfifo(path)
         mark("hung")
-        os.posix_spawn(
-            "/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, path, os.O_RDONLY, 0)]
-        )
+        os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, path, os.O_RDONLY, 0)])
 
 
 def all_reduce_grads(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:
