@@ -62,9 +62,9 @@ class Terminal:
                 self.wait(5.0)
 
     def resize(self, columns: int, lines: int) -> None:
-        set_size(self._fd, columns, lines)
-        with self._lock:
+        with self._lock:  # what the program draws after the signal must meet the new screen
             self.screen.resize(lines, columns)
+            set_size(self._fd, columns, lines)
 
     def send(self, keys: str) -> None:
         os.write(self._fd, keys.encode())

@@ -88,7 +88,7 @@ def test_a_lost_gpu_explains_its_other_findings() -> None:
     (finding, other) = evaluate(
         [*hot, _sample(110, _gpu(2, "sw_thermal"), lost), _sample(140, _gpu(2, "sw_thermal"), lost)]
     )
-    assert (finding.id, finding.message) == ("gpu.lost", "GPU 3 lost (last seen 31 s before)")
+    assert (finding.id, finding.message) == ("gpu.lost", "GPU 3 lost (last seen 00:01:49 UTC)")
     assert finding.evidence[0] == "GPU is lost (NVML error 15)"
     assert finding.folded == ["gpu.throttle.hw_thermal GPU 3"]
     assert other.subject == "GPU 2"

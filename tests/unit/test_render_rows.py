@@ -26,7 +26,7 @@ from mltop.tui.render.findings import (
 )
 from mltop.tui.render.gpus import GPU_COLUMNS, gpu_row, throttle_cell
 from mltop.tui.render.nodes import NODE_COLUMNS, node_row
-from mltop.tui.render.ranks import RANK_COLUMNS, rank_row
+from mltop.tui.render.ranks import RANK_COLUMNS, rank_row, short_command
 from mltop.tui.render.trends import EarlierRank, Trends
 
 GIB = 2**30
@@ -405,3 +405,16 @@ def test_gaps_with_one_reason_are_one():
     ]
     cells = cells_of(GAP_COLUMNS, gap_row(gaps[-1]))
     assert [cell.text for cell in cells.values()] == ["kernel_log", "needs root", "sudo dmesg"]
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("/opt/venv/bin/python3 -u /home/me/train.py --data /mnt/x", "python3 -u train.py --data /mnt/x"),
+        ("python train.py", "python train.py"),
+        ("", ""),
+        ("/", "/"),
+    ],
+)
+def test_the_folders_of_program_and_script_are_left_out(command, shown):
+    assert short_command(command) == shown

@@ -75,9 +75,11 @@ def _numbers(values: Iterable[float | None]) -> list[float]:
 
 
 def _slowest_clock(gpus: Sequence[GpuSample]) -> float | None:
-    """The lowest share of its maximum clock that any GPU runs at."""
+    """The lowest share of its maximum clock that any GPU runs at which has work; idle ones clock down."""
     ratios = [
-        gpu.sm_clock_mhz / gpu.sm_clock_max_mhz for gpu in gpus if gpu.sm_clock_mhz is not None and gpu.sm_clock_max_mhz
+        gpu.sm_clock_mhz / gpu.sm_clock_max_mhz
+        for gpu in gpus
+        if gpu.sm_clock_mhz is not None and gpu.sm_clock_max_mhz and gpu.throttle_reasons != ["gpu_idle"]
     ]
     return min(ratios, default=None)
 
@@ -89,7 +91,7 @@ def _gpu_glyphs(node: str, gpus: Sequence[GpuSample], trends: Trends | None, age
     group = -(-len(gpus) // GLYPHS_PER_NODE)
     groups = [gpus[start : start + group] for start in range(0, len(gpus), group)]
     text = "".join(_group_glyph(node, members, trends) for members in groups)
-    return Cell(text, "crit" if GLYPHS.lost in text else aged)
+    return Cell(text, "crit" if GLYPHS.lost in text else aged or "dim")
 
 
 def _group_glyph(node: str, gpus: Sequence[GpuSample], trends: Trends | None) -> str:
@@ -115,4 +117,5 @@ def _worst(view: NodeView, findings: Sequence[Finding]) -> Cell:
     if finding is None:
         return Cell("")
     severity = severity_cell(finding.severity)
-    return Cell(f"{severity.text} {finding.subject} {finding.message}", severity.style)
+    subject = "" if finding.message.startswith(finding.subject) else f"{finding.subject} "
+    return Cell(f"{severity.text} {subject}{finding.message}", severity.style)

@@ -48,9 +48,18 @@ def rank_row(node: str, rank: RankSample, previous: RankSample | None = None) ->
         Cell(rank.job or UNKNOWN),
         Cell(rank.launcher or UNKNOWN),
         Cell(rank.user or UNKNOWN),
-        Cell(rank.command or UNKNOWN),
+        Cell(short_command(rank.command) or UNKNOWN),
     )
     return Row(f"{node}/{rank.pid}", cells)
+
+
+def short_command(command: str) -> str:
+    """The command line without the folders of the program and of its script: "python3 train.py --config x"."""
+    words = command.split(" ")
+    for index, word in enumerate(words[:3]):
+        if word.startswith("/"):
+            words[index] = word.rpartition("/")[2] or word
+    return " ".join(words)
 
 
 def _syscalls(rank: RankSample) -> int | None:

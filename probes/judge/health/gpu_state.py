@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timezone
 
 from mltop.probes.judge.health.rule import Hit, Moment, Rule
 from mltop.probes.model import GpuSample
@@ -15,12 +16,12 @@ def lost(moment: Moment) -> Iterator[Hit]:
     listed = {gpu.index for gpu in moment.now.gpus}
     for gpu in moment.now.gpus:
         if gpu.state == "lost":
-            yield _lost(gpu, moment, gpu.error or "NVML has lost it")
+            yield _lost(gpu, gpu.error or "NVML has lost it")
     if _nvml_is_silent(moment):
         return  # then nothing is listed, and nvml.stuck says why
     for index, gpu in moment.known_gpus.items():
         if index not in listed:
-            yield _lost(gpu, moment, "it vanished from NVML's list")
+            yield _lost(gpu, "it vanished from NVML's list")
 
 
 def error(moment: Moment) -> Iterator[Hit]:
@@ -34,10 +35,10 @@ def _nvml_is_silent(moment: Moment) -> bool:
     return not moment.now.gpus and any(gap.what == "nvml" for gap in moment.now.gaps)
 
 
-def _lost(gpu: GpuSample, moment: Moment, why: str) -> Hit:
+def _lost(gpu: GpuSample, why: str) -> Hit:
     seen = ""
     if gpu.last_seen_at is not None:
-        seen = f" (last seen {max(0.0, moment.now.sampled_at - gpu.last_seen_at):.0f} s before)"
+        seen = f" (last seen {datetime.fromtimestamp(gpu.last_seen_at, timezone.utc):%H:%M:%S} UTC)"
     return Hit(f"GPU {gpu.index}", f"GPU {gpu.index} lost{seen}", (why, *_identity(gpu)))
 
 
