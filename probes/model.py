@@ -158,9 +158,10 @@ class RankSample:
     """One training rank (a process) at one moment.
 
     ``rank`` is None for a dead sibling whose environment is gone (state Z). ``started_at`` is unix s.
-    ``cpu_fraction`` is of one core and may exceed 1. ``voluntary_switches`` are the main thread's;
-    the syscall counts are the process's. ``cpus_allowed`` and ``numa_nodes`` are kernel lists ("0-7,12").
-    ``children`` are pids. Source: /proc/PID/{environ,stat,status,io,task}.
+    ``cpu_fraction`` is of one core and may exceed 1. ``voluntary_switches`` and ``main_cpu_s``
+    (seconds on a CPU) are the main thread's; the syscall counts are the process's. ``cpus_allowed`` and
+    ``numa_nodes`` are kernel lists ("0-7,12").
+    ``children`` are pids. Source: /proc/PID/{environ,stat,status,schedstat,io,task}.
     """
 
     pid: int
@@ -181,6 +182,7 @@ class RankSample:
     cpu_fraction: float | None = None
     rss_bytes: int | None = None
     voluntary_switches: int | None = None
+    main_cpu_s: float | None = None
     read_syscalls: int | None = None
     write_syscalls: int | None = None
     cpus_allowed: str | None = None

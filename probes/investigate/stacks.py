@@ -13,7 +13,7 @@ from mltop.probes.investigate.rounds import Plan, next_pause, random_unit
 from mltop.probes.model import JobReport, NodeState, RankStacks
 from mltop.probes.reach.hub import Hub
 
-ROUND_DEADLINE_S = 8.0  # py-spy's own limit is 3 s and one retry
+ROUND_DEADLINE_S = 15.0  # py-spy's own limit is 3 s and one retry; more than 8 ranks take turns
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ class StackRun:
         self._done_in_round = 0
         self._expected: dict[str, int] = {}
         self._reports: list[JobReport] = []
+        self._answered: set[str] = set()
+        self._history_until = 0.0  # monotonic s: samples up to here are in the material
         self.material = Material()
 
     def start(self) -> StackRun:
@@ -114,7 +116,10 @@ class StackRun:
             self._take(answer.node, answer.message.expected, answer.message.stacks)
         if pending.open_nodes:
             pending.cancel()
-        self.material.not_answered = pending.not_answered()
+        silent = pending.not_answered()
+        self._answered |= set(pending.nodes) - {state.node for state in silent}
+        # A node that was slow in one round only has answered: its ranks are known.
+        self.material.not_answered = [state for state in silent if state.node not in self._answered]
 
     def _take(self, node: str, expected: int | None, stacks: RankStacks | None) -> None:
         if expected is not None:
@@ -127,7 +132,10 @@ class StackRun:
     def _judge(self) -> list[JobReport]:
         nodes = self._request.nodes or tuple(view.node for view in self._hub.view().nodes)
         self.material.nodes = [self._hub.node(node).state for node in nodes]
-        self.material.samples = {node: self._hub.history(node) for node in nodes}
+        now = time.monotonic()
+        for node in nodes:
+            self.material.samples.setdefault(node, []).extend(self._hub.history(node, self._history_until, now))
+        self._history_until = now
         return judge(self.material, self._request.job)
 
     def _left_s(self) -> float:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from mltop.probes.judge import thresholds as limit
 from mltop.probes.judge.evidence import JobEvidence, RankSeen
 from mltop.probes.judge.roster import is_loopback
-from mltop.probes.judge.view import syscalls_between
+from mltop.probes.judge.view import syscalls_between, works
 from mltop.probes.model import Gap, RankSample, RankStacks, Sample
 
 # (node, pid) → what the samples said of it, oldest first: (sampled_at, rank).
@@ -81,6 +81,8 @@ def _still(earlier: RankSample, later: RankSample, seconds: float) -> bool:
     if earlier.voluntary_switches is None or later.voluntary_switches is None:
         return False
     switches = later.voluntary_switches - earlier.voluntary_switches
+    if earlier.main_cpu_s is not None and later.main_cpu_s is not None:
+        switches = switches if works(later.main_cpu_s - earlier.main_cpu_s, seconds) else min(switches, 0)
     return 0 <= switches <= allowed and (syscalls_between(earlier, later) or 0) <= allowed
 
 

@@ -10,6 +10,9 @@ from __future__ import annotations
 # Movement of one rank, between two dumps
 MOVE_PER_S = 0.5  # voluntary switches, or read and write calls; a DataLoader's poll every 5 s makes 0.2
 MOVE_COUNT = 2  # at least so many: one single switch in a short window is that poll
+# Switches alone do not prove movement: a debugger that stops the process (another mltop, py-spy) makes 2 each time.
+# The main thread's CPU time tells them apart: 0.06 ms/s when dumped twice a second, 4 to 7 ms/s in a slow healthy job.
+MOVE_CPU_S_PER_S = 0.0004
 BUSY_CPU = 0.5  # of one core: above it a rank without system calls computes or loops
 
 # Movement of the job

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import TypeVar
 
 from mltop.probes.judge import thresholds as limit
 from mltop.probes.judge.evidence import RankSeen
 from mltop.probes.judge.frames import UserFrames, in_backward, key_of
 from mltop.probes.model import RankSample, RankStacks, StackDigest
+
+Number = TypeVar("Number", int, float)
 
 BACKWARD = "backward (for gradients)"  # a wait that the stack does not prove: it may also compute
 
@@ -21,9 +24,11 @@ class Motion:
     window_s: float
     switches: int | None
     syscalls: int | None
+    main_cpu_s: float | None = None
 
     def switching(self) -> bool:
-        return self._fast(self.switches)
+        """The main thread goes to sleep and wakes up, and does something when awake."""
+        return self._fast(self.switches) and works(self.main_cpu_s, self.window_s)
 
     def calling(self) -> bool:
         return self._fast(self.syscalls)
@@ -185,7 +190,7 @@ def wait_of(main: StackDigest, digests: Sequence[StackDigest]) -> str | None:
 
 def motion_between(rounds: Sequence[RankStacks]) -> Motion:
     """Sums from each dump's ``after`` to the next one's ``before``: the dump itself moves the counters."""
-    window_s, switches, syscalls = 0.0, None, None
+    window_s, switches, syscalls, main_cpu_s = 0.0, None, None, None
     for earlier, later in pairwise(rounds):
         old, new = earlier.after, later.before
         if old is None or new is None:
@@ -193,7 +198,13 @@ def motion_between(rounds: Sequence[RankStacks]) -> Motion:
         window_s += max(0.0, later.taken_at - earlier.taken_at)
         switches = _add(switches, _grown(old.voluntary_switches, new.voluntary_switches))
         syscalls = _add(syscalls, syscalls_between(old, new))
-    return Motion(window_s, switches, syscalls)
+        main_cpu_s = _add(main_cpu_s, _grown(old.main_cpu_s, new.main_cpu_s))
+    return Motion(window_s, switches, syscalls, main_cpu_s)
+
+
+def works(main_cpu_s: float | None, seconds: float) -> bool:
+    """Whether a main thread had more CPU time than being stopped and looked at costs; unknown counts as yes."""
+    return main_cpu_s is None or main_cpu_s >= limit.MOVE_CPU_S_PER_S * seconds
 
 
 def syscalls_between(old: RankSample, new: RankSample) -> int | None:
@@ -213,14 +224,14 @@ def _taken_at(stacks: RankStacks) -> float:
     return stacks.taken_at
 
 
-def _add(one: int | None, other: int | None) -> int | None:
+def _add(one: Number | None, other: Number | None) -> Number | None:
     if one is None:
         return other
     return one if other is None else one + other
 
 
-def _grown(old: int | None, new: int | None) -> int | None:
-    return None if old is None or new is None else max(0, new - old)
+def _grown(old: Number | None, new: Number | None) -> Number | None:
+    return None if old is None or new is None or new < old else new - old
 
 
 def _state_of(stacks: RankStacks) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import selectors
 import threading
@@ -62,10 +63,10 @@ class Hub:
         with self._lock:
             return self._nodes[name].view(time.monotonic())
 
-    def history(self, node: str) -> list[Sample]:
-        """The samples of the last minutes, oldest first."""
+    def history(self, node: str, after: float = 0.0, until: float = math.inf) -> list[Sample]:
+        """The samples of the last minutes, oldest first; received ``after`` and not later than ``until`` (monotonic s)."""
         with self._lock:
-            payloads = [payload for _, payload in self._nodes[node].history]
+            payloads = [payload for at, payload in self._nodes[node].history if after < at <= until]
         samples = (self._decoder.decode(payload).sample for payload in payloads)
         return [sample for sample in samples if sample is not None]
 

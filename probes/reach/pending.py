@@ -20,9 +20,10 @@ class Answer:
 
 
 class Pending:
-    """Answers to one request. ``open_nodes`` have not finished yet; ``failed`` say why they never will."""
+    """Answers to one request of ``nodes``. ``open_nodes`` have not finished yet; ``failed`` say why they never will."""
 
     def __init__(self, nodes: tuple[str, ...], cancel: Callable[[], None]) -> None:
+        self.nodes = nodes
         self._queue: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._open = set(nodes)
         self._failed: dict[str, str] = {}

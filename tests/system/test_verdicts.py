@@ -72,6 +72,20 @@ def test_the_culprit_is_named(case: str, words: str, tmp_path: Path) -> None:
         job.stop()
 
 
+def test_two_engineers_who_look_at_once_see_the_same(tmp_path: Path) -> None:
+    """Each one's dumps stop the processes that the other watches."""
+    job = start("sleep_in_dataset", tmp_path, ranks=4, culprit=CULPRIT)
+    try:
+        job.wait_hung()
+        command = [sys.executable, "-m", "mltop", "stacks", "--json"]
+        both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        verdicts = [job_of(json.loads(one.communicate(timeout=90)[0]), job.pids)["verdict"] for one in both]
+        for verdict in verdicts:
+            assert [culprit["rank"] for culprit in verdict["culprits"]] == [CULPRIT], verdict
+    finally:
+        job.stop()
+
+
 def test_a_rank_that_vanished_without_a_trace_is_named(tmp_path: Path) -> None:
     job = start("gone", tmp_path, ranks=4, culprit=CULPRIT)
     try:

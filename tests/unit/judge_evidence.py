@@ -100,6 +100,7 @@ class Rank:
     stack: Stack | StackOf | None
     switches_per_s: float = 0.0
     syscalls_per_s: float = 0.0
+    main_cpu_s_per_s: float | None = None
     state: str = "S"
     cpu: float | None = None
     node: str = "n1"
@@ -158,6 +159,7 @@ def _dump(sample: RankSample, rank: Rank, turn: int, gap_s: float, counters: boo
         seen.voluntary_switches = 100 + int(rank.switches_per_s * seconds)
         seen.read_syscalls = 50 + int(rank.syscalls_per_s * seconds)
         seen.write_syscalls = 0
+        seen.main_cpu_s = None if rank.main_cpu_s_per_s is None else 7.0 + rank.main_cpu_s_per_s * seconds
     stacks = RankStacks(sample.pid, sample.rank, sample.job, rank.node, START + seconds, 0.03, seen, seen)
     stacks.digests.append(_digest(sample, rank, turn))
     for child in rank.children:

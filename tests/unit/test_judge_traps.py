@@ -68,6 +68,18 @@ def test_the_one_hole_of_a_job_with_its_master_here_is_gone() -> None:
     assert _ranks(judge_job(evidence(waiters(*range(7)), world_size=8, master="n1"))) == [7]
 
 
+def test_switches_that_another_debugger_causes_are_no_movement() -> None:
+    dumped = {"switches_per_s": 5.0, "main_cpu_s_per_s": 0.00006}
+    ranks = {**waiters(0, 1, 3, **dumped), 2: Rank(dataset(), **dumped)}
+    verdict = judge_job(evidence(ranks, rounds=16, gap_s=0.35))
+    assert (verdict.kind, _ranks(verdict)) == ("hang", [2])
+    working = {"switches_per_s": 5.0, "main_cpu_s_per_s": 0.004}
+    ranks = {**waiters(0, 1, 3, **working), 2: Rank(dataset(), **working)}
+    verdict = judge_job(evidence(ranks, rounds=16, gap_s=0.35))
+    assert verdict.kind in ("moving", "straggler")
+    assert _ranks(verdict) == []
+
+
 def test_a_hole_in_a_job_started_by_hand_is_gone_but_not_in_one_started_by_srun() -> None:
     by_hand = evidence(waiters(0, 1, 3), world_size=4, master=None, launcher="env")
     assert _ranks(judge_job(by_hand)) == [2]

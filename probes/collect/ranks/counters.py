@@ -44,6 +44,7 @@ class Counters:
     stat: procfs.Stat
     status: procfs.Status
     wchan: str | None
+    main_cpu_s: float | None
     read_syscalls: int | None
     write_syscalls: int | None
     denied: bool
@@ -59,7 +60,7 @@ def count(root: str, pid: int) -> Counters:
         (reads, writes), denied = (None, None), True
     # A running thread sleeps nowhere, and unwinding a kernel stack is the dearest of these reads.
     wchan = None if stat.state in "RZX" else procfs.read_wchan(root, pid)
-    return Counters(stat, status, wchan, reads, writes, denied)
+    return Counters(stat, status, wchan, procfs.read_main_cpu_s(root, pid), reads, writes, denied)
 
 
 def with_counters(sample: RankSample, counters: Counters, cpu_fraction: float | None) -> RankSample:
@@ -70,6 +71,7 @@ def with_counters(sample: RankSample, counters: Counters, cpu_fraction: float | 
     fresh.cpu_fraction = cpu_fraction
     fresh.rss_bytes = counters.status.rss_bytes
     fresh.voluntary_switches = counters.status.voluntary_switches
+    fresh.main_cpu_s = counters.main_cpu_s
     fresh.read_syscalls = counters.read_syscalls
     fresh.write_syscalls = counters.write_syscalls
     fresh.cpus_allowed = counters.status.cpus_allowed

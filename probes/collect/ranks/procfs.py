@@ -121,6 +121,16 @@ def read_io(root: str, pid: int) -> tuple[int | None, int | None]:
     return _number_after(data, b"\nsyscr:"), _number_after(data, b"\nsyscw:")
 
 
+def read_main_cpu_s(root: str, pid: int) -> float | None:
+    """Seconds that the main thread was on a CPU (schedstat's first number, ns); None in a kernel without it."""
+    try:
+        return int(read_bytes(f"{root}/{pid}/schedstat").split(None, 1)[0]) / 1e9
+    except FileNotFoundError:
+        return None
+    except (IndexError, ValueError):
+        return None
+
+
 def read_wchan(root: str, pid: int) -> str | None:
     """The kernel function in which the main thread sleeps.
 
