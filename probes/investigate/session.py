@@ -24,13 +24,19 @@ class CaptureRun:
     """A running capture; ``cancel`` ends its dump, what is known is still written."""
 
     def __init__(self) -> None:
-        self.stacks: StackRun | None = None
-        self.cancelled = threading.Event()
+        self._stacks: StackRun | None = None
+        self._cancelled = threading.Event()
+
+    def follow(self, stacks: StackRun) -> None:
+        """This capture waits for ``stacks``: cancelling the one cancels the other, also when that came first."""
+        self._stacks = stacks
+        if self._cancelled.is_set():
+            stacks.cancel()
 
     def cancel(self) -> None:
-        self.cancelled.set()
-        if self.stacks is not None:
-            self.stacks.cancel()
+        self._cancelled.set()
+        if self._stacks is not None:
+            self._stacks.cancel()
 
 
 class LiveSession:
@@ -92,7 +98,7 @@ class LiveSession:
             stacks = self._recent_dump()
             if stacks is None:
                 stacks = StackRun(self.hub, StackRequest(job=self._job, raw=True), lambda _: None, self._keep)
-                run.stacks = stacks
+                run.follow(stacks)
                 stacks.start().wait()
             problems = write_capture(target, stacks.material, stacks.reports, self._describe(stacks.reports))
         except OSError as error:

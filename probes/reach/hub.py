@@ -31,6 +31,7 @@ class Hub:
     def __init__(self, channels: Sequence[Channel], interval_s: float = 1.0) -> None:
         self._channels = list(channels)
         self._nodes = {node: NodeRecord(node, interval_s) for channel in self._channels for node in channel.nodes}
+        self._channel_of = {node: channel for channel in self._channels for node in channel.nodes}
         self._streams: dict[Channel, Stream] = {}
         self._restart_at: dict[Channel, float] = {}
         self._failures: dict[Channel, int] = {}
@@ -64,7 +65,7 @@ class Hub:
             return self._nodes[name].view(time.monotonic())
 
     def history(self, node: str, after: float = 0.0, until: float = math.inf) -> list[Sample]:
-        """The samples of the last minutes, oldest first; received ``after`` and not later than ``until`` (monotonic s)."""
+        """The samples of the last minutes, oldest first, received ``after`` and up to ``until`` (monotonic s)."""
         with self._lock:
             payloads = [payload for at, payload in self._nodes[node].history if after < at <= until]
         samples = (self._decoder.decode(payload).sample for payload in payloads)
@@ -229,7 +230,7 @@ class Hub:
                 stream.send(Request("cancel", id=request_id, node=node))
 
     def _stream_of(self, node: str) -> Stream | None:
-        return next((stream for channel, stream in list(self._streams.items()) if node in channel.nodes), None)
+        return self._streams.get(self._channel_of[node])
 
     def _why_unreachable(self, node: str) -> str:
         state = self.node(node).state

@@ -38,6 +38,7 @@ class Stream:
         self._buffer = bytearray()
         self._noise = bytearray()
         self._write_lock = threading.Lock()
+        self._ended = False
 
     def read_frames(self) -> list[bytes] | None:
         """The JSON payloads of all frames that are complete now; None at the end of the stream."""
@@ -77,6 +78,8 @@ class Stream:
         """Write one request; False when the process does not take it (gone, or its pipe is full)."""
         frame = encode(request)
         with self._write_lock:
+            if self._ended:
+                return False
             try:
                 return os.write(self._stdin_fd, frame) == len(frame)
             except OSError:
@@ -91,6 +94,7 @@ class Stream:
         """Close its stdin, which ends an agent; kill the process group if it outlives the grace."""
         with self._write_lock, contextlib.suppress(OSError):
             assert self.process.stdin
+            self._ended = True  # its descriptor's number may soon be another file's
             self.process.stdin.close()
         try:
             self.process.wait(grace_s)
