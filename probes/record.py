@@ -17,6 +17,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,28 +59,36 @@ def write_samples(path: Path, samples: Iterable[Sample]) -> None:
     write_file(path, gzip.compress(data, 6) if path.suffix == ".gz" else data)
 
 
-def read_samples(path: Path) -> list[Sample]:
+@dataclass
+class Recording:
+    """``cut_off``: the file ends in the middle; ``samples`` are those that are whole, in the file's order."""
+
+    samples: list[Sample] = field(default_factory=list)
+    cut_off: bool = False
+
+
+def read_recording(path: Path) -> Recording:
     """All samples of a recording; one that was cut off in the middle gives what is whole."""
     import msgspec
 
     decoder = msgspec.json.Decoder(Sample)
-    lines = _whole_lines(path)
+    made = Recording()
+    lines = _whole_lines(path, made)
     try:
         header = json.loads(next(lines, b"{}"))
     except ValueError:
         header = {}
     if not isinstance(header, dict) or header.get("mltop_recording") != 1:
         raise BadRecording(f"{path} is not an mltop recording (its first line has no mltop_recording header)")
-    samples = []
     for line in lines:
         try:
-            samples.append(decoder.decode(line))
+            made.samples.append(decoder.decode(line))
         except msgspec.MsgspecError as error:
-            raise BadRecording(f"{path}: line {len(samples) + 2}: {error}") from error
-    return samples
+            raise BadRecording(f"{path}: line {len(made.samples) + 2}: {error}") from error
+    return made
 
 
-def _whole_lines(path: Path) -> Iterator[bytes]:
+def _whole_lines(path: Path, made: Recording) -> Iterator[bytes]:
     """Lines that end in a newline; a gzip stream that breaks off ends the reading, not the program."""
     rest = b""
     inflate = zlib.decompressobj(wbits=31) if path.suffix == ".gz" else None
@@ -89,9 +98,11 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
                 *lines, rest = (rest + (inflate.decompress(block) if inflate else block)).split(b"\n")
                 yield from lines
     except zlib.error:
+        made.cut_off = True
         return
     except OSError as error:
         raise BadRecording(f"{path}: {error.strerror}") from error
+    made.cut_off = bool(rest) or (inflate is not None and not inflate.eof)
 
 
 class CaptureWriter:
@@ -133,7 +144,8 @@ class CaptureWriter:
         except OSError as error:
             self.problem(f"{name} could not be written: {error.strerror}")
             return
-        self._manifest["files"].append(name)
+        if name not in self._manifest["files"]:
+            self._manifest["files"].append(name)
 
     def add_samples(self, node: str, samples: list[Sample]) -> None:
         lines = [header_line(samples[0].sampled_at if samples else time.time()), *map(to_json, samples)]
@@ -162,10 +174,35 @@ def safe_name(node: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in node).lstrip(".") or "_"
 
 
-def read_capture(directory: Path) -> tuple[dict[str, Any], dict[str, list[Sample]], list[RankStacks]]:
-    """Manifest, samples per node and all dumps of a capture; BadRecording when it is none."""
-    import msgspec
+@dataclass
+class Capture:
+    """What a capture directory holds. ``problems``: what it lacks, by its own manifest and by looking."""
 
+    nodes: list[NodeState] = field(default_factory=list)
+    samples: dict[str, list[Sample]] = field(default_factory=dict)
+    dumps: list[RankStacks] = field(default_factory=list)
+    not_answered: list[NodeState] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def read_capture(directory: Path) -> Capture:
+    """A capture; BadRecording says why it is none. Fields of newer versions are ignored."""
+    manifest = _manifest(directory)
+    made = Capture(nodes=_states(directory / MANIFEST, manifest.get("nodes", [])))
+    made.problems += [str(problem) for problem in manifest.get("problems") or []]
+    if manifest.get("finished_at") is None:
+        made.problems.append("the capture was cut off before it was finished")
+    files = [str(name) for name in manifest.get("files") or []]
+    made.problems += [f"{name} is missing" for name in files if not (directory / name).is_file()]
+    for path in sorted((directory / "samples").glob("*.jsonl*")):
+        _add_samples(made, path)
+    for path in sorted((directory / "stacks").glob("*/*.json")):
+        made.dumps += _dumps(path)
+    made.not_answered = _not_answered(directory / "verdict.json")
+    return made
+
+
+def _manifest(directory: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((directory / MANIFEST).read_bytes())
     except FileNotFoundError:
@@ -174,16 +211,43 @@ def read_capture(directory: Path) -> tuple[dict[str, Any], dict[str, list[Sample
         raise BadRecording(f"{directory / MANIFEST}: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("mltop_capture") != 1:
         raise BadRecording(f"{directory / MANIFEST} is not an mltop capture of a version known here")
-    samples: dict[str, list[Sample]] = {}
-    for path in sorted((directory / "samples").glob("*.jsonl*")):
-        read = read_samples(path)
-        if read:
-            samples[read[0].node] = read
-    decoder = msgspec.json.Decoder(list[RankStacks])
-    dumps: list[RankStacks] = []
-    for path in sorted((directory / "stacks").glob("*/*.json")):
-        try:
-            dumps.extend(decoder.decode(path.read_bytes()))
-        except (OSError, msgspec.MsgspecError) as error:
-            raise BadRecording(f"{path}: {error}") from error
-    return manifest, samples, dumps
+    return manifest
+
+
+def _states(path: Path, value: object) -> list[NodeState]:
+    import msgspec
+
+    try:
+        return msgspec.convert(value, list[NodeState])
+    except msgspec.ValidationError as error:
+        raise BadRecording(f"{path}: {error}") from error
+
+
+def _add_samples(made: Capture, path: Path) -> None:
+    recording = read_recording(path)
+    if recording.cut_off:
+        made.problems.append(f"samples/{path.name} is cut off")
+    for sample in recording.samples:
+        made.samples.setdefault(sample.node, []).append(sample)
+
+
+def _dumps(path: Path) -> list[RankStacks]:
+    import msgspec
+
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[RankStacks])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise BadRecording(f"{path}: {error}") from error
+
+
+def _not_answered(path: Path) -> list[NodeState]:
+    """From the saved verdict; [] for a capture that was cut off before its verdict."""
+    try:
+        saved = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise BadRecording(f"{path}: {error}") from error
+    if not isinstance(saved, dict):
+        raise BadRecording(f"{path} is not a verdict of mltop")
+    return _states(path, saved.get("not_answered", []))

@@ -27,7 +27,10 @@ def import_path() -> list[str]:
     """Where our packages are: without the standard library, of which another interpreter has its own, and
     without the working directory, where a training script's modules may lie.
     """
-    here = os.getcwd()
+    try:
+        here = os.getcwd()
+    except OSError:  # it was removed
+        here = ""
     library = os.path.dirname(os.__file__)
     standard = {library, os.path.join(library, "lib-dynload")}
     found = [

@@ -151,6 +151,7 @@ def doctor(context: click.Context, /, **values: Any) -> int:
 
 def main() -> None:
     """The `mltop` command. Bad usage: one line on stderr and exit code 2, never a traceback."""
+    open_standard_streams()
     try:
         code = cli.main(prog_name="mltop", standalone_mode=False)
         sys.stdout.flush()
@@ -164,7 +165,23 @@ def main() -> None:
         # The reader (head, less) has seen enough; stdout must not be flushed again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 141
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = complain(f"output: {error.strerror}")
     sys.exit(code)
+
+
+def open_standard_streams() -> None:
+    """A closed stdin, stdout or stderr (``<&-``) becomes /dev/null: Python would leave it None."""
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != fd:
+                os.dup2(opened, fd)
+                os.close(opened)
+            setattr(sys, name, os.fdopen(fd, mode))
 
 
 def complain(sentence: str) -> int:

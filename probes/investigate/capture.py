@@ -2,42 +2,63 @@
 
 from __future__ import annotations
 
-import json
+import os
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from mltop.probes.investigate.material import Material, judge
-from mltop.probes.model import SCHEMA, JobReport, NodeState, to_json
-from mltop.probes.record import BadRecording, CaptureWriter, read_capture, read_samples
+from mltop.probes.investigate.material import Material, judge, rank_gaps
+from mltop.probes.model import SCHEMA, Gap, JobReport, to_json
+from mltop.probes.record import BadRecording, CaptureWriter, read_capture, read_recording
+
+Describe = Callable[[list[JobReport]], str]
 
 
 def default_directory(now: float) -> Path:
-    """mltop-capture-<local time> in the working directory, with a number when that exists."""
+    """mltop-capture-<local time> in the working directory, or in the temporary one when that takes no files."""
     name = time.strftime("mltop-capture-%Y%m%d-%H%M%S", time.localtime(now))
-    candidates = [Path(name), *(Path(f"{name}-{n}") for n in range(2, 100))]
+    try:
+        parent = Path.cwd()
+    except OSError:  # the working directory was removed
+        parent = Path(tempfile.gettempdir())
+    if not os.access(parent, os.W_OK):
+        parent = Path(tempfile.gettempdir())
+    candidates = [parent / name, *(parent / f"{name}-{number}" for number in range(2, 100))]
     return next(path for path in candidates if not path.exists())
 
 
 def stacks_object(material: Material, reports: list[JobReport]) -> dict[str, object]:
-    """The object `mltop stacks --json` prints."""
-    return {"schema": SCHEMA, "nodes": material.nodes, "jobs": reports, "not_answered": material.not_answered}
+    """The object `mltop stacks --json` prints; ``gaps``: ranks that may be missing from it, and what would help."""
+    return {
+        "schema": SCHEMA,
+        "nodes": material.nodes,
+        "jobs": reports,
+        "not_answered": material.not_answered,
+        "gaps": [{"node": node, **vars(gap)} for node, gap in rank_gaps(material)],
+    }
 
 
-def write_capture(directory: Path, material: Material, reports: list[JobReport], text: str) -> list[str]:
-    """Write all of ``material``; returns what is missing, each a sentence. OSError: not even the directory is there."""
-    writer = CaptureWriter(directory)
+def write_stacks(writer: CaptureWriter, material: Material) -> None:
+    """The dumps so far; called after every round, so that a capture that is cut off holds them."""
     writer.nodes(material.nodes)
-    for state in material.not_answered:
-        writer.problem(f"{state.node} did not answer: {state.reason}")
     writer.add_dumps(material.dumps)
     for node, samples in material.samples.items():
         writer.add_samples(node, samples)
-    writer.add("verdict.json", to_json(stacks_object(material, reports)).encode())
-    writer.add("verdict.txt", text.encode())
-    if not material.dumps:
+
+
+def finish_capture(writer: CaptureWriter, material: Material, reports: list[JobReport], describe: Describe) -> None:
+    """Everything else: the verdict and what is missing."""
+    write_stacks(writer, material)
+    for state in material.not_answered:
+        writer.problem(f"{state.node} did not answer: {state.reason}")
+    for node, gap in rank_gaps(material):
+        writer.problem(f"{node}: {gap.why}" + (f" ({gap.fix})" if gap.fix else ""))
+    if not material.dumps and not writer.problems:
         writer.problem("no stack was dumped: no training rank was found")
+    writer.add("verdict.json", to_json(stacks_object(material, reports)).encode())
+    writer.add("verdict.txt", describe(reports).encode())
     writer.finish()
-    return writer.problems
 
 
 def load(path: Path) -> Material:
@@ -45,24 +66,17 @@ def load(path: Path) -> Material:
     if not path.exists():
         raise BadRecording(f"{path} does not exist")
     if path.is_dir():
-        manifest, samples, dumps = read_capture(path)
-        nodes = [NodeState(**state) for state in manifest.get("nodes", [])]
-        return Material(nodes=nodes, samples=samples, dumps=dumps, not_answered=_not_answered(path))
-    material = Material()
-    for sample in read_samples(path):
+        capture = read_capture(path)
+        gaps = [Gap("capture", problem) for problem in capture.problems]
+        return Material(capture.nodes, capture.samples, capture.dumps, capture.not_answered, gaps)
+    from mltop.probes.model import NodeState
+
+    recording = read_recording(path)
+    material = Material(gaps=[Gap("recording", f"{path.name} is cut off")] if recording.cut_off else [])
+    for sample in recording.samples:
         material.samples.setdefault(sample.node, []).append(sample)
     material.nodes = [NodeState(node, "live") for node in material.samples]
     return material
-
-
-def _not_answered(directory: Path) -> list[NodeState]:
-    try:
-        saved = json.loads((directory / "verdict.json").read_bytes())
-    except FileNotFoundError:  # a capture that failed half way
-        return []
-    except (OSError, ValueError) as error:
-        raise BadRecording(f"{directory / 'verdict.json'}: {error}") from error
-    return [NodeState(**state) for state in saved.get("not_answered", [])]
 
 
 def rejudge(path: Path, job: str | None = None) -> tuple[Material, list[JobReport]]:

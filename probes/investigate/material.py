@@ -23,6 +23,11 @@ class Material:
         return [samples[-1] for samples in self.samples.values() if samples]
 
 
+def rank_gaps(material: Material) -> list[tuple[str, Gap]]:
+    """(node, gap) of everything that may hide ranks: other users' processes, hidden ones."""
+    return [(sample.node, gap) for sample in material.newest for gap in sample.gaps if gap.what == "ranks"]
+
+
 def judge(material: Material, job: str | None = None) -> list[JobReport]:
     """A report per job, hangs first, then the largest; ``job`` keeps one."""
     from mltop.probes.judge.hang import report

@@ -33,8 +33,12 @@ class StackProgress:
 
 @dataclass(frozen=True)
 class CaptureResult:
-    """Where a capture went; ``problems`` lists what is missing from it, each a plain sentence."""
+    """Where a capture went; ``problems`` lists what is missing from it, each a plain sentence.
+
+    ``cancelled``: it was interrupted, what was known is in the directory. ``error``: nothing could be written.
+    """
 
     directory: Path
     problems: tuple[str, ...] = field(default=())
+    cancelled: bool = False
     error: str = ""

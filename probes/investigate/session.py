@@ -7,25 +7,29 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mltop.probes.investigate.capture import default_directory, write_capture
+from mltop.probes.investigate.capture import Describe, default_directory, finish_capture, write_stacks
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
 from mltop.probes.investigate.stacks import StackRequest, StackRun
-from mltop.probes.model import JobReport
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.view import FleetView
+from mltop.probes.record import CaptureWriter
 
 RECENT_DUMP_S = 60.0  # a capture uses the last dump when it is not older
-
-Describe = Callable[[list[JobReport]], str]
+CLOSE_CAPTURE_S = 0.7  # at exit: for a running capture to write what it has
 
 
 class CaptureRun:
-    """A running capture; ``cancel`` ends its dump, what is known is still written."""
+    """A running capture in a daemon thread; ``cancel`` ends its dump, what is known is still written."""
 
     def __init__(self) -> None:
         self._stacks: StackRun | None = None
         self._cancelled = threading.Event()
+        self.finished = threading.Event()
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled.is_set()
 
     def follow(self, stacks: StackRun) -> None:
         """This capture waits for ``stacks``: cancelling the one cancels the other, also when that came first."""
@@ -56,6 +60,7 @@ class LiveSession:
         self._describe = describe
         self._last: StackRun | None = None
         self._last_at = 0.0
+        self._capturing: CaptureRun | None = None
         self.hub.start()
 
     def view(self) -> FleetView:
@@ -73,40 +78,65 @@ class LiveSession:
         wanted = request or StackRequest(nodes=tuple(nodes or ()), job=self._job, raw=True)
         return StackRun(self.hub, wanted, on_progress, self._keep).start()
 
-    def capture(self, on_done: Callable[[CaptureResult], None], directory: Path | None = None) -> CaptureRun:
-        run = CaptureRun()
+    def capture(
+        self,
+        on_done: Callable[[CaptureResult], None],
+        directory: Path | None = None,
+        deadline_s: float = 30.0,
+    ) -> CaptureRun:
+        run = self._capturing = CaptureRun()
+        target = directory or default_directory(time.time())
         threading.Thread(
-            target=self._capture, args=(run, on_done, directory), name="mltop-capture", daemon=True
+            target=self._capture, args=(run, on_done, target, deadline_s), name="mltop-capture", daemon=True
         ).start()
         return run
 
     def close(self) -> None:
+        if self._capturing is not None and not self._capturing.finished.is_set():
+            self._capturing.cancel()
+            self._capturing.finished.wait(CLOSE_CAPTURE_S)
         self.hub.close()
 
     def _keep(self, run: StackRun) -> None:
-        """A finished dump is what the next capture saves."""
+        """The newest dump is what the next capture saves."""
         self._last, self._last_at = run, time.monotonic()
 
     def _capture(
-        self,
-        run: CaptureRun,
-        on_done: Callable[[CaptureResult], None],
-        directory: Path | None,
+        self, run: CaptureRun, on_done: Callable[[CaptureResult], None], target: Path, deadline_s: float
     ) -> None:
-        target = directory or default_directory(time.time())
         try:
-            stacks = self._recent_dump()
-            if stacks is None:
-                stacks = StackRun(self.hub, StackRequest(job=self._job, raw=True), lambda _: None, self._keep)
-                run.follow(stacks)
-                stacks.start().wait()
-            problems = write_capture(target, stacks.material, stacks.reports, self._describe(stacks.reports))
+            result = self._write(run, target, deadline_s)
         except OSError as error:
-            on_done(CaptureResult(target, error=f"cannot write {error.filename or target}: {error.strerror}"))
+            result = CaptureResult(target, error=f"cannot write {error.filename or target}: {error.strerror}")
         except Exception as error:  # noqa: BLE001 - a thread of its own: the caller must hear of it
-            on_done(CaptureResult(target, error=f"the capture failed: {type(error).__name__}: {error}"))
-        else:
-            on_done(CaptureResult(target, tuple(problems)))
+            result = CaptureResult(target, error=f"the capture failed: {type(error).__name__}: {error}")
+        run.finished.set()
+        on_done(result)
+
+    def _write(self, run: CaptureRun, target: Path, deadline_s: float) -> CaptureResult:
+        """The directory first, so that one that cannot be written is known at once; then round by round."""
+        writer = CaptureWriter(target)
+        for view in self.view().nodes:
+            writer.add_samples(view.node, self.hub.history(view.node))
+        stacks = self._recent_dump()
+        if stacks is None:
+            request = StackRequest(job=self._job, raw=True, deadline_s=deadline_s)
+            stacks = StackRun(self.hub, request, lambda _: None, lambda dumped: self._round(writer, dumped))
+            run.follow(stacks)
+            stacks.start().wait()
+            if stacks.error:
+                writer.problem(stacks.error)
+            if stacks.cancelled:
+                writer.problem(f"interrupted in round {stacks.rounds_done} of the dump")
+        finish_capture(writer, stacks.material, stacks.reports, self._describe)
+        return CaptureResult(target, tuple(writer.problems), cancelled=run.cancelled)
+
+    def _round(self, writer: CaptureWriter, stacks: StackRun) -> None:
+        write_stacks(writer, stacks.material)
+        self._keep(stacks)
 
     def _recent_dump(self) -> StackRun | None:
-        return self._last if self._last and time.monotonic() - self._last_at < RECENT_DUMP_S else None
+        last = self._last
+        if last is None or last.cancelled or not last.wait(0.0) or time.monotonic() - self._last_at > RECENT_DUMP_S:
+            return None
+        return last

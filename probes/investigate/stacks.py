@@ -13,6 +13,7 @@ from mltop.probes.investigate.rounds import Plan, next_pause, random_unit
 from mltop.probes.model import JobReport, NodeState, RankStacks
 from mltop.probes.reach.hub import Hub
 
+HEARTBEAT_S = 0.5  # progress is reported at least this often, also when nothing answers
 ROUND_DEADLINE_S = 15.0  # py-spy's own limit is 3 s and one retry; more than 8 ranks take turns
 
 
@@ -37,12 +38,12 @@ class StackRun:
         hub: Hub,
         request: StackRequest,
         on_progress: Callable[[StackProgress], None],
-        on_done: Callable[[StackRun], None] = lambda _: None,
+        on_round: Callable[[StackRun], None] = lambda _: None,
     ) -> None:
         self._hub = hub
         self._request = request
         self._on_progress = on_progress
-        self._on_done = on_done
+        self._on_round = on_round
         self._cancelled = threading.Event()
         self._finished = threading.Event()
         self._started = time.monotonic()
@@ -51,6 +52,8 @@ class StackRun:
         self._expected: dict[str, int] = {}
         self._reports: list[JobReport] = []
         self._answered: set[str] = set()
+        self._told_at = 0.0
+        self.error = ""  # one sentence when the dump failed
         self._history_until = 0.0  # monotonic s: samples up to here are in the material
         self.material = Material()
 
@@ -65,6 +68,14 @@ class StackRun:
         return self._finished.wait(timeout_s)
 
     @property
+    def cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
+    @property
+    def rounds_done(self) -> int:
+        return self._round
+
+    @property
     def reports(self) -> list[JobReport]:
         return self._reports
 
@@ -72,10 +83,9 @@ class StackRun:
         try:
             self._rounds()
         except Exception as error:  # noqa: BLE001 - a thread of its own: the caller must hear of it
-            self._tell("failed", error=f"the dump failed: {type(error).__name__}: {error}")
+            self.error = f"the dump failed: {type(error).__name__}: {error}"
+            self._tell("failed", error=self.error)
         else:
-            if not self._cancelled.is_set():
-                self._on_done(self)
             self._tell("cancelled" if self._cancelled.is_set() else "done")
         finally:
             self._finished.set()
@@ -84,10 +94,11 @@ class StackRun:
         while True:
             self._round += 1
             self._one_round()
-            if self._cancelled.is_set():
-                return
             self._tell("judging")
             self._reports = self._judge()
+            self._on_round(self)
+            if self._cancelled.is_set():
+                return
             pause = next_pause(self._request.plan, self._round, self._reports, random_unit())
             if pause is None or self._left_s() < pause + 0.5:
                 return
@@ -112,6 +123,8 @@ class StackRun:
                 return
             for answer in pending.answers(timeout_s=0.1):
                 self._take(answer.node, answer.message.expected, answer.message.stacks)
+            if time.monotonic() - self._told_at > HEARTBEAT_S:
+                self._tell("dumping")
         for answer in pending.answers(timeout_s=0.0):
             self._take(answer.node, answer.message.expected, answer.message.stacks)
         if pending.open_nodes:
@@ -142,6 +155,7 @@ class StackRun:
         return self._request.deadline_s - (time.monotonic() - self._started)
 
     def _tell(self, phase: str, error: str = "") -> None:
+        self._told_at = time.monotonic()
         self._on_progress(
             StackProgress(
                 phase=phase,

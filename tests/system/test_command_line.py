@@ -140,6 +140,42 @@ def test_capture_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("redirect", [">&-", "0<&-", "2>&-", ">/dev/full"])
+@pytest.mark.parametrize("command", ["--help", "snapshot --json", "snapshot", "doctor", ""])
+def test_closed_and_full_streams_give_no_traceback(command: str, redirect: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m mltop {command} {redirect}"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    if redirect == ">/dev/full" and command:
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[-1] == "mltop: output: No space left on device"
+
+
+def test_a_removed_working_directory_does_not_matter(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = subprocess.run(
+        ["sh", "-c", f"cd {gone}; rmdir {gone}; exec {sys.executable} -m mltop snapshot --json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_screen_says_when_it_could_not_be_seen(tmp_path: Path) -> None:
+    with Terminal(["sh", "-c", f"{sys.executable} -m mltop 2>{tmp_path}/err; echo RC=$?"]) as terminal:
+        terminal.wait_for("RC=2")
+    assert "error output, where it is drawn, is not a terminal" in (tmp_path / "err").read_text()
+
+
 def test_shell_completion_is_there() -> None:
     assert "complete" in mltop(_MLTOP_COMPLETE="bash_source").stdout
     done = mltop(_MLTOP_COMPLETE="bash_complete", COMP_WORDS="mltop st", COMP_CWORD="1")

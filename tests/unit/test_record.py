@@ -5,14 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mltop.probes.investigate.capture import load, rejudge, write_capture
+from mltop.probes.investigate.capture import finish_capture, load, rejudge
 from mltop.probes.investigate.material import Material, judge
-from mltop.probes.model import Frame, NodeState, RankSample, RankStacks, Sample, StackDigest
-from mltop.probes.record import BadRecording, CaptureWriter, read_samples, write_samples
+from mltop.probes.model import Frame, Gap, NodeState, RankSample, RankStacks, Sample, StackDigest
+from mltop.probes.record import BadRecording, CaptureWriter, read_recording, write_samples
 
 
 def samples(count: int) -> list[Sample]:
@@ -22,7 +24,9 @@ def samples(count: int) -> list[Sample]:
 @pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz"])
 def test_a_recording_is_read_back(tmp_path: Path, name: str) -> None:
     write_samples(tmp_path / name, samples(5))
-    assert read_samples(tmp_path / name) == samples(5)
+    recording = read_recording(tmp_path / name)
+    assert recording.samples == samples(5)
+    assert not recording.cut_off
 
 
 @pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz"])
@@ -31,19 +35,20 @@ def test_a_recording_cut_off_in_the_middle_gives_what_is_whole(tmp_path: Path, n
     write_samples(path, [Sample(f"n{i}", float(i) / 7, boot_id=str(hash(i))) for i in range(2000)])
     data = path.read_bytes()
     path.write_bytes(data[: len(data) * 2 // 3])
-    read = read_samples(path)
-    assert 500 < len(read) < 2000
-    assert [sample.node for sample in read] == [f"n{i}" for i in range(len(read))]
+    recording = read_recording(path)
+    assert recording.cut_off
+    assert 500 < len(recording.samples) < 2000
+    assert [sample.node for sample in recording.samples] == [f"n{i}" for i in range(len(recording.samples))]
 
 
 def test_other_files_are_refused_with_a_reason(tmp_path: Path) -> None:
     other = tmp_path / "x.jsonl"
     other.write_text('{"a": 1}\n')
     with pytest.raises(BadRecording, match="not an mltop recording"):
-        read_samples(other)
+        read_recording(other)
     (tmp_path / "y.jsonl.gz").write_bytes(b"not gzip at all\n")
     with pytest.raises(BadRecording, match="not an mltop recording"):
-        read_samples(tmp_path / "y.jsonl.gz")
+        read_recording(tmp_path / "y.jsonl.gz")
     with pytest.raises(BadRecording, match="no manifest"):
         load(tmp_path)
     with pytest.raises(BadRecording, match="does not exist"):
@@ -71,12 +76,17 @@ def hung_material() -> Material:
     return Material([NodeState("n1", "live")], {"n1": [last]}, dumps)
 
 
+def written(directory: Path, material: Material) -> CaptureWriter:
+    writer = CaptureWriter(directory)
+    finish_capture(writer, material, judge(material), lambda reports: f"{len(reports)} reports\n")
+    return writer
+
+
 def test_a_capture_gives_the_same_verdict_offline(tmp_path: Path) -> None:
     material = hung_material()
     reports = judge(material)
     assert [culprit.rank for culprit in reports[0].verdict.culprits] == [1]
-    problems = write_capture(tmp_path / "c", material, reports, "text\n")
-    assert problems == []
+    assert written(tmp_path / "c", material).problems == []
     again, reports_again = rejudge(tmp_path / "c")
     assert reports_again == reports
     assert again.nodes == material.nodes
@@ -84,7 +94,7 @@ def test_a_capture_gives_the_same_verdict_offline(tmp_path: Path) -> None:
 
 def test_a_capture_is_private_and_says_what_it_holds(tmp_path: Path) -> None:
     material = hung_material()
-    write_capture(tmp_path / "c", material, judge(material), "text\n")
+    written(tmp_path / "c", material)
     assert stat.S_IMODE((tmp_path / "c").stat().st_mode) == 0o700
     files = [path for path in (tmp_path / "c").rglob("*") if path.is_file()]
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
@@ -117,3 +127,46 @@ def test_node_names_cannot_leave_the_directory(tmp_path: Path) -> None:
     writer.add_samples("../../evil", samples(1))
     assert sorted(path.name for path in (tmp_path / "c/samples").iterdir()) == ["_.._evil.jsonl.gz"]
     assert not (tmp_path / "evil.jsonl.gz").exists()
+
+
+def edit(path: Path, change: Callable[[Any], Any]) -> None:
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+
+def test_a_capture_of_a_newer_version_is_read(tmp_path: Path) -> None:
+    written(tmp_path / "c", hung_material())
+    edit(tmp_path / "c/manifest.json", lambda m: {**m, "later": 1, "nodes": [{**n, "later": 2} for n in m["nodes"]]})
+    edit(tmp_path / "c/stacks/n1/rank-1-pid-11.json", lambda dumps: [{**dump, "later": 3} for dump in dumps])
+    material, reports = rejudge(tmp_path / "c")
+    assert material.gaps == []
+    assert [culprit.rank for culprit in reports[0].verdict.culprits] == [1]
+
+
+@pytest.mark.parametrize("value", [None, [1, 2], {"not_answered": [{"foo": 1}]}, {"not_answered": 3}, "x"])
+def test_a_garbled_verdict_or_manifest_is_said(tmp_path: Path, value: object) -> None:
+    written(tmp_path / "c", hung_material())
+    (tmp_path / "c/verdict.json").write_text(json.dumps(value))
+    with pytest.raises(BadRecording, match="verdict"):
+        load(tmp_path / "c")
+    edit(tmp_path / "c/manifest.json", lambda m: {**m, "nodes": value})
+    with pytest.raises(BadRecording, match="manifest"):
+        load(tmp_path / "c")
+
+
+def test_what_a_capture_lacks_is_a_gap(tmp_path: Path) -> None:
+    written(tmp_path / "c", hung_material())
+    (tmp_path / "c/stacks/n1/rank-1-pid-11.json").unlink()
+    samples_file = tmp_path / "c/samples/n1.jsonl.gz"
+    samples_file.write_bytes(samples_file.read_bytes()[:-12])
+    gaps = [gap.why for gap in load(tmp_path / "c").gaps]
+    assert gaps == ["stacks/n1/rank-1-pid-11.json is missing", "samples/n1.jsonl.gz is cut off"]
+    edit(tmp_path / "c/manifest.json", lambda m: {**m, "finished_at": None})
+    assert "the capture was cut off before it was finished" in [gap.why for gap in load(tmp_path / "c").gaps]
+
+
+def test_missing_permission_is_a_problem_of_the_capture_and_of_the_json(tmp_path: Path) -> None:
+    gap = Gap("ranks", "5 Python processes of root cannot be read (permission denied)", "sudo mltop")
+    material = Material([NodeState("n1", "live")], {"n1": [Sample("n1", 1.0, gaps=[gap])]})
+    assert written(tmp_path / "c", material).problems == [f"n1: {gap.why} (sudo mltop)"]
+    saved = json.loads((tmp_path / "c/verdict.json").read_text())
+    assert saved["gaps"] == [{"node": "n1", "what": "ranks", "why": gap.why, "fix": "sudo mltop"}]

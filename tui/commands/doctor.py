@@ -6,24 +6,27 @@ import locale
 import os
 import shutil
 import sys
+import time
 
 from mltop.probes.model import SCHEMA, Gap
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, resolve
-from mltop.tui.commands.live import EXIT_UNREACHABLE, await_samples, print_json, session
+from mltop.tui.commands.live import EXIT_UNREACHABLE, await_complete, await_samples, print_json, session
 
 Check = dict[str, str]
 ANSWER_S = 10.0
+NVML_START_S = 20.0  # nvmlInit takes seconds on machines without persistence mode
 
 
 def run(options: TargetOptions, as_json: bool) -> int:
-    """Exit 0: everything works; 1: something does not; 3: a node did not answer."""
+    """Exit 0: nothing is missing; 1: something is; 3: a node did not answer."""
     targets = resolve(options)
     if targets.recording is not None:
         raise UsageProblem("--recording", "doctor looks at machines, not at recordings")
     checks = [{"node": "(this terminal)", **check} for check in terminal_checks()]
     with session(targets, options) as opened:
         missing = await_samples(opened, targets, options.timeout_s)
+        await_complete(opened, targets, time.monotonic() + min(options.timeout_s, NVML_START_S))
         pending = opened.hub.request("doctor")
         for answer in pending.answers(ANSWER_S):
             checks += [{"node": answer.node, **check} for check in answer.message.data.get("checks", [])]
@@ -41,14 +44,15 @@ def run(options: TargetOptions, as_json: bool) -> int:
         print_doctor(checks, Console())
     if missing:
         return EXIT_UNREACHABLE
-    return 0 if all(check["state"] == "ok" for check in checks) else 1
+    return 1 if any(check["state"] == "missing" for check in checks) else 0
 
 
 def nvml_check(node: str, gaps: list[Gap], gpus: int) -> Check:
     """What NVML itself answered, from the node's first sample."""
     for gap in gaps:
         if gap.what.partition(".")[0] == "nvml":
-            return {"node": node, "name": "nvml", "state": "missing", "why": gap.why, "fix": gap.fix}
+            state = "warning" if gap.what == "nvml.starting" else "missing"
+            return {"node": node, "name": "nvml", "state": state, "why": gap.why, "fix": gap.fix}
     return {"node": node, "name": "nvml", "state": "ok", "why": f"answers for {gpus} GPUs", "fix": ""}
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +14,7 @@ from mltop.probes.model import JobReport, NodeState, to_json
 from mltop.probes.reach.targets import TargetOptions, Targets, channels
 
 EXIT_UNREACHABLE = 3
+RATE_SAMPLES = 2  # rates (CPU share, network) need two
 
 
 @contextmanager
@@ -32,6 +35,23 @@ def await_samples(opened: LiveSession, targets: Targets, timeout_s: float) -> li
     for state in missing:
         note(f"{state.node}: {state.reason or state.state}")
     return missing
+
+
+def await_complete(opened: LiveSession, targets: Targets, deadline: float) -> None:
+    """Wait for rates and for NVML, which may take seconds to load, but never past the deadline."""
+    changed = threading.Event()
+    opened.subscribe(changed.set)
+    while not all(is_complete(opened, node) for node in targets.nodes) and time.monotonic() < deadline:
+        changed.wait(0.2)
+        changed.clear()
+
+
+def is_complete(opened: LiveSession, node: str) -> bool:
+    view = opened.hub.node(node)
+    if view.sample is None:
+        return view.state.state in ("lost", "refused")
+    starting = any(gap.what == "nvml.starting" for gap in view.sample.gaps)
+    return not starting and len(opened.hub.history(node)) >= RATE_SAMPLES
 
 
 def verdict_text(reports: list[JobReport]) -> str:

@@ -30,7 +30,8 @@ def run(options: TargetOptions, no_mouse: bool, read_only: bool) -> int:
 def require_terminal() -> None:
     """The screen needs a terminal that can move its cursor."""
     fix = "use mltop snapshot or mltop stacks, both with --json"
-    for stream, name in ((sys.stdin, "input"), (sys.stdout, "output")):
+    streams = ((sys.stdin, "input"), (sys.stdout, "output"), (sys.stderr, "error output, where it is drawn,"))
+    for stream, name in streams:
         if not stream.isatty():
             raise UsageProblem("the screen", f"its {name} is not a terminal", fix)
     if os.environ.get("TERM", "") in ("", "dumb", "unknown"):

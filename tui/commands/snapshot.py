@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 from mltop.probes.investigate.capture import load
-from mltop.probes.investigate.session import LiveSession
 from mltop.probes.judge.health import evaluate
 from mltop.probes.model import SCHEMA, NodeState, Sample
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.record import BadRecording
-from mltop.tui.commands.live import EXIT_UNREACHABLE, await_samples, print_json, session
-
-RATE_SAMPLES = 2  # rates (CPU share, network) need two
+from mltop.tui.commands.live import EXIT_UNREACHABLE, await_complete, await_samples, note, print_json, session
 
 
 def run(options: TargetOptions, as_json: bool) -> int:
@@ -45,23 +41,6 @@ def live(targets: Targets, options: TargetOptions) -> tuple[list[NodeState], lis
     return [view.state for view in views], [view.sample for view in views if view.sample is not None]
 
 
-def await_complete(opened: LiveSession, targets: Targets, deadline: float) -> None:
-    """Wait for rates and for NVML, which may take seconds to load, but never past the deadline."""
-    changed = threading.Event()
-    opened.subscribe(changed.set)
-    while not all(is_complete(opened, node) for node in targets.nodes) and time.monotonic() < deadline:
-        changed.wait(0.2)
-        changed.clear()
-
-
-def is_complete(opened: LiveSession, node: str) -> bool:
-    view = opened.hub.node(node)
-    if view.sample is None:
-        return view.state.state in ("lost", "refused")
-    starting = any(gap.what == "nvml.starting" for gap in view.sample.gaps)
-    return not starting and len(opened.hub.history(node)) >= RATE_SAMPLES
-
-
 def recorded(targets: Targets) -> tuple[list[NodeState], list[Sample]]:
     """The last sample of every node of a capture or recording."""
     assert targets.recording is not None
@@ -69,4 +48,6 @@ def recorded(targets: Targets) -> tuple[list[NodeState], list[Sample]]:
         material = load(targets.recording)
     except BadRecording as error:
         raise UsageProblem("--recording", str(error)) from None
+    for gap in material.gaps:
+        note(f"{gap.what}: {gap.why}")
     return material.nodes, material.newest

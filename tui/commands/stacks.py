@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from mltop.probes.investigate.capture import rejudge, stacks_object
-from mltop.probes.investigate.material import Material
+from mltop.probes.investigate.material import Material, rank_gaps
 from mltop.probes.investigate.progress import StackProgress
 from mltop.probes.investigate.rounds import Plan
 from mltop.probes.investigate.stacks import StackRequest, StackRun
@@ -33,6 +33,7 @@ def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: s
         material, reports = recorded(targets)
     else:
         material, reports = live(targets, options, request)
+    note_gaps(material)
     if raw:
         print_raw(material.dumps)
     elif as_json:
@@ -91,10 +92,14 @@ def print_text(material: Material, reports: list[JobReport]) -> None:
     from mltop.tui.report import print_reports
 
     print_reports(reports, material.not_answered, Console())
-    for sample in material.newest:
-        for gap in sample.gaps:
-            if gap.what.startswith("ranks"):
-                note(f"{sample.node}: {gap.why}" + (f" ({gap.fix})" if gap.fix else ""))
+
+
+def note_gaps(material: Material) -> None:
+    """On stderr, in every form of output: what may hide ranks, and what a capture lacks."""
+    for node, gap in rank_gaps(material):
+        note(f"{node}: {gap.why}" + (f" ({gap.fix})" if gap.fix else ""))
+    for gap in material.gaps:
+        note(f"{gap.what}: {gap.why}")
 
 
 class ProgressLine:

@@ -1,0 +1,98 @@
+"""`mltop capture` that is interrupted, or cannot be written: what is known is kept, and the truth is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mltop.probes.collect.stacks import find_py_spy
+from mltop.probes.investigate.capture import load
+from tests.system.cases.launch import RunningJob, start
+from tests.waiting import wait_until
+
+# It dumps every job of the machine: see test_verdicts.py.
+pytestmark = pytest.mark.serial
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[RunningJob]:
+    running = start("gone", tmp_path, ranks=4, culprit=2)
+    try:
+        running.wait_hung()
+        yield running
+    finally:
+        running.stop()
+
+
+def slow_py_spy(directory: Path, seconds: float) -> dict[str, str]:
+    """An environment in which every stack takes ``seconds``."""
+    wrapper = directory / "py-spy"
+    wrapper.write_text(f'#!/bin/sh\nsleep {seconds}\nexec {find_py_spy()} "$@"\n')
+    wrapper.chmod(0o755)
+    return {**os.environ, "MLTOP_PY_SPY": str(wrapper)}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_capture_keeps_what_it_has(number: signal.Signals, job: RunningJob, tmp_path: Path) -> None:
+    directory = tmp_path / "c"
+    capture = subprocess.Popen(
+        [sys.executable, "-m", "mltop", "capture", "-o", str(directory)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=slow_py_spy(tmp_path, 1.5),
+    )
+    wait_until(lambda: list(directory.glob("stacks/*/*.json")), 30, "the first round")
+    os.kill(capture.pid, number)
+    out, err = capture.communicate(timeout=20)
+    assert capture.returncode == 130
+    assert out == f"{directory}\n"
+    assert "interrupted" in err
+    manifest = json.loads((directory / "manifest.json").read_text())
+    assert manifest["complete"] is False
+    assert any("interrupted" in problem for problem in manifest["problems"])
+    material = load(directory)
+    assert {dump.pid for dump in material.dumps} >= set(job.pids) - {job.pids[job.culprit]}
+    assert material.newest[0].ranks
+
+
+def test_a_killed_capture_leaves_whole_files(job: RunningJob, tmp_path: Path) -> None:
+    directory = tmp_path / "c"
+    capture = subprocess.Popen(
+        [sys.executable, "-m", "mltop", "capture", "-o", str(directory)], env=slow_py_spy(tmp_path, 1.5)
+    )
+    wait_until(lambda: list(directory.glob("stacks/*/*.json")), 30, "the first round")
+    capture.kill()
+    capture.wait(10)
+    assert job.pids
+    material = load(directory)
+    assert material.dumps
+    assert "the capture was cut off before it was finished" in [gap.why for gap in material.gaps]
+
+
+def test_a_directory_that_cannot_be_made_is_said_before_anything_is_dumped(job: RunningJob, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    marker = tmp_path / "dumped"
+    wrapper = tmp_path / "py-spy"
+    wrapper.write_text(f"#!/bin/sh\ntouch {marker}\nexit 1\n")
+    wrapper.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-m", "mltop", "capture", "-o", str(tmp_path / "file" / "sub")],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={**os.environ, "MLTOP_PY_SPY": str(wrapper)},
+        check=False,
+    )
+    assert job.pids
+    assert done.returncode == 3
+    assert len(done.stderr.splitlines()) == 1
+    assert "cannot write" in done.stderr
+    assert not marker.exists()
