@@ -1,0 +1,18 @@
+"""The benchmarks start and print their tables; their figures are for people (`python -m tests.bench`)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.serial
+def test_every_benchmark_starts() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench", "--quick"], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for words in ("first full paint", "NVML calls per GPU and second", "8 ranks", "merge 4096 digests"):
+        assert words in done.stdout, done.stdout
