@@ -283,7 +283,8 @@ class Frame:
 class StackDigest:
     """One thread's stack, normalised next to the process, leaf first.
 
-    ``key`` is equal for equal normalised frames (integer locals left out): ranks are merged by it.
+    ``key`` is equal for equal normalised frames (integer locals left out): ranks are merged by it. Of a child that
+    is not Python (``error`` begins "not Python: NAME") it stays equal while that child does not run.
     ``child_of`` is the rank's pid when ``pid`` is one of its children (a dataloader worker).
     ``samples`` counts the dumps in which this same stack was seen in a row. ``error`` says in plain words why
     there are no frames, ``fix`` what would help.

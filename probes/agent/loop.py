@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Protocol
+from typing import Any, Callable, Protocol, TypeVar
 
 from mltop.probes.agent.outbox import Outbox
 from mltop.probes.agent.protocol import (
@@ -23,9 +23,11 @@ from mltop.probes.agent.protocol import (
 from mltop.probes.agent.requests import Requests
 from mltop.probes.collect.host import HostSource
 from mltop.probes.collect.ranks import RankSource
-from mltop.probes.model import Gap, GpuSample, RankSample, Sample
+from mltop.probes.model import Gap, GpuSample, HostSample, RankSample, Sample
 from mltop.probes.paths import proc
 from mltop.probes.version import __version__
+
+Result = TypeVar("Result")
 
 EXIT_GRACE_S = 1.5  # after the caller is gone, whatever a collector is stuck in
 
@@ -75,12 +77,12 @@ class Agent:
         """One sample of everything at ``now`` (unix s). ``cost_s``: wall time of each collector in this process."""
         started = time.perf_counter()
         clock_s = time.monotonic()  # for rates: the wall clock may jump
-        self._gpus.request(now)
-        host, host_gaps = self._host.read(clock_s)
+        _, request_gaps = guarded("gpus", lambda: self._request_gpus(now), lambda: None)
+        host, host_gaps = guarded("host", lambda: self._host.read(clock_s), HostSample)
         host_done = time.perf_counter()
-        gpus, gpu_gaps = self._gpus.collect(now, wait_s=min(0.25, self._interval_s / 2))
+        gpus, gpu_gaps = guarded("gpus", lambda: self._collect_gpus(now), list[GpuSample])
         gpus_done = time.perf_counter()
-        ranks, rank_gaps = self._ranks.read(clock_s, gpus_of_pid(gpus))
+        ranks, rank_gaps = guarded("ranks", lambda: self._ranks.read(clock_s, gpus_of_pid(gpus)), list[RankSample])
         ranks_done = time.perf_counter()
         self._newest_ranks = ranks
         self._have_ranks.set()
@@ -93,13 +95,20 @@ class Agent:
             gpus=gpus,
             ranks=ranks,
             host=host,
-            gaps=gpu_gaps + rank_gaps + host_gaps + not_built(),
+            gaps=request_gaps + gpu_gaps + rank_gaps + host_gaps + not_built(),
             cost_s={
                 "host": round(host_done - started, 6),
                 "gpus": round(gpus_done - host_done, 6),
                 "ranks": round(ranks_done - gpus_done, 6),
             },
         )
+
+    def _request_gpus(self, now: float) -> tuple[None, list[Gap]]:
+        self._gpus.request(now)
+        return None, []
+
+    def _collect_gpus(self, now: float) -> tuple[list[GpuSample], list[Gap]]:
+        return self._gpus.collect(now, wait_s=min(0.25, self._interval_s / 2))
 
     def _hello(self) -> Hello:
         return Hello(
@@ -152,6 +161,16 @@ class Agent:
         self._requests.cancel_all()
         self._gpus.close()
         return 0
+
+
+def guarded(
+    what: str, read: Callable[[], tuple[Result, list[Gap]]], empty: Callable[[], Result]
+) -> tuple[Result, list[Gap]]:
+    """What ``read`` gives. A collector that fails costs its own part of one sample, and says so."""
+    try:
+        return read()
+    except Exception as error:  # noqa: BLE001 - the gap tells every caller, and the other collectors go on
+        return empty(), [Gap(what, f"the collector failed: {type(error).__name__}: {error}", "please report this")]
 
 
 def gpus_of_pid(gpus: list[GpuSample]) -> dict[int, list[int]]:

@@ -60,6 +60,9 @@ class Request:
     args: dict[str, Any] = field(default_factory=dict)
 
 
+_REQUEST_TYPES = {name: type(value) for name, value in vars(Request("")).items()}
+
+
 def encode(message: Message | Request) -> bytes:
     """One frame. Fields that hold their default are left out."""
     fields = {name: value for name, value in vars(message).items() if value not in (None, "", 0, {})}
@@ -79,9 +82,19 @@ def payload_of(line: bytes) -> bytes | None:
 
 
 def decode_request(line: bytes) -> Request | None:
-    """A request from one received line; None for noise, unknown fields are ignored."""
+    """A request from one received line; None for noise and wrong types, unknown fields are ignored."""
     payload = payload_of(line)
     if payload is None:
         return None
-    known = {key: value for key, value in json.loads(payload).items() if key in Request.__dataclass_fields__}
+    try:
+        fields = json.loads(payload)
+    except ValueError:
+        return None
+    if not isinstance(fields, dict):
+        return None
+    known = {key: value for key, value in fields.items() if key in _REQUEST_TYPES}
+    if not isinstance(known.get("kind"), str):
+        return None
+    if not all(isinstance(value, _REQUEST_TYPES[key]) for key, value in known.items()):
+        return None
     return Request(**known)

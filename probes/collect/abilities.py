@@ -50,15 +50,16 @@ def check_python() -> Ability:
 
 
 def check_driver() -> Ability:
-    """The kernel module's own word; NVML itself is only called from its child process."""
+    """The kernel module's own word, which containers may hide. Whether GPUs are shown is for NVML to say."""
     try:
         with open(paths.proc("driver/nvidia/version"), encoding="utf-8", errors="replace") as file:
             line = file.readline().strip()
     except FileNotFoundError:
         return Ability(
             "nvidia driver",
-            "missing",
-            "the NVIDIA kernel module is not loaded: no GPU will be shown",
+            "warning",
+            f"{paths.proc('driver/nvidia/version')} is not there: "
+            "the kernel module is not loaded, or hidden from this container",
             "sudo modprobe nvidia",
         )
     except OSError as error:
@@ -121,8 +122,8 @@ def check_torch() -> Ability:
     if find_spec("torch") is None:
         return Ability(
             "torch",
-            "warning",
-            "not in this Python: `mltop demo` uses a stand-in job (monitoring does not need torch)",
+            "ok",
+            "not in this Python: `mltop demo` uses a stand-in job",
             "pip install 'mltop[torch]'",
         )
     return Ability("torch", "ok", "importable in this Python")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -11,6 +12,9 @@ from mltop.probes.model import Gap, HostSample
 _FIRST = Gap("host.rates", "first sample: rates need two", "")
 _MIN_INTERVAL_S = 0.05
 _DEVICES_KEPT_S = 30.0
+
+# What psutil and our own parsing raise on files that are not as expected.
+_UNREADABLE = (OSError, ValueError, TypeError, AttributeError, KeyError, IndexError, RuntimeError)
 
 _Totals = dict[str, tuple[int, int]]  # by device: bytes in, bytes out
 
@@ -63,12 +67,12 @@ class HostSource:
         try:
             memory = self._psutil.virtual_memory()
             sample.memory_total_bytes, sample.memory_available_bytes = memory.total, memory.available
-        except (OSError, KeyError, ValueError) as error:
+        except _UNREADABLE as error:
             gaps.append(_unreadable("host.memory", error))
         # psutil.swap_memory() also reads /proc/vmstat and costs four times as much.
         try:
             swap = _swap_bytes()
-        except (OSError, ValueError, IndexError) as error:
+        except _UNREADABLE as error:
             gaps.append(_unreadable("host.swap", error))
         else:
             sample.swap_total_bytes, sample.swap_used_bytes = swap
@@ -91,7 +95,7 @@ class HostSource:
     def _counted(self, what: str, read: Any, gaps: list[Gap]) -> Any:
         try:
             value = read()
-        except (OSError, ValueError, NotImplementedError, RuntimeError) as error:
+        except _UNREADABLE as error:
             gaps.append(_unreadable(what, error))
             return None
         if value == {}:
@@ -175,15 +179,23 @@ def _swap_bytes() -> tuple[int, int]:
 def _load(gaps: list[Gap]) -> tuple[float | None, float | None, float | None]:
     try:
         words = (_text("loadavg") or "").split()
-        return float(words[0]), float(words[1]), float(words[2])
+        return _finite(words[0]), _finite(words[1]), _finite(words[2])
     except (ValueError, IndexError):
         gaps.append(Gap("host.load", f"{paths.proc('loadavg')} cannot be read"))
         return None, None, None
 
 
+def _finite(text: str) -> float:
+    """ValueError for "nan" and "inf", too: JSON has no such numbers."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
+
+
 def _first_number(name: str, gaps: list[Gap]) -> float | None:
     try:
-        return float((_text(name) or "").split()[0])
+        return _finite((_text(name) or "").split()[0])
     except (ValueError, IndexError):
         gaps.append(Gap(f"host.{name}", f"{paths.proc(name)} cannot be read"))
         return None
@@ -199,4 +211,5 @@ def _text(*parts: str) -> str | None:
 
 
 def _unreadable(what: str, error: Exception) -> Gap:
-    return Gap(what, f"cannot be read: {error}")
+    said = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+    return Gap(what, f"cannot be read: {said}")

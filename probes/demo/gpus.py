@@ -99,7 +99,8 @@ def sample_of(index: int, seed: int, pids: list[int], moving: Moving, training: 
 class SimulatedGpus:
     """A GPU source as the agent takes it. ``simulated`` makes every sample say so.
 
-    ``ranks`` gives (pid, GPU index) and ``hung_since`` unix seconds or None; both are asked for every sample.
+    ``ranks`` gives (pid, GPU index), ``hung_since`` unix seconds or None, ``problem`` why the job does not run
+    or None; all are asked for every sample.
     """
 
     simulated = True
@@ -109,21 +110,24 @@ class SimulatedGpus:
         count: int,
         ranks: Callable[[], Ranks],
         hung_since: Callable[[], float | None],
+        *,
         culprit_gpu: int | None = None,
         seed: int = 0,
+        problem: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._count = count
         self._ranks = ranks
         self._hung_since = hung_since
         self._culprit_gpu = culprit_gpu
         self._seed = seed
+        self._problem = problem
         self._zero = time.time() - UPTIME_S
 
     def request(self, now: float) -> None:
         """Nothing to prepare: a simulation answers at once."""
 
     def collect(self, now: float, wait_s: float) -> tuple[list[GpuSample], list[Gap]]:  # noqa: ARG002
-        """All GPUs at ``now`` (unix s). A simulation has no gaps."""
+        """All GPUs at ``now`` (unix s). The only gap of a simulation is a job that does not run."""
         hung = self._hung_since()
         gpus = simulate(
             now - self._zero,
@@ -135,7 +139,8 @@ class SimulatedGpus:
         )
         for gpu in gpus:
             gpu.last_seen_at = now
-        return gpus, []
+        problem = self._problem()
+        return gpus, [Gap("demo job", problem)] if problem else []
 
     def close(self) -> None:
         """Nothing is held."""

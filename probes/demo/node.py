@@ -21,7 +21,9 @@ def main(argv: list[str] | None = None) -> None:
     job = DemoJob(options.ranks, options.culprit, USE_TORCH[options.torch], healthy_s=options.healthy)
     try:
         job.start()
-        gpus = SimulatedGpus(options.gpus, job.on_gpus, job.hung_since, culprit_gpu=options.culprit)
+        gpus = SimulatedGpus(
+            options.gpus, job.on_gpus, job.hung_since, culprit_gpu=options.culprit, problem=job.problem
+        )
         code = Agent(options.node, gpus, options.interval).run()
         if job.problem():
             print(job.problem(), file=sys.stderr, flush=True)  # noqa: T201 - the caller keeps an agent's last words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from functools import lru_cache
@@ -22,6 +23,16 @@ _CHILD_WAITS: tuple[tuple[str, frozenset[str] | None], ...] = (
 )
 # A forked worker may keep its parent's frames below these.
 _CHILD_ROOTS = frozenset({"_worker_loop", "_process_worker", "_bootstrap"})
+_FUTURES = "concurrent/futures/_base.py"
+_THREAD_POOL = "concurrent/futures/thread.py"
+_FUTURE_WAITS = frozenset({"result", "exception", "wait", "as_completed", "result_iterator"})
+_THREAD_JOINS = frozenset({"join", "_wait_for_tstate_lock"})
+# Above the user's line these join threads of their own, which serve processes.
+_SERVED_BY_THREADS = ("torch/utils/data/", "multiprocessing/", "subprocess.py", "concurrent/futures/process.py")
+# What one rank does alone while the others wait for it in a barrier.
+_SAVING = re.compile(r"save[sdr]?|saving|checkpoint\w*|ckpt|eval\w*|val|valid\w*|upload\w*|fsync")
+_SAVING_FILES = ("torch/serialization.py", "torch/distributed/checkpoint/")
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
 
 
@@ -96,6 +107,46 @@ def waits_for_child(digest: StackDigest) -> bool:
         if not is_internal(frame):
             return False
     return False
+
+
+def waits_for_thread(digest: StackDigest) -> bool:
+    """True when the frames above the user's line wait for a future or join a thread."""
+    found = False
+    for frame in digest.frames:
+        if frame.file.startswith(_SERVED_BY_THREADS):
+            return False
+        function = last_name(frame)
+        found = found or (frame.file == _FUTURES and function in _FUTURE_WAITS)
+        found = found or (frame.file == "threading.py" and function in _THREAD_JOINS)
+        if not is_internal(frame):
+            break
+    return found
+
+
+def waits_for_program(digest: StackDigest) -> bool:
+    """True when the frames above the user's line wait for a process that may be any program."""
+    for frame in digest.frames:
+        if frame.file == "subprocess.py":
+            return True
+        if not is_internal(frame):
+            return False
+    return False
+
+
+def in_thread_pool(digest: StackDigest) -> bool:
+    return any(frame.file == _THREAD_POOL for frame in digest.frames)
+
+
+def saves_or_evaluates(digest: StackDigest) -> bool:
+    """True when a user's function is named after it, or torch writes a checkpoint."""
+    return any(_saves(frame.function, frame.file) for frame in digest.frames)
+
+
+@lru_cache(maxsize=4096)  # as above
+def _saves(function: str, file: str) -> bool:
+    if _is_internal_file(file):
+        return file.startswith(_SAVING_FILES)
+    return any(_SAVING.fullmatch(word.lower()) for word in _WORDS.findall(function))
 
 
 def is_idle_worker(digest: StackDigest) -> bool:

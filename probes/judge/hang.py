@@ -85,7 +85,8 @@ def _nobody_alive(job: JobView) -> Verdict:
         text = "every rank of the job has ended: the first one's error file or log tells why"
     else:
         text = "no rank of the job was found"
-    return Verdict("unclear", evidence=[text, *system_facts(job)])
+    ended = bool(job.roster.gone) and not job.roster.silent  # nothing that one could still watch
+    return Verdict("unclear", evidence=[text, *system_facts(job)], confidence="high" if ended else "low")
 
 
 def _unclear(job: JobView, why: str) -> Verdict:

@@ -58,6 +58,11 @@ class JobView:
         return 2 * known > len(self.waiters)
 
     @property
+    def known_s(self) -> float:
+        """For how long the standstill is known: watched, and quiet before that."""
+        return self.window_s + (self.quiet_s or 0.0)
+
+    @property
     def watched(self) -> str:
         """``5.0 s (quiet for 3 min 20 s before that)``."""
         quiet_s = self.quiet_s or 0.0

@@ -16,7 +16,7 @@ from mltop.probes.judge.view import RankView
 from mltop.probes.model import Culprit, Frame, Verdict
 
 _WORDS = re.compile(r"[a-z]+|[A-Z][a-z]*")
-_STEPS = frozenset({"step", "steps", "iter", "iters", "iteration", "it", "epoch"})
+_STEPS = frozenset({"step", "iter", "iteration", "it", "epoch"})
 _COUNTERS = frozenset(
     {
         "i",
@@ -42,20 +42,17 @@ _COUNTERS = frozenset(
         "seq",
     }
 )
-# A counter's bound is not a counter: num_steps, batch_size, rank_index.
+# In front of a plural they make a bound: num_steps, max_train_iters. step_num, n_iter and num_batches_done count.
+_BOUNDS = frozenset({"num", "n", "max", "total"})
+# No counter, whatever else is in the name: batch_size, rank_index, log_every_step.
 _NOT_COUNTERS = frozenset(
     {
-        "num",
-        "n",
-        "max",
-        "total",
         "size",
         "len",
         "length",
         "per",
         "rank",
         "world",
-        "local",
         "port",
         "id",
         "seed",
@@ -76,7 +73,6 @@ _NOT_COUNTERS = frozenset(
         "start",
         "end",
         "first",
-        "last",
     }
 )
 
@@ -173,12 +169,21 @@ def _is_rank_like(values: list[int], views: list[RankView]) -> bool:
 
 def _urgency(name: str) -> int:
     """0: counts steps, 1: counts something, 2: anything else."""
-    words = {word.lower() for word in _WORDS.findall(name)}
-    if words & _NOT_COUNTERS:
+    words = [word.lower() for word in _WORDS.findall(name)]
+    singular = {_singular(word) for word in words}
+    if not words or not singular.isdisjoint(_NOT_COUNTERS) or not _NOT_COUNTERS.isdisjoint(words):
         return 2
-    if words & _STEPS:
+    if words[0] in _BOUNDS and _singular(words[-1]) != words[-1]:
+        return 2
+    if singular & _STEPS:
         return 0
-    return 1 if words & _COUNTERS else 2
+    return 1 if singular & _COUNTERS else 2
+
+
+def _singular(word: str) -> str:
+    """Of the counters' names; others come back as they are."""
+    known = _STEPS | _COUNTERS
+    return next((word[:-cut] for cut in (1, 2) if word.endswith("s") and word[:-cut] in known), word)
 
 
 def _text(one: Difference, views: list[RankView]) -> str:

@@ -74,18 +74,21 @@ def find_stragglers(views: Sequence[RankView]) -> tuple[list[Culprit], list[str]
     """Ranks for which the others wait: their own share of dumps in a collective is far below the others'.
 
     Also the evidence line with the shares. Nothing below 8 dumps per rank, when the low share could be luck
-    (binomial, times the number of ranks), or when so many are low that they are a second kind of rank.
+    (Fisher's exact test against the other ranks' dumps, times the number of ranks), or when so many are low that
+    they are a second kind of rank.
     """
-    watched = [view for view in views if len(view.waits) >= limit.STRAGGLER_ROUNDS]
+    enough = (view for view in views if len(view.waits) >= limit.STRAGGLER_ROUNDS)
+    watched = sorted(enough, key=lambda view: (view.rank is None, view.rank or 0))
     if len(watched) < 2:
         return [], []
     shares = [view.share_waiting() for view in watched]
     ordered = sorted(shares)
+    hits, dumps = sum(map(_hits, watched)), sum(len(view.waits) for view in watched)
     low = []
     for view, share in zip(watched, shares, strict=True):
         typical = _median_without(ordered, share)
         if typical >= limit.STRAGGLER_MEDIAN and share <= limit.STRAGGLER_SHARE * typical:
-            luck = _chance_of_at_most(round(share * len(view.waits)), len(view.waits), typical)
+            luck = chance_of_at_most(_hits(view), len(view.waits), hits, dumps)
             if luck * len(watched) <= limit.STRAGGLER_CHANCE:
                 low.append((view, share, typical))
     if not low or len(low) > max(1.0, limit.STRAGGLER_MINORITY * len(watched)):
@@ -101,8 +104,24 @@ def _median_without(ordered: list[float], one: float) -> float:
     return sum(ordered[at + (at >= index)] for at in middle) / len(middle)
 
 
-def _chance_of_at_most(hits: int, tries: int, probability: float) -> float:
-    return sum(math.comb(tries, k) * probability**k * (1 - probability) ** (tries - k) for k in range(hits + 1))
+def _hits(view: RankView) -> int:
+    return sum(wait is not None for wait in view.waits)
+
+
+def chance_of_at_most(hits: int, tries: int, all_hits: int, all_tries: int) -> float:
+    """That ``tries`` drawn from ``all_tries``, of which ``all_hits`` are hits, hold at most ``hits``.
+
+    The hypergeometric tail: Fisher's exact test of one rank's dumps against those of all others.
+    """
+    misses = all_tries - all_hits
+    every = _log_choose(all_tries, tries)
+    possible = range(max(0, tries - misses), min(hits, all_hits) + 1)
+    return sum(math.exp(_log_choose(all_hits, k) + _log_choose(misses, tries - k) - every) for k in possible)
+
+
+def _log_choose(count: int, chosen: int) -> float:
+    """By lgamma: with 4,096 ranks the numbers themselves have ten thousand digits."""
+    return math.lgamma(count + 1) - math.lgamma(chosen + 1) - math.lgamma(count - chosen + 1)
 
 
 def _shares_line(views: Sequence[RankView], shares: Sequence[float]) -> str:

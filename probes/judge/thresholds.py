@@ -14,6 +14,8 @@ MOVE_COUNT = 2  # at least so many: one single switch in a short window is that 
 # The main thread's CPU time tells them apart: 0.06 ms/s when dumped twice a second, 4 to 7 ms/s in a slow healthy job.
 MOVE_CPU_S_PER_S = 0.0004
 BUSY_CPU = 0.5  # of one core: above it a rank without system calls computes or loops
+BUSY_MAIN_CPU = 0.05  # of one core, of the main thread: the same on a machine with more ranks than cores
+BUSY_ROUNDS = 0.5  # of the dumps, more of them in state R: the same where no CPU time is known
 
 # Movement of the job
 MOVING_SHARE = 0.5  # of the ranks: more of them moving means that the job moves
@@ -29,6 +31,13 @@ QUIET_SHORT_S = 10.0
 QUIET_LONG_S = 30.0
 QUIET_RATE_PER_S = 0.25  # a counter that moves slower than this stands still (DataLoader poll)
 
+# A checkpoint or an evaluation on one rank looks like a hang: how long the standstill must be known (watched and
+# quiet before) until a rank that computes may be accused with medium and with high confidence, and until one that
+# stands still below such a function may be with high.
+WORK_MEDIUM_S = 30.0
+WORK_HIGH_S = 120.0
+SAVING_HIGH_S = 30.0
+
 KERNEL_ROUNDS = 2  # D in one round is normal, in all of at least so many it is stuck
 MAJORITY_FIRM = 2 / 3  # a mismatch against less than this share of the ranks is of low confidence
 
@@ -37,7 +46,7 @@ STRAGGLER_ROUNDS = 8
 STRAGGLER_ROUNDS_FIRM = 16
 STRAGGLER_SHARE = 0.5  # of the median of the others, at most
 STRAGGLER_MEDIAN = 0.3  # the others' median, at least: else nobody is held up
-STRAGGLER_CHANCE = 0.05  # that so low a share comes up among all ranks by luck, at most
+STRAGGLER_CHANCE = 0.01  # that so low a share comes up among all ranks by luck, at most
 STRAGGLER_MINORITY = 0.25  # of the ranks may be stragglers; more are two kinds of ranks (pipeline stages)
 
 SMALL_DIFFERENCE = 2  # between loop counters of ranks that stand in the same collective

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from mltop.probes.judge import thresholds as limit
 from mltop.probes.judge.evidence import RankSeen
-from mltop.probes.judge.frames import UserFrames, in_backward, key_of
+from mltop.probes.judge.frames import UserFrames, in_backward, key_of, waits_for_thread
 from mltop.probes.model import RankSample, RankStacks, StackDigest
 
 Number = TypeVar("Number", int, float)
@@ -128,7 +128,15 @@ class RankView:
     def spins(self) -> bool:
         """It computes or loops without calling into the kernel."""
         changes = self.readable and not self.same_stack
-        return not self.calls and (changes or (self.cpu_fraction or 0.0) >= limit.BUSY_CPU)
+        return not self.calls and (changes or self.runs)
+
+    @property
+    def runs(self) -> bool:
+        """It has a core, or would have one on a machine with fewer ranks."""
+        if (self.cpu_fraction or 0.0) >= limit.BUSY_CPU or runs_mostly(self.states):
+            return True
+        main_cpu_s, window_s = self.motion.main_cpu_s, self.motion.window_s
+        return main_cpu_s is not None and window_s > 0 and main_cpu_s / window_s >= limit.BUSY_MAIN_CPU
 
     @property
     def moves(self) -> bool:
@@ -137,6 +145,17 @@ class RankView:
 
     def share_waiting(self) -> float:
         return sum(wait is not None for wait in self.waits) / len(self.waits)
+
+    def threads(self) -> Iterator[list[StackDigest]]:
+        """Its own other threads of the newest round: digests of all rounds, oldest first."""
+        newest = self.rounds[-1].digests if self.rounds else []
+        for name in dict.fromkeys(digest.thread for digest in newest if is_other_thread(digest)):
+            yield [
+                digest
+                for stacks in self.rounds
+                for digest in stacks.digests
+                if digest.thread == name and is_other_thread(digest)
+            ]
 
     def children(self) -> Iterator[list[StackDigest]]:
         """Its children of the newest round with any: main-thread digests of all rounds, oldest first."""
@@ -179,13 +198,17 @@ def main_digest(stacks: RankStacks) -> StackDigest | None:
 
 
 def wait_of(main: StackDigest, digests: Sequence[StackDigest]) -> str | None:
-    """What the rank waits in. Autograd runs hooks in threads of its own: while it runs, theirs count too."""
-    if main.waiting_in or not in_backward(main):
+    """What the rank waits in. Autograd runs hooks in threads of its own: while it runs, theirs count too, as
+    those of any thread that the main one waits for.
+    """
+    if main.waiting_in:
         return main.waiting_in
-    for digest in digests:
-        if digest.child_of is None and digest.waiting_in:
-            return digest.waiting_in
-    return BACKWARD
+    backward = in_backward(main)
+    if backward or (len(digests) > 1 and waits_for_thread(main)):
+        for digest in digests:
+            if digest.child_of is None and digest.waiting_in:
+                return digest.waiting_in
+    return BACKWARD if backward else None
 
 
 def motion_between(rounds: Sequence[RankStacks]) -> Motion:
@@ -212,6 +235,15 @@ def syscalls_between(old: RankSample, new: RankSample) -> int | None:
         _grown(old.read_syscalls, new.read_syscalls),
         _grown(old.write_syscalls, new.write_syscalls),
     )
+
+
+def runs_mostly(states: Sequence[str]) -> bool:
+    return states.count("R") > limit.BUSY_ROUNDS * len(states)
+
+
+def is_other_thread(digest: StackDigest) -> bool:
+    """A thread of the rank itself that is not its main one."""
+    return digest.child_of is None and not _is_main(digest)
 
 
 def is_dead(digest: StackDigest) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 BOOT_TIME = 1_700_000_000
+_CPU = "100 0 100 800 0 0 0 0 0 0"  # user nice system idle iowait irq softirq steal guest guest_nice
 _PF_KTHREAD = 0x00200000
 
 
@@ -41,7 +42,7 @@ class ProcTree:
     def __init__(self, sysroot: Path) -> None:
         self.root = sysroot / "proc"
         (self.root / "self").mkdir(parents=True)
-        (self.root / "stat").write_text(f"cpu  1 2 3 4\ncpu0 1 2 3 4\nbtime {BOOT_TIME}\nprocesses 1\n")
+        (self.root / "stat").write_text(f"cpu  {_CPU}\ncpu0 {_CPU}\nbtime {BOOT_TIME}\nprocesses 1\n")
         self.mount_options("rw,relatime")
         self.processes: dict[int, FakeProcess] = {}
         self.add(1, ppid=0, argv=["/sbin/init"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -43,8 +45,8 @@ def test_real_ranks_hold_simulated_gpus_until_stdin_ends(agent: subprocess.Popen
     stream = messages(agent)
     sample = next(m.sample for m in stream if m.sample is not None and is_hung(m.sample))
     assert sample.simulated and len(sample.gpus) == 8 and sample.gpus[4].processes == []
-    mine = {rank.pid: rank for rank in sample.ranks if rank.world_size == 4 and "train_plain" in rank.command}
     held = {process.pid: gpu.index for gpu in sample.gpus for process in gpu.processes}
+    mine = {rank.pid: rank for rank in sample.ranks if rank.pid in held}
     assert set(held) == set(mine) and len(held) == 4
     assert all(mine[pid].rank == index and mine[pid].gpus == [index] for pid, index in held.items())
 
@@ -67,6 +69,20 @@ def test_real_ranks_hold_simulated_gpus_until_stdin_ends(agent: subprocess.Popen
     agent.stdin.close()
     assert agent.wait(5) == 0
     wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in held), 2, "the ranks' end")
+
+
+def test_a_rank_that_ends_is_told_in_the_samples(agent: subprocess.Popen[bytes]) -> None:
+    samples = (m.sample for m in messages(agent) if m.sample is not None)
+    first = next(samples)
+    assert told(first) == []
+    os.kill(first.gpus[1].processes[0].pid, signal.SIGKILL)
+    later = next(sample for sample in samples if told(sample) or sample.sampled_at > first.sampled_at + 5)
+    assert [why.split(":")[0] for why in told(later)] == ["rank 1 of the demo job ended"]
+    assert len(later.gpus) == 8
+
+
+def told(sample: Sample) -> list[str]:
+    return [gap.why for gap in sample.gaps if gap.what == "demo job"]
 
 
 def is_hung(sample: Sample) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes.util
 import os
+import platform
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -210,6 +212,20 @@ def test_a_driver_that_goes_away_while_we_watch(fake: FakeNvml, start: Start) ->
     tick_until(source, all_ok, "the driver to return")
 
 
+def test_a_count_that_fails_for_a_moment(fake: FakeNvml, start: Start) -> None:
+    source = start()
+    tick_until(source, all_ok, "three GPUs")
+    fake.set("call.nvmlDeviceGetCount", "error 999")
+    fake.write()
+    failing = tick_until(source, lambda answer: states(answer) == ["error"] * 3, "the failure")
+    assert "nvmlDeviceGetCount" in whys(failing)
+    failed_at = time.monotonic()
+    tick_until(source, lambda answer: time.monotonic() - failed_at > 1.0, "a second of failing")
+    fake.unset("call.nvmlDeviceGetCount")
+    fake.write()
+    tick_until(source, all_ok, "three GPUs again", timeout_s=4)
+
+
 def test_a_library_that_is_broken(
     fake: FakeNvml, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +234,39 @@ def test_a_library_that_is_broken(
     answer = tick_until(start(), lambda answer: "cannot be loaded" in whys(answer), "the reason")
     assert answer[0] == []
     assert "libnvidia-ml.so.1" in whys(answer)
+
+
+def elf(bits: int, machine: int) -> bytes:
+    """The head of a shared library (elf.h); what follows is never looked at."""
+    return b"\x7fELF" + struct.pack("<BBBBxxxxxxxxHHI", bits // 32, 1, 1, 0, 3, machine, 1) + bytes(600)
+
+
+OTHER = ("aarch64", 183) if platform.machine() == "x86_64" else ("x86_64", 62)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "file too short"),
+        (elf(32, 3), "libnvidia-ml.so.1 cannot be loaded: wrong ELF class: ELFCLASS32"),
+        (elf(64, OTHER[1]), f"is built for {OTHER[0]}, this Python for {platform.machine()}"),
+        (None, "libnvidia-ml.so.1: is a link to a file that does not exist"),
+    ],
+)
+def test_a_library_that_cannot_be_loaded_is_not_called_missing(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, why: str
+) -> None:
+    library = tmp_path / "other" / "libnvidia-ml.so.1"
+    library.parent.mkdir()
+    if content is None:
+        library.symlink_to("nowhere")
+    else:
+        library.write_bytes(content)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library.parent))
+    answer = tick_until(start(), lambda answer: "libnvidia-ml" in whys(answer), "the reason")
+    assert [gap.what for gap in answer[1]] == ["nvml"]
+    assert why in whys(answer)
+    assert "not found" not in whys(answer)
 
 
 def test_no_driver_on_this_machine(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,6 +321,37 @@ def test_a_call_that_never_returns(fake: FakeNvml, start: Start) -> None:
     fake.write()
     back = tick_until(source, all_ok, "GPU 2 to be tried again")
     assert "left out" not in whys(back)
+
+
+def is_starting(answer: Answer) -> bool:
+    return any(gap.what == "nvml.starting" and "GPUs not read yet" in gap.why for gap in answer[1])
+
+
+def test_starting_is_said_until_the_first_poll_is_answered(fake: FakeNvml, start: Start) -> None:
+    """Also while one GPU's call is stuck from the start: the others are there, only not read yet."""
+    fake.set("gpu.2.call.nvmlDeviceGetUtilizationRates", "block forever")
+    source = start(0.5, 1.5)
+    answers: list[Answer] = []
+
+    def step() -> bool:
+        answers.append(tick(source))
+        return len(answers[-1][0]) == 3
+
+    wait_until(step, 12, "three GPUs")
+    assert all(is_starting(answer) for answer in answers[:-1])
+    assert any("stuck" in whys(answer) and is_starting(answer) for answer in answers)
+    assert not is_starting(answers[-1])
+    assert states(answers[-1]) == ["ok", "ok", "error"]
+
+
+def test_children_that_keep_ending_are_not_starting_for_ever(
+    fake: FakeNvml, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fake ends a process whose scenario is missing."""
+    source = start()
+    monkeypatch.setenv("MLTOP_FAKE_NVML", str(tmp_path / "no such scenario"))
+    answer = tick_until(source, lambda answer: "died" in whys(answer) and not is_starting(answer), "giving up")
+    assert "SIGABRT" in whys(answer)
 
 
 def test_values_of_a_stuck_poll_are_kept_and_their_age_is_told(fake: FakeNvml, start: Start) -> None:

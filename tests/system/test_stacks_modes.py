@@ -251,3 +251,60 @@ def test_another_users_process_is_denied_with_the_way_out(spawn, public_py_spy):
     (digest,) = stacks["digests"]
     assert digest["error"] == "permission denied: it belongs to root"
     assert digest["fix"] == "sudo mltop stacks"
+
+
+PROGRAMS = """
+import subprocess, sys
+print("ready", flush=True)
+subprocess.run(["sh", "-c", sys.argv[1]])
+"""
+
+
+def test_a_program_that_a_rank_waits_for_is_told_without_a_stack(spawn):
+    """A shell is not told, but what it waits for; the key stays the same while the program does not run."""
+    python = spawn(sys.executable, "-c", PROGRAMS, "sleep 600; exit")
+    child = _foreign(python.pid)
+    assert (child.error, child.state, child.frames) == ("not Python: sleep", "S", [])
+    assert child.child_of == python.pid
+    assert _foreign(python.pid).key == child.key
+
+
+def test_a_program_that_runs_has_another_key_each_time(spawn):
+    python = spawn(sys.executable, "-c", PROGRAMS, "while :; do :; done")
+    child = _foreign(python.pid)
+    assert child.error is not None
+    assert child.error.startswith("not Python: ")
+    wait_until(lambda: _foreign(python.pid).key != child.key, 10, "another key")
+
+
+def _foreign(pid: int) -> StackDigest:
+    """The only child of the dumped rank, once its program runs."""
+    found: list[StackDigest] = []
+
+    def started() -> bool:
+        found[:] = [digest for digest in dump(pid)[0].digests if digest.child_of]
+        return bool(found) and "python" not in (found[0].error or "python")
+
+    wait_until(started, 10, "a program below the rank")
+    (child,) = found
+    return child
+
+
+POOL = """
+import concurrent.futures, time
+def worker_fn():
+    print("ready", flush=True)
+    time.sleep(600)
+with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    pool.submit(worker_fn).result()
+"""
+
+
+def test_a_pool_thread_that_the_rank_waits_for_is_kept(spawn):
+    python = spawn(sys.executable, "-c", POOL)
+    main, thread = dump(python.pid)[0].digests
+    assert main.thread == "MainThread"
+    assert any(frame.file == "concurrent/futures/_base.py" for frame in main.frames)
+    assert thread.thread == "ThreadPoolExecutor-0_0"
+    assert thread.frames[0].function == "worker_fn"
+    assert thread.child_of is None

@@ -64,7 +64,8 @@ def test_the_culprit_is_named(case: str, words: str, tmp_path: Path) -> None:
         culprit = verdict["culprits"][0]
         assert words in f"{culprit['where']} {culprit['reason']}", verdict
         assert verdict["evidence"], verdict
-        assert verdict["confidence"] in ("high", "medium"), verdict
+        # A rank that computes may also save a checkpoint: after ten seconds nobody can tell.
+        assert verdict["confidence"] in (("low",) if case == "endless_loop" else ("high", "medium")), verdict
         assert report["world_size"] == 4
         if case == "worker_deadlock":
             assert culprit["pid"] not in job.pids, "the worker is to be named, not its parent"

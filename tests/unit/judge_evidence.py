@@ -82,6 +82,7 @@ def compute(line: int = 48, **ints: int) -> Stack:
 
 
 StackOf = Callable[[int], Stack]
+StackKey = str | Callable[[int], str]
 
 
 @dataclass
@@ -91,6 +92,16 @@ class Child:
     state: str = "S"
     error: str | None = None
     wchan: str | None = None
+    key: StackKey = ""  # one, or by round
+
+
+@dataclass
+class Thread:
+    """Another thread of the rank itself."""
+
+    name: str
+    stack: Stack | StackOf
+    state: str = "S"
 
 
 @dataclass
@@ -105,6 +116,7 @@ class Rank:
     cpu: float | None = None
     node: str = "n1"
     children: list[Child] = field(default_factory=list)
+    threads: list[Thread] = field(default_factory=list)
     error: str | None = None
     fix: str = ""
     wchan: str | None = None
@@ -168,8 +180,14 @@ def _dump(sample: RankSample, rank: Rank, turn: int, gap_s: float, counters: boo
             StackDigest(
                 sample.rank, child.pid, state=child.state, frames=frames, waiting_in=waiting,
                 child_of=sample.pid, error=child.error, wchan=child.wchan,
+                key=child.key(turn) if callable(child.key) else child.key,
             )
         )  # fmt: skip
+    for thread in rank.threads:
+        shown = thread.stack(turn) if callable(thread.stack) else thread.stack
+        stacks.digests.append(
+            StackDigest(sample.rank, sample.pid, thread.name, thread.state, shown.frames, waiting_in=shown.waiting_in)
+        )
     return stacks
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from mltop.probes.demo.curves import SM_CLOCK_MAX_MHZ
 from mltop.probes.demo.gpus import SimulatedGpus, simulate
-from mltop.probes.model import GpuSample, to_json
+from mltop.probes.model import Gap, GpuSample, to_json
 
 RANKS = [(4001, 0), (4002, 1), (4003, 2), (4004, 3)]
 HUNG = 500.0
@@ -98,3 +98,11 @@ def test_source_follows_the_job_it_is_given() -> None:
     gpus, _ = source.collect(now, 0.1)
     assert [gpu.busy for gpu in gpus] == [1.0, 1.0, 0.0, 1.0]
     source.close()
+
+
+def test_a_job_that_does_not_run_is_a_gap() -> None:
+    problem: list[str | None] = [None]
+    source = SimulatedGpus(4, lambda: RANKS, lambda: None, problem=lambda: problem[0])
+    assert source.collect(1_800_000_000.0, 0.1)[1] == []
+    problem[0] = "rank 1 of the demo job ended: Killed"
+    assert source.collect(1_800_000_001.0, 0.1)[1] == [Gap("demo job", "rank 1 of the demo job ended: Killed")]

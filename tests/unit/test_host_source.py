@@ -10,6 +10,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mltop.probes.collect.host import HostSource
 
 RATES = {
@@ -113,6 +115,24 @@ def test_a_copied_tree_gives_its_values_and_rates(tmp_path: Path) -> None:
     }
     assert {name: sample[name] for name in expected} == expected
     assert sample["shm_total_bytes"] > 0
+
+
+@pytest.mark.parametrize("stat", ["cpu  1 2 3 4\n", "cpu\n", "cpu  a b c d e f g h i j\n", "", "\0\xff\n"])
+def test_a_broken_stat_costs_the_cpu_share_only(tmp_path: Path, stat: str) -> None:
+    write_tree(tmp_path, {**TREE, "proc/stat": stat})
+    _, (sample, gaps) = two_reads(tmp_path, {})
+    assert sample["cpu_fraction"] is None
+    assert sample["memory_total_bytes"] == 1000 * 1024 and sample["network_rx_bytes_per_s"] == 0.0
+    told = {gap["what"]: gap["why"] for gap in gaps}
+    assert told.keys() == {"host.cpu", "host.cpu_count"}
+    assert told["host.cpu"].startswith("cannot be read: ")
+
+
+def test_numbers_that_json_does_not_have_are_unknown(tmp_path: Path) -> None:
+    write_tree(tmp_path, {**TREE, "proc/uptime": "nan 1\n", "proc/loadavg": "inf 1 1\n"})
+    _, (sample, gaps) = two_reads(tmp_path, LATER)
+    assert sample["uptime_s"] is None and sample["load_1m"] is None
+    assert {gap["what"] for gap in gaps} == {"host.uptime", "host.load"}
 
 
 def test_a_counter_that_starts_anew_is_no_negative_rate(tmp_path: Path) -> None:

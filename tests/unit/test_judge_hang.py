@@ -64,6 +64,7 @@ HANGS = {
         (2,),
         "slow_validation (job/case.py:40)",
         "stands still",
+        confidence=("medium",),  # by its name it may be an evaluation
     ),
     "b mismatch": Case(
         evidence({**waiters(0, 1, 3), 2: Rank(broadcast())}),
@@ -91,6 +92,7 @@ HANGS = {
         (2,),
         "spin_forever (job/case.py:45)",
         "loops or computes",
+        confidence=("low",),  # for 30 s it may be an evaluation
     ),
     "g fifo": Case(
         evidence({**waiters(0, 1, 3), 2: Rank(dataset(17))}),

@@ -118,7 +118,7 @@ def test_a_gone_rank_is_not_accused_while_the_others_move() -> None:
 
 def test_a_job_of_zombies_only_accuses_nobody() -> None:
     verdict = judge_job(evidence({number: Rank(None, state="Z", error="zombie: x") for number in range(4)}))
-    assert (verdict.kind, verdict.culprits) == ("unclear", [])
+    assert (verdict.kind, verdict.culprits, verdict.confidence) == ("unclear", [], "high")
     assert "has ended" in verdict.evidence[0]
 
 
@@ -399,6 +399,54 @@ def test_integers_that_differ_for_good_reasons_accuse_nobody(ints: object) -> No
     ranks = {number: Rank(all_reduce(step=7, **ints(number))) for number in range(4)}
     verdict = judge_job(evidence(ranks))
     assert (verdict.kind, verdict.culprits) == ("hang", [])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "iter_num",
+        "step_num",
+        "epoch_num",
+        "local_step",
+        "total_step",
+        "last_step",
+        "num_batches_done",
+        "n_iter",
+        "global_step",
+        "step",
+        "stepIdx",
+        "batches_seen",
+    ],
+)
+def test_names_that_count_the_turns_of_a_loop(name: str) -> None:
+    ranks = {number: Rank(all_reduce(**{name: 6 if number == 2 else 5})) for number in range(4)}
+    assert _ranks(judge_job(evidence(ranks))) == [2]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "num_steps",
+        "n_iters",
+        "max_steps",
+        "total_steps",
+        "max_train_iters",
+        "num_epochs",
+        "batch_size",
+        "step_size",
+        "seq_len",
+        "log_every_step",
+        "eval_interval",
+        "save_steps_freq",
+        "local_rank",
+        "rank_index",
+        "n",
+        "num",
+    ],
+)
+def test_names_of_bounds_and_sizes_count_nothing(name: str) -> None:
+    ranks = {number: Rank(all_reduce(**{name: 6 if number == 2 else 5})) for number in range(4)}
+    assert _ranks(judge_job(evidence(ranks))) == []
 
 
 def test_two_ranks_in_different_turns_are_a_tie() -> None:

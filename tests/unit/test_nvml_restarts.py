@@ -11,7 +11,7 @@ import pytest
 
 from mltop.probes.collect.nvml import words
 from mltop.probes.collect.nvml.breadcrumb import NO_GPU, Breadcrumb
-from mltop.probes.collect.nvml.restarts import Pauses, Restarts, Skips
+from mltop.probes.collect.nvml.restarts import Pauses, Restarts, Retries, Skips
 from mltop.probes.model import GpuSample
 from mltop.probes.spawn import die_with_parent, python_command
 
@@ -27,6 +27,21 @@ def test_restarts_slow_down_and_recover() -> None:
     assert pauses == [0, 0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60]
     restarts.failed(at_s + 3600)
     assert restarts.next_start_s == at_s + 3600
+
+
+def test_a_library_that_fails_is_tried_again_soon_and_then_less_often() -> None:
+    retries = Retries(Pauses())
+    pauses = []
+    for _ in range(7):
+        retries.failed(100.0, has_worked=False)
+        pauses.append(retries.next_s - 100.0)
+    assert pauses == [2, 4, 8, 16, 30, 30, 30]
+    retries.answered()
+    pauses = []
+    for _ in range(4):
+        retries.failed(100.0, has_worked=True)
+        pauses.append(retries.next_s - 100.0)
+    assert pauses == [0, 2, 4, 8]
 
 
 def test_a_gpu_is_left_out_longer_each_time() -> None:

@@ -56,6 +56,14 @@ def test_a_frame_is_found_behind_a_prompt_without_newline() -> None:
     assert payload_of(b"motd without newline" + MARK + b"2 {}") == b"{}"
 
 
+@pytest.mark.parametrize(
+    "payload",
+    [b"{", b"[]", b"7", b"{}", b'{"kind":1}', b'{"kind":"request","id":[]}', b'{"kind":"request","args":"x"}', b"\xff"],
+)
+def test_requests_of_the_wrong_shape_are_noise(payload: bytes) -> None:
+    assert decode_request(MARK + str(len(payload)).encode() + b" " + payload) is None
+
+
 def test_requests_ignore_fields_they_do_not_know() -> None:
     frame = encode(Request("request", id=7, op="stacks", args={"native": True})).rstrip(b"\n")
     assert decode_request(frame) == Request("request", 7, "stacks", "", {"native": True})

@@ -87,6 +87,7 @@ def test_clip(text, width, right, expected):
 def test_clip_keeps_the_end_of_a_history():
     assert clip("123456", 3, right=True, tail=True) == "456"
     assert clip("1", 3, right=True, tail=True) == "  1"
+    assert clip("123456", 3, tail=True, marked=True) == "…56"
 
 
 @pytest.mark.parametrize("text", ["a\x1b[2Jb", "a\nb", "a\tb", "\x00", "\u202eabc", "\x9b31m"])

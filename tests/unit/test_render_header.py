@@ -36,27 +36,82 @@ def fleet(simulated=False):
 def test_wide():
     first, second = header_cells(fleet(), "mltop > fleet", width=200)
     assert plain(first) == "mltop > fleet  2/3 nodes live, 1 lost  15/16 GPUs ok  12:41:07"
-    assert plain(second) == ("busy 50%  power 9000W/10.5kW  hottest 66C n2/gpu6  ranks 16  jobs 1  age 1.2s")
+    assert plain(second) == ("busy 50%  power 9000W/10.5kW of 15 GPUs  hot 66C n2/gpu6  ranks 16+  jobs 1+  age 1.2s")
 
 
-def test_simulated_and_paused_are_always_said():
-    for width in (200, 80, 40):
-        first, _ = header_cells(fleet(simulated=True), "mltop", paused=True, width=width)
-        assert plain(first).startswith("mltop  SIMULATED  PAUSED")
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        (200, "mltop > n1 > ranks > rank 0  SIMULATED  PAUSED  2/3 nodes live, 1 lost"),
+        (80, "mltop > n1 > ranks > rank 0  SIMULATED  PAUSED  2/3 nodes live, 1 lost"),
+        (60, "rank 0  SIMULATED  PAUSED  2/3 nodes live, 1 lost"),
+        (40, "rank 0  SIMULATED  PAUSED  LOST"),
+        (30, "rank 0  SIM  PAUSED  LOST"),
+        (24, "SIM PAUSED LOST rank 0"),
+        (20, "SIM PAUSED LOST"),
+    ],
+)
+def test_simulated_paused_and_a_bad_node_are_always_said(width, expected):
+    titles = ("mltop > n1 > ranks > rank 0", ("rank 0",))
+    first, _ = header_cells(fleet(simulated=True), titles[0], paused=True, width=width, shorter=titles[1])
+    assert plain(first).rstrip().startswith(expected)
+
+
+def only(state, age_s=7.0):
+    return FleetView(AT, (NodeView(NodeState("n1", state, "why", age_s), fleet().nodes[0].sample),))
+
+
+@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize(("state", "style"), [("stale", "warn"), ("lost", "crit"), ("refused", "crit")])
+def test_what_a_node_said_last_is_not_what_is_now(state, style, width):
+    first, second = header_cells(only(state), "mltop", width=width)
+    assert plain(first) == f"mltop  node {state}  8 GPUs unknown  12:41:07"
+    assert plain(second) == "busy –  power –  hot –  ranks –  jobs –  age 7.0s"
+    assert {cell.text: cell.style for cell in first}[f"node {state}"] == style
+
+
+def test_the_age_is_that_of_the_oldest_sample_there_is():
+    live, lost = fleet().nodes[0], only("lost", 41.0).nodes[0]
+    view = FleetView(AT, (live, lost))
+    first, second = header_cells(view, "mltop", width=200)
+    assert plain(first) == "mltop  1/2 nodes live, 1 lost  8/8 GPUs ok, 8 unknown  12:41:07"
+    assert plain(second).endswith("of 8 GPUs  hot 66C n1/gpu6  ranks 8+  jobs 1+  age 41s")
+    first, second = header_cells(view, "mltop", width=60)
+    assert "8/16 GPUs ok" in plain(first), "never more than are known to be"
+    assert "age 41s" in plain(second)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "expected"),
+    [
+        ([(600.0, 700.0), (600.0, 700.0)], "power 1200/1400W"),
+        ([(600.0, 700.0), (None, 700.0)], "power 600/700W of 1 GPU"),
+        ([(600.0, 700.0), (600.0, None)], "power 600/700W of 1 GPU"),
+        ([(600.0, None), (500.0, None)], "power 1100W"),
+        ([(600.0, None), (None, 700.0)], "power 600W of 1 GPU"),
+        ([(None, 700.0), (None, None)], "power –"),
+        ([(float("nan"), 700.0), (500.0, 700.0)], "power 500/700W of 1 GPU"),
+    ],
+)
+def test_draw_and_limit_are_summed_over_the_same_gpus(gpus, expected):
+    made = [GpuSample(at, power_w=drawn, power_limit_w=limit) for at, (drawn, limit) in enumerate(gpus)]
+    view = FleetView(AT, (NodeView(NodeState("n1", "live", age_s=0.4), Sample("n1", AT, gpus=made)),))
+    _, second = header_cells(view, "mltop", width=200)
+    assert f"  {expected}  hot" in plain(second)
 
 
 @pytest.mark.parametrize("width", range(1, 220))
 def test_lines_never_exceed_the_width(width):
     first, second = header_cells(fleet(simulated=True), "mltop", paused=True, width=width)
-    assert cell_len(plain(first)) <= max(width, len("mltop"))
+    assert cell_len(plain(first)) <= max(width, len("SIM PAUSED LOST"))
     assert cell_len(plain(second)) <= max(width, len("busy 50%"))
 
 
 def test_nothing_is_known_yet():
     view = FleetView(AT, (NodeView(NodeState("n1", "connecting")),))
     first, second = header_cells(view, "mltop > this machine", width=120)
-    assert plain(first) == "mltop > this machine  0/1 node live, 1 connecting  no GPU seen  12:41:07"
-    assert plain(second) == "busy –  power –  hottest –  ranks 0  jobs 0  age –"
+    assert plain(first) == "mltop > this machine  node connecting  no GPU seen  12:41:07"
+    assert plain(second) == "busy –  power –  hot –  ranks –  jobs –  age –"
 
 
 def test_no_nodes_at_all():

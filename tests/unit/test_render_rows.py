@@ -15,7 +15,7 @@ from mltop.probes.model import (
     Sample,
 )
 from mltop.probes.reach.view import FleetView, NodeView
-from mltop.tui.render.cells import columns_line, layout, plain, unknown_columns
+from mltop.tui.render.cells import aged, columns_line, layout, plain, unknown_columns
 from mltop.tui.render.findings import (
     FINDING_COLUMNS,
     GAP_COLUMNS,
@@ -26,7 +26,7 @@ from mltop.tui.render.findings import (
 )
 from mltop.tui.render.gpus import GPU_COLUMNS, gpu_row, throttle_cell
 from mltop.tui.render.nodes import NODE_COLUMNS, node_row
-from mltop.tui.render.ranks import RANK_COLUMNS, rank_row, short_command
+from mltop.tui.render.ranks import RANK_COLUMNS, rank_columns, rank_row, short_command
 from mltop.tui.render.trends import EarlierRank, Trends
 
 GIB = 2**30
@@ -338,6 +338,43 @@ def test_a_node_that_is_not_live_says_so_and_why(state, age_s, text, style):
 def test_what_a_lost_node_said_last_is_dim():
     cells = cells_of(NODE_COLUMNS, node_row(node("lost", 200.0, "", [gpu()])))
     assert {cells[key].style for key in ("gpus", "busy", "power", "ranks")} == {"dim"}
+
+
+def test_power_that_not_all_gpus_report_is_a_least():
+    power = lambda *gpus: cells_of(NODE_COLUMNS, node_row(node(gpus=gpus)))["power"].text  # noqa: E731
+    assert power(gpu(0), gpu(1)) == "1304W"
+    assert power(gpu(0), gpu(1, power_w=None)) == "652W+"
+    assert power(gpu(0, power_w=None)) == "–"
+
+
+def test_what_was_true_once_is_dim():
+    for row in (
+        gpu_row(gpu(throttle_reasons=["hw_thermal"]), [rank(state="D")]),
+        gpu_row(GpuSample(1, state="lost"), []),
+    ):
+        old = aged(row)
+        assert {cell.style for cell in old.cells} == {"dim"} and old.text == row.text
+        assert old.banner is None or old.banner.style == "dim"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "width", "shown", "hidden"),
+    [
+        (1, 80, ["job"], ["node", "user", "command"]),
+        (2, 80, ["job", "node"], ["user", "command"]),
+        (1, 120, ["job", "user", "command"], ["node"]),
+        (2, 120, ["job", "node"], []),
+        (1, 200, ["job", "node", "user", "command", "launcher"], []),
+    ],
+)
+def test_the_job_tells_ranks_of_several_jobs_apart(nodes, width, shown, hidden):
+    columns = rank_columns(2, nodes)
+    found = {columns[index].key for index, _ in layout(columns, width)}
+    assert found >= set(shown) and not found & set(hidden)
+    row = rank_row("n1", rank(job="run-of-somebody:29501"))
+    assert ":29501" in plain(columns_line(columns, row, layout(columns, width)))
+    assert [column.key for column in columns] == [column.key for column in RANK_COLUMNS], "the cells stay in place"
+    assert rank_columns(1, nodes) == RANK_COLUMNS
 
 
 def test_lost_and_unknown_gpus_are_not_idle():

@@ -55,6 +55,13 @@ def test_a_hang_names_rank_node_pid_place_and_who_waits():
     assert verdict_lines(found, 80)[0][0].style == "crit"
 
 
+@pytest.mark.parametrize("width", range(20, 160))
+def test_how_sure_the_verdict_is_stands_on_one_line(width):
+    lines = text_of(report(culprits=[CULPRIT], confidence="high"), width)
+    assert sum("confidence high" in line for line in lines) == 1
+    assert all(len(line) <= width for line in lines)
+
+
 def test_further_culprits_follow_line_by_line():
     found = report(culprits=[CULPRIT, Culprit(3, "n2", None, "gone", "no process")], confidence="medium")
     lines = text_of(found)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, Callable
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.breadcrumb import NO_GPU, Breadcrumb
+from mltop.probes.collect.nvml.library import explain_missing
 
 
 class NvmlError(Exception):
@@ -60,15 +60,6 @@ def load(crumb: Breadcrumb) -> Calls:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         if error.value == codes.LIBRARY_NOT_FOUND:
-            explain_missing_library()
+            explain_missing()
         raise NvmlError("nvmlInit", error.value) from None
     return Calls(pynvml.nvmlLib, crumb)
-
-
-def explain_missing_library() -> None:
-    """pynvml says "not found" for every failure to load: raise OSError where the loader knows better."""
-    try:
-        ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError as error:
-        if "No such file" not in str(error):
-            raise

@@ -12,7 +12,8 @@ class Pauses:
     free_restarts: int = 3
     longest_restart_s: float = 60.0
     forget_failures_s: float = 600.0
-    init_retry_s: float = 30.0  # no driver, no permission: asked again this often
+    init_retry_first_s: float = 2.0  # no driver, no permission: asked again, then after twice as long …
+    init_retry_s: float = 30.0  # … and at last this often
     skipped_gpu_s: float = 300.0  # doubled each time it gets stuck again
     longest_skipped_gpu_s: float = 3600.0
 
@@ -26,6 +27,11 @@ class Restarts:
         self._last_failure_s = 0.0
         self.next_start_s = 0.0
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether so many children ended that the next ones are delayed."""
+        return self._failures > self._pauses.free_restarts
+
     def failed(self, at_s: float) -> None:
         if at_s - self._last_failure_s > self._pauses.forget_failures_s:
             self._failures = 0
@@ -34,6 +40,25 @@ class Restarts:
         beyond = self._failures - self._pauses.free_restarts
         pause_s = min(2.0 ** (beyond - 1), self._pauses.longest_restart_s) if beyond > 0 else 0.0
         self.next_start_s = at_s + pause_s
+
+
+class Retries:
+    """After a library that could not be used: 2, 4, 8 … 30 s."""
+
+    def __init__(self, pauses: Pauses) -> None:
+        self._pauses = pauses
+        self._failures = 0
+        self.next_s = 0.0
+
+    def failed(self, at_s: float, has_worked: bool) -> None:
+        """``has_worked``: the library answered before, so its first failure is followed by a try at once."""
+        doublings = self._failures - has_worked
+        self._failures += 1
+        pause_s = min(self._pauses.init_retry_first_s * 2.0 ** min(doublings, 16), self._pauses.init_retry_s)
+        self.next_s = at_s + (pause_s if doublings >= 0 else 0.0)
+
+    def answered(self) -> None:
+        self._failures = 0
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 
 from mltop.probes.collect.nvml import words
 from mltop.probes.collect.nvml.registry import Registry
-from mltop.probes.collect.nvml.restarts import Pauses, Restarts, Skips
+from mltop.probes.collect.nvml.restarts import Pauses, Restarts, Retries, Skips
 from mltop.probes.collect.nvml.worker import Worker
 from mltop.probes.model import Gap, GpuSample
 
@@ -33,6 +33,7 @@ class NvmlSource:
         self._pauses = pauses or Pauses()
         self._registry = Registry()
         self._restarts = Restarts(self._pauses)
+        self._retries = Retries(self._pauses)
         self._skips = Skips(self._pauses)
         self._worker: Worker | None = None
         self._abandoned: list[Worker] = []
@@ -41,7 +42,7 @@ class NvmlSource:
         self._slow_asked_s = float("-inf")
         self._silent_since_s: float | None = None
         self._down: Gap | None = None
-        self._init_retry_s = 0.0
+        self._has_answered = False
         self._trouble = ""  # why the last child ended, until the next answer
         self._is_closed = False
 
@@ -49,7 +50,7 @@ class NvmlSource:
         """Start the next poll unless one is under way. ``now`` is unix time: it becomes ``last_seen_at``."""
         at_s = time.monotonic()
         self._watch(at_s)
-        if self._is_closed or at_s < max(self._init_retry_s, self._restarts.next_start_s):
+        if self._is_closed or at_s < max(self._retries.next_s, self._restarts.next_start_s):
             return
         worker = self._worker or self._start(at_s)
         if worker is None or worker.asked_s is not None or worker.terminated_s is not None:
@@ -102,17 +103,17 @@ class NvmlSource:
     def _take(self, answer: dict[str, Any], at_s: float) -> None:
         self._silent_since_s = None
         self._trouble = ""
+        self._has_answered = True
         if "down" in answer:
             self._take_down(answer["down"], at_s)
             return
         self._down = None
+        self._retries.answered()
         self._registry.merge(answer["gpus"], self._asked_at, self._asked_skip)
         self._skips.answered({entry["index"] for entry in answer["gpus"] if "read" in entry})
 
     def _take_down(self, down: dict[str, Any], at_s: float) -> None:
-        """A library that has just worked is tried again at once, any other only now and then."""
-        if self._down is not None or not len(self._registry):
-            self._init_retry_s = at_s + self._pauses.init_retry_s
+        self._retries.failed(at_s, has_worked=len(self._registry) > 0)
         self._down = words.down_gap(down)
         for known in self._registry.all():
             if known.state != "lost":
@@ -211,14 +212,7 @@ class NvmlSource:
         stuck, _ = self._stuck(at_s)
         if stuck or self._trouble:
             gaps.append(Gap("nvml", stuck or self._trouble, words.KERNEL_LOG))
-        elif not len(self._registry) and self._silent_since_s is not None:
-            where = f", now in {self._where(self._worker)}" if self._worker and self._where(self._worker) else ""
-            gaps.append(
-                Gap(
-                    "nvml.starting",
-                    f"no answer from NVML yet ({self._silent_s(at_s):.1f} s since asked{where})",
-                )
-            )
+        gaps += self._starting_gaps(at_s)
         gaps += self._age_gaps(now, at_s)
         for index, skip in self._skips.items():
             shown = self._registry.shown_index(index)
@@ -228,6 +222,13 @@ class NvmlSource:
             why = f"NVML's reader process {worker.pid} cannot be ended ({state}) and was abandoned"
             gaps.append(Gap("nvml", why, f"sudo cat /proc/{worker.pid}/stack"))
         return gaps + self._registry.gaps()
+
+    def _starting_gaps(self, at_s: float) -> list[Gap]:
+        """Until the first poll is answered, or until children have ended so often that none may ever be."""
+        if self._has_answered or self._restarts.exhausted:
+            return []
+        where = self._where(self._worker) if self._worker else ""
+        return [words.starting_gap(self._silent_s(at_s), where)]
 
     def _age_gaps(self, now: float, at_s: float) -> list[Gap]:
         """Values that are shown although newer ones should be there."""

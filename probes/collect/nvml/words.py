@@ -32,6 +32,12 @@ def not_collected() -> Gap:
     return Gap(f"gpu.*.{{{','.join(NOT_COLLECTED)}}}", "not collected by this version")
 
 
+def starting_gap(waited_s: float, call: str) -> Gap:
+    """``call``: the one that NVML's reader process is in, or ""."""
+    now_in = f", now in {call}" if call else ""
+    return Gap("nvml.starting", f"GPUs not read yet: no answer from NVML since {waited_s:.1f} s{now_in}")
+
+
 def field_gap(what: str, problem: Any) -> Gap:
     """``problem``: a sentence, or ``[call, code]`` of the call that failed."""
     if isinstance(problem, str):

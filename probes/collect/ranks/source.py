@@ -7,7 +7,7 @@ import os
 from mltop.probes import paths
 from mltop.probes.collect.ranks import counters, procfs
 from mltop.probes.collect.ranks.access import access_gaps, unreadable_counters_gap, user_name
-from mltop.probes.collect.ranks.redact import shown_command
+from mltop.probes.collect.ranks.command_line import shown_command
 from mltop.probes.collect.ranks.roles import interpreter
 from mltop.probes.collect.ranks.roster import DeadRank, Rank, find_ranks
 from mltop.probes.collect.ranks.table import Process, ProcessTable

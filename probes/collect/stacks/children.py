@@ -1,9 +1,10 @@
-"""A rank's own Python children, two levels down: dataloader, multiprocessing and subprocess workers."""
+"""A rank's own children, two levels down: dataloader, multiprocessing and subprocess workers, other programs."""
 
 from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from mltop.probes import paths
@@ -43,14 +44,32 @@ def waits_for_child(thread: dict[str, Any]) -> bool:
     return False
 
 
-def python_children(pid: int, known: list[int]) -> list[int]:
-    """Pids of Python children and grandchildren, without multiprocessing's helper processes, oldest first.
+@dataclass
+class Children:
+    """Pids, a rank's own before those of its children. ``others`` are programs that are not Python and have no
+    child of their own: a shell waits for what it started.
+    """
+
+    python: list[int]
+    others: list[int]
+
+
+def children_of(pid: int, known: list[int]) -> Children:
+    """Children and grandchildren of a rank, without multiprocessing's helper processes, oldest first.
 
     ``known``: children seen earlier; those that have another parent now (a reused pid) are left out.
     """
-    direct = _alive_below(pid, known)
-    nested = [grandchild for child in direct for grandchild in _alive_below(child, [])]
-    return [child for child in direct + nested if _is_python(child, pid) and not _is_helper(child)]
+    below = {child: _alive_below(child, []) for child in _alive_below(pid, known)}
+    nested = [grandchild for grandchildren in below.values() for grandchild in grandchildren]
+    found = Children([], [])
+    for child in [*below, *nested]:
+        if _is_helper(child):
+            continue
+        if _is_python(child, pid):
+            found.python.append(child)
+        elif name_of(child) and not below.get(child) and not _kernel_children(child):
+            found.others.append(child)
+    return found
 
 
 def _alive_below(pid: int, known: list[int]) -> list[int]:

@@ -11,15 +11,16 @@ from typing import Any, Callable, Optional
 from mltop.probes.model import RankSample, RankStacks, StackDigest
 
 from . import failures, pyspy
-from .children import python_children, waits_for_child
-from .digest import Origin, digest_threads
+from .children import children_of, waits_for_child
+from .digest import Origin, digest_threads, stack_key
 from .failures import Failure
-from .process import ProcessFacts, read_facts, read_tasks
+from .process import ProcessFacts, activity, name_of, read_facts, read_tasks
 from .redact import redact_threads
 from .source import SourceLines
 from .threads import is_idle_worker, main_thread
 
 _MAX_CHILDREN = 32  # dumped per rank: 16 dataloader workers of two loaders
+_MAX_FOREIGN = 8  # told per rank: the newest programs that are not Python
 
 Counters = Callable[[RankSample], Optional[RankSample]]
 
@@ -163,7 +164,8 @@ class _DumpJob:
         main = main_thread(read.threads or [], read.facts.inner_pid)
         if main is None or not waits_for_child(main):
             return
-        pids = python_children(rank.pid, rank.children)
+        children = children_of(rank.pid, rank.children)
+        pids = children.python
         give_up = time.monotonic() + 2 * self.options.deadline_s
         reads: list[_Read] = []
         for pid in pids[:_MAX_CHILDREN]:
@@ -178,6 +180,7 @@ class _DumpJob:
             left = pids[len(reads) :]
             origin = _origin(rank, _Read(read_facts(left[0]), time.time()), rank.pid)
             stacks.digests.append(_failed(origin, Failure(f"{len(left)} children were not dumped, this is the first")))
+        stacks.digests += [_foreign(rank, pid) for pid in children.others[-_MAX_FOREIGN:]]
 
 
 def _worth_a_retry(dump: pyspy.Dump, facts: ProcessFacts) -> bool:
@@ -212,6 +215,14 @@ def _origin(rank: RankSample, read: _Read, child_of: int | None) -> Origin:
         taken_at=read.taken_at,
         tasks=read_tasks(facts.pid) if len(read.threads or []) > 1 else {},
     )
+
+
+def _foreign(rank: RankSample, pid: int) -> StackDigest:
+    """A child that is not Python: what the kernel tells. Its key stays the same while it does not run at all."""
+    read = _Read(read_facts(pid), time.time())
+    digest = _failed(_origin(rank, read, rank.pid), Failure(f"not Python: {name_of(pid) or 'gone'}"))
+    digest.key = stack_key(activity(pid), None, [])
+    return digest
 
 
 def _failed(origin: Origin, failure: Failure) -> StackDigest:

@@ -81,11 +81,7 @@ def name_of(pid: int) -> str:
 def read_tasks(pid: int) -> dict[int, TaskFacts]:
     """By thread id as seen inside the process's own namespace, which is how py-spy names threads."""
     tasks = {}
-    try:
-        tids = os.listdir(paths.proc(pid, "task"))
-    except OSError:
-        return {}
-    for tid in tids:
+    for tid in _thread_ids(pid):
         fields = _status_fields(read_text(paths.proc(pid, "task", tid, "status")) or "")
         if "NSpid" in fields:
             inner = int(fields["NSpid"].split()[-1])
@@ -94,9 +90,26 @@ def read_tasks(pid: int) -> dict[int, TaskFacts]:
     return tasks
 
 
+def activity(pid: int) -> str:
+    """A text that changes when any thread of the process has run; "" when it is gone.
+
+    CPU ticks alone miss what sleeps most of the time, so every thread's switches count too. Source: proc(5).
+    """
+    switches = []
+    for tid in _thread_ids(pid):
+        fields = _status_fields(read_text(paths.proc(pid, "task", tid, "status")) or "")
+        switches += [fields.get(f"{kind}_ctxt_switches", "") for kind in ("voluntary", "nonvoluntary")]
+    ticks = (read_text(paths.proc(pid, "stat")) or "").rpartition(")")[2].split()[11:13]  # utime, stime
+    return " ".join([*switches, *ticks])
+
+
+def _thread_ids(pid: int) -> list[str]:
+    try:
+        return sorted(os.listdir(paths.proc(pid, "task")))
+    except OSError:
+        return []
+
+
 def has_other_threads(pid: int) -> bool:
     """True for a "zombie" whose main thread has exited while others run."""
-    try:
-        return len(os.listdir(paths.proc(pid, "task"))) > 1
-    except OSError:
-        return False
+    return len(_thread_ids(pid)) > 1

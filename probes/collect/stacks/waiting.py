@@ -12,6 +12,7 @@ from typing import Callable, Optional
 from mltop.probes.model import Frame
 
 from .frames import last_name
+from .handles import code_of, waits_for_work
 
 C10D = "torch/distributed/distributed_c10d.py"
 # The outermost frame's function names the collective: the inner ones were renamed between torch releases.
@@ -75,8 +76,7 @@ NATIVE_RULES = (
 
 # The leaf's source line, for waits that leave no frame of their own. Only for leaves in user code.
 LINE_RULES = (
-    (re.compile(r"\bstore\.(wait|get)\("), "store.wait"),
-    (re.compile(r"\.wait\("), "work.wait"),
+    (re.compile(r"\b\w*(?<!re)store\.(wait|get)\(", re.I), "store.wait"),
     (re.compile(r"\bcomm(_world)?\.(all_?reduce|bcast|barrier|all_?gather|all_?to_?all)v?\(", re.I), "mpi"),
 )
 # Reading a tensor's value waits for the GPU; on a CPU it is plain work.
@@ -128,8 +128,9 @@ def _by_line(leaf_line: LineText, uses_gpu: bool) -> str | None:
     text = leaf_line()
     if not text:
         return None
+    code = code_of(text)
     for pattern, name in (*LINE_RULES, *(CUDA_LINE_RULES if uses_gpu else ())):
-        found = pattern.search(text)
+        found = pattern.search(code)
         if found:
             return str(found.group(2)).lower() if name == "mpi" else name
-    return None
+    return "work.wait" if waits_for_work(code) else None
