@@ -1,0 +1,133 @@
+"""One GPU at one moment. Units stand in the names; None is unknown, never 0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class GpuProcess:
+    """One process that holds a GPU context. ``pid`` is the host's pid; ``kind`` is compute, graphics or mps."""
+
+    pid: int
+    memory_bytes: int | None = None
+    kind: str = "compute"
+
+
+@dataclass
+class Ecc:
+    """ECC error counts since the last reset (volatile) or over the board's life (aggregate)."""
+
+    enabled: bool | None = None
+    corrected_volatile: int | None = None
+    uncorrected_volatile: int | None = None
+    corrected_aggregate: int | None = None
+    uncorrected_aggregate: int | None = None
+    sram_uncorrected_aggregate: int | None = None
+    sram_threshold_exceeded: bool | None = None
+
+
+@dataclass
+class RemapBanks:
+    """Memory banks by how many spare rows they have left."""
+
+    max: int | None = None
+    high: int | None = None
+    partial: int | None = None
+    low: int | None = None
+    none: int | None = None
+
+
+@dataclass
+class Remap:
+    """Row remapping (Ampere and newer): rows remapped, and whether a reset is pending or repair failed."""
+
+    corrected: int | None = None
+    uncorrected: int | None = None
+    pending: bool | None = None
+    failed: bool | None = None
+    banks: RemapBanks = field(default_factory=RemapBanks)
+
+
+@dataclass
+class Pcie:
+    gen: int | None = None
+    gen_max: int | None = None
+    width: int | None = None
+    width_max: int | None = None
+    replay_count: int | None = None
+    rx_bytes_per_s: float | None = None
+    tx_bytes_per_s: float | None = None
+
+
+@dataclass
+class NvlinkLink:
+    index: int
+    active: bool | None = None
+    version: int | None = None
+    speed_bytes_per_s: float | None = None
+    remote: str | None = None
+    errors: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Nvlink:
+    links: list[NvlinkLink] = field(default_factory=list)
+    rx_bytes_per_s: float | None = None
+    tx_bytes_per_s: float | None = None
+
+
+@dataclass
+class Fabric:
+    state: str | None = None
+    health: str | None = None
+
+
+@dataclass
+class GpuSample:
+    """One GPU at one moment. ``state``: ok | lost | error; ``error`` says what and where for the latter two.
+
+    ``last_seen_at`` (unix s) is when NVML last answered for it; a lost GPU keeps its identity and this time.
+    """
+
+    index: int
+    uuid: str | None = None
+    name: str | None = None
+    pci_bus_id: str | None = None
+    state: str = "ok"
+    error: str | None = None
+    last_seen_at: float | None = None
+    busy: float | None = None  # NVML's GPU-Util: share of time a kernel was resident
+    sm_active: float | None = None
+    sm_occupancy: float | None = None
+    tensor_active: float | None = None
+    dram_active: float | None = None
+    activity_source: str | None = None  # gpm | dcgm
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    temperature_c: float | None = None
+    memory_temperature_c: float | None = None
+    temperature_margin_c: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    power_limit_default_w: float | None = None
+    energy_j: float | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    memory_clock_max_mhz: int | None = None
+    throttle_reasons: list[str] | None = None  # [] is "none holds"; None is unknown
+    throttle_ns: dict[str, int] = field(default_factory=dict)
+    ecc: Ecc = field(default_factory=Ecc)
+    remap: Remap = field(default_factory=Remap)
+    retired_pages: int | None = None
+    recovery_action: str | None = None
+    pcie: Pcie = field(default_factory=Pcie)
+    nvlink: Nvlink = field(default_factory=Nvlink)
+    fabric: Fabric = field(default_factory=Fabric)
+    mig_enabled: bool | None = None
+    persistence: bool | None = None
+    driver: str | None = None
+    vbios: str | None = None
+    serial: str | None = None
+    processes: list[GpuProcess] | None = None  # [] is "none"; None is unknown

@@ -1,0 +1,137 @@
+"""What is said of samples and stacks: findings, digests, classes, verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from mltop.probes.model.sample import Gap, RankSample
+
+
+@dataclass
+class Finding:
+    """What a health rule says. ``severity``: info | warning | critical; times are unix s, ``until`` None: still so."""
+
+    id: str
+    severity: str
+    node: str
+    subject: str
+    message: str
+    action: str = ""
+    evidence: list[str] = field(default_factory=list)
+    folded: list[str] = field(default_factory=list)
+    since: float | None = None
+    until: float | None = None
+
+
+@dataclass
+class Frame:
+    """One Python frame. ``file`` is relative to site-packages or its last parts; ``ints`` are integer locals."""
+
+    function: str
+    file: str
+    line: int
+    ints: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class StackDigest:
+    """One thread's stack, normalised next to the process, leaf first.
+
+    ``key`` is equal for equal normalised frames (integer locals left out): ranks are merged by it. Of a child that
+    is not Python (``error`` begins "not Python: NAME") it stays equal while that child does not run.
+    ``child_of`` is the rank's pid when ``pid`` is one of its children (a dataloader worker).
+    ``samples`` counts the dumps in which this same stack was seen in a row. ``error`` says in plain words why
+    there are no frames, ``fix`` what would help.
+    """
+
+    rank: int | None
+    pid: int
+    thread: str = "MainThread"
+    state: str = ""
+    frames: list[Frame] = field(default_factory=list)
+    waiting_in: str | None = None
+    samples: int = 1
+    key: str = ""
+    node: str = ""
+    job: str = ""
+    child_of: int | None = None
+    wchan: str | None = None
+    error: str | None = None
+    fix: str = ""
+    taken_at: float | None = None
+
+
+@dataclass
+class StackClass:
+    """All ranks of a job with one and the same stack. ``ranks`` is folded ("0-12,14-63")."""
+
+    ranks: str
+    count: int
+    waiting_in: str | None
+    frames: list[Frame] = field(default_factory=list)
+
+
+@dataclass
+class Culprit:
+    """``where`` is "function (file:line)" or the kernel function; ``pid`` may be a child of the rank."""
+
+    rank: int | None
+    node: str
+    pid: int | None
+    reason: str
+    where: str
+
+
+@dataclass
+class Waiting:
+    ranks: str
+    where: str
+
+
+@dataclass
+class Verdict:
+    """``kind``: hang | straggler | moving | unclear; ``confidence``: high | medium | low. Moving jobs accuse nobody.
+
+    ``stragglers`` names the slow ranks of a job that moves: they are observations, not accusations.
+    """
+
+    kind: str
+    culprits: list[Culprit] = field(default_factory=list)
+    waiting: list[Waiting] = field(default_factory=list)
+    stragglers: list[Culprit] = field(default_factory=list)
+    evidence: list[str] = field(default_factory=list)
+    confidence: str = "low"
+    gaps: list[Gap] = field(default_factory=list)
+
+
+@dataclass
+class RankStacks:
+    """One dump of one rank: its counters just before and just after, and the digests of its threads and children.
+
+    Progress is judged between one dump's ``after`` and the next one's ``before``, because the dump itself
+    stops the process for a moment and so moves its switch counter. ``raw`` is py-spy's JSON per process with
+    all locals but integers removed, only when it was asked for: ``[{"pid": .., "threads": [..]}]``.
+    """
+
+    pid: int
+    rank: int | None
+    job: str = ""
+    node: str = ""
+    taken_at: float = 0.0
+    took_s: float = 0.0
+    before: RankSample | None = None
+    after: RankSample | None = None
+    digests: list[StackDigest] = field(default_factory=list)
+    raw: list[Any] = field(default_factory=list)
+
+
+@dataclass
+class JobReport:
+    """What `mltop stacks` says of one job."""
+
+    job: str
+    world_size: int | None
+    verdict: Verdict
+    classes: list[StackClass] = field(default_factory=list)
+    digests: list[StackDigest] = field(default_factory=list)
