@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import threading
+import traceback
 from collections.abc import Iterable
 from contextlib import suppress
 from copy import deepcopy
@@ -52,6 +54,12 @@ def few_colours() -> bool:
     return console.no_color or console.color_system in (None, "standard")
 
 
+def print_crash(error: Exception) -> None:
+    """Where it happened, without the values of variables, then one line that says it."""
+    traceback.print_exception(error)
+    sys.stderr.write(f"mltop: the screen failed: {type(error).__name__}: {error} (please report)\n")
+
+
 class MltopApp(App[None]):
     """Shows a session. ``read_only`` refuses what touches a process or writes a file (``t`` and ``c``).
 
@@ -83,7 +91,7 @@ class MltopApp(App[None]):
         self.investigation = Investigation(session, self.post_message)
         self._mouse = mouse
         self._feed = Feed(session, self.post_message)
-        self._newest: Picture | None = None
+        self.newest: Picture | None = None
         self._live_trends = self.trends
         self._retrying = False
         self._closer: threading.Thread | None = None
@@ -96,11 +104,20 @@ class MltopApp(App[None]):
         return pane
 
     def run(self, **options: Any) -> None:
-        """As ``App.run``, then waits at most ``CLOSE_S`` for the session to close."""
+        """As ``App.run``, then waits at most ``CLOSE_S`` for the session to close.
+
+        A bug in the screen ends it: ``return_code`` is 1 then and standard error says what happened.
+        """
         try:
             super().run(mouse=self._mouse, **options)
         finally:
             self._close_session().join(CLOSE_S)
+        if self._exception is not None:
+            print_crash(self._exception)
+
+    def _fatal_error(self) -> None:
+        """Textual's own prints every local variable, which may hold the user's data; ``run`` says it without."""
+        self._close_messages_no_wait()
 
     def on_mount(self) -> None:
         self._feed.start()
@@ -123,7 +140,7 @@ class MltopApp(App[None]):
     # What arrives.
 
     def on_fresh(self, message: Fresh) -> None:
-        self._newest = message.picture
+        self.newest = message.picture
         self._live_trends.feed(message.picture.view)
         if not self.paused:
             self.picture = message.picture
@@ -134,15 +151,15 @@ class MltopApp(App[None]):
 
     def on_dump_progress(self, message: DumpProgress) -> None:
         was_dumping = self.investigation.dumping
-        taken_at = self._newest.view.taken_at if self._newest else 0.0
+        taken_at = self.newest.view.taken_at if self.newest else 0.0
         self.investigation.take_progress(message, taken_at)
         if was_dumping and not self.investigation.dumping:
             self.notice = end_of_dump(message.progress)
         self.redraw()
 
     def on_captured(self, message: Captured) -> None:
-        if self.investigation.take_capture(message):
-            self.tell(end_of_capture(message.result))
+        self.investigation.take_capture(message)
+        self.tell(end_of_capture(message.result))
 
     # What is shown.
 
@@ -187,7 +204,7 @@ class MltopApp(App[None]):
             self.investigation.cancel_dump()
         elif self.investigation.capturing:
             self.investigation.cancel_capture()
-            self.tell(Notice("capture: cancelled", "warn"))
+            self.tell(Notice("capture: cancelling, what is known is kept", "warn"))
         elif self.pane.clear_filter():
             self.redraw()
         elif self.trail.back():
@@ -197,10 +214,14 @@ class MltopApp(App[None]):
 
     def _arrive(self) -> None:
         self.notice = None
-        if self.current_mode == self.trail.here.pane:
-            self.redraw()
+        self.call_later(self._show_place)
+
+    async def _show_place(self) -> None:
+        """Looks where the user is only now: several keys may have come since this call was asked for."""
+        if self.current_mode != self.trail.here.pane:
+            await self.switch_mode(self.trail.here.pane)
         else:
-            self.call_later(self.switch_mode, self.trail.here.pane)
+            self.redraw()
 
     # What the user starts.
 
@@ -210,7 +231,7 @@ class MltopApp(App[None]):
         if self.paused:
             self.trends = deepcopy(self._live_trends)
         else:
-            self.picture, self.trends = self._newest, self._live_trends
+            self.picture, self.trends = self.newest, self._live_trends
         self.redraw()
 
     def action_refresh_now(self) -> None:

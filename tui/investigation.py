@@ -108,13 +108,11 @@ class Investigation:
         self._capture = self._session.capture(on_done)
 
     def cancel_capture(self) -> None:
+        """It still reports: what was known is written."""
         if self._capture is not None:
             self._capture.cancel()
             self._capture = None
 
-    def take_capture(self, message: Captured) -> bool:
-        """Whether this is the end of the running capture (a cancelled one may still report)."""
-        if message.run != self._capture_run or self._capture is None:
-            return False
-        self._capture = None
-        return True
+    def take_capture(self, message: Captured) -> None:
+        if message.run == self._capture_run:
+            self._capture = None

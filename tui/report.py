@@ -27,7 +27,7 @@ from mltop.tui.render.findings import merged_gaps, severity_cell
 from mltop.tui.render.gpus import GPU_COLUMNS, gpu_row
 from mltop.tui.render.header import header_cells
 from mltop.tui.render.nodes import NODE_COLUMNS, node_row
-from mltop.tui.render.ranks import RANK_COLUMNS, rank_row
+from mltop.tui.render.ranks import RANK_COLUMNS, rank_columns, rank_row
 from mltop.tui.render.stacks import CLASS_COLUMNS, class_row, stack_lines, tree_lines
 from mltop.tui.render.verdicts import verdict_lines
 from mltop.tui.render.wrap import wrap
@@ -47,7 +47,6 @@ _RICH_STYLE = {
 _CHECK_STYLE = {"ok": "ok", "warning": "warn", "missing": "crit"}
 # One sample has no history: neither a trend nor rates.
 _SNAPSHOT_GPUS = tuple(column for column in GPU_COLUMNS if column.key not in ("trend", "gauge"))
-_SNAPSHOT_RANKS = tuple(column for column in RANK_COLUMNS if column.key not in ("switches", "syscalls"))
 _CHECK_COLUMNS = (Column("node", "NODE", 15), Column("name", "CHECK", 16), Column("state", "STATE", 8))
 MOST_TREE_LINES = 40
 MOST_UNREADABLE = 8  # stacks that could not be read: after these, only their number
@@ -70,11 +69,7 @@ def print_snapshot(
         _finding(finding, console)
     for sample in samples:
         _gpus_of(sample, console, many=len(samples) > 1)
-    ranks = [rank_row(sample.node, rank) for sample in samples for rank in sample.ranks]
-    if ranks:
-        _table("ranks", _SNAPSHOT_RANKS, [_narrow(row, RANK_COLUMNS, _SNAPSHOT_RANKS) for row in ranks], console)
-    else:
-        print_lines([[], [Cell("no training ranks found", "dim")]], console)
+    _ranks_of(samples, console)
     for sample in samples:
         _gaps(f"not known on {sample.node}", sample.gaps, console)
 
@@ -130,6 +125,16 @@ def _gpus_of(sample: Sample, console: Console, many: bool) -> None:
     title = "GPUs" + (f" of {sample.node}" if many else "") + (" (SIMULATED)" if sample.simulated else "")
     if rows:
         _table(title, _SNAPSHOT_GPUS, rows, console)
+
+
+def _ranks_of(samples: Sequence[Sample], console: Console) -> None:
+    found = [(sample.node, rank) for sample in samples for rank in sample.ranks]
+    if not found:
+        print_lines([[], [Cell("no training ranks found", "dim")]], console)
+        return
+    columns = rank_columns(len({rank.job for _, rank in found}), len({node for node, _ in found}))
+    kept = [column for column in columns if column.key not in ("switches", "syscalls")]
+    _table("ranks", kept, [_narrow(rank_row(node, rank), RANK_COLUMNS, kept) for node, rank in found], console)
 
 
 def _narrow(row: Row, columns: Sequence[Column], kept: Sequence[Column]) -> Row:

@@ -1,6 +1,6 @@
 """Run by tests in a terminal of its own: the app over a scripted session that moves every 0.2 s.
 
-Arguments: ``node`` or ``fleet``, then how many seconds closing the session takes.
+Arguments: ``node``, ``fleet`` or ``broken`` (its third view fails), then how many seconds closing takes.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+from mltop.probes.reach.view import FleetView
 from mltop.tui.app import MltopApp
 from tests.tui.fake_session import FakeSession
 from tests.tui.fake_views import fleet, one_node
@@ -16,15 +17,23 @@ from tests.tui.fake_views import fleet, one_node
 
 class Slow(FakeSession):
     close_s = 0.0
+    breaks_at = -1
+
+    def view(self) -> FleetView:
+        secret = "the user's data"
+        if self._at == self.breaks_at:
+            raise RuntimeError(f"no view {len(secret)}")
+        return super().view()
 
     def close(self) -> None:
         time.sleep(self.close_s)
 
 
 def main() -> None:
-    make = {"node": one_node, "fleet": fleet}[sys.argv[1]]
+    make = {"node": one_node, "fleet": fleet, "broken": one_node}[sys.argv[1]]
     session = Slow([make(tick) for tick in range(5)])
     session.close_s = float(sys.argv[2])
+    session.breaks_at = 2 if sys.argv[1] == "broken" else -1
 
     def move() -> None:
         while True:
@@ -34,8 +43,10 @@ def main() -> None:
                 dump.finish()
 
     threading.Thread(target=move, daemon=True).start()
-    MltopApp(session).run()
+    app = MltopApp(session)
+    app.run()
     sys.stdout.write("left the screen\n")
+    sys.exit(app.return_code)
 
 
 if __name__ == "__main__":

@@ -84,6 +84,16 @@ def test_signals_leave_a_clean_terminal(number: signal.Signals) -> None:
         assert b"Traceback" not in terminal.raw
 
 
+def test_a_bug_ends_the_screen_with_one_clear_line_and_no_data() -> None:
+    with program("broken") as terminal:
+        assert terminal.wait() == 1
+        wait_until(lambda: b"please report" in terminal.raw, what="the last line")
+        after = bytes(terminal.raw).partition(LEAVE_ALTERNATE_SCREEN)[2].decode()
+    assert "mltop: the screen failed: RuntimeError: no view 15 (please report)" in after
+    assert "Traceback" in after and "in view" in after, "where it happened"
+    assert "the user's data" not in after and "locals" not in after
+
+
 def test_a_terminal_that_dies_ends_the_program() -> None:
     with program() as terminal:
         terminal.wait_for("LOST since")

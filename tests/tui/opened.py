@@ -54,7 +54,7 @@ class Opened:
         for _ in range(count):
             view = self.session.step()
             await self.until(
-                lambda: self.app._newest is not None and self.app._newest.view.serial == view.serial,  # noqa: B023
+                lambda: self.app.newest is not None and self.app.newest.view.serial == view.serial,  # noqa: B023
                 "the newest view",
             )
 

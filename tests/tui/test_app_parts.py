@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from mltop.probes.investigate.progress import StackProgress
-from mltop.probes.model import Finding, Gap
+from mltop.probes.model import Finding, Gap, NodeState
 from mltop.tui.health_watch import HealthWatch
 from mltop.tui.place import Place, Trail
 from mltop.tui.render.cells import Cell, Column, Row, plain
 from mltop.tui.screens.problems import all_problem_lines, problem_lines
 from mltop.tui.screens.sorting import Sort, next_sort, sorted_rows
-from mltop.tui.status import dump_line, end_of_dump
-from tests.tui.fake_views import one_node
+from mltop.tui.status import Notice, dump_line, end_of_dump, notice_line, waiting_for
+from tests.tui.fake_views import fleet, one_node
 
 COLUMNS = (Column("name", "NAME", 6), Column("size", "SIZE", 6, right=True))
 
@@ -70,6 +70,28 @@ def test_dump_line_fits_any_width() -> None:
         assert len(plain(dump_line(progress, width))) <= width
     assert "0/? ranks" in plain(dump_line(StackProgress("dumping"), 80))
     assert end_of_dump(StackProgress("done")) is None
+
+
+def test_a_notice_cuts_the_front_of_its_path() -> None:
+    path = "/a/long/folder/" * 5 + "2025-11-20T12-00-00"
+    notice = Notice("captured to ", "warn", path, ", missing: node07 did not answer")
+    text = plain(notice_line(notice, 80))
+    assert text.startswith("captured to …") and len(text) == 80
+    assert "2025-11-20T12-00-00, missing: node07 did not answer" in text
+    narrow = plain(notice_line(notice, 40))
+    assert "2025-11-20T12-00-00" in narrow[:40]
+    assert plain(notice_line(notice, 200)) == f"captured to {path}, missing: node07 did not answer"
+    assert plain(notice_line(Notice("read-only"), 5)) == "read-only"
+
+
+def test_a_dump_waits_for_nodes_that_are_not_live_and_not_given_up() -> None:
+    lost = NodeState("node007", "lost", "reset", 41.0)
+    waiting = waiting_for(StackProgress("dumping"), fleet(nodes=9))
+    assert waiting == "waiting for node005 (stale) and 1 more"
+    given_up = StackProgress("dumping", not_answered=(lost,))
+    assert waiting_for(given_up, fleet(nodes=9)) == "waiting for node005 (stale)"
+    assert waiting_for(StackProgress("judging"), fleet(nodes=9)) == ""
+    assert waiting_for(StackProgress("dumping"), fleet(nodes=4)) == ""
 
 
 def test_findings_keep_when_they_first_appeared_and_go_when_they_are_over() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
-from tests.tui import fake_reports
+from mltop.probes.model import NodeState
+from tests.tui import fake_reports, fake_views
 from tests.tui.fake_session import FakeSession, captured
 from tests.tui.opened import opened
 
@@ -163,14 +165,40 @@ async def test_capture_tells_what_is_missing_and_why_it_failed() -> None:
         await screen.shows("capture failed: no space left on device")
 
 
-async def test_cancelled_capture_is_not_reported_later() -> None:
+async def test_a_cancelled_capture_says_where_what_was_known_went() -> None:
     async with opened(size=(120, 40)) as screen:
         await screen.press("c", "escape")
-        await screen.shows("capture: cancelled")
-        assert screen.session.captures[0].cancelled
-        screen.session.captures[0].finish(captured("/c/1"))
-        await screen.pilot.pause()
-        assert "captured to" not in screen.text()
+        await screen.shows("capture: cancelling")
+        first = screen.session.captures[0]
+        assert first.cancelled
+        await screen.press("c")
+        assert len(screen.session.captures) == 2, "the next one need not wait"
+        first.finish(CaptureResult(Path("/c/1"), ("rank 3 was not dumped",), cancelled=True))
+        await screen.shows("capture cancelled; what was known is in /c/1")
+        await screen.press("c")
+        assert len(screen.session.captures) == 2, "the second one still runs"
+        screen.session.captures[1].finish(captured("/c/2"))
+        await screen.shows("captured to /c/2")
+
+
+async def test_a_long_path_keeps_its_end() -> None:
+    async with opened(size=(80, 24)) as screen:
+        await screen.press("c")
+        path = "/home/somebody-with-a-long-name/.local/share/mltop/captures/2025-11-20T12-00-00"
+        screen.session.captures[0].finish(captured(path))
+        text = await screen.shows("captured to …", "mltop/captures/2025-11-20T12-00-00")
+        assert "/home" not in text
+
+
+async def test_a_dump_that_waits_says_for_whom() -> None:
+    view = fake_views.one_node()
+    stale = replace(view.nodes[0], state=NodeState("vm", "stale", "no sample for 7 s", 7.0))
+    async with opened(FakeSession([replace(view, nodes=(stale,))])) as screen:
+        await screen.press("t")
+        screen.session.dumps[0].advance()
+        await screen.shows("stacks: dumping  0/4 ranks", "round 1/2", "0.2 s", "waiting for vm (stale)")
+        screen.session.dumps[0].finish()
+        await screen.shows_not("waiting for vm")
 
 
 async def test_read_only_touches_nothing() -> None:

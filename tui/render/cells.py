@@ -7,7 +7,7 @@ machine is made printable when it is cut to its column (``clip``): a command lin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import overload
 
 from rich.cells import cell_len, set_cell_size
@@ -33,7 +33,7 @@ class Column:
 
     ``stretch`` takes what is left, up to ``most`` cells (0: any number). ``optional`` columns are left out
     while none of their cells is known (``LineTable`` and the report do so). ``tail``: what is too long loses
-    its beginning (a history whose newest value stands on the right).
+    its beginning (a history whose newest value stands on the right); ``marked``: an ellipsis says so.
     """
 
     key: str
@@ -45,6 +45,7 @@ class Column:
     optional: bool = False
     most: int = 0
     tail: bool = False
+    marked: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,12 @@ class Row:
         if self.banner is not None:
             parts.append(self.banner.text)
         return " ".join(filter(None, parts))
+
+
+def aged(row: Row) -> Row:
+    """The row as something that was true once: dim, whatever its cells say."""
+    banner = row.banner and replace(row.banner, style="dim")
+    return Row(row.key, tuple(replace(cell, style="dim") for cell in row.cells), banner)
 
 
 class LazyRows(Sequence[Row]):
@@ -161,10 +168,10 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else " " if char.isspace() else "?" for char in text)
 
 
-def clip(text: str, width: int, right: bool = False, tail: bool = False) -> str:
+def clip(text: str, width: int, right: bool = False, tail: bool = False, marked: bool = False) -> str:
     """``text`` in exactly ``width`` terminal cells (a wide character is two): padded or cut with an ellipsis.
 
-    ``tail`` keeps the end instead (of narrow text) and needs no ellipsis.
+    ``tail`` keeps the end instead (of narrow text), with an ellipsis where ``marked``.
     """
     text = printable(text)
     used = len(text) if text.isascii() else cell_len(text)
@@ -173,7 +180,7 @@ def clip(text: str, width: int, right: bool = False, tail: bool = False) -> str:
     if width <= 0:
         return ""
     if tail:
-        return text[-width:]
+        return GLYPHS.ellipsis + text[len(text) - width + 1 :] if marked else text[-width:]
     return set_cell_size(text, width - 1) + GLYPHS.ellipsis
 
 
@@ -204,7 +211,7 @@ def columns_line(columns: Sequence[Column], row: Row, shown: Sequence[tuple[int,
         if line:
             line.append(blank)
         cell, column = row.cells[index], columns[index]
-        line.append(Cell(clip(cell.text, width, column.right, column.tail), cell.style))
+        line.append(Cell(clip(cell.text, width, column.right, column.tail, column.marked), cell.style))
     return line
 
 

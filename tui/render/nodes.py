@@ -44,7 +44,7 @@ def node_row(view: NodeView, trends: Trends | None = None, findings: Sequence[Fi
         Cell(percent(mean([gpu.busy for gpu in gpus])), aged),
         Cell(percent(_slowest_clock(gpus)), aged),
         Cell(celsius(max(_numbers(gpu.temperature_c for gpu in gpus), default=None)), aged),
-        Cell(watts(total([gpu.power_w for gpu in gpus])), aged),
+        Cell(_power(gpus), aged),
         Cell(UNKNOWN if sample is None else str(len(sample.ranks)), aged),
         _worst(view, findings),
     )
@@ -56,6 +56,13 @@ def node_state(view: NodeView) -> Cell:
     state = view.state
     text = state.state if state.age_s is None else f"{state.state} {age(state.age_s)}"
     return Cell(text, NODE_STYLE.get(state.state, ""))
+
+
+def state_sentence(view: NodeView) -> Cell:
+    """ "STALE 7.0s: no sample for 7 s", "LOST 3.2s: the agent ended", "CONNECTING"."""
+    state = view.state
+    text = state.state.upper() if state.age_s is None else f"{state.state.upper()} {age(state.age_s)}"
+    return Cell(f"{text}: {state.reason}" if state.reason else text, NODE_STYLE.get(state.state, "warn"))
 
 
 def mean(values: Sequence[float | None]) -> float | None:
@@ -72,6 +79,12 @@ def total(values: Sequence[float | None]) -> float | None:
 
 def _numbers(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None and known(value)]
+
+
+def _power(gpus: Sequence[GpuSample]) -> str:
+    """The draw of all GPUs; "2218W+" when not all report theirs."""
+    known_ones = _numbers(gpu.power_w for gpu in gpus)
+    return watts(total(known_ones)) + ("+" if 0 < len(known_ones) < len(gpus) else "")
 
 
 def _slowest_clock(gpus: Sequence[GpuSample]) -> float | None:

@@ -24,6 +24,20 @@ RANK_COLUMNS = (
     Column("command", "COMMAND", 24, priority=5, stretch=True),
 )
 
+LAST = 99  # the priority of what goes before anything else
+
+
+def rank_columns(jobs: int, nodes: int) -> tuple[Column, ...]:
+    """RANK_COLUMNS for ranks of so many jobs and nodes: of several jobs, the job tells two ranks 0 apart."""
+    if jobs < 2:
+        return RANK_COLUMNS
+    changed = {
+        # The end of a name tells most: a port, a number.
+        "job": Column("job", "JOB", 10, priority=1, stretch=True, most=24, tail=True, marked=True),
+        "node": Column("node", "NODE", 12, priority=1 if nodes > 1 else LAST),
+    }
+    return tuple(changed.get(column.key, column) for column in RANK_COLUMNS)
+
 
 def rank_row(node: str, rank: RankSample, previous: RankSample | None = None) -> Row:
     """One row of RANK_COLUMNS, key "node/pid".

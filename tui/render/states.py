@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mltop.tui.render.units import UNKNOWN
 
 # proc_pid_stat(5), field 3.
@@ -18,8 +20,15 @@ _WORDS = {
 }
 STATE_STYLE = {"D": "warn", "T": "warn", "t": "warn", "Z": "crit", "X": "crit"}
 NODE_STYLE = {"live": "ok", "connecting": "accent", "stale": "warn", "lost": "crit", "refused": "crit"}
+_GRAVEST_FIRST = ("refused", "lost", "stale", "connecting")
 SEVERITY = {"critical": ("CRIT", "crit"), "warning": ("WARN", "warn"), "info": ("INFO", "")}
 SEVERITY_ORDER = ("critical", "warning", "info")
+
+
+def gravest(states: Iterable[str]) -> str:
+    """The gravest node state; "live" when all are, and of no nodes at all. A state of another name counts most."""
+    order = {state: place for place, state in enumerate(_GRAVEST_FIRST)}
+    return min((state for state in states if state != "live"), key=lambda state: order.get(state, -1), default="live")
 
 
 def state_word(state: str) -> str:

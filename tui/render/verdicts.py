@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mltop.probes.model import Culprit, Gap, JobReport, Verdict, Waiting
-from mltop.tui.render.cells import Cell
+from mltop.tui.render.cells import Cell, line_width
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.wrap import wrap
 
@@ -23,7 +23,7 @@ INDENT = 2
 def verdict_lines(report: JobReport, width: int) -> list[list[Cell]]:
     """The headline first (who, where, who waits, how sure), then other ranks, evidence, what is unknown."""
     verdict = report.verdict
-    lines = wrap(headline(report), width, indent=INDENT)
+    lines = _with_whole(wrap(headline(report), width, indent=INDENT), _confidence(verdict), width)
     for culprit in _named(verdict)[1:]:
         lines += _point(culprit_text(culprit), width, KIND_STYLE.get(verdict.kind, ""))
     for waiting in verdict.waiting:
@@ -36,7 +36,7 @@ def verdict_lines(report: JobReport, width: int) -> list[list[Cell]]:
 
 
 def headline(report: JobReport) -> list[Cell]:
-    """One sentence: HANG  rank 2 on n1 (pid 4711) ...; 3 ranks wait in all_reduce  confidence high."""
+    """One sentence: HANG  rank 2 on n1 (pid 4711) ...; 3 ranks wait in all_reduce."""
     verdict = report.verdict
     style = KIND_STYLE.get(verdict.kind, "")
     cells = [Cell(verdict.kind.upper(), style), Cell("  ")]
@@ -48,12 +48,23 @@ def headline(report: JobReport) -> list[Cell]:
         cells.append(Cell(_NOBODY.get(verdict.kind, "nobody is accused")))
     if verdict.waiting and named:
         cells.append(Cell(f"; {waiting_text(verdict.waiting)}"))
-    if verdict.confidence:
-        cells += [
-            Cell("  confidence ", "dim"),
-            Cell(verdict.confidence, CONFIDENCE_STYLE.get(verdict.confidence, "")),
-        ]
     return cells
+
+
+def _confidence(verdict: Verdict) -> list[Cell]:
+    if not verdict.confidence:
+        return []
+    return [Cell("confidence ", "dim"), Cell(verdict.confidence, CONFIDENCE_STYLE.get(verdict.confidence, ""))]
+
+
+def _with_whole(lines: list[list[Cell]], cells: list[Cell], width: int) -> list[list[Cell]]:
+    """``cells`` behind the last line, or together on a line of their own: "confidence" and "high" belong together."""
+    if not cells:
+        return lines
+    last = [*lines[-1], Cell("  "), *cells]
+    if line_width(last) <= width:
+        return [*lines[:-1], last]
+    return [*lines, *wrap([Cell(" " * INDENT), *cells], width, indent=INDENT)]
 
 
 def culprit_text(culprit: Culprit) -> str:

@@ -42,7 +42,7 @@ class NodeScreen(Pane):
         self.put(ranks, *ranks.rows_of([node], self.mltop.trends))
         room = self.size.height - self.chrome_height() - host.display
         problems = self._problems(picture, node)
-        gpu_height = gpus.limit_height(node, room - min(len(problems), MIN_PROBLEM_LINES) - 2)
+        gpu_height = self.limit_height(gpus, gpus.wanted_height(node, room - min(len(problems), MIN_PROBLEM_LINES) - 2))
         ranks.styles.height = max(2, min(1 + max(1, ranks.row_count), room - gpu_height - len(problems)))
         self.query_one("#problems", CellLines).set_lines(problems)
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from mltop.probes.model import HostSample, RankSample
 from mltop.probes.reach.view import NodeView
 from mltop.tui.feed import Picture
-from mltop.tui.render.cells import Cell, Column, LazyRows, Row
+from mltop.tui.render.cells import Cell, Column, LazyRows, Row, aged
 from mltop.tui.render.gpus import GPU_COLUMNS, gpu_row
-from mltop.tui.render.ranks import RANK_COLUMNS, rank_row
+from mltop.tui.render.nodes import state_sentence
+from mltop.tui.render.ranks import rank_columns, rank_row
 from mltop.tui.render.trends import Trends
 from mltop.tui.render.units import age, bytes_text, number, of, percent
 from mltop.tui.render.wrap import flow
@@ -40,18 +41,15 @@ class GpuTable(LineTable):
         for gpu in sample.gpus:
             users = [rank for rank in sample.ranks if gpu.index in rank.gpus]
             rows.append(gpu_row(gpu, users, trends.busy(node.node, gpu.index), sample.simulated))
-        return GPU_COLUMNS, rows
+        return GPU_COLUMNS, rows if is_live(node) else [aged(row) for row in rows]
 
     def full_height(self, node: NodeView) -> int:
         """Lines of the whole table, none when there are no GPUs: the problems say why then."""
         return 1 + len(node.sample.gpus) if node.sample is not None and node.sample.gpus else 0
 
-    def limit_height(self, node: NodeView, room: int) -> int:
-        """As high as needed, at most ``room`` lines; returns the height."""
-        height = min(self.full_height(node), max(2, room))
-        self.display = height > 0
-        self.styles.height = height
-        return height
+    def wanted_height(self, node: NodeView, room: int) -> int:
+        """As high as needed, at most ``room`` lines; 0: nothing to show."""
+        return min(self.full_height(node), max(2, room))
 
 
 class RankTable(LineTable):
@@ -62,19 +60,21 @@ class RankTable(LineTable):
 
     def rows_of(self, nodes: Iterable[NodeView], trends: Trends, only: tuple[str, set[int]] | None = None) -> Table:
         found = [
-            (node.node, rank)
+            (node, rank)
             for node in nodes
             if node.sample is not None
             for rank in node.sample.ranks
             if only is None or (rank.job == only[0] and rank.rank in only[1])
         ]
-        found.sort(key=lambda pair: _rank_order(*pair))
+        found.sort(key=lambda pair: _rank_order(pair[0].node, pair[1]))
 
         def make(index: int) -> Row:
             node, rank = found[index]
-            return rank_row(node, rank, trends.previous_rank(node, rank.pid))
+            row = rank_row(node.node, rank, trends.previous_rank(node.node, rank.pid))
+            return row if is_live(node) else aged(row)
 
-        return RANK_COLUMNS, LazyRows([f"{node}/{rank.pid}" for node, rank in found], make)
+        jobs, names = {rank.job for _, rank in found}, {node.node for node, _ in found}
+        return rank_columns(len(jobs), len(names)), LazyRows([f"{node.node}/{rank.pid}" for node, rank in found], make)
 
 
 class ProblemLines(CellLines, can_focus=False):
@@ -90,12 +90,13 @@ class ProblemLines(CellLines, can_focus=False):
 
 
 def host_cells(node: NodeView, width: int) -> list[Cell]:
-    """E.g. ``node01 live 0.4s  cpu 31% of 192  load 64.2  memory 848G/2.0T  shm 64G/1.0T``."""
+    """E.g. ``cpu 31% of 192  memory 848G/2.0T  load 64 60 58``; first of all why what follows is not of now."""
+    state = [] if node.state.state == "live" else [state_sentence(node)]
     if node.sample is None:
-        reason = f": {node.state.reason}" if node.state.reason else ""
-        return [Cell(f"{node.node} {node.state.state}{reason}", "" if node.state.state == "connecting" else "crit")]
+        return [Cell(f"{node.node} ", "bold"), *state]
     host = node.sample.host
     parts = [
+        (0, state),
         (0, _labelled("cpu", f"{percent(host.cpu_fraction)} of {number(host.cpu_count)}")),
         (1, _labelled("memory", of(bytes_text(_used_memory(host)), bytes_text(host.memory_total_bytes)))),
         (2, _labelled("load", " ".join(map(_load, _known_loads(host))))),
@@ -106,6 +107,10 @@ def host_cells(node: NodeView, width: int) -> list[Cell]:
         (6, _labelled("kernel", host.kernel)),
     ]
     return flow(parts, width)
+
+
+def is_live(node: NodeView) -> bool:
+    return node.state.state == "live"
 
 
 def _labelled(label: str, value: str) -> list[Cell]:

@@ -74,10 +74,9 @@ class OverviewScreen(Pane):
         rank_lines = 1 + max(1, ranks.row_count)
         free = room - rank_lines - gpus.full_height(node)
         problems = self.query_one(ProblemLines).show(picture, self.size.width, max(room // 7, free))
-        height = gpus.limit_height(node, room - problems - min(rank_lines, MIN_RANK_LINES))
+        height = gpus.wanted_height(node, room - problems - min(rank_lines, MIN_RANK_LINES))
         ranks.display = room - problems - height > 1
-        if not ranks.display:
-            gpus.limit_height(node, room - problems)
+        self.limit_height(gpus, height if ranks.display else gpus.wanted_height(node, room - problems))
 
     def _fill_fleet(self, picture: Picture) -> None:
         view, findings = picture.view, by_severity(picture.findings)

@@ -19,7 +19,7 @@ from mltop.tui.render.filtering import matches
 from mltop.tui.render.header import header_cells
 from mltop.tui.screens.key_bar import KeyBar
 from mltop.tui.screens.sorting import Sort, first_sort, next_sort, sorted_rows
-from mltop.tui.status import dump_line
+from mltop.tui.status import dump_line, notice_line, waiting_for
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import MOVES
 from mltop.tui.widgets.line_table import LineTable
@@ -58,6 +58,7 @@ class Pane(Screen[None]):
     def __init__(self) -> None:
         super().__init__()
         self.query_text = ""
+        self._focus_moved = False  # by the user
         self._sorts: dict[LineTable, Sort | None] = {}
         self._columns: dict[LineTable, Sequence[Column]] = {}
         self._empty_texts: dict[LineTable, str] = {}
@@ -136,17 +137,19 @@ class Pane(Screen[None]):
         if picture is None:
             head.set_lines([[Cell(crumbs, "title")], [Cell("connecting", "accent")]])
             return
-        title = f"{crumbs}  {self.mltop.session.title}"
-        if len(title) > width // 2:
-            title = crumbs
-        head.set_lines(header_cells(picture.view, title, self.mltop.paused, width))
+        titles = [f"{crumbs}  {self.mltop.session.title}", crumbs, self.mltop.trail.here.title]
+        if len(titles[0]) > width // 2:
+            titles.pop(0)
+        head.set_lines(header_cells(picture.view, titles[0], self.mltop.paused, width, titles[1:]))
 
     def _draw_status(self) -> None:
         app, line = self.mltop, None
         if app.investigation.dumping and app.investigation.progress is not None:
-            line = dump_line(app.investigation.progress, self.size.width)
+            progress = app.investigation.progress
+            waiting = waiting_for(progress, app.newest.view) if app.newest is not None else ""
+            line = dump_line(progress, self.size.width, waiting)
         elif app.notice is not None:
-            line = [Cell(app.notice.text, app.notice.style)]
+            line = notice_line(app.notice, self.size.width)
         elif self.query_text and not any(box.display for box in self.query(Input)):
             line = [Cell("filter: ", "dim"), Cell(self.query_text, "accent"), Cell("  Esc clears", "dim")]
         status = self.query_one("#status", CellLines)
@@ -188,11 +191,14 @@ class Pane(Screen[None]):
 
     # Sorting.
 
-    def put(self, table: LineTable, columns: Sequence[Column], rows: Sequence[Row]) -> None:
-        """Filtered and sorted rows into a table of this pane; lazy rows stay lazy where nothing is asked of them."""
+    def put(self, table: LineTable, columns: Sequence[Column], rows: Sequence[Row], empty_text: str = "") -> None:
+        """Filtered and sorted rows into a table of this pane; lazy rows stay lazy where nothing is asked of them.
+
+        ``empty_text`` stands in an empty table in place of the table's own text.
+        """
         self._columns[table] = columns
-        self._empty_texts.setdefault(table, table.empty_text)
-        table.empty_text = f"no row matches {self.query_text!r}" if self.query_text else self._empty_texts[table]
+        own_text = self._empty_texts.setdefault(table, table.empty_text)
+        table.empty_text = f"no row matches {self.query_text!r}" if self.query_text else empty_text or own_text
         sort = self._sorts.get(table)
         if self.query_text or sort is not None:
             rows = sorted_rows(columns, (row for row in rows if self.keeps(row.text)), sort)
@@ -210,6 +216,8 @@ class Pane(Screen[None]):
             self._sort(table, Sort(sort.column, not sort.reverse))
 
     def on_line_table_header_clicked(self, event: LineTable.HeaderClicked) -> None:
+        if event.table not in self._columns:
+            return
         now, first = self._sorts.get(event.table), first_sort(self._columns[event.table], event.key)
         again = now is not None and now.column == event.key
         self._sort(event.table, Sort(event.key, not now.reverse) if again and now is not None else first)
@@ -220,7 +228,24 @@ class Pane(Screen[None]):
         self.draw()
 
     def action_next_table(self) -> None:
+        self._focus_moved = True
         self.focus_next()
+
+    def on_click(self) -> None:
+        self._focus_moved = True
+
+    def limit_height(self, table: LineTable, height: int) -> int:
+        """Give a table ``height`` lines, hide it at 0; returns the height.
+
+        The main table gets the focus when it comes late, unless the user has begun elsewhere.
+        """
+        came = height > 0 and not table.display
+        table.display = height > 0
+        table.styles.height = height
+        untouched = self.focused is None or (isinstance(self.focused, LineTable) and self.focused.at_top)
+        if came and untouched and not self._focus_moved and self.tables()[0] is table:
+            table.focus()
+        return height
 
     def _active_table(self) -> LineTable | None:
         """The table with the focus, or the main one."""

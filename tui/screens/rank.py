@@ -38,8 +38,8 @@ class RankScreen(Pane):
         ranks = self.query_one(RankTable)
         views = [node for node in picture.view.nodes if node.node == here.node]
         columns, rows = ranks.rows_of(views, self.mltop.trends)
-        ranks.empty_text = f"pid {here.pid} is gone"
-        ranks.set_table(columns, [row for row in rows if row.key == f"{here.node}/{here.pid}"])
+        this_rank = [row for row in rows if row.key == f"{here.node}/{here.pid}"]
+        self.put(ranks, columns, this_rank, empty_text=f"pid {here.pid} is gone")
         self._fill_about([rank for view in views if view.sample for rank in view.sample.ranks])
         stack = self.query_one("#stack", CellLines)
         stack.set_lines(self._stack_lines(self.size.width - 1))

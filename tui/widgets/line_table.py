@@ -114,6 +114,11 @@ class LineTable(CellView, can_focus=True):
         """The key of the row under the cursor; None in an empty table."""
         return self._cursor_key
 
+    @property
+    def at_top(self) -> bool:
+        """Whether the cursor is where it starts."""
+        return self._cursor == 0
+
     def move_cursor(self, key: str) -> bool:
         """Put the cursor on the row ``key``; False when there is none."""
         index = _index_of(self._keys, key, self._cursor)

@@ -1,0 +1,157 @@
+"""Nodes that stop answering, GPUs that come late, several jobs: what the screen says then, and at any width."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from textual import events
+
+from mltop.probes.model import NodeState
+from mltop.probes.reach.view import FleetView
+from mltop.tui.widgets.line_table import LineTable
+from tests.tui import fake_views
+from tests.tui.fake_session import FakeSession
+from tests.tui.opened import Opened, opened
+
+STALE = ("stale", "no sample for 7 s", 7.0)
+LOST = ("lost", "the agent ended (killed by signal 9)", 3.2)
+
+
+def went(state: tuple[str, str, float], simulated: bool = False) -> FakeSession:
+    """A node that is live in the first view and not in the second."""
+    live = fake_views.one_node(simulated=simulated)
+    gone = replace(live, nodes=(replace(live.nodes[0], state=NodeState("node01", *state)),), serial=1)
+    return FakeSession([live, gone])
+
+
+def two_jobs() -> FleetView:
+    view = fake_views.one_node()
+    sample = view.nodes[0].sample
+    assert sample is not None
+    for rank in sample.ranks:
+        rank.rank, rank.job = (rank.rank or 0) % 2, f"torchrun-of-ada:{29500 + rank.pid // 2 % 2}"
+    return view
+
+
+def styles_of(screen: Opened, word: str) -> set[str]:
+    """The colours of every piece of text that contains ``word``."""
+    strips = screen.app.screen._compositor.render_strips()
+    return {str(segment.style) for strip in strips for segment in strip if word in segment.text}
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize(
+    ("state", "sentence"),
+    [
+        (STALE, "STALE 7.0s: no sample for 7 s"),
+        (LOST, "LOST 3.2s: the agent ended (killed by signal 9)"),
+    ],
+)
+async def test_a_node_that_went_says_so_and_why(state: tuple[str, str, float], sentence: str, width: int) -> None:
+    async with opened(went(state), size=(width, 24)) as screen:
+        await screen.shows("1/1 node live", "cpu 31%")
+        busy, pid = styles_of(screen, "1755/1980"), styles_of(screen, "8122")
+        await screen.step()
+        text = await screen.shows(f"node {state[0]}", "8 GPUs unknown", "power –", "ranks –", sentence)
+        assert text.splitlines()[2].startswith(sentence)
+        assert f"age {state[2]:.1f}s" in text
+        assert not busy & styles_of(screen, "1755/1980"), "what the GPUs did last is dim"
+        assert not pid & styles_of(screen, "8122"), "and so are the ranks"
+        await screen.press("2")
+        await screen.shows(sentence)
+
+
+@pytest.mark.parametrize("size", [(20, 5), (40, 8), (80, 24)])
+async def test_what_must_be_seen_is_seen_in_narrow_terminals(size: tuple[int, int]) -> None:
+    async with opened(went(LOST, simulated=True), size=size) as screen:
+        await screen.step()
+        await screen.press("p", "3", "enter")
+        await screen.shows("SIM", "PAUSED")
+        await screen.until(lambda: "lost" in screen.lines()[0].lower(), "the state of the node in the first line")
+
+
+async def test_long_crumbs_give_way_first() -> None:
+    async with opened(went(LOST, simulated=True), size=(60, 24)) as screen:
+        await screen.step()
+        await screen.press("p", "enter", "enter", "enter")
+        await screen.shows("rank 0  SIMULATED  PAUSED  node lost")
+
+
+async def test_gpus_that_come_late_get_the_cursor() -> None:
+    async with opened(FakeSession([fake_views.no_driver(), fake_views.one_node(1)])) as screen:
+        await screen.shows("8121")
+        await screen.step()
+        await screen.shows("LOST since")
+        await screen.until(lambda: screen.app.pane.focused is screen.app.pane.tables()[0], "the focus on the GPUs")
+        assert screen.app.pane.tables()[0].cursor_key == "0"
+
+
+@pytest.mark.parametrize("keys", [("j",), ("tab",), ("slash",)])
+async def test_a_user_who_has_begun_elsewhere_stays_there(keys: tuple[str, ...]) -> None:
+    async with opened(FakeSession([fake_views.no_driver(), fake_views.one_node(1)])) as screen:
+        await screen.shows("8121")
+        await screen.press(*keys)
+        before = screen.app.pane.focused
+        assert before is not None
+        await screen.step()
+        await screen.shows("LOST since")
+        assert screen.app.pane.focused is before
+
+
+@pytest.mark.parametrize("width", [80, 120])
+async def test_ranks_of_several_jobs_can_be_told_apart(width: int) -> None:
+    async with opened(FakeSession([two_jobs()]), size=(width, 24)) as screen:
+        for key in ("1", "3"):
+            await screen.press(key)
+            text = await screen.shows("JOB")
+            for port in ("29500", "29501"):
+                assert sum(port in line for line in text.splitlines()) == 2
+
+
+async def test_two_digits_in_one_write_end_in_the_second_pane() -> None:
+    async with opened() as screen:
+        for _ in range(2):  # the panes' first time, then again
+            for first, second, crumb, has in (
+                ("3", "1", "overview", "GPU BUSY"),
+                ("4", "3", "ranks", "SWITCH/S"),
+                ("2", "4", "stacks", "no dump yet"),
+            ):
+                for key in (first, second):
+                    screen.app.post_message(events.Key(key, key))
+                await screen.shows(f"mltop > {crumb}", has)
+                assert screen.app.current_mode == screen.app.trail.here.pane == crumb
+
+
+@pytest.mark.parametrize("keys", [(), ("2",), ("3",), ("tab", "enter")], ids=["overview", "node", "ranks", "rank"])
+async def test_a_click_on_a_title_sorts_every_table(keys: tuple[str, ...]) -> None:
+    async with opened(size=(120, 40)) as screen:
+        await screen.press(*keys)
+        tables = screen.app.pane.tables()
+        assert tables
+        for table in tables:
+            await screen.pilot.click(table, offset=(2, 0))
+            await screen.until(lambda: _sorted(screen, table), "the arrow of the sorted column")  # noqa: B023
+
+
+async def test_a_click_on_a_title_in_a_fleet_sorts_both_tables() -> None:
+    async with opened(FakeSession([fake_views.fleet(nodes=9)]), size=(120, 40)) as screen:
+        await screen.shows("node009")
+        for table in screen.app.pane.tables():
+            await screen.pilot.click(table, offset=(2, 0))
+            await screen.until(lambda: _sorted(screen, table), "the arrow of the sorted column")  # noqa: B023
+
+
+async def test_the_rank_pane_sorts_filters_and_reverses_without_harm() -> None:
+    async with opened(size=(120, 40)) as screen:
+        await screen.press("tab", "enter")
+        await screen.shows("mltop > rank 0", "8120")
+        await screen.press("s", "S", "slash", *"nothing")
+        await screen.shows("no row matches 'nothing'")
+        await screen.press("escape")
+        await screen.shows("8120")
+
+
+def _sorted(screen: Opened, table: LineTable) -> bool:
+    line = screen.lines()[table.region.y]
+    return "▲" in line or "▼" in line
