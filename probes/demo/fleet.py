@@ -185,7 +185,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--first", type=int, default=1, metavar="N", help="number of the first one")
     parser.add_argument("--gpus", type=int, default=8, metavar="N", help="GPUs (and ranks) per node")
     parser.add_argument("--interval", type=float, default=1.0, metavar="S")
-    parser.add_argument("--hang-after", type=float, default=5.0, metavar="S")
+    parser.add_argument("--hang-after", type=float, default=3.0, metavar="S")
     options = parser.parse_args(argv)
     if options.nodes < 1 or options.gpus < 1 or options.interval <= 0:
         parser.error("--nodes, --gpus and --interval must be positive")

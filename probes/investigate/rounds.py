@@ -14,6 +14,7 @@ from mltop.probes.model import JobReport
 STUCK_GAPS_S = (1.0, 2.0, 2.5, 5.0)  # pauses before round 2, 3, 4, 5: the window grows to 5.5, then 10.5 s
 MOVING_GAP_S = 0.35  # between rounds once the job was seen to move
 MOVING_ROUNDS = 16
+TAIL_ROUNDS = 6  # of a job that moved: when it stands still in so many at the end, it may just have hung
 JITTER = 0.3  # of a pause, so that rounds do not fall into step with the job
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mltop.probes.investigate.material import Material, judge
 from mltop.probes.investigate.progress import StackProgress
-from mltop.probes.investigate.rounds import Plan, next_pause, random_unit
+from mltop.probes.investigate.rounds import STUCK_GAPS_S, TAIL_ROUNDS, Plan, next_pause, random_unit
 from mltop.probes.model import JobReport, NodeState, RankStacks
 from mltop.probes.reach.hub import Hub
 
@@ -53,6 +53,9 @@ class StackRun:
         self._reports: list[JobReport] = []
         self._answered: set[str] = set()
         self._told_at = 0.0
+        self._round_starts: list[int] = []  # where each round begins in the material's dumps
+        self._aside: list[RankStacks] = []  # rounds from before the job stopped
+        self._rounds_aside = self._raw_after = 0
         self.error = ""  # one sentence when the dump failed
         self._history_until = 0.0  # monotonic s: samples up to here are in the material
         self.material = Material()
@@ -93,18 +96,44 @@ class StackRun:
     def _rounds(self) -> None:
         while True:
             self._round += 1
+            self._round_starts.append(len(self.material.dumps))
             self._one_round()
             self._tell("judging")
             self._reports = self._judge()
             self._on_round(self)
             if self._cancelled.is_set():
-                return
-            pause = next_pause(self._request.plan, self._round, self._reports, random_unit())
+                break
+            pause = next_pause(self._request.plan, self._round - self._rounds_aside, self._reports, random_unit())
+            if pause is None and self._stopped_meanwhile():
+                pause = STUCK_GAPS_S[0]
             if pause is None or self._left_s() < pause + 0.5:
-                return
+                break
             self._tell("watching")
             if self._cancelled.wait(pause):
-                return
+                break
+        self._take_back()
+
+    def _stopped_meanwhile(self) -> bool:
+        """Whether a job that moved stands still in the last rounds: it hung while it was watched.
+
+        Then the earlier rounds are put aside and it is watched as long as one that stood still from the start.
+        """
+        if self._request.plan.rounds is not None or self._aside or self._round <= TAIL_ROUNDS:
+            return False
+        start = self._round_starts[-TAIL_ROUNDS]
+        tail = replace(self.material, dumps=self.material.dumps[start:])
+        if not any(report.verdict.kind == "hang" for report in judge(tail, self._request.job)):
+            return False
+        self._aside, self.material.dumps = self.material.dumps[:start], tail.dumps
+        self._rounds_aside = self._raw_after = self._round
+        return True
+
+    def _take_back(self) -> None:
+        """It moved again: no hang, and the earlier rounds count."""
+        if self._aside and not any(report.verdict.kind == "hang" for report in self._reports):
+            self.material.dumps = self._aside + self.material.dumps
+            self._reports = self._judge()
+            self._on_round(self)
 
     def _one_round(self) -> None:
         """Dump every rank once and take in the answers as they come."""
@@ -112,7 +141,7 @@ class StackRun:
         args: dict[str, object] = {
             "native": self._request.native,
             "ints": self._request.ints,
-            "raw": self._request.raw and self._round == 1,
+            "raw": self._request.raw and self._round == self._raw_after + 1,
             "job": self._request.job or "",
         }
         pending = self._hub.request("stacks", args, self._request.nodes)

@@ -28,6 +28,23 @@ def started(terminal: Terminal) -> list[int]:
     return [terminal.pid, *children_of(terminal.pid)]
 
 
+def dump_until(terminal: Terminal, words: str, dumps: int = 4) -> str:
+    """Dump until the finished result says ``words``: a job that has just begun still moves at first."""
+    text = ""
+    for _ in range(dumps):
+        terminal.send("t")
+        terminal.wait_for("Esc cancels", 10)
+        wait_until(lambda: "Esc cancels" not in terminal.text(), 60, "the end of the dump")
+        text = terminal.text()
+        if words in text:
+            return text
+    raise AssertionError(f"{words!r} did not come; the screen shows:\n{text}")
+
+
+def states(terminal: Terminal) -> set[str]:
+    return {state for state in ("R running", "S sleeping", "D uninterruptible") if state in terminal.text()}
+
+
 def alive(pids: list[int]) -> list[int]:
     """Those that still run; zombies that wait for their parent are dead."""
     found = []
@@ -45,14 +62,23 @@ def test_one_key_names_the_rank_and_line_that_hangs() -> None:
     with Terminal(DEMO, columns=120, lines=40) as terminal:
         pids = started(terminal)
         terminal.wait_for("100%", 30)
-        terminal.send("t")
-        text = terminal.wait_for("HANG", 60)
-        assert "rank 2" in text
+        text = dump_until(terminal, "HANG")
         assert "__getitem__ (demo/dataset.py:" in text
+        assert "rank 2" in text
         assert "SIMULATED" in text
         terminal.send("q")
         assert terminal.wait(5) == 0
     wait_until(lambda: not alive(pids), 5, "the end of every process")
+
+
+def test_a_job_that_hangs_while_it_is_watched_is_found_in_the_same_dump() -> None:
+    with Terminal(DEMO, columns=120, lines=40) as terminal:
+        started(terminal)
+        wait_until(
+            lambda: " R running" in terminal.text() or " S sleeping" in terminal.text(), 20, "ranks on the screen"
+        )
+        text = dump_until(terminal, "HANG", dumps=1)
+        assert "__getitem__ (demo/dataset.py:" in text
 
 
 def hang_up(terminal: Terminal) -> None:
@@ -84,8 +110,7 @@ def test_a_fleet_is_simulated_and_judged() -> None:
         pids = started(terminal)
         terminal.wait_for("sim016", 30)
         terminal.wait_for("16/16", 30)
-        terminal.send("t")
-        terminal.wait_for("HANG", 60)
+        dump_until(terminal, "HANG")
         terminal.send("q")
         assert terminal.wait(5) == 0
     wait_until(lambda: not alive(pids), 5, "the end of every process")
