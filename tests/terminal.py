@@ -37,7 +37,9 @@ class Terminal:
         self.raw = bytearray()
         self.started_at = time.monotonic()
         self.exit_code: int | None = None
-        environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", **(env or {})}
+        # Test runners set LINES and COLUMNS, which would win over the terminal's own size.
+        inherited = {name: value for name, value in os.environ.items() if name not in ("LINES", "COLUMNS")}
+        environment = {**inherited, "TERM": "xterm-256color", "COLORTERM": "truecolor", **(env or {})}
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             set_size(0, columns, lines)  # before the program looks
