@@ -82,5 +82,5 @@ def gap_cells(node: str, gap: Gap) -> list[Cell]:
 
 
 def _is_detail(gap: Gap) -> bool:
-    """A single value (``gpu.3.power_w``) rather than a whole source (``nvml``)."""
-    return "." in gap.what
+    """A single value (``gpu.3.power_w``), or what this version does not collect, rather than a whole source."""
+    return gap.what.startswith(("gpu.", "host.", "ranks.")) or gap.why.startswith("not collected by this version")
