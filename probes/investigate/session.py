@@ -6,14 +6,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mltop.probes.investigate.capture import Describe, default_directory, finish_capture, write_stacks
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
 from mltop.probes.investigate.stacks import StackRequest, StackRun
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.view import FleetView
-from mltop.probes.record import CaptureWriter
+
+if TYPE_CHECKING:  # a capture's modules are imported when one is written: they would delay the first paint
+    from mltop.probes.investigate.capture import Describe
+    from mltop.probes.record import CaptureWriter
 
 RECENT_DUMP_S = 60.0  # a capture uses the last dump when it is not older
 CLOSE_CAPTURE_S = 0.7  # at exit: for a running capture to write what it has
@@ -84,6 +87,8 @@ class LiveSession:
         directory: Path | None = None,
         deadline_s: float = 30.0,
     ) -> CaptureRun:
+        from mltop.probes.investigate.capture import default_directory
+
         run = self._capturing = CaptureRun()
         target = directory or default_directory(time.time())
         threading.Thread(
@@ -115,6 +120,9 @@ class LiveSession:
 
     def _write(self, run: CaptureRun, target: Path, deadline_s: float) -> CaptureResult:
         """The directory first, so that one that cannot be written is known at once; then round by round."""
+        from mltop.probes.investigate.capture import finish_capture
+        from mltop.probes.record import CaptureWriter
+
         writer = CaptureWriter(target)
         for view in self.view().nodes:
             writer.add_samples(view.node, self.hub.history(view.node))
@@ -132,6 +140,8 @@ class LiveSession:
         return CaptureResult(target, tuple(writer.problems), cancelled=run.cancelled)
 
     def _round(self, writer: CaptureWriter, stacks: StackRun) -> None:
+        from mltop.probes.investigate.capture import write_stacks
+
         write_stacks(writer, stacks.material)
         self._keep(stacks)
 
