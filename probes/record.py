@@ -194,9 +194,10 @@ def read_capture(directory: Path) -> Capture:
         made.problems.append("the capture was cut off before it was finished")
     files = [str(name) for name in manifest.get("files") or []]
     made.problems += [f"{name} is missing" for name in files if not (directory / name).is_file()]
-    for path in sorted((directory / "samples").glob("*.jsonl*")):
+    # Names with a leading dot are temporary files of a capture that was killed.
+    for path in sorted((directory / "samples").glob("[!.]*.jsonl*")):
         _add_samples(made, path)
-    for path in sorted((directory / "stacks").glob("*/*.json")):
+    for path in sorted((directory / "stacks").glob("*/[!.]*.json")):
         made.dumps += _dumps(path)
     made.not_answered = _not_answered(directory / "verdict.json")
     return made

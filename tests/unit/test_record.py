@@ -153,6 +153,13 @@ def test_a_garbled_verdict_or_manifest_is_said(tmp_path: Path, value: object) ->
         load(tmp_path / "c")
 
 
+def test_half_written_temporary_files_are_no_part_of_a_capture(tmp_path: Path) -> None:
+    written(tmp_path / "c", hung_material())
+    (tmp_path / "c/samples/.n1.jsonl.gz.k3x9").write_bytes(b"\x1f\x8b\x08half")
+    (tmp_path / "c/stacks/n1/.rank-0.json").write_bytes(b"[{")
+    assert load(tmp_path / "c").gaps == []
+
+
 def test_what_a_capture_lacks_is_a_gap(tmp_path: Path) -> None:
     written(tmp_path / "c", hung_material())
     (tmp_path / "c/stacks/n1/rank-1-pid-11.json").unlink()
