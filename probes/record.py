@@ -51,12 +51,10 @@ def header_line(started_at: float) -> str:
     return json.dumps({"mltop_recording": 1, "version": __version__, "started_at": started_at})
 
 
-def write_samples(path: Path, samples: Iterable[Sample]) -> None:
-    """A recording of these samples, gzipped when the name ends in .gz."""
-    kept = list(samples)
-    lines = [header_line(kept[0].sampled_at if kept else time.time()), *map(to_json, kept)]
-    data = ("\n".join(lines) + "\n").encode()
-    write_file(path, gzip.compress(data, 6) if path.suffix == ".gz" else data)
+def recording(samples: list[Sample]) -> bytes:
+    """The text of a recording of these samples."""
+    started_at = samples[0].sampled_at if samples else time.time()
+    return ("\n".join([header_line(started_at), *map(to_json, samples)]) + "\n").encode()
 
 
 @dataclass
@@ -148,8 +146,7 @@ class CaptureWriter:
             self._manifest["files"].append(name)
 
     def add_samples(self, node: str, samples: list[Sample]) -> None:
-        lines = [header_line(samples[0].sampled_at if samples else time.time()), *map(to_json, samples)]
-        self.add(f"samples/{safe_name(node)}.jsonl.gz", gzip.compress(("\n".join(lines) + "\n").encode(), 6))
+        self.add(f"samples/{safe_name(node)}.jsonl.gz", gzip.compress(recording(samples), 6))
 
     def add_dumps(self, dumps: list[RankStacks]) -> None:
         """One file per process, holding all its rounds."""

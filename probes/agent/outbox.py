@@ -18,7 +18,6 @@ class Outbox:
         self._wake = threading.Condition()
         self._replies: deque[bytes] = deque()
         self._sample: bytes | None = None
-        self._writing = False
         self.broken = threading.Event()
         threading.Thread(target=self._run, name="mltop-outbox", daemon=True).start()
 
@@ -32,19 +31,10 @@ class Outbox:
             self._replies.append(frame)
             self._wake.notify()
 
-    def drain(self, timeout_s: float) -> bool:
-        """Wait until everything is written; False at the timeout."""
-        with self._wake:
-            return self._wake.wait_for(self._idle, timeout_s)
-
-    def _idle(self) -> bool:
-        return self.broken.is_set() or not (self._writing or self._replies or self._sample)
-
     def _run(self) -> None:
         while True:
             with self._wake:
                 self._wake.wait_for(lambda: bool(self._replies or self._sample))
-                self._writing = True
                 frames = list(self._replies)
                 self._replies.clear()
                 if self._sample is not None:
@@ -55,10 +45,6 @@ class Outbox:
             except OSError:
                 self.broken.set()
                 return
-            finally:
-                with self._wake:
-                    self._writing = False
-                    self._wake.notify_all()
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)

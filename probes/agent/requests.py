@@ -68,7 +68,7 @@ class Requests:
 
     def _stacks(self, request: Request, cancelled: threading.Event) -> None:
         ranks = chosen(self._ranks(), request.args)
-        self._send(Message("part", id=request.id, expected=len(ranks), data={"expected": len(ranks)}))
+        self._send(Message("part", id=request.id, expected=len(ranks)))
 
         def emit(stacks: RankStacks) -> None:
             self._send(Message("part", id=request.id, stacks=stacks))

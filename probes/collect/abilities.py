@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from mltop.probes import paths
 from mltop.probes.collect.stacks import find_py_spy
 
-CAP_SYS_PTRACE = 19  # capability numbers: linux/capability.h
-CAP_SYSLOG = 34
+CAP_SYS_PTRACE = 19  # linux/capability.h
 
 
 @dataclass

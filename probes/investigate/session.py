@@ -87,12 +87,9 @@ class LiveSession:
         directory: Path | None = None,
         deadline_s: float = 30.0,
     ) -> CaptureRun:
-        from mltop.probes.investigate.capture import default_directory
-
         run = self._capturing = CaptureRun()
-        target = directory or default_directory(time.time())
         threading.Thread(
-            target=self._capture, args=(run, on_done, target, deadline_s), name="mltop-capture", daemon=True
+            target=self._capture, args=(run, on_done, directory, deadline_s), name="mltop-capture", daemon=True
         ).start()
         return run
 
@@ -107,8 +104,12 @@ class LiveSession:
         self._last, self._last_at = run, time.monotonic()
 
     def _capture(
-        self, run: CaptureRun, on_done: Callable[[CaptureResult], None], target: Path, deadline_s: float
+        self, run: CaptureRun, on_done: Callable[[CaptureResult], None], directory: Path | None, deadline_s: float
     ) -> None:
+        from mltop.probes.investigate.capture import default_directory
+
+        # Here, not in the caller's thread: looking at a directory on a dead file server may never return.
+        target = directory or default_directory(time.time())
         try:
             result = self._write(run, target, deadline_s)
         except OSError as error:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-
-LauncherFunction = Callable[[tuple[str, ...], "LaunchOptions"], list["Channel"]]
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,6 @@ class Hub:
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe()
         self._closing = threading.Event()
-        self._started = threading.Event()
         self._serial = 0
         self._told: list[str] = []  # the nodes' states at the last notification
         self._thread = threading.Thread(target=self._run, name="mltop-hub", daemon=True)

@@ -14,7 +14,11 @@ import pytest
 from mltop.probes.investigate.capture import finish_capture, load, rejudge
 from mltop.probes.investigate.material import Material, judge
 from mltop.probes.model import Frame, Gap, NodeState, RankSample, RankStacks, Sample, StackDigest
-from mltop.probes.record import BadRecording, CaptureWriter, read_recording, write_samples
+from mltop.probes.record import BadRecording, CaptureWriter, read_recording, recording
+
+
+def write_samples(path: Path, made: list[Sample]) -> None:
+    path.write_bytes(gzip.compress(recording(made)) if path.suffix == ".gz" else recording(made))
 
 
 def samples(count: int) -> list[Sample]:
@@ -24,9 +28,9 @@ def samples(count: int) -> list[Sample]:
 @pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz"])
 def test_a_recording_is_read_back(tmp_path: Path, name: str) -> None:
     write_samples(tmp_path / name, samples(5))
-    recording = read_recording(tmp_path / name)
-    assert recording.samples == samples(5)
-    assert not recording.cut_off
+    read = read_recording(tmp_path / name)
+    assert read.samples == samples(5)
+    assert not read.cut_off
 
 
 @pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz"])
@@ -35,10 +39,10 @@ def test_a_recording_cut_off_in_the_middle_gives_what_is_whole(tmp_path: Path, n
     write_samples(path, [Sample(f"n{i}", float(i) / 7, boot_id=str(hash(i))) for i in range(2000)])
     data = path.read_bytes()
     path.write_bytes(data[: len(data) * 2 // 3])
-    recording = read_recording(path)
-    assert recording.cut_off
-    assert 500 < len(recording.samples) < 2000
-    assert [sample.node for sample in recording.samples] == [f"n{i}" for i in range(len(recording.samples))]
+    read = read_recording(path)
+    assert read.cut_off
+    assert 500 < len(read.samples) < 2000
+    assert [sample.node for sample in read.samples] == [f"n{i}" for i in range(len(read.samples))]
 
 
 def test_other_files_are_refused_with_a_reason(tmp_path: Path) -> None:
