@@ -82,7 +82,8 @@ def test_help_answers_at_once() -> None:
         started = time.perf_counter()
         mltop("--help")
         times.append(time.perf_counter() - started)
-    assert statistics.median(times) < 0.15
+    # The goal is 0.15 s (bench); this only catches an import that makes it many times slower.
+    assert statistics.median(times) < 0.6
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_start_is_quick_and_close_may_come_at_any_time() -> None:
     job.close()
     started = time.monotonic()
     job.start()
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < 2.0
     pids = job.pids
     job.close()
     job.close()

@@ -372,4 +372,4 @@ def test_cpu_of_the_child(fake: FakeNvml, start: Start) -> None:
     for _ in range(polls):
         poll(source)
         time.sleep(0.01)  # lets caches cool a little, as between real polls
-    assert (cpu_s() - before_s) / polls < 0.002
+    assert (cpu_s() - before_s) / polls < 0.01

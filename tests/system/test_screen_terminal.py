@@ -108,8 +108,8 @@ def test_first_full_paint_is_quick() -> None:
         with program() as terminal:
             terminal.wait_for("8123")
             times.append(time.monotonic() - terminal.started_at)
-    # 0.33 s on a quiet 2-core machine; the bound leaves room for a busy one.
-    assert min(times) < 0.8, times
+    # The goal is 0.4 s (bench); this only catches a start that became many times slower.
+    assert min(times) < 3.0, times
 
 
 def test_start_imports_no_heavy_widgets() -> None:

