@@ -3,19 +3,47 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import platform
 
 from mltop.probes.agent.loop import Agent, exit_now
+from mltop.probes.agent.wire import Wire
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="mltop-agent", description="Samples of this machine as frames on stdout.")
-    parser.add_argument("--node", default=platform.node())
-    parser.add_argument("--interval", type=float, default=1.0, metavar="S")
-    options = parser.parse_args(argv)
+def main(argv: list[str] | None = None, received: bytes = b"") -> None:
+    """``received``: what stage 1 read from stdin beyond its own part."""
+    options = parse(argv)
+    wire = Wire(options.node, options.text, options.frame_bytes)
+    if options.op:
+        from mltop.probes.agent.one_shot import answer
+
+        exit_now(answer(options.op, json.loads(options.args), wire))
     from mltop.probes.collect.nvml.source import NvmlSource
 
-    exit_now(Agent(options.node, NvmlSource(), options.interval).run())
+    agent = Agent(
+        options.node,
+        NvmlSource(),
+        options.interval,
+        wire=wire,
+        attended=not options.unattended,
+        silence_s=options.silence,
+        received=received,
+    )
+    exit_now(agent.run())
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="mltop-agent", description="Samples of this machine as frames on stdout.")
+    parser.add_argument("--node", default=os.environ.get("SLURMD_NODENAME") or platform.node())
+    parser.add_argument("--interval", type=float, default=1.0, metavar="S")
+    parser.add_argument("--silence", type=float, default=0.0, metavar="S", help="end after so long without a word")
+    parser.add_argument("--unattended", action="store_true", help="stdin is not the caller; its end means nothing")
+    parser.add_argument("--text", action="store_true", help="no NUL bytes in frames")
+    parser.add_argument("--frame-bytes", type=int, default=0, metavar="N", help="no line longer than this; 0: any")
+    parser.add_argument("--op", default="", help="answer one request and end")
+    parser.add_argument("--args", default="{}", metavar="JSON", help="of that request")
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ from mltop.probes.agent.protocol import (
     Message,
     Request,
     decode_request,
-    encode,
 )
 from mltop.probes.agent.requests import Requests
+from mltop.probes.agent.wire import Wire
 from mltop.probes.collect.host import HostSource
 from mltop.probes.collect.ranks import RankSource
 from mltop.probes.model import Gap, GpuSample, HostSample, RankSample, Sample
@@ -43,8 +43,24 @@ class GpuSource(Protocol):
 class Agent:
     """Samples of one node to ``out_fd``, requests from ``in_fd``. ``run`` returns the exit code."""
 
-    def __init__(self, node: str, gpu_source: GpuSource, interval_s: float, in_fd: int = 0, out_fd: int = 1) -> None:
+    def __init__(
+        self,
+        node: str,
+        gpu_source: GpuSource,
+        interval_s: float,
+        *,
+        in_fd: int = 0,
+        out_fd: int = 1,
+        wire: Wire | None = None,
+        attended: bool = True,
+        silence_s: float = 0.0,
+        received: bytes = b"",
+    ) -> None:
         self._node = node
+        self._wire = wire or Wire(node)
+        self._attended = attended
+        self._silence_s = silence_s
+        self._received = received
         self._interval_s = interval_s
         self._gpus = gpu_source
         self._host = HostSource()
@@ -66,7 +82,7 @@ class Agent:
         self._send(Message("hello", hello=self._hello()))
         due = time.monotonic()
         while not self._stop.is_set():
-            self._outbox.put_sample(encode(Message("sample", sample=self.sample(time.time()))))
+            self._outbox.put_sample(self._wire.encode(Message("sample", sample=self.sample(time.time()))))
             due = max(due + self._interval_s, time.monotonic())
             self._stop.wait(due - time.monotonic())
             if self._outbox.broken.is_set():
@@ -126,11 +142,11 @@ class Agent:
 
     def _send(self, message: Message) -> None:
         message.node = message.node or self._node
-        self._outbox.put(encode(message))
+        self._outbox.put(self._wire.encode(message))
 
     def _read_requests(self) -> None:
         """Runs until the caller closes our stdin, then ends the agent, even one whose main thread is stuck."""
-        buffer = b""
+        buffer = self._received
         while True:
             try:
                 data = os.read(self._in_fd, 65536)

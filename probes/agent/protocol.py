@@ -2,9 +2,13 @@
 
 One frame is one line: ``\\x00MLT1 <bytes> <JSON>\\n``. The marker starts every line, so that output of shell
 start-up files, binary noise and cut-off lines are told apart from frames and skipped, at any point of the stream.
+Carriers that do not keep a NUL byte get the mark ``@MLT1 ``; carriers that cut long lines get pieces (``pieces.py``).
 Runs on every node: Python 3.9, standard library only.
 
-Agent to caller (``kind``): hello, sample, part, done, error. Caller to agent: request, cancel, ping.
+Agent to caller (``kind``): boot (stage 1 of the bootstrap: is the bundle there?), hello, sample, part, done, error
+(``id`` 0: of the node itself, its agent does not start), need (this request waits for the file ``data["file"]``).
+Caller to agent: request, cancel, ping (every few seconds, so that an agent notices a dead link), file (``op`` is the
+file's name; ``args``: sha256, data (base64 of gzip), or error (why there is none)).
 Closing the agent's stdin ends the agent.
 """
 
@@ -17,6 +21,7 @@ from typing import Any
 from mltop.probes.model import RankStacks, Sample, to_json
 
 MARK = b"\x00MLT1 "
+TEXT_MARK = b"@MLT1 "
 VERSION = 1
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
@@ -34,12 +39,28 @@ class Hello:
 
 
 @dataclass
+class Boot:
+    """First frame of stage 1, before any of our packages run on the node.
+
+    ``machine``: platform.machine(); ``python``: "3.11.7 at /usr/bin/python3"; ``root``: the cache folder in use, ""
+    for memory only; ``cached``: the bundle was there and whole; ``notes``: what was tried before ("~/.cache: ...").
+    """
+
+    machine: str
+    python: str
+    root: str = ""
+    cached: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
 class Message:
     """One frame from an agent. ``node`` is set where one stream carries several nodes (simulated fleets, pdsh)."""
 
     kind: str
     node: str = ""
     id: int = 0
+    boot: Boot | None = None
     hello: Hello | None = None
     sample: Sample | None = None
     stacks: RankStacks | None = None
@@ -51,9 +72,9 @@ class Message:
 
 @dataclass
 class Request:
-    """One frame to an agent. ``op``: stacks | doctor; ``node`` as in Message, "" for all."""
+    """One frame to an agent. ``op``: stacks | doctor, or a file's name; ``node`` as in Message, "" for all."""
 
-    kind: str  # request | cancel | ping
+    kind: str  # request | cancel | ping | file
     id: int = 0
     op: str = ""
     node: str = ""
@@ -63,19 +84,20 @@ class Request:
 _REQUEST_TYPES = {name: type(value) for name, value in vars(Request("")).items()}
 
 
-def encode(message: Message | Request) -> bytes:
+def encode(message: Message | Request, mark: bytes = MARK) -> bytes:
     """One frame. Fields that hold their default are left out."""
     fields = {name: value for name, value in vars(message).items() if value not in (None, "", 0, {})}
     payload = to_json(fields).encode()
-    return b"%s%d %s\n" % (MARK, len(payload), payload)
+    return b"%s%d %s\n" % (mark, len(payload), payload)
 
 
 def payload_of(line: bytes) -> bytes | None:
     """The JSON bytes of one received line (without its newline), or None when the line is not a whole frame."""
-    start = line.find(MARK)
+    mark = MARK if MARK in line else TEXT_MARK
+    start = line.find(mark)
     if start < 0:
         return None
-    size, _, payload = line[start + len(MARK) :].partition(b" ")
+    size, _, payload = line[start + len(mark) :].partition(b" ")
     if not size.isdigit() or int(size) != len(payload):
         return None
     return payload

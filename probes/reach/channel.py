@@ -1,21 +1,54 @@
-"""What a launcher makes: one process whose stdout carries frames of one node or of many."""
+"""What a launcher makes: one process whose stdout carries frames of one node or of many.
+
+A launcher is one file in ``launchers/`` with ``launch(nodes, options) -> list[Channel]``. It starts nothing: the hub
+starts, watches, restarts and ends the processes, and paces how many connect at once.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from mltop.probes.agent.protocol import Request
+from mltop.probes.reach.ending import Ending, agent_ended
 
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """What every launcher is told. ``python``: interpreter on the nodes, "" for the default."""
+    """What every launcher is told.
+
+    ``python``: interpreter on the nodes, "" for the first suitable one; ``user``: login name, "" for the default;
+    ``accept_new``: take host keys never seen before; ``job``: the Slurm job to run inside of (srun).
+    """
 
     interval_s: float = 1.0
     python: str = ""
+    user: str = ""
+    accept_new: bool = False
+    job: str = ""
 
 
 @dataclass(frozen=True)
 class Channel:
-    """One process to start: ``argv``, and the nodes whose frames it carries."""
+    """One process to start, and how to talk through it.
+
+    ``argv``: the command; ``nodes``: whose frames it carries (``Message.node`` tells them apart when several);
+    ``opening``: bytes for its stdin as soon as it runs (stage 1 of the bootstrap);
+    ``bootstraps``: it begins with boot frames, and the hub answers those that lack the bundle with the file "bundle";
+    ``takes_requests``: its stdin reaches the agents. Where it does not (pdsh), ``one_shot(nodes, request)`` makes the
+    channel that carries one request's answer and then ends;
+    ``gate``: channels of one gate (a jump host) connect at most 8 at a time;
+    ``ending(exit code or None, last words)``: why it ended, in words;
+    ``dies_with_us``: the kernel must kill it when we die; not needed where closing its stdin ends it (ssh).
+    """
 
     argv: tuple[str, ...]
     nodes: tuple[str, ...]
+    via: str = "local"
+    opening: bytes = b""
+    bootstraps: bool = False
+    takes_requests: bool = True
+    one_shot: Callable[[tuple[str, ...], Request], Channel] | None = None
+    gate: str = ""
+    ending: Callable[[int | None, str], Ending] = agent_ended
+    dies_with_us: bool = True

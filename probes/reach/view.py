@@ -4,7 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mltop.probes.agent.protocol import Boot, Hello
 from mltop.probes.model import NodeState, Sample
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How a node was reached the last time it was.
+
+    ``connect_s``: from starting the channel to the agent's hello; ``clock_skew_s``: the node's clock minus ours, the
+    smallest difference seen (it includes what a sample needs to arrive); None while unknown.
+    """
+
+    via: str = "local"
+    connect_s: float | None = None
+    boot: Boot | None = None
+    hello: Hello | None = None
+    clock_skew_s: float | None = None
+    restarts: int = 0
 
 
 @dataclass(frozen=True)
@@ -13,6 +30,7 @@ class NodeView:
 
     state: NodeState
     sample: Sample | None = None
+    connection: Connection = Connection()
 
     @property
     def node(self) -> str:

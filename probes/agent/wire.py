@@ -1,0 +1,30 @@
+"""How one agent's frames look on the way out: which mark, how long a line may be."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mltop.probes.agent.pieces import split
+from mltop.probes.agent.protocol import MARK, TEXT_MARK, Message, encode, payload_of
+
+
+@dataclass
+class Wire:
+    """``text``: no NUL bytes; ``frame_bytes``: the longest line the carrier keeps whole, 0 for any length."""
+
+    node: str
+    text: bool = False
+    frame_bytes: int = 0
+    _serial: Iterator[int] = field(default_factory=itertools.count)
+
+    def encode(self, message: Message) -> bytes:
+        """One frame, in pieces where it is too long."""
+        frame = encode(message, TEXT_MARK if self.text else MARK)
+        if not self.frame_bytes or len(frame) <= self.frame_bytes:
+            return frame
+        payload = payload_of(frame[:-1])
+        assert payload is not None
+        return b"".join(split(payload, f"{self.node}:{os.getpid()}:{next(self._serial)}", self.frame_bytes))
