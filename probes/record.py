@@ -14,14 +14,16 @@ import gzip
 import json
 import os
 import tempfile
+import threading
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mltop.probes.model import NodeState, RankStacks, Sample, to_json
+from mltop.probes.reach.view import Connection
 from mltop.probes.version import __version__
 
 MANIFEST = "manifest.json"
@@ -104,10 +106,12 @@ def _whole_lines(path: Path, made: Recording) -> Iterator[bytes]:
 
 
 class CaptureWriter:
-    """Writes one capture piece by piece; the manifest says at any moment what is there."""
+    """Writes one capture piece by piece; the manifest says at any moment what is there. From any thread."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._lock = threading.RLock()
+        self._files: set[str] = set()
         self._manifest: dict[str, Any] = {
             "mltop_capture": 1,
             "version": __version__,
@@ -128,12 +132,19 @@ class CaptureWriter:
 
     def problem(self, sentence: str) -> None:
         """Something that will be missing from this capture."""
-        self.problems.append(sentence)
-        self._write_manifest()
+        with self._lock:
+            self.problems.append(sentence)
+            self._write_manifest()
 
-    def nodes(self, states: Iterable[NodeState]) -> None:
-        self._manifest["nodes"] = [vars(state) for state in states]
-        self._write_manifest()
+    def nodes(self, states: Iterable[NodeState], connections: Mapping[str, Connection] | None = None) -> None:
+        """The state of every node, and how it was reached (``connection``: the fields of `Connection`)."""
+        known = connections or {}
+        entries = [
+            {**vars(state), **({"connection": known[state.node]} if state.node in known else {})} for state in states
+        ]
+        with self._lock:
+            self._manifest["nodes"] = entries
+            self._write_manifest()
 
     def add(self, name: str, data: bytes) -> None:
         """One file, ``name`` relative to the directory; a failure is noted and the rest goes on."""
@@ -142,8 +153,10 @@ class CaptureWriter:
         except OSError as error:
             self.problem(f"{name} could not be written: {error.strerror}")
             return
-        if name not in self._manifest["files"]:
-            self._manifest["files"].append(name)
+        with self._lock:
+            if name not in self._files:
+                self._files.add(name)
+                self._manifest["files"].append(name)
 
     def add_samples(self, node: str, samples: list[Sample]) -> None:
         self.add(f"samples/{safe_name(node)}.jsonl.gz", gzip.compress(recording(samples), 6))
@@ -159,11 +172,13 @@ class CaptureWriter:
 
     def finish(self) -> None:
         """Everything that could be written is there."""
-        self._manifest.update(finished_at=time.time(), complete=not self.problems)
-        self._write_manifest()
+        with self._lock:
+            self._manifest.update(finished_at=time.time(), complete=not self.problems)
+            self._write_manifest()
 
     def _write_manifest(self) -> None:
-        write_file(self.directory / MANIFEST, json.dumps(self._manifest, indent=1).encode())
+        text = json.dumps(self._manifest, indent=1, default=vars)
+        write_file(self.directory / MANIFEST, text.encode())
 
 
 def safe_name(node: str) -> str:

@@ -8,6 +8,9 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
+_MFD_EXEC = 0x10  # memfd_create(2), since Linux 6.3: wanted where vm.memfd_noexec is 1
+# By number, for Pythons that were built against a C library without it.
+_SYS_MEMFD_CREATE = {"x86_64": 319, "aarch64": 279, "ppc64le": 360}
 # Loaded before any fork: loading a library between fork and exec could deadlock on another thread's lock.
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -52,3 +55,24 @@ def die_with_parent() -> None:
     """
     if _LIBC.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+
+
+def memory_file(name: str, content: bytes) -> str:
+    """Path of a new file in memory whose content may be executed and loaded, also by our child processes.
+
+    It lasts as long as this process. Raises OSError where there are none.
+    """
+    fd = _memfd_create(name, _MFD_EXEC)
+    if fd < 0:
+        fd = _memfd_create(name, 0)  # an older kernel
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), f"memfd_create: {os.strerror(ctypes.get_errno())}")
+    os.set_inheritable(fd, False)
+    with os.fdopen(os.dup(fd), "wb") as file:
+        file.write(content)
+    return f"/proc/{os.getpid()}/fd/{fd}"
+
+
+def _memfd_create(name: str, flags: int) -> int:
+    number = _SYS_MEMFD_CREATE.get(os.uname().machine, -1)
+    return int(_LIBC.syscall(ctypes.c_long(number), ctypes.c_char_p(name.encode()), ctypes.c_uint(flags)))

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from textual.app import App, SystemCommand
 from textual.binding import Binding
+from textual.events import Key
 from textual.screen import Screen
 from textual.theme import BUILTIN_THEMES
 
@@ -28,7 +29,12 @@ from mltop.tui.investigation import Captured, DumpProgress, Investigation
 from mltop.tui.keys import APP_BINDINGS, first_keys
 from mltop.tui.place import Place, Trail
 from mltop.tui.render.trends import Trends
+from mltop.tui.scope import dump_scope, retry_scope
+from mltop.tui.screens.filter_box import FilterBox, FilterHistory
+from mltop.tui.screens.node_state import StatesSince
 from mltop.tui.screens.registry import modes
+from mltop.tui.selection import Selection
+from mltop.tui.session import Retries
 from mltop.tui.status import Notice, end_of_capture, end_of_dump
 from mltop.tui.widgets.backpressure import terminal_busy
 
@@ -89,6 +95,9 @@ class MltopApp(App[None]):
         self.paused = False
         self.notice: Notice | None = None
         self.investigation = Investigation(session, self.post_message)
+        self.selection = Selection()
+        self.since = StatesSince()
+        self.filter_history = FilterHistory()
         self._mouse = mouse
         self._feed = Feed(session, self.post_message)
         self.newest: Picture | None = None
@@ -142,6 +151,7 @@ class MltopApp(App[None]):
     def on_fresh(self, message: Fresh) -> None:
         self.newest = message.picture
         self._live_trends.feed(message.picture.view)
+        self.since.feed(message.picture.view)
         if not self.paused:
             self.picture = message.picture
             self.redraw()
@@ -160,6 +170,11 @@ class MltopApp(App[None]):
     def on_captured(self, message: Captured) -> None:
         self.investigation.take_capture(message)
         self.tell(end_of_capture(message.result))
+
+    def on_key(self, event: Key) -> None:
+        """A key that nothing below has taken: a letter that was typed right after "/" belongs to the filter."""
+        if isinstance(self.focused, FilterBox) and self.focused.take(event):
+            event.prevent_default()
 
     # What is shown.
 
@@ -199,8 +214,13 @@ class MltopApp(App[None]):
         self.drill(Place("help"))
 
     def action_go_back(self) -> None:
-        """One step: cancel what was started, clear a filter, drop a notice, or go to the place before."""
-        if self.investigation.dumping:
+        """One step: close the filter's line, cancel what was started, clear a filter, go back, drop marks or a notice.
+
+        Marks go last: they are made in one place and used from others.
+        """
+        if self.pane.typing:
+            self.pane.clear_filter()
+        elif self.investigation.dumping:
             self.investigation.cancel_dump()
         elif self.investigation.capturing:
             self.investigation.cancel_capture()
@@ -209,6 +229,8 @@ class MltopApp(App[None]):
             self.redraw()
         elif self.trail.back():
             self._arrive()
+        elif self.selection.clear():
+            self.redraw()
         else:
             self.tell(None)
 
@@ -239,6 +261,13 @@ class MltopApp(App[None]):
         self.refresh(layout=True)
         self.redraw()
 
+    def action_retry(self) -> None:
+        scope = retry_scope(self.session.view(), self.selection)
+        if scope.nodes and isinstance(self.session, Retries):
+            self.session.retry(scope.nodes)
+        again = isinstance(self.session, Retries) or not scope.nodes
+        self.tell(Notice(scope.words if again else "nodes of this session are tried again by themselves", "accent"))
+
     def action_dump(self) -> None:
         if self.investigation.dumping:
             self.investigation.cancel_dump()
@@ -246,7 +275,9 @@ class MltopApp(App[None]):
         if self.read_only:
             self.tell(READ_ONLY)
             return
-        self.investigation.start_dump()
+        view = self.newest.view if self.newest is not None else self.session.view()
+        scope = dump_scope(view, self.selection, not self.pane.filter.empty)
+        self.investigation.start_dump(scope.nodes, scope.words)
         if self.trail.here.pane not in ("stacks", "rank"):
             self.drill(Place("stacks"))
         self.tell(None)

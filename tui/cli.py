@@ -16,8 +16,11 @@ EXIT_USAGE = 2
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 EPILOG = """\b
-TARGETS:  -w node[01-16,20]  --hostfile FILE  --job SLURM_ID  --recording DIR   (several may be given)
-          none: this machine.
+TARGETS:  -w node[01-16,20]  --hostfile FILE  --job SLURM_ID  (several add up), or --recording PATH
+          none: the Slurm job that mltop runs in, else the hosts in $WCOLL, else this machine
+          (always this machine: --via local).
+          -w takes ClusterShell's node sets and groups: node[1-8/2], @rack4, node[1-9]!node5, user@node1.
+Nothing needs to be installed on the nodes but Python 3.9 or newer; with --via pdsh, the agent.
 Shell completion:  eval "$(_MLTOP_COMPLETE=bash_source mltop)"   (or zsh_source, fish_source)
 """
 
@@ -26,22 +29,23 @@ def target_options(function: Function) -> Function:
     """The options that say which machines are meant; given to every command."""
     for option in reversed(
         (
-            click.option("-w", "nodes", multiple=True, metavar="NODES", help="Nodes, e.g. node[01-16,20]."),
-            click.option("--hostfile", default="", metavar="FILE", help="Nodes from a host file."),
+            click.option("-w", "nodes", multiple=True, metavar="NODES", help="Nodes, e.g. node[01-16,20] or @group."),
+            click.option("--hostfile", default="", metavar="FILE", help="Nodes from a host file (DeepSpeed's, MPI's)."),
             click.option("--job", default="", metavar="SLURM_ID", help="The nodes and ranks of a Slurm job."),
             click.option("--recording", default="", metavar="PATH", help="A capture or recording instead of machines."),
             click.option(
                 "--via",
                 type=click.Choice(["ssh", "pdsh", "srun", "local"]),
                 default=None,
-                help="How nodes are reached.",
+                help="How nodes are reached (default: ssh; inside of a Slurm job its nodes by srun).",
             ),
-            click.option("--python", default="", metavar="PATH", help="Python on the nodes."),
+            click.option("--python", default="", metavar="PATH", help="Python on the nodes (default: the first found)."),
             click.option("--interval", "interval_s", type=float, default=1.0, metavar="S", help="Between samples."),
             click.option(
                 "--timeout", "timeout_s", type=float, default=30.0, metavar="S", help="For the whole command."
             ),
-            click.option("--user", default="", metavar="NAME", help="User name on the nodes."),
+            click.option("--user", default="", metavar="NAME", help="Login name on the nodes."),
+            click.option("--accept-new", is_flag=True, help="Accept host keys never seen before (ssh)."),
         )
     ):
         function = option(function)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,9 +16,9 @@ from mltop.tui.health_watch import HealthWatch
 from mltop.tui.session import Session
 
 HEARTBEAT_S = 1.5  # a node that went silent causes no change, but its age grows
-FRAME_S = 0.1
-FLEET_FRAME_S = 0.5  # many nodes answer at different moments: their changes are drawn together
-FLEET_NODES = 4
+# (up to how many nodes, seconds between frames): many answer at different moments, their changes are drawn together.
+SWITCH_S = 0.0005  # while the feed computes, a key waits for the interpreter lock at most this long, not 5 ms
+FRAMES = ((4, 0.1), (64, 0.5), (math.inf, 1.0))
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Feed:
         self._health = HealthWatch()
 
     def start(self) -> None:
+        sys.setswitchinterval(SWITCH_S)
         self._session.subscribe(self._changed.set)
         threading.Thread(target=self._run, name="feed", daemon=True).start()
 
@@ -74,8 +77,7 @@ class Feed:
                 self._changed.clear()
                 picture = self._picture()
                 self._post(Fresh(picture))
-                many = len(picture.view.nodes) > FLEET_NODES
-                if self._stopped.wait(FLEET_FRAME_S if many else FRAME_S):
+                if self._stopped.wait(frame_s(len(picture.view.nodes))):
                     return
                 self._changed.wait(HEARTBEAT_S)
         except Exception as error:  # noqa: BLE001  (handed to the app, which raises it)
@@ -84,3 +86,8 @@ class Feed:
     def _picture(self) -> Picture:
         view = self._session.view()
         return Picture(view, self._health.findings(view))
+
+
+def frame_s(nodes: int) -> float:
+    """How long a picture stands at least."""
+    return next(seconds for most, seconds in FRAMES if nodes <= most)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from mltop.probes.model import Finding, Sample
 from mltop.probes.reach.view import FleetView
@@ -12,51 +14,108 @@ from mltop.probes.reach.view import FleetView
 HISTORY_S = 60.0
 SAMPLES_KEPT = 240  # of all nodes together: a sample of 8 GPUs takes about 40 KB
 WARM_UP_S = 15.0  # before that a rule cannot tell how long something holds, and says what it sees
-MOST_OF_A_CORE = 0.02
+MOST_OF_A_CORE = 0.01
+BURST_S = 0.3  # of work saved up at most: a whole fleet that has just connected is judged at once
+_SEVERITIES = ("critical", "warning", "info")
 
-_Key = tuple[str, str, str]
+
+@dataclass
+class _Node:
+    """``judged_at``: the time of the newest sample that the rules have seen."""
+
+    history: deque[Sample] = field(default_factory=deque)
+    judged_at: float = 0.0
+    findings: tuple[Finding, ...] = ()
 
 
 class HealthWatch:
-    """Call ``findings`` with every view, from one thread. ``since``: when a finding first appeared."""
+    """Call ``findings`` with every view, from one thread. ``since``: when a finding first appeared.
+
+    Rules look at one node at a time, so the nodes take turns: those judged longest ago come first, as many as
+    the time saved up allows.
+    """
 
     def __init__(self) -> None:
-        self._history: dict[str, deque[Sample]] = {}
-        self._since: dict[_Key, float | None] = {}
+        self._nodes: dict[str, _Node] = {}
         self._findings: tuple[Finding, ...] = ()
-        self._not_before = 0.0  # monotonic
+        self._allowed_s = BURST_S
+        self._asked_at = time.monotonic()
 
     def findings(self, view: FleetView) -> tuple[Finding, ...]:
-        """What holds now, the gravest first; of a large fleet the rules run only every few seconds."""
-        samples = [node.sample for node in view.nodes if node.sample is not None]
-        if not samples or time.monotonic() < self._not_before:
-            return self._findings
-        from mltop.probes.judge.health import evaluate
-
-        began = time.monotonic()
-        considered = [sample for newest in samples for sample in self._with_history(newest, len(view.nodes))]
-        found = [finding for finding in evaluate(considered) if finding.until is None]
-        self._findings = tuple(map(self._with_since, found))
-        self._since = {_key(finding): finding.since for finding in self._findings}
-        ended = time.monotonic()
-        self._not_before = ended + (ended - began) / MOST_OF_A_CORE - (ended - began)
+        """What holds now, the gravest first; the same tuple as before when nothing changed."""
+        self._save_up()
+        changed = self._forget({node.node for node in view.nodes})
+        for name, newest in self._due(view):
+            if self._allowed_s <= 0:
+                break
+            began = time.monotonic()
+            changed = self._judge(name, newest, len(view.nodes)) or changed
+            self._allowed_s -= time.monotonic() - began
+        if changed:
+            found = (finding for node in self._nodes.values() for finding in node.findings)
+            self._findings = tuple(sorted(found, key=_gravest_first))
         return self._findings
 
-    def _with_history(self, newest: Sample, nodes: int) -> list[Sample]:
-        length = max(1, min(int(HISTORY_S), SAMPLES_KEPT // nodes))
-        history = self._history.setdefault(newest.node, deque(maxlen=length))
-        earlier = [sample for sample in history if sample.sampled_at < newest.sampled_at]
-        if not history or newest.sampled_at - history[-1].sampled_at >= HISTORY_S / length:
-            history.append(newest)
-        warm = bool(earlier) and newest.sampled_at - earlier[0].sampled_at >= WARM_UP_S
-        return [*earlier, newest] if warm else [newest]
+    def _save_up(self) -> None:
+        now = time.monotonic()
+        self._allowed_s = min(BURST_S, self._allowed_s + (now - self._asked_at) * MOST_OF_A_CORE)
+        self._asked_at = now
 
-    def _with_since(self, finding: Finding) -> Finding:
-        before = self._since.get(_key(finding))
-        if before is None or finding.since is None or before >= finding.since:
-            return finding
-        return replace(finding, since=before)
+    def _forget(self, present: set[str]) -> bool:
+        """Drop nodes that are not ``present``; True when one of them had findings."""
+        gone = [self._nodes.pop(name) for name in self._nodes.keys() - present]
+        return any(node.findings for node in gone)
+
+    def _due(self, view: FleetView) -> Iterable[tuple[str, Sample]]:
+        """The samples not yet judged, those of nodes judged longest ago first."""
+        due = []
+        for view_of_node in view.nodes:
+            sample = view_of_node.sample
+            if sample is None:
+                continue
+            node = self._nodes.setdefault(view_of_node.node, _Node())
+            if sample.sampled_at != node.judged_at:
+                due.append((node.judged_at, view_of_node.node, sample))
+        return [(name, sample) for _, name, sample in sorted(due, key=itemgetter(0))]
+
+    def _judge(self, name: str, newest: Sample, nodes: int) -> bool:
+        """Whether the findings of this node are other ones now."""
+        from mltop.probes.judge.health import evaluate
+
+        node = self._nodes[name]
+        considered = _with_history(node, newest, nodes)
+        before = {_key(finding): finding.since for finding in node.findings}
+        found = tuple(
+            _with_since(finding, before.get(_key(finding))) for finding in evaluate(considered) if finding.until is None
+        )
+        node.judged_at = newest.sampled_at
+        changed = found != node.findings
+        node.findings = found
+        return changed
 
 
-def _key(finding: Finding) -> _Key:
-    return finding.node, finding.id, finding.subject
+def _with_history(node: _Node, newest: Sample, nodes: int) -> list[Sample]:
+    length = max(1, min(int(HISTORY_S), SAMPLES_KEPT // nodes))
+    if node.history.maxlen != length:
+        node.history = deque(node.history, maxlen=length)
+    history = node.history
+    earlier = [sample for sample in history if sample.sampled_at < newest.sampled_at]
+    if not history or newest.sampled_at - history[-1].sampled_at >= HISTORY_S / length:
+        history.append(newest)
+    warm = bool(earlier) and newest.sampled_at - earlier[0].sampled_at >= WARM_UP_S
+    return [*earlier, newest] if warm else [newest]
+
+
+def _with_since(finding: Finding, before: float | None) -> Finding:
+    if before is None or finding.since is None or before >= finding.since:
+        return finding
+    return replace(finding, since=before)
+
+
+def _key(finding: Finding) -> tuple[str, str]:
+    return finding.id, finding.subject
+
+
+def _gravest_first(finding: Finding) -> tuple[int, str, str, str]:
+    place = _SEVERITIES.index(finding.severity) if finding.severity in _SEVERITIES else len(_SEVERITIES)
+    return place, finding.node, finding.subject, finding.id

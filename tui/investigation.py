@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from textual.message import Message
@@ -30,13 +30,17 @@ class Captured(Message):
 
 @dataclass(frozen=True)
 class DumpResult:
-    """The reports of one dump. ``partial``: cancelled, failed or still running. ``taken_at``: unix s."""
+    """The reports of one dump. ``partial``: cancelled, failed or still running. ``taken_at``: unix s.
+
+    ``nodes``: those that were asked, none: all that are watched.
+    """
 
     reports: tuple[JobReport, ...]
     not_answered: tuple[NodeState, ...]
     taken_at: float
     took_s: float
     partial: bool
+    nodes: tuple[str, ...] = ()
 
 
 class Investigation:
@@ -52,6 +56,8 @@ class Investigation:
         self._complete: DumpResult | None = None
         self._latest: DumpResult | None = None
         self.progress: StackProgress | None = None
+        self.nodes: tuple[str, ...] = ()  # that the last dump asked; none: all
+        self.scope = ""  # the same in words, where it needs saying
 
     @property
     def dumping(self) -> bool:
@@ -68,8 +74,10 @@ class Investigation:
             return self._latest
         return self._complete or self._latest
 
-    def start_dump(self) -> None:
+    def start_dump(self, nodes: Sequence[str] = (), scope: str = "") -> None:
+        """Dump these nodes, none given: all."""
         self._run += 1
+        self.nodes, self.scope = tuple(nodes), scope
         run = self._run
         self.progress = StackProgress(phase="dumping")
         self._latest = None
@@ -77,7 +85,7 @@ class Investigation:
         def on_progress(progress: StackProgress) -> None:
             self._post(DumpProgress(run, progress))
 
-        self._dump = self._session.dump_stacks(None, on_progress)
+        self._dump = self._session.dump_stacks(self.nodes or None, on_progress)
 
     def cancel_dump(self) -> None:
         if self._dump is not None:
@@ -91,7 +99,7 @@ class Investigation:
         self.progress = progress
         if progress.reports or progress.phase == "done":
             self._latest = DumpResult(
-                progress.reports, progress.not_answered, now, progress.elapsed_s, progress.phase != "done"
+                progress.reports, progress.not_answered, now, progress.elapsed_s, progress.phase != "done", self.nodes
             )
         if progress.finished:
             self._dump = None

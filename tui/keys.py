@@ -10,7 +10,7 @@ from mltop.tui.screens.registry import PANES
 
 APP_BINDINGS = [
     *(Binding(pane.key, f"pane('{pane.name}')", pane.name, tooltip=pane.what) for pane in PANES if pane.key),
-    Binding("t", "dump", "dump", tooltip="dump the stacks of all ranks and judge them; again: cancel"),
+    Binding("t", "dump", "dump", tooltip="dump marked nodes, or all, and judge them; again: cancel"),
     Binding("c", "capture", "capture", tooltip="write a capture directory of everything known"),
     Binding("p", "pause", "pause", tooltip="freeze the screen; again: go on"),
     Binding(
@@ -20,7 +20,8 @@ APP_BINDINGS = [
         show=False,
         tooltip="take the newest state and draw everything again",
     ),
-    Binding("escape", "go_back", "back", show=False, tooltip="cancel, clear the filter, or go back"),
+    Binding("R", "retry", "retry", show=False, tooltip="try nodes again that are lost or refused, now"),
+    Binding("escape", "go_back", "back", show=False, tooltip="cancel, clear the filter, go back, or clear marks"),
     Binding("colon,ctrl+p", "command_palette", "command", show=False, tooltip="all actions by name"),
     Binding("question_mark,f1,h", "help", "help", tooltip="all keys"),
     Binding("q", "quit", "quit", tooltip="leave; nothing on the machines is touched"),
@@ -39,6 +40,9 @@ PANE_BINDINGS = [
     Binding("s,f6", "sort", "sort", tooltip="sort by the next column"),
     Binding("tab", "next_table", "next table", show=False, tooltip="to the next table of this pane"),
     Binding("S", "reverse", "reverse", show=False, tooltip="reverse the order"),
+    Binding("space", "mark", "mark", show=False, tooltip="mark the node under the cursor; again: unmark it"),
+    Binding("asterisk", "mark_shown", "mark shown", show=False, tooltip="mark all nodes that the filter shows"),
+    Binding("U", "unmark", "unmark", show=False, tooltip="unmark all nodes"),
 ]
 
 _NAMES = {
@@ -48,6 +52,7 @@ _NAMES = {
     "slash": "/",
     "question_mark": "?",
     "space": "Space",
+    "asterisk": "*",
     "up": "Up",
     "down": "Down",
     "left": "Left",

@@ -39,6 +39,13 @@ class Trail:
         if place != self.here:
             self._places.append(place)
 
+    def replace(self, place: Place) -> None:
+        """Go beside: Esc goes back to where it would have gone from here."""
+        if len(self._places) == 1:
+            self._places.append(place)
+        else:
+            self._places[-1] = place
+
     def jump(self, place: Place) -> None:
         first = self._places[0]
         self._places = [first] if place.pane == first.pane else [first, place]

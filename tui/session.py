@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
 from mltop.probes.reach.view import FleetView
@@ -33,3 +33,11 @@ class Session(Protocol):
 
     def close(self) -> None:
         """End every agent and connection; returns within a second."""
+
+
+@runtime_checkable
+class Retries(Protocol):
+    """A session that can be told to try nodes again; one without this tries by itself."""
+
+    def retry(self, nodes: Sequence[str] = ()) -> None:
+        """Try these lost or refused nodes (none given: all of them) now. May be called from any thread."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
 from mltop.probes.reach.view import FleetView
+from mltop.tui.filters import Filter
 from mltop.tui.render.cells import Cell, line_width, printable
 from mltop.tui.render.glyphs import GLYPHS, bar
 from mltop.tui.render.wrap import flow
@@ -34,29 +36,68 @@ def notice_line(notice: Notice, width: int) -> list[Cell]:
     return [Cell(part, notice.style) for part in parts if part]
 
 
-def waiting_for(progress: StackProgress, view: FleetView) -> str:
-    """ "waiting for node07 (stale) and 2 more": nodes that are not live and not yet given up; "": there are none."""
+def waiting_for(progress: StackProgress, view: FleetView, asked: Sequence[str] = ()) -> str:
+    """ "waiting for node07 (stale) and 2 more": nodes that are not live and not yet given up; "": there are none.
+
+    ``asked``: the nodes that the dump is of, none given: all.
+    """
     given_up = {node.node for node in progress.not_answered}
-    silent = [node.state for node in view.nodes if node.state.state != "live" and node.node not in given_up]
+    nodes = [node.state for node in view.nodes if not asked or node.node in asked]
+    silent = [state for state in nodes if state.state != "live" and state.node not in given_up]
     if not silent or progress.phase == "judging":
         return ""
     more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
     return f"waiting for {silent[0].node} ({silent[0].state}){more}"
 
 
-def dump_line(progress: StackProgress, width: int, waiting: str = "") -> list[Cell]:
-    """E.g. ``stacks: dumping  2/4 ranks ━━━───  round 1/2  0.9 s  waiting for n3 (stale)  Esc cancels``."""
+def dump_line(progress: StackProgress, width: int, waiting: str = "", scope: str = "") -> list[Cell]:
+    """E.g. ``stacks: dumping  2/4 ranks ━━━───  round 1/2  0.9 s  waiting for n3 (stale)  Esc cancels``.
+
+    ``scope``: "of 3 marked nodes", where that is not all that is watched.
+    """
     expected = progress.ranks_expected
     count = f"{progress.ranks_done}/{'?' if expected is None else expected} ranks"
     share = progress.ranks_done / expected if expected else None
     parts = [
-        (0, [Cell("stacks: ", "bold"), Cell(progress.phase, "accent")]),
+        (0, [Cell(f"stacks{scope and ' '}{scope}: ", "bold"), Cell(progress.phase, "accent")]),
         (0, [Cell(count)]),
         (5, [Cell(bar(share, BAR_WIDTH), "accent")] if share is not None else []),
         (3, [Cell(f"round {progress.round}/{progress.rounds}")] if progress.rounds else []),
         (1, [Cell(f"{progress.elapsed_s:.1f} s")]),
         (2, [Cell(waiting, "warn")] if waiting else []),
         (4, [Cell("Esc cancels", "dim")]),
+    ]
+    return flow(parts, width)
+
+
+def typing_line(draft: Filter, refused: bool, width: int) -> list[Cell]:
+    """While a filter is typed: what it lacks, else the keys. ``refused``: Enter was pressed all the same."""
+    if draft.problem:
+        return flow([(0, [Cell(draft.problem, "warn" if refused else "dim")])], width)
+    keys = [(0, "Enter keeps"), (1, "Esc clears"), (2, "Up recalls"), (3, "sm=? finds what is unknown")]
+    return flow([(priority, [Cell(text, "dim")]) for priority, text in keys], width)
+
+
+def filter_line(keep: Filter, width: int, kept: tuple[int, int] | None, lines_are: str = "") -> list[Cell]:
+    """The filter in force and how many rows it keeps, or why it is not asked: ``lines_are`` have no fields."""
+    text = [Cell("filter: ", "dim"), Cell(keep.text, "accent")]
+    if lines_are and keep.fields:
+        why = f"not asked: {lines_are} have no field {keep.fields[0].name!r}, only words"
+        return flow([(1, text), (0, [Cell(why, "warn")]), (2, [Cell("Esc clears", "dim")])], width)
+    count = [Cell(f"shows {kept[0]} of {kept[1]}", "dim")] if kept is not None and not lines_are else []
+    return flow([(0, text), (2, count), (1, [Cell("Esc clears", "dim")])], width)
+
+
+def connecting_line(view: FleetView, width: int) -> list[Cell] | None:
+    """Which nodes of several have not answered yet; None when all have, or ended."""
+    waiting = [node.node for node in view.nodes if node.state.state == "connecting"]
+    if not waiting or len(view.nodes) < 2:
+        return None
+    answered = sum(node.sample is not None for node in view.nodes)
+    first = ", ".join(waiting[:3]) + (f" and {len(waiting) - 3} more" if len(waiting) > 3 else "")
+    parts = [
+        (0, [Cell("connecting: ", "dim"), Cell(f"{answered} of {len(view.nodes)} nodes have answered", "accent")]),
+        (1, [Cell(f"waiting for {first}", "dim")]),
     ]
     return flow(parts, width)
 

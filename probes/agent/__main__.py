@@ -7,6 +7,7 @@ import json
 import os
 import platform
 
+from mltop.probes.agent.caller import Terms
 from mltop.probes.agent.loop import Agent, exit_now
 from mltop.probes.agent.wire import Wire
 
@@ -26,9 +27,7 @@ def main(argv: list[str] | None = None, received: bytes = b"") -> None:
         NvmlSource(),
         options.interval,
         wire=wire,
-        attended=not options.unattended,
-        silence_s=options.silence,
-        received=received,
+        terms=Terms(not options.unattended, options.silence, received),
     )
     exit_now(agent.run())
 

@@ -10,14 +10,13 @@ import threading
 import time
 from typing import Any, Callable, Protocol, TypeVar
 
+from mltop.probes.agent.caller import Caller, Terms
 from mltop.probes.agent.outbox import Outbox
 from mltop.probes.agent.protocol import (
-    MAX_FRAME_BYTES,
     VERSION,
     Hello,
     Message,
     Request,
-    decode_request,
 )
 from mltop.probes.agent.requests import Requests
 from mltop.probes.agent.wire import Wire
@@ -28,8 +27,6 @@ from mltop.probes.paths import proc
 from mltop.probes.version import __version__
 
 Result = TypeVar("Result")
-
-EXIT_GRACE_S = 1.5  # after the caller is gone, whatever a collector is stuck in
 
 
 class GpuSource(Protocol):
@@ -52,41 +49,45 @@ class Agent:
         in_fd: int = 0,
         out_fd: int = 1,
         wire: Wire | None = None,
-        attended: bool = True,
-        silence_s: float = 0.0,
-        received: bytes = b"",
+        terms: Terms | None = None,
     ) -> None:
+        terms = terms or Terms()
         self._node = node
         self._wire = wire or Wire(node)
-        self._attended = attended
-        self._silence_s = silence_s
-        self._received = received
         self._interval_s = interval_s
         self._gpus = gpu_source
         self._host = HostSource()
         self._ranks = RankSource()
         self._boot_id = read_boot_id()
-        self._in_fd = in_fd
-        self._outbox = Outbox(out_fd)
-        self._requests = Requests(self._send, self._roster)
+        self._stop = threading.Event()
+        self._outbox = Outbox(out_fd, self._stop.set)
+        pong = self._wire.encode(Message("pong", node=node))
+        self._caller = Caller(
+            in_fd,
+            out_fd,
+            terms,
+            outbox=self._outbox,
+            pong=pong,
+            handle=self._handle,
+            stop=self._stop.set,
+        )
+        self._requests = Requests(self._send, self._roster, receives=terms.attended)
         self._newest_ranks: list[RankSample] = []
         self._have_ranks = threading.Event()
-        self._stop = threading.Event()
 
     def run(self) -> int:
         # An agent whose caller is gone must end, not be told by SIGPIPE somewhere inside a collector.
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c in the caller's terminal is the caller's to handle
-        threading.Thread(target=self._read_requests, name="mltop-requests", daemon=True).start()
+        self._caller.start()
         self._send(Message("hello", hello=self._hello()))
         due = time.monotonic()
         while not self._stop.is_set():
-            self._outbox.put_sample(self._wire.encode(Message("sample", sample=self.sample(time.time()))))
+            sample = Message("sample", node=self._node, sample=self.sample(time.time()))
+            self._outbox.put_newest("sample", self._wire.encode(sample))
             due = max(due + self._interval_s, time.monotonic())
             self._stop.wait(due - time.monotonic())
-            if self._outbox.broken.is_set():
-                break
         return self._close()
 
     def sample(self, now: float) -> Sample:
@@ -144,34 +145,15 @@ class Agent:
         message.node = message.node or self._node
         self._outbox.put(self._wire.encode(message))
 
-    def _read_requests(self) -> None:
-        """Runs until the caller closes our stdin, then ends the agent, even one whose main thread is stuck."""
-        buffer = self._received
-        while True:
-            try:
-                data = os.read(self._in_fd, 65536)
-            except InterruptedError:
-                continue
-            except OSError:
-                data = b""
-            if not data:
-                break
-            *lines, buffer = (buffer + data).split(b"\n")
-            for line in lines:
-                self._handle(decode_request(line))
-            if len(buffer) > MAX_FRAME_BYTES:
-                buffer = b""
-        self._stop.set()
-        time.sleep(EXIT_GRACE_S)
-        os._exit(1)
-
-    def _handle(self, request: Request | None) -> None:
-        if request is None:
+    def _handle(self, request: Request) -> None:
+        if request.node not in ("", self._node):  # a carrier that gives every agent what is meant for one
             return
         if request.kind == "request":
             self._requests.start(request)
         elif request.kind == "cancel":
             self._requests.cancel(request.id)
+        elif request.kind == "file":
+            self._requests.receive(request)
 
     def _close(self) -> int:
         self._requests.cancel_all()

@@ -6,10 +6,11 @@ Carriers that do not keep a NUL byte get the mark ``@MLT1 ``; carriers that cut 
 Runs on every node: Python 3.9, standard library only.
 
 Agent to caller (``kind``): boot (stage 1 of the bootstrap: is the bundle there?), hello, sample, part, done, error
-(``id`` 0: of the node itself, its agent does not start), need (this request waits for the file ``data["file"]``).
+(``id`` 0: of the node itself, its agent does not start), need (this request waits for the file ``data["file"]``),
+pong (the answer to a ping when nothing else was written since the last one; without a caller on stdin every 5 s).
 Caller to agent: request, cancel, ping (every few seconds, so that an agent notices a dead link), file (``op`` is the
 file's name; ``args``: sha256, data (base64 of gzip), or error (why there is none)).
-Closing the agent's stdin ends the agent.
+A request or cancel that names another node is not for this agent. Closing the agent's stdin ends the agent.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ MARK = b"\x00MLT1 "
 TEXT_MARK = b"@MLT1 "
 VERSION = 1
 MAX_FRAME_BYTES = 16 * 1024 * 1024
+_SIZE_DIGITS = 9
 
 
 @dataclass
@@ -92,15 +94,22 @@ def encode(message: Message | Request, mark: bytes = MARK) -> bytes:
 
 
 def payload_of(line: bytes) -> bytes | None:
-    """The JSON bytes of one received line (without its newline), or None when the line is not a whole frame."""
-    mark = MARK if MARK in line else TEXT_MARK
-    start = line.find(mark)
-    if start < 0:
-        return None
-    size, _, payload = line[start + len(mark) :].partition(b" ")
-    if not size.isdigit() or int(size) != len(payload):
-        return None
-    return payload
+    """The JSON bytes of one received line (without its newline), or None when the line does not end with a frame."""
+    for mark in (MARK, TEXT_MARK):
+        start = line.find(mark)
+        while start >= 0:
+            size = frame_size(line, start + len(mark))
+            if size is not None and size[1] + size[0] == len(line):
+                return line[size[1] :]
+            start = line.find(mark, start + len(mark))
+    return None
+
+
+def frame_size(line: bytes | bytearray, at: int) -> tuple[int, int] | None:
+    """Behind a mark that ends at ``at``: how many bytes the frame's JSON has, and where it begins."""
+    blank = line.find(b" ", at, at + _SIZE_DIGITS + 1)
+    digits = line[at:blank]
+    return (int(digits), blank + 1) if blank > 0 and digits.isdigit() else None
 
 
 def decode_request(line: bytes) -> Request | None:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any, Callable
 
+from mltop.probes.agent.files import Files, Unavailable
 from mltop.probes.agent.protocol import Message, Request
 from mltop.probes.collect.abilities import abilities
 from mltop.probes.collect.ranks import read_counters
-from mltop.probes.collect.stacks import StackOptions, dump_ranks
+from mltop.probes.collect.stacks import StackOptions, dump_ranks, find_py_spy
 from mltop.probes.model import RankSample, RankStacks
 
 Send = Callable[[Message], None]
 
 
 class Requests:
-    """Runs requests. ``ranks`` gives the newest roster, waiting for the first one if it must."""
+    """Runs requests. ``ranks`` gives the newest roster, waiting for the first one if it must.
 
-    def __init__(self, send: Send, ranks: Callable[[], list[RankSample]]) -> None:
+    ``receives``: the caller can send us files. False where our stdin is not the caller's (pdsh).
+    """
+
+    def __init__(self, send: Send, ranks: Callable[[], list[RankSample]], receives: bool = True) -> None:
         self._send = send
         self._ranks = ranks
+        self._files = Files(send, receives)
+        self._chosen_by_hand = bool(os.environ.get("MLTOP_PY_SPY"))
         self._cancels: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
         self._operations: dict[str, Callable[[Request, threading.Event], None]] = {
@@ -39,6 +46,10 @@ class Requests:
         threading.Thread(
             target=self._run, args=(operation, request, cancelled), name=f"mltop-{request.op}", daemon=True
         ).start()
+
+    def receive(self, request: Request) -> None:
+        """A file has come, asked for by a request that waits for it."""
+        self._files.receive(request)
 
     def cancel(self, request_id: int) -> None:
         with self._lock:
@@ -60,6 +71,8 @@ class Requests:
     ) -> None:
         try:
             operation(request, cancelled)
+        except Unavailable as missing:
+            self._send(Message("error", id=request.id, error=str(missing), fix=missing.fix))
         except Exception as error:  # noqa: BLE001 - the caller is told; a thread's traceback would reach nobody
             self._send(Message("error", id=request.id, error=f"{type(error).__name__}: {error}"))
         finally:
@@ -73,8 +86,26 @@ class Requests:
         def emit(stacks: RankStacks) -> None:
             self._send(Message("part", id=request.id, stacks=stacks))
 
+        if ranks:
+            self._provide_py_spy(request, cancelled)
         dump_ranks(ranks, stack_options(request.args), read_counters, emit, cancelled)
         self._send(Message("done", id=request.id, data={"cancelled": cancelled.is_set()}))
+
+    def _provide_py_spy(self, request: Request, cancelled: threading.Event) -> None:
+        """See that ``find_py_spy`` finds one: the caller's where the agent came from the caller, else our own.
+
+        ``args["py_spy"]``: sha256 of the caller's, absent when it does not send one.
+        """
+        sha256 = str(request.args.get("py_spy") or "")
+        is_installed = "MLTOP_CACHE" not in os.environ
+        if not sha256 or self._chosen_by_hand or (is_installed and find_py_spy()):
+            return
+        try:
+            os.environ["MLTOP_PY_SPY"] = self._files.program("py-spy", sha256, request.id, cancelled)
+        except Unavailable:
+            os.environ.pop("MLTOP_PY_SPY", None)
+            if not cancelled.is_set() and not find_py_spy():
+                raise
 
     def _doctor(self, request: Request, cancelled: threading.Event) -> None:  # noqa: ARG002 - answers at once
         self._send(Message("done", id=request.id, data={"checks": [vars(check) for check in abilities()]}))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
 import math
 import os
+import sys
+import zipimport
 from typing import Any
 
 from mltop.probes import paths
 from mltop.probes.model import Gap, HostSample
+from mltop.probes.spawn import memory_file
 
 _FIRST = Gap("host.rates", "first sample: rates need two", "")
 _MIN_INTERVAL_S = 0.05
@@ -137,9 +142,50 @@ def _load_psutil() -> tuple[Any, Gap | None]:
     try:
         import psutil
     except ImportError as error:
-        return None, Gap("host", f"psutil cannot be imported: {error}", "python3 -m pip install psutil")
+        psutil = _psutil_from_memory()
+        if psutil is None:
+            return None, Gap("host", f"psutil cannot be imported: {error}", "python3 -m pip install psutil")
     psutil.PROCFS_PATH = paths.proc()
     return psutil, None
+
+
+def _psutil_from_memory() -> Any:
+    """psutil with its compiled part loaded through memory: from a zip, or from where nothing may be mapped as a
+    program (noexec). None when there is no psutil, or none for this Python.
+    """
+    spec = importlib.util.find_spec("psutil")
+    if spec is None or not isinstance(spec.loader, (zipimport.zipimporter, importlib.machinery.SourceFileLoader)):
+        return None
+    folder = os.path.dirname(spec.origin or "")
+    loaded = []
+    for module in ("_psutil_posix", "_psutil_linux"):  # older versions have both
+        for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+            try:
+                content = spec.loader.get_data(os.path.join(folder, module + suffix))
+                loaded.append(_extension(f"psutil.{module}", content))
+            except (OSError, ImportError):
+                continue
+            break
+    try:
+        import psutil
+    except ImportError:
+        return None
+    finally:
+        if "psutil" not in sys.modules:
+            for name in loaded:
+                sys.modules.pop(name, None)
+    return psutil
+
+
+def _extension(name: str, content: bytes) -> str:
+    """Load a compiled module into ``sys.modules``."""
+    loader = importlib.machinery.ExtensionFileLoader(name, memory_file(name, content))
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    sys.modules[name] = module
+    return name
 
 
 def _rates(current: _Totals, last: _Totals, elapsed_s: float) -> tuple[float | None, float | None]:

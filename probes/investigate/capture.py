@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from mltop.probes.investigate.material import Material, judge, rank_gaps
+from mltop.probes.investigate.folding import folded
+from mltop.probes.investigate.material import Material, judge, nodes_by_gap, rank_gaps
+from mltop.probes.investigate.missing import by_reason
 from mltop.probes.model import SCHEMA, Gap, JobReport, to_json
 from mltop.probes.record import BadRecording, CaptureWriter, read_capture, read_recording
 
@@ -39,21 +41,22 @@ def stacks_object(material: Material, reports: list[JobReport]) -> dict[str, obj
     }
 
 
-def write_stacks(writer: CaptureWriter, material: Material) -> None:
-    """The dumps so far; called after every round, so that a capture that is cut off holds them."""
-    writer.nodes(material.nodes)
+def write_round(writer: CaptureWriter, material: Material) -> None:
+    """What a running dump knows so far, so that a capture that is cut off holds it."""
+    writer.nodes(material.nodes, material.connections)
     writer.add_dumps(material.dumps)
     for node, samples in material.samples.items():
         writer.add_samples(node, samples)
 
 
 def finish_capture(writer: CaptureWriter, material: Material, reports: list[JobReport], describe: Describe) -> None:
-    """Everything else: the verdict and what is missing."""
-    write_stacks(writer, material)
-    for state in material.not_answered:
-        writer.problem(f"{state.node} did not answer: {state.reason}")
-    for node, gap in rank_gaps(material):
-        writer.problem(f"{node}: {gap.why}" + (f" ({gap.fix})" if gap.fix else ""))
+    """The dumps, the verdict and what is missing; the samples are written already."""
+    writer.nodes(material.nodes, material.connections)
+    writer.add_dumps(material.dumps)
+    for state, reason, nodes in by_reason(material.not_answered):
+        writer.problem(f"{folded(nodes)} did not answer: {reason or state}")
+    for gap, nodes in nodes_by_gap(material):
+        writer.problem(f"{folded(nodes)}: {gap.why}" + (f" ({gap.fix})" if gap.fix else ""))
     if not material.dumps and not writer.problems:
         writer.problem("no stack was dumped: no training rank was found")
     writer.add("verdict.json", to_json(stacks_object(material, reports)).encode())

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mltop.probes.investigate.missing import with_reasons
 from mltop.probes.model import Gap, JobReport, NodeState, RankStacks, Sample
+from mltop.probes.reach.view import Connection
 
 
 @dataclass
 class Material:
-    """``samples``: per node, oldest first, the last minutes. ``dumps``: all rounds of all ranks."""
+    """``samples``: per node, oldest first, the last minutes; in a running dump all but the newest hold ranks only.
+
+    ``dumps``: all rounds of all ranks. ``connections``: how each node was reached, by its name.
+    """
 
     nodes: list[NodeState] = field(default_factory=list)
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     dumps: list[RankStacks] = field(default_factory=list)
     not_answered: list[NodeState] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    connections: dict[str, Connection] = field(default_factory=dict)
 
     @property
     def newest(self) -> list[Sample]:
@@ -26,6 +32,14 @@ class Material:
 def rank_gaps(material: Material) -> list[tuple[str, Gap]]:
     """(node, gap) of everything that may hide ranks: other users' processes, hidden ones."""
     return [(sample.node, gap) for sample in material.newest for gap in sample.gaps if gap.what == "ranks"]
+
+
+def nodes_by_gap(material: Material) -> list[tuple[Gap, list[str]]]:
+    """The same with the nodes that share a reason and a fix together."""
+    groups: dict[tuple[str, str], tuple[Gap, list[str]]] = {}
+    for node, gap in rank_gaps(material):
+        groups.setdefault((gap.why, gap.fix), (gap, []))[1].append(node)
+    return list(groups.values())
 
 
 def judge(material: Material, job: str | None = None) -> list[JobReport]:
@@ -40,5 +54,9 @@ def judge(material: Material, job: str | None = None) -> list[JobReport]:
         [state.node for state in material.not_answered],
         material.gaps,
     )
-    reports = [report(evidence) for evidence in evidences if job is None or evidence.job == job]
+    reports = [
+        with_reasons(report(evidence), material.not_answered)
+        for evidence in evidences
+        if job is None or evidence.job == job
+    ]
     return sorted(reports, key=lambda made: (made.verdict.kind != "hang", -(made.world_size or 0), made.job))

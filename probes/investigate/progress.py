@@ -10,10 +10,10 @@ from mltop.probes.model import JobReport, NodeState
 
 @dataclass(frozen=True)
 class StackProgress:
-    """``phase``: dumping | watching | judging | done | cancelled | failed.
+    """``phase``: connecting | dumping | watching | judging | done | cancelled | failed.
 
     ``reports`` holds partial results while running and the final ones when done; ``error`` is one plain sentence
-    when it failed. ``not_answered``: nodes without a full answer at the deadline, with reason.
+    when it failed. ``not_answered``: nodes without a full answer so far (the final ones when finished), with reason.
     """
 
     phase: str
@@ -25,6 +25,9 @@ class StackProgress:
     reports: tuple[JobReport, ...] = ()
     not_answered: tuple[NodeState, ...] = ()
     error: str = ""
+    nodes_total: int = 0
+    nodes_reached: int = 0  # they send samples, or did when they were dumped
+    nodes_answered: int = 0  # they have answered at least once in full
 
     @property
     def finished(self) -> bool:

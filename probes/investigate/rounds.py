@@ -16,6 +16,8 @@ MOVING_GAP_S = 0.35  # between rounds once the job was seen to move
 MOVING_ROUNDS = 16
 TAIL_ROUNDS = 6  # of a job that moved: when it stands still in so many at the end, it may just have hung
 JITTER = 0.3  # of a pause, so that rounds do not fall into step with the job
+CHEAP_JUDGE_S = 0.15  # judging that takes longer is not done after every round of a job that moves
+JUDGE_EVERY = 4  # rounds, of those
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,17 @@ def next_pause(plan: Plan, done: int, reports: list[JobReport], random_unit: flo
     if settled or not reports or done > len(STUCK_GAPS_S):
         return None
     return STUCK_GAPS_S[done - 1] * spread
+
+
+def judge_due(plan: Plan, done: int, reports: list[JobReport], last_took_s: float) -> bool:
+    """Whether to judge after ``done`` rounds. ``last_took_s``: what it cost the last time (0: not done yet).
+
+    With thousands of ranks it takes as long as a dump; a verdict of each round is only needed where it decides
+    when the next one is due.
+    """
+    if last_took_s < CHEAP_JUDGE_S or done >= plan.most_rounds or done % JUDGE_EVERY == 0:
+        return True
+    return plan.rounds is None and not {report.verdict.kind for report in reports} & {"moving", "straggler"}
 
 
 def random_unit() -> float:

@@ -1,20 +1,35 @@
-"""One stack dump over all ranks of all nodes: rounds of dumps, a verdict after each, an end at the deadline."""
+"""One stack dump over all ranks of all nodes: rounds of dumps, a verdict after each, an end at the deadline.
+
+No node holds up the others: those that are reached are dumped at once, those that come later join the running
+round, and the rest is waited for as long as `Patience` says. What is known so far is judged and told meanwhile.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from mltop.probes.investigate.material import Material, judge
+from mltop.probes.investigate.one_round import Round
+from mltop.probes.investigate.patience import Arrivals, Patience
 from mltop.probes.investigate.progress import StackProgress
-from mltop.probes.investigate.rounds import STUCK_GAPS_S, TAIL_ROUNDS, Plan, next_pause, random_unit
-from mltop.probes.model import JobReport, NodeState, RankStacks
+from mltop.probes.investigate.rounds import STUCK_GAPS_S, TAIL_ROUNDS, Plan, judge_due, next_pause, random_unit
+from mltop.probes.investigate.sharing import Shared
+from mltop.probes.model import JobReport, RankStacks
 from mltop.probes.reach.hub import Hub
+from mltop.probes.reach.view import NodeView
 
-HEARTBEAT_S = 0.5  # progress is reported at least this often, also when nothing answers
-ROUND_DEADLINE_S = 15.0  # py-spy's own limit is 3 s and one retry; more than 8 ranks take turns
+TELL_S = 0.2  # progress is reported about this often, also when nothing answers
+PARTIAL_S = 1.5  # nothing new for so long: what is known is judged while the rest is waited for
+# A node that is slower than this is not waited for: it goes on, and its answer counts in a later round.
+PATIENCE = Patience(connecting_s=4.0, lost_s=2.0, live_s=3.0)
+ALL_THERE = Patience(connecting_s=1.0, lost_s=0.5, live_s=3.0)  # every rank of every job has answered
+LATER_ROUNDS = Patience(connecting_s=0.0, lost_s=0.0, live_s=3.0)  # who comes now is asked, but not waited for
+# Where no round follows: py-spy's own limit is 3 s and one retry, and more than 8 ranks take turns.
+ONLY_ROUND = Patience(connecting_s=4.0, lost_s=2.0, live_s=15.0)
+REMEMBER_S = 0.05  # how long the history is read at a time
 
 
 @dataclass(frozen=True)
@@ -42,22 +57,27 @@ class StackRun:
     ) -> None:
         self._hub = hub
         self._request = request
+        self._nodes = request.nodes or tuple(view.node for view in hub.view().nodes)
         self._on_progress = on_progress
         self._on_round = on_round
         self._cancelled = threading.Event()
         self._finished = threading.Event()
         self._started = time.monotonic()
         self._round = 0
-        self._done_in_round = 0
-        self._expected: dict[str, int] = {}
+        self._now: Round | None = None
         self._reports: list[JobReport] = []
+        self._judged_dumps, self._judge_took_s = -1, 0.0
         self._answered: set[str] = set()
+        self._arrivals = Arrivals(self._started)
         self._told_at = 0.0
         self._round_starts: list[int] = []  # where each round begins in the material's dumps
         self._aside: list[RankStacks] = []  # rounds from before the job stopped
         self._rounds_aside = self._raw_after = 0
+        self._shared = Shared()
+        self._seen: dict[str, set[int]] = {}  # job → ranks dumped
+        self._sizes: dict[str, int] = {}  # job → world size
         self.error = ""  # one sentence when the dump failed
-        self._history_until = 0.0  # monotonic s: samples up to here are in the material
+        self.history_until = 0.0  # monotonic s: what the samples said up to here is in the material
         self.material = Material()
 
     def start(self) -> StackRun:
@@ -98,12 +118,14 @@ class StackRun:
             self._round += 1
             self._round_starts.append(len(self.material.dumps))
             self._one_round()
-            self._tell("judging")
-            self._reports = self._judge()
+            done = self._round - self._rounds_aside
+            if self._cancelled.is_set() or judge_due(self._request.plan, done, self._reports, self._judge_took_s):
+                self._tell("judging")
+                self._judge()
             self._on_round(self)
             if self._cancelled.is_set():
                 break
-            pause = next_pause(self._request.plan, self._round - self._rounds_aside, self._reports, random_unit())
+            pause = next_pause(self._request.plan, done, self._reports, random_unit())
             if pause is None and self._stopped_meanwhile():
                 pause = STUCK_GAPS_S[0]
             if pause is None or self._left_s() < pause + 0.5:
@@ -111,6 +133,8 @@ class StackRun:
             self._tell("watching")
             if self._cancelled.wait(pause):
                 break
+        if self._judged_dumps != len(self.material.dumps):
+            self._judge()
         self._take_back()
 
     def _stopped_meanwhile(self) -> bool:
@@ -132,84 +156,105 @@ class StackRun:
         """It moved again: no hang, and the earlier rounds count."""
         if self._aside and not any(report.verdict.kind == "hang" for report in self._reports):
             self.material.dumps = self._aside + self.material.dumps
-            self._reports = self._judge()
+            self._judge()
             self._on_round(self)
 
     def _one_round(self) -> None:
         """Dump every rank once and take in the answers as they come."""
-        self._done_in_round, self._expected = 0, {}
         args: dict[str, object] = {
             "native": self._request.native,
             "ints": self._request.ints,
             "raw": self._request.raw and self._round == self._raw_after + 1,
             "job": self._request.job or "",
         }
-        pending = self._hub.request("stacks", args, self._request.nodes)
-        deadline = time.monotonic() + min(ROUND_DEADLINE_S, max(0.1, self._left_s()))
-        while pending.open_nodes and time.monotonic() < deadline:
-            if self._cancelled.is_set():
-                pending.cancel()
-                return
-            for answer in pending.answers(timeout_s=0.1):
-                self._take(answer.node, answer.message.expected, answer.message.stacks)
-            if time.monotonic() - self._told_at > HEARTBEAT_S:
+        turn = self._now = Round(self._hub, self._nodes, args, self._arrivals, self._take, self._now)
+        while self._left_s() > 0 and not self._cancelled.is_set():
+            turn.step()
+            self._answered |= turn.done
+            if not self._waits_for(turn):
+                break
+            self._remember(REMEMBER_S)
+            if turn.quiet_s() > PARTIAL_S and self._judged_dumps != len(self.material.dumps):
+                self._judge()
                 self._tell("dumping")
-        for answer in pending.answers(timeout_s=0.0):
-            self._take(answer.node, answer.message.expected, answer.message.stacks)
-        if pending.open_nodes:
-            pending.cancel()
-        silent = pending.not_answered()
-        self._answered |= set(pending.nodes) - {state.node for state in silent}
+            elif time.monotonic() - self._told_at > TELL_S:
+                self._tell("dumping" if self._arrivals.reached else "connecting")
+
+    def _waits_for(self, turn: Round) -> list[NodeView]:
+        """A node that did not answer in the first round is asked again later, but holds up nobody."""
+        if self._round > 1:
+            return [view for view in turn.awaited(LATER_ROUNDS) if view.node in self._answered]
+        if self._request.plan.rounds == 1:
+            return turn.awaited(ONLY_ROUND)
+        return turn.awaited(ALL_THERE if self._all_there() else PATIENCE)
+
+    def _take(self, stacks: RankStacks) -> None:
+        self._shared.stacks(stacks)
+        self.material.dumps.append(stacks)
+        sample = stacks.before
+        if sample is not None and sample.world_size and sample.rank is not None:
+            self._seen.setdefault(sample.job, set()).add(sample.rank)
+            self._sizes[sample.job] = max(sample.world_size, self._sizes.get(sample.job, 0))
+
+    def _all_there(self) -> bool:
+        return bool(self._sizes) and all(len(self._seen[job]) >= size for job, size in self._sizes.items())
+
+    def _judge(self) -> None:
+        assert self._now is not None
+        began = time.monotonic()
+        self._judged_dumps = len(self.material.dumps)
+        views = [self._hub.node(node) for node in self._nodes]
+        self.material.nodes = [view.state for view in views]
+        self.material.connections = {view.node: view.connection for view in views}
         # A node that was slow in one round only has answered: its ranks are known.
-        self.material.not_answered = [state for state in silent if state.node not in self._answered]
+        self.material.not_answered = [state for state in self._now.silent() if state.node not in self._answered]
+        self._remember(None)
+        self.history_until = began
+        for view in views:
+            self._add_newest(view)
+        self._reports = judge(self.material, self._request.job)
+        self._judge_took_s = time.monotonic() - began
 
-    def _take(self, node: str, expected: int | None, stacks: RankStacks | None) -> None:
-        if expected is not None:
-            self._expected[node] = expected
-        if stacks is not None:
-            self.material.dumps.append(stacks)
-            self._done_in_round += 1
-        self._tell("dumping")
+    def _remember(self, most_s: float | None) -> None:
+        """What the last minutes say of the ranks: read once for each node, in the time that others need to answer."""
+        until = None if most_s is None else time.monotonic() + most_s
+        for node in self._arrivals.reached - self.material.samples.keys():
+            self.material.samples[node] = [self._shared.ranks_of(sample) for sample in self._hub.history(node)]
+            if until is not None and time.monotonic() > until:
+                return
 
-    def _judge(self) -> list[JobReport]:
-        nodes = self._request.nodes or tuple(view.node for view in self._hub.view().nodes)
-        self.material.nodes = [self._hub.node(node).state for node in nodes]
-        now = time.monotonic()
-        for node in nodes:
-            self.material.samples.setdefault(node, []).extend(self._hub.history(node, self._history_until, now))
-        self._history_until = now
-        return judge(self.material, self._request.job)
+    def _add_newest(self, view: NodeView) -> None:
+        """The newest sample stays whole, of the one before it only the ranks."""
+        sample, known = view.sample, self.material.samples.setdefault(view.node, [])
+        if sample is None:
+            return
+        if known and known[-1].sampled_at >= sample.sampled_at:
+            known.pop()
+        elif known:
+            known[-1] = self._shared.ranks_of(known[-1])
+        known.append(sample)
 
     def _left_s(self) -> float:
         return self._request.deadline_s - (time.monotonic() - self._started)
 
     def _tell(self, phase: str, error: str = "") -> None:
         self._told_at = time.monotonic()
+        turn = self._now
+        over = phase in ("done", "cancelled", "failed")
+        waited_for = {view.node for view in self._waits_for(turn)} if turn is not None and not over else set()
         self._on_progress(
             StackProgress(
                 phase=phase,
                 round=self._round,
                 rounds=self._request.plan.most_rounds,
-                ranks_done=self._done_in_round,
-                ranks_expected=sum(self._expected.values()) if self._expected else None,
-                elapsed_s=time.monotonic() - self._started,
+                ranks_done=sum(turn.came.values()) if turn is not None else 0,
+                ranks_expected=sum(turn.expected.values()) if turn is not None and turn.expected else None,
+                elapsed_s=self._told_at - self._started,
                 reports=tuple(self._reports),
-                not_answered=tuple(self.material.not_answered),
+                not_answered=tuple(state for state in self.material.not_answered if state.node not in waited_for),
                 error=error,
+                nodes_total=len(self._nodes),
+                nodes_reached=len(self._arrivals.reached),
+                nodes_answered=len(self._answered),
             )
         )
-
-
-def first_samples(hub: Hub, nodes: Sequence[str], timeout_s: float) -> list[NodeState]:
-    """Wait until every node has a sample; the states of those that have none at the deadline."""
-    changed = threading.Event()
-    hub.subscribe(changed.set)
-    deadline = time.monotonic() + timeout_s
-    while True:
-        views = [hub.node(node) for node in nodes]
-        missing = [view.state for view in views if view.sample is None]
-        left_s = deadline - time.monotonic()
-        if not missing or left_s <= 0 or all(state.state in ("lost", "refused") for state in missing):
-            return missing
-        changed.wait(min(left_s, 0.5))
-        changed.clear()

@@ -37,6 +37,8 @@ class Channel:
     ``bootstraps``: it begins with boot frames, and the hub answers those that lack the bundle with the file "bundle";
     ``takes_requests``: its stdin reaches the agents. Where it does not (pdsh), ``one_shot(nodes, request)`` makes the
     channel that carries one request's answer and then ends;
+    ``rejoin(nodes)``: the channel for some of its nodes, with which those that were lost while the others go on are
+    reached again; None: they come back with the next start of the whole channel;
     ``gate``: channels of one gate (a jump host) connect at most 8 at a time;
     ``ending(exit code or None, last words)``: why it ended, in words;
     ``dies_with_us``: the kernel must kill it when we die; not needed where closing its stdin ends it (ssh).
@@ -49,6 +51,7 @@ class Channel:
     bootstraps: bool = False
     takes_requests: bool = True
     one_shot: Callable[[tuple[str, ...], Request], Channel] | None = None
+    rejoin: Callable[[tuple[str, ...]], Channel] | None = None
     gate: str = ""
     ending: Callable[[int | None, str], Ending] = agent_ended
     dies_with_us: bool = True

@@ -3,244 +3,259 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import itertools
 import math
-import os
-import selectors
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
-
-from mltop.probes.agent.protocol import Message, Request
 from mltop.probes.model import Sample
+from mltop.probes.reach.carrier import REAP_POLL_S, Reaper
 from mltop.probes.reach.channel import Channel
-from mltop.probes.reach.node import NodeRecord, share_of_history
+from mltop.probes.reach.files import FileFor, Files, PySpyFor
+from mltop.probes.reach.limits import Limits
+from mltop.probes.reach.link import Ground, Link, Stage
+from mltop.probes.reach.node import Phase
+from mltop.probes.reach.one_shot import OneShot
+from mltop.probes.reach.pacing import Pacer
 from mltop.probes.reach.pending import Pending
-from mltop.probes.reach.stream import Stream
+from mltop.probes.reach.poller import Poller
+from mltop.probes.reach.records import Records
+from mltop.probes.reach.switchboard import Ask, Switchboard
 from mltop.probes.reach.view import FleetView, NodeView
 
-STATE_TICK_S = 0.5  # how often ages are looked at when nothing arrives
-RESTART_FIRST_S, RESTART_MAX_S = 1.0, 60.0
+STOPPED_S = 2.0
+TICK_S = 0.5  # how often deadlines and ages are looked at when nothing arrives
+MANY_NODES = 64
+GATHER_S = 0.01  # from many nodes something arrives all the time: it is read in lots, unless an answer is waited for
+TOLD_S = 0.05  # listeners hear of changes at most so often
+FDS_PER_CHANNEL = 3
+FDS_OF_OURS = 128
+CLOSE_GRACE_S = 0.8
+CLOSE_S = 2.5
 
 
 class Hub:
     """Streams of all channels. Start it once, close it once; every method may be called from any thread."""
 
-    def __init__(self, channels: Sequence[Channel], interval_s: float = 1.0) -> None:
-        self._channels = list(channels)
-        self._nodes = {node: NodeRecord(node, interval_s) for channel in self._channels for node in channel.nodes}
-        self._channel_of = {node: channel for channel in self._channels for node in channel.nodes}
-        self._streams: dict[Channel, Stream] = {}
-        self._restart_at: dict[Channel, float] = {}
-        self._failures: dict[Channel, int] = {}
-        self._pending: dict[int, tuple[Pending, str]] = {}
-        self._ids = itertools.count(1)
-        self._lock = threading.Lock()
+    def __init__(
+        self,
+        channels: Sequence[Channel],
+        interval_s: float = 1.0,
+        limits: Limits | None = None,
+        file_for: FileFor | None = None,
+        py_spy_for: PySpyFor | None = None,
+    ) -> None:
+        self._limits = limits or Limits()
+        self._records = Records((node for channel in channels for node in channel.nodes), interval_s)
+        self._poller = Poller()
+        self._reaper = Reaper(self._limits.end_grace_s)
+        self._pacer: Pacer[Link] = Pacer(self._limits)
+        files = Files(self._poller.post, file_for, py_spy_for)
+        self._switchboard = Switchboard(self._records, files, lambda node: self._link_of[node], self._open_one_shot)
+        self._ground = Ground(
+            self._limits,
+            interval_s,
+            self._poller,
+            self._reaper,
+            self._records,
+            files,
+            self._switchboard,
+            self._pacer.done,
+            self._down,
+            self._rejoin,
+        )
+        self._links = [Link(channel, self._ground) for channel in channels]
+        self._link_of = {node: link for link in self._links for node in link.channel.nodes}
+        self._one_shots: list[OneShot] = []
+        self._retries: list[tuple[float, int, Link]] = []
+        self._order = itertools.count()
         self._listeners: list[Callable[[], None]] = []
-        self._decoder = msgspec.json.Decoder(Message)
-        self._selector = selectors.DefaultSelector()
-        self._wake_read, self._wake_write = os.pipe()
+        self._told_serial = 0
+        self._told_at = 0.0
         self._closing = threading.Event()
-        self._serial = 0
-        self._told: list[str] = []  # the nodes' states at the last notification
+        self._closed = False
         self._thread = threading.Thread(target=self._run, name="mltop-hub", daemon=True)
 
     def start(self) -> None:
+        allow_files(FDS_PER_CHANNEL * len(self._links) + FDS_OF_OURS)
         self._thread.start()
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """``listener`` runs in the hub's thread after every change; it must be quick."""
+        """``listener`` runs in the hub's thread after changes, at most 20 times a second; it must be quick."""
         self._listeners.append(listener)
 
     def view(self) -> FleetView:
-        now = time.monotonic()
-        with self._lock:
-            return FleetView(time.time(), tuple(node.view(now) for node in self._nodes.values()), self._serial)
+        return self._records.view()
 
     def node(self, name: str) -> NodeView:
-        with self._lock:
-            return self._nodes[name].view(time.monotonic())
+        return self._records.node(name)
 
     def history(self, node: str, after: float = 0.0, until: float = math.inf) -> list[Sample]:
         """The samples of the last minutes, oldest first, received ``after`` and up to ``until`` (monotonic s)."""
-        with self._lock:
-            payloads = [payload for at, payload in self._nodes[node].history if after < at <= until]
-        samples = (self._decoder.decode(payload).sample for payload in payloads)
-        return [sample for sample in samples if sample is not None]
+        return self._records.history(node, after, until)
 
     def request(self, op: str, args: dict[str, object] | None = None, nodes: Iterable[str] = ()) -> Pending:
-        """Ask these nodes (none given: all); the answers come through the returned Pending."""
-        wanted = tuple(nodes) or tuple(self._nodes)
-        ids: list[tuple[int, str]] = []
-        pending = Pending(wanted, lambda: self._cancel(ids))
-        for node in wanted:
-            request_id = next(self._ids)
-            ids.append((request_id, node))
-            with self._lock:
-                self._pending[request_id] = (pending, node)
-            stream = self._stream_of(node)
-            request = Request("request", id=request_id, op=op, node=node, args=dict(args or {}))
-            if stream is None or not stream.send(request):
-                self._finish(request_id, Message("error", error=self._why_unreachable(node)))
+        """Ask these nodes (none given: all); the answers come through the returned Pending.
+
+        A node that connects is asked when it is there; one that is lost fails at once, with the reason.
+        """
+        wanted = tuple(dict.fromkeys(nodes)) or self._records.names
+        pending = Pending(wanted, lambda: self._poller.post(lambda: self._switchboard.cancel(pending)))
+        self._poller.post(lambda: self._ask(pending, op, dict(args or {})))
         return pending
+
+    def retry(self, nodes: Iterable[str] = ()) -> None:
+        """Try these nodes (none given: all) again now, as far as they are lost or refused."""
+        wanted = tuple(nodes) or self._records.names
+        self._poller.post(lambda: self._retry(wanted))
 
     def close(self) -> None:
         """End every agent; returns within about a second."""
         if self._closing.is_set():
             return
         self._closing.set()
-        self._wake()
         if self._thread.is_alive():
-            self._thread.join(2.5)
+            self._poller.post(lambda: None)
+            self._thread.join(CLOSE_S)
 
     # Below: the hub's own thread.
 
     def _run(self) -> None:
-        self._selector.register(self._wake_read, selectors.EVENT_READ, None)
-        for channel in self._channels:
-            self._open(channel)
+        try:
+            self._take_turns()
+        except Exception as error:
+            # A bug: whoever looks must see it, and no agent may stay.
+            for node in self._records.names:
+                self._records.set_phase(node, Phase.LOST, f"mltop's hub failed: {type(error).__name__}: {error}")
+            self._tell(math.inf)
+            raise
+        finally:
+            self._end_all()
+
+    def _take_turns(self) -> None:
+        for link in self._links:
+            self._pacer.wait(link, link.channel.gate)
+        tick_at = time.monotonic()
         while not self._closing.is_set():
-            changed = False
-            for key, _ in self._selector.select(STATE_TICK_S):
-                if key.data is None:
-                    os.read(self._wake_read, 4096)
-                else:
-                    changed |= self._read(*key.data)
-            self._restart_due()
-            self._notify(changed)
-        streams = list(self._streams.values())
-        for stream in streams:
-            self._forget(stream)
-        enders = [threading.Thread(target=stream.end, daemon=True) for stream in streams]
-        for ender in enders:
-            ender.start()
-        for ender in enders:
-            ender.join(2.0)
+            now = time.monotonic()
+            if now >= tick_at + STOPPED_S:  # we were stopped (ctrl-Z): what came meanwhile is read before it is missed
+                tick_at = now + TICK_S
+            elif now >= tick_at:
+                tick_at = now + TICK_S
+                self._tick(now)
+            self._start_due(now)
+            self._reaper.look(now)
+            self._tell(now)
+            self._gather()
+            self._poller.turn(self._wait_s(now, tick_at))
 
-    def _open(self, channel: Channel) -> None:
-        try:
-            stream = Stream(channel)
-        except OSError as error:
-            self._lost(channel, f"cannot start {channel.argv[0]}: {error.strerror or error}")
-            return
-        self._streams[channel] = stream
-        self._selector.register(stream.stdout_fd, selectors.EVENT_READ, (stream, True))
-        self._selector.register(stream.stderr_fd, selectors.EVENT_READ, (stream, False))
+    def _gather(self) -> None:
+        if len(self._links) > MANY_NODES and not self._switchboard.is_busy and not self._pacer.is_waiting:
+            self._closing.wait(GATHER_S)
 
-    def _read(self, stream: Stream, is_stdout: bool) -> bool:
-        if not is_stdout:
-            if not stream.read_stderr():
-                self._selector.unregister(stream.stderr_fd)
-            return False
-        payloads = stream.read_frames()
-        if payloads is None:
-            self._ended(stream)
-            return True
-        for payload in payloads:
-            self._take(stream, payload)
-        return bool(payloads)
+    def _wait_s(self, now: float, tick_at: float) -> float:
+        """Until the next thing that is due."""
+        due_s = [tick_at - now]
+        if self._reaper:
+            due_s.append(REAP_POLL_S)
+        if self._retries:
+            due_s.append(self._retries[0][0] - now)
+        if self._records.serial != self._told_serial:
+            due_s.append(self._told_at + TOLD_S - now)
+        place_s = self._pacer.next_s(now)
+        if place_s is not None:
+            due_s.append(place_s)
+        return max(0.0, min(due_s))
 
-    def _take(self, stream: Stream, payload: bytes) -> None:
-        try:
-            message = self._decoder.decode(payload)
-        except msgspec.MsgspecError as error:
-            self._note(stream, f"its frames are of another version: {error}")
-            return
-        node = message.node if message.node in self._nodes else stream.channel.nodes[0]
-        if message.sample is not None:
-            message.sample.node = node
-            self._failures.pop(stream.channel, None)
-            with self._lock:
-                self._serial += 1
-                self._nodes[node].take(message.sample, payload, time.monotonic(), share_of_history(len(self._nodes)))
-        elif message.kind in ("part", "done", "error"):
-            self._answer(message, node)
+    def _tick(self, now: float) -> None:
+        for link in tuple(self._links):
+            link.tick(now)
+        for one_shot in self._one_shots:
+            one_shot.tick(now)
+        self._one_shots = [one_shot for one_shot in self._one_shots if not one_shot.ended]
+        self._records.tick(now)
 
-    def _answer(self, message: Message, node: str) -> None:
-        if message.stacks is not None:
-            message.stacks.node = node
-            for digest in message.stacks.digests:
-                digest.node = node
-        if message.kind == "part":
-            with self._lock:
-                entry = self._pending.get(message.id)
-            if entry is not None:
-                entry[0].put(entry[1], message)
-        else:
-            self._finish(message.id, message)
+    def _start_due(self, now: float) -> None:
+        while self._retries and self._retries[0][0] <= now:
+            link = heapq.heappop(self._retries)[2]
+            self._queue(link)
+        for link in self._pacer.admit(now):
+            link.start(now)
 
-    def _ended(self, stream: Stream) -> None:
-        stream.read_stderr()
-        self._forget(stream)
-        self._streams.pop(stream.channel, None)
-        stream.end(grace_s=0.2)
-        code = stream.process.returncode
-        words = stream.last_words()
-        self._lost(stream.channel, f"the agent ended ({exit_words(code)})" + (f": {words}" if words else ""))
+    def _queue(self, link: Link) -> None:
+        """A link may be due twice: by its backoff and by the user."""
+        if link.stage is Stage.DOWN:
+            link.stage = Stage.WAITING
+            self._pacer.wait(link, link.channel.gate)
 
-    def _lost(self, channel: Channel, reason: str) -> None:
-        failures = self._failures.get(channel, 0)
-        self._failures[channel] = failures + 1
-        self._restart_at[channel] = time.monotonic() + min(RESTART_MAX_S, RESTART_FIRST_S * 2**failures)
-        with self._lock:
-            self._serial += 1
-            for node in channel.nodes:
-                self._nodes[node].ended, self._nodes[node].reason = True, reason
-            waiting = [(i, node) for i, (_, node) in self._pending.items() if node in channel.nodes]
-        for request_id, _ in waiting:
-            self._finish(request_id, Message("error", error=reason))
-
-    def _restart_due(self) -> None:
-        now = time.monotonic()
-        for channel in [channel for channel, at in self._restart_at.items() if at <= now]:
-            del self._restart_at[channel]
-            self._open(channel)
-
-    def _notify(self, changed: bool) -> None:
-        now = time.monotonic()
-        states = [node.state(now).state for node in self._nodes.values()]
-        if changed or states != self._told:
-            self._told = states
+    def _tell(self, now: float) -> None:
+        serial = self._records.serial
+        if serial != self._told_serial and now - self._told_at >= TOLD_S:
+            self._told_serial, self._told_at = serial, now
             for listener in self._listeners:
                 listener()
 
-    def _note(self, stream: Stream, reason: str) -> None:
-        with self._lock:
-            for node in stream.channel.nodes:
-                self._nodes[node].reason = reason
+    def _down(self, link: Link, retry: bool) -> None:
+        self._pacer.done(link)
+        if retry and not self._closed:
+            self._retry_later(link)
 
-    def _forget(self, stream: Stream) -> None:
-        for fd in (stream.stdout_fd, stream.stderr_fd):
-            with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(fd)
+    def _retry_later(self, link: Link) -> None:
+        heapq.heappush(self._retries, (time.monotonic() + link.backoff.next_s(), next(self._order), link))
 
-    def _finish(self, request_id: int, message: Message) -> None:
-        with self._lock:
-            entry = self._pending.pop(request_id, None)
-        if entry is not None:
-            entry[0].put(entry[1], message)
+    def _rejoin(self, link: Link, node: str) -> None:
+        """A node that was lost while its stream goes on gets a channel of its own."""
+        assert link.channel.rejoin is not None
+        alone = Link(link.channel.rejoin((node,)), self._ground)
+        alone.stage = Stage.DOWN
+        link.members.discard(node)
+        self._link_of[node] = alone
+        self._links.append(alone)
+        self._retry_later(alone)
 
-    def _cancel(self, ids: list[tuple[int, str]]) -> None:
-        for request_id, node in ids:
-            stream = self._stream_of(node)
-            if stream is not None:
-                stream.send(Request("cancel", id=request_id, node=node))
+    def _ask(self, pending: Pending, op: str, args: dict[str, object]) -> None:
+        if self._closed:
+            pending.fail_all("mltop is ending")
+        else:
+            self._switchboard.ask(pending, op, args)
 
-    def _stream_of(self, node: str) -> Stream | None:
-        return self._streams.get(self._channel_of[node])
+    def _open_one_shot(self, channel: Channel, asks: dict[str, Ask]) -> Callable[[], None]:
+        one_shot = OneShot(channel, asks, self._switchboard, self._poller, self._reaper)
+        self._one_shots.append(one_shot)
+        return one_shot.end
 
-    def _why_unreachable(self, node: str) -> str:
-        state = self.node(node).state
-        return state.reason or f"{state.state}, does not take requests"
+    def _retry(self, nodes: Sequence[str]) -> None:
+        if self._closed:
+            return
+        for link in {self._link_of[node] for node in nodes if node in self._link_of}:
+            if link.stage is Stage.DOWN:
+                link.backoff.reset()
+                for node in link.members:
+                    self._records.set_phase(node, Phase.CONNECTING, "waiting for a slot")
+                self._queue(link)
 
-    def _wake(self) -> None:
-        os.write(self._wake_write, b"x")
+    def _end_all(self) -> None:
+        """Everybody is asked to end first, so that all of them together take no longer than one."""
+        self._closed = True
+        self._switchboard.fail_all("mltop is ending")
+        for link in self._links:
+            link.end()
+        for one_shot in self._one_shots:
+            one_shot.end()
+        self._reaper.hurry(time.monotonic(), CLOSE_GRACE_S)
+        while self._reaper:
+            self._reaper.look(time.monotonic())
+            if self._reaper:
+                self._poller.turn(REAP_POLL_S)
+        self._poller.close()
 
 
-def exit_words(code: int | None) -> str:
-    """A process's end in words: "exit code 1", "killed by signal 9"."""
-    if code is None:
-        return "closed its output"
-    return f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
+def allow_files(wanted: int) -> None:
+    """Raise the limit of open files, as far as this user may, when ``wanted`` are more than it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):  # starting a channel says what is missing
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,35 +1,51 @@
-"""The state machine of one node: connecting → live → stale → lost, and back."""
+"""The state machine of one node: connecting → live → stale → lost or refused, and back."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from enum import Enum
 
 from mltop.probes.model import NodeState, Sample
-from mltop.probes.reach.view import NodeView
+from mltop.probes.reach.view import Connection
 
 HISTORY_S = 600.0
-HISTORY_BYTES = 64 * 1024 * 1024  # over all nodes
 STALE_INTERVALS = 3.0  # this many intervals without a sample (at least STALE_MIN_S) make a node stale
 STALE_MIN_S = 3.0
 
 
+class Phase(Enum):
+    """What the node's channel does; whether an UP node is live or stale depends on its newest sample's age."""
+
+    CONNECTING = "connecting"
+    UP = "live"
+    LOST = "lost"
+    REFUSED = "refused"
+
+
 @dataclass
 class NodeRecord:
-    """Everything the hub keeps of one node. Times are monotonic seconds; ``history``: samples' JSON as received."""
+    """Everything the hub keeps of one node. Times are monotonic seconds; ``history``: samples' JSON as received.
+
+    ``sample`` is decoded when somebody looks: it is the one of ``decoded``, which may be older than ``newest``.
+    """
 
     node: str
     interval_s: float = 1.0
-    reason: str = "starting the agent"
-    ended: bool = False  # its channel is gone; reason says why
-    sample: Sample | None = None
+    phase: Phase = Phase.CONNECTING
+    reason: str = "waiting for a slot"
+    connection: Connection = field(default_factory=Connection)
     received_at: float | None = None
+    skew_s: float | None = None
+    newest: bytes = b""
+    decoded: bytes = b""
+    sample: Sample | None = None
     history: deque[tuple[float, bytes]] = field(default_factory=deque)
     history_bytes: int = 0
 
-    def take(self, sample: Sample, payload: bytes, now: float, budget_bytes: int) -> None:
+    def take(self, payload: bytes, now: float, budget_bytes: int) -> None:
         """A sample arrived; ``budget_bytes`` is this node's share of the history."""
-        self.sample, self.received_at, self.ended, self.reason = sample, now, False, ""
+        self.newest, self.received_at, self.phase, self.reason = payload, now, Phase.UP, ""
         self.history.append((now, payload))
         self.history_bytes += len(payload)
         while self.history and (
@@ -39,17 +55,13 @@ class NodeRecord:
 
     def state(self, now: float) -> NodeState:
         age_s = None if self.received_at is None else max(0.0, now - self.received_at)
-        if self.ended:
-            return NodeState(self.node, "lost", self.reason, age_s)
-        if age_s is None:
-            return NodeState(self.node, "connecting", self.reason, None)
-        if age_s > max(STALE_MIN_S, STALE_INTERVALS * self.interval_s):
+        if self.phase is not Phase.UP or age_s is None:
+            return NodeState(self.node, self.phase.value, self.reason, age_s)
+        if self.is_stale(now):
             return NodeState(self.node, "stale", f"no sample for {age_s:.0f} s", age_s)
-        return NodeState(self.node, "live", "", age_s)
+        return NodeState(self.node, "live", self.reason, age_s)
 
-    def view(self, now: float) -> NodeView:
-        return NodeView(self.state(now), self.sample)
-
-
-def share_of_history(nodes: int) -> int:
-    return HISTORY_BYTES // max(1, nodes)
+    def is_stale(self, now: float) -> bool:
+        if self.phase is not Phase.UP or self.received_at is None:
+            return False
+        return now - self.received_at > max(STALE_MIN_S, STALE_INTERVALS * self.interval_s)

@@ -39,9 +39,10 @@ class Pending:
                 self._failed[node] = message.error
         self._queue.put(Answer(node, message))
 
-    def fail(self, node: str, reason: str) -> None:
-        """This node will not answer."""
-        self.put(node, Message("error", node=node, error=reason))
+    def fail_all(self, reason: str) -> None:
+        """Nobody will answer any more."""
+        for node in self.open_nodes:
+            self.put(node, Message("error", node=node, error=reason))
 
     @property
     def open_nodes(self) -> tuple[str, ...]:

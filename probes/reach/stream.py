@@ -1,4 +1,4 @@
-"""One running channel: the process, its bytes cut into frames, and what else it said."""
+"""One running channel: the process, frames out of its stdout, bytes into its stdin, and what else it said."""
 
 from __future__ import annotations
 
@@ -6,107 +6,153 @@ import contextlib
 import os
 import signal
 import subprocess
-import threading
+from collections import deque
 
-from mltop.probes.agent.protocol import MAX_FRAME_BYTES, Request, encode, payload_of
 from mltop.probes.reach.channel import Channel
+from mltop.probes.reach.framing import NOISE_BYTES, FrameReader
 from mltop.probes.spawn import die_with_parent
 
-READ_BYTES = 262_144
-NOISE_BYTES = 4096  # how much of what is not a frame is kept for a diagnosis
+STDERR_BYTES = 65_536
+# Noise is read at this rate beyond a first burst: `yes` in a start-up file must not cost a core.
+NOISE_BYTES_PER_S = 6_000_000
+NOISE_BURST_BYTES = 262_144
 
 
 class Stream:
-    """A started channel. Only the hub's thread reads; any thread may write."""
+    """A started channel, used by the hub's thread only: no call waits. Raises OSError when it cannot start."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, buffer: memoryview) -> None:
+        """``buffer`` is lent by the thread that reads: os.read would allocate a pipe's capacity for every sample."""
         self.channel = channel
+        self._buffer = buffer
         self.process = subprocess.Popen(
             channel.argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            bufsize=0,
             start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - the function only makes one prctl call
+            # Without a preexec_fn Python uses vfork(2), which does not copy this process's page tables.
+            preexec_fn=die_with_parent if channel.dies_with_us else None,  # noqa: PLW1509 - it makes one prctl call
         )
         assert self.process.stdin and self.process.stdout and self.process.stderr
-        self._stdin_fd = self.process.stdin.fileno()
+        self.stdin_fd = self.process.stdin.fileno()
         self.stdout_fd = self.process.stdout.fileno()
         self.stderr_fd = self.process.stderr.fileno()
-        for fd in (self._stdin_fd, self.stdout_fd, self.stderr_fd):
+        for fd in (self.stdin_fd, self.stdout_fd, self.stderr_fd):
             os.set_blocking(fd, False)
-        self._buffer = bytearray()
-        self._noise = bytearray()
-        self._write_lock = threading.Lock()
-        self._ended = False
+        self._frames = FrameReader()
+        self._said = bytearray()  # on stderr
+        self._outgoing: deque[memoryview] = deque()
+        self._noise_debt = 0.0
+        self._noise_at = 0.0
+        self.killed = False
 
     def read_frames(self) -> list[bytes] | None:
         """The JSON payloads of all frames that are complete now; None at the end of the stream."""
         try:
-            data = os.read(self.stdout_fd, READ_BYTES)
+            count = os.readv(self.stdout_fd, (self._buffer,))
         except BlockingIOError:
             return []
-        if not data:
+        if not count:
             return None
-        self._buffer += data
-        if b"\n" not in data:
-            if len(self._buffer) > MAX_FRAME_BYTES:
-                self._keep_noise(bytes(self._buffer[:NOISE_BYTES]))
-                self._buffer.clear()
-            return []
-        *lines, rest = bytes(self._buffer).split(b"\n")
-        self._buffer = bytearray(rest)
-        payloads = []
-        for line in lines:
-            payload = payload_of(line)
-            if payload is None:
-                self._keep_noise(line[:NOISE_BYTES] + b"\n")
-            else:
-                payloads.append(payload)
+        data = bytes(self._buffer[:count])
+        before = self._frames.noise_bytes
+        payloads = self._frames.feed(data)
+        self._noise_debt += self._frames.noise_bytes - before
         return payloads
 
     def read_stderr(self) -> bool:
         """Keep what the process says on stderr; False at its end."""
         try:
-            data = os.read(self.stderr_fd, READ_BYTES)
+            data = os.read(self.stderr_fd, STDERR_BYTES)
         except BlockingIOError:
             return True
-        self._keep_noise(data)
+        self._said += data[-NOISE_BYTES:]
+        del self._said[:-NOISE_BYTES]
+        self._noise_debt += len(data)
         return bool(data)
 
-    def send(self, request: Request) -> bool:
-        """Write one request; False when the process does not take it (gone, or its pipe is full)."""
-        frame = encode(request)
-        with self._write_lock:
-            if self._ended:
-                return False
-            try:
-                return os.write(self._stdin_fd, frame) == len(frame)
-            except OSError:
-                return False
+    def pause_s(self, now: float) -> float:
+        """How long not to read from it, because of the noise it makes."""
+        if not self._noise_debt:
+            return 0.0
+        self._noise_debt = max(0.0, self._noise_debt - NOISE_BYTES_PER_S * (now - self._noise_at))
+        self._noise_at = now
+        return max(0.0, (self._noise_debt - NOISE_BURST_BYTES) / NOISE_BYTES_PER_S)
+
+    def send(self, data: bytes) -> bool:
+        """Queue bytes for its stdin and write what it takes now; False when it takes none any more."""
+        self._outgoing.append(memoryview(data))
+        return self.flush() if len(self._outgoing) == 1 else True
+
+    def flush(self) -> bool:
+        """Write what waits, as far as the pipe takes it; False when its other end is closed."""
+        try:
+            while self._outgoing:
+                head = self._outgoing[0]
+                written = os.write(self.stdin_fd, head)
+                if written < len(head):
+                    self._outgoing[0] = head[written:]
+                else:
+                    self._outgoing.popleft()
+        except BlockingIOError:
+            return True
+        except OSError:
+            self._outgoing.clear()
+            return False
+        return True
+
+    @property
+    def unsent_bytes(self) -> int:
+        return sum(len(part) for part in self._outgoing)
 
     def last_words(self) -> str:
-        """The last line that was not a frame: usually why the process ended."""
-        lines = [line.strip() for line in self._noise.decode("utf-8", "replace").splitlines() if line.strip()]
-        return lines[-1][:300] if lines else ""
+        """The last line that was not a frame, of stderr if it said any: usually why the process ended."""
+        for text in (self._said.decode("utf-8", "replace"), self._frames.noise):
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            if lines:
+                return "".join(c for c in lines[-1] if c.isprintable())[:300]
+        return ""
 
-    def end(self, grace_s: float = 1.0) -> None:
-        """Close its stdin, which ends an agent; kill the process group if it outlives the grace."""
-        with self._write_lock, contextlib.suppress(OSError):
-            assert self.process.stdin
-            self._ended = True  # its descriptor's number may soon be another file's
+    def begin_end(self) -> None:
+        """Close its stdin, which ends an agent and ssh; what does not hang on stdin gets SIGTERM."""
+        self._outgoing.clear()
+        assert self.process.stdin
+        with contextlib.suppress(OSError):
             self.process.stdin.close()
-        try:
-            self.process.wait(grace_s)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(0.5)
-        for pipe in (self.process.stdout, self.process.stderr):
-            if pipe is not None:
-                pipe.close()
+        if not self.channel.takes_requests and self.process.returncode is None:
+            self._signal(signal.SIGTERM)
 
-    def _keep_noise(self, data: bytes) -> None:
-        self._noise += data
-        del self._noise[:-NOISE_BYTES]
+    def kill(self) -> None:
+        """The whole process group: a launcher may have started others (ProxyCommand, pdsh's ssh)."""
+        if self.process.returncode is None:
+            self.killed = True
+            self._signal(signal.SIGKILL)
+
+    def has_ended(self) -> bool:
+        """Whether its process is gone; what is left of its group then is killed."""
+        if self.process.returncode is not None:
+            return True
+        # Not reaped before the group is killed: until then its number cannot be another's.
+        if os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return False
+        self._signal(signal.SIGKILL)
+        self.process.wait()
+        return True
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs, and when only our SIGKILL ended it."""
+        return None if self.killed else self.process.returncode
+
+    def close(self) -> None:
+        """Release the pipes."""
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)

@@ -178,7 +178,7 @@ async def test_fleet_shows_nodes_and_problems_and_opens_a_node() -> None:
         text = await screen.shows("node001", "62/64 nodes live, 1 lost, 1 stale", "job 4711")
         assert "connection reset by peer" in text
         assert "HW thermal slowdown" in text
-        await screen.press("j", "j", "enter")
+        await screen.press("j", "k", "enter")
         await screen.shows("mltop > node003", "GPU is lost")
         await screen.press("escape", "2")
         await screen.shows("mltop > node003")
@@ -186,7 +186,7 @@ async def test_fleet_shows_nodes_and_problems_and_opens_a_node() -> None:
 
 async def test_fleet_problem_opens_its_node() -> None:
     async with opened(fleet_session(), size=(120, 40)) as screen:
-        await screen.press("tab", "enter")
+        await screen.press("tab", "tab", "j", "enter")
         await screen.shows("mltop > node003")
 
 

@@ -98,7 +98,7 @@ def test_findings_keep_when_they_first_appeared_and_go_when_they_are_over() -> N
     watch = HealthWatch()
     since = set()
     for tick in range(40):
-        watch._not_before = 0.0  # every view counts here, however fast they come
+        watch._allowed_s = 1.0  # every view counts here, however fast they come
         findings = watch.findings(one_node(tick))
         assert {finding.subject for finding in findings} == {"GPU 3", "GPU 6"}, f"at {tick} s"
         since |= {finding.since for finding in findings}
@@ -106,5 +106,5 @@ def test_findings_keep_when_they_first_appeared_and_go_when_they_are_over() -> N
     healthy = one_node(200)
     for gpu in healthy.nodes[0].sample.gpus:  # type: ignore[union-attr]
         gpu.state, gpu.throttle_reasons, gpu.error = "ok", [], None
-    watch._not_before = 0.0
+    watch._allowed_s = 1.0
     assert watch.findings(healthy) == ()

@@ -5,7 +5,7 @@ import time
 import pytest
 from rich.cells import cell_len
 
-from mltop.probes.model import GpuSample, NodeState, RankSample, Sample
+from mltop.probes.model import Finding, GpuSample, NodeState, RankSample, Sample
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.cells import plain
 from mltop.tui.render.header import header_cells
@@ -36,7 +36,7 @@ def fleet(simulated=False):
 def test_wide():
     first, second = header_cells(fleet(), "mltop > fleet", width=200)
     assert plain(first) == "mltop > fleet  2/3 nodes live, 1 lost  15/16 GPUs ok  12:41:07"
-    assert plain(second) == ("busy 50%  power 9000W/10.5kW of 15 GPUs  hot 66C n2/gpu6  ranks 16+  jobs 1+  age 1.2s")
+    assert plain(second) == "busy 50%  power 9000W+  hot 66C n1/gpu6  ranks 16+  jobs 1+  lag 1.2s"
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,69 @@ def test_what_a_node_said_last_is_not_what_is_now(state, style, width):
     assert {cell.text: cell.style for cell in first}[f"node {state}"] == style
 
 
-def test_the_age_is_that_of_the_oldest_sample_there_is():
+def test_the_lag_is_that_of_the_oldest_live_sample():
     live, lost = fleet().nodes[0], only("lost", 41.0).nodes[0]
     view = FleetView(AT, (live, lost))
     first, second = header_cells(view, "mltop", width=200)
     assert plain(first) == "mltop  1/2 nodes live, 1 lost  8/8 GPUs ok, 8 unknown  12:41:07"
-    assert plain(second).endswith("of 8 GPUs  hot 66C n1/gpu6  ranks 8+  jobs 1+  age 41s")
+    assert plain(second) == "busy 50%  power 4800W+  hot 66C n1/gpu6  ranks 8+  jobs 1+  lag 0.4s"
     first, second = header_cells(view, "mltop", width=60)
     assert "8/16 GPUs ok" in plain(first), "never more than are known to be"
-    assert "age 41s" in plain(second)
+    assert "lag 0.4s" in plain(second)
+
+
+def states(**counts):
+    names = [state for state, count in counts.items() for _ in range(count)]
+    return FleetView(AT, tuple(NodeView(NodeState(f"n{at}", state)) for at, state in enumerate(names)))
+
+
+@pytest.mark.parametrize(
+    ("counts", "wide", "narrow", "style"),
+    [
+        ({"connecting": 64}, "connecting 0/64", "connecting 0/64", "accent"),
+        ({"live": 41, "connecting": 21, "lost": 2}, "connecting 41/64, 2 lost", "connecting 41/64, 2 lost", "crit"),
+        (
+            {"live": 40, "connecting": 20, "lost": 2, "refused": 1, "stale": 1},
+            "connecting 40/64, 2 lost, 1 refused, 1 stale",
+            "connecting 40/64, 1 refused",
+            "crit",
+        ),
+        ({"live": 62, "stale": 2}, "62/64 nodes live, 2 stale", "62/64 nodes live, 2 stale", "warn"),
+    ],
+)
+def test_connecting_shows_how_far_it_is(counts, wide, narrow, style):
+    for width, expected in ((160, wide), (80, narrow)):
+        first, second = header_cells(states(**counts), "mltop > overview", width=width)
+        assert {cell.text: cell.style for cell in first}[expected] == style
+        assert plain(second) == "busy –  power –  hot –  ranks –  jobs –  lag –", "nothing is known, nothing is 0"
+
+
+def findings(critical, warning, info=0):
+    severities = ["critical"] * critical + ["warning"] * warning + ["info"] * info
+    return [Finding(f"id{at}", severity, "n1", "GPU 1", "words") for at, severity in enumerate(severities)]
+
+
+@pytest.mark.parametrize(
+    ("found", "text", "style"),
+    [
+        (findings(2, 7), "CRIT 2 WARN 7", "crit"),
+        (findings(0, 7, 3), "WARN 7", "warn"),
+        (findings(0, 0, 3), "INFO 3", ""),
+    ],
+)
+def test_problems_are_counted_in_a_fleet(found, text, style):
+    first, _ = header_cells(fleet(), "mltop > overview", width=80, findings=found, marked=3)
+    assert plain(first).startswith(f"mltop > overview  2/3 nodes live, 1 lost  {text}  3 marked")
+    assert {cell.text: cell.style for cell in first}[text] == style
+    none, _ = header_cells(fleet(), "mltop > overview", width=80)
+    assert "CRIT" not in plain(none) and "marked" not in plain(none)
+
+
+def test_mean_sm_activity_comes_first_where_it_is_known():
+    view = fleet()
+    for gpu in view.nodes[0].sample.gpus:
+        gpu.sm_active = 0.25
+    assert plain(header_cells(view, "mltop", width=200)[1]).startswith("sm 25%  busy 50%  power")
 
 
 @pytest.mark.parametrize(

@@ -1,31 +1,10 @@
-"""Filters, wrapping, and status lines that drop what matters least."""
+"""Wrapping, and status lines that drop what matters least."""
 
 import pytest
 from rich.cells import cell_len
 
 from mltop.tui.render.cells import Cell, plain
-from mltop.tui.render.filtering import matches
 from mltop.tui.render.wrap import flow, wrap
-
-
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ("", True),
-        ("   ", True),
-        ("train", True),
-        ("TRAIN n1", True),
-        ("train n2", False),
-        ("!n2", True),
-        ("train !n1", False),
-        ("!", True),
-        ("train !", True),
-        ("[0-9]", False),
-        ("(", False),
-    ],
-)
-def test_filter(query, expected):
-    assert matches("3 n1 python Train.py", query) is expected
 
 
 @pytest.mark.parametrize("width", range(1, 60))

@@ -82,10 +82,19 @@ def test_memory_is_bounded_for_4096_gpus():
     gpus = sample(0.0, busy=(0.5,) * 8).gpus
     for at in range(1, LENGTH + 10):
         trends.feed(view(*(Sample(f"n{n}", float(at), gpus=gpus) for n in range(512))))
-    rings = [ring for node in trends._nodes.values() for ring in node.rings.values()]
-    assert len(rings) == 4096
-    assert {len(ring) for ring in rings} == {LENGTH}
-    assert sum(map(sys.getsizeof, rings)) < 1_000_000
+    assert {len(trends.busy(f"n{n}", gpu)) for n in range(512) for gpu in range(8)} == {LENGTH}
+    assert sum(sys.getsizeof(node.ring) for node in trends._nodes.values()) < 1_000_000
+
+
+def test_a_gpu_that_comes_late_and_one_with_an_odd_index_do_no_harm():
+    trends = Trends()
+    trends.feed(view(sample(1.0, busy=(0.5,))))
+    late = sample(2.0, busy=(0.5, 0.25))
+    late.gpus.append(GpuSample(10**9, busy=0.5))
+    trends.feed(view(late))
+    assert trends.busy("n1", 0) == [0.5, 0.5]
+    assert trends.busy("n1", 1) == [None, 0.25]
+    assert trends.busy("n1", 10**9) == []
 
 
 def rank(switches, started_at=5.0, pid=9):

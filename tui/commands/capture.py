@@ -11,11 +11,12 @@ from types import FrameType
 from mltop.probes.investigate.progress import CaptureResult
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, resolve
-from mltop.tui.commands.live import EXIT_UNREACHABLE, await_samples, note, session
+from mltop.tui.commands.beside import Beside, note
+from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, session
+from mltop.tui.commands.so_far import SoFar
 
 EXIT_INCOMPLETE = 1
-EXIT_INTERRUPTED = 130
-WRITE_S = 10.0  # for an interrupted capture to write what it has
+LOOK_S = 0.2
 
 
 def run(options: TargetOptions, directory: str) -> int:
@@ -27,15 +28,18 @@ def run(options: TargetOptions, directory: str) -> int:
         raise UsageProblem(f"-o {directory}", "exists already", "a new directory name")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupted)
-    with session(targets, options) as opened:
-        await_samples(opened, targets, options.timeout_s)
+    with session(targets, options) as opened, Beside() as beside:
         done: queue.SimpleQueue[CaptureResult] = queue.SimpleQueue()
-        running = opened.capture(done.put, Path(directory) if directory else None, options.timeout_s)
+        so_far = SoFar(beside)
+        running = opened.capture(done.put, Path(directory) if directory else None, options.timeout_s, so_far.take)
         try:
+            while not running.finished.wait(LOOK_S):
+                beside.failures(opened.view().nodes)
+                so_far.show()
             result = done.get()
         except KeyboardInterrupt:
             running.cancel()
-            result = done.get(timeout=WRITE_S)
+            result = done.get()
     return told(result)
 
 

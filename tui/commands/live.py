@@ -1,20 +1,27 @@
-"""What the commands share: opening a session on the targets, waiting for samples, printing."""
+"""What the commands share: opening a session on the targets, waiting for its nodes, printing."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from mltop.probes.investigate.patience import REACHED, Arrivals, Patience
 from mltop.probes.investigate.session import LiveSession
-from mltop.probes.investigate.stacks import first_samples
 from mltop.probes.model import JobReport, NodeState, to_json
 from mltop.probes.reach.targets import TargetOptions, Targets, channels
+from mltop.probes.reach.view import NodeView
+from mltop.tui.commands.beside import Beside
 
 EXIT_UNREACHABLE = 3
-RATE_SAMPLES = 2  # rates (CPU share, network) need two
+EXIT_INTERRUPTED = 130
+LOOK_S = 0.2  # between two looks at all nodes, when nothing changes
+SOONEST_S = 0.03  # likewise, when much does
+FOREVER = float("inf")
+# Whoever may still come is waited for; a node that failed gets one more attempt after all others are done.
+ALL_NODES = Patience(connecting_s=FOREVER, lost_s=3.0, live_s=FOREVER)
 
 
 @contextmanager
@@ -29,29 +36,60 @@ def session(targets: Targets, options: TargetOptions) -> Iterator[LiveSession]:
         opened.close()
 
 
-def await_samples(opened: LiveSession, targets: Targets, timeout_s: float) -> list[NodeState]:
-    """Wait for a first sample of every node; says on stderr which have none and returns them."""
-    missing = first_samples(opened.hub, targets.nodes, timeout_s)
-    for state in missing:
-        note(f"{state.node}: {state.reason or state.state}")
-    return missing
+def await_nodes(
+    opened: LiveSession, ready: Callable[[NodeView], bool], deadline: float, beside: Beside, what: str
+) -> tuple[NodeView, ...]:
+    """Wait until every node is ``ready`` or not worth waiting for, at most until ``deadline`` (monotonic s).
 
-
-def await_complete(opened: LiveSession, targets: Targets, deadline: float) -> None:
-    """Wait for rates and for NVML, which may take seconds to load, but never past the deadline."""
+    Returns all nodes as they are then. ``what`` is being done with them, for the progress line.
+    """
     changed = threading.Event()
     opened.subscribe(changed.set)
-    while not all(is_complete(opened, node) for node in targets.nodes) and time.monotonic() < deadline:
-        changed.wait(0.2)
+    arrivals = Arrivals(time.monotonic())
+    done: set[str] = set()
+    while True:
+        now = time.monotonic()
+        views = opened.view().nodes
+        arrivals.look(views, now)
+        beside.failures(views)
+        before = len(done)
+        done = {view.node for view in views if ready(view)}
+        arrivals.news_at = now if len(done) != before else arrivals.news_at
+        waiting = arrivals.awaited(views, done, now, ALL_NODES)
+        if not waiting or now >= deadline:
+            beside.clear()
+            return views
+        beside.show(f"{what}: {len(done)} of {len(views)} nodes, {waiting_text(waiting)}")
+        changed.wait(min(LOOK_S, deadline - now))
+        time.sleep(SOONEST_S)
         changed.clear()
 
 
-def is_complete(opened: LiveSession, node: str) -> bool:
-    view = opened.hub.node(node)
-    if view.sample is None:
-        return view.state.state in ("lost", "refused")
-    starting = any(gap.what == "nvml.starting" for gap in view.sample.gaps)
-    return not starting and len(opened.hub.history(node)) >= RATE_SAMPLES
+def waiting_text(views: list[NodeView]) -> str:
+    """ "waiting for h03 (connecting) and 2 more"."""
+    more = f" and {len(views) - 1} more" if len(views) > 1 else ""
+    return f"waiting for {views[0].node} ({views[0].state.state}){more}"
+
+
+class Complete:
+    """Whether a node has said all that a single look needs: NVML is up, and a second sample, for rates."""
+
+    def __init__(self, nvml_deadline: float) -> None:
+        self._nvml_deadline = nvml_deadline  # monotonic s: from here on it counts as never starting
+        self._first_at: dict[str, float] = {}
+
+    def __call__(self, view: NodeView) -> bool:
+        sample = view.sample
+        if sample is None or view.state.state not in REACHED:
+            return False
+        first_at = self._first_at.setdefault(view.node, sample.sampled_at)
+        starting = any(gap.what == "nvml.starting" for gap in sample.gaps)
+        return sample.sampled_at > first_at and (not starting or time.monotonic() > self._nvml_deadline)
+
+
+def unreached(views: tuple[NodeView, ...]) -> list[NodeState]:
+    """The nodes that have not said anything yet."""
+    return [view.state for view in views if view.sample is None]
 
 
 def verdict_text(reports: list[JobReport]) -> str:
@@ -69,8 +107,3 @@ def verdict_text(reports: list[JobReport]) -> str:
 
 def print_json(value: object) -> None:
     sys.stdout.write(to_json(value) + "\n")
-
-
-def note(sentence: str) -> None:
-    """One line beside the data."""
-    print(f"mltop: {sentence}", file=sys.stderr)  # noqa: T201 - data is on stdout, everything else here

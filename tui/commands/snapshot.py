@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from mltop.probes.investigate.capture import load
 from mltop.probes.judge.health import evaluate
@@ -10,10 +11,14 @@ from mltop.probes.model import SCHEMA, NodeState, Sample
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.record import BadRecording
-from mltop.tui.commands.live import EXIT_UNREACHABLE, await_complete, await_samples, note, print_json, session
+from mltop.tui.commands.beside import Beside, note
+from mltop.tui.commands.live import EXIT_UNREACHABLE, Complete, await_nodes, print_json, session, unreached
+
+FIRST_LOOK_S = 0.5  # between the two samples that rates are made of
 
 
 def run(options: TargetOptions, as_json: bool) -> int:
+    """Exit 0: every node answered; 3: some did not."""
     targets = resolve(options)
     if targets.recording is not None:
         nodes, samples = recorded(targets)
@@ -32,12 +37,11 @@ def run(options: TargetOptions, as_json: bool) -> int:
 
 
 def live(targets: Targets, options: TargetOptions) -> tuple[list[NodeState], list[Sample]]:
-    quick = TargetOptions(**{**vars(options), "interval_s": min(options.interval_s, 0.5)})
     deadline = time.monotonic() + options.timeout_s
-    with session(targets, quick) as opened:
-        await_samples(opened, targets, options.timeout_s)
-        await_complete(opened, targets, deadline)
-        views = [opened.hub.node(node) for node in targets.nodes]
+    quick = replace(options, interval_s=min(options.interval_s, FIRST_LOOK_S))
+    with session(targets, quick) as opened, Beside() as beside:
+        views = await_nodes(opened, Complete(deadline), deadline, beside, "samples")
+        beside.last_failures(unreached(views))
     return [view.state for view in views], [view.sample for view in views if view.sample is not None]
 
 

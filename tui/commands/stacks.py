@@ -1,22 +1,30 @@
-"""`mltop stacks`: dump every rank, merge, and say which rank hangs and where."""
+"""`mltop stacks`: dump every rank, merge, and say which rank hangs and where.
+
+The verdict is on stdout, once. What is known before the end goes to stderr as it comes: nodes that fail, and who
+seems to hang so far. Ctrl-C prints the verdict on what is known then.
+"""
 
 from __future__ import annotations
 
-import sys
-
 from mltop.probes.investigate.capture import rejudge, stacks_object
-from mltop.probes.investigate.material import Material, rank_gaps
-from mltop.probes.investigate.progress import StackProgress
+from mltop.probes.investigate.folding import folded
+from mltop.probes.investigate.material import Material, nodes_by_gap
 from mltop.probes.investigate.rounds import Plan
-from mltop.probes.investigate.stacks import StackRequest, StackRun
+from mltop.probes.investigate.stacks import StackRequest
 from mltop.probes.model import JobReport, RankStacks
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.record import BadRecording
-from mltop.tui.commands.live import EXIT_UNREACHABLE, await_samples, note, print_json, session
+from mltop.tui.commands.beside import Beside, note
+from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, print_json, session
+from mltop.tui.commands.so_far import SoFar
+
+LOOK_S = 0.15
+CANCEL_S = 5.0  # for an interrupted dump to judge what it has
 
 
 def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: str, as_json: bool, raw: bool) -> int:
+    """Exit 0: every node answered; 3: some did not, and the output says why; 130: interrupted."""
     if as_json and raw:
         raise UsageProblem("--json --raw", "only one of them can be printed")
     targets = resolve(options)
@@ -29,10 +37,11 @@ def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: s
         raw=raw,
         deadline_s=options.timeout_s,
     )
+    interrupted = False
     if targets.recording is not None:
         material, reports = recorded(targets)
     else:
-        material, reports = live(targets, options, request)
+        material, reports, interrupted = live(targets, options, request)
     note_gaps(material)
     if raw:
         print_raw(material.dumps)
@@ -40,30 +49,31 @@ def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: s
         print_json(stacks_object(material, reports))
     else:
         print_text(material, reports)
+    if interrupted:
+        return EXIT_INTERRUPTED
     return EXIT_UNREACHABLE if material.not_answered else 0
 
 
-def live(targets: Targets, options: TargetOptions, request: StackRequest) -> tuple[Material, list[JobReport]]:
-    with session(targets, options) as opened:
-        await_samples(opened, targets, options.timeout_s)
-        progress = ProgressLine()
-        run = opened.dump_stacks(None, progress, request)
+def live(targets: Targets, options: TargetOptions, request: StackRequest) -> tuple[Material, list[JobReport], bool]:
+    """Also whether the user ended it early."""
+    interrupted = False
+    with session(targets, options) as opened, Beside() as beside:
+        so_far = SoFar(beside)
+        run = opened.dump_stacks(None, so_far.take, request)
         try:
-            run.wait()
+            while not run.wait(LOOK_S):
+                beside.failures(opened.view().nodes)
+                so_far.show()
         except KeyboardInterrupt:
+            interrupted = True
             run.cancel()
-            run.wait(2.0)
-            raise
-        progress.clear()
-    if progress.error:
-        note(progress.error)
-    return finished(run, targets)
-
-
-def finished(run: StackRun, targets: Targets) -> tuple[Material, list[JobReport]]:
-    if targets.job and not run.reports:
+            run.wait(CANCEL_S)
+        beside.last_failures(run.material.not_answered)
+    if run.error:
+        note(run.error)
+    if targets.job and not run.reports and not run.material.not_answered and not interrupted:
         raise UsageProblem(f"--job {targets.job}", "no rank of this job was found on its nodes")
-    return run.material, run.reports
+    return run.material, run.reports, interrupted
 
 
 def recorded(targets: Targets) -> tuple[Material, list[JobReport]]:
@@ -96,32 +106,7 @@ def print_text(material: Material, reports: list[JobReport]) -> None:
 
 def note_gaps(material: Material) -> None:
     """On stderr, in every form of output: what may hide ranks, and what a capture lacks."""
-    for node, gap in rank_gaps(material):
-        note(f"{node}: {gap.why}" + (f" ({gap.fix})" if gap.fix else ""))
+    for gap, nodes in nodes_by_gap(material):
+        note(f"{folded(nodes)}: {gap.why}" + (f" ({gap.fix})" if gap.fix else ""))
     for gap in material.gaps:
         note(f"{gap.what}: {gap.why}")
-
-
-class ProgressLine:
-    """One line on stderr that is written over, only on a terminal."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-        self.error = ""
-
-    def __call__(self, progress: StackProgress) -> None:
-        self.error = progress.error or self.error
-        if self._shown and not progress.finished:
-            of = "?" if progress.ranks_expected is None else str(progress.ranks_expected)
-            verb = {"dumping": "dumping stacks", "watching": "watching for progress"}.get(
-                progress.phase, progress.phase
-            )
-            sys.stderr.write(
-                f"\r\x1b[K{verb}: {progress.ranks_done}/{of} ranks, round {progress.round}, {progress.elapsed_s:.1f} s"
-            )
-            sys.stderr.flush()
-
-    def clear(self) -> None:
-        if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()

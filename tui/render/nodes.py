@@ -9,6 +9,7 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import Cell, Column, Row
 from mltop.tui.render.findings import severity_cell, worst
 from mltop.tui.render.glyphs import GLYPHS, height
+from mltop.tui.render.heat import MARK
 from mltop.tui.render.states import NODE_STYLE
 from mltop.tui.render.trends import Trends
 from mltop.tui.render.units import UNKNOWN, age, celsius, known, percent, watts
@@ -26,6 +27,14 @@ NODE_COLUMNS = (
     Column("ranks", "RANKS", 5, right=True),
     Column("worst", "WORST", 12, stretch=True),
 )
+
+MARKED_NODE_COLUMNS = (Column("mark", "", 1), *NODE_COLUMNS)
+
+
+def marked_node_row(view: NodeView, trends: Trends, findings: Sequence[Finding], marked: bool) -> Row:
+    """One row of MARKED_NODE_COLUMNS."""
+    row = node_row(view, trends, findings)
+    return Row(row.key, (Cell(MARK, "accent") if marked else Cell(""), *row.cells))
 
 
 def node_row(view: NodeView, trends: Trends | None = None, findings: Sequence[Finding] = ()) -> Row:

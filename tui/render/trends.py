@@ -5,13 +5,15 @@ One byte per value: 4,096 GPUs over 60 samples take 245 KB.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from mltop.probes.model import GpuSample, RankSample, Sample
+from mltop.probes.model import RankSample, Sample
 from mltop.probes.reach.view import FleetView
 from mltop.tui.render.units import known
 
 LENGTH = 60  # samples
+MOST_GPUS = 256  # per node; what claims a higher index is not remembered
 _UNKNOWN = 255
 _STEPS = 200  # half a percent
 
@@ -25,11 +27,14 @@ class EarlierRank(RankSample):
 
 @dataclass
 class _Node:
+    """``ring``: one byte per GPU index up to ``stride``, sample after sample."""
+
     sampled_at: float = 0.0
     elapsed_s: float = 0.0
-    rings: dict[int, bytearray] = field(default_factory=dict)
-    ranks: dict[int, RankSample] = field(default_factory=dict)
-    ranks_before: dict[int, RankSample] = field(default_factory=dict)
+    stride: int = 0
+    ring: bytearray = field(default_factory=bytearray)
+    ranks: Sequence[RankSample] = ()
+    ranks_before: Sequence[RankSample] = ()
 
 
 class Trends:
@@ -39,25 +44,33 @@ class Trends:
         self._nodes: dict[str, _Node] = {}
 
     def feed(self, view: FleetView) -> None:
-        gone = self._nodes.keys() - {node.node for node in view.nodes}
-        for name in gone:
-            del self._nodes[name]
         for node in view.nodes:
-            if node.sample is not None:
-                self._take(self._nodes.setdefault(node.node, _Node()), node.sample)
+            sample = node.sample
+            if sample is None:
+                continue
+            history = self._nodes.get(node.node)
+            if history is None:
+                history = self._nodes[node.node] = _Node()
+            if sample.sampled_at != history.sampled_at:
+                _take(history, sample)
+        for gone in self._nodes.keys() - {node.node for node in view.nodes}:
+            del self._nodes[gone]
 
     def busy(self, node: str, gpu: int) -> list[float | None]:
         """NVML's GPU-Util of the last samples, oldest first, at most 60; None where a sample is missing."""
         history = self._nodes.get(node)
-        ring = history.rings.get(gpu, b"") if history is not None else b""
+        if history is None or gpu >= history.stride:
+            return []
+        ring = history.ring[gpu :: history.stride]
         return [None if value == _UNKNOWN else value / _STEPS for value in ring]
 
     def previous_rank(self, node: str, pid: int) -> EarlierRank | None:
         """The same process one sample ago; None when it was not there or another process had its pid."""
         history = self._nodes.get(node)
-        if history is None or pid not in history.ranks_before:
+        earlier = _of_pid(history.ranks_before, pid) if history is not None else None
+        if history is None or earlier is None:
             return None
-        earlier, now = history.ranks_before[pid], history.ranks.get(pid)
+        now = _of_pid(history.ranks, pid)
         if now is not None and now.started_at != earlier.started_at:
             return None
         return EarlierRank(
@@ -74,24 +87,42 @@ class Trends:
         """A copy that stands still while this one is fed on; samples never change and are shared."""
         copied = Trends()
         for name, node in self._nodes.items():
-            rings = {index: bytearray(ring) for index, ring in node.rings.items()}
-            copied._nodes[name] = replace(node, rings=rings)
+            copied._nodes[name] = replace(node, ring=bytearray(node.ring))
         return copied
 
-    def _take(self, history: _Node, sample: Sample) -> None:
-        if sample.sampled_at == history.sampled_at:
-            return
-        elapsed_s = sample.sampled_at - history.sampled_at if history.sampled_at else 0.0
-        missed = _missed(elapsed_s, sample.interval_s)
-        busy = {gpu.index: _byte(gpu) for gpu in sample.gpus}
-        for index in busy.keys() | history.rings.keys():
-            ring = history.rings.setdefault(index, bytearray())
-            ring.extend([_UNKNOWN] * missed)
-            ring.append(busy.get(index, _UNKNOWN))
-            del ring[:-LENGTH]
-        history.ranks_before = history.ranks if elapsed_s > 0 else {}
-        history.ranks = {rank.pid: rank for rank in sample.ranks}
-        history.sampled_at, history.elapsed_s = sample.sampled_at, elapsed_s
+
+def _take(history: _Node, sample: Sample) -> None:
+    elapsed_s = sample.sampled_at - history.sampled_at if history.sampled_at else 0.0
+    gpus = [gpu for gpu in sample.gpus if 0 <= gpu.index < MOST_GPUS]
+    stride = max([history.stride, *(gpu.index + 1 for gpu in gpus)])
+    if stride != history.stride:
+        history.ring = _wider(history.ring, history.stride, stride)
+        history.stride = stride
+    now = bytearray([_UNKNOWN]) * stride
+    for gpu in gpus:
+        busy = gpu.busy
+        if busy is not None and gpu.state == "ok" and known(busy):
+            now[gpu.index] = int(min(max(busy, 0.0), 1.0) * _STEPS + 0.5)
+    missed = _missed(elapsed_s, sample.interval_s)
+    if missed:
+        history.ring += bytes([_UNKNOWN]) * (missed * stride)
+    history.ring += now
+    del history.ring[: -LENGTH * stride or None]
+    history.ranks_before = history.ranks if elapsed_s > 0 else ()
+    history.ranks = sample.ranks
+    history.sampled_at, history.elapsed_s = sample.sampled_at, elapsed_s
+
+
+def _wider(ring: bytearray, stride: int, wider: int) -> bytearray:
+    """The same samples with room for more GPUs, unknown up to now."""
+    made = bytearray([_UNKNOWN]) * (len(ring) // stride * wider if stride else 0)
+    for gpu in range(stride):
+        made[gpu::wider] = ring[gpu::stride]
+    return made
+
+
+def _of_pid(ranks: Sequence[RankSample], pid: int) -> RankSample | None:
+    return next((rank for rank in ranks if rank.pid == pid), None)
 
 
 def _missed(elapsed_s: float, interval_s: float) -> int:
@@ -99,9 +130,3 @@ def _missed(elapsed_s: float, interval_s: float) -> int:
     if interval_s <= 0 or elapsed_s <= 0:
         return 0
     return min(LENGTH, max(0, round(elapsed_s / interval_s) - 1))
-
-
-def _byte(gpu: GpuSample) -> int:
-    if gpu.state != "ok" or gpu.busy is None or not known(gpu.busy):
-        return _UNKNOWN
-    return round(min(max(gpu.busy, 0.0), 1.0) * _STEPS)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import ClassVar
 
+from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
+from mltop.probes.model import NodeState
 from mltop.probes.reach.view import NodeView
 from mltop.tui.feed import Picture
 from mltop.tui.place import Place
 from mltop.tui.render.cells import Cell
 from mltop.tui.screens.node_parts import GpuTable, HostLine, RankTable
-from mltop.tui.screens.pane import Pane
+from mltop.tui.screens.node_state import connection_cells, state_lines
+from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.problems import all_problem_lines
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.line_table import LineTable
@@ -20,9 +25,14 @@ MIN_PROBLEM_LINES = 4
 
 
 class NodeScreen(Pane):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("n", "neighbour(1)", "next node", show=False, tooltip="to the next node"),
+        Binding("N", "neighbour(-1)", "node before", show=False, tooltip="to the node before"),
+    ]
     DEFAULT_CSS = "NodeScreen #problems { height: 1fr; }"
 
     def body(self) -> Iterable[Widget]:
+        yield TextLines(id="state")
         yield HostLine()
         yield GpuTable(classes="gap-above")
         yield RankTable(classes="gap-above")
@@ -37,14 +47,37 @@ class NodeScreen(Pane):
         if node is None:
             return
         host, gpus, ranks = self.query_one(HostLine), self.query_one(GpuTable), self.query_one(RankTable)
-        host.show(node, self.size.width)
+        top = self._show_state(node, picture.view.taken_at)
+        host.display = node.sample is not None and not self.has_class("-low")
+        host.show(replace(node, state=NodeState(node.node, "live")), self.size.width)  # its state stands above
         self.put(gpus, *gpus.rows_of(node, self.mltop.trends))
         self.put(ranks, *ranks.rows_of([node], self.mltop.trends))
-        room = self.size.height - self.chrome_height() - host.display
+        room = self.size.height - self.chrome_height() - host.display - top
         problems = self._problems(picture, node)
         gpu_height = self.limit_height(gpus, gpus.wanted_height(node, room - min(len(problems), MIN_PROBLEM_LINES) - 2))
         ranks.styles.height = max(2, min(1 + max(1, ranks.row_count), room - gpu_height - len(problems)))
         self.query_one("#problems", CellLines).set_lines(problems)
+
+    def _show_state(self, node: NodeView, taken_at: float) -> int:
+        """What is wrong with the node itself, and how it was reached; returns the lines that this takes."""
+        state = self.query_one("#state", TextLines)
+        lines = state_lines(node, taken_at, self.mltop.since.of(node.node), self.size.width)
+        reached = [] if self.has_class("-low") else connection_cells(node.connection, self.size.width)
+        lines += [reached] if reached else []
+        lines = lines[: max(1, self.size.height // 3)]
+        state.display = bool(lines)
+        state.styles.height = len(lines)
+        state.set_lines(lines)
+        return len(lines)
+
+    def action_neighbour(self, step: int) -> None:
+        """From the last node on to the first."""
+        picture, here = self.mltop.picture, self._node()
+        if picture is not None and here is not None:
+            names = [node.node for node in picture.view.nodes]
+            to = names[(names.index(here.node) + step) % len(names)]
+            self.mltop.trail.replace(Place("node", to))
+            self.draw()
 
     def on_line_table_selected(self, event: LineTable.Selected) -> None:
         if isinstance(event.table, RankTable):

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mltop.probes.model import HostSample, RankSample
+from mltop.probes.model import HostSample, RankSample, Sample
 from mltop.probes.reach.view import NodeView
 from mltop.tui.feed import Picture
-from mltop.tui.render.cells import Cell, Column, LazyRows, Row, aged
+from mltop.tui.filters import Subject
+from mltop.tui.render.cells import Cell, Column, Row, aged
 from mltop.tui.render.gpus import GPU_COLUMNS, gpu_row
 from mltop.tui.render.nodes import state_sentence
-from mltop.tui.render.ranks import rank_columns, rank_row
 from mltop.tui.render.trends import Trends
 from mltop.tui.render.units import age, bytes_text, number, of, percent
 from mltop.tui.render.wrap import flow
+from mltop.tui.screens.narrowing import SubjectRows
 from mltop.tui.screens.problems import gaps_of, problem_lines
+from mltop.tui.screens.rank_rows import Marked, rank_rows
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.line_table import LineTable
 
@@ -37,11 +39,16 @@ class GpuTable(LineTable):
         sample = node.sample
         if sample is None:
             return GPU_COLUMNS, ()
-        rows = []
-        for gpu in sample.gpus:
-            users = [rank for rank in sample.ranks if gpu.index in rank.gpus]
-            rows.append(gpu_row(gpu, users, trends.busy(node.node, gpu.index), sample.simulated))
-        return GPU_COLUMNS, rows if is_live(node) else [aged(row) for row in rows]
+        gpus, users = sample.gpus, users_of_gpus(sample)
+
+        def make(index: int) -> Row:
+            gpu = gpus[index]
+            busy = trends.busy(node.node, gpu.index)
+            row = gpu_row(gpu, users.get(gpu.index, ()), busy, sample.simulated)
+            return row if is_live(node) else aged(row)
+
+        keys = [str(gpu.index) for gpu in gpus]
+        return GPU_COLUMNS, SubjectRows(keys, make, lambda index: Subject(node, gpus[index]))
 
     def full_height(self, node: NodeView) -> int:
         """Lines of the whole table, none when there are no GPUs: the problems say why then."""
@@ -58,23 +65,14 @@ class RankTable(LineTable):
     def __init__(self, **options: str) -> None:
         super().__init__(empty_text="no training ranks seen (processes with RANK, SLURM_PROCID, …)", **options)
 
-    def rows_of(self, nodes: Iterable[NodeView], trends: Trends, only: tuple[str, set[int]] | None = None) -> Table:
-        found = [
-            (node, rank)
-            for node in nodes
-            if node.sample is not None
-            for rank in node.sample.ranks
-            if only is None or (rank.job == only[0] and rank.rank in only[1])
-        ]
-        found.sort(key=lambda pair: _rank_order(pair[0].node, pair[1]))
-
-        def make(index: int) -> Row:
-            node, rank = found[index]
-            row = rank_row(node.node, rank, trends.previous_rank(node.node, rank.pid))
-            return row if is_live(node) else aged(row)
-
-        jobs, names = {rank.job for _, rank in found}, {node.node for node, _ in found}
-        return rank_columns(len(jobs), len(names)), LazyRows([f"{node.node}/{rank.pid}" for node, rank in found], make)
+    def rows_of(
+        self,
+        nodes: Iterable[NodeView],
+        trends: Trends,
+        only: tuple[str, set[int]] | None = None,
+        marked: Marked | None = None,
+    ) -> Table:
+        return rank_rows(nodes, trends, only, marked)
 
 
 class ProblemLines(CellLines, can_focus=False):
@@ -113,6 +111,15 @@ def is_live(node: NodeView) -> bool:
     return node.state.state == "live"
 
 
+def users_of_gpus(sample: Sample) -> dict[int, list[RankSample]]:
+    """By GPU index, the ranks that use it."""
+    users: dict[int, list[RankSample]] = {}
+    for rank in sample.ranks:
+        for index in rank.gpus:
+            users.setdefault(index, []).append(rank)
+    return users
+
+
 def _labelled(label: str, value: str) -> list[Cell]:
     return [Cell(f"{label} ", "dim"), Cell(value)]
 
@@ -135,7 +142,3 @@ def _load(value: float | None) -> str:
 
 def _per_s(value: float | None) -> str:
     return f"{bytes_text(value)}/s"
-
-
-def _rank_order(node: str, rank: RankSample) -> tuple[str, float, str, int]:
-    return rank.job, float("inf") if rank.rank is None else rank.rank, node, rank.pid

@@ -1,40 +1,40 @@
-"""The first pane. One node: its GPUs, its ranks and what is wrong. Several: one line per node, problems below."""
+"""The first pane. One node: its GPUs, its ranks and what is wrong. Several: the fleet."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
+from textual.binding import BindingType
 from textual.widget import Widget
 
-from mltop.probes.model import Finding
-from mltop.probes.reach.view import FleetView
 from mltop.tui.feed import Picture
 from mltop.tui.place import Place
-from mltop.tui.render.cells import LazyRows, Row
-from mltop.tui.render.findings import FINDING_COLUMNS, finding_row
-from mltop.tui.render.nodes import NODE_COLUMNS, node_row
+from mltop.tui.screens.fleet import FLEET_BINDINGS, FleetPart
 from mltop.tui.screens.node_parts import GpuTable, HostLine, ProblemLines, RankTable
 from mltop.tui.screens.pane import Pane
-from mltop.tui.screens.problems import by_severity
 from mltop.tui.widgets.line_table import LineTable
 
-PROBLEMS = "problems"
 MIN_RANK_LINES = 4
-MIN_FLEET_LINES = 6
 
 
 class OverviewScreen(Pane):
     """Which of the two layouts is used follows the number of nodes asked for, which does not change."""
 
+    AUTO_FOCUS = "Heatmap, LineTable"
+    BINDINGS: ClassVar[list[BindingType]] = [*FLEET_BINDINGS]
     DEFAULT_CSS = """
-    OverviewScreen #nodes { height: 1fr; }
     OverviewScreen RankTable { height: 1fr; }
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._fleet: FleetPart | None = None
+
     def body(self) -> Iterable[Widget]:
-        if self._is_fleet(self.mltop.session.view()):
-            yield LineTable(id="nodes", empty_text="no nodes")
-            yield LineTable(id=PROBLEMS, empty_text="no problems", classes="gap-above")
+        if len(self.mltop.session.view().nodes) > 1:
+            self._fleet = FleetPart()
+            yield self._fleet
             return
         yield HostLine()
         yield GpuTable(classes="gap-above")
@@ -42,16 +42,16 @@ class OverviewScreen(Pane):
         yield RankTable(classes="gap-above")
 
     def fill(self, picture: Picture) -> None:
-        if self._is_fleet(picture.view):
-            self._fill_fleet(picture)
+        if self._fleet is not None:
+            self._fleet.show(picture)
         elif picture.view.nodes:
             self._fill_node(picture)
 
     def node_at_cursor(self) -> str:
+        if self._fleet is not None:
+            return self._fleet.node_at_cursor()
         nodes = self.mltop.session.view().nodes
-        if not self._is_fleet(self.mltop.session.view()):
-            return nodes[0].node if nodes else ""
-        return self.query_one("#nodes", LineTable).cursor_key or ""
+        return nodes[0].node if nodes else ""
 
     def on_line_table_selected(self, event: LineTable.Selected) -> None:
         if isinstance(event.table, RankTable):
@@ -60,9 +60,31 @@ class OverviewScreen(Pane):
             node = self.node_at_cursor() if isinstance(event.table, GpuTable) else event.key.partition("/")[0]
             self.mltop.drill(Place("node", node))
 
-    @staticmethod
-    def _is_fleet(view: FleetView) -> bool:
-        return len(view.nodes) > 1
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if self._fleet is None and action in {binding.action for binding in FLEET_BINDINGS}:
+            return False
+        return super().check_action(action, parameters)
+
+    def action_metric(self) -> None:
+        if self._fleet is not None:
+            self._fleet.next_metric()
+
+    def action_order(self) -> None:
+        if self._fleet is not None:
+            self._fleet.switch_order()
+
+    def action_view(self) -> None:
+        if self._fleet is not None:
+            self._fleet.switch_view()
+
+    def action_mark(self) -> None:
+        if self._fleet is not None:
+            self._fleet.mark()
+
+    def _close_filter(self) -> None:
+        super()._close_filter()
+        if self._fleet is not None:
+            self._fleet.main.focus()
 
     def _fill_node(self, picture: Picture) -> None:
         node = picture.view.nodes[0]
@@ -77,24 +99,3 @@ class OverviewScreen(Pane):
         height = gpus.wanted_height(node, room - problems - min(rank_lines, MIN_RANK_LINES))
         ranks.display = room - problems - height > 1
         self.limit_height(gpus, height if ranks.display else gpus.wanted_height(node, room - problems))
-
-    def _fill_fleet(self, picture: Picture) -> None:
-        view, findings = picture.view, by_severity(picture.findings)
-        findings_of: dict[str, list[Finding]] = {}
-        for finding in findings:
-            findings_of.setdefault(finding.node, []).append(finding)
-
-        def make(index: int) -> Row:
-            node = view.nodes[index]
-            return node_row(node, self.mltop.trends, findings_of.get(node.node, ()))
-
-        nodes = self.query_one("#nodes", LineTable)
-        self.put(nodes, NODE_COLUMNS, LazyRows([node.node for node in view.nodes], make))
-        problems = self.query_one(f"#{PROBLEMS}", LineTable)
-        found = [finding_row(finding) for finding in findings]
-        self.put(problems, FINDING_COLUMNS, found)
-        room = self.size.height - self.chrome_height()
-        problems.styles.height = min(1 + max(1, len(found)), max(2, room // 3))
-        problems.display = room >= MIN_FLEET_LINES
-        gaps = sum(len(node.sample.gaps) for node in view.nodes if node.sample) if not found else 0
-        problems.empty_text = f"no problems found; {gaps} gaps: 2 shows those of a node" if gaps else "no problems"

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, cast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Input
 
+from mltop.tui.filters import Filter, meanwhile, parse
 from mltop.tui.keys import APP_BINDINGS, PANE_BINDINGS, first_keys
 from mltop.tui.place import Place
-from mltop.tui.render.cells import Cell, Column, Row
-from mltop.tui.render.filtering import matches
+from mltop.tui.render.cells import Cell
 from mltop.tui.render.header import header_cells
+from mltop.tui.screens.filter_box import FilterBox
 from mltop.tui.screens.key_bar import KeyBar
-from mltop.tui.screens.sorting import Sort, first_sort, next_sort, sorted_rows
-from mltop.tui.status import dump_line, notice_line, waiting_for
+from mltop.tui.screens.narrowing import by_node
+from mltop.tui.screens.tables import TableScreen
+from mltop.tui.status import connecting_line, dump_line, filter_line, notice_line, typing_line, waiting_for
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import MOVES
-from mltop.tui.widgets.line_table import LineTable
 
 if TYPE_CHECKING:
-    from mltop.tui.app import MltopApp
     from mltop.tui.feed import Picture
 
 MIN_WIDTH, MIN_HEIGHT = 16, 4
@@ -37,7 +36,7 @@ class TextLines(CellLines, can_focus=False):
     """Lines that are only read: Tab goes past them."""
 
 
-class Pane(Screen[None]):
+class Pane(TableScreen):
     """Subclasses compose ``body`` and fill it in ``fill``; ``tables`` are what filter and sort act on."""
 
     BINDINGS: ClassVar[list[BindingType]] = PANE_BINDINGS  # type: ignore[assignment]
@@ -47,7 +46,6 @@ class Pane(Screen[None]):
     Pane #head { height: 2; }
     Pane.-low #head { height: 1; }
     Pane #status { height: 1; display: none; }
-    Pane #filter { height: 1; border: none; padding: 0; display: none; background: $background; }
     Pane .section { height: auto; }
     Pane.-roomy .gap-above { margin-top: 1; }
     Pane #too-small { display: none; layer: notice; dock: top; height: 100%; }
@@ -55,22 +53,18 @@ class Pane(Screen[None]):
     Pane.-low HostLine { display: none; }
     """
 
+    lines_are = ""  # what this pane shows where that has no fields: a filter looks for words only
+
     def __init__(self) -> None:
         super().__init__()
-        self.query_text = ""
-        self._focus_moved = False  # by the user
-        self._sorts: dict[LineTable, Sort | None] = {}
-        self._columns: dict[LineTable, Sequence[Column]] = {}
-        self._empty_texts: dict[LineTable, str] = {}
-
-    @property
-    def mltop(self) -> MltopApp:
-        return cast("MltopApp", self.app)
+        self._draft = self.filter  # what is being typed
+        self._refused = False  # Enter was pressed on a draft that is no filter
 
     def compose(self) -> ComposeResult:
         yield TextLines(id="too-small")
         yield TextLines(id="head")
         yield from self.body()
+        yield FilterBox(self.mltop.filter_history, id="filter")
         yield TextLines(id="status")
         yield KeyBar(self.perform, id="keys")
 
@@ -81,10 +75,6 @@ class Pane(Screen[None]):
     def fill(self, picture: Picture) -> None:
         """Show a picture."""
         raise NotImplementedError
-
-    def tables(self) -> Sequence[LineTable]:
-        """The tables that are shown, the main one first."""
-        return [table for table in self.query(LineTable) if table.display]
 
     def node_at_cursor(self) -> str:
         """The node that the cursor is on, for the node pane; "" when this pane has none."""
@@ -99,6 +89,35 @@ class Pane(Screen[None]):
         number = "?" if not ranks or ranks[0].rank is None else str(ranks[0].rank)
         self.mltop.drill(Place("rank", node, pid=int(pid), label=f"rank {number}"))
 
+    # Marks.
+
+    def action_mark(self) -> None:
+        """Of one watched node there is nothing to choose."""
+        node = self.node_at_cursor()
+        if node and self._is_fleet():
+            self.mltop.selection.toggle(node)
+            self.draw()
+
+    def action_mark_shown(self) -> None:
+        if self._is_fleet():
+            self.mltop.selection.mark(self.nodes_shown())
+            self.draw()
+
+    def action_unmark(self) -> None:
+        self.mltop.selection.clear()
+        self.draw()
+
+    def nodes_shown(self) -> list[str]:
+        """The nodes that the filter of this pane lets through."""
+        picture = self.mltop.picture
+        if picture is None:
+            return []
+        findings = by_node(picture.findings)
+        return [view.node for view in picture.view.nodes if self.filter.node(view, findings.get(view.node, ()))]
+
+    def _is_fleet(self) -> bool:
+        return self.mltop.picture is not None and len(self.mltop.picture.view.nodes) > 1
+
     # Drawing.
 
     def chrome_height(self) -> int:
@@ -109,14 +128,16 @@ class Pane(Screen[None]):
 
     def draw(self) -> None:
         """Everything from the app's picture; called once per frame and on every arrival."""
-        if not self.is_mounted:
+        if not self.is_mounted or not self.children:
             return
         picture = self.mltop.picture
         self._draw_head(picture)
         self._draw_status()
         self.query_one(KeyBar).set_hints(self.hints(), f"pane('{self.mltop.trail.here.pane}')")
         if picture is not None:
+            self.kept = None
             self.fill(picture)
+            self._draw_status()  # how many rows the filter keeps is known only now
 
     def on_screen_resume(self) -> None:
         self.draw()
@@ -140,22 +161,38 @@ class Pane(Screen[None]):
         titles = [f"{crumbs}  {self.mltop.session.title}", crumbs, self.mltop.trail.here.title]
         if len(titles[0]) > width // 2:
             titles.pop(0)
-        head.set_lines(header_cells(picture.view, titles[0], self.mltop.paused, width, titles[1:]))
+        head.set_lines(
+            header_cells(
+                picture.view,
+                titles[0],
+                self.mltop.paused,
+                width,
+                shorter=titles[1:],
+                findings=picture.findings,
+                marked=len(self.mltop.selection),
+            )
+        )
 
     def _draw_status(self) -> None:
-        app, line = self.mltop, None
-        if app.investigation.dumping and app.investigation.progress is not None:
-            progress = app.investigation.progress
-            waiting = waiting_for(progress, app.newest.view) if app.newest is not None else ""
-            line = dump_line(progress, self.size.width, waiting)
-        elif app.notice is not None:
-            line = notice_line(app.notice, self.size.width)
-        elif self.query_text and not any(box.display for box in self.query(Input)):
-            line = [Cell("filter: ", "dim"), Cell(self.query_text, "accent"), Cell("  Esc clears", "dim")]
+        line = self._status_line()
         status = self.query_one("#status", CellLines)
         status.display = line is not None
         if line is not None:
             status.set_lines([line])
+
+    def _status_line(self) -> list[Cell] | None:
+        app, width = self.mltop, self.size.width
+        if self.typing:
+            return typing_line(self._draft, self._refused, width)
+        if app.investigation.dumping and app.investigation.progress is not None:
+            asked = app.investigation.nodes
+            waiting = waiting_for(app.investigation.progress, app.newest.view, asked) if app.newest is not None else ""
+            return dump_line(app.investigation.progress, width, waiting, app.investigation.scope)
+        if app.notice is not None:
+            return notice_line(app.notice, width)
+        if not self.filter.empty:
+            return filter_line(self.filter, width, self.kept, self.lines_are)
+        return connecting_line(app.picture.view, width) if app.picture is not None else None
 
     # Keys.
 
@@ -189,105 +226,48 @@ class Pane(Screen[None]):
                 await self.app.run_action(action, owner)
                 return
 
-    # Sorting.
-
-    def put(self, table: LineTable, columns: Sequence[Column], rows: Sequence[Row], empty_text: str = "") -> None:
-        """Filtered and sorted rows into a table of this pane; lazy rows stay lazy where nothing is asked of them.
-
-        ``empty_text`` stands in an empty table in place of the table's own text.
-        """
-        self._columns[table] = columns
-        own_text = self._empty_texts.setdefault(table, table.empty_text)
-        table.empty_text = f"no row matches {self.query_text!r}" if self.query_text else empty_text or own_text
-        sort = self._sorts.get(table)
-        if self.query_text or sort is not None:
-            rows = sorted_rows(columns, (row for row in rows if self.keeps(row.text)), sort)
-        table.set_table(columns, rows)
-
-    def action_sort(self) -> None:
-        table = self._active_table()
-        if table is not None:
-            self._sort(table, next_sort(self._columns[table], table.size.width, self._sorts.get(table)))
-
-    def action_reverse(self) -> None:
-        table = self._active_table()
-        sort = self._sorts.get(table) if table is not None else None
-        if table is not None and sort is not None:
-            self._sort(table, Sort(sort.column, not sort.reverse))
-
-    def on_line_table_header_clicked(self, event: LineTable.HeaderClicked) -> None:
-        if event.table not in self._columns:
-            return
-        now, first = self._sorts.get(event.table), first_sort(self._columns[event.table], event.key)
-        again = now is not None and now.column == event.key
-        self._sort(event.table, Sort(event.key, not now.reverse) if again and now is not None else first)
-
-    def _sort(self, table: LineTable, sort: Sort | None) -> None:
-        self._sorts[table] = sort
-        table.set_sort(sort.column if sort else "", sort.reverse if sort else False)
-        self.draw()
-
-    def action_next_table(self) -> None:
-        self._focus_moved = True
-        self.focus_next()
-
-    def on_click(self) -> None:
-        self._focus_moved = True
-
-    def limit_height(self, table: LineTable, height: int) -> int:
-        """Give a table ``height`` lines, hide it at 0; returns the height.
-
-        The main table gets the focus when it comes late, unless the user has begun elsewhere.
-        """
-        came = height > 0 and not table.display
-        table.display = height > 0
-        table.styles.height = height
-        untouched = self.focused is None or (isinstance(self.focused, LineTable) and self.focused.at_top)
-        if came and untouched and not self._focus_moved and self.tables()[0] is table:
-            table.focus()
-        return height
-
-    def _active_table(self) -> LineTable | None:
-        """The table with the focus, or the main one."""
-        if isinstance(self.focused, LineTable) and self.focused in self._columns:
-            return self.focused
-        return next((table for table in self.tables() if table in self._columns), None)
-
     # The filter.
 
     def keeps(self, text: str) -> bool:
-        """Whether the filter lets this line through."""
-        return not self.query_text or matches(text, self.query_text)
+        """Whether the filter lets this line of text through; of fields a line knows nothing."""
+        return self.filter.row(text)
 
-    async def action_filter(self) -> None:
-        boxes = self.query(Input)
-        if not boxes:
-            box = Input(self.query_text, placeholder="filter: words, !word excludes", id="filter", compact=True)
-            await self.mount(box, before="#status")
-        box = self.query_one(Input)
-        box.display = True
-        box.value = self.query_text
-        box.focus()
+    @property
+    def typing(self) -> bool:
+        """Whether the filter's line is open."""
+        return self.is_mounted and bool(self.query_one(FilterBox).display)
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        self.query_text = event.value
+    def action_filter(self) -> None:
+        """At once, so that what is typed right after the key is not taken for keys."""
+        self._draft, self._refused = self.filter, False
+        box = self.query_one(FilterBox)
+        box.open_with(self.filter.text)
+        self.set_focus(box)
+        self.draw()
+
+    def on_input_changed(self, event: FilterBox.Changed) -> None:
+        """Until what is typed makes sense, the last filter that did stays in force."""
+        self._draft, self._refused = parse(event.value), False
+        self.filter = meanwhile(self.filter, self._draft)
         self.draw()
 
     def on_input_submitted(self) -> None:
-        self._close_filter()
+        self._refused = bool(self._draft.problem)
+        if not self._refused:
+            self.mltop.filter_history.add(self.filter.text)
+            self._close_filter()
+        self.draw()
 
     def clear_filter(self) -> bool:
         """Forget the filter and close its line; False when there was none."""
-        box = next(iter(self.query(Input)), None)
-        had_one = bool(self.query_text) or (box is not None and bool(box.display))
-        self.query_text = ""
+        had_one = not self.filter.empty or self.typing
+        self.filter = Filter()
         if had_one:
             self._close_filter()
         return had_one
 
     def _close_filter(self) -> None:
-        for box in self.query(Input):
-            box.display = False
+        self.query_one(FilterBox).display = False
         tables = self.tables()
         if tables:
             tables[0].focus()

@@ -8,6 +8,7 @@ from textual.widget import Widget
 
 from mltop.probes.judge.fold import unfold
 from mltop.tui.feed import Picture
+from mltop.tui.render.heat import MARK
 from mltop.tui.screens.node_parts import RankTable
 from mltop.tui.screens.pane import Pane
 from mltop.tui.widgets.line_table import LineTable
@@ -27,7 +28,14 @@ class RanksScreen(Pane):
         nodes = [node for node in picture.view.nodes if here.node in ("", node.node)]
         only = (here.job, set(unfold(here.ranks))) if here.ranks else None
         table = self.query_one(RankTable)
-        self.put(table, *table.rows_of(nodes, self.mltop.trends, only))
+        self.put(table, *table.rows_of(nodes, self.mltop.trends, only, self._mark))
+
+    def nodes_shown(self) -> list[str]:
+        """The nodes of the ranks that are shown."""
+        return list(dict.fromkeys(key.partition("/")[0] for key in self.shown_keys(self.query_one(RankTable))))
+
+    def _mark(self, node: str) -> str:
+        return MARK if node in self.mltop.selection else ""
 
     def on_line_table_selected(self, event: LineTable.Selected) -> None:
         self.open_rank(event.key)

@@ -20,10 +20,13 @@ class PaneEntry:
     what: str
     screen: str
 
-    def make(self) -> Pane:
+    def load(self) -> type[Pane]:
         module, _, name = self.screen.partition(":")
-        screen: Pane = getattr(import_module(module), name)()
+        screen: type[Pane] = getattr(import_module(module), name)
         return screen
+
+    def make(self) -> Pane:
+        return self.load()()
 
 
 PANES = (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
 
 from mltop.tui.render.cells import Column, Row, layout
 from mltop.tui.render.units import UNKNOWN
@@ -21,6 +23,8 @@ _SCALE = {
     "E": 2.0**60,
 }
 _COUNT_UP = ("gpu", "rank", "pid", "gpus")  # names rather than amounts: the smallest comes first
+
+Order = tuple[int, float, str]
 
 
 @dataclass(frozen=True)
@@ -46,18 +50,39 @@ def first_sort(columns: Sequence[Column], key: str) -> Sort:
 
 def sorted_rows(columns: Sequence[Column], rows: Iterable[Row], sort: Sort | None) -> list[Row]:
     """Rows in the order asked for; what is unknown comes last either way, equals keep their order."""
+    given = list(rows)
     if sort is None:
-        return list(rows)
-    index = next(index for index, column in enumerate(columns) if column.key == sort.column)
-    known: list[Row] = []
-    unknown: list[Row] = []
-    for row in rows:
-        text = row.cells[index].text.strip()
-        (unknown if text in ("", UNKNOWN) or row.banner is not None else known).append(row)
-    return sorted(known, key=lambda row: _value(row.cells[index].text.strip()), reverse=sort.reverse) + unknown
+        return given
+    return [given[index] for index in sorted_indexes(range(len(given)), order_of(columns, given, sort), sort.reverse)]
 
 
-def _value(text: str) -> tuple[int, float, str]:
+def order_of(columns: Sequence[Column], rows: Sequence[Row], sort: Sort) -> Callable[[int], Order | None]:
+    """What row i is sorted by, read from the text of its cell; None: unknown."""
+    column = next(index for index, column in enumerate(columns) if column.key == sort.column)
+
+    def order(index: int) -> Order | None:
+        row = rows[index]
+        text = row.cells[column].text.strip()
+        return None if text in ("", UNKNOWN) or row.banner is not None else _value(text)
+
+    return order
+
+
+def sorted_indexes(indexes: Iterable[int], order: Callable[[int], Any], reverse: bool) -> list[int]:
+    """Indexes by what ``order`` says of each, None last either way; equals keep their order."""
+    known: list[tuple[Any, int]] = []
+    unknown: list[int] = []
+    for index in indexes:
+        value = order(index)
+        if value is None:
+            unknown.append(index)
+        else:
+            known.append((value, index))
+    known.sort(key=itemgetter(0), reverse=reverse)
+    return [index for _, index in known] + unknown
+
+
+def _value(text: str) -> Order:
     """Numbers before words; 980M before 74.2G."""
     match = _NUMBER.match(text)
     if match is None:

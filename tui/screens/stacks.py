@@ -14,6 +14,7 @@ from mltop.tui.render.cells import Cell, columns_line, header_line, layout
 from mltop.tui.render.stacks import CLASS_COLUMNS, class_row, tree_lines, verdict_lines
 from mltop.tui.render.units import clock_time
 from mltop.tui.render.wrap import wrap
+from mltop.tui.scope import counted, first_of
 from mltop.tui.screens.pane import Pane
 from mltop.tui.widgets.cell_lines import CellLines
 
@@ -27,6 +28,7 @@ Keep = Callable[[str], bool]
 class StacksScreen(Pane):
     """One scrolling text; the cursor goes over tree lines and classes, Enter shows their ranks."""
 
+    lines_are = "lines of stacks"
     AUTO_FOCUS = "#report"
     DEFAULT_CSS = "StacksScreen #report { height: 1fr; }"
 
@@ -60,6 +62,8 @@ class StacksScreen(Pane):
 def result_lines(result: DumpResult, width: int, keep: Keep) -> list[KeyedLine]:
     """Everything a dump found, with keys of lines that can be opened; ``keep`` filters tree and classes."""
     lines: list[KeyedLine] = [(_dump_title(result), None)]
+    if result.nodes:
+        lines += [(line, None) for line in wrap(_scope_line(result.nodes), width, indent=4)]
     for at, report in enumerate(result.reports):
         lines += [([], None)] if at else []
         lines += _report_lines(at, report, width, keep)
@@ -76,6 +80,12 @@ def _dump_title(result: DumpResult) -> list[Cell]:
     text = f"{ranks} ranks of {jobs} {'job' if jobs == 1 else 'jobs'}, dumped {clock_time(result.taken_at)}"
     title = [Cell(f"{text} in {result.took_s:.1f} s", "dim")]
     return [*title, Cell("  partial", "warn")] if result.partial else title
+
+
+def _scope_line(nodes: Sequence[str]) -> list[Cell]:
+    """Of marked nodes only: who is missing there may be waited for elsewhere."""
+    marked = f"of {counted(len(nodes), 'marked node')} ({first_of(nodes)}): "
+    return [Cell(marked, "warn"), Cell("the verdict does not know ranks elsewhere, t without marks dumps all")]
 
 
 def _report_lines(at: int, report: JobReport, width: int, keep: Keep) -> list[KeyedLine]:

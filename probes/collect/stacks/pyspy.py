@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import selectors
@@ -53,7 +54,7 @@ class _Output:
 
 def find_py_spy() -> str | None:
     """py-spy's path: $MLTOP_PY_SPY alone when set, else beside this Python, in its scripts folders, beside the
-    site-packages that we were imported from (another Python's, with --python), on PATH.
+    site-packages that we were imported from (another Python's, with --python), on PATH, in the agent's cache.
     """
     chosen = os.environ.get("MLTOP_PY_SPY")
     if chosen:
@@ -67,7 +68,16 @@ def find_py_spy() -> str | None:
         candidate = os.path.join(folder, "py-spy")
         if _is_executable(candidate):
             return candidate
-    return shutil.which("py-spy")
+    return shutil.which("py-spy") or _newest_in_cache()
+
+
+def _newest_in_cache() -> str | None:
+    """One that was sent to this node (``agent/files.py``) and can be executed where it lies."""
+    cache = os.environ.get("MLTOP_CACHE")
+    if not cache or not os.path.isdir(cache) or os.statvfs(cache).f_flag & os.ST_NOEXEC:
+        return None
+    found = [path for path in glob.glob(os.path.join(glob.escape(cache), "py-spy-*")) if _is_executable(path)]
+    return max(found, key=os.path.getmtime, default=None)
 
 
 def _is_executable(path: str) -> bool:

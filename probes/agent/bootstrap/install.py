@@ -1,0 +1,174 @@
+"""Writing the bundle: beside its place and renamed, file by file where it is damaged, or into memory."""
+
+# Importing pathlib takes longer than all that is done here with paths.
+# ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH112, PTH118, PTH120, PTH208
+
+import io
+import os
+import shutil
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+from mltop.probes.agent.bootstrap.cache import Place, Roots, damaged, read
+from mltop.probes.agent.bootstrap.frames import Refused
+
+VERSIONS_KEPT_S = 7 * 86400.0
+REMAINS_KEPT_S = 86400.0
+TOUCH_EVERY_S = 6 * 3600.0  # an agent that runs for weeks keeps its version
+# memfd_create(2) by number, for Pythons that were built against a C library older than it.
+MEMFD_CREATE = {"x86_64": 319, "aarch64": 279, "ppc64le": 360}
+MFD_CLOEXEC = 1
+
+
+def install(roots: "Roots", place: "Place", content: bytes) -> "Place":
+    """Write the bundle to ``place``, or to the next folder that takes it, or to memory."""
+    while place.root:
+        try:
+            write_bundle(place, content, roots.manifest)
+            remove_old(place.root, roots.digest)
+            return place
+        except OSError as error:
+            roots.notes.append(f"{place.root}: {error.strerror or error}")
+        finally:
+            discard(place)
+        place = roots.find()
+        if place.cached:
+            return place
+    return Place(path=in_memory(content))
+
+
+def discard(place: "Place") -> None:
+    """The folder of an installation that did not come to its end, or was not needed."""
+    if place.folder:
+        shutil.rmtree(place.folder, ignore_errors=True)
+
+
+def write_bundle(place: "Place", content: bytes, manifest: str) -> None:
+    """Install, or repair what is there already."""
+    if os.path.isdir(place.path):
+        repair(place.path, content, manifest)
+        return
+    for name, data in members(content):
+        write(os.path.join(place.folder, name), data)
+    sync(place.folder)
+    try:
+        os.rename(place.folder, place.path)
+    except OSError:
+        if not os.path.isdir(place.path):
+            raise
+        repair(place.path, content, manifest)  # another node was faster
+    sync(place.root)
+
+
+def members(content: bytes) -> "Iterator[tuple[str, bytes]]":
+    """Name and bytes of each file in the zip."""
+    import zipfile
+
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for name in archive.namelist():
+            if name.startswith("/") or ".." in name.split("/") or name.endswith("/"):
+                raise Refused(f"the agent's files have a bad name among them: {name!r}")
+            yield name, archive.read(name)
+
+
+def write(path: str, data: bytes) -> None:
+    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+    # Not synced one by one, which takes seconds beside a training job's checkpoint: what a crash of the machine
+    # leaves empty is found by its hash and replaced at the next start.
+    with open(path, "xb") as file:
+        file.write(data)
+
+
+def sync(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def repair(path: str, content: bytes, manifest: str) -> None:
+    """Replace files that are missing or damaged; others may be running from this directory."""
+    bad = damaged(path, manifest)
+    if bad == []:
+        return
+    for name, data in members(content):
+        if bad is None or name in bad:
+            replace(os.path.join(path, name), data)
+    if damaged(path, manifest) != []:
+        raise OSError(f"damaged files in {path} cannot be replaced")
+
+
+def replace(path: str, data: bytes) -> None:
+    beside = path + ".tmp." + os.urandom(8).hex()
+    write(beside, data)
+    os.replace(beside, path)
+
+
+def remove_old(root: str, current: str) -> None:
+    """Bundles and files that nobody used for a week, and remains of installations that were cut off."""
+    now_s = time.time()
+    for name in os.listdir(root):
+        path = os.path.join(root, name)
+        is_ours = len(name) == len(current) or name.startswith("py-spy-")
+        kept_s = VERSIONS_KEPT_S if is_ours else REMAINS_KEPT_S
+        if name == current or not (is_ours or name.startswith(".tmp.")):
+            continue
+        try:
+            status = os.lstat(path)
+            if now_s - status.st_mtime < kept_s:
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
+        except OSError:
+            continue  # another node was faster; or it cannot be removed, and the next version will try again
+
+
+def keep_in_use(path: str) -> None:
+    """Touch the bundle now and then: ``remove_old`` of a newer version goes by that time."""
+
+    def touch() -> None:
+        while True:
+            try:
+                os.utime(path)
+            except OSError:
+                return  # a read-only home, where nothing is removed either
+            time.sleep(TOUCH_EVERY_S)
+
+    threading.Thread(target=touch, name="mltop-in-use", daemon=True).start()
+
+
+def remember_python(path: str) -> None:
+    """For the bundle's script ``agent``, which starts without a bootstrap (pdsh)."""
+    note, line = os.path.join(path, "python"), os.fsencode(sys.executable + "\n")
+    if read(note) != line:
+        try:
+            replace(note, line)
+        except OSError:
+            return  # a read-only home: the script looks for a Python itself
+
+
+def in_memory(content: bytes) -> str:
+    """Path of a zip in memory. By our pid, so that child processes find it, too."""
+    fd = memory_file("mltop-bundle")
+    with os.fdopen(os.dup(fd), "wb") as file:
+        file.write(content)
+    return f"/proc/{os.getpid()}/fd/{fd}"
+
+
+def memory_file(name: str) -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name)
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = int(libc.syscall(MEMFD_CREATE.get(os.uname().machine, -1), name.encode(), MFD_CLOEXEC))
+    if fd < 0:
+        why = os.strerror(ctypes.get_errno())
+        raise Refused(f"no cache folder can be written, and no file in memory can be made: {why}")
+    return fd

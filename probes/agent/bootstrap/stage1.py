@@ -1,0 +1,109 @@
+"""The steps of stage 1."""
+
+import binascii
+import os
+import signal
+import sys
+import zlib
+from typing import Any
+
+from mltop.probes.agent.bootstrap.cache import Roots, sha256
+from mltop.probes.agent.bootstrap.frames import FAILED_EXIT, Options, Refused, decode, send, send_boot
+from mltop.probes.agent.bootstrap.install import discard, install, keep_in_use, remember_python
+
+OLDEST = (3, 9)
+MOST_LINE_BYTES = 64 * 1024 * 1024
+MOST_BUNDLE_BYTES = 64 * 1024 * 1024
+
+
+def main(table: "dict[str, list[str]]") -> None:
+    """``table``: machine (platform.machine(), "" for any other) to [the bundle's sha256, its MANIFEST's sha256]."""
+    options = Options(sys.argv[1:])
+    os.umask(0o077)
+    try:
+        check_version()
+        received = prepare(table, options)
+    except Refused as refusal:
+        send({"kind": "error", "error": str(refusal), "fix": refusal.fix}, options)
+        os._exit(FAILED_EXIT)
+    signal.alarm(0)  # from here on the agent watches over itself
+    from mltop.probes.agent.__main__ import main as agent
+
+    agent(options.argv, received=received)
+
+
+def check_version() -> None:
+    if sys.version_info < OLDEST:
+        version = ".".join(str(part) for part in sys.version_info[:2])
+        raise Refused(f"{sys.executable} is Python {version}, older than 3.9", "name another one with --python PATH")
+
+
+def prepare(table: "dict[str, list[str]]", options: "Options") -> bytes:
+    """Make the bundle importable; returns what was read from stdin and is for the agent."""
+    machine = os.uname().machine
+    digest, manifest = table.get(machine) or table[""]
+    roots = Roots(digest, manifest)
+    place = roots.find()
+    boot = {"machine": machine, "root": place.root, "cached": place.cached, "notes": roots.notes}
+    send_boot(boot, options)
+    received = b""
+    if not place.cached:
+        try:
+            content, received = receive(digest, options)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends an installation that hangs in the kernel
+            place = install(roots, place, content)
+        finally:
+            discard(place)
+    if place.root != boot["root"]:  # that one is full, or gone meanwhile
+        send_boot(dict(boot, root=place.root, cached=True), options)
+    sys.path.append(place.path)
+    os.environ["MLTOP_CACHE"] = place.root
+    if place.root:
+        keep_in_use(place.path)
+        remember_python(place.path)
+    return received
+
+
+def receive(digest: str, options: "Options") -> "tuple[bytes, bytes]":
+    """The bundle's bytes from stdin, and what else came that is for the agent. Ends the process at end-of-file."""
+    signal.signal(signal.SIGALRM, silent)
+    buffer, kept = b"", b""
+    while True:
+        signal.alarm(int(options.silence_s) + 1)
+        data = os.read(0, 262144)
+        if not data:
+            raise SystemExit(FAILED_EXIT)
+        buffer += data
+        if len(buffer) > MOST_LINE_BYTES:
+            raise Refused("a frame arrived that is longer than any should be")
+        if b"\n" not in data:
+            continue
+        *lines, buffer = buffer.split(b"\n")
+        for at, line in enumerate(lines):
+            frame = decode(line)
+            if frame.get("node", "") not in ("", options.node):
+                continue
+            if frame.get("kind") == "file" and frame.get("op") == "bundle":
+                rest = b"".join(later + b"\n" for later in lines[at + 1 :]) + buffer
+                return unpacked(frame.get("args") or {}, digest), kept + rest
+            if frame.get("kind") in ("request", "cancel"):
+                kept += line + b"\n"
+
+
+def silent(*_: "Any") -> None:
+    raise Refused("the agent's files did not arrive: the caller sent nothing for too long")
+
+
+def unpacked(args: "dict[str, Any]", digest: str) -> bytes:
+    """The bundle in a file frame's ``args``; its hash must be the one that came with this source."""
+    if args.get("error"):
+        raise Refused(str(args["error"]), str(args.get("fix", "")))
+    try:
+        # wbits 31: gzip. Bounded, for nothing is known yet of what these bytes become.
+        content = zlib.decompressobj(31).decompress(binascii.a2b_base64(args["data"]), MOST_BUNDLE_BYTES)
+    except (KeyError, TypeError, ValueError, zlib.error) as error:
+        raise Refused(f"the agent's files arrived damaged: {error}") from error
+    found = sha256(content)
+    if found != digest:
+        raise Refused(f"the agent's files arrived damaged: sha256 {found[:12]}, not {digest[:12]}")
+    return content

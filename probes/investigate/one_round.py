@@ -1,0 +1,126 @@
+"""One round of a dump: every node that is reached is asked once, also those that are reached while it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from mltop.probes.investigate.patience import REACHED, Arrivals, Patience
+from mltop.probes.model import NodeState, RankStacks
+from mltop.probes.reach.hub import Hub
+from mltop.probes.reach.pending import Pending
+from mltop.probes.reach.view import NodeView
+
+LOOK_S = 0.1  # between two looks at the nodes' states: they cost more than an answer
+ANSWER_S = 0.02  # waited for one request's answers before the others' are looked at
+
+
+class Round:
+    """``step`` until nobody is ``awaited``. Counts per node: ``expected`` ranks and those that ``came``; ``failed``: why.
+
+    A node that still owes the answer to an ``earlier`` round is not asked again: that answer counts in this one.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        nodes: Sequence[str],
+        args: dict[str, object],
+        arrivals: Arrivals,
+        take: Callable[[RankStacks], None],
+        earlier: Round | None = None,
+    ) -> None:
+        self._hub = hub
+        self._arrivals = arrivals
+        self._nodes = set(nodes)
+        self._args = args
+        self._take = take
+        self._looked_at = 0.0
+        self.views: list[NodeView] = []
+        self._open: dict[str, Pending] = dict(earlier._open) if earlier else {}
+        self.asked_at = {node: earlier.asked_at[node] for node in self._open} if earlier else {}
+        self.expected = {node: earlier.expected.get(node, 0) for node in self._open} if earlier else {}
+        self.came = {node: earlier.came.get(node, 0) for node in self._open} if earlier else {}
+        self.done: set[str] = set()
+        self.failed: dict[str, str] = {}
+        self._arrivals.news_at = time.monotonic()
+        self._look(self._arrivals.news_at)
+
+    def step(self) -> None:
+        """Ask nodes that are reached now, and take in what has come; returns within a fraction of a second."""
+        now = time.monotonic()
+        if now - self._looked_at >= LOOK_S:
+            self._look(now)
+        for pending in self._pendings():
+            self._drain(pending, 0.0)
+        pendings = self._pendings()
+        if pendings:
+            self._drain(pendings[-1], ANSWER_S)
+        else:
+            time.sleep(ANSWER_S)
+
+    def quiet_s(self) -> float:
+        """Since a node was last reached, failed or answered."""
+        return time.monotonic() - self._arrivals.news_at
+
+    def awaited(self, patience: Patience) -> list[NodeView]:
+        """Whom it makes sense to wait for."""
+        return self._arrivals.awaited(self.views, self.done | self.failed.keys(), time.monotonic(), patience)
+
+    def cancel(self) -> None:
+        """What is still asked for is of no use any more."""
+        for pending in self._pendings():
+            pending.cancel()
+
+    def _pendings(self) -> list[Pending]:
+        """The requests that somebody still owes an answer to."""
+        return list(dict.fromkeys(self._open.values()))
+
+    def silent(self) -> list[NodeState]:
+        """The nodes without a full answer in this round, and why."""
+        now = time.monotonic()
+        return [self._why(view, now) for view in self.views if view.node not in self.done]
+
+    def _look(self, now: float) -> None:
+        self._looked_at = now
+        self.views = [view for view in self._hub.view().nodes if view.node in self._nodes]
+        self._arrivals.look(self.views, now)
+        fresh = tuple(
+            view.node for view in self.views if view.state.state in REACHED and view.node not in self.asked_at
+        )
+        if fresh:
+            self.asked_at.update(dict.fromkeys(fresh, now))
+            self._open.update(dict.fromkeys(fresh, self._hub.request("stacks", self._args, fresh)))
+
+    def _drain(self, pending: Pending, timeout_s: float) -> None:
+        for answer in pending.answers(timeout_s):
+            node, message = answer.node, answer.message
+            now = self._arrivals.news_at = time.monotonic()
+            if message.expected is not None:
+                self.expected[node] = message.expected
+            if message.stacks is not None:
+                self.came[node] = self.came.get(node, 0) + 1
+                self._take(message.stacks)
+            if message.kind in ("done", "error"):
+                self._open.pop(node, None)
+            if message.kind == "done":
+                self.done.add(node)
+            elif message.kind == "error":
+                self.failed[node] = message.error + (f" ({message.fix})" if message.fix else "")
+            if now - self._looked_at >= LOOK_S:
+                return
+
+    def _why(self, view: NodeView, now: float) -> NodeState:
+        state, node = view.state, view.node
+        if node in self.failed:
+            reason = self.failed[node]
+        elif node not in self.asked_at:
+            reason = state.reason or "it could not be asked"
+            if state.state == "connecting":
+                reason = f"not reached within {now - self._arrivals.began_at:.0f} s ({reason})"
+        else:
+            asked_s = now - self.asked_at[node]
+            part = f"{self.came.get(node, 0)} of {self.expected[node]} ranks" if node in self.expected else "nothing"
+            reason = f"answered {part} within {asked_s:.0f} s"
+            reason += f" ({state.reason})" if state.reason and state.state != "live" else ""
+        return NodeState(node, state.state, reason, state.age_s)

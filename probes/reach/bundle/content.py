@@ -1,0 +1,76 @@
+"""Which files the bundle of one machine type has: our own that run on a node, pynvml, psutil, the script ``agent``."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from pathlib import Path
+
+from mltop import probes
+from mltop.probes.reach.bundle import wheels
+from mltop.probes.reach.bundle.archive import Archive, pack
+from mltop.probes.reach.launchers.remote_command import CANDIDATES, OLDEST
+
+_OURS = ("model", "agent", "collect", "active", "paths.py", "spawn.py", "version.py")
+_NOT_NEEDED_THERE = ("agent/bootstrap/",)  # sent as text
+
+# Starts the installed agent without a bootstrap: `sh ROOT/SHA256/agent ARGUMENTS`. The first line of the file
+# "python" beside it is the Python that installed it.
+_AGENT = f"""#!/bin/sh
+here=$(cd "$(dirname "$0")" && pwd) || exit 97
+found=
+[ -r "$here/python" ] && read -r found <"$here/python"
+for p in "$found" {" ".join(CANDIDATES)}; do
+    "$p" -I -S -c "import sys; sys.exit(sys.version_info < {OLDEST})" </dev/null >/dev/null 2>&1 || continue
+    MLTOP_CACHE=${{here%/*}} exec "$p" -I -S -u -c "
+import os, sys
+here = os.environ['MLTOP_CACHE'] + '/${{here##*/}}'
+sys.path.append(here)
+try:
+    os.utime(here)
+except OSError:
+    pass
+from mltop.probes.agent.__main__ import main
+main()" "$@"
+done
+echo "no Python {".".join(map(str, OLDEST))} or newer on this node (name one with --python PATH)" >&2
+exit 97
+"""
+
+
+@cache
+def bundle(machine: str) -> Archive:
+    """For ``machine`` (platform.machine() of the node), "" for one that no psutil is at hand for."""
+    files = {"agent": _AGENT.encode(), "mltop/__init__.py": b"", **_our_files(), **_pynvml()}
+    if machine:
+        files.update(wheels.psutil_files(machine))
+    return pack(files)
+
+
+def machines() -> list[str]:
+    """The machine types that have a bundle with psutil."""
+    return wheels.machines_with_psutil()
+
+
+def _our_files() -> dict[str, bytes]:
+    root = Path(probes.__file__).parent
+    found = [root / "__init__.py"]
+    for name in _OURS:
+        found += [root / name] if name.endswith(".py") else sorted((root / name).rglob("*.py"))
+    named = {path.relative_to(root).as_posix(): path for path in found}
+    return {
+        f"mltop/probes/{name}": path.read_bytes()
+        for name, path in named.items()
+        if not name.startswith(_NOT_NEEDED_THERE)
+    }
+
+
+def _pynvml() -> dict[str, bytes]:
+    """nvidia-ml-py is one module; the older package of that name is a folder."""
+    spec = importlib.util.find_spec("pynvml")
+    if spec is None or spec.origin is None:
+        return {}
+    module = Path(spec.origin)
+    if module.name != "__init__.py":
+        return {module.name: module.read_bytes()}
+    return {f"pynvml/{path.name}": path.read_bytes() for path in sorted(module.parent.glob("*.py"))}

@@ -1,0 +1,128 @@
+"""Compiled parts by machine type: psutil and py-spy as installed here, and wheels that were laid beside.
+
+Wheels for nodes of another machine type lie in ``wheel_folder()``; ``how_to_get`` is the command that puts them there.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+
+from platformdirs import user_data_path
+
+_OTHER_SYSTEMS = ("_psaix.py", "_psbsd.py", "_psosx.py", "_pssunos.py", "_pswindows.py")
+_ELF_MACHINES = {3: "i686", 21: "ppc64le", 62: "x86_64", 183: "aarch64", 243: "riscv64"}  # e_machine in elf(5)
+
+
+def here() -> str:
+    """This computer's machine type, "" when it does not run Linux."""
+    return platform.machine() if sys.platform == "linux" else ""
+
+
+def wheel_folder() -> Path:
+    return user_data_path("mltop") / "wheels"
+
+
+def how_to_get(machine: str) -> str:
+    """A command for the operator's computer."""
+    return (
+        f"python3 -m pip download --platform manylinux2014_{machine} --only-binary=:all: --no-deps psutil py-spy "
+        f"-d {wheel_folder()}"
+    )
+
+
+def machines_with_psutil() -> list[str]:
+    """This computer's own, and those of the wheels."""
+    found = {here()} if here() and _installed_psutil() else set()
+    for wheel in _wheels("psutil"):
+        found |= set(map(_machine_of, _tags(wheel)))
+    return sorted(found - {""})
+
+
+def psutil_files(machine: str) -> dict[str, bytes]:
+    """psutil's files by their import path, {} when there are none for this machine."""
+    if machine == here():
+        files = _installed_psutil()
+        if files:
+            return files
+    for wheel in _fitting("psutil", machine):
+        with zipfile.ZipFile(wheel) as archive:
+            return {name: archive.read(name) for name in archive.namelist() if _is_needed(name)}
+    return {}
+
+
+def py_spy(machine: str) -> bytes | None:
+    """py-spy's program for this machine, None when there is none here."""
+    if machine == here():
+        for path in _installed_py_spy():
+            program = path.read_bytes()
+            if elf_machine(program) == machine:
+                return program
+    for wheel in _fitting("py_spy", machine):
+        with zipfile.ZipFile(wheel) as archive:
+            for name in archive.namelist():
+                if name.endswith(".data/scripts/py-spy"):
+                    return archive.read(name)
+    return None
+
+
+def elf_machine(program: bytes) -> str:
+    """What a program is built for, "" when it is none (a script)."""
+    if program[:4] != b"\x7fELF" or len(program) < 20:
+        return ""
+    order = "little" if program[5] == 1 else "big"
+    return _ELF_MACHINES.get(int.from_bytes(program[18:20], order), "")  # type: ignore[arg-type]
+
+
+def _installed_psutil() -> dict[str, bytes]:
+    names = _installed_files("psutil")
+    return {name: path.read_bytes() for name, path in names.items() if _is_needed(name)}
+
+
+def _is_needed(name: str) -> bool:
+    if not name.startswith("psutil/") or name.startswith("psutil/tests/"):
+        return False
+    return name.endswith((".py", ".so")) and not name.endswith(_OTHER_SYSTEMS)
+
+
+def _installed_files(distribution: str) -> dict[str, Path]:
+    try:
+        files = importlib.metadata.distribution(distribution).files or []
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    return {file.as_posix(): Path(str(file.locate())) for file in files}
+
+
+def _installed_py_spy() -> list[Path]:
+    named = [os.environ.get("MLTOP_PY_SPY"), str(Path(sys.executable).parent / "py-spy"), shutil.which("py-spy")]
+    found = [Path(path) for path in named if path]
+    found[1:1] = [path for name, path in _installed_files("py-spy").items() if name.endswith("/py-spy")]
+    return [path for path in found if path.is_file() and os.access(path, os.R_OK)]
+
+
+def _wheels(name: str) -> list[Path]:
+    """Newest first, as far as their names tell; only those that serve every Python."""
+    found = sorted(wheel_folder().glob(f"{name}-*.whl"), reverse=True)
+    return [wheel for wheel in found if wheel.stem.split("-")[-2] in ("abi3", "none")]
+
+
+def _fitting(name: str, machine: str) -> list[Path]:
+    return [wheel for wheel in _wheels(name) if machine in map(_machine_of, _tags(wheel))]
+
+
+def _tags(wheel: Path) -> list[str]:
+    """Platform tags: name-version-python-abi-PLATFORM.whl, several with dots between (PEP 427, PEP 600)."""
+    return wheel.stem.rsplit("-", 1)[-1].split(".")
+
+
+def _machine_of(tag: str) -> str:
+    """manylinux_2_17_aarch64, manylinux2014_aarch64 → aarch64; "" for other systems and other C libraries."""
+    if not tag.startswith("manylinux"):
+        return ""
+    parts = tag.split("_")
+    return "_".join(parts[3:] if parts[0] == "manylinux" else parts[1:])

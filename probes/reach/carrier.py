@@ -1,0 +1,128 @@
+"""A stream on the hub's poller: frames in, bytes out, and an end that is waited for without waiting."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Callable
+
+from mltop.probes.reach.channel import Channel
+from mltop.probes.reach.poller import Poller
+from mltop.probes.reach.stream import Stream
+
+REAP_POLL_S = 0.01
+KILLED_GRACE_S = 0.5  # for a process to go after SIGKILL; one stuck in the kernel is left behind
+STDERR_READS = 8  # of what it said last
+
+
+class Reaper:
+    """Streams that are ending: asked to, then killed, then released."""
+
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._ending: list[tuple[Carrier, float]] = []
+
+    def __len__(self) -> int:
+        return len(self._ending)
+
+    def add(self, carrier: Carrier) -> None:
+        self._ending.append((carrier, time.monotonic() + self._grace_s))
+
+    def look(self, now: float) -> None:
+        """Call it every REAP_POLL_S while there are any."""
+        looked_at, self._ending = self._ending, []  # an end may lead to others
+        for carrier, deadline in looked_at:
+            stream = carrier.stream
+            if stream.has_ended() or now > deadline + KILLED_GRACE_S:
+                carrier.finish()
+                continue
+            if now > deadline:
+                stream.kill()
+            self._ending.append((carrier, deadline))
+
+    def hurry(self, now: float, grace_s: float) -> None:
+        """Nobody gets longer than ``grace_s`` from now on."""
+        self._ending = [(carrier, min(deadline, now + grace_s)) for carrier, deadline in self._ending]
+
+
+class Carrier:
+    """Starts ``channel``; raises OSError when it cannot.
+
+    ``on_frame(payload)`` for every frame until the end; ``on_end(exit code or None, last words)`` once, when the
+    process is gone, whoever began its end.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        poller: Poller,
+        reaper: Reaper,
+        on_frame: Callable[[bytes], None],
+        on_end: Callable[[int | None, str], None],
+    ) -> None:
+        self.stream = Stream(channel, poller.buffer)
+        self._poller, self._reaper = poller, reaper
+        self._on_frame, self._on_end = on_frame, on_end
+        self._ending = False
+        poller.watch(self.stream.stdout_fd, self._read_stdout)
+        poller.watch(self.stream.stderr_fd, self._read_stderr)
+        if channel.opening:
+            self.send(channel.opening)
+
+    def send(self, data: bytes) -> None:
+        """What cannot be written any more is dropped: the end of stdout follows."""
+        if not self._ending and self.stream.send(data) and self.stream.unsent_bytes:
+            self._watch_stdin()
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self.stream.unsent_bytes
+
+    def end(self) -> None:
+        if self._ending:
+            return
+        self._ending = True
+        self._poller.unwatch(self.stream.stdout_fd)
+        self._poller.unwatch(self.stream.stdin_fd)
+        self.stream.begin_end()
+        self._reaper.add(self)
+
+    def finish(self) -> None:
+        """For the reaper: the process is gone."""
+        for _ in range(STDERR_READS):
+            if not self.stream.read_stderr():
+                break
+        self._poller.unwatch(self.stream.stderr_fd)
+        self.stream.close()
+        self._on_end(self.stream.exit_code, self.stream.last_words())
+
+    def _read_stdout(self) -> None:
+        payloads = self.stream.read_frames()
+        if payloads is None:
+            self.end()
+            return
+        for payload in payloads:
+            if self._ending:
+                return
+            self._on_frame(payload)
+        if not self._ending:
+            self._pause(self.stream.stdout_fd)
+
+    def _read_stderr(self) -> None:
+        if self.stream.read_stderr():
+            self._pause(self.stream.stderr_fd)
+        else:
+            self._poller.unwatch(self.stream.stderr_fd)
+
+    def _pause(self, fd: int) -> None:
+        pause_s = self.stream.pause_s(time.monotonic())
+        if pause_s > 0.0:
+            self._poller.pause(fd, pause_s)
+
+    def _watch_stdin(self) -> None:
+        if not self._poller.watches(self.stream.stdin_fd):
+            self._poller.watch(self.stream.stdin_fd, self._write_stdin, selectors.EVENT_WRITE)
+
+    def _write_stdin(self) -> None:
+        if not self.stream.flush() or not self.stream.unsent_bytes:
+            self._poller.unwatch(self.stream.stdin_fd)

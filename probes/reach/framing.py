@@ -1,0 +1,86 @@
+"""Bytes of one channel cut into frames. What is not a frame costs bounded memory and is kept for a diagnosis."""
+
+from __future__ import annotations
+
+from mltop.probes.agent.pieces import PIECE_MARK, Assembler, is_piece
+from mltop.probes.agent.protocol import MARK, MAX_FRAME_BYTES, TEXT_MARK, frame_size
+
+NOISE_BYTES = 4096  # how much of it is kept
+EVERY_MARK = b"MLT1"  # is in all of them
+LINE_COST_BYTES = 100  # what looking at one line costs, as if it had so many bytes more
+LINE_BYTES = 65_536  # a longer line is noise unless a frame began in it
+
+
+class FrameReader:
+    """``feed`` it what arrives. ``noise_bytes`` counts what was not a frame, by what it costs."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._wanted = LINE_BYTES  # how long the unfinished line may grow
+        self._assembler = Assembler()
+        self._noise = bytearray()
+        self.noise_bytes = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The JSON payloads of all frames that are complete now."""
+        if not self._buffer and data.startswith(MARK):
+            size = frame_size(data, len(MARK))
+            if size is not None and sum(size) + 1 == len(data) and data.endswith(b"\n"):  # nearly always
+                return [data[size[1] : -1]]
+        if b"\n" not in data:
+            self._buffer += data
+            self._bound()
+            return []
+        whole, _, rest = (bytes(self._buffer) + data if self._buffer else data).rpartition(b"\n")
+        self._buffer = bytearray(rest)
+        self._wanted = LINE_BYTES
+        self._bound()
+        if EVERY_MARK not in whole:
+            self._keep(whole + b"\n")
+            return []
+        return self._frames(whole)
+
+    def _frames(self, whole: bytes) -> list[bytes]:
+        payloads = []
+        for line in whole.split(b"\n"):
+            payload = self._assembler.take(line)
+            if payload is not None:
+                payloads.append(payload)
+            elif not is_piece(line):
+                self._keep(line + b"\n")
+                self.noise_bytes += LINE_COST_BYTES
+        return payloads
+
+    @property
+    def noise(self) -> str:
+        """The newest of what was not a frame, an unfinished line included."""
+        unfinished = bytes(self._buffer[-NOISE_BYTES:]) if self._wanted == LINE_BYTES else b""
+        return (bytes(self._noise) + unfinished)[-NOISE_BYTES:].decode("utf-8", "replace")
+
+    def _bound(self) -> None:
+        """Drop an unfinished line that grew too long, up to where a frame may have begun in it."""
+        if len(self._buffer) <= self._wanted:
+            return
+        start = self._frame_start()
+        if start is None:
+            start = len(self._buffer) - max(len(MARK), len(TEXT_MARK), len(PIECE_MARK)) - 10
+            self._wanted = LINE_BYTES
+        self._keep(bytes(self._buffer[:start]))
+        del self._buffer[:start]
+
+    def _frame_start(self) -> int | None:
+        """Where a frame begins that the line may still complete; sets how long the line may grow for it."""
+        for mark in (MARK, TEXT_MARK):
+            start = self._buffer.find(mark)
+            while start >= 0:
+                size = frame_size(self._buffer, start + len(mark))
+                if size is not None and size[0] <= MAX_FRAME_BYTES and sum(size) >= len(self._buffer):
+                    self._wanted = sum(size) - start
+                    return start
+                start = self._buffer.find(mark, start + 1)
+        return None
+
+    def _keep(self, data: bytes) -> None:
+        self.noise_bytes += len(data)
+        self._noise += data[-NOISE_BYTES:]
+        del self._noise[:-NOISE_BYTES]

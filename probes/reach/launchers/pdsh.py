@@ -1,0 +1,117 @@
+"""Many nodes by one pdsh process (pdsh(1)) whose lines carry frames; the agent must already be on the nodes.
+
+pdsh forwards no input, so requests go by a second, short-lived pdsh. When pdsh ends, however it ends, so do its ssh
+processes, and the agents find their output closed. What pdsh 2.34 does with lines, measured: a NUL byte cuts a line,
+from 128 KiB on (its buffer) the head is lost, anything below stays whole beside hundreds of others.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from functools import cache, partial
+
+from mltop.probes.agent.protocol import Request
+from mltop.probes.reach.channel import Channel, LaunchOptions
+from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach.launchers.installed_agent import installed_agent, plain_json
+from mltop.probes.reach.launchers.pdsh_endings import pdsh_ending
+
+NODES_PER_PDSH = 256  # a thread, two sockets and an ssh each
+FRAME_BYTES = 65_536
+CONNECT_S = 8
+SSH_OPTIONS = (
+    "BatchMode=yes",
+    "ServerAliveInterval=5",
+    "ServerAliveCountMax=3",
+    "LogLevel=INFO",  # at ERROR what the server says in a refusal is not shown
+    "ControlMaster=no",  # one that an ssh of ours starts would hold pdsh's pipes open
+)
+# Before it becomes ssh, each child closes every descriptor up to the limit: a raised limit costs 0.1 s per node.
+_START = 'ulimit -S -n "$1" 2>/dev/null; shift; exec pdsh "$@"'
+_PLAIN_NAME = re.compile(r"\w[\w.-]*", re.ASCII)  # anything else means something in pdsh's list of targets
+_NODE = "@node@"  # pdsh puts the name where the command has %h
+
+
+def launch(nodes: tuple[str, ...], options: LaunchOptions) -> list[Channel]:
+    """One channel per 256 nodes. UsageProblem when this machine has no pdsh, or the options cannot be passed on."""
+    if shutil.which("pdsh") is None:
+        raise UsageProblem("--via pdsh", "pdsh is not installed here", "apt install pdsh, or --via ssh")
+    for node in nodes:
+        if not _PLAIN_NAME.fullmatch(node):
+            raise UsageProblem(node, "pdsh would not take this for a host name", "--via ssh")
+    py_spy_hashes()  # here, because requests are made in the hub's thread, which must not wait
+    groups = [nodes[at : at + NODES_PER_PDSH] for at in range(0, len(nodes), NODES_PER_PDSH)]
+    return [stream(options, group) for group in groups]
+
+
+def stream(options: LaunchOptions, nodes: tuple[str, ...]) -> Channel:
+    """Samples of these nodes for as long as pdsh runs."""
+    args = ("--unattended", "--interval", f"{options.interval_s:g}")
+    return Channel(
+        argv=pdsh(nodes, options, args),
+        nodes=nodes,
+        via="pdsh",
+        takes_requests=False,
+        one_shot=partial(one_shot, options),
+        rejoin=partial(stream, options),
+        ending=pdsh_ending(nodes, options.python),
+        dies_with_us=True,
+    )
+
+
+def one_shot(options: LaunchOptions, nodes: tuple[str, ...], request: Request) -> Channel:
+    """The answers of these nodes to one request."""
+    args = ("--op", request.op, "--args", plain_json({**request.args, "py_spy": py_spy_hashes()}))
+    return Channel(
+        argv=pdsh(nodes, options, args, one_shot=True),
+        nodes=nodes,
+        via="pdsh",
+        takes_requests=False,
+        ending=pdsh_ending(nodes, options.python),
+        dies_with_us=True,
+    )
+
+
+def pdsh(
+    nodes: Sequence[str], options: LaunchOptions, agent_args: Sequence[str], one_shot: bool = False
+) -> tuple[str, ...]:
+    """The command line: one pdsh that reaches all of ``nodes`` at once."""
+    words = ["--node", _NODE, "--text", "--frame-bytes", str(FRAME_BYTES), *agent_args]
+    try:
+        line = installed_agent(_NODE, words, agent_hashes(), options.python, one_shot)
+    except ValueError as error:
+        raise UsageProblem("--via pdsh", str(error)) from None
+    return (
+        "env",
+        f"PDSH_SSH_ARGS_APPEND={ssh_arguments(options)}",
+        *("sh", "-c", _START, "pdsh", str(max(256, 4 * len(nodes) + 64))),
+        # No time limit (-u) whatever the environment says.
+        *("-R", "ssh", "-u", "0", "-t", str(CONNECT_S), "-f", str(len(nodes))),
+        *(("-l", options.user) if options.user else ()),
+        *("-w", ",".join(nodes), line.replace("%", "%%").replace(_NODE, "%h")),
+    )
+
+
+@cache
+def agent_hashes() -> dict[str, str]:
+    """Which bundle is this version's, by machine type."""
+    from mltop.probes.reach.bundle.opening import table  # makes the bundles
+
+    return {machine: hashes[0] for machine, hashes in table().items()}
+
+
+@cache
+def py_spy_hashes() -> dict[str, str]:
+    """The py-spy that stacks by ssh leave in the nodes' caches, by machine type."""
+    from mltop.probes.reach.bundle import py_spy_sha256
+
+    return {machine: py_spy_sha256(machine) for machine in agent_hashes() if machine}
+
+
+def ssh_arguments(options: LaunchOptions) -> str:
+    """What each ssh gets first; of an option that is given twice ssh takes the first, so the user's come second."""
+    ours = [*SSH_OPTIONS, *(("StrictHostKeyChecking=accept-new",) if options.accept_new else ())]
+    return " ".join([*(f"-o {option}" for option in ours), os.environ.get("PDSH_SSH_ARGS_APPEND", "")]).strip()

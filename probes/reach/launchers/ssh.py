@@ -1,0 +1,96 @@
+"""One OpenSSH per node: the user's own program, configuration, keys and jump hosts; the agent installs itself.
+
+The options that are set here: no terminal, no forwarding, no questions, deadlines for connecting and for silence, and
+no master connection of ours (the user's own is used). Everything else is the user's: ssh_config(5).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+from mltop.probes.reach.bundle import opening
+from mltop.probes.reach.channel import Channel, LaunchOptions
+from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach.launchers.remote_command import remote_command
+from mltop.probes.reach.launchers.ssh_ending import ssh_ended
+
+SILENCE_S = 20  # an agent ends after so long without a word from the hub
+_OPTIONS = (
+    "BatchMode=yes",
+    "ConnectTimeout=8",
+    "ServerAliveInterval=5",
+    "ServerAliveCountMax=3",
+    "LogLevel=INFO",  # at ERROR what the server says in a refusal is not shown (pam_slurm_adopt)
+    "ControlMaster=no",
+)
+_ASK_AT_ONCE = 8
+_ASK_DEADLINE_S = 5.0  # `Match exec` runs programs of the user's
+
+
+def launch(nodes: tuple[str, ...], options: LaunchOptions) -> list[Channel]:
+    """One channel per node. Raises UsageProblem for a name that ssh would take for an option."""
+    for node in nodes:
+        if node.startswith("-"):
+            raise UsageProblem(node, "a node's name cannot begin with a dash", "check the node list")
+    gates = jump_hosts(nodes, options.user)
+    return [_channel(node, options, gate) for node, gate in zip(nodes, gates, strict=True)]
+
+
+def _channel(node: str, options: LaunchOptions, gate: str) -> Channel:
+    agent_args = ["--node", node, "--interval", f"{options.interval_s:g}", "--silence", str(SILENCE_S)]
+    return Channel(
+        argv=(*ssh_command(options), "--", node, remote_command(agent_args, options.python)),
+        nodes=(node,),
+        via="ssh",
+        opening=opening(),
+        bootstraps=True,
+        gate=gate,
+        ending=functools.partial(ssh_ended, host=node, python=options.python),
+        dies_with_us=False,
+    )
+
+
+def ssh_command(options: LaunchOptions) -> list[str]:
+    """ssh with everything but the host and the command."""
+    command = ["ssh", "-T", "-x", "-a"]
+    for option in _OPTIONS:
+        command += ["-o", option]
+    if options.accept_new:
+        command += ["-o", "StrictHostKeyChecking=accept-new"]
+    if options.user:
+        command += ["-l", options.user]
+    return command
+
+
+def jump_hosts(nodes: tuple[str, ...], user: str = "") -> list[str]:
+    """For each node the jump host that the user's configuration gives it, "" for none.
+
+    Asking ssh takes 5 ms per name, so names that differ in their digits only are asked about once. A wrong guess
+    costs pacing, nothing else.
+    """
+    kinds = {re.sub(r"\d+", "0", node): node for node in nodes}
+    with ThreadPoolExecutor(_ASK_AT_ONCE, thread_name_prefix="mltop-ssh-config") as pool:
+        found = dict(zip(kinds, pool.map(lambda node: _jump_host(node, user), kinds.values()), strict=True))
+    return [found[re.sub(r"\d+", "0", node)] for node in nodes]
+
+
+def _jump_host(node: str, user: str) -> str:
+    command = ["ssh", "-G", *(["-l", user] if user else []), "--", node]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ASK_DEADLINE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""  # connecting says it better
+    settings = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+    jump = settings.get("proxyjump") or settings.get("proxycommand") or ""
+    return "" if jump.lower() == "none" else jump

@@ -1,0 +1,319 @@
+"""One channel's life: waiting, starting, booting, up, and its end, which decides whether it is tried again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+import msgspec
+
+from mltop.probes.agent.protocol import Boot, Message, Request, encode
+from mltop.probes.reach.carrier import Carrier, Reaper
+from mltop.probes.reach.channel import Channel
+from mltop.probes.reach.ending import Ending
+from mltop.probes.reach.files import Files
+from mltop.probes.reach.limits import Limits
+from mltop.probes.reach.node import Phase
+from mltop.probes.reach.pacing import Backoff
+from mltop.probes.reach.poller import Poller
+from mltop.probes.reach.records import Records
+from mltop.probes.reach.switchboard import Switchboard
+
+PING = encode(Request("ping"))
+SILENT_INTERVALS = 4.0  # where agents do not answer pings
+
+
+class Stage(Enum):
+    WAITING = "for a slot"
+    STARTING = "no hello yet"
+    UP = "at least one node said hello"
+    DOWN = "ended"
+
+
+class SampleHead(msgspec.Struct):
+    sampled_at: float
+
+
+class Envelope(msgspec.Struct):
+    """As much of a frame as most of them need: the rest of a sample is decoded when somebody looks at it."""
+
+    kind: str
+    node: str = ""
+    sample: SampleHead | None = None
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What all links of a hub share.
+
+    ``up(link)``: it gives back its place; ``down(link, retry)``: it ended; ``rejoin(link, node)``: this one of its
+    nodes is lost while others are fine.
+    """
+
+    limits: Limits
+    interval_s: float
+    poller: Poller
+    reaper: Reaper
+    records: Records
+    files: Files
+    switchboard: Switchboard
+    up: Callable[[Link], None]
+    down: Callable[[Link, bool], None]
+    rejoin: Callable[[Link, str], None]
+
+
+class Link:
+    """A channel, started again and again. Everything happens in the hub's thread. Times are monotonic seconds."""
+
+    def __init__(self, channel: Channel, ground: Ground) -> None:
+        self.channel = channel
+        self.members = set(channel.nodes)  # without those that went to a channel of their own
+        self.backoff = Backoff(ground.limits.retry_first_s, ground.limits.retry_most_s)
+        self.stage = Stage.WAITING
+        self._ground = ground
+        self._carrier: Carrier | None = None
+        self._envelopes = msgspec.json.Decoder(Envelope)
+        self._messages = msgspec.json.Decoder(Message)
+        self._started_at = self._progress_at = self._frame_at = self._pinged_at = 0.0
+        self._unsent_bytes = 0
+        self._starts = 0
+
+    # What the hub and the switchboard ask for.
+
+    def start(self, now: float) -> None:
+        self.stage = Stage.STARTING
+        self._started_at = self._progress_at = self._frame_at = self._pinged_at = now
+        self._ready: set[str] = set()
+        self._heard: dict[str, float] = {}
+        self._sampled: set[str] = set()
+        self._said: dict[str, Ending] = {}
+        self._sent: set[tuple[str, str]] = set()
+        self._ponged = self._noise_only = False
+        self._starts += 1
+        self._say(f"starting {self.channel.via}")
+        channel = self.channel
+        if self.members != set(channel.nodes) and channel.rejoin is not None:
+            channel = channel.rejoin(tuple(node for node in channel.nodes if node in self.members))
+        try:
+            carrier = Carrier(
+                channel,
+                self._ground.poller,
+                self._ground.reaper,
+                self._take,
+                lambda code, words: self._ended(carrier, code, words),
+            )
+        except OSError as error:
+            self._down(Ending(f"cannot start {channel.argv[0]}: {error.strerror or error}"))
+            return
+        self._carrier = carrier
+
+    def is_ready(self, node: str) -> bool:
+        return self.stage is Stage.UP and node in self._ready
+
+    def send(self, data: bytes) -> None:
+        if self._carrier is not None:
+            self._carrier.send(data)
+
+    def end(self) -> None:
+        """For good: what is known of its nodes stays as it is."""
+        carrier, self._carrier = self._carrier, None
+        if carrier is not None:
+            carrier.end()
+
+    def tick(self, now: float) -> None:
+        """A few times a second: deadlines and pings."""
+        if self.stage is Stage.STARTING or self.stage is Stage.UP:
+            self._watch_hellos(now)
+        if self.stage is not Stage.UP:
+            return
+        limits = self._ground.limits
+        if now - self._started_at > limits.settled_s:
+            self.backoff.reset()
+        silence_s = self._silence_s()
+        if now - self._frame_at > silence_s:
+            self._give_up(Ending(f"nothing arrived for {silence_s:.0f} s: the link or the node is dead"))
+            return
+        if len(self.members) > 1:
+            self._watch_members(now, silence_s)
+        if self.channel.takes_requests and now - self._pinged_at >= limits.ping_s:
+            self._pinged_at = now
+            self.send(PING)
+
+    # Frames.
+
+    def _take(self, payload: bytes) -> None:
+        try:
+            message = self._envelopes.decode(payload)
+        except msgspec.MsgspecError as error:
+            self._say(f"its frames are of another version: {error}")
+            return
+        node = self._node_of(message.node)
+        if node is None:
+            return
+        self._frame_at = self._heard[node] = now = time.monotonic()
+        if message.sample is not None:
+            if node not in self._sampled and not self._first_sample(node, payload):
+                return
+            self._ground.records.take(node, payload, message.sample.sampled_at, now)
+        elif message.kind == "pong":
+            self._ponged = True
+        else:
+            self._take_rest(node, payload)
+
+    def _take_rest(self, node: str, payload: bytes) -> None:
+        try:
+            message = self._messages.decode(payload)
+        except msgspec.MsgspecError as error:
+            self._ground.records.note(node, f"its frames are of another version: {error}")
+            return
+        if message.hello is not None:
+            self._ground.records.set_connection(node, hello=message.hello)
+            self._hello(node)
+        elif message.boot is not None:
+            self._boot(node, message.boot)
+        elif message.kind == "need":
+            self._send_file(str(message.data.get("file", "")), str(message.data.get("machine", "")))
+        elif message.kind == "error" and message.id == 0:
+            self._node_failed(node, Ending(message.error, message.fix))
+        elif message.kind in ("part", "done", "error"):
+            self._ground.switchboard.answer(node, message)
+
+    def _node_of(self, name: str) -> str | None:
+        """Where one stream carries several nodes, a frame must say whose it is."""
+        if name in self.members:
+            return name
+        return next(iter(self.members)) if len(self.members) == 1 else None
+
+    def _first_sample(self, node: str, payload: bytes) -> bool:
+        """Decoded whole, so that one of another version is not taken for a live node."""
+        try:
+            self._messages.decode(payload)
+        except msgspec.MsgspecError as error:
+            self._ground.records.note(node, f"its samples are of another version: {error}")
+            return False
+        self._sampled.add(node)
+        self._said.pop(node, None)
+        if node not in self._ready:
+            self._hello(node)
+        return True
+
+    def _hello(self, node: str) -> None:
+        now = self._progress_at = time.monotonic()
+        records = self._ground.records
+        if node not in self._ready:
+            records.connected(node, self.channel.via, now - self._started_at, self._starts - 1)
+            records.set_phase(node, Phase.CONNECTING, "waiting for its first sample")
+            self._ready.add(node)
+        if self.stage is Stage.STARTING:
+            self.stage = Stage.UP
+            self._ground.up(self)
+        self._ground.switchboard.node_ready(node)
+
+    def _boot(self, node: str, boot: Boot) -> None:
+        self._progress_at = time.monotonic()
+        records = self._ground.records
+        records.set_connection(node, boot=boot)
+        if boot.cached:
+            self._say("starting the agent", node)
+            return
+        self._say("installing the agent", node)
+        if ("bundle", boot.machine) not in self._sent:
+            self._send_file("bundle", boot.machine)
+
+    def _send_file(self, name: str, machine: str) -> None:
+        """Once per stream: where it reaches several nodes, it reaches all of them."""
+        if (name, machine) in self._sent:
+            return
+        self._sent.add((name, machine))
+        carrier = self._carrier
+
+        def send(frame: bytes) -> None:
+            if self._carrier is carrier and carrier is not None:
+                self._progress_at = time.monotonic()
+                carrier.send(frame)
+                if self.stage is Stage.STARTING:
+                    self._say(f"installing the agent ({len(frame) / 1000:.0f} KB)")
+
+        self._ground.files.frame(name, machine, send)
+
+    # Deadlines.
+
+    def _silence_s(self) -> float:
+        limit_s = self._ground.limits.silence_s
+        return limit_s if self._ponged else max(limit_s, SILENT_INTERVALS * self._ground.interval_s)
+
+    def _watch_hellos(self, now: float) -> None:
+        if len(self._ready) == len(self.members):
+            return
+        carrier = self._carrier
+        if carrier is not None and carrier.unsent_bytes != self._unsent_bytes:
+            self._unsent_bytes, self._progress_at = carrier.unsent_bytes, now
+        missing = self.members - self._ready - set(self._said)
+        hello_s = self._ground.limits.hello_s
+        if not missing or now - self._progress_at <= hello_s or carrier is None:
+            if not self._ready and self._said and now - self._progress_at > hello_s:
+                self._give_up(next(iter(self._said.values())))
+            return
+        if not self._ready:
+            self._give_up(self._no_hello(carrier.stream.last_words()))
+            return
+        for node in missing:
+            self._member_lost(node, f"no hello from this node within {hello_s:g} s")
+
+    def _no_hello(self, words: str) -> Ending:
+        hello_s = self._ground.limits.hello_s
+        if any(self._ground.records.connection(node).boot for node in self._heard):
+            return Ending(f"no hello from its agent within {hello_s:g} s" + (f": {words}" if words else ""))
+        reason = f"no answer from its shell within {hello_s:g} s"
+        return Ending(
+            reason + (f", it only said: {words}" if words else ""), "logged in? a hanging home directory or rc file"
+        )
+
+    def _watch_members(self, now: float, silence_s: float) -> None:
+        for node in self._ready - set(self._said):
+            if now - self._heard[node] > silence_s:
+                self._ready.discard(node)
+                self._sampled.discard(node)
+                self._member_lost(node, f"nothing from this node for {silence_s:.0f} s")
+
+    def _member_lost(self, node: str, reason: str) -> None:
+        self._node_failed(node, Ending(reason))
+        if self.channel.rejoin is not None:
+            self._ground.rejoin(self, node)
+
+    # Ends.
+
+    def _node_failed(self, node: str, ending: Ending) -> None:
+        """One node of the stream; the others go on."""
+        self._said[node] = ending
+        self._ground.records.set_phase(node, Phase.LOST, str(ending))
+        self._ground.switchboard.node_lost(node, str(ending))
+
+    def _give_up(self, ending: Ending) -> None:
+        carrier = self._carrier
+        self._down(ending)
+        if carrier is not None:
+            carrier.end()
+
+    def _ended(self, carrier: Carrier, code: int | None, words: str) -> None:
+        if self._carrier is carrier:
+            self._down(self.channel.ending(code, words))
+
+    def _down(self, ending: Ending) -> None:
+        self._carrier = None
+        self.stage = Stage.DOWN
+        for node in self.members:
+            why = self._said.get(node, ending)
+            phase = Phase.LOST if ending.retry else Phase.REFUSED
+            self._ground.records.set_phase(node, phase, str(why))
+            self._ground.switchboard.node_lost(node, str(why))
+        self._ground.down(self, ending.retry)
+
+    def _say(self, reason: str, node: str = "") -> None:
+        """Of the nodes that connect; a lost one keeps its reason until it is back."""
+        records = self._ground.records
+        for name in (node,) if node else self.members:
+            if records.phase(name) is Phase.CONNECTING:
+                records.note(name, reason)

@@ -1,0 +1,64 @@
+"""A channel that carries the answers to one request and then ends."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from mltop.probes.agent.protocol import Message
+from mltop.probes.reach.carrier import Carrier, Reaper
+from mltop.probes.reach.channel import Channel
+from mltop.probes.reach.poller import Poller
+from mltop.probes.reach.switchboard import Ask, Switchboard
+
+SILENCE_S = 60.0  # without any frame; whoever asked has usually cancelled long before
+_DECODER = msgspec.json.Decoder(Message)
+
+
+class OneShot:
+    """``asks`` by node; those without an answer when the process ends get the reason why it did."""
+
+    def __init__(
+        self, channel: Channel, asks: dict[str, Ask], switchboard: Switchboard, poller: Poller, reaper: Reaper
+    ) -> None:
+        self._channel, self._asks, self._switchboard = channel, asks, switchboard
+        self._heard_at = time.monotonic()
+        self.ended = False
+        self._carrier: Carrier | None = None
+        try:
+            self._carrier = Carrier(channel, poller, reaper, self._take, self._on_end)
+        except OSError as error:
+            self.ended = True
+            self._fail(f"cannot start {channel.argv[0]}: {error.strerror or error}")
+
+    def end(self) -> None:
+        if self._carrier is not None:
+            self._carrier.end()
+
+    def tick(self, now: float) -> None:
+        if now - self._heard_at > SILENCE_S:
+            self._fail(f"no answer within {SILENCE_S:g} s")
+            self.end()
+
+    def _take(self, payload: bytes) -> None:
+        try:
+            message = _DECODER.decode(payload)
+        except msgspec.MsgspecError:
+            return
+        self._heard_at = time.monotonic()
+        ask = self._asks.get(message.node) or (next(iter(self._asks.values())) if len(self._asks) == 1 else None)
+        if ask is None or message.kind not in ("part", "done", "error") or not self._switchboard.is_open(ask):
+            return
+        self._switchboard.deliver(ask, message)
+        if not any(self._switchboard.is_open(ask) for ask in self._asks.values()):
+            self.end()
+
+    def _on_end(self, code: int | None, words: str) -> None:
+        self.ended = True
+        self._fail(str(self._channel.ending(code, words)))
+
+    def _fail(self, reason: str) -> None:
+        for ask in self._asks.values():
+            if self._switchboard.is_open(ask):
+                self._switchboard.deliver(ask, Message("error", error=reason))

@@ -1,0 +1,149 @@
+"""What the hub knows of all nodes: written by its thread, read by any."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from mltop.probes.agent.protocol import Message
+from mltop.probes.model import Sample
+from mltop.probes.reach.node import NodeRecord, Phase
+from mltop.probes.reach.view import Connection, FleetView, NodeView
+
+HISTORY_BYTES = 64 * 1024 * 1024  # over all nodes
+SKEW_PRECISION_S = 0.005
+SKEW_FORGETS = 0.02  # per sample: the clocks may drift apart or be set
+
+
+class Records:
+    """Samples are kept as they came and decoded once, when somebody looks at them: in that caller's thread."""
+
+    def __init__(self, nodes: Iterable[str], interval_s: float) -> None:
+        self._nodes = {node: NodeRecord(node, interval_s) for node in nodes}
+        self._share_bytes = HISTORY_BYTES // max(1, len(self._nodes))
+        self._lock = threading.Lock()
+        self._decoding = threading.Lock()
+        self._decoder = msgspec.json.Decoder(Message)
+        self._stale: set[str] = set()
+        self.serial = 0
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._nodes
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._nodes)
+
+    # For the hub's thread.
+
+    def phase(self, node: str) -> Phase:
+        return self._nodes[node].phase
+
+    def reason(self, node: str) -> str:
+        return self._nodes[node].state(time.monotonic()).reason
+
+    def set_phase(self, node: str, phase: Phase, reason: str) -> None:
+        record = self._nodes[node]
+        if (record.phase, record.reason) != (phase, reason):
+            with self._lock:
+                record.phase, record.reason = phase, reason
+                self.serial += 1
+
+    def note(self, node: str, reason: str) -> None:
+        self.set_phase(node, self._nodes[node].phase, reason)
+
+    def connected(self, node: str, via: str, connect_s: float, restarts: int) -> None:
+        """Its agent said hello."""
+        self._nodes[node].skew_s = None
+        self.set_connection(node, via=via, connect_s=connect_s, restarts=restarts, clock_skew_s=None)
+
+    def set_connection(self, node: str, **changes: Any) -> None:
+        record = self._nodes[node]
+        with self._lock:
+            record.connection = replace(record.connection, **changes)
+            self.serial += 1
+
+    def connection(self, node: str) -> Connection:
+        return self._nodes[node].connection
+
+    def take(self, node: str, payload: bytes, sampled_at: float, now: float) -> None:
+        """A sample arrived: its whole frame. ``now`` is monotonic."""
+        record = self._nodes[node]
+        record.skew_s = newer_skew(record.skew_s, sampled_at - time.time())
+        with self._lock:
+            self.serial += 1
+            record.take(payload, now, self._share_bytes)
+
+    def tick(self, now: float) -> None:
+        """Nodes go stale by themselves."""
+        stale = {record.node for record in self._nodes.values() if record.is_stale(now)}
+        if stale != self._stale:
+            self._stale = stale
+            self.serial += 1
+
+    # For every thread.
+
+    def view(self) -> FleetView:
+        self._decode(self._nodes.values())
+        now = time.monotonic()
+        with self._lock:
+            views = tuple(
+                NodeView(record.state(now), record.sample, known_connection(record)) for record in self._nodes.values()
+            )
+            return FleetView(time.time(), views, self.serial)
+
+    def node(self, name: str) -> NodeView:
+        record = self._nodes[name]
+        self._decode((record,))
+        with self._lock:
+            return NodeView(record.state(time.monotonic()), record.sample, known_connection(record))
+
+    def history(self, node: str, after: float = 0.0, until: float = math.inf) -> list[Sample]:
+        """The samples of the last minutes, oldest first, received ``after`` and up to ``until`` (monotonic s)."""
+        with self._lock:
+            payloads = [payload for at, payload in self._nodes[node].history if after < at <= until]
+        samples = (self._sample(node, payload) for payload in payloads)
+        return [sample for sample in samples if sample is not None]
+
+    def _decode(self, records: Iterable[NodeRecord]) -> None:
+        with self._decoding:
+            with self._lock:
+                wanted = [(record, record.newest) for record in records if record.newest is not record.decoded]
+            for record, payload in wanted:
+                sample = self._sample(record.node, payload)
+                with self._lock:
+                    record.sample, record.decoded = sample or record.sample, payload
+                    if sample is None:
+                        record.reason = "its newest sample is of another version"
+
+    def _sample(self, node: str, payload: bytes) -> Sample | None:
+        try:
+            sample = self._decoder.decode(payload).sample
+        except msgspec.MsgspecError:
+            return None
+        if sample is not None:
+            sample.node = node
+        return sample
+
+
+def known_connection(record: NodeRecord) -> Connection:
+    """With the clock skew of now, to a precision that leaves most connections as they were."""
+    known_s, now_s = record.connection.clock_skew_s, record.skew_s
+    if known_s is not None and (now_s is None or abs(now_s - known_s) < SKEW_PRECISION_S):
+        return record.connection
+    if now_s is not None:
+        record.connection = replace(record.connection, clock_skew_s=now_s)
+    return record.connection
+
+
+def newer_skew(known_s: float | None, seen_s: float) -> float:
+    """The node's clock minus ours: a sample's way only makes it look smaller, so the largest is nearest."""
+    if known_s is None or seen_s > known_s:
+        return seen_s
+    return known_s + (seen_s - known_s) * SKEW_FORGETS

@@ -1,0 +1,158 @@
+"""Which answer belongs to which request: ids, requests that wait for a node's hello, one-shot channels."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from mltop.probes.agent.protocol import Message, Request, encode
+from mltop.probes.reach.channel import Channel
+from mltop.probes.reach.files import Files
+from mltop.probes.reach.node import Phase
+from mltop.probes.reach.pending import Pending
+from mltop.probes.reach.records import Records
+
+
+class Line(Protocol):
+    """What the switchboard needs of a link."""
+
+    channel: Channel
+
+    def is_ready(self, node: str) -> bool: ...
+    def send(self, data: bytes) -> None: ...
+
+
+@dataclass
+class Ask:
+    """One request to one node. ``sent`` False: it waits for the node's hello."""
+
+    id: int
+    node: str
+    pending: Pending
+    op: str
+    args: dict[str, Any]
+    sent: bool = False
+    end: Callable[[], None] | None = None  # of its one-shot channel
+
+    def request(self, kind: str = "request") -> Request:
+        if kind == "cancel":
+            return Request("cancel", id=self.id, node=self.node)
+        return Request("request", id=self.id, op=self.op, node=self.node, args=self.args)
+
+
+OpenOneShot = Callable[[Channel, dict[str, Ask]], Callable[[], None]]
+
+
+@dataclass
+class Switchboard:
+    """Lives in the hub's thread. ``open_one_shot`` starts a channel for some asks and returns how to end it."""
+
+    records: Records
+    files: Files
+    line_of: Callable[[str], Line]
+    open_one_shot: OpenOneShot
+    _ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    _asks: dict[int, Ask] = field(default_factory=dict)
+    _of_node: dict[str, set[int]] = field(default_factory=dict)
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._asks)
+
+    def ask(self, pending: Pending, op: str, args: dict[str, Any]) -> None:
+        """One request to each of ``pending.nodes``."""
+        apart: dict[Channel, list[Ask]] = {}
+        for node in pending.nodes:
+            ask = Ask(next(self._ids), node, pending, op, dict(args))
+            self._asks[ask.id] = ask
+            self._of_node.setdefault(node, set()).add(ask.id)
+            if self.records.phase(node) in (Phase.LOST, Phase.REFUSED):
+                self._finish(ask, Message("error", error=self.records.reason(node)))
+                continue
+            line = self.line_of(node)
+            if line.channel.takes_requests:
+                self._send(ask)
+            elif line.channel.one_shot is None:
+                self._finish(ask, Message("error", error=f"{line.channel.via} carries no requests to the nodes"))
+            else:
+                apart.setdefault(line.channel, []).append(ask)
+        for channel, asks in apart.items():
+            self._ask_apart(channel, asks)
+
+    def node_ready(self, node: str) -> None:
+        """Its agent said hello: what waits for that is sent."""
+        for number in tuple(self._of_node.get(node, ())):
+            if not self._asks[number].sent:
+                self._send(self._asks[number])
+
+    def node_lost(self, node: str, reason: str) -> None:
+        """Nothing that it was asked on its line will be answered."""
+        for number in tuple(self._of_node.get(node, ())):
+            if self._asks[number].end is None:
+                self._finish(self._asks[number], Message("error", error=reason))
+
+    def answer(self, node: str, message: Message) -> None:
+        """A part, done or error frame that came from ``node``."""
+        ask = self._asks.get(message.id)
+        if ask is not None and ask.node == node:
+            self.deliver(ask, message)
+
+    def deliver(self, ask: Ask, message: Message) -> None:
+        if message.stacks is not None:
+            message.stacks.node = ask.node
+            for digest in message.stacks.digests:
+                digest.node = ask.node
+        if message.kind == "part":
+            ask.pending.put(ask.node, message)
+        else:
+            self._finish(ask, message)
+
+    def cancel(self, pending: Pending) -> None:
+        for ask in [ask for ask in self._asks.values() if ask.pending is pending]:
+            if ask.end is not None or not ask.sent:
+                self._finish(ask, Message("error", error="cancelled"))
+                if ask.end is not None:
+                    ask.end()
+            elif self.line_of(ask.node).is_ready(ask.node):
+                self.line_of(ask.node).send(encode(ask.request("cancel")))
+
+    def fail_all(self, reason: str) -> None:
+        for ask in tuple(self._asks.values()):
+            self._finish(ask, Message("error", error=reason))
+
+    def _send(self, ask: Ask) -> None:
+        """Now, or when the node is ready."""
+        line = self.line_of(ask.node)
+        if not line.is_ready(ask.node):
+            return
+        ask.sent = True
+        boot = self.records.connection(ask.node).boot
+        if ask.op == "stacks" and boot is not None:  # its agent has no py-spy but what we send
+            self.files.py_spy_sha256(boot.machine, lambda sha256: self._send_stacks(ask, line, sha256))
+        else:
+            line.send(encode(ask.request()))
+
+    def _send_stacks(self, ask: Ask, line: Line, py_spy_sha256: str | Exception) -> None:
+        if isinstance(py_spy_sha256, Exception):
+            self._finish(ask, Message("error", error=f"cannot look for py-spy here: {py_spy_sha256}"))
+        elif self.is_open(ask) and self.line_of(ask.node) is line and line.is_ready(ask.node):
+            ask.args["py_spy"] = py_spy_sha256
+            line.send(encode(ask.request()))
+
+    def _ask_apart(self, channel: Channel, asks: list[Ask]) -> None:
+        assert channel.one_shot is not None
+        request = replace(asks[0].request(), node="")
+        by_node = {ask.node: ask for ask in asks}
+        end = self.open_one_shot(channel.one_shot(tuple(by_node), request), by_node)
+        for ask in asks:
+            ask.sent, ask.end = True, end
+
+    def is_open(self, ask: Ask) -> bool:
+        return ask.id in self._asks
+
+    def _finish(self, ask: Ask, message: Message) -> None:
+        if self._asks.pop(ask.id, None) is not None:
+            self._of_node[ask.node].discard(ask.id)
+            ask.pending.put(ask.node, message)

@@ -1,0 +1,145 @@
+"""Node lists: ClusterShell's NodeSet syntax and groups, checked before anything is expanded.
+
+Syntax: https://clustershell.readthedocs.io/en/latest/tools/nodeset.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mltop.probes.reach.errors import UsageProblem
+
+MOST_NODES = 16_384
+EXAMPLE = "e.g. -w node[01-16,20]"
+# A name as ssh and Slurm take it; the first sign keeps it from being read as an option. Colons: IPv6; %: its zone.
+NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*")
+_ADDRESS = re.compile(r"\[([0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[\w.-]+)?)\]")  # [2001:db8::1]
+_USER = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.$-]*)@(?=.)")
+_BETWEEN_WORDS = re.compile(r"[,\s]+(?![^\[]*\])")  # not those inside of brackets
+_SET_OPERATORS = frozenset("!&^")
+_BRACKET = re.compile(r"\[([^\[\]]*)\]")
+_RANGE = re.compile(r"(\d+)-(\d+)(?:/(\d+))?")
+_LONGEST_RANGE = 40  # characters of "first-last/step": more digits than any node has
+_SHOWN = 60  # characters of a list in an error
+
+
+def expand(text: str, source: str = "-w") -> list[str]:
+    """Names in a node list such as ``node[01-16,20],@gpu``, in the order typed and without repetition.
+
+    UsageProblem names ``source`` and the part that is wrong.
+    """
+    words = words_of(text)
+    at = _Place(source, text.strip())
+    if not words:
+        raise at.problem(text, "names no node", EXAMPLE)
+    if _SET_OPERATORS.intersection(text):
+        words = [",".join(words)]  # "a,b!c" is one expression: its words do not stand alone
+    names: dict[str, None] = {}
+    for word in words:
+        names.update(dict.fromkeys(_names(word, at)))
+        at.refuse_too_many(word, len(names))
+    return list(names)
+
+
+def split_user(text: str) -> tuple[str, str]:
+    """``alice@node[1-4]`` is ("alice", "node[1-4]"); without a user ("", text). UsageProblem for two users."""
+    users, rest = [], []
+    for word in words_of(text):
+        match = _USER.match(word)
+        users.append(match.group(1) if match else "")
+        rest.append(word[match.end() :] if match else word)
+    user = one_user(users)
+    return user, ",".join(rest) if user else text
+
+
+def one_user(users: Iterable[str]) -> str:
+    """The only name of these, "" for none."""
+    distinct = list(dict.fromkeys(user for user in users if user))
+    if len(distinct) > 1:
+        fix = "one for all nodes, or `User` under `Host` in ~/.ssh/config"
+        raise UsageProblem("user name", f"{' and '.join(distinct)} at once", fix)
+    return distinct[0] if distinct else ""
+
+
+def words_of(text: str) -> list[str]:
+    """The parts between commas and blanks, brackets kept whole."""
+    return [word for word in _BETWEEN_WORDS.split(text.strip()) if word]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a list was typed, for what is said of its parts."""
+
+    source: str
+    text: str
+
+    def problem(self, part: str, why: str, fix: str = EXAMPLE) -> UsageProblem:
+        named = "" if part.strip() == self.text else f"{_shown(part)} "
+        return UsageProblem(f"{self.source} {_shown(self.text)}", named + why, fix)
+
+    def refuse_too_many(self, part: str, count: int) -> None:
+        if count > MOST_NODES:
+            raise self.problem(part, f"names {count:,} nodes, more than the {MOST_NODES:,} that mltop takes", "")
+
+
+def _names(word: str, at: _Place) -> list[str]:
+    address = _ADDRESS.fullmatch(word)
+    if address:
+        return [address.group(1)]
+    if NAME.fullmatch(word):  # most lists are plain names: ClusterShell is not even imported
+        return [word]
+    at.refuse_too_many(word, _size(word))
+    names = _by_clustershell(word, at)
+    if not names and "@" in word:
+        raise at.problem(word, "names no node: no such group, or an empty one", "see `nodeset -l`")
+    if not names:
+        raise at.problem(word, "names no node")
+    for name in names:
+        if not NAME.fullmatch(name):
+            raise at.problem(name, "is not a host name", "--user NAME" if "@" in name else EXAMPLE)
+    return names
+
+
+def _by_clustershell(word: str, at: _Place) -> list[str]:
+    from ClusterShell.NodeSet import NodeSet, NodeSetException
+    from ClusterShell.NodeUtils import GroupResolverError, GroupResolverSourceError, GroupSourceError
+
+    try:
+        return list(NodeSet(word))
+    except NodeSetException as error:
+        raise at.problem(word, f"is not a node list: {_one_line(error)}") from None
+    except GroupResolverSourceError as error:
+        raise at.problem(word, f"names no group source {str(error)!r}", "see `nodeset --groupsources`") from None
+    except (GroupResolverError, GroupSourceError) as error:
+        raise at.problem(word, f"cannot be looked up: {_one_line(error)}", "see `nodeset -l`") from None
+
+
+def _size(word: str) -> int:
+    """How many names the brackets of ``word`` make at most, without making them."""
+    largest = 0
+    for operand in re.split(r"[!&^,](?![^\[]*\])", word):
+        product = 1
+        for bracket in _BRACKET.findall(operand):
+            product *= max(1, sum(map(_range_size, bracket.split(","))))
+        largest = max(largest, product)
+    return largest
+
+
+def _range_size(text: str) -> int:
+    if len(text) > _LONGEST_RANGE:
+        return MOST_NODES + 1
+    match = _RANGE.fullmatch(text.strip())
+    if match is None:
+        return 1
+    first, last, step = (int(number) for number in match.groups(default="1"))
+    return max(0, last - first) // max(1, step) + 1
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "…")

@@ -1,0 +1,142 @@
+"""Slurm's jobs: their nodes by squeue(1), and the job that we are inside of by its environment (srun(1))."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach.targets.nodesets import expand
+
+SQUEUE_TIMEOUT_S = 10.0
+JOB_ID = re.compile(r"(?P<job>\d+(?:_\d+)?(?:\+\d+)?)(?:\.(?P<step>\d+|batch|extern|interactive))?")
+_HAS_NODES = frozenset(
+    "CONFIGURING RUNNING SUSPENDED STOPPED SIGNALING STAGE_OUT RESIZING COMPLETING POWER_UP_NODE".split()
+)
+_NO_NODES_YET = frozenset(("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"))
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Nodes of one Slurm job. ``job``: what srun's --jobid takes; ``carried``: the ranks' SLURM_JOB_ID.
+
+    They differ in heterogeneous jobs: every component has a number of its own, and its ranks carry the leader's.
+    """
+
+    job: str
+    nodes: tuple[str, ...]
+    carried: str
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """One line of squeue. ``job``: Slurm's number; ``shown``: "123", "123_4" of an array, "123+1" of several parts."""
+
+    job: str
+    shown: str
+    state: str
+    nodes: str
+    reason: str
+
+    @property
+    def carried(self) -> str:
+        leader, plus, _ = self.shown.partition("+")
+        return leader if plus else self.job
+
+
+def allocations_of(text: str) -> list[Allocation]:
+    """Where a job runs: ``123``, a task ``123_4`` of an array, a part ``123+1``, a step ``123.0``.
+
+    All running tasks of an array, all parts of a heterogeneous job. UsageProblem says why there are no nodes.
+    """
+    what = f"--job {text}"
+    match = JOB_ID.fullmatch(text)
+    if match is None:
+        raise UsageProblem(f"--job {text!r}", "is not a Slurm job id", "a number such as 123, 123_4 or 123.0: `squeue`")
+    job, step = match.group("job"), match.group("step")
+    listed = _squeue(what, "-t", "all", "-j", job.partition("+")[0], "-o", "%A|%i|%T|%N|%r")
+    rows = [row for row in map(_row, listed) if row is not None]
+    running = with_nodes(what, [row for row in rows if "+" not in job or row.shown == job])
+    if step:
+        nodes = _nodes_of_step(what, running[0].shown, step)
+        return [Allocation(running[0].job, tuple(nodes), running[0].carried)]
+    return [Allocation(row.job, tuple(expand(row.nodes, what)), row.carried) for row in running]
+
+
+def allocations_here(environ: Mapping[str, str]) -> list[Allocation]:
+    """The job that we are inside of, by its environment; none outside of a job."""
+    job = environ.get("SLURM_JOB_ID", "")
+    if not job:
+        return []
+    parts = [
+        (environ.get(f"SLURM_JOB_ID_HET_GROUP_{part}", ""), environ.get(f"SLURM_JOB_NODELIST_HET_GROUP_{part}", ""))
+        for part in range(_number(environ.get("SLURM_HET_SIZE", "")))
+    ]
+    parts = [part for part in parts if all(part)] or [(job, environ.get("SLURM_JOB_NODELIST", ""))]
+    if not parts[0][1]:
+        return allocations_of(job)
+    return [Allocation(number, tuple(expand(nodes, "SLURM_JOB_NODELIST")), job) for number, nodes in parts]
+
+
+def with_nodes(what: str, rows: list[JobRow]) -> list[JobRow]:
+    """Those of the rows that run somewhere; UsageProblem when none does."""
+    running = [row for row in rows if row.state in _HAS_NODES and row.nodes]
+    if running:
+        return running
+    if not rows:
+        raise UsageProblem(what, "no such job: squeue does not list it", "it may have ended: `sacct -j`")
+    row = rows[0]
+    state = row.state.lower().replace("_", " ")
+    if row.state in _NO_NODES_YET or row.state in _HAS_NODES:
+        reason = f": {row.reason}" if row.reason not in ("", "None") else ""
+        raise UsageProblem(what, f"has no nodes yet, it is {state}{reason}", "`squeue --start` says when it may start")
+    raise UsageProblem(what, f"has ended, it is {state}", "see `sacct -j`")
+
+
+def _row(line: str) -> JobRow | None:
+    fields = line.split("|", 4)
+    return JobRow(*fields) if len(fields) == len(JobRow.__dataclass_fields__) else None
+
+
+def _nodes_of_step(what: str, job: str, step: str) -> list[str]:
+    steps = dict(line.partition("|")[::2] for line in _squeue(what, "-s", "-j", job, "-o", "%i|%N"))
+    nodes = steps.get(f"{job}.{step}", "")
+    if not nodes:
+        there = ", ".join(steps) or "none"
+        raise UsageProblem(what, "no such step of the running job", f"its steps are: {there}")
+    return expand(nodes, what)
+
+
+def _squeue(what: str, *options: str) -> list[str]:
+    """The lines that squeue prints."""
+    squeue = shutil.which("squeue")
+    if squeue is None:
+        raise UsageProblem(what, "Slurm's squeue is not on this machine", "run mltop on a login node of the cluster")
+    try:
+        done = subprocess.run(
+            [squeue, "-h", *options],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SQUEUE_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        fix = "does Slurm's controller run? `scontrol ping`"
+        raise UsageProblem(what, f"squeue did not answer within {SQUEUE_TIMEOUT_S:g} s", fix) from None
+    except OSError as error:
+        raise UsageProblem(what, f"cannot start {squeue}: {error.strerror}") from None
+    if done.returncode == 0:
+        return done.stdout.splitlines()
+    words = (done.stderr.strip().splitlines() or [f"squeue ended with {done.returncode}"])[-1].strip()
+    if "Invalid job id" in words:
+        raise UsageProblem(what, "no such job", "it may have ended long ago: `sacct -j`")
+    raise UsageProblem(what, f"squeue failed: {words}")
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() else 0

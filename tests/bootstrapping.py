@@ -1,0 +1,153 @@
+"""A small hub for one node: starts a launcher's command, sends the opening, answers the boot frame, reads frames."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from mltop.probes.agent.pieces import Assembler
+from mltop.probes.agent.protocol import Boot, Message, Request, encode
+from mltop.probes.reach.bundle import file_for, opening
+from mltop.probes.reach.launchers.remote_command import remote_command
+
+DECODER = msgspec.json.Decoder(Message)
+DEADLINE_S = 60.0
+
+
+class Bootstrapped:
+    """One running command. Times are seconds since it was started."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        self.started = time.monotonic()
+        self.process = subprocess.Popen(
+            argv,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        )
+        assert self.process.stdin and self.process.stdout and self.process.stderr
+        self.noise: list[bytes] = []
+        self.boots: list[Boot] = []
+        self.sent_bytes = 0
+        self._assembler = Assembler()
+        self._buffer = b""
+
+    def send(self, data: bytes | Request) -> None:
+        data = encode(data) if isinstance(data, Request) else data
+        self.process.stdin.write(data)
+        self.sent_bytes += len(data)
+
+    def send_frame(self, request: Request, share: float) -> None:
+        """Only the first part of a frame."""
+        data = encode(request)
+        self.send(data[: int(len(data) * share)])
+
+    def close_stdin(self) -> None:
+        self.process.stdin.close()
+
+    def next(self, *kinds: str) -> Message:
+        """The next frame of one of these kinds; AssertionError with what was said at the end or deadline."""
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            line = self._line(deadline)
+            payload = self._assembler.take(line)
+            if payload is None:
+                self.noise.append(line)
+                continue
+            message = DECODER.decode(payload)
+            if message.boot is not None:
+                self.boots.append(message.boot)
+            if message.kind in kinds or message.kind == "error":
+                return message
+
+    def _line(self, deadline: float) -> bytes:
+        while b"\n" not in self._buffer:
+            ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"no frame within {DEADLINE_S} s: {self.noise}"
+            data = os.read(self.process.stdout.fileno(), 65536)
+            if not data:
+                raise AssertionError(f"ended with {self.process.wait(10)}: {self.noise} {self.errors()}")
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def boot(self, file: Callable[[Boot], Request] | None = None) -> Message:
+        """Opening sent, boot frame answered; the hello, or the error in its place. ``booted`` is the first boot."""
+        self.send(opening())
+        message = self.next("boot")
+        if message.kind == "error":
+            return message
+        self.booted = self.boots[0]
+        if not self.booted.cached:
+            self.send((file or (lambda boot: file_for("bundle", boot.machine)))(self.booted))
+        hello = self.next("hello")
+        self.hello_s = time.monotonic() - self.started
+        return hello
+
+    def errors(self) -> str:
+        """What it wrote to stderr; call it when it has ended."""
+        return self.process.stderr.read().decode(errors="replace")
+
+    def wait(self) -> int:
+        return self.process.wait(DEADLINE_S)
+
+
+@contextlib.contextmanager
+def running(argv: Sequence[str], env: Mapping[str, str] | None = None) -> Iterator[Bootstrapped]:
+    node = Bootstrapped(argv, env)
+    try:
+        yield node
+    finally:
+        with contextlib.suppress(OSError):
+            node.close_stdin()
+        try:
+            node.process.wait(5)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(node.process.pid, signal.SIGKILL)
+            node.process.wait()
+        node.process.stdout.close()
+        node.process.stderr.close()
+
+
+def command(*agent_args: str, shell: str = "sh", python: str = "", node: str = "here") -> list[str]:
+    """What ssh would make the node's login shell do."""
+    return [shell, "-c", remote_command(["--node", node, "--interval", "0.2", *agent_args], python)]
+
+
+def environment(home: os.PathLike[str] | str, **more: str) -> dict[str, str]:
+    """A node's environment: nothing of ours, a home of its own, and no other cache folder before it."""
+    return {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", **more}
+
+
+def processes_of(home: os.PathLike[str] | str) -> list[int]:
+    """Pids of every process that has this home: all that a bootstrap started."""
+    wanted = b"HOME=" + os.fsencode(home)
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted in (path / "environ").read_bytes().split(b"\0"):
+                found.append(int(path.name))
+        except OSError:
+            continue  # it ended while we looked
+    return found
+
+
+def in_mounts(setup: str, argv: Sequence[str]) -> list[str]:
+    """``argv`` where the shell commands of ``setup`` have changed what is mounted, for it alone.
+
+    As another user than root it is root in a namespace of its own (user_namespaces(7)).
+    """
+    unshare = ["unshare", "--mount", "--propagation", "private", *(["--map-root-user"] if os.geteuid() else [])]
+    return [*unshare, "sh", "-c", f'set -e; {setup}; exec "$@"', "sh", *argv]

@@ -1,0 +1,67 @@
+"""Channels that behave well and badly: small Python programs that speak the agent's frames. Linux only."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from mltop.probes.reach.channel import Channel
+
+_SPEAK = """
+import sys, threading, json, time, os
+sys.path[:0] = {path!r}
+from mltop.probes.agent.protocol import *
+from mltop.probes.model import *
+from mltop.probes.version import __version__
+lock = threading.Lock()
+def say(m):
+    with lock:
+        sys.stdout.buffer.write(encode(m)); sys.stdout.buffer.flush()
+def hello(node="n1"): say(Message("hello", node=node, hello=Hello(__version__, 1, os.getpid(), "3", "host", "m1")))
+def sample(node="n1"): say(Message("sample", node=node, sample=Sample(node, time.time())))
+def boot(cached=False, node="n1"):
+    say(Message("boot", node=node, boot=Boot("m1", "3 at /usr/bin/python3", "/c", cached)))
+def beat(*nodes):
+    def run():
+        while True:
+            for node in nodes or ("n1",): sample(node)
+            time.sleep(0.05)
+    threading.Thread(target=run, daemon=True).start()
+def requests():
+    for line in sys.stdin.buffer:
+        request = decode_request(line.rstrip(b"\\n"))
+        if request is not None: yield request
+def hang():
+    while sys.stdin.buffer.read1(65536): pass
+"""
+# What `stacks`, `echo`, `silence` and anything else are answered with.
+ANSWERS = """
+for request in requests():
+    node = request.node or "n1"
+    if request.kind != "request": continue
+    if request.op == "stacks":
+        say(Message("part", node=node, id=request.id, expected=1))
+        say(Message("part", node=node, id=request.id, stacks=RankStacks(1, 0, digests=[StackDigest(0, 1)])))
+        say(Message("done", node=node, id=request.id, data=request.args))
+    elif request.op == "echo": say(Message("done", node=node, id=request.id, data=request.args))
+    elif request.op != "silence": say(Message("error", node=node, id=request.id, error="unknown"))
+"""
+
+
+def program(code: str, *nodes: str, **fields: object) -> Channel:
+    """``code`` with everything above at hand; it carries ``nodes``."""
+    path = [entry for entry in sys.path if entry]
+    channel = Channel((sys.executable, "-c", _SPEAK.format(path=path) + code), nodes or ("n1",))
+    return replace(channel, **fields)  # type: ignore[arg-type]
+
+
+def well_behaved(extra: str = "", node: str = "n1", **fields: object) -> Channel:
+    """Hello, 20 samples a second, answers; ``extra`` runs before all of that."""
+    return program(f"{extra}\nhello()\nbeat()\n{ANSWERS}", node, **fields)
+
+
+def once_then(directory: Path, first: str) -> str:
+    """``first`` in the first process that runs this, nothing in the later ones."""
+    mark = directory / "ran-before"
+    return f"import pathlib\np = pathlib.Path({str(mark)!r})\nif not p.exists():\n    p.touch()\n    {first}\n"

@@ -1,0 +1,210 @@
+"""Stage 0, stage 1 and the agent as a node's login shell runs them: every shell, every Python, every end."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mltop.probes.agent.protocol import Request
+from mltop.probes.reach.bundle import file_for, opening
+from tests.bootstrapping import Bootstrapped, command, environment, processes_of, running
+from tests.waiting import wait_until
+
+SHELLS = ("bash", "dash", "zsh", "tcsh", "fish")
+
+
+def installed_pythons() -> dict[tuple[int, int], str]:
+    """By version: this one, and what pyenv and the system have beside it."""
+    paths = [
+        sys.executable,
+        "/usr/bin/python3",
+        *map(str, Path("~/.pyenv/versions").expanduser().glob("3.*/bin/python3")),
+    ]
+    found: dict[tuple[int, int], str] = {}
+    for path in filter(os.path.exists, paths):
+        said = subprocess.run([path, "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, text=True)
+        major, minor = map(int, said.stdout.split())
+        found.setdefault((major, minor), path)
+    return found
+
+
+PYTHONS = installed_pythons()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return folder
+
+
+def cache_of(home: Path) -> list[str]:
+    return sorted(os.listdir(home / ".cache/mltop"))
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_login_shell(shell: str, home: Path) -> None:
+    with running(command(shell=shell), environment(home)) as node:
+        hello = node.boot()
+        assert hello.node == "here"
+        assert not node.booted.cached
+        assert node.booted.notes == []
+        assert node.booted.root == str(home / ".cache/mltop")
+        assert node.next("sample").sample.host.memory_total_bytes > 0  # psutil's compiled part works
+        node.close_stdin()
+        assert node.wait() == 0
+        assert node.errors() == ""
+    with running(command(shell=shell), environment(home)) as node:
+        node.boot()
+        assert node.booted.cached
+        assert node.sent_bytes == len(opening())
+    wait_until(lambda: not processes_of(home), 30, "the end of every process")
+    assert cache_of(home) == [file_for("bundle", os.uname().machine).args["sha256"]]
+
+
+@pytest.mark.parametrize(("shell", "file"), [("bash", ".bashrc"), ("zsh", ".zshenv"), ("tcsh", ".tcshrc")])
+def test_shells_that_say_something_first(shell: str, file: str, home: Path) -> None:
+    (home / file).write_text('echo "Welcome to the cluster"; printf "no newline"\n')
+    argv = command(shell=shell)
+    if shell == "bash":  # sshd makes bash read it, which bash finds out by what its stdin is
+        argv[1:1] = ["--rcfile", str(home / file), "-i"]
+    with running(argv, environment(home)) as node:
+        assert node.boot().kind == "hello"
+        assert b"Welcome to the cluster" in node.noise
+
+
+@pytest.mark.parametrize("version", [version for version in PYTHONS if version >= (3, 9)], ids=str)
+def test_every_python_from_3_9(version: tuple[int, int], home: Path) -> None:
+    with running(command(python=PYTHONS[version]), environment(home)) as node:
+        hello = node.boot().hello
+        assert hello.python.startswith("{}.{}.".format(*version))
+        assert node.next("sample").sample.host.cpu_count == os.cpu_count()
+
+
+@pytest.mark.parametrize("version", [version for version in PYTHONS if version < (3, 9)], ids=str)
+def test_older_pythons_are_passed_over_and_say_so_when_they_are_asked(version: tuple[int, int], home: Path) -> None:
+    with running(command(python=PYTHONS[version]), environment(home)) as node:
+        refusal = node.next("error")
+        assert refusal.error == f"{PYTHONS[version]} is no Python 3.9 or newer on this node"
+        assert node.wait() == 97
+    # Stage 1 itself, had stage 0 let it pass.
+    reader = re.search(r"exec \"\$p\" -I -S -u -c \"(.*?)\"", command()[2])[1]
+    with running([PYTHONS[version], "-I", "-S", "-u", "-c", reader, "--node", "old"], environment(home)) as node:
+        node.send(opening())
+        refusal = node.next("error")
+        assert refusal.node == "old"
+        assert "older than 3.9" in refusal.error
+        assert refusal.fix == "name another one with --python PATH"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_node_without_a_suitable_python(shell: str, home: Path, tmp_path: Path) -> None:
+    old = tmp_path / "python3"
+    old.write_text("#!/bin/sh\nexit 1\n")  # what 3.6 answers to the question for its version
+    old.chmod(0o755)
+    for python in ("/nonexistent/py thon", str(old)):
+        with running(command(shell=shell, python=python), environment(home, SLURMD_NODENAME="n17")) as node:
+            refusal = node.next("error")
+            assert refusal.error == f"{python} is no Python 3.9 or newer on this node"
+            assert refusal.fix == "name another one with --python PATH"
+            assert refusal.node == "n17"
+            assert node.wait() == 97
+
+
+def test_one_that_is_too_old_first_on_path(home: Path, tmp_path: Path) -> None:
+    old = tmp_path / "bin/python3"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\ncat >/dev/null\nexit 1\n")  # it must not get at stage 1 either
+    old.chmod(0o755)
+    path = f"{old.parent}:{Path(sys.executable).parent}:/usr/bin:/bin"
+    with running(command(), environment(home, PATH=path)) as node:
+        hello = node.boot()
+        assert hello.kind == "hello"
+        assert str(old) not in node.booted.python
+
+
+def ends_cleanly(node: Bootstrapped, home: Path) -> None:
+    node.close_stdin()
+    node.wait()
+    wait_until(lambda: not processes_of(home), 30, "the end of every process")
+    if (home / ".cache/mltop").exists():
+        assert [name for name in cache_of(home) if name.startswith(".tmp")] == []
+
+
+@pytest.mark.parametrize("share", [0, 0.001, 0.02, 0.5, 0.99])
+def test_end_of_file_in_stage_1(share: float, home: Path) -> None:
+    with running(command(), environment(home)) as node:
+        node.send(opening()[: int(len(opening()) * share)])
+        ends_cleanly(node, home)
+        assert node.process.returncode == 98
+
+
+def test_end_of_file_before_the_bundle(home: Path) -> None:
+    with running(command(), environment(home)) as node:
+        node.send(opening())
+        node.next("boot")
+        ends_cleanly(node, home)
+        assert node.process.returncode == 98
+    assert cache_of(home) == []
+
+
+def test_end_of_file_within_the_bundle(home: Path) -> None:
+    with running(command(), environment(home)) as node:
+        node.send(opening())
+        boot = node.next("boot").boot
+        node.send_frame(file_for("bundle", boot.machine), share=0.6)
+        ends_cleanly(node, home)
+    assert cache_of(home) == []
+
+
+def test_end_of_file_before_the_hello_is_read(home: Path) -> None:
+    with running(command(), environment(home)) as node:
+        node.send(opening())
+        boot = node.next("boot").boot
+        node.send(file_for("bundle", boot.machine))
+        ends_cleanly(node, home)
+        assert node.process.returncode == 0
+
+
+def test_the_agent_dies_of_end_of_file(home: Path) -> None:
+    with running(command(), environment(home)) as node:
+        node.boot()
+        node.next("sample")
+        ends_cleanly(node, home)
+        assert node.process.returncode == 0
+
+
+def test_a_caller_that_never_sends_the_bundle(home: Path) -> None:
+    with running(command("--silence", "1"), environment(home)) as node:
+        node.send(opening())
+        node.next("boot")
+        refusal = node.next("error")
+        assert refusal.error == "the agent's files did not arrive: the caller sent nothing for too long"
+        assert node.wait() == 98
+    assert cache_of(home) == []
+
+
+def test_other_frames_and_noise_before_the_bundle(home: Path) -> None:
+    with running(command(), environment(home)) as node:
+        node.send(opening())
+        boot = node.next("boot").boot
+        node.send(b"what a shell says\n" + bytes(range(256)) * 300 + b"\n")
+        node.send(Request("ping"))
+        node.send(Request("file", op="bundle", node="another", args={"error": "not for this node"}))
+        node.send(Request("request", id=7, op="doctor"))
+        node.send(file_for("bundle", boot.machine))
+        assert node.next("hello").kind == "hello"
+        assert node.next("done").id == 7  # asked before there was an agent, answered by it
+
+
+def test_the_caller_has_no_bundle(home: Path) -> None:
+    missing = Request("file", op="bundle", args={"error": "it cannot be made", "fix": "make it"})
+    with running(command(), environment(home)) as node:
+        refusal = node.boot(lambda boot: missing)
+        assert (refusal.kind, refusal.error, refusal.fix) == ("error", "it cannot be made", "make it")
+        assert node.wait() == 98

@@ -1,0 +1,120 @@
+"""Channels that hang, are refused, fall silent or lose one of their nodes; and how many connect at once."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from mltop.probes.reach.channel import Channel
+from mltop.probes.reach.ending import Ending
+from mltop.probes.reach.limits import Limits
+from tests.fakes.agents import once_then, program, well_behaved
+from tests.hubs import DEADLINE_S, await_reason, await_state, opened, state
+from tests.waiting import wait_until
+
+QUICK = replace(Limits(), hello_s=1.0, silence_s=1.5, ping_s=0.1, retry_first_s=0.5)
+
+
+def test_a_shell_that_hangs_is_lost_and_tried_again(tmp_path: Path) -> None:
+    hanging = once_then(tmp_path, "hang()")
+    with opened(well_behaved(hanging), well_behaved(node="n2"), limits=replace(QUICK, hello_s=3.0)) as hub:
+        await_state(hub, "live", "n2")
+        assert await_state(hub, "lost") == (
+            "no answer from its shell within 3 s (logged in? a hanging home directory or rc file)"
+        )
+        await_state(hub, "live")
+        assert state(hub, "n2") == "live"
+
+
+def test_a_shell_that_only_makes_noise_is_lost_with_what_it_said() -> None:
+    chatter = "while True: print('Password expired.', flush=True); time.sleep(0.05)"
+    with opened(program(chatter), limits=QUICK) as hub:
+        assert "it only said: Password expired." in await_state(hub, "lost")
+
+
+def test_who_is_refused_is_left_alone_until_the_user_asks(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    code = (
+        f"open({str(runs)!r}, 'a').write('x'); print('Permission denied (publickey).', file=sys.stderr); sys.exit(255)"
+    )
+
+    def ending(code: int | None, words: str) -> Ending:
+        return Ending(f"ssh: {words}", "ssh-add", retry=code != 255)
+
+    with opened(program(code, ending=ending), limits=replace(QUICK, retry_first_s=0.01)) as hub:
+        assert await_state(hub, "refused") == "ssh: Permission denied (publickey). (ssh-add)"
+        time.sleep(0.5)  # nothing must happen in it
+        assert runs.read_text() == "x"
+        hub.retry(["n1"])
+        wait_until(lambda: runs.read_text() == "xx", DEADLINE_S, "a second try")
+        await_state(hub, "refused")
+
+
+def test_a_link_that_falls_silent_is_ended_and_made_again(tmp_path: Path) -> None:
+    silent = once_then(tmp_path, "hello(); sample(); hang()")
+    with opened(well_behaved(silent), limits=replace(QUICK, retry_first_s=5.0)) as hub:
+        await_state(hub, "live")
+        assert await_reason(hub, "nothing arrived for 2 s: the link or the node is dead") == "lost"
+        await_state(hub, "live")
+
+
+def test_an_agent_that_answers_pings_may_sample_rarely() -> None:
+    code = """
+hello(); sample()
+for request in requests():
+    if request.kind == "ping": say(Message("pong", node="n1"))
+"""
+    with opened(program(code), limits=QUICK, interval_s=60.0) as hub:
+        await_state(hub, "live")
+        time.sleep(3.0)  # twice the silence that would end it
+        assert state(hub) == "live"
+        assert hub.node("n1").connection.restarts == 0
+
+
+def test_one_node_without_a_hello_is_lost_and_the_others_are_live() -> None:
+    with opened(program("hello('n1'); hello('n2'); beat('n1', 'n2'); hang()", "n1", "n2", "n3"), limits=QUICK) as hub:
+        assert await_state(hub, "lost", "n3") == "no hello from this node within 1 s"
+        assert (state(hub, "n1"), state(hub, "n2")) == ("live", "live")
+
+
+def test_a_node_that_is_late_is_still_welcome() -> None:
+    code = "hello('n1'); beat('n1'); time.sleep(3); hello('n2'); beat('n2'); hang()"
+    with opened(program(code, "n1", "n2"), limits=QUICK) as hub:
+        await_state(hub, "lost", "n2")
+        await_state(hub, "live", "n2")
+
+
+def test_a_node_of_several_that_falls_silent_gets_a_channel_of_its_own() -> None:
+    alone = well_behaved(node="n2")
+    code = "hello('n1'); hello('n2'); sample('n2'); beat('n1'); hang()"
+    with opened(program(code, "n1", "n2", rejoin=lambda nodes: replace(alone, nodes=nodes)), limits=QUICK) as hub:
+        assert await_reason(hub, "nothing from this node for 2 s", "n2") == "lost"
+        await_state(hub, "live", "n2")
+        assert state(hub, "n1") == "live" and hub.node("n1").connection.restarts == 0
+
+
+def test_only_so_many_connect_at_once_and_a_slow_one_gives_its_place_back(tmp_path: Path) -> None:
+    limits = replace(Limits(), connecting=2, slot_s=0.5)
+    channels = [program(f"open({str(tmp_path)!r} + '/n{n}', 'w'); hang()", f"n{n}") for n in range(5)]
+    with opened(*channels, limits=limits) as hub:
+        wait_until(lambda: len(list(tmp_path.iterdir())) >= 1, DEADLINE_S, "the first")
+        assert await_reason(hub, "waiting for a slot", "n4") == "connecting"
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 5, DEADLINE_S, "all of them")
+        assert await_reason(hub, "starting local", "n4") == "connecting"
+
+
+def test_one_gate_lets_only_some_through_and_does_not_hold_the_others() -> None:
+    limits = replace(Limits(), per_gate=1, slot_s=DEADLINE_S)
+    slow = [program("hang()", f"g{n}", gate="bastion") for n in range(3)]
+    with opened(*slow, well_behaved(node="free"), limits=limits) as hub:
+        await_state(hub, "live", "free")
+        reasons = [hub.node(f"g{n}").state.reason for n in range(3)]
+        assert reasons == ["starting local", "waiting for a slot", "waiting for a slot"]
+
+
+def test_many_start_while_others_are_read() -> None:
+    channels = [well_behaved(node="first"), *(Channel(("sleep", "60"), (f"n{n}",)) for n in range(100))]
+    with opened(*channels, limits=replace(Limits(), slot_s=0.05)) as hub:
+        wait_until(lambda: hub.node("n99").state.reason == "starting local", DEADLINE_S, "the last one")
+        await_state(hub, "live", "first")

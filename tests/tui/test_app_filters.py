@@ -1,0 +1,231 @@
+"""Filter expressions on the screen: every pane, while typing, what cannot be asked, and the history."""
+
+from __future__ import annotations
+
+import pytest
+from textual import events
+
+from mltop.probes.model import NodeState
+from mltop.probes.reach.view import NodeView
+from mltop.tui.filters import FIELDS, Subject, parse
+from mltop.tui.render.cells import Column, LazyRows, Row, plain
+from mltop.tui.screens.filter_box import FilterBox, FilterHistory
+from mltop.tui.screens.help_filters import EXAMPLES
+from mltop.tui.screens.narrowing import SubjectRows, narrowed
+from mltop.tui.screens.sorting import Sort
+from mltop.tui.status import filter_line, typing_line
+from tests.tui import fake_views
+from tests.tui.fake_session import FakeSession
+from tests.tui.opened import Opened, opened
+
+HINT = "Enter keeps"
+
+
+def several(nodes: int = 9) -> FakeSession:
+    return FakeSession([fake_views.fleet(tick, nodes=nodes) for tick in range(4)], title="job 4711")
+
+
+async def type_filter(screen: Opened, text: str) -> None:
+    screen.app.pane.action_filter()
+    await screen.pilot.pause()
+    for letter in text:
+        await screen.pilot.press(_KEYS.get(letter, letter))
+    await screen.pilot.pause()
+
+
+_KEYS = {
+    " ": "space", "<": "less_than_sign", ">": "greater_than_sign", "=": "equals_sign", "&": "ampersand",
+    "|": "vertical_line", "!": "exclamation_mark", "(": "left_parenthesis", ")": "right_parenthesis",
+    "*": "asterisk", "?": "question_mark", "_": "underscore", "%": "percent_sign", "[": "left_square_bracket",
+    "]": "right_square_bracket", "-": "minus", ".": "full_stop", "~": "tilde",
+}  # fmt: skip
+
+
+async def test_gpus_of_one_node() -> None:
+    async with opened() as screen:
+        await type_filter(screen, "throttle=hw_thermal & temp>85")
+        text = await screen.shows("THM", HINT)
+        assert "1755/1980" not in text and "345/1980" in text
+        await screen.press("enter")
+        await screen.shows("filter: throttle=hw_thermal & temp>85", "shows 1 of 8", "Esc clears")
+        await screen.press("escape")
+        await screen.shows("1755/1980")
+
+
+async def test_nodes_of_a_fleet_by_state_and_by_one_gpu() -> None:
+    async with opened(several(), size=(120, 40)) as screen:
+        await type_filter(screen, "state!=live")
+        await screen.until(lambda: "node001" not in screen.text(), "the live nodes leaving")
+        assert "node005" in screen.text() and "node007" in screen.text()
+        await screen.press("enter")
+        await screen.shows("filter: state!=live", "shows 2 of 9")
+        await screen.press("escape")
+        await screen.shows("node001")
+        await type_filter(screen, "lost=yes temp=?")
+        await screen.until(lambda: "node001" not in screen.text(), "the others leaving")
+        await screen.shows("node003")
+
+
+async def test_ranks_by_what_their_gpus_do() -> None:
+    async with opened(several(3), size=(120, 40)) as screen:
+        await screen.press("3")
+        await type_filter(screen, "throttle=hw_thermal")
+        await screen.until(lambda: "8120" not in screen.text(), "ranks on other GPUs leaving")
+        assert sum("8123" in line for line in screen.lines()) == 1
+        await screen.press("enter")
+        await screen.shows("shows 1 of 12")
+
+
+async def test_filter_and_sort_go_together_in_the_ranks() -> None:
+    async with opened(several(3), size=(120, 40)) as screen:
+        await screen.press("3")
+        await type_filter(screen, "rank=2 | rank=0")
+        await screen.press("enter", "s", "S")
+        await screen.shows("shows 6 of 12")
+        assert [line.split()[0] for line in screen.lines()[3:9]] == ["2", "2", "2", "0", "0", "0"]
+
+
+async def test_while_typing_the_last_filter_that_made_sense_stays() -> None:
+    async with opened() as screen:
+        await type_filter(screen, "temp>85")
+        await screen.shows_not("1755/1980")
+        for letter, problem in (("&", "a term is missing at the end"), ("(", "a term is missing at the end")):
+            await screen.press(_KEYS[letter])
+            await screen.shows(problem)
+            assert "1755/1980" not in screen.text(), "still only the hot one"
+        await screen.press("enter")
+        await screen.shows("a term is missing at the end", "temp>85&(")
+        assert screen.app.pane.typing, "Enter does not keep what is no filter"
+        await screen.press(*"busy", "equals_sign", "question_mark", "right_parenthesis", "enter")
+        await screen.shows("filter: temp>85&(busy=?)", "no row matches")
+
+
+async def test_an_unknown_field_says_the_nearest() -> None:
+    async with opened() as screen:
+        await type_filter(screen, "tmp>80")
+        await screen.shows("no field 'tmp': temp?", "1755/1980")
+        await screen.press("escape")
+        await screen.shows_not("tmp")
+
+
+async def test_a_field_that_nobody_knows_here_is_named() -> None:
+    async with opened(FakeSession([fake_views.no_driver()])) as screen:
+        await screen.press("3")
+        await type_filter(screen, "temp>85")
+        await screen.shows("no row matches 'temp>85': temp is not known here")
+
+
+async def test_lines_of_stacks_have_no_fields_and_say_so() -> None:
+    async with opened(size=(120, 40)) as screen:
+        await screen.press("t")
+        screen.session.dumps[0].finish()
+        await screen.shows("HANG")
+        before = screen.lines()[2:20]
+        await type_filter(screen, "sm<0.2")
+        await screen.press("enter")
+        await screen.shows("filter: sm<0.2", "not asked: lines of stacks have no field 'sm', only words")
+        assert screen.lines()[2:20] == before, "nothing is hidden silently"
+        await screen.press("escape")
+        await type_filter(screen, "dataloader")
+        await screen.shows_not("trainer.py:412  ")
+
+
+async def test_the_help_is_searched() -> None:
+    async with opened(size=(120, 40)) as screen:
+        await screen.press("question_mark")
+        await type_filter(screen, "mem_used")
+        await screen.until(lambda: "Everywhere" not in screen.text(), "other lines leaving")
+        await screen.shows("memory in use")
+
+
+async def test_up_recalls_earlier_filters_of_any_pane() -> None:
+    async with opened() as screen:
+        for text in ("sleep", "temp>85", "sleep"):
+            await type_filter(screen, text)
+            await screen.press("enter", "escape")
+        await screen.press("3", "slash", *"dra")
+        seen = []
+        for key in ("up", "up", "up", "down", "down", "down"):
+            await screen.press(key)
+            seen.append(screen.app.pane.query_one(FilterBox).value)
+        assert seen == ["sleep", "temp>85", "temp>85", "sleep", "dra", "dra"]
+        await screen.press("up", "enter")
+        await screen.shows("filter: sleep", "shows 1 of 4")
+
+
+async def test_letters_typed_right_after_the_key_are_part_of_the_filter() -> None:
+    async with opened() as screen:
+        for key, character in (("slash", "/"), *((letter, letter) for letter in "sleep"), ("enter", "\r")):
+            screen.app.post_message(events.Key(key, character))
+        await screen.shows("filter: sleep")
+        assert screen.app.current_mode == "overview"
+
+
+async def test_esc_closes_the_line_before_it_cancels_a_dump() -> None:
+    async with opened() as screen:
+        await screen.press("t")
+        await screen.shows("Esc cancels")
+        await type_filter(screen, "x")
+        await screen.shows(HINT)
+        await screen.press("escape")
+        await screen.shows("Esc cancels")
+        assert not screen.session.dumps[0].cancelled
+        await screen.press("escape")
+        assert screen.session.dumps[0].cancelled
+
+
+async def test_the_help_explains_every_field() -> None:
+    async with opened(size=(160, 90)) as screen:
+        await screen.press("question_mark")
+        text = await screen.shows("Filter: /")
+        for field in FIELDS.values():
+            assert f"  {field.name} " in text and field.meaning in text, field.name
+
+
+@pytest.mark.parametrize("text", [text for text, _ in EXAMPLES])
+def test_the_examples_of_the_help_are_filters(text: str) -> None:
+    assert parse(text).problem == ""
+
+
+@pytest.mark.parametrize("width", [10, 40, 60, 80, 120])
+def test_status_lines_fit(width: int) -> None:
+    keep = parse("sm<20% & power>300W")
+    for line in (
+        typing_line(keep, False, width),
+        filter_line(keep, width, (3, 4096)),
+        filter_line(keep, width, None, "lines of stacks"),
+        filter_line(keep, width, (3, 4096), "lines of stacks"),
+    ):
+        assert plain(line).strip()
+        assert len(plain(line)) <= max(width, 70), "one part stays even when it does not fit"
+    assert "3 of 4096" in plain(filter_line(keep, 80, (3, 4096)))
+    assert "3 of" not in plain(filter_line(keep, 120, (3, 4096), "lines of stacks"))
+
+
+def test_the_history_keeps_each_text_once() -> None:
+    history = FilterHistory()
+    for text in ("a", "b", " ", "a"):
+        history.add(text)
+    assert [history[place] for place in range(len(history))] == ["a", "b"]
+
+
+def test_only_rows_that_are_looked_at_are_made() -> None:
+    made: list[int] = []
+
+    def make(index: int) -> Row:
+        made.append(index)
+        return Row(rows.keys[index], ())
+
+    views = [NodeView(NodeState(f"n{at:04d}", "live", age_s=float(at % 7))) for at in range(4096)]
+    rows = SubjectRows(
+        [view.node for view in views],
+        make,
+        lambda index: Subject(views[index]),
+        value=lambda _, index: views[index].state.age_s,
+        text=lambda index: views[index].node,
+    )
+    shown = narrowed((Column("age", "AGE", 4),), rows, parse("node=n1* n10 age>2"), Sort("age", True), {})
+    assert not made and isinstance(shown, LazyRows) and len(shown) > 20
+    assert shown[0].key == shown.keys[0] and len(made) == 1
+    ages = [float(int(key[1:]) % 7) for key in shown.keys]
+    assert ages == sorted(ages, reverse=True) and min(ages) > 2

@@ -1,0 +1,102 @@
+"""What `mltop doctor` says of one node: how it was reached, its clock, its agent, NVML, and what the agent found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from mltop.probes.agent.protocol import VERSION
+from mltop.probes.model import Sample
+from mltop.probes.reach.view import Connection, NodeView
+from mltop.probes.version import __version__
+
+Check: TypeAlias = dict[str, str]
+
+SKEW_S = 1.0  # more between two clocks puts events of several nodes into the wrong order
+SLOW_S = 5.0  # to connect: half of what ssh is given
+MOST_NOTES = 3
+
+
+def check(name: str, state: str, why: str, fix: str = "") -> Check:
+    """``state``: ok | info | warning | missing; ``fix``: a command or ""."""
+    return {"name": name, "state": state, "why": why, "fix": fix}
+
+
+def node_checks(view: NodeView, answers: Mapping[str, list[Check] | str]) -> list[Check]:
+    """``answers``: what the agents found, or why they did not say, by node; none for nodes that were not asked."""
+    if view.sample is None:
+        return [reach_check(view)]
+    answer = answers.get(view.node, "was not asked")
+    abilities = answer if isinstance(answer, list) else [check("agent's checks", "missing", answer)]
+    return [
+        reach_check(view),
+        *cache_checks(view.connection),
+        *version_checks(view.connection),
+        *clock_checks(view.connection),
+        nvml_check(view.sample),
+        # Only the demo needs torch, and only where mltop is installed.
+        *(found for found in abilities if found.get("name") != "torch" or view.connection.boot is None),
+    ]
+
+
+def reach_check(view: NodeView) -> Check:
+    state, connection = view.state, view.connection
+    if view.sample is None or state.state not in ("live", "stale"):
+        return check("connection", "missing", f"{state.state}: {state.reason}" if state.reason else state.state)
+    via = "a local agent" if connection.via == "local" else connection.via
+    took_s = connection.connect_s
+    why = via if took_s is None else f"{via}, connected in {took_s:.2f} s"
+    if connection.restarts:
+        why += f", reconnected {connection.restarts} times"
+    if state.state == "stale":
+        return check("connection", "warning", f"{why}; {state.reason}")
+    if took_s is not None and took_s > SLOW_S:
+        return check("connection", "warning", f"{why}: slow (name service, home directory or start-up files?)")
+    return check("connection", "warning" if connection.restarts else "ok", why)
+
+
+def cache_checks(connection: Connection) -> list[Check]:
+    """Where the agent installed itself; nothing where it did not have to."""
+    boot = connection.boot
+    if boot is None:
+        return []
+    tried = "; ".join(boot.notes[:MOST_NOTES])
+    if not boot.root:
+        why = "in memory only, sent again at every connection" + (f": {tried}" if tried else "")
+        return [check("agent cache", "warning", why, "make one of ~/.cache, /tmp or /var/tmp writable")]
+    why = f"{boot.root}, {'found there' if boot.cached else 'sent now'}"
+    return [check("agent cache", "ok", f"{why} ({tried})" if tried else why)]
+
+
+def version_checks(connection: Connection) -> list[Check]:
+    hello = connection.hello
+    if hello is None:
+        return []
+    if hello.protocol != VERSION:
+        why = f"speaks protocol {hello.protocol} (mltop {hello.version}), this mltop {VERSION} ({__version__})"
+        return [check("agent", "missing", why, f"install mltop {__version__} on the node, or use --via ssh")]
+    if hello.version != __version__:
+        why = f"mltop {hello.version}, this is {__version__}"
+        return [check("agent", "warning", why, f"install mltop {__version__} on the node, or use --via ssh")]
+    return [check("agent", "ok", f"mltop {hello.version}, {hello.machine}")]
+
+
+def clock_checks(connection: Connection) -> list[Check]:
+    """The skew includes what a sample needs to arrive, so that small ones mean nothing."""
+    skew_s = connection.clock_skew_s
+    if skew_s is None:
+        return []
+    if abs(skew_s) <= SKEW_S:
+        return [check("clock", "ok", f"within {SKEW_S:g} s of this machine's")]
+    direction = "ahead of" if skew_s > 0 else "behind"
+    why = f"{abs(skew_s):.1f} s {direction} this machine's: events of several nodes get into the wrong order"
+    return [check("clock", "warning", why, "sudo chronyc makestep")]
+
+
+def nvml_check(sample: Sample) -> Check:
+    """What NVML itself answered."""
+    for gap in sample.gaps:
+        if gap.what.partition(".")[0] == "nvml":
+            state = "warning" if gap.what == "nvml.starting" else "missing"
+            return check("nvml", state, gap.why, gap.fix)
+    return check("nvml", "ok", f"answers for {len(sample.gpus)} GPUs")

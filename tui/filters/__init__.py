@@ -1,0 +1,9 @@
+"""What "/" takes: words, and expressions over fields of nodes, GPUs, ranks and findings. Pure."""
+
+from __future__ import annotations
+
+from mltop.tui.filters.fields import ALIASES, FIELDS, Field
+from mltop.tui.filters.filter import Filter, meanwhile, parse
+from mltop.tui.filters.subject import Subject
+
+__all__ = ["ALIASES", "FIELDS", "Field", "Filter", "Subject", "meanwhile", "parse"]

@@ -1,0 +1,205 @@
+"""The fleet as a heatmap: what one node is on it. Height of a glyph: the metric; colour: status, nothing else.
+
+Pure, but for ``Heats``, which remembers levels so that a value near a border does not flicker.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from mltop.probes.model import Finding, GpuSample, Sample
+from mltop.probes.reach.view import NodeView
+from mltop.tui.render.glyphs import GLYPHS
+from mltop.tui.render.metrics import Metric
+from mltop.tui.render.states import NODE_STYLE
+from mltop.tui.render.units import known
+
+LEVELS = len(GLYPHS.ramp)
+MARGIN = 0.25  # of a level: how far past a border a value must be before its glyph changes
+UNKNOWN, LOST, ERROR = LEVELS, LEVELS + 1, LEVELS + 2  # codes above the levels
+SIGNS = GLYPHS.ramp + GLYPHS.unknown + GLYPHS.lost + "E"
+MARK = "%" if GLYPHS.ascii_only else "◆"
+LETTERS = {"lost": "L", "stale": "S", "refused": "R", "connecting": "c"}
+NO_GPU = "no GPU"
+_OF_GPU = re.compile(r"GPU (\d+)\b")
+_OF_ALL_GPUS = re.compile(r"all \d+ GPUs")
+_STYLE_OF = {"critical": "crit", "warning": "warn"}
+_GRAVITY = {"crit": 0, "warn": 1}
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Worst styles (crit, warn or "") that findings give a node, all its GPUs, and single ones by index."""
+
+    node: str = ""
+    all_gpus: str = ""
+    gpus: Mapping[int, str] = field(default_factory=dict)
+
+
+FINE = Trouble()
+
+
+@dataclass(frozen=True)
+class NodeHeat:
+    """One node: ``codes`` has one level or sign per GPU, ``styles`` the style of each.
+
+    ``status``: crit, warn, connecting, unknown (it has no GPU) or ok. ``state``: the node's; there are codes of live
+    ones only. ``cell`` and ``cell_style`` stand for the whole node: its worst GPU.
+    """
+
+    node: str
+    state: str
+    status: str
+    codes: bytes
+    styles: tuple[str, ...]
+    cell: str
+    cell_style: str
+
+
+def level(share: float | None, before: int = UNKNOWN) -> int:
+    """0 … LEVELS - 1 of a fraction 0..1, UNKNOWN of None and NaN; stays ``before`` while just past its border."""
+    if share is None or not known(share):
+        return UNKNOWN
+    exact = min(max(share, 0.0), 1.0) * LEVELS
+    now = min(int(exact), LEVELS - 1)
+    if before >= LEVELS or now == before:
+        return now
+    past = exact - (before + 1) if now > before else before - exact
+    return before if past < MARGIN else now
+
+
+def troubles(findings: Iterable[Finding]) -> dict[str, Trouble]:
+    """By node; a finding about ``GPU 3`` colours that GPU, one about the machine only the node."""
+    nodes: dict[str, str] = {}
+    everywhere: dict[str, str] = {}
+    gpus: dict[str, dict[int, str]] = {}
+    for finding in findings:
+        style = _STYLE_OF.get(finding.severity, "")
+        if not style or finding.until is not None:
+            continue
+        nodes[finding.node] = _graver(style, nodes.get(finding.node, ""))
+        one = _OF_GPU.match(finding.subject)
+        if one is not None:
+            of_node, index = gpus.setdefault(finding.node, {}), int(one[1])
+            of_node[index] = _graver(style, of_node.get(index, ""))
+        elif _OF_ALL_GPUS.match(finding.subject):
+            everywhere[finding.node] = _graver(style, everywhere.get(finding.node, ""))
+    return {name: Trouble(style, everywhere.get(name, ""), gpus.get(name, {})) for name, style in nodes.items()}
+
+
+def _graver(one: str, other: str) -> str:
+    return one if _GRAVITY.get(one, 2) < _GRAVITY.get(other, 2) else other
+
+
+class Heats:
+    """Makes NodeHeats of one metric; a node of which nothing changed keeps its object."""
+
+    def __init__(self, metric: Metric) -> None:
+        self.metric = metric
+        self._made: dict[str, tuple[object, ...]] = {}  # what it was made of
+        self._heats: dict[str, NodeHeat] = {}
+
+    def of(
+        self, view: NodeView, trouble: Trouble = FINE, matches: Callable[[NodeView, GpuSample], bool] | None = None
+    ) -> NodeHeat:
+        """``matches``: GPUs that it lets not through are dim."""
+        name, state = view.node, view.state.state
+        of = (view.sample, state, trouble, matches)
+        made = self._made.get(name)
+        # Samples are compared by identity: they do not change, and comparing their values is expensive.
+        if made is not None and made[0] is of[0] and made[1:] == of[1:]:
+            return self._heats[name]
+        before = self._heats.get(name)
+        heat = self._make(view, trouble, matches, before.codes if before is not None else b"")
+        if heat == before:
+            heat = before
+        self._made[name], self._heats[name] = of, heat
+        return heat
+
+    def keep_only(self, names: Iterable[str]) -> None:
+        """Forget all other nodes."""
+        for name in self._heats.keys() - set(names):
+            del self._heats[name], self._made[name]
+
+    def _make(
+        self,
+        view: NodeView,
+        trouble: Trouble,
+        matches: Callable[[NodeView, GpuSample], bool] | None,
+        before: bytes,
+    ) -> NodeHeat:
+        state = view.state.state
+        if state != "live" or view.sample is None:
+            status = status_of_state(state, trouble)
+            return NodeHeat(view.node, state, status, b"", (), letter(state), NODE_STYLE.get(state, "warn"))
+        codes = self._codes(view.sample, before)
+        styles = tuple(
+            "dim" if matches is not None and not matches(view, gpu) else _gpu_style(gpu, code, trouble)
+            for gpu, code in zip(view.sample.gpus, codes, strict=True)
+        )
+        if len(set(styles)) == 1:
+            styles = _same(styles[0], len(styles))
+        gone = max(codes, default=0) > UNKNOWN
+        status = "crit" if gone else trouble.node or ("ok" if codes else "unknown")
+        worst = self._worst(codes)
+        cell_style = "dim" if status == "unknown" or (worst == UNKNOWN and status == "ok") else status
+        return NodeHeat(view.node, state, status, codes, styles, SIGNS[worst], cell_style)
+
+    def _codes(self, sample: Sample, before: bytes) -> bytes:
+        share, gpus = self.metric.share, sample.gpus
+        if len(before) != len(gpus):
+            before = bytes([UNKNOWN]) * len(gpus)
+        codes = bytearray(before)
+        for at, gpu in enumerate(gpus):
+            if gpu.state == "ok":
+                value, old = share(gpu), before[at]
+                # Nearly always the level stays: 4,096 GPUs a second are asked.
+                if value is None or old >= LEVELS or not old + MARGIN < value * LEVELS + MARGIN < old + 1:
+                    codes[at] = level(value, old)
+            else:
+                codes[at] = LOST if gpu.state == "lost" else ERROR
+        return bytes(codes)
+
+    def _worst(self, codes: bytes) -> int:
+        """Lost before error before unknown: what is not known may be the worst."""
+        if not codes:
+            return UNKNOWN
+        for sign in (LOST, ERROR, UNKNOWN):
+            if sign in codes:
+                return sign
+        return min(codes) if self.metric.low_is_bad else max(codes)
+
+
+def letter(state: str) -> str:
+    """One glyph for a node that is not live."""
+    return LETTERS.get(state, state[:1].upper() or GLYPHS.unknown)
+
+
+def status_of_state(state: str, trouble: Trouble = FINE) -> str:
+    """crit, warn, connecting or ok of a node that is not live, or of which there is no sample."""
+    own = {"connecting": "connecting", "stale": "warn", "live": "connecting"}.get(state, "crit")
+    return trouble.node if _GRAVITY.get(trouble.node, 3) < _GRAVITY.get(own, 2) else own
+
+
+def _gpu_style(gpu: GpuSample, code: int, trouble: Trouble) -> str:
+    if code > UNKNOWN:
+        return "crit"
+    style = _graver(trouble.all_gpus, trouble.gpus.get(gpu.index, "")) if trouble is not FINE else ""
+    return style or ("dim" if code == UNKNOWN else "ok")
+
+
+@lru_cache(maxsize=256)
+def _same(style: str, count: int) -> tuple[str, ...]:
+    """Nearly all nodes look alike: their styles are one object."""
+    return (style,) * count
+
+
+def statuses(heats: Sequence[NodeHeat]) -> dict[str, int]:
+    """How many nodes have which status."""
+    found: dict[str, int] = {}
+    for heat in heats:
+        found[heat.status] = found.get(heat.status, 0) + 1
+    return found

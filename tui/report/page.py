@@ -1,0 +1,77 @@
+"""The printed page: lines of cells on a rich console. What machines say is never read as markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from mltop.probes.investigate.folding import folded
+from mltop.probes.investigate.missing import by_reason
+from mltop.probes.model import NodeState
+from mltop.tui.render.cells import (
+    Cell,
+    Column,
+    Row,
+    columns_line,
+    header_line,
+    layout,
+    printable,
+    unknown_columns,
+)
+from mltop.tui.render.states import NODE_STYLE
+from mltop.tui.render.wrap import wrap
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_RICH_STYLE = {
+    "dim": "dim",
+    "ok": "green",
+    "warn": "yellow",
+    "crit": "bold red",
+    "accent": "cyan",
+    "title": "bold",
+    "bold": "bold",
+}
+
+
+def print_lines(lines: Iterable[Iterable[Cell]], console: Console) -> None:
+    """Lines of cells, as they are: no markup, no highlighting, no wrapping, no blanks at the end."""
+    from rich.text import Text
+
+    for line in lines:
+        text = Text(no_wrap=True, overflow="ignore", end="")
+        for cell in line:
+            text.append(printable(cell.text), _RICH_STYLE.get(cell.style, ""))
+        text.rstrip()
+        console.print(text, crop=False, highlight=False, soft_wrap=True)
+
+
+def print_sentence(cells: Iterable[Cell], console: Console, indent: int = 2) -> None:
+    """Broken between words where it is too long."""
+    print_lines(wrap(cells, console.width, indent), console)
+
+
+def print_title(title: str, console: Console) -> None:
+    print_lines([[], [Cell(title, "title")]], console)
+
+
+def print_table(title: str, columns: Sequence[Column], rows: Sequence[Row], console: Console) -> None:
+    shown = layout(columns, console.width, unknown_columns(columns, rows))
+    heading = [[], [Cell(title, "title")]] if title else [[]]
+    body = [columns_line(columns, row, shown) for row in rows]
+    print_lines([*heading, header_line(columns, shown), *body], console)
+
+
+def print_action(action: str, console: Console) -> None:
+    """What would help, on one line of its own however long, so that it can be copied."""
+    if action:
+        print_lines([[Cell("    do: ", "dim"), Cell(action, "accent")]], console)
+
+
+def print_not_well(states: Iterable[NodeState], console: Console) -> None:
+    """Nodes that did not, or not fully, answer: one sentence for each reason."""
+    for state, reason, nodes in by_reason(states):
+        text = f"{folded(nodes)} {state}" + (f": {reason}" if reason else "")
+        many = f"{len(nodes)} nodes: " if len(nodes) > 1 else ""
+        print_sentence([Cell(many + text, NODE_STYLE.get(state, "warn") if state != "live" else "warn")], console)

@@ -1,0 +1,92 @@
+"""What `mltop snapshot` prints: every GPU of a few nodes, or one line per node of a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mltop.probes.model import Finding, Gap, NodeState, Sample
+from mltop.probes.reach.view import FleetView, NodeView
+from mltop.tui.render.cells import Cell, Column, Row
+from mltop.tui.render.findings import merged_gaps, severity_cell
+from mltop.tui.render.gpus import GPU_COLUMNS, gpu_row
+from mltop.tui.render.header import header_cells
+from mltop.tui.render.nodes import NODE_COLUMNS, node_row
+from mltop.tui.render.ranks import RANK_COLUMNS, rank_columns, rank_row
+from mltop.tui.report.fleet import print_fleet
+from mltop.tui.report.page import print_action, print_lines, print_not_well, print_sentence, print_table, print_title
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FEW = 4  # nodes: of so many every GPU is shown
+# One sample has no history: neither a trend nor rates.
+_SNAPSHOT_GPUS = tuple(column for column in GPU_COLUMNS if column.key not in ("trend", "gauge"))
+
+
+def print_snapshot(
+    samples: Sequence[Sample], findings: Sequence[Finding], nodes: Sequence[NodeState], console: Console
+) -> None:
+    """Totals, who did not answer, nodes (when there are several), findings, GPUs, ranks, what could not be read."""
+    by_node = {sample.node: sample for sample in samples}
+    taken_at = max((sample.sampled_at for sample in samples), default=0.0)
+    view = FleetView(taken_at, tuple(NodeView(state, by_node.get(state.node)) for state in nodes))
+    print_lines(header_cells(view, "mltop snapshot", width=console.width), console)
+    print_not_well([state for state in nodes if state.state != "live"], console)
+    if len(nodes) > FEW:
+        print_fleet(view, findings, console)
+        return
+    if len(nodes) > 1:
+        print_table("", NODE_COLUMNS, [node_row(node, None, findings) for node in view.nodes], console)
+    if findings:
+        print_title("findings", console)
+    for finding in findings:
+        _finding(finding, console)
+    for sample in samples:
+        _gpus_of(sample, console, many=len(samples) > 1)
+    _ranks_of(samples, console)
+    for sample in samples:
+        _gaps(f"not known on {sample.node}", sample.gaps, console)
+
+
+def _gpus_of(sample: Sample, console: Console, many: bool) -> None:
+    rows = []
+    for gpu in sample.gpus:
+        ranks = [rank for rank in sample.ranks if gpu.index in rank.gpus]
+        rows.append(_narrow(gpu_row(gpu, ranks, (), sample.simulated), GPU_COLUMNS, _SNAPSHOT_GPUS))
+    title = "GPUs" + (f" of {sample.node}" if many else "") + (" (SIMULATED)" if sample.simulated else "")
+    if rows:
+        print_table(title, _SNAPSHOT_GPUS, rows, console)
+
+
+def _ranks_of(samples: Sequence[Sample], console: Console) -> None:
+    found = [(sample.node, rank) for sample in samples for rank in sample.ranks]
+    if not found:
+        print_lines([[], [Cell("no training ranks found", "dim")]], console)
+        return
+    columns = rank_columns(len({rank.job for _, rank in found}), len({node for node, _ in found}))
+    kept = [column for column in columns if column.key not in ("switches", "syscalls")]
+    print_table("ranks", kept, [_narrow(rank_row(node, rank), RANK_COLUMNS, kept) for node, rank in found], console)
+
+
+def _narrow(row: Row, columns: Sequence[Column], kept: Sequence[Column]) -> Row:
+    """The row without the cells of columns that are not kept."""
+    keys = {column.key for column in kept}
+    cells = tuple(cell for column, cell in zip(columns, row.cells, strict=True) if column.key in keys)
+    return Row(row.key, cells, row.banner)
+
+
+def _gaps(title: str, gaps: Sequence[Gap], console: Console) -> None:
+    if gaps:
+        print_title(title, console)
+    for gap in merged_gaps(gaps):
+        print_sentence([Cell(f"  {gap.what}: "), Cell(gap.why, "warn")], console, indent=4)
+        print_action(gap.fix, console)
+
+
+def _finding(finding: Finding, console: Console) -> None:
+    severity = severity_cell(finding.severity)
+    subject = f" {finding.node} {finding.subject}: "
+    message = finding.message or finding.id
+    print_sentence([severity, Cell(subject, "bold"), Cell(message)], console, indent=5)
+    print_action(finding.action, console)

@@ -1,0 +1,59 @@
+"""What `mltop stacks` prints: for every job its verdict, its classes with their stacks, and what is unreadable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mltop.probes.judge.tree import merged_tree
+from mltop.probes.model import JobReport, NodeState
+from mltop.tui.render.cells import Cell
+from mltop.tui.render.stacks import CLASS_COLUMNS, class_row, stack_lines, tree_lines
+from mltop.tui.render.verdicts import verdict_lines
+from mltop.tui.report.page import print_lines, print_not_well, print_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MOST_TREE_LINES = 40
+MOST_CLASSES = 30  # the rest is in the tree, as far as that goes
+MOST_UNREADABLE = 8  # stacks that could not be read: after these, only their number
+
+
+def print_reports(reports: Sequence[JobReport], not_answered: Sequence[NodeState], console: Console) -> None:
+    """Who did not answer first: it says how much the rest is worth."""
+    print_not_well(not_answered, console)
+    if not reports:
+        text = "no training ranks found: nothing to dump"
+        print_lines([[Cell(text + (" on the nodes that answered" if not_answered else ""), "dim")]], console)
+    for report in reports:
+        _report(without_nodes(report) if not_answered else report, console)
+
+
+def without_nodes(report: JobReport) -> JobReport:
+    """Without the gaps of nodes that did not answer: the page says it once, for all jobs."""
+    gaps = [gap for gap in report.verdict.gaps if not gap.what.startswith("node.")]
+    return replace(report, verdict=replace(report.verdict, gaps=gaps))
+
+
+def _report(report: JobReport, console: Console) -> None:
+    width = console.width
+    world = "" if report.world_size is None else f", world size {report.world_size}"
+    print_lines([[Cell(f"job {report.job or '(unnamed)'}{world}", "title")]], console)
+    print_lines(verdict_lines(report, width), console)
+    if report.classes:
+        print_lines([[], *tree_lines(merged_tree(report.classes, MOST_TREE_LINES), width)], console)
+        rows = [class_row(index, made) for index, made in enumerate(report.classes[:MOST_CLASSES])]
+        print_table("", CLASS_COLUMNS, rows, console)
+        _more(len(report.classes) - MOST_CLASSES, "classes", console)
+    unread = [digest for digest in report.digests if not digest.frames]
+    for digest in unread[:MOST_UNREADABLE]:
+        print_lines([[], *stack_lines(digest, width)], console)
+    _more(len(unread) - MOST_UNREADABLE, "stacks that could not be read", console)
+    print_lines([[]], console)
+
+
+def _more(number: int, what: str, console: Console) -> None:
+    if number > 0:
+        print_lines([[Cell(f"and {number} more {what}", "warn")]], console)

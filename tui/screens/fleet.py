@@ -1,0 +1,278 @@
+"""Many nodes: the heatmap or the list, the node under the cursor, and what is wrong anywhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Container
+
+from mltop.probes.model import Finding
+from mltop.probes.reach.view import NodeView
+from mltop.tui.feed import Picture
+from mltop.tui.filters import Subject
+from mltop.tui.place import Place
+from mltop.tui.render.cells import Row
+from mltop.tui.render.findings import FINDING_COLUMNS
+from mltop.tui.render.fleet_lines import list_legend, map_legend, node_lines
+from mltop.tui.render.fleet_problems import fleet_problems
+from mltop.tui.render.heat import FINE, Heats, NodeHeat, troubles
+from mltop.tui.render.heat_order import WorstFirst, by_name
+from mltop.tui.render.metrics import METRICS, activity_source, next_metric
+from mltop.tui.render.nodes import MARKED_NODE_COLUMNS, marked_node_row
+from mltop.tui.screens.narrowing import SubjectRows, by_node
+from mltop.tui.screens.node_parts import GpuTable
+from mltop.tui.screens.pane import Pane, TextLines
+from mltop.tui.widgets.heatmap import Heatmap
+from mltop.tui.widgets.line_table import LineTable
+
+PROBLEMS = "problems"
+MIN_ROOM = 8  # lines: below, the map stands alone
+TALL_ROOM = 12  # from here on the node under the cursor has two lines
+MIN_PROBLEMS = 6  # lines that stay for problems when the GPUs of the node under the cursor are shown
+
+FLEET_BINDINGS = [
+    Binding("m", "metric", "metric", show=False, tooltip="map: the next metric (activity, clock, temperature, …)"),
+    Binding("o", "order", "order", show=False, tooltip="nodes: those with problems first, or by name"),
+    Binding("space", "mark", "mark", show=False, tooltip="mark this node; t dumps the marked ones only"),
+    Binding("v", "view", "list/map", show=False, tooltip="nodes: as a map or as a list"),
+]
+
+
+class FleetPart(Container):
+    """Everything of the overview of several nodes. Which view, order and metric: the user's, kept here."""
+
+    DEFAULT_CSS = """
+    FleetPart { height: 1fr; }
+    FleetPart #legend { height: 1; }
+    FleetPart #nodes { display: none; }
+    FleetPart #node-lines { height: 2; }
+    FleetPart #problems { height: 1fr; }
+    FleetPart GpuTable { display: none; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heats = Heats(METRICS[0])
+        self._order = WorstFirst()
+        self._worst_first = True
+        self._as_list = False
+        self._picture: Picture | None = None
+        self._views: dict[str, NodeView] = {}
+        self._findings: tuple[Finding, ...] | None = None
+        self._findings_of: Mapping[str, Sequence[Finding]] = {}
+        self._troubles = troubles(())
+
+    def compose(self) -> ComposeResult:
+        yield TextLines(id="legend")
+        yield Heatmap(self._moved, id="map", empty_text="no nodes")
+        yield LineTable(id="nodes", empty_text="no nodes")
+        yield TextLines(id="node-lines")
+        yield GpuTable(classes="gap-above")
+        yield LineTable(id=PROBLEMS, empty_text="no problems", classes="gap-above")
+
+    @property
+    def pane(self) -> Pane:
+        return cast("Pane", self.screen)
+
+    @property
+    def main(self) -> Heatmap | LineTable:
+        """What the user moves on: the map or the list."""
+        return self.query_one("#nodes", LineTable) if self._as_list else self.query_one(Heatmap)
+
+    def node_at_cursor(self) -> str:
+        main = self.main
+        return (main.cursor_key if isinstance(main, LineTable) else main.cursor_node) or ""
+
+    # Drawing.
+
+    def show(self, picture: Picture) -> None:
+        self._picture = picture
+        if picture.findings is not self._findings:
+            self._findings = picture.findings
+            self._findings_of, self._troubles = by_node(picture.findings), troubles(picture.findings)
+        shown = self._shown(picture)
+        self._views = {view.node: view for view in shown}
+        self.pane.kept = (len(shown), len(picture.view.nodes))
+        heats, ranks = self._heats_in_order(shown, picture)
+        room = self._room()
+        if self._as_list:
+            self._show_list(heats, room)
+        else:
+            self._show_map(heats, ranks, room)
+
+    def _shown(self, picture: Picture) -> list[NodeView]:
+        keep = self.pane.filter
+        if keep.empty:
+            return list(picture.view.nodes)
+        return [view for view in picture.view.nodes if keep.node(view, self._findings_of.get(view.node, ()))]
+
+    def _heats_in_order(self, shown: list[NodeView], picture: Picture) -> tuple[list[NodeHeat], list[int] | None]:
+        keep = self.pane.filter
+        matches = keep.gpu if any(field.needs_gpus for field in keep.fields) else None
+        heats = {view.node: self._heats.of(view, self._troubles.get(view.node, FINE), matches) for view in shown}
+        self._heats.keep_only(view.node for view in picture.view.nodes)
+        if not self._worst_first:
+            return [heats[name] for name in by_name(heats)], None
+        placed = self._order.ordered(((heat.node, heat.status) for heat in heats.values()), time.monotonic())
+        return [heats[name] for name, _ in placed], [rank for _, rank in placed]
+
+    def _room(self) -> int:
+        """Lines of this part without the blank ones between its widgets."""
+        gpus = self.query_one(GpuTable)
+        hidden_gap = bool(gpus.display) and self.pane.has_class("-roomy")
+        return self.pane.size.height - self.pane.chrome_height() + hidden_gap
+
+    def _show_map(self, heats: list[NodeHeat], ranks: list[int] | None, room: int) -> None:
+        legend, lines = room >= MIN_ROOM // 2, (0 if room < MIN_ROOM else 1 if room < TALL_ROOM else 2)
+        reserved = 0 if room < MIN_ROOM else max(2, room // 4)
+        heatmap = self.query_one(Heatmap)
+        heatmap.empty_text = self._why_empty()
+        map_room = max(1, room - legend - lines - reserved)
+        marks = self.pane.mltop.selection.nodes
+        grid = heatmap.set_map(heats, ranks, marks, map_room)
+        heatmap.styles.height = height = max(1, min(len(grid.rows), map_room))
+        self._show_legend(legend, heats, grid.density, len(marks))
+        self.query_one("#node-lines").display = lines > 0
+        self.query_one("#node-lines").styles.height = lines
+        left = room - legend - lines - height
+        self._show_gpus(left)
+        self._show_problems(reserved > 0)
+        self._show_node()
+
+    def _show_legend(self, shown: bool, heats: list[NodeHeat], density: str, marked: int) -> None:
+        legend = self.query_one("#legend", TextLines)
+        legend.display = shown
+        width = self.pane.size.width
+        if self._as_list:
+            legend.set_lines([list_legend(heats, self._worst_first, marked, width)])
+            return
+        metric = self._heats.metric
+        source = ""
+        if metric is METRICS[0]:
+            live = (view.sample for view in self._views.values() if view.sample is not None)
+            source = activity_source(gpu for sample in live for gpu in sample.gpus)
+        line = map_legend(
+            heats,
+            metric,
+            density=density,
+            source=source,
+            worst_first=self._worst_first,
+            marked=marked,
+            width=width,
+        )
+        legend.set_lines([line])
+
+    def _show_gpus(self, left: int) -> None:
+        """The GPUs of the node under the cursor, where there is room for all of them."""
+        gpus = self.query_one(GpuTable)
+        view = self._views.get(self.node_at_cursor())
+        wanted = gpus.full_height(view) if view is not None else 0
+        gap = self.pane.has_class("-roomy")
+        if view is None or not wanted or left - wanted - gap < MIN_PROBLEMS:
+            gpus.display = False
+            return
+        gpus.display = True
+        gpus.styles.height = wanted
+        self.pane.put(gpus, *gpus.rows_of(view, self.pane.mltop.trends))
+
+    def _show_node(self) -> None:
+        view = self._views.get(self.node_at_cursor())
+        lines = self.query_one("#node-lines", TextLines)
+        if view is None:
+            lines.set_lines([])
+            return
+        findings = self._findings_of.get(view.node, ())
+        made = node_lines(view, findings, self._heats.metric, self.pane.size.width)
+        height = lines.styles.height
+        lines.set_lines(made[: round(height.value) if height is not None else 2])
+
+    def _show_list(self, heats: list[NodeHeat], room: int) -> None:
+        selection, trends = self.pane.mltop.selection, self.pane.mltop.trends
+        views = [self._views[heat.node] for heat in heats]
+
+        def make(index: int) -> Row:
+            view = views[index]
+            return marked_node_row(view, trends, self._findings_of.get(view.node, ()), view.node in selection)
+
+        table = self.query_one("#nodes", LineTable)
+        rows = SubjectRows([view.node for view in views], make, lambda index: Subject(views[index]))
+        self.pane.put(table, MARKED_NODE_COLUMNS, rows, self._why_empty())
+        self.pane.kept = (table.row_count, len(self._picture.view.nodes) if self._picture is not None else 0)
+        legend = room >= MIN_ROOM // 2
+        self._show_legend(legend, heats, "", len(selection))
+        self.query_one(GpuTable).display = False
+        found = self._show_problems(room >= MIN_ROOM)
+        problems = min(1 + max(1, found), max(2, room // 3)) if room >= MIN_ROOM else 0
+        table.styles.height = max(1, room - legend - problems)
+
+    def _show_problems(self, shown: bool) -> int:
+        """How many there are."""
+        table = self.query_one(f"#{PROBLEMS}", LineTable)
+        table.display = shown
+        if self._picture is None or not shown:
+            return 0
+        found = fleet_problems(self._views.values(), self._findings or (), self._picture.view.taken_at)
+        rows = SubjectRows(
+            [problem.row.key for problem in found],
+            lambda index: found[index].row,
+            lambda index: Subject(self._views[found[index].nodes[0]], findings=found[index].findings),
+            text=lambda index: " ".join([found[index].row.text, *found[index].nodes]),
+        )
+        kept = self.pane.kept
+        self.pane.put(table, FINDING_COLUMNS, rows, self._no_problems())
+        self.pane.kept = kept  # the filter's figures are about nodes
+        return len(found)
+
+    def _no_problems(self) -> str:
+        waiting = sum(view.sample is None for view in self._views.values())
+        if waiting:
+            return f"no problems known; nothing is known yet of {waiting} of {len(self._views)} nodes"
+        gaps = sum(len(view.sample.gaps) for view in self._views.values() if view.sample)
+        return f"no problems found; {gaps} gaps: 2 shows those of a node" if gaps else "no problems found"
+
+    def _why_empty(self) -> str:
+        text = self.pane.filter.text.strip()
+        return f"no node matches {text!r}" if text else "no nodes"
+
+    # Keys and mouse.
+
+    def _moved(self, node: str) -> None:
+        """The cursor is on another node: say all about it."""
+        gpus, view = self.query_one(GpuTable), self._views.get(node)
+        self._show_node()
+        if gpus.display and view is not None:
+            self.pane.put(gpus, *gpus.rows_of(view, self.pane.mltop.trends))
+
+    def on_heatmap_selected(self, event: Heatmap.Selected) -> None:
+        event.stop()
+        self.pane.mltop.drill(Place("node", event.node))
+
+    def next_metric(self) -> None:
+        self._heats = Heats(next_metric(self._heats.metric))
+        self.pane.draw()
+
+    def switch_order(self) -> None:
+        self._worst_first = not self._worst_first
+        self.pane.draw()
+
+    def switch_view(self) -> None:
+        """The same node stays under the cursor."""
+        node, had_focus = self.node_at_cursor(), self.main.has_focus
+        self.main.display = False
+        self._as_list = not self._as_list
+        self.main.display = True
+        self.query_one("#node-lines").display = not self._as_list
+        self.pane.draw()
+        self.main.move_cursor(node)
+        if had_focus:
+            self.main.focus()
+
+    def mark(self) -> None:
+        node = self.node_at_cursor()
+        if node:
+            self.pane.mltop.selection.toggle(node)
+            self.pane.draw()

@@ -1,0 +1,109 @@
+"""The ranks of some nodes as rows that are only made when they are looked at: 4,096 of them cost little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from mltop.probes.model import RankSample
+from mltop.probes.reach.view import NodeView
+from mltop.tui.filters import Subject
+from mltop.tui.render.cells import Cell, Column, Row, aged
+from mltop.tui.render.ranks import rank_columns, rank_row, short_command
+from mltop.tui.render.states import state_word
+from mltop.tui.render.trends import EarlierRank, Trends
+from mltop.tui.render.units import bytes_text, percent
+from mltop.tui.screens.narrowing import SortValue, SubjectRows
+
+Found = tuple[NodeView, RankSample]
+Marked = Callable[[str], str]  # of a node's name: what stands before it when the user marked it, else ""
+
+
+def rank_rows(
+    nodes: Iterable[NodeView], trends: Trends, only: tuple[str, set[int]] | None, marked: Marked | None = None
+) -> tuple[Sequence[Column], SubjectRows]:
+    """Columns and rows, ordered by job and rank; ``only`` narrows to (job, ranks)."""
+    found: list[Found] = [
+        (node, rank)
+        for node in nodes
+        if node.sample is not None
+        for rank in node.sample.ranks
+        if only is None or (rank.job == only[0] and rank.rank in only[1])
+    ]
+    found.sort(key=_place)
+
+    def make(index: int) -> Row:
+        node, rank = found[index]
+        row = rank_row(node.node, rank, trends.previous_rank(node.node, rank.pid))
+        row = row if node.state.state == "live" else aged(row)
+        mark = marked(node.node) if marked is not None else ""
+        return _with_mark(row, mark, columns) if mark else row
+
+    columns = rank_columns(len({rank.job for _, rank in found}), len({node.node for node, _ in found}))
+    keys = [f"{node.node}/{rank.pid}" for node, rank in found]
+    rows = SubjectRows(
+        keys,
+        make,
+        subject=lambda index: Subject(found[index][0], rank=found[index][1]),
+        value=lambda column, index: sort_value(column, *found[index], trends),
+        text=lambda index: words_of_rank(*found[index]),
+    )
+    return columns, rows
+
+
+def sort_value(column: str, node: NodeView, rank: RankSample, trends: Trends) -> SortValue:
+    """What a rank is sorted by; None: unknown. Rates are those that its row shows."""
+    if column in ("switches", "syscalls"):
+        return _rate(column, rank, trends.previous_rank(node.node, rank.pid))
+    value = _SORT_VALUES[column](node, rank)
+    return value.casefold() or None if isinstance(value, str) else value
+
+
+_SORT_VALUES: dict[str, Callable[[NodeView, RankSample], SortValue]] = {
+    "rank": lambda _, rank: rank.rank,
+    "node": lambda node, _: node.node,
+    "gpus": lambda _, rank: min(rank.gpus, default=None),
+    "pid": lambda _, rank: rank.pid,
+    "state": lambda _, rank: rank.state,
+    "cpu": lambda _, rank: rank.cpu_fraction,
+    "rss": lambda _, rank: rank.rss_bytes,
+    "job": lambda _, rank: rank.job,
+    "launcher": lambda _, rank: rank.launcher,
+    "user": lambda _, rank: rank.user,
+    "command": lambda _, rank: short_command(rank.command),
+}
+
+
+def words_of_rank(node: NodeView, rank: RankSample) -> str:
+    """What words look for: what the row says, without its rates."""
+    number = "?" if rank.rank is None else rank.rank
+    gpus = ",".join(map(str, rank.gpus))
+    return (
+        f"{number} {node.node} {gpus} {rank.pid} {state_word(rank.state)} {percent(rank.cpu_fraction)} "
+        f"{bytes_text(rank.rss_bytes)} {rank.job} {rank.launcher} {rank.user} {short_command(rank.command)}"
+    )
+
+
+def _rate(column: str, rank: RankSample, before: EarlierRank | None) -> float | None:
+    if before is None or before.elapsed_s <= 0:
+        return None
+    names = ("voluntary_switches",) if column == "switches" else ("read_syscalls", "write_syscalls")
+    differences = []
+    for name in names:
+        earlier, now = getattr(before, name), getattr(rank, name)
+        if earlier is None or now is None:
+            return None
+        differences.append(now - earlier)
+    return None if sum(differences) < 0 else sum(differences) / before.elapsed_s
+
+
+def _with_mark(row: Row, mark: str, columns: Sequence[Column]) -> Row:
+    cells = list(row.cells)
+    at = [column.key for column in columns].index("node")
+    cells[at] = Cell(mark + cells[at].text, "accent")
+    return replace(row, cells=tuple(cells))
+
+
+def _place(pair: Found) -> tuple[str, float, str, int]:
+    node, rank = pair
+    return rank.job, float("inf") if rank.rank is None else rank.rank, node.node, rank.pid
