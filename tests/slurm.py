@@ -106,7 +106,7 @@ class Slurm:
         """The job's id. ``script``: lines of shell, run on the job's first node; its output is ``output(job)``."""
         count = len(self.nodes) if nodes is None else nodes
         command = ["sbatch", "--parsable", f"-N{count}", f"-n{count}", "--chdir=/", *options]
-        done = self.run([*command, "-o", str(self.directory / "%A_%a.out")], input="#!/bin/sh\n" + script)
+        done = self.run([*command, "-o", str(self.directory / "%A_%a.out")], stdin="#!/bin/sh\n" + script)
         return done.stdout.strip()
 
     def output(self, job: str) -> str:
@@ -114,7 +114,7 @@ class Slurm:
         return "".join(path.read_text() for path in sorted(self.directory.glob(f"{job}_*.out")))
 
     def state(self, job: str) -> str:
-        """"RUNNING", "COMPLETED" …; "" when Slurm does not know the job."""
+        """ "RUNNING", "COMPLETED" …; "" when Slurm does not know the job."""
         done = self.run(["squeue", "-h", "-t", "all", "-j", job, "-o", "%T"], check=False)
         return done.stdout.split("\n", 1)[0]
 
@@ -130,13 +130,13 @@ class Slurm:
         self.wait_ended(job)
 
     def run(
-        self, command: list[str], *, check: bool = True, timeout_s: float = 90.0, input: str = "", **env: str
+        self, command: list[str], *, check: bool = True, timeout_s: float = 90.0, stdin: str = "", **env: str
     ) -> subprocess.CompletedProcess[str]:
         """A client of this cluster. AssertionError with its output when it fails and ``check`` is set."""
         done = subprocess.run(
             command,
             env={**self.env, **env},
-            input=input,
+            input=stdin,
             capture_output=True,
             text=True,
             timeout=timeout_s,
@@ -193,16 +193,14 @@ class Slurm:
 
     def _config(self) -> str:
         port, *ports = free_ports(1 + len(self.nodes))
-        width = f"gpu[{self.nodes[0][3:]}-{self.nodes[-1][3:]}]" if len(self.nodes) > 1 else self.nodes[0]
-        text = CONFIG.format(
+        return CONFIG.format(
             host=socket.gethostname(),
             port=port,
-            ports=",".join(map(str, ports)) if len(ports) == 1 else "[" + ",".join(map(str, ports)) + "]",
+            ports=f"[{','.join(map(str, ports))}]",
             user=Path(f"/proc/{os.getpid()}").owner(),
             directory=self.directory,
-            names=width,
+            names=f"gpu[{','.join(node[3:] for node in self.nodes)}]",
         )
-        return text
 
     def _munge_files(self) -> list[str]:
         names = {"socket": "socket", "key-file": "key", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}

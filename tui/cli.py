@@ -39,7 +39,7 @@ def target_options(function: Function) -> Function:
                 default=None,
                 help="How nodes are reached (default: ssh; inside of a Slurm job its nodes by srun).",
             ),
-            click.option("--python", default="", metavar="PATH", help="Python on the nodes (default: the first found)."),
+            click.option("--python", default="", metavar="PATH", help="Python on the nodes (default: the first one)."),
             click.option("--interval", "interval_s", type=float, default=1.0, metavar="S", help="Between samples."),
             click.option(
                 "--timeout", "timeout_s", type=float, default=30.0, metavar="S", help="For the whole command."

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from textual.message import Message
 
 from mltop.probes.model import Finding
-from mltop.probes.reach.view import FleetView
+from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.health_watch import HealthWatch
 from mltop.tui.session import Session
 
 HEARTBEAT_S = 1.5  # a node that went silent causes no change, but its age grows
-# (up to how many nodes, seconds between frames): many answer at different moments, their changes are drawn together.
 SWITCH_S = 0.0005  # while the feed computes, a key waits for the interpreter lock at most this long, not 5 ms
+# (up to how many nodes, seconds between frames): many answer at different moments, their changes are drawn together.
 FRAMES = ((4, 0.1), (64, 0.5), (math.inf, 1.0))
 
 
@@ -72,6 +72,7 @@ class Feed:
         self._changed.set()
 
     def _run(self) -> None:
+        before: list[NodeView] = []
         try:
             while not self._stopped.is_set():
                 self._changed.clear()
@@ -79,6 +80,12 @@ class Feed:
                 self._post(Fresh(picture))
                 if self._stopped.wait(frame_s(len(picture.view.nodes))):
                     return
+                # By now the screen shows this picture. Freeing the samples of the one before takes a while: here it
+                # delays no key.
+                while before:
+                    before.pop()
+                before = list(picture.view.nodes)
+                del picture
                 self._changed.wait(HEARTBEAT_S)
         except Exception as error:  # noqa: BLE001  (handed to the app, which raises it)
             self._post(FeedBroke(error))

@@ -17,7 +17,6 @@ from mltop.probes.agent.outbox import Outbox
 from mltop.probes.agent.protocol import MAX_FRAME_BYTES, Request, decode_request
 
 EXIT_GRACE_S = 1.5  # after the caller is gone, whatever a collector is stuck in
-UNREAD_S = 20.0  # without a caller on stdin: this long nobody took what we write
 KEEPALIVE_S = 5.0  # without a caller on stdin: something is written at least this often
 TICK_S = 0.5
 _GONE = select.POLLERR | select.POLLHUP
@@ -28,12 +27,14 @@ class Terms:
     """How the caller shows that it is there.
 
     ``attended``: our stdin is the caller, and its end is ours; ``silence_s``: so is this long without a byte on it
-    (0: any silence is fine); ``received``: what was read from stdin before.
+    (0: any silence is fine); ``unread_s``: without a caller on stdin, this long nobody took what we write;
+    ``received``: what was read from stdin before.
     """
 
     attended: bool = True
     silence_s: float = 0.0
     received: bytes = b""
+    unread_s: float = 20.0
 
 
 class Caller:
@@ -127,7 +128,7 @@ class Caller:
     def _is_gone(self, quiet_s: float, unwritten_s: float) -> bool:
         if self._terms.attended:
             return self._terms.silence_s > 0.0 and quiet_s >= self._terms.silence_s
-        return unwritten_s >= UNREAD_S
+        return unwritten_s >= self._terms.unread_s
 
     def _reader_left(self) -> bool:
         """Without writing: the next sample may be a minute away."""

@@ -21,7 +21,9 @@ _SOCKID = struct.Struct("!HH16s16s")  # struct inet_diag_sockid up to its interf
 _ANY = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)  # any interface, no cookie
 _FOUND = struct.Struct("=BBBB48sIII")  # struct inet_diag_msg up to its write queue
 _ALL_STATES = 0xFFFFFFFF
-_RETRANSMIT_TIMER = 1
+# Timers of tcp_diag.c: repeating what was sent, and asking whether anything may be sent at all (the peer's window is
+# closed, or our own side drops every packet). A peer that is there answers, which sets the count of tries to 0.
+_TRYING = (1, 4)
 
 
 class TcpLink:
@@ -33,7 +35,7 @@ class TcpLink:
         self._repeating_since: float | None = None
 
     def unanswered_s(self, now: float) -> float:
-        """For how long the kernel has been repeating what nobody acknowledges; ``now`` in seconds of any one clock.
+        """For how long the kernel has been repeating itself without an answer; ``now`` in seconds of any one clock.
 
         As precise as it is called often. 0 without a connection by ssh, or where the kernel does not tell.
         """
@@ -58,7 +60,7 @@ def query(client: str, client_port: str, server: str, server_port: str) -> bytes
 
 
 def repeats(question: bytes) -> bool:
-    """Whether the connection waits for the acknowledgement of something that it sent more than once."""
+    """Whether the connection has something to send and has tried in vain."""
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as netlink:
             netlink.settimeout(1.0)
@@ -68,5 +70,5 @@ def repeats(question: bytes) -> bool:
         return False  # not in this kernel
     if len(answer) < _HEADER.size + _FOUND.size or _HEADER.unpack_from(answer)[1] != _BY_FAMILY:
         return False  # an error: there is no such connection
-    _, _, timer, retransmits, _, _, _, unacknowledged = _FOUND.unpack_from(answer, _HEADER.size)
-    return bool(timer == _RETRANSMIT_TIMER and retransmits and unacknowledged)
+    _, _, timer, tries, _, _, _, unacknowledged = _FOUND.unpack_from(answer, _HEADER.size)
+    return bool(timer in _TRYING and tries and unacknowledged)

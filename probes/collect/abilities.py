@@ -68,15 +68,20 @@ def check_driver() -> Ability:
 
 def check_py_spy() -> Ability:
     path = find_py_spy()
-    if path is None and "MLTOP_CACHE" in os.environ:  # an agent that came over this connection gets its py-spy so too
-        return Ability("py-spy", "ok", "not here yet: it is sent when stacks are first asked for")
     if path is None:
-        return Ability("py-spy", "missing", "not found: no stacks can be dumped", "pip install py-spy")
+        return no_py_spy()
     try:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Ability("py-spy", "missing", f"{path} does not run: {error}", "pip install --force-reinstall py-spy")
     return Ability("py-spy", "ok", f"{done.stdout.strip()} at {path}")
+
+
+def no_py_spy() -> Ability:
+    """An agent that came over its connection ($MLTOP_CACHE) gets py-spy so too, unless one was chosen by hand."""
+    if "MLTOP_CACHE" in os.environ and not os.environ.get("MLTOP_PY_SPY"):
+        return Ability("py-spy", "ok", "not here yet: it is sent when stacks are first asked for")
+    return Ability("py-spy", "missing", "not found: no stacks can be dumped", "pip install py-spy")
 
 
 def check_stack_permission() -> Ability:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from mltop.probes.investigate.folding import folded
 from mltop.probes.investigate.material import Material, judge, nodes_by_gap, rank_gaps
 from mltop.probes.investigate.missing import by_reason
-from mltop.probes.model import SCHEMA, Gap, JobReport, to_json
+from mltop.probes.model import SCHEMA, Gap, JobReport, Sample, to_json
 from mltop.probes.record import BadRecording, CaptureWriter, read_capture, read_recording
 
 Describe = Callable[[list[JobReport]], str]
+NodeSamples = Iterable[tuple[str, list[Sample]]]
 
 
 def default_directory(now: float) -> Path:
@@ -41,18 +42,27 @@ def stacks_object(material: Material, reports: list[JobReport]) -> dict[str, obj
     }
 
 
-def write_round(writer: CaptureWriter, material: Material) -> None:
-    """What a running dump knows so far, so that a capture that is cut off holds it."""
+def write_round(writer: CaptureWriter, material: Material, samples: NodeSamples | None = None) -> None:
+    """What a running dump knows so far, so that a capture that is cut off holds it.
+
+    ``samples``: (node, all that are known of it), where that is more than the dump's verdict needed.
+    """
     writer.nodes(material.nodes, material.connections)
     writer.add_dumps(material.dumps)
-    for node, samples in material.samples.items():
-        writer.add_samples(node, samples)
+    for node, known in material.samples.items() if samples is None else samples:
+        if known:
+            writer.add_samples(node, known)
 
 
-def finish_capture(writer: CaptureWriter, material: Material, reports: list[JobReport], describe: Describe) -> None:
-    """The dumps, the verdict and what is missing; the samples are written already."""
-    writer.nodes(material.nodes, material.connections)
-    writer.add_dumps(material.dumps)
+def finish_capture(
+    writer: CaptureWriter,
+    material: Material,
+    reports: list[JobReport],
+    describe: Describe,
+    samples: NodeSamples | None = None,
+) -> None:
+    """Everything else: the verdict and what is missing. ``samples`` as in ``write_round``."""
+    write_round(writer, material, samples)
     for state, reason, nodes in by_reason(material.not_answered):
         writer.problem(f"{folded(nodes)} did not answer: {reason or state}")
     for gap, nodes in nodes_by_gap(material):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from mltop.probes.investigate.patience import REACHED, Arrivals, Patience
 from mltop.probes.model import NodeState, RankStacks
@@ -11,12 +12,14 @@ from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.pending import Pending
 from mltop.probes.reach.view import NodeView
 
+Number = TypeVar("Number", int, float)
+
 LOOK_S = 0.1  # between two looks at the nodes' states: they cost more than an answer
 ANSWER_S = 0.02  # waited for one request's answers before the others' are looked at
 
 
 class Round:
-    """``step`` until nobody is ``awaited``. Counts per node: ``expected`` ranks and those that ``came``; ``failed``: why.
+    """``step`` until nobody is ``awaited``. By node: ``expected`` ranks and those that ``came``; ``failed``: why.
 
     A node that still owes the answer to an ``earlier`` round is not asked again: that answer counts in this one.
     """
@@ -27,6 +30,7 @@ class Round:
         nodes: Sequence[str],
         args: dict[str, object],
         arrivals: Arrivals,
+        *,
         take: Callable[[RankStacks], None],
         earlier: Round | None = None,
     ) -> None:
@@ -38,9 +42,9 @@ class Round:
         self._looked_at = 0.0
         self.views: list[NodeView] = []
         self._open: dict[str, Pending] = dict(earlier._open) if earlier else {}
-        self.asked_at = {node: earlier.asked_at[node] for node in self._open} if earlier else {}
-        self.expected = {node: earlier.expected.get(node, 0) for node in self._open} if earlier else {}
-        self.came = {node: earlier.came.get(node, 0) for node in self._open} if earlier else {}
+        self.asked_at: dict[str, float] = _of(self._open, earlier.asked_at) if earlier else {}
+        self.expected: dict[str, int] = _of(self._open, earlier.expected) if earlier else {}
+        self.came: dict[str, int] = _of(self._open, earlier.came) if earlier else {}
         self.done: set[str] = set()
         self.failed: dict[str, str] = {}
         self._arrivals.news_at = time.monotonic()
@@ -66,6 +70,15 @@ class Round:
     def awaited(self, patience: Patience) -> list[NodeView]:
         """Whom it makes sense to wait for."""
         return self._arrivals.awaited(self.views, self.done | self.failed.keys(), time.monotonic(), patience)
+
+    def slow(self, most_s: float) -> list[NodeView]:
+        """Nodes that live, were asked less than ``most_s`` ago and still owe their answer."""
+        since = time.monotonic() - most_s
+        return [
+            view
+            for view in self.views
+            if view.node in self._open and view.state.state == "live" and self.asked_at[view.node] > since
+        ]
 
     def cancel(self) -> None:
         """What is still asked for is of no use any more."""
@@ -124,3 +137,7 @@ class Round:
             reason = f"answered {part} within {asked_s:.0f} s"
             reason += f" ({state.reason})" if state.reason and state.state != "live" else ""
         return NodeState(node, state.state, reason, state.age_s)
+
+
+def _of(nodes: Iterable[str], values: Mapping[str, Number]) -> dict[str, Number]:
+    return {node: values[node] for node in nodes if node in values}

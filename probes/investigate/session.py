@@ -6,12 +6,13 @@ import gc
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
 from mltop.probes.investigate.stacks import StackRequest, StackRun
+from mltop.probes.model import Sample
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.view import FleetView
@@ -154,23 +155,23 @@ class LiveSession:
             stacks = StackRun(self.hub, request, on_progress, _Rounds(writer).write)
             run.follow(stacks)
             stacks.start()
-            self._write_samples(writer)
+            for node, samples in self._samples():
+                if samples:
+                    writer.add_samples(node, samples)
             stacks.wait()
             self._keep(stacks)
             if stacks.error:
                 writer.problem(stacks.error)
             if stacks.cancelled:
                 writer.problem(f"interrupted in round {stacks.rounds_done} of the dump")
-        self._write_samples(writer, stacks.history_until or math.inf)
-        finish_capture(writer, stacks.material, stacks.reports, self._describe)
+        # What came later than the dump did not go into its verdict.
+        whole = self._samples(until=stacks.history_until or math.inf)
+        finish_capture(writer, stacks.material, stacks.reports, self._describe, whole)
         return CaptureResult(target, tuple(writer.problems), cancelled=run.cancelled)
 
-    def _write_samples(self, writer: CaptureWriter, until: float = math.inf) -> None:
-        """Of all nodes, up to a dump's end: what came later did not go into its verdict."""
+    def _samples(self, until: float = math.inf) -> Iterator[tuple[str, list[Sample]]]:
         for view in self.view().nodes:
-            samples = self.hub.history(view.node, until=until)
-            if samples:
-                writer.add_samples(view.node, samples)
+            yield view.node, self.hub.history(view.node, until=until)
 
     def _recent_dump(self) -> StackRun | None:
         last = self._last

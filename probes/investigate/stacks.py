@@ -29,6 +29,7 @@ ALL_THERE = Patience(connecting_s=1.0, lost_s=0.5, live_s=3.0)  # every rank of 
 LATER_ROUNDS = Patience(connecting_s=0.0, lost_s=0.0, live_s=3.0)  # who comes now is asked, but not waited for
 # Where no round follows: py-spy's own limit is 3 s and one retry, and more than 8 ranks take turns.
 ONLY_ROUND = Patience(connecting_s=4.0, lost_s=2.0, live_s=15.0)
+SLOW_S = 8.0  # after being asked, likewise where others were waited for or watched meanwhile
 REMEMBER_S = 0.05  # how long the history is read at a time
 
 
@@ -133,9 +134,21 @@ class StackRun:
             self._tell("watching")
             if self._cancelled.wait(pause):
                 break
+        self._late_answers()
         if self._judged_dumps != len(self.material.dumps):
             self._judge()
         self._take_back()
+
+    def _late_answers(self) -> None:
+        """Of nodes that live and are slow: what they may need is granted before the end."""
+        turn = self._now
+        assert turn is not None
+        while turn.slow(SLOW_S) and self._left_s() > 0 and not self._cancelled.is_set():
+            turn.step()
+            self._answered |= turn.done
+            if time.monotonic() - self._told_at > TELL_S:
+                self._tell("dumping")
+        turn.cancel()
 
     def _stopped_meanwhile(self) -> bool:
         """Whether a job that moved stands still in the last rounds: it hung while it was watched.
@@ -167,7 +180,7 @@ class StackRun:
             "raw": self._request.raw and self._round == self._raw_after + 1,
             "job": self._request.job or "",
         }
-        turn = self._now = Round(self._hub, self._nodes, args, self._arrivals, self._take, self._now)
+        turn = self._now = Round(self._hub, self._nodes, args, self._arrivals, take=self._take, earlier=self._now)
         while self._left_s() > 0 and not self._cancelled.is_set():
             turn.step()
             self._answered |= turn.done

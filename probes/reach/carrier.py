@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 
 from mltop.probes.reach.channel import Channel
+from mltop.probes.reach.ending import Ending
+from mltop.probes.reach.framing import NOISE_BYTES
 from mltop.probes.reach.poller import Poller
 from mltop.probes.reach.stream import Stream
 
@@ -49,7 +51,7 @@ class Carrier:
     """Starts ``channel``; raises OSError when it cannot.
 
     ``on_frame(payload)`` for every frame until the end; ``on_end(exit code or None, last words)`` once, when the
-    process is gone, whoever began its end.
+    process is gone, whoever began its end; ``on_node_end(node, ending)`` for what ``channel.node_ending`` finds.
     """
 
     def __init__(
@@ -57,12 +59,15 @@ class Carrier:
         channel: Channel,
         poller: Poller,
         reaper: Reaper,
+        *,
         on_frame: Callable[[bytes], None],
         on_end: Callable[[int | None, str], None],
+        on_node_end: Callable[[str, Ending], None],
     ) -> None:
         self.stream = Stream(channel, poller.buffer)
         self._poller, self._reaper = poller, reaper
-        self._on_frame, self._on_end = on_frame, on_end
+        self._on_frame, self._on_end, self._on_node_end = on_frame, on_end, on_node_end
+        self._stderr_line = b""  # not ended yet
         self._ending = False
         poller.watch(self.stream.stdout_fd, self._read_stdout)
         poller.watch(self.stream.stderr_fd, self._read_stderr)
@@ -78,6 +83,11 @@ class Carrier:
     def unsent_bytes(self) -> int:
         return self.stream.unsent_bytes
 
+    def watch(self) -> None:
+        """Its process may be gone although something that it started still holds the pipes."""
+        if self.stream.has_ended():
+            self.end()
+
     def end(self) -> None:
         if self._ending:
             return
@@ -90,8 +100,10 @@ class Carrier:
     def finish(self) -> None:
         """For the reaper: the process is gone."""
         for _ in range(STDERR_READS):
-            if not self.stream.read_stderr():
+            said = self.stream.read_stderr()
+            if not said:
                 break
+            self._take_stderr(said)
         self._poller.unwatch(self.stream.stderr_fd)
         self.stream.close()
         self._on_end(self.stream.exit_code, self.stream.last_words())
@@ -109,10 +121,23 @@ class Carrier:
             self._pause(self.stream.stdout_fd)
 
     def _read_stderr(self) -> None:
-        if self.stream.read_stderr():
-            self._pause(self.stream.stderr_fd)
-        else:
+        said = self.stream.read_stderr()
+        if said is None:
             self._poller.unwatch(self.stream.stderr_fd)
+            return
+        self._take_stderr(said)
+        self._pause(self.stream.stderr_fd)
+
+    def _take_stderr(self, said: bytes) -> None:
+        node_ending = self.stream.channel.node_ending
+        if node_ending is None:
+            return
+        *lines, rest = (self._stderr_line + said).split(b"\n")
+        self._stderr_line = rest[-NOISE_BYTES:]
+        for line in lines:
+            ended = node_ending(line[:NOISE_BYTES].decode("utf-8", "replace"))
+            if ended is not None:
+                self._on_node_end(*ended)
 
     def _pause(self, fd: int) -> None:
         pause_s = self.stream.pause_s(time.monotonic())

@@ -40,7 +40,10 @@ class Channel:
     ``rejoin(nodes)``: the channel for some of its nodes, with which those that were lost while the others go on are
     reached again; None: they come back with the next start of the whole channel;
     ``gate``: channels of one gate (a jump host) connect at most 8 at a time;
-    ``ending(exit code or None, last words)``: why it ended, in words;
+    ``ending(exit code or None, last words)``: why it ended, in words; the last words are the last lines of stderr, or
+    of what was no frame on stdout;
+    ``node_ending(line)``: which one of its nodes a line of stderr says is gone, and why, while the others go on; None
+    for every other line. It gets all lines in order;
     ``dies_with_us``: the kernel must kill it when we die; not needed where closing its stdin ends it (ssh).
     """
 
@@ -54,4 +57,5 @@ class Channel:
     rejoin: Callable[[tuple[str, ...]], Channel] | None = None
     gate: str = ""
     ending: Callable[[int | None, str], Ending] = agent_ended
+    node_ending: Callable[[str], tuple[str, Ending] | None] | None = None
     dies_with_us: bool = True

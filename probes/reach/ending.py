@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MOST_SAID = 300  # characters of one line
+
 
 @dataclass(frozen=True)
 class Ending:
@@ -18,8 +20,9 @@ class Ending:
 
 
 def agent_ended(code: int | None, words: str) -> Ending:
-    """The end of a local agent: "the agent ended (exit code 1): words"."""
-    return Ending(f"the agent ended ({exit_words(code)})" + (f": {words}" if words else ""))
+    """The end of a local agent: "the agent ended (exit code 1): the last line it said"."""
+    last = words.strip().rpartition("\n")[2].strip()
+    return Ending(f"the agent ended ({exit_words(code)})" + (f": {last[:MOST_SAID]}" if last else ""))
 
 
 def exit_words(code: int | None) -> str:

@@ -15,8 +15,9 @@ from mltop.probes.model import Sample
 from mltop.probes.reach.carrier import REAP_POLL_S, Reaper
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.files import FileFor, Files, PySpyFor
+from mltop.probes.reach.ground import Ground
 from mltop.probes.reach.limits import Limits
-from mltop.probes.reach.link import Ground, Link, Stage
+from mltop.probes.reach.link import Link, Stage
 from mltop.probes.reach.node import Phase
 from mltop.probes.reach.one_shot import OneShot
 from mltop.probes.reach.pacing import Pacer
@@ -206,7 +207,7 @@ class Hub:
     def _retry_later(self, link: Link) -> None:
         heapq.heappush(self._retries, (time.monotonic() + link.backoff.next_s(), next(self._order), link))
 
-    def _rejoin(self, link: Link, node: str) -> None:
+    def _rejoin(self, link: Link, node: str, retry: bool) -> None:
         """A node that was lost while its stream goes on gets a channel of its own."""
         assert link.channel.rejoin is not None
         alone = Link(link.channel.rejoin((node,)), self._ground)
@@ -214,7 +215,8 @@ class Hub:
         link.members.discard(node)
         self._link_of[node] = alone
         self._links.append(alone)
-        self._retry_later(alone)
+        if retry:
+            self._retry_later(alone)
 
     def _ask(self, pending: Pending, op: str, args: dict[str, object]) -> None:
         if self._closed:

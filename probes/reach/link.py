@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 
 import msgspec
 
 from mltop.probes.agent.protocol import Boot, Message, Request, encode
-from mltop.probes.reach.carrier import Carrier, Reaper
+from mltop.probes.reach.carrier import Carrier
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.ending import Ending
-from mltop.probes.reach.files import Files
-from mltop.probes.reach.limits import Limits
+from mltop.probes.reach.envelope import Envelope
+from mltop.probes.reach.ground import Ground
 from mltop.probes.reach.node import Phase
 from mltop.probes.reach.pacing import Backoff
-from mltop.probes.reach.poller import Poller
-from mltop.probes.reach.records import Records
-from mltop.probes.reach.switchboard import Switchboard
 
 PING = encode(Request("ping"))
+QUIET_S = 2.0  # without a frame: time to see whether the process is still there
 SILENT_INTERVALS = 4.0  # where agents do not answer pings
 
 
@@ -30,38 +26,6 @@ class Stage(Enum):
     STARTING = "no hello yet"
     UP = "at least one node said hello"
     DOWN = "ended"
-
-
-class SampleHead(msgspec.Struct):
-    sampled_at: float
-
-
-class Envelope(msgspec.Struct):
-    """As much of a frame as most of them need: the rest of a sample is decoded when somebody looks at it."""
-
-    kind: str
-    node: str = ""
-    sample: SampleHead | None = None
-
-
-@dataclass(frozen=True)
-class Ground:
-    """What all links of a hub share.
-
-    ``up(link)``: it gives back its place; ``down(link, retry)``: it ended; ``rejoin(link, node)``: this one of its
-    nodes is lost while others are fine.
-    """
-
-    limits: Limits
-    interval_s: float
-    poller: Poller
-    reaper: Reaper
-    records: Records
-    files: Files
-    switchboard: Switchboard
-    up: Callable[[Link], None]
-    down: Callable[[Link, bool], None]
-    rejoin: Callable[[Link, str], None]
 
 
 class Link:
@@ -101,8 +65,9 @@ class Link:
                 channel,
                 self._ground.poller,
                 self._ground.reaper,
-                self._take,
-                lambda code, words: self._ended(carrier, code, words),
+                on_frame=self._take,
+                on_end=lambda code, words: self._ended(carrier, code, words),
+                on_node_end=self._member_ended,
             )
         except OSError as error:
             self._down(Ending(f"cannot start {channel.argv[0]}: {error.strerror or error}"))
@@ -124,6 +89,8 @@ class Link:
 
     def tick(self, now: float) -> None:
         """A few times a second: deadlines and pings."""
+        if self._carrier is not None and now - self._frame_at > QUIET_S:
+            self._carrier.watch()
         if self.stage is Stage.STARTING or self.stage is Stage.UP:
             self._watch_hellos(now)
         if self.stage is not Stage.UP:
@@ -260,7 +227,7 @@ class Link:
             self._give_up(self._no_hello(carrier.stream.last_words()))
             return
         for node in missing:
-            self._member_lost(node, f"no hello from this node within {hello_s:g} s")
+            self._member_lost(node, Ending(f"no hello from this node within {hello_s:g} s"))
 
     def _no_hello(self, words: str) -> Ending:
         hello_s = self._ground.limits.hello_s
@@ -274,21 +241,32 @@ class Link:
     def _watch_members(self, now: float, silence_s: float) -> None:
         for node in self._ready - set(self._said):
             if now - self._heard[node] > silence_s:
-                self._ready.discard(node)
-                self._sampled.discard(node)
-                self._member_lost(node, f"nothing from this node for {silence_s:.0f} s")
+                self._member_lost(node, Ending(f"nothing from this node for {silence_s:.0f} s"))
 
-    def _member_lost(self, node: str, reason: str) -> None:
-        self._node_failed(node, Ending(reason))
-        if self.channel.rejoin is not None:
-            self._ground.rejoin(self, node)
+    def _member_ended(self, node: str, ending: Ending) -> None:
+        """Its carrier says that this one is gone; of a node that is the only one, the end of the stream follows."""
+        if self._carrier is not None and node in self.members:
+            if len(self.members) > 1:
+                self._member_lost(node, ending)
+            else:
+                self._said[node] = ending
+
+    def _member_lost(self, node: str, ending: Ending) -> None:
+        self._ready.discard(node)
+        self._sampled.discard(node)
+        self._node_failed(node, ending)
+        if self.channel.rejoin is None:
+            return
+        self._ground.rejoin(self, node, ending.retry)
+        if not self.members:
+            self._give_up(ending)
 
     # Ends.
 
     def _node_failed(self, node: str, ending: Ending) -> None:
         """One node of the stream; the others go on."""
         self._said[node] = ending
-        self._ground.records.set_phase(node, Phase.LOST, str(ending))
+        self._ground.records.set_phase(node, Phase.LOST if ending.retry else Phase.REFUSED, str(ending))
         self._ground.switchboard.node_lost(node, str(ending))
 
     def _give_up(self, ending: Ending) -> None:
@@ -304,12 +282,9 @@ class Link:
     def _down(self, ending: Ending) -> None:
         self._carrier = None
         self.stage = Stage.DOWN
-        for node in self.members:
-            why = self._said.get(node, ending)
-            phase = Phase.LOST if ending.retry else Phase.REFUSED
-            self._ground.records.set_phase(node, phase, str(why))
-            self._ground.switchboard.node_lost(node, str(why))
-        self._ground.down(self, ending.retry)
+        for node in tuple(self.members):
+            self._node_failed(node, self._said.get(node, ending))
+        self._ground.down(self, any(self._said[node].retry for node in self.members))
 
     def _say(self, reason: str, node: str = "") -> None:
         """Of the nodes that connect; a lost one keeps its reason until it is back."""

@@ -9,6 +9,7 @@ import msgspec
 from mltop.probes.agent.protocol import Message
 from mltop.probes.reach.carrier import Carrier, Reaper
 from mltop.probes.reach.channel import Channel
+from mltop.probes.reach.ending import Ending
 from mltop.probes.reach.poller import Poller
 from mltop.probes.reach.switchboard import Ask, Switchboard
 
@@ -27,7 +28,9 @@ class OneShot:
         self.ended = False
         self._carrier: Carrier | None = None
         try:
-            self._carrier = Carrier(channel, poller, reaper, self._take, self._on_end)
+            self._carrier = Carrier(
+                channel, poller, reaper, on_frame=self._take, on_end=self._on_end, on_node_end=self._on_node_end
+            )
         except OSError as error:
             self.ended = True
             self._fail(f"cannot start {channel.argv[0]}: {error.strerror or error}")
@@ -57,6 +60,11 @@ class OneShot:
     def _on_end(self, code: int | None, words: str) -> None:
         self.ended = True
         self._fail(str(self._channel.ending(code, words)))
+
+    def _on_node_end(self, node: str, ending: Ending) -> None:
+        ask = self._asks.get(node)
+        if ask is not None and self._switchboard.is_open(ask):
+            self._switchboard.deliver(ask, Message("error", error=str(ending)))
 
     def _fail(self, reason: str) -> None:
         for ask in self._asks.values():

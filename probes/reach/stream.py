@@ -62,16 +62,16 @@ class Stream:
         self._noise_debt += self._frames.noise_bytes - before
         return payloads
 
-    def read_stderr(self) -> bool:
-        """Keep what the process says on stderr; False at its end."""
+    def read_stderr(self) -> bytes | None:
+        """What the process says there now; None at its end. The newest is kept."""
         try:
             data = os.read(self.stderr_fd, STDERR_BYTES)
         except BlockingIOError:
-            return True
+            return b""
         self._said += data[-NOISE_BYTES:]
         del self._said[:-NOISE_BYTES]
         self._noise_debt += len(data)
-        return bool(data)
+        return data or None
 
     def pause_s(self, now: float) -> float:
         """How long not to read from it, because of the noise it makes."""
@@ -108,11 +108,11 @@ class Stream:
         return sum(len(part) for part in self._outgoing)
 
     def last_words(self) -> str:
-        """The last line that was not a frame, of stderr if it said any: usually why the process ended."""
+        """The last lines of stderr if it said any, or of what was not a frame: usually why the process ended."""
         for text in (self._said.decode("utf-8", "replace"), self._frames.noise):
-            lines = [line.strip() for line in text.splitlines() if line.strip()]
-            if lines:
-                return "".join(c for c in lines[-1] if c.isprintable())[:300]
+            lines = ["".join(filter(str.isprintable, line)).strip() for line in text.splitlines()]
+            if any(lines):
+                return "\n".join(line for line in lines if line)
         return ""
 
     def begin_end(self) -> None:

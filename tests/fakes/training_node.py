@@ -88,6 +88,7 @@ def main() -> None:
     parser.add_argument("--culprit", type=int, default=-1)
     parser.add_argument("--skew", type=float, default=0.0, help="of the clock, seconds")
     parser.add_argument("--late", type=float, default=0.0, help="seconds before the first word")
+    parser.add_argument("--mark", help="to be found by")
     parser.add_argument("--mute", action="store_true", help="answers no request")
     options = parser.parse_args()
     time.sleep(options.late)

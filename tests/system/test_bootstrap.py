@@ -197,6 +197,7 @@ def test_other_frames_and_noise_before_the_bundle(home: Path) -> None:
         node.send(Request("ping"))
         node.send(Request("file", op="bundle", node="another", args={"error": "not for this node"}))
         node.send(Request("request", id=7, op="doctor"))
+        node.send(Request("file", op="bundle", args={"sha256": "0" * 64, "data": "for another machine type"}))
         node.send(file_for("bundle", boot.machine))
         assert node.next("hello").kind == "hello"
         assert node.next("done").id == 7  # asked before there was an agent, answered by it

@@ -96,9 +96,13 @@ def test_help_answers_at_once() -> None:
         (["-w", "", "snapshot"], "-w '': names no node"),
         (["-w", ""], "-w '': names no node"),
         (["stacks", "-w", "n[1-"], "is not a node list"),
-        (["stacks", "-w", "some-other-node"], "this version reaches this machine only"),
+        (["stacks", "-w", "n1,n[2-"], "'n[2-' is not a node list"),
+        (["stacks", "-w", "n[1-10000000]"], "more than the 16,384 that mltop takes"),
+        (["stacks", "-w", "a@n1,b@n2"], "user name: a and b at once"),
+        (["stacks", "-w", "n1", "--via", "srun"], "--via srun: needs a Slurm job"),
+        (["stacks", "-w", "n1,@no-such-group"], "'@no-such-group' names no node: no such group"),
+        (["stacks", "-w", "@no-such-source:g"], "names no group source 'no-such-source'"),
         (["stacks", "--hostfile", "/no/such/file"], "No such file or directory"),
-        (["stacks", "--job", "4711"], "no such job"),
         (["snapshot", "--job", "x;y"], "is not a Slurm job id"),
         (["stacks", "--recording", "/no/such/dir"], "does not exist"),
         (["stacks", "--samples", "0"], "--samples"),
@@ -123,6 +127,36 @@ def test_bad_input_gets_one_line_and_exit_code_2(args: list[str], words: str) ->
     assert len(lines) == 1, done.stderr
     assert lines[0].startswith("mltop: ")
     assert words in lines[0]
+
+
+def test_a_job_without_slurm_on_this_machine_is_said() -> None:
+    done = mltop("stacks", "--job", "4711", PATH="/nonexistent")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "mltop: --job 4711: Slurm's squeue is not on this machine (run mltop on a login node of the cluster)\n"
+    )
+
+
+def test_groups_are_those_of_clustershell(tmp_path: Path) -> None:
+    (tmp_path / "groups.conf").write_text("[Main]\ndefault: mine\n[mine]\nmap: echo n[1-2] x $GROUP\nlist: echo rack\n")
+    code = "import sys; from mltop.probes.reach.targets import expand; print(*expand(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "z,@rack,n1"],
+        env={**os.environ, "CLUSTERSHELL_CFGDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "z n1 n2 rack x\n"
+
+
+def test_a_group_source_that_fails_is_said(tmp_path: Path) -> None:
+    (tmp_path / "groups.conf").write_text("[Main]\ndefault: mine\n[mine]\nmap: echo broken >&2; exit 3\n")
+    done = mltop("snapshot", "-w", "@rack", CLUSTERSHELL_CFGDIR=str(tmp_path))
+    assert done.returncode == 2
+    program_said, line = done.stderr.splitlines()
+    assert program_said == "broken"
+    assert line.startswith("mltop: -w '@rack': cannot be looked up: ")
 
 
 @pytest.mark.parametrize("term", ["dumb", "", "unknown"])

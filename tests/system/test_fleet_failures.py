@@ -20,7 +20,7 @@ pytestmark = pytest.mark.serial
 hosts = fixtures.hosts
 
 # Samples every 2 s, so that a node is stale after 6: a slow machine is not taken for a bad host.
-OPTIONS = ("--interval", "2", "--retry-most", "4")
+OPTIONS = ("--interval", "2", "--retry-most", "4", "--hello", "10")
 GONE_S = 20.0  # an agent ends within this time after its link died
 NOISE = r"""
 head -c 10000000 /dev/zero | tr '\0' x
@@ -95,7 +95,7 @@ UNREACHABLE: dict[str, tuple[str, Callable[[Hosts, Host], None], str]] = {
     "sshd_stopped": ("h01", lambda _, host: host.stop_sshd(), "connection refused"),
     "syn_dropped": ("h02", lambda _, host: host.drop_connects(), "timed out"),
     "sshd_frozen": ("h03", lambda _, host: host.freeze_sshd(), "timed out"),
-    "shell_hangs_after_login": ("h04", lambda _, host: host.hang_login(), "login"),
+    "shell_hangs_after_login": ("h04", lambda _, host: host.hang_login(), "shell"),
     "no_python": ("h05", lambda _, host: host.hide_python(), "python"),
 }
 REFUSED: dict[str, tuple[str, Callable[[Hosts, Host], None], str]] = {

@@ -94,6 +94,33 @@ def test_a_node_of_several_that_falls_silent_gets_a_channel_of_its_own() -> None
         assert state(hub, "n1") == "live" and hub.node("n1").connection.restarts == 0
 
 
+def test_a_node_that_its_carrier_says_is_gone_is_lost_at_once_and_a_refused_one_is_left_alone() -> None:
+    def ended(line: str) -> tuple[str, Ending] | None:
+        node, _, words = line.partition(": ")
+        return (node, Ending(words, retry="denied" not in words)) if words else None
+
+    code = """
+hello('n1'); beat('n1')
+print("some words\\nn2: Permission denied\\nn3: Connection refused\\nn9: nobody asked", file=sys.stderr, flush=True)
+hang()
+"""
+    channel = program(
+        code,
+        "n1",
+        "n2",
+        "n3",
+        node_ending=ended,
+        rejoin=lambda nodes: replace(well_behaved(node=nodes[0]), nodes=nodes),
+    )
+    with opened(channel, limits=QUICK) as hub:
+        assert await_state(hub, "refused", "n2") == "Permission denied"
+        await_state(hub, "live", "n3")
+        assert (state(hub, "n1"), state(hub, "n2")) == ("live", "refused")
+        hub.retry()
+        await_state(hub, "live", "n2")
+        assert hub.node("n1").connection.restarts == 0
+
+
 def test_only_so_many_connect_at_once_and_a_slow_one_gives_its_place_back(tmp_path: Path) -> None:
     limits = replace(Limits(), connecting=2, slot_s=0.5)
     channels = [program(f"open({str(tmp_path)!r} + '/n{n}', 'w'); hang()", f"n{n}") for n in range(5)]

@@ -21,14 +21,14 @@ from mltop.probes.agent.protocol import TEXT_MARK, Message, payload_of
 from tests.waiting import wait_until
 
 DECODER = msgspec.json.Decoder(Message)
+AGENT = [sys.executable, "-m", "mltop.probes.agent"]
 RANK = "import time\ndef train():\n    while True: time.sleep(0.01)\ntrain()"
 JOB = f"one-shot-{os.getpid()}:1"  # other workers run these tests, too
 
 
 def start(op: str, args: dict[str, Any], *options: str, **env: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "mltop.probes.agent", "--node", "n1", "--text", *options]
-        + ["--op", op, "--args", json.dumps(args)],
+        [*AGENT, "--node", "n1", "--text", *options, "--op", op, "--args", json.dumps(args)],
         env={**os.environ, "PYTHONPATH": str(Path(one_shot.__file__).parents[3]), **env},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -150,7 +150,7 @@ def test_a_reader_that_does_not_read_holds_it_no_longer_than_its_deadline(rank: 
             os.write(write_end, b"\n" * 65536)
     os.set_blocking(write_end, True)
     process = subprocess.Popen(
-        [sys.executable, "-m", "mltop.probes.agent", "--op", "stacks", "--args", '{"total_s": 1.0}'],
+        [*AGENT, "--op", "stacks", "--args", '{"total_s": 1.0}'],
         env={**os.environ, "PYTHONPATH": str(Path(one_shot.__file__).parents[3])},
         stdin=subprocess.DEVNULL,
         stdout=write_end,

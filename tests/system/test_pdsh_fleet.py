@@ -184,7 +184,7 @@ def test_a_node_without_the_agent_says_so_and_how_it_gets_there(hosts: Hosts) ->
         running.wait_states({"h01": "live", "h05": "lost"})
         assert running.reason("h05").startswith("the agent is not on this node (once: mltop snapshot -w h05 ")
         assert "agent" in running.ask("request doctor {}")["failed"]["h05"]
-    assert hosts["h05"].run(["ls", "-A", "/tmp"]).stdout == ""
+    assert not (hosts["h05"].home / ".cache").exists()
 
 
 def test_nodes_that_cannot_be_reached_hold_nobody(hosts: Hosts) -> None:
@@ -194,19 +194,43 @@ def test_nodes_that_cannot_be_reached_hold_nobody(hosts: Hosts) -> None:
     with session(hosts, "h01", "h02", "h03", "h04") as running:
         wait_until(lambda: running.states()["h01"] == "live", 7, "the good node")  # a connection's deadline is 8 s
         assert "live" not in (running.states()[name] for name in ("h02", "h03", "h04"))
-        wait_until(lambda: "lost" in running.states()["h02"], 60, "the state of one that refuses")
+        reasons = {"h02": "connection refused", "h03": "timed out", "h04": "no hello"}
+        for name, words in reasons.items():
+            wait_until(lambda name=name, words=words: words in running.reason(name), 60, f"{name}: {words}")
         assert running.states()["h01"] == "live"
 
 
-def test_a_node_comes_back_while_the_others_go_on(hosts: Hosts) -> None:
+def test_a_node_that_goes_away_says_why_and_comes_back_while_the_others_go_on(hosts: Hosts) -> None:
     with session(hosts, "h01", "h02") as running:
         running.wait_states({"h01": "live", "h02": "live"})
+        others = agents(hosts["h01"])
         hosts["h02"].stop_sshd()
-        wait_until(lambda: running.states()["h02"] != "live", 60, "a node that is missed")
-        first = agents(hosts["h01"])
+        wait_until(lambda: running.reason("h02") == "connection refused: no sshd is listening", 60, "the reason")
+        assert running.states() == {"h01": "live", "h02": "lost"}
         hosts["h02"].heal()
         running.wait_states({"h01": "live", "h02": "live"}, 120)
-        assert agents(hosts["h01"]) == first
+        hosts["h02"].remove_key()
+        hosts["h02"].signal("KILL", *agents(hosts["h02"]))
+        wait_until(lambda: running.states()["h02"] == "refused", 60, "the refusal")
+        assert running.reason("h02").startswith("login refused")
+        assert running.states()["h01"] == "live"
+        assert agents(hosts["h01"]) == others
+
+
+def test_the_commands_work_by_pdsh(hosts: Hosts) -> None:
+    done = hosts.mltop("snapshot", "-w", hosts.pattern, "--via", "pdsh", "--json", "--timeout", "30", check=False)
+    report = json.loads(done.stdout)
+    assert [node["state"] for node in report["nodes"]] == ["live", "live", "live", "live", "lost"]
+    assert [sample["node"] for sample in report["samples"]] == hosts.names[:4]
+    assert "h05 lost: the agent is not on this node" in done.stderr
+    with rank(hosts["h02"], 1):
+        report = json.loads(hosts.mltop("stacks", "-w", "h[01-03]", "--via", "pdsh", "--json").stdout)
+    frames = [(digest["node"], digest["rank"], digest["frames"][0]["function"]) for digest in digests_of(report)]
+    assert set(frames) == {("h02", 1, "train")}
+
+
+def digests_of(report: dict[str, Any]) -> list[dict[str, Any]]:
+    return [digest for job in report["jobs"] for digest in job["digests"]]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "tcsh", "fish", "dash"])

@@ -184,6 +184,15 @@ async def test_a_refused_node_says_why_in_full_since_when_and_what_to_do(width: 
         assert REFUSED in said, said
 
 
+@pytest.mark.parametrize("size", [(20, 5), (40, 8), (60, 12), (250, 6)])
+async def test_a_long_reason_leaves_room_in_small_terminals(size: tuple[int, int]) -> None:
+    async with opened(FakeSession([refused_view()]), size=size) as screen:
+        screen.app.trail.jump(replace(screen.app.trail.here, pane="node", node="node004"))
+        await screen.app._show_place()
+        text = await screen.shows("REFUSED", "quit")
+        assert all(len(line) <= size[0] for line in text.splitlines())
+
+
 async def test_a_lost_node_keeps_what_it_said_and_when() -> None:
     async with opened(several(), size=(120, 40)) as screen:
         screen.app.trail.jump(replace(screen.app.trail.here, pane="node", node="node007"))

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import json, sys
 sys.path += json.loads(sys.argv[1])
@@ -50,3 +52,14 @@ def test_the_driver_version(tmp_path: Path) -> None:
 def test_torch_is_optional(tmp_path: Path) -> None:
     check = checks(tmp_path, "check_torch", isolated=True)["check_torch"]
     assert (check["state"], check["why"]) == ("ok", "not in this Python: `mltop demo` uses a stand-in job")
+
+
+def test_py_spy_that_comes_over_the_connection_is_not_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLTOP_PY_SPY", raising=False)
+    monkeypatch.delenv("MLTOP_CACHE", raising=False)
+    assert checks(tmp_path, "no_py_spy")["no_py_spy"]["state"] == "missing"
+    monkeypatch.setenv("MLTOP_CACHE", str(tmp_path))
+    check = checks(tmp_path, "no_py_spy")["no_py_spy"]
+    assert (check["state"], check["why"]) == ("ok", "not here yet: it is sent when stacks are first asked for")
+    monkeypatch.setenv("MLTOP_PY_SPY", "/no/such/py-spy")
+    assert checks(tmp_path, "no_py_spy")["no_py_spy"]["state"] == "missing"

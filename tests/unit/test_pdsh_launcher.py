@@ -16,6 +16,7 @@ from mltop.probes.reach.launchers.installed_agent import installed_agent, plain_
 from mltop.probes.reach.launchers.pdsh_endings import NodeEndings, pdsh_ending
 
 NASTY = """it's "quoted"! \\ \\\\ $HOME `id` 100% %h \n\t é | & ; * ? {a,b} ~ # <x> !! \\' \\" ^"""
+ENDED = "pdsh@login: h02: ssh exited with exit code"
 SHELLS = ("bash", "dash", "zsh", "tcsh", "fish")
 
 
@@ -138,15 +139,15 @@ def test_the_agent_of_the_machines_own_type_is_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "reason", "retry"),
     [
-        (["h02: ssh: connect to host h02 port 22: Connection refused", "pdsh@login: h02: ssh exited with exit code 255"],
+        (["h02: ssh: connect to host h02 port 22: Connection refused", f"{ENDED} 255"],
          "connection refused: no sshd is listening", True),
-        (["h02: root@h02: Permission denied (publickey).", "pdsh@login: h02: ssh exited with exit code 255"],
+        (["h02: root@h02: Permission denied (publickey).", f"{ENDED} 255"],
          "login refused (publickey) (ssh h02 once by hand; ssh-add -l)", False),
-        (["pdsh@login: h02: ssh exited with exit code 96"],
+        ([f"{ENDED} 96"],
          "the agent is not on this node (once: mltop snapshot -w h02 (by ssh) puts it into ~/.cache/mltop, or pip "
          "install mltop there)", True),
-        (["pdsh@login: h02: ssh exited with exit code 95"], "the agent ended", True),
-        (["h02: Killed", "pdsh@login: h02: ssh exited with exit code 137"], "the agent ended (exit code 137): Killed", True),
+        ([f"{ENDED} 95"], "the agent ended", True),
+        (["h02: Killed", f"{ENDED} 137"], "the agent ended (exit code 137): Killed", True),
         (["pdsh@login: h02: ssh killed by signal 9"], "the agent ended (killed by signal 9)", True),
     ],
 )  # fmt: skip

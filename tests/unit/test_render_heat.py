@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from mltop.probes.model import Finding, GpuSample, NodeState, Sample
@@ -16,10 +18,11 @@ from mltop.tui.render.metrics import METRICS, activity_source, next_metric
 
 ACTIVITY, CLOCK, TEMPERATURE, POWER, MEMORY = METRICS
 GIB = 2**30
+CLOCK_S = itertools.count(1.0)
 
 
 def view(name, *gpus, state="live", reason="", age_s=0.5):
-    sample = None if state == "connecting" else Sample(name, 1.0, gpus=list(gpus))
+    sample = None if state == "connecting" else Sample(name, next(CLOCK_S), gpus=list(gpus))
     return NodeView(NodeState(name, state, reason, None if state == "connecting" else age_s), sample)
 
 
@@ -175,7 +178,7 @@ def test_activity_says_where_it_comes_from():
     assert ACTIVITY.share(GpuSample(0, busy=0.9, sm_active=0.0)) == 0.0, "known and zero is not unknown"
     assert activity_source([GpuSample(0, busy=0.9)]) == "GPU-Util"
     assert activity_source([GpuSample(0, busy=0.9, sm_active=0.1)]) == "SM active"
-    assert activity_source([GpuSample(0, sm_active=0.1), GpuSample(1, busy=0.9)]) == "SM active, GPU-Util of 1"
+    assert activity_source([GpuSample(0, sm_active=0.1), GpuSample(1, busy=0.9)]) == "SM active or GPU-Util"
     assert activity_source([GpuSample(0)]) == ""
 
 

@@ -1,6 +1,7 @@
 """The printed report: the same rows on a console of any width, no markup, no colours when asked."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -133,3 +134,74 @@ def test_doctor_says_why_and_what_to_do(width):
     assert "    do: sudo sysctl x=0\n" in text
     assert "children can be" in " ".join(text.split()) or width < 40
     assert text.count("do:") == 1
+
+
+def fleet(count, **fields):
+    return [replace(sample(**fields), node=f"n{number:03d}") for number in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_fleet_is_one_line_per_node_with_totals_at_the_end(width):
+    samples = fleet(64, gaps=[Gap("nvml.x", "too old", "update")])
+    nodes = [NodeState(one.node, "live") for one in samples]
+    nodes += [NodeState(f"n{number:03d}", "lost", "connection refused") for number in (70, 71, 80)]
+    findings = [Finding("gpu.lost", "critical", one.node, "gpu 1", "GPU 1 is lost", "reset it") for one in samples]
+    out = console(width)
+    print_snapshot(samples, findings, nodes, out)
+    text = printed(out)
+    lines = text.splitlines()
+    assert sum(line.startswith("n0") for line in lines) == 64
+    assert len(lines) < 64 + 30
+    assert max(map(len, lines)) <= max(width, 60)
+    assert "n[070-071,080] lost: connection refused" in " ".join(text.split())
+    assert text.count("    do: reset it") == 1
+    assert "n[001-064]" in text
+    assert "all nodes: nvml.x: too old" in " ".join(text.split())
+    assert lines[-2].startswith("all nodes")
+
+
+def test_a_fleet_says_which_ranks_of_a_job_it_has_not_seen():
+    samples = [
+        replace(sample(), node=f"n{number}", ranks=[RankSample(9, number, world_size=8, job="77")])
+        for number in range(6)
+    ]
+    out = console(100)
+    print_snapshot(samples, [], [NodeState(one.node, "live") for one in samples], out)
+    assert "77: 6 ranks of world size 8 on n[0-5]" in printed(out)
+    assert "not seen: ranks 6-7" in printed(out)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_nodes_that_did_not_answer_are_said_once(width):
+    gaps = [Gap("node.h[1-300]", "lost: no route; their ranks are unknown"), Gap("rank.8-9", "not seen")]
+    report = JobReport("77", 3, Verdict("unclear", gaps=gaps))
+    out = console(width)
+    print_reports([report], [NodeState(f"h{number}", "lost", "no route") for number in range(1, 301)], out)
+    text = printed(out)
+    assert text.splitlines()[0] == "300 nodes: h[1-300] lost: no route"
+    assert text.count("no route") == 1
+    assert "rank.8-9" in text
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_doctor_folds_nodes_and_puts_what_is_missing_first():
+    def check(node, name, state, why, fix=""):
+        return {"node": node, "name": name, "state": state, "why": why, "fix": fix}
+
+    rows = [
+        check("(this machine)", "terminal", "ok", "fine"),
+        *(
+            check(f"h{number:02d}", "connection", "ok", f"ssh, connected in 0.{number:02d} s")
+            for number in range(1, 17)
+        ),
+        *(check(f"h{number:02d}", "py-spy", "missing", f"not on h{number:02d}", "install it") for number in (3, 9)),
+        check("h11", "py-spy", "missing", "not on h11", "other"),
+    ]
+    out = console(100)
+    print_doctor(rows, out)
+    lines = printed(out).splitlines()
+    assert lines[1].split()[:3] == ["h[03,09]", "py-spy", "missing"]
+    assert lines[1].endswith("not on the node")
+    assert lines[2] == "    do: install it"
+    assert lines[3].endswith("not on h11")
+    assert any(" ".join(line.split()) == "h[01-16] connection ok ssh, connected in 0.01-0.16 s" for line in lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mltop.probes.investigate.rounds import MOVING_ROUNDS, Plan, next_pause
+from mltop.probes.investigate.rounds import MOVING_ROUNDS, Plan, judge_due, next_pause
 from mltop.probes.model import JobReport, Verdict
 
 
@@ -39,3 +39,15 @@ def test_no_job_no_further_round() -> None:
 
 def test_pauses_are_spread() -> None:
     assert next_pause(Plan(), 1, reports("unclear"), 0.0) != next_pause(Plan(), 1, reports("unclear"), 1.0)
+
+
+def test_every_round_is_judged_while_that_is_cheap() -> None:
+    assert all(judge_due(Plan(), done, reports("moving"), 0.05) for done in range(1, MOVING_ROUNDS + 1))
+
+
+def test_a_large_job_that_moves_is_not_judged_after_every_round() -> None:
+    judged = [done for done in range(1, MOVING_ROUNDS + 1) if judge_due(Plan(), done, reports("moving"), 2.0)]
+    assert judged == [4, 8, 12, 16]
+    assert judge_due(Plan(), 2, reports("hang"), 2.0)
+    assert judge_due(Plan(rounds=7), 7, reports("hang"), 2.0)
+    assert not judge_due(Plan(rounds=7), 6, reports("hang"), 2.0)

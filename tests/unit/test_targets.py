@@ -3,66 +3,182 @@
 from __future__ import annotations
 
 import platform
+import time
 from pathlib import Path
 
 import pytest
 
 from mltop.probes.reach.errors import UsageProblem
-from mltop.probes.reach.targets import TargetOptions, expand, read_hostfile, resolve
+from mltop.probes.reach.targets import TargetOptions, Targets, channels, expand, read_hostfile
+from mltop.probes.reach.targets import resolve as resolve_in
+from mltop.probes.reach.targets.nodesets import MOST_NODES, split_user
+
+HERE = platform.node()
 
 
-def test_node_lists_expand_as_clustershell_does() -> None:
-    assert expand("node[08-10,20]") == ["node08", "node09", "node10", "node20"]
+def resolve(options: TargetOptions, **environ: str) -> Targets:
+    return resolve_in(options, environ)
 
 
-@pytest.mark.parametrize("text", ["", "  ", "node[01-", "node[3-1]", "@"])
-def test_a_bad_node_list_is_named(text: str) -> None:
-    with pytest.raises(UsageProblem, match="-w"):
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("node[08-10,20]", "node08 node09 node10 node20"),
+        ("b,a,b", "b a"),  # as typed, once
+        ("n[3,1] x", "n1 n3 x"),
+        ("n[1-3],n2,m", "n1 n2 n3 m"),
+        ("n[1-9/4]", "n1 n5 n9"),
+        ("r[1-2]n[1-2]", "r1n1 r1n2 r2n1 r2n2"),
+        ("n[1-4]!n[2-3]", "n1 n4"),
+        ("a,n[1-4]&n[2-9]", "n2 n3 n4"),
+        ("2001:db8::1,[fe80::2%eth0],[2001:db8::3]", "2001:db8::1 fe80::2%eth0 2001:db8::3"),
+        ("10.0.0.[1-2]", "10.0.0.1 10.0.0.2"),
+    ],
+)
+def test_node_lists_expand_as_clustershell_does(text: str, names: str) -> None:
+    assert expand(text) == names.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "names no node"),
+        (" , ", "names no node"),
+        ("node[01-", "is not a node list: missing bracket"),
+        ("a,node[3-1],b", "'node[3-1]' is not a node list"),
+        ("a,@", "'@' names no node: no such group"),
+        ("a,-oProxyCommand=x", "'-oProxyCommand=x' is not a host name"),
+        ("n1;reboot", "is not a host name"),
+        ("n[1-2];x", "'n1;x' is not a host name"),
+        ("x*", "names no node"),
+    ],
+)
+def test_a_bad_node_list_names_the_bad_part(text: str, words: str) -> None:
+    with pytest.raises(UsageProblem) as caught:
         expand(text)
+    said = str(caught.value)
+    assert said.startswith("-w '")
+    assert words in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "node[1-10000000]",
+        "a,b[0-99999999999999999999999]",
+        "r[1-1000]n[1-1000]",
+        "x,n[1-10000000]!n[1-9999999]",
+        f"n[1-{'9' * 5000}]",
+    ],
+)
+def test_a_list_that_names_millions_is_refused_without_making_them(text: str) -> None:
+    started = time.process_time()
+    with pytest.raises(UsageProblem, match=r"nodes, more than the 16,384") as caught:
+        expand(text)
+    assert len(str(caught.value)) < 400
+    assert time.process_time() - started < 1.0
+    assert len(expand(f"n[1-{MOST_NODES}]")) == MOST_NODES
+
+
+def test_many_lists_together_have_the_same_limit() -> None:
+    with pytest.raises(UsageProblem, match=r"16,386 nodes"):
+        resolve(TargetOptions(nodes=(f"n[1-{MOST_NODES}]", "a,b")))
 
 
 def test_hostfiles_of_every_kind(tmp_path: Path) -> None:
     path = tmp_path / "hosts"
-    path.write_text("# training nodes\nn01 slots=8\nn02:8\n\nn[03-04]   # two more\nn05.example.org\n")
-    assert read_hostfile(path) == ["n01", "n02", "n03", "n04", "n05.example.org"]
+    path.write_text(
+        "# training nodes\nn01 slots=8\nn02:8\n\n  n[03-04]   # two more\nn05.example.org max-slots=2\n"
+        "n[06-07]:8 slots=8\n[2001:db8::1]:8\n[2001:db8::2] slots=4\n2001:db8::3\nn01\n\r\nn09\r\n"
+    )
+    expected = "n01 n02 n03 n04 n05.example.org n06 n07 2001:db8::1 2001:db8::2 2001:db8::3 n09"
+    assert read_hostfile(path) == expected.split()
 
 
 def test_hostfile_errors_name_the_line(tmp_path: Path) -> None:
     path = tmp_path / "hosts"
-    path.write_text("n01\nn[02\n")
-    with pytest.raises(UsageProblem, match="line 2"):
+    path.write_text("n01\nn[02 slots=8\n")
+    with pytest.raises(UsageProblem, match=r"--hostfile .*: line 2: 'n\[02': is not a node list"):
+        read_hostfile(path)
+    path.write_text("n01\nalice@n02\n")
+    with pytest.raises(UsageProblem, match=r"line 2: .*not a host name \(--user NAME\)"):
         read_hostfile(path)
     with pytest.raises(UsageProblem, match="No such file"):
         read_hostfile(tmp_path / "missing")
+    with pytest.raises(UsageProblem, match="Is a directory"):
+        read_hostfile(tmp_path)
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageProblem, match="not text"):
         read_hostfile(path)
     path.write_text("# nothing\n")
     with pytest.raises(UsageProblem, match="names no host"):
         read_hostfile(path)
+    with pytest.raises(UsageProblem, match="larger than 4 MiB"):
+        read_hostfile(Path("/dev/zero"))
 
 
 def test_nothing_typed_is_this_machine() -> None:
     targets = resolve(TargetOptions())
-    assert targets.nodes == (platform.node(),)
-    assert targets.title == "this machine"
+    assert (targets.nodes, targets.title, targets.via) == ((HERE,), "this machine", "local")
 
 
-def test_other_machines_are_refused_rather_than_half_watched() -> None:
-    with pytest.raises(UsageProblem, match=r"nosuch-a,nosuch-b.*run mltop on the node"):
-        resolve(TargetOptions(nodes=("localhost,nosuch-[a,b]".replace("[a,b]", "a,nosuch-b"),)))
+def test_everything_typed_adds_up_in_order(tmp_path: Path) -> None:
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("b\nc\n")
+    targets = resolve(TargetOptions(nodes=("z", "b"), hostfile=str(hostfile)))
+    assert targets.nodes == ("z", "b", "c")
+    assert targets.title == "z + b + hosts"
+    assert targets.via == "ssh"
+
+
+def test_wcoll_is_read_only_when_nothing_else_is_said(tmp_path: Path) -> None:
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("b\nc[1-2]\n")
+    found = resolve(TargetOptions(), WCOLL=str(hostfile))
+    assert (found.nodes, found.title) == (("b", "c1", "c2"), "WCOLL")
+    assert resolve(TargetOptions(nodes=("a",)), WCOLL=str(hostfile)).nodes == ("a",)
+    assert resolve(TargetOptions(via="local"), WCOLL=str(hostfile)).nodes == (HERE,)
+    in_job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "g[1-2]"}
+    assert resolve(TargetOptions(), WCOLL=str(hostfile), **in_job).nodes == ("g1", "g2")
+    with pytest.raises(UsageProblem, match=r"WCOLL .*No such file.*\(unset WCOLL, or mltop --via local\)"):
+        resolve(TargetOptions(), WCOLL="/no/such/file")
+
+
+def test_this_machine_is_read_directly_and_others_by_ssh() -> None:
+    targets = resolve(TargetOptions(nodes=(f"other,localhost,{HERE}",)))
+    assert targets.nodes == ("other", "localhost", HERE)
+    assert [(route.via, route.nodes) for route in targets.routes] == [
+        ("local", ("localhost", HERE)),
+        ("ssh", ("other",)),
+    ]
+    assert targets.via == "local + ssh"
+    assert resolve(TargetOptions(nodes=("localhost",), via="ssh")).via == "ssh"
     assert resolve(TargetOptions(nodes=("n[1-3]",), via="local")).nodes == ("n1", "n2", "n3")
+
+
+def test_the_login_name_may_stand_before_the_node() -> None:
+    assert split_user("alice@n[1-2],alice@m") == ("alice", "n[1-2],m")
+    assert split_user("@rack,n1") == ("", "@rack,n1")
+    targets = resolve(TargetOptions(nodes=("alice@n[1-2]",)))
+    assert (targets.nodes, targets.user) == (("n1", "n2"), "alice")
+    assert resolve(TargetOptions(nodes=("n1",), user="bob")).user == "bob"
+    with pytest.raises(UsageProblem, match="alice and bob at once"):
+        resolve(TargetOptions(nodes=("alice@n1,bob@n2",)))
+    with pytest.raises(UsageProblem, match="bob and alice at once"):
+        resolve(TargetOptions(nodes=("alice@n1",), user="bob"))
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (TargetOptions(job="abc"), "not a Slurm job id"),
         (TargetOptions(interval_s=0.0), "--interval 0"),
         (TargetOptions(interval_s=float("nan")), "--interval nan"),
         (TargetOptions(timeout_s=-1), "--timeout -1"),
         (TargetOptions(python="/nowhere/python"), "no such program"),
-        (TargetOptions(via="pdsh"), "this machine only"),
+        (TargetOptions(via="srun"), "--via srun: needs a Slurm job"),
+        (TargetOptions(user="bob"), "--user bob: local runs as you"),
+        (TargetOptions(user="bob", nodes=("localhost",)), "--via ssh logs in"),
     ],
 )
 def test_bad_values_are_named(options: TargetOptions, words: str) -> None:
@@ -70,6 +186,21 @@ def test_bad_values_are_named(options: TargetOptions, words: str) -> None:
         resolve(options)
 
 
+def test_python_is_a_path_on_the_nodes() -> None:
+    assert resolve(TargetOptions(nodes=("n1",), python="/opt/there/only/python3")).nodes == ("n1",)
+
+
 def test_options_after_the_command_win_over_those_before_it() -> None:
-    merged = TargetOptions(nodes=("a",), interval_s=5.0).merged(TargetOptions(nodes=("b",)))
-    assert (merged.nodes, merged.interval_s) == (("b",), 5.0)
+    before = TargetOptions(nodes=("a",), interval_s=5.0, accept_new=True)
+    merged = before.merged(TargetOptions(nodes=("b",)))
+    assert (merged.nodes, merged.interval_s, merged.accept_new) == (("b",), 5.0, True)
+
+
+def test_every_node_has_a_channel_that_knows_the_options() -> None:
+    options = TargetOptions(nodes=(f"alice@other,{HERE}",), python="python3", accept_new=True, interval_s=2.0)
+    found = {channel.nodes: channel for channel in channels(resolve(options), options)}
+    assert {nodes: channel.via for nodes, channel in found.items()} == {(HERE,): "local", ("other",): "ssh"}
+    ssh = found["other",].argv
+    assert ssh[ssh.index("-l") + 1] == "alice"
+    assert "StrictHostKeyChecking=accept-new" in ssh
+    assert "2" in ssh[-1].split()

@@ -107,10 +107,8 @@ class Heats:
     ) -> NodeHeat:
         """``matches``: GPUs that it lets not through are dim."""
         name, state = view.node, view.state.state
-        of = (view.sample, state, trouble, matches)
-        made = self._made.get(name)
-        # Samples are compared by identity: they do not change, and comparing their values is expensive.
-        if made is not None and made[0] is of[0] and made[1:] == of[1:]:
+        of = (view.sample.sampled_at if view.sample is not None else None, state, trouble, matches)
+        if self._made.get(name) == of:
             return self._heats[name]
         before = self._heats.get(name)
         heat = self._make(view, trouble, matches, before.codes if before is not None else b"")
@@ -136,12 +134,13 @@ class Heats:
             status = status_of_state(state, trouble)
             return NodeHeat(view.node, state, status, b"", (), letter(state), NODE_STYLE.get(state, "warn"))
         codes = self._codes(view.sample, before)
-        styles = tuple(
-            "dim" if matches is not None and not matches(view, gpu) else _gpu_style(gpu, code, trouble)
-            for gpu, code in zip(view.sample.gpus, codes, strict=True)
-        )
-        if len(set(styles)) == 1:
-            styles = _same(styles[0], len(styles))
+        if trouble is FINE and matches is None and max(codes, default=UNKNOWN) < LEVELS:
+            styles = _same("ok", len(codes))
+        else:
+            styles = tuple(
+                "dim" if matches is not None and not matches(view, gpu) else _gpu_style(gpu, code, trouble)
+                for gpu, code in zip(view.sample.gpus, codes, strict=True)
+            )
         gone = max(codes, default=0) > UNKNOWN
         status = "crit" if gone else trouble.node or ("ok" if codes else "unknown")
         worst = self._worst(codes)

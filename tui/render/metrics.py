@@ -82,13 +82,6 @@ def next_metric(now: Metric) -> Metric:
 
 
 def activity_source(gpus: Iterable[GpuSample]) -> str:
-    """Which of the two activities these GPUs report: "SM active", "GPU-Util", both, or "" when none does."""
-    measured = estimated = 0
-    for gpu in gpus:
-        if gpu.sm_active is not None:
-            measured += 1
-        elif known(gpu.busy):
-            estimated += 1
-    if measured and estimated:
-        return f"SM active, GPU-Util of {estimated}"
-    return "SM active" if measured else "GPU-Util" if estimated else ""
+    """Which of the two activities these GPUs report: "SM active", "GPU-Util", "SM active or GPU-Util", or ""."""
+    words = {"SM active" if gpu.sm_active is not None else "GPU-Util" for gpu in gpus if known(activity(gpu))}
+    return " or ".join(sorted(words, reverse=True))

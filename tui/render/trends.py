@@ -94,15 +94,11 @@ class Trends:
 def _take(history: _Node, sample: Sample) -> None:
     elapsed_s = sample.sampled_at - history.sampled_at if history.sampled_at else 0.0
     gpus = [gpu for gpu in sample.gpus if 0 <= gpu.index < MOST_GPUS]
-    stride = max([history.stride, *(gpu.index + 1 for gpu in gpus)])
-    if stride != history.stride:
-        history.ring = _wider(history.ring, history.stride, stride)
-        history.stride = stride
-    now = bytearray([_UNKNOWN]) * stride
-    for gpu in gpus:
-        busy = gpu.busy
-        if busy is not None and gpu.state == "ok" and known(busy):
-            now[gpu.index] = int(min(max(busy, 0.0), 1.0) * _STEPS + 0.5)
+    now = _row(sample, history.stride)
+    if now is None:
+        _widen(history, 1 + max(gpu.index for gpu in sample.gpus if gpu.index < MOST_GPUS))
+        now = _row(sample, history.stride) or bytearray()
+    stride = history.stride
     missed = _missed(elapsed_s, sample.interval_s)
     if missed:
         history.ring += bytes([_UNKNOWN]) * (missed * stride)
@@ -113,12 +109,29 @@ def _take(history: _Node, sample: Sample) -> None:
     history.sampled_at, history.elapsed_s = sample.sampled_at, elapsed_s
 
 
-def _wider(ring: bytearray, stride: int, wider: int) -> bytearray:
-    """The same samples with room for more GPUs, unknown up to now."""
-    made = bytearray([_UNKNOWN]) * (len(ring) // stride * wider if stride else 0)
-    for gpu in range(stride):
-        made[gpu::wider] = ring[gpu::stride]
-    return made
+def _row(sample: Sample, stride: int) -> bytearray | None:
+    """One byte per GPU; None when ``stride`` is too small. Runs for every sample of a fleet: kept short."""
+    row = bytearray(b"\xff" * stride)
+    for gpu in sample.gpus:
+        index, busy = gpu.index, gpu.busy
+        if not 0 <= index < stride:
+            if 0 <= index < MOST_GPUS:
+                return None
+        elif busy is not None and gpu.state == "ok":
+            if 0.0 <= busy <= 1.0:
+                row[index] = int(busy * _STEPS + 0.5)
+            elif known(busy):
+                row[index] = _STEPS if busy > 1.0 else 0
+    return row
+
+
+def _widen(history: _Node, stride: int) -> None:
+    """Room for more GPUs, unknown up to now."""
+    old, before = history.ring, history.stride
+    history.ring = bytearray([_UNKNOWN]) * (len(old) // before * stride if before else 0)
+    history.stride = stride
+    for gpu in range(before):
+        history.ring[gpu::stride] = old[gpu::before]
 
 
 def _of_pid(ranks: Sequence[RankSample], pid: int) -> RankSample | None:

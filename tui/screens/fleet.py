@@ -37,7 +37,6 @@ MIN_PROBLEMS = 6  # lines that stay for problems when the GPUs of the node under
 FLEET_BINDINGS = [
     Binding("m", "metric", "metric", show=False, tooltip="map: the next metric (activity, clock, temperature, …)"),
     Binding("o", "order", "order", show=False, tooltip="nodes: those with problems first, or by name"),
-    Binding("space", "mark", "mark", show=False, tooltip="mark this node; t dumps the marked ones only"),
     Binding("v", "view", "list/map", show=False, tooltip="nodes: as a map or as a list"),
 ]
 
@@ -154,7 +153,7 @@ class FleetPart(Container):
         source = ""
         if metric is METRICS[0]:
             live = (view.sample for view in self._views.values() if view.sample is not None)
-            source = activity_source(gpu for sample in live for gpu in sample.gpus)
+            source = activity_source(gpu for sample in live for gpu in sample.gpus[:1])  # one speaks for its node
         line = map_legend(
             heats,
             metric,
@@ -270,9 +269,3 @@ class FleetPart(Container):
         self.main.move_cursor(node)
         if had_focus:
             self.main.focus()
-
-    def mark(self) -> None:
-        node = self.node_at_cursor()
-        if node:
-            self.pane.mltop.selection.toggle(node)
-            self.pane.draw()

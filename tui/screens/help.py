@@ -33,7 +33,7 @@ class HelpScreen(Pane):
 
     def draw(self) -> None:
         super().draw()
-        if self.is_mounted and self.children:
+        if self.is_composed:
             lines = [line for line in self._lines() if self.filter.empty or self.keeps(plain(line))]
             self.query_one("#keys-list", CellLines).set_lines(lines)
 

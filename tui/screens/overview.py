@@ -77,10 +77,6 @@ class OverviewScreen(Pane):
         if self._fleet is not None:
             self._fleet.switch_view()
 
-    def action_mark(self) -> None:
-        if self._fleet is not None:
-            self._fleet.mark()
-
     def _close_filter(self) -> None:
         super()._close_filter()
         if self._fleet is not None:

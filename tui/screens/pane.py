@@ -126,9 +126,14 @@ class Pane(TableScreen):
         head = 1 if self.has_class("-low") else 2
         return head + 1 + gaps + bool(self.query_one("#status").display)
 
+    @property
+    def is_composed(self) -> bool:
+        """Whether all parts are there: a picture may arrive while they are being mounted, one after the other."""
+        return self.is_mounted and bool(self.query("#keys"))
+
     def draw(self) -> None:
         """Everything from the app's picture; called once per frame and on every arrival."""
-        if not self.is_mounted or not self.children:
+        if not self.is_composed:
             return
         picture = self.mltop.picture
         self._draw_head(picture)
@@ -235,7 +240,7 @@ class Pane(TableScreen):
     @property
     def typing(self) -> bool:
         """Whether the filter's line is open."""
-        return self.is_mounted and bool(self.query_one(FilterBox).display)
+        return self.is_composed and bool(self.query_one(FilterBox).display)
 
     def action_filter(self) -> None:
         """At once, so that what is typed right after the key is not taken for keys."""

@@ -206,7 +206,7 @@ class Heatmap(CellView, can_focus=True):
             return None
         first, end = self._grid.rows[line]
         heats = tuple(self._heats[first:end])
-        marks = tuple(heat.node in self._marks for heat in heats) if self._marks else ()
+        marks = tuple(heat.node for heat in heats if heat.node in self._marks) if self._marks else ()
         cursor = (self._cursor, self.has_focus) if first <= self._cursor < end else None
         label = self._grid.labels[line] if self._grid.labels else None
         return heats, marks, cursor, label

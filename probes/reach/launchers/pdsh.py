@@ -17,7 +17,7 @@ from mltop.probes.agent.protocol import Request
 from mltop.probes.reach.channel import Channel, LaunchOptions
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.launchers.installed_agent import installed_agent, plain_json
-from mltop.probes.reach.launchers.pdsh_endings import pdsh_ending
+from mltop.probes.reach.launchers.pdsh_endings import NodeEndings, pdsh_ending
 
 NODES_PER_PDSH = 256  # a thread, two sockets and an ssh each
 FRAME_BYTES = 65_536
@@ -58,6 +58,7 @@ def stream(options: LaunchOptions, nodes: tuple[str, ...]) -> Channel:
         one_shot=partial(one_shot, options),
         rejoin=partial(stream, options),
         ending=pdsh_ending(nodes, options.python),
+        node_ending=NodeEndings(nodes, options.python),
         dies_with_us=True,
     )
 
@@ -71,6 +72,7 @@ def one_shot(options: LaunchOptions, nodes: tuple[str, ...], request: Request) -
         via="pdsh",
         takes_requests=False,
         ending=pdsh_ending(nodes, options.python),
+        node_ending=NodeEndings(nodes, options.python),
         dies_with_us=True,
     )
 

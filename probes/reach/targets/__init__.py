@@ -1,9 +1,9 @@
 """From what the user typed to the nodes that are meant, and to the processes that reach them."""
 
+from mltop.probes.reach.targets.dispatch import channels
 from mltop.probes.reach.targets.hostfile import read_hostfile
 from mltop.probes.reach.targets.nodesets import expand
 from mltop.probes.reach.targets.options import TargetOptions, check_numbers
 from mltop.probes.reach.targets.resolve import Targets, resolve
-from mltop.probes.reach.targets.dispatch import channels
 
 __all__ = ["TargetOptions", "Targets", "channels", "check_numbers", "expand", "read_hostfile", "resolve"]

@@ -108,11 +108,11 @@ def _by_clustershell(word: str, at: _Place) -> list[str]:
 
     try:
         return list(NodeSet(word))
-    except NodeSetException as error:
-        raise at.problem(word, f"is not a node list: {_one_line(error)}") from None
     except GroupResolverSourceError as error:
         raise at.problem(word, f"names no group source {str(error)!r}", "see `nodeset --groupsources`") from None
-    except (GroupResolverError, GroupSourceError) as error:
+    except (GroupResolverError, GroupSourceError, NodeSetException) as error:
+        if isinstance(error, NodeSetException) and not isinstance(error.__context__, GroupSourceError):
+            raise at.problem(word, f"is not a node list: {_one_line(error)}") from None
         raise at.problem(word, f"cannot be looked up: {_one_line(error)}", "see `nodeset -l`") from None
 
 

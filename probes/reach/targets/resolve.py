@@ -1,4 +1,4 @@
-"""What the user meant: -w, --hostfile and --job together; else the Slurm job around us, else WCOLL, else this machine."""
+"""What the user meant: -w, --hostfile and --job together; else the Slurm job around us, WCOLL, or this machine."""
 
 from __future__ import annotations
 

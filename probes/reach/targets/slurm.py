@@ -13,9 +13,8 @@ from mltop.probes.reach.targets.nodesets import expand
 
 SQUEUE_TIMEOUT_S = 10.0
 JOB_ID = re.compile(r"(?P<job>\d+(?:_\d+)?(?:\+\d+)?)(?:\.(?P<step>\d+|batch|extern|interactive))?")
-_HAS_NODES = frozenset(
-    "CONFIGURING RUNNING SUSPENDED STOPPED SIGNALING STAGE_OUT RESIZING COMPLETING POWER_UP_NODE".split()
-)
+# Job states of squeue(1).
+_HAS_NODES = frozenset(("CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "COMPLETING"))
 _NO_NODES_YET = frozenset(("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"))
 
 

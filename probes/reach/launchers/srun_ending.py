@@ -1,0 +1,56 @@
+"""What srun's last words mean, and whether trying again can help.
+
+The words are Slurm's: slurm_errno.c, srun's launch.c and allocate.c. Exit codes tell little: srun's own failures and
+those of its tasks have the same.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mltop.probes.reach.ending import Ending, agent_ended
+from mltop.probes.reach.launchers.remote_command import NO_PYTHON_EXIT, no_python
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """``pattern`` is searched for in srun's words; {job} stands for the job's number."""
+
+    pattern: str
+    reason: str
+    fix: str = ""
+    retry: bool = True
+
+
+_MEANINGS = (
+    _Meaning(r"has expired|Invalid job id", "the Slurm job ended", "see `sacct -j {job}`", False),
+    # Of a launch that fails the other tasks are cancelled, too: this stands before what cancelling looks like.
+    _Meaning(
+        r"[Ll]aunch .*failed|launch failed|Socket timed out|Communication connection failure",
+        "Slurm's slurmd does not answer on a node",
+        "see `sinfo -N -l`, or --via ssh",
+    ),
+    # Of the job or of our step only: the next try tells.
+    _Meaning(r"CANCELLED|DUE TO|allocation .*revoked", "Slurm cancelled the job or our step", "see `sacct -j {job}`"),
+    _Meaning(r"already completing", "the Slurm job is suspended or about to end", "see `squeue -j {job}`"),
+    _Meaning(r"pending execution", "the Slurm job waits for its nodes", "see `squeue -j {job}`"),
+    _Meaning(r"[Pp]ermission denied", "Slurm job {job} is another user's", "run mltop as its owner", False),
+    _Meaning(r"node configuration is not available", "not a node of Slurm job {job}, or down", "see `sinfo -N -l`"),
+    _Meaning(r"Unable to contact slurm controller", "Slurm's controller does not answer", "see `scontrol ping`"),
+    _Meaning(r"temporarily disabled", "srun waits for room for one more job step", "see `squeue -s -j {job}`"),
+    _Meaning(r"unrecognized option", "this Slurm is older than 20.11: its srun has no --overlap", "--via ssh", False),
+)
+# Said in runs that work, too.
+_NOISE = re.compile(r"lacks support for cpu binding|First task exited|tasks? [\d,-]+: (?:running|exited)")
+
+
+def srun_ended(code: int | None, words: str, *, job: str, python: str = "") -> Ending:
+    """The end of an srun that ran agents inside of ``job``."""
+    words = "\n".join(line for line in words.splitlines() if not _NOISE.search(line))
+    for meaning in _MEANINGS:
+        if re.search(meaning.pattern, words):
+            return Ending(meaning.reason.format(job=job), meaning.fix.format(job=job), meaning.retry)
+    if code == NO_PYTHON_EXIT:
+        return Ending(*no_python(python))
+    return agent_ended(code, words)

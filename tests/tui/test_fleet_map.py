@@ -1,0 +1,271 @@
+"""The overview of many nodes: map, list, cursor, marks, filter, order, problems, at several sizes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mltop.probes.model import NodeState
+from mltop.probes.reach.view import FleetView, NodeView
+from mltop.tui.render.heat import MARK
+from mltop.tui.screens.fleet import FleetPart
+from mltop.tui.widgets.heatmap import Heatmap
+from mltop.tui.widgets.line_table import LineTable
+from tests.tui import fake_views
+from tests.tui.fake_session import FakeSession
+from tests.tui.opened import Opened, opened
+
+GOLDENS = Path(__file__).parent / "goldens"
+SIZES = [(80, 24), (120, 40), (200, 60)]
+
+
+def fleet(nodes: int = 64, ticks: int = 5) -> FakeSession:
+    return FakeSession([fake_views.fleet(tick, nodes=nodes) for tick in range(ticks)], title="job 4711")
+
+
+def with_states(view: FleetView, **states: str) -> FleetView:
+    """``view`` with other states of some nodes; those that connect have no sample yet."""
+    nodes = []
+    for node in view.nodes:
+        state = states.get(node.node)
+        if state is None:
+            nodes.append(node)
+        else:
+            made = NodeState(node.node, state, f"{state} for a reason", None if state == "connecting" else 9.0)
+            nodes.append(NodeView(made, None if state == "connecting" else node.sample))
+    return replace(view, nodes=tuple(nodes), serial=view.serial + 1)
+
+
+def heatmap(screen: Opened) -> Heatmap:
+    return screen.app.pane.query_one(Heatmap)
+
+
+def at_cursor(screen: Opened) -> str:
+    return screen.app.pane.node_at_cursor()
+
+
+def golden(screen: Opened, name: str, size: tuple[int, int]) -> None:
+    path = GOLDENS / f"{name}-{size[0]}x{size[1]}.txt"
+    text = screen.text().rstrip("\n") + "\n"
+    if os.environ.get("MLTOP_GOLDENS") == "write":
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+# Looks
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_512_nodes(size: tuple[int, int]) -> None:
+    async with opened(fleet(512), size=size) as screen:
+        await screen.shows("509 fine")
+        await screen.press("down", "space", "down", "right")
+        golden(screen, "fleet512", size)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_list(size: tuple[int, int]) -> None:
+    async with opened(fleet(), size=size) as screen:
+        await screen.shows("61 fine")
+        await screen.press("v", "space")
+        golden(screen, "fleet-list", size)
+
+
+async def test_all_4096_gpus_are_seen_at_once_on_a_large_terminal() -> None:
+    async with opened(fleet(512), size=(200, 60)) as screen:
+        await screen.shows("509 fine")
+        grid = heatmap(screen).grid
+        assert grid.density == "grouped" and heatmap(screen).max_scroll_y == 0
+        assert len(grid.rows) <= heatmap(screen).size.height
+
+
+@pytest.mark.parametrize("nodes", [2, 64, 700])
+@pytest.mark.parametrize("size", [(16, 4), (20, 5), (40, 8), (60, 12), (80, 24), (250, 80), (250, 6)])
+async def test_any_number_of_nodes_at_any_size(nodes: int, size: tuple[int, int]) -> None:
+    async with opened(fleet(nodes, ticks=1), size=size) as screen:
+        for key in ("end", "up", "m", "v", "G", "v", "o", "pagedown", "home"):
+            await screen.press(key)
+            lines = screen.lines()
+            assert len(lines) == size[1] and all(len(line) <= size[0] for line in lines)
+        await screen.press("end")
+        line, _ = heatmap(screen).grid.place(nodes - 1)
+        top = round(heatmap(screen).scroll_y)
+        assert top <= line < top + heatmap(screen).size.height, "the last node can be reached and seen"
+
+
+async def test_a_fleet_that_only_connects_does_not_look_dead() -> None:
+    view = fake_views.fleet(nodes=64)
+    names = [node.node for node in view.nodes]
+    waiting = with_states(view, **dict.fromkeys(names, "connecting"))
+    some = with_states(view, **dict.fromkeys(names[32:], "connecting"))
+    async with opened(FakeSession([waiting, replace(some, serial=2), replace(view, serial=3)])) as screen:
+        text = await screen.shows("connect…", "64 connecting", "nothing is known yet of 64 of 64 nodes")
+        assert "fine" not in text
+        await screen.step()
+        await screen.shows("32 connecting", "rest")
+        await screen.step()
+        await screen.shows_not("connect…")
+
+
+# Cursor, order
+
+
+async def test_the_cursor_moves_in_both_directions_and_names_its_node() -> None:
+    async with opened(fleet(64), size=(120, 40)) as screen:
+        await screen.shows("61 fine")
+        assert at_cursor(screen) == "node003", "problems first"
+        for key, node in (
+            ("right", "node007"),
+            ("j", "node005"),
+            ("down", "node002"),
+            ("l", "node004"),
+            ("down", "node012"),
+            ("h", "node011"),
+            ("k", "node002"),
+            ("end", "node064"),
+            ("home", "node003"),
+        ):
+            await screen.press(key)
+            assert at_cursor(screen) == node
+            await screen.shows(f"{node}  ")
+        await screen.press("right")
+        await screen.shows("node007  lost 41s", "ssh: connection reset by peer")
+        await screen.press("enter")
+        await screen.shows("mltop > node007")
+
+
+async def test_the_cursor_stays_on_its_node_when_the_order_changes() -> None:
+    view = fake_views.fleet(nodes=64)
+    session = FakeSession([view, with_states(view, node040="lost", node041="stale")])
+    async with opened(session, size=(120, 40)) as screen:
+        await screen.shows("61 fine")
+        await screen.press("o")
+        await screen.shows("node040 ")
+        heatmap(screen).move_cursor("node040")
+        await screen.press("o")
+        await screen.step()
+        await screen.shows("! 3 CRIT", "node040  lost 9.0s", "lost for a reason")
+        assert at_cursor(screen) == "node040"
+
+
+async def test_a_click_moves_the_cursor_and_a_double_click_opens() -> None:
+    async with opened(fleet(64), size=(120, 40)) as screen:
+        await screen.shows("61 fine")
+        line = next(at for at, text in enumerate(screen.lines()) if "node013" in text)
+        column = screen.lines()[line].index("node013")
+        await screen.pilot.click(offset=(column + 2, line))
+        await screen.until(lambda: at_cursor(screen) == "node013", "the cursor on the node that was clicked")
+        await screen.pilot.click(offset=(column + 2, line), times=2)
+        await screen.shows("mltop > node013")
+
+
+async def test_metrics_go_round_and_say_their_scale() -> None:
+    async with opened(fleet(64), size=(120, 40)) as screen:
+        for words in ("m activity (SM active)", "m SM clock", "m temperature", "m power", "m memory", "m activity"):
+            text = await screen.shows(words)
+            assert ("30C" in text) == (words == "m temperature")
+            await screen.press("m")
+
+
+async def test_order_by_name_has_no_sections() -> None:
+    async with opened(fleet(64), size=(120, 40)) as screen:
+        await screen.shows("worst first")
+        await screen.press("o")
+        text = await screen.shows("by name")
+        assert "node001 " in text.splitlines()[3] and "fine  " not in text.splitlines()[3]
+
+
+# List, marks, filter
+
+
+async def test_map_and_list_keep_the_node() -> None:
+    async with opened(fleet(64), size=(120, 40)) as screen:
+        await screen.shows("61 fine")
+        await screen.press("right", "v")
+        await screen.shows("STATE", "v map")
+        assert at_cursor(screen) == "node007"
+        await screen.press("down", "v")
+        assert at_cursor(screen) == "node005" and heatmap(screen).has_focus
+        await screen.press("v", "s")
+        table = screen.app.pane.query_one("#nodes", LineTable)
+        assert "▲" in screen.lines()[table.region.y], "the list sorts like other tables"
+
+
+@pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "1"}, {"TERM": "xterm"}], ids=["colours", "none", "16"])
+@pytest.mark.parametrize("nodes", [9, 64, 512])
+async def test_marks_are_seen_on_the_map_and_in_the_list(
+    nodes: int, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLORTERM", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    async with opened(fleet(nodes)) as screen:
+        await screen.shows(f"{nodes - 3} fine")
+        before = screen.text().count(MARK)
+        await screen.press("space", "right", "space")
+        await screen.shows(f"{MARK} 2 marked")
+        assert screen.app.selection.nodes == ("node003", "node007")
+        assert screen.text().count(MARK) == before + 3, "two on the map, one in the legend"
+        await screen.press("v")
+        await screen.shows("STATE")
+        marked = [line for line in screen.lines() if line.startswith(MARK) and "node" in line]
+        assert len(marked) == 2
+
+
+async def test_a_filter_hides_nodes_and_says_how_many_are_left() -> None:
+    async with opened(fleet(64), size=(120, 40)) as screen:
+        await screen.shows("61 fine")
+        await screen.press("slash", *"node01", "enter")
+        await screen.shows_not("node020")
+        text = await screen.shows("node010", "node019", "10 fine")
+        assert "node003" not in text.partition("SEV")[2], "problems of hidden nodes are hidden"
+        assert heatmap(screen).has_focus
+        await screen.press("escape")
+        await screen.shows("61 fine", "node020")
+
+
+async def test_a_filter_on_gpus_dims_the_others() -> None:
+    async with opened(fleet(64), size=(120, 40)) as screen:
+        await screen.shows("61 fine")
+        await screen.press("slash", *"temp", "greater_than_sign", "8", "0", "enter")
+        await screen.shows_not("node001")
+        await screen.shows("! 1 CRIT")
+        heat = heatmap(screen)._heats[0]
+        assert heat.node == "node003"
+        assert [index for index, style in enumerate(heat.styles) if style != "dim"] == [3]
+
+
+async def test_a_filter_that_nothing_matches_says_so() -> None:
+    async with opened(fleet(9)) as screen:
+        await screen.press("slash", *"nowhere", "enter")
+        await screen.shows("no node matches 'nowhere'")
+        await screen.press("enter", "down", "v", "space", "v")
+        await screen.press("escape")
+        await screen.shows("6 fine")
+
+
+# Problems
+
+
+async def test_one_problem_of_many_nodes_is_one_line_that_opens_the_first() -> None:
+    view = fake_views.fleet(nodes=64)
+    lost = [f"node{number:03d}" for number in range(20, 40)]
+    async with opened(FakeSession([with_states(view, **dict.fromkeys(lost, "lost"))]), size=(120, 40)) as screen:
+        text = await screen.shows("20 nodes: lost: lost for a reason", "node[020-0")
+        assert text.count("lost for a reason") == 1
+        problems = screen.app.pane.query_one("#problems", LineTable)
+        problems.focus()
+        problems.move_cursor(next(key for key in problems._keys if key.startswith("node020/")))
+        await screen.press("enter")
+        await screen.shows("mltop > node020")
+
+
+async def test_one_node_has_no_map_and_its_keys_do_nothing() -> None:
+    async with opened() as screen:
+        text = await screen.shows("GPU BUSY")
+        assert not screen.app.pane.query(FleetPart)
+        await screen.press("m", "o", "v")
+        assert screen.text().splitlines()[3:] == text.splitlines()[3:]

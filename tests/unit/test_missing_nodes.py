@@ -1,0 +1,68 @@
+"""Nodes that did not answer: folded, grouped by reason, and what that means for a verdict."""
+
+from __future__ import annotations
+
+import pytest
+
+from mltop.probes.investigate.folding import folded
+from mltop.probes.investigate.material import Material, judge
+from mltop.probes.investigate.missing import by_reason, nameless, sentences
+from mltop.probes.model import NodeState, RankSample, Sample
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ([], ""),
+        (["h7"], "h7"),
+        (["h03", "h01", "h02"], "h[01-03]"),
+        (["a1.example.org", "a2.example.org"], "a[1-2].example.org"),
+        (["h1", "h1"], "h1"),
+        (["@all", "n1"], "@all,n1"),
+    ],
+)
+def test_names_fold(names: list[str], text: str) -> None:
+    assert folded(names) == text
+
+
+def test_names_that_do_not_fold_are_cut_with_their_number() -> None:
+    text = folded([f"host-{number * 7919:x}q" for number in range(1, 500)], most_chars=100)
+    assert len(text) < 120
+    assert text.endswith(f"and {499 - text.count(',') - 1} more")
+
+
+def test_one_line_for_each_reason() -> None:
+    states = [
+        NodeState("h01", "lost", "cannot reach h01: no route"),
+        NodeState("h07", "refused", "wrong key"),
+        NodeState("h02", "lost", "cannot reach h02: no route"),
+    ]
+    assert by_reason(states)[0] == ("lost", "cannot reach the node: no route", ["h01", "h02"])
+    assert sentences(states) == ["h[01-02] lost: cannot reach the node: no route", "h07 refused: wrong key"]
+
+
+def test_one_node_keeps_its_name_and_others_are_not_mistaken_for_it() -> None:
+    assert sentences([NodeState("h1", "lost", "ssh h1 once")]) == ["h1 lost: ssh h1 once"]
+    assert nameless("h1 is not h10 nor ah1 nor h1.local", "h1") == "the node is not h10 nor ah1 nor the node.local"
+
+
+def seen(node: str, first: int, world: int = 8) -> Sample:
+    ranks = [
+        RankSample(100 + rank, rank, rank - first, world, 2, job="j", state="S") for rank in range(first, first + 2)
+    ]
+    return Sample(node, 1000.0, ranks=ranks)
+
+
+def test_ranks_that_nobody_has_seen_may_be_on_the_nodes_that_did_not_answer() -> None:
+    missing = [NodeState("h03", "lost", "connection refused"), NodeState("h04", "lost", "connection refused")]
+    samples = {"h01": [seen("h01", 0)], "h02": [seen("h02", 2)]}
+    gaps = {gap.what: gap.why for gap in judge(Material(samples=samples, not_answered=missing))[0].verdict.gaps}
+    assert gaps["rank.4-7"] == "ranks 4-7 have not answered: they may be on h[03-04]"
+    assert gaps["node.h[03-04]"] == "lost: connection refused; their ranks are unknown"
+    assert "node.h03" not in gaps
+
+
+def test_a_complete_job_does_not_care_about_nodes_that_did_not_answer() -> None:
+    samples = {"h01": [seen("h01", 0, 4)], "h02": [seen("h02", 2, 4)]}
+    material = Material(samples=samples, not_answered=[NodeState("h09", "lost", "gone")])
+    assert not [gap for gap in judge(material)[0].verdict.gaps if gap.what.startswith(("node.", "rank."))]

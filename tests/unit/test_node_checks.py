@@ -1,0 +1,75 @@
+"""What `mltop doctor` says of a node, from how it was reached."""
+
+from __future__ import annotations
+
+from mltop.probes.agent.protocol import VERSION, Boot, Hello
+from mltop.probes.model import Gap, NodeState, Sample
+from mltop.probes.reach.view import Connection, NodeView
+from mltop.probes.version import __version__
+from mltop.tui.commands.local_checks import program_check
+from mltop.tui.commands.node_checks import Check, node_checks
+
+HELLO = Hello(__version__, VERSION, 7, "3.11.2", "h1", "x86_64")
+
+
+def checks(state: str = "live", reason: str = "", sample: bool = True, **connection: object) -> dict[str, Check]:
+    made = Connection(**{"via": "ssh", "hello": HELLO, **connection})  # type: ignore[arg-type]
+    view = NodeView(NodeState("h1", state, reason), Sample("h1", 1.0) if sample else None, made)
+    return {check["name"]: check for check in node_checks(view, {"h1": [{"name": "torch", "state": "ok"}]})}
+
+
+def test_a_node_that_is_not_reached_has_one_check_with_its_reason() -> None:
+    found = checks("refused", "wrong key (ssh-add)", sample=False)
+    assert list(found) == ["connection"]
+    assert (found["connection"]["state"], found["connection"]["why"]) == ("missing", "refused: wrong key (ssh-add)")
+
+
+def test_how_it_was_reached() -> None:
+    assert checks(connect_s=0.4)["connection"]["why"] == "ssh, connected in 0.40 s"
+    assert checks(connect_s=7.0)["connection"]["state"] == "warning"
+    assert "reconnected 2 times" in checks(connect_s=0.4, restarts=2)["connection"]["why"]
+    assert checks("lost", "link down", connect_s=0.4)["connection"]["why"] == "lost: link down"
+
+
+def test_the_agent_cache() -> None:
+    assert "agent cache" not in checks(via="local")
+    assert checks(boot=Boot("x86_64", "3", "/home/a/.cache/mltop", True))["agent cache"]["why"].endswith("found there")
+    memory = checks(boot=Boot("x86_64", "3", "", notes=["~/.cache: Read-only file system"]))["agent cache"]
+    assert memory["state"] == "warning"
+    assert "Read-only" in memory["why"]
+    assert memory["fix"]
+
+
+def test_a_clock_that_is_off_is_a_warning_with_a_command() -> None:
+    assert checks(clock_skew_s=-0.3)["clock"]["state"] == "ok"
+    assert "clock" not in checks()
+    ahead = checks(clock_skew_s=12.0)["clock"]
+    assert (ahead["state"], ahead["fix"]) == ("warning", "sudo chronyc makestep")
+    assert "12.0 s ahead" in ahead["why"]
+    assert "2.5 s behind" in checks(clock_skew_s=-2.5)["clock"]["why"]
+
+
+def test_another_version_on_the_node() -> None:
+    old = Hello("0.0.1", VERSION, 7, "3.11.2", "h1", "x86_64")
+    assert checks(hello=old)["agent"]["state"] == "warning"
+    foreign = Hello("9.0", VERSION + 1, 7, "3.11.2", "h1", "x86_64")
+    assert checks(hello=foreign)["agent"]["state"] == "missing"
+
+
+def test_torch_is_of_interest_where_mltop_is_installed_only() -> None:
+    assert "torch" in checks(via="local")
+    assert "torch" not in checks(boot=Boot("x86_64", "3", "/c", True))
+
+
+def test_an_agent_that_does_not_answer_is_said() -> None:
+    view = NodeView(NodeState("h1", "live"), Sample("h1", 1.0, gaps=[Gap("nvml", "no driver", "install it")]))
+    found = {check["name"]: check for check in node_checks(view, {"h1": "did not answer within 10 s"})}
+    assert found["agent's checks"]["why"] == "did not answer within 10 s"
+    assert (found["nvml"]["state"], found["nvml"]["fix"]) == ("missing", "install it")
+
+
+def test_a_program_is_only_missing_where_it_is_needed() -> None:
+    program = "mltop-test-no-such-program"
+    assert program_check(program, "--via x", "y", {"ssh"})["state"] == "info"
+    needed = program_check(program, "--via x", "y", {program})
+    assert (needed["state"], needed["fix"]) == ("missing", "sudo apt install y")

@@ -1,0 +1,95 @@
+"""States of nodes from what is known of them, and samples that are decoded when somebody looks."""
+
+from __future__ import annotations
+
+import time
+
+from mltop.probes.agent.protocol import Message, encode, payload_of
+from mltop.probes.model import Sample
+from mltop.probes.reach.node import NodeRecord, Phase
+from mltop.probes.reach.records import Records, newer_skew
+
+
+def payload(node: str, at: float) -> bytes:
+    found = payload_of(encode(Message("sample", node=node, sample=Sample(node, at)))[:-1])
+    assert found is not None
+    return found
+
+
+def test_from_connecting_to_live_to_stale_to_lost() -> None:
+    record = NodeRecord("n1", interval_s=2.0)
+    assert (record.state(0.0).state, record.state(0.0).age_s) == ("connecting", None)
+    record.take(payload("n1", 1.0), 10.0, 10**6)
+    assert (record.state(11.0).state, record.state(11.0).age_s) == ("live", 1.0)
+    assert record.state(16.0).state == "live"
+    late = record.state(17.0)
+    assert (late.state, late.reason, late.age_s) == ("stale", "no sample for 7 s", 7.0)
+    record.phase, record.reason = Phase.LOST, "gone"
+    assert (record.state(17.0).state, record.state(17.0).reason, record.state(17.0).age_s) == ("lost", "gone", 7.0)
+    record.phase = Phase.REFUSED
+    assert record.state(17.0).state == "refused"
+
+
+def test_short_intervals_do_not_make_a_node_stale_at_once() -> None:
+    record = NodeRecord("n1", interval_s=0.1)
+    record.take(payload("n1", 1.0), 10.0, 10**6)
+    assert record.state(12.9).state == "live"
+
+
+def test_a_sample_is_decoded_once_and_kept_when_the_node_is_lost() -> None:
+    records = Records(["n1", "n2"], 1.0)
+    records.take("n1", payload("other", 5.0), 5.0, time.monotonic())
+    sample = records.node("n1").sample
+    assert sample is not None and (sample.node, sample.sampled_at) == ("n1", 5.0)
+    assert records.view().nodes[0].sample is sample
+    records.set_phase("n1", Phase.LOST, "gone")
+    view = records.view()
+    assert (view.nodes[0].sample, view.nodes[0].state.reason, view.nodes[1].sample) == (sample, "gone", None)
+
+
+def test_a_sample_that_cannot_be_decoded_leaves_the_one_before_and_says_so() -> None:
+    records = Records(["n1"], 1.0)
+    records.take("n1", payload("n1", 5.0), 5.0, time.monotonic())
+    records.view()
+    records.take("n1", b'{"kind":"sample","sample":{"sampled_at":6.0,"node":7}}', 6.0, time.monotonic())
+    view = records.node("n1")
+    assert view.sample is not None and view.sample.sampled_at == 5.0
+    assert "another version" in view.state.reason
+    assert [sample.sampled_at for sample in records.history("n1")] == [5.0]
+
+
+def test_the_serial_grows_with_changes_only() -> None:
+    records = Records(["n1"], 1.0)
+    serial = records.serial
+    records.set_phase("n1", Phase.CONNECTING, "starting")
+    records.set_phase("n1", Phase.CONNECTING, "starting")
+    assert records.serial == serial + 1
+    now = time.monotonic()
+    records.take("n1", payload("n1", 1.0), 1.0, now)
+    records.tick(now)
+    assert records.serial == serial + 2
+    records.tick(now + 10)
+    records.tick(now + 11)
+    assert records.serial == serial + 3
+
+
+def test_history_keeps_to_its_share_and_to_its_time() -> None:
+    record = NodeRecord("n1")
+    for second in range(100):
+        record.take(b"x" * 100, float(second), 1000)
+    assert record.history_bytes == 1000 == sum(len(data) for _, data in record.history)
+    record.take(b"x" * 5000, 100.0, 1000)
+    assert len(record.history) == 2
+    record.take(b"x", 1000.0, 1000)
+    assert [at for at, _ in record.history] == [1000.0]
+
+
+def test_the_clock_skew_is_that_of_the_fastest_sample_and_follows_a_clock_that_is_set() -> None:
+    skew = newer_skew(None, -0.2)
+    for seen in (-0.1, -0.5, -0.05, -0.3):
+        skew = newer_skew(skew, seen)
+    assert -0.1 < skew < -0.04
+    for _ in range(400):
+        skew = newer_skew(skew, -60.0)
+    assert skew < -55
+    assert newer_skew(skew, 5.0) == 5.0
