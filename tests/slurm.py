@@ -129,6 +129,11 @@ class Slurm:
         self.run(["scancel", job])
         self.wait_ended(job)
 
+    def cancel_all(self) -> None:
+        """Returns when every node is idle again."""
+        self.run(["scancel", "--full", "-p", "batch"])
+        wait_until(self._all_idle, START_S, "idle nodes")
+
     def run(
         self, command: list[str], *, check: bool = True, timeout_s: float = 90.0, stdin: str = "", **env: str
     ) -> subprocess.CompletedProcess[str]:
@@ -159,6 +164,10 @@ class Slurm:
         lines = self.on_node(node, ["ps", "-eo", "pid=,args="]).stdout.splitlines()
         found = {int(pid): command for pid, command in (line.split(None, 1) for line in lines)}
         return {pid: command for pid, command in found.items() if not command.startswith(OWN_COMMANDS)}
+
+    def forget_caches(self, node: str) -> None:
+        """As if mltop had never been there."""
+        shutil.rmtree(self.home_of(node) / ".cache", ignore_errors=True)
 
     def agents(self, node: str) -> list[int]:
         """Pids of mltop's agents there, their bootstrap and children included."""

@@ -83,12 +83,14 @@ class Request:
     args: dict[str, Any] = field(default_factory=dict)
 
 
-_REQUEST_TYPES = {name: type(value) for name, value in vars(Request("")).items()}
+_DEFAULTS = {kind: vars(kind("")) for kind in (Message, Request)}
+_REQUEST_TYPES = {name: type(value) for name, value in _DEFAULTS[Request].items()}
 
 
 def encode(message: Message | Request, mark: bytes = MARK) -> bytes:
     """One frame. Fields that hold their default are left out."""
-    fields = {name: value for name, value in vars(message).items() if value not in (None, "", 0, {})}
+    default = _DEFAULTS[type(message)]
+    fields = {name: value for name, value in vars(message).items() if name == "kind" or value != default[name]}
     payload = to_json(fields).encode()
     return b"%s%d %s\n" % (mark, len(payload), payload)
 

@@ -197,7 +197,7 @@ def rss_mib() -> float:
 
 
 if __name__ == "__main__":
-    what, *rest = sys.argv[1:]
+    what, *rest = *sys.argv[1:], ""
     if what == "feed":
         feed(Path(rest[0]), int(rest[1]), int(rest[2]))
     elif what == "read":

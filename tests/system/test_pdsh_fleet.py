@@ -218,7 +218,7 @@ def test_a_node_that_goes_away_says_why_and_comes_back_while_the_others_go_on(ho
 
 
 def test_the_commands_work_by_pdsh(hosts: Hosts) -> None:
-    done = hosts.mltop("snapshot", "-w", hosts.pattern, "--via", "pdsh", "--json", "--timeout", "30", check=False)
+    done = hosts.mltop("snapshot", "-w", hosts.pattern, "--via", "pdsh", "--json", "--timeout", "15", check=False)
     report = json.loads(done.stdout)
     assert [node["state"] for node in report["nodes"]] == ["live", "live", "live", "live", "lost"]
     assert [sample["node"] for sample in report["samples"]] == hosts.names[:4]

@@ -113,7 +113,7 @@ async def test_enter_opens_ranks_of_a_branch_and_one_rank_opens_its_stack() -> N
         await screen.press("enter")
         await screen.shows("mltop > stacks > ranks 0-3", "8123")
         await screen.press("escape")
-        await screen.shows("mltop > stacks")
+        await screen.shows("Merged stacks")
         await screen.press("G")  # the last line: the class of rank 2
         await screen.press("enter")
         text = await screen.shows("mltop > stacks > rank 2", "MainThread")

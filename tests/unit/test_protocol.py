@@ -31,6 +31,12 @@ def test_zero_and_unknown_stay_different() -> None:
     assert gpu["power_w"] is None
 
 
+def test_what_holds_its_default_is_left_out_and_nothing_else() -> None:
+    frame = encode(Message("part", id=4, expected=0))[:-1]
+    assert payload_of(frame) == b'{"kind":"part","id":4,"expected":0}'
+    assert payload_of(encode(Request("cancel"))[:-1]) == b'{"kind":"cancel"}'
+
+
 def test_a_number_that_json_cannot_say_is_refused() -> None:
     with pytest.raises(ValueError):
         encode(Message("sample", sample=Sample("n", float("nan"))))

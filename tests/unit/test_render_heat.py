@@ -303,7 +303,7 @@ def test_the_legend_says_metric_scale_and_counts_and_drops_the_rest_first():
         "~ 1 WARN",
         "4 fine",
         "1 connecting",
-        f"{MARK} 2 marked",
+        f"{MARK} marked",
         "L lost",
         "o worst first",
     ):

@@ -68,7 +68,8 @@ def counts(found: Mapping[str, int]) -> list[Part]:
 
 
 def _marked(marked: int) -> list[Part]:
-    return [(2, [Cell(f"{MARK} {marked} marked", "accent")])] if marked else []
+    """How many are marked stands in the header."""
+    return [(2, [Cell(f"{MARK} marked", "accent")])] if marked else []
 
 
 def _ways(worst_first: bool, other: str) -> list[Part]:

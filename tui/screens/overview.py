@@ -73,6 +73,13 @@ class OverviewScreen(Pane):
         if self._fleet is not None:
             self._fleet.switch_order()
 
+    def action_sort(self) -> None:
+        """On the map, the order of the nodes."""
+        if self._fleet is not None and self.focused is self._fleet.main and not isinstance(self.focused, LineTable):
+            self._fleet.switch_order()
+        else:
+            super().action_sort()
+
     def action_view(self) -> None:
         if self._fleet is not None:
             self._fleet.switch_view()

@@ -20,7 +20,8 @@ from mltop.tui.widgets.cell_view import MOVES, CellView
 class Heatmap(CellView, can_focus=True):
     """Nodes in lines, as detailed as ``room`` lines allow; the cursor moves over nodes in both directions.
 
-    The cursor belongs to a node's name. When that node is gone, the cursor stays at its place in the order.
+    The cursor belongs to a node's name, once the user has moved it: until then it is on the first node, which is the
+    worst. When its node is gone, the cursor stays at its place in the order.
     """
 
     # A full glyph hides its background: the cursor changes the foreground too.
@@ -63,6 +64,7 @@ class Heatmap(CellView, can_focus=True):
         self._index: dict[str, int] = {}
         self._cursor = 0
         self._cursor_node: str | None = None
+        self._untouched = True
         self._wanted_column = 0  # up and down keep to it across shorter lines
         self._grid = fitting((), None, 1, 1)
         self._painted: dict[int, object] = {}
@@ -152,6 +154,7 @@ class Heatmap(CellView, can_focus=True):
         if not self._heats:
             return
         self._cursor = min(max(index, 0), len(self._heats) - 1)
+        self._untouched = False
         if not keep_column:
             self._wanted_column = self._grid.place(self._cursor)[1]
         self._tell_moved()
@@ -160,7 +163,8 @@ class Heatmap(CellView, can_focus=True):
 
     def _follow_node(self) -> None:
         """After a new map: the place of the cursor's node, or the node that now stands in its place."""
-        index = self._index.get(self._cursor_node) if self._cursor_node is not None else None
+        held = None if self._untouched else self._cursor_node
+        index = self._index.get(held) if held is not None else None
         self._cursor = min(self._cursor, max(0, len(self._heats) - 1)) if index is None else index
         self._tell_moved()
 
