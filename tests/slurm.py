@@ -52,6 +52,7 @@ TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
+SchedulerParameters=bf_interval=1,sched_min_interval=10000
 MpiDefault=none
 KillWait=2
 SlurmdParameters=config_overrides

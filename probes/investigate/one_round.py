@@ -14,7 +14,8 @@ from mltop.probes.reach.view import NodeView
 
 Number = TypeVar("Number", int, float)
 
-LOOK_S = 0.1  # between two looks at the nodes' states: they cost more than an answer
+LOOK_S = 0.1  # between two looks at all nodes' states, and at least LOOK_SHARE times what one costs
+LOOK_SHARE = 10.0
 ANSWER_S = 0.02  # waited for one request's answers before the others' are looked at
 
 
@@ -39,7 +40,7 @@ class Round:
         self._nodes = set(nodes)
         self._args = args
         self._take = take
-        self._looked_at = 0.0
+        self._look_at = 0.0
         self.views: list[NodeView] = []
         self._open: dict[str, Pending] = dict(earlier._open) if earlier else {}
         self.asked_at: dict[str, float] = _of(self._open, earlier.asked_at) if earlier else {}
@@ -53,7 +54,7 @@ class Round:
     def step(self) -> None:
         """Ask nodes that are reached now, and take in what has come; returns within a fraction of a second."""
         now = time.monotonic()
-        if now - self._looked_at >= LOOK_S:
+        if now >= self._look_at:
             self._look(now)
         for pending in self._pendings():
             self._drain(pending, 0.0)
@@ -95,9 +96,10 @@ class Round:
         return [self._why(view, now) for view in self.views if view.node not in self.done]
 
     def _look(self, now: float) -> None:
-        self._looked_at = now
         self.views = [view for view in self._hub.view().nodes if view.node in self._nodes]
         self._arrivals.look(self.views, now)
+        ended = time.monotonic()
+        self._look_at = ended + max(LOOK_S, LOOK_SHARE * (ended - now))
         fresh = tuple(
             view.node for view in self.views if view.state.state in REACHED and view.node not in self.asked_at
         )
@@ -120,7 +122,7 @@ class Round:
                 self.done.add(node)
             elif message.kind == "error":
                 self.failed[node] = message.error + (f" ({message.fix})" if message.fix else "")
-            if now - self._looked_at >= LOOK_S:
+            if now >= self._look_at:
                 return
 
     def _why(self, view: NodeView, now: float) -> NodeState:

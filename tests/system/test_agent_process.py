@@ -113,7 +113,7 @@ def test_a_proc_that_cannot_be_listed_leaves_the_rest_and_is_tried_again(tmp_pat
         assert "nvml.starting" in gaps_of(sample) or "nvml" in gaps_of(sample)
         tree = ProcTree(tmp_path)
         tree.python(500, "train.py", environ={"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "n1", "MASTER_PORT": "1"})
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         found = next(sample for sample in stream if sample.ranks or time.monotonic() > deadline)
         assert [rank.rank for rank in found.ranks] == [3]
 

@@ -77,7 +77,7 @@ def test_nodes_that_fail_are_said_and_the_rest_is_judged(tmp_path: Path) -> None
 
 def test_a_node_that_comes_late_joins(tmp_path: Path) -> None:
     hosts = {**JOB, "h04": node("h04", "--first", "6", "--late", "2.5")}
-    code, report, _ = stacks(tmp_path, hosts, "-w", "h[01-04]")
+    code, report, _ = stacks(tmp_path, hosts, "-w", "h[01-04]", "--samples", "2")
     assert (code, report["not_answered"]) == (0, [])
     assert report["jobs"][0]["classes"][1]["ranks"] == "0-2,4-7"
 
@@ -86,7 +86,7 @@ def test_a_node_that_comes_late_joins(tmp_path: Path) -> None:
 def test_a_silent_node_does_not_hold_up_the_others(bad: str, tmp_path: Path) -> None:
     """Neither one whose shell hangs nor one whose agent does not answer costs the deadline."""
     began = time.monotonic()
-    code, report, _ = stacks(tmp_path, {**JOB, "h04": bad}, "-w", "h[01-04]", "--timeout", "80")
+    code, report, _ = stacks(tmp_path, {**JOB, "h04": bad}, "-w", "h[01-04]", "--timeout", "80", "--samples", "4")
     assert time.monotonic() - began < 60
     assert code == 3
     assert [entry["node"] for entry in report["not_answered"]] == ["h04"]
@@ -140,8 +140,8 @@ def test_no_agent_is_left_behind(tmp_path: Path) -> None:
 @pytest.mark.parametrize("columns", [80, 120])
 def test_pages_fit_their_terminal(columns: int, tmp_path: Path) -> None:
     hosts = {**JOB, "h04": REFUSED, "d*": DENIED}
-    for command in ("snapshot", "stacks", "doctor"):
-        done = mltop(tmp_path, hosts, command, "-w", "h[01-04],d[001-200]", columns=columns)
+    for command in (["snapshot"], ["stacks", "--samples", "2"], ["doctor"]):
+        done = mltop(tmp_path, hosts, *command, "-w", "h[01-04],d[001-200]", columns=columns)
         assert done.returncode == 3, done.stderr
         assert "d[001-200]" in done.stdout
         lines = done.stdout.splitlines()

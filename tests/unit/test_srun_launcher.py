@@ -30,6 +30,10 @@ def test_options_of_the_step_around_us_are_not_inherited() -> None:
     assert argv[2 * len(unset) + 1] == "srun"
 
 
+def test_a_component_of_a_heterogeneous_job_is_named_as_srun_wants_it() -> None:
+    assert {"--jobid=9", "--het-group=1"} < set(command(("a",), LaunchOptions(job="9+1"), {}))
+
+
 def test_srun_needs_a_job() -> None:
     with pytest.raises(UsageProblem, match="needs a Slurm job"):
         launch(("a",), LaunchOptions())

@@ -53,14 +53,14 @@ def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("job", "found"),
     [
-        ("9", [Allocation("9", ("gpu01", "gpu02", "gpu03", "gpu04"), "9")]),
-        ("1_1", [Allocation("3", ("gpu02",), "3")]),
-        ("1", [Allocation("1", ("gpu03",), "1"), Allocation("3", ("gpu02",), "3")]),
-        ("6", [Allocation("6", ("gpu01",), "6"), Allocation("7", ("gpu02", "gpu03"), "6")]),
-        ("6+1", [Allocation("7", ("gpu02", "gpu03"), "6")]),
-        ("9.0", [Allocation("9", ("gpu01", "gpu02"), "9")]),
-        ("9.batch", [Allocation("9", ("gpu01",), "9")]),
-        ("11", [Allocation("11", ("gpu01",), "11")]),
+        ("9", [Allocation("9", ("gpu01", "gpu02", "gpu03", "gpu04"))]),
+        ("1_1", [Allocation("3", ("gpu02",))]),
+        ("1", [Allocation("1", ("gpu03",)), Allocation("3", ("gpu02",))]),
+        ("6", [Allocation("6+0", ("gpu01",)), Allocation("6+1", ("gpu02", "gpu03"))]),
+        ("6+1", [Allocation("6+1", ("gpu02", "gpu03"))]),
+        ("9.0", [Allocation("9", ("gpu01", "gpu02"))]),
+        ("9.batch", [Allocation("9", ("gpu01",))]),
+        ("11", [Allocation("11", ("gpu01",))]),
     ],
 )
 def test_jobs_tasks_parts_and_steps(job: str, found: list[Allocation]) -> None:
@@ -117,7 +117,7 @@ def test_a_job_keeps_to_its_ranks_when_they_are_one_job() -> None:
 @pytest.mark.usefixtures("squeue")
 def test_srun_runs_in_the_job_that_was_named() -> None:
     targets = resolve_in(TargetOptions(job="6", via="srun"), {})
-    assert targets.routes == (Route("srun", ("gpu01",), "6"), Route("srun", ("gpu02", "gpu03"), "7"))
+    assert targets.routes == (Route("srun", ("gpu01",), "6+0"), Route("srun", ("gpu02", "gpu03"), "6+1"))
     with pytest.raises(UsageProblem, match="other is not a node of job 9"):
         resolve_in(TargetOptions(job="9", nodes=("other",), via="srun"), {})
     with pytest.raises(UsageProblem, match="--user bob: srun runs as you"):
@@ -138,15 +138,14 @@ def test_a_job_of_several_parts_is_met_whole() -> None:
     environ = {
         **JOB,
         "SLURM_HET_SIZE": "2",
-        "SLURM_JOB_ID_HET_GROUP_0": "9",
         "SLURM_JOB_NODELIST_HET_GROUP_0": "gpu01",
-        "SLURM_JOB_ID_HET_GROUP_1": "10",
         "SLURM_JOB_NODELIST_HET_GROUP_1": "gpu[02-03]",
     }
     assert allocations_here(environ) == [
-        Allocation("9", ("gpu01",), "9"),
-        Allocation("10", ("gpu02", "gpu03"), "9"),
+        Allocation("9+0", ("gpu01",)),
+        Allocation("9+1", ("gpu02", "gpu03")),
     ]
+    assert resolve_in(TargetOptions(), environ).job == "9"  # which all its ranks carry
     assert allocations_here({}) == []
 
 

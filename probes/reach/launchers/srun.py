@@ -78,7 +78,7 @@ def command(nodes: tuple[str, ...], options: LaunchOptions, environ: Mapping[str
         *(word for name in sorted(others) for word in ("-u", name)),
         "srun",
         *_OPTIONS,
-        f"--jobid={options.job}",
+        *job_options(options.job),
         f"--nodes={len(nodes)}",
         f"--ntasks={len(nodes)}",
         f"--nodelist={','.join(nodes)}",
@@ -86,3 +86,9 @@ def command(nodes: tuple[str, ...], options: LaunchOptions, environ: Mapping[str
         "-c",
         f"unset {_RANK_VARIABLES}; {remote_command(agent_args, options.python)}",
     )
+
+
+def job_options(job: str) -> list[str]:
+    """``job``: "123", or "123+1" for a component of a heterogeneous job."""
+    leader, plus, component = job.partition("+")
+    return [f"--jobid={leader}", *([f"--het-group={component}"] if plus else [])]

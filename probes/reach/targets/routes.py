@@ -16,7 +16,7 @@ LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1", "localhost.localdomain
 
 @dataclass(frozen=True)
 class Route:
-    """``job``: the Slurm job to run inside of, for srun."""
+    """``job``: the Slurm job to run inside of, for srun: "123", or "123+1" in a heterogeneous one."""
 
     via: str
     nodes: tuple[str, ...]

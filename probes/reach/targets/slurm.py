@@ -20,30 +20,29 @@ _NO_NODES_YET = frozenset(("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED",
 
 @dataclass(frozen=True)
 class Allocation:
-    """Nodes of one Slurm job. ``job``: what srun's --jobid takes; ``carried``: the ranks' SLURM_JOB_ID.
-
-    They differ in heterogeneous jobs: every component has a number of its own, and its ranks carry the leader's.
-    """
+    """Nodes of one Slurm job. ``job``: its number, or "123+1": component 1 of the heterogeneous job 123."""
 
     job: str
     nodes: tuple[str, ...]
-    carried: str
+
+    @property
+    def carried(self) -> str:
+        """The ranks' SLURM_JOB_ID: in a heterogeneous job all carry that of its first component."""
+        return self.job.partition("+")[0]
 
 
 @dataclass(frozen=True)
 class JobRow:
-    """One line of squeue. ``job``: Slurm's number; ``shown``: "123", "123_4" of an array, "123+1" of several parts."""
+    """One line of squeue. ``number``: Slurm's own; ``shown``: "123", "123_4" of an array, "123+1" of several parts."""
 
-    job: str
+    number: str
     shown: str
     state: str
     nodes: str
     reason: str
 
-    @property
-    def carried(self) -> str:
-        leader, plus, _ = self.shown.partition("+")
-        return leader if plus else self.job
+    def allocation(self, nodes: str) -> Allocation:
+        return Allocation(self.shown if "+" in self.shown else self.number, tuple(expand(nodes, f"job {self.shown}")))
 
 
 def allocations_of(text: str) -> list[Allocation]:
@@ -60,9 +59,8 @@ def allocations_of(text: str) -> list[Allocation]:
     rows = [row for row in map(_row, listed) if row is not None]
     running = with_nodes(what, [row for row in rows if "+" not in job or row.shown == job])
     if step:
-        nodes = _nodes_of_step(what, running[0].shown, step)
-        return [Allocation(running[0].job, tuple(nodes), running[0].carried)]
-    return [Allocation(row.job, tuple(expand(row.nodes, what)), row.carried) for row in running]
+        return [running[0].allocation(_nodes_of_step(what, running[0].shown, step))]
+    return [row.allocation(row.nodes) for row in running]
 
 
 def allocations_here(environ: Mapping[str, str]) -> list[Allocation]:
@@ -70,14 +68,15 @@ def allocations_here(environ: Mapping[str, str]) -> list[Allocation]:
     job = environ.get("SLURM_JOB_ID", "")
     if not job:
         return []
-    parts = [
-        (environ.get(f"SLURM_JOB_ID_HET_GROUP_{part}", ""), environ.get(f"SLURM_JOB_NODELIST_HET_GROUP_{part}", ""))
+    lists = {
+        f"{job}+{part}": environ.get(f"SLURM_JOB_NODELIST_HET_GROUP_{part}", "")
         for part in range(_number(environ.get("SLURM_HET_SIZE", "")))
-    ]
-    parts = [part for part in parts if all(part)] or [(job, environ.get("SLURM_JOB_NODELIST", ""))]
-    if not parts[0][1]:
+    }
+    if not lists or not all(lists.values()):
+        lists = {job: environ.get("SLURM_JOB_NODELIST", "")}
+    if not all(lists.values()):
         return allocations_of(job)
-    return [Allocation(number, tuple(expand(nodes, "SLURM_JOB_NODELIST")), job) for number, nodes in parts]
+    return [Allocation(part, tuple(expand(nodes, "SLURM_JOB_NODELIST"))) for part, nodes in lists.items()]
 
 
 def with_nodes(what: str, rows: list[JobRow]) -> list[JobRow]:
@@ -100,13 +99,13 @@ def _row(line: str) -> JobRow | None:
     return JobRow(*fields) if len(fields) == len(JobRow.__dataclass_fields__) else None
 
 
-def _nodes_of_step(what: str, job: str, step: str) -> list[str]:
+def _nodes_of_step(what: str, job: str, step: str) -> str:
     steps = dict(line.partition("|")[::2] for line in _squeue(what, "-s", "-j", job, "-o", "%i|%N"))
     nodes = steps.get(f"{job}.{step}", "")
     if not nodes:
         there = ", ".join(steps) or "none"
         raise UsageProblem(what, "no such step of the running job", f"its steps are: {there}")
-    return expand(nodes, what)
+    return nodes
 
 
 def _squeue(what: str, *options: str) -> list[str]:
