@@ -15,8 +15,10 @@ from typing import Callable
 
 from mltop.probes.agent.outbox import Outbox
 from mltop.probes.agent.protocol import MAX_FRAME_BYTES, Request, decode_request
+from mltop.probes.agent.tcp_link import TcpLink
 
 EXIT_GRACE_S = 1.5  # after the caller is gone, whatever a collector is stuck in
+UNANSWERED_S = 15.0  # without a caller on stdin: nobody acknowledged for so long what left this machine
 KEEPALIVE_S = 5.0  # without a caller on stdin: something is written at least this often
 TICK_S = 0.5
 _GONE = select.POLLERR | select.POLLHUP
@@ -57,6 +59,7 @@ class Caller:
         self._pong = pong
         self._handle = handle
         self._stop = stop
+        self._link = TcpLink()
         self._heard = False
         self._writes_at_ping = 0
 
@@ -128,7 +131,7 @@ class Caller:
     def _is_gone(self, quiet_s: float, unwritten_s: float) -> bool:
         if self._terms.attended:
             return self._terms.silence_s > 0.0 and quiet_s >= self._terms.silence_s
-        return unwritten_s >= self._terms.unread_s
+        return unwritten_s >= self._terms.unread_s or self._link.unanswered_s(time.monotonic()) >= UNANSWERED_S
 
     def _reader_left(self) -> bool:
         """Without writing: the next sample may be a minute away."""

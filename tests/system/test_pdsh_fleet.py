@@ -217,6 +217,17 @@ def test_a_node_that_goes_away_says_why_and_comes_back_while_the_others_go_on(ho
         assert agents(hosts["h01"]) == others
 
 
+def test_agents_end_soon_after_their_link_is_cut_and_the_node_comes_back_with_it(hosts: Hosts) -> None:
+    with session(hosts, "h01", "h02") as running:
+        running.wait_states({"h01": "live", "h02": "live"})
+        hosts["h02"].cut_link()
+        wait_until(lambda: agents(hosts["h02"]) == [], 60, "the agent's end")  # the kernel alone would take 15 minutes
+        wait_until(lambda: running.states()["h02"] == "lost", 60, "a node that is missed")
+        assert running.states()["h01"] == "live"
+        hosts["h02"].heal()
+        running.wait_states({"h01": "live", "h02": "live"}, 120)
+
+
 def test_the_commands_work_by_pdsh(hosts: Hosts) -> None:
     done = hosts.mltop("snapshot", "-w", hosts.pattern, "--via", "pdsh", "--json", "--timeout", "15", check=False)
     report = json.loads(done.stdout)
