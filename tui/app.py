@@ -180,6 +180,8 @@ class MltopApp(App[None]):
 
     def redraw(self) -> None:
         """Draw the pane now, or a little later when the terminal still takes the last frame."""
+        if not self.is_running or not self.screen_stack:
+            return  # what arrives while the app starts or ends
         if not terminal_busy(self):
             self.pane.draw()
         elif not self._retrying:
@@ -214,10 +216,7 @@ class MltopApp(App[None]):
         self.drill(Place("help"))
 
     def action_go_back(self) -> None:
-        """One step: close the filter's line, cancel what was started, clear a filter, go back, drop marks or a notice.
-
-        Marks go last: they are made in one place and used from others.
-        """
+        """One step: close the filter's line, cancel, clear a filter, go back; marks, used from other panes, go last."""
         if self.pane.typing:
             self.pane.clear_filter()
         elif self.investigation.dumping:

@@ -22,7 +22,7 @@ class Shared:
             places = tuple([(frame.function, frame.file, frame.line, *frame.ints.items()) for frame in digest.frames])
             digest.frames = self._frames.setdefault(places, digest.frames)
             digest.key, digest.thread = self._text(digest.key), self._text(digest.thread)
-            digest.job, digest.node = stacks.job, self._text(digest.node)
+            digest.job, digest.node = self._text(digest.job), self._text(digest.node)
             digest.waiting_in = self._optional(digest.waiting_in)
 
     def rank(self, rank: RankSample) -> None:

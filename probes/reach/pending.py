@@ -58,7 +58,7 @@ class Pending:
         """Answers until every node finished or nothing came for ``timeout_s``."""
         while True:
             try:
-                yield self._queue.get(timeout=0.0 if not self.open_nodes else timeout_s)
+                yield self._queue.get(timeout=timeout_s if self._open else 0.0)
             except queue.Empty:
                 return
 

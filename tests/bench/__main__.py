@@ -1,16 +1,30 @@
-"""`python -m tests.bench [--quick]`: every benchmark, one table each."""
+"""`python -m tests.bench [--quick] [NAME ...]`: every benchmark, or those named (screen, stacks, …), a table each."""
 
 from __future__ import annotations
 
 import sys
 
-from tests.bench import bench_merge, bench_screen, bench_stacks
+from tests.bench import bench_connect, bench_dump, bench_fleet, bench_merge, bench_reader, bench_screen, bench_stacks
+
+BENCHES = {
+    "screen": bench_screen,
+    "stacks": bench_stacks,
+    "merge": bench_merge,
+    "reader": bench_reader,
+    "dump": bench_dump,
+    "fleet": bench_fleet,
+    "connect": bench_connect,
+}
 
 
 def main() -> None:
     quick = "--quick" in sys.argv
-    for bench in (bench_screen, bench_stacks, bench_merge):
-        bench.main(quick)
+    names = [word for word in sys.argv[1:] if word != "--quick"]
+    unknown = [name for name in names if name not in BENCHES]
+    if unknown:
+        sys.exit(f"tests.bench: {unknown[0]}: no such benchmark (one of: {', '.join(BENCHES)})")
+    for name in names or BENCHES:
+        BENCHES[name].main(quick)
 
 
 if __name__ == "__main__":

@@ -218,12 +218,12 @@ class Host:
 
     def new_host_key(self) -> None:
         """As after a reinstallation: its clients know another key."""
-        key, kept = self.directory / "host_key", self.directory / "host_key.kept"
-        key.rename(kept)
-        make_key(key)
-        self._restart_listener()
         self._undo.callback(self._restart_listener)
-        self._undo.callback(kept.rename, key)
+        for name in ("host_key", "host_key.pub"):
+            kept = (self.directory / name).rename(self.directory / f"{name}.kept")
+            self._undo.callback(kept.rename, self.directory / name)
+        make_key(self.directory / "host_key")
+        self._restart_listener()
 
     def _restart_listener(self) -> None:
         pid = self._sshd_pid()

@@ -14,5 +14,5 @@ def test_every_benchmark_starts() -> None:
         [sys.executable, "-m", "tests.bench", "--quick"], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
-    for words in ("first full paint", "NVML calls per GPU and second", "8 ranks", "merge 4096 digests"):
+    for words in ("first full paint", "NVML calls per GPU and second", "8 ranks", "merge 4096 digests", "simulated streams"):
         assert words in done.stdout, done.stdout

@@ -161,7 +161,8 @@ def test_an_agent_that_is_killed_is_started_again(hosts: Hosts, watcher: Watcher
     host = hosts["h14"]
     others = Others(watcher, hosts, host.name)
     host.signal("KILL", *(process.pid for process in agents(host)))
-    lost = watcher.wait_passing(host.name, others.since, "lost", words="agent")
+    lost = watcher.wait_passing(host.name, others.since, "lost")
+    assert lost.reason
     watcher.wait_passing(host.name, lost.at, "live")
     others.assert_untouched()
 

@@ -93,7 +93,6 @@ class Trends:
 
 def _take(history: _Node, sample: Sample) -> None:
     elapsed_s = sample.sampled_at - history.sampled_at if history.sampled_at else 0.0
-    gpus = [gpu for gpu in sample.gpus if 0 <= gpu.index < MOST_GPUS]
     now = _row(sample, history.stride)
     if now is None:
         _widen(history, 1 + max(gpu.index for gpu in sample.gpus if gpu.index < MOST_GPUS))

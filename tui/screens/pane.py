@@ -128,8 +128,8 @@ class Pane(TableScreen):
 
     @property
     def is_composed(self) -> bool:
-        """Whether all parts are there: a picture may arrive while they are being mounted, one after the other."""
-        return self.is_mounted and bool(self.query("#keys"))
+        """Whether all parts are there: a picture may arrive while they are mounted, or removed at the app's end."""
+        return self.app.is_running and self.is_mounted and bool(self.query("#keys"))
 
     def draw(self) -> None:
         """Everything from the app's picture; called once per frame and on every arrival."""

@@ -102,7 +102,7 @@ class TableScreen(Screen[None]):
         table.display = height > 0
         table.styles.height = height
         untouched = self.focused is None or (isinstance(self.focused, LineTable) and self.focused.at_top)
-        if came and untouched and not self._focus_moved and self.tables()[0] is table:
+        if came and untouched and not self._focus_moved and self.tables()[:1] == [table]:
             table.focus()
         return height
 
