@@ -132,7 +132,8 @@ class Slurm:
 
     def cancel_all(self) -> None:
         """Returns when every node is idle again."""
-        self.run(["scancel", "--full", "-p", "batch"])
+        self.run(["scancel", "--full", "--signal=KILL", "--state=RUNNING", "-p", "batch"], check=False)
+        self.run(["scancel", "-p", "batch"])
         wait_until(self._all_idle, START_S, "idle nodes")
 
     def run(

@@ -58,10 +58,9 @@ def nothing_left(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 @pytest.fixture
 def job(slurm: Slurm) -> str:
     """A job on all nodes, with one task on each of them."""
-    number = slurm.submit("srun sleep 1000")
+    number = slurm.submit("srun /usr/bin/sleep 1000")
     slurm.wait_running(number)
-    tasks = lambda: [command for node in NODES for command in slurm.processes(node).values() if "sleep" in command]  # noqa: E731
-    wait_until(lambda: len([command for command in tasks() if "srun" not in command]) == len(NODES), 30, "its tasks")
+    wait_until(lambda: all("/usr/bin/sleep" in str(slurm.processes(node)) for node in NODES), 30, "its tasks")
     return number
 
 
@@ -94,10 +93,6 @@ def wait_state(hub: Hub, node: str, state: str, words: str = "") -> None:
         wait_until(there, WAIT_S, f"{node} {state} {words}")
     except AssertionError as error:
         raise AssertionError(f"{error}, it is {hub.node(node).state}") from None
-
-
-def samples_since(hub: Hub, node: str, serial: list[float]) -> int:
-    return sum(sample.sampled_at > serial[0] for sample in hub.history(node))
 
 
 def srun_pid() -> int:
@@ -166,9 +161,11 @@ def test_when_srun_is_killed_its_agents_are_gone_at_once_and_come_back(slurm: Sl
         before = {node: slurm.agents(node) for node in NODES}
         assert all(before.values())
         os.kill(srun_pid(), signal.SIGKILL)
-        gone = lambda: not any(set(before[node]) & set(slurm.agents(node)) for node in NODES)  # noqa: E731
-        wait_until(gone, 10, "the end of the agents")
-        wait_state(hub, "gpu01", "live")
+
+        def are_gone() -> bool:
+            return not any(set(before[node]) & set(slurm.agents(node)) for node in NODES)
+
+        wait_until(are_gone, 10, "the end of the agents")
         wait_live(hub)
         assert all(view.connection.restarts for view in hub.view().nodes)
 

@@ -7,9 +7,10 @@ import itertools
 import pytest
 
 from mltop.probes.reach.channel import LaunchOptions
+from mltop.probes.reach.ending import Ending
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.launchers.srun import command, launch
-from mltop.probes.reach.launchers.srun_ending import srun_ended
+from mltop.probes.reach.launchers.srun_ending import NodeEndings, srun_ended
 
 
 def test_one_srun_beside_the_steps_of_the_job() -> None:
@@ -97,3 +98,19 @@ def test_last_words(code: int, words: str, reason: str, retry: bool) -> None:
     assert reason in ending.reason
     assert "cpu binding" not in str(ending)
     assert ending.retry is retry
+
+
+def test_one_node_that_ends_is_told_from_the_end_of_all() -> None:
+    ended = NodeEndings(("gpu01", "gpu02"))
+    assert ended("srun: error: gpu02: task 1: Killed") == ("gpu02", Ending("the agent ended (killed)"))
+    assert ended("srun: error: gpu01: task 0: Exited with exit code 1") == (
+        "gpu01",
+        Ending("the agent ended (exited with exit code 1)"),
+    )
+    no_python = ended("srun: error: gpu01: task 0: Exited with exit code 97")
+    assert no_python is not None
+    assert "no Python 3.9" in no_python[1].reason
+    assert ended("srun: error: gpu07: task 0: Killed") is None
+    assert ended("slurmstepd-gpu01: error: *** STEP 1.0 ON gpu01 CANCELLED AT 2026-11-20T14:54:17 ***") is None
+    assert ended("srun: error: gpu02: task 1: Killed") is None
+    assert NodeEndings(("gpu01",))("srun: error: gpu01: task 0: Killed") is None

@@ -17,7 +17,7 @@ from mltop.probes.reach.bundle import opening
 from mltop.probes.reach.channel import Channel, LaunchOptions
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.launchers.remote_command import remote_command
-from mltop.probes.reach.launchers.srun_ending import srun_ended
+from mltop.probes.reach.launchers.srun_ending import NodeEndings, srun_ended
 
 FRAME_BYTES = 900
 SILENCE_S = 20  # an agent ends after so long without a word from the hub
@@ -63,6 +63,7 @@ def stream(options: LaunchOptions, nodes: tuple[str, ...]) -> Channel:
         bootstraps=True,
         rejoin=functools.partial(stream, options),
         ending=functools.partial(srun_ended, job=options.job, python=options.python),
+        node_ending=NodeEndings(nodes, options.python),
     )
 
 

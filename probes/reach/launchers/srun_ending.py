@@ -43,6 +43,8 @@ _MEANINGS = (
 )
 # Said in runs that work, too.
 _NOISE = re.compile(r"lacks support for cpu binding|First task exited|tasks? [\d,-]+: (?:running|exited)")
+_STEP_ENDS = re.compile(r"CANCELLED|DUE TO|[Ll]aunch failed|Job step aborted|Force Terminated")
+_TASK_ENDED = re.compile(r"srun: error: ([^\s:\[\],]+): task \d+: ((?:Exited with exit code (\d+)|.*\S))")
 
 
 def srun_ended(code: int | None, words: str, *, job: str, python: str = "") -> Ending:
@@ -54,3 +56,26 @@ def srun_ended(code: int | None, words: str, *, job: str, python: str = "") -> E
     if code == NO_PYTHON_EXIT:
         return Ending(*no_python(python))
     return agent_ended(code, words)
+
+
+class NodeEndings:
+    """``Channel.node_ending`` of an srun for several nodes: "srun: error: gpu02: task 1: Killed".
+
+    Where the whole step is cancelled, srun says the same of every task: that is the channel's end, not the nodes'.
+    """
+
+    def __init__(self, nodes: tuple[str, ...], python: str = "") -> None:
+        self._nodes = frozenset(nodes)
+        self._python = python
+        self._all_end = len(nodes) == 1
+
+    def __call__(self, line: str) -> tuple[str, Ending] | None:
+        if _STEP_ENDS.search(line):
+            self._all_end = True
+        match = _TASK_ENDED.search(line)
+        if self._all_end or match is None or match.group(1) not in self._nodes:
+            return None
+        node, how, code = match.groups()
+        if code == str(NO_PYTHON_EXIT):
+            return node, Ending(*no_python(self._python))
+        return node, Ending(f"the agent ended ({how[:1].lower()}{how[1:]})")
