@@ -77,7 +77,8 @@ class Files:
 
     def _ask(self, name: str, sha256: str, request_id: int, cancelled: threading.Event) -> bytes:
         if not self._can_ask:
-            raise Unavailable(f"{name} is not on this node, and it cannot be sent this way", f"pip install {name}")
+            fix = f"once by ssh: mltop stacks -w NODE; or pip install {name} there"
+            raise Unavailable(f"{name} is not on this node, and it cannot be sent this way", fix)
         with self._lock:
             self._awaited, self._answer = name, None
         self._send(Message("need", id=request_id, data={"file": name, "machine": platform.machine()}))

@@ -18,6 +18,7 @@ from mltop.probes.reach.pacing import Backoff
 
 PING = encode(Request("ping"))
 QUIET_S = 2.0  # without a frame: time to see whether the process is still there
+SENT_TO_ALL_S = 20.0  # a file is not sent again to a stream of several nodes
 SILENT_INTERVALS = 4.0  # where agents do not answer pings
 
 
@@ -53,7 +54,7 @@ class Link:
         self._heard: dict[str, float] = {}
         self._sampled: set[str] = set()
         self._said: dict[str, Ending] = {}
-        self._sent: set[tuple[str, str]] = set()
+        self._sent_at: dict[tuple[str, str], float] = {}
         self._ponged = self._noise_only = False
         self._starts += 1
         self._say(f"starting {self.channel.via}")
@@ -186,14 +187,15 @@ class Link:
             self._say("starting the agent", node)
             return
         self._say("installing the agent", node)
-        if ("bundle", boot.machine) not in self._sent:
+        if ("bundle", boot.machine) not in self._sent_at:
             self._send_file("bundle", boot.machine)
 
     def _send_file(self, name: str, machine: str) -> None:
-        """Once per stream: where it reaches several nodes, it reaches all of them."""
-        if (name, machine) in self._sent:
+        """Where the stream reaches several nodes, what one asked for reaches all: they ask at the same moment."""
+        now = time.monotonic()
+        if len(self.members) > 1 and now - self._sent_at.get((name, machine), -SENT_TO_ALL_S) < SENT_TO_ALL_S:
             return
-        self._sent.add((name, machine))
+        self._sent_at[name, machine] = now
         carrier = self._carrier
 
         def send(frame: bytes) -> None:

@@ -55,13 +55,14 @@ def srun_ended(code: int | None, words: str, *, job: str, python: str = "") -> E
             return Ending(meaning.reason.format(job=job), meaning.fix.format(job=job), meaning.retry)
     if code == NO_PYTHON_EXIT:
         return Ending(*no_python(python))
-    return agent_ended(code, words)
+    return agent_ended(code, words.rpartition("\n")[2])
 
 
 class NodeEndings:
     """``Channel.node_ending`` of an srun for several nodes: "srun: error: gpu02: task 1: Killed".
 
-    Where the whole step is cancelled, srun says the same of every task: that is the channel's end, not the nodes'.
+    Where the whole step is cancelled, srun says the same of every task: that is the channel's end, not the nodes', and
+    from then on nothing is found: the hub's own deadlines remain.
     """
 
     def __init__(self, nodes: tuple[str, ...], python: str = "") -> None:
