@@ -132,7 +132,6 @@ class Slurm:
 
     def cancel_all(self) -> None:
         """Returns when every node is idle again."""
-        self.run(["scancel", "--full", "--signal=KILL", "--state=RUNNING", "-p", "batch"], check=False)
         self.run(["scancel", "-p", "batch"])
         wait_until(self._all_idle, START_S, "idle nodes")
 
@@ -158,7 +157,14 @@ class Slurm:
 
     def on_node(self, node: str, command: list[str], check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command among the processes and files of a node."""
-        enter = ["nsenter", "-t", str(self._first_process(node)), *(["--user"] if AS_USER else []), "-m", "-p"]
+        enter = [
+            "nsenter",
+            "-t",
+            str(self._first_process(node)),
+            *(["--user", "--preserve-credentials"] if AS_USER else []),
+            "-m",
+            "-p",
+        ]
         return self.run([*enter, *command], check=check)
 
     def processes(self, node: str) -> dict[int, str]:

@@ -6,7 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
-from mltop.probes.model import NodeState, Sample
+from mltop.probes.model import NodeState
+from mltop.probes.reach.received import Received
 from mltop.probes.reach.view import Connection
 
 HISTORY_S = 600.0
@@ -27,7 +28,7 @@ class Phase(Enum):
 class NodeRecord:
     """Everything the hub keeps of one node. Times are monotonic seconds; ``history``: samples' JSON as received.
 
-    ``sample`` is decoded when somebody looks: it is the one of ``decoded``, which may be older than ``newest``.
+    ``received`` is what somebody looked at last: ``looked_at``, which may be older than ``newest``.
     """
 
     node: str
@@ -38,8 +39,8 @@ class NodeRecord:
     received_at: float | None = None
     skew_s: float | None = None
     newest: bytes = b""
-    decoded: bytes = b""
-    sample: Sample | None = None
+    looked_at: bytes = b""
+    received: Received | None = None
     history: deque[tuple[float, bytes]] = field(default_factory=deque)
     history_bytes: int = 0
 

@@ -7,29 +7,37 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from mltop.probes.agent.protocol import Message
 from mltop.probes.model import Sample
+from mltop.probes.reach.glance import SampleFrame
 from mltop.probes.reach.node import NodeRecord, Phase
+from mltop.probes.reach.received import Received
 from mltop.probes.reach.view import Connection, FleetView, NodeView
 
 HISTORY_BYTES = 64 * 1024 * 1024  # over all nodes
 SKEW_PRECISION_S = 0.005
 SKEW_FORGETS = 0.02  # per sample: the clocks may drift apart or be set
+OTHER_VERSION = "its newest sample is of another version"
 
 
 class Records:
-    """Samples are kept as they came and decoded once, when somebody looks at them: in that caller's thread."""
+    """Samples are kept as they came. A view decodes a glance at the newest ones, in its caller's thread.
+
+    Whole samples are decoded when somebody asks for them; of a node whose last one was asked for, with the view.
+    """
 
     def __init__(self, nodes: Iterable[str], interval_s: float) -> None:
         self._nodes = {node: NodeRecord(node, interval_s) for node in nodes}
         self._share_bytes = HISTORY_BYTES // max(1, len(self._nodes))
         self._lock = threading.Lock()
-        self._decoding = threading.Lock()
-        self._decoder = msgspec.json.Decoder(Message)
+        self._looking = threading.Lock()
+        self._messages = msgspec.json.Decoder(Message)
+        self._glances = msgspec.json.Decoder(SampleFrame)
         self._stale: set[str] = set()
         self.serial = 0
 
@@ -90,19 +98,19 @@ class Records:
     # For every thread.
 
     def view(self) -> FleetView:
-        self._decode(self._nodes.values())
+        self._look(self._nodes.values())
         now = time.monotonic()
         with self._lock:
             views = tuple(
-                NodeView(record.state(now), record.sample, known_connection(record)) for record in self._nodes.values()
+                [NodeView(record.state(now), record.received, known_connection(record)) for record in self._nodes.values()]
             )
             return FleetView(time.time(), views, self.serial)
 
     def node(self, name: str) -> NodeView:
         record = self._nodes[name]
-        self._decode((record,))
+        self._look((record,))
         with self._lock:
-            return NodeView(record.state(time.monotonic()), record.sample, known_connection(record))
+            return NodeView(record.state(time.monotonic()), record.received, known_connection(record))
 
     def history(self, node: str, after: float = 0.0, until: float = math.inf) -> list[Sample]:
         """The samples of the last minutes, oldest first, received ``after`` and up to ``until`` (monotonic s)."""
@@ -111,20 +119,40 @@ class Records:
         samples = (self._sample(node, payload) for payload in payloads)
         return [sample for sample in samples if sample is not None]
 
-    def _decode(self, records: Iterable[NodeRecord]) -> None:
-        with self._decoding:
+    def _look(self, records: Iterable[NodeRecord]) -> None:
+        """At what came since the last look."""
+        with self._looking:
             with self._lock:
-                wanted = [(record, record.newest) for record in records if record.newest is not record.decoded]
+                wanted = [(record, record.newest) for record in records if record.newest is not record.looked_at]
             for record, payload in wanted:
-                sample = self._sample(record.node, payload)
-                with self._lock:
-                    record.sample, record.decoded = sample or record.sample, payload
-                    if sample is None:
-                        record.reason = "its newest sample is of another version"
+                self._look_at(record, payload)
+
+    def _look_at(self, record: NodeRecord, payload: bytes) -> None:
+        received = None
+        try:
+            glance = self._glances.decode(payload).sample
+        except msgspec.MsgspecError:
+            glance = None
+        if glance is not None:
+            received = Received(payload, glance, partial(self._whole, record))
+            if record.received is not None and record.received.asked:
+                received.decoded()
+        with self._lock:
+            record.received, record.looked_at = received or record.received, payload
+            if received is None:
+                record.reason = OTHER_VERSION
+
+    def _whole(self, record: NodeRecord, payload: bytes) -> Sample | None:
+        sample = self._sample(record.node, payload)
+        if sample is None:
+            with self._lock:
+                record.reason = OTHER_VERSION
+                self.serial += 1
+        return sample
 
     def _sample(self, node: str, payload: bytes) -> Sample | None:
         try:
-            sample = self._decoder.decode(payload).sample
+            sample = self._messages.decode(payload).sample
         except msgspec.MsgspecError:
             return None
         if sample is not None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from mltop.probes.agent.protocol import Boot, Hello
 from mltop.probes.model import NodeState, Sample
+from mltop.probes.reach.glance import Glance, glance_of
+from mltop.probes.reach.received import Received
 
 
 @dataclass(frozen=True)
@@ -26,15 +29,30 @@ class Connection:
 
 @dataclass(frozen=True)
 class NodeView:
-    """One node: its connection state and its newest sample (kept when the node is lost)."""
+    """One node: its connection state and its newest sample (kept when the node is lost).
+
+    Who looks at all nodes takes ``glance``: ``sample`` is decoded when it is first asked for, in the asker's thread.
+    """
 
     state: NodeState
-    sample: Sample | None = None
+    newest: Received | Sample | None = None
     connection: Connection = Connection()
 
     @property
     def node(self) -> str:
         return self.state.node
+
+    @property
+    def sample(self) -> Sample | None:
+        """Everything that the node said; None before its first sample."""
+        newest = self.newest
+        return newest.sample() if isinstance(newest, Received) else newest
+
+    @cached_property
+    def glance(self) -> Glance | None:
+        """The little of ``sample`` that views of many nodes need; None before the first."""
+        newest = self.newest
+        return newest.glance if isinstance(newest, Received) else newest and glance_of(newest)
 
 
 @dataclass(frozen=True)

@@ -14,5 +14,6 @@ def test_every_benchmark_starts() -> None:
         [sys.executable, "-m", "tests.bench", "--quick"], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
-    for words in ("first full paint", "NVML calls per GPU and second", "8 ranks", "merge 4096 digests", "simulated streams"):
+    tables = ("first full paint", "NVML calls per GPU and second", "8 ranks", "merge 4096 digests", "simulated streams")
+    for words in (*tables, "stack dump over", "screen over"):
         assert words in done.stdout, done.stdout

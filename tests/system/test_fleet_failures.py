@@ -45,6 +45,9 @@ def one_agent_each(hosts: Hosts, watcher: Watcher) -> Iterator[None]:
         host.heal()
     hosts.know_keys()
     for host in hosts:
+        now = watcher.now(host.name)
+        if now is not None and now.state == "refused":  # of a test that failed
+            watcher.retry(host.name)
         wait_until(lambda host=host: has_one_agent(host), 60, f"one agent on {host.name}")
 
 
@@ -101,7 +104,7 @@ UNREACHABLE: dict[str, tuple[str, Callable[[Hosts, Host], None], str]] = {
 REFUSED: dict[str, tuple[str, Callable[[Hosts, Host], None], str]] = {
     "unknown_host_key": ("h06", lambda hosts, host: hosts.know_keys(but=(host.name,)), "host key"),
     "changed_host_key": ("h07", lambda _, host: host.new_host_key(), "host key"),
-    "wrong_key": ("h08", lambda _, host: host.remove_key(), "permission denied"),
+    "wrong_key": ("h08", lambda _, host: host.remove_key(), "login refused"),
 }
 NO_OBSTACLE: dict[str, tuple[str, Callable[[Hosts, Host], None]]] = {
     "rc_prints_garbage": ("h09", lambda _, host: host.write_rc("echo Welcome; printf 'no newline'; echo oops >&2")),
@@ -134,7 +137,7 @@ def test_a_host_that_refuses_us_is_not_asked_again(hosts: Hosts, watcher: Watche
     watcher.wait(name, "refused", words=words)
     asked = host.sshd_log().count("Connection from")
     # Nothing can be awaited for what must not happen: several times the longest pause between two tries.
-    time.sleep(9)
+    time.sleep(5)
     assert host.sshd_log().count("Connection from") == asked
     now = watcher.now(name)
     assert now is not None

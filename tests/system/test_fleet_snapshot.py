@@ -120,7 +120,7 @@ def test_nodes_that_cannot_be_reached_are_named_and_hold_nobody(hosts: Hosts) ->
         "h09": "timed out",
         "h10": "",
         "h11": "host key",
-        "h12": "permission denied",
+        "h12": "login refused",
         "h13": "python",
     }
     done = hosts.mltop("snapshot", "-w", hosts.pattern, "--json", "--timeout", "20")
