@@ -99,6 +99,10 @@ class Slurm:
         prepare = 'hostname "$1" && mount --bind "$2" "$3" && slurmd -D -N "$1"; exit $?'
         self._daemon(node, [*APART, "sh", "-c", prepare, "sh", node, str(self.home_of(node)), str(self.home)])
 
+    def signal_slurmd(self, node: str, number: int) -> None:
+        """Stop or continue a node's daemon; what runs on the node goes on."""
+        self.on_node(node, ["pkill", f"-{int(number)}", "-x", "slurmd"])
+
     def home_of(self, node: str) -> Path:
         """Where the directory lies that is $HOME on ``node``."""
         return self.directory / node / "home"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from mltop.probes.model import Finding, Sample
-from mltop.probes.reach.view import FleetView
+from mltop.probes.reach.view import FleetView, NodeView
 
 HISTORY_S = 60.0
 SAMPLES_KEPT = 240  # of all nodes together: a sample of 8 GPUs takes about 40 KB
@@ -45,11 +44,12 @@ class HealthWatch:
         """What holds now, the gravest first; the same tuple as before when nothing changed."""
         self._save_up()
         changed = self._forget({node.node for node in view.nodes})
-        for name, newest in self._due(view):
+        for due in self._due(view):
             if self._allowed_s <= 0:
                 break
             began = time.monotonic()
-            changed = self._judge(name, newest, len(view.nodes)) or changed
+            newest = due.sample
+            changed = (newest is not None and self._judge(due.node, newest, len(view.nodes))) or changed
             self._allowed_s -= time.monotonic() - began
         if changed:
             found = (finding for node in self._nodes.values() for finding in node.findings)
@@ -66,17 +66,17 @@ class HealthWatch:
         gone = [self._nodes.pop(name) for name in self._nodes.keys() - present]
         return any(node.findings for node in gone)
 
-    def _due(self, view: FleetView) -> Iterable[tuple[str, Sample]]:
-        """The samples not yet judged, those of nodes judged longest ago first."""
-        due = []
+    def _due(self, view: FleetView) -> list[NodeView]:
+        """Nodes with a sample not yet judged, those judged longest ago first."""
+        due: list[tuple[float, NodeView]] = []
         for view_of_node in view.nodes:
-            sample = view_of_node.sample
-            if sample is None:
+            glance = view_of_node.glance
+            if glance is None:
                 continue
             node = self._nodes.setdefault(view_of_node.node, _Node())
-            if sample.sampled_at != node.judged_at:
-                due.append((node.judged_at, view_of_node.node, sample))
-        return [(name, sample) for _, name, sample in sorted(due, key=itemgetter(0))]
+            if glance.sampled_at != node.judged_at:
+                due.append((node.judged_at, view_of_node))
+        return [view_of_node for _, view_of_node in sorted(due, key=itemgetter(0))]
 
     def _judge(self, name: str, newest: Sample, nodes: int) -> bool:
         """Whether the findings of this node are other ones now."""

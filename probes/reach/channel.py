@@ -39,6 +39,8 @@ class Channel:
     channel that carries one request's answer and then ends;
     ``rejoin(nodes)``: the channel for some of its nodes, with which those that were lost while the others go on are
     reached again; None: they come back with the next start of the whole channel;
+    ``all_or_none``: one node that does not answer keeps all of them from starting (srun); after such a start each node
+    is tried for itself, by ``rejoin``;
     ``gate``: channels of one gate (a jump host) connect at most 8 at a time;
     ``ending(exit code or None, last words)``: why it ended, in words; the last words are the last lines of stderr, or
     of what was no frame on stdout;
@@ -55,6 +57,7 @@ class Channel:
     takes_requests: bool = True
     one_shot: Callable[[tuple[str, ...], Request], Channel] | None = None
     rejoin: Callable[[tuple[str, ...]], Channel] | None = None
+    all_or_none: bool = False
     gate: str = ""
     ending: Callable[[int | None, str], Ending] = agent_ended
     node_ending: Callable[[str], tuple[str, Ending] | None] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Union
+from typing import Any
 
 import msgspec
 
@@ -57,7 +57,7 @@ class SampleFrame(msgspec.Struct):
     sample: Glance | None = None
 
 
-AnyGpu = Union[GpuGlance, GpuSample]
+AnyGpu = GpuGlance | GpuSample
 
 
 def glance_of(sample: Sample) -> Glance:

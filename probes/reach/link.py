@@ -18,7 +18,6 @@ from mltop.probes.reach.pacing import Backoff
 
 PING = encode(Request("ping"))
 QUIET_S = 2.0  # without a frame: time to see whether the process is still there
-SENT_TO_ALL_S = 20.0  # a file is not sent again to a stream of several nodes
 SILENT_INTERVALS = 4.0  # where agents do not answer pings
 
 
@@ -54,7 +53,8 @@ class Link:
         self._heard: dict[str, float] = {}
         self._sampled: set[str] = set()
         self._said: dict[str, Ending] = {}
-        self._sent_at: dict[tuple[str, str], float] = {}
+        self._sent: set[tuple[str, str]] = set()
+        self._being_made: set[tuple[str, str]] = set()
         self._ponged = self._noise_only = False
         self._starts += 1
         self._say(f"starting {self.channel.via}")
@@ -187,18 +187,21 @@ class Link:
             self._say("starting the agent", node)
             return
         self._say("installing the agent", node)
-        if ("bundle", boot.machine) not in self._sent_at:
+        if ("bundle", boot.machine) not in self._sent:
             self._send_file("bundle", boot.machine)
 
     def _send_file(self, name: str, machine: str) -> None:
-        """Where the stream reaches several nodes, what one asked for reaches all: they ask at the same moment."""
-        now = time.monotonic()
-        if len(self.members) > 1 and now - self._sent_at.get((name, machine), -SENT_TO_ALL_S) < SENT_TO_ALL_S:
+        """Where the stream reaches several nodes, what is under way for one is for all of them. A node that asks when
+        it has gone by needs it again: who did not wait for it dropped it.
+        """
+        carrier, wanted = self._carrier, (name, machine)
+        if wanted in self._being_made or (wanted in self._sent and carrier is not None and carrier.unsent_bytes > 0):
             return
-        self._sent_at[name, machine] = now
-        carrier = self._carrier
+        self._sent.add(wanted)
+        self._being_made.add(wanted)
 
         def send(frame: bytes) -> None:
+            self._being_made.discard(wanted)
             if self._carrier is carrier and carrier is not None:
                 self._progress_at = time.monotonic()
                 carrier.send(frame)
@@ -226,10 +229,17 @@ class Link:
                 self._give_up(next(iter(self._said.values())))
             return
         if not self._ready:
-            self._give_up(self._no_hello(carrier.stream.last_words()))
+            self._nobody_came(self._no_hello(carrier.stream.last_words()), missing)
             return
         for node in missing:
             self._member_lost(node, Ending(f"no hello from this node within {hello_s:g} s"))
+
+    def _nobody_came(self, ending: Ending, missing: set[str]) -> None:
+        if self.channel.all_or_none and len(missing) > 1:
+            for node in missing:
+                self._member_lost(node, ending)
+        if self.stage is not Stage.DOWN:
+            self._give_up(ending)
 
     def _no_hello(self, words: str) -> Ending:
         hello_s = self._ground.limits.hello_s

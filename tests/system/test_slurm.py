@@ -187,6 +187,35 @@ def test_an_agent_that_is_killed_comes_back_and_the_others_go_on(slurm: Slurm, j
         wait_until(back, WAIT_S, "gpu02 lost and live again")
 
 
+def test_a_node_whose_slurmd_hangs_does_not_keep_the_others_away(slurm: Slurm, job: str) -> None:
+    slurm.signal_slurmd("gpu04", signal.SIGSTOP)
+    try:
+        with opened(job=job) as hub:
+            wait_live(hub, NODES[:3])
+            assert states(hub)["gpu04"] != "live"
+            slurm.signal_slurmd("gpu04", signal.SIGCONT)
+            wait_live(hub)
+    finally:
+        slurm.signal_slurmd("gpu04", signal.SIGCONT)
+
+
+def test_py_spy_is_sent_again_to_a_node_that_is_asked_later(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")  # the agents look for an installed one first
+    for node in NODES:
+        slurm.forget_caches(node)
+    program = slurm.directory / "train.py"
+    program.write_text(TRAIN)
+    number = slurm.submit(f"srun {sys.executable} {program}")
+    slurm.wait_running(number)
+    wait_until(lambda: all(str(program) in str(slurm.processes(node)) for node in NODES), 30, "the ranks")
+    with opened(job=number) as hub:
+        wait_live(hub)
+        for node in NODES[:2]:
+            answers = list(hub.request("stacks", {"ints": True}, [node]).answers(50.0))
+            assert [answer.message.error for answer in answers] == [""] * len(answers)
+            assert answers[-1].message.kind == "done"
+
+
 def test_the_end_of_the_job_is_said(slurm: Slurm, job: str) -> None:
     with opened(job=job) as hub:
         wait_live(hub)

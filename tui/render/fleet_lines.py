@@ -106,15 +106,16 @@ def node_lines(view: NodeView, findings: Sequence[Finding], metric: Metric, widt
 
 def _figures(view: NodeView, metric: Metric, width: int) -> list[Cell]:
     parts: list[Part] = [(0, [Cell(view.node, "bold")]), (0, [node_state(view)])]
-    if view.sample is None:
+    glance = view.glance
+    if glance is None:
         return flow(parts, width)
-    if not view.sample.gpus:
+    if not glance.gpus:
         return flow([*parts, (1, [Cell("no GPU seen", "dim")])], width)
     live = view.state.state == "live"
     own = metric is METRICS[0]
-    source = activity_source(view.sample.gpus) if own else metric.title
+    source = activity_source(glance.gpus) if own else metric.title
     parts.append((3, [Cell(source or metric.title, "dim")]))
-    for gpu in view.sample.gpus:
+    for gpu in glance.gpus:
         text, style = (metric.text(gpu), "") if gpu.state == "ok" else (gpu.state.upper(), "crit")
         parts.append((2, [Cell(text, style if live else "dim")]))
     return flow(parts, width)

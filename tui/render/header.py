@@ -88,7 +88,7 @@ def _first_line(
 
 
 def _marks(view: FleetView, paused: bool, width: int) -> list[Mark]:
-    simulated = any(node.sample.simulated for node in view.nodes if node.sample is not None)
+    simulated = any(node.glance.simulated for node in view.nodes if node.glance is not None)
     marks = [Mark("SIMULATED", "SIM", "warn")] if simulated else []
     marks += [Mark("PAUSED", "PAUSED", "warn")] if paused else []
     worst = gravest(node.state.state for node in view.nodes)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from mltop.probes.model import Finding, GpuSample, Sample
+from mltop.probes.model import Finding, GpuSample
+from mltop.probes.reach.glance import AnyGpu, Glance
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.metrics import Metric
@@ -107,7 +108,7 @@ class Heats:
     ) -> NodeHeat:
         """``matches``: GPUs that it lets not through are dim."""
         name, state = view.node, view.state.state
-        of = (view.sample.sampled_at if view.sample is not None else None, state, trouble, matches)
+        of = (view.glance.sampled_at if view.glance is not None else None, state, trouble, matches)
         if self._made.get(name) == of:
             return self._heats[name]
         before = self._heats.get(name)
@@ -130,16 +131,18 @@ class Heats:
         before: bytes,
     ) -> NodeHeat:
         state = view.state.state
-        if state != "live" or view.sample is None:
+        glance = view.glance
+        if state != "live" or glance is None:
             status = status_of_state(state, trouble)
             return NodeHeat(view.node, state, status, b"", (), letter(state), NODE_STYLE.get(state, "warn"))
-        codes = self._codes(view.sample, before)
+        codes = self._codes(glance, before)
         if trouble is FINE and matches is None and max(codes, default=UNKNOWN) < LEVELS:
             styles = _same("ok", len(codes))
         else:
+            kept = _kept(view, matches) if matches is not None else None
             styles = tuple(
-                "dim" if matches is not None and not matches(view, gpu) else _gpu_style(gpu, code, trouble)
-                for gpu, code in zip(view.sample.gpus, codes, strict=True)
+                "dim" if kept is not None and gpu.index not in kept else _gpu_style(gpu, code, trouble)
+                for gpu, code in zip(glance.gpus, codes, strict=True)
             )
         gone = max(codes, default=0) > UNKNOWN
         status = "crit" if gone else trouble.node or ("ok" if codes else "unknown")
@@ -147,8 +150,8 @@ class Heats:
         cell_style = "dim" if status == "unknown" or (worst == UNKNOWN and status == "ok") else status
         return NodeHeat(view.node, state, status, codes, styles, SIGNS[worst], cell_style)
 
-    def _codes(self, sample: Sample, before: bytes) -> bytes:
-        share, gpus = self.metric.share, sample.gpus
+    def _codes(self, glance: Glance, before: bytes) -> bytes:
+        share, gpus = self.metric.share, glance.gpus
         if len(before) != len(gpus):
             before = bytes([UNKNOWN]) * len(gpus)
         codes = bytearray(before)
@@ -183,7 +186,12 @@ def status_of_state(state: str, trouble: Trouble = FINE) -> str:
     return trouble.node if _GRAVITY.get(trouble.node, 3) < _GRAVITY.get(own, 2) else own
 
 
-def _gpu_style(gpu: GpuSample, code: int, trouble: Trouble) -> str:
+def _kept(view: NodeView, matches: Callable[[NodeView, GpuSample], bool]) -> set[int]:
+    """Indexes of the GPUs that a filter lets through, which may ask for anything that is known of one."""
+    return {gpu.index for gpu in view.sample.gpus if matches(view, gpu)} if view.sample is not None else set()
+
+
+def _gpu_style(gpu: AnyGpu, code: int, trouble: Trouble) -> str:
     if code > UNKNOWN:
         return "crit"
     style = _graver(trouble.all_gpus, trouble.gpus.get(gpu.index, "")) if trouble is not FINE else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from mltop.probes.model import GpuSample
+from mltop.probes.reach.glance import AnyGpu
 from mltop.tui.render.units import bytes_text, celsius, known, mhz, percent, watts
 
 COLDEST_C, HOTTEST_C = 30.0, 90.0  # data centre GPUs idle near the one and slow down near the other
@@ -22,29 +22,29 @@ class Metric:
     title: str
     low: str
     high: str
-    share: Callable[[GpuSample], float | None]
-    text: Callable[[GpuSample], str]
+    share: Callable[[AnyGpu], float | None]
+    text: Callable[[AnyGpu], str]
     low_is_bad: bool = True
 
 
-def activity(gpu: GpuSample) -> float | None:
+def activity(gpu: AnyGpu) -> float | None:
     """The share of SMs that work; where that is not known, of the time in which any kernel was resident."""
     return gpu.busy if gpu.sm_active is None else gpu.sm_active
 
 
-def clock(gpu: GpuSample) -> float | None:
+def clock(gpu: AnyGpu) -> float | None:
     return _ratio(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)
 
 
-def temperature(gpu: GpuSample) -> float | None:
+def temperature(gpu: AnyGpu) -> float | None:
     return None if gpu.temperature_c is None else (gpu.temperature_c - COLDEST_C) / (HOTTEST_C - COLDEST_C)
 
 
-def power(gpu: GpuSample) -> float | None:
+def power(gpu: AnyGpu) -> float | None:
     return _ratio(gpu.power_w, gpu.power_limit_w)
 
 
-def memory(gpu: GpuSample) -> float | None:
+def memory(gpu: AnyGpu) -> float | None:
     return _ratio(gpu.memory_used_bytes, gpu.memory_total_bytes)
 
 
@@ -81,7 +81,7 @@ def next_metric(now: Metric) -> Metric:
     return METRICS[(METRICS.index(now) + 1) % len(METRICS)]
 
 
-def activity_source(gpus: Iterable[GpuSample]) -> str:
+def activity_source(gpus: Iterable[AnyGpu]) -> str:
     """Which of the two activities these GPUs report: "SM active", "GPU-Util", "SM active or GPU-Util", or ""."""
     words = {"SM active" if gpu.sm_active is not None else "GPU-Util" for gpu in gpus if known(activity(gpu))}
     return " or ".join(sorted(words, reverse=True))

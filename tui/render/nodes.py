@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mltop.probes.model import Finding, GpuSample
+from mltop.probes.model import Finding
+from mltop.probes.reach.glance import GpuGlance
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import Cell, Column, Row
 from mltop.tui.render.findings import severity_cell, worst
@@ -43,8 +44,8 @@ def node_row(view: NodeView, trends: Trends | None = None, findings: Sequence[Fi
     A GPU glyph is the mean of its last three samples in ``trends``: single dips do not flicker. What a node
     that is not live said last is dim.
     """
-    sample = view.sample
-    gpus = sample.gpus if sample is not None else []
+    glance = view.glance
+    gpus = glance.gpus if glance is not None else ()
     aged = "" if view.state.state == "live" else "dim"
     cells = (
         Cell(view.node),
@@ -54,7 +55,7 @@ def node_row(view: NodeView, trends: Trends | None = None, findings: Sequence[Fi
         Cell(percent(_slowest_clock(gpus)), aged),
         Cell(celsius(max(_numbers(gpu.temperature_c for gpu in gpus), default=None)), aged),
         Cell(_power(gpus), aged),
-        Cell(UNKNOWN if sample is None else str(len(sample.ranks)), aged),
+        Cell(UNKNOWN if glance is None else str(len(glance.ranks)), aged),
         _worst(view, findings),
     )
     return Row(view.node, cells)
@@ -90,23 +91,23 @@ def _numbers(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None and known(value)]
 
 
-def _power(gpus: Sequence[GpuSample]) -> str:
+def _power(gpus: Sequence[GpuGlance]) -> str:
     """The draw of all GPUs; "2218W+" when not all report theirs."""
     known_ones = _numbers(gpu.power_w for gpu in gpus)
     return watts(total(known_ones)) + ("+" if 0 < len(known_ones) < len(gpus) else "")
 
 
-def _slowest_clock(gpus: Sequence[GpuSample]) -> float | None:
+def _slowest_clock(gpus: Sequence[GpuGlance]) -> float | None:
     """The lowest share of its maximum clock that any GPU runs at which has work; idle ones clock down."""
     ratios = [
         gpu.sm_clock_mhz / gpu.sm_clock_max_mhz
         for gpu in gpus
-        if gpu.sm_clock_mhz is not None and gpu.sm_clock_max_mhz and gpu.throttle_reasons != ["gpu_idle"]
+        if gpu.sm_clock_mhz is not None and gpu.sm_clock_max_mhz and gpu.throttle_reasons != ("gpu_idle",)
     ]
     return min(ratios, default=None)
 
 
-def _gpu_glyphs(node: str, gpus: Sequence[GpuSample], trends: Trends | None, aged: str) -> Cell:
+def _gpu_glyphs(node: str, gpus: Sequence[GpuGlance], trends: Trends | None, aged: str) -> Cell:
     """One glyph per GPU; with more than eight, one per group (its least busy GPU); X: one of them is lost."""
     if not gpus:
         return Cell(UNKNOWN)
@@ -116,14 +117,14 @@ def _gpu_glyphs(node: str, gpus: Sequence[GpuSample], trends: Trends | None, age
     return Cell(text, "crit" if GLYPHS.lost in text else aged or "dim")
 
 
-def _group_glyph(node: str, gpus: Sequence[GpuSample], trends: Trends | None) -> str:
+def _group_glyph(node: str, gpus: Sequence[GpuGlance], trends: Trends | None) -> str:
     if any(gpu.state != "ok" for gpu in gpus):
         return GLYPHS.lost
     values = _numbers(_recent_busy(node, gpu, trends) for gpu in gpus)
     return height(min(values) if len(values) == len(gpus) else None)
 
 
-def _recent_busy(node: str, gpu: GpuSample, trends: Trends | None) -> float | None:
+def _recent_busy(node: str, gpu: GpuGlance, trends: Trends | None) -> float | None:
     if gpu.busy is None or trends is None:
         return gpu.busy
     recent = mean(trends.busy(node, gpu.index)[-3:])

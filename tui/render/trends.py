@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from mltop.probes.model import RankSample, Sample
+from mltop.probes.model import RankSample
+from mltop.probes.reach.glance import Glance, RankGlance
 from mltop.probes.reach.view import FleetView
 from mltop.tui.render.units import known
 
@@ -33,8 +34,8 @@ class _Node:
     elapsed_s: float = 0.0
     stride: int = 0
     ring: bytearray = field(default_factory=bytearray)
-    ranks: Sequence[RankSample] = ()
-    ranks_before: Sequence[RankSample] = ()
+    ranks: Sequence[RankGlance] = ()
+    ranks_before: Sequence[RankGlance] = ()
 
 
 class Trends:
@@ -45,14 +46,14 @@ class Trends:
 
     def feed(self, view: FleetView) -> None:
         for node in view.nodes:
-            sample = node.sample
-            if sample is None:
+            glance = node.glance
+            if glance is None:
                 continue
             history = self._nodes.get(node.node)
             if history is None:
                 history = self._nodes[node.node] = _Node()
-            if sample.sampled_at != history.sampled_at:
-                _take(history, sample)
+            if glance.sampled_at != history.sampled_at:
+                _take(history, glance)
         for gone in self._nodes.keys() - {node.node for node in view.nodes}:
             del self._nodes[gone]
 
@@ -91,7 +92,7 @@ class Trends:
         return copied
 
 
-def _take(history: _Node, sample: Sample) -> None:
+def _take(history: _Node, sample: Glance) -> None:
     elapsed_s = sample.sampled_at - history.sampled_at if history.sampled_at else 0.0
     now = _row(sample, history.stride)
     if now is None:
@@ -108,7 +109,7 @@ def _take(history: _Node, sample: Sample) -> None:
     history.sampled_at, history.elapsed_s = sample.sampled_at, elapsed_s
 
 
-def _row(sample: Sample, stride: int) -> bytearray | None:
+def _row(sample: Glance, stride: int) -> bytearray | None:
     """One byte per GPU; None when ``stride`` is too small. Runs for every sample of a fleet: kept short."""
     row = bytearray(b"\xff" * stride)
     for gpu in sample.gpus:
@@ -133,7 +134,7 @@ def _widen(history: _Node, stride: int) -> None:
         history.ring[gpu::stride] = old[gpu::before]
 
 
-def _of_pid(ranks: Sequence[RankSample], pid: int) -> RankSample | None:
+def _of_pid(ranks: Sequence[RankGlance], pid: int) -> RankGlance | None:
     return next((rank for rank in ranks if rank.pid == pid), None)
 
 

@@ -152,8 +152,8 @@ class FleetPart(Container):
         metric = self._heats.metric
         source = ""
         if metric is METRICS[0]:
-            live = (view.sample for view in self._views.values() if view.sample is not None)
-            source = activity_source(gpu for sample in live for gpu in sample.gpus[:1])  # one speaks for its node
+            live = (view.glance for view in self._views.values() if view.glance is not None)
+            source = activity_source(gpu for glance in live for gpu in glance.gpus[:1])  # one speaks for its node
         line = map_legend(
             heats,
             metric,
@@ -227,10 +227,10 @@ class FleetPart(Container):
         return len(found)
 
     def _no_problems(self) -> str:
-        waiting = sum(view.sample is None for view in self._views.values())
+        waiting = sum(view.glance is None for view in self._views.values())
         if waiting:
             return f"no problems known; nothing is known yet of {waiting} of {len(self._views)} nodes"
-        gaps = sum(len(view.sample.gaps) for view in self._views.values() if view.sample)
+        gaps = sum(len(view.glance.gaps) for view in self._views.values() if view.glance)
         return f"no problems found; {gaps} gaps: 2 shows those of a node" if gaps else "no problems found"
 
     def _why_empty(self) -> str:

@@ -62,6 +62,7 @@ def stream(options: LaunchOptions, nodes: tuple[str, ...]) -> Channel:
         opening=opening(),
         bootstraps=True,
         rejoin=functools.partial(stream, options),
+        all_or_none=True,
         ending=functools.partial(srun_ended, job=options.job, python=options.python),
         node_ending=NodeEndings(nodes, options.python),
     )
