@@ -101,16 +101,14 @@ class Records:
         self._look(self._nodes.values())
         now = time.monotonic()
         with self._lock:
-            views = tuple(
-                [NodeView(record.state(now), record.received, known_connection(record)) for record in self._nodes.values()]
-            )
-            return FleetView(time.time(), views, self.serial)
+            views = [self._view(record, now) for record in self._nodes.values()]
+            return FleetView(time.time(), tuple(views), self.serial)
 
     def node(self, name: str) -> NodeView:
         record = self._nodes[name]
         self._look((record,))
         with self._lock:
-            return NodeView(record.state(time.monotonic()), record.received, known_connection(record))
+            return self._view(record, time.monotonic())
 
     def history(self, node: str, after: float = 0.0, until: float = math.inf) -> list[Sample]:
         """The samples of the last minutes, oldest first, received ``after`` and up to ``until`` (monotonic s)."""
@@ -118,6 +116,9 @@ class Records:
             payloads = [payload for at, payload in self._nodes[node].history if after < at <= until]
         samples = (self._sample(node, payload) for payload in payloads)
         return [sample for sample in samples if sample is not None]
+
+    def _view(self, record: NodeRecord, now: float) -> NodeView:
+        return NodeView(record.state(now), record.received, known_connection(record))
 
     def _look(self, records: Iterable[NodeRecord]) -> None:
         """At what came since the last look."""

@@ -52,7 +52,9 @@ class NodeView:
     def glance(self) -> Glance | None:
         """The little of ``sample`` that views of many nodes need; None before the first."""
         newest = self.newest
-        return newest.glance if isinstance(newest, Received) else newest and glance_of(newest)
+        if newest is None or isinstance(newest, Received):
+            return newest and newest.glance
+        return glance_of(newest)
 
 
 @dataclass(frozen=True)

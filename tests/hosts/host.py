@@ -50,8 +50,9 @@ class Host:
 
     @property
     def home(self) -> Path:
-        """The home directory, seen from here."""
-        return self.inside(INSIDE / "home")
+        """The home directory, seen from here. A link would lead astray: it means the machine's own root."""
+        home = self.inside(INSIDE / "home")
+        return self.inside(home.readlink()) if home.is_symlink() else home
 
     def inside(self, path: Path | str) -> Path:
         return self.root / str(path).lstrip("/")

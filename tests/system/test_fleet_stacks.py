@@ -31,9 +31,11 @@ def job(hosts: Hosts) -> Iterator[FleetJob]:
 
 
 def stacks(hosts: Hosts, *options: str) -> dict[str, Any]:
-    done = hosts.mltop("stacks", "-w", hosts.pattern, "--json", *options, timeout_s=180)
+    """Exit code 0 when every node has answered, 3 otherwise."""
+    done = hosts.mltop("stacks", "-w", hosts.pattern, "--json", *options, timeout_s=180, check=False)
     assert done.stdout, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == (3 if report["not_answered"] else 0), done.stderr
     return report
 
 

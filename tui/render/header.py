@@ -52,6 +52,7 @@ def header_cells(
 def _one_node(view: FleetView, brief: bool) -> tuple[list[Part], list[Part]]:
     live = [node.sample for node in view.nodes if node.sample is not None and node.state.state == "live"]
     gpus = [gpu for sample in live for gpu in sample.gpus]
+    ranks = [rank for sample in live for rank in sample.ranks]
     seen = sum(len(node.sample.gpus) for node in view.nodes if node.sample is not None)
     first = [
         (3, live_nodes(view.nodes)),
@@ -62,7 +63,7 @@ def _one_node(view: FleetView, brief: bool) -> tuple[list[Part], list[Part]]:
         (0, labelled("busy", percent(mean([gpu.busy for gpu in gpus])))),
         (4, _power(gpus, seen)),
         (5, _hottest(gpus)),
-        *rank_counts([rank for sample in live for rank in sample.ranks], len(live), len(view.nodes)),
+        *rank_counts(len(ranks), len({rank.job for rank in ranks}), len(live), len(view.nodes)),
         _age(view.nodes),
     ]
     return first, second

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mltop.probes.model import RankSample
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.units import UNKNOWN
@@ -49,9 +48,8 @@ def gpu_word(number: int) -> str:
     return "GPU" if number == 1 else "GPUs"
 
 
-def rank_counts(ranks: Sequence[RankSample], live: int, nodes: int) -> list[Part]:
+def rank_counts(ranks: int, jobs: int, live: int, nodes: int) -> list[Part]:
     """How many ranks and jobs; "12+" when not every node says, unknown when none does."""
     more = "+" if live < nodes else ""
-    counts = (len(ranks), len({rank.job for rank in ranks}))
-    texts = [f"{number}{more}" if live else UNKNOWN for number in counts]
+    texts = [f"{number}{more}" if live else UNKNOWN for number in (ranks, jobs)]
     return [(1, labelled("ranks", texts[0])), (2, labelled("jobs", texts[1]))]

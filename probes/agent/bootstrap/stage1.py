@@ -12,6 +12,7 @@ from mltop.probes.agent.bootstrap.frames import FAILED_EXIT, Options, Refused, d
 from mltop.probes.agent.bootstrap.install import discard, install, keep_in_use, remember_python
 
 OLDEST = (3, 9)
+DEADLINE_S = 60  # for what follows, but for the wait for files, which has its own: looking at folders may hang
 MOST_LINE_BYTES = 64 * 1024 * 1024
 MOST_BUNDLE_BYTES = 64 * 1024 * 1024
 
@@ -19,6 +20,7 @@ MOST_BUNDLE_BYTES = 64 * 1024 * 1024
 def main(table: "dict[str, list[str]]") -> None:
     """``table``: machine (platform.machine(), "" for any other) to [the bundle's sha256, its MANIFEST's sha256]."""
     options = Options(sys.argv[1:])
+    signal.alarm(DEADLINE_S)
     os.umask(0o077)
     try:
         check_version()

@@ -23,7 +23,7 @@ CANDIDATES = (
     "/opt/miniconda3/bin/python3",
     "/usr/libexec/platform-python",
 )
-_DEADLINE_S = 60  # for all of the bootstrap: stage 1 takes it over; a link that dies meanwhile leaves nothing behind
+_DEADLINE_S = 20  # for stage 1 to come; then it has its own. A caller or a link that dies meanwhile leaves nothing
 _EOF_EXIT = 98
 
 # One byte per read, so that what follows stage 1 stays in the pipe for whoever reads next. It stands in double
