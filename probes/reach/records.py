@@ -34,6 +34,7 @@ class Records:
     def __init__(self, nodes: Iterable[str], interval_s: float) -> None:
         self._nodes = {node: NodeRecord(node, interval_s) for node in nodes}
         self._share_bytes = HISTORY_BYTES // max(1, len(self._nodes))
+        self._whole = {node: partial(self._decode_whole, record) for node, record in self._nodes.items()}
         self._lock = threading.Lock()
         self._looking = threading.Lock()
         self._messages = msgspec.json.Decoder(Message)
@@ -125,25 +126,28 @@ class Records:
         with self._looking:
             with self._lock:
                 wanted = [(record, record.newest) for record in records if record.newest is not record.looked_at]
-            for record, payload in wanted:
-                self._look_at(record, payload)
+            looked_at = [(record, payload, self._received(record, payload)) for record, payload in wanted]
+            with self._lock:
+                for record, payload, received in looked_at:
+                    record.looked_at = payload
+                    if received is not None:
+                        record.received = received
+                    else:
+                        record.reason = OTHER_VERSION
 
-    def _look_at(self, record: NodeRecord, payload: bytes) -> None:
-        received = None
+    def _received(self, record: NodeRecord, payload: bytes) -> Received | None:
         try:
             glance = self._glances.decode(payload).sample
         except msgspec.MsgspecError:
-            glance = None
-        if glance is not None:
-            received = Received(payload, glance, partial(self._whole, record))
-            if record.received is not None and record.received.asked:
-                received.decoded()
-        with self._lock:
-            record.received, record.looked_at = received or record.received, payload
-            if received is None:
-                record.reason = OTHER_VERSION
+            return None
+        if glance is None:
+            return None
+        received = Received(payload, glance, self._whole[record.node])
+        if record.received is not None and record.received.asked:
+            received.decoded()
+        return received
 
-    def _whole(self, record: NodeRecord, payload: bytes) -> Sample | None:
+    def _decode_whole(self, record: NodeRecord, payload: bytes) -> Sample | None:
         sample = self._sample(record.node, payload)
         if sample is None:
             with self._lock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from mltop.probes.agent.protocol import Boot, Hello
 from mltop.probes.model import NodeState, Sample
@@ -48,13 +47,13 @@ class NodeView:
         newest = self.newest
         return newest.sample() if isinstance(newest, Received) else newest
 
-    @cached_property
+    @property
     def glance(self) -> Glance | None:
         """The little of ``sample`` that views of many nodes need; None before the first."""
         newest = self.newest
-        if newest is None or isinstance(newest, Received):
-            return newest and newest.glance
-        return glance_of(newest)
+        if isinstance(newest, Received):
+            return newest.glance
+        return None if newest is None else glance_of(newest)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from mltop.probes.model import Finding, GpuSample
-from mltop.probes.reach.glance import AnyGpu, Glance
+from mltop.probes.reach.glance import AnyGpu, GpuGlance
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.metrics import Metric
@@ -107,15 +107,23 @@ class Heats:
         self, view: NodeView, trouble: Trouble = FINE, matches: Callable[[NodeView, GpuSample], bool] | None = None
     ) -> NodeHeat:
         """``matches``: GPUs that it lets not through are dim."""
-        name, state = view.node, view.state.state
-        of = (view.glance.sampled_at if view.glance is not None else None, state, trouble, matches)
-        if self._made.get(name) == of:
-            return self._heats[name]
-        before = self._heats.get(name)
-        heat = self._make(view, trouble, matches, before.codes if before is not None else b"")
+        name, state, glance = view.state.node, view.state.state, view.glance
+        why = (state, trouble, matches)
+        of = (glance.sampled_at if glance is not None else None, *why)
+        before, of_before = self._heats.get(name), self._made.get(name, ())
+        if before is not None and of_before == of:
+            return before
+        self._made[name] = of
+        codes = b""
+        if state == "live" and glance is not None:
+            codes = self._codes(glance.gpus, before.codes if before is not None else b"")
+            # The styles of a fine node follow from its codes; from second to second most often no level is another.
+            if before is not None and before.codes == codes and of_before[1:] == why == ("live", FINE, None):
+                return before
+        heat = self._make(view, trouble, matches, codes)
         if heat == before:
-            heat = before
-        self._made[name], self._heats[name] = of, heat
+            return before
+        self._heats[name] = heat
         return heat
 
     def keep_only(self, names: Iterable[str]) -> None:
@@ -128,14 +136,13 @@ class Heats:
         view: NodeView,
         trouble: Trouble,
         matches: Callable[[NodeView, GpuSample], bool] | None,
-        before: bytes,
+        codes: bytes,
     ) -> NodeHeat:
         state = view.state.state
         glance = view.glance
         if state != "live" or glance is None:
             status = status_of_state(state, trouble)
             return NodeHeat(view.node, state, status, b"", (), letter(state), NODE_STYLE.get(state, "warn"))
-        codes = self._codes(glance, before)
         if trouble is FINE and matches is None and max(codes, default=UNKNOWN) < LEVELS:
             styles = _same("ok", len(codes))
         else:
@@ -150,19 +157,21 @@ class Heats:
         cell_style = "dim" if status == "unknown" or (worst == UNKNOWN and status == "ok") else status
         return NodeHeat(view.node, state, status, codes, styles, SIGNS[worst], cell_style)
 
-    def _codes(self, glance: Glance, before: bytes) -> bytes:
-        share, gpus = self.metric.share, glance.gpus
+    def _codes(self, gpus: Sequence[GpuGlance], before: bytes) -> bytes:
+        share = self.metric.share
         if len(before) != len(gpus):
             before = bytes([UNKNOWN]) * len(gpus)
-        codes = bytearray(before)
-        for at, gpu in enumerate(gpus):
+        codes = []
+        for gpu, old in zip(gpus, before, strict=True):
             if gpu.state == "ok":
-                value, old = share(gpu), before[at]
+                value = share(gpu)
                 # Nearly always the level stays: 4,096 GPUs a second are asked.
-                if value is None or old >= LEVELS or not old + MARGIN < value * LEVELS + MARGIN < old + 1:
-                    codes[at] = level(value, old)
+                if value is not None and old < LEVELS and old < value * LEVELS < old + 1:
+                    codes.append(old)
+                else:
+                    codes.append(level(value, old))
             else:
-                codes[at] = LOST if gpu.state == "lost" else ERROR
+                codes.append(LOST if gpu.state == "lost" else ERROR)
         return bytes(codes)
 
     def _worst(self, codes: bytes) -> int:
