@@ -22,8 +22,17 @@ def python_command(module: str, *args: str, python: str = "") -> list[str]:
     (``-I -S``): no user site, no PYTHON* variables, nothing imported from the working directory.
     ``args`` arrive as ``sys.argv[1:]``; ``python`` is the interpreter, "" for this one.
     """
-    code = f"import sys; sys.path += {import_path()!r}; from {module} import main; main()"
+    code = f"import sys; sys.path += {import_path()!r}; {_from_bundle()}from {module} import main; main()"
     return [python or sys.executable, "-I", "-S", "-c", code, *args]
+
+
+def _from_bundle() -> str:
+    """In a bundle: its modules come from their verified code (``agent/bootstrap/compiled.py``), as they do here."""
+    bundle = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    loader = os.path.join(bundle, "mltop_compiled.py")
+    if not os.path.isfile(loader):
+        return ""
+    return f"exec(open({loader!r}).read()); import_from({bundle!r}, read_compiled({bundle!r})); "
 
 
 def import_path() -> list[str]:

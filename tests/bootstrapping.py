@@ -131,6 +131,17 @@ def environment(home: os.PathLike[str] | str, **more: str) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", **more}
 
 
+def start_once(home: Path, argv: list[str] | None = None, **env: str) -> Boot:
+    """Boots an agent, sees its first sample and ends it."""
+    with running(argv or command(), environment(home, **env)) as node:
+        hello = node.boot()
+        assert hello.kind == "hello", hello.error
+        assert node.next("sample").sample is not None
+        node.close_stdin()
+        assert node.wait() == 0
+        return node.booted
+
+
 def processes_of(home: os.PathLike[str] | str) -> list[int]:
     """Pids of every process that has this home: all that a bootstrap started."""
     wanted = b"HOME=" + os.fsencode(home)

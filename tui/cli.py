@@ -1,6 +1,12 @@
 """The command line. Thin: what a command needs is imported when the command runs (a test asserts it)."""
 
+# ruff: noqa: E402 - Ctrl-C may come while the rest is imported
+
 from __future__ import annotations
+
+from mltop.tui import starting
+
+starting.end_quietly_on_interrupt(only_as="mltop")
 
 import os
 import sys
@@ -13,6 +19,8 @@ from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.version import __version__
 
 EXIT_USAGE = 2
+INTERVAL = "Between samples (default: 1)."
+TIMEOUT = "For the whole command (default: 30)."
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 EPILOG = """\b
@@ -30,21 +38,19 @@ def target_options(function: Function) -> Function:
     for option in reversed(
         (
             click.option("-w", "nodes", multiple=True, metavar="NODES", help="Nodes, e.g. node[01-16,20] or @group."),
-            click.option("--hostfile", default="", metavar="FILE", help="Nodes from a host file (DeepSpeed's, MPI's)."),
-            click.option("--job", default="", metavar="SLURM_ID", help="The nodes and ranks of a Slurm job."),
-            click.option("--recording", default="", metavar="PATH", help="A capture or recording instead of machines."),
+            click.option("--hostfile", metavar="FILE", help="Nodes from a host file (DeepSpeed's, MPI's)."),
+            click.option("--job", metavar="SLURM_ID", help="The nodes and ranks of a Slurm job."),
+            click.option("--recording", metavar="PATH", help="A capture or recording instead of machines."),
             click.option(
                 "--via",
                 type=click.Choice(["ssh", "pdsh", "srun", "local"]),
                 default=None,
                 help="How nodes are reached (default: ssh; inside of a Slurm job its nodes by srun).",
             ),
-            click.option("--python", default="", metavar="PATH", help="Python on the nodes (default: the first one)."),
-            click.option("--interval", "interval_s", type=float, default=1.0, metavar="S", help="Between samples."),
-            click.option(
-                "--timeout", "timeout_s", type=float, default=30.0, metavar="S", help="For the whole command."
-            ),
-            click.option("--user", default="", metavar="NAME", help="Login name on the nodes."),
+            click.option("--python", metavar="PATH", help="Python on the nodes (default: the first one)."),
+            click.option("--interval", "interval_s", type=float, metavar="S", help=INTERVAL),
+            click.option("--timeout", "timeout_s", type=float, metavar="S", help=TIMEOUT),
+            click.option("--user", metavar="NAME", help="Login name on the nodes."),
             click.option("--accept-new", is_flag=True, help="Accept host keys never seen before (ssh)."),
         )
     ):
@@ -56,14 +62,23 @@ def run_command(context: click.Context, module: str, values: dict[str, Any]) -> 
     """Import ``mltop.tui.commands.<module>`` and run it with the merged target options."""
     from importlib import import_module
 
-    from mltop.probes.reach.targets import TargetOptions
+    from mltop.probes.reach.targets import options_from
 
-    values["via"] = values["via"] or ""
-    own = TargetOptions(**{name: values.pop(name) for name in TargetOptions.__dataclass_fields__})
-    before = context.obj if isinstance(context.obj, TargetOptions) else TargetOptions()
-    code = import_module(f"mltop.tui.commands.{module}").run(before.merged(own), **values)
+    options = options_from({**(context.obj or {}), **taken(values)})
+    code = import_module(f"mltop.tui.commands.{module}").run(options, **values)
     assert isinstance(code, int)
     return code
+
+
+def taken(values: dict[str, Any]) -> dict[str, Any]:
+    """The target options that were given, out of ``values``: those before the command hold unless given again after it.
+
+    What was not given is None, False for a flag, or () where several may be.
+    """
+    from mltop.probes.reach.targets import TargetOptions
+
+    found = {name: values.pop(name) for name in TargetOptions.__dataclass_fields__ if name in values}
+    return {name: value for name, value in found.items() if value is not None and value is not False and value != ()}
 
 
 @click.group(
@@ -83,10 +98,7 @@ def cli(context: click.Context, /, **values: Any) -> int:
     """
     if context.invoked_subcommand is None:
         return run_command(context, "screen", values)
-    from mltop.probes.reach.targets import TargetOptions
-
-    values["via"] = values["via"] or ""
-    context.obj = TargetOptions(**{name: values[name] for name in TargetOptions.__dataclass_fields__})
+    context.obj = taken(values)
     return 0
 
 
@@ -135,13 +147,11 @@ def capture(context: click.Context, /, **values: Any) -> int:
 
 @cli.command()
 @click.option("--nodes", "node_count", type=click.IntRange(1, 4096), default=1, metavar="N", help="Simulate a fleet.")
-@click.option("--interval", "interval_s", type=float, default=1.0, metavar="S", help="Between samples.")
-def demo(node_count: int, interval_s: float) -> int:
+@click.option("--interval", "interval_s", type=float, metavar="S", help=INTERVAL)
+@click.pass_context
+def demo(context: click.Context, /, **values: Any) -> int:
     """Show mltop without a GPU: a real CPU job that hangs, simulated GPUs."""
-    from mltop.probes.reach.targets import TargetOptions
-    from mltop.tui.commands.demo import run
-
-    return run(TargetOptions(interval_s=interval_s), node_count)
+    return run_command(context, "demo", values)
 
 
 @cli.command()
@@ -155,8 +165,9 @@ def doctor(context: click.Context, /, **values: Any) -> int:
 
 def main() -> None:
     """The `mltop` command. Bad usage: one line on stderr and exit code 2, never a traceback."""
-    open_standard_streams()
     try:
+        starting.interrupt_again()
+        open_standard_streams()
         code = cli.main(prog_name="mltop", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:

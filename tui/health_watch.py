@@ -13,7 +13,7 @@ from mltop.probes.reach.view import FleetView, NodeView
 HISTORY_S = 60.0
 SAMPLES_KEPT = 240  # of all nodes together: a sample of 8 GPUs takes about 40 KB
 WARM_UP_S = 15.0  # before that a rule cannot tell how long something holds, and says what it sees
-MOST_OF_A_CORE = 0.01
+MOST_OF_A_CORE = 0.005  # 25 samples a second, decoding included
 BURST_S = 0.3  # of work saved up at most: a whole fleet that has just connected is judged at once
 _SEVERITIES = ("critical", "warning", "info")
 
@@ -48,7 +48,7 @@ class HealthWatch:
             if self._allowed_s <= 0:
                 break
             began = time.monotonic()
-            newest = due.sample
+            newest = due.sample_in_turn()
             changed = (newest is not None and self._judge(due.node, newest, len(view.nodes))) or changed
             self._allowed_s -= time.monotonic() - began
         if changed:

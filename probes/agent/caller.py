@@ -21,6 +21,7 @@ EXIT_GRACE_S = 1.5  # after the caller is gone, whatever a collector is stuck in
 UNANSWERED_S = 15.0  # without a caller on stdin: nobody acknowledged for so long what left this machine
 KEEPALIVE_S = 5.0  # without a caller on stdin: something is written at least this often
 TICK_S = 0.5
+TELL_EVERY_BYTES = 16_384
 _GONE = select.POLLERR | select.POLLHUP
 
 
@@ -40,7 +41,9 @@ class Terms:
 
 
 class Caller:
-    """``handle`` gets every request but pings, in the reading thread; ``stop`` asks the main thread to end."""
+    """``handle`` gets every request but pings, ``receiving`` is called for every 16 KB of a frame that is not there
+    yet, both in the reading thread; ``stop`` asks the main thread to end.
+    """
 
     def __init__(
         self,
@@ -51,6 +54,7 @@ class Caller:
         outbox: Outbox,
         pong: bytes,
         handle: Callable[[Request], None],
+        receiving: Callable[[], None],
         stop: Callable[[], None],
     ) -> None:
         self._in_fd, self._out_fd = in_fd, out_fd
@@ -58,6 +62,7 @@ class Caller:
         self._outbox = outbox
         self._pong = pong
         self._handle = handle
+        self._receiving = receiving
         self._stop = stop
         self._link = TcpLink()
         self._heard = False
@@ -76,6 +81,7 @@ class Caller:
     def _read(self) -> None:
         buffer = bytearray(self._terms.received)
         self._take_lines(buffer)
+        told_bytes = 0
         while True:
             try:
                 data = os.read(self._in_fd, 262_144)
@@ -89,8 +95,13 @@ class Caller:
             buffer += data
             if b"\n" in data:
                 self._take_lines(buffer)
+                told_bytes = 0
             elif len(buffer) > MAX_FRAME_BYTES:
                 buffer.clear()
+                told_bytes = 0
+            if len(buffer) - told_bytes >= TELL_EVERY_BYTES:
+                told_bytes = len(buffer)
+                self._receiving()
         if self._terms.attended:
             self.leave()
 

@@ -17,7 +17,7 @@ from typing import Callable
 from mltop.probes.agent.protocol import Message, Request
 from mltop.probes.spawn import memory_file
 
-WAIT_S = 60.0  # for 3 MB over a slow link
+WAIT_S = 60.0  # without a sign that more of it arrives: 3 MB take minutes over a slow link
 _POLL_S = 0.05  # how late a cancel may be
 _MOST_BYTES = 256 * 1024 * 1024
 _GZIP = 31  # zlib's name for it
@@ -33,16 +33,20 @@ class Unavailable(Exception):
 
 
 class Files:
-    """The programs of one agent. ``can_ask`` is False where nothing can be sent to it (pdsh)."""
+    """The programs of one agent. ``can_ask`` is False where nothing can be sent to it (pdsh); ``wait_s``: how long one
+    that was asked for may make no progress.
+    """
 
-    def __init__(self, send: Callable[[Message], None], can_ask: bool = True) -> None:
+    def __init__(self, send: Callable[[Message], None], can_ask: bool = True, wait_s: float = WAIT_S) -> None:
         self._send = send
+        self._wait_s = wait_s
         self._can_ask = can_ask
         self._cache = os.environ.get("MLTOP_CACHE", "")
         self._obtaining = threading.Lock()  # one at a time, so that two requests send for one file once
         self._lock = threading.Lock()
         self._awaited = ""  # the name of the file that was asked for
         self._answer: bytes | Unavailable | None = None
+        self._progress_s = 0.0  # monotonic
         self._programs: dict[str, str] = {}  # sha256 to a path that runs
 
     def receive(self, request: Request) -> None:
@@ -53,6 +57,10 @@ class Files:
             answer = unpacked(request)
             with self._lock:
                 self._awaited, self._answer = "", answer
+
+    def receiving(self) -> None:
+        """Some more of a long frame has arrived, which may be the file."""
+        self._progress_s = time.monotonic()
 
     def program(self, name: str, sha256: str, request_id: int, cancelled: threading.Event) -> str:
         """Path of a program that has this hash and runs. Raises Unavailable, also when ``cancelled`` is set."""
@@ -90,8 +98,8 @@ class Files:
         return answer
 
     def _wait(self, name: str, cancelled: threading.Event) -> bytes | Unavailable:
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline and not cancelled.wait(_POLL_S):
+        self._progress_s = time.monotonic()
+        while time.monotonic() - self._progress_s < self._wait_s and not cancelled.wait(_POLL_S):
             with self._lock:
                 answer = self._answer
             if answer is not None:
@@ -99,7 +107,8 @@ class Files:
                 return answer
         with self._lock:
             self._awaited = ""
-        return Unavailable("cancelled" if cancelled.is_set() else f"{name} did not arrive within {WAIT_S:g} s")
+        late = f"{name} did not arrive: nothing came for {self._wait_s:g} s"
+        return Unavailable("cancelled" if cancelled.is_set() else late)
 
 
 def unpacked(request: Request) -> bytes | Unavailable:

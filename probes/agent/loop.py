@@ -62,6 +62,7 @@ class Agent:
         self._stop = threading.Event()
         self._outbox = Outbox(out_fd, self._stop.set)
         pong = self._wire.encode(Message("pong", node=node))
+        self._progress = self._wire.encode(Message("progress", node=node))
         self._caller = Caller(
             in_fd,
             out_fd,
@@ -69,6 +70,7 @@ class Agent:
             outbox=self._outbox,
             pong=pong,
             handle=self._handle,
+            receiving=self._receiving,
             stop=self._stop.set,
         )
         self._requests = Requests(self._send, self._roster, receives=terms.attended)
@@ -154,6 +156,10 @@ class Agent:
             self._requests.cancel(request.id)
         elif request.kind == "file":
             self._requests.receive(request)
+
+    def _receiving(self) -> None:
+        self._requests.receiving()
+        self._outbox.put_newest("progress", self._progress)
 
     def _close(self) -> int:
         self._requests.cancel_all()

@@ -7,7 +7,9 @@ Runs on every node: Python 3.9, standard library only.
 
 Agent to caller (``kind``): boot (stage 1 of the bootstrap: is the bundle there?), hello, sample, part, done, error
 (``id`` 0: of the node itself, its agent does not start), need (this request waits for the file ``data["file"]``),
-pong (the answer to a ping when nothing else was written since the last one; without a caller on stdin every 5 s).
+pong (the answer to a ping when nothing else was written since the last one; without a caller on stdin every 5 s),
+progress (also of stage 1: some more of a long frame has arrived, about every 16 KB; the caller cannot see how much of
+what it wrote is still on its way).
 Caller to agent: request, cancel, ping (every few seconds, so that an agent notices a dead link), file (``op`` is the
 file's name; ``args``: sha256, data (base64 of gzip), or error (why there is none)).
 A request or cancel that names another node is not for this agent. Closing the agent's stdin ends the agent.

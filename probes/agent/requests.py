@@ -51,6 +51,10 @@ class Requests:
         """A file has come, asked for by a request that waits for it."""
         self._files.receive(request)
 
+    def receiving(self) -> None:
+        """Some of what may be such a file has come."""
+        self._files.receiving()
+
     def cancel(self, request_id: int) -> None:
         with self._lock:
             cancelled = self._cancels.get(request_id)

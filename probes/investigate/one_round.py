@@ -16,6 +16,7 @@ Number = TypeVar("Number", int, float)
 
 LOOK_S = 0.1  # between two looks at all nodes' states, and at least LOOK_SHARE times what one costs
 LOOK_SHARE = 10.0
+SOON_S = 1.0  # asked so shortly before the end, a node cannot have answered
 ANSWER_S = 0.02  # waited for one request's answers before the others' are looked at
 
 
@@ -134,11 +135,17 @@ class Round:
             if state.state == "connecting":
                 reason = f"not reached within {now - self._arrivals.began_at:.0f} s ({reason})"
         else:
-            asked_s = now - self.asked_at[node]
-            part = f"{self.came.get(node, 0)} of {self.expected[node]} ranks" if node in self.expected else "nothing"
-            reason = f"answered {part} within {asked_s:.0f} s"
-            reason += f" ({state.reason})" if state.reason and state.state != "live" else ""
+            reason = self._too_slow(state, now - self.asked_at[node])
         return NodeState(node, state.state, reason, state.age_s)
+
+    def _too_slow(self, state: NodeState, asked_s: float) -> str:
+        """Of a node that was asked ``asked_s`` ago and has not answered in full."""
+        if asked_s < SOON_S and state.state in REACHED:
+            return f"reached only {asked_s:.1f} s before the end (a longer --timeout)"
+        node = state.node
+        part = f"{self.came.get(node, 0)} of {self.expected[node]} ranks" if node in self.expected else "nothing"
+        why = f" ({state.reason})" if state.reason and state.state != "live" else ""
+        return f"answered {part} within {asked_s:.0f} s{why}"
 
 
 def _of(nodes: Iterable[str], values: Mapping[str, Number]) -> dict[str, Number]:

@@ -6,6 +6,7 @@ round, and the rest is waited for as long as `Patience` says. What is known so f
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -29,6 +30,8 @@ ALL_THERE = Patience(connecting_s=1.0, lost_s=0.5, live_s=3.0)  # every rank of 
 LATER_ROUNDS = Patience(connecting_s=0.0, lost_s=0.0, live_s=3.0)  # who comes now is asked, but not waited for
 # Where no round follows: py-spy's own limit is 3 s and one retry, and more than 8 ranks take turns.
 ONLY_ROUND = Patience(connecting_s=4.0, lost_s=2.0, live_s=15.0)
+# While no rank was seen: nothing can be judged without those that may still come, so the deadline is theirs.
+NOBODY_YET = Patience(connecting_s=math.inf, lost_s=2.0, live_s=15.0)
 SLOW_S = 8.0  # after being asked, likewise where others were waited for or watched meanwhile
 REMEMBER_S = 0.05  # how long the history is read at a time
 
@@ -197,6 +200,8 @@ class StackRun:
         """A node that did not answer in the first round is asked again later, but holds up nobody."""
         if self._round > 1:
             return [view for view in turn.awaited(LATER_ROUNDS) if view.node in self._answered]
+        if not self.material.dumps:
+            return turn.awaited(NOBODY_YET)
         if self._request.plan.rounds == 1:
             return turn.awaited(ONLY_ROUND)
         return turn.awaited(ALL_THERE if self._all_there() else PATIENCE)
@@ -218,7 +223,9 @@ class StackRun:
         self._judged_dumps = len(self.material.dumps)
         views = [self._hub.node(node) for node in self._nodes]
         self.material.nodes = [view.state for view in views]
-        self.material.connections = {view.node: view.connection for view in views}
+        # Of a node that was never reached there is none: its defaults would say how.
+        reached = [view for view in views if view.connection.connect_s is not None]
+        self.material.connections = {view.node: view.connection for view in reached}
         # A node that was slow in one round only has answered: its ranks are known.
         self.material.not_answered = [state for state in self._now.silent() if state.node not in self._answered]
         self._remember(None)

@@ -29,6 +29,8 @@ from mltop.probes.judge.stuck import gone_or_stopped, system_facts
 from mltop.probes.judge.view import RankView
 from mltop.probes.model import JobReport, StackDigest, Verdict
 
+MOST_SILENT = 8  # nodes named: after these, only their number
+
 
 def judge_job(evidence: JobEvidence) -> Verdict:
     """The verdict on one job. Pure: the same evidence gives the same verdict, live and from a capture."""
@@ -46,8 +48,20 @@ def report(evidence: JobEvidence) -> JobReport:
 
 def _judge(job: JobView) -> Verdict:
     verdict = _first_answer(job)
+    verdict.evidence.extend(_silent_lines(job, verdict))
     verdict.gaps.extend(job.gaps)
     return verdict
+
+
+def _silent_lines(job: JobView, verdict: Verdict) -> list[str]:
+    """ "rank 11 on h12 gave no stack": whoever is missing may be the cause, above all where nobody else is named."""
+    silent = job.roster.silent
+    if not silent:
+        return []
+    nodes = list(dict.fromkeys(view.node for view in silent))
+    hosts = ", ".join(nodes[:MOST_SILENT]) + (f" and {len(nodes) - MOST_SILENT} more" if nodes[MOST_SILENT:] else "")
+    advice = ": look there first" if verdict.kind == "hang" and not verdict.culprits else ""
+    return [f"{names(silent)} on {hosts} gave no stack{advice}"]
 
 
 def _first_answer(job: JobView) -> Verdict:

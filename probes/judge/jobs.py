@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from mltop.probes.judge import thresholds as limit
 from mltop.probes.judge.evidence import JobEvidence, RankSeen
+from mltop.probes.judge.machines import same_machines, without_twins
 from mltop.probes.judge.roster import is_loopback
 from mltop.probes.judge.view import syscalls_between, works
 from mltop.probes.model import Gap, RankSample, RankStacks, Sample
@@ -40,12 +41,17 @@ def evidence_by_job(
     ``samples``: the newest of each node. ``history``: the last minutes (`history_of`); a process in it that
     its node's newest sample no longer has is gone. ``nodes_missing``: asked and not answered; each job gets
     those that it was seen on, and all of them while some of its ranks are unaccounted for. ``gaps`` go to
-    every job.
+    every job. A machine under several names counts once, and the gaps of its jobs say so.
     """
     newest = {sample.node: sample for sample in samples}
-    rounds = _by_process(dumps)
-    seen = _living(newest, history or {}, rounds)
-    seen += _gone(newest, history or {}, rounds, {(one.node, one.sample.pid) for one in seen})
+    twins = same_machines(newest.values(), nodes_missing)
+    twin_jobs = {node: {rank.job for rank in newest[node].ranks} for node in twins}
+    newest = {node: sample for node, sample in newest.items() if node not in twins}
+    nodes_missing = [node for node in nodes_missing if node not in twins]
+    history = {process: points for process, points in (history or {}).items() if process[0] not in twins}
+    rounds = without_twins(_by_process(dumps), twins)
+    seen = _living(newest, history, rounds)
+    seen += _gone(newest, history, rounds, {(one.node, one.sample.pid) for one in seen})
     seen += _only_dumped(rounds, {(one.node, one.sample.pid) for one in seen})
     bundles: dict[_JobKey, JobEvidence] = {}
     for one in _named(seen):
@@ -56,6 +62,7 @@ def evidence_by_job(
     alive = [bundle for bundle in bundles.values() if bundle.dumps or any(not one.gone for one in bundle.roster)]
     for bundle in alive:
         bundle.nodes_missing = _missing_nodes(bundle, nodes_missing)
+        bundle.gaps += [_twin_gap(node, twins[node]) for node, names in twin_jobs.items() if bundle.job in names]
     return sorted((part for bundle in alive for part in _by_world_size(bundle)), key=lambda one: one.job)
 
 
@@ -183,6 +190,10 @@ def _named(seen: list[RankSeen]) -> list[RankSeen]:
         else replace(one, sample=replace(one.sample, master_address=masters.get((one.node, one.sample.job))))
         for one in named
     ]
+
+
+def _twin_gap(node: str, first: str) -> Gap:
+    return Gap(f"node.{node}", f"is the same machine as {first}: its ranks count once", "name each machine once")
 
 
 def _job_key(node: str, sample: RankSample) -> _JobKey:

@@ -83,6 +83,10 @@ class Carrier:
     def unsent_bytes(self) -> int:
         return self.stream.unsent_bytes
 
+    @property
+    def is_ending(self) -> bool:
+        return self._ending
+
     def watch(self) -> None:
         """Its process may be gone although something that it started still holds the pipes."""
         if self.stream.has_ended():

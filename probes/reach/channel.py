@@ -42,11 +42,15 @@ class Channel:
     ``all_or_none``: one node that does not answer keeps all of them from starting (srun); after such a start each node
     is tried for itself, by ``rejoin``;
     ``gate``: channels of one gate (a jump host) connect at most 8 at a time;
+    ``fallback``: the channel to try next after one that nothing at all was heard of; ``fallback_fix``: what the user
+    can do about what it avoids;
+    ``login_ending``: as ``ending``, for an end before any frame came; None: it is the same;
     ``ending(exit code or None, last words)``: why it ended, in words; the last words are the last lines of stderr, or
     of what was no frame on stdout;
     ``node_ending(line)``: which one of its nodes a line of stderr says is gone, and why, while the others go on; None
     for every other line. It gets all lines in order;
-    ``dies_with_us``: the kernel must kill it when we die; not needed where closing its stdin ends it (ssh).
+    ``dies_with_us``: the kernel kills it when we die. The end of its stdin would not do: a login that hangs does not
+    read it, and ssh waits for that.
     """
 
     argv: tuple[str, ...]
@@ -59,6 +63,9 @@ class Channel:
     rejoin: Callable[[tuple[str, ...]], Channel] | None = None
     all_or_none: bool = False
     gate: str = ""
+    fallback: Channel | None = None
+    fallback_fix: str = ""
+    login_ending: Callable[[int | None, str], Ending] | None = None
     ending: Callable[[int | None, str], Ending] = agent_ended
     node_ending: Callable[[str], tuple[str, Ending] | None] | None = None
     dies_with_us: bool = True

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from mltop.probes.agent.protocol import Request, encode
+from mltop.probes.reach.plain import plain_text
+
+MOST_KEPT = 16  # two files of a few machine types; a machine's name comes from a node, which may tell anything
 
 Post = Callable[[Callable[[], None]], None]
 FileFor = Callable[[str, str], Request]  # (name, machine) -> the frame that carries it
 PySpyFor = Callable[[str], str]  # machine -> SHA-256 of its py-spy, "" for none
+Key = tuple[str, str]
+Make = Callable[[], Any]
 
 
 class Files:
-    """What is called back runs where ``post`` says."""
+    """For the hub's thread: what is called back runs where ``post`` says. One file is made at a time."""
 
     def __init__(self, post: Post, file_for: FileFor | None = None, py_spy_for: PySpyFor | None = None) -> None:
         self._post = post
         self._file_for = file_for or bundled_file
         self._py_spy_for = py_spy_for or bundled_py_spy
-        self._known: dict[tuple[str, str], Any] = {}
-        self._waiting: dict[tuple[str, str], list[Callable[[Any], None]]] = {}
+        self._known: dict[Key, Any] = {}
+        self._waiting: dict[Key, list[Callable[[Any], None]]] = {}
+        self._to_make: deque[tuple[Key, Make]] = deque()
+        self._making = False
 
     def frame(self, name: str, machine: str, then: Callable[[bytes], None]) -> None:
         """The whole frame that carries this file, or the error why there is none."""
@@ -31,21 +39,31 @@ class Files:
         """The empty text when there is none for this machine; an exception when that cannot be found out."""
         self._want(("", machine), lambda: self._sha256(machine), then)
 
-    def _want(self, key: tuple[str, str], make: Callable[[], Any], then: Callable[[Any], None]) -> None:
+    def _want(self, key: Key, make: Make, then: Callable[[Any], None]) -> None:
         if key in self._known:
             then(self._known[key])
         elif key in self._waiting:
             self._waiting[key].append(then)
         else:
             self._waiting[key] = [then]
-            threading.Thread(target=self._make, args=(key, make), name="mltop-files", daemon=True).start()
+            self._to_make.append((key, make))
+            self._make_next()
 
-    def _make(self, key: tuple[str, str], make: Callable[[], Any]) -> None:
+    def _make_next(self) -> None:
+        if self._to_make and not self._making:
+            self._making = True
+            threading.Thread(target=self._make, args=self._to_make.popleft(), name="mltop-files", daemon=True).start()
+
+    def _make(self, key: Key, make: Make) -> None:
         made = make()
         self._post(lambda: self._made(key, made))
 
-    def _made(self, key: tuple[str, str], made: Any) -> None:
+    def _made(self, key: Key, made: Any) -> None:
         self._known[key] = made
+        while len(self._known) > MOST_KEPT:
+            del self._known[next(iter(self._known))]
+        self._making = False
+        self._make_next()
         for then in self._waiting.pop(key):
             then(made)
 
@@ -59,7 +77,7 @@ class Files:
         try:
             return self._file_for(name, machine)
         except Exception as error:  # noqa: BLE001 - the node is told, and its state says so
-            reason = f"cannot make {name} for {machine}: {type(error).__name__}: {error}"
+            reason = plain_text(f"cannot make {name} for {machine}: {type(error).__name__}: {error}")
             return Request("file", op=name, args={"error": reason})
 
 

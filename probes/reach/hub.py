@@ -72,6 +72,7 @@ class Hub:
         self._link_of = {node: link for link in self._links for node in link.channel.nodes}
         self._one_shots: list[OneShot] = []
         self._retries: list[tuple[float, int, Link]] = []
+        self._rejoining: dict[Link, Link] = {}  # a stream, and where those of its nodes go that were lost last
         self._order = itertools.count()
         self._listeners: list[Callable[[], None]] = []
         self._told_serial = 0
@@ -208,15 +209,26 @@ class Hub:
         heapq.heappush(self._retries, (time.monotonic() + link.backoff.next_s(), next(self._order), link))
 
     def _rejoin(self, link: Link, node: str, retry: bool) -> None:
-        """A node that was lost while its stream goes on gets a channel of its own."""
-        assert link.channel.rejoin is not None
-        alone = Link(link.channel.rejoin((node,)), self._ground)
-        alone.stage = Stage.DOWN
+        """A node that was lost while its stream goes on gets another channel: those that are lost at about the same
+        time one together, unless they would wait for each other.
+        """
+        rejoin = link.channel.rejoin
+        assert rejoin is not None
         link.members.discard(node)
-        self._link_of[node] = alone
-        self._links.append(alone)
+        waiting = self._rejoining.get(link)
+        if retry and waiting is not None and waiting.is_new and waiting.stage is Stage.DOWN:
+            waiting.channel = rejoin((*waiting.channel.nodes, node))
+            waiting.members.add(node)
+            self._link_of[node] = waiting
+            return
+        another = Link(rejoin((node,)), self._ground)
+        another.stage = Stage.DOWN
+        self._link_of[node] = another
+        self._links.append(another)
         if retry:
-            self._retry_later(alone)
+            self._retry_later(another)
+            if not link.channel.all_or_none:
+                self._rejoining[link] = another
 
     def _ask(self, pending: Pending, op: str, args: dict[str, object]) -> None:
         if self._closed:

@@ -8,6 +8,7 @@ from enum import Enum
 import msgspec
 
 from mltop.probes.agent.protocol import Boot, Message, Request, encode
+from mltop.probes.reach import link_words
 from mltop.probes.reach.carrier import Carrier
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.ending import Ending
@@ -15,6 +16,9 @@ from mltop.probes.reach.envelope import Envelope
 from mltop.probes.reach.ground import Ground
 from mltop.probes.reach.node import Phase
 from mltop.probes.reach.pacing import Backoff
+from mltop.probes.reach.plain import make_plain
+from mltop.probes.reach.unreadable import UNREADABLE
+from mltop.probes.reach.uploads import TooManyFilesError, Uploads
 
 PING = encode(Request("ping"))
 QUIET_S = 2.0  # without a frame: time to see whether the process is still there
@@ -38,11 +42,13 @@ class Link:
         self.stage = Stage.WAITING
         self._ground = ground
         self._carrier: Carrier | None = None
+        self._uploads: Uploads | None = None
         self._envelopes = msgspec.json.Decoder(Envelope)
         self._messages = msgspec.json.Decoder(Message)
         self._started_at = self._progress_at = self._frame_at = self._pinged_at = 0.0
         self._unsent_bytes = 0
         self._starts = 0
+        self._falls_back = False  # at the next start
 
     # What the hub and the switchboard ask for.
 
@@ -53,14 +59,15 @@ class Link:
         self._heard: dict[str, float] = {}
         self._sampled: set[str] = set()
         self._said: dict[str, Ending] = {}
-        self._sent: set[tuple[str, str]] = set()
-        self._being_made: set[tuple[str, str]] = set()
+        self._booted: set[str] = set()
         self._ponged = self._noise_only = False
         self._starts += 1
         self._say(f"starting {self.channel.via}")
         channel = self.channel
         if self.members != set(channel.nodes) and channel.rejoin is not None:
             channel = channel.rejoin(tuple(node for node in channel.nodes if node in self.members))
+        if self._falls_back and channel.fallback is not None:
+            channel = channel.fallback
         try:
             carrier = Carrier(
                 channel,
@@ -74,6 +81,12 @@ class Link:
             self._down(Ending(f"cannot start {channel.argv[0]}: {error.strerror or error}"))
             return
         self._carrier = carrier
+        self._uploads = Uploads(self._ground.files, carrier, self._file_goes_out)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it was never started."""
+        return not self._starts
 
     def is_ready(self, node: str) -> bool:
         return self.stage is Stage.UP and node in self._ready
@@ -100,7 +113,7 @@ class Link:
         if now - self._started_at > limits.settled_s:
             self.backoff.reset()
         silence_s = self._silence_s()
-        if now - self._frame_at > silence_s:
+        if now - max(self._frame_at, self._uploading_until()) > silence_s:
             self._give_up(Ending(f"nothing arrived for {silence_s:.0f} s: the link or the node is dead"))
             return
         if len(self.members) > 1:
@@ -113,8 +126,15 @@ class Link:
 
     def _take(self, payload: bytes) -> None:
         try:
+            self._take_frame(payload)
+        except Exception as error:  # noqa: BLE001 - a bug: whoever looks sees it, and it costs this link only
+            if self.stage is not Stage.DOWN:
+                self._give_up(Ending(f"mltop failed on its frame: {type(error).__name__}: {error}"))
+
+    def _take_frame(self, payload: bytes) -> None:
+        try:
             message = self._envelopes.decode(payload)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             self._say(f"its frames are of another version: {error}")
             return
         node = self._node_of(message.node)
@@ -127,22 +147,26 @@ class Link:
             self._ground.records.take(node, payload, message.sample.sampled_at, now)
         elif message.kind == "pong":
             self._ponged = True
+        elif message.kind == "progress":  # stage 1 tells how much of the bundle it has
+            self._progress_at = now
+            self._arrived(now)
         else:
             self._take_rest(node, payload)
 
     def _take_rest(self, node: str, payload: bytes) -> None:
         try:
             message = self._messages.decode(payload)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             self._ground.records.note(node, f"its frames are of another version: {error}")
             return
         if message.hello is not None:
-            self._ground.records.set_connection(node, hello=message.hello)
+            self._ground.records.set_connection(node, hello=make_plain(message.hello))
             self._hello(node)
         elif message.boot is not None:
-            self._boot(node, message.boot)
+            self._boot(node, make_plain(message.boot))
         elif message.kind == "need":
-            self._send_file(str(message.data.get("file", "")), str(message.data.get("machine", "")))
+            boot = self._ground.records.connection(node).boot
+            self._needs(node, str(message.data.get("file", "")), boot, again=True)
         elif message.kind == "error" and message.id == 0:
             self._node_failed(node, Ending(message.error, message.fix))
         elif message.kind in ("part", "done", "error"):
@@ -158,7 +182,7 @@ class Link:
         """Decoded whole, so that one of another version is not taken for a live node."""
         try:
             self._messages.decode(payload)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             self._ground.records.note(node, f"its samples are of another version: {error}")
             return False
         self._sampled.add(node)
@@ -170,6 +194,7 @@ class Link:
     def _hello(self, node: str) -> None:
         now = self._progress_at = time.monotonic()
         records = self._ground.records
+        self._arrived(now)
         if node not in self._ready:
             records.connected(node, self.channel.via, now - self._started_at, self._starts - 1)
             records.set_phase(node, Phase.CONNECTING, "waiting for its first sample")
@@ -181,36 +206,39 @@ class Link:
 
     def _boot(self, node: str, boot: Boot) -> None:
         self._progress_at = time.monotonic()
+        self._booted.add(node)
         records = self._ground.records
         records.set_connection(node, boot=boot)
         if boot.cached:
             self._say("starting the agent", node)
             return
         self._say("installing the agent", node)
-        if ("bundle", boot.machine) not in self._sent:
-            self._send_file("bundle", boot.machine)
+        self._needs(node, "bundle", boot, again=False)
 
-    def _send_file(self, name: str, machine: str) -> None:
-        """Where the stream reaches several nodes, what is under way for one is for all of them. A node that asks when
-        it has gone by needs it again: who did not wait for it dropped it.
-        """
-        carrier, wanted = self._carrier, (name, machine)
-        if wanted in self._being_made or (wanted in self._sent and carrier is not None and carrier.unsent_bytes > 0):
+    def _needs(self, node: str, name: str, boot: Boot | None, again: bool) -> None:
+        if self._uploads is None:
             return
-        self._sent.add(wanted)
-        self._being_made.add(wanted)
+        try:
+            self._uploads.needs(node, name, boot, again)
+        except TooManyFilesError as error:
+            if len(self.members) == 1:
+                self._give_up(Ending(str(error)))
+            else:
+                self._node_failed(node, Ending(str(error)))
 
-        def send(frame: bytes) -> None:
-            self._being_made.discard(wanted)
-            if self._carrier is carrier and carrier is not None:
-                self._progress_at = time.monotonic()
-                carrier.send(frame)
-                if self.stage is Stage.STARTING:
-                    self._say(f"installing the agent ({len(frame) / 1000:.0f} KB)")
-
-        self._ground.files.frame(name, machine, send)
+    def _file_goes_out(self, size_bytes: int) -> None:
+        self._progress_at = time.monotonic()
+        if self.stage is Stage.STARTING:
+            self._say(f"installing the agent ({size_bytes / 1000:.0f} KB)")
 
     # Deadlines.
+
+    def _uploading_until(self) -> float:
+        return 0.0 if self._uploads is None else self._uploads.until
+
+    def _arrived(self, now: float) -> None:
+        if self._uploads is not None:
+            self._uploads.arrived(now)
 
     def _silence_s(self) -> float:
         limit_s = self._ground.limits.silence_s
@@ -222,14 +250,17 @@ class Link:
         carrier = self._carrier
         if carrier is not None and carrier.unsent_bytes != self._unsent_bytes:
             self._unsent_bytes, self._progress_at = carrier.unsent_bytes, now
+        progress_at = max(self._progress_at, self._uploading_until())
         missing = self.members - self._ready - set(self._said)
         hello_s = self._ground.limits.hello_s
-        if not missing or now - self._progress_at <= hello_s or carrier is None:
-            if not self._ready and self._said and now - self._progress_at > hello_s:
+        if not missing or now - progress_at <= hello_s or carrier is None:
+            if not self._ready and self._said and now - progress_at > hello_s:
                 self._give_up(next(iter(self._said.values())))
             return
         if not self._ready:
-            self._nobody_came(self._no_hello(carrier.stream.last_words()), missing)
+            ending = link_words.no_hello(self.channel, hello_s, bool(self._booted), carrier.stream.last_words())
+            self._falls_back = self.channel.fallback is not None and not self._booted and not self._falls_back
+            self._nobody_came(ending, missing)
             return
         for node in missing:
             self._member_lost(node, Ending(f"no hello from this node within {hello_s:g} s"))
@@ -240,15 +271,6 @@ class Link:
                 self._member_lost(node, ending)
         if self.stage is not Stage.DOWN:
             self._give_up(ending)
-
-    def _no_hello(self, words: str) -> Ending:
-        hello_s = self._ground.limits.hello_s
-        if any(self._ground.records.connection(node).boot for node in self._heard):
-            return Ending(f"no hello from its agent within {hello_s:g} s" + (f": {words}" if words else ""))
-        reason = f"no answer from its shell within {hello_s:g} s"
-        return Ending(
-            reason + (f", it only said: {words}" if words else ""), "logged in? a hanging home directory or rc file"
-        )
 
     def _watch_members(self, now: float, silence_s: float) -> None:
         for node in self._ready - set(self._said):
@@ -288,8 +310,11 @@ class Link:
             carrier.end()
 
     def _ended(self, carrier: Carrier, code: int | None, words: str) -> None:
-        if self._carrier is carrier:
-            self._down(self.channel.ending(code, words))
+        if self._carrier is not carrier:
+            return
+        heard, fell_back = bool(self._heard), self._falls_back
+        self._falls_back = fell_back and heard
+        self._down(link_words.ended(self.channel, code, words, carrier.stream.noise, heard, fell_back))
 
     def _down(self, ending: Ending) -> None:
         self._carrier = None

@@ -12,6 +12,7 @@ from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.ending import Ending
 from mltop.probes.reach.poller import Poller
 from mltop.probes.reach.switchboard import Ask, Switchboard
+from mltop.probes.reach.unreadable import UNREADABLE
 
 SILENCE_S = 60.0  # without any frame; whoever asked has usually cancelled long before
 _DECODER = msgspec.json.Decoder(Message)
@@ -47,7 +48,7 @@ class OneShot:
     def _take(self, payload: bytes) -> None:
         try:
             message = _DECODER.decode(payload)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return
         self._heard_at = time.monotonic()
         ask = self._asks.get(message.node) or (next(iter(self._asks.values())) if len(self._asks) == 1 else None)

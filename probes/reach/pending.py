@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from mltop.probes.agent.protocol import Message
 from mltop.probes.model import NodeState
+from mltop.probes.reach.plain import plain_text
+
+MOST_ERROR = 800  # characters: it may be why a node was lost, and what would fix that
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class Pending:
         self._cancel = cancel
 
     def put(self, node: str, message: Message) -> None:
-        """Called by the hub's thread."""
+        """Called by the hub's thread. Its error and fix, a node's own words, are made fit for a terminal."""
+        message.error, message.fix = plain_text(message.error, MOST_ERROR), plain_text(message.fix)
         with self._lock:
             if message.kind in ("done", "error"):
                 self._open.discard(node)

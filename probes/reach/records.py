@@ -17,6 +17,7 @@ from mltop.probes.model import Sample
 from mltop.probes.reach.glance import SampleFrame
 from mltop.probes.reach.node import NodeRecord, Phase
 from mltop.probes.reach.received import Received
+from mltop.probes.reach.unreadable import UNREADABLE
 from mltop.probes.reach.view import Connection, FleetView, NodeView
 
 HISTORY_BYTES = 64 * 1024 * 1024  # over all nodes
@@ -138,7 +139,7 @@ class Records:
     def _received(self, record: NodeRecord, payload: bytes) -> Received | None:
         try:
             glance = self._glances.decode(payload).sample
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return None
         if glance is None:
             return None
@@ -158,7 +159,7 @@ class Records:
     def _sample(self, node: str, payload: bytes) -> Sample | None:
         try:
             sample = self._messages.decode(payload).sample
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return None
         if sample is not None:
             sample.node = node

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import signal
 import subprocess
 from collections import deque
 
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.framing import NOISE_BYTES, FrameReader
+from mltop.probes.reach.tether import tether
 from mltop.probes.spawn import die_with_parent
 
 STDERR_BYTES = 65_536
@@ -25,15 +28,18 @@ class Stream:
         """``buffer`` is lent by the thread that reads: os.read would allocate a pipe's capacity for every sample."""
         self.channel = channel
         self._buffer = buffer
+        if shutil.which(channel.argv[0]) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), channel.argv[0])
+        tied = tether() if channel.dies_with_us else ()
         self.process = subprocess.Popen(
-            channel.argv,
+            (*tied, *channel.argv),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
             # Without a preexec_fn Python uses vfork(2), which does not copy this process's page tables.
-            preexec_fn=die_with_parent if channel.dies_with_us else None,  # noqa: PLW1509 - it makes one prctl call
+            preexec_fn=die_with_parent if channel.dies_with_us and not tied else None,  # noqa: PLW1509 - it makes one prctl call
         )
         assert self.process.stdin and self.process.stdout and self.process.stderr
         self.stdin_fd = self.process.stdin.fileno()
@@ -114,6 +120,11 @@ class Stream:
             if any(lines):
                 return "\n".join(line for line in lines if line)
         return ""
+
+    @property
+    def noise(self) -> str:
+        """The newest of what came on stdout and was not a frame."""
+        return self._frames.noise
 
     def begin_end(self) -> None:
         """Close its stdin, which ends an agent and ssh; what does not hang on stdin gets SIGTERM."""

@@ -47,6 +47,11 @@ class NodeView:
         newest = self.newest
         return newest.sample() if isinstance(newest, Received) else newest
 
+    def sample_in_turn(self) -> Sample | None:
+        """As ``sample``, for who takes nodes in turns: of those asked, the next sample comes decoded with its view."""
+        newest = self.newest
+        return newest.decoded() if isinstance(newest, Received) else newest
+
     @property
     def glance(self) -> Glance | None:
         """The little of ``sample`` that views of many nodes need; None before the first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -33,6 +34,7 @@ class Watcher:
         self._hosts = hosts
         self._options = options
         self.changes: list[Change] = []
+        self._killed = False
 
     def __enter__(self) -> Watcher:
         self.process = self._hosts.login.start(
@@ -51,7 +53,14 @@ class Watcher:
         self.process.stdin.close()
         code = self.process.wait(30)
         self._reader.join()
-        assert code == 0
+        assert code == (-signal.SIGKILL if self._killed else 0)
+
+    def kill(self) -> None:
+        """End it without a chance to say goodbye to anybody."""
+        login = self._hosts.login
+        ours = [process.pid for process in login.strangers() if "tests.hosts.watch" in process.command]
+        login.signal("KILL", *ours)
+        self._killed = True
 
     def now(self, node: str) -> Change | None:
         return next((change for change in reversed(self.changes) if change.node == node), None)

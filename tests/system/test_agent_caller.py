@@ -179,6 +179,17 @@ def test_what_stage_1_read_too_much_is_not_lost() -> None:
         assert first(process, "error").id == 9
 
 
+def test_what_arrives_slowly_is_told() -> None:
+    frame = encode(Request("request", id=1, op="x" * 100_000))
+    with agent(interval_s=600.0) as process:
+        first(process, "sample")
+        for at in range(0, 80_000, 20_000):
+            say(process, frame[at : at + 20_000])
+            assert first(process, "progress").node == "here"
+        say(process, frame[80_000:])
+        assert first(process, "error").id == 1
+
+
 def test_a_file_of_megabytes_on_stdin_is_one_request() -> None:
     with agent() as process:
         first(process, "sample")

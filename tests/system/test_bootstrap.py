@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.agent.protocol import Request
+from mltop.probes.agent.protocol import Request, encode
 from mltop.probes.reach.bundle import file_for, opening
 from tests.bootstrapping import Bootstrapped, command, environment, processes_of, running
 from tests.waiting import wait_until
@@ -76,6 +76,15 @@ def test_shells_that_say_something_first(shell: str, file: str, home: Path) -> N
     with running(argv, environment(home)) as node:
         assert node.boot().kind == "hello"
         assert b"Welcome to the cluster" in node.noise
+
+
+@pytest.mark.parametrize("lines", [1, 3])
+def test_a_start_up_file_that_reads_lines_of_stdin(lines: int, home: Path) -> None:
+    (home / ".bashrc").write_text("read x\n" * lines)
+    argv = command(shell="bash")
+    argv[1:1] = ["--rcfile", str(home / ".bashrc"), "-i"]
+    with running(argv, environment(home)) as node:
+        assert node.boot().kind == "hello"
 
 
 @pytest.mark.parametrize("version", [version for version in PYTHONS if version >= (3, 9)], ids=str)
@@ -177,6 +186,19 @@ def test_the_agent_dies_of_end_of_file(home: Path) -> None:
         node.next("sample")
         ends_cleanly(node, home)
         assert node.process.returncode == 0
+
+
+def test_what_arrives_slowly_is_told(home: Path) -> None:
+    """Each part is sent when the one before is known to have come."""
+    with running(command(), environment(home)) as node:
+        node.send(opening())
+        frame = encode(file_for("bundle", node.next("boot").boot.machine))
+        parts = [frame[at : at + 20_000] for at in range(0, len(frame), 20_000)]
+        for part in parts[:-1]:
+            node.send(part)
+            assert node.next("progress").node == "here"
+        node.send(parts[-1])
+        assert node.next("hello").kind == "hello"
 
 
 def test_a_caller_that_never_sends_the_bundle(home: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.terminal import Terminal
+from tests.waiting import wait_until
 
 MLTOP = [sys.executable, "-m", "mltop"]
 COMMANDS = ("snapshot", "stacks", "capture", "demo", "doctor")
@@ -104,6 +106,11 @@ def test_help_answers_at_once() -> None:
         (["stacks", "-w", "@no-such-source:g"], "names no group source 'no-such-source'"),
         (["stacks", "--hostfile", "/no/such/file"], "No such file or directory"),
         (["snapshot", "--job", "x;y"], "is not a Slurm job id"),
+        (["snapshot", "--job", ""], "--job '': names no job"),
+        (["--hostfile", "", "stacks"], "--hostfile '': names no file"),
+        (["--timeout", "2", "snapshot", "--timeout", "nan"], "--timeout nan"),
+        (["--timeout", "nan", "snapshot", "--timeout", "30", "--recording", "/no/such/dir"], "does not exist"),
+        (["--interval", "0", "snapshot", "--interval", "1", "--recording", "/no/such/dir"], "does not exist"),
         (["stacks", "--recording", "/no/such/dir"], "does not exist"),
         (["stacks", "--samples", "0"], "--samples"),
         (["stacks", "--samples", "two"], "--samples"),
@@ -227,3 +234,30 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     )
     assert done.stdout == "{"
     assert done.stderr == ""
+
+
+CONSOLE_SCRIPT = "import sys; sys.argv[0] = '/somewhere/bin/mltop'; from mltop.tui.cli import main; main()"
+
+
+@pytest.mark.parametrize("program", [["-m", "mltop"], ["-c", CONSOLE_SCRIPT]])
+def test_ctrl_c_while_it_starts_gives_no_traceback(program: list[str], tmp_path: Path) -> None:
+    """Interrupted in the middle of an import, here of a click that never ends."""
+    reached = tmp_path / "reached"
+    (tmp_path / "click.py").write_text(f"import time\nopen({str(reached)!r}, 'w').close()\ntime.sleep(600)\n")
+    path = os.pathsep.join([str(tmp_path), *(entry for entry in sys.path if entry)])
+    running = subprocess.Popen(
+        [sys.executable, *program, "--help"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    wait_until(reached.exists, 30, "the import of click")
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=30)
+    assert (running.returncode, out, err) == (130, "", "")
+
+
+def test_who_imports_the_command_line_keeps_ctrl_c() -> None:
+    code = "import signal, mltop.tui.cli; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "True\n"

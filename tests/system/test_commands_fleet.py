@@ -103,6 +103,42 @@ def test_the_deadline_holds_although_nobody_answers(tmp_path: Path) -> None:
     assert report["jobs"] == []
 
 
+def test_nodes_that_are_all_slow_to_connect_are_waited_for(tmp_path: Path) -> None:
+    hosts = {f"h0{place + 1}": line + " --late 6" for place, line in enumerate(JOB.values())}
+    code, report, _ = stacks(tmp_path, hosts, "-w", "h[01-04]", "--samples", "2", "--timeout", "80")
+    assert (code, report["not_answered"]) == (0, [])
+    assert [culprit["rank"] for culprit in report["jobs"][0]["verdict"]["culprits"]] == [3]
+
+
+@pytest.mark.parametrize("command", [["stacks"], ["capture", "-o", "c"]])
+def test_a_node_that_cannot_be_reached_does_not_cost_the_deadline(command: list[str], tmp_path: Path) -> None:
+    """Nor one without ranks: nobody may still come."""
+    began = time.monotonic()
+    hosts = {"h01": node("h01", "--ranks", "0"), "h02": REFUSED, "h03": DENIED}
+    args = [str(tmp_path / arg) if arg == "c" else arg for arg in command]
+    done = mltop(tmp_path, hosts, *args, "-w", "h[01-03]", "--timeout", "80")
+    assert time.monotonic() - began < 40
+    assert done.returncode != 0
+    if command == ["stacks"]:
+        assert "no training ranks found: nothing to dump on the nodes that answered" in done.stdout
+
+
+def test_no_node_answered(tmp_path: Path) -> None:
+    done = mltop(tmp_path, {"h*": DENIED}, "stacks", "-w", "h[01-03]")
+    assert done.returncode == 3
+    assert done.stdout.endswith("no node answered: nothing could be dumped\n")
+    assert "no training ranks found" not in done.stdout
+
+
+def test_a_node_that_dies_with_its_ranks_is_where_to_look(tmp_path: Path) -> None:
+    """Its samples named them; then it is gone before any stack came."""
+    dies = f"timeout 3 {node('h04', '--first', '6', '--mute').removeprefix('exec ')}"
+    hosts = {name: line.replace("--culprit 3", "--culprit -1") for name, line in JOB.items()}
+    done = mltop(tmp_path, {**hosts, "h04": dies}, "stacks", "-w", "h[01-04]", "--timeout", "60")
+    assert done.returncode == 3
+    assert "ranks 6-7 on h04 gave no stack: look there first" in " ".join(done.stdout.split())
+
+
 def test_ctrl_c_prints_what_is_known(tmp_path: Path) -> None:
     hosts = {**JOB, "h04": REFUSED}
     running = subprocess.Popen(
@@ -165,8 +201,9 @@ def test_doctor_checks_every_node(tmp_path: Path) -> None:
         "h02": node("h02", "--skew", "30"),
         "h03": node("h03", "--mute"),
         "h04": REFUSED,
+        "h05": DENIED,
     }
-    done = mltop(tmp_path, hosts, "doctor", "--json", "-w", "h[01-04]")
+    done = mltop(tmp_path, hosts, "doctor", "--json", "-w", "h[01-05]")
     assert done.returncode == 3, done.stderr
     checks = {(check["node"], check["name"]): check for check in json.loads(done.stdout)["checks"]}
     assert checks["h01", "connection"]["state"] == "ok"
@@ -176,7 +213,33 @@ def test_doctor_checks_every_node(tmp_path: Path) -> None:
     assert checks["h03", "agent's checks"]["state"] == "missing"
     assert checks["h04", "connection"]["state"] == "missing"
     assert "refused" in checks["h04", "connection"]["why"]
+    assert checks["h05", "connection"]["fix"] == "ssh h05 once by hand; ssh-add -l"
+    assert "once by hand" not in checks["h05", "connection"]["why"]
     assert checks["(this machine)", "ssh"]["why"].startswith("OpenSSH_9.9p9")
+
+
+def test_doctor_says_that_the_program_that_is_needed_is_missing(tmp_path: Path) -> None:
+    for program in ("bash", "python3"):
+        (tmp_path / program).symlink_to(f"/usr/bin/{program}")
+    done = subprocess.run(
+        [*MLTOP, "doctor", "--json", "-w", "h01", "--via", "ssh", "--timeout", "20"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env={**os.environ, "PATH": str(tmp_path)},
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    checks = {(check["node"], check["name"]): check for check in json.loads(done.stdout)["checks"]}
+    ssh = checks["(this machine)", "ssh"]
+    assert (ssh["state"], ssh["fix"]) == ("missing", "sudo apt install openssh-client")
+
+
+@pytest.mark.parametrize("command", ["snapshot", "doctor"])
+def test_who_still_connects_at_the_deadline_was_not_reached(command: str, tmp_path: Path) -> None:
+    done = mltop(tmp_path, {"h01": HANGS}, command, "-w", "h01", "--timeout", "2")
+    assert done.returncode == 3
+    assert "not reached within 2 s (starting ssh)" in " ".join(done.stdout.split())
 
 
 def test_a_capture_over_nodes_holds_all_of_them_and_why_one_is_missing(tmp_path: Path) -> None:
@@ -192,6 +255,7 @@ def test_a_capture_over_nodes_holds_all_of_them_and_why_one_is_missing(tmp_path:
     assert nodes["h01"]["connection"]["via"] == "ssh"
     assert nodes["h01"]["connection"]["connect_s"] > 0
     assert nodes["h04"]["reason"]
+    assert "connection" not in nodes["h04"]  # it was never reached: nobody knows how
     assert sorted(os.listdir(directory / "stacks")) == ["h01", "h02", "h03"]
     material, reports = rejudge(directory)
     assert [culprit.rank for culprit in reports[0].verdict.culprits] == [3]

@@ -12,13 +12,13 @@ import pytest
 from tests.hosts import fixtures
 from tests.hosts.cluster import Hosts
 from tests.hosts.host import Host
+from tests.hosts.watcher import Watcher
 
 pytestmark = pytest.mark.serial
 hosts = fixtures.hosts
 nothing_left = fixtures.nothing_left
 
 BUNDLE_BYTES = 100_000  # the agent with what it needs is larger than this, a connection with a cached one smaller
-PY_SPY_BYTES = 1_000_000
 
 
 def snapshot(hosts: Hosts, nodes: str = "", *options: str) -> dict[str, Any]:
@@ -60,13 +60,13 @@ def test_sixteen_live_nodes_with_nothing_installed_and_the_second_run_sends_noth
     hosts.wait_clean()
     files = [cached(host) for host in hosts]
     assert all(files)
-    assert all(size < PY_SPY_BYTES for kept in files for _, size in kept.values())  # sent when stacks are asked for
+    assert not any("py-spy" in name for kept in files for name in kept)  # sent when stacks are asked for
     assert all(os.stat(root).st_mode & 0o077 == 0 for host in hosts for root in cache_roots(host))
 
     again = [received_bytes(host) for host in hosts]
     assert_all_live(snapshot(hosts), hosts.names)
     second = [received_bytes(host) for host in hosts]
-    assert [cached(host) for host in hosts] == files
+    assert all(kept.items() <= cached(host).items() for kept, host in zip(files, hosts, strict=True))
     assert all(end - start > BUNDLE_BYTES for start, end in zip(before, first, strict=True))
     assert all(end - start < BUNDLE_BYTES for start, end in zip(again, second, strict=True))
 
@@ -93,7 +93,9 @@ def test_a_damaged_cache_is_repaired(hosts: Hosts) -> None:
             (host.home / name).chmod(0o600)
             (host.home / name).write_bytes(b"!" * size)
     assert_all_live(snapshot(hosts, host.name), [host.name])
-    assert {name: size for name, (_, size) in cached(host).items()} == sizes
+    again = {name: size for name, (_, size) in cached(host).items()}
+    assert sizes.items() <= again.items()
+    assert not any((host.home / name).read_bytes() == b"!" * size for name, size in sizes.items() if size)
 
 
 def test_hosts_that_share_one_home_share_one_copy() -> None:
@@ -102,10 +104,18 @@ def test_hosts_that_share_one_home_share_one_copy() -> None:
         alone = cached(cluster["h01"])
         assert alone
         assert_all_live(snapshot(cluster), cluster.names)
-        assert cached(cluster["h08"]) == alone
+        assert alone.items() <= cached(cluster["h08"]).items()
         assert not [name for name in alone if "tmp" in Path(name).name]
         assert len({Path(name).parts[:3] for name in alone}) == 1
         cluster.wait_clean()
+
+
+def test_nothing_is_left_anywhere_when_mltop_is_killed(hosts: Hosts) -> None:
+    with Watcher(hosts) as watcher:
+        watcher.wait_all_live()
+        assert all(host.strangers() for host in hosts)
+        watcher.kill()
+        hosts.wait_clean(10)
 
 
 def test_nodes_that_cannot_be_reached_are_named_and_hold_nobody(hosts: Hosts) -> None:

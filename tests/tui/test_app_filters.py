@@ -9,7 +9,9 @@ from mltop.probes.model import NodeState
 from mltop.probes.reach.view import NodeView
 from mltop.tui.filters import FIELDS, Subject, parse
 from mltop.tui.render.cells import Column, LazyRows, Row, plain
+from mltop.tui.render.glyphs import ASCII
 from mltop.tui.screens.filter_box import FilterBox, FilterHistory
+from mltop.tui.screens.help import HelpScreen, drawable
 from mltop.tui.screens.help_filters import EXAMPLES
 from mltop.tui.screens.narrowing import SubjectRows, narrowed
 from mltop.tui.screens.sorting import Sort
@@ -180,6 +182,17 @@ async def test_the_help_explains_every_field() -> None:
         text = await screen.shows("Filter: /")
         for field in FIELDS.values():
             assert f"  {field.name} " in text and field.meaning in text, field.name
+
+
+async def test_the_help_is_plain_ascii_where_the_terminal_is() -> None:
+    async with opened(size=(120, 40)) as screen:
+        await screen.press("question_mark")
+        await screen.shows("Filter: /")
+        help_pane = screen.app.pane
+        assert isinstance(help_pane, HelpScreen)
+        text = "".join(plain(line) for line in drawable(help_pane._lines(), ASCII))
+        assert text.isascii(), [character for character in text if not character.isascii()]
+        assert "hw_thermal, ~, none" in text
 
 
 @pytest.mark.parametrize("text", [text for text, _ in EXAMPLES])

@@ -8,7 +8,7 @@ import pytest
 from textual import events
 
 from mltop.probes.model import NodeState
-from mltop.probes.reach.view import FleetView
+from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.widgets.line_table import LineTable
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession
@@ -60,6 +60,52 @@ async def test_a_node_that_went_says_so_and_why(state: tuple[str, str, float], s
         assert not pid & styles_of(screen, "8122"), "and so are the ranks"
         await screen.press("2")
         await screen.shows(sentence)
+
+
+def never_reached(state: str = "lost") -> FakeSession:
+    """The second of three nodes has never sent a sample."""
+    view = fake_views.fleet(nodes=3)
+    nodes = list(view.nodes)
+    nodes[1] = NodeView(NodeState("node002", state, "ssh: Could not resolve hostname node002"))
+    return FakeSession([replace(view, nodes=tuple(nodes))])
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+@pytest.mark.parametrize("state", ["lost", "connecting"])
+async def test_of_a_node_that_was_never_reached_nothing_is_known(state: str, size: tuple[int, int]) -> None:
+    async with opened(never_reached(state), size=size) as screen:
+        await screen.press("2")
+        while "> node002" not in screen.text():
+            await screen.press("n")
+        text = await screen.shows(
+            "GPUs unknown: no sample",
+            "ranks unknown: no sample",
+            f"nothing is known of it: {state}",
+            "Could not resolve",
+        )
+        assert "no problems found" not in text and "no training ranks" not in text
+        await screen.press("n")
+        await screen.shows_not("unknown: no sample")
+
+
+async def test_ranks_of_nodes_of_which_some_were_never_reached() -> None:
+    view = fake_views.fleet(nodes=3)
+    for node in view.nodes:
+        assert node.sample is not None
+        node.sample.ranks.clear()
+    session = FakeSession([replace(view, nodes=(*view.nodes, *never_reached().view().nodes[1:2]))])
+    async with opened(session, size=(120, 40)) as screen:
+        await screen.press("3")
+        await screen.shows("no training ranks seen; of 1 of 4 nodes nothing is known")
+
+
+async def test_a_quiet_node_that_went_had_no_problems_when_last_heard_of() -> None:
+    view = fake_views.fleet(nodes=5)
+    quiet = replace(view, nodes=(replace(view.nodes[4], state=NodeState("node005", *STALE)),))
+    async with opened(FakeSession([quiet]), size=(120, 40)) as screen:
+        await screen.press("2")
+        text = await screen.shows("no problems when last heard of")
+        assert "everything could be read" not in text
 
 
 @pytest.mark.parametrize("size", [(20, 5), (40, 8), (80, 24)])

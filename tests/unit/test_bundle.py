@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.agent import bootstrap
-from mltop.probes.agent.bootstrap import cache, frames
+from mltop.probes.agent.bootstrap import cache, compiled, frames
 from mltop.probes.agent.protocol import MARK, MAX_FRAME_BYTES, TEXT_MARK, encode
 from mltop.probes.reach.bundle import content, file_for, opening, py_spy_sha256, wheels
 from mltop.probes.reach.bundle.archive import pack
@@ -208,6 +208,13 @@ def test_stage_1_is_python_3_6() -> None:
     imported = set(re.findall(r"^(?:from|import) ([a-z0-9]+)", source(), re.MULTILINE))
     assert imported <= set(sys.stdlib_module_names)
     assert {path.name for path in Path(bootstrap.__file__).parent.glob("*.py")} == {*bootstrap.PARTS, "__init__.py"}
+
+
+def test_what_runs_before_any_package_is_ascii() -> None:
+    """It is opened with whatever encoding the node's locale says."""
+    with zipfile.ZipFile(io.BytesIO(content.bundle(HERE).content)) as archive:
+        assert archive.read("mltop_compiled.py").isascii()
+        assert archive.read("mltop_compiled.py").decode() == Path(compiled.__file__).read_text()
 
 
 def test_stage_1_speaks_the_agents_protocol() -> None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from mltop.probes.model import Finding, GpuSample, NodeState, RankSample, Sample
+from mltop.probes.model import Finding, Gap, GpuSample, NodeState, RankSample, Sample
 from mltop.probes.reach.view import NodeView
 from mltop.tui.filters import FIELDS, Subject, meanwhile, parse
 
@@ -25,7 +25,13 @@ def test_terms_about_gpus_must_hold_on_the_same_one():
     assert parse("sm<0.2 & !(power>300)").node(IDLE_AND_BUSY), "negated terms are about the same GPU, too"
 
 
-@pytest.mark.parametrize("text", ["sm<0.2 & power>300", "!(sm<0.2)", "sm=?", "rank=1 sm>0.5", "rank=? | sm<0.2"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("sm<0.2 & power>300", "!(sm<0.2) sm>=0.2", "sm=?", "rank=1 sm>0.5", "rank=? | sm<0.2", "sm>0.5 !rank=1"),
+        *("gpu=0 !user=ada", "gpu=1 | rank=2"),
+    ],
+)
 def test_a_node_is_kept_exactly_when_one_of_its_gpus_is(text):
     views = [
         IDLE_AND_BUSY,
@@ -36,6 +42,70 @@ def test_a_node_is_kept_exactly_when_one_of_its_gpus_is(text):
     ]
     for view in views:
         assert parse(text).node(view) == any(parse(text).gpu(view, gpu) for gpu in view.sample.gpus), view
+
+
+ADA_AND_BOB = node(
+    "two",
+    gpus=[GpuSample(0, sm_active=0.1, power_w=400.0), GpuSample(1, sm_active=0.9, power_w=90.0)],
+    ranks=[RankSample(1, rank=0, user="ada", gpus=[0]), RankSample(2, rank=1, user="bob", gpus=[0])],
+)
+EVE = node(
+    "eve",
+    gpus=[GpuSample(0, sm_active=0.9, power_w=90.0), GpuSample(1, sm_active=0.9, power_w=90.0)],
+    ranks=[RankSample(3, rank=3, user="eve", gpus=[1])],
+)
+FREE = node("free", gpus=[GpuSample(0, sm_active=0.0, power_w=90.0)])
+BARE = node("bare")
+UNREACHED = NodeView(NodeState("gone", "lost", "no route"))
+UNREAD = NodeView(
+    NodeState("shut", "live"), Sample("shut", 0.0, gpus=[GpuSample(0)], gaps=[Gap("ranks", "1 process: denied", "")])
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("!(rank=3)", "two free bare"),
+        ("!rank=3", "two free bare"),
+        ("rank!=3", "two free bare"),
+        ("!rank!=3", "eve"),
+        ("!user=ada", "eve free bare"),
+        ("user!=ada & rank!=3", "free bare"),
+        ("!(user=ada | rank=3)", "free bare"),
+        ("!user=ada | !rank=3", "two eve free bare"),
+        ("state=live & !user=ada", "eve free bare"),
+        ("node=t* (sm>0.5 | !user=ada)", "two"),
+        ("!sm<0.2", "eve"),
+        ("!(sm<0.2 & power>300)", "eve free"),
+        ("!(sm<0.2 & user=ada)", "eve free bare"),
+        ("!(sm<0.2 & !user=ada)", "two eve"),
+        ("!(!user=ada & !user=bob)", "two"),
+        ("!(state=live & !user=ada)", "two gone"),
+        ("sm<0.2 & !power>300", "free"),
+        ("sm<0.2 & !user=ada", "free"),
+        ("sm<0.2 & !user=eve", "two free"),
+        ("sm>0.5 & !user=eve", "two eve"),
+        ("user=bob & !user=ada", "two"),
+        ("!rank<2", "eve free bare"),
+        ("rank_cpu!=0", ""),
+        ("!rank_cpu=0", "free bare"),
+        ("rank=1-3", "two eve"),
+        ("!rank=0-2", "eve free bare"),
+    ],
+)
+def test_what_is_negated_holds_when_no_part_fulfils_it(text, kept):
+    views = [ADA_AND_BOB, EVE, FREE, BARE, UNREACHED, UNREAD]
+    assert [view.node for view in views if parse(text).node(view)] == kept.split(), parse(text).problem
+
+
+def test_a_gpu_without_ranks_is_known_to_have_none():
+    assert [parse("!(rank=3)").gpu(EVE, gpu) for gpu in EVE.sample.gpus] == [True, False]
+    assert [parse("!user=ada").gpu(ADA_AND_BOB, gpu) for gpu in ADA_AND_BOB.sample.gpus] == [False, True]
+    assert not parse("!rank=3").gpu(UNREAD, UNREAD.sample.gpus[0]), "a process that could not be read may be rank 3"
+    unheld = NodeView(UNREAD.state, Sample("shut", 0.0, gpus=[GpuSample(0, processes=[])], gaps=UNREAD.sample.gaps))
+    assert parse("!rank=3").gpu(unheld, unheld.sample.gpus[0])
+    assert parse("rank=3").nowhere_known([Subject(FREE)]) == ()
+    assert parse("rank=3").nowhere_known([Subject(UNREAD), Subject(UNREACHED)]) == ("rank",)
 
 
 def test_a_rank_has_the_fields_of_its_gpus_and_a_gpu_those_of_its_ranks():
@@ -185,13 +255,42 @@ def test_while_typing_the_last_filter_that_made_sense_holds(last, draft, holds):
     assert meanwhile(parse(last), parse(draft)).text == holds
 
 
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("sm<0", ["", "", "", "sm<0"]),
+        ("temp >", [""] * 6),
+        ("sm<1 & po", ["", "", "", "sm<1", "sm<1 ", "sm<1 ", "sm<1 ", "sm<1", "sm<1"]),
+        ("x !us", ["x", "x ", "x ", "x", "x"]),
+        ("node1", ["", "", "", "", "node1"]),
+        ("nx", ["", "nx"]),
+        ("n x", ["", "n ", "n x"]),
+        ("age>5 m", ["", "", "", "", "age>5", "age>5 ", "age>5 m"]),
+        ('"s"', ["", "", '"s"']),
+        ("user=s", ["", "", "", "", "", "user=s"]),
+    ],
+)
+def test_a_word_that_may_become_a_field_waits(text, holds):
+    last, held = parse(""), []
+    for end in range(1, len(text) + 1):
+        last = meanwhile(last, parse(text[:end]), fields=True)
+        held.append(last.text)
+    assert held == holds
+
+
+def test_a_kept_word_stays_when_its_line_is_opened_again():
+    lost = parse("lost")
+    assert meanwhile(lost, parse("lost"), fields=True) is lost
+    assert meanwhile(parse(""), parse("lost")).text == "lost", "where nothing has fields, words do not wait"
+
+
 def test_meanwhile_always_has_an_answer():
     dice = random.Random(13)
     for _ in range(2000):
         text = "".join(dice.choices(PIECES, k=dice.randint(1, 8)))
         last = parse("")
         for end in range(len(text) + 1):
-            last = meanwhile(last, parse(text[:end]))
+            last = meanwhile(last, parse(text[:end]), fields=bool(end % 2))
             assert not last.problem
 
 

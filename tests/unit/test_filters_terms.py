@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from mltop.probes.model import Ecc, Finding, GpuProcess, GpuSample, HostSample, NodeState, RankSample, Sample
+from mltop.probes.model import Ecc, Finding, Gap, GpuProcess, GpuSample, HostSample, NodeState, RankSample, Sample
 from mltop.probes.reach.view import NodeView
 from mltop.tui.filters import ALIASES, FIELDS, parse
 
@@ -61,6 +61,16 @@ TRUE = [
     *("node=gpu017", "node=GPU0*", "node=gpu[010-020]", "node=gpu[1-3,017]", "node=gpu01?", "node~17", "node!=gpu018"),
     *("state=live", "state!=stale", "state=l*", "age<1", "age<500ms", "age<1m", "gpus=2", "ranks>=1"),
     *("cpu>30%", "load>60", "host_mem=40%", "rank=3", "job=llama*", "user=ada", "pid=8123", "command~--lr=0.1"),
+    *(
+        "power>300 W",
+        "sm < 20 %",
+        "(sm<20 %)",
+        "temp > 80 C&sm<1",
+        "mem_used >= 40 G",
+        "mhz=1755 MHz",
+        "age<1 m | sm>1",
+    ),
+    *("rank=0-3", "rank=0,3", "rank=[1-3,7]", "rank!=0-2", "rank!=4,5", "gpu=2-4", "pid=8000-9000,1", "gpus=1-2"),
     *("rank_state=s", "rank_cpu>1", "rank_cpu=150%", "rss=12G"),
     *("severity=critical", "severity>=warning", "severity=crit", "severity!=none", "finding=gpu.throttle.*"),
     *("finding~345", "SM<0.2", "temperature>80", "util>.9", '"--lr=0.1" node~gpu'),
@@ -93,9 +103,11 @@ def test_terms_that_do_not(text):
 def test_unknown_fulfils_only_the_question_for_it(field):
     empty = NodeView(NodeState("n1", "live"), Sample("n1", 0.0, gpus=[], ranks=[]))
     value = {"lost": "no", "throttle": "none"}.get(field, "x" if FIELDS[field].kind.text else "0")
+    unread = NodeView(NodeState("n1", "live"), Sample("n1", 0.0, gaps=[Gap("ranks", "2 processes: denied", "")]))
     for term in (f"{field}={value}", f"{field}!={value}", f"!{field}={value}", f"!({field}!={value})", f"{field}!=?"):
         assert parse(term).problem == ""
-        assert not parse(term).node(empty), f"{term}: nobody knows"
+        assert not parse(term).node(unread), f"{term}: nobody knows"
+        assert not parse(term).node(BARE), f"{term}: nobody knows"
     for term in (f"{field}=?", f"{field}=unknown", f"!{field}!=?", f"!({field}!=unknown)"):
         assert parse(term).node(empty), term
     assert parse(f"{field}!=?").gpu(VIEW, GPU), "and known where it is"
@@ -148,6 +160,10 @@ def test_a_node_that_was_never_reached():
         ("memory>40G", "memory: 'G' is no unit of it (in % or 0..1)"),
         ("power>300C", "power: 'C' is no unit of it (in W)"),
         ("temp>hot", "temp: 'hot' is no number (in C)"),
+        ("rank=3-1", "rank: 3-1 ends before it begins"),
+        ("rank=0-", "rank: '0-' is no number: 3, or after = and != also 0-3,7"),
+        ("rank>0-3", "rank: '0-3' is no number: 3, or after = and != also 0-3,7"),
+        ("rank=a-b", "rank: 'a-b' is no number: 3, or after = and != also 0-3,7"),
         ("power~300", "power: it is a number: = != < <= > >="),
         ("node<3", "node: it is text: = != ~"),
         ("sm<?", "sm: only = and != can ask for what is unknown"),
@@ -175,6 +191,23 @@ def test_what_is_no_filter_says_why_in_one_line_and_keeps_everything(text, probl
     assert "\n" not in filtered.problem
     assert filtered.empty and filtered.text == text
     assert filtered.node(BARE) and filtered.gpu(VIEW, GPU) and filtered.row("anything")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("power>300 W", ()),
+        ("power>300W W", ("W",)),
+        ("power>300 Wx", ("Wx",)),
+        ("power>300 C", ("C",)),
+        ("rank=3 m", ("m",)),
+        ("power>300 w=1", ()),
+        ("age>5 m m", ("m",)),
+        ("node=n1 s", ("s",)),
+    ],
+)
+def test_a_unit_after_a_blank_belongs_to_its_number(text, words):
+    assert parse(text).words == words
 
 
 def test_every_field_explains_itself():

@@ -127,6 +127,7 @@ def test_ranks_on_a_node_that_did_not_answer_are_unknown() -> None:
     verdict = judge_job(evidence(ranks, nodes_missing=("n2",)))
     assert verdict.culprits == []
     assert "node.n2: it did not answer, so its ranks (ranks 2-3) are unknown" in _gap_text(verdict)
+    assert "ranks 2-3 on n2 gave no stack: look there first" in verdict.evidence
     assert verdict.confidence == "low"
 
 
@@ -135,6 +136,7 @@ def test_a_job_on_a_silent_node_still_names_the_rank_outside() -> None:
     verdict = judge_job(evidence(ranks, nodes_missing=("n2",)))
     assert _ranks(verdict) == [1]
     assert verdict.confidence == "medium"
+    assert "rank 2 on n2 gave no stack" in verdict.evidence
 
 
 def test_two_jobs_under_one_name_are_not_judged_as_one() -> None:

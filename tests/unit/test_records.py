@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
 
 from mltop.probes.agent.protocol import Message, encode, payload_of
-from mltop.probes.model import Sample
+from mltop.probes.model import Gap, GpuSample, NodeState, RankSample, Sample
+from mltop.probes.reach.glance import SampleFrame, glance_of
 from mltop.probes.reach.node import NodeRecord, Phase
+from mltop.probes.reach.received import Received
 from mltop.probes.reach.records import Records, newer_skew
+from mltop.probes.reach.view import NodeView
 
 
 def payload(node: str, at: float) -> bytes:
-    found = payload_of(encode(Message("sample", node=node, sample=Sample(node, at)))[:-1])
+    return encoded(Sample(node, at))
+
+
+def encoded(sample: Sample) -> bytes:
+    found = payload_of(encode(Message("sample", node=sample.node, sample=sample))[:-1])
     assert found is not None
     return found
 
@@ -56,6 +67,62 @@ def test_a_sample_that_cannot_be_decoded_leaves_the_one_before_and_says_so() -> 
     assert view.sample is not None and view.sample.sampled_at == 5.0
     assert "another version" in view.state.reason
     assert [sample.sampled_at for sample in records.history("n1")] == [5.0]
+
+
+def test_a_whole_sample_is_decoded_when_it_is_asked_for_and_ahead_while_somebody_does() -> None:
+    records = Records(["n1", "n2"], 1.0)
+    decoded = []
+
+    def newest(at: float, node: str = "n1") -> Received:
+        records.take(node, payload("", at), at, time.monotonic())
+        received = records.node(node).newest
+        assert isinstance(received, Received) and received.glance.sampled_at == at
+        decoded.append(received.is_decoded)
+        return received
+
+    newest(1.0).decoded()  # in turn
+    found = newest(2.0).sample()
+    assert found is not None and (found.node, found.sampled_at) == ("n1", 2.0)
+    newest(3.0)  # somebody asked for the one before, nobody for this one
+    newest(4.0)
+    assert decoded == [False, False, True, False]
+
+
+def test_a_sample_of_which_only_a_glance_is_known_says_so() -> None:
+    records = Records(["n1"], 1.0)
+    records.take("n1", b'{"kind":"sample","sample":{"sampled_at":6.0,"host":7}}', 6.0, time.monotonic())
+    view = records.node("n1")
+    assert view.glance is not None and view.state.reason == ""
+    assert view.sample is None and view.sample is None
+    assert "another version" in records.node("n1").state.reason
+
+
+def test_many_threads_get_one_and_the_same_sample() -> None:
+    records = Records(["n1"], 1.0)
+    records.take("n1", payload("n1", 5.0), 5.0, time.monotonic())
+    view, together = records.node("n1"), threading.Barrier(8)
+
+    def look(_: int) -> int:
+        together.wait(30)
+        return id(view.sample)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(look, range(8)))) == 1
+
+
+def test_a_glance_has_the_values_of_the_sample() -> None:
+    gpus = [
+        GpuSample(0, busy=0.5, power_w=610.5, sm_clock_mhz=1755, throttle_reasons=["hw_thermal"], uuid="GPU-1"),
+        GpuSample(1, state="lost", error="gone"),
+    ]
+    ranks = [RankSample(8120, 3, job="77", started_at=1.5, voluntary_switches=9, read_syscalls=0)]
+    sample = Sample("n1", 5.0, interval_s=2.0, simulated=True, gpus=gpus, ranks=ranks, gaps=[Gap("nvml", "why")])
+    decoded = msgspec.json.decode(encoded(sample), type=SampleFrame).sample
+    assert decoded == glance_of(sample) == NodeView(NodeState("n1", "live"), sample).glance
+    assert decoded is not None and decoded.gpus[0].throttle_reasons == ("hw_thermal",)
+    for part, whole in ((decoded.gpus[1], gpus[1]), (decoded.ranks[0], ranks[0])):
+        for name in part.__struct_fields__:
+            assert getattr(part, name) == getattr(whole, name), name
 
 
 def test_the_serial_grows_with_changes_only() -> None:

@@ -150,6 +150,20 @@ def test_gpus_that_a_filter_leaves_out_are_dim():
     assert heat.styles == ("dim", "ok")
 
 
+def test_a_new_sample_of_the_same_levels_shows_what_else_has_changed():
+    heats = Heats(ACTIVITY)
+    fine = heats.of(view("n1", *busy(0.1, 0.9)))
+    filtered = heats.of(view("n1", *busy(0.1, 0.9)), FINE, lambda _, gpu: gpu.index == 1)
+    assert filtered.styles == ("dim", "ok")
+    assert heats.of(view("n1", *busy(0.1, 0.9))) == fine
+    hot = troubles([finding("n1", "GPU 1")])["n1"]
+    assert heats.of(view("n1", *busy(0.1, 0.9)), hot).styles == ("ok", "crit")
+    swapped = [GpuSample(1, busy=0.1), GpuSample(0, busy=0.9)]
+    assert heats.of(view("n1", *swapped), hot).styles == ("crit", "ok"), "the same levels, other GPUs"
+    assert heats.of(view("n1", *busy(0.1, 0.9), state="lost"), hot).codes == b""
+    assert heats.of(view("n1", *busy(0.1, 0.9))) == fine
+
+
 # Metrics
 
 

@@ -1,6 +1,7 @@
 """The printed report: the same rows on a console of any width, no markup, no colours when asked."""
 
 import io
+import time
 from dataclasses import replace
 
 import pytest
@@ -205,3 +206,40 @@ def test_doctor_folds_nodes_and_puts_what_is_missing_first():
     assert lines[2] == "    do: install it"
     assert lines[3].endswith("not on h11")
     assert any(" ".join(line.split()) == "h[01-16] connection ok ssh, connected in 0.01-0.16 s" for line in lines)
+
+
+def test_no_node_answered_is_not_a_job_without_ranks():
+    silent = [NodeState("h1", "lost", "no route"), NodeState("h2", "connecting", "starting ssh")]
+    out = console()
+    print_reports([], silent, out, silent)
+    assert printed(out).endswith("no node answered: nothing could be dumped\n")
+    out = console()
+    print_reports([], silent[:1], out, silent)
+    assert printed(out).endswith("no training ranks found: nothing to dump on the nodes that answered\n")
+
+
+def test_what_is_unknown_of_a_node_that_answered_stays():
+    gaps = [Gap("node.h2", "is the same machine as h1"), Gap("node.h3", "lost; its ranks are unknown")]
+    states = [NodeState("h1", "live"), NodeState("h2", "live"), NodeState("h3", "lost")]
+    out = console()
+    print_reports([JobReport("77", 3, Verdict("unclear", gaps=gaps))], states[2:], out, states)
+    assert "node.h2" in printed(out)
+    assert "node.h3" not in printed(out)
+
+
+def test_a_header_without_any_sample_shows_the_time():
+    out = console(120)
+    print_snapshot([], [], [NodeState("n1", "lost", "no route")], out)
+    assert time.strftime("%H:%M", time.localtime(0)) + ":00" not in printed(out).splitlines()[0]
+
+
+def test_a_fix_for_several_nodes_names_one_that_can_be_typed():
+    rows = [
+        {"node": node, "name": "connection", "state": "missing", "why": "refused", "fix": f"ssh {node} once by hand"}
+        for node in ("h01", "h02", "h03")
+    ]
+    out = console()
+    print_doctor([*rows, {**rows[0], "name": "other", "fix": "the same everywhere"}], out)
+    assert "h[01-03]" in printed(out)
+    assert "    do: e.g. ssh h01 once by hand\n" in printed(out)
+    assert "    do: the same everywhere\n" in printed(out)

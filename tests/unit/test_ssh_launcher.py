@@ -13,10 +13,13 @@ import pytest
 from mltop.probes.agent.protocol import payload_of
 from mltop.probes.reach.bundle import opening
 from mltop.probes.reach.channel import LaunchOptions
+from mltop.probes.reach.ending import Ending, agent_ended, reason_and_fix
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.launchers import ssh
 from mltop.probes.reach.launchers.remote_command import remote_command
 from mltop.probes.reach.launchers.ssh_ending import ssh_ended
+from mltop.probes.reach.launchers.ssh_login import login_ended
+from mltop.probes.reach.launchers.ssh_options import plain_session
 
 # OpenSSH 9.2's own words, collected from real failures; the last lines of what it said.
 WORDS = {
@@ -122,7 +125,7 @@ def test_one_channel_per_node(no_config: Path) -> None:
     first, second = ssh.launch(("gpu7", "gpu8"), options)
     assert (first.nodes, second.nodes) == (("gpu7",), ("gpu8",))
     assert first.opening == opening()
-    assert (first.via, first.bootstraps, first.takes_requests, first.dies_with_us) == ("ssh", True, True, False)
+    assert (first.via, first.bootstraps, first.takes_requests, first.dies_with_us) == ("ssh", True, True, True)
     *before, dashes, host, remote = first.argv
     assert (dashes, host) == ("--", "gpu7")
     assert before[:4] == ["ssh", "-T", "-x", "-a"]
@@ -149,6 +152,61 @@ def test_the_program_takes_every_option(no_config: Path) -> None:
     assert (settings["forwardagent"], settings["forwardx11"], settings["requesttty"]) == ("no", "no", "false")
 
 
+def test_nothing_of_the_users_configuration_makes_another_session_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoiled = "LocalForward 18888 localhost:1\nRemoteCommand tmux attach\nSessionType none\nStdinNull yes\n"
+    fake_ssh(tmp_path, monkeypatch, f"{spoiled}ForkAfterAuthentication yes\n")
+    command = ssh.ssh_command(LaunchOptions())
+    done = subprocess.run([*command, "-G", "--", "gpu7"], capture_output=True, text=True, check=True)
+    settings = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+    assert settings["clearallforwardings"] == "yes" and settings.get("remotecommand", "none") == "none"
+    assert (settings["sessiontype"], settings["stdinnull"], settings["forkafterauthentication"]) == (
+        "default",
+        "no",
+        "no",
+    )
+
+
+@pytest.mark.parametrize(
+    ("unknown", "left"),
+    [
+        ("SessionType", ("ClearAllForwardings=yes", "RemoteCommand=none")),
+        ("RemoteCommand", ("ClearAllForwardings=yes",)),
+    ],
+)
+def test_an_older_ssh_gets_no_option_that_it_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unknown: str, left: tuple[str, ...]
+) -> None:
+    program = tmp_path / "ssh"
+    program.write_text(f'#!/bin/sh\ncase "$*" in *{unknown}*) exit 255;; esac\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert plain_session() == left
+
+
+def test_who_shares_connections_has_a_second_way_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_ssh(tmp_path, monkeypatch, "Host gpu*\n  ControlPath /tmp/none-%C\n")
+    shared, alone = ssh.launch(("gpu7", "login"), LaunchOptions(user="ada"))
+    assert alone.fallback is None and "ControlPath=none" not in shared.argv
+    assert shared.fallback is not None and "ControlPath=none" in shared.fallback.argv
+    assert [word for word in shared.fallback.argv if word != "ControlPath=none"][-3:] == list(shared.argv[-3:])
+    assert shared.fallback_fix == "a stuck ControlMaster: ssh -O exit -l ada gpu7"
+
+
+def test_a_login_shell_that_ends_is_not_the_agent() -> None:
+    ended = login_ended(1, "Welcome\nThis account is currently not available.\nbanner", host="gpu7", user="ada")
+    assert str(ended) == (
+        "its login shell ended (exit code 1): This account is currently not available (ssh -l ada gpu7 true shows why)"
+    )
+    assert not ended.retry
+    other = login_ended(127, "sh: exec: not found", host="gpu7")
+    assert str(other) == "its login shell ended (exit code 127): sh: exec: not found (ssh gpu7 true shows why)"
+    assert other.retry
+    for code in (255, 97, None, -9):
+        assert login_ended(code, WORDS["refused"], host="gpu7") == ssh_ended(code, WORDS["refused"], host="gpu7")
+
+
 def test_a_name_that_ssh_would_take_for_an_option(no_config: Path) -> None:
     with pytest.raises(UsageProblem, match=r"-oProxyCommand=x: a node's name cannot begin with a dash"):
         ssh.launch(("gpu7", "-oProxyCommand=x"), LaunchOptions())
@@ -172,7 +230,7 @@ def test_jump_hosts_are_gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "ada@login1",
     ]
     asked = calls.read_text().splitlines()
-    assert len(asked) == 4  # once for each kind of name
+    assert len([line for line in asked if "localhost" not in line]) == 4  # once for each kind of name
     assert all(line.startswith("-G ") for line in asked)
 
 
@@ -204,3 +262,34 @@ def test_a_python_with_a_strange_name_is_told_as_far_as_it_can() -> None:
     assert done.returncode == 97
     frame = json.loads(payload_of(done.stdout.rstrip(b"\n")))
     assert frame["error"] == "/opt/?my? py is no Python 3.9 or newer on this node"
+
+
+@pytest.mark.parametrize("words", WORDS)
+@pytest.mark.parametrize("user", ["", "alice"])
+def test_reason_and_fix_come_apart_as_they_were_put_together(words: str, user: str) -> None:
+    ending = ssh_ended(255, WORDS[words], host="gpu7", user=user)
+    assert reason_and_fix(str(ending)) == (ending.reason, ending.fix)
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        Ending("plain"),
+        Ending("plain", "do (this) or that"),
+        Ending("its login shell ended (exit code 1)", "ssh h1 true shows why"),
+        Ending("odd)", "fix"),
+        agent_ended(1, ""),
+        agent_ended(-9, ""),
+        agent_ended(1, "KeyError: ('a', 'b')"),
+        agent_ended(None, "died (core dumped)"),
+    ],
+)
+def test_reason_and_fix_of_other_ends(ending: Ending) -> None:
+    assert reason_and_fix(str(ending)) == (ending.reason, ending.fix)
+
+
+def test_the_fix_logs_in_as_the_user_that_was_given() -> None:
+    assert ssh_ended(255, WORDS["permission"], host="gpu7", user="al").fix == "ssh -l al gpu7 once by hand; ssh-add -l"
+    assert ssh_ended(255, "", host="gpu7", user="al").fix == "ssh -l al gpu7 shows why"
+    (channel,) = ssh.launch(("gpu7",), LaunchOptions(user="al"))
+    assert "ssh -l al gpu7" in channel.ending(255, WORDS["permission"]).fix

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.reach.errors import UsageProblem
-from mltop.probes.reach.targets import TargetOptions, Targets, channels, expand, read_hostfile
+from mltop.probes.reach.targets import TargetOptions, Targets, channels, expand, options_from, read_hostfile
 from mltop.probes.reach.targets import resolve as resolve_in
 from mltop.probes.reach.targets.nodesets import MOST_NODES, split_user
+from mltop.tui.cli import taken
 
 HERE = platform.node()
 
@@ -94,6 +95,8 @@ def test_hostfiles_of_every_kind(tmp_path: Path) -> None:
     )
     expected = "n01 n02 n03 n04 n05.example.org n06 n07 2001:db8::1 2001:db8::2 2001:db8::3 n09"
     assert read_hostfile(path) == expected.split()
+    path.write_bytes(b"\xef\xbb\xbfn01\r\nn02\r\n")  # as Windows' editors write it
+    assert read_hostfile(path) == ["n01", "n02"]
 
 
 def test_hostfile_errors_name_the_line(tmp_path: Path) -> None:
@@ -191,9 +194,18 @@ def test_python_is_a_path_on_the_nodes() -> None:
 
 
 def test_options_after_the_command_win_over_those_before_it() -> None:
-    before = TargetOptions(nodes=("a",), interval_s=5.0, accept_new=True)
-    merged = before.merged(TargetOptions(nodes=("b",)))
-    assert (merged.nodes, merged.interval_s, merged.accept_new) == (("b",), 5.0, True)
+    before = taken({"nodes": ("a",), "interval_s": 5.0, "timeout_s": 2.0, "accept_new": True, "via": None})
+    after = taken({"nodes": ("b",), "interval_s": None, "timeout_s": 30.0, "accept_new": False, "via": "ssh"})
+    found = options_from({**before, **after})
+    assert (found.nodes, found.interval_s, found.timeout_s) == (("b",), 5.0, 30.0)  # 30 is also the default
+    assert (found.accept_new, found.via) == (True, "ssh")
+    assert options_from(taken({"nodes": (), "job": None, "accept_new": False, "as_json": True})) == TargetOptions()
+
+
+@pytest.mark.parametrize("name", ["hostfile", "job", "recording", "python", "user"])
+def test_an_empty_value_is_no_option_left_out(name: str) -> None:
+    with pytest.raises(UsageProblem, match=f"--{name} '': names no"):
+        options_from({name: ""})
 
 
 def test_every_node_has_a_channel_that_knows_the_options() -> None:

@@ -13,7 +13,9 @@ from mltop.probes.investigate.patience import FAILED
 from mltop.probes.model import NodeState
 from mltop.probes.reach.view import NodeView
 
-GATHER_S = 0.4  # failures of so long are said together: sixty nodes behind one dead switch are one line
+# Failures of so long are said together, each time of twice as long: sixty nodes behind one dead switch are one line,
+# and a thousand that fail one after the other are a few.
+GATHER_S = 0.4
 
 
 class Beside:
@@ -25,6 +27,7 @@ class Beside:
         self._failed: set[str] = set()  # said already, or about to be
         self._unsaid: list[NodeState] = []
         self._unsaid_since = 0.0
+        self._gather_s = GATHER_S
 
     def __enter__(self) -> Beside:
         return self
@@ -57,7 +60,8 @@ class Beside:
                 self._failed.add(view.node)
                 self._unsaid_since = self._unsaid_since if self._unsaid else now
                 self._unsaid.append(view.state)
-        if self._unsaid and now - self._unsaid_since > GATHER_S:
+        if self._unsaid and now - self._unsaid_since > self._gather_s:
+            self._gather_s *= 2
             self._say_failures()
 
     def last_failures(self, states: Iterable[NodeState]) -> None:

@@ -10,7 +10,7 @@ from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.reach.view import NodeView
 from mltop.tui.commands.beside import Beside
-from mltop.tui.commands.live import EXIT_UNREACHABLE, Complete, await_nodes, print_json, session, unreached
+from mltop.tui.commands.live import EXIT_UNREACHABLE, Complete, await_nodes, in_time, print_json, session, unreached
 from mltop.tui.commands.local_checks import local_checks
 from mltop.tui.commands.node_checks import Check, node_checks
 
@@ -25,7 +25,7 @@ def run(options: TargetOptions, as_json: bool) -> int:
     if targets.recording is not None:
         raise UsageProblem("--recording", "doctor looks at machines, not at recordings")
     views, checks = live(targets, options)
-    via = {view.connection.via for view in views}
+    via = {route.via for route in targets.routes}
     checks = [{"node": HERE, **check} for check in local_checks(via)] + checks
     if as_json:
         print_json({"schema": SCHEMA, "nodes": [view.state for view in views], "checks": checks})
@@ -47,7 +47,7 @@ def live(targets: Targets, options: TargetOptions) -> tuple[tuple[NodeView, ...]
         nvml_deadline = began + min(options.timeout_s, NVML_START_S)
         views = await_nodes(opened, Complete(nvml_deadline), deadline, beside, "doctor")
         answers = ask(opened, [view.node for view in views if view.sample is not None], beside)
-        views = opened.view().nodes
+        views = tuple(in_time(view, time.monotonic() - began) for view in opened.view().nodes)
     return views, [{"node": view.node, **check} for view in views for check in node_checks(view, answers)]
 
 

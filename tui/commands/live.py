@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from mltop.probes.investigate.patience import REACHED, Arrivals, Patience
 from mltop.probes.investigate.session import LiveSession
@@ -63,6 +64,15 @@ def await_nodes(
         changed.wait(min(LOOK_S, deadline - now))
         time.sleep(SOONEST_S)
         changed.clear()
+
+
+def in_time(view: NodeView, waited_s: float) -> NodeView:
+    """At the end of the command: one that still connects was not reached, and what it waits for is the reason."""
+    state = view.state
+    if state.state != "connecting":
+        return view
+    step = f" ({state.reason})" if state.reason else ""
+    return replace(view, state=replace(state, reason=f"not reached within {waited_s:.0f} s{step}"))
 
 
 def waiting_text(views: list[NodeView]) -> str:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from mltop.probes.agent.protocol import VERSION
+from mltop.probes.investigate.patience import FAILED
 from mltop.probes.model import Sample
+from mltop.probes.reach.ending import reason_and_fix
 from mltop.probes.reach.view import Connection, NodeView
 from mltop.probes.version import __version__
 
@@ -42,7 +44,8 @@ def node_checks(view: NodeView, answers: Mapping[str, list[Check] | str]) -> lis
 def reach_check(view: NodeView) -> Check:
     state, connection = view.state, view.connection
     if view.sample is None or state.state not in ("live", "stale"):
-        return check("connection", "missing", f"{state.state}: {state.reason}" if state.reason else state.state)
+        why, fix = reason_and_fix(state.reason) if state.state in FAILED else (state.reason, "")
+        return check("connection", "missing", f"{state.state}: {why}" if why else state.state, fix)
     via = "a local agent" if connection.via == "local" else connection.via
     took_s = connection.connect_s
     why = via if took_s is None else f"{via}, connected in {took_s:.2f} s"

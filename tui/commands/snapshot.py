@@ -12,7 +12,7 @@ from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.record import BadRecording
 from mltop.tui.commands.beside import Beside, note
-from mltop.tui.commands.live import EXIT_UNREACHABLE, Complete, await_nodes, print_json, session, unreached
+from mltop.tui.commands.live import EXIT_UNREACHABLE, Complete, await_nodes, in_time, print_json, session, unreached
 
 FIRST_LOOK_S = 0.5  # between the two samples that rates are made of
 
@@ -37,10 +37,12 @@ def run(options: TargetOptions, as_json: bool) -> int:
 
 
 def live(targets: Targets, options: TargetOptions) -> tuple[list[NodeState], list[Sample]]:
-    deadline = time.monotonic() + options.timeout_s
+    began = time.monotonic()
+    deadline = began + options.timeout_s
     quick = replace(options, interval_s=min(options.interval_s, FIRST_LOOK_S))
     with session(targets, quick) as opened, Beside() as beside:
         views = await_nodes(opened, Complete(deadline), deadline, beside, "samples")
+        views = tuple(in_time(view, time.monotonic() - began) for view in views)
         beside.last_failures(unreached(views))
     return [view.state for view in views], [view.sample for view in views if view.sample is not None]
 

@@ -101,7 +101,7 @@ def print_text(material: Material, reports: list[JobReport]) -> None:
 
     from mltop.tui.report import print_reports
 
-    print_reports(reports, material.not_answered, Console())
+    print_reports(reports, material.not_answered, Console(), material.nodes)
 
 
 def note_gaps(material: Material) -> None:

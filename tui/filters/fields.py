@@ -181,6 +181,17 @@ def is_known(value: Value) -> bool:
     return known(value) if isinstance(value, (int, float)) else value is not None
 
 
+def has_no_rank(field: Field, subject: Subject) -> bool:
+    """Whether a field of ranks has no value because it is known that no rank is there.
+
+    Processes that could not be read may be ranks, except on a GPU that no process holds.
+    """
+    sample, gpu = subject.view.sample, subject.gpu
+    if sample is None or subject.rank is not None or field.of != "rank" or field.needs_gpus:
+        return False
+    return (gpu is not None and gpu.processes == []) or not any(gap.what == "ranks" for gap in sample.gaps)
+
+
 def value_of(field: Field, subject: Subject) -> Any:
     """The field's value, None when unknown."""
     value = field.get(subject)

@@ -9,15 +9,17 @@ from functools import cached_property
 
 from mltop.probes.model import Finding, GpuSample, NodeState, RankSample
 from mltop.probes.reach.view import NodeView
-from mltop.tui.filters.fields import Field, value_of
+from mltop.tui.filters.fields import ALIASES, FIELDS, Field, has_no_rank, value_of
 from mltop.tui.filters.grammar import Parser
 from mltop.tui.filters.problem import FilterProblem
 from mltop.tui.filters.subject import Subject, gpu_of, of_gpu, parts_of, with_gpus, with_ranks
 from mltop.tui.filters.terms import Test
+from mltop.tui.filters.tree import Tree, test_of_gpu, test_of_node, test_of_rank
 
 MOST_TEXT = 500
 _SIGNS = tuple("=!<>~")
 _LAST_WORD = re.compile(r"[\s&|!(]*[^\s&|()]*\s*$")  # with what joins it to the words before
+_OPEN_WORD = re.compile(r"(?:^|[\s&|!])(\w+)(\s*)$")
 _NOBODY = NodeView(NodeState("", ""))  # of a line of text
 
 
@@ -25,15 +27,15 @@ _NOBODY = NodeView(NodeState("", ""))  # of a line of text
 class Filter:
     """Keeps what fulfils its expression; everything when it is ``empty`` or has a ``problem`` (one sentence).
 
-    A node fulfils an expression when one of its GPUs and its ranks does: terms about GPUs must hold on the same GPU.
-    A GPU is asked together with its ranks, a rank together with its GPUs.
+    A node fulfils an expression when one of its GPUs with its ranks does, and what is only negated when none of them
+    fulfils that: see `tree`. A GPU is asked together with its ranks, a rank together with its GPUs.
     """
 
     text: str = ""
     problem: str = ""
     fields: tuple[Field, ...] = ()
     words: tuple[str, ...] = ()
-    _test: Test | None = field(default=None, repr=False, compare=False)
+    _tree: Tree | None = field(default=None, repr=False, compare=False)
 
     # Asked thousands of times a frame: what the fields need is found out once.
 
@@ -49,9 +51,15 @@ class Filter:
     def _findings(self) -> bool:
         return bool(self.words) or any(one.of == "finding" for one in self.fields)
 
+    @cached_property
+    def _tests(self) -> tuple[Test, Test, Test]:
+        """Of a node, of a GPU, of a rank."""
+        assert self._tree is not None
+        return test_of_node(self._tree), test_of_gpu(self._tree), test_of_rank(self._tree)
+
     @property
     def empty(self) -> bool:
-        return self._test is None
+        return self._tree is None
 
     def node(self, view: NodeView, findings: Sequence[Finding] = (), text: str | None = None) -> bool:
         """``findings`` of other nodes are ignored; ``text`` is what words look for in place of the node's own."""
@@ -70,23 +78,23 @@ class Filter:
 
     def row(self, text: str) -> bool:
         """A line of text without fields: the words only, and everything when the expression has fields."""
-        return self._test is None or bool(self.fields) or self._test(Subject(_NOBODY, text=text))
+        return self._tree is None or bool(self.fields) or self._tests[0](Subject(_NOBODY, text=text))
 
     def keeps(self, subject: Subject) -> bool:
-        """Whether the subject, or one of its parts, fulfils the expression."""
-        if self._test is None:
+        """Whether the subject fulfils the expression, by itself or by its parts."""
+        if self._tree is None:
             return True
         subject = self._with_own_findings(subject)
-        if not self.fields:
-            return self._test(subject)
-        return any(map(self._test, self._parts(subject)))
+        node, gpu, rank = self._tests
+        test = gpu if subject.gpu is not None else rank if subject.rank is not None else node
+        return test(subject)
 
     def nowhere_known(self, subjects: Iterable[Subject]) -> tuple[str, ...]:
         """The names of fields whose value is unknown of every subject: why nothing is shown."""
         missing = {one.name: one for one in self.fields}
         for subject in subjects:
             for part in self._parts(self._with_own_findings(subject)):
-                missing = {name: one for name, one in missing.items() if value_of(one, part) is None}
+                missing = {name: one for name, one in missing.items() if _is_unknown(one, part)}
                 if not missing:
                     return ()
         return tuple(missing)
@@ -109,6 +117,10 @@ class Filter:
         return parts_of(subject, gpus, ranks) if gpus or ranks else (subject,)
 
 
+def _is_unknown(one: Field, part: Subject) -> bool:
+    return value_of(one, part) is None and not has_no_rank(one, part)
+
+
 def parse(text: str) -> Filter:
     """A filter, or one with the ``problem`` of a text that is none (yet); never raises."""
     if not text.strip():
@@ -117,21 +129,25 @@ def parse(text: str) -> Filter:
         return Filter(text, f"longer than {MOST_TEXT} characters")
     parser = Parser(text)
     try:
-        test = parser.parse()
+        tree = parser.parse()
     except FilterProblem as problem:
         return Filter(text, str(problem))
-    return Filter(text, "", tuple(dict.fromkeys(parser.fields)), tuple(parser.words), test)
+    return Filter(text, "", tuple(dict.fromkeys(parser.fields)), tuple(parser.words), tree)
 
 
-def meanwhile(last: Filter, draft: Filter) -> Filter:
+def meanwhile(last: Filter, draft: Filter, fields: bool = False) -> Filter:
     """What holds while ``draft`` is typed: itself, or the ``last`` filter that made sense.
 
-    Of ``last``, a word that turns out to be the name of a field (``sm`` of ``sm<``) is left out.
+    Of ``last``, a word that turns out to be the name of a field (``sm`` of ``sm<``) is left out. ``fields``: rows
+    have fields, so that a last word that may become the name of one (``s``, ``sm``) waits for what follows.
     """
+    if draft.text == last.text:
+        return last
     if not draft.problem:
-        return draft
+        return _without_half_field(draft) if fields else draft
     text, rest = last.text, draft.text[len(last.text) :]
-    if not draft.text.startswith(text) or not text.strip() or rest[:1] not in _SIGNS:
+    negates = rest[:1] == "!" and text[-1:].isspace()
+    if not draft.text.startswith(text) or not text.strip() or rest[:1] not in _SIGNS or negates:
         return last
     while text:
         text = _LAST_WORD.sub("", text)
@@ -139,3 +155,15 @@ def meanwhile(last: Filter, draft: Filter) -> Filter:
         if not shorter.problem:
             return shorter
     return Filter()
+
+
+def _without_half_field(draft: Filter) -> Filter:
+    """Without its last word, when that begins the name of a field, or is one and a sign may follow."""
+    found = _OPEN_WORD.search(draft.text)
+    if found is None or draft.words[-1:] != (found.group(1),):
+        return draft
+    word, names = found.group(1).casefold(), (*FIELDS, *ALIASES)
+    if word in names or (not found.group(2) and any(name.startswith(word) for name in names)):
+        shorter = parse(_LAST_WORD.sub("", draft.text))
+        return draft if shorter.problem else shorter
+    return draft

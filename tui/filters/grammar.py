@@ -4,7 +4,7 @@
     all    = one { ["&" | "and"] one }          side by side means and
     one    = ("!" | "not") one | "(" any ")" | field sign value | word
     sign   = "=" | "!=" | "<" | "<=" | ">" | ">=" | "~"
-    value and word: up to a blank, bracket, & or |; or anything "in quotes"
+    value and word: up to a blank, bracket, & or |; or anything "in quotes"; a unit may follow a blank: 300 W
 
 A negation is carried down to the single terms, so that it never makes something of what is unknown.
 """
@@ -12,11 +12,11 @@ A negation is carried down to the single terms, so that it never makes something
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from mltop.tui.filters.fields import Field
 from mltop.tui.filters.problem import FilterProblem
-from mltop.tui.filters.terms import OPERATORS, Test, comparison, word
+from mltop.tui.filters.terms import OPERATORS, comparison, joins_unit, word
+from mltop.tui.filters.tree import Term, Tree, grouped
 
 MOST_DEPTH = 30
 _BLANKS = re.compile(r"\s*")
@@ -24,6 +24,7 @@ _QUOTED = re.compile(r'"([^"]*)"')
 _WORD = re.compile(r'(?:[^\s()&|!=<>~"]|!(?!=))+')
 _VALUE = re.compile(r'[^\s()&|"]+')
 _SIGN = re.compile("|".join(OPERATORS))
+_UNIT = re.compile(r"\s+([%°A-Za-z]+)(?=[\s)&|]|$)")
 _NAMED = {"and": "&", "or": "|", "not": "!"}
 
 
@@ -37,58 +38,58 @@ class Parser:
         self.fields: list[Field] = []
         self.words: list[str] = []
 
-    def parse(self) -> Test:
+    def parse(self) -> Tree:
         """Raises FilterProblem."""
-        test = self._any(True)
+        tree = self._any(True)
         if self._next():
             raise FilterProblem(") without a (")
-        return test
+        return tree
 
-    def _any(self, wanted: bool) -> Test:
+    def _any(self, wanted: bool) -> Tree:
         parts = [self._all(wanted)]
         while self._take("|"):
             parts.append(self._all(wanted))
-        return _combined(parts, either=wanted)
+        return grouped(parts, either=wanted)
 
-    def _all(self, wanted: bool) -> Test:
+    def _all(self, wanted: bool) -> Tree:
         parts = [self._one(wanted)]
         while self._take("&") or self._next() not in ("", ")", "|"):
             parts.append(self._one(wanted))
-        return _combined(parts, either=not wanted)
+        return grouped(parts, either=not wanted, opposite=not wanted)
 
-    def _one(self, wanted: bool) -> Test:
+    def _one(self, wanted: bool) -> Tree:
         self._depth += 1
         if self._depth > MOST_DEPTH:
             raise FilterProblem("too many brackets")
         if self._take("!"):
             if not self._next():
                 raise FilterProblem("! excludes the term that follows: none does yet")
-            test = self._one(not wanted)
+            tree = self._one(not wanted)
         elif self._take("("):
-            test = self._any(wanted)
+            tree = self._any(wanted)
             if not self._take(")"):
                 raise FilterProblem("( is not closed yet")
         else:
-            test = self._term(wanted)
+            tree = self._term(wanted)
         self._depth -= 1
-        return test
+        return tree
 
-    def _term(self, wanted: bool) -> Test:
+    def _term(self, wanted: bool) -> Tree:
         quoted = self._match(_QUOTED)
         if quoted is not None:
             self.words.append(quoted.group(1))
-            return word(quoted.group(1), wanted)
+            return Term(word(quoted.group(1), wanted), negated=not wanted)
         name = self._match(_WORD)
         if name is None:
             raise FilterProblem(self._missing())
         sign = self._match(_SIGN)
         if sign is None:
             self.words.append(name.group())
-            return word(name.group(), wanted)
+            return Term(word(name.group(), wanted), negated=not wanted)
         value = self._value(name.group(), sign.group())
-        field, test = comparison(name.group(), sign.group(), value, wanted)
+        field, test, negated = comparison(name.group(), sign.group(), value, wanted)
         self.fields.append(field)
-        return test
+        return Term(test, field, negated)
 
     def _value(self, name: str, sign: str) -> str:
         quoted = self._match(_QUOTED)
@@ -97,7 +98,11 @@ class Parser:
         value = self._match(_VALUE)
         if value is None:
             raise FilterProblem(f"{name} {sign} what?")
-        return value.group()
+        unit = _UNIT.match(self._text, self._at)
+        if unit is None or not joins_unit(name, value.group(), unit.group(1)):
+            return value.group()
+        self._at = unit.end()
+        return value.group() + unit.group(1)
 
     def _missing(self) -> str:
         """Why no term stands here."""
@@ -140,19 +145,3 @@ class Parser:
 def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
     found = pattern.match(text, at)
     return at if found is None else found.end()
-
-
-def _combined(parts: Sequence[Test], either: bool) -> Test:
-    """In pairs: of thousands of GPUs, a generator for every one would cost more than the terms themselves."""
-    first, *rest = parts
-    for part in rest:
-        first = _either(first, part) if either else _both(first, part)
-    return first
-
-
-def _either(left: Test, right: Test) -> Test:
-    return lambda subject: left(subject) or right(subject)
-
-
-def _both(left: Test, right: Test) -> Test:
-    return lambda subject: left(subject) and right(subject)

@@ -16,7 +16,7 @@ class Kind:
 
     ``words``: values that have a name instead of a number, as the getter returns them. ``most``: what is larger has
     a forgotten unit. ``near``: amounts that differ by less are equal, because the screen shows no more digits. Of
-    text the operators are =, != and ~ only; ``choices``: there are no other values.
+    text the operators are =, != and ~ only; ``choices``: there are no other values. ``ranges``: = and != take 0-3,7.
     """
 
     name: str
@@ -27,13 +27,14 @@ class Kind:
     near: float = 0.0
     text: bool = False
     choices: tuple[str, ...] = ()
+    ranges: bool = False
 
     def amount(self, written: str) -> float:
         """The number that ``written`` means; raises FilterProblem."""
         if self.words:
             return self._named(written)
         match = _NUMBER.fullmatch(written)
-        if match is None:
+        if match is None or (match.group(2) and not self.units):
             raise FilterProblem(f"{written!r} is no number{self._example()}")
         number, unit = float(match.group(1)), match.group(2).casefold()
         if unit and unit not in self.units:
@@ -44,12 +45,19 @@ class Kind:
             )
         return number * self.units.get(unit, 1.0)
 
+    def is_bare(self, written: str) -> bool:
+        """Whether it is a number without a unit."""
+        match = _NUMBER.fullmatch(written)
+        return match is not None and not match.group(2)
+
     def _named(self, written: str) -> float:
         if written.casefold() in self.words:
             return self.words[written.casefold()]
         raise FilterProblem(f"{written!r} is none of {', '.join(self.words)}")
 
     def _example(self) -> str:
+        if self.ranges:
+            return ": 3, or after = and != also 0-3,7"
         return f" (in {self.unit})" if self.unit else ""
 
 
@@ -57,7 +65,7 @@ _SI = {"": 1.0, "m": 1e-3, "k": 1e3}
 _BYTES = {letter: 2.0 ** (10 * power) for power, letter in enumerate("kmgtpe", 1)}
 
 TEXT = Kind("text", text=True)
-COUNT = Kind("count")
+COUNT = Kind("count", ranges=True)
 NUMBER = Kind("number")
 SHARE = Kind("share", "% or 0..1", {"%": 0.01}, most=1.0, near=0.005)
 CORES = Kind("cores", "% or cores", {"%": 0.01}, near=0.005)

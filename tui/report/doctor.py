@@ -49,7 +49,7 @@ def print_doctor(rows: Sequence[Mapping[str, str]], console: Console) -> None:
         why = _one_of(line.whys)
         why = why if len(line.nodes) == 1 else nameless(why, line.nodes[0])
         print_sentence([*start, Cell(" " + why)], console, indent)
-        print_action(line.fix, console)
+        print_action(_example(line), console)
 
 
 def _folded(rows: Iterable[Mapping[str, str]]) -> list[_Line]:
@@ -57,11 +57,17 @@ def _folded(rows: Iterable[Mapping[str, str]]) -> list[_Line]:
     lines: dict[tuple[str, ...], _Line] = {}
     for row in rows:
         node, name, state, why, fix = (row.get(key, "") for key in ("node", "name", "state", "why", "fix"))
-        key = (name, state, _SECONDS.sub("# s", nameless(why, node)), fix)
+        key = (name, state, _SECONDS.sub("# s", nameless(why, node)), nameless(fix, node))
         line = lines.setdefault(key, _Line(name, state, fix))
         line.nodes.append(node)
         line.whys.append(why)
     return list(lines.values())
+
+
+def _example(line: _Line) -> str:
+    """A command that names its node is given for the first one: "the node" cannot be typed."""
+    named = nameless(line.fix, line.nodes[0]) != line.fix
+    return f"e.g. {line.fix}" if named and len(line.nodes) > 1 else line.fix
 
 
 def _one_of(whys: Sequence[str]) -> str:

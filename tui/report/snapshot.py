@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ def print_snapshot(
 ) -> None:
     """Totals, who did not answer, nodes (when there are several), findings, GPUs, ranks, what could not be read."""
     by_node = {sample.node: sample for sample in samples}
-    taken_at = max((sample.sampled_at for sample in samples), default=0.0)
+    taken_at = max((sample.sampled_at for sample in samples), default=time.time())
     view = FleetView(taken_at, tuple(NodeView(state, by_node.get(state.node)) for state in nodes))
     print_lines(header_cells(view, "mltop snapshot", width=console.width), console)
     print_not_well([state for state in nodes if state.state != "live"], console)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,24 +16,38 @@ from mltop.tui.report.page import print_lines, print_not_well, print_table
 if TYPE_CHECKING:
     from rich.console import Console
 
+NODE_GAP = "node."
 MOST_TREE_LINES = 40
 MOST_CLASSES = 30  # the rest is in the tree, as far as that goes
 MOST_UNREADABLE = 8  # stacks that could not be read: after these, only their number
 
 
-def print_reports(reports: Sequence[JobReport], not_answered: Sequence[NodeState], console: Console) -> None:
-    """Who did not answer first: it says how much the rest is worth."""
+def print_reports(
+    reports: Sequence[JobReport],
+    not_answered: Sequence[NodeState],
+    console: Console,
+    nodes: Collection[NodeState] = (),
+) -> None:
+    """Who did not answer first: it says how much the rest is worth. ``nodes``: all that were asked, where known."""
     print_not_well(not_answered, console)
     if not reports:
-        text = "no training ranks found: nothing to dump"
-        print_lines([[Cell(text + (" on the nodes that answered" if not_answered else ""), "dim")]], console)
+        print_lines([[Cell(_nothing(len(not_answered), len(nodes)), "dim")]], console)
+    answered = {state.node for state in nodes} - {state.node for state in not_answered}
     for report in reports:
-        _report(without_nodes(report) if not_answered else report, console)
+        _report(_without_nodes(report, answered) if not_answered else report, console)
 
 
-def without_nodes(report: JobReport) -> JobReport:
+def _nothing(silent: int, asked: int) -> str:
+    if silent and silent == asked:
+        return "no node answered: nothing could be dumped"
+    return "no training ranks found: nothing to dump" + (" on the nodes that answered" if silent else "")
+
+
+def _without_nodes(report: JobReport, answered: Collection[str]) -> JobReport:
     """Without the gaps of nodes that did not answer: the page says it once, for all jobs."""
-    gaps = [gap for gap in report.verdict.gaps if not gap.what.startswith("node.")]
+    gaps = [
+        gap for gap in report.verdict.gaps if not gap.what.startswith(NODE_GAP) or gap.what[len(NODE_GAP) :] in answered
+    ]
     return replace(report, verdict=replace(report.verdict, gaps=gaps))
 
 

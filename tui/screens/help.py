@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from textual.binding import Binding
 from textual.widget import Widget
@@ -10,6 +11,7 @@ from textual.widget import Widget
 from mltop.tui.feed import Picture
 from mltop.tui.keys import APP_BINDINGS, PANE_BINDINGS, help_rows
 from mltop.tui.render.cells import Cell, plain
+from mltop.tui.render.glyphs import GLYPHS, GlyphSet
 from mltop.tui.screens.help_filters import WIDE, filter_lines
 from mltop.tui.screens.pane import Pane
 from mltop.tui.screens.registry import PANES
@@ -34,7 +36,7 @@ class HelpScreen(Pane):
     def draw(self) -> None:
         super().draw()
         if self.is_composed:
-            lines = [line for line in self._lines() if self.filter.empty or self.keeps(plain(line))]
+            lines = [line for line in drawable(self._lines()) if self.filter.empty or self.keeps(plain(line))]
             self.query_one("#keys-list", CellLines).set_lines(lines)
 
     def _lines(self) -> list[list[Cell]]:
@@ -53,6 +55,11 @@ class HelpScreen(Pane):
         left, right = ([*block, *[[Cell("")]] * (height - len(block))] for block in (left, right))
         both = [[*_padded(first, half), *second] for first, second in zip(left, right, strict=True)]
         return [*both, [], *filters]
+
+
+def drawable(lines: Iterable[list[Cell]], glyphs: GlyphSet = GLYPHS) -> list[list[Cell]]:
+    """What tooltips leave out is marked with the sign of the glyphs in use: an ASCII terminal has no "…"."""
+    return [[replace(cell, text=cell.text.replace("…", glyphs.ellipsis)) for cell in line] for line in lines]
 
 
 def own_bindings() -> list[tuple[str, list[Binding]]]:

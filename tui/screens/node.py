@@ -14,7 +14,7 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.feed import Picture
 from mltop.tui.place import Place
 from mltop.tui.render.cells import Cell
-from mltop.tui.screens.node_parts import GpuTable, HostLine, RankTable
+from mltop.tui.screens.node_parts import NO_SAMPLE, GpuTable, HostLine, RankTable, is_live, why_no_ranks
 from mltop.tui.screens.node_state import connection_cells, state_lines
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.problems import all_problem_lines
@@ -50,11 +50,13 @@ class NodeScreen(Pane):
         top = self._show_state(node, picture.view.taken_at)
         host.display = node.sample is not None and not self.has_class("-low")
         host.show(replace(node, state=NodeState(node.node, "live")), self.size.width)  # its state stands above
-        self.put(gpus, *gpus.rows_of(node, self.mltop.trends))
-        self.put(ranks, *ranks.rows_of([node], self.mltop.trends))
+        self.put(gpus, *gpus.rows_of(node, self.mltop.trends), NO_SAMPLE.format("GPUs"))
+        self.put(ranks, *ranks.rows_of([node], self.mltop.trends), why_no_ranks([node]))
         room = self.size.height - self.chrome_height() - host.display - top
         problems = self._problems(picture, node)
-        gpu_height = self.limit_height(gpus, gpus.wanted_height(node, room - min(len(problems), MIN_PROBLEM_LINES) - 2))
+        gpu_room = room - min(len(problems), MIN_PROBLEM_LINES) - 2
+        unknown = 2 if node.sample is None and gpu_room > 2 else 0  # lines: that they are
+        gpu_height = self.limit_height(gpus, unknown or gpus.wanted_height(node, gpu_room))
         ranks.styles.height = max(2, min(1 + max(1, ranks.row_count), room - gpu_height - len(problems)))
         self.query_one("#problems", CellLines).set_lines(problems)
 
@@ -97,4 +99,11 @@ class NodeScreen(Pane):
         findings = [finding for finding in picture.findings if finding.node == node.node]
         gaps = [(node.node, gap) for gap in node.sample.gaps] if node.sample is not None else []
         lines = all_problem_lines(findings, gaps, self.size.width)
-        return lines or [[Cell("no problems found, everything could be read", "dim")]]
+        return lines or [[Cell(_without_problems(node), "dim")]]
+
+
+def _without_problems(node: NodeView) -> str:
+    """Nothing bad is known: that means little of a node that does not answer."""
+    if node.sample is None:
+        return f"nothing is known of it: {node.state.state}"
+    return "no problems found, everything could be read" if is_live(node) else "no problems when last heard of"

@@ -20,6 +20,8 @@ from mltop.tui.screens.rank_rows import Marked, rank_rows
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.line_table import LineTable
 
+NO_SAMPLE = "{} unknown: no sample"
+
 Table = tuple[Sequence[Column], Sequence[Row]]
 
 
@@ -73,6 +75,16 @@ class RankTable(LineTable):
         marked: Marked | None = None,
     ) -> Table:
         return rank_rows(nodes, trends, only, marked)
+
+
+def why_no_ranks(nodes: Sequence[NodeView]) -> str:
+    """What an empty rank table says where nothing is known of some nodes; "" where all is: the table's own text."""
+    waiting = sum(node.sample is None for node in nodes)
+    if not waiting:
+        return ""
+    if waiting == len(nodes):
+        return NO_SAMPLE.format("ranks")
+    return f"no training ranks seen; of {waiting} of {len(nodes)} nodes nothing is known"
 
 
 class ProblemLines(CellLines, can_focus=False):

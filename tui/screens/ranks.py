@@ -9,7 +9,7 @@ from textual.widget import Widget
 from mltop.probes.judge.fold import unfold
 from mltop.tui.feed import Picture
 from mltop.tui.render.heat import MARK
-from mltop.tui.screens.node_parts import RankTable
+from mltop.tui.screens.node_parts import RankTable, why_no_ranks
 from mltop.tui.screens.pane import Pane
 from mltop.tui.widgets.line_table import LineTable
 
@@ -28,7 +28,7 @@ class RanksScreen(Pane):
         nodes = [node for node in picture.view.nodes if here.node in ("", node.node)]
         only = (here.job, set(unfold(here.ranks))) if here.ranks else None
         table = self.query_one(RankTable)
-        self.put(table, *table.rows_of(nodes, self.mltop.trends, only, self._mark))
+        self.put(table, *table.rows_of(nodes, self.mltop.trends, only, self._mark), empty_text=why_no_ranks(nodes))
 
     def nodes_shown(self) -> list[str]:
         """The nodes of the ranks that are shown."""

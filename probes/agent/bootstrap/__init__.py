@@ -12,7 +12,8 @@ that an old Python says what is wrong instead of failing to parse.
 3. Otherwise the caller sends the file "bundle": a stored zip, gzipped. Its hash is checked before it is looked into.
    It is written beside and renamed to ``<root>/<sha256>``: no locks, any number of nodes may share one home, and who
    loses the race uses the winner's. Damaged files of an installed bundle are replaced one by one.
-4. The agent's ``main`` runs in this very process, with the standard library and the bundle as import path.
+4. The bundle's modules are compiled into one file beside them, once for each version of Python (``compiled.py``).
+5. The agent's ``main`` runs in this very process, with the standard library and the bundle as import path.
 """
 
-PARTS = ("frames.py", "cache.py", "install.py", "stage1.py")
+PARTS = ("frames.py", "compiled.py", "cache.py", "install.py", "stage1.py")

@@ -4,6 +4,7 @@
 # ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH112, PTH118, PTH120, PTH208
 
 import io
+import marshal
 import os
 import shutil
 import stat
@@ -12,11 +13,13 @@ import threading
 import time
 from collections.abc import Iterator
 
-from mltop.probes.agent.bootstrap.cache import Place, Roots, damaged, read
+from mltop.probes.agent.bootstrap.cache import Place, Roots, damaged, read, sha256
+from mltop.probes.agent.bootstrap.compiled import compiled_file
 from mltop.probes.agent.bootstrap.frames import Refused
 
 VERSIONS_KEPT_S = 7 * 86400.0
 REMAINS_KEPT_S = 86400.0
+COMPILED_NEEDS_BYTES = 8_000_000  # it takes 1 MB; the last of a full home is not for what only saves time
 TOUCH_EVERY_S = 6 * 3600.0  # an agent that runs for weeks keeps its version
 # memfd_create(2) by number, for Pythons that were built against a C library older than it.
 MEMFD_CREATE = {"x86_64": 319, "aarch64": 279, "ppc64le": 360}
@@ -104,8 +107,38 @@ def repair(path: str, content: bytes, manifest: str) -> None:
 
 def replace(path: str, data: bytes) -> None:
     beside = path + ".tmp." + os.urandom(8).hex()
-    write(beside, data)
-    os.replace(beside, path)
+    try:
+        write(beside, data)
+        os.replace(beside, path)
+    except OSError:
+        remove(beside)
+        raise
+
+
+def remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        return  # it was not made, or what failed before fails again
+
+
+def compile_all(bundle: str) -> "dict[str, bytes]":
+    """The code of every module, kept for ``read_compiled``; {} where it cannot be kept: then what is used is enough."""
+    space = os.statvfs(bundle)
+    if space.f_bavail * space.f_frsize < COMPILED_NEEDS_BYTES or not os.access(bundle, os.W_OK):
+        return {}
+    codes = {}
+    for line in read(os.path.join(bundle, "MANIFEST")).decode().splitlines():
+        name = line.partition(" ")[2]
+        path = os.path.join(bundle, name)
+        if name.endswith(".py"):
+            codes[name] = marshal.dumps(compile(read(path), path, "exec", dont_inherit=True))
+    content = marshal.dumps(codes)
+    try:
+        replace(compiled_file(bundle), sha256(content).encode() + b"\n" + content)
+    except OSError:
+        return codes  # full after all: this start has them, the next one tries again
+    return codes
 
 
 def remove_old(root: str, current: str) -> None:

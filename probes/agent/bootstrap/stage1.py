@@ -8,11 +8,13 @@ import zlib
 from typing import Any
 
 from mltop.probes.agent.bootstrap.cache import Roots, sha256
+from mltop.probes.agent.bootstrap.compiled import import_from, read_compiled
 from mltop.probes.agent.bootstrap.frames import FAILED_EXIT, Options, Refused, decode, send, send_boot
-from mltop.probes.agent.bootstrap.install import discard, install, keep_in_use, remember_python
+from mltop.probes.agent.bootstrap.install import compile_all, discard, install, keep_in_use, remember_python
 
 OLDEST = (3, 9)
 DEADLINE_S = 60  # for what follows, but for the wait for files, which has its own: looking at folders may hang
+TELL_EVERY_BYTES = 16384  # a caller cannot see what is still on its way
 MOST_LINE_BYTES = 64 * 1024 * 1024
 MOST_BUNDLE_BYTES = 64 * 1024 * 1024
 
@@ -58,9 +60,11 @@ def prepare(table: "dict[str, list[str]]", options: "Options") -> bytes:
             discard(place)
     if place.root != boot["root"]:  # that one is full, or gone meanwhile
         send_boot(dict(boot, root=place.root, cached=True), options)
-    sys.path.append(place.path)
     os.environ["MLTOP_CACHE"] = place.root
-    if place.root:
+    if not place.root:
+        sys.path.append(place.path)
+    else:
+        import_from(place.path, read_compiled(place.path) or compile_all(place.path))
         keep_in_use(place.path)
         remember_python(place.path)
     return received
@@ -70,12 +74,17 @@ def receive(digest: str, options: "Options") -> "tuple[bytes, bytes]":
     """The bundle's bytes from stdin, and what else came that is for the agent. Ends the process at end-of-file."""
     signal.signal(signal.SIGALRM, silent)
     buffer, kept = b"", b""
+    untold_bytes = 0
     while True:
         signal.alarm(int(options.silence_s) + 1)
         data = os.read(0, 262144)
         if not data:
             raise SystemExit(FAILED_EXIT)
         buffer += data
+        untold_bytes += len(data)
+        if untold_bytes >= TELL_EVERY_BYTES:
+            untold_bytes = 0
+            send({"kind": "progress"}, options)
         if len(buffer) > MOST_LINE_BYTES:
             raise Refused("a frame arrived that is longer than any should be")
         if b"\n" not in data:

@@ -1,4 +1,7 @@
-"""Which files the bundle of one machine type has: our own that run on a node, pynvml, psutil, the script ``agent``."""
+"""Which files the bundle of one machine type has: our own that run on a node, pynvml, psutil, the script ``agent``.
+
+"mltop_compiled.py" is ``agent/bootstrap/compiled.py``: it must run before any package can be imported.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from mltop import probes
+from mltop.probes.agent.bootstrap import compiled
 from mltop.probes.reach.bundle import wheels
 from mltop.probes.reach.bundle.archive import Archive, pack
 from mltop.probes.reach.launchers.remote_command import CANDIDATES, OLDEST
@@ -25,7 +29,8 @@ for p in "$found" {" ".join(CANDIDATES)}; do
     MLTOP_CACHE=${{here%/*}} exec "$p" -I -S -u -c "
 import os, sys
 here = os.environ['MLTOP_CACHE'] + '/${{here##*/}}'
-sys.path.append(here)
+exec(open(here + '/mltop_compiled.py').read())
+import_from(here, read_compiled(here))
 try:
     os.utime(here)
 except OSError:
@@ -41,7 +46,13 @@ exit 97
 @cache
 def bundle(machine: str) -> Archive:
     """For ``machine`` (platform.machine() of the node), "" for one that no psutil is at hand for."""
-    files = {"agent": _AGENT.encode(), "mltop/__init__.py": b"", **_our_files(), **_pynvml()}
+    files = {
+        "agent": _AGENT.encode(),
+        "mltop_compiled.py": Path(compiled.__file__).read_bytes(),
+        "mltop/__init__.py": b"",
+        **_our_files(),
+        **_pynvml(),
+    }
     if machine:
         files.update(wheels.psutil_files(machine))
     return pack(files)

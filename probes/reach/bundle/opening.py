@@ -14,7 +14,16 @@ from mltop.probes.reach.bundle.content import bundle, machines
 # Not sent: imports between the parts, and comments on lines of their own.
 _LEFT_OUT = re.compile(r"^(from mltop\.probes\.agent\.bootstrap.*|\s*#.*)\n", re.MULTILINE)
 # Stage 0 reads byte by byte up to the NUL; this little program reads the rest as a whole.
-_LOADER = """import os, zlib
+# Empty lines first: a `read` in a shell's start-up file takes the first line of stdin.
+_LOADER = """
+
+
+
+
+
+
+
+import os, zlib
 text = b""
 while len(text) < {size}:
     part = os.read(0, {size} - len(text))

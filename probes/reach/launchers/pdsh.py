@@ -18,6 +18,7 @@ from mltop.probes.reach.channel import Channel, LaunchOptions
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.launchers.installed_agent import installed_agent, plain_json
 from mltop.probes.reach.launchers.pdsh_endings import NodeEndings, pdsh_ending
+from mltop.probes.reach.launchers.ssh_options import plain_session
 
 NODES_PER_PDSH = 256  # a thread, two sockets and an ssh each
 FRAME_BYTES = 65_536
@@ -115,5 +116,5 @@ def py_spy_hashes() -> dict[str, str]:
 
 def ssh_arguments(options: LaunchOptions) -> str:
     """What each ssh gets first; of an option that is given twice ssh takes the first, so the user's come second."""
-    ours = [*SSH_OPTIONS, *(("StrictHostKeyChecking=accept-new",) if options.accept_new else ())]
+    ours = [*SSH_OPTIONS, *plain_session(), *(("StrictHostKeyChecking=accept-new",) if options.accept_new else ())]
     return " ".join([*(f"-o {option}" for option in ours), os.environ.get("PDSH_SSH_ARGS_APPEND", "")]).strip()

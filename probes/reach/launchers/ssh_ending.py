@@ -18,7 +18,9 @@ SSH_FAILED = 255
 
 @dataclass(frozen=True)
 class _Meaning:
-    """``pattern`` is searched for in ssh's words; {host} stands for the node's name, {1} for the first group."""
+    """``pattern`` is searched for in ssh's words; {host} stands for the node's name, {login} for
+    that and the user, {line} for the words' line, {1} for the first group.
+    """
 
     pattern: str
     reason: str
@@ -45,19 +47,19 @@ _MEANINGS = tuple(
         (
             r"Host key verification failed|No \S+ host key is known for",
             "its host key is not known here",
-            "ssh {host} once by hand, or --accept-new",
+            "ssh {login} once by hand, or --accept-new",
             False,
         ),
         (
             r"channel \d+: open failed: (?:administratively prohibited|connect failed): (.*)",
             "its jump host cannot reach it: {1}",
         ),
-        (r"Permission denied \(([^)]*)\)", "login refused ({1})", "ssh {host} once by hand; ssh-add -l", False),
+        (r"Permission denied \(([^)]*)\)", "login refused ({1})", "ssh {login} once by hand; ssh-add -l", False),
         (r"Too many authentication failures", "login refused: too many keys were tried", "IdentitiesOnly=yes", False),
-        (r"User .* not allowed|[Aa]ccess denied", "login refused", "ssh {host} shows why", False),
+        (r"User .* not allowed|[Aa]ccess denied", "login refused", "ssh {login} shows why", False),
         (r"Bad configuration option|[Bb]ad owner or permissions|terminating, \d+ bad", "ssh: {line}", "", False),
         (r"Could not resolve hostname|Name or service not known", "unknown host name", "check the name"),
-        (r"Unable to negotiate|no matching .* found", "ssh: {line}", "ssh -v {host}", False),
+        (r"Unable to negotiate|no matching .* found", "ssh: {line}", "ssh -v {login}", False),
         (r"[Cc]onnection timed out|Operation timed out", "no answer to a connection (timed out)"),
         (r"Connection refused", "connection refused: no sshd is listening"),
         (r"No route to host|Network is unreachable", "no route to it"),
@@ -71,12 +73,13 @@ _MEANINGS = tuple(
 )
 
 
-def ssh_ended(code: int | None, words: str, *, host: str, python: str = "") -> Ending:
+def ssh_ended(code: int | None, words: str, *, host: str, python: str = "", user: str = "") -> Ending:
     """An ssh process's end. 255 is ssh's own failure; everything else is the remote command's.
 
     ``words``: all that it said last, not one line only: what the server gives as its reason stands before ssh's line
-    that the connection is closed.
+    that the connection is closed. ``user``: the login name that was given.
     """
+    login = f"-l {user} {host}" if user else host
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     if code == NO_PYTHON_EXIT:
         return Ending(*no_python(python))
@@ -85,9 +88,9 @@ def ssh_ended(code: int | None, words: str, *, host: str, python: str = "") -> E
     for meaning in _MEANINGS:
         match = re.search(meaning.pattern, words)
         if match:
-            values = {"host": host, "line": _line_of(words, match.start())}
+            values = {"host": host, "login": login, "line": _line_of(words, match.start())}
             return Ending(_filled(meaning.reason, match, values), _filled(meaning.fix, match, values), meaning.retry)
-    return Ending(f"ssh failed: {lines[-1]}" if lines else "ssh failed without a word", f"ssh {host} shows why")
+    return Ending(f"ssh failed: {lines[-1]}" if lines else "ssh failed without a word", f"ssh {login} shows why")
 
 
 def _filled(text: str, match: re.Match[str], values: dict[str, str]) -> str:

@@ -3,7 +3,16 @@
 from mltop.probes.reach.targets.dispatch import channels
 from mltop.probes.reach.targets.hostfile import read_hostfile
 from mltop.probes.reach.targets.nodesets import expand
-from mltop.probes.reach.targets.options import TargetOptions, check_numbers
+from mltop.probes.reach.targets.options import TargetOptions, check_numbers, options_from
 from mltop.probes.reach.targets.resolve import Targets, resolve
 
-__all__ = ["TargetOptions", "Targets", "channels", "check_numbers", "expand", "read_hostfile", "resolve"]
+__all__ = [
+    "TargetOptions",
+    "Targets",
+    "channels",
+    "check_numbers",
+    "expand",
+    "options_from",
+    "read_hostfile",
+    "resolve",
+]

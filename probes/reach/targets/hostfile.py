@@ -49,6 +49,6 @@ def _text(path: Path, what: str) -> str:
     if len(data) > MOST_BYTES:
         raise UsageProblem(what, f"is larger than {MOST_BYTES // 1024**2} MiB, no list of hosts")
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UsageProblem(what, "is not text") from None

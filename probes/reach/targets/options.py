@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from mltop.probes.reach.errors import UsageProblem
 
@@ -22,14 +24,23 @@ class TargetOptions:
     user: str = ""
     accept_new: bool = False
 
-    def merged(self, over: TargetOptions) -> TargetOptions:
-        """Options given before the command hold unless they are given again after it."""
-        default = TargetOptions()
-        values = {
-            name: getattr(over, name) if getattr(over, name) != getattr(default, name) else value
-            for name, value in vars(self).items()
-        }
-        return TargetOptions(**values)
+
+# An option with an empty value is most often a variable that is not set: it must not mean this machine.
+_EMPTY = {
+    "hostfile": "names no file",
+    "job": "names no job",
+    "recording": "names no file",
+    "python": "names no program",
+    "user": "names nobody",
+}
+
+
+def options_from(given: Mapping[str, Any]) -> TargetOptions:
+    """Of the options that were typed, by field. UsageProblem names one with an empty value."""
+    for name, why in _EMPTY.items():
+        if given.get(name) == "":
+            raise UsageProblem(f"--{name} ''", why, "is a variable empty?")
+    return TargetOptions(**given)
 
 
 def check_numbers(options: TargetOptions) -> None:

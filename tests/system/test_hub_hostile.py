@@ -1,0 +1,123 @@
+"""A node that sends what no agent would costs itself, not the others."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from mltop.probes.agent.protocol import Boot, Request
+from mltop.probes.reach.files import MOST_KEPT, Files
+from mltop.probes.reach.limits import Limits
+from tests.fakes.agents import program, well_behaved
+from tests.hubs import DEADLINE_S, await_reason, await_state, opened, state
+from tests.waiting import wait_until
+
+DEEP = b'{"kind":"pong","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+NO_TEXT = b'{"kind":"done","error":"\xff\xfe"}'
+BAD = 'bad = b\'{"kind":"%s","x":\' + b"[" * 100_000 + b"]" * 100_000 + b"}" if %r == "deep" else '
+
+
+def raw(payload: str) -> str:
+    """Code that sends the bytes of this expression as a frame."""
+    return f"data = {payload}; sys.stdout.buffer.write(MARK + b'%d ' % len(data) + data + b'\\n'); sys.stdout.flush()\n"
+
+
+DEEP_CODE = """b'{"kind":"pong","x":' + b'[' * 100_000 + b']' * 100_000 + b'}'"""
+DEEP_SAMPLE_CODE = """b'{"kind":"sample","sample":{"sampled_at":1,"x":' + b'[' * 100_000 + b']' * 100_000 + b'}}'"""
+NO_TEXT_CODE = """b'{"kind":"done","error":"\\xff\\xfe"}'"""
+NO_TEXT_NAME_CODE = """b'{"kind":"\\xff"}'"""
+
+
+@pytest.mark.parametrize("payload", [DEEP_CODE, DEEP_SAMPLE_CODE, NO_TEXT_CODE, NO_TEXT_NAME_CODE])
+def test_a_frame_that_cannot_be_read_costs_nobody_anything(payload: str) -> None:
+    evil = program(f"hello('evil')\n{raw(payload)}\nhang()", "evil")
+    recovers = program(f"hello()\n{raw(payload)}\nbeat()\nhang()", "n1")
+    with opened(evil, recovers, well_behaved(node="n2")) as hub:
+        assert await_reason(hub, "another version", "evil") == "connecting"
+        await_state(hub, "live")
+        await_state(hub, "live", "n2")
+        answers = list(hub.request("echo", {"a": 1}, ["n2"]).answers(DEADLINE_S))
+        assert [answer.message.kind for answer in answers] == ["done"]
+
+
+def test_a_bug_costs_its_own_link_only() -> None:
+    def broken(name: str, machine: str) -> Request:
+        return Request("file", op=name, args={"data": "x"})
+
+    class Unstable(str):
+        """Stands for whatever we did not think of."""
+
+        def __format__(self, spec: str) -> str:
+            raise ValueError("unthought of")
+
+    evil = program("hello('evil')\nhang()", "evil", via=Unstable("ssh"))
+    with opened(evil, well_behaved(), file_for=broken) as hub:
+        await_state(hub, "live")
+        assert state(hub, "evil") in ("connecting", "lost")
+
+
+def test_words_of_a_node_do_not_reach_the_terminal_raw() -> None:
+    code = r'say(Message("error", error="\x1b]0;x\x07\x1b[2Jno\nspace" + "A" * 5_000_000, fix="\x1b[1mfree some"))'
+    with opened(program(f"{code}\nhang()")) as hub:
+        reason = await_state(hub, "lost")
+        assert reason.startswith("no spaceAAA") and reason.endswith("… (free some)")
+        assert len(reason) < 800
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        'boot() if False else say(Message("boot", boot=Boot("m%d" % n, "3")))',
+        'say(Message("need", id=1, data={"file": "bundle", "machine": "m%d" % n}))',
+    ],
+)
+def test_a_node_that_asks_for_files_again_and_again_is_ended(flood: str) -> None:
+    asked: list[tuple[str, str]] = []
+    together: list[int] = []
+
+    def file_for(name: str, machine: str) -> Request:
+        asked.append((name, machine))
+        together.append(sum(thread.name == "mltop-files" for thread in threading.enumerate()))
+        return Request("file", op=name, args={"data": "x"})
+
+    code = f"boot()\nfor n in range(5000): {flood}\nhang()"
+    limits = replace(Limits(), retry_first_s=600.0)
+    with opened(program(code), well_behaved(node="n2"), file_for=file_for, limits=limits) as hub:
+        assert await_state(hub, "lost") == "it asked for more than 8 files within a minute"
+        await_state(hub, "live", "n2")
+    assert 1 <= len(asked) <= 8 and max(together) == 1
+    if "need" in flood:
+        assert set(asked) == {("bundle", "m1")}  # for what its boot frame said that it is
+
+
+def test_files_that_nobody_has_are_not_looked_for() -> None:
+    asked: list[str] = []
+
+    def file_for(name: str, machine: str) -> Request:
+        asked.append(name)
+        return Request("file", op=name)
+
+    code = 'boot(True)\nfor n in range(100): say(Message("need", data={"file": "f%d" % n}))\nhello(); beat(); hang()'
+    with opened(program(code), file_for=file_for) as hub:
+        await_state(hub, "live")
+    assert not asked
+
+
+def test_only_so_many_files_are_kept() -> None:
+    posted: list[object] = []
+    files = Files(lambda call: (call(), posted.append(call))[0], lambda name, machine: Request("file", op=machine))
+    for number in range(MOST_KEPT + 5):
+        files.frame("bundle", f"m{number}", lambda frame: None)
+        wait_until(lambda number=number: len(posted) == number + 1, DEADLINE_S, "the file")
+    files.frame("bundle", f"m{MOST_KEPT}", lambda frame: None)
+    assert len(posted) == MOST_KEPT + 5  # a new one is still known
+    files.frame("bundle", "m0", lambda frame: None)
+    wait_until(lambda: len(posted) == MOST_KEPT + 6, DEADLINE_S, "the first, made again")
+
+
+def test_boots_are_made_plain() -> None:
+    with opened(program(r'say(Message("boot", boot=Boot("m1", "3\x1b[2J", "/c", True)))' + "\nhello(); beat(); hang()")) as hub:
+        await_state(hub, "live")
+        assert hub.node("n1").connection.boot == Boot("m1", "3", "/c", True)

@@ -1,0 +1,30 @@
+"""Ctrl-C while the command line is still being imported: the program ends, as later, without a traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+
+EXIT_INTERRUPTED = 130
+
+
+def end_quietly_on_interrupt(only_as: str = "") -> None:
+    """Until ``interrupt_again``. ``only_as``: only in a program of this name, and not where others import us.
+
+    A signal that is ignored, as in a shell's background jobs, stays ignored.
+    """
+    program = os.path.basename(sys.argv[0])  # noqa: PTH119 - pathlib is not loaded yet
+    if (not only_as or program == only_as) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
+
+
+def interrupt_again() -> None:
+    """Ctrl-C raises KeyboardInterrupt from here on."""
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    os._exit(EXIT_INTERRUPTED)
