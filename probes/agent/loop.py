@@ -82,8 +82,8 @@ class Agent:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c in the caller's terminal is the caller's to handle
+        self._send(Message("hello", hello=self._hello()))  # before any answer to what was asked already
         self._caller.start()
-        self._send(Message("hello", hello=self._hello()))
         due = time.monotonic()
         while not self._stop.is_set():
             sample = Message("sample", node=self._node, sample=self.sample(time.time()))

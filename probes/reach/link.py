@@ -74,7 +74,7 @@ class Link:
                 self._ground.poller,
                 self._ground.reaper,
                 on_frame=self._take,
-                on_end=lambda code, words: self._ended(carrier, code, words),
+                on_end=lambda code, _: self._ended(carrier, code),
                 on_node_end=self._member_ended,
             )
         except OSError as error:
@@ -309,12 +309,12 @@ class Link:
         if carrier is not None:
             carrier.end()
 
-    def _ended(self, carrier: Carrier, code: int | None, words: str) -> None:
+    def _ended(self, carrier: Carrier, code: int | None) -> None:
         if self._carrier is not carrier:
             return
         heard, fell_back = bool(self._heard), self._falls_back
         self._falls_back = fell_back and heard
-        self._down(link_words.ended(self.channel, code, words, carrier.stream.noise, heard, fell_back))
+        self._down(link_words.ended(self.channel, carrier.stream, code, heard=heard, fell_back=fell_back))
 
     def _down(self, ending: Ending) -> None:
         self._carrier = None

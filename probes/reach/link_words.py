@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.ending import Ending, last_words
+from mltop.probes.reach.stream import Stream
 
 
 def no_hello(channel: Channel, hello_s: float, booted: bool, words: str) -> Ending:
@@ -18,12 +19,13 @@ def no_hello(channel: Channel, hello_s: float, booted: bool, words: str) -> Endi
     return Ending(reason + (f", it only said: {said}" if said else ""), fix)
 
 
-def ended(channel: Channel, code: int | None, words: str, noise: str, heard: bool, fell_back: bool) -> Ending:
-    """``heard``: a frame came before; ``noise``: what came on stdout and was none."""
-    if heard or channel.login_ending is None:
-        ending = channel.ending(code, words)
+def ended(channel: Channel, stream: Stream, code: int | None, *, heard: bool, fell_back: bool) -> Ending:
+    """``heard``: a frame came before."""
+    words, running = stream.last_words(), stream.channel
+    if heard or running.login_ending is None:
+        ending = running.ending(code, words)
     else:
-        ending = channel.login_ending(code, f"{noise}\n{words}")
+        ending = running.login_ending(code, f"{stream.noise}\n{words}")
     if heard or not fell_back:
         return ending
     # What was avoided may be the only way in, for a login that asks for a second factor: it is tried again.

@@ -19,6 +19,7 @@ from tests.bench.table import Goal, print_table
 from tests.hosts.cluster import REPOSITORY, Hosts
 
 ROUNDS = 5
+AGENT = "sh $(ls -td ~/.cache/mltop/*/agent | head -1) --text --op doctor"
 PDSH = ["pdsh", "-R", "ssh", "-w"]
 
 
@@ -44,7 +45,7 @@ def rows(hosts: Hosts, rounds: int) -> list[tuple[str, float, Goal | None]]:
     for _ in range(rounds):
         names.append(pdsh(hosts, "hostname"))
         ours.append(mltop(hosts))
-        agents.append(pdsh(hosts, "sh ~/.cache/mltop/*/agent --text --op doctor"))
+        agents.append(pdsh(hosts, AGENT))
     hostname_s, agent_s = median(names, "answered_s"), median(agents, "answered_s")
     answered_s, live_s = median(ours, "answered_s"), median(ours, "live_s")
     return [

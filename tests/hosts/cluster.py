@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.hosts.host import AS_USER, ORDINARY_ID, SSHD, Host, base_interpreter, make_key, suitable
 from tests.hosts.keeper import INSIDE, SCRATCH, SHARED
@@ -197,7 +198,7 @@ class Hosts:
     def _meet(self) -> None:
         assert self._keeper.stdout is not None
         said = self._keeper.stdout.readline()
-        answer = json.loads(said) if said else {"error": "the keeper ended"}
+        answer: dict[str, Any] = json.loads(said) if said else {"error": "the keeper ended"}
         if "error" in answer:
             self._keeper.communicate()
             raise RuntimeError(f"no hosts: {answer['error']} (namespaces need root, or user namespaces)")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,9 @@ import pytest
 from mltop.probes.reach.channel import Channel, LaunchOptions
 from mltop.probes.reach.ending import Ending
 from mltop.probes.reach.launchers import ssh
+from mltop.probes.reach.limits import Limits
 from tests.bootstrapping import running
+from tests.hubs import await_state, opened
 from tests.waiting import wait_until
 
 # A caller that starts a channel as the hub does, and then does nothing until it is killed.
@@ -150,6 +152,47 @@ def test_the_agent_installs_itself(server: Server, name: str) -> None:
             node.close_stdin()
             assert node.wait() == 0
             assert node.errors() == "Authorized users only\n"  # the banner, and nothing else
+
+
+def test_a_configuration_that_is_meant_for_people(server: Server, name: str) -> None:
+    """It listens nowhere, and the session is the agent's."""
+    port = free_port()
+    forwards = (f"LocalForward {port} localhost:1", "ExitOnForwardFailure yes", "RemoteCommand exec cat")
+    server.host(name, *forwards, "SessionType none", "StdinNull yes", "ForkAfterAuthentication yes")
+    channel = launched(name)
+    with running(channel.argv) as node:
+        assert node.boot().node == name
+        assert not answers(port)
+        node.close_stdin()
+        assert node.wait() == 0
+
+
+def test_a_shared_connection_that_is_stuck_is_gone_round(server: Server, name: str) -> None:
+    control = server.folder / "cm"
+    server.host(name, f"ControlPath {control}")
+    master = subprocess.Popen(["ssh", "-M", "-N", name], stdin=subprocess.DEVNULL)
+    try:
+        wait_until(control.exists, 30, "the shared connection")
+        master.send_signal(signal.SIGSTOP)
+        with opened(launched(name), limits=replace(Limits(), hello_s=3.0, retry_first_s=0.1)) as hub:
+            wait_until(lambda: "ControlMaster: ssh -O exit" in hub.node(name).state.reason, 30, "words")
+            await_state(hub, "live", name)
+    finally:
+        master.kill()
+        master.wait()
+
+
+def test_an_account_without_a_login_shell(server: Server, name: str) -> None:
+    with open(server.folder / "sshd_config", "a") as file:
+        file.write("ForceCommand echo This account is currently not available.; exit 1\n")
+    server.process.send_signal(signal.SIGHUP)  # it starts itself anew
+    server.host(name)
+    # A connection that comes before it has is one that works.
+    wait_until(lambda: subprocess.run(["ssh", name, "true"], capture_output=True, check=False).returncode == 1, 30)
+    with opened(launched(name)) as hub:
+        assert await_state(hub, "refused", name) == (
+            f"its login shell ended (exit code 1): This account is currently not available (ssh {name} true shows why)"
+        )
 
 
 def test_a_caller_that_is_killed_leaves_nothing(server: Server, name: str) -> None:

@@ -14,10 +14,6 @@ from tests.fakes.agents import program, well_behaved
 from tests.hubs import DEADLINE_S, await_reason, await_state, opened, state
 from tests.waiting import wait_until
 
-DEEP = b'{"kind":"pong","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-NO_TEXT = b'{"kind":"done","error":"\xff\xfe"}'
-BAD = 'bad = b\'{"kind":"%s","x":\' + b"[" * 100_000 + b"]" * 100_000 + b"}" if %r == "deep" else '
-
 
 def raw(payload: str) -> str:
     """Code that sends the bytes of this expression as a frame."""
@@ -43,19 +39,17 @@ def test_a_frame_that_cannot_be_read_costs_nobody_anything(payload: str) -> None
 
 
 def test_a_bug_costs_its_own_link_only() -> None:
-    def broken(name: str, machine: str) -> Request:
-        return Request("file", op=name, args={"data": "x"})
-
-    class Unstable(str):
-        """Stands for whatever we did not think of."""
-
-        def __format__(self, spec: str) -> str:
-            raise ValueError("unthought of")
-
-    evil = program("hello('evil')\nhang()", "evil", via=Unstable("ssh"))
-    with opened(evil, well_behaved(), file_for=broken) as hub:
+    """What is asked of a node that connects is encoded at its hello; here that fails."""
+    late = well_behaved("time.sleep(2.0)", "late")
+    with opened(late, well_behaved(), limits=replace(Limits(), retry_first_s=600.0, ping_s=0.1)) as hub:
         await_state(hub, "live")
-        assert state(hub, "evil") in ("connecting", "lost")
+        asked = hub.request("echo", {"not JSON": object()}, ["late"])
+        go = hub.request("echo", {}, ["n1"])
+        assert [answer.message.kind for answer in go.answers(DEADLINE_S)] == ["done"]
+        reason = await_state(hub, "lost", "late")
+        assert reason.startswith("mltop failed on its frame: TypeError")
+        assert [answer.message.kind for answer in asked.answers(DEADLINE_S)] == ["error"]
+        assert state(hub) == "live"
 
 
 def test_words_of_a_node_do_not_reach_the_terminal_raw() -> None:
@@ -69,7 +63,7 @@ def test_words_of_a_node_do_not_reach_the_terminal_raw() -> None:
 @pytest.mark.parametrize(
     "flood",
     [
-        'boot() if False else say(Message("boot", boot=Boot("m%d" % n, "3")))',
+        'say(Message("boot", boot=Boot("m%d" % n, "3")))',
         'say(Message("need", id=1, data={"file": "bundle", "machine": "m%d" % n}))',
     ],
 )
@@ -118,6 +112,7 @@ def test_only_so_many_files_are_kept() -> None:
 
 
 def test_boots_are_made_plain() -> None:
-    with opened(program(r'say(Message("boot", boot=Boot("m1", "3\x1b[2J", "/c", True)))' + "\nhello(); beat(); hang()")) as hub:
+    boots = r'say(Message("boot", boot=Boot("m1", "3\x1b[2J", "/c", True)))'
+    with opened(program(f"{boots}\nhello(); beat(); hang()")) as hub:
         await_state(hub, "live")
         assert hub.node("n1").connection.boot == Boot("m1", "3", "/c", True)

@@ -187,12 +187,12 @@ async def test_the_help_explains_every_field() -> None:
 async def test_the_help_is_plain_ascii_where_the_terminal_is() -> None:
     async with opened(size=(120, 40)) as screen:
         await screen.press("question_mark")
-        await screen.shows("Filter: /")
+        await screen.shows("Everywhere")
         help_pane = screen.app.pane
         assert isinstance(help_pane, HelpScreen)
         text = "".join(plain(line) for line in drawable(help_pane._lines(), ASCII))
         assert text.isascii(), [character for character in text if not character.isascii()]
-        assert "hw_thermal, ~, none" in text
+        assert "hw_thermal, ~" in text
 
 
 @pytest.mark.parametrize("text", [text for text, _ in EXAMPLES])

@@ -6,7 +6,9 @@ import pytest
 
 from mltop.probes.investigate.folding import folded
 from mltop.probes.investigate.material import Material, judge
-from mltop.probes.investigate.missing import by_reason, nameless, sentences
+from mltop.probes.investigate.missing import by_reason, nameless, sentences, with_reasons
+from mltop.probes.judge.hang import report as report_of
+from mltop.probes.judge.jobs import evidence_by_job
 from mltop.probes.model import NodeState, RankSample, Sample
 
 
@@ -62,7 +64,45 @@ def test_ranks_that_nobody_has_seen_may_be_on_the_nodes_that_did_not_answer() ->
     assert "node.h03" not in gaps
 
 
+def test_ranks_that_the_dumped_nodes_do_not_have_may_be_on_the_others() -> None:
+    report = judge(Material(samples={"h01": [seen("h01", 0)], "h02": [seen("h02", 2)]}))[0]
+    watched = {gap.what: gap for gap in with_reasons(report, []).verdict.gaps}["rank.4-7"]
+    assert (watched.why, watched.fix) == ("ranks 4-7 are not on the watched nodes", "add their nodes with -w")
+    dumped = {gap.what: gap for gap in with_reasons(report, [], partial=True).verdict.gaps}["rank.4-7"]
+    assert (dumped.why, dumped.fix) == ("ranks 4-7 are not on the nodes that were dumped", "dump all nodes")
+    others = [gap for gap in report.verdict.gaps if gap.what != "rank.4-7"]
+    assert [gap for gap in with_reasons(report, [], partial=True).verdict.gaps if gap.what != "rank.4-7"] == others
+
+
+def test_of_some_nodes_and_one_that_did_not_answer_both_are_named() -> None:
+    silent = [NodeState("h02", "lost", "connection refused")]
+    report = report_of(evidence_by_job([seen("h01", 0)], [], {}, ["h02"], [])[0])
+    gaps = {gap.what: gap for gap in with_reasons(report, silent, partial=True).verdict.gaps}
+    assert gaps["rank.2-7"].why == ("ranks 2-7 have not answered: they may be on h02 or on nodes that were not dumped")
+    assert gaps["rank.2-7"].fix == "dump all nodes"
+
+
 def test_a_complete_job_does_not_care_about_nodes_that_did_not_answer() -> None:
     samples = {"h01": [seen("h01", 0, 4)], "h02": [seen("h02", 2, 4)]}
     material = Material(samples=samples, not_answered=[NodeState("h09", "lost", "gone")])
     assert not [gap for gap in judge(material)[0].verdict.gaps if gap.what.startswith(("node.", "rank."))]
+
+
+def test_a_command_for_several_nodes_names_one_that_can_be_typed() -> None:
+    def denied(node: str) -> NodeState:
+        return NodeState(node, "refused", f"login refused (publickey) (ssh -l al {node} once by hand; ssh-add -l)")
+
+    assert sentences([denied("h01"), denied("h02")]) == [
+        "h[01-02] refused: login refused (publickey) (e.g. ssh -l al h01 once by hand; ssh-add -l)"
+    ]
+    said = [NodeState(node, "lost", f"ssh: connect to host {node} port 22: x") for node in ("h01", "h02")]
+    assert sentences(said) == ["h[01-02] lost: ssh: connect to host the node port 22: x"]
+
+
+def test_ranks_that_a_lost_node_named_before_are_said() -> None:
+    missing = [NodeState("h02", "lost", "no route"), NodeState("h03", "lost", "no route")]
+    samples = {"h01": [seen("h01", 0)], "h02": [seen("h02", 2)], "h03": [seen("h03", 4)]}
+    verdict = judge(Material(samples=samples, not_answered=missing))[0].verdict
+    gaps = {gap.what: gap.why for gap in verdict.gaps}
+    assert gaps["node.h[02-03]"] == "lost: no route; their ranks (ranks 2-5) are unknown"
+    assert "ranks 2-5 on h02, h03 gave no stack" in " ".join(verdict.evidence)

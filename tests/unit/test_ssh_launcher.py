@@ -135,7 +135,7 @@ def test_one_channel_per_node(no_config: Path) -> None:
     assert before[-2:] == ["-l", "ada"]
     assert remote == remote_command(["--node", "gpu7", "--interval", "0.5", "--silence", "20"], "/opt/py/bin/python3")
     assert first.ending(97, "").reason == "/opt/py/bin/python3 is no Python 3.9 or newer on this node"
-    assert first.ending(255, WORDS["host key unknown"]).fix.startswith("ssh gpu7 once")
+    assert first.ending(255, WORDS["host key unknown"]).fix.startswith("ssh -l ada gpu7 once")
 
 
 def test_host_keys_are_as_the_user_has_them_unless_asked(no_config: Path) -> None:
