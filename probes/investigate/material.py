@@ -13,7 +13,8 @@ from mltop.probes.reach.view import Connection
 class Material:
     """``samples``: per node, oldest first, the last minutes; in a running dump all but the newest hold ranks only.
 
-    ``dumps``: all rounds of all ranks. ``connections``: how each node was reached, by its name.
+    ``dumps``: all rounds of all ranks. ``connections``: how each node was reached, by its name. ``partial``: not all
+    nodes that are watched were asked.
     """
 
     nodes: list[NodeState] = field(default_factory=list)
@@ -22,6 +23,7 @@ class Material:
     not_answered: list[NodeState] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     connections: dict[str, Connection] = field(default_factory=dict)
+    partial: bool = False
 
     @property
     def newest(self) -> list[Sample]:
@@ -55,7 +57,7 @@ def judge(material: Material, job: str | None = None) -> list[JobReport]:
         material.gaps,
     )
     reports = [
-        with_reasons(report(evidence), material.not_answered)
+        with_reasons(report(evidence), material.not_answered, material.partial)
         for evidence in evidences
         if job is None or evidence.job == job
     ]

@@ -18,10 +18,11 @@ from mltop.probes.investigate.patience import Arrivals, Patience
 from mltop.probes.investigate.progress import StackProgress
 from mltop.probes.investigate.rounds import STUCK_GAPS_S, TAIL_ROUNDS, Plan, judge_due, next_pause, random_unit
 from mltop.probes.investigate.sharing import Shared
-from mltop.probes.model import JobReport, RankStacks
+from mltop.probes.model import JobReport, NodeState, RankStacks
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.view import NodeView
 
+GONE_S = 10.0  # without a sample
 TELL_S = 0.2  # progress is reported about this often, also when nothing answers
 PARTIAL_S = 1.5  # nothing new for so long: what is known is judged while the rest is waited for
 # A node that is slower than this is not waited for: it goes on, and its answer counts in a later round.
@@ -47,6 +48,11 @@ class StackRequest:
     ints: bool = True
     raw: bool = False
     deadline_s: float = 30.0
+
+
+def is_gone(state: NodeState) -> bool:
+    """It went away, rather than being slow."""
+    return state.state in ("lost", "refused") or (state.state == "stale" and (state.age_s or 0.0) > GONE_S)
 
 
 class StackRun:
@@ -226,8 +232,13 @@ class StackRun:
         # Of a node that was never reached there is none: its defaults would say how.
         reached = [view for view in views if view.connection.connect_s is not None]
         self.material.connections = {view.node: view.connection for view in reached}
-        # A node that was slow in one round only has answered: its ranks are known.
-        self.material.not_answered = [state for state in self._now.silent() if state.node not in self._answered]
+        self.material.partial = len(self._nodes) < len(self._hub.view().nodes)
+        gone = {view.node for view in views if is_gone(view.state)}
+        # A node that was slow in one round only has answered: its ranks are known. One that went away meanwhile has
+        # not: what its ranks do since is unknown.
+        self.material.not_answered = [
+            state for state in self._now.silent() if state.node not in self._answered or state.node in gone
+        ]
         self._remember(None)
         self.history_until = began
         for view in views:

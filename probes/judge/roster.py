@@ -206,4 +206,4 @@ def _note_gaps(roster: Roster, evidence: JobEvidence) -> None:
         roster.gaps.append(Gap(f"rank.{fold(roster.unseen)}", why, fix))
     if roster.twice:
         why = f"{ranks_text(roster.twice)} of job {evidence.job} exist more than once: jobs that share a name"
-        roster.gaps.append(Gap(f"rank.{fold(roster.twice)}", why))
+        roster.gaps.append(Gap(f"rank.{fold(roster.twice)}", why, "one of them at a time: -w with its nodes only"))

@@ -108,6 +108,8 @@ def is_blocked(process: subprocess.Popen[bytes]) -> bool:
 def test_the_end_of_stdin_ends_one_that_is_stuck() -> None:
     with agent(stuck=True) as process:
         first(process, "hello")
+        main_thread = Path(f"/proc/{process.pid}/task/{process.pid}/wchan")
+        wait_until(lambda: "nanosleep" in main_thread.read_text(), DEADLINE_S, "a collector that is stuck")
         process.stdin.close()
         assert process.wait(DEADLINE_S) == 1
 

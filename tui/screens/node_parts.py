@@ -9,6 +9,7 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.feed import Picture
 from mltop.tui.filters import Subject
 from mltop.tui.render.cells import Cell, Column, Row, aged
+from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.gpus import GPU_COLUMNS, gpu_row
 from mltop.tui.render.nodes import state_sentence
 from mltop.tui.render.trends import Trends
@@ -65,7 +66,8 @@ class RankTable(LineTable):
     """The ranks of some nodes, ordered by job and rank; ``only`` narrows to (job, rank) pairs."""
 
     def __init__(self, **options: str) -> None:
-        super().__init__(empty_text="no training ranks seen (processes with RANK, SLURM_PROCID, …)", **options)
+        seen_by = f"(processes with RANK, SLURM_PROCID, {GLYPHS.ellipsis})"
+        super().__init__(empty_text=f"no training ranks seen {seen_by}", **options)
 
     def rows_of(
         self,

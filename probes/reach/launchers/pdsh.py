@@ -58,8 +58,8 @@ def stream(options: LaunchOptions, nodes: tuple[str, ...]) -> Channel:
         takes_requests=False,
         one_shot=partial(one_shot, options),
         rejoin=partial(stream, options),
-        ending=pdsh_ending(nodes, options.python),
-        node_ending=NodeEndings(nodes, options.python),
+        ending=pdsh_ending(nodes, options.python, options.user),
+        node_ending=NodeEndings(nodes, options.python, options.user),
         dies_with_us=True,
     )
 
@@ -72,8 +72,8 @@ def one_shot(options: LaunchOptions, nodes: tuple[str, ...], request: Request) -
         nodes=nodes,
         via="pdsh",
         takes_requests=False,
-        ending=pdsh_ending(nodes, options.python),
-        node_ending=NodeEndings(nodes, options.python),
+        ending=pdsh_ending(nodes, options.python, options.user),
+        node_ending=NodeEndings(nodes, options.python, options.user),
         dies_with_us=True,
     )
 

@@ -22,6 +22,7 @@ class NodeEndings:
 
     nodes: tuple[str, ...]
     python: str = ""
+    user: str = ""
     _said: dict[str, list[str]] = field(default_factory=dict)
 
     def __call__(self, line: str) -> tuple[str, Ending] | None:
@@ -30,7 +31,7 @@ class NodeEndings:
         if exited and exited["node"] in self.nodes:
             code = int(exited["code"]) if exited["code"] else -int(exited["signal"])
             words = "\n".join(self._said.pop(exited["node"], ()))
-            return exited["node"], node_ended(exited["node"], code, words, self.python)
+            return exited["node"], node_ended(exited["node"], code, words, self.python, self.user)
         node, colon, words = line.partition(": ")
         if colon and node in self.nodes:
             said = self._said.setdefault(node, [])
@@ -39,20 +40,20 @@ class NodeEndings:
         return None
 
 
-def node_ended(node: str, code: int, words: str, python: str = "") -> Ending:
+def node_ended(node: str, code: int, words: str, python: str = "", user: str = "") -> Ending:
     """The end of one node's ssh; ``code`` is negative for a signal."""
     if code == NO_AGENT_EXIT:
         return Ending(MISSING, MISSING_FIX.format(node=node))
     if code == ENDED_EXIT:
         return Ending("the agent ended")
-    return ssh_ended(code, words, host=node, python=python)
+    return ssh_ended(code, words, host=node, python=python, user=user)
 
 
-def pdsh_ending(nodes: tuple[str, ...], python: str = "") -> Callable[[int | None, str], Ending]:
+def pdsh_ending(nodes: tuple[str, ...], python: str = "", user: str = "") -> Callable[[int | None, str], Ending]:
     """For ``Channel.ending``: of one node it is what its ssh said, of several that all of them are gone."""
 
     def ending(code: int | None, words: str) -> Ending:
-        endings = NodeEndings(nodes, python)
+        endings = NodeEndings(nodes, python, user)
         told = [ended[1] for ended in map(endings, words.splitlines()) if ended]
         if told and len(nodes) == 1:
             return told[-1]
