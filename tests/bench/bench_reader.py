@@ -50,7 +50,7 @@ def main(quick: bool) -> None:
         )
     for burst in (False, True):
         stalls = measured_by("stalls", str(BURST), str(int(burst)))
-        how = "fork (dies_with_us)" if burst else "vfork (as for ssh)"
+        how = "with setpriv (dies_with_us)" if burst else "alone"
         print_table(
             f"hub: another thread of its process while {BURST} channels start, {how}",
             [

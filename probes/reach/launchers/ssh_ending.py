@@ -90,7 +90,8 @@ def ssh_ended(code: int | None, words: str, *, host: str, python: str = "", user
         if match:
             values = {"host": host, "login": login, "line": _line_of(words, match.start())}
             return Ending(_filled(meaning.reason, match, values), _filled(meaning.fix, match, values), meaning.retry)
-    return Ending(f"ssh failed: {lines[-1]}" if lines else "ssh failed without a word", f"ssh {login} shows why")
+    reason = f"ssh failed: {lines[-1]}" if lines else "the agent was killed, or ssh failed without a word"
+    return Ending(reason, f"ssh {login} shows why")
 
 
 def _filled(text: str, match: re.Match[str], values: dict[str, str]) -> str:
