@@ -93,7 +93,7 @@ def connecting_line(view: FleetView, width: int) -> list[Cell] | None:
     waiting = [node.node for node in view.nodes if node.state.state == "connecting"]
     if not waiting or len(view.nodes) < 2:
         return None
-    answered = sum(node.sample is not None for node in view.nodes)
+    answered = sum(node.glance is not None for node in view.nodes)
     first = ", ".join(waiting[:3]) + (f" and {len(waiting) - 3} more" if len(waiting) > 3 else "")
     parts = [
         (0, [Cell("connecting: ", "dim"), Cell(f"{answered} of {len(view.nodes)} nodes have answered", "accent")]),

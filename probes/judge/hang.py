@@ -113,7 +113,8 @@ def _below_python(job: JobView, hints: list[str]) -> Verdict:
     waiting = waiting_lines(job.waiters)
     unseen = bool(job.roster.unseen or job.roster.silent or job.unreadable)
     whom = names(job.waiters) if unseen else "every rank" if len(job.views) > 1 else "the only rank"
-    evidence = [f"{whom} waits in {job.waiters[0].waiting_in} and did not move for {job.watched}"]
+    wait = "waits" if len(job.waiters) == 1 or not unseen else "wait"
+    evidence = [f"{whom} {wait} in {job.waiters[0].waiting_in} and did not move for {job.watched}"]
     if unseen:
         evidence.append("nothing differs between the ranks seen: the cause may be in one that was not")
     else:

@@ -102,6 +102,19 @@ async def test_while_typing_the_last_filter_that_made_sense_stays() -> None:
         await screen.shows("filter: temp>85&(busy=?)", "no row matches")
 
 
+async def test_the_name_of_a_field_hides_nothing_until_it_is_a_term_or_kept() -> None:
+    async with opened() as screen:
+        await screen.shows("1755/1980")
+        await screen.press("slash")
+        for letter in "temp>":
+            await screen.press(_KEYS.get(letter, letter))
+            await screen.shows("1755/1980", "345/1980")
+        await screen.press("8", "5")
+        await screen.shows_not("1755/1980")
+        await screen.press(*("backspace",) * 3, "enter")
+        await screen.shows("filter: temp", "no row matches 'temp'")
+
+
 async def test_an_unknown_field_says_the_nearest() -> None:
     async with opened() as screen:
         await type_filter(screen, "tmp>80")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
@@ -40,12 +40,13 @@ class Sum:
 
 @dataclass
 class Totals:
-    """``gpus``, ``ok`` and ``ranks`` are those of live nodes; ``seen``: all GPUs that ever were.
+    """``gpus``, ``ok`` and ``ranks`` are those of live nodes; ``seen``: all GPUs that ever were, of ``heard`` nodes.
 
     ``lag_s``: the age of the oldest live sample. ``hottest``: temperature, node, index.
     """
 
     live: int = 0
+    heard: int = 0
     gpus: int = 0
     ok: int = 0
     seen: int = 0
@@ -64,6 +65,7 @@ def totals_of(view: FleetView) -> Totals:
         glance = node.glance
         if glance is None:
             continue
+        totals.heard += 1
         totals.seen += len(glance.gpus)
         if node.state.state != "live":
             continue
@@ -94,19 +96,20 @@ def fleet_first(view: FleetView, totals: Totals, marked: int, brief: bool) -> li
     return [
         (2, [Cell(f"{marked} marked", "accent")] if marked else []),
         (3, live_nodes(view.nodes)),
-        (4, gpu_states(totals.ok, totals.gpus, totals.seen, brief)),
+        (4, gpu_states(totals.ok, totals.gpus, totals.seen, totals.heard > 0, brief)),
         (5, [Cell(clock_time(view.taken_at), "dim")]),
     ]
 
 
-def fleet_second(totals: Totals, nodes: int) -> list[Part]:
-    """E.g. ``sm 43%  busy 97%  power 41.2kW+  hot 91C n3/gpu2  ranks 512+  jobs 1+  lag 1.2s``."""
+def fleet_second(totals: Totals, names: Mapping[str, str]) -> list[Part]:
+    """``names``: what stands for the names of all nodes. E.g. ``sm 43%  busy 97%  power 41.2kW+  hot 91C n3/gpu2  ranks 512+  jobs 1+  lag 1.2s``."""
+    nodes = len(names)
     few = "+" if totals.power.count < totals.seen or totals.live < nodes else ""
     power = watts(totals.power.value) + few if totals.power.count else UNKNOWN
     hot = UNKNOWN
     if totals.hottest is not None:
         temperature, node, index = totals.hottest
-        hot = f"{celsius(temperature)} {node}/gpu{index}"
+        hot = f"{celsius(temperature)} {names.get(node, node)}/gpu{index}"
     ranks, jobs = rank_counts(totals.ranks, len(totals.jobs), totals.live, nodes)
     return [
         (2, labelled("sm", percent(totals.sm.mean)) if totals.sm.count else []),

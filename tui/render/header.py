@@ -13,6 +13,7 @@ from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.cells import Cell, clip, line_width
 from mltop.tui.render.fleet_totals import fleet_first, fleet_second, problem_counts, totals_of
 from mltop.tui.render.header_parts import Mark, Part, gpu_states, gpu_word, labelled, live_nodes, rank_counts
+from mltop.tui.render.names import short_names
 from mltop.tui.render.nodes import mean, total
 from mltop.tui.render.states import NODE_STYLE, gravest
 from mltop.tui.render.units import UNKNOWN, age, celsius, clock_time, known, of, percent, watts
@@ -43,7 +44,7 @@ def header_cells(
         totals = totals_of(view)
         rest = fleet_first(view, totals, marked, width < WIDE)
         marks += [Mark(*problem_counts(findings))] if findings else []
-        second = fleet_second(totals, len(view.nodes))
+        second = fleet_second(totals, short_names(tuple([node.node for node in view.nodes])))
     else:
         rest, second = _one_node(view, width < WIDE)
     return [_first_line((title, *shorter), marks, rest, width), flow(second, width)]
@@ -54,9 +55,10 @@ def _one_node(view: FleetView, brief: bool) -> tuple[list[Part], list[Part]]:
     gpus = [gpu for sample in live for gpu in sample.gpus]
     ranks = [rank for sample in live for rank in sample.ranks]
     seen = sum(len(node.sample.gpus) for node in view.nodes if node.sample is not None)
+    heard = any(node.sample is not None for node in view.nodes)
     first = [
         (3, live_nodes(view.nodes)),
-        (4, gpu_states(sum(gpu.state == "ok" for gpu in gpus), len(gpus), seen, brief)),
+        (4, gpu_states(sum(gpu.state == "ok" for gpu in gpus), len(gpus), seen, heard, brief)),
         (5, [Cell(clock_time(view.taken_at), "dim")]),
     ]
     second = [

@@ -32,10 +32,13 @@ def live_nodes(nodes: Sequence[NodeView]) -> list[Cell]:
     return [Cell(f"{len(nodes)}/{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'} live")]
 
 
-def gpu_states(ok: int, live: int, seen: int, brief: bool) -> list[Cell]:
-    """ "15/16 GPUs ok" of the ``live`` nodes' GPUs; of those ``seen`` elsewhere nothing is known now."""
+def gpu_states(ok: int, live: int, seen: int, heard: bool, brief: bool) -> list[Cell]:
+    """ "15/16 GPUs ok" of the ``live`` nodes' GPUs; of those ``seen`` elsewhere nothing is known now.
+
+    ``heard``: whether any node has ever answered.
+    """
     if not seen:
-        return [Cell("no GPU seen", "dim")]
+        return [Cell("no GPU seen" if heard else "GPUs unknown", "dim")]
     if not live:
         return [Cell(f"{seen} {gpu_word(seen)} unknown", "warn")]
     unknown = seen - live

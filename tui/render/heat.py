@@ -116,7 +116,7 @@ class Heats:
         self._made[name] = of
         codes = b""
         if state == "live" and glance is not None:
-            codes = self._codes(glance.gpus, before.codes if before is not None else b"")
+            codes = codes_of(glance.gpus, self.metric, before.codes if before is not None else b"")
             # The styles of a fine node follow from its codes; from second to second most often no level is another.
             if before is not None and before.codes == codes and of_before[1:] == why == ("live", FINE, None):
                 return before
@@ -153,35 +153,38 @@ class Heats:
             )
         gone = max(codes, default=0) > UNKNOWN
         status = "crit" if gone else trouble.node or ("ok" if codes else "unknown")
-        worst = self._worst(codes)
+        worst = worst_code(codes, self.metric)
         cell_style = "dim" if status == "unknown" or (worst == UNKNOWN and status == "ok") else status
         return NodeHeat(view.node, state, status, codes, styles, SIGNS[worst], cell_style)
 
-    def _codes(self, gpus: Sequence[GpuGlance], before: bytes) -> bytes:
-        share = self.metric.share
-        if len(before) != len(gpus):
-            before = bytes([UNKNOWN]) * len(gpus)
-        codes = []
-        for gpu, old in zip(gpus, before, strict=True):
-            if gpu.state == "ok":
-                value = share(gpu)
-                # Nearly always the level stays: 4,096 GPUs a second are asked.
-                if value is not None and old < LEVELS and old < value * LEVELS < old + 1:
-                    codes.append(old)
-                else:
-                    codes.append(level(value, old))
-            else:
-                codes.append(LOST if gpu.state == "lost" else ERROR)
-        return bytes(codes)
 
-    def _worst(self, codes: bytes) -> int:
-        """Lost before error before unknown: what is not known may be the worst."""
-        if not codes:
-            return UNKNOWN
-        for sign in (LOST, ERROR, UNKNOWN):
-            if sign in codes:
-                return sign
-        return min(codes) if self.metric.low_is_bad else max(codes)
+def codes_of(gpus: Sequence[AnyGpu], metric: Metric, before: bytes = b"") -> bytes:
+    """A level or sign per GPU; levels that are just past a border stay as ``before``."""
+    share = metric.share
+    if len(before) != len(gpus):
+        before = bytes([UNKNOWN]) * len(gpus)
+    codes = []
+    for gpu, old in zip(gpus, before, strict=True):
+        if gpu.state == "ok":
+            value = share(gpu)
+            # Nearly always the level stays: 4,096 GPUs a second are asked.
+            if value is not None and old < LEVELS and old < value * LEVELS < old + 1:
+                codes.append(old)
+            else:
+                codes.append(level(value, old))
+        else:
+            codes.append(LOST if gpu.state == "lost" else ERROR)
+    return bytes(codes)
+
+
+def worst_code(codes: bytes, metric: Metric) -> int:
+    """Lost before error before unknown: what is not known may be the worst."""
+    if not codes:
+        return UNKNOWN
+    for sign in (LOST, ERROR, UNKNOWN):
+        if sign in codes:
+            return sign
+    return min(codes) if metric.low_is_bad else max(codes)
 
 
 def letter(state: str) -> str:

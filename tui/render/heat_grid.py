@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from mltop.tui.render.cells import Cell, clip
 from mltop.tui.render.heat import MARK, NO_GPU, SIGNS, NodeHeat, letter
+from mltop.tui.render.heat_order import FINE, RANKS
+from mltop.tui.render.names import NAME_MOST
 from mltop.tui.render.states import NODE_STYLE
 
 NAMED, GROUPED, CELLS = "named", "grouped", "cells"  # name and GPUs; GPUs; one cell per node
 DENSITIES = (NAMED, GROUPED, CELLS)
 USUAL_GPUS = 8  # until a node has said how many it has
-NAME_MOST = 20
 CELL_GROUP = 8  # cells between two blanks
-SECTION_WIDTH = 5
+SECTION_WIDTH = 6
 SECTIONS = (("CRIT", "crit"), ("WARN", "warn"), ("fine", "dim"))  # by rank
 NOT_ALL_FINE = "rest"
+EASED = "eased"  # nodes that stand here because of what they had a moment ago
 AT = "at-"  # begins the styles of the node under the cursor
 SIGN_OF = {"crit": "!", "warn": "~"}
 
@@ -26,6 +29,7 @@ class Grid:
     """``rows``: first and last + 1 node of every line. ``labels``: a section's word before its first line.
 
     ``margin``: blank cells and names before the first node; ``pitch``: cells from one node to the next.
+    ``names``: what stands for a node's name; one that is not in it stands for itself.
     """
 
     density: str
@@ -36,6 +40,7 @@ class Grid:
     margin: int
     pitch: int
     per_row: int
+    names: Mapping[str, str]
 
     def place(self, index: int) -> tuple[int, int]:
         """(line, column) of a node; (0, 0) on an empty map."""
@@ -65,19 +70,31 @@ class Grid:
         return x // self.pitch
 
 
-def fitting(heats: Sequence[NodeHeat], ranks: Sequence[int] | None, width: int, height: int) -> Grid:
+def fitting(
+    heats: Sequence[NodeHeat],
+    ranks: Sequence[int] | None,
+    width: int,
+    height: int,
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> Grid:
     """The most detailed grid that shows all nodes in ``height`` lines; cells, scrolling, when none does."""
-    made = make_grid(heats, ranks, width, NAMED)
+    made = make_grid(heats, ranks, width, NAMED, names)
     for density in DENSITIES[1:]:
         if len(made.rows) <= height:
             break
-        made = make_grid(heats, ranks, width, density)
+        made = make_grid(heats, ranks, width, density, names)
     return made
 
 
-def make_grid(heats: Sequence[NodeHeat], ranks: Sequence[int] | None, width: int, density: str) -> Grid:
+def make_grid(
+    heats: Sequence[NodeHeat],
+    ranks: Sequence[int] | None,
+    width: int,
+    density: str,
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> Grid:
     """``heats`` in their order. ``ranks``: each node's, ascending, when every rank begins on a line of its own."""
-    name_width = min(NAME_MOST, max((len(heat.node) for heat in heats), default=1))
+    name_width = min(NAME_MOST, max((len(names.get(heat.node, heat.node)) for heat in heats), default=1))
     gpu_width = max((len(heat.codes) for heat in heats), default=0) or USUAL_GPUS
     margin = SECTION_WIDTH if ranks is not None else 0
     if density == NAMED:
@@ -93,7 +110,7 @@ def make_grid(heats: Sequence[NodeHeat], ranks: Sequence[int] | None, width: int
     per_row = max(1, per_row)
     rows = _rows(len(heats), ranks, per_row)
     labels = _labels(heats, ranks, rows) if ranks is not None else ()
-    return Grid(density, rows, labels, name_width, gpu_width, margin, pitch, per_row)
+    return Grid(density, rows, labels, name_width, gpu_width, margin, pitch, per_row, names)
 
 
 def _rows(count: int, ranks: Sequence[int] | None, per_row: int) -> tuple[tuple[int, int], ...]:
@@ -110,13 +127,20 @@ def _rows(count: int, ranks: Sequence[int] | None, per_row: int) -> tuple[tuple[
 
 
 def _labels(heats: Sequence[NodeHeat], ranks: Sequence[int], rows: Sequence[tuple[int, int]]) -> tuple[Cell, ...]:
-    all_fine = all(heat.status == "ok" for heat, rank in zip(heats, ranks, strict=True) if rank == len(SECTIONS) - 1)
+    """A section is named after the worst that is in it now: a node that recovers stays in it for a while."""
+    all_fine = all(heat.status == "ok" for heat, rank in zip(heats, ranks, strict=True) if rank == FINE)
+    now: dict[int, int] = {}
+    for heat, rank in zip(heats, ranks, strict=True):
+        now[rank] = min(now.get(rank, FINE), RANKS.get(heat.status, FINE))
     labels = []
     for first, _ in rows:
-        word, style = SECTIONS[ranks[first]]
-        if first > 0 and ranks[first - 1] == ranks[first]:
+        rank = ranks[first]
+        word, style = SECTIONS[now[rank]]
+        if first > 0 and ranks[first - 1] == rank:
             word = ""
-        elif ranks[first] == len(SECTIONS) - 1 and not all_fine:
+        elif rank < FINE and now[rank] == FINE:
+            word = EASED
+        elif now[rank] == FINE and not all_fine:
             word = NOT_ALL_FINE
         labels.append(Cell(clip(word, SECTION_WIDTH), style))
     return tuple(labels)
@@ -131,7 +155,7 @@ def line_cells(
     if grid.labels:
         cells.append(grid.labels[line])
     if grid.density != NAMED:
-        cells.append(Cell(_name(heats[first].node, grid.name_width) + " ", "dim"))
+        cells.append(Cell(_name(grid, heats[first].node) + " ", "dim"))
     for index in range(first, end):
         heat = heats[index]
         if grid.density == CELLS:
@@ -141,7 +165,7 @@ def line_cells(
         else:
             made = [_sign(heat, heat.node in marks)]
             if grid.density == NAMED:
-                made.append(Cell(_name(heat.node, grid.name_width) + " ", _name_style(heat)))
+                made.append(Cell(_name(grid, heat.node) + " ", _name_style(heat)))
             made += gpu_cells(heat, grid.gpu_width)
         cells += [Cell(cell.text, AT + cell.style) for cell in made] if index == cursor else made
         if grid.density == NAMED and index + 1 < end:
@@ -173,8 +197,8 @@ def _sign(heat: NodeHeat, marked: bool) -> Cell:
     return Cell(MARK, style or "accent") if marked else Cell(SIGN_OF.get(heat.status, " "), style)
 
 
-def _name(name: str, width: int) -> str:
-    return clip(name, width, tail=True, marked=True)
+def _name(grid: Grid, node: str) -> str:
+    return clip(grid.names.get(node, node), grid.name_width, tail=True, marked=True)
 
 
 def _name_style(heat: NodeHeat) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from mltop.probes.model import Finding
 from mltop.probes.reach.glance import GpuGlance
@@ -10,7 +11,8 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import Cell, Column, Row
 from mltop.tui.render.findings import severity_cell, worst
 from mltop.tui.render.glyphs import GLYPHS, height
-from mltop.tui.render.heat import MARK
+from mltop.tui.render.heat import MARK, SIGNS, UNKNOWN as NO_CODE, NodeHeat, codes_of, worst_code
+from mltop.tui.render.metrics import Metric
 from mltop.tui.render.states import NODE_STYLE
 from mltop.tui.render.trends import Trends
 from mltop.tui.render.units import UNKNOWN, age, celsius, known, percent, watts
@@ -32,10 +34,19 @@ NODE_COLUMNS = (
 MARKED_NODE_COLUMNS = (Column("mark", "", 1), *NODE_COLUMNS)
 
 
-def marked_node_row(view: NodeView, trends: Trends, findings: Sequence[Finding], marked: bool) -> Row:
-    """One row of MARKED_NODE_COLUMNS."""
-    row = node_row(view, trends, findings)
-    return Row(row.key, (Cell(MARK, "accent") if marked else Cell(""), *row.cells))
+def marked_node_columns(width: int) -> tuple[Column, ...]:
+    """MARKED_NODE_COLUMNS with a NODE column of ``width`` cells."""
+    return tuple(replace(one, width=width) if one.key == "node" else one for one in MARKED_NODE_COLUMNS)
+
+
+def marked_node_row(
+    view: NodeView, heat: NodeHeat, metric: Metric, findings: Sequence[Finding], name: str, marked: bool
+) -> Row:
+    """One row of MARKED_NODE_COLUMNS; ``name`` stands for the node's, its GPUs show ``metric`` as on the map."""
+    _, *cells = node_row(view, None, findings).cells
+    at = [column.key for column in NODE_COLUMNS].index("gpus") - 1
+    cells[at] = metric_glyphs(view, heat, metric)
+    return Row(view.node, (Cell(MARK, "accent") if marked else Cell(""), Cell(name), *cells))
 
 
 def node_row(view: NodeView, trends: Trends | None = None, findings: Sequence[Finding] = ()) -> Row:
@@ -107,11 +118,27 @@ def _slowest_clock(gpus: Sequence[GpuGlance]) -> float | None:
     return min(ratios, default=None)
 
 
+def gpus_per_glyph(gpus: int) -> int:
+    return -(-gpus // GLYPHS_PER_NODE)
+
+
+def metric_glyphs(view: NodeView, heat: NodeHeat, metric: Metric) -> Cell:
+    """One glyph per GPU; with more than eight, one per group (its worst GPU). Dim: what the node said last."""
+    gpus = view.glance.gpus if view.glance is not None else ()
+    if not gpus:
+        return Cell(UNKNOWN)
+    codes = heat.codes or codes_of(gpus, metric)
+    group = gpus_per_glyph(len(codes))
+    worst_ones = [worst_code(codes[start : start + group], metric) for start in range(0, len(codes), group)]
+    style = "crit" if view.state.state == "live" and max(codes) > NO_CODE else "dim"
+    return Cell("".join(SIGNS[code] for code in worst_ones), style)
+
+
 def _gpu_glyphs(node: str, gpus: Sequence[GpuGlance], trends: Trends | None, aged: str) -> Cell:
     """One glyph per GPU; with more than eight, one per group (its least busy GPU); X: one of them is lost."""
     if not gpus:
         return Cell(UNKNOWN)
-    group = -(-len(gpus) // GLYPHS_PER_NODE)
+    group = gpus_per_glyph(len(gpus))
     groups = [gpus[start : start + group] for start in range(0, len(gpus), group)]
     text = "".join(_group_glyph(node, members, trends) for members in groups)
     return Cell(text, "crit" if GLYPHS.lost in text else aged or "dim")

@@ -11,7 +11,7 @@ from textual.widget import Widget
 from mltop.tui.feed import Picture
 from mltop.tui.place import Place
 from mltop.tui.screens.fleet import FLEET_BINDINGS, FleetPart
-from mltop.tui.screens.node_parts import GpuTable, HostLine, ProblemLines, RankTable
+from mltop.tui.screens.node_parts import GpuTable, HostLine, ProblemLines, RankTable, why_no_ranks
 from mltop.tui.screens.pane import Pane
 from mltop.tui.widgets.line_table import LineTable
 
@@ -94,7 +94,7 @@ class OverviewScreen(Pane):
         host, gpus, ranks = self.query_one(HostLine), self.query_one(GpuTable), self.query_one(RankTable)
         host.show(node, self.size.width)
         self.put(gpus, *gpus.rows_of(node, self.mltop.trends))
-        self.put(ranks, *ranks.rows_of([node], self.mltop.trends))
+        self.put(ranks, *ranks.rows_of([node], self.mltop.trends), why_no_ranks([node]))
         room = self.size.height - self.chrome_height() - host.display
         rank_lines = 1 + max(1, ranks.row_count)
         free = room - rank_lines - gpus.full_height(node)

@@ -253,12 +253,13 @@ class Pane(TableScreen):
     def on_input_changed(self, event: FilterBox.Changed) -> None:
         """Until what is typed makes sense, the last filter that did stays in force."""
         self._draft, self._refused = parse(event.value), False
-        self.filter = meanwhile(self.filter, self._draft)
+        self.filter = meanwhile(self.filter, self._draft, fields=not self.lines_are)
         self.draw()
 
     def on_input_submitted(self) -> None:
         self._refused = bool(self._draft.problem)
         if not self._refused:
+            self.filter = self._draft  # also a word that might have become the name of a field
             self.mltop.filter_history.add(self.filter.text)
             self._close_filter()
         self.draw()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from textual import events
@@ -60,6 +61,7 @@ class Heatmap(CellView, can_focus=True):
         self._heats: Sequence[NodeHeat] = ()
         self._ranks: Sequence[int] | None = None
         self._marks: Collection[str] = ()
+        self._names: Mapping[str, str] = MappingProxyType({})
         self._room = 1
         self._index: dict[str, int] = {}
         self._cursor = 0
@@ -72,14 +74,21 @@ class Heatmap(CellView, can_focus=True):
     # What the caller sets and asks.
 
     def set_map(
-        self, heats: Sequence[NodeHeat], ranks: Sequence[int] | None, marks: Collection[str], room: int
+        self,
+        heats: Sequence[NodeHeat],
+        ranks: Sequence[int] | None,
+        marks: Collection[str],
+        room: int,
+        names: Mapping[str, str] = MappingProxyType({}),
     ) -> Grid:
         """Show ``heats`` in this order; ``ranks``, ascending, where each begins on a line of its own.
 
-        ``room``: lines that the map may take; returns the grid, whose rows are what it takes.
+        ``room``: lines that the map may take; returns the grid, whose rows are what it takes. ``names``: what stands
+        for the nodes' names.
         """
         self._index = {heat.node: index for index, heat in enumerate(heats)}
         self._heats, self._ranks, self._marks, self._room = heats, ranks, frozenset(marks), max(1, room)
+        self._names = names
         was_visible = self._is_visible(self._grid.place(self._cursor)[0]) if self._grid.rows else True
         self._follow_node()
         self._lay_out()
@@ -223,18 +232,14 @@ class Heatmap(CellView, can_focus=True):
     def _lay_out(self) -> None:
         """Where every node stands; everything is drawn again only when that changed."""
         width = self.container_size.width or self.size.width or 1
-        grid = fitting(self._heats, self._ranks, width, self._room)
+        grid = fitting(self._heats, self._ranks, width, self._room, self._names)
         if len(grid.rows) > self._room:  # the scrollbar takes a column
-            grid = fitting(self._heats, self._ranks, width - self.styles.scrollbar_size_vertical, self._room)
+            width -= self.styles.scrollbar_size_vertical
+            grid = fitting(self._heats, self._ranks, width, self._room, self._names)
         before, self._grid = self._grid, grid
         if len(grid.rows) != len(before.rows):
             self.virtual_size = Size(0, len(grid.rows))
-        if (grid.density, grid.rows, grid.margin, grid.pitch) != (
-            before.density,
-            before.rows,
-            before.margin,
-            before.pitch,
-        ):
+        if _looks(grid) != _looks(before):
             self.refresh()
 
     def on_resize(self) -> None:
@@ -246,3 +251,8 @@ class Heatmap(CellView, can_focus=True):
 
     def on_blur(self) -> None:
         self._repaint_changes()
+
+
+def _looks(grid: Grid) -> tuple[object, ...]:
+    """What all lines depend on."""
+    return grid.density, grid.rows, grid.margin, grid.pitch, grid.names
