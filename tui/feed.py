@@ -13,6 +13,7 @@ from textual.message import Message
 from mltop.probes.model import Finding
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.health_watch import HealthWatch
+from mltop.tui.render.fleet_problems import state_findings
 from mltop.tui.session import Session
 
 HEARTBEAT_S = 1.5  # a node that went silent causes no change, but its age grows
@@ -23,10 +24,15 @@ FRAMES = ((4, 0.1), (64, 0.5), (math.inf, 1.0))
 
 @dataclass(frozen=True)
 class Picture:
-    """One moment, ready to draw: what is known and what the health rules say of it."""
+    """One moment, ready to draw: what is known and what is wrong with it.
+
+    ``findings``: of several nodes also that one does not answer. ``not_judged``: nodes of which there is a sample that
+    the health rules had no time for yet: that nothing is found of them means nothing.
+    """
 
     view: FleetView
     findings: tuple[Finding, ...] = ()
+    not_judged: frozenset[str] = frozenset()
 
 
 class Fresh(Message):
@@ -48,6 +54,32 @@ class FeedBroke(Message):
         self.error = error
 
 
+class StateWatch:
+    """Adds the nodes that do not answer to what the health rules found; call it from one thread.
+
+    The same tuple comes out while nothing changes, so that nobody works it through again.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, str, str], Finding] = {}
+        self._health: tuple[Finding, ...] = ()
+        self._findings: tuple[Finding, ...] = ()
+
+    def with_states(self, view: FleetView, health: tuple[Finding, ...]) -> tuple[Finding, ...]:
+        """A single node's state is on its screen already."""
+        if len(view.nodes) < 2:
+            return health
+        # A finding keeps its ``since``: ages are rounded by when the view was taken.
+        made = {
+            (one.node, one.id, one.message): self._made.get((one.node, one.id, one.message), one)
+            for one in state_findings(view.nodes, view.taken_at)
+        }
+        if health is not self._health or made.keys() != self._made.keys():
+            self._findings = (*made.values(), *health)
+        self._made, self._health = made, health
+        return self._findings
+
+
 class Feed:
     """Takes views outside the UI loop. Health rules import and run here, so they never delay a key."""
 
@@ -57,6 +89,7 @@ class Feed:
         self._changed = threading.Event()
         self._stopped = threading.Event()
         self._health = HealthWatch()
+        self._states = StateWatch()
 
     def start(self) -> None:
         sys.setswitchinterval(SWITCH_S)
@@ -92,7 +125,8 @@ class Feed:
 
     def _picture(self) -> Picture:
         view = self._session.view()
-        return Picture(view, self._health.findings(view))
+        health = self._health.findings(view)
+        return Picture(view, self._states.with_states(view, health), self._health.not_judged())
 
 
 def frame_s(nodes: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mltop.probes.investigate.progress import StackProgress
 from mltop.probes.model import Finding, Gap, NodeState
+from mltop.tui.feed import StateWatch
 from mltop.tui.health_watch import HealthWatch
 from mltop.tui.place import Place, Trail
 from mltop.tui.render.cells import Cell, Column, Row, plain
@@ -102,9 +103,32 @@ def test_findings_keep_when_they_first_appeared_and_go_when_they_are_over() -> N
         findings = watch.findings(one_node(tick))
         assert {finding.subject for finding in findings} == {"GPU 3", "GPU 6"}, f"at {tick} s"
         since |= {finding.since for finding in findings}
-    assert since == {one_node(0).nodes[0].sample.sampled_at}  # type: ignore[union-attr]
+    sample = one_node(0).nodes[0].sample
+    assert since == {sample.sampled_at, sample.gpus[6].last_seen_at}, "lost since it last answered"
     healthy = one_node(200)
     for gpu in healthy.nodes[0].sample.gpus:  # type: ignore[union-attr]
         gpu.state, gpu.throttle_reasons, gpu.error = "ok", [], None
     watch._allowed_s = 1.0
     assert watch.findings(healthy) == ()
+
+
+def test_a_node_with_a_lost_gpu_is_judged_first_and_those_not_judged_are_known() -> None:
+    watch = HealthWatch()
+    watch._allowed_s = -1.0  # none yet
+    assert watch.findings(fleet(nodes=9)) == ()
+    assert len(watch.not_judged()) == 9
+    watch._allowed_s = 1e-9  # one node
+    assert {finding.node for finding in watch.findings(fleet(nodes=9))} == {"node003"}
+    assert len(watch.not_judged()) == 8 and "node003" not in watch.not_judged()
+    watch._allowed_s = 10.0
+    watch.findings(fleet(nodes=9))
+    assert not watch.not_judged()
+
+
+def test_nodes_that_do_not_answer_are_findings_where_there_are_several() -> None:
+    watch = StateWatch()
+    found = watch.with_states(fleet(0, nodes=9), ())
+    assert [(one.node, one.id) for one in found] == [("node005", "node.stale"), ("node007", "node.lost")]
+    assert watch.with_states(fleet(1, nodes=9), ()) is found, "nothing else is wrong, and since when stays"
+    assert watch.with_states(fleet(2, nodes=6), ()) == found[:1]
+    assert StateWatch().with_states(one_node(), ()) == ()

@@ -12,6 +12,7 @@ from mltop.probes.model import NodeState
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.heat import MARK
 from mltop.tui.screens.fleet import FleetPart
+from mltop.tui.screens.node_parts import GpuTable
 from mltop.tui.widgets.heatmap import Heatmap
 from mltop.tui.widgets.line_table import LineTable
 from tests.tui import fake_views
@@ -147,7 +148,7 @@ async def test_the_cursor_stays_on_its_node_when_the_order_changes() -> None:
         heatmap(screen).move_cursor("node040")
         await screen.press("o")
         await screen.step()
-        await screen.shows("! 3 CRIT", "node040  lost 9.0s", "lost for a reason")
+        await screen.shows("! 3 nodes CRIT", "node040  lost 9.0s", "lost for a reason")
         assert at_cursor(screen) == "node040"
 
 
@@ -232,7 +233,7 @@ async def test_a_filter_on_gpus_dims_the_others() -> None:
         await screen.shows("61 fine")
         await screen.press("slash", *"temp", "greater_than_sign", "8", "0", "enter")
         await screen.shows_not("node001")
-        await screen.shows("! 1 CRIT")
+        await screen.shows("! 1 node CRIT")
         heat = heatmap(screen)._heats[0]
         assert heat.node == "node003"
         assert [index for index, style in enumerate(heat.styles) if style != "dim"] == [3]
@@ -248,6 +249,30 @@ async def test_a_filter_that_nothing_matches_says_so() -> None:
 
 
 # Problems
+
+
+async def test_lost_nodes_count_in_the_header_and_for_the_filter() -> None:
+    async with opened(fleet(9), size=(120, 40)) as screen:
+        await screen.shows("CRIT 3 WARN 1", "! 2 nodes CRIT")
+        await screen.press("slash", *"severity", "equals_sign", *"crit", "enter")
+        await screen.shows("node003", "node007")
+        await screen.shows_not("node005")
+        await screen.press("escape", "slash", *"node008", "enter")
+        await screen.shows("no problems of the nodes that the filter shows")
+
+
+async def test_the_gpus_below_the_map_are_those_of_the_node_under_the_cursor() -> None:
+    view = fake_views.fleet(nodes=2)
+    bare = replace(view.nodes[1], newest=replace(view.nodes[1].sample, gpus=view.nodes[1].sample.gpus[:2]))
+    both = replace(view, nodes=(view.nodes[0], bare))
+    async with opened(FakeSession([both]), size=(120, 40)) as screen:
+        await screen.shows("2 fine")
+        gpus = screen.app.pane.query_one(GpuTable)
+        height = gpus.size.height
+        await screen.press("right")
+        await screen.until(lambda: 0 < gpus.size.height < height, "fewer GPUs")
+        await screen.press("left")
+        await screen.until(lambda: gpus.size.height == height, "all GPUs again")
 
 
 async def test_one_problem_of_many_nodes_is_one_line_that_opens_the_first() -> None:

@@ -164,7 +164,7 @@ def test_lines_never_exceed_the_width(width):
 def test_nothing_is_known_yet():
     view = FleetView(AT, (NodeView(NodeState("n1", "connecting")),))
     first, second = header_cells(view, "mltop > this machine", width=120)
-    assert plain(first) == "mltop > this machine  node connecting  no GPU seen  12:41:07"
+    assert plain(first) == "mltop > this machine  node connecting  GPUs unknown  12:41:07"
     assert plain(second) == "busy –  power –  hot –  ranks –  jobs –  age –"
 
 

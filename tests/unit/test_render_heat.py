@@ -9,12 +9,14 @@ import pytest
 from mltop.probes.model import Finding, GpuSample, NodeState, Sample
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import line_width, plain
-from mltop.tui.render.fleet_lines import counts, list_legend, map_legend, node_lines
+from mltop.tui.render.fleet_lines import Legend, counts, list_legend, map_legend, node_lines
 from mltop.tui.render.fleet_problems import FOLD_FROM, fleet_problems, folded_names
 from mltop.tui.render.heat import FINE, LEVELS, LOST, MARK, SIGNS, UNKNOWN, Heats, level, troubles
 from mltop.tui.render.heat_grid import CELLS, DENSITIES, GROUPED, NAMED, fitting, line_cells, make_grid
 from mltop.tui.render.heat_order import BETTER_FOR_S, WorstFirst, by_name, natural
 from mltop.tui.render.metrics import METRICS, activity_source, next_metric
+from mltop.tui.render.names import NAME_MOST, short_names
+from mltop.tui.render.nodes import metric_glyphs
 
 ACTIVITY, CLOCK, TEMPERATURE, POWER, MEMORY = METRICS
 GIB = 2**30
@@ -45,7 +47,7 @@ def finding(node, subject="GPU 0", severity="critical", message="hot", **fields)
 
 
 def legend(heats, metric, width):
-    return map_legend(heats, metric, density=CELLS, source="GPU-Util", worst_first=True, marked=2, width=width)
+    return map_legend(Legend(heats, metric, "GPU-Util", marked=2), CELLS, width)
 
 
 # Levels
@@ -269,8 +271,8 @@ def test_lines_say_names_levels_states_marks_and_sections():
     heats = heats_of(views, findings=[finding("bad", "GPU 1")])
     grid = make_grid(heats, [0, 0, 2], 60, NAMED)
     top, bottom = SIGNS[LEVELS - 1], SIGNS[0]
-    assert plain(line_cells(grid, heats, 0, {"gone"})) == f"CRIT !bad        {top}{bottom} {MARK}gone       LL"
-    assert plain(line_cells(grid, heats, 1, ())) == f"fine  a-fine-one {SIGNS[4]}{SIGNS[UNKNOWN]}"
+    assert plain(line_cells(grid, heats, 0, {"gone"})) == f"CRIT  !bad        {top}{bottom} {MARK}gone       LL"
+    assert plain(line_cells(grid, heats, 1, ())) == f"fine   a-fine-one {SIGNS[4]}{SIGNS[UNKNOWN]}"
     grid = make_grid(heats, None, 60, CELLS)
     assert plain(line_cells(grid, heats, 0, {"a-fine-one"})) == f"bad        {bottom}L{MARK}"
     styles = [cell.style for cell in line_cells(grid, heats, 0, (), cursor=1)]
@@ -286,6 +288,57 @@ def test_a_state_is_a_word_where_it_fits():
 def test_nodes_that_still_connect_are_not_called_fine():
     heats = heats_of([view("n1", *busy(1.0)), view("n2", state="connecting")])
     assert make_grid(heats, [2, 2], 80, NAMED).labels[0].text.strip() == "rest"
+
+
+def test_a_section_is_named_after_the_worst_that_is_in_it_now():
+    findings = [finding("bad"), finding("warm", severity="warning")]
+    heats = heats_of([view(name, *busy(1.0)) for name in ("bad", "warm", "well")], findings=findings)
+    bad, warm, well = heats
+
+    def words(made, ranks):
+        return [label.text.strip() for label in make_grid(made, ranks, 80, NAMED).labels]
+
+    assert words([bad, warm, well], [0, 1, 2]) == ["CRIT", "WARN", "fine"]
+    assert words([bad, well], [0, 0]) == ["CRIT"]
+    assert words([warm, well], [0, 2]) == ["WARN", "fine"]
+    assert words([well, well], [1, 2]) == ["eased", "fine"]
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        (("a1.gpu.example.org", "a2.gpu.example.org"), ["a1", "a2"]),
+        (("a.x.example.org", "a.y.example.org"), ["a.x", "a.y"]),
+        (("example.org", "a.example.org"), ["example", "a.example"]),
+        (("10.0.0.1", "10.1.0.1"), ["10.0.0.1", "10.1.0.1"]),
+        (("fe80::1.x", "a.x"), ["fe80::1.x", "a.x"]),
+        (("alone.example.org",), ["alone.example.org"]),
+        (("a", "b.x"), ["a", "b.x"]),
+        ((), []),
+    ],
+)
+def test_names_lose_the_suffix_that_all_share(names, short):
+    found = short_names(names)
+    assert [found[name] for name in names] == short
+
+
+def test_a_name_is_cut_to_its_end():
+    long = "rack-with-a-very-long-name-0017"
+    short = short_names((long, "b"))[long]
+    assert len(short) == NAME_MOST and short.endswith("name-0017")
+
+
+def test_the_list_shows_the_metric_of_the_map_and_says_how_many_gpus_a_bar_is():
+    one = view("n1", *[GpuSample(at, busy=1.0, power_w=70.0, power_limit_w=700.0) for at in range(16)])
+    for metric, glyph in ((ACTIVITY, SIGNS[LEVELS - 1]), (POWER, SIGNS[0])):
+        (heat,) = heats_of([one], metric)
+        assert metric_glyphs(one, heat, metric).text == glyph * 8
+    text = plain(list_legend(Legend([heat], POWER, sorted_by="POWER"), 200))
+    assert text.startswith("m power of its limit") and "1 bar = 2 GPUs" in text
+    assert "sorted by POWER" in text and "worst first" not in text
+    gone = view("n2", *busy(1.0), GpuSample(1, state="lost"), state="stale")
+    cell = metric_glyphs(gone, heats_of([gone])[0], ACTIVITY)
+    assert (cell.text, cell.style) == (SIGNS[LEVELS - 1] + SIGNS[LOST], "dim")
 
 
 def test_the_number_of_gpus_may_differ_and_be_odd():
@@ -313,7 +366,7 @@ def test_the_legend_says_metric_scale_and_counts_and_drops_the_rest_first():
         "m lowest activity (GPU-Util)",
         "0%",
         "100%",
-        "! 1 CRIT",
+        "! 1 node CRIT",
         "~ 1 WARN",
         "4 fine",
         "1 connecting",
@@ -325,7 +378,7 @@ def test_the_legend_says_metric_scale_and_counts_and_drops_the_rest_first():
     narrow = plain(legend(heats, ACTIVITY, 60))
     assert len(narrow) <= 60 and "lowest activity" in narrow and "CRIT" in narrow
     assert "30C" in plain(legend(heats, TEMPERATURE, 200))
-    assert "v map" in plain(list_legend(heats, False, 0, 200))
+    assert "v map" in plain(list_legend(Legend(heats, ACTIVITY), 200))
     assert plain(counts({})[0][1]) == "0 fine"
 
 
@@ -341,6 +394,7 @@ def test_the_node_under_the_cursor_in_figures_and_why():
     assert why == "CRIT GPU 1 lost  and 1 more"
     assert plain(node_lines(view("n3", state="connecting"), (), POWER, 80)[1]) != "no problems found"
     assert plain(node_lines(view("n4", *busy(1.0)), (), POWER, 80)[1]) == "no problems found"
+    assert plain(node_lines(view("n4", *busy(1.0)), (), POWER, 80, judged=False)[1]) == "not judged yet"
 
 
 # Problems

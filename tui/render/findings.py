@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from mltop.probes.judge.fold import fold
 from mltop.probes.model import Finding, Gap
@@ -41,15 +42,20 @@ def worst(findings: Iterable[Finding]) -> Finding | None:
     return min(findings, key=lambda finding: order.get(finding.severity, len(order)), default=None)
 
 
-def finding_row(finding: Finding) -> Row:
-    """One row of FINDING_COLUMNS. Findings that this one explains are counted behind its message."""
+def finding_columns(node_width: int) -> tuple[Column, ...]:
+    """FINDING_COLUMNS with a NODE column of ``node_width`` cells."""
+    return tuple(replace(one, width=node_width) if one.key == "node" else one for one in FINDING_COLUMNS)
+
+
+def finding_row(finding: Finding, name: str = "") -> Row:
+    """One row of FINDING_COLUMNS; ``name`` stands for the node's. Findings that it explains are counted."""
     message = finding.message
     if finding.folded:
         message += f" (explains {len(finding.folded)} more)"
     cells = (
         severity_cell(finding.severity),
         Cell(clock_time(finding.since)),
-        Cell(finding.node or UNKNOWN),
+        Cell(name or finding.node or UNKNOWN),
         Cell(finding.subject or UNKNOWN),
         Cell(message or finding.id),
         Cell(finding.action),

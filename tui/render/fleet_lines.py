@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from mltop.probes.model import Finding
 from mltop.probes.reach.view import NodeView
@@ -12,51 +13,70 @@ from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.heat import ERROR, LETTERS, LOST, MARK, SIGNS, UNKNOWN, NodeHeat, statuses
 from mltop.tui.render.heat_grid import CELLS, SIGN_OF
 from mltop.tui.render.metrics import METRICS, Metric, activity_source
-from mltop.tui.render.nodes import node_state
+from mltop.tui.render.nodes import gpus_per_glyph, node_state
 from mltop.tui.render.states import NODE_STYLE
 from mltop.tui.render.wrap import flow
 
 Part = tuple[int, Sequence[Cell]]
 
 
-def map_legend(
-    heats: Sequence[NodeHeat],
-    metric: Metric,
-    *,
-    density: str,
-    source: str,
-    worst_first: bool,
-    marked: int,
-    width: int,
-) -> list[Cell]:
-    """``source``: which activity the GPUs report. What matters least is dropped where the line is too short."""
-    which = ("lowest " if metric.low_is_bad else "highest ") if density == CELLS else ""
-    title = f" {which}{metric.title}" + (f" ({source})" if metric is METRICS[0] and source else "")
-    ramp = GLYPHS.ramp
-    parts: list[Part] = [
-        (0, [Cell("m", "accent"), Cell(title, "bold")]),
-        (1, [Cell(f"{ramp[0]} {metric.low} {ramp[-1]} {metric.high}", "dim")]),
-        *counts(statuses(heats)),
-        *_marked(marked),
-    ]
+@dataclass(frozen=True)
+class Legend:
+    """What stands above the nodes. ``source``: which activity the GPUs report; ``sorted_by``: the list's column."""
+
+    heats: Sequence[NodeHeat]
+    metric: Metric
+    source: str = ""
+    worst_first: bool = True
+    marked: int = 0
+    not_judged: int = 0
+    sorted_by: str = ""
+
+    def scale(self, which: str = "") -> list[Part]:
+        metric = self.metric
+        title = f" {which}{metric.title}" + (f" ({self.source})" if metric is METRICS[0] and self.source else "")
+        ramp = GLYPHS.ramp
+        return [
+            (0, [Cell("m", "accent"), Cell(title, "bold")]),
+            (1, [Cell(f"{ramp[0]} {metric.low} {ramp[-1]} {metric.high}", "dim")]),
+        ]
+
+    def nodes(self) -> list[Part]:
+        judged: list[Part] = [(2, [Cell(f"{self.not_judged} not judged yet", "dim")])] if self.not_judged else []
+        return [*counts(statuses(self.heats)), *judged, *_marked(self.marked)]
+
+
+def map_legend(legend: Legend, density: str, width: int) -> list[Cell]:
+    """What matters least is dropped where the line is too short."""
+    which = ("lowest " if legend.metric.low_is_bad else "highest ") if density == CELLS else ""
+    parts = [*legend.scale(which), *legend.nodes()]
     if density == CELLS:
         parts.append((3, [Cell("1 cell = 1 node", "dim")]))
-    parts += _signs(heats, density)
-    parts += _ways(worst_first, "list")
+    parts += _signs(legend.heats, density)
+    parts += _ways(legend.worst_first, "list")
     return flow(parts, width)
 
 
-def list_legend(heats: Sequence[NodeHeat], worst_first: bool, marked: int, width: int) -> list[Cell]:
-    return flow([*counts(statuses(heats)), *_marked(marked), *_ways(worst_first, "map")], width)
+def list_legend(legend: Legend, width: int) -> list[Cell]:
+    ways = _ways(legend.worst_first, "map")
+    if legend.sorted_by:
+        ways[0] = (2, [Cell("s", "accent"), Cell(f" sorted by {legend.sorted_by}", "dim")])
+    groups = {gpus_per_glyph(len(heat.codes)) for heat in legend.heats if heat.codes}
+    most = max(groups, default=1)
+    bars: list[Part] = []
+    if most > 1:
+        bars.append((3, [Cell(f"1 bar = {'' if len(groups) == 1 else 'up to '}{most} GPUs", "dim")]))
+    return flow([*legend.scale(), *legend.nodes(), *bars, *ways], width)
 
 
 def counts(found: Mapping[str, int]) -> list[Part]:
-    """``! 2 CRIT  ~ 1 WARN  61 fine``: how many nodes have which colour, in words."""
-    parts: list[Part] = [
-        (place, [Cell(f"{SIGN_OF[status]} {found[status]} {word}", status)])
-        for place, (status, word) in enumerate((("crit", "CRIT"), ("warn", "WARN")))
-        if found.get(status)
-    ]
+    """``! 2 nodes CRIT  ~ 1 WARN  61 fine``: how many nodes have which colour, in words."""
+    parts: list[Part] = []
+    for place, (status, word) in enumerate((("crit", "CRIT"), ("warn", "WARN"))):
+        number = found.get(status, 0)
+        if number:
+            nodes = "" if parts else "node " if number == 1 else "nodes "
+            parts.append((place, [Cell(f"{SIGN_OF[status]} {number} {nodes}{word}", status)]))
     if found.get("connecting"):
         parts.append((1, [Cell(f"{found['connecting']} connecting", NODE_STYLE["connecting"])]))
     if found.get("unknown"):
@@ -99,9 +119,11 @@ def _signs(heats: Sequence[NodeHeat], density: str) -> list[Part]:
     return parts
 
 
-def node_lines(view: NodeView, findings: Sequence[Finding], metric: Metric, width: int) -> list[list[Cell]]:
+def node_lines(
+    view: NodeView, findings: Sequence[Finding], metric: Metric, width: int, judged: bool = True
+) -> list[list[Cell]]:
     """The node under the cursor: its state and its GPUs in figures; then why it is not live, or what is wrong."""
-    return [_figures(view, metric, width), _why(view, findings, width)]
+    return [_figures(view, metric, width), _why(view, findings, width, judged)]
 
 
 def _figures(view: NodeView, metric: Metric, width: int) -> list[Cell]:
@@ -121,13 +143,14 @@ def _figures(view: NodeView, metric: Metric, width: int) -> list[Cell]:
     return flow(parts, width)
 
 
-def _why(view: NodeView, findings: Sequence[Finding], width: int) -> list[Cell]:
+def _why(view: NodeView, findings: Sequence[Finding], width: int, judged: bool) -> list[Cell]:
     state = view.state
     if state.state != "live" and state.reason:
         return flow([(0, [Cell(state.reason, NODE_STYLE.get(state.state, "warn"))])], width)
     finding = worst(findings)
     if finding is None:
-        return [Cell("no problems found" if state.state == "live" else "", "dim")]
+        fine = "no problems found" if judged else "not judged yet"
+        return [Cell(fine if state.state == "live" else "", "dim")]
     severity = severity_cell(finding.severity)
     subject = "" if finding.subject in finding.message else f"{finding.subject}: "
     more = f"  and {len(findings) - 1} more" if len(findings) > 1 else ""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 
 from mltop.probes.model import Finding
 from mltop.probes.reach.view import NodeView
@@ -43,13 +44,20 @@ class Problem:
 
 
 def fleet_problems(nodes: Iterable[NodeView], findings: Sequence[Finding], taken_at: float) -> list[Problem]:
-    """Worst first: the states of ``nodes``, and the findings about them."""
+    """The problems of ``nodes`` where ``findings`` are those of the health rules only."""
     shown = list(nodes)
-    names = {node.node for node in shown}
-    found = [*state_findings(shown, taken_at), *(one for one in findings if one.node in names)]
+    return problems_of([node.node for node in shown], [*state_findings(shown, taken_at), *findings])
+
+
+def problems_of(
+    nodes: Iterable[str], findings: Sequence[Finding], names: Mapping[str, str] = MappingProxyType({})
+) -> list[Problem]:
+    """Worst first: what ``findings`` say of ``nodes``. ``names``: what stands for the nodes' names."""
+    shown = set(nodes)
     order = {severity: place for place, severity in enumerate(SEVERITY_ORDER)}
+    found = [finding for finding in findings if finding.node in shown]
     found.sort(key=lambda finding: order.get(finding.severity, len(order)))
-    return [_problem(group) for group in _groups(found)]
+    return [_problem(group, names) for group in _groups(found)]
 
 
 def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:
@@ -69,20 +77,20 @@ def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:
     return groups
 
 
-def _problem(group: list[Finding]) -> Problem:
+def _problem(group: list[Finding], names: Mapping[str, str]) -> Problem:
     first = group[0]
     if len(group) == 1:
-        return Problem(finding_row(first), (first.node,), (first,))
-    nodes = tuple(dict.fromkeys(finding.node for finding in group))
+        return Problem(finding_row(first, names.get(first.node, "")), (first.node,), (first,))
+    nodes, name = tuple(dict.fromkeys(finding.node for finding in group)), names.get(first.node, first.node)
     known = [finding.since for finding in group if finding.since is not None]
     same = all(finding.message == first.message for finding in group)
     subjects = {finding.subject for finding in group}
     cells = (
         severity_cell(first.severity),
         Cell(clock_time(min(known, default=None))),
-        Cell(folded_names(nodes)),
+        Cell(folded_names(tuple([names.get(node, node) for node in nodes]))),
         Cell(first.subject if len(subjects) == 1 else f"{len(group)} GPUs"),
-        Cell(f"{len(nodes)} nodes: {first.message}" + ("" if same else f" (this on {first.node})")),
+        Cell(f"{len(nodes)} nodes: {first.message}" + ("" if same else f" (this on {name})")),
         Cell(first.action),
     )
     return Problem(Row(f"{first.node}/{first.id}/many", cells), nodes, tuple(group))

@@ -101,9 +101,11 @@ def fleet_first(view: FleetView, totals: Totals, marked: int, brief: bool) -> li
     ]
 
 
-def fleet_second(totals: Totals, names: Mapping[str, str]) -> list[Part]:
-    """``names``: what stands for the names of all nodes. E.g. ``sm 43%  busy 97%  power 41.2kW+  hot 91C n3/gpu2  ranks 512+  jobs 1+  lag 1.2s``."""
-    nodes = len(names)
+def fleet_second(totals: Totals, nodes: int, names: Mapping[str, str]) -> list[Part]:
+    """``names``: what stands for the names of all nodes.
+
+    E.g. ``sm 43%  busy 97%  power 41.2kW+  hot 91C n3/gpu2  ranks 512+  jobs 1+  lag 1.2s``.
+    """
     few = "+" if totals.power.count < totals.seen or totals.live < nodes else ""
     power = watts(totals.power.value) + few if totals.power.count else UNKNOWN
     hot = UNKNOWN

@@ -44,7 +44,7 @@ def header_cells(
         totals = totals_of(view)
         rest = fleet_first(view, totals, marked, width < WIDE)
         marks += [Mark(*problem_counts(findings))] if findings else []
-        second = fleet_second(totals, short_names(tuple([node.node for node in view.nodes])))
+        second = fleet_second(totals, len(view.nodes), short_names(tuple([node.node for node in view.nodes])))
     else:
         rest, second = _one_node(view, width < WIDE)
     return [_first_line((title, *shorter), marks, rest, width), flow(second, width)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from mltop.probes.model import Finding, GpuSample
-from mltop.probes.reach.glance import AnyGpu, GpuGlance
+from mltop.probes.reach.glance import AnyGpu
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.metrics import Metric

@@ -11,7 +11,8 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import Cell, Column, Row
 from mltop.tui.render.findings import severity_cell, worst
 from mltop.tui.render.glyphs import GLYPHS, height
-from mltop.tui.render.heat import MARK, SIGNS, UNKNOWN as NO_CODE, NodeHeat, codes_of, worst_code
+from mltop.tui.render.heat import MARK, SIGNS, NodeHeat, codes_of, worst_code
+from mltop.tui.render.heat import UNKNOWN as NO_CODE
 from mltop.tui.render.metrics import Metric
 from mltop.tui.render.states import NODE_STYLE
 from mltop.tui.render.trends import Trends
@@ -40,7 +41,7 @@ def marked_node_columns(width: int) -> tuple[Column, ...]:
 
 
 def marked_node_row(
-    view: NodeView, heat: NodeHeat, metric: Metric, findings: Sequence[Finding], name: str, marked: bool
+    view: NodeView, heat: NodeHeat, metric: Metric, findings: Sequence[Finding], *, name: str, marked: bool
 ) -> Row:
     """One row of MARKED_NODE_COLUMNS; ``name`` stands for the node's, its GPUs show ``metric`` as on the map."""
     _, *cells = node_row(view, None, findings).cells

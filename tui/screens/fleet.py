@@ -16,13 +16,14 @@ from mltop.tui.feed import Picture
 from mltop.tui.filters import Subject
 from mltop.tui.place import Place
 from mltop.tui.render.cells import Row
-from mltop.tui.render.findings import FINDING_COLUMNS
-from mltop.tui.render.fleet_lines import list_legend, map_legend, node_lines
-from mltop.tui.render.fleet_problems import fleet_problems
+from mltop.tui.render.findings import finding_columns
+from mltop.tui.render.fleet_lines import Legend, list_legend, map_legend, node_lines
+from mltop.tui.render.fleet_problems import problems_of
 from mltop.tui.render.heat import FINE, Heats, NodeHeat, troubles
 from mltop.tui.render.heat_order import WorstFirst, by_name
 from mltop.tui.render.metrics import METRICS, activity_source, next_metric
-from mltop.tui.render.nodes import MARKED_NODE_COLUMNS, marked_node_row
+from mltop.tui.render.names import name_width, short_names
+from mltop.tui.render.nodes import marked_node_columns, marked_node_row
 from mltop.tui.screens.narrowing import SubjectRows, by_node
 from mltop.tui.screens.node_parts import GpuTable
 from mltop.tui.screens.pane import Pane, TextLines
@@ -30,6 +31,7 @@ from mltop.tui.widgets.heatmap import Heatmap
 from mltop.tui.widgets.line_table import LineTable
 
 PROBLEMS = "problems"
+NODE_WIDTHS = (14, 12)  # cells at least, in the list and in the table of problems
 MIN_ROOM = 8  # lines: below, the map stands alone
 TALL_ROOM = 12  # from here on the node under the cursor has two lines
 MIN_PROBLEMS = 6  # lines that stay for problems when the GPUs of the node under the cursor are shown
@@ -64,6 +66,8 @@ class FleetPart(Container):
         self._findings: tuple[Finding, ...] | None = None
         self._findings_of: Mapping[str, Sequence[Finding]] = {}
         self._troubles = troubles(())
+        self._names: Mapping[str, str] = {}
+        self._left: int | None = None  # lines below the map at the last draw; None: the list stands there
 
     def compose(self) -> ComposeResult:
         yield TextLines(id="legend")
@@ -93,6 +97,8 @@ class FleetPart(Container):
         if picture.findings is not self._findings:
             self._findings = picture.findings
             self._findings_of, self._troubles = by_node(picture.findings), troubles(picture.findings)
+        self._names = short_names(tuple([view.node for view in picture.view.nodes]))
+        self._left = None
         shown = self._shown(picture)
         self._views = {view.node: view for view in shown}
         self.pane.kept = (len(shown), len(picture.view.nodes))
@@ -132,13 +138,13 @@ class FleetPart(Container):
         heatmap.empty_text = self._why_empty()
         map_room = max(1, room - legend - lines - reserved)
         marks = self.pane.mltop.selection.nodes
-        grid = heatmap.set_map(heats, ranks, marks, map_room)
+        grid = heatmap.set_map(heats, ranks, marks, map_room, self._names)
         heatmap.styles.height = height = max(1, min(len(grid.rows), map_room))
         self._show_legend(legend, heats, grid.density, len(marks))
         self.query_one("#node-lines").display = lines > 0
         self.query_one("#node-lines").styles.height = lines
-        left = room - legend - lines - height
-        self._show_gpus(left)
+        self._left = room - legend - lines - height
+        self._show_gpus(self._left)
         self._show_problems(reserved > 0)
         self._show_node()
 
@@ -146,24 +152,24 @@ class FleetPart(Container):
         legend = self.query_one("#legend", TextLines)
         legend.display = shown
         width = self.pane.size.width
-        if self._as_list:
-            legend.set_lines([list_legend(heats, self._worst_first, marked, width)])
-            return
         metric = self._heats.metric
         source = ""
         if metric is METRICS[0]:
             live = (view.glance for view in self._views.values() if view.glance is not None)
             source = activity_source(gpu for glance in live for gpu in glance.gpus[:1])  # one speaks for its node
-        line = map_legend(
-            heats,
-            metric,
-            density=density,
-            source=source,
-            worst_first=self._worst_first,
-            marked=marked,
-            width=width,
-        )
-        legend.set_lines([line])
+        sorted_by = self._sorted_by() if self._as_list else ""
+        said = Legend(heats, metric, source, self._worst_first, marked, self._not_judged(), sorted_by)
+        legend.set_lines([list_legend(said, width) if self._as_list else map_legend(said, density, width)])
+
+    def _sorted_by(self) -> str:
+        """The title of the list's column that the user sorted by."""
+        sort = self.pane._sorts.get(self.query_one("#nodes", LineTable))
+        titles = {column.key: column.title for column in marked_node_columns(0)}
+        return titles[sort.column] if sort is not None else ""
+
+    def _not_judged(self) -> int:
+        """How many of the nodes that are shown."""
+        return len(self._picture.not_judged & self._views.keys()) if self._picture is not None else 0
 
     def _show_gpus(self, left: int) -> None:
         """The GPUs of the node under the cursor, where there is room for all of them."""
@@ -185,21 +191,29 @@ class FleetPart(Container):
             lines.set_lines([])
             return
         findings = self._findings_of.get(view.node, ())
-        made = node_lines(view, findings, self._heats.metric, self.pane.size.width)
+        judged = self._picture is None or view.node not in self._picture.not_judged
+        made = node_lines(view, findings, self._heats.metric, self.pane.size.width, judged)
         height = lines.styles.height
         lines.set_lines(made[: round(height.value) if height is not None else 2])
 
     def _show_list(self, heats: list[NodeHeat], room: int) -> None:
-        selection, trends = self.pane.mltop.selection, self.pane.mltop.trends
+        selection, metric, names = self.pane.mltop.selection, self._heats.metric, self._names
         views = [self._views[heat.node] for heat in heats]
 
         def make(index: int) -> Row:
             view = views[index]
-            return marked_node_row(view, trends, self._findings_of.get(view.node, ()), view.node in selection)
+            findings, name = self._findings_of.get(view.node, ()), names.get(view.node, view.node)
+            return marked_node_row(view, heats[index], metric, findings, name=name, marked=view.node in selection)
 
         table = self.query_one("#nodes", LineTable)
-        rows = SubjectRows([view.node for view in views], make, lambda index: Subject(views[index]))
-        self.pane.put(table, MARKED_NODE_COLUMNS, rows, self._why_empty())
+        rows = SubjectRows(
+            [view.node for view in views],
+            make,
+            lambda index: Subject(views[index]),
+            text=lambda index: f"{views[index].node} {rows[index].text}",  # the row has the short name
+        )
+        columns = marked_node_columns(name_width(names, NODE_WIDTHS[0]))
+        self.pane.put(table, columns, rows, self._why_empty())
         self.pane.kept = (table.row_count, len(self._picture.view.nodes) if self._picture is not None else 0)
         legend = room >= MIN_ROOM // 2
         self._show_legend(legend, heats, "", len(selection))
@@ -214,7 +228,7 @@ class FleetPart(Container):
         table.display = shown
         if self._picture is None or not shown:
             return 0
-        found = fleet_problems(self._views.values(), self._findings or (), self._picture.view.taken_at)
+        found = problems_of(self._views, self._findings or (), self._names)
         rows = SubjectRows(
             [problem.row.key for problem in found],
             lambda index: found[index].row,
@@ -222,14 +236,25 @@ class FleetPart(Container):
             text=lambda index: " ".join([found[index].row.text, *found[index].nodes]),
         )
         kept = self.pane.kept
-        self.pane.put(table, FINDING_COLUMNS, rows, self._no_problems())
+        self.pane.put(table, finding_columns(name_width(self._names, NODE_WIDTHS[1])), rows, self._no_problems())
         self.pane.kept = kept  # the filter's figures are about nodes
         return len(found)
 
     def _no_problems(self) -> str:
+        everyone = len(self._picture.view.nodes) if self._picture is not None else 0
+        number, not_judged = len(self._views), self._not_judged()
+        if not number:
+            return self._why_empty()
+        whose = " of the nodes that the filter shows" if number < everyone else ""
         waiting = sum(view.glance is None for view in self._views.values())
         if waiting:
-            return f"no problems known; nothing is known yet of {waiting} of {len(self._views)} nodes"
+            return f"no problems known{whose}; nothing is known yet of {waiting} of {number} nodes"
+        if not_judged:
+            judged = number - not_judged
+            shown = " that the filter shows" if whose else ""
+            return f"no problems in {judged} of {number} nodes{shown}, {not_judged} not judged yet"
+        if whose:
+            return f"no problems{whose}"
         gaps = sum(len(view.glance.gaps) for view in self._views.values() if view.glance)
         return f"no problems found; {gaps} gaps: 2 shows those of a node" if gaps else "no problems found"
 
@@ -241,10 +266,9 @@ class FleetPart(Container):
 
     def _moved(self, node: str) -> None:
         """The cursor is on another node: say all about it."""
-        gpus, view = self.query_one(GpuTable), self._views.get(node)
-        self._show_node()
-        if gpus.display and view is not None:
-            self.pane.put(gpus, *gpus.rows_of(view, self.pane.mltop.trends))
+        if self._left is not None and node in self._views:  # while the map itself is drawn, what is left comes later
+            self._show_node()
+            self._show_gpus(self._left)
 
     def on_heatmap_selected(self, event: Heatmap.Selected) -> None:
         event.stop()

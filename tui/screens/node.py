@@ -96,7 +96,8 @@ class NodeScreen(Pane):
         return next(named, picture.view.nodes[0])
 
     def _problems(self, picture: Picture, node: NodeView) -> list[list[Cell]]:
-        findings = [finding for finding in picture.findings if finding.node == node.node]
+        own = (finding for finding in picture.findings if finding.node == node.node)
+        findings = [finding for finding in own if not finding.id.startswith("node.")]  # its state stands above already
         gaps = [(node.node, gap) for gap in node.sample.gaps] if node.sample is not None else []
         lines = all_problem_lines(findings, gaps, self.size.width)
         return lines or [[Cell(_without_problems(node), "dim")]]

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from textual.widget import Widget
 
+from mltop.probes.investigate.folding import folded
+from mltop.probes.investigate.missing import by_reason
 from mltop.probes.model import JobReport, NodeState, StackDigest
 from mltop.tui.feed import Picture
 from mltop.tui.investigation import DumpResult
@@ -67,8 +69,7 @@ def result_lines(result: DumpResult, width: int, keep: Keep) -> list[KeyedLine]:
     for at, report in enumerate(result.reports):
         lines += [([], None)] if at else []
         lines += _report_lines(at, report, width, keep)
-    for node in result.not_answered:
-        lines += [(line, None) for line in _silent_lines(node, width)]
+    lines += [(line, None) for line in _silent_lines(result.not_answered, width)]
     if not result.reports and not result.partial:
         lines.append(([Cell("no training ranks found", "warn")], None))
     return lines
@@ -131,9 +132,13 @@ def _unread_line(digest: StackDigest, width: int) -> list[list[Cell]]:
     return wrap(cells, width, indent=4)[:1]
 
 
-def _silent_lines(node: NodeState, width: int) -> list[list[Cell]]:
-    cells = [Cell(f"{node.node}: ", "bold"), Cell(f"{node.state}, no full answer: {node.reason}", "warn")]
-    return wrap(cells, width, indent=4)
+def _silent_lines(nodes: Sequence[NodeState], width: int) -> list[list[Cell]]:
+    """Those that did not answer in full, alike ones on one line."""
+    lines: list[list[Cell]] = []
+    for state, reason, names in by_reason(nodes):
+        why = f"{state}, no full answer" + (f": {reason}" if reason else "")
+        lines += wrap([Cell(f"{folded(names)}: ", "bold"), Cell(why, "warn")], width, indent=4)
+    return lines
 
 
 def _text(line: Sequence[Cell]) -> str:
