@@ -1,4 +1,7 @@
-"""`python -m tests.bench [--quick] [NAME ...]`: every benchmark, or those named (screen, stacks, …), a table each."""
+"""`python -m tests.bench [--quick] [--full] [NAME ...]`: every benchmark, or those named (screen, stacks, …).
+
+``--full``: also connect to 64 hosts.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,15 @@ BENCHES = {
 
 def main() -> None:
     quick = "--quick" in sys.argv
-    names = [word for word in sys.argv[1:] if word != "--quick"]
+    names = [word for word in sys.argv[1:] if not word.startswith("--")]
     unknown = [name for name in names if name not in BENCHES]
     if unknown:
         sys.exit(f"tests.bench: {unknown[0]}: no such benchmark (one of: {', '.join(BENCHES)})")
     for name in names or BENCHES:
-        BENCHES[name].main(quick)
+        if name == "connect":
+            bench_connect.main(quick, full="--full" in sys.argv)
+        else:
+            BENCHES[name].main(quick)
 
 
 if __name__ == "__main__":
