@@ -173,7 +173,8 @@ class Slurm:
 
     def processes(self, node: str) -> dict[int, str]:
         """Pid, as the node sees it, to command of what runs there beside Slurm's own."""
-        lines = self.on_node(node, ["ps", "-eo", "pid=,args="]).stdout.splitlines()
+        # Whole lines, also where COLUMNS says 80.
+        lines = self.on_node(node, ["ps", "-ww", "-eo", "pid=,args="]).stdout.splitlines()
         found = {int(pid): command for pid, command in (line.split(None, 1) for line in lines)}
         return {pid: command for pid, command in found.items() if not command.startswith(OWN_COMMANDS)}
 
