@@ -5,13 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
 
-
-@pytest.mark.serial
 def test_every_benchmark_starts() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.bench", "--quick"], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-m", "tests.bench", "--quick"], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     tables = ("first full paint", "NVML calls per GPU and second", "8 ranks", "merge 4096 digests", "simulated streams")

@@ -16,7 +16,7 @@ from tests.hosts.host import Host, Process
 from tests.hosts.watcher import Watcher
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.hosts
 hosts = fixtures.hosts
 
 # Samples every 2 s, so that a node is stale after 6: a slow machine is not taken for a bad host.

@@ -14,7 +14,7 @@ from tests.hosts.cluster import Hosts
 from tests.hosts.host import Host
 from tests.hosts.watcher import Watcher
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.hosts
 hosts = fixtures.hosts
 nothing_left = fixtures.nothing_left
 

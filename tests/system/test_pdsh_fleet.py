@@ -21,7 +21,7 @@ from tests.hosts.cluster import REPOSITORY, Hosts
 from tests.hosts.host import Host
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.hosts
 
 # A hub that answers one line with one line: states of all nodes, or what they answer to a request.
 PROGRAM = """

@@ -14,7 +14,7 @@ from tests.hosts.cluster import Hosts
 from tests.hosts.host import Host
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.hosts
 
 # Writes to its caller like an agent, and what it sees of the link into a file.
 PROGRAM = """
