@@ -12,6 +12,7 @@ class GpuProcess:
     pid: int
     memory_bytes: int | None = None
     kind: str = "compute"
+    gpu_instance: int | None = None  # of a GPU in MIG mode: the instance it runs in
 
 
 @dataclass
@@ -19,6 +20,7 @@ class Ecc:
     """ECC error counts since the last reset (volatile) or over the board's life (aggregate)."""
 
     enabled: bool | None = None
+    enabled_pending: bool | None = None  # what it will be after the next reset
     corrected_volatile: int | None = None
     uncorrected_volatile: int | None = None
     corrected_aggregate: int | None = None
@@ -40,17 +42,23 @@ class RemapBanks:
 
 @dataclass
 class Remap:
-    """Row remapping (Ampere and newer): rows remapped, and whether a reset is pending or repair failed."""
+    """Row remapping (Ampere and newer): rows remapped, and whether a reset is pending or repair failed.
+
+    ``repair_pending``: a memory channel or TPC will be repaired at the next reset (nvmlDeviceGetRepairStatus).
+    """
 
     corrected: int | None = None
     uncorrected: int | None = None
     pending: bool | None = None
     failed: bool | None = None
+    repair_pending: bool | None = None
     banks: RemapBanks = field(default_factory=RemapBanks)
 
 
 @dataclass
 class Pcie:
+    """The link as it is and as GPU and slot could have it. ``errors``: NVML's PCIe error counters by name."""
+
     gen: int | None = None
     gen_max: int | None = None
     width: int | None = None
@@ -58,10 +66,16 @@ class Pcie:
     replay_count: int | None = None
     rx_bytes_per_s: float | None = None
     tx_bytes_per_s: float | None = None
+    errors: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
 class NvlinkLink:
+    """One NVLink. ``version``: as NVIDIA counts generations (4 on Hopper, 5 on Blackwell); ``remote``: "switch",
+    or the PCI bus id of the GPU at the other end. ``errors``: replay, recovery, crc up to Hopper; from Blackwell on
+    recovery_ok, recovery_failed, effective, symbol, … ; a counter that cannot be read is not in it.
+    """
+
     index: int
     active: bool | None = None
     version: int | None = None
@@ -79,8 +93,34 @@ class Nvlink:
 
 @dataclass
 class Fabric:
+    """NVLink fabric (nvmlGpuFabricInfoV). ``state``: not_supported | not_started | in_progress | completed.
+
+    ``health``: ok | unhealthy | limited; ``problems``: of degraded_bandwidth, route_recovery, route_unhealthy,
+    access_timeout, misconfigured those that the health mask holds.
+    """
+
     state: str | None = None
     health: str | None = None
+    problems: list[str] = field(default_factory=list)
+    clique_id: int | None = None
+    cluster_uuid: str | None = None
+
+
+@dataclass
+class MigInstance:
+    """One MIG device of a GPU. ``name``: its profile, e.g. "1g.10gb"; activity is of the instance alone."""
+
+    index: int
+    uuid: str | None = None
+    name: str | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    sm_active: float | None = None
+    sm_occupancy: float | None = None
+    tensor_active: float | None = None
+    dram_active: float | None = None
 
 
 @dataclass
@@ -102,12 +142,17 @@ class GpuSample:
     sm_occupancy: float | None = None
     tensor_active: float | None = None
     dram_active: float | None = None
+    fp64_active: float | None = None
+    fp32_active: float | None = None
+    fp16_active: float | None = None
     activity_source: str | None = None  # gpm | dcgm
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
     temperature_c: float | None = None
     memory_temperature_c: float | None = None
-    temperature_margin_c: float | None = None
+    temperature_margin_c: float | None = None  # °C left until the GPU slows itself down
+    temperature_slowdown_c: float | None = None
+    memory_temperature_max_c: float | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
     power_limit_default_w: float | None = None
@@ -118,16 +163,24 @@ class GpuSample:
     memory_clock_max_mhz: int | None = None
     throttle_reasons: list[str] | None = None  # [] is "none holds"; None is unknown
     throttle_ns: dict[str, int] = field(default_factory=dict)
+    throttle_share: dict[str, float] = field(default_factory=dict)  # of the time since the sample before
     ecc: Ecc = field(default_factory=Ecc)
     remap: Remap = field(default_factory=Remap)
     retired_pages: int | None = None
-    recovery_action: str | None = None
+    retired_pages_double_bit: int | None = None  # those of them retired for double bit errors
+    retired_pages_pending: bool | None = None
+    recovery_action: str | None = None  # none | gpu_reset | node_reboot | drain_p2p | drain_and_reset | …
     pcie: Pcie = field(default_factory=Pcie)
     nvlink: Nvlink = field(default_factory=Nvlink)
     fabric: Fabric = field(default_factory=Fabric)
     mig_enabled: bool | None = None
+    mig_pending: bool | None = None  # what it will be after the next reset
+    mig_instances: list[MigInstance] = field(default_factory=list)
     persistence: bool | None = None
+    performance_state: int | None = None  # P0 is the fastest
     driver: str | None = None
+    cuda: str | None = None  # the newest CUDA that the driver supports, "13.0"
+    gsp_firmware: str | None = None
     vbios: str | None = None
     serial: str | None = None
     processes: list[GpuProcess] | None = None  # [] is "none"; None is unknown

@@ -6,14 +6,22 @@ from dataclasses import dataclass, field
 
 from mltop.probes.model.gpu import GpuSample
 
+UNLIMITED = (1 << 63) - 1  # of limits: there is none
+MAX_KERNEL_EVENTS = 100
+
 
 @dataclass
 class Gap:
-    """Something that could not be read: ``what`` (e.g. ``gpu.3.power_w``), ``why``, and ``fix`` (a command or "")."""
+    """Something that could not be read: ``what`` (e.g. ``gpu.3.power_w``), ``why``, and ``fix`` (a command or "").
+
+    ``kind``: "unknown": there is a value that we do not have; "unsupported": this hardware, driver or kernel has no
+    such thing, nothing is missed; "starting": it comes with one of the next samples.
+    """
 
     what: str
     why: str
     fix: str = ""
+    kind: str = "unknown"
 
 
 @dataclass
@@ -24,7 +32,10 @@ class RankSample:
     ``cpu_fraction`` is of one core and may exceed 1. ``voluntary_switches`` and ``main_cpu_s``
     (seconds on a CPU) are the main thread's; the syscall counts are the process's. ``cpus_allowed`` and
     ``numa_nodes`` are kernel lists ("0-7,12").
-    ``children`` are pids. Source: /proc/PID/{environ,stat,status,schedstat,io,task}.
+    ``children`` are pids; ``children_cpu_fraction`` is of one core, of all of them together, ``children_blocked`` how
+    many are in state D. Limits are the soft ones, UNLIMITED where there is none. ``settings``: of the environment what
+    changes how a training job runs (CUDA_LAUNCH_BLOCKING, NCCL_*, OMP_NUM_THREADS …), never secrets.
+    Source: /proc/PID/{environ,stat,status,schedstat,io,task,limits}.
     """
 
     pid: int
@@ -51,6 +62,67 @@ class RankSample:
     cpus_allowed: str | None = None
     numa_nodes: str | None = None
     children: list[int] = field(default_factory=list)
+    children_cpu_fraction: float | None = None
+    children_blocked: int | None = None
+    memlock_limit_bytes: int | None = None
+    open_files: int | None = None
+    open_files_limit: int | None = None
+    cgroup: str | None = None  # path below /sys/fs/cgroup, "/" is the root
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Pressure:
+    """Share of the last ten seconds in which some (full: all) tasks waited. Source: /proc/pressure (PSI)."""
+
+    cpu_some: float | None = None
+    memory_some: float | None = None
+    memory_full: float | None = None
+    io_some: float | None = None
+    io_full: float | None = None
+
+
+@dataclass
+class CgroupSample:
+    """A cgroup that ranks (or mltop itself) run in. ``cpu_throttled_fraction``: of the periods since the last look."""
+
+    path: str
+    cpu_limit_cores: float | None = None
+    cpu_throttled_fraction: float | None = None
+    memory_used_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    oom_kills: int | None = None
+
+
+@dataclass
+class FilesystemSample:
+    """One mount. ``stalled_s``: for so long statvfs has not answered, None when it has; sizes are the last known.
+
+    ``is_network``: NFS, Lustre, GPFS, Ceph, WEKA, …; ``counters``: nfs retransmissions and backlog (mountstats).
+    """
+
+    mount: str
+    device: str = ""
+    kind: str = ""
+    is_network: bool = False
+    read_only: bool | None = None
+    total_bytes: int | None = None
+    available_bytes: int | None = None
+    inodes_total: int | None = None
+    inodes_free: int | None = None
+    stalled_s: float | None = None
+    counters: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class BlockedProcess:
+    """A process in state D (uninterruptible). ``blocked_s``: for how long it was seen so."""
+
+    pid: int
+    name: str = ""
+    blocked_s: float = 0.0
+    wchan: str | None = None
+    rank: int | None = None
 
 
 @dataclass
@@ -75,32 +147,113 @@ class HostSample:
     network_tx_bytes_per_s: float | None = None
     disk_read_bytes_per_s: float | None = None
     disk_write_bytes_per_s: float | None = None
+    pressure: Pressure = field(default_factory=Pressure)
+    swap_in_bytes_per_s: float | None = None
+    swap_out_bytes_per_s: float | None = None
+    oom_kills: int | None = None  # counter since boot (/proc/vmstat oom_kill)
+    huge_pages_total_bytes: int | None = None
+    huge_pages_free_bytes: int | None = None
+    memory_errors_corrected: int | None = None  # EDAC counters, all memory controllers
+    memory_errors_uncorrected: int | None = None
+    open_files: int | None = None  # of the whole machine (/proc/sys/fs/file-nr)
+    open_files_max: int | None = None
+    zombies: int | None = None
+    blocked: list[BlockedProcess] = field(default_factory=list)
+    cgroups: list[CgroupSample] = field(default_factory=list)
+    filesystems: list[FilesystemSample] = field(default_factory=list)
+    lustre_health: str | None = None
+    governor: str | None = None  # of the cores' frequency governors the one that saves most power
+    clocksource: str | None = None
+    clock_synchronized: bool | None = None  # adjtimex: STA_UNSYNC is not set
+    clock_error_s: float | None = None  # adjtimex: the kernel's estimate of its error
+    ptrace_scope: int | None = None
+    services: dict[str, str] = field(default_factory=dict)  # nvidia-fabricmanager: active | inactive | failed | absent
+    modules: dict[str, bool] = field(default_factory=dict)  # nvidia_peermem: whether it is loaded
+    nvidia_driver: str | None = None  # the loaded kernel module's version
+    is_virtual: bool | None = None  # a virtual machine
+    is_confined: bool | None = None  # a container or a job's cgroup: not all devices of the machine may be visible
+
+
+@dataclass
+class PciDevice:
+    """A GPU, NIC, NVSwitch or NVMe disk as the kernel sees it. ``kind``: gpu | nic | nvswitch | nvme | other.
+
+    ``bus_id`` as in sysfs ("0000:9b:00.0"); speeds in GT/s; ``driver``: the kernel driver bound to it, None: none.
+    ``aer``: correctable, nonfatal, fatal (counters); ``acs``: whether ACS source validation is on (needs root).
+    Source: /sys/bus/pci/devices.
+    """
+
+    bus_id: str
+    kind: str = "other"
+    vendor_id: int | None = None
+    device_id: int | None = None
+    driver: str | None = None
+    link_speed_gt_per_s: float | None = None
+    link_speed_max_gt_per_s: float | None = None
+    link_width: int | None = None
+    link_width_max: int | None = None
+    numa_node: int | None = None
+    local_cpus: str | None = None
+    aer: dict[str, int] = field(default_factory=dict)
+    acs: bool | None = None
 
 
 @dataclass
 class LinkSample:
-    """One network port (InfiniBand, RoCE, Ethernet) with its raw counters."""
+    """One network port with its raw counters. ``kind``: infiniband | roce | ethernet | efa.
+
+    ``state`` and ``physical_state`` are words ("ACTIVE", "LinkUp"; Ethernet: operstate in capitals, "UP", "DOWN").
+    ``netdev``: the network interface of an RDMA device. ``saturated``: counters that stand at their maximum and can
+    count no further. ``error``: why the port is not read any more. Rates are since the sample before.
+    """
 
     device: str
     port: int = 1
+    kind: str = "infiniband"
     state: str | None = None
     physical_state: str | None = None
     rate_bits_per_s: float | None = None
+    rx_bytes_per_s: float | None = None
+    tx_bytes_per_s: float | None = None
+    netdev: str | None = None
+    mtu: int | None = None
+    firmware: str | None = None
+    pci_bus_id: str | None = None
+    numa_node: int | None = None
+    has_chardev: bool | None = None  # /sys/class/infiniband_verbs has its uverbs device
+    saturated: list[str] = field(default_factory=list)
+    error: str | None = None
     counters: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
 class KernelEvent:
+    """Something the kernel (or NVML) reported. ``at``: unix s.
+
+    ``kind``: xid | sxid | off_bus | oom | hung_task | soft_lockup | nfs | nfs_ok | mlx5 | link | remount_ro | disk_io |
+    pcie_limited | peermem | mce. ``subject``: what it is about: a PCI bus id as the line has it, a device, a server,
+    a process name. ``code``: Xid or SXid number; ``severity``: "fatal" | "nonfatal" where the line says so.
+    ``source``: kmsg | journal | nvml.
+    """
+
     at: float
     kind: str
     subject: str = ""
     code: int | None = None
     text: str = ""
+    severity: str = ""
+    pid: int | None = None
+    process: str = ""
+    source: str = "kmsg"
 
 
 @dataclass
 class Sample:
-    """Everything one node says about one moment. ``cost_s`` is CPU-side wall time per collector."""
+    """Everything one node says about one moment. ``cost_s`` is CPU-side wall time per collector.
+
+    ``kernel_events``: all that are known of the last 24 hours, the newest last, at most MAX_KERNEL_EVENTS: who misses a
+    sample misses no event.
+    """
 
     node: str
     sampled_at: float
@@ -111,6 +264,7 @@ class Sample:
     ranks: list[RankSample] = field(default_factory=list)
     host: HostSample = field(default_factory=HostSample)
     links: list[LinkSample] = field(default_factory=list)
+    pci: list[PciDevice] = field(default_factory=list)
     kernel_events: list[KernelEvent] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     cost_s: dict[str, float] = field(default_factory=dict)

@@ -25,6 +25,17 @@ class Finding:
 
 
 @dataclass
+class Unknown:
+    """What could not be judged: ``rules`` (ids) need ``what``, which is not known; why, and the command that helps."""
+
+    node: str
+    what: str
+    why: str
+    fix: str = ""
+    rules: list[str] = field(default_factory=list)
+
+
+@dataclass
 class Frame:
     """One Python frame. ``file`` is relative to site-packages or its last parts; ``ints`` are integer locals."""
 

@@ -44,7 +44,7 @@ def test_a_throttle_reason_fires_after_its_hold(reason: str) -> None:
 
 def test_one_sample_fires_at_once_and_says_so() -> None:
     (finding,) = evaluate([_sample(100, _gpu(3, "sw_thermal"))])
-    assert "one sample" in finding.evidence[-1]
+    assert "first sample" in finding.evidence[-1]
 
 
 def test_a_short_burst_is_nothing_and_an_ended_one_has_an_end() -> None:

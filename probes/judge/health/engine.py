@@ -1,96 +1,104 @@
-"""Runs the rules over samples: when each one fired, and since when."""
+"""Runs the rules over the samples of a fleet, live or from a recording."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
 
-from mltop.probes.judge.health import gpu_state, gpu_throttle, nvml
 from mltop.probes.judge.health.folding import fold_findings
-from mltop.probes.judge.health.rule import Hit, Moment, Rule
-from mltop.probes.model import Finding, GpuSample, Sample
+from mltop.probes.judge.health.jobs import JobHealth
+from mltop.probes.judge.health.node import NodeHealth
+from mltop.probes.judge.health.peers import PeerBook
+from mltop.probes.judge.health.registry import COUNTERS, FACTS, GAUGES, RULES
+from mltop.probes.judge.health.rule import EVENT_LISTED_S, NOTHING_ASKED, Asked, Rule
+from mltop.probes.judge.health.unknowns import unknowns_of
+from mltop.probes.model import Finding, Sample, Unknown
 
-# One file per subject; a new subject is a new file with RULES and one entry here.
-RULES: tuple[Rule, ...] = (*gpu_state.RULES, *gpu_throttle.RULES, *nvml.RULES)
-CLEAR_AFTER_HOLDS = 3.0
-_SEVERITIES = ("critical", "warning", "info")
+_SEVERITIES = {"critical": 0, "warning": 1, "info": 2}
 
 
-def evaluate(samples: Sequence[Sample], rules: Sequence[Rule] = RULES) -> list[Finding]:
+class Health:
+    """What is wrong with the nodes whose samples ``see`` has taken, each node's in the order of time.
+
+    ``eager``: what a node's first sample shows fires at once, unless only time can tell (a live view; or the names of
+    the nodes that this holds for). ``keep_s``: for how long after its end a finding is kept; None: for ever.
+    """
+
+    def __init__(
+        self,
+        asked: Asked = NOTHING_ASKED,
+        rules: Sequence[Rule] = RULES,
+        eager: bool | Collection[str] = False,
+        keep_s: float | None = EVENT_LISTED_S,
+    ) -> None:
+        self._asked, self._rules, self._eager, self._keep_s = asked, rules, eager, keep_s
+        self._nodes: dict[str, NodeHealth] = {}
+        self._book = PeerBook(FACTS)
+        self._jobs = JobHealth()
+        self._folded: dict[str, tuple[Finding, ...]] = {}
+
+    def see(self, sample: Sample) -> None:
+        node = self._nodes.get(sample.node)
+        if node is None:
+            eager = self._eager if isinstance(self._eager, bool) else sample.node in self._eager
+            node = NodeHealth(self._rules, COUNTERS, GAUGES, self._asked, eager)
+            self._nodes[sample.node] = node
+        moment = node.see(sample, self._book.see(sample))
+        self._jobs.see(moment)
+        if self._keep_s is not None:
+            oldest = sample.sampled_at - self._keep_s
+            node.ended = [one for one in node.ended if one.until is None or one.until >= oldest]
+        self._folded[sample.node] = _folded(node)
+
+    def forget(self, name: str) -> None:
+        """A node that is not watched any more."""
+        for known in (self._nodes, self._folded):
+            known.pop(name, None)
+        self._book.forget(name)
+        self._jobs.forget(name)
+
+    def of(self, name: str) -> tuple[Finding, ...]:
+        """One node's own findings, firing and ended, folded; the same tuple until its next sample."""
+        return self._folded.get(name, ())
+
+    def of_jobs(self) -> tuple[Finding, ...]:
+        """What concerns a job as a whole; the same tuple until something changes."""
+        return self._jobs.findings()
+
+    def findings(self) -> list[Finding]:
+        """All findings, firing (``until`` None) and ended, the gravest first."""
+        found = [finding for own in self._folded.values() for finding in own]
+        return sorted([*found, *self.of_jobs()], key=gravest_first)
+
+    def unknowns(self) -> list[Unknown]:
+        """What could not be judged at each node's newest sample."""
+        newest = (node.newest for node in self._nodes.values())
+        return [one for sample in newest if sample is not None for one in unknowns_of(sample, self._rules)]
+
+
+def evaluate(samples: Iterable[Sample], rules: Sequence[Rule] = RULES, asked: Asked = NOTHING_ASKED) -> list[Finding]:
     """Every finding that fired in ``samples`` (any nodes, any order), the gravest first.
 
     ``until`` None: still firing at the node's last sample. A single sample of a node does not tell how long a
-    rule holds: it fires at once and its evidence says so. Pure; O(samples × rules).
+    rule holds: it fires at once and its evidence says so. Pure.
     """
-    by_node: dict[str, list[Sample]] = {}
-    for sample in samples:
-        by_node.setdefault(sample.node, []).append(sample)
-    findings: list[Finding] = []
-    for own in by_node.values():
-        own.sort(key=lambda sample: sample.sampled_at)
-        findings += _of_one_node(own, rules)
-    counts = {node: sum(gpu.state == "ok" for gpu in own[-1].gpus) for node, own in by_node.items()}
-    folded = fold_findings(findings, counts)
-    return sorted(folded, key=lambda one: (_SEVERITIES.index(one.severity), one.node, one.subject, one.id))
+    ordered = sorted(samples, key=lambda sample: sample.sampled_at)
+    counts: dict[str, int] = {}
+    for sample in ordered:
+        counts[sample.node] = counts.get(sample.node, 0) + 1
+    alone = frozenset(node for node, count in counts.items() if count == 1)
+    health = Health(asked, rules, eager=alone, keep_s=None)
+    for sample in ordered:
+        health.see(sample)
+    return health.findings()
 
 
-@dataclass
-class _Span:
-    """One rule on one subject: since when it holds, when it fired, when it was last seen."""
-
-    rule: Rule
-    hit: Hit
-    since: float
-    seen: float
-    fired: bool = False
+def gravest_first(finding: Finding) -> tuple[int, str, str, str]:
+    return _SEVERITIES.get(finding.severity, len(_SEVERITIES)), finding.node, finding.subject, finding.id
 
 
-def _of_one_node(samples: list[Sample], rules: Sequence[Rule]) -> list[Finding]:
-    open_spans: dict[tuple[str, str], _Span] = {}
-    findings: list[Finding] = []
-    alone = len(samples) == 1
-    for moment in _moments(samples):
-        now = moment.now.sampled_at
-        for rule in rules:
-            for hit in rule.check(moment):
-                span = open_spans.setdefault((rule.id, hit.subject), _Span(rule, hit, now, now))
-                span.hit, span.seen = hit, now
-                span.fired = span.fired or alone or now - span.since >= rule.hold_s
-        for key, span in list(open_spans.items()):
-            # A span that never fired has no right to bridge a pause.
-            patience_s = CLEAR_AFTER_HOLDS * span.rule.hold_s if span.fired else 0.0
-            if span.seen < now and now - span.seen >= patience_s:
-                del open_spans[key]
-                if span.fired:
-                    findings.append(_finding(span, moment.now.node, span.seen, alone))
-    node = samples[-1].node
-    return findings + [_finding(span, node, None, alone) for span in open_spans.values() if span.fired]
-
-
-def _moments(samples: list[Sample]) -> Iterator[Moment]:
-    known: dict[int, GpuSample] = {}
-    before: Sample | None = None
-    for sample in samples:
-        if before is not None and sample.boot_id != before.boot_id:
-            known, before = {}, None  # a reboot starts all counters and the list of GPUs anew
-        yield Moment(sample, before, dict(known))
-        known.update({gpu.index: gpu for gpu in sample.gpus if gpu.state == "ok"})
-        before = sample
-
-
-def _finding(span: _Span, node: str, until: float | None, alone: bool) -> Finding:
-    evidence = list(span.hit.evidence)
-    if alone and span.rule.hold_s:
-        evidence.append("seen in one sample: how long it holds is unknown")
-    rule = span.rule
-    return Finding(
-        id=rule.id,
-        severity=rule.severity,
-        node=node,
-        subject=span.hit.subject,
-        message=span.hit.message,
-        action=rule.action,
-        evidence=evidence,
-        since=span.since,
-        until=until,
-    )
+def _folded(node: NodeHealth) -> tuple[Finding, ...]:
+    if not node.firing and not node.ended:
+        return ()
+    assert node.newest is not None
+    working = sum(gpu.state == "ok" for gpu in node.newest.gpus)
+    return tuple(sorted(fold_findings([*node.findings(), *node.ended], working), key=gravest_first))

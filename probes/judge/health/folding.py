@@ -1,68 +1,58 @@
-"""One cause, one line: findings that another one explains are folded into it."""
+"""One cause, one line: findings that another one explains are folded into it. The rules say what explains what."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from mltop.probes.judge.health.rule import Rule
 from mltop.probes.model import Finding
 
 # What ended so shortly before its cause began belongs to it: a GPU throttles, then it is lost.
 SLACK_S = 60.0
 
-# (id of the cause, ids or "prefix." of what it explains on the same subject), the strongest cause first.
-ON_SUBJECT: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("gpu.lost", ("gpu.",)),
-    ("gpu.error", ("gpu.throttle.",)),
-    ("gpu.throttle.hw_thermal", ("gpu.throttle.sw_thermal", "gpu.throttle.hw_slowdown")),
-    ("gpu.throttle.power_brake", ("gpu.throttle.hw_slowdown",)),
-)
-# (id of the cause, what it explains on the same node)
-ON_NODE: tuple[tuple[str, tuple[str, ...]], ...] = (("nvml.stuck", ("gpu.error",)),)
-# (id, message and action when every GPU of a node has it): then the cause is outside the GPUs.
-ON_ALL_GPUS: tuple[tuple[str, str, str], ...] = (
-    (
-        "gpu.throttle.power_brake",
-        "External power brake on all {count} GPUs",
-        "check PSU, PDU and chassis power",
-    ),
-    (
-        "gpu.throttle.hw_thermal",
-        "All {count} GPUs throttled by HW thermal slowdown",
-        "check the node's fans and inlet temperature; move the job if it stays",
-    ),
-)
 
+def fold_findings(findings: Sequence[Finding], working_gpus: int, rules: Sequence[Rule] = ()) -> list[Finding]:
+    """One node's ``findings`` without those that another one explains; its ``folded`` lists them as "id subject".
 
-def fold_findings(findings: Sequence[Finding], gpu_counts: dict[str, int]) -> list[Finding]:
-    """``findings`` without those that another one explains; its ``folded`` lists them as "id subject".
-
-    Only findings whose times overlap (with a minute's slack) explain each other. ``gpu_counts``: working GPUs
-    by node.
+    Only findings whose times overlap (with a minute's slack) explain each other.
     """
-    left = _whole_nodes(list(findings), gpu_counts)
-    for cause_id, explained in ON_SUBJECT:
-        left = _fold(left, cause_id, explained, same_subject=True)
-    for cause_id, explained in ON_NODE:
-        left = _fold(left, cause_id, explained, same_subject=False)
+    known = {rule.id: rule for rule in rules or _all_rules()}
+    left = _whole_node(list(findings), working_gpus, known)
+    for cause_rule in sorted({known[one.id] for one in left if one.id in known}, key=lambda rule: rule.precedence):
+        if cause_rule.explains:
+            left = _fold(left, cause_rule.id, cause_rule.explains, same_subject=True)
+        if cause_rule.explains_node:
+            left = _fold(left, cause_rule.id, cause_rule.explains_node, same_subject=False)
     return left
 
 
-def _whole_nodes(findings: list[Finding], gpu_counts: dict[str, int]) -> list[Finding]:
-    for rule_id, message, action in ON_ALL_GPUS:
-        for node, count in gpu_counts.items():
-            hit = [one for one in findings if one.id == rule_id and one.node == node and one.until is None]
-            if count >= 2 and len({one.subject for one in hit}) == count:
-                cause = replace(
-                    hit[0],
-                    subject=f"all {count} GPUs",
-                    message=message.format(count=count),
-                    action=action,
-                    since=min((one.since for one in hit if one.since is not None), default=None),
-                    folded=[_name(one) for one in hit],
-                )
-                findings = [one for one in findings if not any(one is folded for folded in hit)]
-                findings.append(cause)
+def _all_rules() -> Sequence[Rule]:
+    from mltop.probes.judge.health.registry import RULES
+
+    return RULES
+
+
+def _whole_node(findings: list[Finding], working_gpus: int, known: dict[str, Rule]) -> list[Finding]:
+    """Where all GPUs of a node have it, the cause is outside of them and told once."""
+    if working_gpus < 2:
+        return findings
+    for rule_id in {one.id for one in findings}:
+        rule = known.get(rule_id)
+        hit = [one for one in findings if one.id == rule_id and one.until is None]
+        if rule is None or rule.whole_node is None or len({one.subject for one in hit}) != working_gpus:
+            continue
+        message, action = rule.whole_node
+        cause = replace(
+            hit[0],
+            subject=f"all {working_gpus} GPUs",
+            message=message.format(count=working_gpus),
+            action=action,
+            since=min((one.since for one in hit if one.since is not None), default=None),
+            folded=[_name(one) for one in hit],
+        )
+        findings = [one for one in findings if not any(one is folded for folded in hit)]
+        findings.append(cause)
     return findings
 
 

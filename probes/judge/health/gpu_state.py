@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
-from mltop.probes.judge.health.rule import Hit, Moment, Rule
+from mltop.probes.judge.health.rule import DRIVER, GPU_LOST, Hit, Moment, Rule
 from mltop.probes.model import GpuSample
 
 # A GPU that detaches shows no numbers before it goes: its missing values are the signal (arXiv 2603.28781).
@@ -39,7 +39,7 @@ def _lost(gpu: GpuSample, why: str) -> Hit:
     seen = ""
     if gpu.last_seen_at is not None:
         seen = f" (last seen {datetime.fromtimestamp(gpu.last_seen_at, timezone.utc):%H:%M:%S} UTC)"
-    return Hit(f"GPU {gpu.index}", f"GPU {gpu.index} lost{seen}", (why, *_identity(gpu)))
+    return Hit(f"GPU {gpu.index}", f"GPU {gpu.index} lost{seen}", (why, *_identity(gpu)), since=gpu.last_seen_at)
 
 
 def _identity(gpu: GpuSample) -> tuple[str, ...]:
@@ -48,6 +48,28 @@ def _identity(gpu: GpuSample) -> tuple[str, ...]:
 
 
 RULES = (
-    Rule("gpu.lost", "critical", 0.0, "save what you can, reboot the node; if it comes back, reseat it", lost),
-    Rule("gpu.error", "critical", 0.0, "look for Xid lines: dmesg | grep -i xid", error),
+    Rule(
+        "gpu.lost",
+        "critical",
+        0.0,
+        "save what you can, reboot the node; if it comes back, reseat it",
+        lost,
+        meaning="NVML has lost the GPU, or it vanished from the list",
+        threshold="NVML error 15 or 16, or no longer listed",
+        source="nvmlReturn_t; arXiv 2603.28781",
+        precedence=GPU_LOST,
+        explains=("gpu.", "nvlink."),
+    ),
+    Rule(
+        "gpu.error",
+        "critical",
+        0.0,
+        "look for Xid lines: dmesg | grep -i xid",
+        error,
+        meaning="NVML answers for the GPU with an error",
+        threshold="any",
+        source="nvmlReturn_t",
+        precedence=DRIVER,
+        explains=("gpu.throttle.",),
+    ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mltop.probes.judge.health.rule import Hit, Moment, Rule
+from mltop.probes.judge.health.rule import THROTTLE, Hit, Moment, Rule
 from mltop.probes.model import GpuSample
 
 # A reason that flickers between samples still shows in its counter: this share of the time counts as holding.
@@ -73,8 +73,59 @@ def _numbers(gpu: GpuSample) -> str:
 
 
 RULES = (
-    Rule("gpu.throttle.hw_thermal", "critical", 5.0, _CHECK_COOLING, hw_thermal),
-    Rule("gpu.throttle.power_brake", "critical", 5.0, "check PSU, PDU and chassis power", power_brake),
-    Rule("gpu.throttle.sw_thermal", "warning", 30.0, "improve the cooling", sw_thermal),
-    Rule("gpu.throttle.hw_slowdown", "warning", 5.0, "look at power and temperatures", hw_slowdown),
+    Rule(
+        "gpu.throttle.hw_thermal",
+        "critical",
+        5.0,
+        _CHECK_COOLING,
+        hw_thermal,
+        meaning="the hardware halves the clock because of heat",
+        threshold="bit 0x40 or > 5 % of the time, for 5 s",
+        source="nvmlClocksEventReasons, fields 270",
+        needs=("gpu.*.throttle_reasons",),
+        precedence=THROTTLE,
+        explains=("gpu.throttle.sw_thermal", "gpu.throttle.hw_slowdown"),
+        whole_node=(
+            "All {count} GPUs throttled by HW thermal slowdown",
+            "check the node's fans and inlet temperature; move the job if it stays",
+        ),
+    ),
+    Rule(
+        "gpu.throttle.power_brake",
+        "critical",
+        5.0,
+        "check PSU, PDU and chassis power",
+        power_brake,
+        meaning="the power supply tells the GPU to slow down",
+        threshold="bit 0x80 or > 5 % of the time, for 5 s",
+        source="nvmlClocksEventReasons, field 271",
+        needs=("gpu.*.throttle_reasons",),
+        precedence=THROTTLE,
+        explains=("gpu.throttle.hw_slowdown",),
+        whole_node=("External power brake on all {count} GPUs", "check PSU, PDU and chassis power"),
+    ),
+    Rule(
+        "gpu.throttle.sw_thermal",
+        "warning",
+        30.0,
+        "improve the cooling",
+        sw_thermal,
+        meaning="the driver lowers the clock to stay below a temperature limit",
+        threshold="bit 0x20 or > 5 % of the time, for 30 s",
+        source="nvmlClocksEventReasons, field 269",
+        needs=("gpu.*.throttle_reasons",),
+        precedence=THROTTLE,
+    ),
+    Rule(
+        "gpu.throttle.hw_slowdown",
+        "warning",
+        5.0,
+        "look at power and temperatures",
+        hw_slowdown,
+        meaning="the hardware halves the clock and does not say why",
+        threshold="bit 0x8 alone for 5 s",
+        source="nvmlClocksEventReasons",
+        needs=("gpu.*.throttle_reasons",),
+        precedence=THROTTLE,
+    ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from mltop.probes.judge.health.rule import Hit, Moment, Rule
+from mltop.probes.judge.health.rule import DRIVER, Hit, Moment, Rule
 
 # The same gap also says that there is no driver at all, which is no fault of a machine without GPUs.
 _STUCK = re.compile(r"does not answer|stuck in|is not answered|is slow: no answer|cannot be ended")
@@ -18,4 +18,17 @@ def stuck(moment: Moment) -> Iterator[Hit]:
         yield Hit("NVML", whys[0], tuple(whys[1:]))
 
 
-RULES = (Rule("nvml.stuck", "critical", 0.0, "look for Xid lines in dmesg; if the call never returns: reboot", stuck),)
+RULES = (
+    Rule(
+        "nvml.stuck",
+        "critical",
+        0.0,
+        "look for Xid lines in dmesg; if the call never returns: reboot",
+        stuck,
+        meaning="a driver call does not return",
+        threshold="no answer for 5 s",
+        source="breadcrumb of the NVML child",
+        precedence=DRIVER,
+        explains_node=("gpu.error",),
+    ),
+)

@@ -1,0 +1,7 @@
+"""Ethernet and EFA."""
+
+from __future__ import annotations
+
+from mltop.probes.judge.health.rule import Rule
+
+RULES: tuple[Rule, ...] = ()

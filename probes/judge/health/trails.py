@@ -1,0 +1,145 @@
+"""What counters and gauges did so far: every absolute threshold on a counter is wrong, only its growth tells.
+
+Modules of rules name what is to be remembered: ``COUNTERS(sample)`` yields (subject, name, value), ``GAUGES(sample)``
+yields (subject, name, value, keep_s).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from mltop.probes.model import Sample
+
+KEPT_S = 86_400.0
+MOST_POINTS = 256  # of one counter: then each second one of the oldest half is forgotten
+SERIES_POINTS = 120
+
+Key = tuple[str, str]
+Counted = tuple[str, str, float]
+Gauged = tuple[str, str, float, float]
+Counters = Callable[[Sample], Iterable[Counted]]
+Gauges = Callable[[Sample], Iterable[Gauged]]
+
+
+@dataclass(frozen=True)
+class Increase:
+    """``amount`` in ``over_s``: as long as asked for, or since the counter is watched if that is less."""
+
+    amount: float
+    over_s: float
+
+    def per(self, seconds: float) -> float:
+        """The rate per so many seconds; 0 while nothing can be said."""
+        return self.amount / self.over_s * seconds if self.over_s > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Series:
+    """Values of a gauge, the oldest first; they are thinned evenly, the newest is the last."""
+
+    times: tuple[float, ...]
+    values: tuple[float, ...]
+
+    @property
+    def span_s(self) -> float:
+        return self.times[-1] - self.times[0] if self.times else 0.0
+
+    def slope_per_s(self) -> float | None:
+        """Least squares; None with fewer than three values."""
+        count = len(self.times)
+        if count < 3 or self.span_s <= 0:
+            return None
+        mean_t, mean_v = sum(self.times) / count, sum(self.values) / count
+        spread = sum((time - mean_t) ** 2 for time in self.times)
+        pairs = zip(self.times, self.values, strict=True)
+        return sum((time - mean_t) * (value - mean_v) for time, value in pairs) / spread
+
+    def share(self, holds: Callable[[float], bool]) -> float:
+        """Of the values, those that ``holds`` is true of: 0..1."""
+        return sum(map(holds, self.values)) / len(self.values) if self.values else 0.0
+
+
+@dataclass
+class _Counter:
+    """``grown`` since it is watched; a counter that starts anew has grown by what it now shows."""
+
+    first_at: float
+    last: float
+    grown: float = 0.0
+    changes: list[tuple[float, float]] | None = None  # (at, grown by then); most counters never change
+
+    def see(self, at: float, value: float) -> None:
+        if value == self.last:
+            return
+        self.grown += value - self.last if value > self.last else value
+        self.last = value
+        changes = self.changes = self.changes or []
+        changes.append((at, self.grown))
+        if len(changes) > MOST_POINTS:
+            self.changes = [*changes[: MOST_POINTS // 2 : 2], *changes[MOST_POINTS // 2 :]]
+        elif changes[0][0] < at - KEPT_S and len(changes) > 1:
+            del changes[0]
+
+    def grown_by(self, at: float) -> float:
+        changes = self.changes or []
+        place = bisect_right(changes, at, key=lambda change: change[0])
+        return changes[place - 1][1] if place else 0.0
+
+
+@dataclass
+class _Gauge:
+    step_s: float
+    points: deque[tuple[float, float]]
+    newest: tuple[float, float] = (0.0, 0.0)
+
+    def see(self, at: float, value: float, keep_s: float) -> None:
+        if not self.points or at - self.points[-1][0] >= self.step_s:
+            self.points.append((at, value))
+            while self.points[0][0] < at - keep_s:
+                self.points.popleft()
+        self.newest = (at, value)
+
+
+@dataclass
+class Trails:
+    """Of one node since it is watched, or since its reboot."""
+
+    _counters: dict[Key, _Counter] = field(default_factory=dict)
+    _gauges: dict[Key, _Gauge] = field(default_factory=dict)
+
+    def see(self, sample: Sample, counters: Iterable[Counters], gauges: Iterable[Gauges]) -> None:
+        at = sample.sampled_at
+        known = self._counters
+        for read_counters in counters:
+            for subject, name, value in read_counters(sample):
+                key = (subject, name)
+                counter = known.get(key)
+                if counter is None:
+                    known[key] = _Counter(at, value)
+                elif value != counter.last:
+                    counter.see(at, value)
+        for read_gauges in gauges:
+            for subject, name, value, keep_s in read_gauges(sample):
+                key = (subject, name)
+                gauge = self._gauges.get(key)
+                if gauge is None:
+                    gauge = self._gauges[key] = _Gauge(keep_s / SERIES_POINTS, deque())
+                gauge.see(at, value, keep_s)
+
+    def increase(self, subject: str, name: str, now: float, over_s: float) -> Increase | None:
+        """None of a counter that was never seen."""
+        counter = self._counters.get((subject, name))
+        if counter is None:
+            return None
+        before = counter.grown_by(now - over_s)
+        return Increase(counter.grown - before, min(over_s, now - counter.first_at))
+
+    def series(self, subject: str, name: str) -> Series | None:
+        gauge = self._gauges.get((subject, name))
+        if gauge is None:
+            return None
+        points = [*gauge.points, *([gauge.newest] if gauge.newest[0] > gauge.points[-1][0] else [])]
+        return Series(tuple(at for at, _ in points), tuple(value for _, value in points))

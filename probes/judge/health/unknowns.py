@@ -1,0 +1,46 @@
+"""The third state of a rule: not fine, not firing, but unknown, with why and the command that would tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from mltop.probes.judge.health.rule import Rule
+from mltop.probes.model import Gap, Sample, Unknown
+
+_INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)")
+
+
+def unknowns_of(sample: Sample, rules: Sequence[Rule]) -> list[Unknown]:
+    """A line per gap of the sample that keeps rules from being judged; what does not exist here is not unknown."""
+    found = []
+    for gap in sample.gaps:
+        if gap.kind != "unknown":
+            continue
+        hindered = [rule.id for rule in rules if any(touches(gap, need) for need in rule.needs)]
+        if hindered:
+            found.append(Unknown(sample.node, gap.what, gap.why, gap.fix, hindered))
+    return found
+
+
+def touches(gap: Gap, need: str) -> bool:
+    """Whether the gap is about ``need``, about a part of it, or about all that it is a part of.
+
+    ``gpu.3.ecc`` is about ``gpu.*.ecc.sram_threshold_exceeded``, and ``nvml`` is about everything below ``gpu``.
+    """
+    for one in _alternatives(gap.what):
+        what = _INDEX.sub("*", one)
+        if what == need or need.startswith(what + ".") or what.startswith(need + "."):
+            return True
+        if what == "nvml" and need.startswith("gpu."):
+            return True
+    return False
+
+
+def _alternatives(what: str) -> list[str]:
+    """``gpu.*.{a,b}`` and ``a, b`` name several."""
+    brace = re.fullmatch(r"(.*)\{(.*)\}(.*)", what)
+    if brace:
+        head, inner, tail = brace.groups()
+        return [f"{head}{part}{tail}" for part in inner.split(",")]
+    return [part.strip() for part in what.split(",")]
