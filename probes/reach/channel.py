@@ -34,7 +34,6 @@ class Channel:
 
     ``argv``: the command; ``nodes``: whose frames it carries (``Message.node`` tells them apart when several);
     ``opening``: bytes for its stdin as soon as it runs (stage 1 of the bootstrap);
-    ``bootstraps``: it begins with boot frames, and the hub answers those that lack the bundle with the file "bundle";
     ``takes_requests``: its stdin reaches the agents. Where it does not (pdsh), ``one_shot(nodes, request)`` makes the
     channel that carries one request's answer and then ends;
     ``rejoin(nodes)``: the channel for some of its nodes, with which those that were lost while the others go on are
@@ -57,7 +56,6 @@ class Channel:
     nodes: tuple[str, ...]
     via: str = "local"
     opening: bytes = b""
-    bootstraps: bool = False
     takes_requests: bool = True
     one_shot: Callable[[tuple[str, ...], Request], Channel] | None = None
     rejoin: Callable[[tuple[str, ...]], Channel] | None = None

@@ -25,10 +25,6 @@ class Received:
         self._decoded = False
         self._sample: Sample | None = None
 
-    @property
-    def is_decoded(self) -> bool:
-        return self._decoded
-
     def sample(self) -> Sample | None:
         self.asked = True
         return self.decoded()

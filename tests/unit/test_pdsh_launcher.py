@@ -59,7 +59,7 @@ def test_one_process_for_up_to_256_nodes_all_at_once(with_pdsh: None) -> None:
         assert after(channel.argv, "-w").split(",") == list(channel.nodes)
         assert after(channel.argv, "-l") == "bob"
         assert "-o StrictHostKeyChecking=accept-new" in channel.argv[1]
-        assert (channel.via, channel.takes_requests, channel.bootstraps) == ("pdsh", False, False)
+        assert (channel.via, channel.takes_requests) == ("pdsh", False)
 
 
 def test_the_users_own_ssh_arguments_are_kept_behind_ours(with_pdsh: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def test_a_whole_sample_is_decoded_when_it_is_asked_for_and_ahead_while_somebody
         records.take(node, payload("", at), at, time.monotonic())
         received = records.node(node).newest
         assert isinstance(received, Received) and received.glance.sampled_at == at
-        decoded.append(received.is_decoded)
+        decoded.append(received._decoded)
         return received
 
     newest(1.0).decoded()  # in turn

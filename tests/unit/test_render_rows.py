@@ -14,7 +14,7 @@ from mltop.probes.model import (
     RankSample,
     Sample,
 )
-from mltop.probes.reach.view import FleetView, NodeView
+from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import aged, columns_line, layout, plain, unknown_columns
 from mltop.tui.render.findings import (
     FINDING_COLUMNS,
@@ -27,7 +27,7 @@ from mltop.tui.render.findings import (
 from mltop.tui.render.gpus import GPU_COLUMNS, gpu_row, throttle_cell
 from mltop.tui.render.nodes import NODE_COLUMNS, node_row
 from mltop.tui.render.ranks import RANK_COLUMNS, rank_columns, rank_row, short_command
-from mltop.tui.render.trends import EarlierRank, Trends
+from mltop.tui.render.trends import EarlierRank
 
 GIB = 2**30
 
@@ -304,7 +304,7 @@ def test_a_live_node():
     ]
     text = {
         key: cell.text
-        for key, cell in cells_of(NODE_COLUMNS, node_row(node(gpus=gpus, ranks=[rank()]), Trends(), findings)).items()
+        for key, cell in cells_of(NODE_COLUMNS, node_row(node(gpus=gpus, ranks=[rank()]), findings)).items()
     }
     assert text == {
         "node": "n1",
@@ -392,16 +392,6 @@ def test_more_than_eight_gpus_share_glyphs_and_the_least_busy_shows():
 def test_a_node_without_gpus():
     cells = cells_of(NODE_COLUMNS, node_row(node(gpus=[])))
     assert (cells["gpus"].text, cells["ranks"].text) == ("–", "0")
-
-
-def test_a_single_dip_does_not_flicker():
-    trends = Trends()
-    for at, busy in enumerate([1.0, 1.0, 0.1]):
-        sample = Sample("n1", 100.0 + at, gpus=[gpu(0, busy=busy)])
-        trends.feed(FleetView(0.0, (NodeView(NodeState("n1", "live"), sample),)))
-    view = node(gpus=[gpu(0, busy=0.1)])
-    assert cells_of(NODE_COLUMNS, node_row(view, trends))["gpus"].text == "▆"
-    assert cells_of(NODE_COLUMNS, node_row(view))["gpus"].text == "▁"
 
 
 # Findings and gaps

@@ -15,7 +15,6 @@ from mltop.tui.render.heat import MARK, SIGNS, NodeHeat, codes_of, worst_code
 from mltop.tui.render.heat import UNKNOWN as NO_CODE
 from mltop.tui.render.metrics import Metric
 from mltop.tui.render.states import NODE_STYLE
-from mltop.tui.render.trends import Trends
 from mltop.tui.render.units import UNKNOWN, age, celsius, known, percent, watts
 
 GLYPHS_PER_NODE = 8
@@ -44,17 +43,16 @@ def marked_node_row(
     view: NodeView, heat: NodeHeat, metric: Metric, findings: Sequence[Finding], *, name: str, marked: bool
 ) -> Row:
     """One row of MARKED_NODE_COLUMNS; ``name`` stands for the node's, its GPUs show ``metric`` as on the map."""
-    _, *cells = node_row(view, None, findings).cells
+    _, *cells = node_row(view, findings).cells
     at = [column.key for column in NODE_COLUMNS].index("gpus") - 1
     cells[at] = metric_glyphs(view, heat, metric)
     return Row(view.node, (Cell(MARK, "accent") if marked else Cell(""), Cell(name), *cells))
 
 
-def node_row(view: NodeView, trends: Trends | None = None, findings: Sequence[Finding] = ()) -> Row:
+def node_row(view: NodeView, findings: Sequence[Finding] = ()) -> Row:
     """One row of NODE_COLUMNS, key: the node's name. ``findings`` of other nodes are ignored.
 
-    A GPU glyph is the mean of its last three samples in ``trends``: single dips do not flicker. What a node
-    that is not live said last is dim.
+    What a node that is not live said last is dim.
     """
     glance = view.glance
     gpus = glance.gpus if glance is not None else ()
@@ -62,7 +60,7 @@ def node_row(view: NodeView, trends: Trends | None = None, findings: Sequence[Fi
     cells = (
         Cell(view.node),
         node_state(view),
-        _gpu_glyphs(view.node, gpus, trends, aged),
+        _gpu_glyphs(gpus, aged),
         Cell(percent(mean([gpu.busy for gpu in gpus])), aged),
         Cell(percent(_slowest_clock(gpus)), aged),
         Cell(celsius(max(_numbers(gpu.temperature_c for gpu in gpus), default=None)), aged),
@@ -135,28 +133,21 @@ def metric_glyphs(view: NodeView, heat: NodeHeat, metric: Metric) -> Cell:
     return Cell("".join(SIGNS[code] for code in worst_ones), style)
 
 
-def _gpu_glyphs(node: str, gpus: Sequence[GpuGlance], trends: Trends | None, aged: str) -> Cell:
+def _gpu_glyphs(gpus: Sequence[GpuGlance], aged: str) -> Cell:
     """One glyph per GPU; with more than eight, one per group (its least busy GPU); X: one of them is lost."""
     if not gpus:
         return Cell(UNKNOWN)
     group = gpus_per_glyph(len(gpus))
     groups = [gpus[start : start + group] for start in range(0, len(gpus), group)]
-    text = "".join(_group_glyph(node, members, trends) for members in groups)
+    text = "".join(map(_group_glyph, groups))
     return Cell(text, "crit" if GLYPHS.lost in text else aged or "dim")
 
 
-def _group_glyph(node: str, gpus: Sequence[GpuGlance], trends: Trends | None) -> str:
+def _group_glyph(gpus: Sequence[GpuGlance]) -> str:
     if any(gpu.state != "ok" for gpu in gpus):
         return GLYPHS.lost
-    values = _numbers(_recent_busy(node, gpu, trends) for gpu in gpus)
+    values = _numbers(gpu.busy for gpu in gpus)
     return height(min(values) if len(values) == len(gpus) else None)
-
-
-def _recent_busy(node: str, gpu: GpuGlance, trends: Trends | None) -> float | None:
-    if gpu.busy is None or trends is None:
-        return gpu.busy
-    recent = mean(trends.busy(node, gpu.index)[-3:])
-    return gpu.busy if recent is None else recent
 
 
 def _worst(view: NodeView, findings: Sequence[Finding]) -> Cell:

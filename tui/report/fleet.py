@@ -26,7 +26,7 @@ MOST_JOBS = 20
 def print_fleet(view: FleetView, findings: Sequence[Finding], console: Console) -> None:
     """Nodes without a sample are not in the table: the page says before it who they are, and why."""
     nodes = [node for node in view.nodes if node.sample is not None]
-    print_table("", NODE_COLUMNS, [node_row(node, None, findings) for node in nodes], console)
+    print_table("", NODE_COLUMNS, [node_row(node, findings) for node in nodes], console)
     live = [node for node in nodes if node.state.state == "live"]
     _problems(fleet_problems(live, findings, view.taken_at), console)
     _jobs(nodes, console)

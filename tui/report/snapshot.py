@@ -38,7 +38,7 @@ def print_snapshot(
         print_fleet(view, findings, console)
         return
     if len(nodes) > 1:
-        print_table("", NODE_COLUMNS, [node_row(node, None, findings) for node in view.nodes], console)
+        print_table("", NODE_COLUMNS, [node_row(node, findings) for node in view.nodes], console)
     if findings:
         print_title("findings", console)
     for finding in findings:

@@ -163,7 +163,7 @@ class FleetPart(Container):
 
     def _sorted_by(self) -> str:
         """The title of the list's column that the user sorted by."""
-        sort = self.pane._sorts.get(self.query_one("#nodes", LineTable))
+        sort = self.pane.sort_of(self.query_one("#nodes", LineTable))
         titles = {column.key: column.title for column in marked_node_columns(0)}
         return titles[sort.column] if sort is not None else ""
 

@@ -51,7 +51,7 @@ class TableScreen(Screen[None]):
         self._columns[table] = columns
         own_text = self._empty_texts.setdefault(table, table.empty_text)
         findings = by_node(self.mltop.picture.findings) if self.mltop.picture is not None else {}
-        shown = narrowed(columns, rows, self.filter, self._sorts.get(table), findings)
+        shown = narrowed(columns, rows, self.filter, self.sort_of(table), findings)
         nothing_left = rows and not shown
         table.empty_text = why_empty(rows, self.filter, findings) if nothing_left else empty_text or own_text
         self._shown_keys[table] = row_keys(shown)
@@ -63,21 +63,25 @@ class TableScreen(Screen[None]):
         """The keys of the rows that the filter lets through, in order."""
         return self._shown_keys.get(table, ())
 
+    def sort_of(self, table: LineTable) -> Sort | None:
+        """By which column the user has sorted it; None: not at all."""
+        return self._sorts.get(table)
+
     def action_sort(self) -> None:
         table = self._active_table()
         if table is not None:
-            self._sort(table, next_sort(self._columns[table], table.size.width, self._sorts.get(table)))
+            self._sort(table, next_sort(self._columns[table], table.size.width, self.sort_of(table)))
 
     def action_reverse(self) -> None:
         table = self._active_table()
-        sort = self._sorts.get(table) if table is not None else None
+        sort = self.sort_of(table) if table is not None else None
         if table is not None and sort is not None:
             self._sort(table, Sort(sort.column, not sort.reverse))
 
     def on_line_table_header_clicked(self, event: LineTable.HeaderClicked) -> None:
         if event.table not in self._columns:
             return
-        now, first = self._sorts.get(event.table), first_sort(self._columns[event.table], event.key)
+        now, first = self.sort_of(event.table), first_sort(self._columns[event.table], event.key)
         again = now is not None and now.column == event.key
         self._sort(event.table, Sort(event.key, not now.reverse) if again and now is not None else first)
 

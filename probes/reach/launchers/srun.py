@@ -60,7 +60,6 @@ def stream(options: LaunchOptions, nodes: tuple[str, ...]) -> Channel:
         nodes=nodes,
         via="srun",
         opening=opening(),
-        bootstraps=True,
         rejoin=functools.partial(stream, options),
         all_or_none=True,
         ending=functools.partial(srun_ended, job=options.job, python=options.python),

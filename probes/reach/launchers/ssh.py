@@ -52,7 +52,6 @@ def _channel(node: str, options: LaunchOptions, route: Route) -> Channel:
         nodes=(node,),
         via="ssh",
         opening=opening(),
-        bootstraps=True,
         gate=route.jump,
         ending=functools.partial(ssh_ended, host=node, python=options.python, user=options.user),
         login_ending=functools.partial(login_ended, host=node, python=options.python, user=options.user),
