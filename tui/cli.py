@@ -113,6 +113,23 @@ def snapshot(context: click.Context, /, **values: Any) -> int:
 
 @cli.command()
 @target_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--expect-gpus", type=click.IntRange(0, 64), default=None, metavar="N", help="GPUs every node must have.")
+@click.option(
+    "--allow-unknown", "allowed_unknown", multiple=True, metavar="WHAT", help="What may be unknown, e.g. kernel_log."
+)
+@click.option("-v", "--verbose", is_flag=True, help="What is only worth knowing, and evidence, too.")
+@click.pass_context
+def check(context: click.Context, /, **values: Any) -> int:
+    """Health rules, for prolog and epilog: exit 0 fine, 1 warnings, 2 critical, 3 unreachable or unknown.
+
+    Prints nothing when all is well. With --recording: everything that was wrong in it.
+    """
+    return run_command(context, "check", values)
+
+
+@cli.command()
+@target_options
 @click.option(
     "--samples",
     type=click.IntRange(1, 100),
@@ -161,6 +178,36 @@ def demo(context: click.Context, /, **values: Any) -> int:
 def doctor(context: click.Context, /, **values: Any) -> int:
     """What works here, what does not, and the command that fixes it."""
     return run_command(context, "doctor", values)
+
+
+@cli.group(invoke_without_command=True)
+@click.pass_context
+def lemon(context: click.Context, /) -> int:
+    """GPUs that gave trouble before: check and the screen know them when they come back."""
+    if context.invoked_subcommand is None:
+        from mltop.tui.commands.lemon import listed
+
+        return listed()
+    return 0
+
+
+@lemon.command()
+@click.argument("gpu")
+@click.argument("why", nargs=-1)
+def add(gpu: str, why: tuple[str, ...]) -> int:
+    """Note a GPU by its UUID or serial number, and why."""
+    from mltop.tui.commands.lemon import add
+
+    return add(gpu, " ".join(why))
+
+
+@lemon.command()
+@click.argument("gpu")
+def remove(gpu: str) -> int:
+    """Take a GPU off the list."""
+    from mltop.tui.commands.lemon import remove
+
+    return remove(gpu)
 
 
 def main() -> None:

@@ -27,12 +27,14 @@ class Picture:
     """One moment, ready to draw: what is known and what is wrong with it.
 
     ``findings``: of several nodes also that one does not answer. ``not_judged``: nodes of which there is a sample that
-    the health rules had no time for yet: that nothing is found of them means nothing.
+    the health rules had no time for yet: that nothing is found of them means nothing. ``ended``: findings that are
+    over since less than an hour, the newest first.
     """
 
     view: FleetView
     findings: tuple[Finding, ...] = ()
     not_judged: frozenset[str] = frozenset()
+    ended: tuple[Finding, ...] = ()
 
 
 class Fresh(Message):
@@ -126,7 +128,8 @@ class Feed:
     def _picture(self) -> Picture:
         view = self._session.view()
         health = self._health.findings(view)
-        return Picture(view, self._states.with_states(view, health), self._health.not_judged())
+        findings = self._states.with_states(view, health)
+        return Picture(view, findings, self._health.not_judged(), self._health.ended())
 
 
 def frame_s(nodes: int) -> float:

@@ -36,6 +36,10 @@ class Health:
         self._jobs = JobHealth()
         self._folded: dict[str, tuple[Finding, ...]] = {}
 
+    def compare(self, samples: Iterable[Sample]) -> None:
+        """Let these be known as what is usual before the first of them is judged."""
+        self._book.learn(samples)
+
     def see(self, sample: Sample) -> None:
         node = self._nodes.get(sample.node)
         if node is None:
@@ -87,6 +91,7 @@ def evaluate(samples: Iterable[Sample], rules: Sequence[Rule] = RULES, asked: As
         counts[sample.node] = counts.get(sample.node, 0) + 1
     alone = frozenset(node for node, count in counts.items() if count == 1)
     health = Health(asked, rules, eager=alone, keep_s=None)
+    health.compare({sample.node: sample for sample in reversed(ordered)}.values())
     for sample in ordered:
         health.see(sample)
     return health.findings()

@@ -88,5 +88,11 @@ class PeerBook:
             self._made_at = sample.sampled_at
         return self._peers
 
+    def learn(self, samples: Iterable[Sample]) -> None:
+        """Facts of many nodes at once."""
+        for sample in samples:
+            self._by_node[sample.node] = [fact for read in self._readers for fact in read(sample)]
+        self._peers = Peers.of(self._by_node)
+
     def forget(self, node: str) -> None:
         self._by_node.pop(node, None)

@@ -11,16 +11,26 @@ from mltop.probes.model import Gap, Sample, Unknown
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
-def unknowns_of(sample: Sample, rules: Sequence[Rule]) -> list[Unknown]:
-    """A line per gap of the sample that keeps rules from being judged; what does not exist here is not unknown."""
+def unknowns_of(sample: Sample, rules: Sequence[Rule] = ()) -> list[Unknown]:
+    """A line per gap of the sample that keeps rules from being judged (none given: all rules).
+
+    What does not exist here is not unknown, and what would only be worth knowing is not missed.
+    """
     found = []
+    judged = [rule for rule in rules or _all_rules() if rule.severity != "info"]
     for gap in sample.gaps:
         if gap.kind != "unknown":
             continue
-        hindered = [rule.id for rule in rules if any(touches(gap, need) for need in rule.needs)]
+        hindered = [rule.id for rule in judged if any(touches(gap, need) for need in rule.needs)]
         if hindered:
             found.append(Unknown(sample.node, gap.what, gap.why, gap.fix, hindered))
     return found
+
+
+def _all_rules() -> Sequence[Rule]:
+    from mltop.probes.judge.health.registry import RULES
+
+    return RULES
 
 
 def touches(gap: Gap, need: str) -> bool:

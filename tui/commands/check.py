@@ -1,0 +1,140 @@
+"""`mltop check`: the health rules over machines (prolog, epilog) or over a whole recording. Quiet when all is well."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+
+from mltop.probes.investigate.capture import load
+from mltop.probes.investigate.patience import REACHED
+from mltop.probes.judge.health import Asked, Health, evaluate
+from mltop.probes.judge.health.unknowns import unknowns_of
+from mltop.probes.model import SCHEMA, Finding, NodeState, Sample, Unknown
+from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach.targets import TargetOptions, Targets, resolve
+from mltop.probes.reach.view import NodeView
+from mltop.probes.record import BadRecording
+from mltop.tui.commands.beside import Beside, note
+from mltop.tui.commands.live import await_nodes, in_time, print_json, session, unreached
+from mltop.tui.state.lemons import read_lemons
+from mltop.tui.state.place import BadState
+
+FINE, WARNINGS, CRITICAL, UNKNOWN = range(4)
+BETWEEN_SAMPLES_S = 0.5
+SETTLE_S = 2.0  # what comes with a later sample (rates, a long kernel log) is waited for so long
+
+
+@dataclass
+class Checked:
+    """What a check found. ``unknown``: what could not be judged, ``nodes`` says which could not be reached."""
+
+    nodes: list[NodeState] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    unknown: list[Unknown] = field(default_factory=list)
+    unreached: list[NodeState] = field(default_factory=list)
+
+    @property
+    def exit(self) -> int:
+        """What is known to be broken counts more than what is not known, and that more than a warning."""
+        severities = {finding.severity for finding in self.findings}
+        if "critical" in severities:
+            return CRITICAL
+        if self.unknown or self.unreached:
+            return UNKNOWN
+        return WARNINGS if "warning" in severities else FINE
+
+
+def run(
+    options: TargetOptions,
+    as_json: bool,
+    expect_gpus: int | None = None,
+    allowed_unknown: Sequence[str] = (),
+    verbose: bool = False,
+) -> int:
+    """Exit 0: fine; 1: warnings; 2: something critical; 3: something unreachable or unknown."""
+    asked = Asked(expect_gpus, lemons())
+    targets = resolve(options)
+    checked = recorded(targets, asked) if targets.recording is not None else live(targets, options, asked)
+    checked.unknown = [
+        one for one in checked.unknown if not any(fnmatchcase(one.what, glob) for glob in allowed_unknown)
+    ]
+    if as_json:
+        print_json(
+            {
+                "schema": SCHEMA,
+                "nodes": checked.nodes,
+                "findings": checked.findings,
+                "unknown": checked.unknown,
+                "exit": checked.exit,
+            }
+        )
+    else:
+        from rich.console import Console
+
+        from mltop.tui.report.check import print_check
+
+        print_check(checked, Console(), verbose)
+    return checked.exit
+
+
+def lemons() -> dict[str, str]:
+    try:
+        return {gpu: lemon.words for gpu, lemon in read_lemons().items()}
+    except BadState as problem:
+        raise UsageProblem("lemon list", str(problem)) from None
+
+
+def live(targets: Targets, options: TargetOptions, asked: Asked) -> Checked:
+    began = time.monotonic()
+    deadline = began + options.timeout_s
+    quick = replace(options, interval_s=min(options.interval_s, BETWEEN_SAMPLES_S))
+    gathered = Gathered(deadline)
+    with session(targets, quick) as opened, Beside() as beside:
+        views = await_nodes(opened, gathered, deadline, beside, "check")
+        views = tuple(in_time(view, time.monotonic() - began) for view in views)
+        beside.clear()
+    health = Health(asked, eager=True)
+    samples = sorted((one for own in gathered.samples.values() for one in own), key=lambda one: one.sampled_at)
+    health.compare(samples)
+    for sample in samples:
+        health.see(sample)
+    findings = [finding for finding in health.findings() if finding.until is None]
+    return Checked([view.state for view in views], findings, health.unknowns(), unreached(views))
+
+
+class Gathered:
+    """Whether a node has said all that a check needs. Keeps every sample that it has seen on the way."""
+
+    def __init__(self, deadline: float) -> None:
+        self.samples: dict[str, list[Sample]] = {}
+        self._deadline = deadline  # monotonic s
+        self._settled_by: dict[str, float] = {}
+
+    def __call__(self, view: NodeView) -> bool:
+        sample = view.sample
+        if sample is None or view.state.state not in REACHED:
+            return False
+        now = time.monotonic()
+        own = self.samples.setdefault(view.node, [])
+        if not own or sample.sampled_at > own[-1].sampled_at:
+            own.append(sample)
+        if any(gap.what == "nvml.starting" for gap in sample.gaps):
+            return now > self._deadline
+        settled_by = self._settled_by.setdefault(view.node, now + SETTLE_S)
+        starting = any(gap.kind == "starting" for gap in sample.gaps)
+        return len(own) > 1 and (not starting or now > settled_by)
+
+
+def recorded(targets: Targets, asked: Asked) -> Checked:
+    assert targets.recording is not None
+    try:
+        material = load(targets.recording)
+    except BadRecording as error:
+        raise UsageProblem("--recording", str(error)) from None
+    for gap in material.gaps:
+        note(f"{gap.what}: {gap.why}")
+    samples = [sample for own in material.samples.values() for sample in own]
+    unknown = [one for sample in material.newest for one in unknowns_of(sample)]
+    return Checked(material.nodes, evaluate(samples, asked=asked), unknown)

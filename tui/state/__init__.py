@@ -1,0 +1,1 @@
+"""What mltop remembers for the user between runs, in the user's state directory."""
