@@ -252,7 +252,7 @@ class Sample:
     """Everything one node says about one moment. ``cost_s`` is CPU-side wall time per collector.
 
     ``kernel_events``: all that are known of the last 24 hours, the newest last, at most MAX_KERNEL_EVENTS: who misses a
-    sample misses no event.
+    sample misses no event. ``clock_skew_s``: the node's clock minus the watcher's, known to who receives samples.
     """
 
     node: str
@@ -267,6 +267,7 @@ class Sample:
     pci: list[PciDevice] = field(default_factory=list)
     kernel_events: list[KernelEvent] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    clock_skew_s: float | None = None
     cost_s: dict[str, float] = field(default_factory=dict)
 
 

@@ -2,6 +2,151 @@
 
 from __future__ import annotations
 
-from mltop.probes.judge.health.rule import Rule
+from collections.abc import Iterator
 
-RULES: tuple[Rule, ...] = ()
+from mltop.probes.judge.health.host_words import duration
+from mltop.probes.judge.health.rule import DRIVER, EVENT_LISTED_S, Hit, Moment, Rule
+from mltop.probes.model import BlockedProcess, KernelEvent, Sample
+
+MOST_LOAD_PER_CORE = 2.0
+MOST_CPU_PRESSURE = 0.20
+MOST_THROTTLED = 0.05
+RANK_BLOCKED_S, OTHERS_BLOCKED_S = 60.0, 300.0
+
+
+def load(moment: Moment) -> Iterator[Hit]:
+    host = moment.now.host
+    cores, load_1m, pressure = host.cpu_count, host.load_1m, host.pressure.cpu_some
+    too_much = bool(cores) and load_1m is not None and cores is not None and load_1m > MOST_LOAD_PER_CORE * cores
+    if not too_much and (pressure is None or pressure <= MOST_CPU_PRESSURE):
+        return
+    parts = [f"load {load_1m:.0f} on {cores} cores"] if load_1m is not None and cores else []
+    parts += [f"some task waited {pressure:.0%} of the time"] if pressure is not None else []
+    yield Hit("host", f"CPU overcommitted: {', '.join(parts)}")
+
+
+def cgroup(moment: Moment) -> Iterator[Hit]:
+    for group in moment.now.host.cgroups:
+        share = group.cpu_throttled_fraction
+        if share is not None and share > MOST_THROTTLED:
+            limit = f" (limit {group.cpu_limit_cores:g} cores)" if group.cpu_limit_cores else ""
+            yield Hit("host", f"cgroup throttled in {share:.0%} of its periods{limit}", (group.path,), key=group.path)
+
+
+def governor(moment: Moment) -> Iterator[Hit]:
+    """Only where GPUs wait for the CPU."""
+    name = moment.now.host.governor
+    if name and name != "performance" and moment.now.gpus:
+        yield Hit("host", f"CPU frequency governor is {name}")
+
+
+def dstate(moment: Moment) -> Iterator[Hit]:
+    for process in moment.now.host.blocked:
+        ours = process.rank is not None or process.name.startswith("nvidia-")
+        if process.blocked_s < (RANK_BLOCKED_S if ours else OTHERS_BLOCKED_S):
+            continue
+        if _has_moved(moment, process):
+            continue
+        where = f" in {process.wchan}" if process.wchan else ""
+        name = f"rank {process.rank}" if process.rank is not None else process.name or "process"
+        text = f"{name} (pid {process.pid}) stuck in the kernel for {duration(process.blocked_s)}{where}"
+        action = "reboot: the driver does not come back" if process.name.startswith("nvidia-") else ""
+        severity = "critical" if ours else "warning"
+        since = moment.now.sampled_at - process.blocked_s
+        yield Hit(name, text, severity=severity, action=action, since=since, key=str(process.pid))
+
+
+def _has_moved(moment: Moment, process: BlockedProcess) -> bool:
+    """A rank that writes a checkpoint is in state D at every look, and moves in between."""
+    grown = moment.increase(f"pid {process.pid}", "switches", RANK_BLOCKED_S)
+    return grown is not None and grown.amount > 0
+
+
+def hung(moment: Moment) -> Iterator[Hit]:
+    newest: dict[tuple[str, str], KernelEvent] = {}
+    for event in moment.now.kernel_events:
+        recent = moment.now.sampled_at - event.at < EVENT_LISTED_S
+        if recent and event.kind in ("hung_task", "soft_lockup"):
+            newest[event.kind, event.subject or event.process] = event
+    for (kind, name), event in newest.items():
+        lockup = kind == "soft_lockup"
+        what = "a CPU is locked up in the kernel" if lockup else "blocked in the kernel for minutes"
+        subject = name or "kernel"
+        yield Hit(
+            subject,
+            f"{subject}: {what}",
+            (event.text,),
+            severity="critical" if lockup else "warning",
+            since=event.at,
+            key=kind,
+        )
+
+
+def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
+    for rank in sample.ranks:
+        if rank.voluntary_switches is not None and rank.state == "D":
+            yield f"pid {rank.pid}", "switches", rank.voluntary_switches
+
+
+COUNTERS = (counters,)
+
+RULES = (
+    Rule(
+        "cpu.load",
+        "warning",
+        60.0,
+        "fewer data loader workers or threads",
+        load,
+        meaning="more runs than there are cores",
+        threshold="load > 2 x cores*, or PSI cpu some > 20 %*, for 60 s",
+        source="/proc/loadavg, /proc/pressure/cpu; NHC",
+        needs=("host.load",),
+        eager=False,
+    ),
+    Rule(
+        "cpu.cgroup",
+        "warning",
+        10.0,
+        "raise the CPU quota",
+        cgroup,
+        meaning="the cgroup's quota stops the job's processes",
+        threshold="throttled in > 5 % of the periods*",
+        source="cgroup cpu.stat",
+        needs=("host.cgroups",),
+        eager=False,
+    ),
+    Rule(
+        "cpu.governor",
+        "info",
+        0.0,
+        "sudo cpupower frequency-set -g performance",
+        governor,
+        meaning="cores save power while GPUs wait for them",
+        threshold="not performance",
+        source="cpufreq scaling_governor; gcm",
+    ),
+    Rule(
+        "cpu.dstate",
+        "critical",
+        0.0,
+        "look at storage and driver: sudo cat /proc/PID/stack",
+        dstate,
+        meaning="a process does not come back from the kernel",
+        threshold="state D without a switch: ranks and nvidia-* 60 s, others 5 min (warning)",
+        source="/proc/PID/stat; gpud, gcm",
+        needs=("host.blocked",),
+        precedence=DRIVER,
+        explains_node=("cpu.hung",),
+    ),
+    Rule(
+        "cpu.hung",
+        "warning",
+        0.0,
+        "see its stack: mltop stacks, or sudo cat /proc/PID/stack",
+        hung,
+        meaning="the kernel says that a task or a CPU hangs",
+        threshold="each; a soft lockup is critical",
+        source="kernel log; gpud",
+        needs=("kernel_log",),
+    ),
+)

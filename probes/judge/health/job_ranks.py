@@ -1,7 +1,205 @@
-"""Ranks of a job on one node: pinning, NUMA, settings."""
+"""Ranks of a job on one node: pinning, NUMA, settings, memory that grows."""
 
 from __future__ import annotations
 
-from mltop.probes.judge.health.rule import Rule
+from collections.abc import Iterator
 
-RULES: tuple[Rule, ...] = ()
+from mltop.probes.judge.health.host_words import duration, kernel_list, rank_name, size
+from mltop.probes.judge.health.rule import Hit, Moment, Rule
+from mltop.probes.model import PciDevice, RankSample, Sample
+
+GROWTH_KEEP_S, GROWTH_SPAN_S = 7200.0, 900.0
+GROWTH_WITHIN_S = 6 * 3600.0
+STEADY = 0.5  # the last half grows at least this share as fast as the whole: loading a model ends
+DATALOADER_THREADS, OTHER_THREADS = 8, 4
+_OFF = ("", "0", "false", "False", "OFF", "no")
+
+# (variable, what it does); bad when it is set to something that is not off.
+BAD_SETTINGS = {
+    "CUDA_LAUNCH_BLOCKING": "every kernel launch waits for the one before",
+    "NSIGHT_CUDA_DEBUGGER": "a debugger is attached to the GPU",
+    "NCCL_P2P_DISABLE": "GPUs do not talk to each other directly",
+    "NCCL_SHM_DISABLE": "ranks of one node do not use shared memory",
+    "TORCH_NCCL_BLOCKING_WAIT": "every collective blocks the CPU",
+}
+
+
+def affinity(moment: Moment) -> Iterator[Hit]:
+    """Only where there are cores to give: a container of one core has no choice."""
+    ranks = [rank for rank in moment.now.ranks if rank.cpus_allowed and rank.state != "Z"]
+    if (moment.now.host.cpu_count or 0) < 2 * max(1, len(ranks)):
+        return
+    one_core: dict[int, list[RankSample]] = {}
+    for rank in ranks:
+        cores = kernel_list(rank.cpus_allowed)
+        if len(cores) == 1:
+            one_core.setdefault(next(iter(cores)), []).append(rank)
+    for core, pinned in sorted(one_core.items()):
+        if len(pinned) > 1:
+            of = "all " if len(pinned) == len(ranks) else ""
+            yield Hit(f"core {core}", f"{of}{len(pinned)} ranks pinned to core {core}", severity="critical")
+        else:
+            name = rank_name(pinned[0])
+            text = f"{name} has core {core} only: its data loader workers and NCCL threads share it"
+            yield Hit(name, text, severity="warning")
+
+
+def numa(moment: Moment) -> Iterator[Hit]:
+    near = {_bus(device.bus_id): device for device in moment.now.pci if device.kind == "gpu" and device.local_cpus}
+    if not near:
+        return
+    gpus = {gpu.index: near.get(_bus(gpu.pci_bus_id)) for gpu in moment.now.gpus}
+    for rank in moment.now.ranks:
+        allowed = kernel_list(rank.cpus_allowed)
+        for index in rank.gpus:
+            device = gpus.get(index)
+            if allowed and device is not None and not allowed & kernel_list(device.local_cpus):
+                yield Hit(rank_name(rank), _far(rank, index, device))
+                break
+
+
+def _far(rank: RankSample, index: int, device: PciDevice) -> str:
+    where = f" (NUMA node {device.numa_node})" if device.numa_node is not None else ""
+    return f"{rank_name(rank)} runs on cores {rank.cpus_allowed}, its GPU {index}{where} is near {device.local_cpus}"
+
+
+def _bus(bus_id: str | None) -> str:
+    """``00000000:18:00.0`` and ``0000:18:00.0`` are the same place."""
+    domain, _, rest = (bus_id or "").lower().partition(":")
+    return f"{domain[-4:]}:{rest}"
+
+
+def threads(moment: Moment) -> Iterator[Hit]:
+    ranks = [rank for rank in moment.now.ranks if rank.state != "Z"]
+    allowed = frozenset().union(*(kernel_list(rank.cpus_allowed) for rank in ranks)) if ranks else frozenset()
+    processes = sum(1 + len(rank.children) for rank in ranks)
+    if allowed and processes > len(allowed):
+        workers = processes / len(ranks) - 1
+        want = len(ranks) * (workers + 1) + OTHER_THREADS
+        text = f"{processes} processes of {len(ranks)} ranks on {len(allowed)} CPUs, {want:.0f} would do"
+        yield Hit("host", text)
+
+
+def growth(moment: Moment) -> Iterator[Hit]:
+    """Per rank, against what the node has left for all that grow."""
+    available = moment.now.host.memory_available_bytes
+    if available is None:
+        return
+    if not _may_run_out(moment, available):
+        return
+    growing = [(rank, slope) for rank in moment.now.ranks if (slope := _steady_slope(moment, rank)) is not None]
+    total = sum(slope for _, slope in growing)
+    if total <= 0 or available / total > GROWTH_WITHIN_S:
+        return
+    rank, slope = max(growing, key=lambda pair: pair[1])
+    others = f" and {len(growing) - 1} other ranks" if len(growing) > 1 else ""
+    left = duration(available / total)
+    yield Hit(
+        rank_name(rank), f"{rank_name(rank)} grows by {size(slope * 3600)} an hour{others}: out of memory in {left}"
+    )
+
+
+def _may_run_out(moment: Moment, available: int) -> bool:
+    """A first look: from the oldest to the newest value of each rank, with much room."""
+    total = 0.0
+    for rank in moment.now.ranks:
+        ends = moment.trails.ends(f"pid {rank.pid}", "rss_bytes")
+        if ends is not None and ends[1][0] - ends[0][0] >= GROWTH_SPAN_S:
+            total += max(0.0, (ends[1][1] - ends[0][1]) / (ends[1][0] - ends[0][0]))
+    return total > 0 and available / total < 4 * GROWTH_WITHIN_S
+
+
+def _steady_slope(moment: Moment, rank: RankSample) -> float | None:
+    series = moment.series(f"pid {rank.pid}", "rss_bytes")
+    if series is None or series.span_s < GROWTH_SPAN_S:
+        return None
+    slope = series.slope_per_s()
+    half = len(series.values) // 2
+    passed_s = series.times[-1] - series.times[half]
+    recent = (series.values[-1] - series.values[half]) / passed_s if passed_s > 0 else 0.0
+    return slope if slope is not None and slope > 0 and recent > STEADY * slope else None
+
+
+def bad_env(moment: Moment) -> Iterator[Hit]:
+    found: dict[tuple[str, str], list[RankSample]] = {}
+    for rank in moment.now.ranks:
+        for name, value in rank.settings.items():
+            if name in BAD_SETTINGS and value not in _OFF:
+                found.setdefault((rank.job, name), []).append(rank)
+    for (job, name), ranks in found.items():
+        subject = f"job {job}" if job else rank_name(ranks[0])
+        yield Hit(subject, f"{name}={ranks[0].settings[name]} is set: {BAD_SETTINGS[name]}", key=name)
+    yield from _without_infiniband(moment)
+
+
+def _without_infiniband(moment: Moment) -> Iterator[Hit]:
+    active = sum(link.kind in ("infiniband", "roce") and link.state == "ACTIVE" for link in moment.now.links)
+    off = [rank for rank in moment.now.ranks if rank.settings.get("NCCL_IB_DISABLE", "") not in _OFF]
+    if active and off and (off[0].world_size or 0) > (off[0].local_world_size or 0) > 0:
+        subject = f"job {off[0].job}" if off[0].job else rank_name(off[0])
+        text = f"NCCL_IB_DISABLE is set: NCCL uses sockets beside {active} active InfiniBand ports"
+        yield Hit(subject, text, key="NCCL_IB_DISABLE")
+
+
+def gauges(sample: Sample) -> Iterator[tuple[str, str, float, float]]:
+    for rank in sample.ranks:
+        if rank.rss_bytes is not None:
+            yield f"pid {rank.pid}", "rss_bytes", float(rank.rss_bytes), GROWTH_KEEP_S
+
+
+GAUGES = (gauges,)
+
+RULES = (
+    Rule(
+        "job.affinity",
+        "critical",
+        10.0,
+        "srun --cpu-bind, taskset, or the launcher's binding",
+        affinity,
+        meaning="ranks are pinned to one core",
+        threshold="one CPU allowed (warning), the same for several ranks (critical)*",
+        source="/proc/PID/status Cpus_allowed_list",
+    ),
+    Rule(
+        "job.numa",
+        "warning",
+        10.0,
+        "bind the rank to its GPU's socket (numactl, --cpu-bind)",
+        numa,
+        meaning="a rank runs on the other socket than its GPU",
+        threshold="allowed CPUs and the GPU's local CPUs are disjoint",
+        source="Cpus_allowed_list, PCI local_cpulist; ml-engineering",
+        needs=("pci",),
+    ),
+    Rule(
+        "job.threads",
+        "info",
+        60.0,
+        "fewer data loader workers, or more CPUs per task",
+        threads,
+        meaning="more processes than CPUs",
+        threshold="ranks and their workers > allowed CPUs",
+        source="/proc/PID/status; ml-engineering",
+    ),
+    Rule(
+        "job.mem_growth",
+        "warning",
+        60.0,
+        "look for what is kept from step to step",
+        growth,
+        meaning="the ranks' memory grows until the node has none left",
+        threshold="steady over > 15 min, out of memory within 6 h*",
+        source="RSS of the ranks",
+        eager=False,
+    ),
+    Rule(
+        "job.bad_env",
+        "warning",
+        0.0,
+        "unset it",
+        bad_env,
+        meaning="a setting that makes training slow is left over",
+        threshold="CUDA_LAUNCH_BLOCKING, NSIGHT_CUDA_DEBUGGER, NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_IB_DISABLE …",
+        source="the ranks' environment; DCGM, ml-engineering",
+    ),
+)

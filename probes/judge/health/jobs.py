@@ -10,6 +10,7 @@ from mltop.probes.judge.health.rule import CLEAR_AFTER_HOLDS, EVENT_LISTED_S, Mo
 from mltop.probes.model import Finding
 
 JUDGED_EVERY_S = 2.0  # of the samples' time
+HISTORIES_EVERY_S = 10.0
 STALE_S = 60.0  # ranks of a node that has not been heard of for so long say nothing
 
 
@@ -86,6 +87,7 @@ class JobHealth:
     _ended: list[Finding] = field(default_factory=list)
     _findings: tuple[Finding, ...] = ()
     _judged_at: float = 0.0
+    _histories_at: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         from mltop.probes.judge.health.job_rules import JOB_RULES  # its rules are made of what stands above
@@ -93,15 +95,20 @@ class JobHealth:
         self.rules = self.rules or JOB_RULES
 
     def see(self, moment: Moment) -> None:
-        facts = facts_of_ranks(moment)
-        now = moment.now.sampled_at
-        if facts or moment.now.node in self._by_node:
-            self._by_node[moment.now.node] = facts
+        now, node = moment.now.sampled_at, moment.now.node
+        fresh = now - self._histories_at.get(node, float("-inf")) >= HISTORIES_EVERY_S
+        known = None if fresh else {one.pid: one.history for one in self._by_node.get(node, ())}
+        facts = facts_of_ranks(moment, known)
+        if facts or node in self._by_node:
+            self._by_node[node] = facts
+        if fresh:
+            self._histories_at[node] = now
         if self._by_node and abs(now - self._judged_at) >= JUDGED_EVERY_S:
             self._judge(max(now, self._judged_at))
 
     def forget(self, node: str) -> None:
         self._by_node.pop(node, None)
+        self._histories_at.pop(node, None)
 
     def findings(self) -> tuple[Finding, ...]:
         """Firing and ended within the hour."""

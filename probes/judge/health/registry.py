@@ -26,6 +26,7 @@ from mltop.probes.judge.health import (
     host_system,
     ib_errors,
     ib_state,
+    job_facts,
     job_ranks,
     nvlink,
     nvml,
@@ -56,6 +57,7 @@ MODULES: tuple[ModuleType, ...] = (
     host_storage,
     host_system,
     job_ranks,
+    job_facts,
 )
 
 

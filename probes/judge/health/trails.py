@@ -137,6 +137,11 @@ class Trails:
         before = counter.grown_by(now - over_s)
         return Increase(counter.grown - before, min(over_s, now - counter.first_at))
 
+    def ends(self, subject: str, name: str) -> tuple[tuple[float, float], tuple[float, float]] | None:
+        """The oldest and the newest (at, value) of a gauge: a first look that costs nothing."""
+        gauge = self._gauges.get((subject, name))
+        return (gauge.points[0], gauge.newest) if gauge is not None else None
+
     def series(self, subject: str, name: str) -> Series | None:
         gauge = self._gauges.get((subject, name))
         if gauge is None:
