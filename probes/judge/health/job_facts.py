@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from mltop.probes.judge.health.rule import Moment
 from mltop.probes.judge.health.trails import Series
@@ -33,8 +34,7 @@ class History:
 NO_HISTORY = History()
 
 
-@dataclass(frozen=True)
-class RankFacts:
+class RankFacts(NamedTuple):
     """One rank at its node's newest sample; of several GPUs the first. None: not known.
 
     ``power_share``: of the limit. ``traffic_bytes_per_s``: NVLink of its GPU and its share of the node's fabric ports.

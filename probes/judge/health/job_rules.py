@@ -88,7 +88,7 @@ def starved(moment: JobMoment) -> Iterator[JobHit]:
 def garbage(moment: JobMoment) -> Iterator[JobHit]:
     ranks = _watched(moment)
     pausing = [one for one in ranks if one.history.pauses >= 2]
-    together = min((one.history.dips for one in ranks), default=0) >= LEAST_DIPS
+    together = min((one.history.idle_share for one in ranks), default=0.0) > STARVED_SHARE
     if len(ranks) >= 4 and len(pausing) >= 2 and not together:
         names = ", ".join(one.name for one in pausing[:3])
         text = f"single ranks pause in turn with a core at 100% ({names}): looks like Python's garbage collector"
