@@ -204,7 +204,7 @@ class MltopApp(App[None]):
         self._arrive()
 
     def action_pane(self, name: str) -> None:
-        self.trail.jump(Place(name, self._node_meant() if name == "node" else ""))
+        self.trail.jump(Place(name, self._node_meant() if name in ("node", "links") else ""))
         self._arrive()
 
     def _node_meant(self) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from textual.message import Message
 
-from mltop.probes.model import Finding
+from mltop.probes.model import Finding, KernelEvent
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.health_watch import HealthWatch
 from mltop.tui.render.fleet_problems import state_findings
@@ -28,13 +28,14 @@ class Picture:
 
     ``findings``: of several nodes also that one does not answer. ``not_judged``: nodes of which there is a sample that
     the health rules had no time for yet: that nothing is found of them means nothing. ``ended``: findings that are
-    over since less than an hour, the newest first.
+    over since less than an hour, the newest first; ``events``: what the nodes' kernels reported, with the node.
     """
 
     view: FleetView
     findings: tuple[Finding, ...] = ()
     not_judged: frozenset[str] = frozenset()
     ended: tuple[Finding, ...] = ()
+    events: tuple[tuple[str, KernelEvent], ...] = ()
 
 
 class Fresh(Message):
@@ -129,7 +130,7 @@ class Feed:
         view = self._session.view()
         health = self._health.findings(view)
         findings = self._states.with_states(view, health)
-        return Picture(view, findings, self._health.not_judged(), self._health.ended())
+        return Picture(view, findings, self._health.not_judged(), self._health.ended(), self._health.events())
 
 
 def frame_s(nodes: int) -> float:

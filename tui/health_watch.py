@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from mltop.probes.model import Finding, Sample
+from mltop.probes.model import Finding, KernelEvent, Sample
 from mltop.probes.reach.glance import Glance
 from mltop.probes.reach.view import FleetView, NodeView
 
@@ -26,6 +26,7 @@ class _Turn:
     judged_at: float = 0.0
     gpu_states: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    events: tuple[KernelEvent, ...] = ()
 
 
 class HealthWatch:
@@ -42,6 +43,7 @@ class HealthWatch:
         self._of_jobs: tuple[Finding, ...] = ()
         self._firing: tuple[Finding, ...] = ()
         self._ended: tuple[Finding, ...] = ()
+        self._events: tuple[tuple[str, KernelEvent], ...] = ()
         self._allowed_s = BURST_S
         self._asked_at = time.monotonic()
 
@@ -55,7 +57,9 @@ class HealthWatch:
                 break
             began = time.thread_time()  # what others do meanwhile is not this thread's share
             newest = due.sample_in_turn()
-            changed = (newest is not None and self._judge(health, due.node, newest)) or changed
+            if newest is not None:
+                newest.clock_skew_s = due.connection.clock_skew_s
+                changed = self._judge(health, due.node, newest) or changed
             self._allowed_s -= time.thread_time() - began
         if changed or health.of_jobs() is not self._of_jobs:
             self._of_jobs = health.of_jobs()
@@ -66,6 +70,10 @@ class HealthWatch:
         """What ended within the last hour, the newest first."""
         return self._ended
 
+    def events(self) -> tuple[tuple[str, KernelEvent], ...]:
+        """What the kernels of the nodes reported in the last 24 hours, with the node's name."""
+        return self._events
+
     def not_judged(self) -> frozenset[str]:
         """Nodes of the last view of which a sample is there that the rules have not seen, nor any before it."""
         return frozenset([name for name, turn in self._turns.items() if not turn.judged_at])
@@ -73,6 +81,7 @@ class HealthWatch:
     def _gather(self) -> None:
         found = [finding for turn in self._turns.values() for finding in turn.findings]
         found += self._of_jobs
+        self._events = tuple((name, event) for name, turn in self._turns.items() for event in turn.events)
         self._firing = tuple(sorted([one for one in found if one.until is None], key=_gravest_first))
         self._ended = tuple(
             sorted([one for one in found if one.until is not None], key=lambda one: -(one.until or 0.0))
@@ -89,7 +98,7 @@ class HealthWatch:
         gone = [self._turns.pop(name) for name in names]
         for name in names:
             health.forget(name)
-        return any(turn.findings for turn in gone)
+        return any(turn.findings or turn.events for turn in gone)
 
     def _due(self, view: FleetView) -> list[NodeView]:
         """Nodes with a sample not yet judged, in the order of their turns."""
@@ -110,8 +119,9 @@ class HealthWatch:
         found = health.of(name)
         turn.judged_at = newest.sampled_at
         turn.gpu_states = tuple([gpu.state for gpu in newest.gpus])
-        changed = found != turn.findings
-        turn.findings = found
+        events = tuple(newest.kernel_events)
+        changed = found != turn.findings or events != turn.events
+        turn.findings, turn.events = found, events
         return changed
 
 

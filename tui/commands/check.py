@@ -119,6 +119,7 @@ class Gathered:
         now = time.monotonic()
         own = self.samples.setdefault(view.node, [])
         if not own or sample.sampled_at > own[-1].sampled_at:
+            sample.clock_skew_s = view.connection.clock_skew_s
             own.append(sample)
         if any(gap.what == "nvml.starting" for gap in sample.gaps):
             return now > self._deadline

@@ -78,11 +78,15 @@ def _narrow(row: Row, columns: Sequence[Column], kept: Sequence[Column]) -> Row:
 
 
 def _gaps(title: str, gaps: Sequence[Gap], console: Console) -> None:
-    if gaps:
+    missed = [gap for gap in gaps if gap.kind != "unsupported"]
+    if missed:
         print_title(title, console)
-    for gap in merged_gaps(gaps):
+    for gap in merged_gaps(missed):
         print_sentence([Cell(f"  {gap.what}: "), Cell(gap.why, "warn")], console, indent=4)
         print_action(gap.fix, console)
+    absent = merged_gaps([Gap(gap.what, "") for gap in gaps if gap.kind == "unsupported"])
+    for gap in absent:
+        print_sentence([Cell(f"  not supported here: {gap.what}", "dim")], console, indent=4)
 
 
 def _finding(finding: Finding, console: Console) -> None:

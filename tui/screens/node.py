@@ -14,6 +14,8 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.feed import Picture
 from mltop.tui.place import Place
 from mltop.tui.render.cells import Cell
+from mltop.tui.screens.gpu_place import gpu_of_row, gpu_place
+from mltop.tui.screens.gpu_timelines import GpuTimelines
 from mltop.tui.screens.node_parts import NO_SAMPLE, GpuTable, HostLine, RankTable, is_live, why_no_ranks
 from mltop.tui.screens.node_state import connection_cells, state_lines
 from mltop.tui.screens.pane import Pane, TextLines
@@ -28,13 +30,19 @@ class NodeScreen(Pane):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "neighbour(1)", "next node", show=False, tooltip="to the next node"),
         Binding("N", "neighbour(-1)", "node before", show=False, tooltip="to the node before"),
+        Binding("T", "timelines", "timelines", tooltip="GPUs as a table, or their last ten minutes"),
     ]
     DEFAULT_CSS = "NodeScreen #problems { height: 1fr; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._as_timelines = False
 
     def body(self) -> Iterable[Widget]:
         yield TextLines(id="state")
         yield HostLine()
         yield GpuTable(classes="gap-above")
+        yield GpuTimelines(classes="gap-above")
         yield RankTable(classes="gap-above")
         yield CellLines(id="problems", classes="gap-above")
 
@@ -56,9 +64,20 @@ class NodeScreen(Pane):
         problems = self._problems(picture, node)
         gpu_room = room - min(len(problems), MIN_PROBLEM_LINES) - 2
         unknown = 2 if node.sample is None and gpu_room > 2 else 0  # lines: that they are
-        gpu_height = self.limit_height(gpus, unknown or gpus.wanted_height(node, gpu_room))
+        gpu_height = self._show_gpus(node, unknown or gpus.wanted_height(node, gpu_room), gpu_room)
         ranks.styles.height = max(2, min(1 + max(1, ranks.row_count), room - gpu_height - len(problems)))
         self.query_one("#problems", CellLines).set_lines(problems)
+
+    def _show_gpus(self, node: NodeView, table_height: int, room: int) -> int:
+        """As a table or as timelines; returns the lines that this takes."""
+        gpus, timelines = self.query_one(GpuTable), self.query_one(GpuTimelines)
+        height = timelines.show(self.mltop, node, self.size.width, room) if self._as_timelines else 0
+        timelines.display = height > 0
+        timelines.styles.height = height
+        if not height:
+            return self.limit_height(gpus, table_height)
+        gpus.display = False
+        return height
 
     def _show_state(self, node: NodeView, taken_at: float) -> int:
         """What is wrong with the node itself, and how it was reached; returns the lines that this takes."""
@@ -81,11 +100,30 @@ class NodeScreen(Pane):
             self.mltop.trail.replace(Place("node", to))
             self.draw()
 
+    def action_timelines(self) -> None:
+        """The cursor stays on its GPU."""
+        table, timelines = self.query_one(GpuTable), self.query_one(GpuTimelines)
+        had_focus = self.focused in (None, table, timelines)
+        at = (timelines if self._as_timelines else table).cursor_key
+        self._as_timelines = not self._as_timelines
+        self.draw()
+        now = timelines if timelines.display else table
+        if at is not None:
+            now.move_cursor(str(gpu_of_row(at)))
+        if had_focus:
+            now.focus()
+
     def on_line_table_selected(self, event: LineTable.Selected) -> None:
         if isinstance(event.table, RankTable):
             self.open_rank(event.key)
-            return
-        self.mltop.drill(Place("ranks", self.node_at_cursor()))
+        else:
+            self._open_gpu(event.key)
+
+    def on_cell_lines_selected(self, event: CellLines.Selected) -> None:
+        self._open_gpu(event.key)
+
+    def _open_gpu(self, key: str) -> None:
+        self.mltop.drill(gpu_place(self.node_at_cursor(), gpu_of_row(key)))
 
     def _node(self) -> NodeView | None:
         """The node that was asked for, or the first one."""

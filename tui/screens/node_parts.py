@@ -10,7 +10,8 @@ from mltop.tui.feed import Picture
 from mltop.tui.filters import Subject
 from mltop.tui.render.cells import Cell, Column, Row, aged
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.gpus import GPU_COLUMNS, gpu_row
+from mltop.tui.render.gpu_sorting import gpu_value
+from mltop.tui.render.gpus import GPU_COLUMNS, gpu_columns, gpu_row, mig_row
 from mltop.tui.render.nodes import state_sentence
 from mltop.tui.render.trends import Trends
 from mltop.tui.render.units import age, bytes_text, number, of, percent
@@ -42,20 +43,32 @@ class GpuTable(LineTable):
         sample = node.sample
         if sample is None:
             return GPU_COLUMNS, ()
-        gpus, users = sample.gpus, users_of_gpus(sample)
+        users = users_of_gpus(sample)
+        # A GPU in MIG mode is followed by its instances.
+        lines = [(gpu, one) for gpu in sample.gpus for one in (None, *gpu.mig_instances)]
 
         def make(index: int) -> Row:
-            gpu = gpus[index]
-            busy = trends.busy(node.node, gpu.index)
-            row = gpu_row(gpu, users.get(gpu.index, ()), busy, sample.simulated)
+            gpu, instance = lines[index]
+            if instance is None:
+                busy = trends.busy(node.node, gpu.index)
+                row = gpu_row(gpu, users.get(gpu.index, ()), busy, sample.simulated)
+            else:
+                row = mig_row(gpu, instance)
             return row if is_live(node) else aged(row)
 
-        keys = [str(gpu.index) for gpu in gpus]
-        return GPU_COLUMNS, SubjectRows(keys, make, lambda index: Subject(node, gpus[index]))
+        keys = [str(gpu.index) if one is None else f"{gpu.index}.{one.index}" for gpu, one in lines]
+        rows = SubjectRows(
+            keys,
+            make,
+            subject=lambda index: Subject(node, lines[index][0]),
+            value=lambda column, index: gpu_value(column, lines[index][0], users.get(lines[index][0].index, ())),
+        )
+        return gpu_columns(sample.gpus), rows
 
     def full_height(self, node: NodeView) -> int:
         """Lines of the whole table, none when there are no GPUs: the problems say why then."""
-        return 1 + len(node.sample.gpus) if node.sample is not None and node.sample.gpus else 0
+        gpus = node.sample.gpus if node.sample is not None else ()
+        return 1 + sum(1 + len(gpu.mig_instances) for gpu in gpus) if gpus else 0
 
     def wanted_height(self, node: NodeView, room: int) -> int:
         """As high as needed, at most ``room`` lines; 0: nothing to show."""

@@ -23,8 +23,14 @@ def by_severity(findings: Iterable[Finding]) -> list[Finding]:
 
 def gaps_of(view: FleetView) -> list[tuple[str, Gap]]:
     """(node, gap) of all nodes: what concerns a whole node first, single values last."""
-    gaps = [(node.node, gap) for node in view.nodes if node.sample is not None for gap in node.sample.gaps]
+    samples = [(node.node, node.sample) for node in view.nodes if node.sample is not None]
+    gaps = [(node, gap) for node, sample in samples for gap in sample.gaps if is_missed(gap)]
     return sorted(gaps, key=lambda pair: _is_detail(pair[1]))
+
+
+def is_missed(gap: Gap) -> bool:
+    """Whether there is something that we do not know: not what does not exist here, nor what comes in a moment."""
+    return gap.kind == "unknown" or gap.what == "nvml.starting"
 
 
 def problem_lines(
@@ -56,7 +62,10 @@ def problem_lines(
 def all_problem_lines(findings: Sequence[Finding], gaps: Sequence[tuple[str, Gap]], width: int) -> list[list[Cell]]:
     """Everything, wrapped at ``width``."""
     entries = [finding_cells(finding) for finding in by_severity(findings)]
-    entries += [gap_cells("", gap) for _, gap in gaps]
+    entries += [gap_cells("", gap) for _, gap in gaps if is_missed(gap)]
+    absent = [gap.what for _, gap in gaps if gap.kind == "unsupported"]
+    if absent:
+        entries.append([Cell(f"{'':<{INDENT}}"), Cell(f"not supported here: {', '.join(absent)}", "dim")])
     return [line for entry in entries for line in wrap(entry, width, INDENT)]
 
 

@@ -1,0 +1,133 @@
+"""`mltop kernel`: lines in the kernel logs that were never seen before, on these machines or on their peers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from mltop.probes.investigate.folding import folded
+from mltop.probes.investigate.patience import REACHED
+from mltop.probes.judge.kernel_lines import KernelLine, merge
+from mltop.probes.model import SCHEMA, NodeState
+from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach.targets import TargetOptions, Targets, resolve
+from mltop.probes.reach.view import NodeView
+from mltop.tui.commands.beside import Beside, note
+from mltop.tui.commands.live import EXIT_UNREACHABLE, await_nodes, in_time, print_json, session, unreached
+from mltop.tui.state.kernel_lines import FILE, learn, read_known
+from mltop.tui.state.place import BadState, state_file
+
+OP = "kernel_lines"
+ANSWER_S = 30.0  # of a node that was reached: a long log, or an old journal on a slow disk
+MOST_SHOWN = 60
+
+
+@dataclass
+class Found:
+    """``by_node``: what each node's agent answered; ``gaps``: {node, what, why, fix} of what could not be read."""
+
+    nodes: list[NodeState] = field(default_factory=list)
+    by_node: dict[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    gaps: list[dict[str, str]] = field(default_factory=list)
+    unreached: list[NodeState] = field(default_factory=list)
+
+
+def run(options: TargetOptions, as_json: bool, do_learn: bool = False, everything: bool = False) -> int:
+    """Exit 0; 3: a node could not be reached, or its log not (or not all of it) be read.
+
+    ``do_learn``: from now on the lines found are known; ``everything``: also those that are known or common.
+    """
+    targets = resolve(options)
+    if targets.recording is not None:
+        raise UsageProblem("--recording", "has no kernel logs in it (mltop kernel looks at machines)")
+    known = _known()
+    found = live(targets, options)
+    lines = merge(found.by_node, known)
+    shown = [line for line in lines if everything or line.is_new]
+    if do_learn:
+        _learn(lines, known)
+    if as_json:
+        gaps = {"gaps": found.gaps, "learned": len(lines) if do_learn else 0}
+        print_json({"schema": SCHEMA, "nodes": found.nodes, "lines": [asdict(line) for line in shown], **gaps})
+    else:
+        _print(lines, shown, found, MOST_SHOWN if not (everything or do_learn) else len(shown))
+        if not known and not do_learn and shown:
+            note("nothing is learned yet: run `mltop kernel --learn` while the machines are well")
+    return EXIT_UNREACHABLE if found.unreached or found.gaps else 0
+
+
+def live(targets: Targets, options: TargetOptions) -> Found:
+    """Ask every node that can be reached within the timeout."""
+    began = time.monotonic()
+    with session(targets, options) as opened, Beside() as beside:
+        views = await_nodes(opened, _has_said_something, began + options.timeout_s, beside, "kernel")
+        found = Found()
+        reached = [view.node for view in views if view.sample is not None]
+        pending = opened.hub.request(OP, nodes=reached) if reached else None
+        silent, until = set(reached), time.monotonic() + ANSWER_S
+        while pending is not None and silent and time.monotonic() < until:
+            beside.show(f"kernel: {len(reached) - len(silent)} of {len(reached)} nodes have answered")
+            for answer in pending.answers(min(0.2, max(0.0, until - time.monotonic()))):
+                message = answer.message
+                if message.kind in ("done", "error"):
+                    silent.discard(answer.node)
+                    error = message.error if message.kind == "error" else ""
+                    _take(found, answer.node, message.data, error, message.fix)
+        for node in sorted(silent):
+            _take(found, node, {}, f"did not answer within {ANSWER_S:g} s")
+        views = tuple(in_time(view, time.monotonic() - began) for view in opened.view().nodes)
+        found.nodes, found.unreached = [view.state for view in views], unreached(views)
+        beside.last_failures(found.unreached)
+    _say_gaps(found.gaps)
+    return found
+
+
+def _has_said_something(view: NodeView) -> bool:
+    return view.sample is not None and view.state.state in REACHED
+
+
+def _take(found: Found, node: str, data: Mapping[str, Any], error: str, fix: str = "") -> None:
+    """One node's answer, or why there is none."""
+    gap = data.get("gap")
+    if error:
+        gap = {"what": OP, "why": error, "fix": fix}
+    if isinstance(gap, dict):
+        found.gaps.append({"node": node, **{name: str(gap.get(name, "")) for name in ("what", "why", "fix")}})
+    lines = data.get("lines")
+    if isinstance(lines, list) and (lines or not gap):
+        found.by_node[node] = [line for line in lines if isinstance(line, dict)]
+
+
+def _say_gaps(gaps: Sequence[Mapping[str, str]]) -> None:
+    """A line for each reason."""
+    nodes: dict[tuple[str, str], list[str]] = {}
+    for gap in gaps:
+        nodes.setdefault((gap["why"], gap["fix"]), []).append(gap["node"])
+    for (why, fix), names in nodes.items():
+        note(f"{folded(names)}: {why}" + (f" ({fix})" if fix else ""))
+
+
+def _known() -> dict[str, float]:
+    try:
+        return read_known()
+    except BadState as problem:
+        raise UsageProblem("kernel lines", str(problem)) from None
+
+
+def _learn(lines: Sequence[KernelLine], known: Mapping[str, float]) -> None:
+    """Also what most of the nodes have: alone, a machine has no peers that say so."""
+    try:
+        learn((line.pattern for line in lines), time.time(), known)
+    except BadState as problem:
+        raise UsageProblem("kernel lines", str(problem)) from None
+    note(f"learned {sum(not line.known for line in lines)} kinds of lines (in {state_file(FILE)})")
+
+
+def _print(lines: Sequence[KernelLine], shown: Sequence[KernelLine], found: Found, most: int) -> None:
+    from rich.console import Console
+
+    from mltop.tui.report.kernel import print_kernel
+
+    print_kernel(lines, shown[:most], len(shown) - most, len(found.by_node), time.time(), Console())

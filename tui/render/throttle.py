@@ -1,0 +1,81 @@
+"""Why a GPU's clock is held down, as badges. Reasons are NVML's clocks event reasons (nvml.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mltop.probes.model import GpuSample
+from mltop.tui.render.cells import Cell
+from mltop.tui.render.units import UNKNOWN, known, percent
+
+
+@dataclass(frozen=True)
+class Badge:
+    """``words``: for who does not know the badge."""
+
+    text: str
+    style: str
+    words: str
+
+
+# Worst first.
+BADGES = {
+    "hw_thermal": Badge("HW-TH", "crit", "too hot: the hardware cuts the clock"),
+    "power_brake": Badge("BRAKE", "crit", "the power supply cuts the clock"),
+    "hw_slowdown": Badge("HW-SL", "warn", "the hardware cuts the clock"),
+    "sw_thermal": Badge("SW-TH", "warn", "the driver lowers the clock to stay cool"),
+    "reliability": Badge("RELI", "warn", "voltage limit"),
+    "board_limit": Badge("BOARD", "warn", "power limit of the board"),
+    "sw_power_cap": Badge("PWR", "dim", "at its power limit, normal under full load"),
+    "applications_clocks": Badge("APP", "dim", "clocks are set by hand"),
+    "sync_boost": Badge("SYNC", "dim", "follows another GPU's clock"),
+    "display_clocks": Badge("DISP", "dim", "clocks are set by the display"),
+    "gpu_idle": Badge("idle", "dim", "nothing runs"),
+}
+ALARMING = tuple(reason for reason, badge in BADGES.items() if badge.style in ("crit", "warn"))
+# Hardware slowdown is what these two do: beside them it says nothing new.
+_SLOWDOWN_CAUSES = ("hw_thermal", "power_brake")
+_LEAST_SHARE = 0.005
+
+
+def throttle_cell(reasons: Sequence[str] | None, shares: Mapping[str, float] | None = None) -> Cell:
+    """Badges of the reasons that hold now, worst first; blank: none. New reasons keep their name.
+
+    ``shares``: of the time since the sample before; a reason that held then is shown also when it does not hold now:
+    "HW-TH 34%".
+    """
+    told = {reason: share for reason, share in (shares or {}).items() if reason in BADGES and share >= _LEAST_SHARE}
+    if reasons is None and not told:
+        return Cell(UNKNOWN)
+    held = [*(reasons or ()), *(reason for reason in told if reason not in (reasons or ()))]
+    ordered = [reason for reason in BADGES if reason in held]
+    if len(ordered) > 1 and "gpu_idle" in ordered:
+        ordered.remove("gpu_idle")
+    texts = [_text(BADGES[reason].text, told.get(reason)) for reason in ordered]
+    texts += [reason for reason in held if reason not in BADGES]
+    return Cell(" ".join(texts), style_of(ordered))
+
+
+def gpu_throttle_cell(gpu: GpuSample) -> Cell:
+    """Of a table's row: without what another badge says already."""
+    reasons = gpu.throttle_reasons
+    if reasons is not None and any(cause in reasons for cause in _SLOWDOWN_CAUSES):
+        reasons = [reason for reason in reasons if reason != "hw_slowdown"]
+    return throttle_cell(reasons, gpu.throttle_share)
+
+
+def style_of(reasons: Iterable[str]) -> str:
+    """The style of the worst of these reasons; "" of none."""
+    return next((badge.style for reason, badge in BADGES.items() if reason in reasons), "")
+
+
+def worst_share(gpu: GpuSample) -> float:
+    """For sorting: how much of the time anything alarming held, 1 for what holds now without a known share."""
+    reasons = gpu.throttle_reasons or ()
+    shares = [gpu.throttle_share.get(reason, float(reason in reasons)) for reason in ALARMING]
+    return max([share for share in shares if known(share)], default=0.0)
+
+
+def _text(badge: str, share: float | None) -> str:
+    return badge if share is None else f"{badge} {percent(min(share, 1.0))}"

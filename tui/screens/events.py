@@ -1,0 +1,47 @@
+"""What happened on all nodes, or on one: findings as they come and go, and what the kernels said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from textual.widget import Widget
+
+from mltop.tui.feed import Picture
+from mltop.tui.filters import Subject
+from mltop.tui.place import Place
+from mltop.tui.render.events import EVENT_COLUMNS, Happening, event_row, happenings
+from mltop.tui.screens.narrowing import SubjectRows
+from mltop.tui.screens.pane import Pane
+from mltop.tui.widgets.line_table import LineTable
+
+
+class EventsScreen(Pane):
+    DEFAULT_CSS = "EventsScreen LineTable { height: 1fr; }"
+
+    def body(self) -> Iterable[Widget]:
+        yield LineTable(empty_text="nothing happened that mltop knows of")
+
+    def node_at_cursor(self) -> str:
+        shown = {one.key: one.node for one in self._shown}
+        return shown.get(self.query_one(LineTable).cursor_key or "", "")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: list[Happening] = []
+
+    def fill(self, picture: Picture) -> None:
+        here = self.mltop.trail.here
+        found = self._shown = happenings(picture.findings, picture.ended, picture.events, here.node)
+        views = {view.node: view for view in picture.view.nodes}
+        found = self._shown = [one for one in found if one.node in views]
+        rows = SubjectRows(
+            [one.key for one in found],
+            lambda index: event_row(found[index], picture.view.taken_at),
+            subject=lambda index: Subject(views[found[index].node]),
+        )
+        self.put(self.query_one(LineTable), EVENT_COLUMNS, rows)
+
+    def on_line_table_selected(self, _: LineTable.Selected) -> None:
+        node = self.node_at_cursor()
+        if node:
+            self.mltop.drill(Place("node", node))

@@ -1,0 +1,122 @@
+"""The text of the GPU pane: details, NVLinks, processes and what the kernel log said. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mltop.probes.model import GpuSample, KernelEvent, RankSample, Sample
+from mltop.tui.render.blocks import block_lines, side_by_side
+from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout
+from mltop.tui.render.gpu_details import blocks_of
+from mltop.tui.render.gpu_gaps import GpuGaps
+from mltop.tui.render.nvlink import LINK_COLUMNS, link_row
+from mltop.tui.render.ranks import short_command
+from mltop.tui.render.states import STATE_STYLE, state_word
+from mltop.tui.render.units import UNKNOWN, age, bytes_text, clock_time, number
+from mltop.tui.render.wrap import wrap
+from mltop.tui.screens.gpu_watched import First
+from mltop.tui.screens.problems import gap_cells
+
+LINK_PANEL = 60  # cells: wider screens show links in several panels
+MOST_EVENTS = 8
+
+PROCESS_COLUMNS = (
+    Column("pid", "PID", 8, right=True),
+    Column("rank", "RANK", 5, right=True),
+    Column("memory", "MEMORY", 6, right=True),
+    Column("kind", "KIND", 8),
+    Column("instance", "GI", 3, right=True, optional=True),
+    Column("state", "STATE", 12, priority=1),
+    Column("user", "USER", 8, priority=2),
+    Column("command", "COMMAND", 16, priority=3, stretch=True),
+)
+
+
+def details(sample: Sample, gpu: GpuSample, first: First, width: int) -> list[list[Cell]]:
+    """Everything below the timeline."""
+    gaps = GpuGaps(sample.gaps, gpu.index)
+    lines = [*process_lines(gpu, sample.ranks, gaps, width)]
+    lines += [[], *block_lines(blocks_of(gpu, gaps, first.gpu), width)]
+    lines += _section(link_lines(gpu, first.gpu, width), _links_title(sample.sampled_at - first.at))
+    lines += _section(event_lines(sample.kernel_events, gpu, width), "kernel log")
+    why = [line for gap in gaps.distinct() for line in wrap(gap_cells("", gap), width, 5)]
+    return lines + _section(why, "not known of this GPU")
+
+
+def process_lines(gpu: GpuSample, ranks: Sequence[RankSample], gaps: GpuGaps, width: int) -> list[list[Cell]]:
+    """Who holds this GPU, a line each; ranks that NVML does not list are there too."""
+    if gpu.processes is None and not ranks:
+        return [[Cell("processes ", "title"), Cell(f"{UNKNOWN} {gaps.why('processes')}", "dim")]]
+    by_pid = {rank.pid: rank for rank in ranks if gpu.index in rank.gpus}
+    listed = {one.pid: one for one in gpu.processes or ()}
+    rows = []
+    for pid in dict.fromkeys([*by_pid, *listed]):
+        process, rank = listed.get(pid), by_pid.get(pid)
+        state = rank.state if rank is not None else ""
+        cells = (
+            Cell(str(pid)),
+            Cell("" if rank is None else number(rank.rank)),
+            Cell(bytes_text(process.memory_bytes) if process is not None else UNKNOWN),
+            Cell(process.kind if process is not None else UNKNOWN),
+            Cell(number(process.gpu_instance) if process and process.gpu_instance is not None else ""),
+            Cell(state_word(state) if rank is not None else "", STATE_STYLE.get(state[:1], "")),
+            Cell(rank.user if rank is not None else ""),
+            Cell(short_command(rank.command) if rank is not None else ""),
+        )
+        rows.append(Row(str(pid), cells))
+    if not rows:
+        return [[Cell("no process holds this GPU", "dim")]]
+    hidden = () if any(row.cells[4].text for row in rows) else (4,)
+    shown = layout(PROCESS_COLUMNS, width, hidden)
+    return [header_line(PROCESS_COLUMNS, shown), *(columns_line(PROCESS_COLUMNS, row, shown) for row in rows)]
+
+
+def link_lines(gpu: GpuSample, first: GpuSample, width: int) -> list[list[Cell]]:
+    """A line per NVLink, in as many panels as fit beside each other."""
+    links = gpu.nvlink.links
+    if not links:
+        return []
+    before = {link.index: link.errors for link in first.nvlink.links}
+    panels = max(1, min(3, width // LINK_PANEL))
+    each = width // panels
+    shown = layout(LINK_COLUMNS, each - 2)
+    drawn = []
+    for link in links:
+        old = before.get(link.index, {})
+        grown = {name: value - old[name] for name, value in link.errors.items() if name in old and value > old[name]}
+        drawn.append(columns_line(LINK_COLUMNS, link_row(link, grown), shown))
+    rows = -(-len(drawn) // panels)
+    cut = [drawn[start : start + rows] for start in range(0, len(drawn), rows)]
+    return side_by_side([[header_line(LINK_COLUMNS, shown), *part] for part in cut], each)
+
+
+def event_lines(events: Sequence[KernelEvent], gpu: GpuSample, width: int) -> list[list[Cell]]:
+    """What the kernel log said of this GPU, the newest first."""
+    own = [event for event in events if gpu.pci_bus_id and same_device(event.subject, gpu.pci_bus_id)]
+    lines = []
+    for event in reversed(own[-MOST_EVENTS:]):
+        what = event.kind if event.code is None else f"{event.kind.capitalize()} {event.code}"
+        cells = [Cell(f"{clock_time(event.at)}  ", "dim"), Cell(f"{what}  ", "bold"), Cell(event.text)]
+        lines += wrap(cells, width, 10)
+    return lines
+
+
+def same_device(one: str, other: str) -> bool:
+    """Whether two PCI bus ids are of one device: "0000:1b:00" in the log is "00000000:1B:00.0" in NVML."""
+    return bool(one) and _device(one) == _device(other)
+
+
+def _device(bus_id: str) -> tuple[int, str, str] | None:
+    parts = bus_id.lower().split(".")[0].split(":")
+    try:
+        return (int(parts[0], 16), parts[1], parts[2]) if len(parts) == 3 else None
+    except ValueError:
+        return None
+
+
+def _links_title(watched_s: float) -> str:
+    return f"NVLinks (+: errors in the {age(watched_s)} that they are watched)" if watched_s > 0 else "NVLinks"
+
+
+def _section(lines: list[list[Cell]], title: str) -> list[list[Cell]]:
+    return [[], [Cell(title, "title")], *lines] if lines else []

@@ -1,0 +1,49 @@
+"""The last ten minutes of all GPUs of a node, one or two lines each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mltop.probes.reach.view import NodeView
+from mltop.tui.history import Track
+from mltop.tui.render.cells import Cell
+from mltop.tui.render.timelines import compact_axis, compact_lines, compact_title
+from mltop.tui.screens.gpu_history import ShownHistory
+from mltop.tui.widgets.cell_lines import CellLines
+
+if TYPE_CHECKING:
+    from mltop.tui.app import MltopApp
+
+
+class GpuTimelines(CellLines):
+    """A line of clocks per GPU, coloured by what holds them down; where there is room, one of its activity too."""
+
+    def __init__(self, **options: str) -> None:
+        super().__init__(**options)
+        self._history = ShownHistory()
+        self._drawn: tuple[object, ...] = ()
+        self._height = 0
+
+    def show(self, app: MltopApp, node: NodeView, width: int, room: int) -> int:
+        """How many lines it takes, at most ``room``; none when nothing has been kept of this node."""
+        sample = node.sample
+        if sample is None or not sample.gpus:
+            return 0
+        now = (node.node, sample.sampled_at, node.state.age_s, app.paused, width, room)
+        if now == self._drawn:
+            return self._height
+        tracks = [(gpu, self._history.track(app, node, gpu.index)) for gpu in sample.gpus]
+        newest: Track | None = next((track for _, track in tracks if track is not None), None)
+        if newest is None:
+            return 0
+        rows = 2 if 2 * len(tracks) + 2 <= room else 1
+        lines: list[list[Cell]] = [compact_title(newest, width)]
+        keys: list[str | None] = [None]
+        for gpu, track in tracks:
+            drawn = compact_lines(track, gpu, width, rows)
+            lines += drawn
+            keys += [str(gpu.index), *[None] * (len(drawn) - 1)]
+        lines.append(compact_axis(newest, width))
+        self.set_lines(lines, [*keys, None])
+        self._drawn, self._height = now, min(len(lines), max(2, room))
+        return self._height

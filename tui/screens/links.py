@@ -1,0 +1,72 @@
+"""The network ports and PCI links of one node, and what their counters did since the pane was opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from textual.widget import Widget
+
+from mltop.probes.model import LinkSample, PciDevice
+from mltop.tui.feed import Picture
+from mltop.tui.place import Place
+from mltop.tui.render.cells import Cell
+from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, link_name, link_row, pci_row
+from mltop.tui.screens.node_parts import NO_SAMPLE
+from mltop.tui.screens.one_node import OneNodePane
+from mltop.tui.screens.pane import TextLines
+from mltop.tui.screens.problems import all_problem_lines
+from mltop.tui.widgets.line_table import LineTable
+
+Counters = dict[str, int]
+LINK_FINDINGS = ("ib.", "eth.", "roce.", "efa", "pcie.", "gdr.", "fabric.", "nvlink.")
+
+
+class LinksScreen(OneNodePane):
+    lines_are = "ports"
+    DEFAULT_CSS = """
+    LinksScreen #findings { height: auto; }
+    LinksScreen #pci { height: 1fr; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._first: dict[tuple[str, str], Counters] = {}  # (node, port or device) → counters when first shown
+
+    def body(self) -> Iterable[Widget]:
+        yield TextLines(id="findings")
+        yield LineTable(id="ports", empty_text="no network ports found")
+        yield LineTable(id="pci", classes="gap-above", empty_text="no PCI devices found")
+
+    def fill(self, picture: Picture) -> None:
+        view = self.node_here()
+        if view is None:
+            return
+        ports, pci = self.query_one("#ports", LineTable), self.query_one("#pci", LineTable)
+        sample = view.sample
+        links: list[LinkSample] = sample.links if sample is not None else []
+        devices: list[PciDevice] = sample.pci if sample is not None else []
+        own = [one for one in picture.findings if one.node == view.node and one.id.startswith(LINK_FINDINGS)]
+        gaps = [gap for gap in sample.gaps if gap.what.startswith(("links", "pci"))] if sample is not None else []
+        lines = all_problem_lines(own, [(view.node, gap) for gap in gaps if gap.kind == "unknown"], self.size.width)
+        lines = self._fleet_line(picture, view.node) + lines[: max(1, self.size.height // 4)]
+        head = self.query_one("#findings", TextLines)
+        head.display, head.styles.height = bool(lines), len(lines)
+        head.set_lines(lines)
+        unknown = NO_SAMPLE.format("ports") if sample is None else ""
+        self.put(ports, LINK_COLUMNS, [link_row(one, self._since(view.node, one)) for one in links], unknown)
+        self.put(pci, PCI_COLUMNS, [pci_row(one, self._pci_since(view.node, one)) for one in devices])
+        room = self.size.height - self.chrome_height() - len(lines)
+        self.limit_height(ports, min(1 + max(1, len(links)), max(3, room * 2 // 3)))
+
+    def _fleet_line(self, picture: Picture, node: str) -> list[list[Cell]]:
+        """Of several nodes, which one this is."""
+        return [[Cell(node, "bold"), Cell("  n N: other nodes", "dim")]] if len(picture.view.nodes) > 1 else []
+
+    def _since(self, node: str, link: LinkSample) -> Counters:
+        return self._first.setdefault((node, link_name(link)), dict(link.counters))
+
+    def _pci_since(self, node: str, device: PciDevice) -> Counters:
+        return self._first.setdefault((node, device.bus_id), dict(device.aer))
+
+    def on_line_table_selected(self, _: LineTable.Selected) -> None:
+        self.mltop.drill(Place("node", self.node_at_cursor()))
