@@ -180,6 +180,17 @@ def doctor(context: click.Context, /, **values: Any) -> int:
     return run_command(context, "doctor", values)
 
 
+@cli.command()
+@target_options
+@click.option("--learn", "do_learn", is_flag=True, help="From now on the lines found are known.")
+@click.option("--all", "everything", is_flag=True, help="Also lines that are known, or that most of the nodes have.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_context
+def kernel(context: click.Context, /, **values: Any) -> int:
+    """Lines in the kernel logs that were never seen before, here or on other nodes."""
+    return run_command(context, "kernel", values)
+
+
 @cli.group(invoke_without_command=True)
 @click.pass_context
 def lemon(context: click.Context, /) -> int:

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Callable, Protocol, TypeVar
+from typing import Any
 
 from mltop.probes.agent.caller import Caller, Terms
 from mltop.probes.agent.outbox import Outbox
@@ -19,22 +19,11 @@ from mltop.probes.agent.protocol import (
     Request,
 )
 from mltop.probes.agent.requests import Requests
+from mltop.probes.agent.sampler import GpuSource, Sampler
+from mltop.probes.agent.slow_parts import SlowParts
 from mltop.probes.agent.wire import Wire
-from mltop.probes.collect.host import HostSource
-from mltop.probes.collect.ranks import RankSource
-from mltop.probes.model import Gap, GpuSample, HostSample, RankSample, Sample
-from mltop.probes.paths import proc
+from mltop.probes.model import RankSample, Sample
 from mltop.probes.version import __version__
-
-Result = TypeVar("Result")
-
-
-class GpuSource(Protocol):
-    """Where GPU samples come from: NVML's child process, or the demo's simulation."""
-
-    def request(self, now: float) -> None: ...
-    def collect(self, now: float, wait_s: float) -> tuple[list[GpuSample], list[Gap]]: ...
-    def close(self) -> None: ...
 
 
 class Agent:
@@ -55,10 +44,8 @@ class Agent:
         self._node = node
         self._wire = wire or Wire(node)
         self._interval_s = interval_s
-        self._gpus = gpu_source
-        self._host = HostSource()
-        self._ranks = RankSource()
-        self._boot_id = read_boot_id()
+        self._slow = SlowParts()
+        self._sampler = Sampler(node, gpu_source, interval_s)
         self._stop = threading.Event()
         self._outbox = Outbox(out_fd, self._stop.set)
         pong = self._wire.encode(Message("pong", node=node))
@@ -86,48 +73,19 @@ class Agent:
         self._caller.start()
         due = time.monotonic()
         while not self._stop.is_set():
-            sample = Message("sample", node=self._node, sample=self.sample(time.time()))
-            self._outbox.put_newest("sample", self._wire.encode(sample))
+            sample = self._sample()
+            if self._slow.is_due(sample):
+                self._outbox.put_newest("slow", self._wire.encode_slow(sample))
+            self._outbox.put_newest("sample", self._wire.encode_sample(sample))
             due = max(due + self._interval_s, time.monotonic())
             self._stop.wait(due - time.monotonic())
         return self._close()
 
-    def sample(self, now: float) -> Sample:
-        """One sample of everything at ``now`` (unix s). ``cost_s``: wall time of each collector in this process."""
-        started = time.perf_counter()
-        clock_s = time.monotonic()  # for rates: the wall clock may jump
-        _, request_gaps = guarded("gpus", lambda: self._request_gpus(now), lambda: None)
-        host, host_gaps = guarded("host", lambda: self._host.read(clock_s), HostSample)
-        host_done = time.perf_counter()
-        gpus, gpu_gaps = guarded("gpus", lambda: self._collect_gpus(now), list[GpuSample])
-        gpus_done = time.perf_counter()
-        ranks, rank_gaps = guarded("ranks", lambda: self._ranks.read(clock_s, gpus_of_pid(gpus)), list[RankSample])
-        ranks_done = time.perf_counter()
-        self._newest_ranks = ranks
+    def _sample(self) -> Sample:
+        sample = self._sampler.sample(time.time())
+        self._newest_ranks = sample.ranks
         self._have_ranks.set()
-        return Sample(
-            node=self._node,
-            sampled_at=now,
-            boot_id=self._boot_id,
-            interval_s=self._interval_s,
-            simulated=bool(getattr(self._gpus, "simulated", False)),
-            gpus=gpus,
-            ranks=ranks,
-            host=host,
-            gaps=request_gaps + gpu_gaps + rank_gaps + host_gaps + not_built(),
-            cost_s={
-                "host": round(host_done - started, 6),
-                "gpus": round(gpus_done - host_done, 6),
-                "ranks": round(ranks_done - gpus_done, 6),
-            },
-        )
-
-    def _request_gpus(self, now: float) -> tuple[None, list[Gap]]:
-        self._gpus.request(now)
-        return None, []
-
-    def _collect_gpus(self, now: float) -> tuple[list[GpuSample], list[Gap]]:
-        return self._gpus.collect(now, wait_s=min(0.25, self._interval_s / 2))
+        return sample
 
     def _hello(self) -> Hello:
         return Hello(
@@ -163,41 +121,8 @@ class Agent:
 
     def _close(self) -> int:
         self._requests.cancel_all()
-        self._gpus.close()
+        self._sampler.close()
         return 0
-
-
-def guarded(
-    what: str, read: Callable[[], tuple[Result, list[Gap]]], empty: Callable[[], Result]
-) -> tuple[Result, list[Gap]]:
-    """What ``read`` gives. A collector that fails costs its own part of one sample, and says so."""
-    try:
-        return read()
-    except Exception as error:  # noqa: BLE001 - the gap tells every caller, and the other collectors go on
-        return empty(), [Gap(what, f"the collector failed: {type(error).__name__}: {error}", "please report this")]
-
-
-def gpus_of_pid(gpus: list[GpuSample]) -> dict[int, list[int]]:
-    """Which GPUs each process holds, by NVML's process lists."""
-    found: dict[int, list[int]] = {}
-    for gpu in gpus:
-        for process in gpu.processes or ():
-            indexes = found.setdefault(process.pid, [])
-            if gpu.index not in indexes:
-                indexes.append(gpu.index)
-    return found
-
-
-def not_built() -> list[Gap]:
-    return [Gap("links, kernel_events", "not collected by this version of mltop")]
-
-
-def read_boot_id() -> str:
-    try:
-        with open(proc("sys/kernel/random/boot_id"), encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
 
 
 def exit_now(code: int) -> Any:

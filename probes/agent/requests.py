@@ -9,6 +9,7 @@ from typing import Any, Callable
 from mltop.probes.agent.files import Files, Unavailable
 from mltop.probes.agent.protocol import Message, Request
 from mltop.probes.collect.abilities import abilities
+from mltop.probes.collect.kernel_log import kernel_lines
 from mltop.probes.collect.ranks import read_counters
 from mltop.probes.collect.stacks import StackOptions, dump_ranks, find_py_spy
 from mltop.probes.model import RankSample, RankStacks
@@ -32,6 +33,7 @@ class Requests:
         self._operations: dict[str, Callable[[Request, threading.Event], None]] = {
             "stacks": self._stacks,
             "doctor": self._doctor,
+            "kernel_lines": self._kernel_lines,
         }
 
     def start(self, request: Request) -> None:
@@ -113,6 +115,9 @@ class Requests:
 
     def _doctor(self, request: Request, cancelled: threading.Event) -> None:  # noqa: ARG002 - answers at once
         self._send(Message("done", id=request.id, data={"checks": [vars(check) for check in abilities()]}))
+
+    def _kernel_lines(self, request: Request, cancelled: threading.Event) -> None:  # noqa: ARG002 - seconds at most
+        self._send(Message("done", id=request.id, data=kernel_lines()))
 
 
 def chosen(ranks: list[RankSample], args: dict[str, Any]) -> list[RankSample]:

@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mltop.probes.agent.pieces import split
-from mltop.probes.agent.protocol import MARK, TEXT_MARK, Message, encode, payload_of
+from mltop.probes.agent.protocol import (
+    MARK,
+    TEXT_MARK,
+    Message,
+    encode,
+    encode_light,
+    encode_slow,
+    payload_of,
+)
+from mltop.probes.model import Sample
 
 
 @dataclass
@@ -22,7 +31,20 @@ class Wire:
 
     def encode(self, message: Message) -> bytes:
         """One frame, in pieces where it is too long."""
-        frame = encode(message, TEXT_MARK if self.text else MARK)
+        return self._whole(encode(message, self._mark))
+
+    def encode_sample(self, sample: Sample) -> bytes:
+        """A sample without what goes into its "slow" frame."""
+        return self._whole(encode_light(Message("sample", node=self.node, sample=sample), self._mark))
+
+    def encode_slow(self, sample: Sample) -> bytes:
+        return self._whole(encode_slow(sample, self._mark))
+
+    @property
+    def _mark(self) -> bytes:
+        return TEXT_MARK if self.text else MARK
+
+    def _whole(self, frame: bytes) -> bytes:
         if not self.frame_bytes or len(frame) <= self.frame_bytes:
             return frame
         payload = payload_of(frame[:-1])

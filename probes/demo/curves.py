@@ -20,6 +20,7 @@ _MEAN_W = {TRAINING: 545.0, WAITING: 131.0, STARVED: 112.0, IDLE: 69.0}
 _WAVES = ((47.0, 60.0), (11.0, 35.0), (3.1, 20.0))  # period in s, amplitude in W: epochs, steps, noise
 _SMALL = 0.05  # of those amplitudes when nothing is computed
 _CAP_FROM_W = 640.0  # above this the power cap begins to take clocks away
+_CAPPED = 0.03  # of the time spent training, about
 _COOLING_S = 20.0
 
 EPISODE_PERIOD_S, EPISODE_S = 40.0, 12.0
@@ -54,6 +55,9 @@ class Moving:
     sm_occupancy: float
     tensor_active: float
     dram_active: float
+    fp64_active: float
+    fp32_active: float
+    fp16_active: float
     memory_used_bytes: int
     temperature_c: float
     memory_temperature_c: float
@@ -63,6 +67,7 @@ class Moving:
     sm_clock_mhz: int
     throttle_reasons: list[str]
     throttle_ns: dict[str, int]
+    throttle_share: dict[str, float]
 
 
 def move(shape: Shape, t: float, activity: str, since: float) -> Moving:
@@ -80,6 +85,9 @@ def move(shape: Shape, t: float, activity: str, since: float) -> Moving:
         sm_occupancy=round(_OCCUPANCY[activity] * (1 + 0.08 * wave), 4),
         tensor_active=round(0.46 * (1 + 0.15 * wave), 4) if training else 0.0,
         dram_active=round(0.55 * (1 + 0.12 * wave), 4) if training else 0.0,
+        fp64_active=0.0,
+        fp32_active=round(0.09 * (1 + 0.1 * wave), 4) if training else 0.01 if activity == WAITING else 0.0,
+        fp16_active=round(0.04 * (1 + 0.1 * wave), 4) if training else 0.0,
         memory_used_bytes=4 * 1024**2 if activity == IDLE else shape.memory_bytes,
         temperature_c=float(round(temperature)),
         memory_temperature_c=float(round(temperature + 7)),
@@ -88,8 +96,21 @@ def move(shape: Shape, t: float, activity: str, since: float) -> Moving:
         energy_j=round(_energy(shape, t, activity, since), 1),
         sm_clock_mhz=clock,
         throttle_reasons=reasons,
-        throttle_ns={"hw_thermal": int(episode_seconds(trained_s) * 1e9) if shape.hot else 0},
+        throttle_ns={
+            "hw_thermal": int(episode_seconds(trained_s) * 1e9) if shape.hot else 0,
+            "sw_power_cap": int(trained_s * _CAPPED * 1e9) if activity != IDLE else 0,
+        },
+        throttle_share=_shares(shape, t, activity, reasons),
     )
+
+
+def _shares(shape: Shape, t: float, activity: str, reasons: list[str]) -> dict[str, float]:
+    """Of the last second, as far as it is not 0."""
+    shares = {"sw_power_cap": 1.0} if "sw_power_cap" in reasons else {}
+    if activity == TRAINING and shape.hot:
+        hot = round(episode_seconds(t) - episode_seconds(t - 1.0), 2)
+        shares = {**shares, "hw_thermal": hot} if hot else shares
+    return shares
 
 
 _BUSY = {TRAINING: 0.97, WAITING: 1.0, STARVED: 0.0, IDLE: 0.0}

@@ -35,7 +35,7 @@ def build(count: int, first: int, gpus: int, interval_s: float, hang_after_s: fl
     """One job over all nodes that hangs in the middle.
 
     From 3 nodes on the last is a spare, drained for a lost GPU; from 2 on, the power brake of one
-    node is on.
+    node is on, and from 3 on another one has an InfiniBand port down, an Xid 94 and a full disk.
     """
     names, now = node_names(count, first), time.time()
     of_job = names[:-1] if count >= 3 else names
@@ -52,6 +52,7 @@ def build(count: int, first: int, gpus: int, interval_s: float, hang_after_s: fl
             began_at=now,
             lost_gpu=place >= len(of_job) and gpus > 3,
             braked=count >= 2 and place == len(of_job) // 3,
+            faulty=count >= 3 and place == len(of_job) * 2 // 3,
         )
         for place, name in enumerate(names)
     ]

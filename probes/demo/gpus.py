@@ -11,6 +11,7 @@ from mltop.probes.demo.curves import (
     IDLE,
     MEMORY_TOTAL_BYTES,
     POWER_LIMIT_W,
+    SLOWDOWN_C,
     SM_CLOCK_MAX_MHZ,
     STARVED,
     TRAINING,
@@ -19,11 +20,25 @@ from mltop.probes.demo.curves import (
     Shape,
     move,
 )
-from mltop.probes.model import Ecc, Fabric, Gap, GpuProcess, GpuSample, Nvlink, Pcie, Remap, RemapBanks
+from mltop.probes.model import (
+    Ecc,
+    Fabric,
+    Gap,
+    GpuProcess,
+    GpuSample,
+    KernelEvent,
+    Nvlink,
+    NvlinkLink,
+    Pcie,
+    Remap,
+    RemapBanks,
+)
 
 NAME = "NVIDIA H100 80GB HBM3 (SIMULATED)"
 HOT_GPU = 1
 CONTEXT_BYTES = 600 * 1024**2  # held by the driver beside the process's own memory
+NVLINKS, NVLINK_BYTES_PER_S = 18, 26.562e9  # of an H100, per direction
+MEMORY_HOTTEST_C = 95.0
 UPTIME_S = 5_000.0  # the counters of SimulatedGpus begin as if the node had been up this long
 
 Ranks = Sequence[tuple[int, int]]
@@ -76,6 +91,8 @@ def sample_of(index: int, seed: int, pids: list[int], moving: Moving, training: 
         pci_bus_id=f"00000000:{0x1B + 0x18 * index:02X}:00.0",
         activity_source="gpm",
         memory_total_bytes=MEMORY_TOTAL_BYTES,
+        temperature_slowdown_c=SLOWDOWN_C,
+        memory_temperature_max_c=MEMORY_HOTTEST_C,
         power_limit_w=POWER_LIMIT_W,
         power_limit_default_w=POWER_LIMIT_W,
         sm_clock_max_mhz=SM_CLOCK_MAX_MHZ,
@@ -86,23 +103,64 @@ def sample_of(index: int, seed: int, pids: list[int], moving: Moving, training: 
             enabled_pending=True,
             corrected_volatile=0,
             uncorrected_volatile=0,
-            corrected_aggregate=0,
+            corrected_aggregate=2 if is_old(seed, index) else 0,
             uncorrected_aggregate=0,
             sram_uncorrected_aggregate=0,
             sram_threshold_exceeded=False,
         ),
-        remap=Remap(0, 0, False, False, False, RemapBanks(2560, 0, 0, 0, 0)),
+        remap=Remap(
+            int(is_old(seed, index)), 0, False, False, False, RemapBanks(2560 - is_old(seed, index), 0, 0, 0, 0)
+        ),
         retired_pages=0,
         recovery_action="none",
-        pcie=Pcie(5, 5, 16, 16, 0, 2.1e8 if training else 0.0, 0.9e8 if training else 0.0),
-        nvlink=Nvlink([], 1.2e11 if training else 0.0, 1.2e11 if training else 0.0),
-        fabric=Fabric("completed", "ok"),
+        pcie=pcie_of(seed, index, training),
+        nvlink=Nvlink(links_of(seed, index), 1.2e11 if training else 0.0, 1.2e11 if training else 0.0),
+        fabric=Fabric("completed", "ok", clique_id=0, cluster_uuid="00000000-0000-0000-0000-000000000000"),
         mig_enabled=False,
+        mig_pending=False,
         persistence=True,
+        performance_state=0,
         driver="570.124.06",
+        cuda="12.8",
+        gsp_firmware="570.124.06",
+        vbios="96.00.99.00.01",
+        serial=f"SIMULATED{seed:04d}{index:02d}",
         processes=[GpuProcess(pid, own // len(pids)) for pid in pids],
         **vars(moving),
     )
+
+
+def is_old(seed: int, index: int) -> bool:
+    """One board in some sixty has repaired a row of its memory at some time."""
+    return (seed * 8 + index) % 61 == 17
+
+
+def pcie_of(seed: int, index: int, training: bool) -> Pcie:
+    return Pcie(
+        gen=5,
+        gen_max=5,
+        width=16,
+        width_max=16,
+        replay_count=0,
+        rx_bytes_per_s=2.1e8 if training else 0.0,
+        tx_bytes_per_s=0.9e8 if training else 0.0,
+        errors={"replay_rollover": 0, "l0_to_recovery": 3 + (seed + index) % 5},
+    )
+
+
+def links_of(seed: int, index: int) -> list[NvlinkLink]:
+    """All up to the switches; now and then one has an old replay, which means nothing as long as it does not grow."""
+    return [
+        NvlinkLink(
+            index=link,
+            active=True,
+            version=4,
+            speed_bytes_per_s=NVLINK_BYTES_PER_S,
+            remote="switch",
+            errors={"replay": int((seed * 144 + index * 18 + link) % 97 == 40), "recovery": 0, "crc": 0},
+        )
+        for link in range(NVLINKS)
+    ]
 
 
 class SimulatedGpus:
@@ -150,6 +208,10 @@ class SimulatedGpus:
             gpu.last_seen_at = now
         problem = self._problem()
         return gpus, [Gap("demo job", problem)] if problem else []
+
+    def events(self) -> list[KernelEvent]:
+        """Nothing ever happens to simulated hardware here; the fleet's faulty node has its own kernel log."""
+        return []
 
     def close(self) -> None:
         """Nothing is held."""

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from mltop.probes.demo.curves import TRAINING, Moving, move
 from mltop.probes.demo.gpus import UPTIME_S, activity_of, sample_of, shape_of
+from mltop.probes.demo.machine import host_of, kernel_events, pci_devices
+from mltop.probes.demo.network import MOVING, is_moving, links_of, moving
 from mltop.probes.demo.simulated_job import FIRST_PID, SimulatedJob, moving_counters, rank_sample
-from mltop.probes.model import GpuSample, HostSample, to_json
+from mltop.probes.model import GpuSample, to_json
 
 LOST_GPU = 3
 BRAKED_CLOCK_MHZ = 420
@@ -27,6 +30,7 @@ class SimulatedNode:
     """``ranks`` of ``job`` run here, one per GPU from GPU 0; none on a spare node.
 
     ``lost_gpu``: GPU 3 fell off the bus. ``braked``: the power supply asserts the power brake on every GPU.
+    ``faulty``: an InfiniBand port is down, a disk is nearly full, and the kernel log holds an Xid 94 of about an hour ago.
     """
 
     name: str
@@ -38,6 +42,7 @@ class SimulatedNode:
     began_at: float
     lost_gpu: bool = False
     braked: bool = False
+    faulty: bool = False
 
     def __hash__(self) -> int:
         return self.number
@@ -49,7 +54,17 @@ class SimulatedNode:
         moving = {"sampled_at": round(now, 3)}
         head = splice(_fixed_head(self), moving)[:-1]
         host = splice(_fixed_host(self), self._host(now))
-        return f'{head},"gpus":[{gpus}],"ranks":[{ranks}],"host":{host}}}'.encode()
+        links = _fixed_links(self) % self._traffic(now)
+        rest = f'"links":{links},"pci":{_fixed_pci(self)},"kernel_events":{_fixed_events(self)}'
+        return f'{head},"gpus":[{gpus}],"ranks":[{ranks}],"host":{host},{rest}}}'.encode()
+
+    def _traffic(self, now: float) -> tuple[int, ...]:
+        """What goes into the text of ``_fixed_links``."""
+        training = bool(self.ranks) and not self.job.hung(now)
+        trained_s = self.job.progress_s(now) if self.ranks else 0.0
+        running_s = now - self.job.started_at
+        values = (moving(running_s, trained_s, training, port).values() for port in _moving_ports(self))
+        return tuple(value for port in values for value in port)
 
     def _gpu_json(self, index: int, now: float) -> str:
         if self.lost_gpu and index == LOST_GPU:
@@ -82,6 +97,7 @@ def braked(t: float) -> dict[str, object]:
         "sm_clock_mhz": BRAKED_CLOCK_MHZ,
         "throttle_reasons": ["hw_slowdown", "power_brake"],
         "throttle_ns": {"power_brake": int(t * 1e9)},
+        "throttle_share": {"power_brake": 1.0},
     }
 
 
@@ -109,17 +125,35 @@ def _fixed_head(node: SimulatedNode) -> str:
 
 @cache
 def _fixed_host(node: SimulatedNode) -> str:
-    gib = 1024**3
-    host = HostSample(
-        hostname=node.name,
-        kernel="6.8.0-simulated",
-        cpu_count=96,
-        memory_total_bytes=2048 * gib,
-        memory_available_bytes=1900 * gib,
-        shm_total_bytes=1024 * gib,
-        shm_used_bytes=gib,
-    )
-    return known(host)
+    return known(host_of(node.name, node.faulty))
+
+
+@cache
+def _fixed_links(node: SimulatedNode) -> str:
+    """With a place for every value that moves, in the order of MOVING."""
+    texts = []
+    for link in links_of(node.number, node.gpus, node.faulty):
+        text = known(link)
+        for name in MOVING if is_moving(link) else ():
+            text = re.sub(rf'"{name}":[0-9.]+', f'"{name}":%d', text)
+        texts.append(text)
+    return f"[{','.join(texts)}]"
+
+
+@cache
+def _moving_ports(node: SimulatedNode) -> list[int]:
+    links = links_of(node.number, node.gpus, node.faulty)
+    return [index for index, link in enumerate(links) if is_moving(link)]
+
+
+@cache
+def _fixed_pci(node: SimulatedNode) -> str:
+    return to_json(pci_devices(node.gpus))
+
+
+@cache
+def _fixed_events(node: SimulatedNode) -> str:
+    return to_json(kernel_events(node.began_at)) if node.faulty else "[]"
 
 
 @cache

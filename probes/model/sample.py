@@ -231,9 +231,9 @@ class KernelEvent:
     """Something the kernel (or NVML) reported. ``at``: unix s.
 
     ``kind``: xid | sxid | off_bus | oom | hung_task | soft_lockup | nfs | nfs_ok | mlx5 | link | remount_ro | disk_io |
-    pcie_limited | peermem | mce. ``subject``: what it is about: a PCI bus id as the line has it, a device, a server,
-    a process name. ``code``: Xid or SXid number; ``severity``: "fatal" | "nonfatal" where the line says so.
-    ``source``: kmsg | journal | nvml.
+    pcie_limited | peermem | mce | aer. ``subject``: what it is about: a PCI bus id as the line has it, a device, a
+    server, a process name. ``code``: Xid or SXid number, of a link 0 down and 1 up; ``severity``: "fatal" | "nonfatal"
+    where the line says so. ``source``: kmsg | journal | kern_log | nvml.
     """
 
     at: float

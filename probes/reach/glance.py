@@ -17,6 +17,7 @@ class GpuGlance(msgspec.Struct, frozen=True, gc=False):
     state: str = "ok"
     busy: float | None = None
     sm_active: float | None = None
+    tensor_active: float | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
     temperature_c: float | None = None

@@ -141,7 +141,9 @@ class Link:
         if node is None:
             return
         self._frame_at = self._heard[node] = now = time.monotonic()
-        if message.sample is not None:
+        if message.kind == "slow":
+            self._ground.records.take_slow(node, payload)
+        elif message.sample is not None:
             if node not in self._sampled and not self._first_sample(node, payload):
                 return
             self._ground.records.take(node, payload, message.sample.sampled_at, now)

@@ -26,9 +26,10 @@ class Phase(Enum):
 
 @dataclass
 class NodeRecord:
-    """Everything the hub keeps of one node. Times are monotonic seconds; ``history``: samples' JSON as received.
+    """Everything the hub keeps of one node. Times are monotonic seconds.
 
-    ``received`` is what somebody looked at last: ``looked_at``, which may be older than ``newest``.
+    ``history``: (when, a sample's frame, the "slow" frame that holds the rest of it) as received; ``slow``: the newest
+    of those. ``received`` is what somebody looked at last: ``looked_at``, which may be older than ``newest``.
     """
 
     node: str
@@ -39,15 +40,16 @@ class NodeRecord:
     received_at: float | None = None
     skew_s: float | None = None
     newest: bytes = b""
+    slow: bytes = b""
     looked_at: bytes = b""
     received: Received | None = None
-    history: deque[tuple[float, bytes]] = field(default_factory=deque)
+    history: deque[tuple[float, bytes, bytes]] = field(default_factory=deque)
     history_bytes: int = 0
 
     def take(self, payload: bytes, now: float, budget_bytes: int) -> None:
         """A sample arrived; ``budget_bytes`` is this node's share of the history."""
         self.newest, self.received_at, self.phase, self.reason = payload, now, Phase.UP, ""
-        self.history.append((now, payload))
+        self.history.append((now, payload, self.slow))
         self.history_bytes += len(payload)
         while self.history and (
             now - self.history[0][0] > HISTORY_S or (self.history_bytes > budget_bytes and len(self.history) > 2)

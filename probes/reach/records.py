@@ -40,6 +40,7 @@ class Records:
         self._looking = threading.Lock()
         self._messages = msgspec.json.Decoder(Message)
         self._glances = msgspec.json.Decoder(SampleFrame)
+        self._slow_samples: dict[str, tuple[bytes, Sample | None]] = {}
         self._stale: set[str] = set()
         self.serial = 0
 
@@ -90,6 +91,10 @@ class Records:
             self.serial += 1
             record.take(payload, now, self._share_bytes)
 
+    def take_slow(self, node: str, payload: bytes) -> None:
+        """What rarely changes, for the samples that follow."""
+        self._nodes[node].slow = payload
+
     def tick(self, now: float) -> None:
         """Nodes go stale by themselves."""
         stale = {record.node for record in self._nodes.values() if record.is_stale(now)}
@@ -115,8 +120,8 @@ class Records:
     def history(self, node: str, after: float = 0.0, until: float = math.inf) -> list[Sample]:
         """The samples of the last minutes, oldest first, received ``after`` and up to ``until`` (monotonic s)."""
         with self._lock:
-            payloads = [payload for at, payload in self._nodes[node].history if after < at <= until]
-        samples = (self._sample(node, payload) for payload in payloads)
+            frames = [(payload, slow) for at, payload, slow in self._nodes[node].history if after < at <= until]
+        samples = (self._sample(node, payload, slow) for payload, slow in frames)
         return [sample for sample in samples if sample is not None]
 
     def _view(self, record: NodeRecord, now: float) -> NodeView:
@@ -126,8 +131,10 @@ class Records:
         """At what came since the last look."""
         with self._looking:
             with self._lock:
-                wanted = [(record, record.newest) for record in records if record.newest is not record.looked_at]
-            looked_at = [(record, payload, self._received(record, payload)) for record, payload in wanted]
+                wanted = [
+                    (record, record.newest, record.slow) for record in records if record.newest is not record.looked_at
+                ]
+            looked_at = [(record, payload, self._received(record, payload, slow)) for record, payload, slow in wanted]
             with self._lock:
                 for record, payload, received in looked_at:
                     record.looked_at = payload
@@ -136,34 +143,54 @@ class Records:
                     else:
                         record.reason = OTHER_VERSION
 
-    def _received(self, record: NodeRecord, payload: bytes) -> Received | None:
+    def _received(self, record: NodeRecord, payload: bytes, slow: bytes) -> Received | None:
         try:
             glance = self._glances.decode(payload).sample
         except UNREADABLE:
             return None
         if glance is None:
             return None
-        received = Received(payload, glance, self._whole[record.node])
+        received = Received(payload, glance, self._whole[record.node], slow)
         if record.received is not None and record.received.asked:
             received.decoded()
         return received
 
-    def _decode_whole(self, record: NodeRecord, payload: bytes) -> Sample | None:
-        sample = self._sample(record.node, payload)
+    def _decode_whole(self, record: NodeRecord, payload: bytes, slow: bytes) -> Sample | None:
+        sample = self._sample(record.node, payload, slow)
         if sample is None:
             with self._lock:
                 record.reason = OTHER_VERSION
                 self.serial += 1
         return sample
 
-    def _sample(self, node: str, payload: bytes) -> Sample | None:
+    def _sample(self, node: str, payload: bytes, slow: bytes) -> Sample | None:
         try:
             sample = self._messages.decode(payload).sample
+            rest = self._slow_sample(node, slow) if slow else None
         except UNREADABLE:
             return None
         if sample is not None:
             sample.node = node
+            if rest is not None:
+                complete(sample, rest)
         return sample
+
+    def _slow_sample(self, node: str, slow: bytes) -> Sample | None:
+        """Decoded once for all samples that it belongs to: what they share is not to be changed."""
+        known = self._slow_samples.get(node)
+        if known is None or known[0] is not slow:
+            known = self._slow_samples[node] = (slow, self._messages.decode(slow).sample)
+        return known[1]
+
+
+def complete(sample: Sample, rest: Sample) -> None:
+    """Fill in what a light sample leaves to the "slow" frame."""
+    sample.links = sample.links or rest.links
+    sample.pci = sample.pci or rest.pci
+    nvlinks = {gpu.index: gpu.nvlink.links for gpu in rest.gpus}
+    for gpu in sample.gpus:
+        if not gpu.nvlink.links and gpu.state == "ok":
+            gpu.nvlink.links = nvlinks.get(gpu.index, [])
 
 
 def known_connection(record: NodeRecord) -> Connection:

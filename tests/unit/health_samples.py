@@ -4,21 +4,24 @@
 ``sample(at, [gpu(0), gpu(1)])``: a sample of these GPUs and nothing else.
 ``node_h100(at)``: a whole 8 x H100 node in training: NICs, PCI, host, ranks and counters that move with ``at``;
 ``node_h100(at, {3: {"temperature_c": 91.0}}, host={"zombies": 3})`` changes GPU 3 and the host.
+``judged(samples, "gpu.")``: the findings of the rules whose ids begin so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass, replace
 from typing import Any
 
+from mltop.probes.judge.health import RULES, Asked, evaluate
 from mltop.probes.model import (
     UNLIMITED,
     CgroupSample,
     Ecc,
     Fabric,
     FilesystemSample,
+    Finding,
     GpuProcess,
     GpuSample,
     HostSample,
@@ -159,8 +162,9 @@ def node_h100(
 
 def changed(record: Any, fields: Mapping[str, Any]) -> Any:
     """A copy of the record with ``fields``; a dict for a field that is a record changes that record's fields."""
-    known = {field.name for field in fields_of(record)}
-    unknown = set(fields) - known
+    if not fields:
+        return record
+    unknown = set(fields) - {field.name for field in fields_of(record)}
     if unknown:
         raise TypeError(f"{type(record).__name__} has no {', '.join(sorted(unknown))}")
     values = {}
@@ -168,6 +172,12 @@ def changed(record: Any, fields: Mapping[str, Any]) -> Any:
         old = getattr(record, name)
         values[name] = changed(old, value) if is_dataclass(old) and isinstance(value, Mapping) else value
     return replace(record, **values)
+
+
+def judged(samples: Iterable[Sample], *prefixes: str, asked: Asked | None = None) -> list[Finding]:
+    """What the rules whose ids begin with one of ``prefixes`` say, folded, the gravest first."""
+    rules = [rule for rule in RULES if rule.id.startswith(prefixes)]
+    return [one for one in evaluate(samples, rules, asked or Asked()) if one.id.startswith(prefixes)]
 
 
 def rank(index: int, at: float = 0.0, **fields: Any) -> RankSample:

@@ -271,6 +271,8 @@ def test_a_cause_of_the_whole_node_is_one_line() -> None:
         ("nvml", "links", False),
         ("links, kernel_log", "kernel_log", True),
         ("links.mlx5_0", "links", True),
+        ("pci.0000:9b:00.0.link", "pci.*.link", True),
+        ("pci.0000:9b:00.0.aer", "pci.*.link", False),
     ],
 )
 def test_which_gaps_keep_a_rule_from_being_judged(what: str, need: str, is_so: bool) -> None:

@@ -12,7 +12,6 @@ import pytest
 from mltop.probes.collect.nvml import words
 from mltop.probes.collect.nvml.breadcrumb import NO_GPU, Breadcrumb
 from mltop.probes.collect.nvml.restarts import Pauses, Restarts, Retries, Skips
-from mltop.probes.model import GpuSample
 from mltop.probes.spawn import die_with_parent, python_command
 
 
@@ -96,10 +95,6 @@ def test_the_breadcrumb_is_seen_by_another_process() -> None:
 )
 def test_silence_is_described(call: str, call_s: float | None, state: str, expected: str) -> None:
     assert words.silence(6.2, call, call_s, state) == expected
-
-
-def test_what_is_not_collected_are_fields_of_the_sample() -> None:
-    assert set(words.NOT_COLLECTED) <= set(GpuSample.__dataclass_fields__)
 
 
 def test_the_child_starts_from_anywhere(tmp_path: Path) -> None:

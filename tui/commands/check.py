@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from mltop.probes.investigate.capture import load
-from mltop.probes.investigate.patience import REACHED
 from mltop.probes.judge.health import Asked, Health, evaluate
 from mltop.probes.judge.health.unknowns import unknowns_of
 from mltop.probes.model import SCHEMA, Finding, NodeState, Sample, Unknown
@@ -17,13 +16,12 @@ from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.reach.view import NodeView
 from mltop.probes.record import BadRecording
 from mltop.tui.commands.beside import Beside, note
-from mltop.tui.commands.live import await_nodes, in_time, print_json, session, unreached
+from mltop.tui.commands.live import Complete, await_nodes, in_time, print_json, session, unreached
 from mltop.tui.state.lemons import read_lemons
 from mltop.tui.state.place import BadState
 
 FINE, WARNINGS, CRITICAL, UNKNOWN = range(4)
 BETWEEN_SAMPLES_S = 0.5
-SETTLE_S = 2.0  # what comes with a later sample (rates, a long kernel log) is waited for so long
 
 
 @dataclass
@@ -104,28 +102,21 @@ def live(targets: Targets, options: TargetOptions, asked: Asked) -> Checked:
     return Checked([view.state for view in views], findings, health.unknowns(), unreached(views))
 
 
-class Gathered:
-    """Whether a node has said all that a check needs. Keeps every sample that it has seen on the way."""
+class Gathered(Complete):
+    """As ``Complete``; keeps every sample that it has seen on the way."""
 
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, nvml_deadline: float) -> None:
+        super().__init__(nvml_deadline)
         self.samples: dict[str, list[Sample]] = {}
-        self._deadline = deadline  # monotonic s
-        self._settled_by: dict[str, float] = {}
 
     def __call__(self, view: NodeView) -> bool:
         sample = view.sample
-        if sample is None or view.state.state not in REACHED:
-            return False
-        now = time.monotonic()
-        own = self.samples.setdefault(view.node, [])
-        if not own or sample.sampled_at > own[-1].sampled_at:
-            sample.clock_skew_s = view.connection.clock_skew_s
-            own.append(sample)
-        if any(gap.what == "nvml.starting" for gap in sample.gaps):
-            return now > self._deadline
-        settled_by = self._settled_by.setdefault(view.node, now + SETTLE_S)
-        starting = any(gap.kind == "starting" for gap in sample.gaps)
-        return len(own) > 1 and (not starting or now > settled_by)
+        if sample is not None:
+            own = self.samples.setdefault(view.node, [])
+            if not own or sample.sampled_at > own[-1].sampled_at:
+                sample.clock_skew_s = view.connection.clock_skew_s
+                own.append(sample)
+        return super().__call__(view)
 
 
 def recorded(targets: Targets, asked: Asked) -> Checked:

@@ -130,4 +130,4 @@ def _print(lines: Sequence[KernelLine], shown: Sequence[KernelLine], found: Foun
 
     from mltop.tui.report.kernel import print_kernel
 
-    print_kernel(lines, shown[:most], len(shown) - most, len(found.by_node), time.time(), Console())
+    print_kernel(lines, shown, Console(), most=most, nodes=len(found.by_node), now=time.time())

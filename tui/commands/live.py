@@ -20,6 +20,8 @@ EXIT_UNREACHABLE = 3
 EXIT_INTERRUPTED = 130
 LOOK_S = 0.2  # between two looks at all nodes, when nothing changes
 SOONEST_S = 0.03  # likewise, when much does
+SETTLE_S = 2.0
+SOON = ("gpu.", "kernel_log", "host.filesystems")  # other rates may need many seconds
 FOREVER = float("inf")
 # Whoever may still come is waited for; a node that failed gets one more attempt after all others are done.
 ALL_NODES = Patience(connecting_s=FOREVER, lost_s=3.0, live_s=FOREVER)
@@ -82,19 +84,27 @@ def waiting_text(views: list[NodeView]) -> str:
 
 
 class Complete:
-    """Whether a node has said all that a single look needs: NVML is up, and a second sample, for rates."""
+    """Whether a node has said all that a single look needs: NVML is up, and a second sample, for rates.
+
+    What else comes with a later sample (activity, a long kernel log) is waited for two seconds.
+    """
 
     def __init__(self, nvml_deadline: float) -> None:
         self._nvml_deadline = nvml_deadline  # monotonic s: from here on it counts as never starting
         self._first_at: dict[str, float] = {}
+        self._settled_by: dict[str, float] = {}
 
     def __call__(self, view: NodeView) -> bool:
         sample = view.sample
         if sample is None or view.state.state not in REACHED:
             return False
+        now = time.monotonic()
         first_at = self._first_at.setdefault(view.node, sample.sampled_at)
-        starting = any(gap.what == "nvml.starting" for gap in sample.gaps)
-        return sample.sampled_at > first_at and (not starting or time.monotonic() > self._nvml_deadline)
+        starting = any(gap.kind == "starting" and gap.what.startswith(SOON) for gap in sample.gaps)
+        if any(gap.what == "nvml.starting" for gap in sample.gaps):
+            return now > self._nvml_deadline and sample.sampled_at > first_at
+        settled_by = self._settled_by.setdefault(view.node, now + SETTLE_S)
+        return sample.sampled_at > first_at and (not starting or now > settled_by)
 
 
 def unreached(views: tuple[NodeView, ...]) -> list[NodeState]:

@@ -51,7 +51,7 @@ def side_by_side(panels: Sequence[Sequence[Sequence[Cell]]], width: int) -> list
 
 
 def _fact_line(fact: Fact, width: int) -> list[Cell]:
-    label = clip(fact.label, LABEL_WIDTH)
+    label = clip(fact.label, LABEL_WIDTH - 1) + " "
     room = max(1, width - LABEL_WIDTH - 1)
     if not fact.why:
         return [Cell(f" {label}", "dim"), Cell(clip(fact.text, room).rstrip(), fact.style)]

@@ -29,7 +29,7 @@ def blocks_of(gpu: GpuSample, gaps: GpuGaps, first: GpuSample | None = None) -> 
         Block("clocks", _clocks(gpu, fact)),
         Block("power", _power(gpu, fact)),
         Block("heat", _heat(gpu, fact)),
-        Block("throttle      last sample, total", _throttle(gpu, before, gaps)),
+        Block("held down by", _throttle(gpu, before, gaps)),
         Block("memory", _memory(gpu, before, fact)),
         Block("spare rows", _remap(gpu, before, fact)),
         Block("PCIe", _pcie(gpu, before, fact)),
@@ -53,7 +53,7 @@ def _activity(gpu: GpuSample, fact: FactOf) -> list[Fact]:
     ]
     if spins(gpu):
         words = f"busy {percent(gpu.busy)} but SM {percent(gpu.sm_active)}"
-        facts.append(Fact("so it", f"waits: {words}", "accent"))
+        facts.append(Fact("waiting?", words, "accent"))
     return facts
 
 
@@ -72,7 +72,7 @@ def _clocks(gpu: GpuSample, fact: FactOf) -> list[Fact]:
 def _power(gpu: GpuSample, fact: FactOf) -> list[Fact]:
     limit, default = gpu.power_limit_w, gpu.power_limit_default_w
     lowered = limit is not None and default is not None and limit < default
-    energy = UNKNOWN if gpu.energy_j is None else f"{gpu.energy_j / J_PER_KWH:.2f} kWh since driver load"
+    energy = UNKNOWN if gpu.energy_j is None else f"{gpu.energy_j / J_PER_KWH:.2f} kWh so far"
     return [
         fact("draw", _of_most(watts(gpu.power_w), watts(limit)), "power_w"),
         fact("default limit", watts(default), "power_limit_default_w", "warn" if lowered else ""),
@@ -85,9 +85,7 @@ def _heat(gpu: GpuSample, fact: FactOf) -> list[Fact]:
     return [
         fact("GPU", celsius(gpu.temperature_c), "temperature_c"),
         fact("slows down at", celsius(gpu.temperature_slowdown_c), "temperature_slowdown_c"),
-        fact(
-            "left until then", left, "temperature_margin_c", "warn" if _at_most(gpu.temperature_margin_c, 5.0) else ""
-        ),
+        fact("margin", left, "temperature_margin_c", "warn" if _at_most(gpu.temperature_margin_c, 5.0) else ""),
         fact(
             "HBM",
             _of_most(celsius(gpu.memory_temperature_c), celsius(gpu.memory_temperature_max_c)),
@@ -108,15 +106,15 @@ def _throttle(gpu: GpuSample, before: GpuSample, gaps: GpuGaps) -> list[Fact]:
             continue
         share = gpu.throttle_share.get(reason)
         parts = ["now" if now else "not now"]
-        parts += [percent(share)] if share is not None else []
-        if total is not None:
+        parts[0] += f" {percent(share)}" if share else ""
+        if total:
             grown = total - before.throttle_ns.get(reason, total)
-            parts.append(age(total / 1e9) + (f" (+{age(grown / 1e9)})" if grown > 0 else ""))
+            parts.append(f"{age(total / 1e9)} in all" + (f" (+{age(grown / 1e9)})" if grown > 0 else ""))
         facts.append(Fact(badge.text, ", ".join(parts), badge.style if now else ""))
     if held is None:
         facts.insert(0, Fact("now", UNKNOWN, why=gaps.why("throttle_reasons")))
     elif not facts:
-        facts.append(Fact("now", "nothing, nor ever since driver load" if gpu.throttle_ns else "nothing"))
+        facts.append(Fact("now", "nothing, nor earlier" if gpu.throttle_ns else "nothing"))
     if held is not None and not gpu.throttle_ns:
         facts.append(Fact("total time", UNKNOWN, why=gaps.why("throttle_ns")))
     return facts

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mltop.probes.model import GpuProcess, GpuSample, MigInstance, Pcie, RankSample
 from mltop.tui.render.cells import Cell, Column, Row
 from mltop.tui.render.glyphs import GLYPHS, bar, sparkline
-from mltop.tui.render.gpu_flags import flags_cell
+from mltop.tui.render.gpu_flags import flags, flags_cell
 from mltop.tui.render.nvlink import decimal_rate, nvlink_cell, rate_of
 from mltop.tui.render.states import STATE_STYLE, state_word
 from mltop.tui.render.throttle import gpu_throttle_cell, throttle_cell
@@ -27,7 +27,7 @@ SPINS_MARK = "!" if GLYPHS.ascii_only else "≠"
 GPU_COLUMNS = (
     Column("gpu", "GPU", 3, right=True),
     Column("busy", "BUSY", 4, right=True),
-    Column("gauge", "", GAUGE_WIDTH, priority=13),
+    Column("gauge", "", GAUGE_WIDTH, priority=15),
     Column("trend", "TREND", 7, right=True, priority=8, stretch=True, most=TREND_WIDTH, tail=True),
     Column("sm", "SM", 4, right=True),
     Column("tensor", "TC", 4, right=True, priority=2),
@@ -43,7 +43,7 @@ GPU_COLUMNS = (
     Column("nvlink", "NVLINK", 12, right=True, priority=5, optional=True),
     Column("pcie", "PCIE", 11, right=True, priority=6, optional=True),
     Column("rank", "RANK", 4, right=True),
-    Column("pid", "PID", 7, right=True, priority=1),
+    Column("pid", "PID", 7, right=True, priority=3),
     Column("user", "USER", 8, priority=9),
     Column("state", "STATE", 12, priority=11),
     Column("name", "MODEL", 24, priority=12),
@@ -52,11 +52,22 @@ GPU_COLUMNS = (
 )
 
 
-def gpu_columns(gpus: Iterable[GpuSample]) -> tuple[Column, ...]:
-    """GPU_COLUMNS; where only GPU-Util is known of what the GPUs do, its gauge says that it is coarse."""
-    if any(gpu.sm_active is not None or any_instance_known(gpu) for gpu in gpus):
-        return GPU_COLUMNS
-    return tuple(replace(one, title=COARSE, priority=0) if one.key == "gauge" else one for one in GPU_COLUMNS)
+_BY_KEY = {column.key: column for column in GPU_COLUMNS}
+
+
+def gpu_columns(gpus: Sequence[GpuSample]) -> tuple[Column, ...]:
+    """GPU_COLUMNS for these GPUs.
+
+    Where only GPU-Util is known of what they do, its gauge says that it is coarse. Flags that are no alarm (a row of
+    memory that was repaired long ago) take no room from what moves.
+    """
+    changed: dict[str, Column] = {}
+    if not any(gpu.sm_active is not None or any_instance_known(gpu) for gpu in gpus):
+        changed = {"gauge": replace(_BY_KEY["gauge"], title=COARSE, priority=0)}
+        changed |= {key: replace(_BY_KEY[key], priority=7) for key in ("tensor", "dram")}
+    if not any(style for gpu in gpus for _, style in flags(gpu)):
+        changed["flags"] = replace(_BY_KEY["flags"], priority=7)
+    return tuple(changed.get(column.key, column) for column in GPU_COLUMNS)
 
 
 def any_instance_known(gpu: GpuSample) -> bool:

@@ -152,7 +152,7 @@ def _lane(
     shares = [None if value is None else to_share(value) for value in grid.reduced(values, reduce)]
     newest = values[-1] if values else None
     figures = (number(min(found, default=None)), number(max(found, default=None)), number(newest))
-    return Lane(kind, label, shares, styles or [""] * len(shares), figures)
+    return Lane(kind, label, shares, styles or ["dim"] * len(shares), figures)
 
 
 def _percent_lane(kind: str, label: str, values: Sequence[Value], grid: Grid) -> Lane:
@@ -186,7 +186,7 @@ def _held_by(track: Track, grid: Grid, reasons: Sequence[str]) -> list[str]:
         for bits in track.reasons[start:end]:
             seen |= bits or 0
         held = [reason for reason in REASONS if reason in reasons and has(seen, reason)]
-        styles += [style_of(held)] * grid.repeated
+        styles += [style_of(held) or "dim"] * grid.repeated
     return styles
 
 

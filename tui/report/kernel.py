@@ -25,9 +25,10 @@ _WIDE_NAMES = 16  # cells: folded names that are longer get a line of their own
 
 
 def print_kernel(
-    lines: Sequence[KernelLine], shown: Sequence[KernelLine], hidden: int, nodes: int, now: float, console: Console
+    lines: Sequence[KernelLine], shown: Sequence[KernelLine], console: Console, *, most: int, nodes: int, now: float
 ) -> None:
-    """``lines``: all that ``nodes`` nodes have; ``hidden``: how many more could be shown; ``now``: unix s."""
+    """``lines``: all that ``nodes`` nodes have; of ``shown`` the first ``most`` are listed; ``now``: unix s."""
+    shown, hidden = shown[:most], len(shown) - most
     if shown:
         columns = layout(_COLUMNS, console.width)
         print_lines([[*header_line(_COLUMNS, columns), Cell(" LINE", "title")]], console)

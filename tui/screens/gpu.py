@@ -31,7 +31,7 @@ MOST_TIMELINE = 28  # lines
 class Details(CellLines):
     """Enter opens the rank that uses this GPU; left and right, which have nothing to scroll, go to the next GPU."""
 
-    BINDINGS: list[BindingType] = [  # type: ignore[misc]
+    BINDINGS: list[BindingType] = [  # type: ignore[misc]  # noqa: RUF012
         Binding("left", "screen.neighbour(-1)", "GPU before", show=False),
         Binding("right", "screen.neighbour(1)", "next GPU", show=False),
     ]

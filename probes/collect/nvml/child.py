@@ -1,10 +1,12 @@
 """The child process: one JSON line per request on stdin, one JSON line per answer on stdout, one thread.
 
-Request: ``{"slow": bool, "skip": [NVML indexes]}``.
-Answer: ``{"gpus": [...]}`` with, for each GPU that is not skipped, one of:
+Request: ``{"at_s": seconds of any one clock, "skip": [NVML indexes], "events": bool, "again": bool}``.
+Answer: ``{"gpus": [...], "xids": [{"index": NVML index or null, "code"}]}`` with, for each GPU that is not skipped, one
+of:
     ``{"index", "uuid", "read": {tier: {"values": {field: value}, "problems": {field: problem}}}}``
     ``{"index", "uuid", "lost": [call, code], "gone": bool}``
-where a problem is ``[call, code]`` or a sentence; or, without the library, ``{"down": ...}`` with one of:
+where a problem is ``[call, code]``, ``[kind of gap, sentence]`` or a sentence, and a tier that was not read again
+or has not changed is not in ``read`` (unless asked "again"); or, without the library, ``{"down": ...}`` with one of:
     ``{"kind": "nvml", "call", "code"}``, ``{"kind": "pynvml" | "library", "text"}``.
 """
 
@@ -57,9 +59,10 @@ class Poller:
                 self._shut_down()
             if self._reader is None:
                 self._reader = start_reader(self._crumb)
-            gpus = self._reader.read(bool(request.get("slow")), frozenset(request.get("skip", ())))
+            gpus = self._reader.read(request["at_s"], frozenset(request["skip"]), request["again"])
+            xids = self._reader.read_events() if request["events"] else []
             self._watch_lost(self._reader.devices)
-            return {"gpus": gpus}
+            return {"gpus": gpus, "xids": xids}
         except ImportError as error:
             return {"down": {"kind": "pynvml", "text": str(error)}}
         except OSError as error:

@@ -14,13 +14,35 @@ from mltop.probes.collect.nvml.calls import Calls, GarbageError, NvmlError
 ASK_AGAIN_S = 60.0  # a driver update or a MIG change can bring support back
 _BLANK = 1 << 62  # NVML's "no value" for 64-bit counters is at or above 9.2e18
 
-# Why one field could not be read: the call that failed with its code, or a sentence.
 Number = TypeVar("Number", int, float)
-Problem = Union[tuple[str, int], str]
+State = TypeVar("State")
+# Why one field has no value: the call that failed with its code; a gap's kind with a sentence; or a sentence.
+Problem = Union[tuple[str, int], tuple[str, str], str]
+
+
+def unsupported(why: str) -> Problem:
+    """This GPU or driver has no such thing: nothing is missed."""
+    return ("unsupported", why)
+
+
+def starting(why: str) -> Problem:
+    """It comes with one of the next samples."""
+    return ("starting", why)
+
+
+class UntoldError(Exception):
+    """There is no value now, and no call that failed; ``problem`` says why."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.problem = problem
 
 
 class Reading:
-    """What one tier read of one GPU: values by field name, and a problem for each field that is unknown."""
+    """What one tier read of one GPU: values by field name, and a problem for each field that is unknown.
+
+    A field of a part of GpuSample is named with a dot: "ecc.enabled", "remap.banks.max".
+    """
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -36,6 +58,8 @@ class Reading:
             self.problems.update(dict.fromkeys(fields, (failure.call, failure.code)))
         except GarbageError as garbage:
             self.problems.update(dict.fromkeys(fields, str(garbage)))
+        except UntoldError as untold:
+            self.problems.update(dict.fromkeys(fields, untold.problem))
 
 
 class Buffers:
@@ -44,7 +68,8 @@ class Buffers:
     def __init__(self) -> None:
         self.uint = c_uint()
         self.uint_ref = byref(self.uint)
-        self.other_uint_ref = byref(c_uint())
+        self.other_uint = c_uint()
+        self.other_uint_ref = byref(self.other_uint)
         self.ulonglong = c_ulonglong()
         self.ulonglong_ref = byref(self.ulonglong)
         self.text = create_string_buffer(96)  # the longest of NVML's strings (NVML_DEVICE_UUID_V2_BUFFER_SIZE)
@@ -62,23 +87,33 @@ class Device:
     def __init__(self, index: int, handle: Any, calls: Calls, buffers: Buffers) -> None:
         self.index = index
         self.uuid: str | None = None
+        self.handle = handle
         self.buffers = buffers
-        self.static_is_read = False
-        self.needs_violation_status = False
-        self._handle = handle
+        self.driver: tuple[int, ...] = (0,)  # the driver's version, e.g. (570, 86, 15)
         self._calls = calls
         self._unsupported: dict[str, tuple[int, float]] = {}
+        self._states: dict[type, Any] = {}
 
-    def call(self, name: str, *args: Any) -> None:
-        if name in self._unsupported:
-            code, until_s = self._unsupported[name]
+    def state(self, kind: type[State]) -> State:
+        """What a reader keeps about this GPU: made at its first use, gone with the handle."""
+        found = self._states.get(kind)
+        if found is None:
+            found = self._states[kind] = kind()
+        kept: State = found
+        return kept
+
+    def call(self, name: str, *args: Any, part: str = "") -> None:
+        """``part``: what support is remembered for where it depends on an argument."""
+        key = name + part
+        if key in self._unsupported:
+            code, until_s = self._unsupported[key]
             if time.monotonic() < until_s:
                 raise NvmlError(name, code)
-            del self._unsupported[name]
-        code = self._calls(name, self.index, self._handle, *args)
+            del self._unsupported[key]
+        code = self._calls(name, self.index, self.handle, *args)
         if code:
             if code in codes.REMEMBERED:
-                self._unsupported[name] = (code, time.monotonic() + ASK_AGAIN_S)
+                self._unsupported[key] = (code, time.monotonic() + ASK_AGAIN_S)
             raise NvmlError(name, code)
 
     def code(self, name: str, *args: Any) -> int:
@@ -89,18 +124,22 @@ class Device:
             return failure.code
         return 0
 
-    def uint(self, name: str, *args: Any) -> int:
+    def code_now(self, name: str, *args: Any) -> int:
+        """NVML's code; calls whatever was said before, for callers that remember support themselves."""
+        return self._calls(name, self.index, self.handle, *args)
+
+    def uint(self, name: str, *args: Any, part: str = "") -> int:
         """A call whose result is one unsigned int."""
-        self.call(name, *args, self.buffers.uint_ref)
+        self.call(name, *args, self.buffers.uint_ref, part=part)
         return not_blank(name, self.buffers.uint.value, 0xFFFFFFFF)
 
     def ulonglong(self, name: str, *args: Any) -> int:
         self.call(name, *args, self.buffers.ulonglong_ref)
         return not_blank(name, self.buffers.ulonglong.value, _BLANK)
 
-    def text(self, name: str) -> str | None:
-        """A call whose result is a string; None when it is empty."""
-        self.call(name, self.buffers.text, c_uint(96))
+    def text(self, name: str, *args: Any) -> str | None:
+        """A call whose result is a string; None when it is empty. ``args``: what follows the buffer."""
+        self.call(name, self.buffers.text, *args)
         return self.buffers.text.value.decode("utf-8", "replace") or None
 
 
@@ -126,3 +165,9 @@ def not_blank(name: str, value: Number, blank: int = _BLANK) -> Number:
     if value >= blank:
         raise GarbageError(f"{name} answered {value}, which is not a value")
     return value
+
+
+def structure(name: str) -> Any:
+    """A structure of pynvml by its name, None in releases that came before it."""
+    kind = getattr(pynvml, name, None)
+    return None if kind is None else kind()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ctypes import byref, c_uint, create_string_buffer
+from ctypes import byref, c_uint
 from functools import partial
-from typing import Any
 
 import pynvml
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import Calls, NvmlError
 from mltop.probes.collect.nvml.device import Buffers, Device, Reading
+from mltop.probes.collect.nvml.versions import as_numbers, read_cuda, read_driver
 
 COUNT_CALL = "nvmlDeviceGetCount_v2"
 LOOKUP_CALL = "nvmlDeviceGetHandleByIndex_v2"
@@ -34,8 +34,10 @@ class Devices:
         self._buffers = Buffers()
         self._count = 0
         self._by_index: dict[int, Device | Lost] = {}
-        self.driver = Reading()
-        self.driver.attempt(("driver",), partial(read_driver, calls))
+        self.system = Reading()  # what is the same for all GPUs
+        self.system.attempt(("driver",), partial(read_driver, calls))
+        self.system.attempt(("cuda",), partial(read_cuda, calls))
+        self._driver = as_numbers(self.system.values.get("driver"))
 
     def update(self, skip: frozenset[int], retry_lost: bool) -> list[Device | Lost]:
         """The GPUs to read now. A changed count may have shifted the indexes: all are looked up again."""
@@ -58,6 +60,10 @@ class Devices:
         self._by_index[device.index] = lost
         return lost
 
+    def readable(self) -> list[Device]:
+        """Those that are neither lost nor skipped."""
+        return [entry for entry in self._by_index.values() if isinstance(entry, Device)]
+
     def any_lost(self) -> bool:
         return any(isinstance(entry, Lost) for entry in self._by_index.values())
 
@@ -79,18 +85,12 @@ class Devices:
         return self._identify(Device(index, handle, self._calls, self._buffers), last_uuid)
 
     def _identify(self, device: Device, last_uuid: str | None) -> Device | Lost:
+        device.driver = self._driver
         try:
-            device.uuid = device.text("nvmlDeviceGetUUID")
+            device.uuid = device.text("nvmlDeviceGetUUID", c_uint(96))
         except NvmlError as failure:
             if failure.code in codes.LIBRARY_DOWN:
                 raise
             if failure.code in codes.GONE:
                 return Lost(device.index, last_uuid, failure, gone=True)
         return device
-
-
-def read_driver(calls: Calls) -> dict[str, Any]:
-    """The driver's version, the same for all GPUs."""
-    buffer: Any = create_string_buffer(96)
-    calls.system("nvmlSystemGetDriverVersion", buffer, c_uint(96))
-    return {"driver": buffer.value.decode("utf-8", "replace") or None}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from ctypes import byref, c_int
 from functools import partial
 from typing import Any
 
 import pynvml
 
-from mltop.probes.collect.nvml import codes, fields
+from mltop.probes.collect.nvml import codes, nvlink, pcie, throttle
 from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
-from mltop.probes.collect.nvml.device import Device, Reading, first_supported, not_blank
+from mltop.probes.collect.nvml.device import Device, Reading, first_supported, not_blank, structure
+from mltop.probes.collect.nvml.fields import ALL_LINKS, FieldRequest, FieldValues, first_available
+from mltop.probes.collect.nvml.rates import Meter
 
 CLOCK_SM = c_int(1)  # nvml.h NVML_CLOCK_SM
 CLOCK_MEMORY = c_int(2)
@@ -19,27 +22,44 @@ MAX_PLAUSIBLE_MHZ = 20_000
 MAX_PLAUSIBLE_W = 20_000
 PLAUSIBLE_C = range(-60, 256)
 
-# nvml.h nvmlClocksEventReason*. Applications clocks are no longer reported by new drivers.
-REASONS = {
-    0x1: "gpu_idle",
-    0x2: "applications_clocks",
-    0x4: "sw_power_cap",
-    0x8: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "sw_thermal",
-    0x40: "hw_thermal",
-    0x80: "power_brake",
-    0x100: "display_clocks",
-}
+MEMORY_TEMPERATURE = 82
+ENERGY = 83  # mJ since the driver was loaded
+POWER_AVERAGE = 185  # mW over one second
+POWER_INSTANT = 186
+
+
+class Traffic:
+    """What is kept about one GPU. ``known``: which of "pcie" and "nvlink" the activity counters tell the traffic of."""
+
+    def __init__(self) -> None:
+        self.known: frozenset[str] = frozenset()
+        self.meter = Meter()
+        self._requests: dict[frozenset[str], FieldRequest] = {}
+
+    def request(self, device: Device) -> tuple[frozenset[str], FieldRequest]:
+        """The batch, and of which links it holds counters: not of those whose traffic is known already."""
+        wanted = {"pcie"} | ({"nvlink"} if device.state(nvlink.Links).count else set())
+        counted = frozenset(wanted - self.known)
+        if counted not in self._requests:
+            self._requests[counted] = request_for(device, counted)
+        return counted, self._requests[counted]
+
+
+def request_for(device: Device, counted: frozenset[str]) -> FieldRequest:
+    entries = [POWER_AVERAGE, POWER_INSTANT, MEMORY_TEMPERATURE, ENERGY, *throttle.ns_fields(device.driver)]
+    scoped = [(field, 0) for field in entries]
+    if "pcie" in counted:
+        scoped += [(field, 0) for field in pcie.TRAFFIC.values()]
+    if "nvlink" in counted:
+        scoped += [(field, ALL_LINKS) for field in nvlink.TRAFFIC_FIELDS]
+    return FieldRequest(scoped)
 
 
 class FastReader:
     """Reads the fast tier of any device; holds the buffers that only this tier needs."""
 
     def __init__(self) -> None:
-        self._batch = fields.FieldBatch()
-        # Not in the pynvml releases that came before nvmlDeviceGetTemperatureV.
-        self._temperature = getattr(pynvml, "c_nvmlTemperature_v1_t", lambda: None)()
+        self._temperature = structure("c_nvmlTemperature_v1_t")
         if self._temperature is not None:
             self._temperature.version = pynvml.nvmlTemperature_v1
             self._temperature.sensorType = 0
@@ -51,10 +71,10 @@ class FastReader:
         reading.attempt(("busy",), partial(read_busy, device))
         reading.attempt(("memory_used_bytes", "memory_total_bytes"), partial(read_memory, device))
         reading.attempt(("temperature_c",), partial(self._read_temperature, device))
-        self._read_fields(device, reading)
+        read_fields(device, reading)
         reading.attempt(("sm_clock_mhz",), partial(read_clock, device, "sm_clock_mhz", CLOCK_SM))
         reading.attempt(("memory_clock_mhz",), partial(read_clock, device, "memory_clock_mhz", CLOCK_MEMORY))
-        reading.attempt(("throttle_reasons",), partial(read_throttle_reasons, device))
+        reading.attempt(("throttle_reasons",), partial(throttle.read_reasons, device))
         return reading
 
     def _read_temperature(self, device: Device) -> dict[str, Any]:
@@ -71,12 +91,21 @@ class FastReader:
         device.call(name, self._temperature_ref)
         return int(self._temperature.temperature)
 
-    def _read_fields(self, device: Device, reading: Reading) -> None:
-        batch = self._batch.read(device)
-        reading.attempt(("power_w",), partial(read_power, device, batch))
-        reading.attempt(("energy_j",), partial(read_energy, device, batch))
-        reading.attempt(("memory_temperature_c",), partial(read_memory_temperature, batch))
-        reading.attempt(("throttle_ns",), partial(read_throttle_ns, device, batch, reading))
+
+def read_fields(device: Device, reading: Reading) -> None:
+    """The batch: power, energy, memory temperature, throttle time, and traffic that nothing else tells."""
+    traffic = device.state(Traffic)
+    counted, request = traffic.request(device)
+    batch = request.read(device)
+    at_s = time.monotonic()
+    reading.attempt(("power_w",), partial(read_power, device, batch))
+    reading.attempt(("energy_j",), partial(read_energy, device, batch))
+    reading.attempt(("memory_temperature_c",), partial(read_memory_temperature, batch))
+    reading.attempt(("throttle_ns",), partial(throttle.read_ns, device, batch, reading))
+    if "pcie" in counted:
+        pcie.read_traffic(traffic.meter, batch, at_s, reading)
+    if "nvlink" in counted:
+        nvlink.read_traffic(traffic.meter, batch, at_s, reading)
 
 
 def read_busy(device: Device) -> dict[str, Any]:
@@ -118,20 +147,11 @@ def read_clock(device: Device, field: str, clock: c_int) -> dict[str, Any]:
     return {field: mhz}
 
 
-def read_throttle_reasons(device: Device) -> dict[str, Any]:
-    """The same bits under a new name since driver 535; the old name goes away with CUDA 14 (pynvml)."""
-    bits = first_supported(
-        partial(device.ulonglong, "nvmlDeviceGetCurrentClocksEventReasons"),
-        partial(device.ulonglong, "nvmlDeviceGetCurrentClocksThrottleReasons"),
-    )
-    return {"throttle_reasons": [reason for bit, reason in REASONS.items() if bits & bit]}
-
-
-def read_power(device: Device, batch: fields.FieldValues) -> dict[str, Any]:
+def read_power(device: Device, batch: FieldValues) -> dict[str, Any]:
     """Averaged over a second where the driver has it, like nvmlDeviceGetPowerUsage on most GPUs."""
     milliwatts = first_available(
-        partial(batch.value, fields.POWER_AVERAGE, "POWER_AVERAGE"),
-        partial(batch.value, fields.POWER_INSTANT, "POWER_INSTANT"),
+        partial(batch.value, POWER_AVERAGE, "POWER_AVERAGE"),
+        partial(batch.value, POWER_INSTANT, "POWER_INSTANT"),
         partial(device.uint, "nvmlDeviceGetPowerUsage"),
     )
     if milliwatts > MAX_PLAUSIBLE_W * 1000:
@@ -139,28 +159,17 @@ def read_power(device: Device, batch: fields.FieldValues) -> dict[str, Any]:
     return {"power_w": milliwatts / 1000}
 
 
-def read_energy(device: Device, batch: fields.FieldValues) -> dict[str, Any]:
+def read_energy(device: Device, batch: FieldValues) -> dict[str, Any]:
     millijoules = first_available(
-        partial(batch.value, fields.ENERGY, "TOTAL_ENERGY_CONSUMPTION"),
+        partial(batch.value, ENERGY, "TOTAL_ENERGY_CONSUMPTION"),
         partial(device.ulonglong, "nvmlDeviceGetTotalEnergyConsumption"),
     )
     return {"energy_j": millijoules / 1000}
 
 
-def read_memory_temperature(batch: fields.FieldValues) -> dict[str, Any]:
-    celsius = batch.value(fields.MEMORY_TEMPERATURE, "MEMORY_TEMP")
+def read_memory_temperature(batch: FieldValues) -> dict[str, Any]:
+    celsius = batch.value(MEMORY_TEMPERATURE, "MEMORY_TEMP")
     return {"memory_temperature_c": plausible_c("the memory's temperature", celsius)}
-
-
-def read_throttle_ns(device: Device, batch: fields.FieldValues, reading: Reading) -> dict[str, Any]:
-    device.needs_violation_status = bool(batch.whole_code)
-    fields.read_throttle_ns(batch, reading)
-    return {}
-
-
-def first_available(*readers: Any) -> Any:
-    """As ``first_supported``, for fields of a batch that may be rejected as a whole."""
-    return first_supported(*readers, moves_on=fields.fallback_needed)
 
 
 def plausible_c(what: str, celsius: float) -> float:

@@ -1,4 +1,4 @@
-"""Power, energy, memory temperature and throttle time in one nvmlDeviceGetFieldValues call per GPU.
+"""Many values with one nvmlDeviceGetFieldValues call.
 
 Field ids: nvml.h NVML_FI_DEV_*. Layout of one value: nvmlFieldValue_t (40 bytes).
 """
@@ -7,34 +7,25 @@ from __future__ import annotations
 
 import math
 import struct
+import time
+from collections.abc import Iterable
 from ctypes import byref, c_int
+from typing import Any
 
 import pynvml
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
-from mltop.probes.collect.nvml.device import Device, Reading, not_blank
+from mltop.probes.collect.nvml.device import ASK_AGAIN_S, Device, Reading, first_supported, not_blank
 
 CALL = "nvmlDeviceGetFieldValues"
-MEMORY_TEMPERATURE = 82
-ENERGY = 83  # mJ since the driver was loaded
-POWER_AVERAGE = 185  # mW over one second
-POWER_INSTANT = 186
-THROTTLE_NS = {
-    74: "sw_power_cap",
-    76: "sync_boost",
-    77: "board_limit",
-    78: "low_utilization",
-    79: "reliability",
-    269: "sw_thermal",
-    270: "hw_thermal",
-    271: "power_brake",
-}
-# Only what has no field in older drivers is asked one by one (nvml.h NVML_PERF_POLICY_*).
-VIOLATIONS = {0: "sw_power_cap", 2: "sync_boost", 3: "board_limit", 4: "low_utilization", 5: "reliability"}
+ALL_LINKS = 0xFFFFFFFF  # the scope of NVLink counters that sums all links
+# What a field says that this driver does not know, or will not tell; old drivers reject a whole batch so.
+REFUSED = codes.REMEMBERED | {codes.INVALID_ARGUMENT}
 
-_IDS = (POWER_AVERAGE, POWER_INSTANT, MEMORY_TEMPERATURE, ENERGY, *THROTTLE_NS)
-_ENTRY = struct.Struct("=I20xIi8s")  # fieldId, valueType, nvmlReturn, value
+Entry = tuple[int, int]  # field id and scope: 0, a link, or ALL_LINKS
+
+_LAYOUT = struct.Struct("=24xIi8s")  # fieldId, scopeId, timestamp, latencyUsec; valueType, nvmlReturn, value
 _VALUE = {  # nvmlValueType_t; thresholds and temperatures may be signed
     0: struct.Struct("=d"),
     1: struct.Struct("=I4x"),
@@ -44,53 +35,96 @@ _VALUE = {  # nvmlValueType_t; thresholds and temperatures may be signed
     5: struct.Struct("=i4x"),
     6: struct.Struct("=H6x"),
 }
+_32_BIT = frozenset({1, 5})
 
 
-class FieldBatch:
-    """The request array of all fields, made once and shared by all GPUs."""
+class FieldRequest:
+    """One batch for one GPU. What it does not support is left out for a minute, then asked again."""
 
-    def __init__(self) -> None:
-        # NVML may write one entry past the end (XuehaiPan/nvitop 1.7.2): the last one is padding.
-        self._array = (pynvml.c_nvmlFieldValue_t * (len(_IDS) + 1))()
-        for entry, field_id in zip(self._array, _IDS):
-            entry.fieldId = field_id
-        self._bytes = memoryview(self._array).cast("B")[: len(_IDS) * _ENTRY.size]
-        self._array_ref = byref(self._array)
-        self._count = c_int(len(_IDS))
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._all = tuple(entries)
+        self._refused: dict[Entry, tuple[int, int, bytes]] = {}
+        self._whole_code = 0
+        self._ask_all_at_s = float("-inf")
+        self._last: tuple[list[tuple[Any, ...]], FieldValues] | None = None
 
     def read(self, device: Device) -> FieldValues:
-        """All fields of one GPU. Raises NvmlError only when the GPU or the library is gone."""
-        try:
-            device.call(CALL, self._count, self._array_ref)
-        except NvmlError as failure:
-            if failure.code in codes.GONE or failure.code in codes.LIBRARY_DOWN:
-                raise
-            return FieldValues({}, failure.code)
-        return FieldValues({field: (code, kind, raw) for field, kind, code, raw in _ENTRY.iter_unpack(self._bytes)})
+        """The same object as before while nothing changes.
+
+        Raises NvmlError only when the GPU or the library is gone.
+        """
+        now_s = time.monotonic()
+        if now_s >= self._ask_all_at_s:
+            self._ask_all_at_s = now_s + ASK_AGAIN_S
+            self._refused.clear()
+            self._whole_code = 0
+            self._build()
+        if self._whole_code or not self._entries:
+            return FieldValues(self._refused, self._whole_code)
+        code = device.code_now(CALL, self._count, self._array_ref)
+        if code in codes.GONE or code in codes.LIBRARY_DOWN:
+            raise NvmlError(CALL, code)
+        if code:
+            self._whole_code = code if code in REFUSED else 0
+            return FieldValues({}, code)
+        return self._values()
+
+    def _build(self) -> None:
+        """NVML may write one entry past the end (XuehaiPan/nvitop 1.7.2): the last one is padding."""
+        self._last = None
+        self._entries = tuple(entry for entry in self._all if entry not in self._refused)
+        array = (pynvml.c_nvmlFieldValue_t * (len(self._entries) + 1))()
+        for value, (field, scope) in zip(array, self._entries):
+            value.fieldId = field
+            value.scopeId = scope
+        self._bytes = memoryview(array).cast("B")[: len(self._entries) * _LAYOUT.size]
+        self._array_ref = byref(array)
+        self._count = c_int(len(self._entries))
+
+    def _values(self) -> FieldValues:
+        answers = list(_LAYOUT.iter_unpack(self._bytes))
+        if self._last is not None and self._last[0] == answers:
+            return self._last[1]
+        found = dict(zip(self._entries, answers))
+        refused = {entry: answer for entry, answer in found.items() if answer[1] in REFUSED}
+        found.update(self._refused)
+        values = FieldValues(found)
+        self._last = (answers, values)
+        if refused:
+            self._refused.update(refused)
+            self._build()
+        return values
 
 
 class FieldValues:
     """One GPU's answer; ``whole_code`` is the code of a call that failed as a whole."""
 
-    def __init__(self, entries: dict[int, tuple[int, int, bytes]], whole_code: int = 0) -> None:
-        self._entries = entries
+    def __init__(self, answers: dict[Entry, tuple[Any, ...]], whole_code: int = 0) -> None:
+        self._answers = answers
         self.whole_code = whole_code
 
-    def code(self, field: int) -> int:
+    def code(self, field: int, scope: int = 0) -> int:
         """NVML's code for one field. Raises NvmlError when it says that the GPU is gone."""
         if self.whole_code:
             return self.whole_code
-        code = self._entries[field][0]
+        code: int = self._answers[field, scope][1]
         if code in codes.GONE:
             raise NvmlError(CALL, code)
         return code
 
-    def value(self, field: int, name: str) -> int | float:
+    def is_refused(self, field: int, scope: int = 0) -> bool:
+        return self.code(field, scope) in REFUSED
+
+    def is_32_bit(self, field: int, scope: int = 0) -> bool:
+        """Whether a counter is declared to wrap at 2^32."""
+        return self._answers[field, scope][0] in _32_BIT
+
+    def value(self, field: int, name: str, scope: int = 0) -> int | float:
         """One value by its declared type. Raises NvmlError and GarbageError."""
-        code = self.code(field)
+        code = self.code(field, scope)
         if code:
             raise NvmlError(CALL if self.whole_code else f"{CALL} {field} {name}", code)
-        _, kind, raw = self._entries[field]
+        kind, _, raw = self._answers[field, scope]
         if kind not in _VALUE:
             raise NvmlError(f"{CALL} {field} {name}", codes.NOT_SUPPORTED)
         value: int | float = _VALUE[kind].unpack(raw)[0]
@@ -98,27 +132,46 @@ class FieldValues:
             raise GarbageError(f"{CALL} {field} {name} answered {value}, which is not a value")
         return not_blank(f"{CALL} {field} {name}", value)
 
+    def flag(self, field: int, name: str) -> bool:
+        return bool(self.value(field, name))
+
+    def count(self, field: int, name: str, scope: int = 0) -> int:
+        """A counter. Raises as ``value``."""
+        value = int(self.value(field, name, scope))
+        if value < 0:
+            raise GarbageError(f"{CALL} {field} {name} answered {value}, which is not a count")
+        return value
+
+
+def counters(
+    values: FieldValues, group: str, names: dict[int, str], reading: Reading, scope: int = 0
+) -> dict[str, int]:
+    """The counters that can be read, by name. Those that cannot are one problem of ``group`` when all are refused
+    for lack of support, and otherwise one each.
+    """
+    found: dict[str, int] = {}
+    failed: dict[str, tuple[str, int]] = {}
+    for field, name in names.items():
+        code = values.code(field, scope)
+        if code:
+            failed[name] = (CALL if values.whole_code else f"{CALL} {field}", code)
+            continue
+        try:
+            found[name] = values.count(field, name, scope)
+        except GarbageError as garbage:
+            reading.problems[f"{group}.{name}"] = str(garbage)
+    if failed and not found:
+        reading.problems[group] = next(iter(failed.values()))
+    else:
+        reading.problems.update({f"{group}.{name}": problem for name, problem in failed.items()})
+    return found
+
 
 def fallback_needed(failure: NvmlError) -> bool:
     """Old drivers reject a whole batch with INVALID_ARGUMENT for one id that they do not know."""
     return failure.code in codes.UNSUPPORTED or failure.code == codes.INVALID_ARGUMENT
 
 
-def read_throttle_ns(fields: FieldValues, reading: Reading) -> None:
-    """Nanoseconds spent throttled since the driver was loaded; a problem for each reason that is unknown."""
-    if fields.whole_code:
-        return  # the slow tier asks nvmlDeviceGetViolationStatus instead
-    counters: dict[str, int] = {}
-    problems: dict[str, int] = {}
-    for field, reason in THROTTLE_NS.items():
-        code = fields.code(field)
-        if code:
-            problems[reason] = code
-        else:
-            counters[reason] = int(fields.value(field, reason))
-    reading.values["throttle_ns"] = counters
-    if counters:
-        for reason, code in problems.items():
-            reading.problems[f"throttle_ns.{reason}"] = (CALL, code)
-    else:
-        reading.problems["throttle_ns"] = (CALL, next(iter(problems.values())))
+def first_available(*readers: Any) -> Any:
+    """As ``first_supported``, for fields of a batch that may be rejected as a whole."""
+    return first_supported(*readers, moves_on=fallback_needed)

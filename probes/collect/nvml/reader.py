@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 from mltop.probes.collect.nvml import codes
+from mltop.probes.collect.nvml.activity import ActivityReader
 from mltop.probes.collect.nvml.breadcrumb import NO_GPU
 from mltop.probes.collect.nvml.calls import Calls, NvmlError
 from mltop.probes.collect.nvml.device import Device, Reading
 from mltop.probes.collect.nvml.devices import Devices, Lost
-from mltop.probes.collect.nvml.fast import FastReader
-from mltop.probes.collect.nvml.slow import SlowReader
+from mltop.probes.collect.nvml.ecc import SramReader
+from mltop.probes.collect.nvml.events import EventReader
+from mltop.probes.collect.nvml.fabric import FabricReader
+from mltop.probes.collect.nvml.fast import FastReader, Traffic
+from mltop.probes.collect.nvml.health import read_health
+from mltop.probes.collect.nvml.limits import MarginReader
+from mltop.probes.collect.nvml.mig import MigReader
+from mltop.probes.collect.nvml.modes import Modes, read_mig_mode, read_modes
+from mltop.probes.collect.nvml.nvlink import read_links
+from mltop.probes.collect.nvml.nvlink_calls import read_links_by_calls
+from mltop.probes.collect.nvml.pcie import read_link
+from mltop.probes.collect.nvml.processes import ProcessReader
+from mltop.probes.collect.nvml.remap import RepairReader
+from mltop.probes.collect.nvml.schedule import Schedule
 from mltop.probes.collect.nvml.static import read_static
+from mltop.probes.collect.nvml.throttle import ViolationReader
+
+RETRY_LOST_S = 4.5
+SLOW_S, CALM_S, RARE_S, SELDOM_S = 5.0, 10.0, 30.0, 60.0
+
+Tier = tuple[str, float, Callable[[Device], Reading]]
 
 
 class Reader:
@@ -21,46 +40,108 @@ class Reader:
         self.devices = Devices(calls)
         self._calls = calls
         self._fast = FastReader()
-        self._slow = SlowReader()
+        self._activity = ActivityReader(calls)
+        self._events = EventReader(calls)
+        self._mig = MigReader(calls)
+        self._processes = ProcessReader()
+        self._retry_lost_at_s = float("-inf")
+        # In the order in which a poll reads them: what others build on comes first.
+        self._tiers: tuple[Tier, ...] = (
+            ("other_processes", RARE_S, self._processes.read_others),
+            ("processes", SLOW_S, self._processes.read),
+            ("health", SLOW_S, read_health),
+            ("nvlink", SLOW_S, read_links),
+            ("nvlink_calls", SLOW_S, read_links_by_calls),
+            ("violations", SLOW_S, ViolationReader().read),
+            ("margin", CALM_S, MarginReader().read),
+            ("pcie", RARE_S, read_link),
+            ("fabric", RARE_S, FabricReader().read),
+            ("mig_mode", RARE_S, read_mig_mode),
+            ("mig", SLOW_S, self._read_mig),
+            ("modes", SELDOM_S, read_modes),
+            ("sram", SELDOM_S, SramReader().read),
+            ("repair", SELDOM_S, RepairReader().read),
+        )
 
-    def read(self, slow: bool, skip: frozenset[int]) -> list[dict[str, Any]]:
-        """One entry per GPU that is not skipped. Raises NvmlError when the library as a whole is down."""
-        return [self._entry(device, slow) for device in self.devices.update(skip, retry_lost=slow)]
+    def read(self, at_s: float, skip: frozenset[int], again: bool = False) -> list[dict[str, Any]]:
+        """One entry per GPU that is not skipped. ``at_s``: the time of the request, of any one clock.
+
+        ``again``: everything, whether or not it is due or has changed.
+        Raises NvmlError when the library as a whole is down.
+        """
+        retry_lost = at_s >= self._retry_lost_at_s
+        if retry_lost:
+            self._retry_lost_at_s = at_s + RETRY_LOST_S
+        devices = self.devices.update(skip, retry_lost)
+        if again:
+            for device in self.devices.readable():
+                device.state(Schedule).forget()
+        return [self._entry(device, at_s) for device in devices]
+
+    def read_events(self) -> list[dict[str, int | None]]:
+        """Xids that NVML reported since the call before."""
+        for device in self.devices.readable():
+            self._events.listen(device)
+        return self._events.read()
 
     def shut_down(self) -> None:
         """The code does not matter: what follows is an initialisation, which says what is wrong."""
+        self._events.shut_down()
+        self._activity.shut_down()
+        self._mig.shut_down()
         self._calls("nvmlShutdown", NO_GPU)
 
-    def _entry(self, device: Device | Lost, slow: bool) -> dict[str, Any]:
+    def _entry(self, device: Device | Lost, at_s: float) -> dict[str, Any]:
         if isinstance(device, Lost):
             return lost_entry(device)
         try:
-            return {"index": device.index, "uuid": device.uuid, "read": self._read(device, slow)}
+            return {"index": device.index, "uuid": device.uuid, "read": self._read(device, at_s)}
         except NvmlError as failure:
             if failure.code in codes.LIBRARY_DOWN:
                 raise
+            self._activity.forget(device)
+            self._mig.forget(device)
             return lost_entry(self.devices.lose(device, failure))
 
-    def _read(self, device: Device, slow: bool) -> dict[str, Any]:
-        tiers = {}
-        if not device.static_is_read:
-            tiers["static"] = vars(read_static(device, self.devices.driver))
-            device.static_is_read = True
+    def _read(self, device: Device, at_s: float) -> dict[str, Any]:
+        tiers: dict[str, Any] = {}
+        schedule = device.state(Schedule)
+        if schedule.is_due("static", float("inf"), 0, at_s):
+            tiers["static"] = vars(read_static(device, self.devices.system))
+        activity = self._activity.read(device)
+        tiers["activity"] = vars(activity)
+        device.state(Traffic).known = told_traffic(activity)
         fast = self._fast.read(device)
         raise_if_nothing_answers(fast)
         tiers["fast"] = vars(fast)
-        if slow or "static" in tiers:
-            tiers["slow"] = vars(self._slow.read(device))  # after fast, which finds out what it must replace
+        for number, (name, every_s, read) in enumerate(self._tiers):
+            if schedule.is_due(name, every_s, device.index + 2 * number, at_s):
+                reading = read(device)
+                if schedule.is_news(name, reading):
+                    tiers[name] = vars(reading)
         return tiers
+
+    def _read_mig(self, device: Device) -> Reading:
+        """The instances of a GPU in MIG mode."""
+        if device.state(Modes).mig_enabled:
+            return self._mig.read(device)
+        self._mig.forget(device)
+        return Reading()
+
+
+def told_traffic(activity: Reading) -> frozenset[str]:
+    """Of which links the activity counters tell the traffic."""
+    rates = activity.values.get("activity_rates") or {}
+    return frozenset(name for name, ways in rates.items() if ways and None not in ways)
 
 
 def raise_if_nothing_answers(fast: Reading) -> None:
     """A GPU whose calls all fail, other than for lack of support, is in trouble: raise the first failure."""
-    if fast.values.keys() - {"throttle_ns"}:
+    if fast.values.keys() - {"throttle_ns", "throttle_share"}:
         return
     for problem in fast.problems.values():
-        if isinstance(problem, tuple) and problem[1] not in codes.REMEMBERED:
-            raise NvmlError(*problem)
+        if isinstance(problem, tuple) and isinstance(problem[1], int) and problem[1] not in codes.REMEMBERED:
+            raise NvmlError(problem[0], problem[1])
 
 
 def lost_entry(lost: Lost) -> dict[str, Any]:

@@ -2,66 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from mltop.probes.collect.nvml import words
-from mltop.probes.model import Gap, GpuProcess, GpuSample
-
-IDENTITY = ("name", "pci_bus_id", "driver", "vbios", "serial")
-TIERS = ("static", "slow", "fast")  # a field in two tiers has the value of the later one
+from mltop.probes.collect.nvml.known import Known
+from mltop.probes.model import Gap, GpuSample, KernelEvent
 
 NOWHERE = -1  # nvml_index of a GPU that NVML no longer lists
-
-
-@dataclass
-class Known:
-    """One GPU. ``index`` is what users see and never changes; ``nvml_index`` is where NVML has it now."""
-
-    index: int
-    nvml_index: int
-    uuid: str | None = None
-    state: str = "ok"
-    error: str | None = None
-    last_seen_at: float | None = None
-    values: dict[str, dict[str, Any]] = field(default_factory=dict)  # tier -> field -> value
-    problems: dict[str, dict[str, Any]] = field(default_factory=dict)  # tier -> field -> problem
-
-    def read(self, tiers: dict[str, Any], at: float) -> None:
-        for tier, reading in tiers.items():
-            self.values[tier] = reading["values"]
-            self.problems[tier] = reading["problems"]
-        self.state, self.error, self.last_seen_at = "ok", None, at
-
-    def fail(self, state: str, error: str) -> None:
-        """Unreadable from now on: what it is stays known, what it measured does not."""
-        self.state, self.error = state, error
-        static = self.values.get("static", {})
-        self.values = {"static": {name: static[name] for name in IDENTITY if name in static}}
-        self.problems = {}
-
-    def sample(self) -> GpuSample:
-        merged: dict[str, Any] = {}
-        for tier in TIERS:
-            merged.update(self.values.get(tier, {}))
-        processes = merged.get("processes")
-        if processes is not None:
-            merged["processes"] = [GpuProcess(**process) for process in processes]
-        return GpuSample(
-            index=self.index,
-            uuid=self.uuid,
-            state=self.state,
-            error=self.error,
-            last_seen_at=self.last_seen_at,
-            **merged,
-        )
-
-    def all_problems(self) -> dict[str, Any]:
-        """Problems by field, of all tiers."""
-        found: dict[str, Any] = {}
-        for tier in TIERS:
-            found.update(self.problems.get(tier, {}))
-        return found
 
 
 class Registry:
@@ -137,6 +84,17 @@ class Registry:
         self._known.sort(key=lambda known: known.index)
         return known
 
+    def event(self, xid: dict[str, Any], at: float) -> KernelEvent:
+        """An Xid as the child reports it: ``{"index": NVML's index or None, "code"}``."""
+        bus_ids = [
+            known.values.get("static", {}).get("pci_bus_id")
+            for known in self._known
+            if xid["index"] is not None and known.nvml_index == xid["index"]
+        ]
+        subject = next((bus_id for bus_id in bus_ids if bus_id), "")
+        text = words.xid_text(xid["code"], subject)
+        return KernelEvent(at, "xid", subject=subject, code=xid["code"], text=text, source="nvml")
+
     def samples(self) -> list[GpuSample]:
         return [known.sample() for known in self._known]
 
@@ -152,7 +110,7 @@ class Registry:
                 key = (name, str(problem))
                 lacking.setdefault(key, []).append(known.index)
                 problems[key] = problem
-        gaps = [words.not_collected()]
+        gaps = []
         for key, indexes in lacking.items():
             folded = len(indexes) == len(readable) > 1
             for index in ["*"] if folded else indexes:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import Any
 
 from mltop.probes.collect.nvml import words
 from mltop.probes.collect.nvml.registry import Registry
 from mltop.probes.collect.nvml.restarts import Pauses, Restarts, Retries, Skips
 from mltop.probes.collect.nvml.worker import Worker
-from mltop.probes.model import Gap, GpuSample
+from mltop.probes.model import MAX_KERNEL_EVENTS, Gap, GpuSample, KernelEvent
 
-SLOW_EVERY_S = 4.5  # five seconds at one poll per second, with room for its jitter
 LATE_S = 2.0
 KILL_WAIT_S = 0.5  # from SIGTERM to SIGKILL
 ABANDON_WAIT_S = 1.0  # from SIGKILL to giving up: only a process in state D survives that long
@@ -39,7 +39,9 @@ class NvmlSource:
         self._abandoned: list[Worker] = []
         self._asked_at = 0.0  # the caller's clock, of the newest poll
         self._asked_skip: frozenset[int] = frozenset()
-        self._slow_asked_s = float("-inf")
+        self._events: deque[KernelEvent] = deque(maxlen=MAX_KERNEL_EVENTS)
+        self._asks_for_events = True
+        self._has_forgotten = False  # values that the child would not tell again
         self._silent_since_s: float | None = None
         self._down: Gap | None = None
         self._has_answered = False
@@ -55,14 +57,19 @@ class NvmlSource:
         worker = self._worker or self._start(at_s)
         if worker is None or worker.asked_s is not None or worker.terminated_s is not None:
             return
-        slow = at_s - self._slow_asked_s >= SLOW_EVERY_S
-        if slow:
-            self._slow_asked_s = at_s
         self._asked_at = now
         self._asked_skip = self._skips.now(at_s)
         if self._silent_since_s is None:
             self._silent_since_s = at_s
-        worker.ask({"slow": slow, "skip": sorted(self._asked_skip)})
+        worker.ask(
+            {
+                "at_s": at_s,
+                "skip": sorted(self._asked_skip),
+                "events": self._asks_for_events,
+                "again": self._has_forgotten,
+            }
+        )
+        self._has_forgotten = False
 
     def collect(self, now: float, wait_s: float) -> tuple[list[GpuSample], list[Gap]]:
         """All GPUs ever seen with their newest values, and why values are missing.
@@ -78,6 +85,10 @@ class NvmlSource:
         at_s = time.monotonic()
         self._watch(at_s)
         return self._samples(at_s), self._gaps(now, at_s)
+
+    def events(self) -> list[KernelEvent]:
+        """Xids that NVML reported since mltop started, the newest last, at most MAX_KERNEL_EVENTS."""
+        return list(self._events)
 
     def close(self) -> None:
         """End the child: SIGTERM, SIGKILL after 0.3 s, then leave it to the kernel."""
@@ -97,7 +108,6 @@ class NvmlSource:
         except OSError as error:
             self._trouble = f"NVML's reader process cannot be started: {error}"
             self._restarts.failed(at_s)
-        self._slow_asked_s = float("-inf")
         return self._worker
 
     def _take(self, answer: dict[str, Any], at_s: float) -> None:
@@ -110,6 +120,7 @@ class NvmlSource:
         self._down = None
         self._retries.answered()
         self._registry.merge(answer["gpus"], self._asked_at, self._asked_skip)
+        self._events.extend(self._registry.event(xid, self._asked_at) for xid in answer["xids"])
         self._skips.answered({entry["index"] for entry in answer["gpus"] if "read" in entry})
 
     def _take_down(self, down: dict[str, Any], at_s: float) -> None:
@@ -160,6 +171,8 @@ class NvmlSource:
             self._skips.add(note.gpu, self._trouble, at_s)
             known = self._registry.at_nvml_index(note.gpu)
             known.fail("error", f"{self._trouble}; it is left out for now, {words.last_seen(known.last_seen_at)}")
+        if note is not None and note.call.startswith("nvmlEvent"):
+            self._asks_for_events = False  # the kernel's log tells the same
         self._restarts.failed(at_s)
         self._worker = None
         worker.close()
@@ -189,6 +202,7 @@ class NvmlSource:
             for known in self._registry.all():
                 if known.state == "ok":
                     known.fail("error", f"NVML does not answer, {words.last_seen(known.last_seen_at)}")
+                    self._has_forgotten = True
         if stuck_gpu is None:
             return self._registry.samples()
         known = self._registry.at_nvml_index(stuck_gpu)

@@ -9,45 +9,43 @@ from typing import Any
 from mltop.probes.collect.nvml import codes
 from mltop.probes.model import Gap
 
-# Fields of GpuSample that no collector fills yet.
-NOT_COLLECTED = (
-    "sm_active",
-    "sm_occupancy",
-    "tensor_active",
-    "dram_active",
-    "activity_source",
-    "temperature_margin_c",
-    "ecc",
-    "remap",
-    "retired_pages",
-    "recovery_action",
-    "pcie",
-    "nvlink",
-    "fabric",
-)
 KERNEL_LOG = "sudo dmesg -T | grep -i -e nvrm -e xid"
-
-
-def not_collected() -> Gap:
-    return Gap(f"gpu.*.{{{','.join(NOT_COLLECTED)}}}", "not collected by this version")
+# CAP_SYS_ADMIN alone was not enough for some drivers (NVIDIA/DCGM#214).
+GPM_PERMISSION = "sudo mltop; in a container: start it with --privileged, or --cap-add SYS_ADMIN where that suffices"
+_ASKED_BY_NUMBER = ("nvmlDeviceGetFieldValues", "nvmlDeviceGetTemperatureThreshold", "nvmlDeviceGetGpuFabricInfo")
 
 
 def starting_gap(waited_s: float, call: str) -> Gap:
     """``call``: the one that NVML's reader process is in, or ""."""
     now_in = f", now in {call}" if call else ""
-    return Gap("nvml.starting", f"GPUs not read yet: no answer from NVML since {waited_s:.1f} s{now_in}")
+    why = f"GPUs not read yet: no answer from NVML since {waited_s:.1f} s{now_in}"
+    return Gap("nvml.starting", why, kind="starting")
 
 
 def field_gap(what: str, problem: Any) -> Gap:
-    """``problem``: a sentence, or ``[call, code]`` of the call that failed."""
+    """``problem``: a sentence, ``[kind of gap, sentence]``, or ``[call, code]`` of the call that failed."""
     if isinstance(problem, str):
         return Gap(what, problem)
     call, code = problem
-    if code in codes.UNSUPPORTED:
-        return Gap(what, f"not supported by this GPU or driver ({call}: {codes.text(code)})")
+    if isinstance(code, str):
+        return Gap(what, code, kind=call)
+    if is_unsupported(problem):
+        why = f"not supported by this GPU or driver ({call}: {codes.text(code)})"
+        return Gap(what, why, kind="unsupported")
     if code == codes.NO_PERMISSION:
-        return Gap(what, f"no permission for {call} ({codes.text(code)})", "sudo mltop")
+        fix = GPM_PERMISSION if call.startswith("nvmlGpm") else "sudo mltop"
+        return Gap(what, f"no permission for {call} ({codes.text(code)})", fix)
     return Gap(what, f"{call} failed (NVML error {code}: {codes.text(code)})")
+
+
+def is_unsupported(problem: Any) -> bool:
+    """Whether there is no such value here. Old drivers call fields that they do not know an invalid argument."""
+    if isinstance(problem, str):
+        return False
+    call, code = problem
+    if isinstance(code, str):
+        return bool(call == "unsupported")
+    return code in codes.UNSUPPORTED or (code == codes.INVALID_ARGUMENT and call.startswith(_ASKED_BY_NUMBER))
 
 
 def down_gap(down: dict[str, Any]) -> Gap:
@@ -121,3 +119,7 @@ def last_seen(at: float | None) -> str:
 def clock(at: float) -> str:
     """Time of day in UTC, e.g. 12:41:07Z."""
     return time.strftime("%H:%M:%SZ", time.gmtime(at))
+
+
+def xid_text(code: int, where: str) -> str:
+    return f"NVML reports Xid {code} of the GPU at {where}" if where else f"NVML reports Xid {code}"

@@ -54,7 +54,7 @@ def hidepid_gap(table: ProcessTable) -> Gap | None:
 
 def unreadable_counters_gap(users: Iterable[str], count: int) -> Gap:
     """One line for all ranks whose /proc/PID/io is not readable."""
-    who = _named(users)
+    who = named(users)
     noun = "rank" if count == 1 else "ranks"
     return Gap("ranks.syscalls", f"system call counts of {count} {noun}{who}: permission denied", permission_fix())
 
@@ -68,7 +68,7 @@ def _denied_gap(table: ProcessTable, gpu_pids: set[int], own_pid: int) -> list[G
         return []
     kind = "GPU" if not python else "Python or GPU" if on_gpu else "Python"
     noun, their = ("process", "its rank is") if count == 1 else ("processes", "their ranks are")
-    who = _named(user_name(p.uid) for p in python + on_gpu)
+    who = named(user_name(p.uid) for p in python + on_gpu)
     why = f"{count} {kind} {noun}{who} cannot be read (permission denied): {their} not shown"
     return [Gap("ranks", why, permission_fix())]
 
@@ -109,7 +109,8 @@ def _hidepid_option(root: str) -> str:
     return "0"
 
 
-def _named(users: Iterable[str]) -> str:
+def named(users: Iterable[str]) -> str:
+    """" of alice, bob and 2 others", "" for nobody."""
     names = sorted({user for user in users if user})
     if not names:
         return ""

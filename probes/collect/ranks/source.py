@@ -8,9 +8,11 @@ from mltop.probes import paths
 from mltop.probes.collect.ranks import counters, procfs
 from mltop.probes.collect.ranks.access import access_gaps, unreadable_counters_gap, user_name
 from mltop.probes.collect.ranks.command_line import shown_command
+from mltop.probes.collect.ranks.details import Details, missing_details
 from mltop.probes.collect.ranks.roles import interpreter
 from mltop.probes.collect.ranks.roster import DeadRank, Rank, find_ranks
 from mltop.probes.collect.ranks.table import Process, ProcessTable
+from mltop.probes.collect.ranks.workers import Workers
 from mltop.probes.model import Gap, RankSample
 
 
@@ -25,6 +27,8 @@ class RankSource:
         self._own_pid = os.getpid() if self._root == "/proc" else 0
         self._table = ProcessTable(self._root)
         self._meter = counters.CpuMeter()
+        self._details = Details(self._root)
+        self._workers = Workers(self._root)
         self._basis: object = None
         self._ranks: list[tuple[Rank, RankSample]] = []
         self._dead: list[RankSample] = []
@@ -53,11 +57,13 @@ class RankSource:
             cpu_fraction = self._meter.fraction(rank.process.pid, read.stat, now)
             sample = counters.with_counters(base, read, cpu_fraction)
             sample.gpus = _gpus(sample, gpus_of_pid)
+            self._details.add_to(sample, rank.process, now)
+            self._workers.add_to(sample, now)
             samples.append(sample)
             if read.denied:
                 unreadable.append(sample)
         self._meter.forget_older_than(now - 60)
-        gaps = list(self._gaps)
+        gaps = [*self._gaps, *missing_details(samples)]
         if unreadable:
             gaps.append(unreadable_counters_gap([sample.user for sample in unreadable], len(unreadable)))
         return samples + [RankSample(**vars(dead)) for dead in self._dead], gaps
@@ -72,6 +78,8 @@ class RankSource:
                 self._table.processes[pid].was_child = True
         self._ranks = [(rank, self._base(rank)) for rank in ranks]
         self._dead = [self._dead_sample(one) for one in dead]
+        self._details.keep([rank.process for rank in ranks])
+        self._workers.keep({rank.process.pid: rank.descendants for rank in ranks})
         self._gaps = access_gaps(self._table, gpu_pids, self._own_pid)
         self._basis = basis
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timezone
 
+from mltop.probes.judge.health.gpu_words import at_time, gpu_name
 from mltop.probes.judge.health.rule import DRIVER, GPU_LOST, Hit, Moment, Rule
 from mltop.probes.model import GpuSample
 
@@ -12,23 +12,41 @@ from mltop.probes.model import GpuSample
 
 
 def lost(moment: Moment) -> Iterator[Hit]:
-    """NVML_ERROR_GPU_IS_LOST (15), NVML_ERROR_RESET_REQUIRED (16), or a GPU that vanished from the list."""
-    listed = {gpu.index for gpu in moment.now.gpus}
-    for gpu in moment.now.gpus:
+    """NVML_ERROR_GPU_IS_LOST (15), NVML_ERROR_RESET_REQUIRED (16), a GPU that vanished from the list, or a mute one."""
+    now = moment.now
+    for gpu in now.gpus:
         if gpu.state == "lost":
             yield _lost(gpu, gpu.error or "NVML has lost it")
-    if _nvml_is_silent(moment):
-        return  # then nothing is listed, and nvml.stuck says why
-    for index, gpu in moment.known_gpus.items():
-        if index not in listed:
-            yield _lost(gpu, "it vanished from NVML's list")
+        elif gpu.temperature_c is None and gpu.power_w is None and _is_mute(moment, gpu):
+            yield _mute(gpu)
+    if moment.known_gpus and not _nvml_is_silent(moment):  # where it is, nvml.stuck says why nothing is listed
+        listed = {gpu.index for gpu in now.gpus}
+        for index, gpu in moment.known_gpus.items():
+            if index not in listed:
+                yield _lost(gpu, "it vanished from NVML's list")
 
 
 def error(moment: Moment) -> Iterator[Hit]:
     for gpu in moment.now.gpus:
         if gpu.state == "error":
-            what = gpu.error or "NVML reports an error for it"
-            yield Hit(f"GPU {gpu.index}", f"GPU {gpu.index}: {what}", _identity(gpu))
+            name, what = gpu_name(gpu.index), gpu.error or "NVML reports an error for it"
+            yield Hit(name, f"{name}: {what}", _identity(gpu))
+
+
+def _is_mute(moment: Moment, gpu: GpuSample) -> bool:
+    """Two samples in a row without any value, while others of the node have theirs."""
+    before = moment.gpu_before(gpu)
+    return (
+        before is not None
+        and _has_no_values(gpu)
+        and _has_no_values(before)
+        and any(other.temperature_c is not None and other.power_w is not None for other in moment.now.gpus)
+    )
+
+
+def _has_no_values(gpu: GpuSample) -> bool:
+    values = (gpu.temperature_c, gpu.power_w, gpu.busy, gpu.memory_used_bytes, gpu.sm_clock_mhz, gpu.throttle_reasons)
+    return gpu.state == "ok" and all(value is None for value in values)
 
 
 def _nvml_is_silent(moment: Moment) -> bool:
@@ -36,10 +54,15 @@ def _nvml_is_silent(moment: Moment) -> bool:
 
 
 def _lost(gpu: GpuSample, why: str) -> Hit:
-    seen = ""
-    if gpu.last_seen_at is not None:
-        seen = f" (last seen {datetime.fromtimestamp(gpu.last_seen_at, timezone.utc):%H:%M:%S} UTC)"
-    return Hit(f"GPU {gpu.index}", f"GPU {gpu.index} lost{seen}", (why, *_identity(gpu)), since=gpu.last_seen_at)
+    name, seen_at = gpu_name(gpu.index), gpu.last_seen_at
+    seen = "" if seen_at is None else f" (last seen {at_time(seen_at)})"
+    return Hit(name, f"{name} lost{seen}", (why, *_identity(gpu)), since=seen_at)
+
+
+def _mute(gpu: GpuSample) -> Hit:
+    name = gpu_name(gpu.index)
+    why = "NVML lists it, but gives none of its values; the GPUs beside it answer"
+    return Hit(name, f"{name} lost: none of its values can be read", (why, *_identity(gpu)))
 
 
 def _identity(gpu: GpuSample) -> tuple[str, ...]:
@@ -54,11 +77,12 @@ RULES = (
         0.0,
         "save what you can, reboot the node; if it comes back, reseat it",
         lost,
-        meaning="NVML has lost the GPU, or it vanished from the list",
-        threshold="NVML error 15 or 16, or no longer listed",
+        meaning="NVML has lost the GPU, it vanished from the list, or none of its values can be read",
+        threshold="NVML error 15 or 16, no longer listed, or 2 samples* without any value while other GPUs have theirs",
         source="nvmlReturn_t; arXiv 2603.28781",
+        needs=("nvml",),
         precedence=GPU_LOST,
-        explains=("gpu.", "nvlink."),
+        explains=("gpu.", "nvlink.", "pcie.", "fabric."),
     ),
     Rule(
         "gpu.error",
@@ -69,6 +93,7 @@ RULES = (
         meaning="NVML answers for the GPU with an error",
         threshold="any",
         source="nvmlReturn_t",
+        needs=("nvml",),
         precedence=DRIVER,
         explains=("gpu.throttle.",),
     ),

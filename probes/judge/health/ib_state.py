@@ -1,7 +1,273 @@
-"""InfiniBand and RoCE ports: down, flapping, slow, missing."""
+"""Ports of InfiniBand and RoCE: down, flapping, too slow, counters that stand still. Devices: ib_device.py.
+
+What is remembered of a port beside its own counters: that it was up, how often it went down (a counter that is 1 while
+it is down and 0 otherwise grows by one each time), and the rates it had.
+"""
 
 from __future__ import annotations
 
-from mltop.probes.judge.health.rule import Rule
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from operator import itemgetter
 
-RULES: tuple[Rule, ...] = ()
+from mltop.probes.judge.health import ib_device, ib_wanted
+from mltop.probes.judge.health.link_growth import HOUR_S, grown, has_grown
+from mltop.probes.judge.health.link_memo import OfNewest, usual
+from mltop.probes.judge.health.link_ports import NETDEV, Port, board, group, port_name, rdma_ports
+from mltop.probes.judge.health.peers import Fact
+from mltop.probes.judge.health.rule import LINK_DOWN, Hit, Moment, Rule
+from mltop.probes.model import LinkSample, Sample
+
+FLAPS, FLAPS_OVER_S = 3, 12 * HOUR_S
+_DOWNED, _CARRIER, _WENT_DOWN = "link_downed", f"{NETDEV}carrier_down_count", "seen going down"
+_WATCH, _ALL = "links", "all flaps"
+_RATE = "ib.rate"
+_MOST_OF = 3  # so many ports on one that is slower: below that a node may have two sorts of links
+_TRAINED = ("INIT", "ARMED")  # a physical link, no subnet manager yet
+# Widths of the counters that saturate (kernel, infiniband/core/sysfs.c).
+NARROW = {
+    "link_downed": 0xFF,
+    "link_error_recovery": 0xFF,
+    "symbol_error": 0xFFFF,
+    "port_rcv_errors": 0xFFFF,
+    "port_xmit_discards": 0xFFFF,
+    "local_link_integrity_errors": 0xF,
+    "excessive_buffer_overrun_errors": 0xF,
+}
+_MAXIMA = frozenset(NARROW.values())
+
+
+def down(moment: Moment) -> Iterator[Hit]:
+    for link, name, up in rdma_ports(moment.now):
+        if up or link.state is None:
+            continue
+        if link.state in _TRAINED:
+            if _was_down(moment, link):
+                continue  # on its way to ACTIVE
+            text = f"{name} has a link, but no subnet manager has made it ACTIVE ({link.state})"
+            yield Hit(name, text, severity="warning", action="check the subnet manager (sminfo)")
+            continue
+        wanted = ib_wanted.wanted(moment, link)
+        if not wanted.unused:
+            text = f"{name} is down ({link.physical_state or link.state})"
+            evidence = (wanted.why, *_flap_evidence(moment, link))
+            yield Hit(name, text, evidence, severity="critical" if wanted.yes else "info", action=_action(wanted.yes))
+
+
+def flap(moment: Moment) -> Iterator[Hit]:
+    """While a port is down, ib.down tells how often it was."""
+    if not has_grown(moment, _WATCH, _ALL, FLAPS_OVER_S):
+        return
+    for link, name, up in rdma_ports(moment.now):
+        often = _flaps(moment, link, FLAPS_OVER_S) if up else 0
+        lately = _flaps(moment, link, HOUR_S) if often else 0
+        if lately < 1 and often < FLAPS:
+            continue
+        severity = "info"
+        if lately >= FLAPS:
+            severity = "critical"
+        elif often >= FLAPS or moment.now.ranks:
+            severity = "warning"
+        count, span = (lately, "the last hour") if lately >= FLAPS or often < FLAPS else (often, "12 hours")
+        times = "once" if count == 1 else f"{count} times"
+        text = f"{name} flapped {times} in {span}"
+        yield Hit(name, text, _flap_evidence(moment, link), severity=severity)
+
+
+def saturated(moment: Moment) -> Iterator[Hit]:
+    for link, name, up in rdma_ports(moment.now):
+        stuck = _stuck(link) if up else []
+        if not stuck:
+            continue
+        told = ", ".join(f"{name} stuck at {link.counters.get(name, NARROW.get(name))}" for name in stuck)
+        text = f"{name}: {told}, it can count no further"
+        yield Hit(name, text, ("flaps are counted from the port's state instead",))
+
+
+def rate(moment: Moment) -> Iterator[Hit]:
+    name_of_board = board(moment.now)
+    for port in rdma_ports(moment.now):
+        own = port.link.rate_bits_per_s
+        if port.up and own:
+            full, why = _full_rate(moment, port, own, group(name_of_board, port.name))
+            if own < full:
+                yield Hit(port.name, f"{port.name} at {own / 1e9:g} of {full / 1e9:g} Gb/s", (why,))
+
+
+def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
+    whole = 0  # told even while it is 0: what is first seen has not grown
+    for link, name, up in rdma_ports(sample):
+        if up:
+            yield name, ib_wanted.SEEN_UP, 1
+            yield name, _WENT_DOWN, 0
+            yield name, _rate_name(link.rate_bits_per_s), 1
+        elif link.state is not None and link.state not in _TRAINED:
+            whole += 1
+            yield name, _WENT_DOWN, 1
+        for counter in (_DOWNED, _CARRIER):
+            value = link.counters.get(counter)
+            if value is not None:
+                whole += value
+                yield name, counter, value
+    yield _WATCH, _ALL, whole
+
+
+def facts(sample: Sample) -> Iterator[Fact]:
+    name_of_board = board(sample)
+    yield from ib_device.facts(sample, name_of_board)
+    active: dict[str, int] = {}
+    for link, name, up in rdma_ports.afresh(sample):
+        place = group(name_of_board, name)
+        if up:
+            active[link.kind] = active.get(link.kind, 0) + 1
+            if link.rate_bits_per_s:
+                yield _RATE, place, link.rate_bits_per_s
+        if link.state is not None:
+            yield ib_wanted.STATE, place, link.state
+    for kind, count in active.items():
+        yield ib_wanted.ACTIVE, group(name_of_board, kind), count
+
+
+def _flaps(moment: Moment, link: LinkSample, over_s: float) -> int:
+    """By the counter that saw more: brief flaps fall between two samples."""
+    name = port_name(link)
+    return round(max(grown(moment, name, one, over_s).per(over_s) for one in _flap_counters(link)))
+
+
+def _flap_counters(link: LinkSample) -> tuple[str, str]:
+    """The interface's carrier only where the port's own counter is stuck: a new subnet manager takes it away too."""
+    stuck = _DOWNED not in link.counters or _DOWNED in _stuck(link)
+    return (_CARRIER if stuck else _DOWNED, _WENT_DOWN)
+
+
+def _flap_evidence(moment: Moment, link: LinkSample) -> tuple[str, ...]:
+    counts = {one: grown(moment, port_name(link), one, FLAPS_OVER_S).amount for one in _flap_counters(link)}
+    told = [f"{one.removeprefix(NETDEV)} +{count:.0f}" for one, count in counts.items() if count]
+    if _DOWNED in _stuck(link):
+        told.append("link_downed is stuck at its maximum")
+    return (", ".join(told),) if told else ()
+
+
+def _stuck(link: LinkSample) -> list[str]:
+    """Counters at their maximum; a value above the classic one shows that this driver's counters are wider."""
+    counters = link.counters
+    if link.saturated or _MAXIMA.isdisjoint(counters.values()):
+        return link.saturated
+    if any(counters.get(name, 0) > most for name, most in NARROW.items()):
+        return []
+    return [name for name, most in NARROW.items() if counters.get(name) == most]
+
+
+def _was_down(moment: Moment, link: LinkSample) -> bool:
+    old = (one for one in (moment.before.links if moment.before else ()) if port_name(one) == port_name(link))
+    return any(one.state not in _TRAINED for one in old)
+
+
+def _action(wanted: bool) -> str:
+    return "" if wanted else "nothing, if nothing is plugged in"
+
+
+def _full_rate(moment: Moment, port: Port, own: float, place: str) -> tuple[float, str]:
+    """What the port should run at, and why: like nodes know best, then its own past, then the node's other ports."""
+    typical = usual(moment.peers, _RATE, place)
+    if typical is not None:
+        return typical.value, f"{typical.count} of {typical.of} like nodes have {typical.value / 1e9:g} Gb/s"
+    for times in (4, 2):
+        if moment.increase(port.name, _rate_name(times * own), 1.0) is not None:
+            return times * own, "it was faster before"
+    rates: Mapping[float, int] = _rates_of(moment.now).get((port.link.kind, port.link.firmware), {})
+    most, count = max(rates.items(), key=itemgetter(1), default=(own, 0))
+    others = sum(rates.values()) - count
+    if most > own and count >= _MOST_OF * max(others, 1):
+        return most, f"{count} other ports of this node have {most / 1e9:g} Gb/s"
+    return own, ""
+
+
+def _read_rates(sample: Sample) -> dict[tuple[str, str | None], Counter[float]]:
+    """How many ports in use have which rate, by kind of card: the firmware tells cards apart."""
+    found: dict[tuple[str, str | None], Counter[float]] = {}
+    for link, _, up in rdma_ports(sample):
+        if up and link.rate_bits_per_s:
+            found.setdefault((link.kind, link.firmware), Counter())[link.rate_bits_per_s] += 1
+    return found
+
+
+_rates_of = OfNewest(_read_rates)
+
+
+@lru_cache(maxsize=1024)
+def _rate_name(bits_per_s: float | None) -> str:
+    """Of the counter that exists once a port has been seen at this rate."""
+    return f"seen at {(bits_per_s or 0.0) / 1e9:g} Gb/s"
+
+
+COUNTERS = (counters,)
+FACTS = (facts,)
+
+RULES = (
+    *ib_device.RULES,
+    Rule(
+        "ib.down",
+        "critical",
+        0.0,
+        "reseat or clean the cable; check the switch port",
+        down,
+        meaning="a port of InfiniBand or RoCE has no link",
+        threshold="not ACTIVE, and it was up, or is on like nodes, or fewer are ACTIVE than the GPUs need; else info; "
+        "INIT: warning",
+        source="/sys/class/infiniband/D/ports/N/{state,phys_state}; gpud, Meta gcm, NVSentinel",
+        needs=("links",),
+        clear_s=10.0,
+        precedence=LINK_DOWN,
+        explains=(
+            "ib.saturated",
+            "ib.rate",
+            "ib.ber",
+            "ib.recovery",
+            "ib.integrity",
+            "ib.rcv_errors",
+            "ib.discards",
+            "ib.wait",
+            "ib.transport",
+            "roce.",
+            "eth.",
+        ),
+    ),
+    Rule(
+        "ib.flap",
+        "info",
+        0.0,
+        "replace cable or transceiver",
+        flap,
+        meaning="a port lost its link and got it again",
+        threshold="once in the hour: info, warning with ranks; 3 in 12 h: warning; 3 in 1 h: critical",
+        source="link_downed, carrier_down_count, state; gpud, NVSentinel, Azure",
+        needs=("links",),
+        clear_s=60.0,
+        precedence=LINK_DOWN,
+        explains=("ib.ber", "ib.recovery", "ib.rcv_errors"),
+    ),
+    Rule(
+        "ib.saturated",
+        "info",
+        0.0,
+        "sudo perfquery -R",
+        saturated,
+        meaning="an error counter stands at its maximum and shows nothing new",
+        threshold="255, 65535 or 15, as wide as the counter is",
+        source="kernel infiniband/core/sysfs.c",
+        needs=("links",),
+    ),
+    Rule(
+        "ib.rate",
+        "warning",
+        10.0,
+        "check cable and the switch port's configuration",
+        rate,
+        meaning="a port runs slower than it should",
+        threshold="< most like nodes; without these < before, or < the node's other ports of this kind",
+        source="/sys/class/infiniband/D/ports/N/rate; gpud, NHC, NVIDIA Health Validation",
+        needs=("links",),
+    ),
+)

@@ -29,6 +29,6 @@ RULES = (
         threshold="no answer for 5 s",
         source="breadcrumb of the NVML child",
         precedence=DRIVER,
-        explains_node=("gpu.error",),
+        explains_node=("gpu.error", "gpu.missing"),
     ),
 )

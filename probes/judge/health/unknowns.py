@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from mltop.probes.judge.health.rule import Rule
 from mltop.probes.model import Gap, Sample, Unknown
 
-_INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)")
+# GPU indexes and PCI addresses (which hold a dot themselves).
+_INDEX = re.compile(r"(?<=\.)(?:[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|\d+)(?=\.|$)")
 
 
 def unknowns_of(sample: Sample, rules: Sequence[Rule] = ()) -> list[Unknown]:

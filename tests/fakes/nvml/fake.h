@@ -48,7 +48,10 @@ struct process {
     unsigned int pid;
     unsigned long long memory_bytes; /* VALUE_NOT_AVAILABLE when unknown */
     char kind;                       /* 'c'ompute, 'g'raphics, 'm'ps */
+    unsigned int gpu_instance;       /* NO_GPU_INSTANCE outside of MIG */
 };
+
+enum { NO_GPU_INSTANCE = -1 };
 
 bool is_absent(int gpu, const struct key *key);
 nvmlReturn_t number_of(int gpu, const struct key *key, long long *out);
@@ -73,10 +76,11 @@ struct field {
     unsigned int id;
     const struct key *key;
     int value_type;
+    const struct key *only_while; /* a flag: the field exists only while it is set */
 };
 
-#define FIELD(id_, key_, value_type_)                                                         \
-    static struct field field_##id_ = {.id = id_, .key = &key_, .value_type = value_type_};   \
+#define FIELD(id_, key_, value_type_, ...)                                                               \
+    static struct field field_##id_ = {.id = id_, .key = &key_, .value_type = value_type_, __VA_ARGS__}; \
     REGISTER("fake_fields", struct field, field_##id_)
 
 /* gpu.N.field.ID in the scenario: an error for this entry, or a value. False when there is none. */
@@ -93,7 +97,18 @@ enum { NO_GPU = -1 };
 struct fake_device {
     int index;
 };
-extern struct fake_device fake_devices[MAX_GPUS]; /* a handle points at one of these */
+enum { MIG_SLOTS = 7, MAX_HANDLES = MAX_GPUS * (1 + MIG_SLOTS) };
+extern struct fake_device fake_devices[MAX_HANDLES]; /* a handle points at one of these: GPUs, then MIG devices */
+
+/* The GPU of a handle's index: its own, or that which a MIG device is on. */
+static inline int gpu_behind(int index)
+{
+    return index < MAX_GPUS ? index : (index - MAX_GPUS) / MIG_SLOTS;
+}
+
+/* As text_of and number_of, for the handle of a MIG device (index >= MAX_GPUS). */
+nvmlReturn_t mig_text_of(int index, const struct key *key, char out[TEXT_SIZE]);
+nvmlReturn_t mig_number_of(int index, const struct key *key, long long *out);
 
 /* Counts the call, obeys the scenario's call.* lines (errors, blocking), refuses it before nvmlInit. */
 nvmlReturn_t enter(struct call *call, int gpu);

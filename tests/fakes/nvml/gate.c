@@ -7,11 +7,11 @@
 static const double BLOCK_POLL_S = 0.02;
 static int initialized_count;
 
-struct fake_device fake_devices[MAX_GPUS];
+struct fake_device fake_devices[MAX_HANDLES];
 
 __attribute__((constructor)) static void number_everything(void)
 {
-    for (int i = 0; i < MAX_GPUS; i++)
+    for (int i = 0; i < MAX_HANDLES; i++)
         fake_devices[i].index = i;
     for (struct key **key = __start_fake_keys; key < __stop_fake_keys; key++)
         (*key)->column = (int)(key - __start_fake_keys);
@@ -56,6 +56,7 @@ nvmlReturn_t enter(struct call *call, int gpu)
 {
     if (__atomic_load_n(&initialized_count, __ATOMIC_RELAXED) == 0)
         return NVML_ERROR_UNINITIALIZED;
+    gpu = gpu_behind(gpu); /* a MIG device is counted, blocked and lost with its GPU */
     count_call(call, gpu);
     const nvmlReturn_t injected = obey(call, gpu);
     if (injected == NVML_SUCCESS && gpu >= (int)scenario_count())
@@ -65,7 +66,7 @@ nvmlReturn_t enter(struct call *call, int gpu)
 
 int gpu_of(const struct call *call, nvmlDevice_t device)
 {
-    if (device < fake_devices || device >= fake_devices + MAX_GPUS) /* the real library crashes */
+    if (device < fake_devices || device >= fake_devices + MAX_HANDLES) /* the real library crashes */
         fake_abort(0, "%s was given %p, which is no device handle", call->name, (void *)device);
     return device->index;
 }

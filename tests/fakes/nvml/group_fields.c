@@ -1,7 +1,7 @@
 /* nvmlDeviceGetFieldValues: the ids that the other groups registered with FIELD. */
 #include <time.h>
 
-#include "fake.h"
+#include "links.h"
 
 static const struct field *find_field(unsigned int id)
 {
@@ -9,6 +9,22 @@ static const struct field *find_field(unsigned int id)
         if ((*field)->id == id)
             return *field;
     return NULL;
+}
+
+static const struct link_field *find_link_field(unsigned int id)
+{
+    for (struct link_field **field = __start_fake_link_fields; field < __stop_fake_link_fields; field++)
+        if ((*field)->id == id)
+            return *field;
+    return NULL;
+}
+
+static nvmlReturn_t field_number(int gpu, const struct field *field, long long *out)
+{
+    long long condition = 1;
+    if (field->only_while != NULL && (number_of(gpu, field->only_while, &condition) != NVML_SUCCESS || !condition))
+        return NVML_ERROR_NOT_SUPPORTED;
+    return number_of(gpu, field->key, out);
 }
 
 static void put(nvmlFieldValue_t *entry, int type, long long number)
@@ -26,10 +42,17 @@ static void put(nvmlFieldValue_t *entry, int type, long long number)
 static void answer_field(int gpu, nvmlFieldValue_t *entry)
 {
     const struct field *field = find_field(entry->fieldId);
-    const int type = field ? field->value_type : VALUE_UNSIGNED_LONG_LONG;
+    const struct link_field *link_field = field ? NULL : find_link_field(entry->fieldId);
+    const int type = field        ? field->value_type
+                     : link_field ? link_field->value_type
+                                  : VALUE_UNSIGNED_LONG_LONG;
     long long number = 0;
-    if (!field_override(gpu, entry->fieldId, &entry->nvmlReturn, &number))
-        entry->nvmlReturn = field ? number_of(gpu, field->key, &number) : NVML_ERROR_NOT_SUPPORTED;
+    if (field_override(gpu, entry->fieldId, &entry->nvmlReturn, &number))
+        ;
+    else if (link_field != NULL)
+        entry->nvmlReturn = link_field_number(gpu, link_field, entry->scopeId, &number);
+    else
+        entry->nvmlReturn = field ? field_number(gpu, field, &number) : NVML_ERROR_NOT_SUPPORTED;
     put(entry, type, entry->nvmlReturn == NVML_SUCCESS ? number : 0);
 }
 

@@ -10,6 +10,7 @@ KEY(uuid, TEXT, "GPU-5a4e0001-0000-4000-8000-%012u");
 KEY(serial, TEXT, "165%010u");
 KEY(vbios, TEXT, "96.00.A5.00.01");
 KEY(pci_bus_id, TEXT, "00000000:%02X:00.0", .index_offset = 0x1b);
+KEY(gsp_firmware, TEXT, "570.86.15"); /* unsupported: the driver runs without it */
 KEY(minor, NUMBER, "%u");
 KEY(board_part_number, TEXT, "692-2G520-0200-000");
 KEY(brand, NUMBER, "14");       /* NVML_BRAND_NVIDIA */
@@ -27,6 +28,14 @@ GPU_UNSIGNED(nvmlDeviceGetMinorNumber, key_minor)
 GPU_UNSIGNED(nvmlDeviceGetBrand, key_brand)
 GPU_UNSIGNED(nvmlDeviceGetArchitecture, key_architecture)
 GPU_UNSIGNED(nvmlDeviceGetNumGpuCores, key_cores)
+
+enum { GSP_FIRMWARE_VERSION_SIZE = 0x40 };
+
+NVML nvmlReturn_t nvmlDeviceGetGspFirmwareVersion(nvmlDevice_t device, char *out)
+{
+    ENTER_GPU(nvmlDeviceGetGspFirmwareVersion, device);
+    return answer_text(gpu, &key_gsp_firmware, out, GSP_FIRMWARE_VERSION_SIZE);
+}
 
 static nvmlReturn_t device_count(unsigned int *out)
 {

@@ -11,10 +11,34 @@ KEY(pcie_tx_kib_per_s, NUMBER, "0"); /* nvmlDeviceGetPcieThroughput: in reality 
 KEY(pcie_rx_kib_per_s, NUMBER, "0");
 KEY(pcie_tx_bytes, NUMBER, "0"); /* counters */
 KEY(pcie_rx_bytes, NUMBER, "0");
+KEY(pcie_l0_to_recovery, NUMBER, "0");
+KEY(pcie_correctable_errors, NUMBER, "0");
+KEY(pcie_naks_received, NUMBER, "0");
+KEY(pcie_receiver_error, NUMBER, "0");
+KEY(pcie_bad_tlp, NUMBER, "0");
+KEY(pcie_naks_sent, NUMBER, "0");
+KEY(pcie_bad_dllp, NUMBER, "0");
+KEY(pcie_non_fatal_error, NUMBER, "0");
+KEY(pcie_fatal_error, NUMBER, "0");
+KEY(pcie_unsupported_req, NUMBER, "0");
+KEY(pcie_lcrc_error, NUMBER, "0");
+KEY(pcie_lane_error, NUMBER, "0");
 
 FIELD(94, key_pcie_replay_count, VALUE_UNSIGNED_INT);
 FIELD(197, key_pcie_tx_bytes, VALUE_UNSIGNED_INT);
 FIELD(198, key_pcie_rx_bytes, VALUE_UNSIGNED_INT);
+FIELD(169, key_pcie_l0_to_recovery, VALUE_UNSIGNED_INT);
+FIELD(173, key_pcie_correctable_errors, VALUE_UNSIGNED_INT);
+FIELD(174, key_pcie_naks_received, VALUE_UNSIGNED_INT);
+FIELD(175, key_pcie_receiver_error, VALUE_UNSIGNED_INT);
+FIELD(176, key_pcie_bad_tlp, VALUE_UNSIGNED_INT);
+FIELD(177, key_pcie_naks_sent, VALUE_UNSIGNED_INT);
+FIELD(178, key_pcie_bad_dllp, VALUE_UNSIGNED_INT);
+FIELD(179, key_pcie_non_fatal_error, VALUE_UNSIGNED_INT);
+FIELD(180, key_pcie_fatal_error, VALUE_UNSIGNED_INT);
+FIELD(181, key_pcie_unsupported_req, VALUE_UNSIGNED_INT);
+FIELD(182, key_pcie_lcrc_error, VALUE_UNSIGNED_INT);
+FIELD(183, key_pcie_lane_error, VALUE_UNSIGNED_INT);
 
 GPU_UNSIGNED(nvmlDeviceGetCurrPcieLinkGeneration, key_pcie_gen)
 GPU_UNSIGNED(nvmlDeviceGetMaxPcieLinkGeneration, key_pcie_gen_max)

@@ -36,7 +36,7 @@ static nvmlReturn_t list_processes(int gpu, char kind, unsigned int *count, void
         else
             ((nvmlProcessInfo_t *)out)[i] =
                 (nvmlProcessInfo_t){.pid = found[i].pid, .usedGpuMemory = found[i].memory_bytes,
-                                    .gpuInstanceId = NO_INSTANCE, .computeInstanceId = NO_INSTANCE};
+                                    .gpuInstanceId = found[i].gpu_instance, .computeInstanceId = NO_INSTANCE};
     }
     return NVML_SUCCESS;
 }

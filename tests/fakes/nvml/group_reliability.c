@@ -20,19 +20,23 @@ KEY(remap_banks_high, NUMBER, "0");
 KEY(remap_banks_partial, NUMBER, "0");
 KEY(remap_banks_low, NUMBER, "0");
 KEY(remap_banks_none, NUMBER, "0");
-KEY(retired_pages, NUMBER, "unsupported"); /* before Ampere: row remapping took its place */
+KEY(retired_pages, NUMBER, "unsupported"); /* for double bit errors; before Ampere: row remapping took its place */
+KEY(retired_pages_single_bit, NUMBER, "unsupported");
 KEY(retired_pages_pending, FLAG, "unsupported");
 KEY(channel_repair_pending, FLAG, "0");
 KEY(tpc_repair_pending, FLAG, "0");
-/* field 230: 0 none, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset */
+/* 0 none, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset, 5 IMEX, 6 bus reset, 7 system reboot */
 KEY(recovery_action, NUMBER, "0");
 
 FIELD(1, key_ecc_enabled, VALUE_UNSIGNED_INT);
 FIELD(2, key_ecc_pending, VALUE_UNSIGNED_INT);
-FIELD(3, key_ecc_corrected_volatile, VALUE_UNSIGNED_LONG_LONG);
-FIELD(4, key_ecc_uncorrected_volatile, VALUE_UNSIGNED_LONG_LONG);
-FIELD(5, key_ecc_corrected_aggregate, VALUE_UNSIGNED_LONG_LONG);
-FIELD(6, key_ecc_uncorrected_aggregate, VALUE_UNSIGNED_LONG_LONG);
+FIELD(3, key_ecc_corrected_volatile, VALUE_UNSIGNED_LONG_LONG, .only_while = &key_ecc_enabled);
+FIELD(4, key_ecc_uncorrected_volatile, VALUE_UNSIGNED_LONG_LONG, .only_while = &key_ecc_enabled);
+FIELD(5, key_ecc_corrected_aggregate, VALUE_UNSIGNED_LONG_LONG, .only_while = &key_ecc_enabled);
+FIELD(6, key_ecc_uncorrected_aggregate, VALUE_UNSIGNED_LONG_LONG, .only_while = &key_ecc_enabled);
+FIELD(29, key_retired_pages_single_bit, VALUE_UNSIGNED_INT);
+FIELD(30, key_retired_pages, VALUE_UNSIGNED_INT);
+FIELD(31, key_retired_pages_pending, VALUE_UNSIGNED_INT);
 FIELD(142, key_remap_corrected, VALUE_UNSIGNED_INT);
 FIELD(143, key_remap_uncorrected, VALUE_UNSIGNED_INT);
 FIELD(144, key_remap_pending, VALUE_UNSIGNED_INT);
@@ -152,17 +156,20 @@ NVML nvmlReturn_t nvmlDeviceGetRepairStatus(nvmlDevice_t device, nvmlRepairStatu
                                                     &out->bTpcRepairPending) : result;
 }
 
-/* All retired pages are of cause 1 (double bit error), one page after the other from address 0x1000. */
+/* Cause 0: several single bit errors, 1: a double bit error; one page after the other from address 0x1000. */
 static nvmlReturn_t retired_pages(int gpu, unsigned int cause, unsigned int *count,
                                   unsigned long long *addresses,
                                   unsigned long long *times)
 {
     unsigned int total;
+    long long single = 0;
     const nvmlReturn_t result = answer_unsigned(gpu, &key_retired_pages, &total);
     if (result != NVML_SUCCESS || count == NULL)
         return result != NVML_SUCCESS ? result : NVML_ERROR_INVALID_ARGUMENT;
     const unsigned int room = *count;
-    *count = total = cause == 1 ? total : 0;
+    if (cause == 0)
+        total = number_of(gpu, &key_retired_pages_single_bit, &single) == NVML_SUCCESS ? (unsigned int)single : 0;
+    *count = total;
     if (total > 0 && (room < total || addresses == NULL))
         return NVML_ERROR_INSUFFICIENT_SIZE;
     for (unsigned int i = 0; i < total; i++) {

@@ -38,7 +38,6 @@ FIELD(194, key_tlimit_slowdown_c, VALUE_SIGNED_INT);
 FIELD(195, key_tlimit_memory_max_c, VALUE_SIGNED_INT);
 FIELD(196, key_tlimit_gpu_max_c, VALUE_SIGNED_INT);
 
-GPU_UNSIGNED(nvmlDeviceGetPowerUsage, key_power_average_mw) /* a 1 s average since Ampere, except GA100 */
 GPU_UNSIGNED(nvmlDeviceGetEnforcedPowerLimit, key_power_limit_mw)
 GPU_UNSIGNED(nvmlDeviceGetPowerManagementLimit, key_power_limit_mw)
 GPU_UNSIGNED(nvmlDeviceGetPowerManagementDefaultLimit, key_power_limit_default_mw)
@@ -46,6 +45,14 @@ GPU_UNSIGNED(nvmlDeviceGetPowerManagementMode, key_power_management)
 GPU_ULONGLONG(nvmlDeviceGetTotalEnergyConsumption, key_energy_mj)
 GPU_UNSIGNED(nvmlDeviceGetFanSpeed, key_fan_percent)
 GPU_UNSIGNED(nvmlDeviceGetNumFans, key_fans)
+
+/* A 1 s average since Ampere, except GA100, which has no average. */
+NVML nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *out)
+{
+    ENTER_GPU(nvmlDeviceGetPowerUsage, device);
+    const nvmlReturn_t result = answer_unsigned(gpu, &key_power_average_mw, out);
+    return result == NVML_ERROR_NOT_SUPPORTED ? answer_unsigned(gpu, &key_power_mw, out) : result;
+}
 
 NVML nvmlReturn_t nvmlDeviceGetFanSpeed_v2(nvmlDevice_t device, unsigned int fan, unsigned int *out)
 {

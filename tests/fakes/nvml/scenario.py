@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.fakes.nvml.build import build
 
-Value = str | int | bool | Iterable[tuple[int, int | None, str]]
+Value = str | int | bool | Iterable[tuple[int, int | None, str] | tuple[int, int | None, str, int]]
 
 
 class FakeNvml:
@@ -37,7 +37,7 @@ class FakeNvml:
         self.write()
 
     def set(self, key: str, value: Value) -> None:
-        """``gpu.3.power_mw``, 312000; processes also as [(pid, bytes or None, kind), ...]."""
+        """``gpu.3.power_mw``, 312000; processes also as [(pid, bytes or None, kind[, MIG instance]), ...]."""
         self._lines[key] = _format(key, value)
 
     def unset(self, key: str) -> None:
@@ -70,4 +70,4 @@ def _format(key: str, value: Value) -> str:
         return "1" if value else "0"
     if isinstance(value, int):
         return f"{value:#x}" if key.endswith("_mask") else str(value)
-    return ", ".join(f"{pid}:{'?' if size is None else size}:{kind}" for pid, size, kind in value)
+    return ", ".join(":".join("?" if part is None else str(part) for part in process) for process in value)

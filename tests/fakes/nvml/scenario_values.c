@@ -21,15 +21,15 @@ static bool parse_flag(const char *text, long long *out)
     return *out || strcmp(text, "0") == 0 || strcmp(text, "false") == 0;
 }
 
-/* PID:BYTES:KIND; BYTES may be "?". */
+/* PID:BYTES:KIND or PID:BYTES:KIND:INSTANCE; BYTES may be "?". */
 static bool parse_process(char *text, struct process *out)
 {
     const char *fields[3];
     for (int i = 0; i < 3; i++)
         if ((fields[i] = strsep(&text, ":")) == NULL)
             return false;
-    long long pid, bytes = 0;
-    if (text != NULL || !parse_integer(fields[0], &pid) || pid <= 0)
+    long long pid, bytes = 0, instance = NO_GPU_INSTANCE;
+    if (!parse_integer(fields[0], &pid) || pid <= 0 || (text != NULL && !parse_integer(text, &instance)))
         return false;
     const bool is_known = strcmp(fields[1], "?") != 0;
     if (is_known && (!parse_integer(fields[1], &bytes) || bytes < 0))
@@ -39,7 +39,8 @@ static bool parse_process(char *text, struct process *out)
         return false;
     *out = (struct process){.pid = (unsigned int)pid,
                             .memory_bytes = is_known ? (unsigned long long)bytes : VALUE_NOT_AVAILABLE,
-                            .kind = fields[2][0]};
+                            .kind = fields[2][0],
+                            .gpu_instance = (unsigned int)instance};
     return true;
 }
 
@@ -53,7 +54,7 @@ static void parse_processes(const struct key *key, const char *text, struct valu
             continue;
         value->processes = reallocarray(value->processes, value->process_count + 1, sizeof *value->processes);
         if (!parse_process(item, &value->processes[value->process_count++]))
-            fake_abort(value->line, "%s is a list of PID:BYTES:compute|graphics|mps, not \"%s\"", key->name,
+            fake_abort(value->line, "%s is a list of PID:BYTES:compute|graphics|mps[:INSTANCE], not \"%s\"", key->name,
                        text);
     }
     free(rest);
@@ -115,6 +116,8 @@ bool is_absent(int gpu, const struct key *key)
 
 nvmlReturn_t number_of(int gpu, const struct key *key, long long *out)
 {
+    if (gpu >= MAX_GPUS)
+        return mig_number_of(gpu, key, out);
     pthread_mutex_lock(&scenario_mutex);
     const struct value *value = value_of(gpu, key);
     const bool given = value->state == GIVEN;
@@ -126,6 +129,8 @@ nvmlReturn_t number_of(int gpu, const struct key *key, long long *out)
 
 nvmlReturn_t text_of(int gpu, const struct key *key, char out[TEXT_SIZE])
 {
+    if (gpu >= MAX_GPUS)
+        return mig_text_of(gpu, key, out);
     pthread_mutex_lock(&scenario_mutex);
     const struct value *value = value_of(gpu, key);
     const bool given = value->state == GIVEN;

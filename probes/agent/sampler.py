@@ -1,0 +1,143 @@
+"""One sample of everything: asks every collector in turn, and lets none take the others with it."""
+
+from __future__ import annotations
+
+import time
+from typing import Callable, Protocol, TypeVar
+
+from mltop.probes.collect.dcgm import DcgmSource
+from mltop.probes.collect.host import HostSource
+from mltop.probes.collect.kernel_log import KernelLogSource, with_nvml_events
+from mltop.probes.collect.links import LinkSource
+from mltop.probes.collect.pci import PciSource
+from mltop.probes.collect.ranks import RankSource
+from mltop.probes.model import (
+    Gap,
+    GpuSample,
+    HostSample,
+    KernelEvent,
+    LinkSample,
+    PciDevice,
+    RankSample,
+    Sample,
+)
+from mltop.probes.paths import proc
+
+Result = TypeVar("Result")
+
+
+class GpuSource(Protocol):
+    """Where GPU samples come from: NVML's child process, or the demo's simulation."""
+
+    def request(self, now: float) -> None: ...
+    def collect(self, now: float, wait_s: float) -> tuple[list[GpuSample], list[Gap]]: ...
+    def events(self) -> list[KernelEvent]: ...
+    def close(self) -> None: ...
+
+
+class Sampler:
+    """The collectors of one node, from one thread. ``interval_s``: between two samples."""
+
+    def __init__(self, node: str, gpu_source: GpuSource, interval_s: float) -> None:
+        self._node, self._gpus, self._interval_s = node, gpu_source, interval_s
+        self._dcgm = DcgmSource()
+        self._host = HostSource()
+        self._ranks = RankSource()
+        self._links = LinkSource()
+        self._pci = PciSource()
+        self._kernel_log = KernelLogSource()
+        self._boot_id = read_boot_id()
+        self._newest_ranks: list[RankSample] = []
+
+    def sample(self, now: float) -> Sample:
+        """One sample at ``now`` (unix s). ``cost_s``: wall time of each collector in this process."""
+        clock_s = time.monotonic()  # for rates: the wall clock may jump
+        gaps: list[Gap] = []
+        cost_s: dict[str, float] = {}
+
+        def part(what: str, read: Callable[[], tuple[Result, list[Gap]]], empty: Callable[[], Result]) -> Result:
+            began = time.perf_counter()
+            result, missing = guarded(what, read, empty)
+            cost_s[what] = round(cost_s.get(what, 0.0) + time.perf_counter() - began, 6)
+            gaps.extend(missing)
+            return result
+
+        # NVML's child works while everything else is read.
+        part("gpus", lambda: self._request_gpus(now), lambda: None)
+        host = part("host", lambda: self._host.read(clock_s, self._newest_ranks), HostSample)
+        links = part("links", lambda: self._links.read(clock_s), list[LinkSample])
+        pci = part("pci", lambda: self._pci.read(clock_s), list[PciDevice])
+        events = part("kernel_log", lambda: self._kernel_log.read(now), list[KernelEvent])
+        gpus = part("gpus", lambda: self._collect_gpus(now), list[GpuSample])
+        part("dcgm", lambda: (None, self._dcgm.fill(gpus, now)), lambda: None)
+        ranks = part("ranks", lambda: self._ranks.read(clock_s, gpus_of_pid(gpus)), list[RankSample])
+        self._newest_ranks = ranks
+        return Sample(
+            node=self._node,
+            sampled_at=now,
+            boot_id=self._boot_id,
+            interval_s=self._interval_s,
+            simulated=bool(getattr(self._gpus, "simulated", False)),
+            gpus=gpus,
+            ranks=ranks,
+            host=host,
+            links=links,
+            pci=pci,
+            kernel_events=with_nvml_events(events, self._gpus.events()),
+            gaps=without_gpus(gaps, pci),
+            cost_s=cost_s,
+        )
+
+    def close(self) -> None:
+        self._gpus.close()
+        self._dcgm.close()
+        self._host.close()
+        self._kernel_log.close()
+
+    def _request_gpus(self, now: float) -> tuple[None, list[Gap]]:
+        self._gpus.request(now)
+        return None, []
+
+    def _collect_gpus(self, now: float) -> tuple[list[GpuSample], list[Gap]]:
+        return self._gpus.collect(now, wait_s=min(0.25, self._interval_s / 2))
+
+
+def guarded(
+    what: str, read: Callable[[], tuple[Result, list[Gap]]], empty: Callable[[], Result]
+) -> tuple[Result, list[Gap]]:
+    """What ``read`` gives. A collector that fails costs its own part of one sample, and says so."""
+    try:
+        return read()
+    except Exception as error:  # noqa: BLE001 - the gap tells every caller, and the other collectors go on
+        return empty(), [Gap(what, f"the collector failed: {type(error).__name__}: {error}", "please report this")]
+
+
+def without_gpus(gaps: list[Gap], pci: list[PciDevice]) -> list[Gap]:
+    """No driver on a machine whose PCI bus shows no NVIDIA GPU: then nothing is missed."""
+    if not pci or any(device.kind == "gpu" for device in pci):
+        return gaps
+    return [
+        Gap(gap.what, f"{gap.why}; no NVIDIA GPU on the PCI bus", gap.fix, "unsupported")
+        if gap.what == "nvml" and gap.why.startswith("no NVIDIA driver")
+        else gap
+        for gap in gaps
+    ]
+
+
+def gpus_of_pid(gpus: list[GpuSample]) -> dict[int, list[int]]:
+    """Which GPUs each process holds, by NVML's process lists."""
+    found: dict[int, list[int]] = {}
+    for gpu in gpus:
+        for process in gpu.processes or ():
+            indexes = found.setdefault(process.pid, [])
+            if gpu.index not in indexes:
+                indexes.append(gpu.index)
+    return found
+
+
+def read_boot_id() -> str:
+    try:
+        with open(proc("sys/kernel/random/boot_id"), encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

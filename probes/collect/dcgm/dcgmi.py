@@ -1,0 +1,189 @@
+"""nv-hostengine through NVIDIA's tool dcgmi, which only connects to one that runs. For the source's own thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from typing import Callable
+
+from mltop.probes.collect.dcgm.rows import FIELD_IDS, Row, Snapshot
+from mltop.probes.spawn import die_with_parent
+
+WHERE = "DCGM (dcgmi dmon)"
+DISCOVERY_S = 5.0
+END_WAIT_S = 0.3
+# "GPU 0    0.123  N/A ..." (dcgmi/DeviceMonitor.cpp); older releases wrote "GPU 0" too. GPU-I ids are DCGM's own.
+_ROW = re.compile(r"GPU\s+(\d+)((?:\s+\S+)+)\s*")
+# Of `dcgmi discovery -l`: "| 0      | Name: ...  |", "|        | PCI Bus ID: 00000000:07:00.0 |", "| Device UUID: ...".
+_GPU_ID = re.compile(r"\|\s*(\d+)\s*\|")
+_BUS_ID = re.compile(r"PCI Bus ID:\s*([0-9A-Fa-f:.]+)")
+_UUID = re.compile(r"Device UUID:\s*(\S+)")
+
+
+class DcgmiError(Exception):
+    """dcgmi gives no values; the text is the end of a sentence."""
+
+
+class Dcgmi:
+    """``dcgmi dmon`` as a child that lives as long as it yields values."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def watch(self, found: Callable[[Snapshot], None], is_wanted: Callable[[], bool]) -> None:
+        """Give each second's values to ``found`` until the child ends, is stopped, or is not wanted any more.
+
+        Raises DcgmiError, also when it ends by itself.
+        """
+        tool = shutil.which("dcgmi")
+        if tool is None:
+            raise DcgmiError("no dcgmi on PATH")
+        gpus = parse_discovery(self._output([tool, "discovery", "-l"], DISCOVERY_S))
+        if not gpus:
+            raise DcgmiError("dcgmi reaches no nv-hostengine")
+        fields = ",".join(map(str, FIELD_IDS))
+        process = self._start([tool, "dmon", "-e", fields, "-d", "1000"])
+        try:
+            last = self._follow(process, gpus, found, is_wanted)
+        finally:
+            self.close()
+        if last is not None:
+            raise DcgmiError(f"dcgmi dmon ended: {last}")
+
+    def close(self) -> None:
+        """End the child: SIGTERM, SIGKILL after 0.3 s. From any thread."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(END_WAIT_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(END_WAIT_S)
+
+    def _start(self, command: list[str]) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self._stop.is_set():
+                raise DcgmiError("mltop ends")
+            try:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    bufsize=0,
+                    start_new_session=True,
+                    preexec_fn=die_with_parent,  # noqa: PLW1509 (one prepared system call)
+                )
+            except OSError as error:
+                raise DcgmiError(f"dcgmi cannot be started: {error}") from None
+            return self._process
+
+    def _output(self, command: list[str], timeout_s: float) -> str:
+        process = self._start(command)
+        received = bytearray()
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            while time.monotonic() < deadline_s and not self._stop.is_set():
+                data = read_some(process, 0.2)
+                if data == b"":
+                    return received.decode("utf-8", "replace")
+                received += data or b""
+        finally:
+            self.close()
+            close_pipe(process)
+        raise DcgmiError(f"dcgmi discovery does not answer within {timeout_s:g} s")
+
+    def _follow(
+        self,
+        process: subprocess.Popen[bytes],
+        gpus: dict[int, Row],
+        found: Callable[[Snapshot], None],
+        is_wanted: Callable[[], bool],
+    ) -> str | None:
+        """The last words of a child that ended by itself, None when we ended it."""
+        received = b""
+        newest: dict[int | None, Row] = {}
+        last_words = "no output"
+        try:
+            while not self._stop.is_set() and is_wanted():
+                data = read_some(process, 0.5)
+                if data == b"":
+                    return None if self._stop.is_set() else last_words
+                if data is None:
+                    continue
+                *lines, received = (received + data).split(b"\n")
+                for line in lines:
+                    text = line.decode("utf-8", "replace").strip()
+                    row = parse_row(text, gpus)
+                    if row is not None:
+                        newest[row.index] = row
+                    elif text:
+                        last_words = text
+                if newest:
+                    found(Snapshot(list(newest.values()), WHERE))
+            return None
+        finally:
+            close_pipe(process)
+
+
+def read_some(process: subprocess.Popen[bytes], wait_s: float) -> bytes | None:
+    """What the child wrote; None when it wrote nothing in this time, b"" at its end."""
+    assert process.stdout is not None
+    poll = select.poll()
+    poll.register(process.stdout.fileno(), select.POLLIN)
+    if not poll.poll(wait_s * 1000):
+        return None
+    return os.read(process.stdout.fileno(), 65536)
+
+
+def close_pipe(process: subprocess.Popen[bytes]) -> None:
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def parse_discovery(text: str) -> dict[int, Row]:
+    """GPUs by DCGM's id, from ``dcgmi discovery -l``; empty when it could not connect."""
+    gpus: dict[int, Row] = {}
+    current: Row | None = None
+    for line in text.splitlines():
+        number, bus_id, uuid = _GPU_ID.match(line), _BUS_ID.search(line), _UUID.search(line)
+        if number and "Name:" in line:
+            current = gpus[int(number.group(1))] = Row(index=int(number.group(1)))
+        if current is not None and bus_id:
+            current.bus_id = bus_id.group(1)
+        if current is not None and uuid:
+            current.uuid = uuid.group(1)
+    return gpus
+
+
+def parse_row(line: str, gpus: dict[int, Row]) -> Row | None:
+    """One line of ``dcgmi dmon``; None for headers, errors, MIG entities and GPUs that are not known."""
+    found = _ROW.fullmatch(line)
+    known = gpus.get(int(found.group(1))) if found else None
+    if found is None or known is None:
+        return None
+    cells = found.group(2).split()
+    if len(cells) != len(FIELD_IDS):
+        return None
+    row = Row(known.uuid, known.bus_id, known.index, taken_s=time.monotonic())
+    for name, cell in zip(FIELD_IDS.values(), cells):
+        try:
+            row.put(name, float(cell))
+        except ValueError:  # "N/A"
+            row.values.setdefault(name, None)
+    return row

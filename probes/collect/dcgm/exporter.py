@@ -1,0 +1,106 @@
+"""dcgm-exporter over HTTP. Only from the source's own thread: everything here may wait."""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from mltop.probes.collect.dcgm import prometheus
+from mltop.probes.collect.dcgm.rows import Snapshot
+
+DEFAULT_URL = "http://127.0.0.1:9400/metrics"
+MAX_BYTES = 8 << 20
+CHUNK_BYTES = 1 << 16
+
+
+@dataclass
+class Silence:
+    """Why there is nothing from the exporter. ``lacks_profiling``: it is one, but exports other metrics only."""
+
+    why: str
+    lacks_profiling: bool = False
+
+
+class Exporter:
+    """One exporter. ``timeout_s`` is for connecting, for each wait for data, and three times that for all of it."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        self._url = url
+        self._timeout_s = timeout_s
+        self._wrong = ""
+        try:
+            split = urlsplit(url)
+            self.address = split.netloc
+            self._host = split.hostname or ""
+            self._port = split.port or (443 if split.scheme == "https" else 80)
+        except ValueError as error:
+            self._wrong = str(error)
+        else:
+            if split.scheme not in ("http", "https") or not self._host:
+                self._wrong = "an address is http://HOST:PORT/metrics"
+
+    def scrape(self) -> Snapshot | Silence:
+        """Never raises for anything that a server may do."""
+        if self._wrong:
+            return Silence(f"{self._url!r} is no address of an exporter ({self._wrong})")
+        refused = self._refused()
+        if refused is not None:
+            return refused
+        # Costs some megabytes and milliseconds, which machines without an exporter should not pay.
+        import http.client
+        import urllib.error
+        import urllib.request
+
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy's 127.0.0.1 is another one
+        try:
+            with opener.open(self._url, timeout=self._timeout_s) as response:
+                text = self._read(response)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return Silence(f"{self.address} answers, but not as dcgm-exporter (HTTP {error.code})")
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            return Silence(f"{self.address} {reason(error, self._timeout_s)}")
+        return self._understand(text)
+
+    def _refused(self) -> Silence | None:
+        """Whether anything listens there, for the price of one system call or two."""
+        try:
+            socket.create_connection((self._host, self._port), self._timeout_s).close()
+        except ConnectionRefusedError:
+            return Silence(f"nothing listens on {self.address}")
+        except (OSError, OverflowError) as error:
+            return Silence(f"{self.address} {reason(error, self._timeout_s)}")
+        return None
+
+    def _read(self, response: object) -> str:
+        deadline_s = time.monotonic() + 3 * self._timeout_s
+        received = bytearray()
+        while True:
+            data = response.read1(CHUNK_BYTES)  # type: ignore[attr-defined]
+            if not data:
+                return received.decode("utf-8", "replace")
+            received += data
+            if len(received) > MAX_BYTES:
+                raise ValueError(f"sent more than {MAX_BYTES >> 20} MiB")
+            if time.monotonic() > deadline_s:
+                raise TimeoutError
+
+    def _understand(self, text: str) -> Snapshot | Silence:
+        rows = prometheus.parse(text, time.time(), time.monotonic())
+        if rows:
+            return Snapshot(rows, f"dcgm-exporter on {self.address}")
+        if not prometheus.is_of_dcgm(text):
+            return Silence(f"{self.address} answers, but not as dcgm-exporter")
+        why = f"dcgm-exporter on {self.address} exports no activity (DCGM_FI_PROF_SM_ACTIVE and others)"
+        return Silence(why, lacks_profiling=True)
+
+
+def reason(error: Exception, timeout_s: float) -> str:
+    """Why a connection failed, as the end of a sentence."""
+    inner = getattr(error, "reason", error)
+    if isinstance(inner, (TimeoutError, socket.timeout)):
+        return f"does not answer within {timeout_s:g} s"
+    text = getattr(inner, "strerror", None) or str(inner) or type(inner).__name__
+    return f"cannot be read: {text}"

@@ -1,0 +1,76 @@
+"""What DCGM says of one GPU or MIG GPU instance, and which of our GPUs that is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from mltop.probes.model import GpuSample
+
+# DCGM's profiling fields (dcgm_fields.h) and the fields of GpuSample, in the order in which dcgmi is asked.
+FIELD_IDS = {
+    1002: "sm_active",
+    1003: "sm_occupancy",
+    1004: "tensor_active",
+    1005: "dram_active",
+    1006: "fp64_active",
+    1007: "fp32_active",
+    1008: "fp16_active",
+}
+FIELDS = tuple(FIELD_IDS.values())
+MAIN_FIELDS = ("sm_active", "tensor_active", "dram_active")
+# DCGM_FP64_BLANK; those after it say why (not found, not supported, no permission). 64-bit integers have larger ones.
+BLANK = 140737488355328.0
+LARGEST = 1.1  # a ratio of two counters may come out a little over 1
+
+
+@dataclass
+class Row:
+    """One GPU, or one GPU instance on it (``gpu_instance``: NVML's id). Empty strings: not said.
+
+    ``values``: fractions 0..1 by field name, None where DCGM has none; ``garbage``: values that cannot be.
+    ``taken_s``: when it was read, monotonic.
+    """
+
+    uuid: str = ""
+    bus_id: str = ""
+    index: int | None = None
+    gpu_instance: int | None = None
+    taken_s: float = 0.0
+    values: dict[str, float | None] = field(default_factory=dict)
+    garbage: dict[str, float] = field(default_factory=dict)
+
+    def put(self, name: str, value: float) -> None:
+        """A value as DCGM gave it."""
+        if not math.isfinite(value) or value >= BLANK:
+            self.values.setdefault(name, None)
+        elif 0 <= value <= LARGEST:
+            self.values[name] = min(value, 1.0)
+        else:
+            self.values.setdefault(name, None)
+            self.garbage[name] = value
+
+    def is_of(self, gpu: GpuSample) -> bool:
+        """By UUID, else by PCI address; by index only where the row says neither."""
+        if self.uuid and gpu.uuid:
+            return self.uuid.lower() == gpu.uuid.lower()
+        if self.bus_id and gpu.pci_bus_id:
+            return normal_bus_id(self.bus_id) == normal_bus_id(gpu.pci_bus_id)
+        return not self.uuid and not self.bus_id and self.index == gpu.index
+
+
+@dataclass
+class Snapshot:
+    """The newest row of every GPU and GPU instance. ``where``: who said it, for sentences."""
+
+    rows: list[Row]
+    where: str
+
+    def of(self, gpu: GpuSample) -> list[Row]:
+        return [row for row in self.rows if row.is_of(gpu)]
+
+
+def normal_bus_id(text: str) -> str:
+    """ "00000000:3B:00.0" and "0000:3b:00.0" are the same address."""
+    domain, _, rest = text.strip().lower().partition(":")
+    return f"{domain[-4:].rjust(4, '0')}:{rest}"

@@ -1,0 +1,88 @@
+"""Which mounts are worth watching. Pure: from the text of /proc/self/mounts (proc_pid_mounts(5), fstab(5)) to a list."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+MAX_MOUNTS = 40
+
+# Another machine, or another process, has to answer.
+_NETWORK = frozenset(
+    "nfs nfs4 lustre gpfs mmfs ceph wekafs beegfs cifs smb3 smbfs 9p virtiofs afs glusterfs orangefs pvfs2 panfs "
+    "quobyte cvmfs daos bgfs vastnfs ncpfs".split()
+)
+_DISKS = frozenset("ext2 ext3 ext4 xfs btrfs bcachefs zfs f2fs jfs reiserfs vfat exfat ntfs ntfs3 fuseblk".split())
+_DESKTOP = frozenset(("fuse.lxcfs", "fuse.gvfsd-fuse", "fuse.portal", "fuse.snapfuse", "fuse.rofiles-fuse"))
+_TMPFS_MOUNTS = frozenset(("/", "/dev/shm", "/tmp"))
+# Single files and other containers' trees.
+_OTHERS = (
+    "/proc/", "/sys/", "/run/", "/etc/", "/snap/", "/boot/efi", "/var/lib/docker/", "/var/lib/containers/",
+    "/var/lib/containerd/", "/var/lib/kubelet/",
+)  # fmt: skip
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One line of the table."""
+
+    path: str
+    device: str
+    kind: str
+    read_only: bool
+    is_network: bool
+
+
+def parse(text: str) -> list[Mount]:
+    """All mounts in the table's order."""
+    found = []
+    for line in text.splitlines():
+        fields = line.split(" ")
+        if len(fields) >= 4:
+            device, path, kind, options = (_ESCAPE.sub(_unescaped, field) for field in fields[:4])
+            found.append(Mount(path, device, kind, "ro" in options.split(","), is_network(kind)))
+    return found
+
+
+def chosen(mounts: list[Mount]) -> tuple[list[Mount], int]:
+    """Real and network filesystems, each once, ordered by path, and how many were too many.
+
+    Of several mounts of one filesystem: a writable one before a read-only one (a bind mount), then the shortest path.
+    """
+    visible = {mount.path: mount for mount in mounts}  # a later mount on the same path covers the earlier one
+    best: dict[tuple[str, str], Mount] = {}
+    for mount in visible.values():
+        if not _is_real(mount):
+            continue
+        key = (mount.path if mount.kind in ("tmpfs", "overlay") else mount.device, mount.kind)
+        if key not in best or _order(mount) < _order(best[key]):
+            best[key] = mount
+    # What fills up or hangs first: shared filesystems, then the system's own.
+    ordered = sorted(best.values(), key=lambda mount: (not mount.is_network, len(mount.path.split("/")), mount.path))
+    kept = sorted(ordered[:MAX_MOUNTS], key=lambda mount: mount.path)
+    return kept, len(ordered) - len(kept)
+
+
+def is_network(kind: str) -> bool:
+    """FUSE counts: its server is a process that may hang."""
+    return kind in _NETWORK or kind == "fuse" or (kind.startswith("fuse.") and kind not in _DESKTOP)
+
+
+def _is_real(mount: Mount) -> bool:
+    if mount.path.startswith(_OTHERS) or mount.kind in _DESKTOP:
+        return False
+    if mount.kind == "tmpfs":
+        return mount.path in _TMPFS_MOUNTS
+    if mount.kind == "overlay":
+        return mount.path == "/"
+    return mount.is_network or mount.kind in _DISKS
+
+
+def _order(mount: Mount) -> tuple[bool, int, str]:
+    return mount.read_only, len(mount.path), mount.path
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    """Blanks, tabs, newlines and backslashes are octal in the table."""
+    return chr(int(match.group(1), 8))

@@ -1,0 +1,198 @@
+"""All filesystems of this machine, asked in a child process that may hang instead of us."""
+
+from __future__ import annotations
+
+import time
+
+from mltop.probes.collect.filesystems import mounts, mountstats
+from mltop.probes.collect.filesystems.known import Known
+from mltop.probes.collect.filesystems.worker import Worker
+from mltop.probes.model import FilesystemSample, Gap
+
+WHAT = "host.filesystems"
+TABLE_EVERY_S = 10.0
+DEADLINE_S = 2.0
+START_DEADLINE_S = 15.0  # Python itself may lie on a slow file server
+MAX_HUNG = 8  # children in state D that even SIGKILL does not end
+LONGEST_RESTART_S = 60.0
+_CLOSE_WAIT_S = 0.1
+
+
+class FilesystemSource:
+    """Reads the table of mounts and keeps asking their filesystems. For one thread; no call waits for a filesystem.
+
+    ``root`` is put before every path: a copied tree; "" is this machine.
+    """
+
+    def __init__(self, root: str = "") -> None:
+        self._root = root
+        self._known: dict[str, Known] = {}
+        self._table_at = float("-inf")
+        self._table = b""
+        self._table_gaps: list[Gap] = []
+        self._worker: Worker | None = None
+        self._hung: dict[str, Worker] = {}  # by the mount that they were killed in
+        self._failures = 0
+        self._next_start_s = 0.0
+        self._trouble = ""
+        self._newest: list[FilesystemSample] | None = None
+        self._newest_gaps: list[Gap] = []
+        self._idle_from = self._idle_until = float("-inf")
+
+    def read(self, now: float) -> tuple[list[FilesystemSample], list[Gap]]:
+        """Every mount worth watching, ordered by path, and what is not known of them.
+
+        ``now`` is in seconds of any one clock. A mount that has not answered within 2 s has ``stalled_s``, which grows
+        until it answers; its sizes are the last known ones.
+        """
+        if self._idle_from <= now < self._idle_until and self._newest is not None:
+            return self._newest, self._newest_gaps
+        at_s = time.monotonic()
+        if not 0 <= now - self._table_at < TABLE_EVERY_S:
+            self._table_at = now
+            self._read_table()
+        self._take_answers(now)
+        self._watch(at_s)
+        self._ask(now, at_s)
+        if self._newest is None or any(known.stalled_since_s is not None for known in self._known.values()):
+            self._newest = [known.sample(at_s) for known in self._known.values()]
+        self._newest_gaps = self._gaps()
+        self._note_idle(now)
+        return self._newest, self._newest_gaps
+
+    def _note_idle(self, now: float) -> None:
+        """Until when nothing is to be done or looked after."""
+        waiting = self._hung or any(known.stalled_since_s is not None for known in self._known.values())
+        if waiting or self._worker is None or self._worker.asked_s is not None:
+            self._idle_until = now
+            return
+        next_due = min((known.due_at for known in self._known.values()), default=float("inf"))
+        self._idle_from, self._idle_until = now, min(next_due, self._table_at + TABLE_EVERY_S)
+
+    def close(self) -> None:
+        """End the children; one that the kernel holds is left to it."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.kill()
+            worker.wait(_CLOSE_WAIT_S)
+
+    def _read_table(self) -> None:
+        try:
+            table = _whole(f"{self._root}/proc/self/mounts")
+        except OSError as error:
+            self._table_gaps = [Gap(WHAT, f"the table of mounts cannot be read: {error}")]
+            return
+        if table != self._table:
+            self._table = table
+            wanted, left_out = mounts.chosen(mounts.parse(table.decode("utf-8", "surrogateescape")))
+            self._keep(wanted)
+            why = f"{left_out} more filesystems are mounted than the {mounts.MAX_MOUNTS} that are watched"
+            self._table_gaps = [Gap(f"{WHAT}.more", why)] if left_out else []
+        if any(known.mount.kind in ("nfs", "nfs4") for known in self._known.values()):
+            self._read_counters()
+
+    def _keep(self, wanted: list[mounts.Mount]) -> None:
+        """A mount that was remounted stays known; another filesystem in its place is new."""
+        before, self._known, self._newest = self._known, {}, None
+        for mount in wanted:
+            known = before.get(mount.path)
+            if known is None or (known.mount.device, known.mount.kind) != (mount.device, mount.kind):
+                known = Known(mount)
+            known.mount = mount
+            self._known[mount.path] = known
+
+    def _read_counters(self) -> None:
+        try:
+            text = _whole(f"{self._root}/proc/self/mountstats").decode("utf-8", "surrogateescape")
+            found = mountstats.parse(text)
+        except (OSError, ValueError, IndexError) as error:
+            self._table_gaps.append(Gap(f"{WHAT}.counters", f"NFS's counters (mountstats) cannot be read: {error}"))
+            return
+        self._newest = None
+        for path, known in self._known.items():
+            known.counters = found.get(path, {})
+
+    def _take_answers(self, now: float) -> None:
+        worker = self._worker
+        if worker is None or worker.asked_s is None:
+            return
+        for answer in worker.answers():
+            known = self._known.get(answer[1][len(self._root) :])
+            if known is not None:
+                known.answered(answer, now)
+                self._newest = None
+        if worker.asked_s is None:
+            self._failures, self._trouble = 0, ""
+
+    def _watch(self, at_s: float) -> None:
+        """One step: notice a child that is gone, end one that a mount holds, collect those that were ended."""
+        self._hung = {path: worker for path, worker in self._hung.items() if not worker.has_ended()}
+        worker = self._worker
+        if worker is None:
+            return
+        if worker.has_ended():
+            self._give_up(worker, at_s, "the process that asks filesystems has ended")
+        elif worker.inside is not None and at_s - worker.inside[1] >= DEADLINE_S:
+            self._leave_out(worker, worker.inside[0], worker.inside[1], at_s)
+        elif worker.inside is None and worker.asked_s is not None and at_s - worker.asked_s >= START_DEADLINE_S:
+            self._give_up(worker, at_s, "the process that asks filesystems does not start")
+
+    def _leave_out(self, worker: Worker, path: str, since_s: float, at_s: float) -> None:
+        mount = path[len(self._root) :]
+        if mount in self._known:
+            self._known[mount].stalled(since_s, at_s)
+        worker.kill()
+        if not worker.has_ended():
+            self._hung[mount] = worker
+        self._worker = None
+
+    def _give_up(self, worker: Worker, at_s: float, trouble: str) -> None:
+        worker.kill()
+        self._worker, self._trouble = None, trouble
+        self._next_start_s = at_s + min(2.0**self._failures, LONGEST_RESTART_S)
+        self._failures += 1
+
+    def _ask(self, now: float, at_s: float) -> None:
+        if self._worker is not None and self._worker.asked_s is not None:
+            return
+        due = [known for path, known in self._known.items() if path not in self._hung and known.is_due(now, at_s)]
+        if not due or len(self._hung) >= MAX_HUNG:
+            return
+        if self._worker is None and not self._start(at_s):
+            return
+        assert self._worker is not None
+        due.sort(key=lambda known: known.stalled_since_s is not None)  # what hangs must not delay the others
+        self._worker.ask([self._root + known.mount.path for known in due])
+
+    def _start(self, at_s: float) -> bool:
+        if at_s < self._next_start_s:
+            return False
+        try:
+            self._worker = Worker()
+        except OSError as error:
+            self._trouble = f"the process that asks filesystems cannot be started: {error}"
+            self._next_start_s = at_s + min(2.0**self._failures, LONGEST_RESTART_S)
+            self._failures += 1
+            return False
+        return True
+
+    def _gaps(self) -> list[Gap]:
+        gaps = list(self._table_gaps)
+        if self._trouble:
+            gaps.append(Gap(WHAT, self._trouble))
+        if len(self._hung) >= MAX_HUNG:
+            gaps.append(Gap(WHAT, f"{len(self._hung)} filesystems hold the process that asks: none is asked any more"))
+        refused = [f"{path}: {known.error}" for path, known in self._known.items() if known.error]
+        if refused:
+            more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
+            gaps.append(Gap(WHAT, "; ".join(refused[:3]) + more))
+        unasked = sum(known.is_unasked for known in self._known.values())
+        if unasked and not self._trouble:
+            gaps.append(Gap(WHAT, f"{unasked} filesystems have not been asked yet", "", "starting"))
+        return gaps
+
+
+def _whole(path: str) -> bytes:
+    """The kernel gives these tables a page at a time."""
+    with open(path, "rb", buffering=0) as file:
+        return file.read()

@@ -1,0 +1,81 @@
+"""The child process as its parent sees it: start it, ask it, end it. Nothing here waits for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from typing import Any
+
+from mltop.probes.spawn import die_with_parent, python_command
+
+CHILD = "mltop.probes.collect.filesystems.child"
+_CHUNK_BYTES = 65536
+
+
+class Worker:
+    """A running child. Raises OSError when it cannot be started. Times are CLOCK_MONOTONIC.
+
+    ``inside``: the path that it asks about and since when; None between requests and before it has begun.
+    """
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            python_command(CHILD),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            cwd="/",  # it must not keep anything from being unmounted
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 (one prepared system call)
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._requests, self._answers = self._process.stdin, self._process.stdout
+        os.set_blocking(self._answers.fileno(), False)
+        os.set_blocking(self._requests.fileno(), False)
+        self._received = b""
+        self.pid = self._process.pid
+        self.asked_s: float | None = None
+        self.inside: tuple[str, float] | None = None
+
+    def ask(self, paths: list[str]) -> None:
+        """Only when nothing is under way (``asked_s`` is None)."""
+        self.asked_s = time.monotonic()
+        try:
+            os.write(self._requests.fileno(), json.dumps(paths).encode() + b"\n")
+        except (BrokenPipeError, BlockingIOError):
+            return  # it has ended, or is stuck: both are found by looking at it
+
+    def answers(self) -> list[list[Any]]:
+        """What it has said since the last call, without the notes about where it is."""
+        try:
+            while more := os.read(self._answers.fileno(), _CHUNK_BYTES):
+                self._received += more
+        except BlockingIOError:
+            pass
+        *lines, self._received = self._received.split(b"\n")
+        told = [json.loads(line) for line in lines]
+        for answer in told:
+            if answer[0] == "in":
+                self.inside = (answer[1], answer[2])
+            elif answer[0] == "done":
+                self.asked_s = self.inside = None
+        return [answer for answer in told if answer[0] in ("full", "error")]
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def kill(self) -> None:
+        """It may outlive this for as long as the kernel holds it (state D)."""
+        self._process.kill()
+        self._requests.close()
+        self._answers.close()
+
+    def wait(self, timeout_s: float) -> None:
+        """After ``kill``: collect it if it ends within the time."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return

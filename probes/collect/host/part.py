@@ -1,0 +1,60 @@
+"""A part of the host's sample: what it reads, how often, and what it could not read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mltop.probes.model import Gap, RankSample
+
+_JITTER_S = 0.25  # a tick may come a little early: a tier of five seconds must not become one of six
+
+
+@dataclass
+class Reading:
+    """``values``: fields of HostSample by name; they stand in all samples up to the next reading: never changed."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    gaps: list[Gap] = field(default_factory=list)
+
+
+class Part(Protocol):
+    """Reads some fields. May raise anything: that costs these fields only."""
+
+    def read(self, now: float, ranks: Sequence[RankSample]) -> Reading: ...
+
+
+class Scheduled:
+    """A part that is read every ``every_s`` (0: at each sample) and whose values stand in between.
+
+    ``name`` is the gap's where the part fails as a whole ("host.pressure").
+    """
+
+    def __init__(self, name: str, every_s: float, part: Part) -> None:
+        self.name = name
+        self._every_s = max(0.0, every_s - _JITTER_S)
+        self._part = part
+        self._last: tuple[float, Reading] | None = None
+
+    def reading(self, now: float, ranks: Sequence[RankSample]) -> Reading:
+        """The newest values, read now if that is due. ``now``: seconds of any one clock."""
+        if self._last is None or not 0 <= now - self._last[0] < self._every_s:
+            try:
+                reading = self._part.read(now, ranks)
+            except Exception as error:  # noqa: BLE001 - the gap tells, and the other parts go on
+                why = f"the collector failed: {type(error).__name__}: {error}"
+                reading = Reading(gaps=[Gap(self.name, why, "please report this")])
+            self._last = (now, reading)
+        return self._last[1]
+
+
+def unreadable(what: str, error: Exception) -> Gap:
+    """What the system said, as a gap."""
+    said = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+    return Gap(what, f"cannot be read: {said}")
+
+
+def unsupported(what: str, why: str, fix: str = "") -> Gap:
+    """This machine has no such thing: nothing is missed."""
+    return Gap(what, why, fix, "unsupported")

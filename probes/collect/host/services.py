@@ -1,0 +1,128 @@
+"""NVIDIA's services. Source: systemctl show, once a minute, in a child with a deadline; systemd.unit(5).
+
+In between their cgroups tell: one that comes or goes has its service asked for at once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+
+from mltop.probes.collect.host.part import Reading, unsupported
+from mltop.probes.model import Gap, RankSample
+from mltop.probes.spawn import die_with_parent
+
+SERVICES = ("nvidia-fabricmanager", "nvidia-imex", "nvidia-persistenced", "nvidia-dcgm")
+_WHAT = "host.services"
+_ASK_EVERY_S = 60.0
+_LOOK_EVERY_S = 5.0
+_DEADLINE_S = 5.0
+_ANSWER_BYTES = 65536
+_WORDS = {"active": "active", "reloading": "active", "activating": "activating", "failed": "failed"}
+
+
+class Services:
+    """``services``: active | inactive | failed | absent | activating, by name."""
+
+    def __init__(self, root: str) -> None:
+        self._systemd = root + "/run/systemd/system"  # sd_booted(3)
+        self._cgroups = root + "/sys/fs/cgroup/system.slice"
+        self._query: _Query | None = None
+        self._looked_at: float | None = None
+        self._asked_at: float | None = None
+        self._running: frozenset[str] = frozenset()
+        self._newest = Reading(gaps=[Gap(_WHAT, "systemctl has not answered yet", "", "starting")])
+
+    def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
+        if self._query is not None:
+            answer = self._query.answer()
+            if answer is not None:
+                self._newest, self._query = answer, None
+        if self._looked_at is not None and 0 <= now - self._looked_at < _LOOK_EVERY_S:
+            return self._newest
+        self._looked_at = now
+        if not os.path.isdir(self._systemd):
+            self._newest = Reading(gaps=[unsupported(_WHAT, "no systemd here")])
+            return self._newest
+        running = frozenset(name for name in SERVICES if os.path.exists(f"{self._cgroups}/{name}.service"))
+        stale = self._asked_at is None or not 0 <= now - self._asked_at < _ASK_EVERY_S
+        if self._query is None and (stale or running != self._running):
+            self._asked_at, self._running = now, running
+            self._ask()
+        return self._newest
+
+    def _ask(self) -> None:
+        program = shutil.which("systemctl")
+        if program is None:
+            self._newest = Reading(gaps=[Gap(_WHAT, "systemctl is not in PATH")])
+            return
+        try:
+            self._query = _Query(program)
+        except OSError as error:
+            self._newest = Reading(gaps=[Gap(_WHAT, f"systemctl cannot be started: {error}")])
+
+    def close(self) -> None:
+        query, self._query = self._query, None
+        if query is not None:
+            query.kill()
+
+
+class _Query:
+    """One systemctl that runs."""
+
+    def __init__(self, program: str) -> None:
+        units = [f"{name}.service" for name in SERVICES]
+        self._process = subprocess.Popen(
+            [program, "show", "--no-pager", "-p", "Id,LoadState,ActiveState", *units],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            bufsize=0,
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 (one prepared system call)
+        )
+        self._deadline_s = time.monotonic() + _DEADLINE_S
+
+    def answer(self) -> Reading | None:
+        """None while it runs and has time left. Its few hundred bytes wait in the pipe."""
+        code = self._process.poll()
+        if code is None:
+            if time.monotonic() < self._deadline_s:
+                return None
+            self.kill()
+            return Reading(gaps=[Gap(_WHAT, f"systemctl did not answer within {_DEADLINE_S:.0f} s")])
+        assert self._process.stdout is not None
+        with self._process.stdout as pipe:
+            os.set_blocking(pipe.fileno(), False)  # something that it left behind may hold the other end
+            try:
+                text = os.read(pipe.fileno(), _ANSWER_BYTES).decode("utf-8", "replace")
+            except BlockingIOError:
+                text = ""
+        states = parse_states(text) if code == 0 else {}
+        if states:
+            return Reading({"services": states})
+        said = next(iter(text.strip().splitlines()), "") or f"exit {code}"
+        return Reading(gaps=[Gap(_WHAT, f"systemctl show: {said[:200]}")])
+
+    def kill(self) -> None:
+        self._process.kill()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+def parse_states(text: str) -> dict[str, str]:
+    """The answer has a block of NAME=VALUE lines for each unit, in the order in which they were asked for."""
+    blocks = [block for block in text.split("\n\n") if block.strip()]
+    if len(blocks) != len(SERVICES):
+        return {}
+    states = {}
+    for name, block in zip(SERVICES, blocks):
+        found = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        if "ActiveState" not in found:
+            return {}
+        absent = found.get("LoadState") == "not-found" and found["ActiveState"] == "inactive"
+        states[name] = "absent" if absent else _WORDS.get(found["ActiveState"], "inactive")
+    return states

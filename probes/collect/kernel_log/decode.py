@@ -1,0 +1,279 @@
+"""Kernel lines that say that something is wrong (or well again), as tables of kind, literal and expression.
+
+What an Xid means and what to do about it is the judge's business. Sources of the formats: the drivers' and the kernel's
+own format strings (open-gpu-kernel-modules kernel_rc.c and nv.c, mlx5 health.c, cmd.c and events.c, mm/oom_kill.c,
+hung_task.c, watchdog.c, nfs, md, nvme, pcie/aer.c, edac_mc.c, mce) and lines published in issue threads.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Callable
+
+from mltop.probes.collect.kernel_log.words import shown
+from mltop.probes.model import KernelEvent
+
+Fields = dict[str, Any]  # of KernelEvent
+DOWN, UP = 0, 1  # ``code`` of link events
+
+_BUS = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
+_BDF = r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+_FIRST_BDF = re.compile(rf"\b{_BDF}\b")
+_NO_DISK = re.compile(r"^(?:fd|sr|loop|nbd|zram)\d")  # floppy and optical drives that are not there, images
+_VIRTUAL = re.compile(r"^(?:veth|cali|cni|docker|br-|virbr|lxc|tap|tun|flannel|vnet|SATA$|NVLink$|PCIe$|PHY$)")
+_SEVERITY = {
+    "fatal": "fatal",
+    "nonfatal": "nonfatal",
+    "ue": "fatal",
+    "ce": "nonfatal",
+    "corrected": "nonfatal",
+    "recoverable": "nonfatal",
+}
+
+
+def plain(found: re.Match[str], _: str) -> Fields | None:
+    """The expression's named groups are the event's fields."""
+    fields = {name: value for name, value in found.groupdict().items() if value}
+    for name in ("code", "pid"):
+        if name in fields:
+            fields[name] = int(fields[name])
+    if "severity" in fields:
+        fields["severity"] = _SEVERITY.get(fields["severity"].lower().replace("-", ""), "")
+    return fields
+
+
+_XID_PROCESS = re.compile(r"(?:pid='?<?(?P<pid>\w+)>?'?(?:, |$))?(?:name='?(?P<process>[^,']*)'?(?:, |$))?")
+_XID_SEVERITY = re.compile(r"\b(Fatal|Nonfatal)\s+XC\d\s+i\d+\s+Link\b|NVLink: (fatal) error")
+
+
+def xid(found: re.Match[str], _: str) -> Fields | None:
+    fields: Fields = {"subject": found["subject"], "code": int(found["code"])}
+    rest = found["rest"] or ""
+    process = _XID_PROCESS.match(rest)
+    if process is not None:
+        if (process["pid"] or "").isdigit():
+            fields["pid"] = int(process["pid"])
+        name = process["process"] or ""
+        fields["process"] = "" if name == "<unknown>" else name
+    severity = _XID_SEVERITY.search(rest)
+    if severity is not None:
+        fields["severity"] = _SEVERITY[(severity[1] or severity[2]).lower()]
+    return fields
+
+
+def oom_kill(found: re.Match[str], text: str) -> Fields | None:
+    """The kernel's summary of one kill, shortened: paths of cgroups can be longer than all that is kept."""
+    groups = [f"{name}={value[-80:]}" for name, value in re.findall(r"(oom_memcg|task_memcg)=([^,]*)", text)]
+    fields = killed(found, text) or {}
+    words = ["oom-kill:constraint=" + found["constraint"], *groups, f"task={fields['process']}", f"pid={found['pid']}"]
+    return {**fields, "text": ",".join(words)}
+
+
+def killed(found: re.Match[str], _: str) -> Fields | None:
+    return {"subject": found["process"], "process": found["process"], "pid": int(found["pid"])}
+
+
+def task(found: re.Match[str], _: str) -> Fields | None:
+    return {"subject": found["process"], "process": found["process"], "pid": int(found["pid"])}
+
+
+def with_device(found: re.Match[str], text: str) -> Fields | None:
+    """The first PCI address of the line is the device that the driver speaks of."""
+    device = _FIRST_BDF.search(text) or re.search(r"\bmlx5_\d+\b", text)
+    return {**(plain(found, text) or {}), "subject": device[0] if device else ""}
+
+
+def link(found: re.Match[str], _: str) -> Fields | None:
+    groups = found.groupdict()
+    name, state = groups["subject"] or groups.get("interface"), groups["state"].lower()
+    if not name or _VIRTUAL.match(name):
+        return None
+    return {"subject": name, "code": UP if state in ("up", "gained") else DOWN}
+
+
+def disk(found: re.Match[str], _: str) -> Fields | None:
+    name = found.groupdict().get("subject") or ""
+    return None if _NO_DISK.match(name) else {"subject": name}
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """``needle``: literal text without which the expression cannot match, looked for first because that is cheap.
+
+    It is not a word of healthy boots (a driver's name): then every line of the log would be looked at more closely.
+    """
+
+    kind: str
+    needle: str
+    expression: re.Pattern[str]
+    build: Callable[[re.Match[str], str], Fields | None] = plain
+
+
+def _pattern(
+    kind: str, needle: str, expression: str, build: Callable[[re.Match[str], str], Fields | None] = plain
+) -> Pattern:
+    return Pattern(kind, needle, re.compile(expression, re.DOTALL), build)
+
+
+_OF_NVIDIA = (
+    _pattern(
+        "xid",
+        "NVRM: Xid",
+        rf"NVRM: Xid \((?:PCI:)?(?P<subject>{_BUS})[^)]*\)[^:]*: (?P<code>\d{{1,6}})(?:, ?(?P<rest>.*)|\s*)$",
+        xid,
+    ),
+    _pattern(
+        "off_bus", "NVRM: GPU", rf"NVRM: GPU (?:at )?(?:PCI:)?(?P<subject>{_BUS}):? (?:GPU )?has fallen off the bus"
+    ),
+    _pattern("off_bus", "NVRM: The NVIDIA GPU", rf"NVRM: The NVIDIA GPU (?P<subject>{_BUS})\b.*fallen off the bus"),
+    _pattern(
+        "sxid",
+        "SXid (",
+        rf"SXid \((?:PCI:)?(?P<subject>{_BUS})\): (?P<code>\d+), (?P<severity>Fatal|Non-fatal)\b",
+    ),
+    _pattern(
+        "peermem", "invalid context", r"(?P<subject>nvidia[-_]peermem|nv_peer_mem)\b.*ERROR detected invalid context"
+    ),
+)
+_OF_PROCESSES = (
+    _pattern(
+        "oom",
+        "oom-kill:",
+        r"oom-kill:constraint=(?P<constraint>\w+),.*\btask=(?P<process>.+),pid=(?P<pid>\d+)",
+        oom_kill,
+    ),
+    _pattern(
+        "oom",
+        "Killed process",
+        r"Killed process (?P<pid>\d+)(?:, UID \d+,)? \((?P<process>.+?)\)(?:[,.]|\s+total-vm|\s*$)",
+        killed,
+    ),
+    _pattern(
+        "hung_task",
+        "for more than",
+        r"\btask (?P<process>\S.*):(?P<pid>\d+) (?:<[^>]*> )?blocked (?:in I/O wait )?for more than \d+ seconds",
+        task,
+    ),
+    _pattern(
+        "soft_lockup",
+        "soft lockup",
+        r"soft lockup - CPU#\d+ stuck for \d+s! \[(?P<process>.+):(?P<pid>\d+)\]",
+        task,
+    ),
+    _pattern("soft_lockup", "hard LOCKUP", r"Watchdog detected hard LOCKUP on (?P<subject>cpu ?\d+)"),
+)
+_OF_NETWORK = (
+    _pattern("nfs", "not responding", r"\bnfs: server (?P<subject>\S+) not responding"),
+    _pattern("nfs_ok", "nfs: server", r"\bnfs: server (?P<subject>\S+) OK"),
+    *(
+        _pattern("mlx5", words, rf"mlx5.*{words}", with_device)
+        for words in (
+            "reached miss count",
+            "unrecoverable hardware error",
+            "Will cause a leak of a command resource",
+            "Detected insufficient power",
+        )
+    ),
+    _pattern("mlx5", "High Temperature", r"Port module event.*High Temperature", with_device),
+    _pattern(
+        "link",
+        "link status definitely",
+        r"(?:\(slave (?P<subject>\S+)\): )?link status definitely (?P<state>up|down)\b"
+        r"(?: for interface (?P<interface>[^,\s]+))?",
+        link,
+    ),
+    _pattern(
+        "link",
+        "ink ",
+        r"(?:^|\s)(?P<subject>[A-Za-z][\w.@-]{0,30}):? (?:NIC )?[Ll]ink(?: is)? (?P<state>[Uu]p|UP|[Dd]own|DOWN)\b",
+        link,
+    ),
+    _pattern(
+        "link", "arrier", r"systemd-networkd\[\d+\]: (?P<subject>\S+): (?P<state>[Ll]ost|[Gg]ained) carrier", link
+    ),
+)
+_OF_DISKS = (
+    _pattern("remount_ro", "ead-only", r"(?:\((?:device )?(?P<subject>[^)]+)\): )?Remounting filesystem read-only"),
+    _pattern("remount_ro", "forced readonly", r"(?:\((?:device )?(?P<subject>[^)]+)\)[^:]*: )?forced readonly"),
+    _pattern(
+        "disk_io", "Buffer I/O error", r"Buffer I/O error on dev(?:ice)? (?P<subject>[^\s,]+), logical block \d+", disk
+    ),
+    _pattern(
+        "disk_io",
+        " error, dev ",
+        r"(?:I/O|critical (?:medium|target|nexus|space allocation)|protection) error, dev (?P<subject>[^\s,]+), sector",
+        disk,
+    ),
+    _pattern("disk_io", "writing superblock", r"\((?P<subject>[^)]+)\): I/O error while writing superblock", disk),
+    _pattern("disk_io", "EXT4-fs error", r"EXT4-fs error \(device (?P<subject>[^)]+)\)", disk),
+    _pattern(
+        "disk_io",
+        "XFS (",
+        r"XFS \((?P<subject>[^)]+)\): .*(?:Shutting down filesystem|Filesystem has been shut down)",
+        disk,
+    ),
+    _pattern(
+        "disk_io",
+        " timeout, ",
+        r"\b(?P<subject>nvme\d+): I/O .*\btimeout, (?:reset controller|disable controller|aborting|completion polled)",
+        disk,
+    ),
+    *(
+        _pattern("disk_io", words, rf"\b(?P<subject>nvme\d+(?:n\d+)?): {words}", disk)
+        for words in (
+            "controller is down; will reset",
+            "Disabling device after reset failure",
+            "Removing after probe failure",
+            "Device not ready; aborting",
+            "no available path - failing I/O",
+        )
+    ),
+    _pattern("disk_io", "Disk failure on", r"md/raid\S*: ?Disk failure on (?P<subject>[^\s,]+)(?:,| detected)", disk),
+)
+_OF_HARDWARE = (
+    _pattern("pcie_limited", "bandwidth, limited by", rf"(?P<subject>{_BDF}): .*available PCIe bandwidth, limited by"),
+    _pattern(
+        "aer",
+        "(Fatal) error",
+        rf"AER: (?:Multiple )?Uncorrect(?:ed|able) \((?P<severity>Fatal)\) error (?:message )?received"
+        rf"(?: from|:) ?(?P<subject>{_BDF})?",
+    ),
+    _pattern(
+        "aer",
+        "(Fatal), type=",
+        rf"(?P<subject>{_BDF}): (?:AER: )?PCIe Bus Error: severity=Uncorrect(?:ed|able) \((?P<severity>Fatal)\)",
+    ),
+    _pattern("aer", "DPC: containment", rf"(?P<subject>{_BDF}): DPC: containment event"),
+    _pattern("mce", "EDAC ", r"EDAC (?P<subject>MC\d+): \d+ (?P<severity>CE|UE)\b"),
+    _pattern("mce", "Machine Check", r"\[Hardware Error\]: (?P<subject>CPU \d+): Machine Check(?: Exception)?: "),
+    _pattern("mce", "Machine check events", r"\[Hardware Error\]: Machine check events logged"),
+    _pattern("mce", "event severity", r"\[Hardware Error\]: event severity: (?P<severity>corrected|recoverable|fatal)"),
+    _pattern("mce", "Memory failure", r"\bMemory failure: 0x[0-9a-f]+: recovery action"),
+    _pattern("mce", "hardware memory", r"Uncorrected hardware memory error"),
+    _pattern("mce", "memory corruption", r"Killing (?P<process>.+):(?P<pid>\d+) due to hardware memory corruption"),
+)
+PATTERNS = (*_OF_NVIDIA, *_OF_PROCESSES, *_OF_NETWORK, *_OF_DISKS, *_OF_HARDWARE)
+NEEDLES = tuple({pattern.needle.encode(): None for pattern in PATTERNS})
+
+
+def decode(text: str, at: float, source: str = "kmsg") -> KernelEvent | None:
+    """What one line (or a record of several) reports; None for everything else. ``at``: unix s."""
+    for pattern in PATTERNS:
+        if pattern.needle not in text:
+            continue
+        found = pattern.expression.search(text)
+        if found is None:
+            continue
+        fields = pattern.build(found, text)
+        if fields is not None:
+            fields = {"text": text, **fields}
+            return KernelEvent(at=at, kind=pattern.kind, source=source, **_shown(fields))
+    return None
+
+
+def _shown(fields: Fields) -> Fields:
+    return {
+        name: shown(value, 300 if name == "text" else 80) if isinstance(value, str) else value
+        for name, value in fields.items()
+    }

@@ -1,0 +1,91 @@
+"""What is kept of all events: a day's, and of a flood only some."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+
+from mltop.probes.collect.kernel_log.words import shown
+from mltop.probes.model import MAX_KERNEL_EVENTS, KernelEvent
+
+KEPT_S = 24 * 3600.0
+MOST_ALIKE = 8  # of one kind, subject and code
+SAME_KILL_S = 10.0  # between the two lines that the kernel writes about one OOM kill
+SAME_XID_S = 5.0  # between the log's and NVML's word of one Xid
+_BUS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-7])?", re.IGNORECASE)
+
+
+class History:
+    """Events in the order in which they came, the newest last. One that comes a second time is not kept again."""
+
+    def __init__(self) -> None:
+        self._events: list[KernelEvent] = []
+        self._keys: list[tuple[object, ...]] = []  # beside the events: made once of each, also in a flood
+
+    def add(self, event: KernelEvent) -> None:
+        if event in self._events or (event.kind == "oom" and self._is_known_kill(event)):
+            return
+        key = event.kind, gpu_key(event.subject), event.code
+        self._events.append(event)
+        self._keys.append(key)
+        if self._keys.count(key) > MOST_ALIKE:
+            self._drop(self._keys.index(key))
+        if len(self._events) > MAX_KERNEL_EVENTS:
+            self._drop(least_missed(self._events))
+
+    def events(self, now: float) -> list[KernelEvent]:
+        """Those of the last 24 hours before ``now`` (unix s)."""
+        oldest = now - KEPT_S
+        for place in range(len(self._events) - 1, -1, -1):
+            if self._events[place].at < oldest:
+                self._drop(place)
+        return list(self._events)
+
+    def _drop(self, place: int) -> None:
+        del self._events[place], self._keys[place]
+
+    def _is_known_kill(self, event: KernelEvent) -> bool:
+        """The summary has the cgroup, the line after it says how large the process was: together they are one event."""
+        for place in range(len(self._events) - 1, -1, -1):
+            one = self._events[place]
+            if one.kind == "oom" and one.pid == event.pid and abs(one.at - event.at) <= SAME_KILL_S:
+                if event.text not in one.text:
+                    self._events[place] = replace(one, text=shown(f"{event.text} ({one.text})"))
+                return True
+        return False
+
+
+def with_nvml_events(events: list[KernelEvent], nvml: list[KernelEvent]) -> list[KernelEvent]:
+    """``events`` and those of NVML's Xids that the log does not have; ordered by time, the newest last."""
+    if not nvml:
+        return events
+    told = [(event.code, gpu_key(event.subject), event.at) for event in events if event.kind == "xid"]
+    missing = [
+        event
+        for event in nvml
+        if not any(
+            code == event.code and gpu == gpu_key(event.subject) and abs(at - event.at) <= SAME_XID_S
+            for code, gpu, at in told
+        )
+    ]
+    if not missing:
+        return events
+    merged = sorted([*events, *missing], key=lambda event: event.at)
+    while len(merged) > MAX_KERNEL_EVENTS:
+        del merged[least_missed(merged)]
+    return merged
+
+
+def gpu_key(subject: str) -> object:
+    """The same for every way to write one PCI address ("0000:9b:00", "00000000:9B:00.0"); else the subject."""
+    found = _BUS.fullmatch(subject)
+    if found is None:
+        return subject
+    return int(found[1] or "0", 16), int(found[2], 16), int(found[3], 16)
+
+
+def least_missed(events: list[KernelEvent]) -> int:
+    """The oldest of the kind that there is most of: links that flap do not push out the one Xid 79."""
+    most = Counter(event.kind for event in events).most_common(1)[0][0]
+    return next(place for place, event in enumerate(events) if event.kind == most)

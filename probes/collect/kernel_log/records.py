@@ -1,0 +1,155 @@
+"""One line of a kernel log, whatever program wrote it down: when, how bad, and the text.
+
+Formats: /dev/kmsg ("6,1234,5678901,-;text", Documentation/ABI/testing/dev-kmsg), `dmesg` ("[   12.345678] text"),
+`dmesg -T` ("[Sun Feb 23 16:24:18 2025] text"), `dmesg -x --time-format iso` ("kern  :warn  : 2025-02-23T…,123456+00:00
+text"), syslog files ("Feb 23 16:24:18 node kernel: [   12.345678] text", ISO times likewise), and the journal's JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from datetime import datetime
+from typing import Any, NamedTuple
+
+_ESCAPE = re.compile(rb"\\x([0-9a-f]{2})")
+_MONTHS = {
+    "JanFebMarAprMayJunJulAugSepOctNovDec"[3 * place : 3 * place + 3]: place + 1
+    for place in range(12)  # in any locale
+}
+_LEVELS = {"emerg": 0, "alert": 1, "crit": 2, "err": 3, "warn": 4, "notice": 5, "info": 6, "debug": 7}
+_LEAD = re.compile(r"(?:<(\d+)>|(\w+)\s*:(emerg|alert|crit|err|warn|notice|info|debug)\s*: )")
+_UPTIME = re.compile(r"\[\s*(\d+\.\d+)\](?:\[\s*[TC]\d+\])? ?")
+_CTIME = re.compile(r"\[\w{3} (\w{3}) +(\d+) (\d\d):(\d\d):(\d\d) (\d{4})\] ?")
+_ISO = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:([.,])(\d{1,9}))?(Z|[+-]\d\d:?\d\d) ")
+_SYSLOG = re.compile(r"(\w{3}) +(\d+) (\d\d):(\d\d):(\d\d) ")
+_HOST_KERNEL = re.compile(r"\S+ kernel: (?:\[\s*\d+\.\d+\] ?)?")
+_DAY_S = 86400.0
+
+
+class Record(NamedTuple):
+    """``at``: unix s, None where the line does not say. ``level``: 0 (emergency) to 7 (debug).
+
+    ``seq``: the kernel's own number of the line. ``by_user``: a program wrote it into the log, not the kernel;
+    what programs say in a syslog file has no text here.
+    """
+
+    at: float | None
+    level: int | None
+    text: str
+    seq: int | None = None
+    by_user: bool = False
+
+
+def parse(line: bytes, boot_at: float, now: float) -> Record:
+    """``boot_at``: unix s of the kernel's time 0; ``now``: unix s, for times without a year. Never raises."""
+    if line[:1].isdigit():
+        record = _kmsg(line, boot_at)
+        if record is not None:
+            return record
+    if line[:2] == b'{"':
+        record = _journal(line)
+        if record is not None:
+            return record
+    return _text(line.decode("utf-8", "replace").rstrip("\n"), boot_at, now)
+
+
+def seq_of(line: bytes) -> int | None:
+    """Of a /dev/kmsg record, without parsing the rest."""
+    if not line[:1].isdigit():
+        return None
+    try:
+        return int(line.split(b",", 2)[1])
+    except (IndexError, ValueError):
+        return None
+
+
+def _kmsg(line: bytes, boot_at: float) -> Record | None:
+    head, found, text = line.partition(b"\n")[0].partition(b";")
+    fields = head.split(b",")
+    if not found or len(fields) < 3:
+        return None
+    try:
+        prefix, seq, usec = int(fields[0]), int(fields[1]), int(fields[2])
+    except ValueError:
+        return None
+    if b"\\x" in text:  # the kernel escapes what is not printable ASCII, line breaks too
+        text = _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), text)
+    return Record(boot_at + usec / 1e6, prefix & 7, text.decode("utf-8", "replace"), seq, prefix >> 3 != 0)
+
+
+def _journal(line: bytes) -> Record | None:
+    try:
+        entry = json.loads(line)
+        at = int(entry["__REALTIME_TIMESTAMP"]) / 1e6
+        level = int(entry["PRIORITY"]) if "PRIORITY" in entry else None
+        return Record(at, level, _message(entry["MESSAGE"]))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _message(value: Any) -> str:
+    """The journal gives a text with line breaks or invalid UTF-8 as a list of bytes."""
+    return bytes(value).decode("utf-8", "replace") if isinstance(value, list) else str(value)
+
+
+def _text(line: str, boot_at: float, now: float) -> Record:
+    level, by_user = None, False
+    lead = _LEAD.match(line)
+    if lead is not None:
+        level, by_user = _lead(lead)
+        line = line[lead.end() :]
+    found = _UPTIME.match(line)
+    if found is not None:
+        return Record(boot_at + float(found[1]), level, line[found.end() :], by_user=by_user)
+    at, end, of_syslog = _wall_time(line, now)
+    if of_syslog:
+        kernel = _HOST_KERNEL.match(line, end)
+        if kernel is None:
+            return Record(at, level, "", by_user=True)
+        end = kernel.end()
+    return Record(at, level, line[end:], by_user=by_user)
+
+
+def _lead(lead: re.Match[str]) -> tuple[int | None, bool]:
+    if lead[1] is not None:
+        return int(lead[1]) & 7, int(lead[1]) >> 3 != 0
+    return _LEVELS.get(lead[3]), lead[2] != "kern"
+
+
+def _wall_time(line: str, now: float) -> tuple[float | None, int, bool]:
+    """The time that the line begins with, where the rest begins, and whether that is a host and a program."""
+    found = _CTIME.match(line)
+    if found is not None:
+        return _local(int(found[6]), found), found.end(), False
+    found = _ISO.match(line)
+    if found is not None:
+        return _iso(found), found.end(), found[2] != ","  # dmesg's decimal comma
+    found = _SYSLOG.match(line)
+    if found is not None:
+        year = time.localtime(now).tm_year
+        at = _local(year, found)
+        if at is not None and at > now + _DAY_S:  # December's, read in January
+            at = _local(year - 1, found)
+        return at, found.end() if at is not None else 0, at is not None
+    return None, 0, False
+
+
+def _local(year: int, found: re.Match[str]) -> float | None:
+    """Local time of the groups month (its name), day, hour, minute and second."""
+    month = _MONTHS.get(found[1])
+    day, hour, minute, second = (int(found[group]) for group in (2, 3, 4, 5))
+    try:
+        return time.mktime((year, month, day, hour, minute, second, 0, 0, -1)) if month else None
+    except (OverflowError, ValueError):
+        return None
+
+
+def _iso(found: re.Match[str]) -> float | None:
+    zone = "+00:00" if found[4] == "Z" else found[4]
+    zone = zone if ":" in zone else f"{zone[:3]}:{zone[3:]}"
+    try:
+        return datetime.fromisoformat(found[1] + zone).timestamp() + float(f"0.{found[3] or 0}")
+    except ValueError:
+        return None

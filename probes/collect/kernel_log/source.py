@@ -1,0 +1,165 @@
+"""What the agent calls every second: the kernel's events of the last 24 hours."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from mltop.probes.collect.kernel_log.decoder import Decoder
+from mltop.probes.collect.kernel_log.history import KEPT_S, History
+from mltop.probes.collect.kernel_log.journal import Journal
+from mltop.probes.collect.kernel_log.places import (
+    Places,
+    boot_time,
+    default_places,
+    is_device,
+    is_there,
+    open_log,
+    unreadable,
+)
+from mltop.probes.collect.kernel_log.readers import GrowingFile, KmsgDevice, Reader
+from mltop.probes.collect.kernel_log.records import parse
+from mltop.probes.collect.kernel_log.scan import scan
+from mltop.probes.collect.kernel_log.syslog_file import SyslogFile
+from mltop.probes.model import Gap, KernelEvent
+
+HISTORY_READ_S = 0.05  # of one read at the start: 2 MB of lines are two reads
+READ_S = 0.02
+LOST_SAID_S = 3600.0
+JOURNAL_PAUSE_S = 30.0
+BOOT_SLACK_S = 5.0  # the clock is set while the machine starts
+
+
+class KernelLogSource:
+    """Reads /dev/kmsg, else the journal, else kern.log. All methods are for one thread."""
+
+    def __init__(self, places: Places | None = None) -> None:
+        self._places = places or default_places()
+        self._history = History()
+        self._tried: list[str] = []
+        self._reader: Reader | None = None
+        self._decoder: Decoder | None = None
+        self._journal_from: float | None = None  # unix s: what is older was read from a journalctl that ended
+        self._journal_due_s: float | None = None  # monotonic s: when to start the next one
+        self._is_open = False  # the choice has begun
+        self._was_current = False
+        self._current_at: float | None = None  # of the newest read that reached the end
+        self._starts_at: float | None = None  # unix s of the oldest line, where older ones are gone
+        self._lost = 0
+        self._lost_at = 0.0
+        self._failure: Gap | None = None
+
+    def read(self, now: float) -> tuple[list[KernelEvent], list[Gap]]:
+        """All events that are known, the newest last, and what is not known. ``now``: unix s. Never waits.
+
+        A gap of kind "starting" says that the log's history is still being read.
+        """
+        if not self._is_open:
+            self._is_open = True
+            self._open_kmsg(now)
+        elif self._journal_due_s is not None and time.monotonic() >= self._journal_due_s:
+            self._journal_due_s = None
+            self._open_journal(now)
+        if self._reader is not None:
+            self._take(self._reader, now)
+        return self._history.events(now), self._gaps(now)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Every kind of line of this boot (see ``kernel_lines``); reads the log again, which takes a second or more."""
+        found, _ = scan(self._places, time.time())
+        return found
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        self._reader = self._journal_due_s = None
+        self._is_open = True  # for good
+
+    def _take(self, reader: Reader, now: float) -> None:
+        decoder = self._decoder
+        assert decoder is not None
+        decoder.boot_at = boot_time(self._places, now)
+        until = time.monotonic() + (READ_S if self._was_current else HISTORY_READ_S)
+        is_live = isinstance(reader, KmsgDevice) and self._current_at is not None
+        oldest = now - KEPT_S
+        if isinstance(reader, SyslogFile):  # which begins in an earlier boot
+            oldest = max(oldest, decoder.boot_at - BOOT_SLACK_S)
+        for batch in reader.batches(until):
+            for event in decoder.feed(batch, now):
+                if is_live:  # the kernel's clock drifts; what is new now was written since the read before
+                    event.at = min(max(event.at, self._current_at or 0.0), now)
+                if event.at >= oldest:
+                    self._history.add(event)
+        self._note_losses(reader, decoder, now)
+        self._was_current = self._was_current or reader.is_current
+        self._current_at = now if reader.is_current else None
+        if isinstance(reader, Journal) and reader.refused:
+            self._leave_journal(reader, now)
+
+    def _leave_journal(self, journal: Journal, now: float) -> None:
+        self._reader = None
+        journal.close()
+        if not journal.is_permitted:
+            self._tried.append(f"journal: {journal.refused}")
+            self._open_kern_log(now)
+            return
+        why = f"{journal.refused}; it is started again"
+        self._failure = Gap("kernel_log", why, "systemctl status systemd-journald")
+        self._journal_from, self._journal_due_s = now - JOURNAL_PAUSE_S, time.monotonic() + JOURNAL_PAUSE_S
+
+    def _note_losses(self, reader: Reader, decoder: Decoder, now: float) -> None:
+        if reader.lost:
+            self._lost, self._lost_at, reader.lost = self._lost + reader.lost, now, 0
+        elif now - self._lost_at > LOST_SAID_S:
+            self._lost = 0
+        if reader.first_seq and self._starts_at is None:
+            self._starts_at = parse(reader.first_line, decoder.boot_at, now).at
+
+    def _open_kmsg(self, now: float) -> None:
+        path = self._places.kmsg
+        fd, why = open_log(path)
+        if fd is None:
+            self._tried.append(f"{path}: {why}")
+            self._open_journal(now)
+        elif is_device(fd):
+            self._use("kmsg", KmsgDevice(fd), now)
+        else:
+            self._use("kmsg", GrowingFile(fd), now)
+
+    def _open_journal(self, now: float) -> None:
+        if self._places.journalctl:
+            try:
+                return self._use("journal", Journal(self._places.journalctl, self._journal_from), now)
+            except OSError as error:
+                self._tried.append(f"{self._places.journalctl}: {(error.strerror or str(error)).lower()}")
+        return self._open_kern_log(now)
+
+    def _open_kern_log(self, now: float) -> None:
+        path = self._places.kern_log
+        fd, why = open_log(path)
+        if fd is not None:
+            return self._use("kern_log", SyslogFile(fd, path), now)
+        self._tried.append(f"{path}: {why}")
+        self._failure = unreadable(self._tried, is_there(self._places.kmsg))
+        return None
+
+    def _use(self, kind: str, reader: Reader, now: float) -> None:
+        self._reader, self._failure = reader, None
+        self._decoder = Decoder(kind, boot_time(self._places, now))
+        self._current_at = None
+
+    def _gaps(self, now: float) -> list[Gap]:
+        if self._failure is not None:
+            return [self._failure]
+        gaps = []
+        if self._reader is not None and not self._was_current:
+            gaps.append(Gap("kernel_log", "its history is still being read", kind="starting"))
+        if self._lost:
+            why = f"{self._lost} lines of the kernel log were overwritten before they could be read"
+            gaps.append(Gap("kernel_log.lost", why, "add log_buf_len=16M to the kernel's command line"))
+        if self._starts_at is not None and self._starts_at > now - KEPT_S:
+            # Named so that it hides no rule's answer: a busy node's log never reaches back a day.
+            hours = (now - self._starts_at) / 3600
+            why = f"the kernel log reaches back {hours:.1f} h only, older lines are overwritten"
+            gaps.append(Gap("kernel_log_history", why, "sudo journalctl -k -b"))
+        return gaps

@@ -1,0 +1,124 @@
+"""The network ports of this machine once a second."""
+
+from __future__ import annotations
+
+from mltop.probes import paths
+from mltop.probes.collect.links import discovery
+from mltop.probes.collect.links.files import OpenFiles
+from mltop.probes.collect.links.known import Known, Port
+from mltop.probes.collect.links.merged import MergedInterface
+from mltop.probes.collect.links.netdev import DEVICE_VANISHED, INTERFACE_VANISHED, NetDevice
+from mltop.probes.collect.links.rates import FIRST
+from mltop.probes.collect.links.rdma import RdmaPort
+from mltop.probes.collect.links.tiers import LISTED_S, Tier
+from mltop.probes.collect.links.words import natural
+from mltop.probes.model import Gap, LinkSample
+
+_WHY_LOST = {
+    DEVICE_VANISHED: DEVICE_VANISHED,
+    INTERFACE_VANISHED: f"{INTERFACE_VANISHED}, its PCI device is still there (in a container, or driver unloaded?)",
+}
+
+
+class LinkSource:
+    """Ports of RDMA devices and of Ethernet. Keep one object: it remembers ports, and rates are between two reads.
+
+    An interface that belongs to an RDMA port is part of its sample, with ``netdev_`` before its counters' names.
+    ``root`` is another /sys, for copied trees and tests. ``most_open``: so many files may stay open.
+    """
+
+    def __init__(self, root: str | None = None, most_open: int | None = None) -> None:
+        self._root = paths.sys().rstrip("/") if root is None else root
+        self._files = OpenFiles(most_open)
+        self._rdma: Known[tuple[str, int], RdmaPort] = Known()
+        self._net: Known[str, NetDevice] = Known()
+        self._listing = Tier(LISTED_S)
+        self._listing_gaps: dict[str, Gap] = {}
+
+    def read(self, now: float) -> tuple[list[LinkSample], list[Gap]]:
+        """All ports, RDMA first, and what could not be read. ``now`` is monotonic, s. Does not raise.
+
+        A port that was there before and is not now stays listed, with ``error`` and without a state.
+        """
+        if self._listing.due(now):
+            self._list(now)
+        ports = self._ports()
+        samples = [port.read(now) for port in ports]
+        if any(port.gone for port in ports):
+            self._list(now)
+            looked, ports = dict(zip(ports, samples)), self._ports()
+            samples = [looked.get(port) or port.read(now) for port in ports]
+        gaps = [*self._listing_gaps.values(), *(gap for port in ports for gap in port.gaps())]
+        if any(port.rates_why == FIRST for port in ports):
+            gaps.append(Gap("links.rates", FIRST, kind="starting"))
+        return self._with_lost(samples, gaps), gaps
+
+    def close(self) -> None:
+        """Close all files that are kept open."""
+        self._rdma.close()
+        self._net.close()
+
+    def _ports(self) -> list[Port]:
+        return [*self._rdma.present.values(), *self._net.present.values()]
+
+    def _with_lost(self, samples: list[LinkSample], gaps: list[Gap]) -> list[LinkSample]:
+        gone: list[Port] = [*self._rdma.lost.values(), *self._net.lost.values()]
+        if not gone:
+            return samples
+        lost = [port.vanished() for port in gone]
+        gaps += [Gap(f"links.{sample.device}", _WHY_LOST.get(sample.error or "", "")) for sample in lost]
+        return sorted([*samples, *lost], key=lambda one: (one.kind == "ethernet", natural(one.device), one.port))
+
+    def _list(self, now: float) -> None:
+        self._listing.done(now)
+        self._listing_gaps = {}
+        self._list_rdma()
+        self._list_interfaces()
+
+    def _list_rdma(self) -> None:
+        try:
+            found = discovery.list_rdma_ports(self._root)
+        except FileNotFoundError:
+            found = []
+        except OSError as error:
+            self._note("links.infiniband", error.strerror or "cannot be listed")
+            return
+        known = self._rdma.present
+        found = [key for key in found if key in known or not discovery.is_idle_function(self._root, *key)]
+        devices = [device for device, _ in found]
+
+        def make(key: tuple[str, int]) -> RdmaPort:
+            device, port = key
+            subject = device if devices.count(device) == 1 else f"{device}.{port}"
+            return RdmaPort(discovery.port_facts(self._root, device, port), subject, self._files)
+
+        self._rdma.update(found, make)
+        owners = discovery.chardev_owners(self._root)
+        for port in self._rdma.present.values():
+            port.has_chardev = None if owners is None else port.facts.device in owners
+            self._find_interface(port)
+        if not found and not self._rdma.lost:
+            self._note("links.infiniband", "no RDMA device is here, or its driver is not loaded", "unsupported")
+
+    def _find_interface(self, port: RdmaPort) -> None:
+        name, current = discovery.netdev_of(self._root, port.facts), port.netdev
+        if name is None:
+            if current is not None:
+                port.adopt(None)
+        elif current is None or current.facts.name != name or current.replaced():
+            facts = discovery.net_facts(self._root, name)
+            port.adopt(MergedInterface(facts, self._files, port.facts.kind == "infiniband"))
+
+    def _list_interfaces(self) -> None:
+        claimed = {port.netdev.facts.name for port in self._rdma.present.values() if port.netdev is not None}
+        try:
+            found = discovery.list_interfaces(self._root, claimed, self._net.present)
+        except OSError as error:
+            self._note("links.ethernet", error.strerror or "cannot be listed")
+            return
+        self._net.update(found, lambda name: NetDevice(discovery.net_facts(self._root, name), self._files))
+        for name in claimed & self._net.lost.keys():
+            del self._net.lost[name]  # it belongs to an RDMA device by now
+
+    def _note(self, what: str, why: str, kind: str = "unknown") -> None:
+        self._listing_gaps[what] = Gap(what, why, kind=kind)

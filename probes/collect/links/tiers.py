@@ -1,0 +1,26 @@
+"""How often what is read."""
+
+from __future__ import annotations
+
+SELDOM_S = 5.0
+LISTED_S = 10.0
+_EARLY_S = 0.5  # looks come once a second, some a little early
+
+
+class Tier:
+    """Something that is due every so often, and at first."""
+
+    def __init__(self, every_s: float = SELDOM_S) -> None:
+        self._every_s = every_s
+        self._done_at: float | None = None
+
+    def due(self, now: float) -> bool:
+        """Also when the clock went back."""
+        return self._done_at is None or not 0 <= now - self._done_at < self._every_s - _EARLY_S
+
+    def done(self, now: float) -> None:
+        self._done_at = now
+
+    def hurry(self) -> None:
+        """Make it due at the next look."""
+        self._done_at = None

@@ -1,0 +1,139 @@
+"""The samples of one GPU or GPU instance over time, and the newest value of each metric."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mltop.probes.collect.nvml import codes, gpm_words
+from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
+from mltop.probes.collect.nvml.device import ASK_AGAIN_S, Device, Problem
+from mltop.probes.collect.nvml.gpm import STALE, Gpm, Metric, Sample
+
+SHORTEST_S = 0.11  # samples of one GPU must be more than 100 ms apart (nvml.h)
+RETRY_S = 3.0  # after a refusal: permission is a state that comes and goes (NVIDIA/DCGM#214)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Metrics that are computed together, each as the average since this group's turn before."""
+
+    metrics: tuple[Metric, ...]
+    takes_sample: bool = True  # False: computed from the sample of the poll before
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which group has its turn at which poll: ``first``, then ``cycle`` again and again."""
+
+    first: tuple[Group, ...]
+    cycle: tuple[Group, ...]
+
+    def turn(self, number: int) -> Group:
+        if number < len(self.first):
+            return self.first[number]
+        return self.cycle[(number - len(self.first)) % len(self.cycle)]
+
+    def metrics(self) -> list[Metric]:
+        return list(dict.fromkeys(metric for group in self.first + self.cycle for metric in group.metrics))
+
+
+class Track:
+    """``values`` by metric name, as of each metric's last turn; ``problems`` of single metrics; ``problem`` of all.
+
+    Buffers: one for the newest sample, one for each group's last turn, and one to write the next into.
+    """
+
+    def __init__(self, gpm: Gpm, device: Device, plan: Plan, gpu_instance: int | None = None) -> None:
+        self._gpm = gpm
+        self._device = device
+        self._plan = plan
+        self._gpu_instance = gpu_instance
+        self._buffers: list[Sample] = []
+        self._not_before_s = 0.0
+        self._restart(gpm_words.STARTING)
+
+    def _restart(self, problem: Problem) -> None:
+        self.values: dict[str, float] = {}
+        self.problems: dict[str, Problem] = {}
+        self.problem: Problem | None = problem
+        self._newest: int | None = None  # index of a buffer, as those in _before
+        self._before: dict[Group, int] = {}
+        self._unsupported_until_s: dict[Metric, float] = {}
+        self._turn = 0
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether some metric has not had its first turn yet."""
+        return self._turn < len(self._plan.first)
+
+    def poll(self, now_s: float, pace_s: float = SHORTEST_S) -> None:
+        """One turn, unless the last sample is newer than ``pace_s``. Monotonic seconds.
+
+        Raises NvmlError when the GPU or the library is gone, or when a GPU instance's id is stale.
+        """
+        if now_s < self._not_before_s:
+            return
+        try:
+            self._take_turn(now_s)
+        except NvmlError as failure:
+            if failure.code in codes.GONE or failure.code in codes.LIBRARY_DOWN:
+                raise
+            unsupported = failure.code in codes.UNSUPPORTED
+            self._not_before_s = now_s + (ASK_AGAIN_S if unsupported else RETRY_S)
+            self._restart((failure.call, failure.code))
+            if self._gpu_instance is not None and failure.code in STALE:
+                raise
+        else:
+            self._not_before_s = now_s + max(SHORTEST_S, 0.0 if self.is_starting else pace_s)
+
+    def pending(self) -> list[Metric]:
+        """Metrics without a value or a problem: their turn comes."""
+        return [m for m in self._plan.metrics() if m.name not in self.values and m.name not in self.problems]
+
+    def release(self) -> None:
+        """Free the buffers. The track must not be polled again."""
+        for sample in self._buffers:
+            self._gpm.free(sample)
+        self._buffers = []
+
+    def _take_turn(self, now_s: float) -> None:
+        if self._newest is None:
+            self._newest = self._take()
+            self._before = dict.fromkeys(self._plan.first + self._plan.cycle, self._newest)
+            self.problem = gpm_words.STARTING
+            return
+        group = self._plan.turn(self._turn)
+        if group.takes_sample:
+            self._newest = self._take()
+        for metric in group.metrics:
+            self._compute(metric, self._before[group], self._newest, now_s)
+        self._before[group] = self._newest
+        self.problem = None
+        self._turn += 1
+
+    def _take(self) -> int:
+        """A new sample in a buffer that nothing refers to."""
+        used = {self._newest, *self._before.values()}
+        index = next((index for index in range(len(self._buffers)) if index not in used), len(self._buffers))
+        if index == len(self._buffers):
+            self._buffers.append(self._gpm.allocate())
+        self._gpm.take(self._device, self._buffers[index], self._gpu_instance)
+        return index
+
+    def _compute(self, metric: Metric, before: int, newest: int, now_s: float) -> None:
+        if now_s < self._unsupported_until_s.get(metric, 0.0):
+            return
+        self.values.pop(metric.name, None)
+        self.problems.pop(metric.name, None)
+        try:
+            value = self._gpm.metric(self._device, self._buffers[before], self._buffers[newest], metric)
+        except GarbageError as garbage:
+            self.problems[metric.name] = str(garbage)
+        except NvmlError as failure:
+            if failure.code in codes.GONE or failure.code in codes.LIBRARY_DOWN | {codes.NO_PERMISSION}:
+                raise
+            self.problems[metric.name] = (failure.call, failure.code)
+            if failure.code in codes.UNSUPPORTED:
+                self._unsupported_until_s[metric] = now_s + ASK_AGAIN_S
+        else:
+            self.values[metric.name] = value

@@ -1,0 +1,63 @@
+"""Modes and limits that change when somebody changes them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from mltop.probes.collect.nvml.calls import GarbageError
+from mltop.probes.collect.nvml.device import Device, Reading
+from mltop.probes.collect.nvml.fields import FieldValues, first_available
+
+POWER_LIMIT = 190  # mW: the limit in force, including those set elsewhere (out of band)
+UNKNOWN_STATE = 32  # nvml.h NVML_PSTATE_UNKNOWN
+
+
+class Modes:
+    """What other readers want to know of one GPU."""
+
+    def __init__(self) -> None:
+        self.mig_enabled = False
+
+
+def read_power_limit(device: Device, batch: FieldValues) -> dict[str, Any]:
+    """The limit in force: the lowest of what the user, the board and the platform allow."""
+    milliwatts = first_available(
+        partial(batch.count, POWER_LIMIT, "POWER_CURRENT_LIMIT"),
+        partial(device.uint, "nvmlDeviceGetEnforcedPowerLimit"),
+        partial(device.uint, "nvmlDeviceGetPowerManagementLimit"),
+    )
+    return {"power_limit_w": milliwatts / 1000}
+
+
+def read_modes(device: Device) -> Reading:
+    """``persistence`` and ``performance_state``."""
+    reading = Reading()
+    reading.attempt(("persistence",), partial(read_persistence, device))
+    reading.attempt(("performance_state",), partial(read_performance_state, device))
+    return reading
+
+
+def read_persistence(device: Device) -> dict[str, Any]:
+    return {"persistence": bool(device.uint("nvmlDeviceGetPersistenceMode"))}
+
+
+def read_performance_state(device: Device) -> dict[str, Any]:
+    """0 is the fastest."""
+    state = device.uint("nvmlDeviceGetPerformanceState")
+    if state >= UNKNOWN_STATE:
+        raise GarbageError("nvmlDeviceGetPerformanceState does not know the state")
+    return {"performance_state": state}
+
+
+def read_mig_mode(device: Device) -> Reading:
+    """``mig_enabled`` and ``mig_pending``: the pending mode takes effect with the next reset."""
+    reading = Reading()
+    reading.attempt(("mig_enabled", "mig_pending"), partial(mig_mode, device))
+    device.state(Modes).mig_enabled = bool(reading.values.get("mig_enabled"))
+    return reading
+
+
+def mig_mode(device: Device) -> dict[str, Any]:
+    device.call("nvmlDeviceGetMigMode", device.buffers.uint_ref, device.buffers.other_uint_ref)
+    return {"mig_enabled": bool(device.buffers.uint.value), "mig_pending": bool(device.buffers.other_uint.value)}

@@ -1,0 +1,101 @@
+"""Which processes hold a context on a GPU. One quirk: the buffer is kept large enough, so there is no sizing call."""
+
+from __future__ import annotations
+
+from ctypes import byref, c_uint
+from functools import partial
+from typing import Any
+
+import pynvml
+
+from mltop.probes.collect.nvml import codes
+from mltop.probes.collect.nvml.calls import NvmlError
+from mltop.probes.collect.nvml.device import Device, Problem, Reading, first_supported
+
+NO_MEMORY_VALUE = (1 << 64) - 1  # usedGpuMemory when the driver cannot tell (MIG without root, WSL)
+NO_INSTANCE = 0xFFFFFFFF
+# Version 2 has the same structure as version 3 (nvmlProcessInfo_t with instance ids, 24 bytes).
+CALLS = {
+    "compute": ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"),
+    "graphics": ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2"),
+    "mps": ("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2"),
+}
+OTHERS = ("graphics", "mps")
+
+
+class Kept:
+    """What is kept about one GPU: the lists that are asked less often."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[dict[str, Any]]] = {}
+        self.problems: dict[str, Problem] = {}
+
+
+class ProcessReader:
+    """Reads the lists of any device; holds the buffer, which grows as needed."""
+
+    def __init__(self) -> None:
+        self._count = c_uint()
+        self._count_ref = byref(self._count)
+        self._grow(128)
+
+    def read_others(self, device: Device) -> Reading:
+        """Graphics and MPS, for ``read`` to list. Not every GPU has them: their absence is no problem."""
+        kept = device.state(Kept)
+        kept.problems.clear()
+        for kind in OTHERS:
+            try:
+                kept.found[kind] = self._list(device, kind)
+            except NvmlError as failure:
+                if failure.code in codes.GONE or failure.code in codes.LIBRARY_DOWN:
+                    raise
+                kept.found.pop(kind, None)
+                if failure.code not in codes.UNSUPPORTED:
+                    kept.problems[f"processes.{kind}"] = (failure.call, failure.code)
+        return Reading()
+
+    def read(self, device: Device) -> Reading:
+        """``processes``. Known as soon as the compute list is. Raises NvmlError when the GPU or the library is gone."""
+        reading = Reading()
+        kept = device.state(Kept)
+        if any(kept.found.values()):
+            self.read_others(device)  # in use here: as fresh as the rest
+        reading.attempt(("processes",), lambda: {"processes": self._list(device, "compute")})
+        if "processes" in reading.values:
+            for kind in OTHERS:
+                reading.values["processes"] += kept.found.get(kind, [])
+            reading.problems.update(kept.problems)
+        return reading
+
+    def _list(self, device: Device, kind: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = first_supported(
+            *(partial(self._processes, device, kind, call) for call in CALLS[kind])
+        )
+        return found
+
+    def _processes(self, device: Device, kind: str, call: str) -> list[dict[str, Any]]:
+        code = self._ask(device, call)
+        if code == codes.INSUFFICIENT_SIZE:
+            self._grow(2 * max(self._count.value, self._capacity))
+            code = self._ask(device, call)
+        if code:
+            raise NvmlError(call, code)
+        return [describe(entry, kind) for entry in self._array[: min(self._count.value, self._capacity)]]
+
+    def _ask(self, device: Device, call: str) -> int:
+        self._count.value = self._capacity
+        return device.code(call, self._count_ref, self._array)
+
+    def _grow(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._array = (pynvml.c_nvmlProcessInfo_v2_t * capacity)()
+
+
+def describe(entry: Any, kind: str) -> dict[str, Any]:
+    """One entry with the names of GpuProcess."""
+    return {
+        "pid": entry.pid,
+        "memory_bytes": None if entry.usedGpuMemory == NO_MEMORY_VALUE else entry.usedGpuMemory,
+        "kind": kind,
+        "gpu_instance": None if entry.gpuInstanceId == NO_INSTANCE else entry.gpuInstanceId,
+    }

@@ -1,0 +1,146 @@
+"""Memory repair: remapped rows (Ampere and newer), retired pages (before), and what the driver says must be done."""
+
+from __future__ import annotations
+
+from ctypes import byref, c_int, c_uint, c_ulonglong
+from functools import partial
+from typing import Any
+
+from mltop.probes.collect.nvml import codes
+from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
+from mltop.probes.collect.nvml.device import Device, Reading, structure
+from mltop.probes.collect.nvml.fields import FieldValues, first_available
+
+REMAP = {142: "corrected", 143: "uncorrected", 144: "pending", 145: "failed"}
+RETIRED_SINGLE, RETIRED_DOUBLE, RETIRED_PENDING = 29, 30, 31
+RECOVERY_ACTION = 230
+FIELDS = (*REMAP, RETIRED_SINGLE, RETIRED_DOUBLE, RETIRED_PENDING, RECOVERY_ACTION)
+ACTIONS = {  # nvml.h nvmlDeviceGpuRecoveryAction_t
+    0: "none",
+    1: "gpu_reset",
+    2: "node_reboot",
+    3: "drain_p2p",
+    4: "drain_and_reset",
+    5: "imex_restart",
+    6: "bus_reset",
+    7: "system_reboot",
+}
+_CAUSES = (0, 1)  # nvml.h NVML_PAGE_RETIREMENT_CAUSE_*: multiple single bit errors, double bit error
+_MAX_PAGES = 64  # as many as a GPU can retire
+_BANKS = ("max", "high", "partial", "low", "none")
+
+
+def read_remap(device: Device, batch: FieldValues, reading: Reading) -> None:
+    """``remap.corrected`` … ``remap.failed``."""
+    names = tuple(f"remap.{name}" for name in REMAP.values())
+    readers = [partial(remap_fields, batch), partial(remap_call, device)]
+    if is_refused_by_the_gpu(batch, 142):
+        readers.pop()
+    reading.attempt(names, lambda: first_available(*readers))
+
+
+def is_refused_by_the_gpu(batch: FieldValues, field: int) -> bool:
+    """NOT_SUPPORTED for a field as old as these is the GPU's answer: the older call would say the same."""
+    return not batch.whole_code and batch.code(field) == codes.NOT_SUPPORTED
+
+
+def remap_fields(batch: FieldValues) -> dict[str, Any]:
+    return {
+        "remap.corrected": batch.count(142, "REMAPPED_COR"),
+        "remap.uncorrected": batch.count(143, "REMAPPED_UNC"),
+        "remap.pending": batch.flag(144, "REMAPPED_PENDING"),
+        "remap.failed": batch.flag(145, "REMAPPED_FAILURE"),
+    }
+
+
+def remap_call(device: Device) -> dict[str, Any]:
+    found = [c_uint() for _ in REMAP]
+    device.call("nvmlDeviceGetRemappedRows", *(byref(number) for number in found))
+    corrected, uncorrected, pending, failed = (number.value for number in found)
+    return {
+        "remap.corrected": corrected,
+        "remap.uncorrected": uncorrected,
+        "remap.pending": bool(pending),
+        "remap.failed": bool(failed),
+    }
+
+
+def read_retired(device: Device, batch: FieldValues, reading: Reading) -> None:
+    """``retired_pages``, ``retired_pages_double_bit``, ``retired_pages_pending``."""
+    by_call = [] if is_refused_by_the_gpu(batch, RETIRED_DOUBLE) else [partial(retired_calls, device)]
+    pages = ("retired_pages", "retired_pages_double_bit")
+    reading.attempt(pages, lambda: first_available(partial(retired_fields, batch), *by_call))
+    pending_by_call = [] if is_refused_by_the_gpu(batch, RETIRED_PENDING) else [partial(pending_call, device)]
+    field = partial(batch.flag, RETIRED_PENDING, "RETIRED_PENDING")
+    reading.attempt(
+        ("retired_pages_pending",), lambda: {"retired_pages_pending": first_available(field, *pending_by_call)}
+    )
+
+
+def retired_fields(batch: FieldValues) -> dict[str, Any]:
+    double_bit = batch.count(RETIRED_DOUBLE, "RETIRED_DBE")
+    total = batch.count(RETIRED_SINGLE, "RETIRED_SBE") + double_bit
+    return {"retired_pages": total, "retired_pages_double_bit": double_bit}
+
+
+def retired_calls(device: Device) -> dict[str, Any]:
+    single, double = (retired_call(device, cause) for cause in _CAUSES)
+    return {"retired_pages": single + double, "retired_pages_double_bit": double}
+
+
+def retired_call(device: Device, cause: int) -> int:
+    """How many pages; the addresses are of no interest, but there is no count without room for them."""
+    count = c_uint(_MAX_PAGES)
+    addresses = (c_ulonglong * _MAX_PAGES)()
+    name = "nvmlDeviceGetRetiredPages"
+    code = device.code(name, c_int(cause), byref(count), addresses)
+    if code and code != codes.INSUFFICIENT_SIZE:
+        raise NvmlError(name, code)
+    return count.value
+
+
+def pending_call(device: Device) -> bool:
+    return bool(device.uint("nvmlDeviceGetRetiredPagesPendingStatus"))
+
+
+def read_recovery(batch: FieldValues) -> dict[str, Any]:
+    """The driver's own verdict."""
+    number = batch.count(RECOVERY_ACTION, "GET_GPU_RECOVERY_ACTION")
+    if number not in ACTIONS:
+        raise GarbageError(f"field {RECOVERY_ACTION} GET_GPU_RECOVERY_ACTION is {number}, which mltop does not know")
+    return {"recovery_action": ACTIONS[number]}
+
+
+class RepairReader:
+    """``remap.banks.*`` and ``remap.repair_pending``."""
+
+    def __init__(self) -> None:
+        self._histogram = structure("c_nvmlRowRemapperHistogramValues")
+        self._repair = structure("c_nvmlRepairStatus_t")
+        if self._histogram is not None:
+            self._histogram_ref = byref(self._histogram)
+        if self._repair is not None:
+            self._repair_version = self._repair.version
+            self._repair_ref = byref(self._repair)
+
+    def read(self, device: Device) -> Reading:
+        """Raises NvmlError when the GPU or the library is gone."""
+        reading = Reading()
+        reading.attempt(("remap.banks",), partial(self._read_histogram, device))
+        reading.attempt(("remap.repair_pending",), partial(self._read_repair, device))
+        return reading
+
+    def _read_histogram(self, device: Device) -> dict[str, Any]:
+        name = "nvmlDeviceGetRowRemapperHistogram"
+        if self._histogram is None:
+            raise NvmlError(name, codes.FUNCTION_NOT_FOUND)
+        device.call(name, self._histogram_ref)
+        return {f"remap.banks.{bank}": getattr(self._histogram, bank) for bank in _BANKS}
+
+    def _read_repair(self, device: Device) -> dict[str, Any]:
+        name = "nvmlDeviceGetRepairStatus"
+        if self._repair is None:
+            raise NvmlError(name, codes.FUNCTION_NOT_FOUND)
+        self._repair.version = self._repair_version
+        device.call(name, self._repair_ref)
+        return {"remap.repair_pending": bool(self._repair.bChannelRepairPending or self._repair.bTpcRepairPending)}

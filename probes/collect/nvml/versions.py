@@ -1,0 +1,40 @@
+"""Versions: of the driver, of the CUDA that it supports, of the GPU's firmware."""
+
+from __future__ import annotations
+
+import re
+from ctypes import byref, c_int, c_uint, create_string_buffer
+from typing import Any
+
+from mltop.probes.collect.nvml import codes
+from mltop.probes.collect.nvml.calls import Calls, NvmlError
+from mltop.probes.collect.nvml.device import Device
+
+
+def read_driver(calls: Calls) -> dict[str, Any]:
+    """The driver's version, the same for all GPUs."""
+    buffer: Any = create_string_buffer(96)
+    calls.system("nvmlSystemGetDriverVersion", buffer, c_uint(96))
+    return {"driver": buffer.value.decode("utf-8", "replace") or None}
+
+
+def read_cuda(calls: Calls) -> dict[str, Any]:
+    """The newest CUDA that the driver supports: NVML says 13000 for 13.0."""
+    version = c_int()
+    try:
+        calls.system("nvmlSystemGetCudaDriverVersion_v2", byref(version))
+    except NvmlError as failure:
+        if failure.code not in codes.UNSUPPORTED:
+            raise
+        calls.system("nvmlSystemGetCudaDriverVersion", byref(version))
+    return {"cuda": f"{version.value // 1000}.{version.value % 1000 // 10}"}
+
+
+def read_gsp(device: Device) -> dict[str, Any]:
+    """The firmware of the GPU's system processor. NOT_SUPPORTED where the driver runs without it."""
+    return {"gsp_firmware": device.text("nvmlDeviceGetGspFirmwareVersion")}
+
+
+def as_numbers(version: str | None) -> tuple[int, ...]:
+    """(570, 86, 15) of "570.86.15", (0,) when unknown."""
+    return tuple(int(number) for number in re.findall(r"\d+", version or "")) or (0,)

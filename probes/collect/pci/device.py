@@ -1,0 +1,85 @@
+"""One PCI device: what it is, its link, its errors. Source: /sys/bus/pci/devices (sysfs-bus-pci)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from mltop.probes.collect.pci import attributes
+from mltop.probes.collect.pci.acs import upstream_ports
+from mltop.probes.model import PciDevice
+
+_AER = ("correctable", "nonfatal", "fatal")
+
+
+class DeviceReader:
+    """Keep one while the device exists: what cannot change is read once.
+
+    ``answers``: False where its configuration space reads all ones: it fell off the bus, or it is switched off.
+    ``unclear``: by file, text without a meaning. ``upstream``: the folders of the bridges above it.
+    """
+
+    def __init__(self, folder: str, bus_id: str, kind: str) -> None:
+        self.path = os.path.realpath(f"{folder}/{bus_id}")
+        self.upstream = upstream_ports(self.path)
+        self.answers = True
+        self.unclear: dict[str, str] = {}
+        self._facts = PciDevice(
+            bus_id=bus_id,
+            kind=kind,
+            vendor_id=attributes.number(self._read("vendor"), 16),
+            device_id=attributes.number(self._read("device"), 16),
+            link_speed_max_gt_per_s=attributes.speed_gt_per_s(self._read("max_link_speed")),
+            link_width_max=attributes.width(self._read("max_link_width")),
+            numa_node=attributes.number(self._read("numa_node")),  # -1: the firmware names none
+            local_cpus=attributes.text(self._read("local_cpulist")),
+        )
+
+    def read(self) -> PciDevice:
+        """A new sample. Never raises."""
+        self.unclear = {}
+        sample = replace(self._facts, driver=self._driver(), aer=self._errors())
+        speed, width = self._read("current_link_speed"), self._read("current_link_width")
+        sample.link_speed_gt_per_s = attributes.speed_gt_per_s(speed)
+        sample.link_width = attributes.width(width)
+        # Only a device whose link looks odd is asked: a look at the configuration space wakes a sleeping one.
+        self.answers = sample.link_width is not None or not self._is_all_ones()
+        if not self.answers:
+            sample.link_speed_gt_per_s = sample.link_width = None
+            sample.link_speed_max_gt_per_s = sample.link_width_max = None
+            return sample
+        self._judge_link(sample, speed, width)
+        return sample
+
+    def _judge_link(self, sample: PciDevice, speed: bytes | None, width: bytes | None) -> None:
+        """Tell a device without a link (no such file, or 0: built into the processor) from one that cannot be read."""
+        if sample.link_width is None:
+            if width is None and os.path.lexists(f"{self.path}/current_link_width"):
+                self.unclear["link"] = "current_link_width cannot be read"
+            elif width is not None and width.strip() != b"0":
+                self.unclear["link"] = f"current_link_width reads {width[:20]!r}"
+        elif sample.link_speed_gt_per_s is None:
+            self.unclear["link"] = f"current_link_speed reads {(speed or b'')[:20]!r}"
+
+    def _driver(self) -> str | None:
+        try:
+            return os.path.basename(os.readlink(f"{self.path}/driver"))
+        except OSError:
+            return None
+
+    def _errors(self) -> dict[str, int]:
+        totals = {}
+        for name in _AER:
+            data = self._read(f"aer_dev_{name}")
+            total = attributes.error_total(data)
+            if total is not None:
+                totals[name] = total
+            elif data is not None:
+                self.unclear["aer"] = f"aer_dev_{name} has no total"
+        return totals
+
+    def _is_all_ones(self) -> bool:
+        return (self._read("config") or b"")[:4] == b"\xff\xff\xff\xff"
+
+    def _read(self, name: str) -> bytes | None:
+        return attributes.read(f"{self.path}/{name}")

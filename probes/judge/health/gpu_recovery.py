@@ -1,0 +1,89 @@
+"""What the driver asks for: field 230 (GPU recovery action), or Xid 154 where that cannot be read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from mltop.probes.judge.health.gpu_words import gpu_name
+from mltop.probes.judge.health.rule import DRIVER, EVENT_LISTED_S, Hit, Moment, Rule
+from mltop.probes.judge.health.xid_catalog import ADVICE
+from mltop.probes.judge.health.xid_events import booted_at, seen_xids
+from mltop.probes.model import GpuSample
+
+# Field 230 by name; the text of Xid 154 has its number.
+RECOVERY_NAMES = {
+    1: "gpu_reset",
+    2: "node_reboot",
+    3: "drain_p2p",
+    4: "drain_and_reset",
+    5: "imex",
+    6: "bus_reset",
+    7: "system_reboot",
+}
+_RECOVERY = {
+    "gpu_reset": ("GPU reset", "end its job, then: sudo nvidia-smi -r -i {index}"),
+    "node_reboot": ("node reboot", "drain and reboot the node"),
+    "drain_p2p": ("drain of peer-to-peer traffic", "end the jobs that use this GPU together with others"),
+    "drain_and_reset": ("drain and GPU reset", "end the jobs on this GPU, then: sudo nvidia-smi -r -i {index}"),
+    "imex": ("IMEX recovery", "restart nvidia-imex on all nodes of the NVLink domain"),
+    "bus_reset": ("bus reset", "end the jobs on this GPU, then reset it or reboot the node"),
+    "system_reboot": ("system reboot", "drain and reboot the node"),
+}
+_CHANGED_TO = re.compile(r"\bto (0x[0-9a-fA-F]+|\d+)\b")
+
+
+def asked_of(gpu: GpuSample) -> str:
+    """The driver's own word on what helps, where it has one."""
+    words = _RECOVERY.get(gpu.recovery_action or "")
+    return "" if words is None else words[1].format(index=gpu.index)
+
+
+def recovery(moment: Moment) -> Iterator[Hit]:
+    """Field 230 is the driver's present word; the newest Xid 154 of the last hour speaks where it cannot be read."""
+    unread = False
+    for gpu in moment.now.gpus:
+        wanted = gpu.recovery_action
+        if wanted is None:
+            unread = True
+        elif wanted != "none":
+            yield _recovery(gpu.index, gpu_name(gpu.index), wanted, "NVML: GPU recovery action", None)
+    if not moment.now.kernel_events or not (unread or not moment.now.gpus):
+        return
+    known = {gpu.index for gpu in moment.now.gpus if gpu.recovery_action is not None}
+    since = max(moment.now.sampled_at - EVENT_LISTED_S, booted_at(moment.now))
+    newest = {one.subject: one for one in seen_xids(moment) if one.tier == ADVICE}
+    for one in newest.values():
+        number = _CHANGED_TO.search(one.text)
+        wanted = RECOVERY_NAMES.get(int(number[1], 0)) if number else None
+        if wanted is not None and one.index not in known and one.at >= since:
+            yield _recovery(one.index, one.subject, wanted, one.text, one.at)
+
+
+def _recovery(index: int | None, subject: str, wanted: str, evidence: str, since: float | None) -> Hit:
+    words, action = _RECOVERY.get(wanted, (wanted.replace("_", " "), "do what the driver asks for"))
+    return Hit(
+        subject,
+        f"{subject}: the driver asks for: {words}",
+        (evidence,),
+        severity="warning" if wanted == "drain_p2p" else "critical",
+        action=action.format(index="N" if index is None else index),
+        since=since,
+    )
+
+
+RULES = (
+    Rule(
+        "gpu.recovery",
+        "critical",
+        0.0,
+        "do what the driver asks for",
+        recovery,
+        meaning="the driver says what the GPU needs to work again",
+        threshold="any action but none; draining peer-to-peer traffic: warning",
+        source="NVML field 230; Xid 154 where that cannot be read",
+        needs=("gpu.*.recovery_action",),
+        precedence=DRIVER,
+        explains=("gpu.remap.pending",),
+    ),
+)

@@ -1,0 +1,290 @@
+"""ECC, memory repair, PCIe, limits, throttle time, versions: what NVML knows, new calls first and old ones after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mltop.probes.model import GpuProcess
+from tests.fakes.nvml.counts import calls_on_gpu
+from tests.fakes.nvml.machine import Machine, value_at
+from tests.fakes.nvml.scenario import FakeNvml
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    made = FakeNvml(tmp_path, count=2)
+    for name, value in made.env().items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+@pytest.fixture
+def machine(fake: FakeNvml) -> Iterator[Machine]:
+    made = Machine()
+    yield made
+    made.close()
+
+
+# scenario key, its value, the field, what it must be
+VALUES: list[tuple[str, Any, str, Any]] = [
+    ("ecc_pending", False, "ecc.enabled_pending", False),
+    ("ecc_sram_threshold_exceeded", True, "ecc.sram_threshold_exceeded", True),
+    ("remap_failed", True, "remap.failed", True),
+    ("channel_repair_pending", True, "remap.repair_pending", True),
+    ("remap_banks_none", 3, "remap.banks.none", 3),
+    ("recovery_action", 0, "recovery_action", "none"),
+    ("recovery_action", 1, "recovery_action", "gpu_reset"),
+    ("recovery_action", 5, "recovery_action", "imex_restart"),
+    ("recovery_action", 7, "recovery_action", "system_reboot"),
+    ("pcie_gen", 1, "pcie.gen", 1),
+    ("pcie_gen_max", 6, "pcie.gen_max", 6),
+    ("pcie_width_max", 8, "pcie.width_max", 8),
+    ("pcie_fatal_error", 2, "pcie.errors.fatal_error", 2),
+    ("pcie_l0_to_recovery", 3, "pcie.errors.l0_to_recovery", 3),
+    ("temperature_margin_c", -4, "temperature_margin_c", -4.0),
+    ("temperature_slowdown_c", 90, "temperature_slowdown_c", 90.0),
+    ("temperature_memory_max_c", 105, "memory_temperature_max_c", 105.0),
+    ("performance_state", 8, "performance_state", 8),
+    ("mig_pending", True, "mig_pending", True),
+    ("gsp_firmware", "575.57.08", "gsp_firmware", "575.57.08"),
+    ("processes", [(7, 5, "compute", 3)], "processes", [GpuProcess(7, 5, "compute", 3)]),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "field", "expected"), VALUES)
+def test_a_value_arrives_at_its_gpu(
+    fake: FakeNvml, machine: Machine, key: str, value: Any, field: str, expected: Any
+) -> None:
+    fake.set(f"gpu.1.{key}", value)
+    fake.write()
+    samples = machine.poll()
+    assert value_at(samples[1], field) == expected
+    assert not [gap for gap in machine.gaps().values() if gap.kind == "unknown"]
+
+
+UNSUPPORTED: list[tuple[str, str, str]] = [
+    ("ecc_enabled", "ecc.corrected_volatile", "ecc.corrected_volatile"),
+    ("remap_corrected", "remap.pending", "remap.pending"),
+    ("remap_banks_low", "remap.banks.low", "remap.banks"),
+    ("channel_repair_pending", "remap.repair_pending", "remap.repair_pending"),
+    ("recovery_action", "recovery_action", "recovery_action"),
+    ("pcie_replay_count", "pcie.replay_count", "pcie.replay_count"),
+    ("pcie_gen_max", "pcie.gen_max", "pcie.gen_max"),
+    ("pcie_width", "pcie.width", "pcie.width"),
+    ("temperature_margin_c", "temperature_margin_c", "temperature_margin_c"),
+    ("temperature_memory_max_c", "memory_temperature_max_c", "memory_temperature_max_c"),
+    ("performance_state", "performance_state", "performance_state"),
+    ("gsp_firmware", "gsp_firmware", "gsp_firmware"),
+    ("fabric_state", "fabric.state", "fabric"),
+]
+
+
+@pytest.mark.parametrize(("key", "field", "what"), UNSUPPORTED)
+def test_what_a_gpu_has_not_is_none_and_nothing_is_missed(
+    fake: FakeNvml, machine: Machine, key: str, field: str, what: str
+) -> None:
+    fake.set(f"gpu.1.{key}", "unsupported")
+    fake.write()
+    samples = machine.poll()
+    assert value_at(samples[1], field) is None
+    assert machine.gaps()[f"gpu.1.{what}"].kind == "unsupported"
+    assert value_at(samples[0], field) is not None
+    assert f"gpu.0.{what}" not in machine.gaps()
+
+
+def test_a_counter_that_is_refused_is_not_among_the_pcie_errors(fake: FakeNvml, machine: Machine) -> None:
+    fake.set("gpu.*.pcie_lane_error", "unsupported")
+    fake.write()
+    sample = machine.poll()[0]
+    assert "lane_error" not in sample.pcie.errors
+    assert sample.pcie.errors["lcrc_error"] == 0
+    assert machine.gaps()["gpu.*.pcie.errors.lane_error"].kind == "unsupported"
+
+
+def test_ecc_that_is_off_has_no_counts(fake: FakeNvml, machine: Machine) -> None:
+    fake.set("gpu.*.ecc_enabled", False)
+    fake.write()
+    ecc = machine.poll()[0].ecc
+    assert (ecc.enabled, ecc.corrected_volatile, ecc.sram_uncorrected_aggregate) == (False, None, None)
+    assert machine.gaps()["gpu.*.ecc.uncorrected_aggregate"].kind == "unsupported"
+
+
+def test_only_root_may_know_the_sram_threshold(fake: FakeNvml, machine: Machine) -> None:
+    fake.set("call.nvmlDeviceGetSramEccErrorStatus", "error 4")
+    fake.set("gpu.*.ecc_uncorrected_aggregate", 9)
+    fake.set("gpu.*.ecc_sram_uncorrected_aggregate", 6)
+    fake.write()
+    ecc = machine.poll()[0].ecc
+    assert (ecc.sram_threshold_exceeded, ecc.sram_uncorrected_aggregate) == (None, 6)
+    assert [what for what in machine.gaps() if "ecc" in what] == ["gpu.*.ecc.sram_threshold_exceeded"]
+    gap = machine.gaps()["gpu.*.ecc.sram_threshold_exceeded"]
+    assert (gap.kind, gap.fix) == ("unknown", "sudo mltop")
+
+
+def test_retired_pages_of_gpus_before_ampere(fake: FakeNvml, machine: Machine) -> None:
+    for key, value in {"retired_pages": 3, "retired_pages_single_bit": 2, "retired_pages_pending": True}.items():
+        fake.set(f"gpu.1.{key}", value)
+    fake.set("gpu.1.remap_corrected", "unsupported")
+    fake.set("gpu.1.remap_banks_max", "unsupported")
+    fake.set("gpu.1.channel_repair_pending", "unsupported")
+    fake.write()
+    sample = machine.poll()[1]
+    assert (sample.retired_pages, sample.retired_pages_double_bit, sample.retired_pages_pending) == (5, 3, True)
+    assert [what for what in machine.gaps() if what.startswith("gpu.1.remap")] == ["gpu.1.remap"]
+    assert machine.gaps()["gpu.1.remap"].kind == "unsupported"
+
+
+# What a driver refuses, a key with its value, the field and what it must be by an older call
+OLDER: list[tuple[str, Any, str, Any, str]] = [
+    ("ecc_pending", False, "ecc.enabled_pending", False, "nvmlDeviceGetEccMode"),
+    ("ecc_corrected_aggregate", 5, "ecc.corrected_aggregate", 5, "nvmlDeviceGetTotalEccErrors"),
+    ("remap_uncorrected", 4, "remap.uncorrected", 4, "nvmlDeviceGetRemappedRows"),
+    ("pcie_replay_count", 8, "pcie.replay_count", 8, "nvmlDeviceGetPcieReplayCounter"),
+    ("power_limit_mw", 350_000, "power_limit_w", 350.0, "nvmlDeviceGetEnforcedPowerLimit"),
+    ("retired_pages", 2, "retired_pages_double_bit", 2, "nvmlDeviceGetRetiredPages"),
+    ("retired_pages_pending", True, "retired_pages_pending", True, "nvmlDeviceGetRetiredPagesPendingStatus"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "field", "expected", "call"), OLDER)
+def test_older_calls_where_a_driver_rejects_the_batch(
+    fake: FakeNvml, machine: Machine, key: str, value: Any, field: str, expected: Any, call: str
+) -> None:
+    fake.set("call.nvmlDeviceGetFieldValues", "error 2")
+    fake.set(f"gpu.0.{key}", value)
+    fake.write()
+    assert value_at(machine.poll()[0], field) == expected
+    assert calls_on_gpu(fake.counts_path, 0)[call] >= 1
+    assert machine.gaps()["gpu.*.recovery_action"].kind == "unsupported"
+
+
+def test_a_refused_field_is_not_asked_again_every_time(fake: FakeNvml, machine: Machine) -> None:
+    """Of the batch the others are still asked."""
+    fake.set("gpu.*.recovery_action", "unsupported")
+    fake.write()
+    machine.poll(0.0)
+    fake.set("gpu.*.recovery_action", 2)
+    fake.set("gpu.*.pcie_replay_count", 77)
+    fake.write()
+    sample = machine.poll(30.0)[0]
+    assert (sample.pcie.replay_count, sample.recovery_action) == (77, None)
+
+
+def test_a_rejected_batch_is_not_sent_again_every_time(fake: FakeNvml, machine: Machine) -> None:
+    fake.set("call.nvmlDeviceGetFieldValues", "error 2")
+    fake.write()
+    machine.poll(0.0)
+    before = calls_on_gpu(fake.counts_path, 0)["nvmlDeviceGetFieldValues"]
+    for second in range(1, 10):
+        machine.poll(float(second))
+    assert calls_on_gpu(fake.counts_path, 0)["nvmlDeviceGetFieldValues"] == before
+
+
+def test_a_recovery_action_that_mltop_does_not_know_is_said_to_be_so(fake: FakeNvml, machine: Machine) -> None:
+    fake.set("gpu.*.recovery_action", 42)
+    fake.write()
+    assert machine.poll()[0].recovery_action is None
+    gap = machine.gaps()["gpu.*.recovery_action"]
+    assert gap.kind == "unknown"
+    assert "42" in gap.why
+
+
+def test_impossible_limits_are_unknown(fake: FakeNvml, machine: Machine) -> None:
+    fake.set("gpu.*.temperature_slowdown_c", 0)
+    fake.set("gpu.*.temperature_margin_c", 2**30)
+    fake.write()
+    sample = machine.poll()[0]
+    assert (sample.temperature_slowdown_c, sample.temperature_margin_c) == (None, None)
+    assert "not a limit" in machine.gaps()["gpu.*.temperature_slowdown_c"].why
+    assert "not a margin" in machine.gaps()["gpu.*.temperature_margin_c"].why
+
+
+def test_throttle_share_is_of_the_time_between_two_polls(fake: FakeNvml, machine: Machine) -> None:
+    assert machine.poll(0.0)[0].throttle_share == {}
+    assert machine.gaps()["gpu.*.throttle_share"].kind == "starting"
+    fake.set("gpu.0.throttle_ns.sw_power_cap", 1000)
+    fake.set("gpu.0.throttle_ns.hw_thermal", 10**15)
+    fake.write()
+    share = machine.poll(1.0)[0].throttle_share
+    assert machine.is_rate(share["sw_power_cap"], 1e-6)
+    assert (share["hw_thermal"], share["power_brake"]) == (1.0, 0.0)
+    assert not [what for what in machine.gaps() if "throttle" in what]
+
+
+def test_throttle_share_after_a_counter_started_anew(fake: FakeNvml, machine: Machine) -> None:
+    fake.set("gpu.*.throttle_ns.sw_thermal", 5000)
+    fake.write()
+    machine.poll(0.0)
+    fake.set("gpu.*.throttle_ns.sw_thermal", 10)
+    fake.write()
+    assert "sw_thermal" not in machine.poll(1.0)[0].throttle_share
+    assert machine.gaps()["gpu.*.throttle_share.sw_thermal"].kind == "starting"
+    assert machine.poll(2.0)[0].throttle_share["sw_thermal"] == 0.0
+
+
+def test_throttle_share_by_the_old_call(fake: FakeNvml, machine: Machine) -> None:
+    fake.set("call.nvmlDeviceGetFieldValues", "missing")
+    fake.write()
+    machine.poll(0.0)
+    fake.set("gpu.0.throttle_ns.sync_boost", 10**15)
+    fake.write()
+    share = machine.poll(10.0)[0].throttle_share
+    assert share["sync_boost"] == 1.0
+    assert share["reliability"] == 0.0
+    assert "hw_thermal" not in share
+
+
+def test_numbers_that_driver_575_used_for_other_fields_are_not_read(fake: FakeNvml, machine: Machine) -> None:
+    fake.set("driver", "575.57.08")
+    fake.set("gpu.*.throttle_ns.hw_thermal", 4711)
+    fake.write()
+    assert "hw_thermal" not in machine.poll()[0].throttle_ns
+
+
+@pytest.mark.parametrize(("call", "cuda"), [("", 13010), ("call.nvmlSystemGetCudaDriverVersion_v2", 11040)])
+def test_the_cuda_version(fake: FakeNvml, machine: Machine, call: str, cuda: int) -> None:
+    if call:
+        fake.set(call, "missing")
+    fake.set("cuda", cuda)
+    fake.write()
+    assert machine.poll()[0].cuda == f"{cuda // 1000}.{cuda % 1000 // 10}"
+
+
+def test_utilisation_of_a_gpu_in_mig_mode_is_not_missed(fake: FakeNvml, machine: Machine) -> None:
+    fake.set("gpu.1.mig_enabled", True)
+    fake.set("gpu.1.busy_percent", "unsupported")
+    fake.set("gpu.1.remap_corrected", "unsupported")
+    fake.write()
+    sample = machine.poll()[1]
+    assert (sample.mig_enabled, sample.busy, sample.state) == (True, None, "ok")
+    assert machine.gaps()["gpu.1.busy"].kind == "unsupported"
+
+
+def test_pcie_traffic_from_counters_where_there_is_no_gpm(fake: FakeNvml, machine: Machine) -> None:
+    """The counters wrap at 2^32."""
+    fake.set("gpu.*.gpm_supported", False)
+    fake.set("gpu.0.pcie_rx_bytes", 2**32 - 1000)
+    fake.write()
+    assert machine.poll(0.0)[0].pcie.rx_bytes_per_s is None
+    assert machine.gaps()["gpu.*.pcie.rx_bytes_per_s"].kind == "starting"
+    fake.set("gpu.0.pcie_rx_bytes", 500)
+    fake.set("gpu.0.pcie_tx_bytes", 3_000_000)
+    fake.write()
+    pcie = machine.poll(1.0)[0].pcie
+    assert machine.is_rate(pcie.rx_bytes_per_s, 1500)
+    assert machine.is_rate(pcie.tx_bytes_per_s, 3_000_000)
+    assert "nvmlDeviceGetPcieThroughput" not in calls_on_gpu(fake.counts_path, 0)
+
+
+def test_what_has_not_changed_is_not_told_again_unless_asked(fake: FakeNvml, machine: Machine) -> None:
+    first = machine.poll(0.0)
+    machine.poll(100.0)
+    assert "nvlink" not in machine.answer["gpus"][0]["read"]
+    assert "nvlink" in machine.answer["gpus"][0]["read"] or len(machine.registry.samples()[0].nvlink.links) == 18
+    again = machine.poll(101.0, again=True)
+    assert {"static", "nvlink", "health", "repair", "modes"} <= machine.answer["gpus"][0]["read"].keys()
+    assert again[0].nvlink.links == first[0].nvlink.links
