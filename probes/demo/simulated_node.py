@@ -30,7 +30,7 @@ class SimulatedNode:
     """``ranks`` of ``job`` run here, one per GPU from GPU 0; none on a spare node.
 
     ``lost_gpu``: GPU 3 fell off the bus. ``braked``: the power supply asserts the power brake on every GPU.
-    ``faulty``: an InfiniBand port is down, a disk is nearly full, and the kernel log holds an Xid 94 of about an hour ago.
+    ``faulty``: an InfiniBand port is down, a disk is nearly full, and there was an Xid 94 about an hour ago.
     """
 
     name: str

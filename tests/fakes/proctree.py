@@ -34,6 +34,11 @@ class FakeProcess:
     image: int = 0
     kernel_thread: bool = False
     environ_bytes: bytes | None = None
+    memlock: str = "unlimited"
+    open_files_limit: str = "1024"
+    open_files: int = 3
+    cgroup: str = "0::/\n"
+    user_ticks: int = 0  # of the main thread
 
 
 class ProcTree:
@@ -97,6 +102,10 @@ class ProcTree:
         directory = self.root / str(process.pid)
         (directory / "task" / str(process.pid)).mkdir(parents=True, exist_ok=True)
         (directory / "stat").write_text(_stat(process))
+        (directory / "task" / str(process.pid) / "stat").write_text(_stat(process, process.user_ticks))
+        (directory / "limits").write_text(_limits(process))
+        (directory / "cgroup").write_text(process.cgroup)
+        self._write_descriptors(directory / "fd", process.open_files)
         (directory / "status").write_text(_status(process))
         (directory / "io").write_text(f"rchar: 1\nwchar: 1\nsyscr: {process.reads}\nsyscw: {process.writes}\n")
         (directory / "wchan").write_text(process.wchan)
@@ -110,6 +119,14 @@ class ProcTree:
         self._write_children(process.pid)
         self._write_children(process.ppid)
 
+    def _write_descriptors(self, directory: Path, count: int) -> None:
+        directory.mkdir(exist_ok=True)
+        for number in range(max(count, len(list(directory.iterdir())))):
+            if number < count:
+                (directory / str(number)).touch()
+            else:
+                (directory / str(number)).unlink()
+
     def _write_children(self, pid: int) -> None:
         directory = self.root / str(pid) / "task" / str(pid)
         if directory.exists():
@@ -117,11 +134,22 @@ class ProcTree:
             (directory / "children").write_text("".join(f"{child} " for child in children))
 
 
-def _stat(process: FakeProcess) -> str:
+def _limits(process: FakeProcess) -> str:
+    rows = (
+        ("Limit", "Soft Limit", "Hard Limit", "Units"),
+        ("Max cpu time", "unlimited", "unlimited", "seconds"),
+        ("Max open files", process.open_files_limit, "1048576", "files"),
+        ("Max locked memory", process.memlock, "unlimited", "bytes"),
+        ("Max nice priority", "0", "0", ""),
+    )
+    return "".join(f"{name:<25} {soft:<20} {hard:<20} {unit:<10}\n" for name, soft, hard, unit in rows)
+
+
+def _stat(process: FakeProcess, ticks: int | None = None) -> str:
     fields = ["0"] * 50
     fields[0:4] = [process.state, str(process.ppid), str(process.pid), str(process.session)]
     fields[6] = str(_PF_KTHREAD if process.kernel_thread else 0)
-    fields[11] = str(process.cpu_ticks)
+    fields[11] = str(process.cpu_ticks if ticks is None else ticks)
     fields[19] = str(process.start_ticks)
     fields[23:26] = [str(process.image), str(process.image + 1), str(process.image + 2)]
     return f"{process.pid} ({process.comm}) {' '.join(fields)}\n"

@@ -265,3 +265,42 @@ while True:
         agent.wait()
         agent.stdout.close()
     wait_until(lambda: is_gone(child), 3, "the reader process to die with its parent")
+
+
+def test_everything_is_told_again_after_a_silence(fake: FakeNvml, start: Start) -> None:
+    """What the reader process would not repeat because it has not changed, too."""
+    source = start(0.2, 0.5)
+    before = tick_until(source, all_ok, "three GPUs")[0][0]
+    fake.set("gpu.*.call.nvmlDeviceGetClockInfo", "block 0.3")
+    fake.write()
+    answer = tick_until(source, lambda answer: states(answer) == ["error"] * 3, "silence")
+    assert "NVML does not answer" in (answer[0][0].error or "")
+    fake.unset("gpu.*.call.nvmlDeviceGetClockInfo")
+    fake.write()
+
+    def is_back(answer: Answer) -> bool:
+        return all_ok(answer) and answer[0][0].sm_clock_max_mhz is not None
+
+    after = tick_until(source, is_back, "the values")[0][0]
+    assert after.nvlink.links == before.nvlink.links
+    assert (after.ecc, after.fabric, after.persistence) == (before.ecc, before.fabric, before.persistence)
+
+
+@pytest.mark.parametrize(
+    "call", ["nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceRegisterEvents"]
+)
+def test_any_call_that_never_returns_is_named(fake: FakeNvml, start: Start, call: str) -> None:
+    fake.set(f"gpu.1.call.{call}", "block forever")
+    source = start(0.3, 0.6)
+    answer = tick_until(source, lambda answer: f"stuck in {call} on GPU 1" in whys(answer), "the call to be named")
+    assert any(gap.what == "nvml" for gap in answer[1])
+    tick_until(source, lambda answer: states(answer) == ["ok", "error", "ok"], "the others")
+
+
+def test_events_that_never_come_back_are_given_up(fake: FakeNvml, start: Start) -> None:
+    """They concern no single GPU, so none is left out: the next reader process does without events."""
+    fake.set("call.nvmlEventSetWait", "block forever")
+    source = start(0.3, 0.6)
+    tick_until(source, lambda answer: "stuck in nvmlEventSetWait_v2" in whys(answer), "the call to be named")
+    answer = tick_until(source, all_ok, "three GPUs")
+    assert "left out" not in whys(answer)

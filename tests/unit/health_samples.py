@@ -277,12 +277,8 @@ def filesystems() -> list[FilesystemSample]:
 
 
 def links(at: float = 0.0, load: str = "training") -> list[LinkSample]:
-    """Eight busy HCAs with the counters of months, an unused port of an on-board card, and Ethernet."""
+    """Eight busy HCAs with the counters of months, and Ethernet."""
     moved = int((at - STARTED_AT) * (2.5e9 if load in ("training", "capped") else 1e3))
-    found = [link(number, moved) for number in range(8)]
-    spare = LinkSample("mlx5_8", 1, "infiniband", "DOWN", "Polling", 10e9, netdev="ibs9", pci_bus_id="0000:29:00.0")
-    spare.counters = {"link_downed": 0, "symbol_error": 0, "port_rcv_errors": 0, "port_xmit_wait": 0}
-    spare.has_chardev = True
     ethernet = LinkSample("eth0", 1, "ethernet", "UP", "UP", 100e9, 4e6, 3e6, "eth0", 9000, pci_bus_id="0000:2a:00.0")
     ethernet.counters = {
         "rx_crc_errors": 0,
@@ -292,7 +288,17 @@ def links(at: float = 0.0, load: str = "training") -> list[LinkSample]:
         "tx_errors": 0,
         "carrier_changes": 3,
     }
-    return [*found, spare, ethernet]
+    return [*(link(number, moved) for number in range(8)), ethernet]
+
+
+def worn_links(at: float = 0.0, load: str = "training") -> list[LinkSample]:
+    """As ``links``, with an unused port of an on-board card and a flap counter that stands at its maximum: context."""
+    spare = LinkSample("mlx5_8", 1, "infiniband", "DOWN", "Polling", 10e9, netdev="ibs9", pci_bus_id="0000:29:00.0")
+    spare.counters = {"link_downed": 0, "symbol_error": 0, "port_rcv_errors": 0, "port_xmit_wait": 0}
+    spare.has_chardev = True
+    found = links(at, load)
+    found[5].counters["link_downed"], found[5].saturated = 255, ["link_downed"]
+    return [*found, spare]
 
 
 def link(number: int, moved_bytes: int = 0, **fields: Any) -> LinkSample:
@@ -314,7 +320,7 @@ def link(number: int, moved_bytes: int = 0, **fields: Any) -> LinkSample:
         numa_node=number // 4,
         has_chardev=True,
         counters={
-            "link_downed": 255 if number == 5 else 2,
+            "link_downed": 2,
             "link_error_recovery": 0,
             "symbol_error": 0,
             "port_rcv_errors": 14,
@@ -330,7 +336,6 @@ def link(number: int, moved_bytes: int = 0, **fields: Any) -> LinkSample:
             "rnr_nak_retry_err": 0,
             "roce_slow_restart": 0,
         },
-        saturated=["link_downed"] if number == 5 else [],
     )
     return changed(whole, fields)
 

@@ -262,7 +262,7 @@ def test_a_cause_of_the_whole_node_is_one_line() -> None:
     ("what", "need", "is_so"),
     [
         ("gpu.3.ecc", "gpu.*.ecc", True),
-        ("gpu.3.ecc.sram_threshold_exceeded", "gpu.*.ecc", True),
+        ("gpu.3.ecc.sram_threshold_exceeded", "gpu.*.ecc", False),
         ("gpu.*.ecc", "gpu.*.ecc.sram_threshold_exceeded", True),
         ("gpu.*.{sm_active,ecc}", "gpu.*.ecc", True),
         ("gpu.3.power_w", "gpu.*.ecc", False),
@@ -273,6 +273,8 @@ def test_a_cause_of_the_whole_node_is_one_line() -> None:
         ("links.mlx5_0", "links", True),
         ("pci.0000:9b:00.0.link", "pci.*.link", True),
         ("pci.0000:9b:00.0.aer", "pci.*.link", False),
+        ("pci.0000:9b:00.0", "pci", True),
+        ("pci.acs", "pci", False),
     ],
 )
 def test_which_gaps_keep_a_rule_from_being_judged(what: str, need: str, is_so: bool) -> None:

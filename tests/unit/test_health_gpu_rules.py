@@ -49,8 +49,8 @@ CASES = [
     Case(
         "gpu.throttle.sw_thermal",
         "warning",
-        "GPU 3 slowing itself to stay cool, SM 1.70 of 1.98 GHz, 84 °C",
-        {"throttle_reasons": ["sw_thermal"], "sm_clock_mhz": 1700, "temperature_c": 84.0, "temperature_margin_c": 3.0},
+        "GPU 3 slowing itself to stay cool, SM 1.70 of 1.98 GHz, 72 °C",
+        {"throttle_reasons": ["sw_thermal"], "sm_clock_mhz": 1700, "temperature_c": 72.0},
         [{"temperature_c": 72.0}],
         hold_s=30.0,
     ),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.collect.ranks import RankSource
-from mltop.probes.model import RankSample
+from mltop.probes.model import UNLIMITED, RankSample
 from tests.fakes.proctree import ProcTree
 
 TRAIN = ("train.py", "--epochs", "3")
@@ -104,6 +104,13 @@ def test_every_field_of_one_rank(tree: ProcTree) -> None:
         cpus_allowed="0-7",
         numa_nodes="0-1",
         children=[],
+        children_cpu_fraction=None,
+        children_blocked=0,
+        memlock_limit_bytes=UNLIMITED,
+        open_files=3,
+        open_files_limit=1024,
+        cgroup="/",
+        settings={},
     )
 
 

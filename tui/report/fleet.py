@@ -75,7 +75,7 @@ def _gaps(nodes: Sequence[NodeView], console: Console) -> None:
     """What could not be read, once for all nodes where it is the same."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for node in nodes:
-        missed = [gap for gap in node.sample.gaps if gap.kind != "unsupported"] if node.sample is not None else []
+        missed = [gap for gap in node.sample.gaps if gap.kind == "unknown"] if node.sample is not None else []
         for gap in merged_gaps(missed):
             groups.setdefault((gap.what, gap.why, gap.fix), []).append(node.node)
     if groups:

@@ -78,7 +78,7 @@ def _narrow(row: Row, columns: Sequence[Column], kept: Sequence[Column]) -> Row:
 
 
 def _gaps(title: str, gaps: Sequence[Gap], console: Console) -> None:
-    missed = [gap for gap in gaps if gap.kind != "unsupported"]
+    missed = [gap for gap in gaps if gap.kind == "unknown" or gap.what == "nvml.starting"]
     if missed:
         print_title(title, console)
     for gap in merged_gaps(missed):
@@ -91,7 +91,7 @@ def _gaps(title: str, gaps: Sequence[Gap], console: Console) -> None:
 
 def _finding(finding: Finding, console: Console) -> None:
     severity = severity_cell(finding.severity)
-    subject = f" {finding.node} {finding.subject}: "
     message = finding.message or finding.id
+    subject = f" {finding.node}: " if message.startswith(finding.subject) else f" {finding.node} {finding.subject}: "
     print_sentence([severity, Cell(subject, "bold"), Cell(message)], console, indent=5)
     print_action(finding.action, console)

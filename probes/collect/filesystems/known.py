@@ -20,12 +20,13 @@ class Known:
     """``due_at``: in the caller's clock. ``stalled_since_s``, ``retry_s``: CLOCK_MONOTONIC."""
 
     mount: Mount
+    first_pause_s: float = FIRST_PAUSE_S
     due_at: float = float("-inf")
     sizes: tuple[int, int, int, int] | None = None  # bytes, bytes available, inodes, inodes free
     error: str = ""
     stalled_since_s: float | None = None
     retry_s: float = 0.0
-    pause_s: float = FIRST_PAUSE_S
+    pause_s: float = 0.0
     counters: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -38,7 +39,7 @@ class Known:
 
     def answered(self, answer: list[Any], now: float) -> None:
         """``answer`` as in ``child``: it is not stalled (any more), though it may refuse."""
-        self.stalled_since_s, self.pause_s = None, FIRST_PAUSE_S
+        self.stalled_since_s, self.pause_s = None, 0.0
         self.due_at = now + (NETWORK_EVERY_S if self.mount.is_network else LOCAL_EVERY_S)
         if answer[0] == "full":
             self.sizes, self.error = tuple(answer[2:6]), ""
@@ -48,8 +49,8 @@ class Known:
     def stalled(self, since_s: float, at_s: float) -> None:
         if self.stalled_since_s is None:
             self.stalled_since_s = since_s
+        self.pause_s = min(2 * self.pause_s or self.first_pause_s, LONGEST_PAUSE_S)
         self.retry_s = at_s + self.pause_s
-        self.pause_s = min(2 * self.pause_s, LONGEST_PAUSE_S)
 
     def sample(self, at_s: float) -> FilesystemSample:
         mount = self.mount

@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 
 from mltop.probes.collect.filesystems import mounts, mountstats
-from mltop.probes.collect.filesystems.known import Known
+from mltop.probes.collect.filesystems.known import FIRST_PAUSE_S, Known
 from mltop.probes.collect.filesystems.worker import Worker
 from mltop.probes.model import FilesystemSample, Gap
 
 WHAT = "host.filesystems"
 TABLE_EVERY_S = 10.0
 DEADLINE_S = 2.0
+QUIET_DEADLINES = 3  # a child that says nothing at all is given so many times that
 START_DEADLINE_S = 15.0  # Python itself may lie on a slow file server
+HELD_S = 1.0  # a child that outlives SIGKILL for so long was held by the kernel
 MAX_HUNG = 8  # children in state D that even SIGKILL does not end
 LONGEST_RESTART_S = 60.0
 _CLOSE_WAIT_S = 0.1
@@ -21,11 +23,16 @@ _CLOSE_WAIT_S = 0.1
 class FilesystemSource:
     """Reads the table of mounts and keeps asking their filesystems. For one thread; no call waits for a filesystem.
 
-    ``root`` is put before every path: a copied tree; "" is this machine.
+    ``root`` is put before every path: a copied tree; "" is this machine. ``deadline_s``: for one filesystem's answer;
+    ``first_pause_s``: before one that missed it is asked again, doubled each time up to a minute.
     """
 
-    def __init__(self, root: str = "") -> None:
+    def __init__(
+        self, root: str = "", deadline_s: float = DEADLINE_S, first_pause_s: float = FIRST_PAUSE_S
+    ) -> None:
         self._root = root
+        self._deadline_s = deadline_s
+        self._first_pause_s = first_pause_s
         self._known: dict[str, Known] = {}
         self._table_at = float("-inf")
         self._table = b""
@@ -42,7 +49,7 @@ class FilesystemSource:
     def read(self, now: float) -> tuple[list[FilesystemSample], list[Gap]]:
         """Every mount worth watching, ordered by path, and what is not known of them.
 
-        ``now`` is in seconds of any one clock. A mount that has not answered within 2 s has ``stalled_s``, which grows
+        ``now`` is in seconds of any one clock. A mount that has not answered within its time has ``stalled_s``, which grows
         until it answers; its sizes are the last known ones.
         """
         if self._idle_from <= now < self._idle_until and self._newest is not None:
@@ -97,7 +104,7 @@ class FilesystemSource:
         for mount in wanted:
             known = before.get(mount.path)
             if known is None or (known.mount.device, known.mount.kind) != (mount.device, mount.kind):
-                known = Known(mount)
+                known = Known(mount, self._first_pause_s)
             known.mount = mount
             self._known[mount.path] = known
 
@@ -126,24 +133,28 @@ class FilesystemSource:
 
     def _watch(self, at_s: float) -> None:
         """One step: notice a child that is gone, end one that a mount holds, collect those that were ended."""
-        self._hung = {path: worker for path, worker in self._hung.items() if not worker.has_ended()}
+        for path, held in list(self._hung.items()):
+            if held.has_ended():
+                del self._hung[path]
+                if at_s - held.killed_s >= HELD_S and path in self._known:
+                    self._known[path].retry_s = at_s  # the kernel has let it go: the filesystem may be back
         worker = self._worker
-        if worker is None:
+        if worker is None or worker.asked_s is None:
             return
         if worker.has_ended():
             self._give_up(worker, at_s, "the process that asks filesystems has ended")
-        elif worker.inside is not None and at_s - worker.inside[1] >= DEADLINE_S:
-            self._leave_out(worker, worker.inside[0], worker.inside[1], at_s)
-        elif worker.inside is None and worker.asked_s is not None and at_s - worker.asked_s >= START_DEADLINE_S:
-            self._give_up(worker, at_s, "the process that asks filesystems does not start")
+        elif worker.inside is not None:
+            if at_s - worker.inside[1] >= self._deadline_s:
+                self._leave_out(worker, worker.inside[0], worker.inside[1], at_s)
+        elif at_s - worker.asked_s >= (QUIET_DEADLINES * self._deadline_s if worker.has_answered else START_DEADLINE_S):
+            self._give_up(worker, at_s, "the process that asks filesystems does not answer")
 
     def _leave_out(self, worker: Worker, path: str, since_s: float, at_s: float) -> None:
         mount = path[len(self._root) :]
         if mount in self._known:
             self._known[mount].stalled(since_s, at_s)
         worker.kill()
-        if not worker.has_ended():
-            self._hung[mount] = worker
+        self._hung[mount] = worker
         self._worker = None
 
     def _give_up(self, worker: Worker, at_s: float, trouble: str) -> None:
@@ -184,12 +195,18 @@ class FilesystemSource:
             gaps.append(Gap(WHAT, f"{len(self._hung)} filesystems hold the process that asks: none is asked any more"))
         refused = [f"{path}: {known.error}" for path, known in self._known.items() if known.error]
         if refused:
-            more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
-            gaps.append(Gap(WHAT, "; ".join(refused[:3]) + more))
+            gaps.append(Gap(WHAT, _named(refused)))
+        silent = [path for path, known in self._known.items() if known.stalled_since_s is not None and not known.sizes]
+        if silent:
+            gaps.append(Gap(WHAT, f"{_named(silent)}: no answer yet, sizes unknown"))
         unasked = sum(known.is_unasked for known in self._known.values())
         if unasked and not self._trouble:
             gaps.append(Gap(WHAT, f"{unasked} filesystems have not been asked yet", "", "starting"))
         return gaps
+
+
+def _named(items: list[str]) -> str:
+    return "; ".join(items[:3]) + (f" and {len(items) - 3} more" if len(items) > 3 else "")
 
 
 def _whole(path: str) -> bytes:

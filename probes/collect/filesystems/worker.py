@@ -38,7 +38,9 @@ class Worker:
         self._received = b""
         self.pid = self._process.pid
         self.asked_s: float | None = None
+        self.killed_s = 0.0
         self.inside: tuple[str, float] | None = None
+        self.has_answered = False
 
     def ask(self, paths: list[str]) -> None:
         """Only when nothing is under way (``asked_s`` is None)."""
@@ -62,6 +64,7 @@ class Worker:
                 self.inside = (answer[1], answer[2])
             elif answer[0] == "done":
                 self.asked_s = self.inside = None
+                self.has_answered = True
         return [answer for answer in told if answer[0] in ("full", "error")]
 
     def has_ended(self) -> bool:
@@ -70,6 +73,7 @@ class Worker:
     def kill(self) -> None:
         """It may outlive this for as long as the kernel holds it (state D)."""
         self._process.kill()
+        self.killed_s = time.monotonic()
         self._requests.close()
         self._answers.close()
 

@@ -66,13 +66,13 @@ class Track:
         """Whether some metric has not had its first turn yet."""
         return self._turn < len(self._plan.first)
 
-    def poll(self, now_s: float, pace_s: float = SHORTEST_S) -> None:
-        """One turn, unless the last sample is newer than ``pace_s``. Monotonic seconds.
+    def poll(self, now_s: float, pace_s: float = SHORTEST_S) -> bool:
+        """One turn, unless the last one is newer than ``pace_s``: then False. Monotonic seconds.
 
         Raises NvmlError when the GPU or the library is gone, or when a GPU instance's id is stale.
         """
         if now_s < self._not_before_s:
-            return
+            return False
         try:
             self._take_turn(now_s)
         except NvmlError as failure:
@@ -85,6 +85,7 @@ class Track:
                 raise
         else:
             self._not_before_s = now_s + max(SHORTEST_S, 0.0 if self.is_starting else pace_s)
+        return True
 
     def pending(self) -> list[Metric]:
         """Metrics without a value or a problem: their turn comes."""

@@ -170,11 +170,12 @@ class MigReader:
         for instance in sorted(parent.instances.values(), key=lambda entry: entry.renewed_s):
             if parent.credit < cost or now_s - instance.renewed_s < RENEW_S:
                 break
-            parent.credit -= cost
+            parent.credit -= 1
             instance.renewed_s = now_s
             try:
                 instance.memory, instance.problems = read_memory(instance.device)
-                self._sample(parent, instance, now_s, sampled)
+                if self._sample(parent, instance, now_s, sampled):
+                    parent.credit -= cost - 1
             except NvmlError as failure:
                 if failure.code not in gpm.STALE:
                     raise
@@ -182,15 +183,16 @@ class MigReader:
                 return False
         return True
 
-    def _sample(self, parent: _Parent, instance: _Instance, now_s: float, sampled: set[int]) -> None:
+    def _sample(self, parent: _Parent, instance: _Instance, now_s: float, sampled: set[int]) -> bool:
+        """Whether calls were made."""
         gpu_instance = instance.gpu_instance
         if parent.without_gpm or gpu_instance is None or gpu_instance in sampled:
-            return
+            return False
         sampled.add(gpu_instance)
         track = parent.tracks.get(gpu_instance)
         if track is None:
             track = parent.tracks[gpu_instance] = Track(self._gpm, parent.device, PLAN, gpu_instance)
-        track.poll(now_s)
+        return track.poll(now_s)
 
 
 def sorted_by_index(parent: _Parent) -> list[_Instance]:

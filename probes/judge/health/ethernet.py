@@ -194,7 +194,7 @@ RULES = (
         threshold="rx_crc_errors, rx_errors, tx_errors or rx_missed_errors >= 1/min (5 in 5 min or 3 in one*); "
         "carrier_changes > 2/h",
         source="/sys/class/net/I/statistics; NVSentinel",
-        needs=("links",),
+        needs=("links", "links.*.counters"),
         clear_s=60.0,
     ),
     Rule(
@@ -218,7 +218,7 @@ RULES = (
         meaning="an EFA adapter drops packets or does not answer",
         threshold="rx_drops > 100/s; critical: no_completion_cmds + 1, or no link",
         source="EFA hw_counters; NVSentinel",
-        needs=("links",),
+        needs=("links", "links.*.counters"),
         clear_s=60.0,
         precedence=LINK_DOWN,
     ),

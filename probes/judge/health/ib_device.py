@@ -152,7 +152,7 @@ RULES = (
         meaning="programs cannot open an RDMA device",
         threshold="no uverbs device for 10 s",
         source="/sys/class/infiniband_verbs; NVSentinel",
-        needs=("links",),
+        needs=("links", "links.*.has_chardev"),
         precedence=DRIVER,
     ),
 )

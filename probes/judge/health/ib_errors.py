@@ -155,7 +155,7 @@ RULES = (
         meaning="bits arrive damaged",
         threshold="symbol_error > 10/s; critical: > 120/h",
         source="/sys/class/infiniband counters; NVSentinel",
-        needs=("links",),
+        needs=("links", "links.*.counters"),
         clear_s=60.0,
         explains=("ib.rcv_errors", "ib.recovery"),
     ),
@@ -168,7 +168,7 @@ RULES = (
         meaning="a port trains its link again and again",
         threshold="link_error_recovery > 5/min",
         source="/sys/class/infiniband counters; NVSentinel",
-        needs=("links",),
+        needs=("links", "links.*.counters"),
         clear_s=60.0,
     ),
     Rule(
@@ -180,7 +180,7 @@ RULES = (
         meaning="so many errors in a row that the hardware gave up counting them as single ones",
         threshold="local_link_integrity_errors or excessive_buffer_overrun_errors + 1, for an hour",
         source="/sys/class/infiniband counters; NVSentinel",
-        needs=("links",),
+        needs=("links", "links.*.counters"),
         explains=("ib.ber", "ib.recovery", "ib.rcv_errors"),
     ),
     Rule(
@@ -192,7 +192,7 @@ RULES = (
         meaning="malformed packets arrive",
         threshold="port_rcv_errors > 10/s",
         source="/sys/class/infiniband counters; NVSentinel",
-        needs=("links",),
+        needs=("links", "links.*.counters"),
         clear_s=60.0,
     ),
     Rule(
@@ -204,7 +204,7 @@ RULES = (
         meaning="packets wait too long to be sent and are dropped",
         threshold="port_xmit_discards > 100/s",
         source="/sys/class/infiniband counters; NVSentinel",
-        needs=("links",),
+        needs=("links", "links.*.counters"),
         clear_s=60.0,
     ),
     Rule(
@@ -216,7 +216,7 @@ RULES = (
         meaning="a port waits for the receiver's credits longer than others do",
         threshold="port_xmit_wait per port_xmit_data > 3 x the median of the node's busy ports*, for 60 s",
         source="/sys/class/infiniband counters",
-        needs=("links",),
+        needs=("links", "links.*.counters"),
         eager=False,
     ),
     Rule(
@@ -229,7 +229,7 @@ RULES = (
         threshold="local_ack_timeout_err 1/s; packet_seq_err, implied_nak_seq_err, out_of_sequence 10/s* (the last not "
         "where all ports have it); retries exceeded + 1; critical: rnr_nak_retry_err + 1",
         source="/sys/class/infiniband hw_counters; NVSentinel",
-        needs=("links",),
+        needs=("links", "links.*.counters"),
         clear_s=60.0,
     ),
     Rule(
@@ -241,7 +241,7 @@ RULES = (
         meaning="RoCE slows down because of congestion",
         threshold="roce_slow_restart > 10/s",
         source="/sys/class/infiniband hw_counters; NVSentinel",
-        needs=("links",),
+        needs=("links", "links.*.counters"),
         clear_s=60.0,
     ),
 )

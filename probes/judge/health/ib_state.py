@@ -236,7 +236,7 @@ RULES = (
     ),
     Rule(
         "ib.flap",
-        "info",
+        "warning",
         0.0,
         "replace cable or transceiver",
         flap,

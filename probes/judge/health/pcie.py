@@ -145,7 +145,7 @@ RULES = (
         meaning="a GPU or NIC uses fewer lanes, or at work a lower speed, than it could",
         threshold="width < maximum; speed < maximum while busy for 10 s; not where like nodes have the same",
         source="NVML PCIe link width and generation, sysfs current_link_width; Imbue",
-        needs=("gpu.*.pcie", "pci.*.link"),
+        needs=("gpu.*.pcie.width", "gpu.*.pcie.gen", "pci.*.link"),
         whole_node=(
             "PCIe links are narrower or slower than they could be on all {count} GPUs",
             "reboot; if it stays, service: riser, switch or slots",
@@ -172,7 +172,7 @@ RULES = (
         threshold="replays or corrected > ceil(0.001 x GT/s x 60 x lanes)/min (31 for gen 5 x16); any nonfatal*; "
         "critical: any fatal",
         source="NVML field 94, sysfs aer_dev_*, kernel log; DCGM",
-        needs=("gpu.*.pcie", "pci.*.aer"),
+        needs=("gpu.*.pcie.replay_count", "pci.*.aer"),
         clear_s=60.0,
     ),
     Rule(

@@ -35,13 +35,16 @@ def _all_rules() -> Sequence[Rule]:
 
 
 def touches(gap: Gap, need: str) -> bool:
-    """Whether the gap is about ``need``, about a part of it, or about all that it is a part of.
+    """Whether the gap is about ``need`` or about all that it is a part of.
 
-    ``gpu.3.ecc`` is about ``gpu.*.ecc.sram_threshold_exceeded``, and ``nvml`` is about everything below ``gpu``.
+    ``gpu.3.ecc`` is about ``gpu.*.ecc.sram_threshold_exceeded``, and ``nvml`` is about everything below ``gpu``. A
+    missing part does not hinder: who needs it names it. One of several ports or devices is not a part.
     """
     for one in _alternatives(gap.what):
         what = _INDEX.sub("*", one)
-        if what == need or need.startswith(what + ".") or what.startswith(need + "."):
+        if what == need or need.startswith(what + ".") or what == need + ".*":
+            return True
+        if need == "links" and what.count(".") == 1 and what.startswith("links."):
             return True
         if what == "nvml" and need.startswith("gpu."):
             return True

@@ -1,0 +1,199 @@
+"""From what the reader process says to gaps, and the pure parts of the readers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mltop.probes.collect.nvml import fabric, nvlink, throttle, versions, words
+from mltop.probes.collect.nvml.calls import GarbageError
+from mltop.probes.collect.nvml.device import Reading, UntoldError, starting, unsupported
+from mltop.probes.collect.nvml.known import Known, as_one
+from mltop.probes.collect.nvml.rates import Meter
+from mltop.probes.collect.nvml.schedule import Schedule
+from mltop.probes.model import Gap, NvlinkLink, RemapBanks
+
+NOT_SUPPORTED = ["nvmlDeviceGetX", 3]
+
+
+@pytest.mark.parametrize(
+    ("problem", "expected"),
+    [
+        ("37100 %", Gap("it", "37100 %")),
+        (unsupported("none here"), Gap("it", "none here", kind="unsupported")),
+        (starting("soon"), Gap("it", "soon", kind="starting")),
+        (
+            ("nvmlDeviceGetX", 13),
+            Gap("it", "not supported by this GPU or driver (nvmlDeviceGetX: Function Not Found)", kind="unsupported"),
+        ),
+        (
+            ("nvmlDeviceGetFieldValues 230 X", 2),
+            Gap(
+                "it",
+                "not supported by this GPU or driver (nvmlDeviceGetFieldValues 230 X: Invalid Argument)",
+                kind="unsupported",
+            ),
+        ),
+        (("nvmlDeviceGetX", 2), Gap("it", "nvmlDeviceGetX failed (NVML error 2: Invalid Argument)")),
+        (
+            ("nvmlDeviceGetX", 4),
+            Gap("it", "no permission for nvmlDeviceGetX (Insufficient Permissions)", "sudo mltop"),
+        ),
+        (
+            ("nvmlGpmSampleGet", 4),
+            Gap("it", "no permission for nvmlGpmSampleGet (Insufficient Permissions)", words.GPM_PERMISSION),
+        ),
+    ],
+)
+def test_problems_become_gaps(problem: Any, expected: Gap) -> None:
+    assert words.field_gap("it", problem) == expected
+    assert words.field_gap("it", list(problem) if isinstance(problem, tuple) else problem) == expected  # through JSON
+
+
+@pytest.mark.parametrize(
+    ("problems", "values", "expected"),
+    [
+        ({"ecc.a": NOT_SUPPORTED, "ecc.b": NOT_SUPPORTED}, {}, {"ecc"}),
+        ({"ecc.a": NOT_SUPPORTED, "ecc.b": NOT_SUPPORTED}, {"ecc.c": 0}, {"ecc.a", "ecc.b"}),
+        ({"ecc.a": NOT_SUPPORTED, "ecc.b": ["nvmlDeviceGetX", 999]}, {}, {"ecc.a", "ecc.b"}),
+        ({"ecc.a": NOT_SUPPORTED}, {}, {"ecc.a"}),
+        ({"ecc": NOT_SUPPORTED, "ecc.b": NOT_SUPPORTED, "power_w": "?"}, {"ecc.c": {}}, {"ecc", "power_w"}),
+    ],
+)
+def test_a_part_that_does_not_exist_is_one_problem(
+    problems: dict[str, Any], values: dict[str, Any], expected: set[str]
+) -> None:
+    assert set(as_one("ecc", problems, values)) == expected
+
+
+def test_tiers_become_one_sample() -> None:
+    known = Known(0, 0)
+    tiers = {
+        "static": {"values": {"name": "H100", "pcie.gen_max": 5, "nvlink.remotes": ["switch", None]}, "problems": {}},
+        "nvlink": {"values": {"nvlink.links": [{"index": 0, "errors": {}}, {"index": 1}]}, "problems": {}},
+        "repair": {"values": {"remap.banks.max": 7, "remap.repair_pending": False}, "problems": {}},
+        "fast": {"values": {"pcie.rx_bytes_per_s": 1.0}, "problems": {"pcie.tx_bytes_per_s": starting("soon")}},
+        "activity": {"values": {"activity_rates": {"pcie": [5.0, 6.0], "nvlink": [7.0, None]}}, "problems": {}},
+    }
+    known.read(tiers, 1.0)
+    sample = known.sample()
+    assert sample.nvlink.links == [NvlinkLink(0, remote="switch"), NvlinkLink(1)]
+    assert (sample.pcie.gen_max, sample.pcie.rx_bytes_per_s, sample.pcie.tx_bytes_per_s) == (5, 5.0, 6.0)
+    assert (sample.nvlink.rx_bytes_per_s, sample.nvlink.tx_bytes_per_s) == (7.0, None)
+    assert (sample.remap.banks, sample.remap.repair_pending) == (RemapBanks(max=7), False)
+    assert known.all_problems() == {}, "what the activity counters tell is not missing"
+    known.read({"fast": {"values": {}, "problems": {}}}, 2.0)
+    assert known.sample().nvlink.links is sample.nvlink.links, "made once, not for every sample"
+
+
+def test_a_lost_gpu_keeps_only_what_it_is() -> None:
+    known = Known(0, 0)
+    values = {"name": "H100", "cuda": "13.0", "pcie.gen_max": 5, "nvlink.remotes": ["switch"]}
+    known.read({"static": {"values": values, "problems": {}}}, 1.0)
+    known.fail("lost", "gone")
+    sample = known.sample()
+    assert (sample.name, sample.cuda, sample.pcie.gen_max) == ("H100", "13.0", None)
+
+
+def test_a_meter_counts_per_second() -> None:
+    meter = Meter()
+    with pytest.raises(UntoldError) as first:
+        meter.per_s("a", 100, 10.0)
+    assert first.value.problem[0] == "starting"
+    assert meter.per_s("a", 300, 12.0) == 100.0
+    assert meter.per_s("a", 300, 13.0) == 0.0
+    with pytest.raises(UntoldError, match="anew"):
+        meter.per_s("a", 5, 14.0)
+    assert meter.per_s("a", 6, 15.0) == 1.0
+    with pytest.raises(UntoldError):
+        meter.per_s("a", 7, 15.0)
+
+
+def test_a_meter_of_a_counter_that_wraps() -> None:
+    meter = Meter()
+    with pytest.raises(UntoldError):
+        meter.per_s("a", 2**32 - 10, 0.0, wraps=True)
+    assert meter.per_s("a", 20, 2.0, wraps=True) == 15.0
+    with pytest.raises(UntoldError):
+        meter.per_s("b", 2**40, 0.0, wraps=True)
+    with pytest.raises(UntoldError, match="anew"):
+        meter.per_s("b", 1, 1.0, wraps=True)  # it held more than 32 bits: this was no wrap
+
+
+@pytest.mark.parametrize(
+    ("mask", "health", "problems"),
+    [
+        (0, None, []),
+        (0x1AA, "ok", []),
+        (0x002, "ok", []),
+        (0x001, "limited", ["degraded_bandwidth"]),
+        (0x004, "limited", ["route_recovery"]),
+        (0x010, "unhealthy", ["route_unhealthy"]),
+        (0x040, "limited", ["access_timeout"]),
+        (0x100, "ok", []),
+        (0x200, "unhealthy", ["misconfigured"]),
+        (0x855, "unhealthy", [
+            "degraded_bandwidth", "route_recovery", "route_unhealthy", "access_timeout", "misconfigured",
+        ]),
+    ],
+)  # fmt: skip
+def test_the_health_of_a_fabric_by_its_mask(mask: int, health: str | None, problems: list[str]) -> None:
+    assert fabric.health_of(mask) == health
+    assert fabric.problems_of(mask) == problems
+
+
+@pytest.mark.parametrize(("number", "expected"), [(1, 1), (3, 2), (4, 3), (5, 3), (6, 4), (7, 5), (8, 6)])
+def test_generations_of_nvlink(number: int, expected: int) -> None:
+    assert nvlink.generation(number) == expected
+
+
+def test_an_unknown_generation_is_not_guessed() -> None:
+    with pytest.raises(GarbageError, match="77"):
+        nvlink.generation(77)
+
+
+@pytest.mark.parametrize(
+    ("driver", "has_new"),
+    [((470, 1), True), ((570, 86), True), ((575, 57), False), ((580, 65), True), ((0,), True)],
+)
+def test_field_ids_that_driver_575_used_otherwise(driver: tuple[int, ...], has_new: bool) -> None:
+    assert (270 in throttle.ns_fields(driver)) is has_new
+
+
+@pytest.mark.parametrize(("text", "numbers"), [("570.86.15", (570, 86, 15)), (None, (0,)), ("?", (0,))])
+def test_versions_as_numbers(text: str | None, numbers: tuple[int, ...]) -> None:
+    assert versions.as_numbers(text) == numbers
+
+
+def test_tiers_are_read_at_first_and_then_in_their_time() -> None:
+    schedule = Schedule()
+    times = [at for at in range(31) if schedule.is_due("a", 5.0, 2, float(at))]
+    assert times == [0, 3, 8, 13, 18, 23, 28]
+    schedule.forget()
+    assert schedule.is_due("a", 5.0, 2, 31.0)
+
+
+def test_late_polls_do_not_read_twice_to_catch_up() -> None:
+    schedule = Schedule()
+    schedule.is_due("a", 5.0, 0, 0.0)
+    assert [at for at in (100.0, 101.0, 102.0, 105.0) if schedule.is_due("a", 5.0, 0, at)] == [100.0, 105.0]
+
+
+def test_polls_that_jitter_do_not_skip_a_turn() -> None:
+    schedule = Schedule()
+    times = [second + (0.2 if second % 2 else -0.2) for second in range(1, 31)]
+    assert sum(schedule.is_due("a", 5.0, 4, at) for at in times) == 6
+
+
+def test_only_what_changed_is_news() -> None:
+    schedule = Schedule()
+    first, same, other = Reading(), Reading(), Reading()
+    other.problems["x"] = "?"
+    assert [schedule.is_news("a", reading) for reading in (first, same, same, other, first)] == [
+        True,
+        False,
+        False,
+        True,
+        True,
+    ]

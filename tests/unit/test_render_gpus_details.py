@@ -1,0 +1,194 @@
+"""The GPU pane's text: every field in its group, what is unknown says why there, counters say how they grew."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from mltop.probes.demo.gpus import simulate
+from mltop.probes.model import Gap, GpuProcess, GpuSample, KernelEvent, MigInstance, NvlinkLink, RankSample, Sample
+from mltop.tui.render.blocks import Block, Fact, block_lines
+from mltop.tui.render.cells import line_width, plain
+from mltop.tui.render.gpu_details import blocks_of
+from mltop.tui.render.gpu_gaps import GpuGaps
+from mltop.tui.screens.gpu_lines import details, event_lines, link_lines, process_lines, same_device
+from mltop.tui.screens.gpu_place import gpu_of_row, gpu_place
+from mltop.tui.screens.gpu_watched import First, WatchedGpus
+
+NO_GAPS = GpuGaps([], 3)
+
+
+def simulated() -> GpuSample:
+    return simulate(100.0, 4, 1, [(4711, 3)], None)[3]
+
+
+def facts(gpu: GpuSample, gaps: GpuGaps = NO_GAPS, first: GpuSample | None = None) -> dict[str, dict[str, Fact]]:
+    return {block.title: {fact.label.strip(): fact for fact in block.facts} for block in blocks_of(gpu, gaps, first)}
+
+
+def test_of_a_healthy_gpu_everything_is_known() -> None:
+    found = facts(simulated())
+    unknown = {label for block in found.values() for label, fact in block.items() if fact.text == "–"}
+    assert unknown == {"last seen"}
+    assert found["activity"]["read by"].text == "GPM"
+    assert found["clocks"]["SM"].text == "1980/1980MHz, 100%"
+    assert found["heat"]["slows down at"].text == "87C" and found["heat"]["HBM"].text.endswith("/95C")
+    assert found["PCIe"]["link"].text == "5x16 of 5x16"
+    assert found["NVLink and fabric"]["links up"].text == "18/18"
+    assert found["board"]["serial"].text.startswith("SIMULATED")
+    styles = {fact.style for block in found.values() for fact in block.values()}
+    assert styles <= {"", "dim"}, "nothing of it is an alarm"
+
+
+def test_of_a_gpu_of_which_nothing_is_known_nothing_is_a_number() -> None:
+    found = facts(GpuSample(3))
+    texts = [fact.text for block in found.values() for fact in block.values()]
+    assert texts and set(texts) == {"–"}
+
+
+@pytest.mark.parametrize(
+    ("what", "group", "label"),
+    [
+        ("gpu.3.ecc", "memory", "corrected"),
+        ("gpu.3.ecc.sram_uncorrected_aggregate", "memory", ""),
+        ("gpu.*.{ecc,fabric}", "NVLink and fabric", "fabric"),
+        ("gpu.*.activity", "activity", "FP32 pipe"),
+        ("gpu.3.sm_active", "activity", "SM active"),
+        ("gpu.3.pcie", "PCIe", "replays"),
+        ("gpu.3.throttle_reasons", "held down by", "now"),
+        ("gpu.3", "power", "draw"),
+        ("gpu.2.ecc", "memory", ""),
+        ("gpu.33.ecc", "memory", ""),
+        ("nvml", "memory", ""),
+    ],
+)
+def test_what_is_unknown_says_why_in_its_place(what: str, group: str, label: str) -> None:
+    found = facts(GpuSample(3), GpuGaps([Gap(what, "because")], 3))
+    said = {name for name, fact in found[group].items() if fact.why == "because"}
+    assert (label in said) if label else "corrected" not in said
+
+
+def test_reasons_stand_in_place_and_all_of_them_below() -> None:
+    sample = Sample("n1", 100.0, gpus=[GpuSample(3)])
+    sample.gaps = [Gap("gpu.3.ecc", "needs root", "sudo mltop"), Gap("gpu.1.ecc", "other", ""), Gap("host.x", "else")]
+    text = "\n".join(plain(line) for line in details(sample, sample.gpus[0], First(100.0, sample.gpus[0]), 120))
+    assert "– needs root" in text and "not known of this GPU" in text
+    assert "GAP  gpu.3.ecc: needs root – sudo mltop" in text
+    assert "other" not in text and "else" not in text
+
+
+def test_a_waiting_gpu_says_what_contradicts() -> None:
+    gpu = simulated()
+    gpu.busy, gpu.sm_active, gpu.tensor_active = 1.0, 0.11, 0.0
+    assert facts(gpu)["activity"]["waiting?"].text == "busy 100% but SM 11%"
+    assert "waiting?" not in facts(simulated())["activity"]
+
+
+def test_counters_say_by_how_much_they_grew() -> None:
+    first = simulated()
+    now = copy.deepcopy(first)
+    now.ecc.corrected_volatile = 7
+    now.pcie.replay_count, now.pcie.errors = 4, {"bad_dllp": 2, "l0_to_recovery": 9}
+    first.pcie.errors = {"bad_dllp": 2, "l0_to_recovery": 5}
+    now.throttle_ns = {**now.throttle_ns, "hw_thermal": 12_000_000_000}
+    now.throttle_share, now.throttle_reasons = {"hw_thermal": 0.34}, ["hw_thermal"]
+    found = facts(now, NO_GAPS, first)
+    assert found["memory"]["corrected"].text == "7 (+7)" and found["memory"]["uncorrected"].text == "0"
+    assert found["PCIe"]["replays"].text == "4 (+4)"
+    assert found["PCIe"]["l0 to recovery"].text == "9 (+4)" and found["PCIe"]["l0 to recovery"].style == "warn"
+    assert found["PCIe"]["bad dllp"].text == "2" and found["PCIe"]["bad dllp"].style == ""
+    assert found["held down by"]["HW-TH"].text == "now 34%, 12s in all (+12s)"
+
+
+@pytest.mark.parametrize(
+    ("change", "group", "label", "text", "style"),
+    [
+        ({"remap.pending": True}, "spare rows", "pending", "yes: needs a reset", "warn"),
+        ({"remap.failed": True}, "spare rows", "failed", "YES: replace the board", "crit"),
+        ({"recovery_action": "node_reboot"}, "spare rows", "driver wants", "node reboot", "crit"),
+        ({"ecc.enabled": False}, "memory", "ECC", "OFF, on after a reset", "warn"),
+        ({"ecc.sram_threshold_exceeded": True}, "memory", "SRAM ever", "0, past the RMA limit", "crit"),
+        ({"fabric.problems": ["route_unhealthy"]}, "NVLink and fabric", "health", "ok, route unhealthy", "crit"),
+        ({"mig_pending": True}, "MIG", "mode", "off, on after a reset", ""),
+        ({"power_limit_w": 500.0}, "power", "default limit", "700W", "warn"),
+        ({"temperature_margin_c": 4.0}, "heat", "margin", "4C", "warn"),
+        ({"retired_pages": 3}, "spare rows", "retired pages", "3", ""),
+    ],
+)
+def test_alarms(change: dict[str, object], group: str, label: str, text: str, style: str) -> None:
+    gpu = simulated()
+    for path, value in change.items():
+        *parents, name = path.split(".")
+        setattr(getattr(gpu, parents[0]) if parents else gpu, name, value)
+    fact = facts(gpu)[group][label]
+    assert (fact.text, fact.style) == (text, style)
+
+
+def test_instances_are_listed() -> None:
+    gpu = simulated()
+    gpu.mig_instances = [MigInstance(0, name="1g.10gb", sm_active=0.4, memory_used_bytes=2**30)]
+    assert facts(gpu)["MIG"]["0 1g.10gb"].text.endswith("SM 40% TC –")
+
+
+@pytest.mark.parametrize("width", [30, 79, 80, 119, 200])
+def test_blocks_fill_the_width_and_keep_their_facts(width: int) -> None:
+    blocks = [Block(f"block {at}", [Fact(f"label {n}", "value " * n) for n in range(at)]) for at in range(6)]
+    lines = block_lines(blocks, width)
+    assert all(line_width(line) <= width for line in lines)
+    text = "\n".join(plain(line) for line in lines)
+    assert "block 0" not in text and all(f"block {at}" in text for at in range(1, 6))
+
+
+def test_every_link_has_its_line_and_growth() -> None:
+    gpu = simulated()
+    first = copy.deepcopy(gpu)
+    gpu.nvlink.links[7] = NvlinkLink(7, False, 4, 26.562e9, "switch", {"replay": 5, "crc": 0})
+    first.nvlink.links[7].errors = {"replay": 2, "crc": 0}
+    for width, panels in ((80, 1), (120, 2), (200, 3)):
+        lines = link_lines(gpu, first, width)
+        assert len(lines) == 1 + 18 // panels and all(line_width(line) <= width for line in lines)
+        down = next(plain(line) for line in lines if "DOWN" in plain(line))
+        assert "replay 5 (+3)" in down
+    assert link_lines(GpuSample(0), GpuSample(0), 80) == []
+
+
+def test_processes_and_ranks_are_one_list() -> None:
+    gpu = GpuSample(3, processes=[GpuProcess(11, 2**30), GpuProcess(12, None, "mps", 5)])
+    ranks = [RankSample(11, rank=7, gpus=[3], state="D", user="ada", command="python a.py"), RankSample(99, gpus=[1])]
+    lines = [plain(line).split() for line in process_lines(gpu, ranks, NO_GAPS, 120)]
+    assert lines[0][:4] == ["PID", "RANK", "MEMORY", "KIND"]
+    assert lines[1] == ["11", "7", "1.0G", "compute", "D", "disk", "wait", "ada", "python", "a.py"]
+    assert lines[2] == ["12", "–", "mps", "5"] and len(lines) == 3
+    assert plain(process_lines(GpuSample(3, processes=[]), [], NO_GAPS, 80)[0]) == "no process holds this GPU"
+    why = GpuGaps([Gap("gpu.3.processes", "needs root")], 3)
+    assert plain(process_lines(GpuSample(3), [], why, 80)[0]) == "processes – needs root"
+
+
+def test_the_kernel_log_of_this_gpu_alone_newest_first() -> None:
+    gpu = GpuSample(3, pci_bus_id="00000000:1B:00.0")
+    events = [
+        KernelEvent(100.0, "xid", "0000:1b:00", 31, "page fault"),
+        KernelEvent(200.0, "xid", "0000:1b:00.0", 94, "contained"),
+        KernelEvent(300.0, "xid", "0000:33:00", 79, "another"),
+        KernelEvent(400.0, "oom", "python", None, "killed"),
+    ]
+    text = [plain(line) for line in event_lines(events, gpu, 80)]
+    assert [line.split()[1:3] for line in text] == [["Xid", "94"], ["Xid", "31"]]
+    assert not event_lines(events, GpuSample(3), 80)
+    assert not same_device("", "") and not same_device("python", "00000000:1B:00.0")
+
+
+def test_counters_are_watched_anew_for_another_board_or_an_earlier_time() -> None:
+    watched = WatchedGpus()
+    board, other = GpuSample(3, uuid="a"), GpuSample(3, uuid="b")
+    assert watched.first("n1", board, 10.0) == First(10.0, board)
+    assert watched.first("n1", GpuSample(3, uuid="a"), 20.0).gpu is board
+    assert watched.first("n2", board, 30.0).at == 30.0
+    assert watched.first("n1", other, 40.0).gpu is other
+    assert watched.first("n1", other, 5.0).at == 5.0
+
+
+def test_places_of_gpus_differ() -> None:
+    assert gpu_place("n1", 3).title == "gpu 3" and gpu_place("n1", 3) != gpu_place("n1", 4)
+    assert (gpu_of_row("3"), gpu_of_row("12.0")) == (3, 12)
