@@ -7,10 +7,20 @@ from __future__ import annotations
 
 import sys
 
-from tests.bench import bench_connect, bench_dump, bench_fleet, bench_merge, bench_reader, bench_screen, bench_stacks
+from tests.bench import (
+    bench_agent,
+    bench_connect,
+    bench_dump,
+    bench_fleet,
+    bench_merge,
+    bench_reader,
+    bench_screen,
+    bench_stacks,
+)
 
 BENCHES = {
     "screen": bench_screen,
+    "agent": bench_agent,
     "stacks": bench_stacks,
     "merge": bench_merge,
     "reader": bench_reader,

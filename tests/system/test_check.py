@@ -107,7 +107,7 @@ def test_an_unreadable_log_is_unknown_and_can_be_allowed(machine: FakeMachine) -
 
 
 def test_a_node_that_cannot_be_reached_is_3(machine: FakeMachine) -> None:
-    found = report(machine, "-w", "nosuchhost.invalid", "--timeout", "10")
+    found = report(machine, "-w", "nosuchhost.invalid", "--timeout", "4")
     assert found["exit"] == 3 and found["nodes"][0]["state"] != "live"
 
 

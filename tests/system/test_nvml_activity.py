@@ -235,6 +235,7 @@ def test_gpus_that_change_places_do_not_mix_their_samples(fake: FakeNvml, start:
     assert [gpu.uuid for gpu in answer[0]] == ["GPU-0", "GPU-1", "GPU-2"]
     assert [gpu.sm_active for gpu in answer[0][1:]] == pytest.approx([0.1, 0.2])
     assert "died" not in str(answer[1])
+    assert read_counts(fake.counts_path)["nvmlGpmSampleFree"] >= 2 * 2, "those of the GPUs that were here before"
 
 
 def test_a_driver_without_gpm(fake: FakeNvml, start: Start) -> None:

@@ -36,7 +36,7 @@ def test_a_port_that_goes_down_is_critical_at_once() -> None:
     ("sample", "expected"),
     [
         (node(0), []),
-        (node(0, down(8, device="mlx5_8", pci_bus_id=None) if False else SPARE), [("info", "ib.down", "mlx5_8")]),
+        (node(0, SPARE), [("info", "ib.down", "mlx5_8")]),
         # Two GPUs need two ports: of eight seven are up.
         (node(0, down()), [("info", "ib.down", "mlx5_4")]),
         (_h100(0, down()), [("critical", "ib.down", "mlx5_4")]),
@@ -70,7 +70,7 @@ def test_like_nodes_tell_whether_a_port_is_used() -> None:
         for number in (2, 3)
     ]
     found = judge(*renamed, node(0.8, name="n4"), node(0.9, down()))
-    assert [one.evidence[0] for one in found] == ["7 ports ACTIVE, 8 on 4 of 4 like nodes"] or found[0].severity
+    assert [(one.id, one.evidence[0]) for one in found] == [("ib.down", "7 ports ACTIVE, 8 on 3 of 4 like nodes")]
 
 
 def test_login_nodes_are_no_like_nodes() -> None:
@@ -87,8 +87,8 @@ def test_a_link_without_a_subnet_manager() -> None:
         "mlx5_4 has a link, but no subnet manager has made it ACTIVE (INIT)",
     )
     coming = [node(0, down()), node(1, waiting), node(2)]  # a cable is plugged in
-    assert [one.message for one in judge(*coming)] == []
-    assert len(judge(*coming[:2], node(11, waiting), node(21, waiting))) == 1
+    assert told(*coming) == [("info", "ib.down", "mlx5_4")]
+    assert told(*coming[:2], node(11, waiting), node(21, waiting)) == [("warning", "ib.down", "mlx5_4")]
 
 
 def test_a_reboot_forgets_that_a_port_was_up() -> None:
@@ -132,8 +132,9 @@ def test_flaps_by_number_and_time(flaps: int, hours: float, ranks: bool, severit
     def make(at: float) -> Sample:
         return _flapping(at, int(flaps * min(1.0, at / (end * 0.99))), ranks=running)
 
-    found = judge(*over([step * end / 300 for step in range(301)], make))
-    assert [(one.id, one.severity) for one in found] == ([("ib.flap", severity)] if severity else [])
+    found = judge(*over([step * end / 100 for step in range(101)], make))
+    assert {one.id for one in found} <= {"ib.flap"}
+    assert [one.severity for one in found if one.until is None] == ([severity] if severity else [])
 
 
 def test_flaps_are_told_with_their_counter() -> None:
@@ -144,9 +145,9 @@ def test_flaps_are_told_with_their_counter() -> None:
 
 
 def test_a_flap_is_forgotten_after_an_hour() -> None:
-    samples = over(range(0, 4000, 10), lambda at: _flapping(at, int(at >= 100)))
+    samples = over(range(0, 4000, 30), lambda at: _flapping(at, int(at >= 90)))
     finding = only(*samples)
-    assert (finding.since, finding.until) == (100, 3690)
+    assert (finding.since, finding.until) == (90, 3660)
 
 
 def test_a_stuck_counter_leaves_the_state_to_count() -> None:
@@ -172,14 +173,20 @@ def test_flaps_between_two_samples_show_in_the_interfaces_counter() -> None:
     assert judge(*over(range(0, 310, 10), lambda at: make(at, 3))) == []
 
 
-@pytest.mark.parametrize("counters", [{"link_downed": 0}, {"link_downed": 255}, {}])
-def test_a_counter_that_starts_anew_or_stood_high_is_no_flap(counters: dict[str, int]) -> None:
-    before = port(4, counters={"link_downed": 200})
-    after = port(4, counters=counters)
-    if not counters:
-        after.counters.pop("link_downed")
-    found = judge(node(0, before), node(10, after), node(20, after), node(30, before) if not counters else node(30, after))
-    assert [one.id for one in found if one.id == "ib.flap"] == (["ib.flap"] if counters == {"link_downed": 255} else [])
+@pytest.mark.parametrize(
+    ("high", "later", "is_flap"),
+    [(200, 0, False), (255, 0, False), (255, 255, False), (254, 255, True), (200, 1, True)],
+)
+def test_a_counter_that_starts_anew_or_stood_high_is_no_flap(high: int, later: int, is_flap: bool) -> None:
+    before, after = port(4, counters={"link_downed": high}), port(4, counters={"link_downed": later})
+    found = judge(*(node(at, before if at < 15 else after) for at in (0.0, 10.0, 20.0, 30.0)))
+    assert ("ib.flap" in [one.id for one in found]) == is_flap
+
+
+def test_a_counter_that_is_gone_for_a_while_has_not_grown() -> None:
+    without = port(4)
+    del without.counters["link_downed"]
+    assert judge(node(0), node(10, without), node(20, without), node(30)) == []
 
 
 def test_a_port_that_refuses_to_be_read_has_not_flapped() -> None:

@@ -52,19 +52,19 @@ def test_problems_become_gaps(problem: Any, expected: Gap) -> None:
 
 
 @pytest.mark.parametrize(
-    ("problems", "values", "expected"),
+    ("problems", "known", "expected"),
     [
-        ({"ecc.a": NOT_SUPPORTED, "ecc.b": NOT_SUPPORTED}, {}, {"ecc"}),
-        ({"ecc.a": NOT_SUPPORTED, "ecc.b": NOT_SUPPORTED}, {"ecc.c": 0}, {"ecc.a", "ecc.b"}),
-        ({"ecc.a": NOT_SUPPORTED, "ecc.b": ["nvmlDeviceGetX", 999]}, {}, {"ecc.a", "ecc.b"}),
-        ({"ecc.a": NOT_SUPPORTED}, {}, {"ecc.a"}),
-        ({"ecc": NOT_SUPPORTED, "ecc.b": NOT_SUPPORTED, "power_w": "?"}, {"ecc.c": {}}, {"ecc", "power_w"}),
+        ({"ecc.a": NOT_SUPPORTED, "ecc.b": NOT_SUPPORTED}, set(), {"ecc"}),
+        ({"ecc.a": NOT_SUPPORTED, "ecc.b": NOT_SUPPORTED}, {"ecc.c"}, {"ecc.a", "ecc.b"}),
+        ({"ecc.a": NOT_SUPPORTED, "ecc.b": ["nvmlDeviceGetX", 999]}, set(), {"ecc.a", "ecc.b"}),
+        ({"ecc.a": NOT_SUPPORTED}, set(), {"ecc.a"}),
+        ({"ecc": NOT_SUPPORTED, "ecc.b": NOT_SUPPORTED, "power_w": "?"}, {"energy_j"}, {"ecc", "power_w"}),
     ],
 )
 def test_a_part_that_does_not_exist_is_one_problem(
-    problems: dict[str, Any], values: dict[str, Any], expected: set[str]
+    problems: dict[str, Any], known: set[str], expected: set[str]
 ) -> None:
-    assert set(as_one("ecc", problems, values)) == expected
+    assert set(as_one("ecc", problems, known)) == expected
 
 
 def test_tiers_become_one_sample() -> None:
@@ -83,8 +83,14 @@ def test_tiers_become_one_sample() -> None:
     assert (sample.nvlink.rx_bytes_per_s, sample.nvlink.tx_bytes_per_s) == (7.0, None)
     assert (sample.remap.banks, sample.remap.repair_pending) == (RemapBanks(max=7), False)
     assert known.all_problems() == {}, "what the activity counters tell is not missing"
-    known.read({"fast": {"values": {}, "problems": {}}}, 2.0)
+    problems = known.all_problems()
+    known.read({"fast": {"values": {"pcie.rx_bytes_per_s": 2.0}, "problems": {}}}, 2.0)
     assert known.sample().nvlink.links is sample.nvlink.links, "made once, not for every sample"
+    known.read({"activity": {"values": {}, "problems": {"sm_active": "?"}}}, 3.0)
+    assert known.sample().pcie.rx_bytes_per_s == 2.0
+    assert (problems, known.all_problems()) == ({}, {"sm_active": "?"})
+    known.read({"modes": {"values": {}, "problems": {"persistence": "??"}}}, 4.0)
+    assert known.all_problems() == {"sm_active": "?", "persistence": "??"}
 
 
 def test_a_lost_gpu_keeps_only_what_it_is() -> None:

@@ -27,9 +27,7 @@ class FilesystemSource:
     ``first_pause_s``: before one that missed it is asked again, doubled each time up to a minute.
     """
 
-    def __init__(
-        self, root: str = "", deadline_s: float = DEADLINE_S, first_pause_s: float = FIRST_PAUSE_S
-    ) -> None:
+    def __init__(self, root: str = "", deadline_s: float = DEADLINE_S, first_pause_s: float = FIRST_PAUSE_S) -> None:
         self._root = root
         self._deadline_s = deadline_s
         self._first_pause_s = first_pause_s

@@ -33,8 +33,7 @@ class Memory:
 
     def _read_memory(self, data: bytes, reading: Reading) -> None:
         total, available, swap, swap_free = (
-            number_after(data, label)
-            for label in (b"\nMemTotal:", b"\nMemAvailable:", b"\nSwapTotal:", b"\nSwapFree:")
+            number_after(data, label) for label in (b"\nMemTotal:", b"\nMemAvailable:", b"\nSwapTotal:", b"\nSwapFree:")
         )
         if total is None or available is None:
             reading.gaps.append(Gap("host.memory", f"no MemTotal and MemAvailable in {self._meminfo.path}"))

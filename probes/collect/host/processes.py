@@ -6,6 +6,7 @@ Source: /proc/PID/task/PID/{stat,io}, /proc/PID/wchan (proc_pid_stat(5) and its 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -35,6 +36,8 @@ class Processes:
     def __init__(self, root: str) -> None:
         self._proc = root + "/proc"
         self._states = ProcessStates(root)
+        # Our own children hang instead of us: what they hang in is told elsewhere.
+        self._own_pid = b"" if root else str(os.getpid()).encode()
         self._blocked: dict[int, _Blocked] = {}
 
     def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
@@ -66,7 +69,7 @@ class Processes:
             except OSError:
                 data = b""
             fields = data[data.rfind(b")") + 2 :].split()
-            if len(fields) < 20 or fields[0] != b"D":
+            if len(fields) < 20 or fields[0] != b"D" or fields[1] == self._own_pid:
                 self._blocked.pop(pid, None)
                 continue
             # A pid that is used again has another start; page faults, user time and system calls tell of work.

@@ -16,7 +16,9 @@ from mltop.probes.model import Gap, RankSample
 
 _FIRST_NAMESPACES = {"cgroup": "cgroup:[4026531835]", "pid": "pid:[4026531836]"}
 _CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv", "/.singularity.d")
-_CONTAINER = re.compile(r"/(docker|kubepods|lxc|libpod|garden|crio|containerd)[-/_.]|/(docker|libpod|crio)-[0-9a-f]{12,}")
+_CONTAINER = re.compile(
+    r"/(docker|kubepods|lxc|libpod|garden|crio|containerd)[-/_.]|/(docker|libpod|crio)-[0-9a-f]{12,}"
+)
 # docker.service is the daemon and no container, but containers may lie below containerd.service.
 _SERVICE = re.compile(r"/[^/]*\.service(?=/|$)")
 _JOB = re.compile(r"slurm.*/job_?\d+|/(pbs_jobs|pbspro|lsf|htcondor|flux)[-/_.]", re.IGNORECASE)

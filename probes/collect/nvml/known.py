@@ -20,12 +20,21 @@ from mltop.probes.model import (
 )
 
 IDENTITY = ("name", "pci_bus_id", "driver", "cuda", "gsp_firmware", "vbios", "serial")
-# A field in two tiers has the value of the later one. Those that are not named come in between.
-FIRST_TIERS = ("static",)
-LAST_TIERS = ("fast", "activity")
+# Read at every poll. A field in two tiers has the value of the later one: static, any other, these.
+LAST_TIERS = {"fast": 0, "activity": 1}
 PARTS = {"ecc": Ecc, "remap": Remap, "pcie": Pcie, "nvlink": Nvlink, "fabric": Fabric}
 _NOTHING: tuple[Any, ...] = (None, [], {})
 _TRAFFIC = ("rx_bytes_per_s", "tx_bytes_per_s")
+
+
+@dataclass
+class Calm:
+    """What the tiers that are read now and then say together: kept until one of them says something else."""
+
+    values: dict[str, Any]
+    whole: dict[str, Any]  # fields of GpuSample, parts as objects
+    inner: dict[str, dict[str, Any]]  # part -> field -> value, for parts that fast tiers add to
+    problems: dict[str, Any]
 
 
 @dataclass
@@ -40,15 +49,19 @@ class Known:
     last_seen_at: float | None = None
     values: dict[str, dict[str, Any]] = field(default_factory=dict)  # tier -> field -> value
     problems: dict[str, dict[str, Any]] = field(default_factory=dict)  # tier -> field -> problem
+    _calm: Calm | None = None
+    _told: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # the newest problems and what they were made of
 
     def read(self, tiers: dict[str, Any], at: float) -> None:
         """Tiers that were read again take the place of what they said before."""
         for tier, reading in tiers.items():
             self.values[tier] = with_objects(reading["values"])
             self.problems[tier] = reading["problems"]
+        if not tiers.keys() <= LAST_TIERS.keys():
+            self._calm = None
         remotes = self.values.get("static", {}).get("nvlink.remotes")
         if remotes and ("nvlink" in tiers or "nvlink_calls" in tiers):
-            for link in self.all_values().get("nvlink.links", ()):
+            for link in self.calm().values.get("nvlink.links", ()):
                 link.remote = remotes[link.index] if link.index < len(remotes) else None
         self.state, self.error, self.last_seen_at = "ok", None, at
 
@@ -58,44 +71,69 @@ class Known:
         static = self.values.get("static", {})
         self.values = {"static": {name: static[name] for name in IDENTITY if name in static}}
         self.problems = {}
+        self._calm = None
 
     def sample(self) -> GpuSample:
         """Objects of slow tiers are the same in every sample until they are read again: nobody changes them."""
+        calm = self.calm()
+        whole, inner = in_parts(self._quick_values())
+        parts = {part: PARTS[part](**{**calm.inner.get(part, {}), **added}) for part, added in inner.items()}
         return GpuSample(
             index=self.index,
             uuid=self.uuid,
             state=self.state,
             error=self.error,
             last_seen_at=self.last_seen_at,
-            **in_parts(self.all_values()),
+            **{**calm.whole, **whole, **parts},
         )
 
-    def all_values(self) -> dict[str, Any]:
-        """By field, of all tiers."""
-        merged: dict[str, Any] = {}
-        for tier in order(self.values):
-            merged.update(self.values[tier])
-        for link, ways in (merged.pop("activity_rates", None) or {}).items():
-            merged.update({f"{link}.{name}": rate for name, rate in zip(_TRAFFIC, ways) if rate is not None})
-        merged.pop("nvlink.remotes", None)
-        return merged
+    def calm(self) -> Calm:
+        """Of all tiers but the last ones."""
+        if self._calm is None:
+            values = merged(self.values)
+            values.pop("nvlink.remotes", None)
+            whole, inner = in_parts(values)
+            whole.update({part: PARTS[part](**fields) for part, fields in inner.items()})
+            self._calm = Calm(values, whole, inner, merged(self.problems))
+        return self._calm
+
+    def _quick_values(self) -> dict[str, Any]:
+        """Of the last tiers. Traffic that activity counters tell stands for that of other counters."""
+        found: dict[str, Any] = {}
+        for tier in LAST_TIERS:
+            found.update(self.values.get(tier, {}))
+        for link, ways in (found.pop("activity_rates", None) or {}).items():
+            found.update({f"{link}.{name}": rate for name, rate in zip(_TRAFFIC, ways) if rate is not None})
+        return found
 
     def all_problems(self) -> dict[str, Any]:
-        """By field, of all tiers; a field that some tier knows is no problem. Parts that do not exist are one."""
-        values = self.all_values()
-        found: dict[str, Any] = {}
-        for tier in order(self.problems):
-            found.update(self.problems[tier])
-        found = {name: problem for name, problem in found.items() if values.get(name) in _NOTHING}
+        """By field, of all tiers; a field that some tier knows is no problem. Parts that do not exist are one.
+
+        The same object as before while nothing changes.
+        """
+        calm = self.calm()
+        quick = {name for name, value in self._quick_values().items() if value not in _NOTHING}
+        made_of = (calm, quick, *(self.problems.get(tier, {}) for tier in LAST_TIERS))
+        if self._told is not None and self._told[0][0] is calm and self._told[0][1:] == made_of[1:]:
+            return self._told[1]
+        found = dict(calm.problems)
+        for tier in LAST_TIERS:
+            found.update(self.problems.get(tier, {}))
+        known = quick | {name for name, value in calm.values.items() if value not in _NOTHING}
+        found = {name: problem for name, problem in found.items() if name not in known}
         for part in PARTS:
-            found = as_one(part, found, values)
+            found = as_one(part, found, known)
+        self._told = (made_of, found)
         return found
 
 
-def order(tiers: dict[str, Any]) -> list[str]:
-    between = [tier for tier in tiers if tier not in FIRST_TIERS and tier not in LAST_TIERS]
-    wanted = (*FIRST_TIERS, *between, *LAST_TIERS)
-    return [tier for tier in wanted if tier in tiers]
+def merged(tiers: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """By field, of all tiers but the last ones."""
+    found = dict(tiers.get("static", {}))
+    for tier, fields in tiers.items():
+        if tier != "static" and tier not in LAST_TIERS:
+            found.update(fields)
+    return found
 
 
 def with_objects(values: dict[str, Any]) -> dict[str, Any]:
@@ -107,8 +145,8 @@ def with_objects(values: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def in_parts(values: dict[str, Any]) -> dict[str, Any]:
-    """From "ecc.enabled" and "remap.banks.max" to GpuSample's parts."""
+def in_parts(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """From "busy", "ecc.enabled" and "remap.banks.max" to fields of GpuSample and fields of its parts."""
     whole: dict[str, Any] = {}
     parts: dict[str, dict[str, Any]] = {}
     banks: dict[str, Any] = {}
@@ -122,15 +160,14 @@ def in_parts(values: dict[str, Any]) -> dict[str, Any]:
             parts.setdefault(part, {})[inner] = value
     if banks:
         parts.setdefault("remap", {})["banks"] = RemapBanks(**banks)
-    whole.update({part: PARTS[part](**inner) for part, inner in parts.items()})
-    return whole
+    return whole, parts
 
 
-def as_one(part: str, problems: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+def as_one(part: str, problems: dict[str, Any], known: set[str]) -> dict[str, Any]:
     """Where nothing of a part is known and all of it is unsupported, that is one problem: of the part."""
     prefix = f"{part}."
     names = [name for name in problems if name == part or name.startswith(prefix)]
-    if len(names) < 2 or any(value not in _NOTHING for name, value in values.items() if name.startswith(prefix)):
+    if len(names) < 2 or any(name.startswith(prefix) for name in known):
         return problems
     if not all(words.is_unsupported(problems[name]) for name in names):
         return problems

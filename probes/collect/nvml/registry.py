@@ -16,6 +16,8 @@ class Registry:
 
     def __init__(self) -> None:
         self._known: list[Known] = []
+        self._gaps_of: Problems = []
+        self._gaps: list[Gap] = []
 
     def __len__(self) -> int:
         return len(self._known)
@@ -100,19 +102,33 @@ class Registry:
 
     def gaps(self) -> list[Gap]:
         """Unknown fields; one gap where all readable GPUs lack a field for the same reason."""
-        readable = [known for known in self._known if known.state == "ok"]
-        if not readable:
-            return []
-        lacking: dict[tuple[str, str], list[int]] = {}
-        problems: dict[tuple[str, str], Any] = {}
-        for known in readable:
-            for name, problem in known.all_problems().items():
-                key = (name, str(problem))
-                lacking.setdefault(key, []).append(known.index)
-                problems[key] = problem
-        gaps = []
-        for key, indexes in lacking.items():
-            folded = len(indexes) == len(readable) > 1
-            for index in ["*"] if folded else indexes:
-                gaps.append(words.field_gap(f"gpu.{index}.{key[0]}", problems[key]))
-        return gaps
+        readable = [(known.index, known.all_problems()) for known in self._known if known.state == "ok"]
+        if not is_same(readable, self._gaps_of):
+            self._gaps_of, self._gaps = readable, gaps_of(readable)
+        return list(self._gaps)
+
+
+Problems = list[tuple[int, dict[str, Any]]]  # the shown index of a GPU, its problems by field
+
+
+def is_same(problems: Problems, before: Problems) -> bool:
+    """Of the same GPUs the same objects: an object that was made anew may hold the same, but that is rare."""
+    return len(problems) == len(before) and all(
+        one[0] == other[0] and one[1] is other[1] for one, other in zip(problems, before)
+    )
+
+
+def gaps_of(problems: Problems) -> list[Gap]:
+    lacking: dict[tuple[str, str], list[int]] = {}
+    examples: dict[tuple[str, str], Any] = {}
+    for index, by_field in problems:
+        for name, problem in by_field.items():
+            key = (name, str(problem))
+            lacking.setdefault(key, []).append(index)
+            examples[key] = problem
+    gaps = []
+    for key, indexes in lacking.items():
+        folded = len(indexes) == len(problems) > 1
+        for which in ["*"] if folded else indexes:
+            gaps.append(words.field_gap(f"gpu.{which}.{key[0]}", examples[key]))
+    return gaps

@@ -110,7 +110,7 @@ def _hidepid_option(root: str) -> str:
 
 
 def named(users: Iterable[str]) -> str:
-    """" of alice, bob and 2 others", "" for nobody."""
+    """ " of alice, bob and 2 others", "" for nobody."""
     names = sorted({user for user in users if user})
     if not names:
         return ""

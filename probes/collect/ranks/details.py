@@ -125,7 +125,5 @@ def missing_details(samples: Sequence[RankSample]) -> list[Gap]:
         if without:
             noun = "rank" if len(without) == 1 else "ranks"
             who = named(sample.user for sample in without)
-            gaps.append(
-                Gap(f"ranks.{name}", f"{words} of {len(without)} {noun}{who} cannot be read", permission_fix())
-            )
+            gaps.append(Gap(f"ranks.{name}", f"{words} of {len(without)} {noun}{who} cannot be read", permission_fix()))
     return gaps

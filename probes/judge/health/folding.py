@@ -10,6 +10,8 @@ from mltop.probes.model import Finding
 
 # What ended so shortly before its cause began belongs to it: a GPU throttles, then it is lost.
 SLACK_S = 60.0
+_ALL = "all "
+_SEVERITIES = ("critical", "warning", "info")
 
 
 def fold_findings(findings: Sequence[Finding], working_gpus: int, rules: Sequence[Rule] = ()) -> list[Finding]:
@@ -18,8 +20,10 @@ def fold_findings(findings: Sequence[Finding], working_gpus: int, rules: Sequenc
     Only findings whose times overlap (with a minute's slack) explain each other.
     """
     known = {rule.id: rule for rule in rules or _all_rules()}
-    left = _whole_node(list(findings), working_gpus, known)
-    for cause_rule in sorted({known[one.id] for one in left if one.id in known}, key=lambda rule: rule.precedence):
+    # Copies: an ended finding is folded anew with every sample.
+    left = _whole_node([replace(one, folded=list(one.folded)) for one in findings], working_gpus, known)
+    causes = {known[one.id] for one in left if one.id in known}
+    for cause_rule in sorted(causes, key=lambda rule: (rule.precedence, rule.id)):
         if cause_rule.explains:
             left = _fold(left, cause_rule.id, cause_rule.explains, same_subject=True)
         if cause_rule.explains_node:
@@ -39,21 +43,39 @@ def _whole_node(findings: list[Finding], working_gpus: int, known: dict[str, Rul
         return findings
     for rule_id in {one.id for one in findings}:
         rule = known.get(rule_id)
-        hit = [one for one in findings if one.id == rule_id and one.until is None]
-        if rule is None or rule.whole_node is None or len({one.subject for one in hit}) != working_gpus:
+        if rule is None or rule.whole_node is None:
             continue
-        message, action = rule.whole_node
-        cause = replace(
-            hit[0],
-            subject=f"all {working_gpus} GPUs",
-            message=message.format(count=working_gpus),
-            action=action,
-            since=min((one.since for one in hit if one.since is not None), default=None),
-            folded=[_name(one) for one in hit],
-        )
-        findings = [one for one in findings if not any(one is folded for folded in hit)]
-        findings.append(cause)
+        for hit in _together([one for one in findings if one.id == rule_id]):
+            if len({one.subject for one in hit}) == working_gpus:
+                findings = [one for one in findings if not any(one is folded for folded in hit)]
+                findings.append(_of_all(hit, rule.whole_node, working_gpus))
     return findings
+
+
+def _together(findings: list[Finding]) -> list[list[Finding]]:
+    """Those that fire, and those that ended within a minute of each other."""
+    groups = [[one for one in findings if one.until is None]]
+    for one in sorted((one for one in findings if one.until is not None), key=lambda one: one.until or 0.0):
+        newest = groups[-1][-1].until if len(groups) > 1 else None
+        if newest is not None and (one.until or 0.0) - newest <= SLACK_S:
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+    return groups
+
+
+def _of_all(hit: list[Finding], whole_node: tuple[str, str], count: int) -> Finding:
+    message, action = whole_node
+    gravest = min(hit, key=lambda one: _SEVERITIES.index(one.severity))
+    return replace(
+        gravest,
+        subject=f"{_ALL}{count} GPUs",
+        message=message.format(count=count),
+        action=action,
+        since=min((one.since for one in hit if one.since is not None), default=None),
+        until=None if gravest.until is None else max(one.until or 0.0 for one in hit),
+        folded=[_name(one) for one in hit],
+    )
 
 
 def _fold(findings: list[Finding], cause_id: str, explained: tuple[str, ...], same_subject: bool) -> list[Finding]:
@@ -71,7 +93,10 @@ def _fold(findings: list[Finding], cause_id: str, explained: tuple[str, ...], sa
 def _explains(cause: Finding, one: Finding, explained: tuple[str, ...], same_subject: bool) -> bool:
     if one is cause or one.id == cause.id or one.node != cause.node:
         return False
-    if same_subject and one.subject != cause.subject:
+    if one.until is None and cause.until is not None:
+        return False  # what has ended does not hide what goes on
+    of_all = cause.subject.startswith(_ALL) and one.subject.startswith("GPU ")
+    if same_subject and one.subject != cause.subject and not of_all:
         return False
     hit = any(one.id == pattern or (pattern[-1] == "." and one.id.startswith(pattern)) for pattern in explained)
     return hit and _overlap(cause, one)

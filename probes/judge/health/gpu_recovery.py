@@ -17,7 +17,7 @@ RECOVERY_NAMES = {
     2: "node_reboot",
     3: "drain_p2p",
     4: "drain_and_reset",
-    5: "imex",
+    5: "imex_restart",
     6: "bus_reset",
     7: "system_reboot",
 }
@@ -26,7 +26,7 @@ _RECOVERY = {
     "node_reboot": ("node reboot", "drain and reboot the node"),
     "drain_p2p": ("drain of peer-to-peer traffic", "end the jobs that use this GPU together with others"),
     "drain_and_reset": ("drain and GPU reset", "end the jobs on this GPU, then: sudo nvidia-smi -r -i {index}"),
-    "imex": ("IMEX recovery", "restart nvidia-imex on all nodes of the NVLink domain"),
+    "imex_restart": ("IMEX recovery", "restart nvidia-imex on all nodes of the NVLink domain"),
     "bus_reset": ("bus reset", "end the jobs on this GPU, then reset it or reboot the node"),
     "system_reboot": ("system reboot", "drain and reboot the node"),
 }

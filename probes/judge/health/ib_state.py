@@ -77,8 +77,8 @@ def flap(moment: Moment) -> Iterator[Hit]:
 
 def saturated(moment: Moment) -> Iterator[Hit]:
     for link, name, up in rdma_ports(moment.now):
-        stuck = _stuck(link) if up else []
-        if not stuck:
+        stuck = _stuck(link)
+        if not stuck or not (up or moment.increase(name, ib_wanted.SEEN_UP, 1.0)):
             continue
         told = ", ".join(f"{name} stuck at {link.counters.get(name, NARROW.get(name))}" for name in stuck)
         text = f"{name}: {told}, it can count no further"
@@ -135,10 +135,10 @@ def _flaps(moment: Moment, link: LinkSample, over_s: float) -> int:
     return round(max(grown(moment, name, one, over_s).per(over_s) for one in _flap_counters(link)))
 
 
-def _flap_counters(link: LinkSample) -> tuple[str, str]:
+def _flap_counters(link: LinkSample) -> tuple[str, ...]:
     """The interface's carrier only where the port's own counter is stuck: a new subnet manager takes it away too."""
     stuck = _DOWNED not in link.counters or _DOWNED in _stuck(link)
-    return (_CARRIER if stuck else _DOWNED, _WENT_DOWN)
+    return (_DOWNED, _WENT_DOWN, _CARRIER) if stuck else (_DOWNED, _WENT_DOWN)
 
 
 def _flap_evidence(moment: Moment, link: LinkSample) -> tuple[str, ...]:
@@ -221,7 +221,6 @@ RULES = (
         clear_s=10.0,
         precedence=LINK_DOWN,
         explains=(
-            "ib.saturated",
             "ib.rate",
             "ib.ber",
             "ib.recovery",

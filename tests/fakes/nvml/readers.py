@@ -10,7 +10,7 @@ from tests.fakes.nvml.scenario import FakeNvml
 
 HELPERS = """
 import sys
-sys.path.append({path!r})
+sys.path.insert(0, {path!r})
 from mltop.probes.collect.nvml.breadcrumb import Breadcrumb
 from mltop.probes.collect.nvml.calls import Calls, NvmlError, load
 calls = load(Breadcrumb.create())
