@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from mltop.probes.reach.glance import AnyGpu, Glance
 from mltop.probes.reach.view import FleetView
@@ -35,6 +37,7 @@ _BIT = {reason: 1 << place for place, reason in enumerate(REASONS)}
 _UNKNOWN = math.nan
 _LANES = 7
 _CLOCK, _POWER, _TEMPERATURE, _BUSY, _SM, _TENSOR, _REASONS = range(_LANES)
+_UNKNOWNS = array("f", [_UNKNOWN])
 _NOTHING = array("f", [_UNKNOWN] * _LANES)
 
 Values = Sequence["float | None"]
@@ -46,37 +49,67 @@ class Track:
 
     The newest value is of ``until`` (unix s, the node's clock). ``began``: index of the first value that was ever
     taken; before it nothing was watched. ``slot``: number of the newest value, grows by one with every step.
-    ``reasons``: bits of REASONS.
+    ``raw``: all lanes with NaN for unknown; a lane is worked out when it is asked for.
     """
 
     until: float
     step_s: float
     began: int
     slot: int
-    clock_mhz: Values
-    power_w: Values
-    temperature_c: Values
-    busy: Values
-    sm_active: Values
-    tensor_active: Values
-    reasons: Sequence[int | None]
+    raw: Sequence[array[float]]
+
+    @property
+    def length(self) -> int:
+        return len(self.raw[0])
+
+    @cached_property
+    def clock_mhz(self) -> Values:
+        return _known(self.raw[_CLOCK])
+
+    @cached_property
+    def power_w(self) -> Values:
+        return _known(self.raw[_POWER])
+
+    @cached_property
+    def temperature_c(self) -> Values:
+        return _known(self.raw[_TEMPERATURE])
+
+    @cached_property
+    def busy(self) -> Values:
+        return _known(self.raw[_BUSY])
+
+    @cached_property
+    def sm_active(self) -> Values:
+        return _known(self.raw[_SM])
+
+    @cached_property
+    def tensor_active(self) -> Values:
+        return _known(self.raw[_TENSOR])
+
+    @cached_property
+    def reasons(self) -> Sequence[int | None]:
+        """Bits of REASONS."""
+        return [None if bits is None else int(bits) for bits in _known(self.raw[_REASONS])]
+
+    @cached_property
+    def reasons_seen(self) -> Mapping[int, int]:
+        """Every combination that was seen, and how often: few, however long the track is."""
+        return {bits: count for bits, count in Counter(self.reasons).items() if bits is not None}
 
     def share(self, reason: str) -> float | None:
         """Of the time that is known, the part in which this reason held; None when nothing is known."""
-        known = [bits for bits in self.reasons if bits is not None]
-        return sum(bool(bits & _BIT[reason]) for bits in known) / len(known) if known else None
+        known = sum(self.reasons_seen.values())
+        held = sum(count for bits, count in self.reasons_seen.items() if bits & _BIT[reason])
+        return held / known if known else None
 
     def seen_reasons(self) -> list[str]:
         """Those that held at least once, in the order of REASONS."""
-        seen = 0
-        for bits in self.reasons:
-            seen |= bits or 0
-        return [reason for reason in REASONS if seen & _BIT[reason]]
+        return [reason for reason in REASONS if any(bits & _BIT[reason] for bits in self.reasons_seen)]
 
 
 def has(bits: int | None, reason: str) -> bool | None:
-    """Whether a value of ``Track.reasons`` holds this reason; None: unknown."""
-    return None if bits is None else bool(bits & _BIT[reason])
+    """Whether a value of ``Track.reasons`` holds this reason, False of one that is not in REASONS; None: unknown."""
+    return None if bits is None else bool(bits & _BIT.get(reason, 0))
 
 
 class NodeHistory:
@@ -123,21 +156,10 @@ class NodeHistory:
             return None
         due = 0 <= until - self._at <= TOLERANCE * self.step_s
         newest = self._slot if due else max(self._slot_of(until), self._began)
-        lanes = [self._lane(gpu, lane, newest) for lane in range(_LANES)]
         first = newest - self.length + 1
-        return Track(
-            until=until,
-            step_s=self.step_s,
-            began=min(max(0, self._began - first), self.length - 1),
-            slot=newest,
-            clock_mhz=lanes[_CLOCK],
-            power_w=lanes[_POWER],
-            temperature_c=lanes[_TEMPERATURE],
-            busy=lanes[_BUSY],
-            sm_active=lanes[_SM],
-            tensor_active=lanes[_TENSOR],
-            reasons=[None if bits is None else int(bits) for bits in lanes[_REASONS]],
-        )
+        began = min(max(0, self._began - first), self.length - 1)
+        raw = [self._lane(gpu, lane, newest) for lane in range(_LANES)]
+        return Track(until, self.step_s, began, newest, raw)
 
     def copy(self) -> NodeHistory:
         """One that stands still while this one goes on."""
@@ -175,15 +197,15 @@ class NodeHistory:
             ring += (old[slot * before : (slot + 1) * before] or _NOTHING * self._gpus) + added
         self._ring, self._gpus = ring, gpus
 
-    def _lane(self, gpu: int, lane: int, newest: int) -> Values:
+    def _lane(self, gpu: int, lane: int, newest: int) -> array[float]:
         """``length`` values up to the slot ``newest``, the oldest first."""
         after = newest - self._slot
         if not -self.length < after < self.length:
-            return [None] * self.length
-        around = _known(self._ring[gpu * _LANES + lane :: self._gpus * _LANES])
+            return _UNKNOWNS * self.length
+        around = self._ring[gpu * _LANES + lane :: self._gpus * _LANES]
         oldest = (self._slot + 1) % self.length
-        ordered = [*around[oldest:], *around[:oldest]]
-        unknown: list[float | None] = [None] * abs(after)
+        ordered = around[oldest:] + around[:oldest]
+        unknown = _UNKNOWNS * abs(after)
         return ordered[after:] + unknown if after >= 0 else unknown + ordered[:after]
 
 

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from mltop.probes.agent.caller import Caller, Terms
+from mltop.probes.agent.light import WholeSamples
 from mltop.probes.agent.outbox import Outbox
 from mltop.probes.agent.protocol import (
     VERSION,
@@ -20,7 +21,6 @@ from mltop.probes.agent.protocol import (
 )
 from mltop.probes.agent.requests import Requests
 from mltop.probes.agent.sampler import GpuSource, Sampler
-from mltop.probes.agent.slow_parts import SlowParts
 from mltop.probes.agent.wire import Wire
 from mltop.probes.model import RankSample, Sample
 from mltop.probes.version import __version__
@@ -44,7 +44,7 @@ class Agent:
         self._node = node
         self._wire = wire or Wire(node)
         self._interval_s = interval_s
-        self._slow = SlowParts()
+        self._whole = WholeSamples()
         self._sampler = Sampler(node, gpu_source, interval_s)
         self._stop = threading.Event()
         self._outbox = Outbox(out_fd, self._stop.set)
@@ -74,9 +74,9 @@ class Agent:
         due = time.monotonic()
         while not self._stop.is_set():
             sample = self._sample()
-            if self._slow.is_due(sample):
-                self._outbox.put_newest("slow", self._wire.encode_slow(sample))
-            self._outbox.put_newest("sample", self._wire.encode_sample(sample))
+            if self._whole.is_due(sample):
+                self._outbox.put_newest("slow", self._wire.encode(Message("slow", node=self._node, sample=sample)))
+            self._outbox.put_newest("sample", self._wire.encode_light(sample))
             due = max(due + self._interval_s, time.monotonic())
             self._stop.wait(due - time.monotonic())
         return self._close()

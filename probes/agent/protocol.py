@@ -5,8 +5,8 @@ start-up files, binary noise and cut-off lines are told apart from frames and sk
 Carriers that do not keep a NUL byte get the mark ``@MLT1 ``; carriers that cut long lines get pieces (``pieces.py``).
 Runs on every node: Python 3.9, standard library only.
 
-Agent to caller (``kind``): boot (stage 1 of the bootstrap: is the bundle there?), hello, sample, slow (the parts of
-samples that rarely change: ports, PCI devices, NVLinks one by one; the samples after it lack them), part, done, error
+Agent to caller (``kind``): boot (stage 1 of the bootstrap: is the bundle there?), hello, slow (a whole sample, every
+five seconds), sample (every second; what it lacks stands in the slow one before it: light.py), part, done, error
 (``id`` 0: of the node itself, its agent does not start), need (this request waits for the file ``data["file"]``),
 pong (the answer to a ping when nothing else was written since the last one; without a caller on stdin every 5 s),
 progress (also of stage 1: some more of a long frame has arrived, about every 16 KB; the caller cannot see how much of
@@ -22,7 +22,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from mltop.probes.model import Nvlink, RankStacks, Sample, to_json
+from mltop.probes.agent.light import light_fields
+from mltop.probes.model import RankStacks, Sample, to_json
 
 MARK = b"\x00MLT1 "
 TEXT_MARK = b"@MLT1 "
@@ -98,39 +99,11 @@ def encode(message: Message | Request, mark: bytes = MARK) -> bytes:
     return b"%s%d %s\n" % (mark, len(payload), payload)
 
 
-def encode_light(message: Message, mark: bytes = MARK) -> bytes:
-    """One frame of a sample without what the newest "slow" frame holds: three quarters of its size."""
-    assert message.sample is not None
-    payload = json.dumps(
-        {"kind": message.kind, "node": message.node, "sample": message.sample},
-        default=_light,
-        separators=(",", ":"),
-        allow_nan=False,
-    ).encode()
+def encode_light(sample: Sample, mark: bytes = MARK) -> bytes:
+    """One frame of a sample without what the whole one before it has told (light.py)."""
+    fields = {"kind": "sample", "node": sample.node, "sample": sample}
+    payload = json.dumps(fields, default=light_fields, separators=(",", ":"), allow_nan=False).encode()
     return b"%s%d %s\n" % (mark, len(payload), payload)
-
-
-def encode_slow(sample: Sample, mark: bytes = MARK) -> bytes:
-    """A "slow" frame, without the fields that it does not mean."""
-    gpus = [{"index": gpu.index, "nvlink": {"links": gpu.nvlink.links}} for gpu in sample.gpus if gpu.nvlink.links]
-    meant = {
-        "node": sample.node,
-        "sampled_at": sample.sampled_at,
-        "gpus": gpus,
-        "links": sample.links,
-        "pci": sample.pci,
-    }
-    payload = to_json({"kind": "slow", "node": sample.node, "sample": meant}).encode()
-    return b"%s%d %s\n" % (mark, len(payload), payload)
-
-
-def _light(value: Any) -> Any:
-    if type(value) is Nvlink:
-        return {"rx_bytes_per_s": value.rx_bytes_per_s, "tx_bytes_per_s": value.tx_bytes_per_s}
-    fields = vars(value)
-    if type(value) is Sample:
-        fields = {name: part for name, part in fields.items() if name not in ("links", "pci")}
-    return fields
 
 
 def payload_of(line: bytes) -> bytes | None:

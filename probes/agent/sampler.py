@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Callable, Protocol, TypeVar
 
-from mltop.probes.collect.dcgm import DcgmSource
+from mltop.probes.collect.dcgm import DcgmSource, without_filled
 from mltop.probes.collect.host import HostSource
 from mltop.probes.collect.kernel_log import KernelLogSource, with_nvml_events
 from mltop.probes.collect.links import LinkSource
@@ -84,7 +84,7 @@ class Sampler:
             links=links,
             pci=pci,
             kernel_events=with_nvml_events(events, self._gpus.events()),
-            gaps=without_gpus(gaps, pci),
+            gaps=without_gpus(without_filled(gaps, gpus), pci),
             cost_s=cost_s,
         )
 

@@ -14,7 +14,6 @@ from mltop.probes.agent.protocol import (
     Message,
     encode,
     encode_light,
-    encode_slow,
     payload_of,
 )
 from mltop.probes.model import Sample
@@ -33,12 +32,9 @@ class Wire:
         """One frame, in pieces where it is too long."""
         return self._whole(encode(message, self._mark))
 
-    def encode_sample(self, sample: Sample) -> bytes:
-        """A sample without what goes into its "slow" frame."""
-        return self._whole(encode_light(Message("sample", node=self.node, sample=sample), self._mark))
-
-    def encode_slow(self, sample: Sample) -> bytes:
-        return self._whole(encode_slow(sample, self._mark))
+    def encode_light(self, sample: Sample) -> bytes:
+        """A sample without what the whole one before it has told."""
+        return self._whole(encode_light(sample, self._mark))
 
     @property
     def _mark(self) -> bytes:

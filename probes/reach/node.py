@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from mltop.probes.model import NodeState
 from mltop.probes.reach.received import Received
@@ -24,12 +25,21 @@ class Phase(Enum):
     REFUSED = "refused"
 
 
+class Kept(NamedTuple):
+    """A sample's frame as received ``at``, and the "slow" frame that holds the rest of it, which others share."""
+
+    at: float
+    payload: bytes
+    slow: bytes
+    size_bytes: int
+
+
 @dataclass
 class NodeRecord:
     """Everything the hub keeps of one node. Times are monotonic seconds.
 
-    ``history``: (when, a sample's frame, the "slow" frame that holds the rest of it) as received; ``slow``: the newest
-    of those. ``received`` is what somebody looked at last: ``looked_at``, which may be older than ``newest``.
+    ``slow``: the newest "slow" frame. ``received`` is what somebody looked at last: ``looked_at``, which may be older
+    than ``newest``.
     """
 
     node: str
@@ -43,18 +53,20 @@ class NodeRecord:
     slow: bytes = b""
     looked_at: bytes = b""
     received: Received | None = None
-    history: deque[tuple[float, bytes, bytes]] = field(default_factory=deque)
+    history: deque[Kept] = field(default_factory=deque)
     history_bytes: int = 0
 
     def take(self, payload: bytes, now: float, budget_bytes: int) -> None:
         """A sample arrived; ``budget_bytes`` is this node's share of the history."""
         self.newest, self.received_at, self.phase, self.reason = payload, now, Phase.UP, ""
-        self.history.append((now, payload, self.slow))
-        self.history_bytes += len(payload)
+        shared = bool(self.history) and self.history[-1].slow is self.slow
+        kept = Kept(now, payload, self.slow, len(payload) + (0 if shared else len(self.slow)))
+        self.history.append(kept)
+        self.history_bytes += kept.size_bytes
         while self.history and (
-            now - self.history[0][0] > HISTORY_S or (self.history_bytes > budget_bytes and len(self.history) > 2)
+            now - self.history[0].at > HISTORY_S or (self.history_bytes > budget_bytes and len(self.history) > 2)
         ):
-            self.history_bytes -= len(self.history.popleft()[1])
+            self.history_bytes -= self.history.popleft().size_bytes
 
     def state(self, now: float) -> NodeState:
         age_s = None if self.received_at is None else max(0.0, now - self.received_at)

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from mltop.probes.agent.light import complete
 from mltop.probes.agent.protocol import Message
 from mltop.probes.model import Sample
 from mltop.probes.reach.glance import SampleFrame
@@ -120,8 +121,8 @@ class Records:
     def history(self, node: str, after: float = 0.0, until: float = math.inf) -> list[Sample]:
         """The samples of the last minutes, oldest first, received ``after`` and up to ``until`` (monotonic s)."""
         with self._lock:
-            frames = [(payload, slow) for at, payload, slow in self._nodes[node].history if after < at <= until]
-        samples = (self._sample(node, payload, slow) for payload, slow in frames)
+            kept = [one for one in self._nodes[node].history if after < one.at <= until]
+        samples = (self._sample(node, one.payload, one.slow) for one in kept)
         return [sample for sample in samples if sample is not None]
 
     def _view(self, record: NodeRecord, now: float) -> NodeView:
@@ -181,16 +182,6 @@ class Records:
         if known is None or known[0] is not slow:
             known = self._slow_samples[node] = (slow, self._messages.decode(slow).sample)
         return known[1]
-
-
-def complete(sample: Sample, rest: Sample) -> None:
-    """Fill in what a light sample leaves to the "slow" frame."""
-    sample.links = sample.links or rest.links
-    sample.pci = sample.pci or rest.pci
-    nvlinks = {gpu.index: gpu.nvlink.links for gpu in rest.gpus}
-    for gpu in sample.gpus:
-        if not gpu.nvlink.links and gpu.state == "ok":
-            gpu.nvlink.links = nvlinks.get(gpu.index, [])
 
 
 def known_connection(record: NodeRecord) -> Connection:

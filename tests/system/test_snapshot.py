@@ -79,7 +79,9 @@ def test_every_value_of_the_scenario_arrives(tmp_path: Path) -> None:
         "memory_clock_max_mhz": 2619,
     }
     assert {key: gpu[key] for key in expected} == expected
-    assert gpu["processes"] == [{"pid": os.getpid(), "memory_bytes": 1073741824, "kind": "compute"}]
+    assert gpu["processes"] == [
+        {"pid": os.getpid(), "memory_bytes": 1073741824, "kind": "compute", "gpu_instance": None}
+    ]
     assert sorted(gpu["throttle_reasons"]) == ["hw_thermal", "sw_power_cap"]
     assert sample["host"]["memory_total_bytes"] > 0
     assert sample["host"]["cpu_fraction"] is not None

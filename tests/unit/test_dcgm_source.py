@@ -118,11 +118,37 @@ def test_nothing_is_asked_while_no_gpu_lacks_activity(start: Start, exporter: Fa
     assert source._thread is None
 
 
-def test_gpm_has_time_for_its_second_sample(start: Start, exporter: FakeExporter) -> None:
+def test_gpm_has_time_for_its_second_sample(start: Start, tmp_path: Path, exporter: FakeExporter) -> None:
+    """Until then nothing is said to be missing, and nothing is asked that a profiler would notice."""
+    tool = FakeDcgmi(tmp_path / "bin", KNOWN, ROWS)
+    exporter.status = 404
+    source = start(exporter.url, Patience(grace_s=0.8, retry_first_s=0.1))
+    assert source.fill(a100s(), time.time()) == []
+    wait_until(lambda: exporter.requests, 5, "the exporter to be asked")
+    assert source.fill(a100s(), time.time()) == []
+    assert tool.calls() == []
+    fill_until(source, a100s, is_filled, "dcgmi's values after the grace")
+
+
+def test_gpus_that_got_activity_of_their_own_are_not_asked_about(start: Start, exporter: FakeExporter) -> None:
+    exporter.text = gpu_lines(ALL, gpu="0", UUID="GPU-0")
+    source = start(exporter.url)
+    fill_until(source, lambda: a100s(1), is_filled, "values")
+    (gpu,) = a100s(1)
+    gpu.activity_source = "gpm"
+    source.fill([gpu], time.time())
+    wait_until(lambda: not source._wanted.is_set(), 5, "the thread to rest")
+    asked = exporter.requests
+    assert source.fill([gpu], time.time()) == []
+    time.sleep(3 * FAST.scrape_every_s)
+    assert exporter.requests == asked
+    fill_until(source, lambda: a100s(1), lambda _: exporter.requests > asked, "asking again")
+
+
+def test_an_exporters_values_need_no_grace(start: Start, exporter: FakeExporter) -> None:
+    exporter.text = gpu_lines(ALL, gpu="0", UUID="GPU-0")
     source = start(exporter.url, Patience(grace_s=60.0))
-    assert source.fill(a100s(), time.time()) == []
-    assert source.fill(a100s(), time.time()) == []
-    assert exporter.requests == 0
+    fill_until(source, lambda: a100s(1), is_filled, "values")
 
 
 def test_a_gpu_with_gpm_beside_one_without_keeps_its_own(start: Start, exporter: FakeExporter) -> None:

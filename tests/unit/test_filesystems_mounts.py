@@ -78,7 +78,8 @@ def test_of_too_many_the_shared_ones_stay() -> None:
 @pytest.mark.parametrize(
     ("kind", "network"),
     [("nfs", True), ("nfs4", True), ("ceph", True), ("wekafs", True), ("beegfs", True), ("virtiofs", True),
-     ("fuse", True), ("fuse.sshfs", True), ("fuseblk", False), ("fuse.lxcfs", False), ("ext4", False), ("tmpfs", False)],
+     ("fuse", True), ("fuse.sshfs", True),
+     ("fuseblk", False), ("fuse.lxcfs", False), ("ext4", False), ("tmpfs", False)],
 )  # fmt: skip
 def test_network_kinds(kind: str, network: bool) -> None:
     assert mounts.is_network(kind) is network

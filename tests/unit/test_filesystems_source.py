@@ -160,7 +160,8 @@ def test_a_copied_tree_has_its_own_table(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     tree(tmp_path, "/dev/sda /data xfs rw 0 0\nserver:/gone /gone nfs ro 0 0\n")
     (tmp_path / "proc" / "self" / "mountstats").write_text(
-        "device server:/gone mounted on /gone with fstype nfs statvers=1.1\n\tper-op statistics\n\tREAD: 5 7 1 0 0 0 0 0\n"
+        "device server:/gone mounted on /gone with fstype nfs statvers=1.1\n"
+        "\tper-op statistics\n\tREAD: 5 7 1 0 0 0 0 0\n"
     )
     source = FilesystemSource(str(tmp_path))
     try:

@@ -13,7 +13,7 @@ from mltop.probes.judge.health.rule import Moment
 from mltop.probes.judge.health.trails import Trails
 from mltop.probes.model import LinkSample, PciDevice, Sample
 from tests.unit.health_links import RULES, bare_gpu, judge, node, nvlinks, only, over, port, ports, told
-from tests.unit.health_samples import gpu, node_h100
+from tests.unit.health_samples import gpu, node_h100, worn_links
 
 STEP_S = 10.0
 BUSY = {"tx_bytes_per_s": 2.5e9}
@@ -191,42 +191,40 @@ def test_a_port_that_waits_more_than_its_siblings(samples: list[Sample], subject
 
 
 @pytest.mark.parametrize("load", ["training", "idle", "spinning"])
-def test_a_healthy_hour_says_nothing(load: str) -> None:
-    """Counters have a past and some move; one port's flap counter is stuck and one port is unused: that is info."""
-    found = judge(*over(range(0, 3610, 30), lambda at: node_h100(at, load=load)))
+def test_a_healthy_hour_with_worn_ports_is_information_at_most(load: str) -> None:
+    """One port's flap counter is stuck and one port is unused."""
+    found = judge(*over(range(0, 3610, 30), lambda at: node_h100(at, load=load, links=worn_links(at, load))))
     assert sorted((one.severity, one.id, one.subject) for one in found) == [
         ("info", "ib.down", "mlx5_8"),
         ("info", "ib.saturated", "mlx5_5"),
     ]
 
 
-def _plain(at: float) -> Sample:
+def _plain(at: float, whole: Sample) -> Sample:
     """Nothing unused, nothing stuck: eight HCAs, a RoCE port and Ethernet whose harmless counters move."""
     moved = int(at)
     roce = port(0, device="mlx5_9", kind="roce", netdev="eth2", rate_bits_per_s=100e9)
     roce.counters.update({"netdev_rx_errors": 3, "netdev_rx_dropped": moved, "roce_slow_restart": moved // 60})
     moving = {"port_xmit_wait": 10**9 + 50 * moved, "port_xmit_data": 10**9 * moved, "out_of_sequence": moved // 10}
-    whole = node_h100(at)
-    ethernet = whole.links[-1]
-    ethernet.counters.update({"rx_errors": 3 + moved // 1800, "rx_missed_errors": moved // 2000})
-    errors = {5: {"crc": 4, "symbol": moved // 120}}
-    gpus = [replace(one, nvlink=nvlinks(errors=errors)) for one in whole.gpus]
-    for one in gpus:
-        one.pcie.replay_count = 14 + moved // 100
+    ethernet = replace(whole.links[-1], counters={"rx_errors": 3 + moved // 1800, "rx_missed_errors": moved // 2000})
+    worn = nvlinks(errors={5: {"crc": 4, "symbol": moved // 120}})
+    gpus = [
+        replace(one, nvlink=worn, pcie=replace(one.pcie, replay_count=14 + moved // 100), last_seen_at=at)
+        for one in whole.gpus
+    ]
+    pci = [replace(one, aer={"correctable": 40 + moved // 60, "nonfatal": 2, "fatal": 1}) for one in whole.pci]
     busy = [port(number, counters=moving) for number in range(8)]
-    return replace(whole, links=[*busy, roce, ethernet], gpus=gpus, pci=_with_past(whole.pci, moved))
-
-
-def _with_past(pci: list[PciDevice], moved: int) -> list[PciDevice]:
-    return [replace(one, aer={"correctable": 40 + moved // 60, "nonfatal": 2, "fatal": 1}) for one in pci]
+    return replace(whole, sampled_at=at, links=[*busy, roce, ethernet], gpus=gpus, pci=pci)
 
 
 def test_a_plain_healthy_hour_has_not_even_information() -> None:
-    assert judge(*over(range(0, 3610, 10), _plain)) == []
+    whole = node_h100(0)
+    assert judge(*over(range(0, 3610, 10), lambda at: _plain(at, whole))) == []
 
 
 def test_a_fleet_of_healthy_nodes_says_nothing() -> None:
-    nodes = [replace(_plain(at + 0.1 * number), node=f"n{number}") for at in (0.0, 10.0, 20.0) for number in range(5)]
+    whole = node_h100(0)
+    nodes = [_plain(at, replace(whole, node=f"n{number}")) for at in (0.0, 10.0, 20.0) for number in range(5)]
     assert judge(*nodes) == []
 
 

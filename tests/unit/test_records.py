@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import msgspec
 
-from mltop.probes.agent.protocol import Message, encode, payload_of
-from mltop.probes.model import Gap, GpuSample, NodeState, RankSample, Sample
+from mltop.probes.agent.protocol import Message, encode, encode_light, payload_of
+from mltop.probes.model import Ecc, Gap, GpuSample, LinkSample, NodeState, RankSample, Sample
 from mltop.probes.reach.glance import SampleFrame, glance_of
 from mltop.probes.reach.node import NodeRecord, Phase
 from mltop.probes.reach.received import Received
@@ -144,11 +145,39 @@ def test_history_keeps_to_its_share_and_to_its_time() -> None:
     record = NodeRecord("n1")
     for second in range(100):
         record.take(b"x" * 100, float(second), 1000)
-    assert record.history_bytes == 1000 == sum(len(data) for _, data in record.history)
+    assert record.history_bytes == 1000 == sum(len(kept.payload) for kept in record.history)
     record.take(b"x" * 5000, 100.0, 1000)
     assert len(record.history) == 2
     record.take(b"x", 1000.0, 1000)
-    assert [at for at, _ in record.history] == [1000.0]
+    assert [kept.at for kept in record.history] == [1000.0]
+
+
+def test_a_whole_sample_is_shared_by_those_after_it_and_counted_once() -> None:
+    record = NodeRecord("n1")
+    whole = b"w" * 400
+    record.slow = whole
+    for second in range(5):
+        record.take(b"x" * 10, float(second), 10_000)
+    assert record.history_bytes == 400 + 5 * 10
+    assert all(kept.slow is whole for kept in record.history)
+
+
+def test_a_light_sample_is_completed_by_the_whole_one_before_it() -> None:
+    gpus = [GpuSample(index, f"GPU-{index}", "H100", ecc=Ecc(True), busy=0.1) for index in range(2)]
+    whole = Sample("n1", 1.0, gpus=gpus, ranks=[RankSample(7, 0, command="train.py")], links=[LinkSample("mlx5_0")])
+    later = replace(whole, sampled_at=2.0, gpus=[replace(gpus[0], busy=0.9), replace(gpus[1], uuid="GPU-new")])
+    records = Records(["n1"], 1.0)
+    slow = payload_of(encode(Message("slow", sample=whole))[:-1])
+    light = payload_of(encode_light(later)[:-1])
+    assert slow is not None and light is not None and len(light) < 0.7 * len(slow)
+    records.take_slow("n1", slow)
+    records.take("n1", light, 2.0, time.monotonic())
+    found = records.node("n1").sample
+    assert found is not None
+    assert (found.gpus[0].name, found.gpus[0].ecc.enabled, found.gpus[0].busy) == ("H100", True, 0.9)
+    assert found.gpus[1].name is None, "another board than that of the whole sample"
+    assert (found.ranks[0].command, found.links[0].device) == ("train.py", "mlx5_0")
+    assert [one.gpus[0].name for one in records.history("n1")] == ["H100"]
 
 
 def test_the_clock_skew_is_that_of_the_fastest_sample_and_follows_a_clock_that_is_set() -> None:

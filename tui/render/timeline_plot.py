@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +12,7 @@ from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.units import clock_time
 
 Value = float | None
-Reduce = Callable[[Iterable[float]], float]
+Reduce = Callable[[Sequence[float]], float]
 
 TICK = "|" if GLYPHS.ascii_only else "╵"
 LEAST_TICK_GAP = 8  # columns: "╵-8m" and some air
@@ -56,7 +56,7 @@ class Grid:
         found: list[Value] = []
         for start, end in self.spans:
             known = [value for value in values[start:end] if value is not None]
-            found += [reduce(known) if known else None] * self.repeated
+            found.extend([reduce(known) if known else None] * self.repeated)
         return found
 
     def began(self, index: int) -> int:
@@ -64,9 +64,8 @@ class Grid:
         return sum(end <= index for _, end in self.spans) * self.repeated
 
 
-def mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return sum(found) / len(found)
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def plot(shares: Sequence[Value], styles: Sequence[str], rows: int, began: int, zero: bool = True) -> list[list[Cell]]:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from mltop.probes.model import GpuSample
-from mltop.tui.history import REASONS, Track, has
+from mltop.tui.history import Track, has
 from mltop.tui.render.cells import Cell, clip
 from mltop.tui.render.metrics import COLDEST_C, HOTTEST_C
 from mltop.tui.render.throttle import ALARMING, BADGES, style_of
 from mltop.tui.render.timeline_plot import Grid, Reduce, Value, axis, mean, plot
-from mltop.tui.render.units import UNKNOWN, known, number, percent
+from mltop.tui.render.units import UNKNOWN, number, percent
 
 LABEL_WIDTH = 9
 FIGURE_WIDTH = 5
@@ -41,7 +41,7 @@ def timeline_lines(track: Track, gpu: GpuSample, width: int, room: int) -> list[
     if room < 3:
         return []
     left, right = LABEL_WIDTH + 1, 1 + FIGURES * FIGURE_WIDTH
-    grid = Grid.of(len(track.clock_mhz), track.slot, width - left - right)
+    grid = Grid.of(track.length, track.slot, width - left - right)
     lanes = _grown(lanes_of(track, gpu, grid)[: room - 2], room - 2)
     began = grid.began(track.began)
     lines = [_title(track, grid, left)]
@@ -88,7 +88,7 @@ def compact_axis(track: Track, width: int) -> list[Cell]:
 
 
 def _compact_grid(track: Track, width: int) -> Grid:
-    return Grid.of(len(track.clock_mhz), track.slot, width - COMPACT_LABEL - COMPACT_RIGHT - 1)
+    return Grid.of(track.length, track.slot, width - COMPACT_LABEL - COMPACT_RIGHT - 1)
 
 
 def lanes_of(track: Track, gpu: GpuSample, grid: Grid) -> list[Lane]:
@@ -146,9 +146,8 @@ def _lane(
     scale: Scale | None,
     styles: Sequence[str] | None = None,
 ) -> Lane:
-    found = [value for value in values if value is not None and known(value)]
-    highest = max(found, default=0.0)
-    to_share = scale or _of(highest) or (lambda _: 0.0)
+    found = [value for value in values if value is not None]
+    to_share = scale or _of(max(found, default=0.0)) or (lambda _: 0.0)
     shares = [None if value is None else to_share(value) for value in grid.reduced(values, reduce)]
     newest = values[-1] if values else None
     figures = (number(min(found, default=None)), number(max(found, default=None)), number(newest))
@@ -162,8 +161,8 @@ def _percent_lane(kind: str, label: str, values: Sequence[Value], grid: Grid) ->
 
 def _reason_lane(track: Track, reason: str, grid: Grid) -> Lane:
     """Which part of each column's time the reason held; blank where it did not."""
-    held: list[Value] = [None if bits is None else float(bool(has(bits, reason))) for bits in track.reasons]
-    shares = grid.reduced(held, mean)
+    held: dict[int | None, Value] = {bits: float(bool(has(bits, reason))) for bits in track.reasons_seen}
+    shares = grid.reduced([held.get(bits) for bits in track.reasons], mean)
     badge = BADGES[reason]
     note = f"{percent(track.share(reason))} of time"
     return Lane("reason", badge.text, shares, [badge.style] * len(shares), note=note, zero=False)
@@ -173,7 +172,8 @@ def _shown_reasons(track: Track) -> list[str]:
     """Those that occurred; a slowdown only where it held without one of its causes."""
     seen = [reason for reason in track.seen_reasons() if reason != "gpu_idle"]
     unexplained = any(
-        has(bits, "hw_slowdown") and not (has(bits, "hw_thermal") or has(bits, "power_brake")) for bits in track.reasons
+        has(bits, "hw_slowdown") and not (has(bits, "hw_thermal") or has(bits, "power_brake"))
+        for bits in track.reasons_seen
     )
     return [reason for reason in seen if reason != "hw_slowdown" or unexplained]
 
@@ -181,12 +181,12 @@ def _shown_reasons(track: Track) -> list[str]:
 def _held_by(track: Track, grid: Grid, reasons: Sequence[str]) -> list[str]:
     """Per column the style of the worst of these reasons that held in it."""
     styles: list[str] = []
+    known: dict[frozenset[int | None], str] = {}
     for start, end in grid.spans:
-        seen = 0
-        for bits in track.reasons[start:end]:
-            seen |= bits or 0
-        held = [reason for reason in REASONS if reason in reasons and has(seen, reason)]
-        styles += [style_of(held) or "dim"] * grid.repeated
+        seen = frozenset(track.reasons[start:end])
+        if seen not in known:
+            known[seen] = style_of([reason for reason in reasons if any(has(bits, reason) for bits in seen)]) or "dim"
+        styles += [known[seen]] * grid.repeated
     return styles
 
 
@@ -207,7 +207,7 @@ def _filled(cells: Sequence[Cell], columns: int) -> list[Cell]:
 
 
 def _title(track: Track, grid: Grid, left: int) -> list[Cell]:
-    minutes = round(len(track.clock_mhz) * track.step_s / 60)
+    minutes = round(track.length * track.step_s / 60)
     every = track.step_s * grid.per_column
     text = f"last {minutes} min, a column {every:.0f} s" if grid.repeated == 1 else f"last {minutes} min"
     heads = "".join(f"{head:>{FIGURE_WIDTH}}" for head in ("MIN", "MAX", "LAST"))

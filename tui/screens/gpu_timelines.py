@@ -37,13 +37,15 @@ class GpuTimelines(CellLines):
         if newest is None:
             return 0
         rows = 2 if 2 * len(tracks) + 2 <= room else 1
-        lines: list[list[Cell]] = [compact_title(newest, width)]
-        keys: list[str | None] = [None]
+        lines: list[list[Cell]] = []
+        keys: list[str | None] = []
         for gpu, track in tracks:
             drawn = compact_lines(track, gpu, width, rows)
             lines += drawn
             keys += [str(gpu.index), *[None] * (len(drawn) - 1)]
-        lines.append(compact_axis(newest, width))
-        self.set_lines(lines, [*keys, None])
+        if len(lines) + 2 <= room:  # what scrolls has neither
+            lines = [compact_title(newest, width), *lines, compact_axis(newest, width)]
+            keys = [None, *keys, None]
+        self.set_lines(lines, keys)
         self._drawn, self._height = now, min(len(lines), max(2, room))
         return self._height

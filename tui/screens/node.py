@@ -110,7 +110,7 @@ class NodeScreen(Pane):
         now = timelines if timelines.display else table
         if at is not None:
             now.move_cursor(str(gpu_of_row(at)))
-        if had_focus:
+        if had_focus and now.display:
             now.focus()
 
     def on_line_table_selected(self, event: LineTable.Selected) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, cast
 
 from mltop.probes.model import HostSample, RankSample, Sample
 from mltop.probes.reach.view import NodeView
@@ -16,11 +17,15 @@ from mltop.tui.render.nodes import state_sentence
 from mltop.tui.render.trends import Trends
 from mltop.tui.render.units import age, bytes_text, number, of, percent
 from mltop.tui.render.wrap import flow
+from mltop.tui.screens.gpu_history import history_of
 from mltop.tui.screens.narrowing import SubjectRows
 from mltop.tui.screens.problems import gaps_of, problem_lines
 from mltop.tui.screens.rank_rows import Marked, rank_rows
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.line_table import LineTable
+
+if TYPE_CHECKING:
+    from mltop.tui.app import MltopApp
 
 NO_SAMPLE = "{} unknown: no sample"
 
@@ -40,6 +45,7 @@ class GpuTable(LineTable):
     """All GPUs of one node, as high as they need or as there is room for."""
 
     def rows_of(self, node: NodeView, trends: Trends) -> Table:
+        history_of(cast("MltopApp", self.app))  # so that timelines begin when GPUs are first shown
         sample = node.sample
         if sample is None:
             return GPU_COLUMNS, ()

@@ -33,10 +33,12 @@ class Filling:
         self._where = snapshot.where
         self._now_s = now_s
         self._stale_after_s = stale_after_s
+        self._lasting: set[int] = set()
         self._unknown: dict[Reason, dict[int, list[str]]] = {}  # -> GPU's index -> fields
 
-    def fill(self, gpus: list[GpuSample], wanting: list[GpuSample]) -> list[Gap]:
-        """Gaps for MAIN_FIELDS that stay unknown; a field that DCGM does not export is no other field's fault."""
+    def fill(self, gpus: list[GpuSample], wanting: list[GpuSample], lasting: list[GpuSample]) -> list[Gap]:
+        """Gaps for MAIN_FIELDS that stay unknown of ``lasting``: those that have wanted for a while."""
+        self._lasting = {gpu.index for gpu in lasting}
         for gpu in wanting:
             self._fill_gpu(gpu)
         everyone = {gpu.index for gpu in gpus if gpu.state == "ok"}
@@ -72,6 +74,8 @@ class Filling:
                 self._tell(gpu, (name,), words.blank(self._where))
 
     def _tell(self, gpu: GpuSample, names: tuple[str, ...], why: str, fix: str = "", kind: str = "unknown") -> None:
+        if gpu.index not in self._lasting:
+            return
         self._unknown.setdefault((why, fix, kind), {}).setdefault(gpu.index, []).extend(names)
 
 

@@ -22,7 +22,7 @@ CLOSE_WAIT_S = 0.5
 class Patience:
     """Seconds. An exporter reads DCGM every 30 s unless told otherwise (--collect-interval)."""
 
-    grace_s: float = 3.0  # GPM has its first values with the second sample
+    grace_s: float = 3.0  # GPM has its first values with the second sample: no gap and no dcgmi before
     scrape_every_s: float = 5.0
     retry_first_s: float = 10.0  # doubled each time …
     retry_longest_s: float = 60.0
@@ -49,6 +49,8 @@ class DcgmSource:
         self._snapshot: Snapshot | None = None
         self._reason: tuple[str, str] | None = None  # why there is no snapshot, and the fix; None: not known yet
         self._wanted_s = 0.0
+        self._is_lacking = False  # some GPU, at the newest sample
+        self._is_lasting = False  # for longer than the grace
         self._lacking_since_s: dict[str, float] = {}
 
     def fill(self, gpus: list[GpuSample], now: float) -> list[Gap]:  # noqa: ARG002 (as every source's)
@@ -57,17 +59,20 @@ class DcgmSource:
         ``now``: unix s; not used, ages are taken from the monotonic clock.
         """
         now_s = time.monotonic()
-        wanting = self._past_grace([gpu for gpu in gpus if lacking(gpu)], now_s)
+        wanting = [gpu for gpu in gpus if lacking(gpu)]
+        lasting = self._past_grace(wanting, now_s)
+        self._is_lacking = bool(wanting)
         if not wanting:
             return []
         if not self._url:
             why = words.needs(f"{URL_VARIABLE} is empty, so that no DCGM is asked")
-            return whole_gaps(gpus, wanting, why, words.SWITCH_ON)
+            return whole_gaps(gpus, lasting, why, words.SWITCH_ON)
+        self._is_lasting = bool(lasting)
         self._want(now_s)
         snapshot = self._snapshot
         if snapshot is None:
-            return self._silent_gaps(gpus, wanting)
-        return Filling(snapshot, now_s, self._patience.stale_after_s).fill(gpus, wanting)
+            return self._silent_gaps(gpus, lasting)
+        return Filling(snapshot, now_s, self._patience.stale_after_s).fill(gpus, wanting, lasting)
 
     def close(self) -> None:
         """End the thread and dcgmi. Waits at most half a second for each."""
@@ -103,13 +108,15 @@ class DcgmSource:
     def _run(self) -> None:
         pause_s = self._patience.retry_first_s
         while not self._stop.is_set():
-            if not self._is_wanted():
+            if not self._is_lacking or not self._is_wanted():
                 self._wanted.clear()
                 self._wanted.wait()
                 continue
             if self._ask_safely():
                 pause_s = self._patience.retry_first_s
                 self._stop.wait(self._patience.scrape_every_s)
+            elif not self._is_lasting:
+                self._stop.wait(min(1.0, self._patience.grace_s))
             else:
                 self._stop.wait(pause_s)
                 pause_s = min(2 * pause_s, self._patience.retry_longest_s)
@@ -127,6 +134,8 @@ class DcgmSource:
         if isinstance(answer, Snapshot):
             self._found(answer)
             return True
+        if not self._is_lasting:
+            return False
         started_s = time.monotonic()
         try:
             self._dcgmi.watch(self._found, self._is_wanted)
@@ -150,6 +159,8 @@ class DcgmSource:
 def whole_gaps(
     gpus: list[GpuSample], wanting: list[GpuSample], why: str, fix: str = "", kind: str = "unknown"
 ) -> list[Gap]:
-    """One gap where all readable GPUs lack it, otherwise one for each."""
+    """None where no GPU wants; one gap where all readable GPUs lack it, otherwise one for each."""
+    if not wanting:
+        return []
     everyone = {gpu.index for gpu in gpus if gpu.state == "ok"}
     return fold({gpu.index: list(MAIN_FIELDS) for gpu in wanting}, everyone, (why, fix, kind))

@@ -1,4 +1,4 @@
-"""Which mounts are worth watching. Pure: from the text of /proc/self/mounts (proc_pid_mounts(5), fstab(5)) to a list."""
+"""Which mounts are worth watching. Pure: from the text of /proc/self/mounts (proc_pid_mounts(5)) to a list."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from dataclasses import dataclass
 MAX_MOUNTS = 40
 
 # Another machine, or another process, has to answer.
-_NETWORK = frozenset(
-    "nfs nfs4 lustre gpfs mmfs ceph wekafs beegfs cifs smb3 smbfs 9p virtiofs afs glusterfs orangefs pvfs2 panfs "
-    "quobyte cvmfs daos bgfs vastnfs ncpfs".split()
-)
-_DISKS = frozenset("ext2 ext3 ext4 xfs btrfs bcachefs zfs f2fs jfs reiserfs vfat exfat ntfs ntfs3 fuseblk".split())
+# fmt: off
+_NETWORK = frozenset((
+    "nfs", "nfs4", "vastnfs", "lustre", "gpfs", "mmfs", "ceph", "wekafs", "beegfs", "cifs", "smb3", "smbfs", "9p",
+    "virtiofs", "afs", "glusterfs", "orangefs", "pvfs2", "panfs", "quobyte", "cvmfs", "daos", "ncpfs",
+))
+_DISKS = frozenset((
+    "ext2", "ext3", "ext4", "xfs", "btrfs", "bcachefs", "zfs", "f2fs", "jfs", "reiserfs", "vfat", "exfat", "ntfs",
+    "ntfs3", "fuseblk",
+))
+# fmt: on
 _DESKTOP = frozenset(("fuse.lxcfs", "fuse.gvfsd-fuse", "fuse.portal", "fuse.snapfuse", "fuse.rofiles-fuse"))
 _TMPFS_MOUNTS = frozenset(("/", "/dev/shm", "/tmp"))
 # Single files and other containers' trees.

@@ -9,7 +9,7 @@ _BACKLOG_AT = {"tcp": 9, "rdma": 9, "udp": 6}
 def parse(text: str) -> dict[str, dict[str, int]]:
     """By mount point: ``operations``, ``retrans`` (sent again), ``timeouts`` (given up for now) and ``backlog``.
 
-    All grow from the mount on. ``backlog`` is the sum, over all requests sent, of how many were waiting for a slot then.
+    All grow from the mount on. ``backlog`` sums up, for each request sent, how many were waiting for a slot then.
     """
     found: dict[str, dict[str, int]] = {}
     counters: dict[str, int] = {}

@@ -47,8 +47,8 @@ class FilesystemSource:
     def read(self, now: float) -> tuple[list[FilesystemSample], list[Gap]]:
         """Every mount worth watching, ordered by path, and what is not known of them.
 
-        ``now`` is in seconds of any one clock. A mount that has not answered within its time has ``stalled_s``, which grows
-        until it answers; its sizes are the last known ones.
+        ``now`` is in seconds of any one clock. A mount that has not answered within its time has ``stalled_s``, which
+        grows until it answers; its sizes are the last known ones.
         """
         if self._idle_from <= now < self._idle_until and self._newest is not None:
             return self._newest, self._newest_gaps

@@ -17,7 +17,7 @@ class Facts:
     def __init__(self, root: str) -> None:
         self._proc = root + "/proc"
 
-    def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
+    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
         stat = (read_text(f"{self._proc}/stat") or "").splitlines()
         count = sum(line.startswith("cpu") and line[3:4].isdigit() for line in stat)
         values = {
@@ -36,7 +36,7 @@ class Uptime:
         self._file = KeptFile(root, "/proc/uptime")
         self._is_here = not root
 
-    def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
+    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
         if self._is_here:
             return Reading({"uptime_s": round(time.clock_gettime(time.CLOCK_BOOTTIME), 2)})
         try:
@@ -51,7 +51,7 @@ class Load:
     def __init__(self, root: str) -> None:
         self._file = KeptFile(root, "/proc/loadavg")
 
-    def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
+    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
         try:
             one, five, fifteen = (finite(word) for word in self._file.read().split()[:3])
         except (OSError, *MALFORMED):

@@ -1,4 +1,4 @@
-"""Limits and use of one cgroup. Source: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst, sched-bwc.rst."""
+"""Limits and use of one cgroup. Source: cgroup-v2.rst, cgroup-v1/memory.rst, sched-bwc.rst of the kernel."""
 
 from __future__ import annotations
 

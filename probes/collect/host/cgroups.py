@@ -65,9 +65,9 @@ class Cgroups:
         if not new:
             return
         hierarchies = self._hierarchies()
-        for path in wanted:
+        for path, process in wanted.items():
             if path in new:
-                paths = cgroup_places.parse_paths(read_text(f"{self._root}/proc/{wanted[path]}/cgroup") or "")
+                paths = cgroup_places.parse_paths(read_text(f"{self._root}/proc/{process}/cgroup") or "")
                 memory, cpu = (cgroup_places.place(name, paths, hierarchies) for name in cgroup_places.CONTROLLERS)
                 self._known[path] = _Cgroup(path, memory, cpu)
 

@@ -39,7 +39,7 @@ class Clock:
         self._root = root
         self._in_container = in_container
 
-    def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
+    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
         if self._root:
             return Reading(gaps=[unsupported(_BOTH, "files of another machine tell nothing of its clock")])
         timex = _Timex()

@@ -19,7 +19,7 @@ class Governor:
     def __init__(self, root: str) -> None:
         self._folder = root + "/sys/devices/system/cpu/cpufreq"
 
-    def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
+    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
         try:
             policies = [name for name in os.listdir(self._folder) if name.startswith("policy")]
         except OSError:

@@ -20,7 +20,7 @@ class Memory:
         self._meminfo = KeptFile(root, "/proc/meminfo")
         self._shm = root + "/dev/shm"
 
-    def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
+    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
         reading = Reading()
         try:
             data = b"\n" + self._meminfo.read()
@@ -62,7 +62,7 @@ class HugePages:
         self._sizes = root + "/sys/kernel/mm/hugepages"
         self._meminfo = KeptFile(root, "/proc/meminfo")
 
-    def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
+    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
         pages = self._by_size() or self._by_default()
         if not pages:
             return Reading(gaps=[unsupported(_HUGE, "the kernel has no huge pages")])

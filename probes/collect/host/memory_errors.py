@@ -19,7 +19,7 @@ class MemoryErrors:
     def __init__(self, root: str) -> None:
         self._folder = root + "/sys/devices/system/edac/mc"
 
-    def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
+    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
         try:
             names = [name for name in os.listdir(self._folder) if name[:2] == "mc" and name[2:].isdigit()]
         except OSError:

@@ -23,7 +23,7 @@ class Modules:
         self._modules = root + "/sys/module"
         self._version = root + "/proc/driver/nvidia/version"
 
-    def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
+    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
         reading = Reading()
         if os.path.isdir(self._modules):
             reading.values["modules"] = {name: os.path.isdir(f"{self._modules}/{name}") for name in MODULES}

@@ -22,7 +22,7 @@ class Reading:
 class Part(Protocol):
     """Reads some fields. May raise anything: that costs these fields only."""
 
-    def read(self, now: float, ranks: Sequence[RankSample]) -> Reading: ...
+    def read(self, now: float, ranks: Sequence[RankSample], /) -> Reading: ...
 
 
 class Scheduled:

@@ -20,7 +20,7 @@ class PressureStall:
     def __init__(self, root: str) -> None:
         self._files = {name: KeptFile(root, f"/proc/pressure/{name}") for name in _WANTED}
 
-    def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
+    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
         pressure, gaps = Pressure(), []
         for name, file in self._files.items():
             try:

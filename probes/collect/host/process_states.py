@@ -37,16 +37,20 @@ class ProcessStates:
         self.denied: set[int] = set()
 
     def look(self, now: float) -> list[int]:
-        """As much of a round as its time has passed, the very first one at once: the pids found in state D.
+        """As much of a round as its time has passed, before the first one all at once: the pids found in state D.
 
         ``now``: seconds of any one clock. Raises OSError when processes cannot be listed.
         """
-        started = self._round_started
         blocked: list[int] = []
+        started = self._round_started
         if started is None or not 0 <= now - started < ROUND_S:
             self._look_until(len(self._queue), blocked)
             self._start_round(now)
-        share = 1.0 if started is None or self._round_started is None else (now - self._round_started) / ROUND_S
+            if started is None:
+                self._look_until(len(self._queue), blocked)
+                self._done = 0
+            started = now
+        share = (now - started) / ROUND_S
         self._look_until(min(len(self._queue), int(len(self._queue) * share) + 1), blocked)
         return blocked
 

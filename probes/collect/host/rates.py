@@ -48,7 +48,7 @@ class Rates:
         self._last: tuple[float, _Cpu, _Totals, _Totals] | None = None
         self._physical: dict[str, tuple[float, frozenset[bytes]]] = {}
 
-    def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
+    def read(self, now: float, _ranks: Sequence[RankSample]) -> Reading:
         reading = Reading()
         gaps = reading.gaps
         cpu: _Cpu = _guarded("host.cpu", self._cpu_ticks, gaps)

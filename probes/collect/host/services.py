@@ -36,7 +36,7 @@ class Services:
         self._running: frozenset[str] = frozenset()
         self._newest = Reading(gaps=[Gap(_WHAT, "systemctl has not answered yet", "", "starting")])
 
-    def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
+    def read(self, now: float, _ranks: Sequence[RankSample]) -> Reading:
         if self._query is not None:
             answer = self._query.answer()
             if answer is not None:

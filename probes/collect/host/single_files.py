@@ -37,7 +37,7 @@ class SmallFiles:
         self._root = root
         self._files = files
 
-    def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
+    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
         reading = Reading()
         for file in self._files:
             what = f"host.{file.field}"
@@ -59,7 +59,7 @@ class OpenFiles:
     def __init__(self, root: str) -> None:
         self._file = KeptFile(root, "/proc/sys/fs/file-nr")
 
-    def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
+    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
         what = "host.{open_files,open_files_max}"
         try:
             allocated, unused, most = (int(word) for word in self._file.read().split())

@@ -89,6 +89,6 @@ class _Filesystems:
     def __init__(self, source: FilesystemSource) -> None:
         self._source = source
 
-    def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
+    def read(self, now: float, _ranks: Sequence[RankSample]) -> Reading:
         filesystems, gaps = self._source.read(now)
         return Reading({"filesystems": filesystems}, gaps)

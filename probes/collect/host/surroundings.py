@@ -37,7 +37,7 @@ class Surroundings:
     def __init__(self, root: str) -> None:
         self._root = root
 
-    def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
+    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
         reading = Reading()
         virtual = is_virtual(self._root)
         if virtual is None:

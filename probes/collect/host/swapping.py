@@ -22,7 +22,7 @@ class Swapping:
         self._file = KeptFile(root, "/proc/vmstat", in_pieces=True)
         self._last: tuple[float, int, int] | None = None
 
-    def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
+    def read(self, now: float, _ranks: Sequence[RankSample]) -> Reading:
         try:
             data = b"\n" + self._file.read()
         except OSError as error:

@@ -21,7 +21,7 @@ from mltop.probes.model import (
 
 IDENTITY = ("name", "pci_bus_id", "driver", "cuda", "gsp_firmware", "vbios", "serial")
 # Read at every poll. A field in two tiers has the value of the later one: static, any other, these.
-LAST_TIERS = {"fast": 0, "activity": 1}
+LAST_TIERS = ("fast", "activity")
 PARTS = {"ecc": Ecc, "remap": Remap, "pcie": Pcie, "nvlink": Nvlink, "fabric": Fabric}
 _NOTHING: tuple[Any, ...] = (None, [], {})
 _TRAFFIC = ("rx_bytes_per_s", "tx_bytes_per_s")
@@ -57,7 +57,7 @@ class Known:
         for tier, reading in tiers.items():
             self.values[tier] = with_objects(reading["values"])
             self.problems[tier] = reading["problems"]
-        if not tiers.keys() <= LAST_TIERS.keys():
+        if not tiers.keys() <= set(LAST_TIERS):
             self._calm = None
         remotes = self.values.get("static", {}).get("nvlink.remotes")
         if remotes and ("nvlink" in tiers or "nvlink_calls" in tiers):

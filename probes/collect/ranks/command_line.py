@@ -18,7 +18,8 @@ _SHAPES = re.compile(
 )
 # "user:password@" up to the last "@", as passwords may hold "/" and "@"; and "token@".
 _USER_INFO = re.compile(r"(?<=://)(?:[^\s/:]*:\S*|[^\s/]+)(?=@)")
-_ASSIGNMENT = re.compile(r"([\w.-]+)(['\"\])]*\s*[=:]\s*)(?!//)('[^']*'|\"[^\"]*\"|[^\s'\"&,;)]+)")
+# Begins where a word does: without that a long word costs the square of its length.
+_ASSIGNMENT = re.compile(r"(?<![\w.-])([\w.-]+)(['\"\])]*\s*[=:]\s*)(?!//)('[^']*'|\"[^\"]*\"|[^\s'\"&,;)]+)")
 _BEARER = re.compile(r"\b(bearer|basic)\s+\S+", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\s]+")
 _PIECE = re.compile(r"'[^']*'|\"[^\"]*\"|\S+")

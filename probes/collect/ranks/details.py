@@ -27,7 +27,8 @@ _FIELDS = {
 
 @dataclass
 class _Detail:
-    image: tuple[bytes, bytes, bytes] | None = None
+    image: tuple[bytes, bytes, bytes] | None = None  # at the last look
+    settings_of: tuple[bytes, bytes, bytes] | None = None  # the image that they were read of
     due_at: float = float("-inf")
     looks: int = 0
     memlock_limit_bytes: int | None = None
@@ -52,7 +53,7 @@ class Details:
         detail = self._known.get(key)
         if detail is None:
             detail = self._known[key] = _Detail()
-        if detail.due_at <= now or now < detail.due_at - RECHECK_S:
+        if detail.due_at <= now or now < detail.due_at - RECHECK_S or detail.image != process.image:
             self._read(detail, process, now)
         sample.memlock_limit_bytes = detail.memlock_limit_bytes
         sample.open_files_limit = detail.open_files_limit
@@ -67,6 +68,7 @@ class Details:
 
     def _read(self, detail: _Detail, process: Process, now: float) -> None:
         pid = process.pid
+        detail.image = process.image
         detail.looks += 1
         # The second time at another moment for each, so that no tick reads them all.
         detail.due_at = now + (RECHECK_S if detail.looks > 1 else RECHECK_S * (1 + pid % 30) / 30)
@@ -78,7 +80,7 @@ class Details:
             detail.cgroup = cgroup_of(procfs.read_all(f"{self._root}/{pid}/cgroup", 65536).decode("utf-8", "replace"))
         except OSError:
             detail.cgroup = None
-        if detail.image != process.image:
+        if detail.settings_of != process.image:
             self._read_settings(detail, process)
 
     def _limits(self, pid: int) -> tuple[int | None, int | None]:
@@ -101,7 +103,7 @@ class Details:
             detail.settings = settings_of(procfs.read_environ(self._root, process.pid))
         except OSError:
             return
-        detail.image = process.image
+        detail.settings_of = process.image
 
 
 def soft_limit(data: bytes, label: bytes) -> int | None:

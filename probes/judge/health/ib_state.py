@@ -7,13 +7,12 @@ it is down and 0 otherwise grows by one each time), and the rates it had.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
-from operator import itemgetter
 
 from mltop.probes.judge.health import ib_device, ib_wanted
-from mltop.probes.judge.health.link_growth import HOUR_S, grown, has_grown
-from mltop.probes.judge.health.link_memo import OfNewest, usual
+from mltop.probes.judge.health.link_growth import DAY_S, HOUR_S, grown, has_grown
+from mltop.probes.judge.health.link_memo import usual
 from mltop.probes.judge.health.link_ports import NETDEV, Port, board, group, port_name, rdma_ports
 from mltop.probes.judge.health.peers import Fact
 from mltop.probes.judge.health.rule import LINK_DOWN, Hit, Moment, Rule
@@ -21,7 +20,7 @@ from mltop.probes.model import LinkSample, Sample
 
 FLAPS, FLAPS_OVER_S = 3, 12 * HOUR_S
 _DOWNED, _CARRIER, _WENT_DOWN = "link_downed", f"{NETDEV}carrier_down_count", "seen going down"
-_WATCH, _ALL = "links", "all flaps"
+_WATCH, _ALL, _RATES = "links", "all flaps", "all rates"
 _RATE = "ib.rate"
 _MOST_OF = 3  # so many ports on one that is slower: below that a node may have two sorts of links
 _TRAINED = ("INIT", "ARMED")  # a physical link, no subnet manager yet
@@ -86,19 +85,30 @@ def saturated(moment: Moment) -> Iterator[Hit]:
 
 
 def rate(moment: Moment) -> Iterator[Hit]:
+    """Like nodes know best how fast a port should be, then its own past, then the node's other ports."""
     name_of_board = board(moment.now)
-    for port in rdma_ports(moment.now):
-        own = port.link.rate_bits_per_s
-        if port.up and own:
-            full, why = _full_rate(moment, port, own, group(name_of_board, port.name))
-            if own < full:
-                yield Hit(port.name, f"{port.name} at {own / 1e9:g} of {full / 1e9:g} Gb/s", (why,))
+    own_ports = [port for port in rdma_ports(moment.now) if port.up and port.link.rate_bits_per_s]
+    changed = has_grown(moment, _WATCH, _RATES, DAY_S)
+    most = _most_have(own_ports)
+    for port in own_ports:
+        own = port.link.rate_bits_per_s or 0.0
+        typical = usual(moment.peers, _RATE, group(name_of_board, port.name))
+        if typical is not None:
+            full, why = typical.value, f"{typical.count} of {typical.of} like nodes have {typical.value / 1e9:g} Gb/s"
+        elif changed and (before := _was_faster(moment, port.name, own)):
+            full, why = before, "it was faster before"
+        else:
+            full = most.get((port.link.kind, port.link.firmware), own)
+            why = f"most ports of this kind here have {full / 1e9:g} Gb/s"
+        if own < full:
+            yield Hit(port.name, f"{port.name} at {own / 1e9:g} of {full / 1e9:g} Gb/s", (why,))
 
 
 def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
-    whole = 0  # told even while it is 0: what is first seen has not grown
+    whole, rates = 0, 0.0  # told even while they are 0: what is first seen has not grown
     for link, name, up in rdma_ports(sample):
         if up:
+            rates += link.rate_bits_per_s or 0.0
             yield name, ib_wanted.SEEN_UP, 1
             yield name, _WENT_DOWN, 0
             yield name, _rate_name(link.rate_bits_per_s), 1
@@ -111,6 +121,7 @@ def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
                 whole += value
                 yield name, counter, value
     yield _WATCH, _ALL, whole
+    yield _WATCH, _RATES, rates  # falls or rises: a counter that changes has grown
 
 
 def facts(sample: Sample) -> Iterator[Fact]:
@@ -168,32 +179,27 @@ def _action(wanted: bool) -> str:
     return "" if wanted else "nothing, if nothing is plugged in"
 
 
-def _full_rate(moment: Moment, port: Port, own: float, place: str) -> tuple[float, str]:
-    """What the port should run at, and why: like nodes know best, then its own past, then the node's other ports."""
-    typical = usual(moment.peers, _RATE, place)
-    if typical is not None:
-        return typical.value, f"{typical.count} of {typical.of} like nodes have {typical.value / 1e9:g} Gb/s"
+def _was_faster(moment: Moment, name: str, own: float) -> float:
+    """The higher rate that the port had; 0 for none. A port that loses lanes falls to a half or a quarter."""
     for times in (4, 2):
-        if moment.increase(port.name, _rate_name(times * own), 1.0) is not None:
-            return times * own, "it was faster before"
-    rates: Mapping[float, int] = _rates_of(moment.now).get((port.link.kind, port.link.firmware), {})
-    most, count = max(rates.items(), key=itemgetter(1), default=(own, 0))
-    others = sum(rates.values()) - count
-    if most > own and count >= _MOST_OF * max(others, 1):
-        return most, f"{count} other ports of this node have {most / 1e9:g} Gb/s"
-    return own, ""
+        if moment.increase(name, _rate_name(times * own), 1.0) is not None:
+            return times * own
+    return 0.0
 
 
-def _read_rates(sample: Sample) -> dict[tuple[str, str | None], Counter[float]]:
-    """How many ports in use have which rate, by kind of card: the firmware tells cards apart."""
-    found: dict[tuple[str, str | None], Counter[float]] = {}
-    for link, _, up in rdma_ports(sample):
-        if up and link.rate_bits_per_s:
-            found.setdefault((link.kind, link.firmware), Counter())[link.rate_bits_per_s] += 1
+def _most_have(own_ports: list[Port]) -> dict[tuple[str, str | None], float]:
+    """By kind of card (which the firmware tells) the rate that all but a few ports have; {} where all have one."""
+    if len({port.link.rate_bits_per_s for port in own_ports}) < 2:
+        return {}
+    rates: dict[tuple[str, str | None], Counter[float]] = {}
+    for port in own_ports:
+        rates.setdefault((port.link.kind, port.link.firmware), Counter())[port.link.rate_bits_per_s or 0.0] += 1
+    found = {}
+    for card, counts in rates.items():
+        most, count = counts.most_common(1)[0]
+        if count >= _MOST_OF * max(counts.total() - count, 1):
+            found[card] = most
     return found
-
-
-_rates_of = OfNewest(_read_rates)
 
 
 @lru_cache(maxsize=1024)
@@ -245,7 +251,6 @@ RULES = (
         needs=("links",),
         clear_s=60.0,
         precedence=LINK_DOWN,
-        explains=("ib.ber", "ib.recovery", "ib.rcv_errors"),
     ),
     Rule(
         "ib.saturated",

@@ -13,7 +13,7 @@ RDMA = frozenset({"infiniband", "roce", "efa"})
 DEVICE_VANISHED = "device vanished"
 INTERFACE_VANISHED = "interface vanished"
 NETDEV = "netdev_"  # before the counters of the interface that belongs to an RDMA port
-NOT_LINKED = frozenset({"Polling", "Disabled", "Sleep"})  # physical states without a partner
+NOT_LINKED = frozenset({"Polling", "Disabled", "Sleep", "LinkDown"})  # physical states without a partner
 
 _PCI_ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?")
 

@@ -1,0 +1,144 @@
+"""What of a sample goes out every second, and what only with the whole one every five seconds ("slow" frames).
+
+Ports, NVLinks one by one, error counters, identities: three quarters of a sample hardly ever change. The agent sends a
+whole sample now and then (``WholeSamples``), in between light ones; the hub completes these (``complete``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mltop.probes.model import GpuSample, HostSample, Nvlink, Pcie, RankSample, Sample
+
+EVERY_S = 4.5  # five seconds at one sample per second, with room for its jitter
+
+# Fields that only whole samples have. What is listed nowhere goes out every second.
+SLOW_SAMPLE = ("links", "pci", "kernel_events")
+SLOW_HOST = (
+    "hostname",
+    "kernel",
+    "filesystems",
+    "cgroups",
+    "services",
+    "modules",
+    "governor",
+    "clocksource",
+    "nvidia_driver",
+    "lustre_health",
+    "is_virtual",
+    "is_confined",
+)
+SLOW_GPU = (
+    "name",
+    "pci_bus_id",
+    "power_limit_default_w",
+    "memory_clock_max_mhz",
+    "temperature_slowdown_c",
+    "memory_temperature_max_c",
+    "ecc",
+    "remap",
+    "retired_pages",
+    "retired_pages_double_bit",
+    "retired_pages_pending",
+    "recovery_action",
+    "fabric",
+    "mig_enabled",
+    "mig_pending",
+    "persistence",
+    "performance_state",
+    "driver",
+    "cuda",
+    "gsp_firmware",
+    "vbios",
+    "serial",
+    "processes",
+)
+SLOW_PCIE = ("gen_max", "width_max", "replay_count", "errors")
+SLOW_NVLINK = ("links",)
+SLOW_RANK = (
+    "local_rank",
+    "local_world_size",
+    "master_address",
+    "launcher",
+    "user",
+    "command",
+    "python",
+    "cpus_allowed",
+    "numa_nodes",
+    "memlock_limit_bytes",
+    "open_files_limit",
+    "cgroup",
+    "settings",
+)
+_SLOW: dict[type, frozenset[str]] = {
+    Sample: frozenset(SLOW_SAMPLE),
+    HostSample: frozenset(SLOW_HOST),
+    GpuSample: frozenset(SLOW_GPU),
+    Pcie: frozenset(SLOW_PCIE),
+    Nvlink: frozenset(SLOW_NVLINK),
+    RankSample: frozenset(SLOW_RANK),
+}
+_NOTHING: frozenset[str] = frozenset()
+
+
+def light_fields(record: Any) -> dict[str, Any]:
+    """What goes out of a record: no slow field, and none that is not known (None is every decoder's default)."""
+    slow = _SLOW.get(type(record), _NOTHING)
+    return {name: value for name, value in vars(record).items() if value is not None and name not in slow}
+
+
+def complete(sample: Sample, whole: Sample) -> None:
+    """Fill in what a light sample leaves to the whole one before it. What both share is not to be changed."""
+    _take(sample, whole, SLOW_SAMPLE)
+    _take(sample.host, whole.host, SLOW_HOST)
+    gpus = {gpu.index: gpu for gpu in whole.gpus}
+    for gpu in sample.gpus:
+        known = gpus.get(gpu.index)
+        if known is not None and known.uuid == gpu.uuid:
+            _complete_gpu(gpu, known)
+    ranks = {rank.pid: rank for rank in whole.ranks}
+    for rank in sample.ranks:
+        if rank.pid in ranks:
+            _take(rank, ranks[rank.pid], SLOW_RANK)
+
+
+def _complete_gpu(gpu: GpuSample, known: GpuSample) -> None:
+    _take(gpu, known, SLOW_GPU)
+    _take(gpu.pcie, known.pcie, SLOW_PCIE)
+    _take(gpu.nvlink, known.nvlink, SLOW_NVLINK)
+
+
+def _take(record: Any, known: Any, names: tuple[str, ...]) -> None:
+    fields, values = vars(record), vars(known)
+    for name in names:
+        fields[name] = values[name]
+
+
+class WholeSamples:
+    """Sent every five seconds, and at once when something that matters is not as in the last one."""
+
+    def __init__(self) -> None:
+        self._sent_at = float("-inf")
+        self._sent: object = None
+
+    def is_due(self, sample: Sample) -> bool:
+        """Whether to send this one whole; then it counts as sent."""
+        matters = _what_matters(sample)
+        if matters == self._sent and 0 <= sample.sampled_at - self._sent_at < EVERY_S:
+            return False
+        self._sent_at, self._sent = sample.sampled_at, matters
+        return True
+
+
+def _what_matters(sample: Sample) -> object:
+    newest = sample.kernel_events[-1].at if sample.kernel_events else None
+    return (
+        len(sample.kernel_events),
+        newest,
+        [(link.device, link.port, link.state, link.error) for link in sample.links],
+        len(sample.pci),
+        [(gpu.uuid, gpu.state, gpu.recovery_action, gpu.mig_enabled) for gpu in sample.gpus],
+        [gpu.remap for gpu in sample.gpus],
+        [gpu.ecc.uncorrected_volatile for gpu in sample.gpus],
+        [rank.pid for rank in sample.ranks],
+    )
