@@ -89,7 +89,9 @@ class Track:
     @cached_property
     def reasons(self) -> Sequence[int | None]:
         """Bits of REASONS."""
-        return [None if bits is None else int(bits) for bits in _known(self.raw[_REASONS])]
+        found = _known(self.raw[_REASONS])
+        whole = {bits: None if bits is None else int(bits) for bits in set(found)}
+        return [whole[bits] for bits in found]
 
     @cached_property
     def reasons_seen(self) -> Mapping[int, int]:
@@ -284,5 +286,8 @@ def _bits(reasons: Sequence[str] | None) -> float | None:
     return float(sum([_BIT.get(reason, 0) for reason in reasons]))
 
 
-def _known(values: Sequence[float]) -> Values:
-    return [None if value != value else value for value in values]  # noqa: PLR0124 - NaN differs from itself
+def _known(values: array[float]) -> Values:
+    total = sum(values)
+    if total == total:  # noqa: PLR0124 - NaN differs from itself: here is none
+        return values.tolist()
+    return [None if value != value else value for value in values]  # noqa: PLR0124

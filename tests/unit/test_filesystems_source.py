@@ -69,6 +69,7 @@ def scenario(tmp_path: Path, mode: str) -> dict[str, Any]:
     return steps
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="no /dev/fuse: a stopped child (below) must do")
 @pytest.mark.parametrize("mode", ["accepts", "ignores"])
 def test_a_filesystem_that_does_not_answer_stalls_alone_and_comes_back(tmp_path: Path, mode: str) -> None:
     steps = scenario(tmp_path, mode)

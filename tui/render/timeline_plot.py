@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.glyphs import GLYPHS
@@ -54,6 +55,10 @@ class Grid:
     def reduced(self, values: Sequence[Value], reduce: Reduce) -> list[Value]:
         """One value per column; None where nothing is known."""
         found: list[Value] = []
+        if None not in values:
+            whole = cast("Sequence[float]", values)
+            found = [reduce(whole[start:end]) for start, end in self.spans]
+            return found if self.repeated == 1 else [value for value in found for _ in range(self.repeated)]
         for start, end in self.spans:
             known = [value for value in values[start:end] if value is not None]
             found.extend([reduce(known) if known else None] * self.repeated)
@@ -74,31 +79,39 @@ def plot(shares: Sequence[Value], styles: Sequence[str], rows: int, began: int, 
     What is unknown is a dot on the ground, never a height. ``zero``: nothing at all has the lowest glyph too;
     otherwise it is blank.
     """
-    return [_row(shares, styles, above=rows - 1 - row, rows=rows, began=began, zero=zero) for row in range(rows)]
+    steps = len(GLYPHS.ramp) * rows
+    levels = [_BLANK if share == 0 and not zero else _level(share, steps) for share in shares]
+    levels[:began] = [_BLANK] * min(began, len(levels))
+    wanted = [style if level >= 0 else "dim" for style, level in zip(styles, levels, strict=True)]
+    return [_row(levels, wanted, rows - 1 - row, steps) for row in range(rows)]
 
 
-def _row(
-    shares: Sequence[Value], styles: Sequence[str], *, above: int, rows: int, began: int, zero: bool
-) -> list[Cell]:
-    """The line with ``above`` lines below it."""
-    steps = len(GLYPHS.ramp)
+_UNKNOWN, _BLANK = -1, -2
+
+
+def _level(share: Value, steps: int) -> int:
+    if share is None or math.isnan(share):
+        return _UNKNOWN
+    return min(int(min(max(share, 0.0), 1.0) * steps), steps - 1)
+
+
+def _row(levels: Sequence[int], styles: Sequence[str], above: int, steps: int) -> list[Cell]:
+    """The line with ``above`` lines below it; runs of one style are one cell, blanks belong to any."""
+    height = len(GLYPHS.ramp)
+    ground = height * above
+    glyphs = [" " if level < ground else GLYPHS.ramp[min(level - ground, height - 1)] for level in range(steps)]
+    glyphs += [" ", GLYPHS.unknown if above == 0 else " "]  # at the places of _BLANK and _UNKNOWN, from the end
+    text = "".join([glyphs[level] for level in levels])
+    if len(set(styles)) == 1:
+        return [Cell(text, styles[0])]
     cells: list[Cell] = []
-    text, now = "", ""
-    for column, (share, style) in enumerate(zip(shares, styles, strict=True)):
-        wanted = style
-        if column < began or (share == 0 and not zero):
-            glyph = " "
-        elif share is None or math.isnan(share):
-            glyph, wanted = (" " if above else GLYPHS.unknown), "dim"
-        else:
-            level = min(int(min(max(share, 0.0), 1.0) * steps * rows), steps * rows - 1) - steps * above
-            glyph = " " if level < 0 else GLYPHS.ramp[min(level, steps - 1)]
-        if wanted != now and glyph != " ":
-            if text:
-                cells.append(Cell(text, now))
-            text, now = "", wanted
-        text += glyph
-    return [*cells, Cell(text, now)] if text else cells
+    start, now = 0, ""
+    for column, (glyph, style) in enumerate(zip(text, styles, strict=True)):
+        if style != now and glyph != " ":
+            if text[start:column]:
+                cells.append(Cell(text[start:column], now))
+            start, now = column, style
+    return [*cells, Cell(text[start:], now)]
 
 
 def axis(grid: Grid, step_s: float, until: float, label_width: int) -> list[Cell]:

@@ -111,7 +111,8 @@ class GpuScreen(Pane):
         """Made anew only when time went on: a key need not wait for it."""
         width, room = self.size.width, min(room, MOST_TIMELINE)
         sampled_at = node.sample.sampled_at if node.sample is not None else 0.0
-        now = (node.node, gpu.index, sampled_at, node.state.age_s, self.mltop.paused, width, room)
+        age_s = None if node.state.state == "live" else node.state.age_s
+        now = (node.node, gpu.index, sampled_at, age_s, self.mltop.paused, width, room)
         if now != self._drawn:
             self._drawn = now
             track = self._history.track(self.mltop, node, gpu.index)

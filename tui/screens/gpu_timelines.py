@@ -14,6 +14,8 @@ from mltop.tui.widgets.cell_lines import CellLines
 if TYPE_CHECKING:
     from mltop.tui.app import MltopApp
 
+REDRAWN_S = 2.0  # 600 values of 8 GPUs take some 10 ms to draw, and a column stands for several seconds
+
 
 class GpuTimelines(CellLines):
     """A line of clocks per GPU, coloured by what holds them down; where there is room, one of its activity too."""
@@ -29,7 +31,8 @@ class GpuTimelines(CellLines):
         sample = node.sample
         if sample is None or not sample.gpus:
             return 0
-        now = (node.node, sample.sampled_at, node.state.age_s, app.paused, width, room)
+        age_s = None if node.state.state == "live" else node.state.age_s
+        now = (node.node, sample.sampled_at // REDRAWN_S, age_s, app.paused, width, room)
         if now == self._drawn:
             return self._height
         tracks = [(gpu, self._history.track(app, node, gpu.index)) for gpu in sample.gpus]
