@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from mltop.probes.agent.light import EVERY_S
 from mltop.probes.agent.protocol import MARK, VERSION, Hello, Message, Request, decode_request, encode
 from mltop.probes.demo.simulated_job import FIRST_PID, JOB, RAN_S, SimulatedJob, rank_stacks
 from mltop.probes.demo.simulated_node import SimulatedNode
@@ -65,6 +66,7 @@ class Fleet:
         self._nodes = {node.name: node for node in nodes}
         self._slots = [nodes[start::SLOTS] for start in range(min(SLOTS, len(nodes)))]
         self._slot_s = interval_s / len(self._slots)
+        self._whole_at: dict[str, float] = {}
         self._in_fd, self._out_fd = in_fd, out_fd
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._replies: deque[tuple[int, Iterator[Message]]] = deque()
@@ -138,7 +140,15 @@ class Fleet:
 
     def _write_samples(self, nodes: list[SimulatedNode]) -> None:
         now = time.time()
-        self._write(b"".join(sample_frame(node, now) for node in nodes))
+        self._write(b"".join(frame for node in nodes for frame in self._frames(node, now)))
+
+    def _frames(self, node: SimulatedNode, now: float) -> Iterator[bytes]:
+        if now - self._whole_at.get(node.name, 0.0) >= EVERY_S:
+            # Not of all nodes in the same second from the second time on.
+            early_s = 0.0 if node.name in self._whole_at else node.number % 5 * self._slot_s * len(self._slots)
+            self._whole_at[node.name] = now - early_s
+            yield slow_frame(node, now)
+        yield light_frame(node, now)
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -161,9 +171,18 @@ class Fleet:
         os._exit(0)  # the loop is stuck writing to a caller that no longer reads
 
 
-def sample_frame(node: SimulatedNode, now: float) -> bytes:
-    """A Message of kind sample with its fields in text, as ``encode`` would write it."""
-    payload = b'{"kind":"sample","node":"%s","sample":%s}' % (node.name.encode(), node.sample_json(now))
+def slow_frame(node: SimulatedNode, now: float) -> bytes:
+    """A Message of kind slow with its fields in text, as ``encode`` would write it: the whole sample."""
+    return _frame(b"slow", node, node.sample_json(now))
+
+
+def light_frame(node: SimulatedNode, now: float) -> bytes:
+    """A Message of kind sample, as ``encode_light`` would write it."""
+    return _frame(b"sample", node, node.light_json(now))
+
+
+def _frame(kind: bytes, node: SimulatedNode, sample: bytes) -> bytes:
+    payload = b'{"kind":"%s","node":"%s","sample":%s}' % (kind, node.name.encode(), sample)
     return b"%s%d %s\n" % (MARK, len(payload), payload)
 
 

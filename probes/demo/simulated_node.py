@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from mltop.probes.agent.light import light_fields
 from mltop.probes.demo.curves import TRAINING, Moving, move
 from mltop.probes.demo.gpus import UPTIME_S, activity_of, sample_of, shape_of
 from mltop.probes.demo.machine import host_of, kernel_events, pci_devices
@@ -22,6 +23,9 @@ from mltop.probes.model import GpuSample, to_json
 LOST_GPU = 3
 BRAKED_CLOCK_MHZ = 420
 _MOVING_NAMES = frozenset(Moving.__dataclass_fields__)
+_HOST_NAMES = frozenset(
+    ("uptime_s", "cpu_fraction", "load_1m", "network_rx_bytes_per_s", "network_tx_bytes_per_s"),
+)
 _COUNTER_NAMES = frozenset(("state", "cpu_fraction", "voluntary_switches", "read_syscalls", "write_syscalls"))
 
 
@@ -48,15 +52,24 @@ class SimulatedNode:
         return self.number
 
     def sample_json(self, now: float) -> bytes:
-        """The JSON of this node's Sample at ``now`` (unix s)."""
-        gpus = ",".join(self._gpu_json(index, now) for index in range(self.gpus))
-        ranks = ",".join(splice(_fixed_rank(self, rank), moving_counters(self.job, rank, now)) for rank in self.ranks)
-        moving = {"sampled_at": round(now, 3)}
-        head = splice(_fixed_head(self), moving)[:-1]
-        host = splice(_fixed_host(self), self._host(now))
+        """The JSON of this node's whole Sample at ``now`` (unix s)."""
         links = _fixed_links(self) % self._traffic(now)
-        rest = f'"links":{links},"pci":{_fixed_pci(self)},"kernel_events":{_fixed_events(self)}'
-        return f'{head},"gpus":[{gpus}],"ranks":[{ranks}],"host":{host},{rest}}}'.encode()
+        rest = f',"links":{links},"pci":{_fixed_pci(self)},"kernel_events":{_fixed_events(self)}'
+        return self._json(now, False, rest)
+
+    def light_json(self, now: float) -> bytes:
+        """The same without what the whole one before it has told (agent/light.py)."""
+        return self._json(now, True)
+
+    def _json(self, now: float, light: bool, rest: str = "") -> bytes:
+        gpus = ",".join(self._gpu_json(index, now, light) for index in range(self.gpus))
+        fixed_ranks = (_fixed_rank(self, rank, light) for rank in self.ranks)
+        ranks = ",".join(
+            splice(fixed, moving_counters(self.job, rank, now)) for rank, fixed in zip(self.ranks, fixed_ranks)
+        )
+        head = splice(_fixed_head(self), {"sampled_at": round(now, 3)})[:-1]
+        host = splice(_fixed_host(self, light), self._host(now))
+        return f'{head},"gpus":[{gpus}],"ranks":[{ranks}],"host":{host}{rest}}}'.encode()
 
     def _traffic(self, now: float) -> tuple[int, ...]:
         """What goes into the text of ``_fixed_links``."""
@@ -66,9 +79,9 @@ class SimulatedNode:
         values = (moving(running_s, trained_s, training, port).values() for port in _moving_ports(self))
         return tuple(value for port in values for value in port)
 
-    def _gpu_json(self, index: int, now: float) -> str:
+    def _gpu_json(self, index: int, now: float, light: bool) -> str:
         if self.lost_gpu and index == LOST_GPU:
-            return _lost_gpu(self)
+            return _lost_gpu(self, light)
         zero = self.began_at - UPTIME_S
         hung = self.job.hung_at - zero
         culprit = index < len(self.ranks) and self.ranks[index] == self.job.culprit
@@ -77,7 +90,7 @@ class SimulatedNode:
         if self.braked:
             moving.update(braked(now - zero))
         moving["last_seen_at"] = round(now, 3)
-        return splice(_fixed_gpu(self, index, activity == TRAINING), moving)
+        return splice(_fixed_gpu(self, index, activity == TRAINING, light), moving)
 
     def _host(self, now: float) -> dict[str, object]:
         load = 0.02 if not self.ranks or self.job.hung(now) else 0.31
@@ -106,9 +119,12 @@ def splice(fixed: str, moving: dict[str, Any]) -> str:
     return fixed[:-1] + "," + json.dumps(moving, separators=(",", ":"), allow_nan=False)[1:]
 
 
-def known(record: Any, without: frozenset[str] = frozenset()) -> str:
-    """JSON of a record's fields without the None ones (their default) and those named."""
-    return to_json({name: v for name, v in vars(record).items() if v is not None and name not in without})
+def known(record: Any, light: bool = False, without: frozenset[str] = frozenset()) -> str:
+    """JSON of a record's fields without those named; ``light``: as a light sample has it."""
+    if light:
+        fields = {name: value for name, value in light_fields(record).items() if name not in without}
+        return json.dumps(fields, default=light_fields, separators=(",", ":"))
+    return to_json({name: value for name, value in vars(record).items() if name not in without})
 
 
 @cache
@@ -124,8 +140,8 @@ def _fixed_head(node: SimulatedNode) -> str:
 
 
 @cache
-def _fixed_host(node: SimulatedNode) -> str:
-    return known(host_of(node.name, node.faulty))
+def _fixed_host(node: SimulatedNode, light: bool) -> str:
+    return known(host_of(node.name, node.faulty), light, _HOST_NAMES)
 
 
 @cache
@@ -157,19 +173,19 @@ def _fixed_events(node: SimulatedNode) -> str:
 
 
 @cache
-def _fixed_gpu(node: SimulatedNode, index: int, training: bool) -> str:
+def _fixed_gpu(node: SimulatedNode, index: int, training: bool, light: bool) -> str:
     pids = [FIRST_PID + node.ranks[index]] if index < len(node.ranks) else []
     moving = move(shape_of(node.number, index, False), 0.0, TRAINING if pids else "idle", 0.0)
-    return known(sample_of(index, node.number, pids, moving, training), _MOVING_NAMES | {"last_seen_at"})
+    return known(sample_of(index, node.number, pids, moving, training), light, _MOVING_NAMES | {"last_seen_at"})
 
 
 @cache
-def _fixed_rank(node: SimulatedNode, rank: int) -> str:
-    return known(rank_sample(node.job, rank, node.began_at), _COUNTER_NAMES)
+def _fixed_rank(node: SimulatedNode, rank: int, light: bool) -> str:
+    return known(rank_sample(node.job, rank, node.began_at), light, _COUNTER_NAMES)
 
 
 @cache
-def _lost_gpu(node: SimulatedNode) -> str:
+def _lost_gpu(node: SimulatedNode, light: bool) -> str:
     whole = sample_of(LOST_GPU, node.number, [], move(shape_of(node.number, LOST_GPU, False), 0.0, "idle", 0.0), False)
     lost = GpuSample(
         index=LOST_GPU,
@@ -180,4 +196,4 @@ def _lost_gpu(node: SimulatedNode) -> str:
         error="NVML: GPU is lost (fell off the bus; SIMULATED)",
         last_seen_at=node.began_at - 312.0,
     )
-    return known(lost)
+    return known(lost, light)

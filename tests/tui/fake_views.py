@@ -125,7 +125,7 @@ def gpu_sample(index: int, tick: int, bad: bool = True, seed: int = 0) -> GpuSam
     if index >= 4:
         gpu.busy = gpu.sm_active = gpu.tensor_active = gpu.dram_active = 0.0
         gpu.power_w, gpu.sm_clock_mhz, gpu.throttle_reasons = 70.0, 345, ["gpu_idle"]
-        gpu.memory_used_bytes = GIB // 2
+        gpu.memory_used_bytes = 4 * 2**20
     return gpu
 
 

@@ -6,8 +6,9 @@ import json
 
 import msgspec
 
+from mltop.probes.agent.light import complete
 from mltop.probes.agent.protocol import Message, payload_of
-from mltop.probes.demo.fleet import build, node_names, sample_frame
+from mltop.probes.demo.fleet import build, light_frame, node_names, slow_frame
 from mltop.probes.demo.simulated_job import FIRST_PID, rank_stacks
 from mltop.probes.demo.simulated_node import SimulatedNode
 from mltop.probes.model import Sample
@@ -16,10 +17,24 @@ DECODER = msgspec.json.Decoder(Message)
 
 
 def sample_at(node: SimulatedNode, now: float) -> Sample:
-    frame = sample_frame(node, now)
+    """What the hub makes of a light sample and the whole one before it."""
+    whole, light = (decoded(frame, node) for frame in (slow_frame(node, now), light_frame(node, now)))
+    complete(light, whole)
+    return light
+
+
+def decoded(frame: bytes, node: SimulatedNode) -> Sample:
     message = DECODER.decode(payload_of(frame.rstrip(b"\n")))
-    assert message.kind == "sample" and message.node == node.name == message.sample.node
+    assert message.node == node.name == message.sample.node
+    assert message.kind == ("slow" if b'"slow"' in frame[:40] else "sample")
     return message.sample
+
+
+def test_a_light_sample_and_the_whole_one_before_it_make_the_whole() -> None:
+    for node in build(4, 1, 8, 1.0, 5.0):
+        now = node.began_at + 2.0
+        assert sample_at(node, now) == decoded(slow_frame(node, now), node)
+        assert len(light_frame(node, now)) < 0.45 * len(slow_frame(node, now))
 
 
 def test_names_continue_from_the_first() -> None:
@@ -28,13 +43,13 @@ def test_names_continue_from_the_first() -> None:
 
 def test_samples_carry_only_names_of_the_model_and_each_once() -> None:
     for node in build(4, 1, 8, 1.0, 5.0):
-        text = payload_of(sample_frame(node, node.began_at).rstrip(b"\n"))
+        text = payload_of(slow_frame(node, node.began_at).rstrip(b"\n"))
         payload = json.loads(text, object_pairs_hook=no_twice)
         sample = sample_at(node, node.began_at)
-        assert set(payload["sample"]) <= set(vars(sample))
+        assert set(payload["sample"]) <= set(sample.__dataclass_fields__)
         for kind in ("gpus", "ranks"):
             for text, decoded in zip(payload["sample"][kind], getattr(sample, kind), strict=True):
-                assert set(text) <= set(vars(decoded))
+                assert set(text) <= set(decoded.__dataclass_fields__)
 
 
 def no_twice(pairs: list[tuple[str, object]]) -> dict[str, object]:

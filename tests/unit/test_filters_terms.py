@@ -56,7 +56,7 @@ TRUE = [
     *("mem_used>=40G", "mem_used=40GiB", "mem_used<41000M", "mem_used>1e9"),
     *("temp>85", "temp>85C", "temp=85", "temp=85°C", "power>300", "power>300W", "power>0.3kW", "power=310W"),
     *("mhz=1755MHz", "mhz>1.7GHz", "clock<90%", "clock=89%", "ecc>0", "ecc=2"),
-    *("throttle=hw_thermal", "throttle=THM", "throttle=hw*", "throttle~therm", "throttle!=sw_power_cap"),
+    *("throttle=hw_thermal", "throttle=HW-TH", "throttle=hw*", "throttle~therm", "throttle!=sw_power_cap"),
     *("throttle!=none", "lost=no", "gpu=3", "gpu!=4", "gpu<=3", "model~h100", "model=*H100*"),
     *("node=gpu017", "node=GPU0*", "node=gpu[010-020]", "node=gpu[1-3,017]", "node=gpu01?", "node~17", "node!=gpu018"),
     *("state=live", "state!=stale", "state=l*", "age<1", "age<500ms", "age<1m", "gpus=2", "ranks>=1"),

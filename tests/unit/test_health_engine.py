@@ -271,6 +271,8 @@ def test_a_cause_of_the_whole_node_is_one_line() -> None:
         ("nvml", "links", False),
         ("links, kernel_log", "kernel_log", True),
         ("links.mlx5_0", "links", True),
+        ("links.mlx5_0.counters", "links.*.counters", True),
+        ("links.mlx5_0.counters", "links", False),
         ("pci.0000:9b:00.0.link", "pci.*.link", True),
         ("pci.0000:9b:00.0.aer", "pci.*.link", False),
         ("pci.0000:9b:00.0", "pci", True),

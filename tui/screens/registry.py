@@ -34,6 +34,8 @@ PANES = (
     PaneEntry("node", "2", "one node in detail", "mltop.tui.screens.node:NodeScreen"),
     PaneEntry("ranks", "3", "all training ranks", "mltop.tui.screens.ranks:RanksScreen"),
     PaneEntry("stacks", "4", "stacks of all ranks and the verdict", "mltop.tui.screens.stacks:StacksScreen"),
+    PaneEntry("links", "5", "network ports and PCI links of a node", "mltop.tui.screens.links:LinksScreen"),
+    PaneEntry("events", "6", "what happened: findings and kernel messages", "mltop.tui.screens.events:EventsScreen"),
     PaneEntry("gpu", "", "one GPU in detail", "mltop.tui.screens.gpu:GpuScreen"),
     PaneEntry("rank", "", "the stack of one rank", "mltop.tui.screens.rank:RankScreen"),
     PaneEntry("help", "", "all keys", "mltop.tui.screens.help:HelpScreen"),

@@ -95,6 +95,8 @@ def _explains(cause: Finding, one: Finding, explained: tuple[str, ...], same_sub
         return False
     if one.until is None and cause.until is not None:
         return False  # what has ended does not hide what goes on
+    if _SEVERITIES.index(cause.severity) > _SEVERITIES.index(one.severity):
+        return False  # nor what is harmless something grave
     of_all = cause.subject.startswith(_ALL) and one.subject.startswith("GPU ")
     if same_subject and one.subject != cause.subject and not of_all:
         return False

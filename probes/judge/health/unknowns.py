@@ -41,7 +41,7 @@ def touches(gap: Gap, need: str) -> bool:
     missing part does not hinder: who needs it names it. One of several ports or devices is not a part.
     """
     for one in _alternatives(gap.what):
-        what = _INDEX.sub("*", one)
+        what = _port_as_star(_INDEX.sub("*", one))
         if what == need or need.startswith(what + ".") or what == need + ".*":
             return True
         if need == "links" and what.count(".") == 1 and what.startswith("links."):
@@ -49,6 +49,12 @@ def touches(gap: Gap, need: str) -> bool:
         if what == "nvml" and need.startswith("gpu."):
             return True
     return False
+
+
+def _port_as_star(what: str) -> str:
+    """``links.mlx5_4.counters`` is of one port."""
+    parts = what.split(".")
+    return ".".join(("links", "*", *parts[2:])) if parts[0] == "links" and len(parts) > 2 else what
 
 
 def _alternatives(what: str) -> list[str]:
