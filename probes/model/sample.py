@@ -84,7 +84,10 @@ class Pressure:
 
 @dataclass
 class CgroupSample:
-    """A cgroup that ranks (or mltop itself) run in. ``cpu_throttled_fraction``: of the periods since the last look."""
+    """A cgroup that ranks (or mltop itself) run in. ``cpu_throttled_fraction``: of the periods since the last look.
+
+    Limits: UNLIMITED bytes and None cores where there is none.
+    """
 
     path: str
     cpu_limit_cores: float | None = None
@@ -127,7 +130,12 @@ class BlockedProcess:
 
 @dataclass
 class HostSample:
-    """The machine's basics. ``cpu_fraction`` is of all cores together. Source: psutil."""
+    """The machine's basics. ``cpu_fraction`` is of all cores together.
+
+    Sources: psutil for processor time, memory, network and disk traffic; /proc (loadavg, meminfo for swap space,
+    vmstat, pressure, PID/stat, sys/fs/file-nr, sys/kernel), /sys (EDAC, hugepages, cpufreq, clocksource, module, DMI),
+    cgroup files, statvfs, adjtimex, clock_gettime and systemctl for the rest.
+    """
 
     hostname: str = ""
     kernel: str = ""

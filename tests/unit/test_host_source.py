@@ -7,17 +7,19 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 from mltop.probes.collect.host import HostSource
 from mltop.probes.collect.host.folding import folded
-from mltop.probes.collect.host.part import Reading, Scheduled
+from mltop.probes.collect.host.part import Reading, Scheduled, starting
 from mltop.probes.model import Gap, HostSample, to_json
 
 RATES = {
@@ -52,8 +54,10 @@ def test_the_first_sample_has_everything_but_rates_and_says_so(source: HostSourc
     missing = {item.name for item in fields(sample) if getattr(sample, item.name) is None}
     assert missing >= RATES
     assert missing - RATES <= fields_named(gaps)
-    assert [gap.why for gap in gaps if gap.what == "host.rates"] == ["first sample: rates need two"]
-    assert {gap.kind for gap in gaps if "rates need two" in gap.why} == {"starting"}
+    assert {gap.what: gap.kind for gap in gaps if gap.why == "first sample: rates need two"} == {
+        "host.cpu": "starting",
+        "host.{network,disk}": "starting",
+    }
     assert sample.hostname == os.uname().nodename and sample.kernel == os.uname().release
     assert 0 < (sample.memory_available_bytes or 0) <= (sample.memory_total_bytes or 0)
     assert (sample.cpu_count or 0) >= len(os.sched_getaffinity(0))
@@ -77,7 +81,7 @@ TREE = {
     "proc/stat": "cpu  100 0 100 800 0 0 0 0 0 0\ncpu0 50 0 50 400 0 0 0 0 0 0\n"
     "cpu1 50 0 50 400 0 0 0 0 0 0\nbtime 1700000000\n",
     "proc/meminfo": "MemTotal: 1000 kB\nMemFree: 200 kB\nMemAvailable: 600 kB\nBuffers: 0 kB\nCached: 0 kB\n"
-    "Active: 0 kB\nInactive: 0 kB\nSwapTotal: 100 kB\nSwapFree: 60 kB\n",
+    "Shmem: 0 kB\nActive: 0 kB\nInactive: 0 kB\nSwapTotal: 100 kB\nSwapFree: 60 kB\n",
     "proc/net/dev": "Inter-| Receive | Transmit\n face |bytes\n"
     "    lo: 9 0 0 0 0 0 0 0 9 0 0 0 0 0 0 0\n  eth0: 1000 1 0 0 0 0 0 0 500 1 0 0 0 0 0 0\n"
     " bond0: 1000 1 0 0 0 0 0 0 500 1 0 0 0 0 0 0\n",
@@ -114,6 +118,7 @@ for name, text in later.items():
     (Path(sys.argv[1]) / name).write_text(text)
 reads.append(source.read(float(sys.argv[3])))
 source.close()
+reads[-1] = ({**vars(reads[-1][0]), "psutil": getattr(sys.modules.get("psutil"), "__file__", "")}, reads[-1][1])
 print(to_json(reads))
 """
 
@@ -124,8 +129,10 @@ def write_tree(root: Path, files: dict[str, str]) -> None:
         (root / name).write_text(text)
 
 
-def two_reads(root: Path, later: dict[str, str], second_at: float = 12.0) -> Any:
-    environ = {**os.environ, "MLTOP_SYSROOT": str(root), "PYTHONPATH": os.pathsep.join(sys.path)}
+def two_reads(root: Path, later: dict[str, str], second_at: float = 12.0, path: Path | None = None) -> Any:
+    """``path``: where modules are looked for first. The last sample also tells where psutil is."""
+    found = [str(path), *sys.path] if path else sys.path
+    environ = {**os.environ, "MLTOP_SYSROOT": str(root), "PYTHONPATH": os.pathsep.join(found)}
     command = [sys.executable, "-c", PROGRAM, str(root), json.dumps(later), str(second_at)]
     result = subprocess.run(command, env=environ, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
@@ -188,7 +195,7 @@ def test_what_cannot_be_read_is_unknown_with_a_reason(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     write_tree(tmp_path, {name: text for name, text in TREE.items() if name.startswith(("sys/class/net", "sys/block"))})
     _, (sample, gaps) = two_reads(tmp_path, {})
-    known = {name for name, value in sample.items() if value not in (None, [], {})}
+    known = {name for name, value in sample.items() if value not in (None, [], {})} - {"psutil"}
     assert known == {"hostname", "kernel", "pressure", "zombies"} and sample["hostname"] == sample["kernel"] == ""
     assert set(sample["pressure"].values()) == {None}
     told = {gap["what"] for gap in gaps if gap["kind"] == "unknown"}
@@ -225,16 +232,72 @@ def test_fields_that_are_read_seldom_stand_in_between(tmp_path: Path) -> None:
         "proc/vmstat": LATER["proc/vmstat"],
     }
     _, (sample, _) = two_reads(tmp_path, later)
-    assert (sample["open_files"], sample["load_1m"], sample["swap_in_bytes_per_s"]) == (1000, 1.0, None)
+    assert (sample["open_files"], sample["load_1m"]) == (1000, 1.0)
+    # A first rate does not wait for its turn.
+    assert sample["swap_in_bytes_per_s"] == 20 * os.sysconf("SC_PAGE_SIZE") / 2
     write_tree(tmp_path, TREE)
     _, (sample, _) = two_reads(tmp_path, later, 20.0)
     assert (sample["open_files"], sample["load_1m"]) == (2000, 9.0)
-    assert sample["swap_in_bytes_per_s"] == 20 * os.sysconf("SC_PAGE_SIZE") / 10
+
+
+def test_without_psutil_its_fields_are_unknown_and_the_others_are_not(tmp_path: Path) -> None:
+    write_tree(tmp_path / "tree", TREE)
+    write_tree(tmp_path / "first", {"psutil/__init__.py": "raise ImportError('built for another Python')"})
+    _, (sample, gaps) = two_reads(tmp_path / "tree", LATER, path=tmp_path / "first")
+    lost = RATES | {"memory_total_bytes", "memory_available_bytes"}
+    assert {sample[name] for name in lost} == {None}
+    assert (sample["swap_used_bytes"], sample["load_1m"], sample["cpu_count"]) == (40 * 1024, 1.0, 2)
+    (gap,) = [gap for gap in gaps if gap["what"] == "host"]
+    assert (gap["kind"], gap["fix"]) == ("unknown", "python3 -m pip install psutil")
+    assert gap["why"] == "psutil cannot be imported: built for another Python"
+
+
+def test_psutil_out_of_a_zip(tmp_path: Path) -> None:
+    """Its compiled part comes through memory, as where nothing may be executed."""
+    folder = Path(psutil.__file__).parent
+    write_tree(tmp_path / "tree", TREE)
+    with zipfile.ZipFile(tmp_path / "bundle.zip", "w") as bundle:
+        for file in [*folder.glob("*.py"), *folder.glob("*.so")]:
+            bundle.write(file, f"psutil/{file.name}")
+    _, (sample, gaps) = two_reads(tmp_path / "tree", LATER, path=tmp_path / "bundle.zip")
+    assert [gap for gap in gaps if gap["what"] == "host"] == []
+    assert (sample["cpu_fraction"], sample["memory_total_bytes"]) == (0.5, 1000 * 1024)
+    assert sample["psutil"].startswith(str(tmp_path / "bundle.zip"))
+
+
+def test_memory_and_traffic_are_read_every_two_seconds(tmp_path: Path) -> None:
+    write_tree(tmp_path, TREE)
+    source = HostSource(str(tmp_path))
+    later = {**LATER, "proc/meminfo": TREE["proc/meminfo"].replace("600 kB", "500 kB")}
+    found = []
+    try:
+        for now in (10.0, 11.0, 12.0, 13.0):
+            if now == 12.0:
+                write_tree(tmp_path, later)
+            sample, _ = source.read(now)
+            found.append((sample.cpu_fraction, sample.memory_available_bytes, sample.network_rx_bytes_per_s))
+    finally:
+        source.close()
+    kib = 1024
+    # Traffic needed a second look at once; its next rate is over the real time since then.
+    assert found[2:] == [(0.5, 500 * kib, 0.0), (None, 500 * kib, 2000 / 2)]
+    assert [memory for _, memory, _ in found[:2]] == [600 * kib] * 2
 
 
 class Failing:
     def read(self, now: float, ranks: object) -> Reading:
         raise ZeroDivisionError("odd")
+
+
+class Starting:
+    def read(self, now: float, ranks: object) -> Reading:
+        return Reading(gaps=[starting("host.odd", "later")] if now < 2 else [])
+
+
+def test_what_only_starts_is_read_again_at_the_next_sample() -> None:
+    part = Scheduled("host.odd", 5, Starting())
+    assert [len(part.reading(now, ()).gaps) for now in (0.0, 1.0, 2.0)] == [1, 1, 0]
+    assert part.reading(2.0, ()) is part.reading(6.0, ())
 
 
 def test_a_part_that_fails_costs_its_own_fields_and_is_tried_again() -> None:

@@ -50,12 +50,13 @@ def link_name(link: LinkSample) -> str:
     return link.device if link.port == 1 else f"{link.device}/{link.port}"
 
 
-def link_row(link: LinkSample, first: Mapping[str, int]) -> Row:
-    """``first``: the counters when the pane was opened."""
+def link_row(link: LinkSample, first: Mapping[str, int], alarm: str = "") -> Row:
+    """``first``: the counters when the pane was opened; ``alarm``: the style of what is wrong with it, "" nothing."""
+    state = _state(link)
     cells = (
-        Cell(link_name(link)),
+        Cell(link_name(link), alarm),
         Cell(_KINDS.get(link.kind, link.kind)),
-        _state(link),
+        Cell(state.text, alarm or state.style) if state.style == "dim" else state,
         Cell(_gigabits(link.rate_bits_per_s)),
         Cell(_per_s(link.rx_bytes_per_s)),
         Cell(_per_s(link.tx_bytes_per_s)),
@@ -121,9 +122,9 @@ def _per_s(value: float | None) -> str:
     return UNKNOWN if value is None else f"{bytes_text(value)}/s"
 
 
-def pci_row(device: PciDevice, first: Mapping[str, int]) -> Row:
+def pci_row(device: PciDevice, first: Mapping[str, int], alarm: str = "") -> Row:
     cells = (
-        Cell(device.bus_id),
+        Cell(device.bus_id, alarm),
         Cell(device.kind),
         Cell(device.driver or "none", "" if device.driver else "warn"),
         _part(device.link_speed_gt_per_s, device.link_speed_max_gt_per_s, ""),

@@ -10,6 +10,7 @@ from mltop.probes.model import LinkSample, PciDevice
 from mltop.tui.feed import Picture
 from mltop.tui.place import Place
 from mltop.tui.render.cells import Cell
+from mltop.tui.render.findings import severity_cell
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, link_name, link_row, pci_row
 from mltop.tui.screens.node_parts import NO_SAMPLE
 from mltop.tui.screens.one_node import OneNodePane
@@ -46,6 +47,7 @@ class LinksScreen(OneNodePane):
         links: list[LinkSample] = sample.links if sample is not None else []
         devices: list[PciDevice] = sample.pci if sample is not None else []
         own = [one for one in picture.findings if one.node == view.node and one.id.startswith(LINK_FINDINGS)]
+        alarms = {one.subject: severity_cell(one.severity).style for one in reversed(own)}
         gaps = [gap for gap in sample.gaps if gap.what.startswith(("links", "pci"))] if sample is not None else []
         lines = all_problem_lines(own, [(view.node, gap) for gap in gaps if gap.kind == "unknown"], self.size.width)
         lines = self._fleet_line(picture, view.node) + lines[: max(1, self.size.height // 4)]
@@ -53,8 +55,17 @@ class LinksScreen(OneNodePane):
         head.display, head.styles.height = bool(lines), len(lines)
         head.set_lines(lines)
         unknown = NO_SAMPLE.format("ports") if sample is None else ""
-        self.put(ports, LINK_COLUMNS, [link_row(one, self._since(view.node, one)) for one in links], unknown)
-        self.put(pci, PCI_COLUMNS, [pci_row(one, self._pci_since(view.node, one)) for one in devices])
+        self.put(
+            ports,
+            LINK_COLUMNS,
+            [link_row(one, self._since(view.node, one), alarms.get(link_name(one), "")) for one in links],
+            unknown,
+        )
+        self.put(
+            pci,
+            PCI_COLUMNS,
+            [pci_row(one, self._pci_since(view.node, one), alarms.get(one.bus_id, "")) for one in devices],
+        )
         room = self.size.height - self.chrome_height() - len(lines)
         self.limit_height(ports, min(1 + max(1, len(links)), max(3, room * 2 // 3)))
 

@@ -1,4 +1,4 @@
-"""Memory, swap space, /dev/shm and huge pages. Source: /proc/meminfo, statvfs, /sys/kernel/mm/hugepages."""
+"""Memory, swap space, /dev/shm and huge pages. Source: psutil; /proc/meminfo, statvfs, /sys/kernel/mm/hugepages."""
 
 from __future__ import annotations
 
@@ -8,41 +8,46 @@ from typing import Any
 
 from mltop.probes.collect.host.files import KeptFile, number_after, read_number
 from mltop.probes.collect.host.part import Reading, unreadable, unsupported
+from mltop.probes.collect.host.psutil_loading import UNREADABLE, Psutil
 from mltop.probes.model import Gap, RankSample
 
 _HUGE = "host.{huge_pages_total_bytes,huge_pages_free_bytes}"
 
 
 class Memory:
-    """Memory, swap space and shared memory, at each sample."""
+    """Memory, swap space and shared memory."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, psutil: Psutil) -> None:
+        self._psutil = psutil
         self._meminfo = KeptFile(root, "/proc/meminfo")
         self._shm = root + "/dev/shm"
 
     def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
         reading = Reading()
-        try:
-            data = b"\n" + self._meminfo.read()
-        except OSError as error:
-            reading.gaps += [unreadable("host.memory", error), unreadable("host.swap", error)]
-        else:
-            self._read_memory(data, reading)
+        module = self._psutil.module()
+        if module is not None:
+            try:
+                memory = module.virtual_memory()
+            except UNREADABLE as error:
+                reading.gaps.append(unreadable("host.memory", error))
+            else:
+                reading.values.update(memory_total_bytes=memory.total, memory_available_bytes=memory.available)
+        self._read_swap(reading)
         self._read_shared(reading)
         return reading
 
-    def _read_memory(self, data: bytes, reading: Reading) -> None:
-        total, available, swap, swap_free = (
-            number_after(data, label) for label in (b"\nMemTotal:", b"\nMemAvailable:", b"\nSwapTotal:", b"\nSwapFree:")
-        )
-        if total is None or available is None:
-            reading.gaps.append(Gap("host.memory", f"no MemTotal and MemAvailable in {self._meminfo.path}"))
-        if swap is None or swap_free is None:
+    def _read_swap(self, reading: Reading) -> None:
+        """psutil.swap_memory() also reads /proc/vmstat, which another part does, and costs four times as much."""
+        try:
+            data = b"\n" + self._meminfo.read()
+        except OSError as error:
+            reading.gaps.append(unreadable("host.swap", error))
+            return
+        swap, free = number_after(data, b"\nSwapTotal:"), number_after(data, b"\nSwapFree:")
+        if swap is None or free is None:
             reading.gaps.append(Gap("host.swap", f"no SwapTotal and SwapFree in {self._meminfo.path}"))
         else:
-            reading.values.update(swap_total_bytes=swap * 1024, swap_used_bytes=(swap - swap_free) * 1024)
-        reading.values["memory_total_bytes"] = None if total is None else total * 1024
-        reading.values["memory_available_bytes"] = None if available is None else available * 1024
+            reading.values.update(swap_total_bytes=swap * 1024, swap_used_bytes=(swap - free) * 1024)
 
     def _read_shared(self, reading: Reading) -> None:
         """/dev/shm, where data loader workers hand over batches; when it is full they die of SIGBUS."""

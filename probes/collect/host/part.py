@@ -28,6 +28,7 @@ class Part(Protocol):
 class Scheduled:
     """A part that is read every ``every_s`` (0: at each sample) and whose values stand in between.
 
+    What it could not tell yet (rates of a first look) is read again at the next sample.
     ``name`` is the gap's where the part fails as a whole ("host.pressure").
     """
 
@@ -36,16 +37,18 @@ class Scheduled:
         self._every_s = max(0.0, every_s - _JITTER_S)
         self._part = part
         self._last: tuple[float, Reading] | None = None
+        self._is_starting = True
 
     def reading(self, now: float, ranks: Sequence[RankSample]) -> Reading:
         """The newest values, read now if that is due. ``now``: seconds of any one clock."""
-        if self._last is None or not 0 <= now - self._last[0] < self._every_s:
+        if self._last is None or self._is_starting or not 0 <= now - self._last[0] < self._every_s:
             try:
                 reading = self._part.read(now, ranks)
             except Exception as error:  # noqa: BLE001 - the gap tells, and the other parts go on
                 why = f"the collector failed: {type(error).__name__}: {error}"
                 reading = Reading(gaps=[Gap(self.name, why, "please report this")])
             self._last = (now, reading)
+            self._is_starting = any(gap.kind == "starting" for gap in reading.gaps)
         return self._last[1]
 
 
@@ -58,3 +61,8 @@ def unreadable(what: str, error: Exception) -> Gap:
 def unsupported(what: str, why: str, fix: str = "") -> Gap:
     """This machine has no such thing: nothing is missed."""
     return Gap(what, why, fix, "unsupported")
+
+
+def starting(what: str, why: str) -> Gap:
+    """It comes with one of the next samples."""
+    return Gap(what, why, "", "starting")

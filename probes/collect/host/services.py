@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from mltop.probes.collect.host.part import Reading, unsupported
+from mltop.probes.collect.host.part import Reading, starting, unsupported
 from mltop.probes.model import Gap, RankSample
 from mltop.probes.spawn import die_with_parent
 
@@ -34,7 +34,7 @@ class Services:
         self._looked_at: float | None = None
         self._asked_at: float | None = None
         self._running: frozenset[str] = frozenset()
-        self._newest = Reading(gaps=[Gap(_WHAT, "systemctl has not answered yet", "", "starting")])
+        self._newest = Reading(gaps=[starting(_WHAT, "systemctl has not answered yet")])
 
     def read(self, now: float, _ranks: Sequence[RankSample]) -> Reading:
         if self._query is not None:

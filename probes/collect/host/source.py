@@ -18,7 +18,8 @@ from mltop.probes.collect.host.modules import Modules
 from mltop.probes.collect.host.part import Reading, Scheduled
 from mltop.probes.collect.host.pressure import PressureStall
 from mltop.probes.collect.host.processes import Processes
-from mltop.probes.collect.host.rates import Rates
+from mltop.probes.collect.host.psutil_loading import Psutil
+from mltop.probes.collect.host.rates import Cpu, Traffic
 from mltop.probes.collect.host.services import Services
 from mltop.probes.collect.host.single_files import OpenFiles, SmallFiles
 from mltop.probes.collect.host.surroundings import Surroundings, in_container
@@ -37,6 +38,7 @@ class HostSource:
         self._filesystems = FilesystemSource(root)
         self._services = Services(root)
         self._processes = Processes(root)
+        self._psutil = psutil = Psutil(root)
         confined = in_container(root)
         self._gaps: list[Gap] = []
         self._folded: list[Gap] = []
@@ -44,8 +46,9 @@ class HostSource:
             Scheduled("host.{hostname,kernel,cpu_count}", 60, Facts(root)),
             Scheduled("host.uptime", 0, Uptime(root)),
             Scheduled("host.load", 5, Load(root)),
-            Scheduled("host.{memory,swap,shm}", 0, Memory(root)),
-            Scheduled("host.{cpu,network,disk}", 0, Rates(root)),
+            Scheduled("host.{memory,swap,shm}", 2, Memory(root, psutil)),
+            Scheduled("host.cpu", 0, Cpu(psutil)),
+            Scheduled("host.{network,disk}", 2, Traffic(root, psutil)),
             Scheduled("host.{blocked,zombies}", 1, self._processes),
             Scheduled("host.pressure", 2, PressureStall(root)),
             Scheduled("host.{swap_in_bytes_per_s,swap_out_bytes_per_s,oom_kills}", 5, Swapping(root)),
@@ -69,7 +72,8 @@ class HostSource:
         Rates and ``cpu_fraction`` are since the previous read, None at the first.
         """
         values: dict[str, Any] = {}
-        gaps: list[Gap] = []
+        without = self._psutil.gap
+        gaps = [without] if without is not None else []
         for part in self._parts:
             reading = part.reading(now, ranks)
             values.update(reading.values)

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 
 from mltop.probes.collect.host.files import KeptFile, number_after
-from mltop.probes.collect.host.part import Reading, unreadable, unsupported
-from mltop.probes.model import Gap, RankSample
+from mltop.probes.collect.host.part import Reading, starting, unreadable, unsupported
+from mltop.probes.model import RankSample
 
 _RATES = "host.{swap_in_bytes_per_s,swap_out_bytes_per_s}"
 _ALL = "host.{swap_in_bytes_per_s,swap_out_bytes_per_s,oom_kills}"
@@ -36,7 +36,7 @@ class Swapping:
             return reading
         last, self._last = self._last, (now, pages_in, pages_out)
         if last is None or now - last[0] < _MIN_INTERVAL_S:
-            reading.gaps.append(Gap(_RATES, "first look: rates need two", "", "starting"))
+            reading.gaps.append(starting(_RATES, "first look: rates need two"))
             return reading
         pages_to_rate = _PAGE_BYTES / (now - last[0])
         reading.values["swap_in_bytes_per_s"] = max(0, pages_in - last[1]) * pages_to_rate
