@@ -13,18 +13,17 @@ import traceback
 from collections.abc import Iterable
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.events import Key
 from textual.screen import Screen
-from textual.theme import BUILTIN_THEMES
 
+from mltop.tui.colours import TERMINAL_THEME, few_colours
 from mltop.tui.feed import Feed, FeedBroke, Fresh, Picture
+from mltop.tui.history import History
 from mltop.tui.investigation import Captured, DumpProgress, Investigation
 from mltop.tui.keys import APP_BINDINGS, first_keys
 from mltop.tui.place import Place, Trail
@@ -45,19 +44,6 @@ if TYPE_CHECKING:
 CLOSE_S = 1.0  # how long leaving waits for the session; its agents end anyway when their input does
 RETRY_S = 0.05  # between two looks whether the terminal has taken the last frame
 READ_ONLY = Notice("read-only: dumps and captures are off (started with --read-only)", "warn")
-
-
-# Dark blue on black cannot be read; cyan can.
-TERMINAL_THEME = replace(BUILTIN_THEMES["ansi-dark"], name="terminal", primary="ansi_cyan")
-
-
-def few_colours() -> bool:
-    """Whether only the terminal's own 16 colours, or none, can be told apart.
-
-    In 16 colours the other themes' warning and error become one and the same red; NO_COLOR leaves them grey.
-    """
-    console = Console(force_terminal=True, legacy_windows=False)
-    return console.no_color or console.color_system in (None, "standard")
 
 
 def print_crash(error: Exception) -> None:
@@ -91,6 +77,7 @@ class MltopApp(App[None]):
         self.read_only = read_only
         self.picture: Picture | None = None
         self.trends = Trends()
+        self.history = History()  # panes hold a copy of what they show while the screen is paused
         self.trail = Trail(Place("overview"))
         self.paused = False
         self.notice: Notice | None = None
@@ -151,6 +138,7 @@ class MltopApp(App[None]):
     def on_fresh(self, message: Fresh) -> None:
         self.newest = message.picture
         self._live_trends.feed(message.picture.view)
+        self.history.feed(message.picture.view)
         self.since.feed(message.picture.view)
         if not self.paused:
             self.picture = message.picture

@@ -109,9 +109,9 @@ def _complete_gpu(gpu: GpuSample, known: GpuSample) -> None:
 
 
 def _take(record: Any, known: Any, names: tuple[str, ...]) -> None:
-    fields, values = vars(record), vars(known)
+    fields = vars(record)
     for name in names:
-        fields[name] = values[name]
+        fields[name] = getattr(known, name)
 
 
 class WholeSamples:

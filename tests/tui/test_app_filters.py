@@ -46,7 +46,7 @@ _KEYS = {
 async def test_gpus_of_one_node() -> None:
     async with opened() as screen:
         await type_filter(screen, "throttle=hw_thermal & temp>85")
-        text = await screen.shows("THM", HINT)
+        text = await screen.shows("HW-TH", HINT)
         assert "1755/1980" not in text and "345/1980" in text
         await screen.press("enter")
         await screen.shows("filter: throttle=hw_thermal & temp>85", "shows 1 of 8", "Esc clears")

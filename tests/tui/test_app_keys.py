@@ -134,9 +134,9 @@ async def test_cursor_moves_and_stays_on_its_row_when_sorted() -> None:
         assert table.cursor_key == "node01/8123"
 
 
-async def test_enter_goes_from_gpu_to_node_to_ranks_to_rank_and_esc_all_the_way_back() -> None:
+async def test_enter_goes_from_node_to_gpu_to_rank_and_esc_all_the_way_back() -> None:
     async with opened() as screen:
-        crumbs = ["mltop > node01", "mltop > node01 > ranks", "mltop > node01 > ranks > rank 0"]
+        crumbs = ["mltop > node01", "mltop > node01 > gpu 0", "mltop > node01 > gpu 0 > rank 0"]
         for crumb in crumbs:
             await screen.press("enter")
             await screen.shows(crumb)

@@ -15,7 +15,7 @@ from mltop.tui.widgets.cell_view import CellView
 
 GAP = "  "
 # What a narrow terminal loses first; quit and help, which come last, stay longest.
-LOST_FIRST = ("reverse", "sort", "capture", "pause", "select", "filter", "pane")
+LOST_FIRST = ("neighbour", "timelines", "reverse", "sort", "capture", "pause", "select", "filter", "pane")
 
 
 class KeyBar(CellView, can_focus=False):
