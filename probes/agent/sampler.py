@@ -69,6 +69,7 @@ class Sampler:
         pci = part("pci", lambda: self._pci.read(clock_s), list[PciDevice])
         events = part("kernel_log", lambda: self._kernel_log.read(now), list[KernelEvent])
         gpus = part("gpus", lambda: self._collect_gpus(now), list[GpuSample])
+        xids = part("gpus", lambda: (self._gpus.events(), []), list[KernelEvent])
         part("dcgm", lambda: (None, self._dcgm.fill(gpus, now)), lambda: None)
         ranks = part("ranks", lambda: self._ranks.read(clock_s, gpus_of_pid(gpus)), list[RankSample])
         self._newest_ranks = ranks
@@ -83,7 +84,7 @@ class Sampler:
             host=host,
             links=links,
             pci=pci,
-            kernel_events=with_nvml_events(events, self._gpus.events()),
+            kernel_events=with_nvml_events(events, xids),
             gaps=without_gpus(without_filled(gaps, gpus), pci),
             cost_s=cost_s,
         )

@@ -6,6 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
 
 from mltop.probes.investigate.folding import folded
@@ -38,7 +39,7 @@ def stacks_object(material: Material, reports: list[JobReport]) -> dict[str, obj
         "nodes": material.nodes,
         "jobs": reports,
         "not_answered": material.not_answered,
-        "gaps": [{"node": node, **vars(gap)} for node, gap in rank_gaps(material)],
+        "gaps": [{"node": node, **asdict(gap)} for node, gap in rank_gaps(material)],
     }
 
 

@@ -10,6 +10,7 @@ Runs on every node: Python 3.9, standard library only.
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Any
 
 from mltop.probes.model.gpu import (
@@ -95,6 +96,18 @@ __all__ = [
 SCHEMA = 1
 
 
+_FIELDS: dict[type, tuple[str, ...]] = {}
+
+
 def to_json(value: Any) -> str:
     """JSON text of model objects, lists and dicts of them. Non-finite floats raise ValueError."""
-    return json.dumps(value, default=vars, separators=(",", ":"), allow_nan=False)
+    return json.dumps(value, default=_all_fields, separators=(",", ":"), allow_nan=False)
+
+
+def _all_fields(record: Any) -> dict[str, Any]:
+    """A decoder may leave fields that hold their default out of an object's own ones."""
+    known = vars(record)
+    names = _FIELDS.get(type(record))
+    if names is None:
+        names = _FIELDS[type(record)] = tuple(field.name for field in fields(record))
+    return known if len(known) == len(names) else {name: getattr(record, name) for name in names}

@@ -31,6 +31,7 @@ class Gpus:
     def collect(self, now, wait_s):
         if {stuck}: time.sleep(600)
         return [], []
+    def events(self): return []
     def close(self): pass
 exit_now(Agent("here", Gpus(), {interval_s}, terms=Terms({terms})).run())
 """

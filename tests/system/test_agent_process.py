@@ -32,6 +32,8 @@ class Gpus:
         if self.reads % 2:
             raise RuntimeError("no luck")
         return [GpuSample(7)], []
+    def events(self):
+        return []
     def close(self):
         pass
 
@@ -121,16 +123,18 @@ def test_a_proc_that_cannot_be_listed_leaves_the_rest_and_is_tried_again(tmp_pat
 def test_a_gpu_source_that_fails_is_a_gap_and_is_tried_again() -> None:
     with running("-c", FAILING_GPUS) as process:
         stream = samples(process)
-        failed, worked, again = next(stream), next(stream), next(stream)
+        # A sample that waits for a busy reader is replaced by the next: every second one need not be seen.
+        failed = next(sample for sample in stream if not sample.gpus)
+        worked = next(sample for sample in stream if sample.gpus)
+        again = next(sample for sample in stream if not sample.gpus)
         assert close_and_wait(process, 2) == 0
     for sample in (failed, again):
-        assert sample.gpus == []
         assert [(gap.why, gap.fix) for gap in sample.gaps if gap.what == "gpus"] == [
             ("the collector failed: RuntimeError: no luck", "please report this")
         ]
     assert [gpu.index for gpu in worked.gpus] == [7]
     assert "gpus" not in gaps_of(worked)
-    assert all(sample.host.hostname for sample in (failed, worked, again))
+    assert all(sample.host.memory_total_bytes for sample in (failed, worked, again))
 
 
 @pytest.mark.serial
@@ -144,7 +148,7 @@ def test_on_a_busy_machine_it_samples_and_ends_with_its_caller() -> None:
             started = time.monotonic()
             newest = [next(stream) for _ in range(4)]
             assert time.monotonic() - started < 10
-            assert newest[-1].host.hostname and newest[-1].host.cpu_fraction is not None
+            assert newest[-1].host.memory_total_bytes and newest[-1].host.cpu_fraction is not None
             closed = time.monotonic()
             close_and_wait(process, 5)
             assert time.monotonic() - closed < 2

@@ -88,6 +88,7 @@ def test_every_value_of_the_scenario_arrives(fake: FakeNvml, start: Start) -> No
         fake.set(f"gpu.1.gpm.{metric}", f"{10.25 + number}")
     for metric, mib_per_s in {20: 1500, 21: 2500, 60: 300_000, 61: 400_000}.items():
         fake.set(f"gpu.1.gpm.{metric}", str(mib_per_s))
+    without_nvlink_counters(fake)
     answer = tick_until(start(), lambda answer: all_known(answer) and answer[0][1].nvlink.rx_bytes_per_s, "all values")
     idle, busy = answer[0]
     found = [getattr(busy, field) for field in IDS]
@@ -97,6 +98,30 @@ def test_every_value_of_the_scenario_arrives(fake: FakeNvml, start: Start) -> No
     assert (busy.pcie.tx_bytes_per_s, busy.pcie.rx_bytes_per_s) == pytest.approx((1500 * MIB, 2500 * MIB))
     assert (busy.nvlink.rx_bytes_per_s, busy.nvlink.tx_bytes_per_s) == pytest.approx((300_000 * MIB, 400_000 * MIB))
     assert not [gap for field in IDS for gap in about(answer, field)]
+
+
+def without_nvlink_counters(fake: FakeNvml) -> None:
+    for field in (138, 139, 202, 204):
+        fake.set(f"gpu.*.field.{field}", "unsupported")
+
+
+def test_nvlink_traffic_by_its_own_counters_where_they_work(fake: FakeNvml, start: Start) -> None:
+    """They are a second fresh, GPM's averages eight. GPM is not even asked: here that would cost the GPU."""
+    for metric in (60, 61):
+        fake.set(f"gpu.*.gpm.{metric}", "error 15")
+    fake.set("gpu.1.gpm.21", "2500")
+    answer = tick_until(start(), lambda answer: all_known(answer) and answer[0][1].pcie.rx_bytes_per_s, "all values")
+    assert [(gpu.state, gpu.nvlink.rx_bytes_per_s, gpu.nvlink.tx_bytes_per_s) for gpu in answer[0]] == [
+        ("ok", 0.0, 0.0)
+    ] * 2
+    assert not about(answer, "rx_bytes_per_s")
+
+
+def test_traffic_that_only_gpm_tells_says_when_it_comes(fake: FakeNvml, start: Start) -> None:
+    without_nvlink_counters(fake)
+    answer = tick_until(start(), lambda answer: answer[0], "the first answer")
+    kinds = {gap.what: gap.kind for gap in about(answer, "rx_bytes_per_s")}
+    assert kinds["gpu.*.pcie.rx_bytes_per_s"] == "starting"
 
 
 def test_the_first_sample_says_that_it_needs_a_second(fake: FakeNvml, start: Start) -> None:
@@ -165,6 +190,8 @@ def test_permission_is_a_state_that_comes_back(fake: FakeNvml, start: Start, cal
     assert [gpu.sm_active for gpu in answer[0]] == [None, None]
     assert [gpu.state for gpu in answer[0]] == ["ok", "ok"]
     assert answer[0][0].power_w is not None
+    pcie = [gap for gap in about(answer, "rx_bytes_per_s") if ".pcie." in gap.what]
+    assert [(one.why, one.fix) for one in pcie] == [(gap.why, gap.fix)], "a permission is missing, not GPM"
     asked, since_s = read_counts(fake.counts_path)[call], time.monotonic()
     tick_until(source, lambda _: time.monotonic() - since_s > 1.0, "a second without permission")
     assert read_counts(fake.counts_path)[call] <= asked + 2, "a refusal is not repeated at every poll"

@@ -59,6 +59,8 @@ COMMON: dict[str, Any] = {
     "pcie.width": 8,
     "pcie.width_max": 16,
     "pcie.replay_count": 21,
+    "pcie.rx_bytes_per_s": None,  # GPM has not had its turn, or there is none
+    "pcie.tx_bytes_per_s": None,
     "nvlink.rx_bytes_per_s": 0.0,
     "nvlink.tx_bytes_per_s": 0.0,
     "mig_enabled": False,
@@ -171,8 +173,6 @@ def of_driver(kind: str, driver: str) -> dict[str, Any]:
         "throttle_share": dict.fromkeys(("sw_power_cap", *NS_ALWAYS), 0.0),
         "pcie.gen": 2,
         "pcie.errors": {**dict.fromkeys(PCIE_ERRORS, 0), "bad_tlp": 9} if branch > 470 else {},
-        "pcie.rx_bytes_per_s": 0.0 if branch >= 570 else None,
-        "pcie.tx_bytes_per_s": 0.0 if branch >= 570 else None,
         "recovery_action": "drain_and_reset" if branch >= 570 else None,
         "ecc.sram_threshold_exceeded": True if branch >= 570 else None,
         "remap.repair_pending": True if branch >= 580 else None,

@@ -73,21 +73,23 @@ def test_tiers_become_one_sample() -> None:
         "static": {"values": {"name": "H100", "pcie.gen_max": 5, "nvlink.remotes": ["switch", None]}, "problems": {}},
         "nvlink": {"values": {"nvlink.links": [{"index": 0, "errors": {}}, {"index": 1}]}, "problems": {}},
         "repair": {"values": {"remap.banks.max": 7, "remap.repair_pending": False}, "problems": {}},
-        "fast": {"values": {"pcie.rx_bytes_per_s": 1.0}, "problems": {"pcie.tx_bytes_per_s": starting("soon")}},
-        "activity": {"values": {"activity_rates": {"pcie": [5.0, 6.0], "nvlink": [7.0, None]}}, "problems": {}},
+        "fast": {"values": {"power_w": 300.0}, "problems": {"nvlink.rx_bytes_per_s": starting("soon")}},
+        "activity": {"values": {"pcie.rx_bytes_per_s": 5.0, "nvlink.rx_bytes_per_s": 7.0}, "problems": {}},
     }
     known.read(tiers, 1.0)
     sample = known.sample()
     assert sample.nvlink.links == [NvlinkLink(0, remote="switch"), NvlinkLink(1)]
-    assert (sample.pcie.gen_max, sample.pcie.rx_bytes_per_s, sample.pcie.tx_bytes_per_s) == (5, 5.0, 6.0)
+    assert (sample.pcie.gen_max, sample.pcie.rx_bytes_per_s, sample.pcie.tx_bytes_per_s) == (5, 5.0, None)
     assert (sample.nvlink.rx_bytes_per_s, sample.nvlink.tx_bytes_per_s) == (7.0, None)
     assert (sample.remap.banks, sample.remap.repair_pending) == (RemapBanks(max=7), False)
     assert known.all_problems() == {}, "what the activity counters tell is not missing"
     problems = known.all_problems()
-    known.read({"fast": {"values": {"pcie.rx_bytes_per_s": 2.0}, "problems": {}}}, 2.0)
+    known.read({"fast": {"values": {"nvlink.rx_bytes_per_s": 2.0}, "problems": {}}}, 2.0)
     assert known.sample().nvlink.links is sample.nvlink.links, "made once, not for every sample"
     known.read({"activity": {"values": {}, "problems": {"sm_active": "?"}}}, 3.0)
-    assert known.sample().pcie.rx_bytes_per_s == 2.0
+    later = known.sample()
+    assert (later.nvlink.rx_bytes_per_s, later.pcie.rx_bytes_per_s, later.pcie.gen_max) == (2.0, None, 5)
+    assert (sample.nvlink.rx_bytes_per_s, sample.pcie.rx_bytes_per_s) == (7.0, 5.0), "the one before stays as it was"
     assert (problems, known.all_problems()) == ({}, {"sm_active": "?"})
     known.read({"modes": {"values": {}, "problems": {"persistence": "??"}}}, 4.0)
     assert known.all_problems() == {"sm_active": "?", "persistence": "??"}
@@ -114,17 +116,6 @@ def test_a_meter_counts_per_second() -> None:
     assert meter.per_s("a", 6, 15.0) == 1.0
     with pytest.raises(UntoldError):
         meter.per_s("a", 7, 15.0)
-
-
-def test_a_meter_of_a_counter_that_wraps() -> None:
-    meter = Meter()
-    with pytest.raises(UntoldError):
-        meter.per_s("a", 2**32 - 10, 0.0, wraps=True)
-    assert meter.per_s("a", 20, 2.0, wraps=True) == 15.0
-    with pytest.raises(UntoldError):
-        meter.per_s("b", 2**40, 0.0, wraps=True)
-    with pytest.raises(UntoldError, match="anew"):
-        meter.per_s("b", 1, 1.0, wraps=True)  # it held more than 32 bits: this was no wrap
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pynvml
 
-from mltop.probes.collect.nvml import codes, nvlink, pcie, throttle
+from mltop.probes.collect.nvml import codes, nvlink, throttle
 from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
 from mltop.probes.collect.nvml.device import Device, Reading, first_supported, not_blank, structure
 from mltop.probes.collect.nvml.fields import ALL_LINKS, FieldRequest, FieldValues, first_available
@@ -28,31 +28,21 @@ POWER_AVERAGE = 185  # mW over one second
 POWER_INSTANT = 186
 
 
-class Traffic:
-    """What is kept about one GPU. ``known``: which of "pcie" and "nvlink" the activity counters tell the traffic of."""
+class Batch:
+    """The batch of one GPU and what is kept of its traffic. Whether it has NVLinks is known before the first read."""
 
     def __init__(self) -> None:
-        self.known: frozenset[str] = frozenset()
         self.meter = Meter()
-        self._requests: dict[frozenset[str], FieldRequest] = {}
+        self._request: FieldRequest | None = None
 
-    def request(self, device: Device) -> tuple[frozenset[str], FieldRequest]:
-        """The batch, and of which links it holds counters: not of those whose traffic is known already."""
-        wanted = {"pcie"} | ({"nvlink"} if device.state(nvlink.Links).count else set())
-        counted = frozenset(wanted - self.known)
-        if counted not in self._requests:
-            self._requests[counted] = request_for(device, counted)
-        return counted, self._requests[counted]
-
-
-def request_for(device: Device, counted: frozenset[str]) -> FieldRequest:
-    entries = [POWER_AVERAGE, POWER_INSTANT, MEMORY_TEMPERATURE, ENERGY, *throttle.ns_fields(device.driver)]
-    scoped = [(field, 0) for field in entries]
-    if "pcie" in counted:
-        scoped += [(field, 0) for field in pcie.TRAFFIC.values()]
-    if "nvlink" in counted:
-        scoped += [(field, ALL_LINKS) for field in nvlink.TRAFFIC_FIELDS]
-    return FieldRequest(scoped)
+    def request(self, device: Device) -> FieldRequest:
+        if self._request is None:
+            fields = [POWER_AVERAGE, POWER_INSTANT, MEMORY_TEMPERATURE, ENERGY, *throttle.ns_fields(device.driver)]
+            scoped = [(field, 0) for field in fields]
+            if device.state(nvlink.Links).count:
+                scoped += [(field, ALL_LINKS) for field in nvlink.TRAFFIC_FIELDS]
+            self._request = FieldRequest(scoped)
+        return self._request
 
 
 class FastReader:
@@ -93,19 +83,16 @@ class FastReader:
 
 
 def read_fields(device: Device, reading: Reading) -> None:
-    """The batch: power, energy, memory temperature, throttle time, and traffic that nothing else tells."""
-    traffic = device.state(Traffic)
-    counted, request = traffic.request(device)
-    batch = request.read(device)
+    """The batch: power, energy, memory temperature, throttle time, and NVLink's traffic."""
+    kept, links = device.state(Batch), device.state(nvlink.Links)
+    batch = kept.request(device).read(device)
     at_s = time.monotonic()
     reading.attempt(("power_w",), partial(read_power, device, batch))
     reading.attempt(("energy_j",), partial(read_energy, device, batch))
     reading.attempt(("memory_temperature_c",), partial(read_memory_temperature, batch))
     reading.attempt(("throttle_ns",), partial(throttle.read_ns, device, batch, reading))
-    if "pcie" in counted:
-        pcie.read_traffic(traffic.meter, batch, at_s, reading)
-    if "nvlink" in counted:
-        nvlink.read_traffic(traffic.meter, batch, at_s, reading)
+    if links.count:
+        links.counts_traffic = nvlink.read_traffic(kept.meter, batch, at_s, reading)
 
 
 def read_busy(device: Device) -> dict[str, Any]:

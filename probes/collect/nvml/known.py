@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from mltop.probes.collect.nvml import words
 from mltop.probes.model import (
@@ -20,11 +20,11 @@ from mltop.probes.model import (
 )
 
 IDENTITY = ("name", "pci_bus_id", "driver", "cuda", "gsp_firmware", "vbios", "serial")
-# Read at every poll. A field in two tiers has the value of the later one: static, any other, these.
+# Read at every poll. A field in two tiers has the value of the later one: static, any other, these in this order.
 LAST_TIERS = ("fast", "activity")
 PARTS = {"ecc": Ecc, "remap": Remap, "pcie": Pcie, "nvlink": Nvlink, "fabric": Fabric}
 _NOTHING: tuple[Any, ...] = (None, [], {})
-_TRAFFIC = ("rx_bytes_per_s", "tx_bytes_per_s")
+_Kind = TypeVar("_Kind")
 
 
 @dataclass
@@ -32,9 +32,17 @@ class Calm:
     """What the tiers that are read now and then say together: kept until one of them says something else."""
 
     values: dict[str, Any]
-    whole: dict[str, Any]  # fields of GpuSample, parts as objects
-    inner: dict[str, dict[str, Any]]  # part -> field -> value, for parts that fast tiers add to
+    fields: dict[str, Any]  # all of GpuSample's, parts as objects
     problems: dict[str, Any]
+
+
+@dataclass
+class Quick:
+    """What the last tiers say together, up to the next poll."""
+
+    values: dict[str, Any]
+    whole: dict[str, Any]  # fields of GpuSample
+    inner: dict[str, dict[str, Any]]  # part -> field -> value
 
 
 @dataclass
@@ -50,13 +58,15 @@ class Known:
     values: dict[str, dict[str, Any]] = field(default_factory=dict)  # tier -> field -> value
     problems: dict[str, dict[str, Any]] = field(default_factory=dict)  # tier -> field -> problem
     _calm: Calm | None = None
+    _quick: Quick | None = None
     _told: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # the newest problems and what they were made of
 
     def read(self, tiers: dict[str, Any], at: float) -> None:
         """Tiers that were read again take the place of what they said before."""
         for tier, reading in tiers.items():
-            self.values[tier] = with_objects(reading["values"])
+            self.values[tier] = reading["values"] if tier in LAST_TIERS else with_objects(reading["values"])
             self.problems[tier] = reading["problems"]
+        self._quick = None
         if not tiers.keys() <= set(LAST_TIERS):
             self._calm = None
         remotes = self.values.get("static", {}).get("nvlink.remotes")
@@ -71,21 +81,18 @@ class Known:
         static = self.values.get("static", {})
         self.values = {"static": {name: static[name] for name in IDENTITY if name in static}}
         self.problems = {}
-        self._calm = None
+        self._calm = self._quick = None
 
     def sample(self) -> GpuSample:
         """Objects of slow tiers are the same in every sample until they are read again: nobody changes them."""
-        calm = self.calm()
-        whole, inner = in_parts(self._quick_values())
-        parts = {part: PARTS[part](**{**calm.inner.get(part, {}), **added}) for part, added in inner.items()}
-        return GpuSample(
-            index=self.index,
-            uuid=self.uuid,
-            state=self.state,
-            error=self.error,
-            last_seen_at=self.last_seen_at,
-            **{**calm.whole, **whole, **parts},
+        base, quick = self.calm().fields, self.quick()
+        fields = {**base, **quick.whole}
+        for part, added in quick.inner.items():
+            fields[part] = with_fields(PARTS[part], {**vars(base[part]), **added})
+        fields.update(
+            index=self.index, uuid=self.uuid, state=self.state, error=self.error, last_seen_at=self.last_seen_at
         )
+        return with_fields(GpuSample, fields)
 
     def calm(self) -> Calm:
         """Of all tiers but the last ones."""
@@ -93,38 +100,44 @@ class Known:
             values = merged(self.values)
             values.pop("nvlink.remotes", None)
             whole, inner = in_parts(values)
-            whole.update({part: PARTS[part](**fields) for part, fields in inner.items()})
-            self._calm = Calm(values, whole, inner, merged(self.problems))
+            parts = {part: PARTS[part](**fields) for part, fields in inner.items()}
+            self._calm = Calm(values, vars(GpuSample(self.index, **whole, **parts)), merged(self.problems))
         return self._calm
 
-    def _quick_values(self) -> dict[str, Any]:
-        """Of the last tiers. Traffic that activity counters tell stands for that of other counters."""
-        found: dict[str, Any] = {}
-        for tier in LAST_TIERS:
-            found.update(self.values.get(tier, {}))
-        for link, ways in (found.pop("activity_rates", None) or {}).items():
-            found.update({f"{link}.{name}": rate for name, rate in zip(_TRAFFIC, ways) if rate is not None})
-        return found
+    def quick(self) -> Quick:
+        """Of the last tiers."""
+        if self._quick is None:
+            values: dict[str, Any] = {}
+            for tier in LAST_TIERS:
+                values.update(self.values.get(tier, {}))
+            self._quick = Quick(values, *in_parts(values))
+        return self._quick
 
     def all_problems(self) -> dict[str, Any]:
         """By field, of all tiers; a field that some tier knows is no problem. Parts that do not exist are one.
 
         The same object as before while nothing changes.
         """
-        calm = self.calm()
-        quick = {name for name, value in self._quick_values().items() if value not in _NOTHING}
-        made_of = (calm, quick, *(self.problems.get(tier, {}) for tier in LAST_TIERS))
+        calm, quick = self.calm(), self.quick().values
+        last = [self.problems.get(tier, {}) for tier in LAST_TIERS]
+        named = {**calm.problems, **last[0], **last[1]}
+        solved = [name for name in named if quick.get(name) not in _NOTHING]
+        made_of = (calm, solved, *last)
         if self._told is not None and self._told[0][0] is calm and self._told[0][1:] == made_of[1:]:
             return self._told[1]
-        found = dict(calm.problems)
-        for tier in LAST_TIERS:
-            found.update(self.problems.get(tier, {}))
-        known = quick | {name for name, value in calm.values.items() if value not in _NOTHING}
-        found = {name: problem for name, problem in found.items() if name not in known}
+        known = {name for values in (calm.values, quick) for name, value in values.items() if value not in _NOTHING}
+        found = {name: problem for name, problem in named.items() if name not in known}
         for part in PARTS:
             found = as_one(part, found, known)
         self._told = (made_of, found)
         return found
+
+
+def with_fields(kind: type[_Kind], fields: dict[str, Any]) -> _Kind:
+    """An object of the model from all of its fields. Its own __init__ takes ten times as long, for every GPU and second."""
+    made = object.__new__(kind)
+    made.__dict__ = fields
+    return made
 
 
 def merged(tiers: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -151,10 +164,11 @@ def in_parts(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str
     parts: dict[str, dict[str, Any]] = {}
     banks: dict[str, Any] = {}
     for name, value in values.items():
-        part, _, inner = name.partition(".")
-        if not inner:
+        if "." not in name:
             whole[name] = value
-        elif inner.startswith("banks."):
+            continue
+        part, _, inner = name.partition(".")
+        if inner.startswith("banks."):
             banks[inner[len("banks.") :]] = value
         else:
             parts.setdefault(part, {})[inner] = value

@@ -44,10 +44,11 @@ NO_NVLINK = unsupported("this GPU has no NVLink")
 
 
 class Links:
-    """What is kept about one GPU. ``count``: None until it is known."""
+    """What is kept about one GPU. ``count``: None until it is known. ``counts_traffic``: it has counters of bytes."""
 
     def __init__(self) -> None:
         self.count: int | None = None
+        self.counts_traffic = False
         self.request: FieldRequest | None = None
         self.needs_calls = False  # the driver is older than the fields of single links
         self.last: tuple[FieldValues, Reading] | None = None
@@ -140,17 +141,22 @@ def read_speed(values: FieldValues, link: int) -> dict[str, Any]:
     return {"speed_bytes_per_s": values.count(SPEED, "NVLINK_GET_SPEED", link) * 1e6}
 
 
-def read_traffic(meter: Meter, batch: FieldValues, at_s: float, reading: Reading) -> None:
-    """``nvlink.rx_bytes_per_s`` and ``nvlink.tx_bytes_per_s`` of all links together, from counters."""
-    for ways in TRAFFIC:
-        received, sent, unit = ways
-        if not (batch.is_refused(received, ALL_LINKS) or batch.is_refused(sent, ALL_LINKS)):
+def read_traffic(meter: Meter, batch: FieldValues, at_s: float, reading: Reading) -> bool:
+    """``nvlink.rx_bytes_per_s`` and ``nvlink.tx_bytes_per_s`` of all links together, from counters.
+
+    False where the GPU has no such counters.
+    """
+    is_counted = False
+    for received, sent, unit in TRAFFIC:
+        is_counted = not (batch.is_refused(received, ALL_LINKS) or batch.is_refused(sent, ALL_LINKS))
+        if is_counted:
             break
     for way, field in (("rx", received), ("tx", sent)):
         name = f"nvlink.{way}_bytes_per_s"
         reading.attempt((name,), partial(read_rate, meter, batch, name, field, at_s))
         if name in reading.values:
             reading.values[name] *= unit
+    return is_counted
 
 
 def read_rate(meter: Meter, batch: FieldValues, name: str, field: int, at_s: float) -> dict[str, Any]:

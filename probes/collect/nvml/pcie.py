@@ -1,13 +1,12 @@
-"""The PCIe link: what it is, what it could be, its errors, and the traffic from counters."""
+"""The PCIe link: what it is, what it could be, its errors. Its traffic is among GPM's counters (activity)."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Any
 
-from mltop.probes.collect.nvml.device import Device, Reading
+from mltop.probes.collect.nvml.device import Device, Reading, unsupported
 from mltop.probes.collect.nvml.fields import FieldValues, counters, first_available
-from mltop.probes.collect.nvml.rates import Meter
 
 REPLAY = 94
 ERRORS = {  # nvml.h NVML_FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER and NVML_FI_DEV_PCIE_COUNT_*
@@ -25,7 +24,11 @@ ERRORS = {  # nvml.h NVML_FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER and NVML_FI_DEV_PCI
     183: "lane_error",
 }
 FIELDS = (REPLAY, *ERRORS)
-TRAFFIC = {"rx": 198, "tx": 197}  # bytes; nvmlDeviceGetPcieThroughput would block for 20 ms
+# Fields 197 and 198 count bytes to 2^32 (nvml.h: "Value can be wrapped"): of a rate above 4.3 GB/s one would see only
+# what remains beyond the wraps. nvmlDeviceGetPcieThroughput blocks for 20 ms.
+TRAFFIC_NEEDS_GPM = unsupported(
+    "NVML's PCIe byte counters have 32 bits and wrap within a second at full speed; needs GPM (Hopper)"
+)
 
 
 def read_errors(device: Device, batch: FieldValues, reading: Reading) -> None:
@@ -61,18 +64,3 @@ def read_maxima(device: Device, reading: Reading) -> None:
 
 def _uint(device: Device, name: str, call: str) -> dict[str, Any]:
     return {name: device.uint(call)}
-
-
-def read_traffic(meter: Meter, batch: FieldValues, at_s: float, reading: Reading) -> None:
-    """``pcie.rx_bytes_per_s`` and ``pcie.tx_bytes_per_s``, where no activity counters give them.
-
-    The driver's counters count to 2^32 (nvml.h: "Value can be wrapped"), so a rate above 4.3 GB/s over one second is
-    seen as what remains beyond the wraps.
-    """
-    for way, field in TRAFFIC.items():
-        name = f"pcie.{way}_bytes_per_s"
-        reading.attempt((name,), partial(read_rate, meter, batch, name, field, at_s))
-
-
-def read_rate(meter: Meter, batch: FieldValues, name: str, field: int, at_s: float) -> dict[str, Any]:
-    return {name: meter.per_s(name, batch.count(field, name), at_s, wraps=True)}

@@ -6,7 +6,6 @@ from mltop.probes.collect.nvml.device import UntoldError, starting
 
 FIRST_SAMPLE = starting("first sample: a rate needs two")
 STARTED_ANEW = starting("the counter started anew: a rate needs two samples")
-_WRAP = 1 << 32
 
 
 class Meter:
@@ -15,18 +14,13 @@ class Meter:
     def __init__(self) -> None:
         self._last: dict[str, tuple[int, float]] = {}
 
-    def per_s(self, name: str, value: int, at_s: float, wraps: bool = False) -> float:
-        """Increase per second since the call before. Raises UntoldError the first time, and after a reset.
-
-        ``wraps``: it counts to 2^32. A smaller value then is a wrap; more than one between two reads goes unseen.
-        """
+    def per_s(self, name: str, value: int, at_s: float) -> float:
+        """Increase per second since the call before. Raises UntoldError the first time, and after a reset."""
         last = self._last.get(name)
         self._last[name] = (value, at_s)
         if last is None or at_s <= last[1]:
             raise UntoldError(FIRST_SAMPLE)
         gain = value - last[0]
-        if gain < 0 and wraps and last[0] < _WRAP:
-            gain += _WRAP
         if gain < 0:
             raise UntoldError(STARTED_ANEW)
         return gain / (at_s - last[1])

@@ -13,7 +13,7 @@ from mltop.probes.collect.nvml.devices import Devices, Lost
 from mltop.probes.collect.nvml.ecc import SramReader
 from mltop.probes.collect.nvml.events import EventReader
 from mltop.probes.collect.nvml.fabric import FabricReader
-from mltop.probes.collect.nvml.fast import FastReader, Traffic
+from mltop.probes.collect.nvml.fast import FastReader
 from mltop.probes.collect.nvml.health import read_health
 from mltop.probes.collect.nvml.limits import MarginReader
 from mltop.probes.collect.nvml.mig import MigReader
@@ -108,12 +108,10 @@ class Reader:
         schedule = device.state(Schedule)
         if schedule.is_due("static", float("inf"), 0, at_s):
             tiers["static"] = vars(read_static(device, self.devices.system))
-        activity = self._activity.read(device)
-        tiers["activity"] = vars(activity)
-        device.state(Traffic).known = told_traffic(activity)
         fast = self._fast.read(device)
         raise_if_nothing_answers(fast)
         tiers["fast"] = vars(fast)
+        tiers["activity"] = vars(self._activity.read(device))  # which traffic it tells depends on the counters
         for number, (name, every_s, read) in enumerate(self._tiers):
             if schedule.is_due(name, every_s, device.index + 2 * number, at_s):
                 reading = read(device)
@@ -127,12 +125,6 @@ class Reader:
             return self._mig.read(device)
         self._mig.forget(device)
         return Reading()
-
-
-def told_traffic(activity: Reading) -> frozenset[str]:
-    """Of which links the activity counters tell the traffic."""
-    rates = activity.values.get("activity_rates") or {}
-    return frozenset(name for name, ways in rates.items() if ways and None not in ways)
 
 
 def raise_if_nothing_answers(fast: Reading) -> None:
