@@ -23,7 +23,8 @@ from mltop.tui.session import Cancellable
 NOW = 1_763_640_000.0  # 2025-11-20 12:00 UTC
 RAN_S = 7_195.0
 HOT_SEED = 2
-HISTORY_S = 30
+HISTORY_S = 600
+TRENDS_S = 30
 GPUS = 8
 
 
@@ -134,6 +135,8 @@ PICTURES = (
     Picture("overview", 1, (), hung_s=-60.0, size=(120, 30)),
     Picture("ranks", 1, ("3",), hung_s=95.0, size=(120, 16)),
     Picture("stacks", 1, ("t",), hung_s=95.0, size=(120, 30)),
+    Picture("gpu", 1, ("2", "j", "enter"), hung_s=-60.0, size=(120, 40)),
+    Picture("links", 8, ("2", "n", "n", "n", "n", "n", "5"), hung_s=-60.0, size=(120, 32)),
     Picture("help", 1, ("question_mark",), hung_s=95.0, size=(120, 30)),
     Picture("fleet", 24, (), hung_s=-60.0),
 )
@@ -147,7 +150,10 @@ async def take(picture: Picture) -> str:
     app = MltopApp(session)
     app.theme = "textual-dark"
     for ago in range(HISTORY_S, 0, -1):
-        app.trends.feed(session.view_at(NOW - ago))
+        view = session.view_at(NOW - ago)
+        app.history.feed(view)
+        if ago <= TRENDS_S:
+            app.trends.feed(view)
     async with app.run_test(size=picture.size) as pilot:
         while app.picture is None:
             await pilot.pause(0.01)

@@ -39,7 +39,9 @@ class RankGlance(msgspec.Struct, frozen=True, gc=False):
 
 
 class GapGlance(msgspec.Struct, frozen=True, gc=False):
-    """That there is one."""
+    """That there is one; ``kind`` as in Gap."""
+
+    kind: str = "unknown"
 
 
 class Glance(msgspec.Struct, frozen=True, gc=False):
@@ -70,7 +72,7 @@ def glance_of(sample: Sample) -> Glance:
         sample.simulated,
         tuple(GpuGlance(**_fields(gpu, GpuGlance)) for gpu in sample.gpus),
         tuple(RankGlance(**_fields(rank, RankGlance)) for rank in sample.ranks),
-        (GapGlance(),) * len(sample.gaps),
+        tuple(GapGlance(gap.kind) for gap in sample.gaps),
     )
 
 

@@ -266,7 +266,8 @@ def assert_gaps(gaps: dict[str, Gap], sample: GpuSample, wanted: dict[str, Any])
 
 
 def is_activity(what: str) -> bool:
-    return "active" in what or "sm_occupancy" in what
+    """What GPM tells: not before its second sample."""
+    return "active" in what or "sm_occupancy" in what or bool(re.search(r"\.pcie\.[rt]x_bytes_per_s$", what))
 
 
 def covers(what: str, path: str) -> bool:

@@ -255,7 +255,8 @@ class FleetPart(Container):
             return f"no problems in {judged} of {number} nodes{shown}, {not_judged} not judged yet"
         if whose:
             return f"no problems{whose}"
-        gaps = sum(len(view.glance.gaps) for view in self._views.values() if view.glance)
+        glances = [view.glance for view in self._views.values() if view.glance]
+        gaps = sum(gap.kind == "unknown" for glance in glances for gap in glance.gaps)
         return f"no problems found; {gaps} gaps: 2 shows those of a node" if gaps else "no problems found"
 
     def _why_empty(self) -> str:

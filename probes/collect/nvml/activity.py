@@ -66,6 +66,9 @@ class ActivityReader:
         """
         reading = Reading()
         reading.attempt((ALL_FIELDS,), partial(self._read, device, reading))
+        if ALL_FIELDS in reading.problems:
+            problem = pcie_problem(reading.problems[ALL_FIELDS])
+            reading.problems.update(dict.fromkeys(PCIE_RATES.values(), problem))
         return reading
 
     def forget(self, device: Device) -> None:
@@ -91,7 +94,6 @@ class ActivityReader:
             problem = kept.track.problem
         if problem is not None:
             reading.problems[ALL_FIELDS] = problem
-            reading.problems.update(dict.fromkeys(PCIE_RATES.values(), pcie_problem(problem)))
             return {}
         return take_values(kept.track, kept.plan, reading)
 

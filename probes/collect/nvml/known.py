@@ -134,7 +134,7 @@ class Known:
 
 
 def with_fields(kind: type[_Kind], fields: dict[str, Any]) -> _Kind:
-    """An object of the model from all of its fields. Its own __init__ takes ten times as long, for every GPU and second."""
+    """An object of the model from all of its fields. Its own __init__ takes ten times as long, each second."""
     made = object.__new__(kind)
     made.__dict__ = fields
     return made

@@ -147,7 +147,8 @@ def read_traffic(meter: Meter, batch: FieldValues, at_s: float, reading: Reading
     False where the GPU has no such counters.
     """
     is_counted = False
-    for received, sent, unit in TRAFFIC:
+    for ways in TRAFFIC:
+        received, sent, unit = ways
         is_counted = not (batch.is_refused(received, ALL_LINKS) or batch.is_refused(sent, ALL_LINKS))
         if is_counted:
             break
