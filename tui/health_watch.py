@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from mltop.probes.judge.health import Health
 
 MOST_OF_A_CORE = 0.03
-BURST_S = 0.3  # of work saved up at most: a whole fleet that has just connected is judged at once
+BURST_S = 2.0  # of work saved up at most: a whole fleet that has just connected is judged within seconds …
+ONE_CALL_S = 0.4  # … but the picture does not wait for all of it
 _SEVERITIES = ("critical", "warning", "info")
 
 
@@ -52,8 +53,9 @@ class HealthWatch:
         health = self._health = self._health or _health()
         self._save_up()
         changed = self._forget(health, {node.node for node in view.nodes})
+        least_s = max(0.0, self._allowed_s - ONE_CALL_S)
         for due in self._due(view):
-            if self._allowed_s <= 0:
+            if self._allowed_s <= least_s:
                 break
             began = time.thread_time()  # what others do meanwhile is not this thread's share
             newest = due.sample_in_turn()

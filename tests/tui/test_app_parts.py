@@ -107,7 +107,7 @@ def test_findings_keep_when_they_first_appeared_and_go_when_they_are_over() -> N
     assert since == {sample.sampled_at, sample.gpus[6].last_seen_at}, "lost since it last answered"
     healthy = one_node(200)
     for gpu in healthy.nodes[0].sample.gpus:  # type: ignore[union-attr]
-        gpu.state, gpu.throttle_reasons, gpu.error = "ok", [], None
+        gpu.state, gpu.throttle_reasons, gpu.error, gpu.temperature_c = "ok", [], None, 60.0
     watch._allowed_s = 1.0
     assert watch.findings(healthy) == ()
 

@@ -63,6 +63,7 @@ def golden(screen: Opened, name: str, size: tuple[int, int]) -> None:
 async def test_512_nodes(size: tuple[int, int]) -> None:
     async with opened(fleet(512), size=size) as screen:
         await screen.shows("509 fine")
+        await screen.shows_not("not judged yet")
         await screen.press("down", "space", "down", "right")
         golden(screen, "fleet512", size)
 
