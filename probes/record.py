@@ -83,7 +83,7 @@ def read_recording(path: Path) -> Recording:
     for line in lines:
         try:
             made.samples.append(decoder.decode(line))
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadRecording(f"{path}: line {len(made.samples) + 2}: {error}") from error
     return made
 

@@ -6,6 +6,7 @@ whole sample now and then (``WholeSamples``), in between light ones; the hub com
 
 from __future__ import annotations
 
+from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 from mltop.probes.model import GpuSample, HostSample, Nvlink, Pcie, RankSample, Sample
@@ -27,6 +28,19 @@ SLOW_HOST = (
     "lustre_health",
     "is_virtual",
     "is_confined",
+    # These are read every ten seconds or less often.
+    "cpu_count",
+    "swap_total_bytes",
+    "shm_total_bytes",
+    "huge_pages_total_bytes",
+    "huge_pages_free_bytes",
+    "memory_errors_corrected",
+    "memory_errors_uncorrected",
+    "open_files",
+    "open_files_max",
+    "ptrace_scope",
+    "clock_synchronized",
+    "clock_error_s",
 )
 SLOW_GPU = (
     "name",
@@ -66,6 +80,7 @@ SLOW_RANK = (
     "cpus_allowed",
     "numa_nodes",
     "memlock_limit_bytes",
+    "open_files",
     "open_files_limit",
     "cgroup",
     "settings",
@@ -79,12 +94,31 @@ _SLOW: dict[type, frozenset[str]] = {
     RankSample: frozenset(SLOW_RANK),
 }
 _NOTHING: frozenset[str] = frozenset()
+_told: dict[type, tuple[tuple[str, Any], ...]] = {}
 
 
 def light_fields(record: Any) -> dict[str, Any]:
-    """What goes out of a record: no slow field, and none that is not known (None is every decoder's default)."""
-    slow = _SLOW.get(type(record), _NOTHING)
-    return {name: value for name, value in vars(record).items() if value is not None and name not in slow}
+    """What goes out of a record: no slow field, and none that holds its default, which every decoder knows."""
+    kind = type(record)
+    told = _told.get(kind)
+    if told is None:
+        told = _told[kind] = _names_and_defaults(kind)
+    values = vars(record)
+    return {name: value for name, default in told if (value := values[name]) != default}
+
+
+def _names_and_defaults(kind: type) -> tuple[tuple[str, Any], ...]:
+    """Of all fields that are not slow; ``...``, which equals no value, for those without a default."""
+    slow = _SLOW.get(kind, _NOTHING)
+    return tuple((item.name, _default(item)) for item in fields(kind) if item.name not in slow)
+
+
+def _default(item: Field[Any]) -> Any:
+    """Records as defaults differ from any value: their own fields are left out instead."""
+    if item.default is not MISSING:
+        return item.default
+    made = item.default_factory() if item.default_factory is not MISSING else ...
+    return ... if is_dataclass(made) else made
 
 
 def complete(sample: Sample, whole: Sample) -> None:
@@ -141,4 +175,5 @@ def _what_matters(sample: Sample) -> object:
         [gpu.remap for gpu in sample.gpus],
         [gpu.ecc.uncorrected_volatile for gpu in sample.gpus],
         [rank.pid for rank in sample.ranks],
+        [(gap.what, gap.kind) for gap in sample.gaps],
     )

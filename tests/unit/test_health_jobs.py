@@ -67,14 +67,30 @@ def test_a_job_in_which_something_moves_does_not_hang(well: Changes) -> None:
     assert [one for one in watched(140, well, "spinning") if one.id == "job.hang"] == []
 
 
+STILL: dict[str, Any] = {"read_syscalls": 0, "write_syscalls": 0, "main_cpu_s": 0.0}
+
+
 def test_one_rank_that_never_came() -> None:
-    (found,) = watched(40, lambda number, _: {"load": "idle"} if number == 11 else {}, "spinning")
+    (found,) = watched(40, lambda number, _: {"load": "idle", "rank": STILL} if number == 11 else {}, "spinning")
     assert (found.id, found.node, found.subject) == ("job.odd_rank", "n1", "rank 11")
     assert "leaves its GPU idle while 15 others wait" in found.message
-    (stuck,) = watched(40, lambda number, _: {"rank": {"state": "D"}} if number == 3 else {}, "spinning")
+    (stuck,) = watched(40, lambda number, _: {"rank": {"state": "D", **STILL}} if number == 3 else {}, "spinning")
     assert (stuck.node, stuck.subject) == ("n0", "rank 3")
     several = watched(40, lambda number, _: {"load": "idle"} if number % 4 == 0 else {}, "spinning")
     assert several == [], "four of sixteen are no exception"
+
+
+def test_a_rank_that_works_while_the_others_wait_is_not_accused() -> None:
+    saving = watched(90, lambda number, _: {"load": "idle"} if number == 0 else {}, "spinning")
+    assert [(one.severity, "reads or writes" in one.message) for one in saving] == [("info", True)]
+    no_io = {"read_syscalls": 0, "write_syscalls": 0}
+    loop = watched(40, lambda number, _: {"load": "idle", "rank": no_io} if number == 0 else {}, "spinning")
+    assert [(one.severity, "takes a core" in one.message) for one in loop] == [("warning", True)]
+
+
+def test_work_without_tensor_cores_is_no_hang() -> None:
+    fp32 = {"busy": 1.0, "tensor_active": 0.0, "power_w": 610.0}
+    assert watched(140, lambda _, __: fp32, "spinning") == []
 
 
 def test_a_slow_clock_holds_the_others_up() -> None:

@@ -117,6 +117,35 @@ def test_a_pid_used_again_is_another_process(tree: ProcTree) -> None:
     assert states(source, 6.0) == [(20, 0, "S"), (21, 7, "S")]
 
 
+def test_a_main_thread_that_has_not_run_is_read_again_every_five_seconds_only(tree: ProcTree) -> None:
+    """Its state and the counts of the whole process are read each second."""
+    source = start_job(tree)
+    runs = tree.root / "20" / "schedstat"
+    runs.write_text("1000000000 5 7\n")
+
+    def seen(now: float) -> tuple[int | None, str | None, int | None, float | None]:
+        sample = source.read(now, {})[0][0]
+        return sample.voluntary_switches, sample.wchan, sample.read_syscalls, sample.main_cpu_s
+
+    assert seen(0.0) == (0, None, 0, 1.0)
+    tree.change(20, switches=3, wchan="futex_wait", reads=9)
+    assert seen(1.0) == (0, None, 9, 1.0)
+    assert seen(5.0) == (3, "futex_wait", 9, 1.0)
+    tree.change(20, switches=4, wchan="poll_wait")
+    runs.write_text("2000000000 5 8\n")
+    assert seen(6.0) == (4, "poll_wait", 9, 2.0)
+    tree.change(20, switches=5, state="D")
+    assert seen(7.0)[0] == 5, "another state tells that it has run"
+
+
+def test_a_kernel_that_does_not_count_runs_is_read_each_second(tree: ProcTree) -> None:
+    source = start_job(tree)
+    source.read(0.0, {})
+    tree.change(20, switches=3)
+    sample = source.read(1.0, {})[0][0]
+    assert (sample.voluntary_switches, sample.main_cpu_s) == (3, None)
+
+
 def test_cpu_share_is_of_one_core_between_two_reads(tree: ProcTree) -> None:
     source = start_job(tree)
     first = source.read(0.0, {})[0][0]

@@ -21,7 +21,7 @@ EXIT_INTERRUPTED = 130
 LOOK_S = 0.2  # between two looks at all nodes, when nothing changes
 SOONEST_S = 0.03  # likewise, when much does
 SETTLE_S = 2.0
-SOON = ("gpu.", "kernel_log", "host.filesystems")  # other rates may need many seconds
+SOON = ("gpu.", "kernel_log", "host.filesystems", "host.services")  # other rates may need many seconds
 FOREVER = float("inf")
 # Whoever may still come is waited for; a node that failed gets one more attempt after all others are done.
 ALL_NODES = Patience(connecting_s=FOREVER, lost_s=3.0, live_s=FOREVER)

@@ -38,7 +38,7 @@ class Known:
         return now >= self.due_at if self.stalled_since_s is None else at_s >= self.retry_s
 
     def answered(self, answer: list[Any], now: float) -> None:
-        """``answer`` as in ``child``: it is not stalled (any more), though it may refuse."""
+        """``answer`` as of ``Worker.answers``: it is not stalled (any more), though it may refuse."""
         self.stalled_since_s, self.pause_s = None, 0.0
         self.due_at = now + (NETWORK_EVERY_S if self.mount.is_network else LOCAL_EVERY_S)
         if answer[0] == "full":

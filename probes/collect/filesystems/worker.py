@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import time
@@ -36,6 +35,7 @@ class Worker:
         os.set_blocking(self._answers.fileno(), False)
         os.set_blocking(self._requests.fileno(), False)
         self._received = b""
+        self._asked: list[str] = []
         self.pid = self._process.pid
         self.asked_s: float | None = None
         self.killed_s = 0.0
@@ -45,27 +45,36 @@ class Worker:
     def ask(self, paths: list[str]) -> None:
         """Only when nothing is under way (``asked_s`` is None)."""
         self.asked_s = time.monotonic()
+        self._asked = paths
+        request = b"".join(os.fsencode(path) + b"\0" for path in paths) + b"\0"
         try:
-            os.write(self._requests.fileno(), json.dumps(paths).encode() + b"\n")
+            os.write(self._requests.fileno(), request)
         except (BrokenPipeError, BlockingIOError):
             return  # it has ended, or is stuck: both are found by looking at it
 
     def answers(self) -> list[list[Any]]:
-        """What it has said since the last call, without the notes about where it is."""
+        """What it has said since the last call, without the notes about where it is: ``["full", path, bytes, bytes
+        available, inodes, inodes free]`` or ``["error", path, errno]``.
+        """
         try:
             while more := os.read(self._answers.fileno(), _CHUNK_BYTES):
                 self._received += more
         except BlockingIOError:
             pass
         *lines, self._received = self._received.split(b"\n")
-        told = [json.loads(line) for line in lines]
-        for answer in told:
-            if answer[0] == "in":
-                self.inside = (answer[1], answer[2])
-            elif answer[0] == "done":
+        told: list[list[Any]] = []
+        for line in lines:
+            kind, *words = line.decode("ascii").split()
+            if kind == "done":
                 self.asked_s = self.inside = None
                 self.has_answered = True
-        return [answer for answer in told if answer[0] in ("full", "error")]
+                continue
+            path = self._asked[int(words[0])]
+            if kind == "in":
+                self.inside = (path, float(words[1]))
+            else:
+                told.append([kind, path, *map(int, words[1:])])
+        return told
 
     def has_ended(self) -> bool:
         return self._process.poll() is not None

@@ -20,13 +20,13 @@ _FLAPS = "carrier_down_count"
 
 
 class NetDevice:
-    """Keep one object while the interface exists.
+    """Keep one object while the interface exists. ``turn``: its place in the list.
 
     Counters are the files' names: carrier_up_count (0: it never had a carrier), carrier_down_count, rx_crc_errors, …;
     of a bond also bond_ports and bond_ports_up.
     """
 
-    def __init__(self, facts: NetFacts, files: OpenFiles) -> None:
+    def __init__(self, facts: NetFacts, files: OpenFiles, turn: int = 0) -> None:
         self.facts = facts
         self.gone = False
         self._state_file = files.attribute(f"{facts.folder}/operstate")
@@ -41,7 +41,7 @@ class NetDevice:
         self._speed: float | None = None
         self._mtu: int | None = None
         self._meter = ByteMeter()
-        self._tier = Tier()
+        self._tier = Tier(turn=turn)
 
     @property
     def rates_why(self) -> str:

@@ -19,19 +19,19 @@ from mltop.probes.model import Gap, LinkSample
 
 
 class RdmaPort:
-    """Keep one object while the device exists. ``subject``: its name in gaps, "mlx5_0".
+    """Keep one object while the device exists. ``subject``: its name in gaps ("mlx5_0"); ``turn``: its place in order.
 
     ``has_chardev`` is for the owner to set, and the interface with ``adopt``.
     """
 
-    def __init__(self, facts: PortFacts, subject: str, files: OpenFiles) -> None:
+    def __init__(self, facts: PortFacts, subject: str, files: OpenFiles, turn: int = 0) -> None:
         self.facts = facts
         self.subject = subject
         self.netdev: MergedInterface | None = None
         self.has_chardev: bool | None = None
         self._state = PortState(facts.folder, files)
         self._counters = PortCounters(facts, files)
-        self._tier = Tier()
+        self._tier = Tier(turn=turn)
 
     @property
     def place(self) -> tuple[str | None, int]:

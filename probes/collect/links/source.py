@@ -90,7 +90,7 @@ class LinkSource:
         def make(key: tuple[str, int]) -> RdmaPort:
             device, port = key
             subject = device if devices.count(device) == 1 else f"{device}.{port}"
-            return RdmaPort(discovery.port_facts(self._root, device, port), subject, self._files)
+            return RdmaPort(discovery.port_facts(self._root, device, port), subject, self._files, found.index(key))
 
         self._rdma.update(found, make)
         owners = discovery.chardev_owners(self._root)
@@ -116,7 +116,11 @@ class LinkSource:
         except OSError as error:
             self._note("links.ethernet", error.strerror or "cannot be listed")
             return
-        self._net.update(found, lambda name: NetDevice(discovery.net_facts(self._root, name), self._files))
+
+        def make(name: str) -> NetDevice:
+            return NetDevice(discovery.net_facts(self._root, name), self._files, found.index(name))
+
+        self._net.update(found, make)
         for name in claimed & self._net.lost.keys():
             del self._net.lost[name]  # it belongs to an RDMA device by now
 

@@ -252,7 +252,7 @@ class NvmlSource:
         ages_s = [now - at for at in seen if at is not None]
         if not ages_s:
             return []
-        return [Gap("nvml", f"the values of all GPUs are {max(ages_s):.0f} s old: the newest poll is not answered")]
+        return [Gap("nvml_age", f"the values of all GPUs are {max(ages_s):.0f} s old: the newest poll is not answered")]
 
 
 def wait_for_end(worker: Worker, timeout_s: float) -> bool:

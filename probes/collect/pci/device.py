@@ -16,7 +16,8 @@ class DeviceReader:
     """Keep one while the device exists: what cannot change is read once.
 
     ``answers``: False where its configuration space reads all ones: it fell off the bus, or it is switched off.
-    ``unclear``: by file, text without a meaning. ``upstream``: the folders of the bridges above it.
+    ``unclear``: by file, text without a meaning. ``upstream``: the folders of the bridges above it. ``facts``: what is
+    the same in every sample; ``acs`` is for the owner to set.
     """
 
     def __init__(self, folder: str, bus_id: str, kind: str) -> None:
@@ -24,7 +25,7 @@ class DeviceReader:
         self.upstream = upstream_ports(self.path)
         self.answers = True
         self.unclear: dict[str, str] = {}
-        self._facts = PciDevice(
+        self.facts = PciDevice(
             bus_id=bus_id,
             kind=kind,
             vendor_id=attributes.number(self._read("vendor"), 16),
@@ -38,7 +39,7 @@ class DeviceReader:
     def read(self) -> PciDevice:
         """A new sample. Never raises."""
         self.unclear = {}
-        sample = replace(self._facts, driver=self._driver(), aer=self._errors())
+        sample = replace(self.facts, driver=self._driver(), aer=self._errors())
         speed, width = self._read("current_link_speed"), self._read("current_link_width")
         sample.link_speed_gt_per_s = attributes.speed_gt_per_s(speed)
         sample.link_width = attributes.width(width)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass
 
 from mltop.probes import paths
 from mltop.probes.collect.pci.acs import AcsReader
@@ -12,11 +12,35 @@ from mltop.probes.collect.pci.listing import Listing
 from mltop.probes.model import Gap, PciDevice
 
 LISTED_S = 10.0
-READ_S = 5.0
+READ_S = 15.0
+_TURNS = 15  # devices take turns: only the first look reads all of them
 _EARLY_S = 0.5  # looks come once a second, some a little early
 
 VANISHED = "device vanished from the PCI bus"
 FELL_OFF = "device does not answer: its configuration reads all ones (it fell off the bus)"
+
+
+@dataclass
+class _Kept:
+    """One device: the same object until something about it changes."""
+
+    reader: DeviceReader
+    device: PciDevice
+    due_at: float
+
+    def is_due(self, now: float) -> bool:
+        """Also when the clock went back."""
+        return not self.due_at - READ_S <= now < self.due_at - _EARLY_S
+
+    def read(self, now: float) -> bool:
+        """Whether that changed anything."""
+        reader, before = self.reader, (self.device, self.reader.answers, self.reader.unclear)
+        self.due_at = now + READ_S
+        device = reader.read()
+        if (device, reader.answers, reader.unclear) == before:
+            return False
+        self.device = device
+        return True
 
 
 class PciSource:
@@ -30,31 +54,32 @@ class PciSource:
         self._listing = Listing(self._folder)
         self._acs_reader = AcsReader()
         self._listed_at: float | None = None
-        self._read_at: float | None = None
-        self._readers: dict[str, DeviceReader] = {}
-        self._acs: dict[str, bool | None] = {}
+        self._kept: dict[str, _Kept] = {}
         self._vanished: set[str] = set()
-        self._devices: list[PciDevice] = []
         self._gaps: list[Gap] = []
         self._no_list: Gap | None = None
 
     def read(self, now: float) -> tuple[list[PciDevice], list[Gap]]:
         """All devices by bus id, and what could not be read. ``now`` is monotonic, s. Does not raise.
 
-        Devices are listed anew every 10 s and read every 5 s (until then these are the same objects: change none); ACS
-        is read once of each device.
+        Devices are listed anew every 10 s, and each is read every 15 s (until then it is the same object: change none);
+        ACS is read once of each device.
         """
-        if _due(self._listed_at, now, LISTED_S):
+        is_news = False
+        due = [one for one in self._kept.values() if one.is_due(now)]
+        if self._listed_at is None or not 0 <= now - self._listed_at < LISTED_S - _EARLY_S:
             self._listed_at = now
-            self._list()
-            self._read_at = None
-        if _due(self._read_at, now, READ_S):
-            self._read_at = now
-            self._devices = [replace(one.read(), acs=self._acs[bus_id]) for bus_id, one in self._readers.items()]
+            is_news = self._list(now)
+        for one in due:
+            is_news = one.read(now) or is_news
+        if is_news:
             self._gaps = self._find_gaps()
-        return list(self._devices), list(self._gaps)
+        return [one.device for one in self._kept.values()], list(self._gaps)
 
-    def _list(self) -> None:
+    def _list(self, now: float) -> bool:
+        """Whether that changed anything."""
+        before = self._no_list
+        self._no_list = None
         try:
             kinds = self._listing.kinds()
         except FileNotFoundError:
@@ -62,31 +87,34 @@ class PciSource:
             self._no_list = Gap("pci", "this machine shows no PCI bus", kind="unsupported")
         except OSError as error:
             self._no_list = Gap("pci", f"{self._folder} cannot be listed: {error.strerror}")
-            return
-        else:
-            self._no_list = None
-        before = self._readers.keys()
-        self._vanished = (self._vanished | (before - kinds.keys())) - kinds.keys()
-        self._readers = {bus_id: self._readers.get(bus_id) or self._new(bus_id, kind) for bus_id, kind in kinds.items()}
+            return self._no_list != before
+        known = self._kept
+        if kinds.keys() == known.keys() and known:
+            return self._no_list != before
+        self._vanished = (self._vanished | (known.keys() - kinds.keys())) - kinds.keys()
+        self._kept = {
+            bus_id: known.get(bus_id) or self._new(bus_id, kind, now + READ_S * (_TURNS - turn % _TURNS) / _TURNS)
+            for turn, (bus_id, kind) in enumerate(kinds.items())
+        }
+        return True
 
-    def _new(self, bus_id: str, kind: str) -> DeviceReader:
+    def _new(self, bus_id: str, kind: str, due_at: float) -> _Kept:
         reader = DeviceReader(self._folder, bus_id, kind)
-        asked = kind in ("gpu", "nic") and reader.upstream
-        self._acs[bus_id] = self._acs_reader.is_on(reader.upstream) if asked else None
-        return reader
+        if kind in ("gpu", "nic") and reader.upstream:
+            reader.facts.acs = self._acs_reader.is_on(reader.upstream)
+        return _Kept(reader, reader.read(), due_at)
 
     def _find_gaps(self) -> list[Gap]:
         if self._no_list is not None:
             return [self._no_list]
         gaps = [Gap(f"pci.{bus_id}", VANISHED) for bus_id in sorted(self._vanished)]
-        dead = {bus_id for bus_id, reader in self._readers.items() if not reader.answers}
-        gaps += [Gap(f"pci.{bus_id}", FELL_OFF) for bus_id in sorted(dead)]
-        alive = [device for device in self._devices if device.bus_id not in dead]
-        for bus_id, reader in self._readers.items():
-            gaps += [Gap(f"pci.{bus_id}.{part}", why) for part, why in reader.unclear.items()]
+        gaps += [Gap(f"pci.{bus_id}", FELL_OFF) for bus_id, one in self._kept.items() if not one.reader.answers]
+        alive = [one.device for one in self._kept.values() if one.reader.answers]
+        for bus_id, one in self._kept.items():
+            gaps += [Gap(f"pci.{bus_id}.{part}", why) for part, why in one.reader.unclear.items()]
 
         def lacking(part: str, why: str, lacks: Callable[[PciDevice], bool]) -> None:
-            names = [one.bus_id for one in alive if lacks(one) and part not in self._readers[one.bus_id].unclear]
+            names = [one.bus_id for one in alive if lacks(one) and part not in self._kept[one.bus_id].reader.unclear]
             gaps.extend(_one_gap(part, why, names))
 
         lacking("link", "no PCIe link is shown (virtual machine, or built in)", lambda one: one.link_width is None)
@@ -97,7 +125,7 @@ class PciSource:
     def _acs_gaps(self, alive: Iterable[PciDevice]) -> list[Gap]:
         asked = [device for device in alive if device.kind in ("gpu", "nic")]
         unknown = [device.bus_id for device in asked if device.acs is None]
-        if any(self._readers[bus_id].upstream for bus_id in unknown):
+        if any(self._kept[bus_id].reader.upstream for bus_id in unknown):
             return [Gap("pci.acs", "PCI config space needs root", "sudo lspci -vvv | grep ACSCtl")]
         if unknown and len(unknown) == len(asked):  # a NIC that is built into the processor has no bridge either
             return [Gap("pci.acs", "no bridge above the devices is visible (virtual machine?)", kind="unsupported")]
@@ -110,8 +138,3 @@ def _one_gap(part: str, why: str, bus_ids: list[str]) -> list[Gap]:
         return []
     subject = bus_ids[0] if len(bus_ids) == 1 else "{" + ",".join(bus_ids) + "}"
     return [Gap(f"pci.{subject}.{part}", why, kind="unsupported")]
-
-
-def _due(done_at: float | None, now: float, every_s: float) -> bool:
-    """Also when the clock went back."""
-    return done_at is None or not 0 <= now - done_at < every_s - _EARLY_S

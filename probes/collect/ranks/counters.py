@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from mltop.probes import paths
 from mltop.probes.collect.ranks import procfs
@@ -65,17 +66,26 @@ def count(root: str, pid: int) -> Counters:
 
 def with_counters(sample: RankSample, counters: Counters, cpu_fraction: float | None) -> RankSample:
     """A copy of ``sample`` with everything that moves replaced."""
-    fresh = RankSample(**vars(sample))  # dataclasses.replace costs five times as much, for every rank and second
-    fresh.state = counters.stat.state
-    fresh.wchan = counters.wchan
-    fresh.cpu_fraction = cpu_fraction
-    fresh.rss_bytes = counters.status.rss_bytes
-    fresh.voluntary_switches = counters.status.voluntary_switches
-    fresh.main_cpu_s = counters.main_cpu_s
-    fresh.read_syscalls = counters.read_syscalls
-    fresh.write_syscalls = counters.write_syscalls
-    fresh.cpus_allowed = counters.status.cpus_allowed
-    fresh.numa_nodes = counters.status.numa_nodes
+    status = counters.status
+    return copied(
+        sample,
+        state=counters.stat.state,
+        wchan=counters.wchan,
+        cpu_fraction=cpu_fraction,
+        rss_bytes=status.rss_bytes,
+        voluntary_switches=status.voluntary_switches,
+        main_cpu_s=counters.main_cpu_s,
+        read_syscalls=counters.read_syscalls,
+        write_syscalls=counters.write_syscalls,
+        cpus_allowed=status.cpus_allowed,
+        numa_nodes=status.numa_nodes,
+    )
+
+
+def copied(sample: RankSample, **changes: Any) -> RankSample:
+    """A copy with some fields replaced. dataclasses.replace costs ten times as much, for every rank and second."""
+    fresh = object.__new__(RankSample)
+    fresh.__dict__ = {**vars(sample), **changes}
     return fresh
 
 

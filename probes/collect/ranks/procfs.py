@@ -117,16 +117,25 @@ def parse_status(data: bytes) -> Status:
 
 def read_io(root: str, pid: int) -> tuple[int | None, int | None]:
     """Counts of read-like and write-like system calls (syscr, syscw) of all threads of the process."""
-    data = b"\n" + read_bytes(f"{root}/{pid}/io")
+    return parse_io(read_bytes(f"{root}/{pid}/io"))
+
+
+def parse_io(data: bytes) -> tuple[int | None, int | None]:
+    data = b"\n" + data
     return _number_after(data, b"\nsyscr:"), _number_after(data, b"\nsyscw:")
 
 
 def read_main_cpu_s(root: str, pid: int) -> float | None:
     """Seconds that the main thread was on a CPU (schedstat's first number, ns); None in a kernel without it."""
     try:
-        return int(read_bytes(f"{root}/{pid}/schedstat").split(None, 1)[0]) / 1e9
+        return parse_main_cpu_s(read_bytes(f"{root}/{pid}/schedstat"))
     except FileNotFoundError:
         return None
+
+
+def parse_main_cpu_s(data: bytes) -> float | None:
+    try:
+        return int(data.split(None, 1)[0]) / 1e9
     except (IndexError, ValueError):
         return None
 
@@ -137,9 +146,13 @@ def read_wchan(root: str, pid: int) -> str | None:
     None when it runs, when only root may know (the kernel then prints "0") or the kernel does not tell.
     """
     try:
-        text = read_bytes(f"{root}/{pid}/wchan").decode("ascii", "replace").strip()
+        return parse_wchan(read_bytes(f"{root}/{pid}/wchan"))
     except OSError:
         return None
+
+
+def parse_wchan(data: bytes) -> str | None:
+    text = data.decode("ascii", "replace").strip()
     return None if text in ("", "0") else text
 
 
@@ -197,5 +210,8 @@ def _text_after(data: bytes, label: bytes) -> str | None:
 
 
 def _number_after(data: bytes, label: bytes) -> int | None:
-    words = (_text_after(data, label) or "").split(None, 1)
+    at = data.find(label)
+    if at < 0:
+        return None
+    words = data[at + len(label) : at + len(label) + 32].split(None, 1)
     return int(words[0]) if words and words[0].isdigit() else None

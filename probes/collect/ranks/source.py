@@ -9,11 +9,14 @@ from mltop.probes.collect.ranks import counters, procfs
 from mltop.probes.collect.ranks.access import access_gaps, unreadable_counters_gap, user_name
 from mltop.probes.collect.ranks.command_line import shown_command
 from mltop.probes.collect.ranks.details import Details, missing_details
+from mltop.probes.collect.ranks.reading import RankReader
 from mltop.probes.collect.ranks.roles import interpreter
 from mltop.probes.collect.ranks.roster import DeadRank, Rank, find_ranks
 from mltop.probes.collect.ranks.table import Process, ProcessTable
 from mltop.probes.collect.ranks.workers import Workers
 from mltop.probes.model import Gap, RankSample
+
+_MOST_KEPT = 24  # ranks whose files stay open, five of each: a process may usually have 1,024
 
 
 class RankSource:
@@ -26,6 +29,7 @@ class RankSource:
         self._root = paths.proc() if root is None else root
         self._own_pid = os.getpid() if self._root == "/proc" else 0
         self._table = ProcessTable(self._root)
+        self._readers: dict[tuple[int, int], RankReader] = {}
         self._meter = counters.CpuMeter()
         self._details = Details(self._root)
         self._workers = Workers(self._root)
@@ -48,8 +52,9 @@ class RankSource:
         unreadable: list[RankSample] = []
         for rank, base in self._ranks:
             try:
-                read = counters.count(self._root, rank.process.pid)
+                read = self._reader(rank.process).read(now)
             except (*procfs.GONE, PermissionError):
+                rank.process.due_at = now  # it has ended, or its pid was used again: examine it at the next tick
                 continue
             if read.stat.start_ticks != rank.process.start_ticks:
                 rank.process.due_at = now  # its pid was used again: examine it at the next tick
@@ -66,7 +71,16 @@ class RankSource:
         gaps = [*self._gaps, *missing_details(samples)]
         if unreadable:
             gaps.append(unreadable_counters_gap([sample.user for sample in unreadable], len(unreadable)))
-        return samples + [RankSample(**vars(dead)) for dead in self._dead], gaps
+        return samples + [counters.copied(dead) for dead in self._dead], gaps
+
+    def _reader(self, process: Process) -> RankReader:
+        key = (process.pid, process.start_ticks)
+        reader = self._readers.get(key)
+        if reader is None:
+            # Files of a copied tree may be replaced.
+            keep = self._root == "/proc" and len(self._readers) < _MOST_KEPT
+            reader = self._readers[key] = RankReader(self._root, process.pid, keep)
+        return reader
 
     def _find(self, gpu_pids: set[int]) -> None:
         basis = (self._table.version, gpu_pids, frozenset(self._table.ended_at))
@@ -78,6 +92,9 @@ class RankSource:
                 self._table.processes[pid].was_child = True
         self._ranks = [(rank, self._base(rank)) for rank in ranks]
         self._dead = [self._dead_sample(one) for one in dead]
+        keys = {(rank.process.pid, rank.process.start_ticks) for rank in ranks}
+        for key in self._readers.keys() - keys:
+            self._readers.pop(key).close()
         self._details.keep([rank.process for rank in ranks])
         self._workers.keep({rank.process.pid: rank.descendants for rank in ranks})
         self._gaps = access_gaps(self._table, gpu_pids, self._own_pid)

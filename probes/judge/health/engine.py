@@ -33,8 +33,8 @@ class Health:
         self._asked, self._rules, self._eager, self._keep_s = asked, rules, eager, keep_s
         self._nodes: dict[str, NodeHealth] = {}
         self._book = PeerBook(FACTS)
-        self._jobs = JobHealth()
-        self._folded: dict[str, tuple[Finding, ...]] = {}
+        self._jobs = JobHealth(keep_s=keep_s)
+        self._folded: dict[str, tuple[Finding, ...] | None] = {}  # None: to be made when somebody asks
 
     def compare(self, samples: Iterable[Sample]) -> None:
         """Let these be known as what is usual before the first of them is judged."""
@@ -51,7 +51,7 @@ class Health:
         if self._keep_s is not None:
             oldest = sample.sampled_at - self._keep_s
             node.ended = [one for one in node.ended if one.until is None or one.until >= oldest]
-        self._folded[sample.node] = _folded(node)
+        self._folded[sample.node] = None
 
     def forget(self, name: str) -> None:
         """A node that is not watched any more."""
@@ -62,7 +62,10 @@ class Health:
 
     def of(self, name: str) -> tuple[Finding, ...]:
         """One node's own findings, firing and ended, folded; the same tuple until its next sample."""
-        return self._folded.get(name, ())
+        folded = self._folded.get(name, ())
+        if folded is None:
+            folded = self._folded[name] = _folded(self._nodes[name])
+        return folded
 
     def of_jobs(self) -> tuple[Finding, ...]:
         """What concerns a job as a whole; the same tuple until something changes."""
@@ -70,7 +73,7 @@ class Health:
 
     def findings(self) -> list[Finding]:
         """All findings, firing (``until`` None) and ended, the gravest first."""
-        found = [finding for own in self._folded.values() for finding in own]
+        found = [finding for name in self._nodes for finding in self.of(name)]
         return sorted([*found, *self.of_jobs()], key=gravest_first)
 
     def unknowns(self) -> list[Unknown]:

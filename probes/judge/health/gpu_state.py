@@ -92,6 +92,7 @@ RULES = (
         error,
         meaning="NVML answers for the GPU with an error",
         threshold="any",
+        clear_s=10.0,
         source="nvmlReturn_t",
         needs=("nvml",),
         precedence=DRIVER,

@@ -137,6 +137,7 @@ RULES = (
         full,
         meaning="a filesystem runs out of space or inodes",
         threshold="80 %, critical 95 % of bytes or inodes; full within 24 h at the rate of the last hours*",
+        clear_s=60.0,
         source="statvfs; NHC, imbue, gcm",
         needs=("host.filesystems",),
     ),

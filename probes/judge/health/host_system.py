@@ -97,6 +97,7 @@ RULES = (
         clock,
         meaning="the node's clock is wrong: events of several nodes get into the wrong order",
         threshold="not synchronized: info; off by > 100 ms: warning; > 1 s: critical*",
+        clear_s=60.0,
         source="adjtimex, the samples' times",
     ),
     Rule(
@@ -127,6 +128,7 @@ RULES = (
         files,
         meaning="file descriptors run out",
         threshold="> 80 %; critical: > 95 %",
+        clear_s=60.0,
         source="/proc/sys/fs/file-nr, /proc/PID/limits; gpud",
     ),
     Rule(

@@ -13,6 +13,8 @@ from mltop.probes.model import GpuSample, RankSample, Sample
 
 HISTORY_S = 300.0
 IDLE_BUSY, SPINNING_BUSY = 0.20, 0.95
+WORKING_CALLS_PER_S = 20.0  # reads and writes: a heartbeat makes a few
+SPINNING_POWER = 0.40  # of the limit: a collective's kernel that waits draws less
 _FABRIC_KINDS = ("infiniband", "roce", "efa")
 
 
@@ -37,7 +39,8 @@ NO_HISTORY = History()
 class RankFacts(NamedTuple):
     """One rank at its node's newest sample; of several GPUs the first. None: not known.
 
-    ``power_share``: of the limit. ``traffic_bytes_per_s``: NVLink of its GPU and its share of the node's fabric ports.
+    ``moves``: since the sample before it read or wrote ("io") or took a core ("cpu"); "" neither. ``power_share``: of
+    the limit. ``traffic_bytes_per_s``: NVLink of its GPU and its share of the node's fabric ports.
     """
 
     node: str
@@ -47,6 +50,7 @@ class RankFacts(NamedTuple):
     world_size: int | None
     pid: int
     state: str = ""
+    moves: str = ""
     has_gpu: bool = False
     busy: float | None = None
     tensor_active: float | None = None
@@ -68,9 +72,9 @@ class RankFacts(NamedTuple):
         """Busy by NVML's word, and yet no work is done: it waits in a collective."""
         if self.busy is None or self.busy < SPINNING_BUSY:
             return False
-        if self.tensor_active is not None:
-            return self.tensor_active < 0.02
-        return self.power_share is not None and self.power_share < 0.40
+        if self.power_share is not None and self.power_share >= SPINNING_POWER:
+            return False  # work without tensor cores: FP32, or memory
+        return self.power_share is not None if self.tensor_active is None else self.tensor_active < 0.02
 
 
 def facts_of_ranks(moment: Moment, histories: dict[int, History] | None = None) -> tuple[RankFacts, ...]:
@@ -92,7 +96,8 @@ def _facts(
 ) -> RankFacts:
     sample = moment.now
     gpu = next((gpus[index] for index in rank.gpus if index in gpus), None)
-    common = (sample.node, sample.sampled_at, rank.job, rank.rank, rank.world_size, rank.pid, rank.state)
+    moves = _moves(rank, moment)
+    common = (sample.node, sample.sampled_at, rank.job, rank.rank, rank.world_size, rank.pid, rank.state, moves)
     if gpu is None:
         return RankFacts(*common)
     nvlink = _sum(gpu.nvlink.rx_bytes_per_s, gpu.nvlink.tx_bytes_per_s)
@@ -110,6 +115,19 @@ def _facts(
         workers_blocked=rank.children_blocked,
         history=_history(moment, rank, gpu) if histories is None else histories.get(rank.pid, NO_HISTORY),
     )
+
+
+def _moves(rank: RankSample, moment: Moment) -> str:
+    for old in moment.before.ranks if moment.before else ():
+        if old.pid == rank.pid:
+            read = (rank.read_syscalls or 0) - (old.read_syscalls or 0)
+            written = (rank.write_syscalls or 0) - (old.write_syscalls or 0)
+            ran_s = (rank.main_cpu_s or 0.0) - (old.main_cpu_s or 0.0)
+            passed_s = moment.passed_s or 1.0
+            if read + written > WORKING_CALLS_PER_S * passed_s:
+                return "io"
+            return "cpu" if ran_s > 0.5 * passed_s else ""
+    return ""
 
 
 def _history(moment: Moment, rank: RankSample, gpu: GpuSample) -> History:

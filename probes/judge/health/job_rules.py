@@ -37,6 +37,11 @@ def odd_rank(moment: JobMoment) -> Iterator[JobHit]:
     if len(ranks) < 3 or not 0 < len(odd) <= max(1, MOST_ODD * len(ranks)) or spinning < len(ranks) - len(odd):
         return
     for one in odd:
+        if one.moves and one.state != "Z":
+            doing = "reads or writes" if one.moves == "io" else "takes a core"
+            text = f"{one.name} {doing} while {spinning} others wait: a checkpoint, or data only it prepares?"
+            yield JobHit(one.node, one.name, text, severity="info" if one.moves == "io" else "warning")
+            continue
         why = "is in state D" if one.state == "D" else "holds no GPU" if not one.has_gpu else "leaves its GPU idle"
         text = f"{one.name} {why} while {spinning} others wait: it never reached the collective"
         yield JobHit(one.node, one.name, text)

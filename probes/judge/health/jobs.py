@@ -11,7 +11,8 @@ from mltop.probes.model import Finding
 
 JUDGED_EVERY_S = 2.0  # of the samples' time
 HISTORIES_EVERY_S = 10.0
-STALE_S = 60.0  # ranks of a node that has not been heard of for so long say nothing
+STALE_S = 60.0  # ranks of a node that has not been heard of for so long say nothing …
+STALE_TURNS = 3  # … or for so many of its turns, on a fleet so large that they take longer
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,18 @@ class _Span:
     since: float
     seen: float
     fired: bool = False
+    worst: JobHit | None = None
+
+    def see(self, hit: JobHit, now: float) -> None:
+        self.hit, self.seen = hit, now
+        grade = {"critical": 0, "warning": 1, "info": 2}
+        known = self.worst
+        if known is None or grade[hit.severity or self.rule.severity] <= grade[known.severity or self.rule.severity]:
+            self.worst = hit
 
     def finding(self, until: float | None) -> Finding:
-        rule, hit = self.rule, self.hit
+        rule = self.rule
+        hit = self.hit if until is None or self.worst is None else self.worst
         return Finding(
             id=rule.id,
             severity=hit.severity or rule.severity,
@@ -82,12 +92,16 @@ class JobHealth:
     """Keeps the newest facts of every node's ranks and judges the jobs every few seconds."""
 
     rules: Sequence[JobRule] = ()
+    keep_s: float | None = EVENT_LISTED_S  # after its end; None: for ever
     _by_node: dict[str, tuple[RankFacts, ...]] = field(default_factory=dict)
     _spans: dict[tuple[str, str, str, str], _Span] = field(default_factory=dict)
     _ended: list[Finding] = field(default_factory=list)
     _findings: tuple[Finding, ...] = ()
     _judged_at: float = 0.0
     _histories_at: dict[str, float] = field(default_factory=dict)
+    _turns: dict[str, tuple[float, float]] = field(
+        default_factory=dict
+    )  # node → (newest, seconds since the one before)
 
     def __post_init__(self) -> None:
         from mltop.probes.judge.health.job_rules import JOB_RULES  # its rules are made of what stands above
@@ -95,7 +109,10 @@ class JobHealth:
         self.rules = self.rules or JOB_RULES
 
     def see(self, moment: Moment) -> None:
-        now, node = moment.now.sampled_at, moment.now.node
+        # The nodes' clocks differ: by the watcher's, as far as it is known.
+        now, node = moment.now.sampled_at - (moment.now.clock_skew_s or 0.0), moment.now.node
+        last_at, _ = self._turns.get(node, (now, 0.0))
+        self._turns[node] = (now, now - last_at)
         fresh = now - self._histories_at.get(node, float("-inf")) >= HISTORIES_EVERY_S
         known = None if fresh else {one.pid: one.history for one in self._by_node.get(node, ())}
         facts = facts_of_ranks(moment, known)
@@ -103,12 +120,18 @@ class JobHealth:
             self._by_node[node] = facts
         if fresh:
             self._histories_at[node] = now
+        if now < self._judged_at - STALE_S:
+            self._judged_at = 0.0  # a clock was set back
         if self._by_node and abs(now - self._judged_at) >= JUDGED_EVERY_S:
             self._judge(max(now, self._judged_at))
 
     def forget(self, node: str) -> None:
         self._by_node.pop(node, None)
         self._histories_at.pop(node, None)
+        self._turns.pop(node, None)
+
+    def _stale_s(self, node: str) -> float:
+        return max(STALE_S, STALE_TURNS * self._turns[node][1])
 
     def findings(self) -> tuple[Finding, ...]:
         """Firing and ended within the hour."""
@@ -119,7 +142,7 @@ class JobHealth:
         jobs: dict[str, list[RankFacts]] = {}
         for facts in self._by_node.values():
             for one in facts:
-                if now - one.at < STALE_S:
+                if now - self._turns[one.node][0] < self._stale_s(one.node):
                     jobs.setdefault(one.job, []).append(one)
         for job, ranks in jobs.items():
             moment = JobMoment(job, now, tuple(sorted(ranks, key=lambda one: (one.rank is None, one.rank or 0))))
@@ -134,7 +157,7 @@ class JobHealth:
 
     def _take(self, rule: JobRule, job: str, hit: JobHit, now: float) -> None:
         span = self._spans.setdefault((rule.id, job, hit.node, hit.subject), _Span(rule, hit, now, now))
-        span.hit, span.seen = hit, now
+        span.see(hit, now)
         span.fired = span.fired or now - span.since >= rule.hold_s
 
     def _close(self, now: float) -> None:
@@ -144,4 +167,6 @@ class JobHealth:
                 del self._spans[key]
                 if span.fired:
                     self._ended.append(span.finding(span.seen))
-        self._ended = [one for one in self._ended if one.until is None or one.until > now - EVENT_LISTED_S]
+        if self.keep_s is not None:
+            oldest = now - self.keep_s
+            self._ended = [one for one in self._ended if one.until is None or one.until > oldest]

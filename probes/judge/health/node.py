@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from mltop.probes.judge.health.peers import NO_PEERS, Peers
 from mltop.probes.judge.health.rule import NOTHING_ASKED, Asked, Hit, Moment, Rule
 from mltop.probes.judge.health.trails import Counters, Gauges, Trails
+from mltop.probes.judge.health.unknowns import touches
 from mltop.probes.model import Finding, GpuSample, Sample
 
+_SEVERITIES = ("critical", "warning", "info")
+_OF_NVML = ("gpu.", "nvlink.", "fabric.", "pcie.", "nvml.")
 FIRST_SIGHT = "so in the first sample: for how long is unknown"
 
 
@@ -23,9 +26,16 @@ class Span:
     seen: float
     fired: bool = False
     at_first_sight: bool = False
+    worst: Hit | None = None  # of those seen: what an ended finding is told by
+
+    def see(self, hit: Hit, now: float) -> None:
+        self.hit, self.seen = hit, now
+        if self.worst is None or _grade(self.rule, hit) <= _grade(self.rule, self.worst):
+            self.worst = hit
 
     def finding(self, node: str, until: float | None) -> Finding:
-        rule, hit = self.rule, self.hit
+        rule = self.rule
+        hit = self.hit if until is None or self.worst is None else self.worst
         evidence = list(hit.evidence)
         if self.at_first_sight and rule.hold_s and self.seen - self.since < rule.hold_s:
             evidence.append(FIRST_SIGHT)
@@ -66,10 +76,10 @@ class NodeHealth:
             self._known, self._trails, before = {}, Trails(), None
         self._trails.see(sample, self.counters, self.gauges)
         moment = Moment(sample, before, self._known, self._trails, peers, self.asked)
-        first = self.newest is None
+        newest = self.newest
         for rule in self.rules:
             for hit in rule.check(moment):
-                self._take(rule, hit, sample.sampled_at, first)
+                self._take(rule, hit, sample.sampled_at, newest is None or _was_starting(rule, newest))
         self._close(sample)
         self._known.update({gpu.index: gpu for gpu in sample.gpus if gpu.state == "ok"})
         self.newest = sample
@@ -85,7 +95,7 @@ class NodeHealth:
         span = self._open.get(key)
         if span is None:
             span = self._open[key] = Span(rule, hit, now, now, at_first_sight=first)
-        span.hit, span.seen = hit, now
+        span.see(hit, now)
         if not span.fired:
             held_s = now - (span.since if hit.since is None else min(hit.since, span.since))
             span.fired = held_s >= rule.hold_s or (span.at_first_sight and self.eager and rule.eager)
@@ -100,6 +110,20 @@ class NodeHealth:
             del self._open[key]
             if self.firing.pop(key, None) is not None:
                 self.ended.append(span.finding(sample.node, span.seen))
+
+
+def _was_starting(rule: Rule, sample: Sample) -> bool:
+    """Whether the sample could not yet tell what the rule needs: then it is seen for the first time only now."""
+    starting = [gap for gap in sample.gaps if gap.kind == "starting" or gap.what == "nvml.starting"]
+    if not starting:
+        return False
+    if any(gap.what == "nvml.starting" for gap in starting) and rule.id.startswith(_OF_NVML):
+        return True
+    return any(touches(gap, need) for gap in starting for need in rule.needs)
+
+
+def _grade(rule: Rule, hit: Hit) -> int:
+    return _SEVERITIES.index(hit.severity or rule.severity)
 
 
 def _patience(span: Span) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from mltop.probes.judge.health.rule import DRIVER, Hit, Moment, Rule
 
 # The same gap also says that there is no driver at all, which is no fault of a machine without GPUs.
-_STUCK = re.compile(r"does not answer|stuck in|is not answered|is slow: no answer|cannot be ended")
+_STUCK = re.compile(r"does not answer|stuck in|is slow: no answer|cannot be ended")
 
 
 def stuck(moment: Moment) -> Iterator[Hit]:
@@ -27,6 +27,7 @@ RULES = (
         stuck,
         meaning="a driver call does not return",
         threshold="no answer for 5 s",
+        clear_s=10.0,
         source="breadcrumb of the NVML child",
         precedence=DRIVER,
         explains_node=("gpu.error", "gpu.missing"),

@@ -83,7 +83,8 @@ class Hit:
 class Rule:
     """``hold_s``: it fires after holding for so long, and clears after being false for ``clear_s`` (None: three times
     that). ``eager``: where nothing tells how long it has been holding (the first sample of a live view) it fires at
-    once; False for what only time can tell.
+    once; False for what only time can tell. A rule without a hold whose value may flicker around a threshold has a
+    ``clear_s``.
 
     ``severity``: info | warning | critical. ``action``: what to do, in a few words. ``needs``: what of a sample it is
     made of, as gaps name it with ``*`` for indexes: where one of these is unknown, so is the rule's answer.
