@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 from mltop.probes.judge.health.host_words import duration, size
 from mltop.probes.judge.health.rule import DRIVER, EVENT_LISTED_S, Hit, Moment, Rule
+from mltop.probes.judge.health.trails import Series
 from mltop.probes.model import FilesystemSample, KernelEvent, Sample
 
 WARNING_SHARE, CRITICAL_SHARE = 0.80, 0.95
 FULL_WITHIN_S = 86_400.0
 SLOPE_KEEP_S, SLOPE_SPAN_S = 21_600.0, 1_800.0  # shorter ones are one checkpoint
+STEADY = 0.5
 STALL_CRITICAL_S = 10.0
 RETRANSMISSIONS_A_MINUTE = 100
 _OWN_RULE = ("/dev/shm",)
@@ -60,7 +62,16 @@ def _left_s(moment: Moment, one: FilesystemSample) -> float | None:
     if series is None or series.span_s < SLOPE_SPAN_S or one.available_bytes is None:
         return None
     slope = series.slope_per_s()
-    return one.available_bytes / slope if slope is not None and slope > 0 else None
+    if slope is None or slope <= 0 or not _goes_on(series, slope):
+        return None
+    return one.available_bytes / slope
+
+
+def _goes_on(series: Series, slope: float) -> bool:
+    """A copy that is done, or checkpoints of which the oldest go, fill nothing up."""
+    half = len(series.values) // 2
+    passed_s = series.times[-1] - series.times[half]
+    return passed_s > 0 and (series.values[-1] - series.values[half]) / passed_s > STEADY * slope
 
 
 def read_only(moment: Moment) -> Iterator[Hit]:

@@ -149,6 +149,10 @@ def _indexes(moment: Moment) -> dict[str, int]:
             found[bus_key(gpu.pci_bus_id)] = gpu.index
         if gpu.uuid:
             found[gpu.uuid] = gpu.index
+    nameless = [gpu.index for gpu in moment.now.gpus if gpu.state == "lost" and not gpu.pci_bus_id]
+    on_bus = {bus_key(device.bus_id) for device in moment.now.pci if device.kind == "gpu"} - found.keys()
+    if len(nameless) == len(on_bus) == 1:  # lost before we looked: it is the one that the PCI bus has beside the others
+        found[on_bus.pop()] = nameless[0]
     return found
 
 
@@ -159,7 +163,7 @@ def _seen(event: KernelEvent, indexes: dict[str, int]) -> SeenXid | None:
     index = indexes.get(event.subject)
     if index is None:
         index = indexes.get(bus_key(event.subject))
-    subject = event.subject or "a GPU" if index is None else gpu_name(index)
+    subject = (bus_key(event.subject) or "a GPU") if index is None else gpu_name(index)
     return SeenXid(
         event.at, code, _tier(event, code), subject, index, event.text, event.pid, event.process, event.source
     )
