@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
 import os
 import platform
 import subprocess
@@ -93,7 +92,7 @@ class Files:
         answer = self._wait(name, cancelled)
         if isinstance(answer, Unavailable):
             raise answer
-        if hashlib.sha256(answer).hexdigest() != sha256:
+        if _sha256(answer) != sha256:
             raise Unavailable(f"the {name} that came is not the one that was announced", "try again")
         return answer
 
@@ -120,7 +119,7 @@ def unpacked(request: Request) -> bytes | Unavailable:
         content = zlib.decompressobj(_GZIP).decompress(base64.b64decode(args["data"]), _MOST_BYTES)
     except (KeyError, TypeError, ValueError, zlib.error) as error:
         return Unavailable(f"{request.op} arrived damaged: {error}", "try again")
-    if hashlib.sha256(content).hexdigest() != args.get("sha256"):
+    if _sha256(content) != args.get("sha256"):
         return Unavailable(f"{request.op} arrived damaged: its sha256 is another", "try again")
     return content
 
@@ -131,7 +130,7 @@ def _whole(path: str, sha256: str) -> bytes | None:
         content = Path(path).read_bytes() if path else b""
     except OSError:
         return None
-    return content if hashlib.sha256(content).hexdigest() == sha256 else None
+    return content if _sha256(content) == sha256 else None
 
 
 def _keep(path: str, content: bytes) -> str:
@@ -188,3 +187,9 @@ def _is_there(path: str) -> bool:
     except OSError:
         return Path(path).exists()  # a read-only cache
     return bool(path)
+
+
+def _sha256(content: bytes) -> str:
+    import hashlib  # loads OpenSSL
+
+    return hashlib.sha256(content).hexdigest()

@@ -179,10 +179,10 @@ def test_close_does_not_wait_for_a_blocked_call(fake: FakeNvml, start: Start, ca
 
 def test_a_stuck_initialisation_is_started_anew(fake: FakeNvml, start: Start) -> None:
     fake.set("call.nvmlInitWithFlags", "block forever")
-    source = start(0.1, 0.2)
+    source = start(0.5, 1.0)  # a child must have time to start on a busy machine
     tick_until(source, lambda answer: "stuck in nvmlInit" in whys(answer), "the call to be named")
     first = child_pid(source)
-    wait_until(lambda: tick(source) and is_gone(first), 5, "the first child to be ended")
+    wait_until(lambda: tick(source) and is_gone(first), 20, "the first child to be ended")
     fake.unset("call.nvmlInitWithFlags")
     fake.write()
     tick_until(source, all_ok, "three GPUs")

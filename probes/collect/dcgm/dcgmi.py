@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import select
-import shutil
 import signal
 import subprocess
 import threading
@@ -44,6 +43,8 @@ class Dcgmi:
 
         Raises DcgmiError, also when it ends by itself.
         """
+        import shutil
+
         tool = shutil.which("dcgmi")
         if tool is None:
             raise DcgmiError("no dcgmi on PATH")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import time
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from mltop.probes.collect.dcgm import prometheus
 from mltop.probes.collect.dcgm.rows import Snapshot
@@ -31,6 +30,8 @@ class Exporter:
         self._timeout_s = timeout_s
         self._wrong = ""
         try:
+            from urllib.parse import urlsplit
+
             split = urlsplit(url)
             self.address = split.netloc
             self._host = split.hostname or ""

@@ -6,7 +6,6 @@ In between their cgroups tell: one that comes or goes has its service asked for 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Sequence
@@ -55,6 +54,8 @@ class Services:
         return self._newest
 
     def _ask(self) -> None:
+        import shutil
+
         program = shutil.which("systemctl")
         if program is None:
             self._newest = Reading(gaps=[Gap(_WHAT, "systemctl is not in PATH")])

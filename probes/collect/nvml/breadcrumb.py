@@ -5,16 +5,14 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import tempfile
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _LAYOUT = struct.Struct("=qd64s")  # GPU index, CLOCK_MONOTONIC at the start of the call, name of the call
 NO_GPU = -1
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(NamedTuple):
     """A call under way: ``gpu`` is NVML's index or None, ``started_s`` is CLOCK_MONOTONIC of this machine."""
 
     call: str
@@ -30,6 +28,8 @@ def anonymous_file(name: str) -> int:
     """Descriptor of an unlinked file: in memory where the C library offers it (glibc), else in TMPDIR."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name, os.MFD_CLOEXEC)
+    import tempfile  # with what it imports it is a twentieth of the child's memory
+
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 

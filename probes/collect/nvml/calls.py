@@ -6,7 +6,6 @@ from typing import Any, Callable
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.breadcrumb import NO_GPU, Breadcrumb
-from mltop.probes.collect.nvml.library import explain_missing
 
 
 class NvmlError(Exception):
@@ -60,6 +59,8 @@ def load(crumb: Breadcrumb) -> Calls:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         if error.value == codes.LIBRARY_NOT_FOUND:
+            from mltop.probes.collect.nvml.library import explain_missing
+
             explain_missing()
         raise NvmlError("nvmlInit", error.value) from None
     return Calls(pynvml.nvmlLib, crumb)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from ctypes import byref
 from functools import partial
 from typing import Any
@@ -91,11 +90,17 @@ def describe(info: Any, reading: Reading) -> dict[str, Any]:
         )
         return found
     found["fabric.clique_id"] = info.cliqueId
-    cluster = uuid.UUID(bytes=bytes(info.clusterUuid))
-    found["fabric.cluster_uuid"] = str(cluster) if cluster.int else None  # zero: a machine that is no part of one
+    cluster = bytes(info.clusterUuid)
+    found["fabric.cluster_uuid"] = uuid_text(cluster) if any(cluster) else None  # zero: part of none
     mask = getattr(info, "healthMask", 0)
     found["fabric.problems"] = problems_of(mask)
     found["fabric.health"] = SUMMARIES.get(getattr(info, "healthSummary", 0)) or health_of(mask)
     if found["fabric.health"] is None:
         reading.problems["fabric.health"] = unsupported("this driver does not tell the health of the NVLink fabric")
     return found
+
+
+def uuid_text(data: bytes) -> str:
+    """RFC 9562's form. The module uuid would be a hundredth of the child's memory."""
+    digits = data.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))

@@ -35,7 +35,6 @@ _VALUE = {  # nvmlValueType_t; thresholds and temperatures may be signed
     5: struct.Struct("=i4x"),
     6: struct.Struct("=H6x"),
 }
-_32_BIT = frozenset({1, 5})
 
 
 class FieldRequest:
@@ -114,10 +113,6 @@ class FieldValues:
 
     def is_refused(self, field: int, scope: int = 0) -> bool:
         return self.code(field, scope) in REFUSED
-
-    def is_32_bit(self, field: int, scope: int = 0) -> bool:
-        """Whether a counter is declared to wrap at 2^32."""
-        return self._answers[field, scope][0] in _32_BIT
 
     def value(self, field: int, name: str, scope: int = 0) -> int | float:
         """One value by its declared type. Raises NvmlError and GarbageError."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from ctypes import byref, c_uint
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pynvml
 
@@ -31,8 +30,7 @@ LARGEST_BYTES_PER_S = 1e14
 Sample = Any  # pynvml.c_nvmlGpmSample_t, an opaque pointer
 
 
-@dataclass(frozen=True)
-class Metric:
+class Metric(NamedTuple):
     """One GPM metric. ``name`` is a field of GpuSample, or of our own for rates; ``id`` as in nvml.h."""
 
     name: str

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mltop.probes.collect.nvml import codes, gpm_words
 from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
 from mltop.probes.collect.nvml.device import ASK_AGAIN_S, Device, Problem
@@ -13,20 +11,23 @@ SHORTEST_S = 0.11  # samples of one GPU must be more than 100 ms apart (nvml.h)
 RETRY_S = 3.0  # after a refusal: permission is a state that comes and goes (NVIDIA/DCGM#214)
 
 
-@dataclass(frozen=True)
 class Group:
-    """Metrics that are computed together, each as the average since this group's turn before."""
+    """Metrics that are computed together, each as the average since this group's turn before.
 
-    metrics: tuple[Metric, ...]
-    takes_sample: bool = True  # False: computed from the sample of the poll before
+    ``takes_sample``: False: computed from the sample of the poll before.
+    """
+
+    def __init__(self, metrics: tuple[Metric, ...], takes_sample: bool = True) -> None:
+        self.metrics = metrics
+        self.takes_sample = takes_sample
 
 
-@dataclass(frozen=True)
 class Plan:
     """Which group has its turn at which poll: ``first``, then ``cycle`` again and again."""
 
-    first: tuple[Group, ...]
-    cycle: tuple[Group, ...]
+    def __init__(self, first: tuple[Group, ...], cycle: tuple[Group, ...]) -> None:
+        self.first = first
+        self.cycle = cycle
 
     def turn(self, number: int) -> Group:
         if number < len(self.first):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
@@ -86,6 +85,8 @@ def stack_key(kind: str, waiting: str | None, frames: list[Frame]) -> str:
     """12 hex digits, equal for equal kind of thread, wait and frames; integer locals do not count."""
     parts = [kind, waiting or ""]
     parts += [f"{frame.function}\x1f{frame.file}\x1f{frame.line}" for frame in frames]
+    import hashlib  # loads OpenSSL
+
     return hashlib.blake2b("\x1e".join(parts).encode(errors="replace"), digest_size=6).hexdigest()
 
 

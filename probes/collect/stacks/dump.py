@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import threading
 import time
 from dataclasses import dataclass
@@ -75,6 +74,8 @@ def dump_ranks(
                 emit(stacks)
 
     workers = max(1, min(options.parallel, len(ranks)))
+    import concurrent.futures  # with logging, which it imports, a megabyte of an agent that dumps no stacks
+
     with concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix="mltop stacks") as pool:
         running = [pool.submit(work, rank) for rank in ranks]
         try:

@@ -7,7 +7,6 @@ import glob
 import json
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
@@ -68,6 +67,8 @@ def find_py_spy() -> str | None:
         candidate = os.path.join(folder, "py-spy")
         if _is_executable(candidate):
             return candidate
+    import shutil
+
     return shutil.which("py-spy") or _newest_in_cache()
 
 
