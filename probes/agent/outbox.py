@@ -30,6 +30,7 @@ class Outbox:
     def put_newest(self, kind: str, frame: bytes) -> None:
         """One that waits is replaced."""
         with self._wake:
+            self._newest.pop(kind, None)  # what was put last goes out last
             self._newest[kind] = frame
             self._wake.notify_all()
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mltop.probes.agent.light import light_fields
-from mltop.probes.model import RankStacks, Sample, to_json
+from mltop.probes.model import RankStacks, Sample, to_json, well_formed
 
 MARK = b"\x00MLT1 "
 TEXT_MARK = b"@MLT1 "
@@ -102,7 +102,7 @@ def encode(message: Message | Request, mark: bytes = MARK) -> bytes:
 def encode_light(sample: Sample, mark: bytes = MARK) -> bytes:
     """One frame of a sample without what the whole one before it has told (light.py)."""
     fields = {"kind": "sample", "node": sample.node, "sample": sample}
-    payload = json.dumps(fields, default=light_fields, separators=(",", ":"), allow_nan=False).encode()
+    payload = well_formed(json.dumps(fields, default=light_fields, separators=(",", ":"), allow_nan=False)).encode()
     return b"%s%d %s\n" % (mark, len(payload), payload)
 
 

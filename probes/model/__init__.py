@@ -10,6 +10,7 @@ Runs on every node: Python 3.9, standard library only.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields
 from typing import Any
 
@@ -96,12 +97,18 @@ __all__ = [
 SCHEMA = 1
 
 
+_LONE_SURROGATE = re.compile(r"(?<!\\ud[89ab][0-9a-f]{2})\\udc[0-9a-f]{2}")
 _FIELDS: dict[type, tuple[str, ...]] = {}
 
 
 def to_json(value: Any) -> str:
     """JSON text of model objects, lists and dicts of them. Non-finite floats raise ValueError."""
-    return json.dumps(value, default=_all_fields, separators=(",", ":"), allow_nan=False)
+    return well_formed(json.dumps(value, default=_all_fields, separators=(",", ":"), allow_nan=False))
+
+
+def well_formed(text: str) -> str:
+    """JSON text without lone surrogates (paths that are no UTF-8, as Python reads them): no decoder takes those."""
+    return _LONE_SURROGATE.sub(r"\\ufffd", text) if "\\udc" in text else text
 
 
 def _all_fields(record: Any) -> dict[str, Any]:

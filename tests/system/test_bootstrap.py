@@ -92,7 +92,7 @@ def test_every_python_from_3_9(version: tuple[int, int], home: Path) -> None:
     with running(command(python=PYTHONS[version]), environment(home)) as node:
         hello = node.boot().hello
         assert hello.python.startswith("{}.{}.".format(*version))
-        assert node.next("sample").sample.host.cpu_count == os.cpu_count()
+        assert node.next("sample").sample.host.memory_total_bytes > 0
 
 
 @pytest.mark.parametrize("version", [version for version in PYTHONS if version < (3, 9)], ids=str)

@@ -41,6 +41,7 @@ class NvmlSource:
         self._asked_skip: frozenset[int] = frozenset()
         self._events: deque[KernelEvent] = deque(maxlen=MAX_KERNEL_EVENTS)
         self._asks_for_events = True
+        self._seen_in: object = None
         self._has_forgotten = False  # values that the child would not tell again
         self._silent_since_s: float | None = None
         self._down: Gap | None = None
@@ -51,6 +52,7 @@ class NvmlSource:
     def request(self, now: float) -> None:
         """Start the next poll unless one is under way. ``now`` is unix time: it becomes ``last_seen_at``."""
         at_s = time.monotonic()
+        self._take_answer(0.0, at_s)  # it may have come since the sample before
         self._watch(at_s)
         if self._is_closed or at_s < max(self._retries.next_s, self._restarts.next_start_s):
             return
@@ -76,15 +78,17 @@ class NvmlSource:
 
         Waits at most ``wait_s`` for the poll under way, and not at all for one that is already late.
         """
-        worker = self._worker
-        if worker is not None:
-            late = self._silent_s(time.monotonic()) > LATE_S
-            answer = worker.answer(0.0 if late else wait_s)
-            if answer is not None:
-                self._take(answer, time.monotonic())
+        late = self._silent_s(time.monotonic()) > LATE_S
+        self._take_answer(0.0 if late else wait_s, time.monotonic())
         at_s = time.monotonic()
         self._watch(at_s)
         return self._samples(at_s), self._gaps(now, at_s)
+
+    def _take_answer(self, wait_s: float, at_s: float) -> None:
+        worker = self._worker
+        answer = worker.answer(wait_s) if worker is not None and worker.terminated_s is None else None
+        if answer is not None:
+            self._take(answer, at_s)
 
     def events(self) -> list[KernelEvent]:
         """Xids that NVML reported since mltop started, the newest last, at most MAX_KERNEL_EVENTS."""
@@ -156,6 +160,10 @@ class NvmlSource:
             return False
         waited_s = at_s - worker.asked_s
         note = worker.note()
+        seen = (worker.asked_s, note)
+        if seen != self._seen_in:  # one look is not enough: we may have been stopped ourselves meanwhile
+            self._seen_in = seen
+            return False
         if note is not None:
             in_call_s = at_s - note.started_s
             if note.call == "nvmlInit" or in_call_s < self._kill_after_s:
