@@ -40,6 +40,7 @@ class HealthWatch:
 
     def __init__(self) -> None:
         self._health: Health | None = None
+        self._no_lemons = ""  # why the list cannot be read
         self._turns: dict[str, _Turn] = {}
         self._of_jobs: tuple[Finding, ...] = ()
         self._firing: tuple[Finding, ...] = ()
@@ -50,7 +51,7 @@ class HealthWatch:
 
     def findings(self, view: FleetView) -> tuple[Finding, ...]:
         """What holds now, the gravest first; the same tuple as before when nothing changed."""
-        health = self._health = self._health or _health()
+        health = self._health = self._health or self._begin()
         self._save_up()
         changed = self._forget(health, {node.node for node in view.nodes})
         least_s = max(0.0, self._allowed_s - ONE_CALL_S)
@@ -63,7 +64,8 @@ class HealthWatch:
                 newest.clock_skew_s = due.connection.clock_skew_s
                 changed = self._judge(health, due.node, newest) or changed
             self._allowed_s -= time.thread_time() - began
-        if changed or health.of_jobs() is not self._of_jobs:
+        untold = bool(self._no_lemons) and not self._firing
+        if changed or untold or health.of_jobs() is not self._of_jobs:
             self._of_jobs = health.of_jobs()
             self._gather()
         return self._firing
@@ -80,9 +82,28 @@ class HealthWatch:
         """Nodes of the last view of which a sample is there that the rules have not seen, nor any before it."""
         return frozenset([name for name, turn in self._turns.items() if not turn.judged_at])
 
+    def _begin(self) -> Health:
+        """Imported here: in the feed's thread, so that loading the rules delays no key."""
+        from mltop.probes.judge.health import Asked, Health
+        from mltop.tui.state.lemons import known_lemons
+        from mltop.tui.state.place import BadState
+
+        try:
+            lemons = known_lemons()
+        except BadState as problem:
+            lemons, self._no_lemons = {}, str(problem)
+        return Health(Asked(lemons=lemons), eager=True)
+
+    def _without_lemons(self) -> list[Finding]:
+        """That the list of bad GPUs cannot be used is told once, of the first node."""
+        if not self._no_lemons or not self._turns:
+            return []
+        text = f"known bad GPUs cannot be told: {self._no_lemons}"
+        return [Finding("state.lemons", "warning", next(iter(self._turns)), "lemon list", text, "mltop lemon")]
+
     def _gather(self) -> None:
         found = [finding for turn in self._turns.values() for finding in turn.findings]
-        found += self._of_jobs
+        found += [*self._of_jobs, *self._without_lemons()]
         self._events = tuple((name, event) for name, turn in self._turns.items() for event in turn.events)
         self._firing = tuple(sorted([one for one in found if one.until is None], key=_gravest_first))
         self._ended = tuple(
@@ -125,14 +146,6 @@ class HealthWatch:
         changed = found != turn.findings or events != turn.events
         turn.findings, turn.events = found, events
         return changed
-
-
-def _health() -> Health:
-    """Imported here: in the feed's thread, so that loading the rules delays no key."""
-    from mltop.probes.judge.health import Asked, Health
-    from mltop.tui.state.lemons import known_lemons
-
-    return Health(Asked(lemons=known_lemons()), eager=True)
 
 
 def _other_states(turn: _Turn, glance: Glance) -> bool:

@@ -15,6 +15,7 @@ from tests.fakes.dcgm_exporter import PROFILING, FakeExporter, gpu_lines
 from tests.fakes.nvml.counts import calls_on_gpu, read_counts
 from tests.fakes.nvml.readers import start as start_readers
 from tests.fakes.nvml.scenario import FakeNvml
+from tests.nvml_sources import fake_here
 from tests.waiting import wait_until
 
 Start = Callable[..., NvmlSource]
@@ -35,10 +36,7 @@ GPM_FUNCTIONS = ("QueryDeviceSupport", "SampleAlloc", "SampleFree", "SampleGet",
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    made = FakeNvml(tmp_path, count=2)
-    for name, value in made.env().items():
-        monkeypatch.setenv(name, value)
-    return made
+    return fake_here(tmp_path, monkeypatch, 2)
 
 
 @pytest.fixture

@@ -13,16 +13,14 @@ from tests.fakes.nvml.counts import calls_on_gpu
 from tests.fakes.nvml.machine import Machine
 from tests.fakes.nvml.scenario import FakeNvml
 from tests.fakes.nvml.shapes import shape
+from tests.nvml_sources import fake_here
 
 MINUTE = 60
 
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    made = FakeNvml(tmp_path, count=8)
-    for name, value in made.env().items():
-        monkeypatch.setenv(name, value)
-    return made
+    return fake_here(tmp_path, monkeypatch, 8)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from mltop.probes.collect.nvml.source import NvmlSource
 from mltop.probes.model import MAX_KERNEL_EVENTS, KernelEvent
 from tests.fakes.nvml.counts import read_counts
 from tests.fakes.nvml.scenario import FakeNvml
+from tests.nvml_sources import fake_here
 from tests.waiting import wait_until
 
 Start = Callable[[], NvmlSource]
@@ -19,10 +20,7 @@ Start = Callable[[], NvmlSource]
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    made = FakeNvml(tmp_path, count=3)
-    for name, value in made.env().items():
-        monkeypatch.setenv(name, value)
-    return made
+    return fake_here(tmp_path, monkeypatch, 3)
 
 
 @pytest.fixture

@@ -12,14 +12,12 @@ from mltop.probes.model import GpuProcess
 from tests.fakes.nvml.counts import calls_on_gpu
 from tests.fakes.nvml.machine import Machine, value_at
 from tests.fakes.nvml.scenario import FakeNvml
+from tests.nvml_sources import fake_here
 
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    made = FakeNvml(tmp_path, count=2)
-    for name, value in made.env().items():
-        monkeypatch.setenv(name, value)
-    return made
+    return fake_here(tmp_path, monkeypatch, 2)
 
 
 @pytest.fixture

@@ -7,84 +7,36 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from mltop.probes.collect.nvml.restarts import Pauses
-from mltop.probes.collect.nvml.source import NvmlSource
-from mltop.probes.model import Gap, GpuSample
 from tests.fakes.nvml.scenario import FakeNvml
+from tests.nvml_sources import (
+    Answer,
+    Start,
+    all_ok,
+    child_pid,
+    fake_here,
+    is_gone,
+    starter,
+    states,
+    tick,
+    tick_until,
+    whys,
+)
 from tests.waiting import wait_until
-
-Start = Callable[..., NvmlSource]
-Answer = tuple[list[GpuSample], list[Gap]]
 
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    made = FakeNvml(tmp_path, count=3)
-    for name, value in made.env().items():
-        monkeypatch.setenv(name, value)
-    return made
+    return fake_here(tmp_path, monkeypatch, 3)
 
 
 @pytest.fixture
 def start(fake: FakeNvml) -> Iterator[Start]:
-    sources: list[NvmlSource] = []
-
-    def make(stuck_after_s: float = 5.0, kill_after_s: float = 10.0, **pauses: float) -> NvmlSource:
-        fake.write()
-        sources.append(NvmlSource(stuck_after_s, kill_after_s, Pauses(**pauses)))  # type: ignore[arg-type]
-        return sources[-1]
-
-    yield make
-    for source in sources:
-        source.close()
-
-
-def tick(source: NvmlSource) -> Answer:
-    source.request(time.time())
-    return source.collect(time.time(), 0.05)
-
-
-def tick_until(source: NvmlSource, wanted: Callable[[Answer], object], what: str, timeout_s: float = 12) -> Answer:
-    """Ticks as the agent does, until an answer is as wanted."""
-
-    def step() -> Answer | None:
-        answer = tick(source)
-        return answer if wanted(answer) else None
-
-    return wait_until(step, timeout_s, what)
-
-
-def all_ok(answer: Answer) -> bool:
-    return len(answer[0]) == 3 and all(gpu.state == "ok" for gpu in answer[0])
-
-
-def states(answer: Answer) -> list[str]:
-    return [gpu.state for gpu in answer[0]]
-
-
-def whys(answer: Answer) -> str:
-    return "\n".join(gap.why for gap in answer[1])
-
-
-def child_pid(source: NvmlSource) -> int:
-    """The reader process, found as an operator would: a child of this process that runs our module."""
-    for pid in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split():
-        if b"collect.nvml.child" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return int(pid)
-    raise AssertionError("no reader process")
-
-
-def is_gone(pid: int) -> bool:
-    """Ended, whether or not its parent has noticed."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
+    yield from starter(fake)
 
 
 def test_a_call_that_never_returns(fake: FakeNvml, start: Start) -> None:

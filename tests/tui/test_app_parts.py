@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from mltop.probes.investigate.progress import StackProgress
 from mltop.probes.model import Finding, Gap, NodeState
 from mltop.tui.feed import StateWatch
@@ -132,3 +136,12 @@ def test_nodes_that_do_not_answer_are_findings_where_there_are_several() -> None
     assert watch.with_states(fleet(1, nodes=9), ()) is found, "nothing else is wrong, and since when stays"
     assert watch.with_states(fleet(2, nodes=6), ()) == found[:1]
     assert StateWatch().with_states(one_node(), ()) == ()
+
+
+def test_a_lemon_list_that_cannot_be_read_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLTOP_STATE_DIR", str(tmp_path))
+    (tmp_path / "lemons.json").write_text("{")
+    found = HealthWatch().findings(one_node())
+    assert [one.subject for one in found if one.id == "state.lemons"] == ["lemon list"]
+    (tmp_path / "lemons.json").unlink()
+    assert not [one for one in HealthWatch().findings(one_node()) if one.id == "state.lemons"]

@@ -17,7 +17,7 @@ from mltop.probes.reach.view import NodeView
 from mltop.probes.record import BadRecording
 from mltop.tui.commands.beside import Beside, note
 from mltop.tui.commands.live import Complete, await_nodes, in_time, print_json, session, unreached
-from mltop.tui.state.lemons import read_lemons
+from mltop.tui.state.lemons import known_lemons
 from mltop.tui.state.place import BadState
 
 FINE, WARNINGS, CRITICAL, UNKNOWN = range(4)
@@ -79,7 +79,7 @@ def run(
 
 def lemons() -> dict[str, str]:
     try:
-        return {gpu: lemon.words for gpu, lemon in read_lemons().items()}
+        return known_lemons()
     except BadState as problem:
         raise UsageProblem("lemon list", str(problem)) from None
 

@@ -49,8 +49,5 @@ def write_lemons(lemons: Mapping[str, Lemon], path: Path | None = None) -> None:
 
 
 def known_lemons() -> dict[str, str]:
-    """For the rule gpu.lemon; a list that cannot be read is as none on the screen (`mltop lemon` says why)."""
-    try:
-        return {gpu: lemon.words for gpu, lemon in read_lemons().items()}
-    except BadState:
-        return {}
+    """For the rule gpu.lemon. Raises BadState."""
+    return {gpu: lemon.words for gpu, lemon in read_lemons().items()}

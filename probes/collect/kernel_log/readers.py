@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from mltop.probes.collect.kernel_log.records import seq_of
@@ -15,7 +16,7 @@ BATCH_LINES = 256
 MAX_READ_BYTES = 2 * 1024 * 1024  # of one read: a usual ring
 
 
-class Reader:
+class Reader(ABC):
     """``is_current``: everything that there is has been read. ``lost``: lines that nobody can read any more.
 
     ``first_seq``: the kernel's number of the first line that was there, ``first_line``.
@@ -29,11 +30,11 @@ class Reader:
         self.lost = 0
         self.is_current = False
 
+    @abstractmethod
     def batches(self, until: float) -> Iterator[list[bytes]]:
         """New lines, until there are no more, or ``until`` (monotonic s), or 2 MB. A line may have lines of its own
         behind it (" SUBSYSTEM=pci"). Batches, because looking for words in many lines at once costs a tenth.
         """
-        raise NotImplementedError
 
     def close(self) -> None:
         if self._fd >= 0:

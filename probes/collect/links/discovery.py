@@ -10,8 +10,9 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from mltop.probes.collect.links.files import counter, read_once
+from mltop.probes.collect.links.files import counter
 from mltop.probes.collect.links.words import last_pci_address, natural, state_word, word
+from mltop.probes.collect.small_files import read_small
 
 ARPHRD_INFINIBAND = 32  # linux/if_arp.h: IP over InfiniBand
 # Interfaces by which a switching NIC shows its virtual functions to the host carry their traffic, not a port's.
@@ -67,7 +68,7 @@ def port_facts(root: str, device: str, port: int) -> PortFacts:
         port=port,
         folder=f"{folder}/ports/{port}",
         kind=_kind(folder, device, port),
-        firmware=word(read_once(f"{folder}/fw_ver")),
+        firmware=word(read_small(f"{folder}/fw_ver")),
         pci_bus_id=last_pci_address(os.path.realpath(f"{folder}/device")),
         numa_node=_numa_node(root, f"{folder}/device"),
         is_virtual_function=os.path.lexists(f"{folder}/device/physfn"),
@@ -80,7 +81,7 @@ def is_idle_function(root: str, device: str, port: int) -> bool:
     folder = f"{root}/class/infiniband/{device}"
     if not os.path.lexists(f"{folder}/device/physfn"):
         return False
-    return state_word(read_once(f"{folder}/ports/{port}/state")) != "ACTIVE"
+    return state_word(read_small(f"{folder}/ports/{port}/state")) != "ACTIVE"
 
 
 def netdev_of(root: str, facts: PortFacts) -> str | None:
@@ -88,7 +89,7 @@ def netdev_of(root: str, facts: PortFacts) -> str | None:
 
     An InfiniBand port has no interface at its addresses: the kernel answers EINVAL there, which is no failure.
     """
-    named = word(read_once(f"{facts.folder}/gid_attrs/ndevs/0")) if facts.kind == "roce" else None
+    named = word(read_small(f"{facts.folder}/gid_attrs/ndevs/0")) if facts.kind == "roce" else None
     if named and "/" not in named and os.path.isdir(f"{root}/class/net/{named}"):
         return named
     below = f"{root}/class/infiniband/{facts.device}/device/net"
@@ -106,7 +107,7 @@ def chardev_owners(root: str) -> frozenset[str] | None:
         return frozenset()  # ib_uverbs is not loaded: no device has one
     except OSError:
         return None
-    owners = (word(read_once(f"{folder}/{name}/ibdev")) for name in names if name.startswith("uverbs"))
+    owners = (word(read_small(f"{folder}/{name}/ibdev")) for name in names if name.startswith("uverbs"))
     return frozenset(owner for owner in owners if owner)
 
 
@@ -142,12 +143,12 @@ def _is_port(folder: str, is_known: bool) -> bool:
     if not os.path.exists(f"{folder}/device") or _number(f"{folder}/type") == ARPHRD_INFINIBAND:
         return False
     if os.path.lexists(f"{folder}/device/physfn"):
-        return is_known or word(read_once(f"{folder}/operstate")) == "up"
+        return is_known or word(read_small(f"{folder}/operstate")) == "up"
     return not _is_representor(folder)
 
 
 def _is_representor(folder: str) -> bool:
-    return bool(_REPRESENTOR.match(word(read_once(f"{folder}/phys_port_name")) or ""))
+    return bool(_REPRESENTOR.match(word(read_small(f"{folder}/phys_port_name")) or ""))
 
 
 def _kind(folder: str, device: str, port: int) -> str:
@@ -155,7 +156,7 @@ def _kind(folder: str, device: str, port: int) -> str:
     if driver == "efa" or device.startswith("efa_"):
         return "efa"
     # EFA, named rdmap… by rdma-core, has no link layer; its own counters tell it where the driver link is hidden.
-    layer = word(read_once(f"{folder}/ports/{port}/link_layer"))
+    layer = word(read_small(f"{folder}/ports/{port}/link_layer"))
     if layer not in ("InfiniBand", "Ethernet") and os.path.exists(f"{folder}/hw_counters/keep_alive_rcvd"):
         return "efa"
     return "roce" if layer == "Ethernet" else "infiniband"
@@ -171,7 +172,7 @@ def _numa_node(root: str, device: str) -> int | None:
 
 
 def _number(path: str) -> int | None:
-    return counter(read_once(path) or b"")
+    return counter(read_small(path) or b"")
 
 
 def _names(folder: str) -> list[str]:

@@ -92,20 +92,6 @@ def counter(data: bytes) -> int | None:
     return value if 0 <= value < COUNTER_END else None
 
 
-def read_once(path: str) -> bytes | None:
-    """A file that is rarely read; None when it cannot be."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return os.pread(descriptor, READ_BYTES, 0)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-
-
 def _allowed() -> int:
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return MOST_OPEN if soft < 0 else min(MOST_OPEN, soft // 2)

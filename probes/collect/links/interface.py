@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from mltop.probes.collect.links.files import read_once
 from mltop.probes.collect.links.words import word
+from mltop.probes.collect.small_files import read_small
 
 CARRIER = ("carrier_down_count", "carrier_up_count", "carrier_changes")
 BYTES = ("statistics/rx_bytes", "statistics/tx_bytes")
@@ -35,6 +35,6 @@ def counter_paths(folder: str, names: tuple[str, ...], prefix: str = "") -> dict
 
 def bond_ports(folder: str, prefix: str = "") -> dict[str, int]:
     """How many ports a bond has and how many of them are up."""
-    names = (read_once(f"{folder}/bonding/slaves") or b"").decode("ascii", "replace").split()
-    up = sum(word(read_once(f"{os.path.dirname(folder)}/{name}/operstate")) == "up" for name in names)
+    names = (read_small(f"{folder}/bonding/slaves") or b"").decode("ascii", "replace").split()
+    up = sum(word(read_small(f"{os.path.dirname(folder)}/{name}/operstate")) == "up" for name in names)
     return {f"{prefix}bond_ports": len(names), f"{prefix}bond_ports_up": up}

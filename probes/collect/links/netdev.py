@@ -7,10 +7,11 @@ import os
 from mltop.probes.collect.links import words
 from mltop.probes.collect.links.counters import CounterFiles
 from mltop.probes.collect.links.discovery import NetFacts
-from mltop.probes.collect.links.files import OpenFiles, counter, read_once
+from mltop.probes.collect.links.files import OpenFiles, counter
 from mltop.probes.collect.links.interface import BYTES, CARRIER, DETAILS, ERRORS, bond_ports, counter_paths
 from mltop.probes.collect.links.rates import STARTED_ANEW, ByteMeter
 from mltop.probes.collect.links.tiers import Tier
+from mltop.probes.collect.small_files import read_small
 from mltop.probes.model import Gap, LinkSample
 
 DEVICE_VANISHED = "device vanished"
@@ -110,9 +111,9 @@ class NetDevice:
         folder = self.facts.folder
         self._seldom.read()
         # EINVAL here is no failure: so it answers for an interface that is down.
-        self._speed = words.speed_bits_per_s(read_once(f"{folder}/speed"))
-        self._mtu = counter(read_once(f"{folder}/mtu") or b"")
-        self._physical = _physical_state(read_once(f"{folder}/flags"), read_once(f"{folder}/carrier"))
+        self._speed = words.speed_bits_per_s(read_small(f"{folder}/speed"))
+        self._mtu = counter(read_small(f"{folder}/mtu") or b"")
+        self._physical = _physical_state(read_small(f"{folder}/flags"), read_small(f"{folder}/carrier"))
         if self._is_bond:
             self._bond = bond_ports(folder)
 

@@ -1,26 +1,9 @@
-"""Reading the small files of a PCI device in /sys, and what their text means."""
+"""What the text in the small files of a PCI device in /sys means."""
 
 from __future__ import annotations
 
-import os
-
-READ_BYTES = 4096  # the longest: the table of error counters
 _LONGEST_TEXT = 256
 _UNKNOWN_WIDTHS = (0, 0x3F, 0xFF)  # 63: all ones, the device does not answer; 255: the kernel does not know
-
-
-def read(path: str) -> bytes | None:
-    """None when it cannot be read."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return os.pread(descriptor, READ_BYTES, 0)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
 
 
 def number(data: bytes | None, base: int = 10) -> int | None:

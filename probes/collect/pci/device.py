@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from mltop.probes.collect.pci import attributes
 from mltop.probes.collect.pci.acs import upstream_ports
+from mltop.probes.collect.small_files import read_small
 from mltop.probes.model import PciDevice
 
 _AER = ("correctable", "nonfatal", "fatal")
@@ -83,4 +84,4 @@ class DeviceReader:
         return (self._read("config") or b"")[:4] == b"\xff\xff\xff\xff"
 
     def _read(self, name: str) -> bytes | None:
-        return attributes.read(f"{self.path}/{name}")
+        return read_small(f"{self.path}/{name}")

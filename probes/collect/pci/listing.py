@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from mltop.probes.collect.pci.attributes import number, read
+from mltop.probes.collect.pci.attributes import number
+from mltop.probes.collect.small_files import read_small
 
 NVIDIA = 0x10DE
 # Class codes (PCI Code and ID Assignment Specification): base class and subclass.
@@ -49,6 +50,6 @@ class Listing:
 
     def _kind(self, name: str) -> str | None:
         path = f"{self._folder}/{name}"
-        kind = kind_of(number(read(f"{path}/vendor"), 16), number(read(f"{path}/class"), 16))
+        kind = kind_of(number(read_small(f"{path}/vendor"), 16), number(read_small(f"{path}/class"), 16))
         # A NIC's virtual functions share its link.
         return None if os.path.lexists(f"{path}/physfn") else kind

@@ -17,8 +17,8 @@ RANK_BLOCKED_S, OTHERS_BLOCKED_S = 60.0, 300.0
 def load(moment: Moment) -> Iterator[Hit]:
     host = moment.now.host
     cores, load_1m, pressure = host.cpu_count, host.load_1m, host.pressure.cpu_some
-    too_much = bool(cores) and load_1m is not None and cores is not None and load_1m > MOST_LOAD_PER_CORE * cores
-    if not too_much and (pressure is None or pressure <= MOST_CPU_PRESSURE):
+    overloaded = cores is not None and load_1m is not None and load_1m > MOST_LOAD_PER_CORE * cores
+    if not overloaded and (pressure is None or pressure <= MOST_CPU_PRESSURE):
         return
     parts = [f"load {load_1m:.0f} on {cores} cores"] if load_1m is not None and cores else []
     parts += [f"some task waited {pressure:.0%} of the time"] if pressure is not None else []
