@@ -256,3 +256,16 @@ def test_events_that_never_come_back_are_given_up(fake: FakeNvml, start: Start) 
     tick_until(source, lambda answer: "stuck in nvmlEventSetWait_v2" in whys(answer), "the call to be named")
     answer = tick_until(source, all_ok, "three GPUs")
     assert "left out" not in whys(answer)
+
+
+def test_activity_that_hangs_on_all_gpus_costs_only_activity(fake: FakeNvml, start: Start) -> None:
+    """And is asked for again after a pause."""
+    fake.set("gpu.*.call.nvmlGpmSampleGet", "block forever")
+    source = start(0.5, 1.0, skipped_gpu_s=4.0)
+    answer = tick_until(source, lambda answer: "stuck in nvmlGpm" in whys(answer) and all_ok(answer), "the others", 30)
+    assert all(gpu.power_w is not None and gpu.sm_active is None for gpu in answer[0])
+    assert any("left out" in gap.why and "sm_active" in gap.what for gap in answer[1])
+    fake.unset("gpu.*.call.nvmlGpmSampleGet")
+    fake.write()
+    answer = tick_until(source, lambda answer: all(gpu.sm_active is not None for gpu in answer[0]), "activity", 30)
+    assert not [gap for gap in answer[1] if gap.what == "nvml.activity"]

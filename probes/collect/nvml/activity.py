@@ -146,6 +146,13 @@ def take_values(track: Track, plan: Plan, reading: Reading) -> dict[str, Any]:
     return values
 
 
+def left_out() -> Reading:
+    """Where GPM got stuck: nothing of it is called for now."""
+    reading = Reading()
+    reading.problems.update(dict.fromkeys((ALL_FIELDS, *PCIE_RATES.values()), "GPM got stuck and is left out for now"))
+    return reading
+
+
 def pcie_problem(problem: Problem) -> Problem:
     """Why PCIe traffic is unknown where GPM does not tell it: nothing else does."""
     is_unsupported = not isinstance(problem, str) and (problem[0] == "unsupported" or problem[1] in codes.UNSUPPORTED)

@@ -1,6 +1,7 @@
 """The child process: one JSON line per request on stdin, one JSON line per answer on stdout, one thread.
 
-Request: ``{"at_s": seconds of any one clock, "skip": [NVML indexes], "events": bool, "again": bool}``.
+Request: ``{"at_s": seconds of any one clock, "skip": [NVML indexes], "without": ["events", "activity"],
+"again": bool}``.
 Answer: ``{"gpus": [...], "xids": [{"index": NVML index or null, "code"}]}`` with, for each GPU that is not skipped, one
 of:
     ``{"index", "uuid", "read": {tier: {"values": {field: value}, "problems": {field: problem}}}}``
@@ -59,8 +60,10 @@ class Poller:
                 self._shut_down()
             if self._reader is None:
                 self._reader = start_reader(self._crumb)
-            gpus = self._reader.read(request["at_s"], frozenset(request["skip"]), request["again"])
-            xids = self._reader.read_events() if request["events"] else []
+            gpus = self._reader.read(
+                request["at_s"], frozenset(request["skip"]), request["again"], "activity" not in request["without"]
+            )
+            xids = [] if "events" in request["without"] else self._reader.read_events()
             self._watch_lost(self._reader.devices)
             return {"gpus": gpus, "xids": xids}
         except ImportError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from mltop.probes.collect.nvml import codes
-from mltop.probes.collect.nvml.activity import ActivityReader
+from mltop.probes.collect.nvml.activity import ActivityReader, left_out
 from mltop.probes.collect.nvml.breadcrumb import NO_GPU
 from mltop.probes.collect.nvml.calls import Calls, NvmlError
 from mltop.probes.collect.nvml.device import Device, Reading
@@ -63,10 +63,12 @@ class Reader:
             ("repair", SELDOM_S, RepairReader().read),
         )
 
-    def read(self, at_s: float, skip: frozenset[int], again: bool = False) -> list[dict[str, Any]]:
+    def read(
+        self, at_s: float, skip: frozenset[int], again: bool = False, with_activity: bool = True
+    ) -> list[dict[str, Any]]:
         """One entry per GPU that is not skipped. ``at_s``: the time of the request, of any one clock.
 
-        ``again``: everything, whether or not it is due or has changed.
+        ``again``: everything, whether or not it is due or has changed. ``with_activity``: call GPM, too.
         Raises NvmlError when the library as a whole is down.
         """
         retry_lost = at_s >= self._retry_lost_at_s
@@ -76,7 +78,7 @@ class Reader:
         if again:
             for device in self.devices.readable():
                 device.state(Schedule).forget()
-        return [self._entry(device, at_s) for device in devices]
+        return [self._entry(device, at_s, with_activity) for device in devices]
 
     def read_events(self) -> list[dict[str, int | None]]:
         """Xids that NVML reported since the call before."""
@@ -91,11 +93,11 @@ class Reader:
         self._mig.shut_down()
         self._calls("nvmlShutdown", NO_GPU)
 
-    def _entry(self, device: Device | Lost, at_s: float) -> dict[str, Any]:
+    def _entry(self, device: Device | Lost, at_s: float, with_activity: bool) -> dict[str, Any]:
         if isinstance(device, Lost):
             return lost_entry(device)
         try:
-            return {"index": device.index, "uuid": device.uuid, "read": self._read(device, at_s)}
+            return {"index": device.index, "uuid": device.uuid, "read": self._read(device, at_s, with_activity)}
         except NvmlError as failure:
             if failure.code in codes.LIBRARY_DOWN:
                 raise
@@ -103,7 +105,7 @@ class Reader:
             self._mig.forget(device)
             return lost_entry(self.devices.lose(device, failure))
 
-    def _read(self, device: Device, at_s: float) -> dict[str, Any]:
+    def _read(self, device: Device, at_s: float, with_activity: bool) -> dict[str, Any]:
         tiers: dict[str, Any] = {}
         schedule = device.state(Schedule)
         if schedule.is_due("static", float("inf"), 0, at_s):
@@ -111,7 +113,8 @@ class Reader:
         fast = self._fast.read(device)
         raise_if_nothing_answers(fast)
         tiers["fast"] = vars(fast)
-        tiers["activity"] = vars(self._activity.read(device))  # which traffic it tells depends on the counters
+        # Which traffic it tells depends on the counters, so it comes after them.
+        tiers["activity"] = vars(self._activity.read(device) if with_activity else left_out())
         for number, (name, every_s, read) in enumerate(self._tiers):
             if schedule.is_due(name, every_s, device.index + 2 * number, at_s):
                 reading = read(device)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Generic, TypeVar
 
 
 @dataclass(frozen=True)
@@ -68,27 +70,30 @@ class Skip:
     times: int = 1
 
 
+Key = TypeVar("Key", int, str)
+
+
 @dataclass
-class Skips:
-    """GPUs that are left out, by NVML index."""
+class Skips(Generic[Key]):
+    """What is left out because it got stuck: GPUs by NVML index, or parts of what is read by name."""
 
     pauses: Pauses
-    _by_index: dict[int, Skip] = field(default_factory=dict)
+    _by_key: dict[Key, Skip] = field(default_factory=dict)
 
-    def add(self, index: int, reason: str, at_s: float) -> None:
-        before = self._by_index.get(index)
+    def add(self, key: Key, reason: str, at_s: float) -> None:
+        before = self._by_key.get(key)
         times = before.times + 1 if before else 1
         pause_s = min(self.pauses.skipped_gpu_s * 2.0 ** (times - 1), self.pauses.longest_skipped_gpu_s)
-        self._by_index[index] = Skip(reason, at_s + pause_s, times)
+        self._by_key[key] = Skip(reason, at_s + pause_s, times)
 
-    def now(self, at_s: float) -> frozenset[int]:
+    def now(self, at_s: float) -> frozenset[Key]:
         """Those not to be touched at this moment."""
-        return frozenset(index for index, skip in self._by_index.items() if at_s < skip.until_s)
+        return frozenset(key for key, skip in self._by_key.items() if at_s < skip.until_s)
 
-    def answered(self, indexes: set[int]) -> None:
-        """These GPUs were read: they are not skipped any more."""
-        for index in indexes & self._by_index.keys():
-            del self._by_index[index]
+    def answered(self, keys: set[Key]) -> None:
+        """These were read: they are not skipped any more."""
+        for key in keys & self._by_key.keys():
+            del self._by_key[key]
 
-    def items(self) -> list[tuple[int, Skip]]:
-        return sorted(self._by_index.items())
+    def items(self) -> list[tuple[Key, Skip]]:
+        return sorted(self._by_key.items(), key=itemgetter(0))

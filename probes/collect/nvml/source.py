@@ -13,6 +13,9 @@ from mltop.probes.collect.nvml.worker import Worker
 from mltop.probes.model import MAX_KERNEL_EVENTS, Gap, GpuSample, KernelEvent
 
 LATE_S = 2.0
+# Calls that may get stuck while all others work (by the beginning of their name) → the part of a poll that does
+# without them.
+OPTIONAL = {"nvmlEvent": "events", "nvmlGpm": "activity"}
 KILL_WAIT_S = 0.5  # from SIGTERM to SIGKILL
 ABANDON_WAIT_S = 1.0  # from SIGKILL to giving up: only a process in state D survives that long
 INIT_PATIENCE = 6  # nvmlInit of eight GPUs takes many seconds without persistence mode: times kill_after_s
@@ -34,13 +37,14 @@ class NvmlSource:
         self._registry = Registry()
         self._restarts = Restarts(self._pauses)
         self._retries = Retries(self._pauses)
-        self._skips = Skips(self._pauses)
+        self._skips: Skips[int] = Skips(self._pauses)
+        self._parts: Skips[str] = Skips(self._pauses)
         self._worker: Worker | None = None
         self._abandoned: list[Worker] = []
         self._asked_at = 0.0  # the caller's clock, of the newest poll
         self._asked_skip: frozenset[int] = frozenset()
         self._events: deque[KernelEvent] = deque(maxlen=MAX_KERNEL_EVENTS)
-        self._asks_for_events = True
+        self._asked_without: frozenset[str] = frozenset()
         self._seen_in: object = None
         self._has_forgotten = False  # values that the child would not tell again
         self._silent_since_s: float | None = None
@@ -61,13 +65,14 @@ class NvmlSource:
             return
         self._asked_at = now
         self._asked_skip = self._skips.now(at_s)
+        self._asked_without = self._parts.now(at_s)
         if self._silent_since_s is None:
             self._silent_since_s = at_s
         worker.ask(
             {
                 "at_s": at_s,
                 "skip": sorted(self._asked_skip),
-                "events": self._asks_for_events,
+                "without": sorted(self._asked_without),
                 "again": self._has_forgotten,
             }
         )
@@ -126,6 +131,7 @@ class NvmlSource:
         self._registry.merge(answer["gpus"], self._asked_at, self._asked_skip)
         self._events.extend(self._registry.event(xid, self._asked_at) for xid in answer["xids"])
         self._skips.answered({entry["index"] for entry in answer["gpus"] if "read" in entry})
+        self._parts.answered(set(OPTIONAL.values()) - self._asked_without)
 
     def _take_down(self, down: dict[str, Any], at_s: float) -> None:
         self._retries.failed(at_s, has_worked=len(self._registry) > 0)
@@ -175,12 +181,13 @@ class NvmlSource:
         note = worker.note()
         if worker.terminated_s is None and code is not None:
             self._trouble = words.death(code, self._where(worker), worker.last_words())
-        if note is not None and note.gpu is not None:
+        part = next((part for call, part in OPTIONAL.items() if note is not None and note.call.startswith(call)), None)
+        if part is not None:
+            self._parts.add(part, self._trouble, at_s)
+        elif note is not None and note.gpu is not None:
             self._skips.add(note.gpu, self._trouble, at_s)
             known = self._registry.at_nvml_index(note.gpu)
             known.fail("error", f"{self._trouble}; it is left out for now, {words.last_seen(known.last_seen_at)}")
-        if note is not None and note.call.startswith("nvmlEvent"):
-            self._asks_for_events = False  # the kernel's log tells the same
         self._restarts.failed(at_s)
         self._worker = None
         worker.close()
@@ -239,6 +246,8 @@ class NvmlSource:
         for index, skip in self._skips.items():
             shown = self._registry.shown_index(index)
             gaps.append(Gap("nvml", f"GPU {shown} is left out for now: {skip.reason}", words.KERNEL_LOG))
+        for part, skip in self._parts.items():
+            gaps.append(Gap(f"nvml.{part}", f"not read for now: {skip.reason}", words.KERNEL_LOG))
         for worker in self._abandoned:
             state = worker.kernel_state() or "state unknown"
             why = f"NVML's reader process {worker.pid} cannot be ended ({state}) and was abandoned"

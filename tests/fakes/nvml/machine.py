@@ -30,7 +30,7 @@ class Machine:
     def poll(self, at_s: float = 0.0, *, again: bool = False, events: bool = True) -> list[GpuSample]:
         """One poll. ``at_s``: when it is, for what is read every few seconds."""
         started_s = time.monotonic()
-        self._worker.ask({"at_s": at_s, "skip": [], "events": events, "again": again})
+        self._worker.ask({"at_s": at_s, "skip": [], "without": [] if events else ["events"], "again": again})
         answer = self._worker.answer(TIMEOUT_S)
         assert answer is not None, f"no answer; the reader is in {self._worker.note()}, {self._worker.last_words()}"
         ended_s = time.monotonic()
