@@ -59,6 +59,12 @@ def test_of_one_filesystem_the_writable_and_then_the_shortest_path_is_kept() -> 
     assert [m.path for m in mounts.chosen(mounts.parse(table))[0]] == ["/data2"]
 
 
+def test_fuse_mounts_of_one_source_name_are_several_filesystems() -> None:
+    table = "s3fs /data fuse.s3fs rw 0 0\ns3fs /models fuse.s3fs rw 0 0\n"
+    found, _ = mounts.chosen(mounts.parse(table))
+    assert [mount.path for mount in found] == ["/data", "/models"]
+
+
 def test_the_root_of_a_container_or_a_diskless_node_is_watched() -> None:
     assert [m.path for m in mounts.chosen(mounts.parse("overlay / overlay rw 0 0\n"))[0]] == ["/"]
     assert [m.path for m in mounts.chosen(mounts.parse("root / tmpfs rw 0 0\nt /tmp tmpfs rw 0 0\n"))[0]] == [

@@ -67,6 +67,19 @@ def test_a_counter_that_changes_always_takes_bounded_memory_and_keeps_the_recent
     assert whole is not None and whole.amount == 4999 * 7
 
 
+def test_of_processes_that_are_gone_nothing_is_kept() -> None:
+    def switches(sample: Sample) -> Iterator[tuple[str, str, float]]:
+        yield f"pid {int(sample.sampled_at)}", "switches", 1.0
+        yield "host", "oom_kills", 0.0
+
+    trails = Trails()
+    for at in range(0, 7200, 100):
+        trails.see(_sample(at), [switches], [])
+    assert trails.increase("pid 0", "switches", 7200, 60) is None
+    assert trails.increase("pid 7100", "switches", 7200, 60) is not None
+    assert trails.increase("host", "oom_kills", 7200, 60) is not None
+
+
 # Gauges
 
 

@@ -60,7 +60,8 @@ def chosen(mounts: list[Mount]) -> tuple[list[Mount], int]:
     for mount in visible.values():
         if not _is_real(mount):
             continue
-        key = (mount.path if mount.kind in ("tmpfs", "overlay") else mount.device, mount.kind)
+        nameless = mount.kind in ("tmpfs", "overlay") or mount.kind.startswith("fuse")  # many have one source name
+        key = (mount.path if nameless else mount.device, mount.kind)
         if key not in best or _order(mount) < _order(best[key]):
             best[key] = mount
     # What fills up or hangs first: shared filesystems, then the system's own.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from mltop.probes.model import Sample
@@ -16,6 +16,8 @@ from mltop.probes.model import Sample
 KEPT_S = 86_400.0
 MOST_POINTS = 256  # of one counter: then each second one of the oldest half is forgotten
 SERIES_POINTS = 120
+FORGET_EVERY_S = 600.0
+_FLEETING = ("pid ", "/")  # subjects: processes, cgroups and mounts
 
 Key = tuple[str, str]
 Counted = tuple[str, str, float]
@@ -109,10 +111,16 @@ class Trails:
 
     _counters: dict[Key, _Counter] = field(default_factory=dict)
     _gauges: dict[Key, _Gauge] = field(default_factory=dict)
+    _forgot_at: float = float("-inf")
 
-    def see(self, sample: Sample, counters: Iterable[Counters], gauges: Iterable[Gauges]) -> None:
+    def see(self, sample: Sample, counters: Collection[Counters], gauges: Collection[Gauges]) -> None:
         at = sample.sampled_at
         known = self._counters
+        if abs(at - self._forgot_at) >= FORGET_EVERY_S:
+            self._forgot_at = at
+            told = {(subject, name) for read in counters for subject, name, _ in read(sample)}
+            told |= {(subject, name) for read_all in gauges for subject, name, _, _ in read_all(sample)}
+            self._forget_gone(told)
         for read_counters in counters:
             for subject, name, value in read_counters(sample):
                 key = (subject, name)
@@ -128,6 +136,12 @@ class Trails:
                 if gauge is None:
                     gauge = self._gauges[key] = _Gauge(keep_s / SERIES_POINTS, deque())
                 gauge.see(at, value, keep_s)
+
+    def _forget_gone(self, told: set[Key]) -> None:
+        """Processes and cgroups come and go: of those that are gone nothing is kept."""
+        for known in (self._counters, self._gauges):
+            for key in [key for key in known if key[0].startswith(_FLEETING) and key not in told]:
+                del known[key]
 
     def increase(self, subject: str, name: str, now: float, over_s: float) -> Increase | None:
         """None of a counter that was never seen."""
