@@ -1,1 +1,4 @@
-"""Probes that put load on hardware, each a separate process. None is built yet; `collect` only ever reads."""
+"""Probes that put load on hardware, each in processes of its own; ``collect`` only ever reads.
+
+``supervise`` starts them, watches their deadlines and ends them; ``child`` is what their processes share.
+"""

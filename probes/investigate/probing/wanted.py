@@ -1,0 +1,72 @@
+"""What the user wants measured, and how a running probe reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mltop.probes.model.probe import ProbeFailure, ProbeReport
+
+KINDS = ("matmul", "all-reduce", "memory", "copies", "pairs")
+DTYPES = ("bf16", "fp8", "fp16", "tf32", "fp32")
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+
+
+@dataclass(frozen=True)
+class ProbeWanted:
+    """``nodes``, ``gpus`` (indexes or UUIDs): none means all. ``sizes_bytes``: none means the kind's own.
+
+    ``ranks``: per node, 0: one per GPU, or what fits the cores. ``python``: that has torch on the nodes, "" looks for
+    one. ``backend``: nccl | gloo, "" takes what the devices need. ``deadline_s``: for everything, 0: the kind's own.
+    ``round_robin``: of pairs: every pair once. ``force``: also devices that somebody uses.
+    """
+
+    kind: str
+    nodes: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    dtype: str = "bf16"
+    collective: str = "all-reduce"
+    backend: str = ""
+    sizes_bytes: tuple[int, ...] = ()
+    sweep: bool = False
+    ranks: int = 0
+    round_robin: bool = False
+    force: bool = False
+    python: str = ""
+    deadline_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class DeviceProgress:
+    """One line of the screen: a device (or rank) and how far it is. ``result``: once there is one (model.probe)."""
+
+    node: str
+    gpu: int | None
+    uuid: str = ""
+    name: str = ""
+    rank: int | None = None
+    stage: str = ""
+    fraction: float | None = None
+    problem: str = ""
+    result: object | None = None
+
+
+@dataclass(frozen=True)
+class ProbeProgress:
+    """``phase``: connecting | running | done | cancelled | failed. ``text``: one line of what happens now.
+
+    ``report`` is partial while it runs (what is known so far, or None) and final when ``finished``.
+    """
+
+    wanted: ProbeWanted
+    phase: str
+    text: str = ""
+    elapsed_s: float = 0.0
+    deadline_s: float = 0.0
+    devices: tuple[DeviceProgress, ...] = ()
+    failures: tuple[ProbeFailure, ...] = ()
+    report: ProbeReport | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def finished(self) -> bool:
+        return self.phase in ("done", "cancelled", "failed")
