@@ -1,6 +1,6 @@
-"""The screen: takes pictures from the feed, shows the pane the user is in, and starts what a key asks for.
+"""The screen: takes pictures from the feed and shows the pane the user is in; ``working`` starts what keys ask for.
 
-Everything slow happens elsewhere: views and health rules in the feed's thread, stacks in the session's.
+Everything slow happens elsewhere: views and health rules in the feed's thread, stacks and probes in the session's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding
 from textual.events import Key
 from textual.screen import Screen
@@ -24,18 +24,15 @@ from textual.screen import Screen
 from mltop.tui.colours import TERMINAL_THEME, few_colours
 from mltop.tui.feed import Feed, FeedBroke, Fresh, Picture
 from mltop.tui.history import History
-from mltop.tui.investigation import Captured, DumpProgress, Investigation
 from mltop.tui.keys import APP_BINDINGS, first_keys
 from mltop.tui.place import Place, Trail
 from mltop.tui.render.trends import Trends
-from mltop.tui.scope import dump_scope, retry_scope
 from mltop.tui.screens.filter_box import FilterBox, FilterHistory
 from mltop.tui.screens.node_state import StatesSince
 from mltop.tui.screens.registry import modes
-from mltop.tui.selection import Selection
-from mltop.tui.session import Retries
-from mltop.tui.status import Notice, end_of_capture, end_of_dump
+from mltop.tui.status import Notice
 from mltop.tui.widgets.backpressure import terminal_busy
+from mltop.tui.working import WorkingApp
 
 if TYPE_CHECKING:
     from mltop.tui.screens.pane import Pane
@@ -43,7 +40,6 @@ if TYPE_CHECKING:
 
 CLOSE_S = 1.0  # how long leaving waits for the session; its agents end anyway when their input does
 RETRY_S = 0.05  # between two looks whether the terminal has taken the last frame
-READ_ONLY = Notice("read-only: dumps and captures are off (started with --read-only)", "warn")
 
 
 def print_crash(error: Exception) -> None:
@@ -52,8 +48,8 @@ def print_crash(error: Exception) -> None:
     sys.stderr.write(f"mltop: the screen failed: {type(error).__name__}: {error} (please report)\n")
 
 
-class MltopApp(App[None]):
-    """Shows a session. ``read_only`` refuses what touches a process or writes a file (``t`` and ``c``).
+class MltopApp(WorkingApp):
+    """Shows a session. ``read_only`` refuses what touches a process or writes a file (``t``, ``c``, ``M``, ``A``).
 
     ``run()`` returns when the user leaves; the session is closed then, whatever happened before.
     """
@@ -69,20 +65,16 @@ class MltopApp(App[None]):
 
     def __init__(self, session: Session, *, mouse: bool = True, read_only: bool = False) -> None:
         few = few_colours()
-        super().__init__(ansi_color=True if few else None)
+        super().__init__(session, read_only=read_only, ansi_color=True if few else None)
         if few:
             self.register_theme(TERMINAL_THEME)
             self.theme = TERMINAL_THEME.name
-        self.session = session
-        self.read_only = read_only
         self.picture: Picture | None = None
         self.trends = Trends()
         self.history = History()  # panes hold a copy of what they show while the screen is paused
         self.trail = Trail(Place("overview"))
         self.paused = False
         self.notice: Notice | None = None
-        self.investigation = Investigation(session, self.post_message)
-        self.selection = Selection()
         self.since = StatesSince()
         self.filter_history = FilterHistory()
         self._mouse = mouse
@@ -147,18 +139,6 @@ class MltopApp(App[None]):
     def on_feed_broke(self, message: FeedBroke) -> None:
         raise message.error
 
-    def on_dump_progress(self, message: DumpProgress) -> None:
-        was_dumping = self.investigation.dumping
-        taken_at = self.newest.view.taken_at if self.newest else 0.0
-        self.investigation.take_progress(message, taken_at)
-        if was_dumping and not self.investigation.dumping:
-            self.notice = end_of_dump(message.progress)
-        self.redraw()
-
-    def on_captured(self, message: Captured) -> None:
-        self.investigation.take_capture(message)
-        self.tell(end_of_capture(message.result))
-
     def on_key(self, event: Key) -> None:
         """A key that nothing below has taken: a letter that was typed right after "/" belongs to the filter."""
         if isinstance(self.focused, FilterBox) and self.focused.take(event):
@@ -207,11 +187,8 @@ class MltopApp(App[None]):
         """One step: close the filter's line, cancel, clear a filter, go back; marks, used from other panes, go last."""
         if self.pane.typing:
             self.pane.clear_filter()
-        elif self.investigation.dumping:
-            self.investigation.cancel_dump()
-        elif self.investigation.capturing:
-            self.investigation.cancel_capture()
-            self.tell(Notice("capture: cancelling, what is known is kept", "warn"))
+        elif self.cancel_work():
+            return
         elif self.pane.clear_filter():
             self.redraw()
         elif self.trail.back():
@@ -247,36 +224,6 @@ class MltopApp(App[None]):
         self._feed.poke()
         self.refresh(layout=True)
         self.redraw()
-
-    def action_retry(self) -> None:
-        scope = retry_scope(self.session.view(), self.selection)
-        if scope.nodes and isinstance(self.session, Retries):
-            self.session.retry(scope.nodes)
-        again = isinstance(self.session, Retries) or not scope.nodes
-        self.tell(Notice(scope.words if again else "nodes of this session are tried again by themselves", "accent"))
-
-    def action_dump(self) -> None:
-        if self.investigation.dumping:
-            self.investigation.cancel_dump()
-            return
-        if self.read_only:
-            self.tell(READ_ONLY)
-            return
-        view = self.newest.view if self.newest is not None else self.session.view()
-        scope = dump_scope(view, self.selection, not self.pane.filter.empty)
-        self.investigation.start_dump(scope.nodes, scope.words)
-        if self.trail.here.pane not in ("stacks", "rank"):
-            self.drill(Place("stacks"))
-        self.tell(None)
-
-    def action_capture(self) -> None:
-        if self.investigation.capturing:
-            return
-        if self.read_only:
-            self.tell(READ_ONLY)
-            return
-        self.investigation.start_capture()
-        self.tell(Notice("capturing: stacks, samples and verdict (Esc cancels)", "accent"))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:  # noqa: ARG002
         """Every action that has a key here, and the themes."""

@@ -10,18 +10,16 @@ starting.end_quietly_on_interrupt(only_as="mltop")
 
 import os
 import sys
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.version import __version__
+from mltop.tui.probe_cli import probe
+from mltop.tui.target_options import INTERVAL, run_command, taken, target_options
 
 EXIT_USAGE = 2
-INTERVAL = "Between samples (default: 1)."
-TIMEOUT = "For the whole command (default: 30)."
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 EPILOG = """\b
 TARGETS:  -w node[01-16,20]  --hostfile FILE  --job SLURM_ID  (several add up), or --recording PATH
@@ -31,54 +29,6 @@ TARGETS:  -w node[01-16,20]  --hostfile FILE  --job SLURM_ID  (several add up), 
 Nothing needs to be installed on the nodes but Python 3.9 or newer; with --via pdsh, the agent.
 Shell completion:  eval "$(_MLTOP_COMPLETE=bash_source mltop)"   (or zsh_source, fish_source)
 """
-
-
-def target_options(function: Function) -> Function:
-    """The options that say which machines are meant; given to every command."""
-    for option in reversed(
-        (
-            click.option("-w", "nodes", multiple=True, metavar="NODES", help="Nodes, e.g. node[01-16,20] or @group."),
-            click.option("--hostfile", metavar="FILE", help="Nodes from a host file (DeepSpeed's, MPI's)."),
-            click.option("--job", metavar="SLURM_ID", help="The nodes and ranks of a Slurm job."),
-            click.option("--recording", metavar="PATH", help="A capture or recording instead of machines."),
-            click.option(
-                "--via",
-                type=click.Choice(["ssh", "pdsh", "srun", "local"]),
-                default=None,
-                help="How nodes are reached (default: ssh; inside of a Slurm job its nodes by srun).",
-            ),
-            click.option("--python", metavar="PATH", help="Python on the nodes (default: the first one)."),
-            click.option("--interval", "interval_s", type=float, metavar="S", help=INTERVAL),
-            click.option("--timeout", "timeout_s", type=float, metavar="S", help=TIMEOUT),
-            click.option("--user", metavar="NAME", help="Login name on the nodes."),
-            click.option("--accept-new", is_flag=True, help="Accept host keys never seen before (ssh)."),
-        )
-    ):
-        function = option(function)
-    return function
-
-
-def run_command(context: click.Context, module: str, values: dict[str, Any]) -> int:
-    """Import ``mltop.tui.commands.<module>`` and run it with the merged target options."""
-    from importlib import import_module
-
-    from mltop.probes.reach.targets import options_from
-
-    options = options_from({**(context.obj or {}), **taken(values)})
-    code = import_module(f"mltop.tui.commands.{module}").run(options, **values)
-    assert isinstance(code, int)
-    return code
-
-
-def taken(values: dict[str, Any]) -> dict[str, Any]:
-    """The target options that were given, out of ``values``: those before the command hold unless given again after it.
-
-    What was not given is None, False for a flag, or () where several may be.
-    """
-    from mltop.probes.reach.targets import TargetOptions
-
-    found = {name: values.pop(name) for name in TargetOptions.__dataclass_fields__ if name in values}
-    return {name: value for name, value in found.items() if value is not None and value is not False and value != ()}
 
 
 @click.group(
@@ -219,6 +169,9 @@ def remove(gpu: str) -> int:
     from mltop.tui.commands.lemon import remove
 
     return remove(gpu)
+
+
+cli.add_command(probe)
 
 
 def main() -> None:

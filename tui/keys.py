@@ -12,6 +12,18 @@ APP_BINDINGS = [
     *(Binding(pane.key, f"pane('{pane.name}')", pane.name, tooltip=pane.what) for pane in PANES if pane.key),
     Binding("t", "dump", "dump", tooltip="dump marked nodes, or all, and judge them; again: cancel"),
     Binding("c", "capture", "capture", tooltip="write a capture directory of everything known"),
+    Binding(
+        "M",
+        "probe('matmul')",
+        "matmul",
+        tooltip="measure GEMMs on what is looked at, marked or all; asks before it starts",
+    ),
+    Binding(
+        "A",
+        "probe('all-reduce')",
+        "all-reduce",
+        tooltip="measure collectives and find slow ranks; asks before it starts",
+    ),
     Binding("p", "pause", "pause", tooltip="freeze the screen; again: go on"),
     Binding(
         "r,f5",

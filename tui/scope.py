@@ -1,14 +1,18 @@
-"""Which nodes a key's action goes to: the marked ones, or all. Pure functions."""
+"""Which nodes a key's action goes to: the one that is looked at, the marked ones, or all. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mltop.probes.reach.view import FleetView
+from mltop.probes.reach.glance import GpuGlance
+from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.selection import Selection
 
 TRIED_AGAIN = ("lost", "refused")
+# As the nodes themselves decide before they start a probe, as far as it can be seen from here.
+IN_USE_BUSY, IN_USE_BYTES = 0.05, 2**30
+OF_ONE_GPU = ("matmul", "memory", "copies")  # kinds of probes that can measure one GPU alone
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,64 @@ def retry_scope(view: FleetView, selection: Selection) -> Scope:
     if again:
         return Scope(again, f"trying {counted(len(again), 'node')} again: {first_of(again)}")
     return Scope((), f"no {'marked ' if marked else ''}node is lost or refused: nothing to try again")
+
+
+@dataclass(frozen=True)
+class ProbeScope:
+    """Where a probe would run. ``nodes``, ``gpus``: none means all, as in ProbeWanted.
+
+    ``names``: of the nodes that it means now; ``seen_gpus``, ``in_use``: of their GPUs; ``silent``: nodes that do not
+    answer; ``unseen``: of which no sample came yet, so that their GPUs are not counted.
+    """
+
+    words: str
+    names: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    seen_gpus: int = 0
+    in_use: int = 0
+    silent: tuple[str, ...] = ()
+    unseen: int = 0
+
+
+def probe_scope(
+    view: FleetView, selection: Selection, kind: str, node: str = "", gpu: int | None = None
+) -> ProbeScope:
+    """``node`` and ``gpu``: what the user looks at; pairs of nodes go to the marked nodes, or all, all the same."""
+    watched = {one.node: one for one in view.nodes}
+    marked = tuple(name for name in watched if name in selection)
+    only: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    if node in watched and kind != "pairs":
+        only, words = (node,), node
+        if gpu is not None and kind in OF_ONE_GPU:
+            gpus, words = (str(gpu),), f"GPU {gpu} of {node}"
+    elif marked:
+        only, words = marked, f"{counted(len(marked), 'marked node')}: {first_of(marked)}"
+    else:
+        names = tuple(watched)
+        words = names[0] if len(names) == 1 else f"all {len(names)} nodes: {first_of(names)}"
+    meant = [watched[name] for name in only] or list(view.nodes)
+    found = [one for each in meant for one in _gpus_of(each, gpus)]
+    return ProbeScope(
+        words,
+        tuple(one.node for one in meant),
+        only if len(only) < len(watched) else (),
+        gpus,
+        len(found),
+        sum(map(_in_use, found)),
+        tuple(one.node for one in meant if one.state.state not in ("live", "stale")),
+        sum(one.glance is None for one in meant),
+    )
+
+
+def _gpus_of(node: NodeView, only: Sequence[str]) -> list[GpuGlance]:
+    gpus = node.glance.gpus if node.glance is not None else ()
+    return [gpu for gpu in gpus if not only or str(gpu.index) in only]
+
+
+def _in_use(gpu: GpuGlance) -> bool:
+    return (gpu.busy or 0.0) > IN_USE_BUSY or (gpu.memory_used_bytes or 0) > IN_USE_BYTES
 
 
 def counted(number: int, what: str) -> str:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
 from mltop.probes.reach.view import FleetView
+
+if TYPE_CHECKING:  # not before the first paint
+    from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
+    from mltop.probes.model.probe import PastResult
 
 
 class Cancellable(Protocol):
@@ -41,3 +45,19 @@ class Retries(Protocol):
 
     def retry(self, nodes: Sequence[str] = ()) -> None:
         """Try these lost or refused nodes (none given: all of them) now. May be called from any thread."""
+
+
+@runtime_checkable
+class Probes(Protocol):
+    """A session that can put load on its machines; a recording cannot."""
+
+    def run_probe(self, wanted: ProbeWanted, on_progress: Callable[[ProbeProgress], None]) -> Cancellable:
+        """Measure, report progress at least once a second until ``finished``. Devices in use are refused."""
+
+
+@runtime_checkable
+class RemembersProbes(Protocol):
+    """A session that keeps the results of probes."""
+
+    def past(self) -> Sequence[PastResult]:
+        """All of them. May read files: it is called from a thread of its own."""

@@ -1,9 +1,10 @@
-"""The line above the keys: a running dump, the filter, or the last notice. Pure functions."""
+"""The line above the keys: a running dump or probe, the filter, or the last notice. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
 from mltop.probes.reach.view import FleetView
@@ -11,6 +12,9 @@ from mltop.tui.filters import Filter
 from mltop.tui.render.cells import Cell, line_width, printable
 from mltop.tui.render.glyphs import GLYPHS, bar
 from mltop.tui.render.wrap import flow
+
+if TYPE_CHECKING:
+    from mltop.probes.investigate.probing.wanted import ProbeProgress
 
 BAR_WIDTH = 12
 MIN_PATH = 24  # cells: the name of a capture's directory
@@ -114,6 +118,40 @@ def end_of_dump(progress: StackProgress) -> Notice | None:
     first = f"{silent[0].node}: {silent[0].reason or silent[0].state}"
     more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
     return Notice(f"stacks: no full answer from {first}{more}", "warn")
+
+
+def probe_line(progress: ProbeProgress, cancelling: bool, width: int) -> list[Cell]:
+    """A running probe, in any pane but its own: ``matmul: running  12 of 125 s  18/24 GPUs  7 shows it``."""
+    ended = sum(device.result is not None or bool(device.problem) for device in progress.devices)
+    count = f"{ended}/{len(progress.devices)} measured" if progress.devices else ""
+    phase = Cell("cancelling", "warn") if cancelling else Cell(progress.phase, "accent")
+    parts = [
+        (0, [Cell(f"{progress.wanted.kind}: ", "bold"), phase]),
+        (1, [Cell(elapsed_text(progress))]),
+        (2, [Cell(count)] if count else []),
+        (5, [Cell(progress.text, "dim")] if progress.text else []),
+        (3, [Cell("7 shows it", "dim")]),
+        (4, [] if cancelling else [Cell("Esc cancels", "dim")]),
+    ]
+    return flow(parts, width)
+
+
+def elapsed_text(progress: ProbeProgress) -> str:
+    """ "12.3 s of 125 s at most"."""
+    most = f" of {progress.deadline_s:.0f} s at most" if progress.deadline_s and not progress.finished else ""
+    return f"{progress.elapsed_s:.1f} s{most}"
+
+
+def end_of_probe(progress: ProbeProgress) -> Notice:
+    """What to say in another pane when a probe is over."""
+    kind, report = progress.wanted.kind, progress.report
+    if progress.phase == "failed":
+        return Notice(f"{kind} failed: {progress.text or 'no reason given'}, 7 shows more", "crit")
+    if progress.phase == "cancelled":
+        return Notice(f"{kind}: cancelled, 7 shows what was measured", "warn")
+    verdict = report.verdict if report is not None else None
+    text = (verdict.text if verdict is not None else "") or "finished"
+    return Notice(f"{kind}: {text}, 7 shows all", "crit" if verdict is not None and verdict.suspects else "accent")
 
 
 def end_of_capture(result: CaptureResult) -> Notice:

@@ -17,8 +17,11 @@ from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.view import FleetView
 
-if TYPE_CHECKING:  # a capture's modules are imported when one is written: they would delay the first paint
+if TYPE_CHECKING:  # a capture's and a probe's modules are imported when they begin: they would delay the first paint
     from mltop.probes.investigate.capture import Describe
+    from mltop.probes.investigate.probing.memory import ProbeMemory
+    from mltop.probes.investigate.probing.run import ProbeRun
+    from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
     from mltop.probes.record import CaptureWriter
 
 RECENT_DUMP_S = 60.0  # a capture uses the last dump when it is not older
@@ -54,7 +57,10 @@ class CaptureRun:
 
 
 class LiveSession:
-    """Owns the hub. ``describe`` makes the text of a capture's verdict.txt; ``job`` keeps dumps to one job."""
+    """Owns the hub. ``describe`` makes the text of a capture's verdict.txt; ``job`` keeps dumps to one job.
+
+    ``memory``: where results of probes are kept from one session to the next, None: nowhere.
+    """
 
     def __init__(
         self,
@@ -63,8 +69,11 @@ class LiveSession:
         interval_s: float,
         describe: Describe,
         job: str | None = None,
+        *,
+        memory: ProbeMemory | None = None,
     ) -> None:
         self.title = title
+        self._memory = memory
         self._job = job
         self.hub = Hub(channels, interval_s)
         self._describe = describe
@@ -105,6 +114,12 @@ class LiveSession:
             daemon=True,
         ).start()
         return run
+
+    def run_probe(self, wanted: ProbeWanted, on_progress: Callable[[ProbeProgress], None]) -> ProbeRun:
+        """Put load on the machines and judge what they give; progress is reported until ``finished``."""
+        from mltop.probes.investigate.probing.run import ProbeRun
+
+        return ProbeRun(self.hub, wanted, on_progress, self._memory).start()
 
     def retry(self, nodes: Sequence[str] = ()) -> None:
         """Try these lost or refused nodes (none given: all of them) again now."""

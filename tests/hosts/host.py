@@ -180,6 +180,10 @@ class Host:
         """New connections get no answer; those that are open live on."""
         self._drop("INPUT", "--protocol", "tcp", "--syn")
 
+    def close_ports(self) -> None:
+        """As a firewall that lets logins in and nothing else; what the host itself begins passes."""
+        self._drop("INPUT", "!", "--in-interface", "lo", "--protocol", "tcp", "--syn", "!", "--destination-port", "22")
+
     def cut_link(self) -> None:
         """Nothing arrives and nothing leaves any more, and nobody is told."""
         self._drop("INPUT")
@@ -251,6 +255,10 @@ class Host:
                 names = os.listdir(self.inside(directory))
                 found += [f"{directory}/{n}" for n in names if n.startswith(("python", "platform-python"))]
         return [path for path in found if path.rpartition("-")[2] != "config"]
+
+    def hide_directory(self, path: Path) -> None:
+        """It is empty there."""
+        self._mount("-t", "tmpfs", "tmpfs", str(path))
 
     def read_only_home(self) -> None:
         self._mount("--bind", str(INSIDE / "home"), str(INSIDE / "home"))

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.patience import REACHED, Arrivals, Patience
 from mltop.probes.investigate.session import LiveSession
@@ -15,6 +16,9 @@ from mltop.probes.model import JobReport, NodeState, to_json
 from mltop.probes.reach.targets import TargetOptions, Targets, channels
 from mltop.probes.reach.view import NodeView
 from mltop.tui.commands.beside import Beside
+
+if TYPE_CHECKING:
+    from mltop.probes.investigate.probing.memory import ProbeMemory
 
 EXIT_UNREACHABLE = 3
 EXIT_INTERRUPTED = 130
@@ -28,10 +32,10 @@ ALL_NODES = Patience(connecting_s=FOREVER, lost_s=3.0, live_s=FOREVER)
 
 
 @contextmanager
-def session(targets: Targets, options: TargetOptions) -> Iterator[LiveSession]:
-    """A session on live machines; its agents are ended on the way out."""
+def session(targets: Targets, options: TargetOptions, memory: ProbeMemory | None = None) -> Iterator[LiveSession]:
+    """A session on live machines; its agents are ended on the way out. ``memory``: of probe results."""
     opened = LiveSession(
-        targets.title, channels(targets, options), options.interval_s, verdict_text, targets.job or None
+        targets.title, channels(targets, options), options.interval_s, verdict_text, targets.job or None, memory=memory
     )
     try:
         yield opened

@@ -9,6 +9,7 @@ from mltop.probes.investigate.session import LiveSession
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, channels, resolve
 from mltop.tui.commands.live import verdict_text
+from mltop.tui.state.probe_memory import HistoryFile
 
 
 def run(options: TargetOptions, no_mouse: bool, read_only: bool) -> int:
@@ -22,7 +23,12 @@ def run(options: TargetOptions, no_mouse: bool, read_only: bool) -> int:
     require_terminal()
     # The agents start before Textual is imported: NVML is ready when the screen is.
     session = LiveSession(
-        targets.title, channels(targets, options), options.interval_s, verdict_text, targets.job or None
+        targets.title,
+        channels(targets, options),
+        options.interval_s,
+        verdict_text,
+        targets.job or None,
+        memory=HistoryFile(),
     )
     return show(session, mouse=not no_mouse, read_only=read_only)
 

@@ -36,6 +36,7 @@ PANES = (
     PaneEntry("stacks", "4", "stacks of all ranks and the verdict", "mltop.tui.screens.stacks:StacksScreen"),
     PaneEntry("links", "5", "network ports and PCI links of a node", "mltop.tui.screens.links:LinksScreen"),
     PaneEntry("events", "6", "what happened: findings and kernel messages", "mltop.tui.screens.events:EventsScreen"),
+    PaneEntry("probes", "7", "active probes: how fast the hardware is", "mltop.tui.screens.probes:ProbesScreen"),
     PaneEntry("gpu", "", "one GPU in detail", "mltop.tui.screens.gpu:GpuScreen"),
     PaneEntry("rank", "", "the stack of one rank", "mltop.tui.screens.rank:RankScreen"),
     PaneEntry("help", "", "all keys", "mltop.tui.screens.help:HelpScreen"),

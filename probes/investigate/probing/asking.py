@@ -1,0 +1,77 @@
+"""Requests of one probe run to several nodes: what comes goes to one function, whichever request it answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from mltop.probes.agent.protocol import Message
+from mltop.probes.investigate.probing.board import event_of
+from mltop.probes.model.probe import ProbeEvent
+from mltop.probes.reach.hub import Hub
+from mltop.probes.reach.pending import Pending
+
+WAIT_S = 0.02
+
+OnEvent = Callable[[str, ProbeEvent], None]
+OnEnd = Callable[[str, str, str], None]  # node, why ("" when it ended by itself), fix
+
+
+@dataclass
+class _Request:
+    """``open``: its nodes whose last frame we have not read yet."""
+
+    pending: Pending
+    open: set[str]
+
+
+class Asking:
+    """``on_end`` is told once of every node whose request is over."""
+
+    def __init__(self, hub: Hub, on_event: OnEvent, on_end: OnEnd) -> None:
+        self._hub, self._on_event, self._on_end = hub, on_event, on_end
+        self._requests: list[_Request] = []
+
+    @property
+    def open_nodes(self) -> set[str]:
+        return {node for request in self._requests for node in request.open}
+
+    def ask(self, args: dict[str, object], nodes: Iterable[str]) -> None:
+        wanted = tuple(nodes)
+        if wanted:
+            self._requests.append(_Request(self._hub.request("probe", args, wanted), set(wanted)))
+
+    def tell(self, key: str, line: dict[str, object], nodes: Iterable[str]) -> None:
+        """To the stdin of the running probe; whether it was taken shows in what the probe says next."""
+        wanted = tuple(nodes)
+        if wanted:
+            self._hub.request("probe_tell", {"key": key, "line": line}, wanted)
+
+    def step(self) -> None:
+        """Take in what has come; returns within a fraction of a second."""
+        for number, request in enumerate(self._requests):
+            last = number == len(self._requests) - 1
+            for answer in request.pending.answers(WAIT_S if last and request.open else 0.0):
+                self._take(request, answer.node, answer.message)
+        if not self._requests:
+            time.sleep(WAIT_S)
+        self._requests = [request for request in self._requests if request.open]
+
+    def cancel(self, most_s: float) -> None:
+        """End them, and take in their last words for at most ``most_s``."""
+        for request in self._requests:
+            request.pending.cancel()
+        until = time.monotonic() + most_s
+        while self._requests and time.monotonic() < until:
+            self.step()
+
+    def _take(self, request: _Request, node: str, message: Message) -> None:
+        if message.kind == "part":
+            event = event_of(message.data)
+            if event is not None:
+                self._on_event(node, event)
+        elif message.kind in ("done", "error"):
+            request.open.discard(node)
+            why = "" if message.kind == "done" else message.error or "it did not say why"
+            self._on_end(node, why, message.fix)

@@ -1,0 +1,109 @@
+"""What a running probe has said so far: one line per device or rank, results, failures, notes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from mltop.probes.investigate.probing.wanted import DeviceProgress
+from mltop.probes.model.probe import ProbeDevice, ProbeEvent, ProbeFailure
+from mltop.probes.reach.plain import plain_text
+
+MOST_NOTES = 400  # lines of NCCL and of the probes themselves; a broken node must not fill our memory
+MOST_CHARS = 600
+_EVENT_FIELDS = {field.name for field in fields(ProbeEvent)}
+
+
+def event_of(data: Mapping[str, Any]) -> ProbeEvent | None:
+    """One event of a node, its words made fit for a terminal; None for what is none."""
+    known = {name: value for name, value in data.items() if name in _EVENT_FIELDS}
+    if not isinstance(known.get("event"), str):
+        return None
+    event = ProbeEvent(**known)
+    for name in ("device", "stage", "text", "why", "fix"):
+        setattr(event, name, plain_text(str(getattr(event, name)), MOST_CHARS))
+    if not isinstance(event.data, dict):
+        event.data = {}
+    event.rank = event.rank if isinstance(event.rank, int) else None
+    event.fraction = float(event.fraction) if isinstance(event.fraction, (int, float)) else None
+    return event
+
+
+class Board:
+    """Lives in the run's thread; what it hands out is frozen or copied."""
+
+    def __init__(self) -> None:
+        self._devices: dict[tuple[str, str], DeviceProgress] = {}
+        self.failures: list[ProbeFailure] = []
+        self.results: list[tuple[str, dict[str, Any]]] = []  # node, a result's fields
+        self.notes: list[tuple[str, str]] = []  # node, line
+        self.pythons: dict[str, Mapping[str, Any]] = {}  # node → what its devices event said
+
+    @property
+    def simulated(self) -> bool:
+        return any(data.get("simulated") for data in self.pythons.values())
+
+    def devices(self) -> tuple[DeviceProgress, ...]:
+        return tuple(self._devices.values())
+
+    def kinds(self, node: str) -> set[str]:
+        """gpu | mig | cpu: what this node measures with; empty while unknown."""
+        found = self.pythons.get(node, {}).get("devices", ())
+        return {str(device.get("kind", "")) for device in found if isinstance(device, dict)}
+
+    def take(self, node: str, event: ProbeEvent) -> None:
+        if event.event == "devices":
+            self._take_devices(node, event.data)
+        elif event.event == "stage":
+            self._update(node, event, stage=event.stage, fraction=event.fraction)
+        elif event.event == "result":
+            self.results.append((node, event.data))
+            self._update(node, event, stage="done", fraction=1.0, result=event.data)
+        elif event.event in ("failed", "refused"):
+            self.fail(node, event)
+        elif event.event == "note" and len(self.notes) < MOST_NOTES:
+            self.notes.append((node, event.text or str(event.data.get("settings", ""))))
+
+    def fail(self, node: str, event: ProbeEvent) -> None:
+        known = self._devices.get((node, event.device))
+        self.failures.append(
+            ProbeFailure(
+                node,
+                event.why or "it did not say why",
+                gpu=known.gpu if known else None,
+                rank=event.rank,
+                stage=event.stage,
+                fix=event.fix,
+                refused=event.event == "refused",
+            )
+        )
+        self._update(node, event, problem=event.why, fraction=None)
+
+    def fail_node(self, node: str, why: str, fix: str = "", stage: str = "") -> None:
+        """All of it: it could not be asked, or did not answer."""
+        self.failures.append(ProbeFailure(node, why, stage=stage, fix=fix))
+        for key, device in self._devices.items():
+            if key[0] == node and device.result is None and not device.problem:
+                self._devices[key] = replace(device, problem=why, fraction=None)
+
+    def has_failed(self, node: str) -> bool:
+        return any(failure.node == node for failure in self.failures)
+
+    def _take_devices(self, node: str, data: dict[str, Any]) -> None:
+        self.pythons[node] = data
+        known = {field.name for field in fields(ProbeDevice)}
+        for found in data.get("devices", ()):
+            if isinstance(found, dict) and isinstance(found.get("uuid"), str):
+                device = ProbeDevice(**{name: value for name, value in found.items() if name in known})
+                line = DeviceProgress(node, device.index, device.uuid, plain_text(str(device.name), MOST_CHARS))
+                self._devices.setdefault((node, device.uuid), line)
+
+    def _update(self, node: str, event: ProbeEvent, **changed: Any) -> None:
+        """The line of the event's device; of one that speaks for the node, all of the node's that still run."""
+        keys = [(node, event.device)] if event.device else [key for key in self._devices if key[0] == node]
+        if event.device and keys[0] not in self._devices:
+            self._devices[keys[0]] = DeviceProgress(node, None, event.device, rank=event.rank)
+        for key in keys:
+            if self._devices[key].result is None:
+                self._devices[key] = replace(self._devices[key], **changed)

@@ -1,0 +1,242 @@
+"""Collectives over nodes: one launcher per node (active/all_reduce), all told which groups measure in which round.
+
+The first node that can listens; the others are sent its addresses and port, so that all import torch at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from mltop.probes.investigate.probing.asking import Asking
+from mltop.probes.investigate.probing.member import Member
+from mltop.probes.investigate.probing.setting import Setting
+from mltop.probes.judge.active.deadline import Waited, joined_sentence
+from mltop.probes.model.probe import ProbeEvent, RankTimes
+
+LISTEN_S = 20.0  # for the first node to listen: its agent is there, and a Python with torch is looked for
+JOIN_S = 12.0  # beyond what importing torch takes, which is not the network's fault
+IMPORT_S = 25.0
+INIT_S = 10.0
+SIZE_EXTRA_S = 5.0  # per size, beyond three times its budget
+END_S = 4.0
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Round:
+    """``groups`` of nodes measure side by side, ``budget_s`` per size and collective; ``work``: with GEMMs between."""
+
+    groups: tuple[tuple[str, ...], ...]
+    collectives: tuple[str, ...]
+    sizes_bytes: tuple[int, ...]
+    budget_s: float = 1.0
+    work: bool = True
+
+    @property
+    def most_s(self) -> float:
+        measures = len(self.sizes_bytes) * len(self.collectives)
+        return INIT_S + measures * (3 * self.budget_s + SIZE_EXTRA_S)
+
+
+@dataclass
+class RoundResult:
+    """``failures``: node → why it did not finish, "" for the node of a rank that did."""
+
+    times: list[RankTimes] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+class Collective:
+    """``assemble``, then any number of ``measure``, then ``end``; all from one thread."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting, self._wanted, self._nodes = setting, setting.wanted, setting.nodes
+        self._board, self._stop, self._key = setting.board, setting.stop, setting.key
+        self._asking = Asking(setting.hub, self._take, self._ended)
+        self._round = 0
+        self._times: list[RankTimes] = []
+        self._heard: dict[str, Any] = {}
+        self.members: dict[str, Member] = {}
+
+    def assemble(self, tell: Tell) -> tuple[str, ...]:
+        """The nodes that joined, in the order they were named."""
+        leader = self._find_leader(tell)
+        if leader is None:
+            return ()
+        others = [node for node in self._nodes if node not in self.members]
+        for node in others:
+            self.members[node] = Member(node)
+        self._asking.ask(self._args(leader), others)
+        until = time.monotonic() + min(JOIN_S + IMPORT_S, self._stop.left_s)
+        while self._waiting() and time.monotonic() < until and not self._stop.now:
+            self._asking.step()
+            tell(self._joined())
+        if self._waiting() and not self._stop.cancelled.is_set():
+            sentence = self._joined()
+            for member in self._waiting():
+                self._fail(member, sentence, stage=member.stage or "join")
+        return self._usable()
+
+    def measure(self, wanted: Round, tell: Tell) -> RoundResult:
+        """One round. Ranks that died or did not come to the end are told in ``failures``; the others' times stand."""
+        self._round += 1
+        self._times = []
+        involved = [node for group in wanted.groups for node in group]
+        for node in involved:
+            self.members[node].failed_ranks, self.members[node].rank_stages = {}, {}
+        line: dict[str, object] = {
+            "tell": "round",
+            "round": self._round,
+            "groups": [list(group) for group in wanted.groups],
+            "ranks": {node: self.members[node].ranks for node in involved},
+            "collectives": list(wanted.collectives),
+            "sizes_bytes": list(wanted.sizes_bytes),
+            "budget_s": wanted.budget_s,
+            "work": wanted.work,
+        }
+        self._asking.tell(self._key, line, [node for node in self.members if self.members[node].usable])
+        until = time.monotonic() + min(wanted.most_s, self._stop.left_s)
+        while self._measuring(involved) and time.monotonic() < until and not self._stop.cancelled.is_set():
+            self._asking.step()
+            tell(self._measured(involved))
+        return RoundResult(self._times, self._why_not(involved, wanted))
+
+    def end(self) -> None:
+        """Every launcher is ended, also one that hangs."""
+        usable = [node for node, member in self.members.items() if member.usable]
+        if usable and not self._stop.now:
+            self._asking.tell(self._key, {"tell": "end"}, usable)
+            until = time.monotonic() + END_S
+            while self._asking.open_nodes & set(usable) and time.monotonic() < until:
+                self._asking.step()
+        self._asking.cancel(END_S)
+
+    # Before the first round.
+
+    def _find_leader(self, tell: Tell) -> str | None:
+        """The first node that listens; those that cannot are told as failed, each by its own reason."""
+        for node in self._nodes:
+            member = self.members[node] = Member(node)
+            self._asking.ask(self._args(node), [node])
+            until = time.monotonic() + min(LISTEN_S, self._stop.left_s)
+            while member.waiting and not self._heard and time.monotonic() < until and not self._stop.now:
+                self._asking.step()
+                tell(f"{node} prepares" if len(self._nodes) > 1 else "preparing")
+            if self._heard:
+                return node
+            if self._stop.now:
+                break
+            if not member.failed:
+                where = f"it is in stage '{member.stage}'" if member.stage else "nothing was heard of its probe"
+                self._fail(member, f"did not listen within {LISTEN_S:.0f} s: {where}", stage="listen")
+        return None
+
+    def _args(self, leader: str) -> dict[str, object]:
+        wanted = self._wanted
+        first = not self._heard
+        ranks = wanted.ranks or (0 if len(self._nodes) == 1 else 1)
+        options: dict[str, object] = {
+            "backend": wanted.backend,
+            "ranks": wanted.ranks,
+            "cpu_ranks": ranks,
+            "leader": first,
+            "leader_node": leader,
+            "addresses": [] if first else [entry["address"] for entry in self._heard.get("addresses", ())],
+            "port": 0 if first else self._heard.get("port", 0),
+            "nodes": [node for node in self._nodes if not self._is_out(node)],
+            "join_s": JOIN_S + IMPORT_S,
+        }
+        return self._setting.args("all_reduce", options)
+
+    def _is_out(self, node: str) -> bool:
+        return node in self.members and bool(self.members[node].failed or self.members[node].ended)
+
+    def _waiting(self) -> list[Member]:
+        return [member for member in self.members.values() if member.waiting]
+
+    def _usable(self) -> tuple[str, ...]:
+        return tuple(node for node in self._nodes if node in self.members and self.members[node].usable)
+
+    def _joined(self) -> str:
+        now = time.monotonic()
+        waited = [
+            Waited(member.node, bool(member.ready), member.stage, now - member.stage_at, member.failed)
+            for member in self.members.values()
+        ]
+        return joined_sentence(waited, now - min(member.asked_at for member in self.members.values()))
+
+    # While a round runs.
+
+    def _measuring(self, involved: Sequence[str]) -> bool:
+        return any(self.members[node].usable and self._round not in self.members[node].rounds for node in involved)
+
+    def _measured(self, involved: Sequence[str]) -> str:
+        stages = [stage for node in involved for stage in self.members[node].rank_stages.values()]
+        newest = max(set(stages), key=stages.count) if stages else "init"
+        return f"round {self._round}, {newest}" if len(self._nodes) > 1 and self._round > 1 else newest
+
+    def _why_not(self, involved: Sequence[str], wanted: Round) -> dict[str, str]:
+        """Of every node that did not finish: its own reason, or where its ranks were when the time was over."""
+        found = {}
+        for node in involved:
+            member = self.members[node]
+            if member.failed_ranks:
+                found[node] = "; ".join(dict.fromkeys(member.failed_ranks.values()))
+            elif member.failed or member.ended:
+                found[node] = member.failed or "its probe ended"
+            elif self._round not in member.rounds:
+                stages = ", ".join(f"rank {rank}: {stage}" for rank, stage in sorted(member.rank_stages.items()))
+                found[node] = f"not done within {wanted.most_s:.0f} s ({stages or 'no rank began'})"
+        return found
+
+    # What arrives.
+
+    def _take(self, node: str, event: ProbeEvent) -> None:
+        member = self.members[node]
+        if event.event == "listening":
+            self._heard = self._heard or event.data
+        elif event.event == "ready":
+            member.ready = event.data or {"ranks": 0}
+        elif event.event == "round":
+            member.rounds.add(int(event.data.get("round", 0)))
+        elif event.event == "times":
+            self._take_times(node, event)
+        elif event.event == "stage":
+            if event.rank is not None:
+                member.rank_stages[event.rank] = event.stage
+            else:
+                member.enter(event.stage)
+            self._board.take(node, event)
+        elif event.event in ("failed", "refused") and event.rank is not None:
+            member.failed_ranks[event.rank] = event.why
+            self._board.fail(node, event)
+        elif event.event in ("failed", "refused"):
+            member.failed = member.failed or event.why
+            self._board.fail(node, event)
+        else:
+            self._board.take(node, event)
+
+    def _take_times(self, node: str, event: ProbeEvent) -> None:
+        try:
+            times = msgspec.convert(event.data, RankTimes)
+        except msgspec.ValidationError as error:
+            self._board.fail_node(node, f"its times cannot be read: {error}")
+            return
+        times.node = node
+        if times.round == self._round:
+            self._times.append(times)
+
+    def _ended(self, node: str, why: str, fix: str) -> None:
+        member = self.members[node]
+        member.ended = True
+        if why and not member.failed and not self._stop.now:
+            self._fail(member, why, fix)
+
+    def _fail(self, member: Member, why: str, fix: str = "", stage: str = "") -> None:
+        member.failed = why
+        self._board.fail_node(member.node, why, fix, stage=stage or member.stage)

@@ -1,0 +1,146 @@
+"""From what was measured to the report: results as dataclasses, the judge's verdict, and what was not measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from mltop.probes.investigate.folding import folded
+from mltop.probes.investigate.probing.board import Board
+from mltop.probes.investigate.probing.collective import Collective
+from mltop.probes.investigate.probing.torchrun import torchrun_command
+from mltop.probes.investigate.probing.wanted import ProbeWanted
+from mltop.probes.judge.active.busbw import expected_busbw
+from mltop.probes.judge.active.collective import judge_collective, merge_times
+from mltop.probes.judge.active.copies import judge_copies
+from mltop.probes.judge.active.matmul import judge_matmul, with_efficiency
+from mltop.probes.judge.active.memory import judge_memory
+from mltop.probes.judge.active.nccl_words import settings, translate
+from mltop.probes.judge.active.pairs import judge_pairs
+from mltop.probes.model.probe import (
+    CollectiveResult,
+    CopiesResult,
+    DeviceResult,
+    MatmulResult,
+    MemoryResult,
+    PairResult,
+    PastResult,
+    ProbeFailure,
+    ProbeReport,
+    ProbeVerdict,
+    RankTimes,
+)
+
+Result = TypeVar("Result", bound=DeviceResult)
+
+
+@dataclass
+class Measured:
+    """All that a run has. ``times`` of all-reduce, ``pairs`` of the pair search, the rest on the board."""
+
+    board: Board
+    collective: Collective | None
+    times: Sequence[RankTimes]
+    pairs: Sequence[PairResult]
+    nodes: Sequence[str]
+
+
+def judged(
+    wanted: ProbeWanted, measured: Measured, past: Sequence[PastResult] = (), cancelled: bool = False
+) -> ProbeReport:
+    report = ProbeReport(wanted.kind, 0.0, failures=measured.board.failures, simulated=measured.board.simulated)
+    if wanted.kind == "matmul":
+        results = [with_efficiency(result) for result in _converted(MatmulResult, measured.board)]
+        report.results, report.verdict = list(results), judge_matmul(results, past)
+    elif wanted.kind == "memory":
+        memory = _converted(MemoryResult, measured.board)
+        report.results, report.verdict = list(memory), judge_memory(memory, past)
+    elif wanted.kind == "copies":
+        copies = _converted(CopiesResult, measured.board)
+        report.results, report.verdict = list(copies), judge_copies(copies, past)
+    elif wanted.kind == "pairs":
+        report.results = list(measured.pairs)
+        report.verdict = judge_pairs(_joined(measured), list(measured.pairs))
+    else:
+        _judge_collective(report, measured, past)
+    report.failures = measured.board.failures
+    if measured.collective is not None:
+        _say_settings(report, measured)
+        report.command = torchrun_command(wanted, measured.collective.members, report.results)
+    if not report.results:
+        report.verdict = nothing_measured(wanted, report.failures, cancelled)
+    elif cancelled:
+        report.verdict.details.append("the probe was cancelled before its end")
+    return report
+
+
+def _converted(kind: type[Result], board: Board) -> list[Result]:
+    """What nodes sent, checked; what is no such result is a failure of its node."""
+    found = []
+    for node, data in board.results:
+        try:
+            result = msgspec.convert(data, kind)
+        except msgspec.ValidationError as error:
+            board.fail_node(node, f"its result cannot be read: {error}", "the same version of mltop on all nodes")
+            continue
+        result.node = node
+        found.append(result)
+    order = {node: number for number, node in enumerate(dict.fromkeys(node for node, _ in board.results))}
+    return sorted(found, key=lambda result: (order[result.node], -1 if result.gpu is None else result.gpu))
+
+
+def _joined(measured: Measured) -> list[str]:
+    members = measured.collective.members if measured.collective else {}
+    return [node for node in measured.nodes if node in members and members[node].ready]
+
+
+def _judge_collective(report: ProbeReport, measured: Measured, past: Sequence[PastResult]) -> None:
+    backend = _backend(measured)
+    results = merge_times(measured.times, backend)
+    if backend == "nccl":
+        _expect(results, measured.board)
+    report.results, report.verdict = list(results), judge_collective(results, report.failures, past)
+
+
+def _backend(measured: Measured) -> str:
+    """What the launchers took; they say so when they are ready."""
+    members = measured.collective.members.values() if measured.collective else ()
+    return next((str(member.ready["backend"]) for member in members if member.ready.get("backend")), "gloo")
+
+
+def _expect(results: Sequence[CollectiveResult], board: Board) -> None:
+    """Figures of this hardware at the same size, where all GPUs are of one model."""
+    models = {device.name for device in board.devices() if device.name}
+    if len(models) != 1:
+        return
+    for result in results:
+        nodes = max(1, len(result.nodes))
+        expected = expected_busbw(
+            next(iter(models)), result.ranks // nodes, nodes, result.size_bytes, result.collective
+        )
+        if expected is not None:
+            result.expected_busbw_bytes_per_s = expected.bytes_per_s
+            result.expected_source = expected.source if expected.certain else f"{expected.source} (not certain)"
+
+
+def _say_settings(report: ProbeReport, measured: Measured) -> None:
+    lines = [line for _, line in measured.board.notes]
+    report.settings = settings(lines)
+    found = (translate(line) for line in lines)
+    for meaning, action in dict.fromkeys(words for words in found if words is not None):
+        report.verdict.details.append(f"{meaning} ({action})" if action else meaning)
+
+
+def nothing_measured(wanted: ProbeWanted, failures: Sequence[ProbeFailure], cancelled: bool) -> ProbeVerdict:
+    """The reasons, those that are equal together."""
+    if cancelled:
+        return ProbeVerdict("cancelled: nothing was measured")
+    by_reason: dict[str, list[str]] = {}
+    for failure in failures:
+        by_reason.setdefault(failure.why, []).append(failure.node)
+    said = [f"{folded(dict.fromkeys(nodes))}: {why}" for why, nodes in by_reason.items()]
+    why = said[0] if said else "fewer than two ranks took part" if wanted.kind != "matmul" else "no device was found"
+    return ProbeVerdict(f"nothing was measured: {why}", details=said[1:])

@@ -1,0 +1,143 @@
+"""One probe over nodes, in a daemon thread of its own: asked, joined, judged, reported."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from mltop.probes.investigate.probing import report as reports
+from mltop.probes.investigate.probing.collective import Collective, Round
+from mltop.probes.investigate.probing.local import DEADLINE_S, LocalProbe
+from mltop.probes.investigate.probing.memory import ProbeMemory
+from mltop.probes.investigate.probing.pairs import search
+from mltop.probes.investigate.probing.plan import BUDGET_S, SWEEP_BUDGET_S, deadline_of, sizes_of
+from mltop.probes.investigate.probing.setting import Setting
+from mltop.probes.investigate.probing.stop import Stop
+from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
+from mltop.probes.judge.active.past import past_of
+from mltop.probes.model.probe import PairResult, ProbeReport, RankTimes
+from mltop.probes.reach.hub import Hub
+
+TELL_S = 0.2
+_numbers = itertools.count(1)
+
+
+class ProbeRun:
+    """``report`` is final when ``wait`` returns True; ``error`` is one sentence when the run itself failed.
+
+    ``memory``: earlier results for comparison; the new ones are kept there, unless they are simulated.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        wanted: ProbeWanted,
+        on_progress: Callable[[ProbeProgress], None],
+        memory: ProbeMemory | None = None,
+    ) -> None:
+        self._wanted, self._on_progress, self._memory = wanted, on_progress, memory
+        nodes = wanted.nodes or tuple(view.node for view in hub.view().nodes)
+        own_s = DEADLINE_S.get(wanted.kind) or deadline_of(wanted, len(nodes))
+        key = f"{os.uname().nodename}-{os.getpid()}-{next(_numbers)}"
+        self._setting = Setting(hub, wanted, nodes, Stop(wanted.deadline_s or own_s), key)
+        self._board, self._stop = self._setting.board, self._setting.stop
+        self._finished = threading.Event()
+        self._told_at = 0.0
+        self._text = ""
+        self._pairs: list[PairResult] = []
+        self._times: list[RankTimes] = []
+        self._collective: Collective | None = None
+        self._started_at = time.time()
+        self.error = ""
+        self.report: ProbeReport | None = None
+
+    def start(self) -> ProbeRun:
+        threading.Thread(target=self._run, name="mltop-probe", daemon=True).start()
+        return self
+
+    def cancel(self) -> None:
+        self._stop.cancel()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        return self._finished.wait(timeout_s)
+
+    @property
+    def cancelled(self) -> bool:
+        return self._stop.cancelled.is_set()
+
+    def _run(self) -> None:
+        try:
+            self._measure()
+            self.report = self._judged()
+        except Exception as error:  # noqa: BLE001 - a thread of its own: the caller must hear of it
+            self.error = f"the probe failed: {type(error).__name__}: {error}"
+            self._tell("failed", self.error)
+        else:
+            self._tell("cancelled" if self.cancelled else "done", "")
+        finally:
+            self._finished.set()
+
+    def _measure(self) -> None:
+        if self._wanted.kind in DEADLINE_S:
+            LocalProbe(self._setting).run(self._say)
+            return
+        self._collective = Collective(self._setting)
+        try:
+            self._collect(self._collective)
+        finally:
+            self._collective.end()
+
+    def _collect(self, collective: Collective) -> None:
+        joined = collective.assemble(self._say)
+        on_cpu = bool(joined) and self._on_cpu(joined)
+        if self._wanted.kind == "pairs":
+            if len(joined) > 1:
+                self._pairs = search(collective, self._setting, joined, on_cpu, self._say)
+            return
+        if sum(collective.members[node].ranks for node in joined) < 2:
+            return
+        wanted = self._wanted
+        sizes = sizes_of(wanted, on_cpu)
+        budget_s = SWEEP_BUDGET_S if wanted.sweep else BUDGET_S
+        measured = collective.measure(Round((joined,), (wanted.collective,), sizes, budget_s), self._say)
+        self._times = measured.times
+        for node, why in measured.failures.items():
+            if not self._board.has_failed(node) and not self.cancelled:
+                self._board.fail_node(node, why, stage="measure")
+
+    def _on_cpu(self, nodes: Sequence[str]) -> bool:
+        return self._wanted.backend == "gloo" or any("cpu" in self._board.kinds(node) for node in nodes)
+
+    def _judged(self) -> ProbeReport:
+        measured = reports.Measured(self._board, self._collective, self._times, self._pairs, self._setting.nodes)
+        past = self._memory.past() if self._memory is not None else ()
+        report = reports.judged(self._wanted, measured, past, self.cancelled)
+        if self._memory is not None and not report.simulated:
+            self._memory.keep(past_of(report))
+        report.started_at, report.took_s = self._started_at, round(self._stop.elapsed_s, 3)
+        return report
+
+    def _say(self, text: str) -> None:
+        """Called in every turn; told on when it is news."""
+        now = time.monotonic()
+        if now - self._told_at >= TELL_S:
+            self._told_at = now
+            self._tell("running" if self._board.pythons else "connecting", text)
+
+    def _tell(self, phase: str, text: str) -> None:
+        self._on_progress(
+            ProbeProgress(
+                self._wanted,
+                phase,
+                text,
+                self._stop.elapsed_s,
+                self._stop.deadline_s,
+                self._board.devices(),
+                tuple(self._board.failures),
+                self.report,
+                tuple(line for _, line in self._board.notes[-8:]),
+            )
+        )

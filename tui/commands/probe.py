@@ -1,0 +1,123 @@
+"""`mltop probe`: put load on the hardware, and say whether it gives what it should.
+
+The result is on stdout; what happens meanwhile and what fails is on stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, replace
+from typing import Any
+
+from mltop.probes.investigate.folding import folded
+from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
+from mltop.probes.model import SCHEMA, NodeState
+from mltop.probes.model.probe import ProbeReport
+from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach.targets import TargetOptions, resolve
+from mltop.tui.commands.beside import Beside, note
+from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, print_json, session
+from mltop.tui.state.probe_memory import HistoryFile
+
+EXIT_SUSPECTS = 1
+LOOK_S = 0.1
+CANCEL_S = 8.0  # for probes that were cancelled to be gone
+
+
+def run(options: TargetOptions, wanted: ProbeWanted, as_json: bool, verbose: bool) -> int:
+    """Exit 0: measured, nobody accused; 1: somebody is; 3: some of it was not measured; 130: interrupted."""
+    targets = resolve(options)
+    if targets.recording is not None:
+        raise UsageProblem("--recording", "a probe needs machines (mltop probe without it)")
+    memory = HistoryFile()
+    with session(targets, options, memory) as opened, Beside() as beside:
+        nodes = [view.node for view in opened.view().nodes]
+        _check(wanted, nodes, options)
+        if wanted.force:
+            _confirm(nodes)
+        newest = _Newest()
+        run = opened.run_probe(replace(wanted, nodes=tuple(nodes)), newest.take)
+        interrupted = False
+        try:
+            while not run.wait(LOOK_S):
+                beside.show(newest.line())
+        except KeyboardInterrupt:
+            interrupted = True
+            run.cancel()
+            run.wait(CANCEL_S)
+        states = [view.state for view in opened.view().nodes]
+    for problem in memory.problems:
+        note(problem)
+    if run.report is None:
+        note(run.error or "the probe did not end")
+        return EXIT_INTERRUPTED if interrupted else EXIT_UNREACHABLE
+    code = exit_code(run.report, interrupted)
+    if as_json:
+        print_json(probe_object(run.report, states, code))
+    else:
+        _print(run.report, states, verbose)
+    return code
+
+
+def exit_code(report: ProbeReport, interrupted: bool = False) -> int:
+    if interrupted:
+        return EXIT_INTERRUPTED
+    if report.verdict.suspects:
+        return EXIT_SUSPECTS
+    return EXIT_UNREACHABLE if report.failures or not report.results else 0
+
+
+def probe_object(report: ProbeReport, nodes: list[NodeState], code: int) -> dict[str, Any]:
+    return {"schema": SCHEMA, "nodes": nodes, **asdict(report), "exit": code}
+
+
+class _Newest:
+    """``take`` comes from the run's thread, ``line`` is called in the command's."""
+
+    def __init__(self) -> None:
+        self._progress: ProbeProgress | None = None
+
+    def take(self, progress: ProbeProgress) -> None:
+        self._progress = progress
+
+    def line(self) -> str:
+        progress = self._progress
+        if progress is None:
+            return "probe: connecting"
+        return f"{progress.wanted.kind}: {progress.text or progress.phase}, {progress.elapsed_s:.0f} s"
+
+
+def _check(wanted: ProbeWanted, nodes: list[str], options: TargetOptions) -> None:
+    """What can be known before anything is started."""
+    if wanted.kind == "pairs" and len(nodes) < 2:
+        raise UsageProblem("probe pairs", "needs at least two nodes (-w node[01-16])")
+    if options.via == "pdsh" and wanted.kind in ("all-reduce", "pairs"):
+        raise UsageProblem("--via pdsh", "carries no messages to a running probe", "--via ssh")
+
+
+def _confirm(nodes: list[str]) -> None:
+    """Load beside somebody's job: only a person may want that, and types the name of what is hit."""
+    name = folded(nodes)
+    sys.stderr.write(f"mltop: --force also takes GPUs that are in use. Type {name} to go on: ")
+    sys.stderr.flush()
+    typed = sys.stdin.readline().strip()
+    if typed != name:
+        if not typed:
+            sys.stderr.write("\n")
+        raise UsageProblem("--force", f"the name {name} was not typed; nothing was started")
+
+
+def _print(report: ProbeReport, states: list[NodeState], verbose: bool) -> None:
+    from rich.console import Console
+
+    from mltop.tui.report.probe import print_probe
+
+    print_probe(report, states, Console(), verbose)
+
+
+def print_script() -> int:
+    """The file that the torchrun command runs."""
+    from mltop.probes.investigate.probing.torchrun import script
+
+    sys.stdout.write(script())
+    return 0

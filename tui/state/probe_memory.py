@@ -1,0 +1,29 @@
+"""The user's history of probe results as a probe run takes it: what goes wrong is told, and stops nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mltop.probes.model.probe import PastResult
+from mltop.tui.state.place import BadState
+from mltop.tui.state.probe_history import read_past, remember
+
+
+class HistoryFile:
+    """``problems``: sentences for the user."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def past(self) -> Sequence[PastResult]:
+        try:
+            return read_past()
+        except BadState as problem:
+            self.problems.append(f"earlier results are not compared: {problem}")
+            return ()
+
+    def keep(self, results: Sequence[PastResult]) -> None:
+        try:
+            remember(results)
+        except BadState as problem:
+            self.problems.append(f"the results are not kept: {problem}")
