@@ -15,7 +15,7 @@ import pytest
 from mltop.probes.model.probe import PastResult
 from mltop.tui.state import probe_history
 from mltop.tui.state.place import BadState
-from mltop.tui.state.probe_history import MOST_PER_KEY, cpu_name, newest, read_history, read_past, remember
+from mltop.tui.state.probe_history import MOST_PER_KEY, newest, read_history, read_past, remember
 
 ROOT = str(Path(probe_history.__file__).parents[3])
 
@@ -37,15 +37,15 @@ def test_nothing_measured_yet_is_no_trouble(path: Path) -> None:
 
 def test_results_come_back_oldest_first_of_the_devices_asked_for(path: Path) -> None:
     remember([past(20.0), past(10.0, "GPU-b")], path)
-    remember([past(15.0, cpu_name("h1"), "matmul fp32 EPYC 9654", 2.1)], path)
+    remember([past(15.0, "cpu of h1", "matmul fp32 EPYC 9654", 2.1)], path)
     assert [one.at for one in read_past(path=path)] == [10.0, 15.0, 20.0]
     assert read_past(["GPU-a"], path) == [past(20.0)]
-    assert read_past(["cpu@h1", "GPU-b"], path) == [past(10.0, "GPU-b"), past(15.0, "cpu@h1", read_key(path), 2.1)]
+    assert read_past(["cpu of h1", "GPU-b"], path) == [past(10.0, "GPU-b"), past(15.0, "cpu of h1", read_key(path), 2.1)]
     assert read_past([], path) == [] and read_past(["GPU-none"], path) == []
 
 
 def read_key(path: Path) -> str:
-    return next(one.key for one in read_past(path=path) if one.uuid == "cpu@h1")
+    return next(one.key for one in read_past(path=path) if one.uuid == "cpu of h1")
 
 
 def test_the_file_is_lines_of_json_for_its_owner_alone(path: Path) -> None:

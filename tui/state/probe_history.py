@@ -1,6 +1,7 @@
 """What probes measured before, kept for comparison: one JSON line per result, behind a header line.
 
-A GPU is known by its UUID wherever it is put. Processors have none: ``cpu_name`` gives them one.
+``PastResult.uuid`` is a GPU's UUID, wherever the GPU is put; processors and groups of nodes have none and are named by
+``judge.active.past``.
 """
 
 from __future__ import annotations
@@ -24,14 +25,6 @@ MOST = 200_000  # of all: about 50 MB
 LOCK_S = 2.0  # most that is waited for another mltop which writes
 _RETRY_S = 0.02
 _GROWN_BYTES = 256 * 1024  # the file is written anew when it is this much more than twice of what was kept
-
-
-def cpu_name(node: str) -> str:
-    """What stands for a UUID in results of a node's processors: their "cpu" would be the same on all nodes.
-
-    The model of the CPU belongs into ``PastResult.key``: after a change of processors nothing old is compared.
-    """
-    return f"cpu@{node}"
 
 
 @dataclass

@@ -109,7 +109,10 @@ class Reader:
         tiers: dict[str, Any] = {}
         schedule = device.state(Schedule)
         if schedule.is_due("static", float("inf"), 0, at_s):
-            tiers["static"] = vars(read_static(device, self.devices.system))
+            static = read_static(device, self.devices.system)
+            tiers["static"] = vars(static)
+            if has_passing_problem(static):
+                schedule.put_off("static", at_s + SELDOM_S)
         fast = self._fast.read(device)
         raise_if_nothing_answers(fast)
         tiers["fast"] = vars(fast)
@@ -128,6 +131,13 @@ class Reader:
             return self._mig.read(device)
         self._mig.forget(device)
         return Reading()
+
+
+def has_passing_problem(reading: Reading) -> bool:
+    """A failure that may be over the next time, unlike what is not supported or not permitted."""
+    return any(
+        isinstance(problem, tuple) and problem[1] not in codes.REMEMBERED for problem in reading.problems.values()
+    )
 
 
 def raise_if_nothing_answers(fast: Reading) -> None:

@@ -35,6 +35,10 @@ class Schedule:
         self._due_s[tier] = max(due_s, at_s - SLACK_S) + every_s
         return True
 
+    def put_off(self, tier: str, due_s: float) -> None:
+        """It is due then, and not before."""
+        self._due_s[tier] = due_s
+
     def is_news(self, tier: str, reading: Reading) -> bool:
         """Whether it differs from what was told before: the agent keeps what it is not told again."""
         before = self._told.get(tier)

@@ -27,7 +27,7 @@ K = TypeVar("K")
 
 @dataclass(frozen=True)
 class Comparison:
-    """``share``: of ``usual``, the median of ``count`` values (0.79: 21 % below it). ``slow`` None: unknown, ``why``."""
+    """``share``: of ``usual``, the median of ``count`` values; 0.79 is 21 % below. ``slow`` None: unknown, ``why``."""
 
     value: float
     usual: float | None = None

@@ -1,0 +1,136 @@
+"""Which rank or node is to blame when a round fails: from what every rank was doing to sentences. Pure functions.
+
+One dead or stopped rank makes all others wait, or lose their connections: those are its victims and are not named.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mltop.probes.active.all_reduce.preflight import named
+
+STRONG = ("died", "stopped", "stuck")
+ENDINGS = {0: "st", 1: "nd", 2: "rd"}
+
+
+@dataclass
+class RankState:
+    """``rank``: of all ranks; ``kind``: absent (its node has not begun the round) | waits | done | died | stopped
+    (state T) | stuck (state D) | raised (an exception of its own) | disconnected (an exception because of others).
+    ``begun``: steps begun in this round, the same order in all ranks; ``in_stage`` of them in ``stage``.
+    """
+
+    rank: int
+    node: str
+    kind: str
+    stage: str = ""
+    begun: int = 0
+    in_stage: int = 0
+    why: str = ""
+
+
+@dataclass
+class Cause:
+    """``rank`` None: a node, or (``node`` "" as well) nobody, the network between them."""
+
+    node: str
+    rank: int | None
+    stage: str
+    why: str
+    fix: str = ""
+
+    def fields(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def state_from(fields: Mapping[str, Any]) -> RankState:
+    """Raises TypeError for anything else than a RankState's fields."""
+    return RankState(**fields)
+
+
+def causes(states: Sequence[RankState], gone: Mapping[str, str]) -> list[Cause]:
+    """``states``: of all ranks of a group whose node answered; ``gone``: node -> why it did not. Never empty."""
+    furthest = max(states, key=lambda one: (one.begun, one.stage), default=None)
+    stage = furthest.stage if furthest is not None else ""
+    found = [Cause(node, None, stage, why) for node, why in gone.items()]
+    found += [_of(state) for state in states if state.kind in STRONG and state.why != ABORTED]
+    for kinds in (("raised",), ("died",)):
+        found = found or [_of(state) for state in states if state.kind in kinds]
+    return found or _behind(states) or [_network(states, stage)]
+
+
+def died(rank: int, status: int, last_words: str) -> str:
+    """The sentence for a wait status (waitpid(2))."""
+    if status & 0x7F:
+        number = status & 0x7F
+        if number == signal.SIGABRT:
+            return ABORTED if not last_words else f"rank {rank} died: aborted (SIGABRT): {last_words}"
+        return f"rank {rank} died: {'killed' if number == signal.SIGKILL else 'ended'} ({_signal_name(number)})"
+    said = f": {last_words}" if last_words else ""
+    return f"rank {rank} died: ended with exit code {status >> 8}{said}"
+
+
+ABORTED = "died: aborted (SIGABRT)"
+
+
+def _of(state: RankState) -> Cause:
+    fix = ""
+    if "SIGKILL" in state.why:
+        fix = "if nobody killed it: the kernel's log tells whether memory ran out (dmesg | grep -i 'out of memory')"
+    elif state.kind == "stuck":
+        fix = "the kernel's log tells more (dmesg); such a process ends only when the driver or file system answers"
+    why = f"rank {state.rank} {ABORTED}" if state.why == ABORTED else state.why
+    return Cause(state.node, state.rank, state.stage, why, fix)
+
+
+def _behind(states: Sequence[RankState]) -> list[Cause]:
+    """Ranks that did not come as far as others, who wait for them."""
+    running = [state for state in states if state.kind in ("waits", "absent", "disconnected")]
+    furthest = max(running, key=lambda one: one.begun, default=None)
+    late = [state for state in running if furthest is not None and state.begun < furthest.begun]
+    if furthest is None or not late:
+        return []
+    waiting = sum(state.begun == furthest.begun for state in running)
+    whom = "another rank waits" if waiting == 1 else f"{waiting} others wait"
+    return [
+        Cause(
+            state.node,
+            state.rank,
+            furthest.stage,
+            f"{state.node} has not begun the round" if state.kind == "absent" else
+            f"rank {state.rank} did not come to {step(furthest)}, in which {whom} for it; it is in {step(state)}",
+        )
+        for state in late
+    ]
+
+
+def _network(states: Sequence[RankState], stage: str) -> Cause:
+    lost = [state for state in states if state.kind == "disconnected"]
+    nodes = named(sorted({state.node for state in lost or states}))
+    if lost:
+        why = f"connections were lost between ranks of {nodes}, but no rank died: {lost[0].why}"
+        return Cause("", None, stage, why)
+    waits = [state for state in states if state.kind == "waits"]
+    where = step(waits[0]) if waits else "the round"
+    why = f"no rank is behind: {len(waits)} ranks of {nodes} are in {where} and nothing arrives any more"
+    return Cause("", None, stage, why, "look at the network between these nodes: a firewall that takes away open"
+                 " connections, a link that went down, a full or broken switch")
+
+
+def step(state: RankState) -> str:
+    """"the 7th collective of measure 4 MiB"."""
+    if state.stage in ("", "init"):
+        return state.stage or "the beginning"
+    number = state.in_stage
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"the {number}{ending} collective of {state.stage}" if number else f"the beginning of {state.stage}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

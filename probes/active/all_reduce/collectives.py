@@ -1,0 +1,110 @@
+"""The four collectives: buffers of small whole numbers, the call, and the exact check of its result.
+
+fp32 holds whole numbers up to 2^24 exactly and adds them exactly in any order, so one wrong element is one fault.
+Sizes are nccl-tests': of the whole buffer, so all-gather's output and reduce-scatter's input.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+NAMES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+PERIOD = 1021  # a prime: no chunk of a power of two repeats the pattern at the same place
+VALUES = 13
+RANK_VALUES = 7
+_CHECK_ELEMENTS = 1 << 22  # at a time, so that the check needs no buffer as large as the result
+_BYTES = 4
+
+
+class Unsupported(Exception):
+    """The sentence why this backend cannot do it; raised alike in every rank, before anything is sent."""
+
+
+class Collective:
+    """One collective of one size. ``run()`` does it once, ``fill()`` sets its input, ``wrong()`` checks its result.
+
+    The input of rank r: value(i) + r % 7 where value(i) = (i % 1021) % 13; for all-to-all chunk c gets + c % 7 too.
+    """
+
+    def __init__(self, name: str, size_bytes: int, rank: int, ranks: int, device: Any) -> None:
+        """Raises ValueError for an unknown name, RuntimeError when memory does not suffice."""
+        import torch
+
+        if name not in NAMES:
+            raise ValueError(f"{name} is no collective (one of: {', '.join(NAMES)})")
+        self.name = name
+        self._rank, self._ranks = rank, ranks
+        self._share = max(1, size_bytes // _BYTES // ranks)
+        whole = max(1, size_bytes // _BYTES) if name == "all-reduce" else self._share * ranks
+        self._base = ((torch.arange(PERIOD, device=device) % PERIOD) % VALUES).to(torch.float32)
+        self._input = torch.empty(self._share if name == "all-gather" else whole, device=device)
+        self._output = self._input
+        if name != "all-reduce":
+            self._output = torch.empty(self._share if name == "reduce-scatter" else whole, device=device)
+
+    def run(self) -> None:
+        """Raises Unsupported, or RuntimeError as torch does when a peer is gone."""
+        import torch.distributed as dist
+
+        try:
+            if self.name == "all-reduce":
+                dist.all_reduce(self._input)
+            elif self.name == "all-gather":
+                dist.all_gather_into_tensor(self._output, self._input)
+            elif self.name == "reduce-scatter":
+                dist.reduce_scatter_tensor(self._output, self._input)
+            else:
+                dist.all_to_all_single(self._output, self._input)
+        except (NotImplementedError, AttributeError) as error:
+            raise Unsupported(f"this torch cannot do it: {error}") from None
+        except RuntimeError as error:
+            if "support" in str(error).lower():
+                raise Unsupported(str(error).splitlines()[0]) from None
+            raise
+
+    def fill(self) -> None:
+        """The input as described; the output so that a collective that does nothing is noticed."""
+        if self.name != "all-reduce":
+            self._output.fill_(-1.0)
+        if self.name == "all-to-all":
+            for chunk in range(self._ranks):
+                part = self._input[chunk * self._share : (chunk + 1) * self._share]
+                write(part, self._base, self._rank % RANK_VALUES + chunk % RANK_VALUES)
+        else:
+            write(self._input, self._base, self._rank % RANK_VALUES)
+
+    def wrong(self) -> bool:
+        """Is any element of the result not what it must be? After ``fill()`` and one ``run()``."""
+        if self.name in ("all-reduce", "reduce-scatter"):
+            summed = sum(rank % RANK_VALUES for rank in range(self._ranks))
+            first = self._rank * self._share if self.name == "reduce-scatter" else 0
+            return not equal(self._output, self._base * self._ranks, float(summed), first)
+        own = self._rank % RANK_VALUES if self.name == "all-to-all" else 0
+        return not all(
+            equal(self._output[rank * self._share : (rank + 1) * self._share], self._base, rank % RANK_VALUES + own)
+            for rank in range(self._ranks)
+        )
+
+
+def write(target: Any, base: Any, offset: float) -> None:
+    """``base`` over and over, plus ``offset``."""
+    whole = target.numel() // PERIOD * PERIOD
+    target[:whole].view(-1, PERIOD).copy_(base)
+    target[whole:].copy_(base[: target.numel() - whole])
+    target.add_(offset)
+
+
+def equal(found: Any, base: Any, offset: float, first: int = 0) -> bool:
+    """Is ``found`` bit for bit ``base`` over and over from element ``first`` on, plus ``offset``?"""
+    import torch
+
+    expected = torch.roll(base, -(first % PERIOD)) + offset
+    step = _CHECK_ELEMENTS // PERIOD * PERIOD
+    for start in range(0, found.numel(), step):
+        part = found[start : start + step]
+        whole = part.numel() // PERIOD * PERIOD
+        if not bool((part[:whole].view(-1, PERIOD) == expected).all()):
+            return False
+        if not bool((part[whole:] == expected[: part.numel() - whole]).all()):
+            return False
+    return True

@@ -1,0 +1,202 @@
+"""The child that imports torch once and forks the ranks.
+
+It stays single-threaded, so every fork is safe, also that of a rank in place of a dead one. It serves its launcher
+over a SEQPACKET socket, one JSON object per packet:
+    -> {"fork": local rank, "env": {...}, "setup": {...}} with two descriptors: the rank's channel and its output
+    -> {"kill": [local ranks]}       -> {"store": port} with the listening socket
+    <- {"imported": {...}} or {"failed": why}     <- {"forked": local, "pid"}     <- {"ended": local, "pid", "status"}
+The end of the socket ends it, and with it every rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+import warnings
+from typing import Any
+
+from mltop.probes.active.all_reduce.environment import ONE_THREAD
+from mltop.probes.active.all_reduce.progress import Progress
+from mltop.probes.spawn import die_with_parent
+
+PACKET_BYTES = 1 << 17
+STORE = -1  # the store's server, by the place of a local rank
+
+
+def fork_importer(progress: Progress, output: int) -> tuple[int, socket.socket]:
+    """The importer's pid and the launcher's end of its socket. ``output``: where what it prints goes.
+
+    Raises OSError.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    launcher = os.getpid()
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        os.close(output)
+        return pid, ours
+    code = 1
+    try:
+        begin_child(launcher, output)
+        ours.close()
+        _Importer(theirs, progress).run()
+        code = 0
+    except BaseException:  # noqa: BLE001 - it would go on as a second launcher
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+    return 0, ours
+
+
+def begin_child(parent: int, output: int) -> None:
+    """First thing after a fork: die with ``parent``; stdin is empty, what is printed goes to ``output``."""
+    with contextlib.suppress(OSError):  # a sandbox may refuse it: the end of the socket still ends us
+        die_with_parent()
+    if os.getppid() != parent:
+        os._exit(1)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((empty, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    os.close(empty)
+    os.close(output)
+
+
+class _Importer:
+    def __init__(self, control: socket.socket, progress: Progress) -> None:
+        self._control = control
+        self._progress = progress
+        self._children: dict[int, int] = {}  # pid -> local rank
+
+    def run(self) -> None:
+        os.environ.update({name: value for name, value in ONE_THREAD.items() if name not in os.environ})
+        began = time.monotonic()
+        try:
+            about = import_torch()
+        except (ImportError, OSError, RuntimeError, AttributeError) as error:  # a broken or foreign torch
+            self._say({"failed": f"torch does not import: {error}"})
+            return
+        self._say({"imported": {**about, "import_s": round(time.monotonic() - began, 3)}})
+        gc.freeze()  # the collector would otherwise copy every page of torch into every rank
+        self._serve()
+
+    def _serve(self) -> None:
+        woken, wake = os.pipe()
+        os.set_blocking(wake, False)
+        os.set_blocking(woken, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        while True:
+            ready, _, _ = select.select([self._control, woken], [], [])
+            if woken in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(woken, 4096)
+                self._reap()
+            if self._control in ready:
+                packet, descriptors, _, _ = socket.recv_fds(self._control, PACKET_BYTES, 2)
+                if not packet:
+                    break
+                self._obey(json.loads(packet), descriptors, (woken, wake))
+        self._end_all()
+
+    def _obey(self, order: dict[str, Any], descriptors: list[int], private: tuple[int, int]) -> None:
+        if "kill" in order:
+            for pid, local in self._children.items():
+                if local in order["kill"]:
+                    os.kill(pid, signal.SIGKILL)
+            return
+        local = STORE if "store" in order else int(order["fork"])
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become(order, descriptors, parent, private)
+        self._children[pid] = local
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self._say({"forked": local, "pid": pid})
+
+    def _become(self, order: dict[str, Any], descriptors: list[int], parent: int, private: tuple[int, int]) -> None:
+        """In the new child: a rank or the store, until its end. Never returns."""
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for descriptor in private:
+                os.close(descriptor)
+            self._control.close()
+            begin_child(parent, descriptors[1] if "fork" in order else os.dup(2))
+            if "fork" in order:
+                from mltop.probes.active.all_reduce import rank
+
+                os.environ.update(order["env"])
+                rank.serve(socket.socket(fileno=descriptors[0]), self._progress, order["setup"])
+            else:
+                serve_store(int(order["store"]), descriptors[0])
+            code = 0
+        except BaseException:  # noqa: BLE001 - it would go on as a second importer
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def _reap(self) -> None:
+        while self._children:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            self._say({"ended": self._children.pop(pid, STORE), "pid": pid, "status": status})
+
+    def _end_all(self) -> None:
+        for pid in self._children:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._children:
+            os.waitpid(pid, 0)
+
+    def _say(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # the launcher is gone: so are we, at once
+            self._control.send(json.dumps(message).encode())
+
+
+def import_torch() -> dict[str, Any]:
+    """What the ready event says of torch. Raises ImportError, or whatever a broken installation raises."""
+    # It says on stderr that there is no numpy; nothing here needs it.
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+    torch = importlib.import_module("torch")
+    dist = importlib.import_module("torch.distributed")
+    from mltop.probes.active.all_reduce import rank
+
+    # Imported, and called once, so that not every rank has to.
+    rank.prepare()
+    available = dist.is_available()
+    return {
+        "python": sys.version.split()[0],
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "hip": getattr(torch.version, "hip", None),
+        "gloo": bool(available and dist.is_gloo_available()),
+        "nccl": bool(available and dist.is_nccl_available()),
+        "threads": len(os.listdir("/proc/self/task")),
+    }
+
+
+def serve_store(port: int, listening: int) -> None:
+    """The key-value store in which the ranks find each other, until it is killed. It takes over the socket."""
+    import torch.distributed as dist
+
+    if port:
+        try:
+            _store = dist.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False, master_listen_fd=listening)
+        except TypeError:  # torch before 2.1 does not know the argument: it listens itself
+            os.close(listening)
+            _store = dist.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
+    while True:
+        signal.pause()

@@ -1,0 +1,261 @@
+"""A rank: forked from a process that has torch imported, it waits for rounds and measures in them.
+
+Its channel carries JSON lines. From the launcher: rounds (``Round``'s fields). To the launcher:
+    {"up": pid}   {"stage", "deadline_s"}   {"times": RankTimes}   {"left_out": why, "stage", "refused"}   {"done": round}
+    {"raised": why, "stage", "connection": was it lost because of another rank?}
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import socket
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from mltop.probes.active.all_reduce.collectives import Collective, Unsupported
+from mltop.probes.active.all_reduce.measure import Conditions, CpuClock, CudaClock, measure
+from mltop.probes.active.all_reduce.progress import Progress
+from mltop.probes.active.all_reduce.sizes import size_text, stage_of
+from mltop.probes.active.all_reduce.work import OwnWork
+from mltop.probes.model.probe import RankTimes
+
+# What torch says when the fault is another rank's: gloo, then NCCL, then the store.
+LOST = (
+    "connection closed", "connection reset", "reset by peer", "connection refused", "connectfullmesh", "broken pipe",
+    "timed out", "timeout", "wait timeout", "remote process exited", "ncclremoteerror", "nccl communicator was aborted",
+    "failed to recv", "socket is not connected",
+)  # fmt: skip
+# init_process_group(device_id=...) hangs in these (pytorch#153960).
+DEVICE_ID_HANGS = ((2, 6, 0), (2, 7, 1))
+GRACE_S = 30.0  # the library's own timeouts: after the launcher's, which name the rank
+
+
+@dataclass
+class Setup:
+    """What a rank is, for its whole life. ``uuid``: of the device, "cpu" for the processors."""
+
+    local: int
+    node: str
+    backend: str
+    store_host: str
+    store_port: int
+    uuid: str = "cpu"
+    gpu: int | None = None
+    connect_s: float = 10.0
+    delay_s: float = 0.0
+
+
+@dataclass
+class Round:
+    """``rank``: within the group of ``ranks``; ``prefix``: of the group's keys in the store.
+
+    ``too_big``: size -> why this node refuses it. ``deadlines_s``: of "init" and of "measure" (each size).
+    """
+
+    round: int
+    group: int
+    rank: int
+    ranks: int
+    prefix: str
+    collectives: list[str]
+    sizes_bytes: list[int]
+    budget_s: float
+    work: bool = False
+    too_big: dict[str, str] = field(default_factory=dict)
+    deadlines_s: dict[str, float] = field(default_factory=dict)
+
+
+def prepare() -> None:
+    """In the process that forks the ranks: what each of them would otherwise do for the first time. No threads."""
+    import torch
+
+    torch.set_num_threads(1)
+    Collective("all-reduce", 4096, 0, 1, torch.device("cpu")).fill()
+
+
+def serve(channel: socket.socket, progress: Progress, setup: Mapping[str, Any]) -> None:
+    """Until the launcher closes the channel, or kills us after a failed round."""
+    rank = _Rank(channel, progress, Setup(**setup))
+    with channel.makefile("r", encoding="utf-8") as lines:
+        if not rank.connect():
+            return
+        for line in lines:
+            if not rank.obey(Round(**json.loads(line))):
+                return
+
+
+class _Rank:
+    def __init__(self, channel: socket.socket, progress: Progress, setup: Setup) -> None:
+        self._channel = channel
+        self._progress = progress
+        self._setup = setup
+        self._stage = "join"
+
+    def connect(self) -> bool:
+        import os
+
+        import torch.distributed as dist
+
+        limit = timedelta(seconds=self._setup.connect_s)
+        try:
+            self._store = dist.TCPStore(
+                self._setup.store_host, self._setup.store_port, None, False, limit, wait_for_workers=False
+            )
+        except RuntimeError as error:
+            self._raised(error)
+            return False
+        self._say({"up": os.getpid()})
+        return True
+
+    def obey(self, task: Round) -> bool:
+        """One round. False when it failed: then this process is of no more use."""
+        try:
+            self._run(task)
+        except Exception as error:  # noqa: BLE001 - told to the launcher, whatever it is
+            traceback.print_exc()
+            self._raised(error)
+            return False
+        self._say({"done": task.round})
+        return True
+
+    def _run(self, task: Round) -> None:
+        import torch.distributed as dist
+
+        self._progress.clear(self._setup.local)
+        self._begin("init", task.deadlines_s["init"])
+        device = self._device()
+        self._init(task, device)
+        refused = self._agree_on_sizes(task, device)
+        work = OwnWork(device) if task.work else None
+        for collective in task.collectives:
+            for size_bytes in task.sizes_bytes:
+                if size_bytes in refused:
+                    continue
+                self._measure(task, collective, size_bytes, device, work)
+        if self._setup.gpu is not None:
+            dist.barrier()  # or one rank's communicator is destroyed while another's still works
+        dist.destroy_process_group()
+
+    def _device(self) -> Any:
+        import torch
+
+        if self._setup.backend != "nccl":
+            return torch.device("cpu")
+        torch.cuda.set_device(0)  # the only one that CUDA_VISIBLE_DEVICES leaves
+        return torch.device("cuda", 0)
+
+    def _init(self, task: Round, device: Any) -> None:
+        import torch
+        import torch.distributed as dist
+
+        longest_s = max(task.deadlines_s.values()) + GRACE_S
+        options: dict[str, Any] = {}
+        if device.type == "cuda" and takes_device_id(str(torch.__version__)):
+            options["device_id"] = device
+        dist.init_process_group(
+            self._setup.backend,
+            store=dist.PrefixStore(task.prefix, self._store),
+            rank=task.rank,
+            world_size=task.ranks,
+            timeout=timedelta(seconds=longest_s),
+            **options,
+        )
+
+    def _agree_on_sizes(self, task: Round, device: Any) -> list[int]:
+        """The sizes that do not fit on any one node are left out by all. It is also the first contact of all ranks."""
+        import torch
+        import torch.distributed as dist
+
+        flags = [int(str(size) in task.too_big) for size in task.sizes_bytes]
+        found = torch.tensor(flags or [0], dtype=torch.int32, device=device)
+        self._count()
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        refused = [size for size, flag in zip(task.sizes_bytes, found.tolist()) if flag]
+        for size in refused:
+            if str(size) in task.too_big:
+                stage = f"measure {size_text(size)}"
+                self._say({"left_out": task.too_big[str(size)], "stage": stage, "refused": True})
+        return refused
+
+    def _measure(self, task: Round, collective: str, size_bytes: int, device: Any, work: OwnWork | None) -> None:
+        deadline_s = task.deadlines_s["measure"]
+        self._begin(stage_of(collective, size_bytes), deadline_s)
+        under = Conditions(
+            budget_s=task.budget_s,
+            deadline_s=deadline_s,
+            agree=lambda number: self._agree(number, device),
+            begin=self._count,
+            clock=CudaClock if device.type == "cuda" else CpuClock,
+            delay_s=self._setup.delay_s,
+            work=work,
+        )
+        try:
+            subject = Collective(collective, size_bytes, task.rank, task.ranks, device)
+            found = measure(subject, size_bytes, under)
+        except Unsupported as why:
+            self._say({"left_out": str(why), "stage": self._stage, "refused": True})
+            return
+        finally:
+            gc.collect()  # an exception keeps the buffers otherwise
+        if found.left_out_s is not None:
+            why = f"one {collective} of {size_text(size_bytes)} took {found.left_out_s:.1f} s: too few would fit into"
+            self._say({"left_out": f"{why} {deadline_s:.0f} s", "stage": self._stage, "refused": False})
+            return
+        times = RankTimes(
+            task.round,
+            task.group,
+            collective,
+            size_bytes,
+            task.rank,
+            task.ranks,
+            self._setup.node,
+            self._setup.gpu,
+            self._setup.uuid,
+            [round(time_s, 9) for time_s in found.times_s],
+            None if found.work_s is None else round(found.work_s, 9),
+            found.wrong,
+        )
+        self._say({"times": asdict(times)})
+
+    def _agree(self, number: int, device: Any) -> int:
+        import torch
+        import torch.distributed as dist
+
+        self._count()
+        told = torch.tensor([number], dtype=torch.int64, device=device)
+        dist.broadcast(told, 0)
+        return int(told.item())
+
+    def _begin(self, stage: str, deadline_s: float) -> None:
+        self._stage = stage
+        self._progress.begin_stage(self._setup.local)
+        self._say({"stage": stage, "deadline_s": deadline_s})
+
+    def _count(self) -> None:
+        self._progress.begin(self._setup.local)
+
+    def _raised(self, error: BaseException) -> None:
+        why = first_line(str(error)) or type(error).__name__
+        lost = any(words in str(error).lower() for words in LOST)
+        self._say({"raised": why, "stage": self._stage, "connection": lost})
+
+    def _say(self, message: dict[str, Any]) -> None:
+        self._channel.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+
+def takes_device_id(version: str) -> bool:
+    """From 2.3 on init_process_group(device_id=...) connects at once; some versions hang with it."""
+    number = tuple(int(part) for part in version.partition("+")[0].split(".")[:3] if part.isdigit())
+    after, before = DEVICE_ID_HANGS
+    return number >= (2, 3) and not after < number < before
+
+
+def first_line(text: str) -> str:
+    """Without the source position that gloo puts before it."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    position, bracket, rest = line.partition("] ")
+    return rest if bracket and position.startswith("[") and rest else line

@@ -1,0 +1,190 @@
+"""Whether a device is free for a probe, and if not, whose it is. Pure.
+
+What is not known is not taken as free: of a GPU's processes and its memory at least one must be known, and what is not
+is said (``unknowns``). Who uses a GPU by its process list alone is enough to refuse; graphics processes (a login
+screen) do not count unless they keep the GPU busy. Thresholds: more than a load that telemetry itself makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mltop.probes.model import GpuProcess, GpuSample, MigInstance, RankSample, Sample
+
+BUSY = 0.05
+USED_BYTES = 1 << 30  # driver 510 and newer do not count what they keep for themselves; older ones keep less than this
+CPU_BUSY = 0.5  # of all cores; mltop itself may take one for a moment
+_GIB = 1 << 30
+_SHUT = {"prohibited": "Prohibited", "exclusive_process": "Exclusive", "exclusive_thread": "Exclusive"}
+_FORCE = "wait until it is free, or --force"
+
+Refusal = tuple[str, str]  # why, and what would help
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that holds a GPU. ``is_visible`` False: there is no such process here (another container, or it has
+    just ended). ``job``: Slurm's or the launcher's; ``probe``: kind, of a probe of mltop.
+    """
+
+    pid: int
+    user: str = ""
+    command: str = ""
+    job: str = ""
+    probe: str = ""
+    is_visible: bool = True
+
+    def __str__(self) -> str:
+        if self.probe:
+            return f"a {self.probe} probe of mltop (pid {self.pid}{_of(self.user)}) runs here"
+        if not self.is_visible:
+            return f"pid {self.pid}, which is not seen here (in another container, or it has just ended)"
+        job = f", job {self.job}" if self.job else ""
+        return f"{self.user or 'somebody'}: {self.command or 'unknown command'} (pid {self.pid}{job})"
+
+
+def refusal(
+    gpu: GpuSample,
+    recent: Sequence[GpuSample],
+    holders: Mapping[int, Holder],
+    *,
+    force: bool = False,
+    instance: MigInstance | None = None,
+    compute_mode: str | None = None,
+) -> Refusal | None:
+    """Why no probe may run on this GPU or MIG instance, None when it may.
+
+    ``gpu``: newest; ``recent``: of the same GPU the last samples, ``gpu`` with them. ``holders``: of each pid of its
+    process list that is foreign. ``compute_mode``: where it is known: default | exclusive_process | prohibited.
+    ``force`` passes all but a GPU that is lost.
+    """
+    if gpu.state == "lost":
+        return f"GPU {gpu.index} is lost: {gpu.error or 'it does not answer'}", "reboot the node"
+    if force:
+        return None
+    if gpu.state != "ok":
+        return f"GPU {gpu.index} cannot be read: {gpu.error or gpu.state}", "look at the kernel log"
+    name = f"GPU {gpu.index}" if instance is None else f"MIG instance {instance.index} of GPU {gpu.index}"
+    return (
+        _held(name, _processes(gpu, instance), holders)
+        or _busy(name, gpu, recent, instance)
+        or _full(name, gpu, instance)
+        or _shut(name, compute_mode)
+        or _broken(gpu)
+        or _unclear(name, gpu, instance)
+    )
+
+
+def unknowns(gpu: GpuSample, recent: Sequence[GpuSample], instance: MigInstance | None = None) -> list[str]:
+    """What the decision about a free GPU had to do without."""
+    of = gpu if instance is None else instance
+    known = {
+        "who uses it": gpu.processes is not None,
+        "its memory use": of.memory_used_bytes is not None,
+        "how busy it is": any(value is not None for value in _activity(gpu, recent, instance)),
+    }
+    return [f"of GPU {gpu.index} is not known: {what}" for what, is_known in known.items() if not is_known]
+
+
+def cpu_refusal(samples: Sequence[Sample], others: Sequence[Holder], *, force: bool = False) -> Refusal | None:
+    """Why no probe may run on the node's processors. ``samples``: the last ones, newest last; ``others``: probes of
+    mltop that run here. A job whose ranks are all stopped (SIGSTOP) is out of the way; one that hangs is not.
+    """
+    if force:
+        return None
+    if others:
+        return str(others[0]), "wait until it is over, or --force"
+    running = [rank for rank in samples[-1].ranks if rank.state not in ("T", "Z")]
+    if running:
+        return f"a training job runs here: {_rank(running[0])}{_more(len(running) - 1, 'rank')}", _FORCE
+    busy = [sample.host.cpu_fraction for sample in samples]
+    known = [value for value in busy if value is not None]
+    if known and len(known) == len(busy):
+        if min(known) > CPU_BUSY:
+            return f"this node is busy: {known[-1]:.0%} of its processors are in use", _FORCE
+        return None
+    host = samples[-1].host
+    if host.load_1m is not None and host.cpu_count and host.load_1m > CPU_BUSY * host.cpu_count:
+        return f"this node is busy: load {host.load_1m:.1f} on {host.cpu_count} processors", _FORCE
+    return None
+
+
+def _held(name: str, processes: Sequence[GpuProcess], holders: Mapping[int, Holder]) -> Refusal | None:
+    found = sorted({process.pid for process in processes if process.pid in holders})
+    if not found:
+        return None
+    first = holders[found[0]]
+    who = str(first) if first.probe else f"{name} is in use by {first}"
+    return f"{who}{_more(len(found) - 1, 'process')}", _FORCE if first.is_visible else "try again in some seconds"
+
+
+def _processes(gpu: GpuSample, instance: MigInstance | None) -> list[GpuProcess]:
+    """Those that compute; of an instance also those of which is not known in which instance they are."""
+    return [
+        process
+        for process in gpu.processes or ()
+        if process.kind != "graphics"
+        and (instance is None or process.gpu_instance is None or process.gpu_instance == instance.gpu_instance)
+    ]
+
+
+def _busy(name: str, gpu: GpuSample, recent: Sequence[GpuSample], instance: MigInstance | None) -> Refusal | None:
+    known = [value for value in _activity(gpu, recent, instance) if value is not None]
+    if known and len(known) == len(recent) and min(known) > BUSY:
+        return f"{name} is busy: {known[-1]:.0%}, though no process is seen that uses it", _FORCE
+    return None
+
+
+def _activity(gpu: GpuSample, recent: Sequence[GpuSample], instance: MigInstance | None) -> list[float | None]:
+    """NVML's utilisation; in MIG mode it has none, but there may be the instance's own activity."""
+    if instance is None:
+        return [sample.busy for sample in recent]
+    return [
+        next((one.sm_active for one in sample.mig_instances if one.uuid == instance.uuid), None) for sample in recent
+    ]
+
+
+def _full(name: str, gpu: GpuSample, instance: MigInstance | None) -> Refusal | None:
+    used = (gpu if instance is None else instance).memory_used_bytes
+    if used is None or used <= USED_BYTES:
+        return None
+    why = f"{used / _GIB:.1f} GiB of {name} are in use, though no process is seen that uses it"
+    return why, "sudo fuser -v /dev/nvidia*   shows who has it open; or --force"
+
+
+def _shut(name: str, compute_mode: str | None) -> Refusal | None:
+    word = _SHUT.get(compute_mode or "")
+    return (f"{name} is in {word} compute mode", "sudo nvidia-smi -c DEFAULT, or --force") if word else None
+
+
+def _broken(gpu: GpuSample) -> Refusal | None:
+    remap = gpu.remap
+    if remap.failed:
+        return f"GPU {gpu.index} could not repair its memory (row remapping failed)", "have it replaced, or --force"
+    if remap.pending or gpu.retired_pages_pending:
+        why = f"GPU {gpu.index} waits for a reset to repair its memory (row remapping or page retirement is pending)"
+        return why, f"sudo nvidia-smi --gpu-reset -i {gpu.index}, or --force"
+    return None
+
+
+def _unclear(name: str, gpu: GpuSample, instance: MigInstance | None) -> Refusal | None:
+    used = (gpu if instance is None else instance).memory_used_bytes
+    if gpu.processes is None and used is None:
+        return f"whether {name} is free is not known: neither its processes nor its memory can be read", "--force"
+    return None
+
+
+def _rank(rank: RankSample) -> str:
+    number = "" if rank.rank is None else f"rank {rank.rank}, "
+    job = f", job {rank.job}" if rank.job else ""
+    return f"{rank.user or 'somebody'}: {rank.command or 'unknown command'} ({number}pid {rank.pid}{job})"
+
+
+def _more(count: int, noun: str) -> str:
+    plural = noun + ("es" if noun.endswith("s") else "s")
+    return f" and {count} more {noun if count == 1 else plural}" if count > 0 else ""
+
+
+def _of(user: str) -> str:
+    return f" of {user}" if user else ""

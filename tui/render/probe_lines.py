@@ -1,0 +1,192 @@
+"""What stands around the tables of a probe: headline, verdict, what was not measured, settings, command. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from mltop.probes.investigate.folding import folded
+from mltop.tui.render.cells import Cell
+from mltop.tui.render.glyphs import GLYPHS, bar
+from mltop.tui.render.probe_words import KINDS, title_of, where_text
+from mltop.tui.render.units import clock_time
+from mltop.tui.render.wrap import flow, wrap
+from mltop.tui.status import elapsed_text
+
+if TYPE_CHECKING:
+    from mltop.probes.investigate.probing.wanted import ProbeProgress
+    from mltop.probes.model.probe import ProbeFailure, ProbeReport, ProbeVerdict, Suspect
+
+Line = list[Cell]
+PHASE_STYLE = {"connecting": "accent", "running": "accent", "done": "ok", "cancelled": "warn", "failed": "crit"}
+BAR_WIDTH = 12
+BULLET = "-" if GLYPHS.ascii_only else "•"
+
+
+def headline(progress: ProbeProgress, cancelling: bool, width: int, run: tuple[int, int] = (1, 1)) -> list[Line]:
+    """What runs where and how far it is; below it what happens now. ``run``: which of how many of this session."""
+    report, devices = progress.report, progress.devices
+    ended = sum(device.result is not None or bool(device.problem) for device in devices)
+    share = _share(progress)
+    phase = Cell("cancelling", "warn") if cancelling else Cell(progress.phase, PHASE_STYLE.get(progress.phase, ""))
+    names = tuple(dict.fromkeys(device.node for device in devices))
+    live = not progress.finished
+    parts = [
+        (0, [Cell("SIMULATED", "warn")] if report is not None and report.simulated else []),
+        (0, [Cell(title_of(progress.wanted), "title")]),
+        (2, [Cell(f"on {where_text(progress.wanted, names)}")]),
+        (0, [phase]),
+        (1, [Cell(elapsed_text(progress))]),
+        (4, [Cell(f"{ended}/{len(devices)}")] if devices and live else []),
+        (6, [Cell(bar(share, BAR_WIDTH), "accent")] if share is not None and live else []),
+        (5, [Cell("Esc cancels", "dim")] if live and not cancelling else []),
+        (3, [Cell(f"began {clock_time(report.started_at)}", "dim")] if report is not None and not live else []),
+        (4, [Cell(f"run {run[0]} of {run[1]}  [ ]", "dim")] if run[1] > 1 else []),
+    ]
+    lines = [flow(parts, width)]
+    if progress.text and (live or progress.phase != "done"):
+        style = "crit" if progress.phase == "failed" else "" if live else "warn"
+        lines += wrap([Cell(progress.text, style)], width)
+    return lines
+
+
+def _share(progress: ProbeProgress) -> float | None:
+    """How much is done: of all devices together, where they tell; else None."""
+    told = [1.0 if one.result is not None or one.problem else one.fraction for one in progress.devices]
+    known = [share for share in told if share is not None]
+    return sum(known) / len(told) if known else None
+
+
+def verdict_lines(verdict: ProbeVerdict, width: int) -> list[Line]:
+    """The sentence, then each suspect with why and what to do, then what else is worth saying."""
+    if not verdict.text and not verdict.suspects:
+        return []
+    number = len(verdict.suspects)
+    label = Cell(f"{number} {'SUSPECT' if number == 1 else 'SUSPECTS'}", "crit") if number else Cell("VERDICT", "bold")
+    lines = wrap([label, Cell("  "), Cell(verdict.text, "bold" if number else "")], width, indent=2)
+    for suspect in verdict.suspects:
+        lines += suspect_lines(suspect, width)
+    for detail in verdict.details:
+        lines += wrap([Cell(f"  {BULLET} ", "dim"), Cell(detail, "dim")], width, indent=4)
+    return lines
+
+
+def suspect_lines(suspect: Suspect, width: int) -> list[Line]:
+    cells = [Cell(f"  {BULLET} ", "dim"), Cell(f"{suspect_name(suspect)}: ", "crit"), Cell(suspect.reason)]
+    lines = wrap(cells, width, indent=4)
+    if suspect.action:
+        lines += wrap([Cell("    do: ", "dim"), Cell(suspect.action, "accent")], width, indent=8)
+    return lines
+
+
+def suspect_name(suspect: Suspect) -> str:
+    """ "node01 GPU 3 rank 11"."""
+    parts = [suspect.node or "a node of unknown name"]
+    parts += [f"GPU {suspect.gpu}"] if suspect.gpu is not None else []
+    parts += [f"rank {suspect.rank}"] if suspect.rank is not None else []
+    return " ".join(parts)
+
+
+def failure_lines(failures: Sequence[ProbeFailure], width: int) -> list[Line]:
+    """What was not measured, those of one reason together: stage, why, what would help."""
+    if not failures:
+        return []
+    lines: list[Line] = [[Cell("Not measured", "title")]]
+    for alike in _by_reason(failures):
+        first = alike[0]
+        word = Cell("LEFT OUT ", "warn") if first.refused else Cell("FAILED ", "crit")
+        stage = f"{first.stage}: " if first.stage else ""
+        lines += wrap([Cell("  "), word, Cell(f"{_who(alike)}: ", "bold"), Cell(stage + first.why)], width, indent=4)
+        if first.fix:
+            lines += wrap([Cell("    do: ", "dim"), Cell(first.fix, "accent")], width, indent=8)
+    return lines
+
+
+def _by_reason(failures: Iterable[ProbeFailure]) -> list[list[ProbeFailure]]:
+    """What failed before what was left out; otherwise in the order they came."""
+    found: dict[tuple[bool, str, str, str], list[ProbeFailure]] = {}
+    for one in failures:
+        found.setdefault((one.refused, one.stage, one.why, one.fix), []).append(one)
+    return [found[key] for key in sorted(found, key=lambda key: key[0])]
+
+
+def _who(failures: Sequence[ProbeFailure]) -> str:
+    """ "node[01-03]", "node01 GPU 0-3", "node01 rank 5"; of several nodes with GPUs, how many."""
+    nodes = list(dict.fromkeys(one.node for one in failures))
+    gpus = sorted({one.gpu for one in failures if one.gpu is not None})
+    ranks = sorted({one.rank for one in failures if one.rank is not None})
+    who = folded(nodes)
+    if len(nodes) > 1:
+        return f"{who}, {len(failures)} GPUs" if gpus else who
+    who += f" GPU {ranges(gpus)}" if gpus else ""
+    return who + (f" rank {ranges(ranks)}" if ranks else "")
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """ "0-2,4" of [0, 1, 2, 4]."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def listed(title: str, texts: Sequence[str], width: int) -> list[Line]:
+    """A title and a line for each text; nothing of no texts."""
+    lines: list[Line] = [[Cell(title, "title")]] if texts else []
+    for text in texts:
+        lines += wrap([Cell("  "), Cell(text, "dim")], width, indent=4)
+    return lines
+
+
+def command_lines(report: ProbeReport, width: int) -> list[Line]:
+    """The torchrun line, broken so that the lines together are still one command of a shell."""
+    if not report.command:
+        return []
+    broken = shell_lines(report.command, width)
+    return [[Cell("The same without mltop", "title"), Cell("  y copies it", "dim")], *([Cell(one)] for one in broken)]
+
+
+def shell_lines(command: str, width: int) -> list[str]:
+    """At most ``width`` cells each, all but the last ending in a backslash; words are never cut."""
+    try:
+        words = [shlex.quote(word) if not _plain(word) else word for word in shlex.split(command)]
+    except ValueError:  # an open quote: as it stands
+        words = command.split()
+    lines = [""]
+    for word in words:
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width - 2:
+            lines[-1] += " \\"
+            lines.append(word)
+        else:
+            lines[-1] += f" {word}" if lines[-1] else word
+    return lines
+
+
+def _plain(word: str) -> bool:
+    """A variable's setting, or a word, that a shell takes as it stands."""
+    name, equals, value = word.partition("=")
+    return shlex.quote(word) == word or bool(equals and shlex.quote(value) == value and shlex.quote(name) == name)
+
+
+def empty_lines(can_probe: str, width: int) -> list[Line]:
+    """What the keys do, while no probe has run; ``can_probe``: why none can, "" where one can."""
+    lines: list[Line] = [[Cell("no probe has run yet", "dim")], []]
+    if can_probe:
+        lines += wrap([Cell(can_probe, "warn")], width, indent=2)
+        return lines
+    for key, kind in (("M", "matmul"), ("A", "all-reduce"), ("M or A, then Left Right", "")):
+        others = [f"{name}: {KINDS[name].does}" for name in ("memory", "copies", "pairs")]
+        for text in [KINDS[kind].does] if kind else others:
+            lines += wrap([Cell(f"{key}  ", "accent"), Cell(text)], width, indent=4)
+    lines += [[], *wrap([Cell(WHERE, "dim")], width, indent=2)]
+    return lines
+
+
+WHERE = (
+    "From a node's pane they go to that node, from a GPU's to that GPU, elsewhere to the marked nodes, or all. You are"
+    " asked before anything starts. GPUs in use are left alone."
+)

@@ -1,0 +1,245 @@
+"""What was measured on each device, column by column: matmul, memory, copies. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from mltop.probes.model.probe import CopiesResult, DeviceResult, MatmulResult, MemoryResult, Phase
+from mltop.tui.render.cells import Cell, Column
+from mltop.tui.render.glyphs import sparkline
+from mltop.tui.render.probe_against import NOT_KNOWN, main_value
+from mltop.tui.render.probe_devices import Line, Shown, SortValue
+from mltop.tui.render.probe_units import bandwidth, flops, size_text, work_done
+from mltop.tui.render.throttle import throttle_cell
+from mltop.tui.render.units import UNKNOWN, celsius, number, of, percent, watts
+
+HISTORY_WIDTH = 10
+
+
+def load_phase(result: DeviceResult) -> Phase | None:
+    """The phase that says most: of load without a pause, else the longest."""
+    by_name = {phase.name: phase for phase in result.phases}
+    return by_name.get("sustained") or max(result.phases, key=lambda phase: phase.seconds, default=None)
+
+
+# Columns that all kinds share.
+
+
+def _against(line: Line, result: DeviceResult) -> Cell:
+    against = line.against(result)
+    return NOT_KNOWN if against is None else against.cell
+
+
+def _against_value(line: Line, result: DeviceResult) -> SortValue:
+    against = line.against(result)
+    return None if against is None else against.share
+
+
+def _history(line: Line, result: DeviceResult) -> Cell:
+    """Earlier main values and this one, between the lowest and the highest of them; lowest glyph: half of it."""
+    values = [*line.past(result), *([main_value(result)] if main_value(result) is not None else [])]
+    most = max((value for value in values if value is not None), default=0.0)
+    shares = [2 * value / most - 1 if value is not None and most else None for value in values]
+    return Cell(sparkline(shares, HISTORY_WIDTH) if len(values) > 1 else "", "dim")
+
+
+def _of_phase(name: str) -> Callable[[Line, DeviceResult], SortValue]:
+    def value(_: Line, result: DeviceResult) -> SortValue:
+        phase = load_phase(result)
+        found: float | None = getattr(phase, name) if phase is not None else None
+        return found
+
+    return value
+
+
+def _clock(_: Line, result: DeviceResult) -> Cell:
+    phase = load_phase(result)
+    return Cell(UNKNOWN if phase is None else of(number(phase.sm_clock_mhz), number(phase.sm_clock_max_mhz)))
+
+
+def _power(_: Line, result: DeviceResult) -> Cell:
+    """ "498/500W!": the limit was lowered below the card's own."""
+    phase = load_phase(result)
+    if phase is None:
+        return Cell(UNKNOWN)
+    limit, default = phase.power_limit_w, phase.power_limit_default_w
+    lowered = limit is not None and default is not None and limit < default - 1
+    return Cell(of(watts(phase.power_w), watts(limit)) + "!" * lowered, "warn" if lowered else "")
+
+
+def _temperature(_: Line, result: DeviceResult) -> Cell:
+    phase = load_phase(result)
+    return Cell(UNKNOWN if phase is None else celsius(phase.temperature_c))
+
+
+def _throttle(_: Line, result: DeviceResult) -> Cell:
+    phase = load_phase(result)
+    if phase is None or (not phase.throttle_share and phase.sm_clock_mhz is None):
+        return Cell(UNKNOWN)
+    return throttle_cell([], phase.throttle_share)
+
+
+def _throttle_value(_: Line, result: DeviceResult) -> SortValue:
+    phase = load_phase(result)
+    shares = {name: share for name, share in phase.throttle_share.items() if name != "gpu_idle"} if phase else {}
+    return max(shares.values(), default=None if phase is None else 0.0)
+
+
+def _note(_: Line, result: DeviceResult) -> Cell:
+    """What is worth knowing of how it was measured."""
+    notes = [result.code_path] if isinstance(result, MatmulResult) and result.code_path else []
+    notes += ["still heating"] if isinstance(result, MatmulResult) and result.still_heating else []
+    notes += [f"{len(result.gaps)} not known"] if result.gaps else []
+    return Cell(", ".join(notes), "dim")
+
+
+_AGAINST = Shown(Column("against", "AGAINST", 10, right=True, priority=1), _against, _against_value)
+_CLOCK = Shown(Column("clock", "MHZ/MAX", 9, right=True, priority=2), _clock, _of_phase("sm_clock_mhz"))
+_POWER = Shown(Column("power", "PWR/LIM", 9, right=True, priority=3), _power, _of_phase("power_w"))
+_TEMPERATURE = Shown(
+    Column("temperature", "TEMP", 4, right=True, priority=6), _temperature, _of_phase("temperature_c")
+)
+_THROTTLE = Shown(
+    Column("throttle", "THROTTLE", 9, stretch=True, most=24, priority=4, optional=True), _throttle, _throttle_value
+)
+_ON_LOAD = (_CLOCK, _POWER, _TEMPERATURE, _THROTTLE)
+_LAST = (
+    Shown(
+        Column("history", "HISTORY", HISTORY_WIDTH, right=True, priority=8, optional=True), _history, _against_value
+    ),
+    Shown(
+        Column("note", "NOTE", 14, stretch=True, most=40, priority=9, optional=True),
+        _note,
+        lambda line, result: _note(line, result).text or None,
+    ),
+    Shown(Column("name", "MODEL", 24, priority=12), lambda _, r: Cell(_model(r)), lambda _, r: _model(r)),
+)
+
+
+def _model(result: DeviceResult) -> str:
+    return (result.name or UNKNOWN).removeprefix("NVIDIA ")
+
+
+# matmul.
+
+
+def _efficiency(_: Line, result: MatmulResult) -> Cell:
+    return Cell(of(percent(result.burst_efficiency), percent(result.sustained_efficiency)))
+
+
+def _checked(_: Line, result: MatmulResult) -> Cell:
+    """Whether every GEMM had the bits of the first; what is cut off in a narrow column is only how much that was."""
+    if result.corrupt_iterations:
+        return Cell(f"{result.corrupt_iterations} WRONG of {result.checked_iterations}", "crit")
+    if result.upload_intact is False:
+        return Cell("UPLOAD DAMAGED", "crit")
+    if not result.checked_iterations:
+        return NOT_KNOWN
+    return Cell(f"no error in {work_done(result.checked_pflop)}")
+
+
+def _shape(_: Line, result: MatmulResult) -> Cell:
+    return Cell("x".join(map(str, result.shape)) or UNKNOWN, "dim")
+
+
+MATMUL = (
+    Shown(Column("burst", "BURST", 5, right=True), lambda _, r: Cell(flops(r.burst_tflops)), lambda _, r: r.burst_tflops),
+    Shown(
+        Column("sustained", "HELD", 5, right=True),
+        lambda _, r: Cell(flops(r.sustained_tflops)),
+        lambda _, r: r.sustained_tflops,
+    ),
+    Shown(
+        Column("efficiency", "EFF", 6, right=True, priority=5, optional=True),
+        _efficiency,
+        lambda _, r: r.sustained_efficiency or r.burst_efficiency,
+    ),
+    _AGAINST,
+    *_ON_LOAD,
+    Shown(
+        Column("checked", "CHECKED", 10, stretch=True, most=23),
+        _checked,
+        lambda _, r: float(r.corrupt_iterations) if r.checked_iterations else None,
+    ),
+    *_LAST,
+    Shown(Column("shape", "SHAPE", 17, priority=13), _shape, lambda _, r: None),
+    Shown(
+        Column("best", "BEST", 5, right=True, priority=14),
+        lambda _, r: Cell(flops(r.burst_best_tflops)),
+        lambda _, r: r.burst_best_tflops,
+    ),
+    Shown(
+        Column("low", "P5", 5, right=True, priority=15),
+        lambda _, r: Cell(flops(r.burst_p5_tflops)),
+        lambda _, r: r.burst_p5_tflops,
+    ),
+)
+
+
+# memory and copies.
+
+
+def _rate(key: str, title: str, field: str, width: int = 8, priority: int = 0) -> Shown:
+    def value(_: Line, result: DeviceResult) -> SortValue:
+        found: float | None = getattr(result, field)
+        return found
+
+    return Shown(
+        Column(key, title, width, right=True, priority=priority),
+        lambda _, result: Cell(bandwidth(getattr(result, field))),
+        value,
+    )
+
+
+def _intact(_: Line, result: MemoryResult | CopiesResult) -> Cell:
+    return NOT_KNOWN if result.intact is None else Cell("intact") if result.intact else Cell("DAMAGED", "crit")
+
+
+_INTACT = Shown(Column("intact", "DATA", 8), _intact, lambda line, r: _intact(line, r).text)
+_SIZE = Shown(
+    Column("size", "SIZE", 5, right=True, priority=10), lambda _, r: Cell(size_text(r.size_bytes)), lambda _, r: r.size_bytes
+)
+
+MEMORY = (
+    _rate("copy", "COPY", "copy_bytes_per_s"),
+    _rate("best", "BEST", "copy_best_bytes_per_s", priority=7),
+    _AGAINST,
+    _INTACT,
+    *_ON_LOAD,
+    _SIZE,
+    *_LAST,
+)
+
+
+def _pcie(_: Line, result: CopiesResult) -> Cell:
+    phase = load_phase(result)
+    if phase is None or (phase.pcie_gen is None and phase.pcie_width is None):
+        return Cell(UNKNOWN)
+    return Cell(f"{number(phase.pcie_gen)}x{number(phase.pcie_width)}")
+
+
+def _slowest_peer(_: Line, result: CopiesResult) -> SortValue:
+    return min((one.bytes_per_s for one in result.peers if one.bytes_per_s is not None), default=None)
+
+
+def _peers(line: Line, result: CopiesResult) -> Cell:
+    """The slowest way to another GPU of the node, and to which."""
+    slowest = _slowest_peer(line, result)
+    to = next((one.to_gpu for one in result.peers if one.bytes_per_s == slowest), None)
+    return Cell("") if not isinstance(slowest, float) else Cell(f"{bandwidth(slowest)} to {to}")
+
+
+COPIES = (
+    _rate("to_device", "TO GPU", "to_device_bytes_per_s"),
+    _rate("to_host", "TO HOST", "to_host_bytes_per_s"),
+    _rate("to_device_together", "ALL TO GPU", "to_device_together_bytes_per_s", 10, priority=4),
+    _rate("to_host_together", "TO HOST", "to_host_together_bytes_per_s", priority=4),
+    _AGAINST,
+    _INTACT,
+    Shown(Column("pcie", "PCIE", 5, priority=3), _pcie, lambda line, r: _pcie(line, r).text),
+    Shown(Column("peers", "SLOWEST PEER", 13, right=True, priority=2, optional=True), _peers, _slowest_peer),
+    _SIZE,
+    *_LAST,
+)
+
+TABLES: Mapping[str, Sequence[Shown]] = {"matmul": MATMUL, "memory": MEMORY, "copies": COPIES}

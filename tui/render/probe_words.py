@@ -1,0 +1,83 @@
+"""What each kind of probe is, in words: for the question before it starts, and for the pane while none has run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mltop.probes.investigate.probing.wanted import ProbeWanted
+from mltop.tui.render.units import seconds
+
+
+@dataclass(frozen=True)
+class KindWords:
+    """``does``: what happens, a sentence; ``about_s``: how long that takes where torch imports in a few seconds."""
+
+    name: str
+    does: str
+    about_s: float
+
+
+KINDS = {
+    "matmul": KindWords(
+        "matmul",
+        "Multiplies matrices on each GPU: short bursts, then some seconds without a pause, at full power. Shows rate,"
+        " clock, watts, throttling, and whether every result had the same bits.",
+        20,
+    ),
+    "all-reduce": KindWords(
+        "all-reduce",
+        "Starts ranks on all of them and times collectives of several sizes. Shows bus bandwidth, wrong results, and"
+        " which rank comes last.",
+        30,
+    ),
+    "memory": KindWords("memory", "Copies within the memory of each GPU. Shows its bandwidth.", 15),
+    "copies": KindWords(
+        "copies",
+        "Copies between host and each GPU, alone and all at once, and between the GPUs of a node. Shows PCIe and NVLink"
+        " bandwidth.",
+        30,
+    ),
+    "pairs": KindWords(
+        "pairs",
+        "Times all-reduce between two nodes at a time, in rounds of disjoint pairs. Shows the nodes, or the links, that"
+        " are slow in company that is not.",
+        60,
+    ),
+}
+SWEEP_S = 30.0  # what a dozen sizes take longer than three
+ROUND_S = 3.0  # of a round robin
+MANY_NODES = 64
+
+
+def title_of(wanted: ProbeWanted) -> str:
+    """ "matmul bf16", "all-gather, sweep", "pairs, round robin"."""
+    name = wanted.kind
+    if name == "matmul":
+        name = f"matmul {wanted.dtype}"
+    elif name == "all-reduce":
+        name = wanted.collective + (", sweep" if wanted.sweep else "")
+    elif name == "pairs" and wanted.round_robin:
+        name = "pairs, round robin"
+    return f"{name}, forced" if wanted.force else name
+
+
+def takes_text(wanted: ProbeWanted, nodes: int) -> str:
+    """ "about 20s, on all of them at once"."""
+    about_s = KINDS[wanted.kind].about_s
+    if wanted.kind == "all-reduce":
+        about_s += SWEEP_S * wanted.sweep
+        about_s *= 2 if nodes > MANY_NODES else 1
+    if wanted.kind == "pairs":
+        if wanted.round_robin:
+            about_s = 30 + ROUND_S * (nodes - 1 + nodes % 2)
+        return f"about {seconds(about_s)}"
+    at_once = ", on all of them at once" if nodes > 1 and wanted.kind != "all-reduce" else ""
+    return f"about {seconds(about_s)}{at_once}"
+
+
+def where_text(wanted: ProbeWanted, names: Sequence[str] = ()) -> str:
+    """ "node01 GPU 3", "3 nodes", "all nodes". ``names``: of the nodes it turned out to be."""
+    nodes = tuple(wanted.nodes) or tuple(names)
+    where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes" if nodes else "all nodes"
+    return f"{where} GPU {','.join(wanted.gpus)}" if wanted.gpus else where
