@@ -91,18 +91,41 @@ def read_recording(path: Path) -> Recording:
 def _whole_lines(path: Path, made: Recording) -> Iterator[bytes]:
     """Lines that end in a newline; a gzip stream that breaks off ends the reading, not the program."""
     rest = b""
-    inflate = zlib.decompressobj(wbits=31) if path.suffix == ".gz" else None
+    inflate = _Inflate() if path.suffix == ".gz" else None
     try:
         with path.open("rb") as file:
             while block := file.read(1 << 16):
-                *lines, rest = (rest + (inflate.decompress(block) if inflate else block)).split(b"\n")
+                *lines, rest = (rest + (inflate.read(block) if inflate else block)).split(b"\n")
                 yield from lines
     except zlib.error:
         made.cut_off = True
         return
     except OSError as error:
         raise BadRecording(f"{path}: {error.strerror}") from error
-    made.cut_off = bool(rest) or (inflate is not None and not inflate.eof)
+    made.cut_off = bool(rest) or (inflate is not None and not inflate.ended)
+
+
+class _Inflate:
+    """A gzip file of one member or of several, one after the other (`cat a.gz b.gz`). Raises zlib.error."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(wbits=31)
+
+    @property
+    def ended(self) -> bool:
+        return self._member.eof
+
+    def read(self, block: bytes) -> bytes:
+        found = b""
+        while block:
+            if self._member.eof:
+                block = block.lstrip(b"\0")  # padding of tapes and block devices
+                if not block:
+                    break
+                self._member = zlib.decompressobj(wbits=31)
+            found += self._member.decompress(block)
+            block = self._member.unused_data
+        return found
 
 
 class CaptureWriter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -24,6 +25,21 @@ def opened(*channels: Channel, limits: Limits | None = None, interval_s: float =
         yield hub
     finally:
         hub.close()
+
+
+def patient(**fields: Any) -> Limits:
+    """Limits that no program misses, however loaded the machine is: a test sets the one it waits for by ``set_limits``,
+    when what must not be hit by it has started. Who is lost stays so until ``hub.retry()``, if not given otherwise.
+    """
+    return replace(
+        Limits(), **{"hello_s": DEADLINE_S, "silence_s": DEADLINE_S, "ping_s": 0.1, "retry_first_s": 600.0, **fields}
+    )
+
+
+def set_limits(limits: Limits, **times_s: float) -> None:
+    """Of a hub that runs: it looks at ``hello_s`` and ``silence_s`` a few times a second."""
+    for name, value in times_s.items():
+        object.__setattr__(limits, name, value)
 
 
 def state(hub: Hub, node: str = "n1") -> str:

@@ -65,6 +65,8 @@ _NAMES = {
     "question_mark": "?",
     "space": "Space",
     "asterisk": "*",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
     "up": "Up",
     "down": "Down",
     "left": "Left",

@@ -60,9 +60,7 @@ class ProbeScope:
     unseen: int = 0
 
 
-def probe_scope(
-    view: FleetView, selection: Selection, kind: str, node: str = "", gpu: int | None = None
-) -> ProbeScope:
+def probe_scope(view: FleetView, selection: Selection, kind: str, node: str = "", gpu: int | None = None) -> ProbeScope:
     """``node`` and ``gpu``: what the user looks at; pairs of nodes go to the marked nodes, or all, all the same."""
     watched = {one.node: one for one in view.nodes}
     marked = tuple(name for name in watched if name in selection)

@@ -59,7 +59,7 @@ def asked_from(args: Mapping[str, Any]) -> Asked:
 
 
 def modules() -> dict[str, str]:
-    """Where the ``main`` of each kind is: a module, or a file (NAME.py) of MLTOP_PROBE_MODULES, a JSON object by kind."""
+    """Where the ``main`` of each kind is: a module; MLTOP_PROBE_MODULES (JSON, by kind) may name others, or files."""
     chosen = json.loads(os.environ.get("MLTOP_PROBE_MODULES", "{}"))
     return {kind: str(chosen.get(kind, f"mltop.probes.active.{kind}")) for kind in KINDS}
 

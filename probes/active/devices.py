@@ -45,17 +45,15 @@ def refused(device: ProbeDevice, why: str, fix: str = "") -> ProbeEvent:
 def choose(asked: Asked, sample: Sample, cpu: ProbeDevice) -> Choice:
     """The devices of the newest sample that are asked for; without GPUs in the machine its processors."""
     choice = Choice()
-    wanted = asked.gpus or ((CPU,) if _has_no_gpus(sample) else ())
-    if CPU in wanted:
-        _add_cpu(choice, asked.kind, cpu, alone=len(wanted) == 1)
-    wanted = tuple(name for name in wanted if name != CPU)
-    if CPU in asked.gpus and not wanted or (not asked.gpus and choice.targets):
-        return choice
+    wanted = [name for name in asked.gpus if name != CPU]
+    if CPU in asked.gpus or (not asked.gpus and _has_no_gpus(sample)):
+        _add_cpu(choice, asked.kind, cpu, alone=not wanted)
+        if not wanted:
+            return choice
     if sample.gpus and sample.simulated:
         choice.refuse(ProbeDevice(""), "the GPUs of this node are made up (mltop demo): there is nothing to measure")
     elif not sample.gpus:
-        if not choice.refused:
-            choice.refuse(ProbeDevice(""), *_no_gpus(sample.gaps))
+        choice.refuse(ProbeDevice(""), *_no_gpus(sample.gaps))
     else:
         _add_gpus(choice, asked.kind, sample, wanted)
     return choice
@@ -90,9 +88,7 @@ def _add_gpus(choice: Choice, kind: str, sample: Sample, wanted: Sequence[str]) 
         choice.refuse(ProbeDevice(name), f"no GPU {name} on this node (there are {here})")
 
 
-def _add_instances(
-    choice: Choice, kind: str, sample: Sample, gpu: GpuSample, instances: Sequence[MigInstance]
-) -> None:
+def _add_instances(choice: Choice, kind: str, sample: Sample, gpu: GpuSample, instances: Sequence[MigInstance]) -> None:
     parent = _device(gpu, sample)
     if kind in _ONE_PROCESS:
         choice.refuse(parent, f"GPU {gpu.index} is in MIG mode: {_ONE_PROCESS[kind]}")

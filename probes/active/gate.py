@@ -68,7 +68,7 @@ def refusal(
     name = f"GPU {gpu.index}" if instance is None else f"MIG instance {instance.index} of GPU {gpu.index}"
     return (
         _held(name, _processes(gpu, instance), holders)
-        or _busy(name, gpu, recent, instance)
+        or _busy(name, recent, instance)
         or _full(name, gpu, instance)
         or _shut(name, compute_mode)
         or _broken(gpu)
@@ -82,7 +82,7 @@ def unknowns(gpu: GpuSample, recent: Sequence[GpuSample], instance: MigInstance 
     known = {
         "who uses it": gpu.processes is not None,
         "its memory use": of.memory_used_bytes is not None,
-        "how busy it is": any(value is not None for value in _activity(gpu, recent, instance)),
+        "how busy it is": any(value is not None for value in _activity(recent, instance)),
     }
     return [f"of GPU {gpu.index} is not known: {what}" for what, is_known in known.items() if not is_known]
 
@@ -98,6 +98,11 @@ def cpu_refusal(samples: Sequence[Sample], others: Sequence[Holder], *, force: b
     running = [rank for rank in samples[-1].ranks if rank.state not in ("T", "Z")]
     if running:
         return f"a training job runs here: {_rank(running[0])}{_more(len(running) - 1, 'rank')}", _FORCE
+    return _cpus_busy(samples)
+
+
+def _cpus_busy(samples: Sequence[Sample]) -> Refusal | None:
+    """By the share of their time; by the load where that is not known."""
     busy = [sample.host.cpu_fraction for sample in samples]
     known = [value for value in busy if value is not None]
     if known and len(known) == len(busy):
@@ -129,14 +134,14 @@ def _processes(gpu: GpuSample, instance: MigInstance | None) -> list[GpuProcess]
     ]
 
 
-def _busy(name: str, gpu: GpuSample, recent: Sequence[GpuSample], instance: MigInstance | None) -> Refusal | None:
-    known = [value for value in _activity(gpu, recent, instance) if value is not None]
+def _busy(name: str, recent: Sequence[GpuSample], instance: MigInstance | None) -> Refusal | None:
+    known = [value for value in _activity(recent, instance) if value is not None]
     if known and len(known) == len(recent) and min(known) > BUSY:
         return f"{name} is busy: {known[-1]:.0%}, though no process is seen that uses it", _FORCE
     return None
 
 
-def _activity(gpu: GpuSample, recent: Sequence[GpuSample], instance: MigInstance | None) -> list[float | None]:
+def _activity(recent: Sequence[GpuSample], instance: MigInstance | None) -> list[float | None]:
     """NVML's utilisation; in MIG mode it has none, but there may be the instance's own activity."""
     if instance is None:
         return [sample.busy for sample in recent]

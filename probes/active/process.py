@@ -24,6 +24,7 @@ STDERR_BYTES = 4096
 _F_SETSIG = 10  # fcntl(2); not in Python's module
 _READ_BYTES = 65_536
 _READS_AT_ONCE = 8  # then the other processes have their turn
+_KILLED_S = 0.5
 _MOST_UNTOLD_BYTES = 1_000_000
 _OOM_SCORE_ADJ = b"1000"  # when memory runs out the kernel ends the probe, not the training (proc(5))
 
@@ -181,6 +182,14 @@ class ProbeProcess:
     def reap(self) -> int:
         """Its exit code once it has ended; negative: killed by that signal."""
         return self._process.wait()
+
+    def end_now(self) -> None:
+        """SIGKILL, and release our ends. What hangs in the kernel is not waited for."""
+        self.signal_group(signal.SIGKILL)
+        deadline_s = time.monotonic() + _KILLED_S
+        while not self.has_ended() and time.monotonic() < deadline_s:
+            time.sleep(0.005)
+        self.close()
 
     def close(self) -> None:
         """Release our ends; what is left of the group dies of it."""

@@ -24,7 +24,7 @@ END_S = 5.0  # from a process's last result to its end
 SILENT_S = 2.0  # from the end of its output to its end
 _POLL_MS = 100
 _MOST_EVENTS = 50_000
-_MOST_BYTES = 64_000_000
+_MOST_BYTES = 16_000_000
 # Said between two stages: from now on the process waits for the caller.
 _WAITS = ("ready", "round")
 
@@ -63,7 +63,6 @@ class Watched:
         self._missing = {device.uuid for device in devices}  # without result or failure
         self._failed = False
         self._stage = ""
-        self._stages: set[str] = set()  # seen since the process last waited
         self._limit_s: float | None = None
         self._due_s: float | None = None  # monotonic
         self._events = 0
@@ -106,8 +105,7 @@ class Watched:
     def end_now(self) -> None:
         """SIGKILL, without another word: when whoever watches cannot go on."""
         if not self.done:
-            self.process.signal_group(signal.SIGKILL)
-            self.process.close()
+            self.process.end_now()
             self.done = True
 
     @property
@@ -144,17 +142,15 @@ class Watched:
             self._begin(event, time.monotonic())
             return
         if event.event in _WAITS:
-            self._stages.clear()
-            self._due_s = None
+            self._due_s, self._stage = None, ""
         if event.event in ("result", "failed", "refused"):
             self._settle(event)
         self._emit(event)
 
     def _begin(self, event: ProbeEvent, now: float) -> None:
-        """A stage that was begun before is progress, not a new deadline."""
-        self._stage = event.stage
-        if event.stage not in self._stages:
-            self._stages.add(event.stage)
+        """The stage that it is in already is progress, not a new deadline."""
+        if event.stage != self._stage or self._limit_s is None:
+            self._stage = event.stage
             known = event.deadline_s
             self._limit_s = deadline_s(self._kind, event.stage, self._deadlines_s) if known is None else known
             self._due_s = now + self._limit_s

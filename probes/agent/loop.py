@@ -19,6 +19,7 @@ from mltop.probes.agent.protocol import (
     Message,
     Request,
 )
+from mltop.probes.agent.recent import RecentSamples
 from mltop.probes.agent.requests import Requests
 from mltop.probes.agent.sampler import GpuSource, Sampler
 from mltop.probes.agent.wire import Wire
@@ -60,7 +61,8 @@ class Agent:
             receiving=self._receiving,
             stop=self._stop.set,
         )
-        self._requests = Requests(self._send, self._roster, receives=terms.attended)
+        self._recent = RecentSamples()
+        self._requests = Requests(self._send, self._roster, receives=terms.attended, samples=self._recent.wait)
         self._newest_ranks: list[RankSample] = []
         self._have_ranks = threading.Event()
 
@@ -77,14 +79,16 @@ class Agent:
             if self._whole.is_due(sample):
                 self._outbox.put_newest("slow", self._wire.encode(Message("slow", node=self._node, sample=sample)))
             self._outbox.put_newest("sample", self._wire.encode_light(sample))
-            due = max(due + self._interval_s, time.monotonic())
-            self._stop.wait(due - time.monotonic())
+            now_s = time.monotonic()
+            due = min(max(due, now_s - self._interval_s), now_s) + self._interval_s  # this one may have been hurried
+            self._recent.pause(self._stop, due)
         return self._close()
 
     def _sample(self) -> Sample:
         sample = self._sampler.sample(time.time())
         self._newest_ranks = sample.ranks
         self._have_ranks.set()
+        self._recent.add(sample)
         return sample
 
     def _hello(self) -> Hello:

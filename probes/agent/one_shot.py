@@ -8,15 +8,19 @@ import select
 import signal
 import threading
 import time
-from typing import Any
+from functools import partial
+from typing import Any, Callable
 
 from mltop.probes.agent.protocol import Message, Request
+from mltop.probes.agent.recent import KEPT
 from mltop.probes.agent.requests import Requests
 from mltop.probes.agent.wire import Wire
 from mltop.probes.collect.ranks import RankSource
-from mltop.probes.model import RankSample
+from mltop.probes.model import RankSample, Sample
 
 TOTAL_S = 60.0
+PROBE_EXTRA_S = 45.0  # beyond a probe's own limit: reading the GPUs, finding a Python before it, the end after it
+SAMPLES_S = 0.4  # between the samples that show whether a GPU is busy
 SECOND_READ_S = 0.1  # between the two reads that a rank's CPU share needs
 CANCEL_S = 2.0  # from cancelling to leaving: py-spy is killed within it, and with us in any case
 READER_POLL_MS = 100
@@ -28,17 +32,18 @@ def answer(op: str, args: dict[str, Any], wire: Wire, out_fd: int = 1) -> int:
     """Frames of one answer to ``out_fd``; returns the exit code once its last frame is written.
 
     0: answered, be it by an error frame; 2: nobody reads ``out_fd`` any more; 3: not done within ``args["total_s"]``
-    (60 s); 128 + n: signal n. The rest of ``args`` is the operation's, but its ``py_spy`` is by machine type: whoever
-    asks does not know which this is. Installs signal handlers: for the main thread of a process of its own.
+    (60 s; of a probe that is the limit of its processes, and there is more to do); 128 + n: signal n. The rest of
+    ``args`` is the operation's, but its ``py_spy`` is by machine type: whoever asks does not know which this is.
+    Installs signal handlers: for the main thread of a process of its own.
     """
     args = dict(args)
-    total_s = float(args.pop("total_s", TOTAL_S))
+    total_s = limit_s(op, args)
     args["py_spy"] = args.get("py_spy", {}).get(platform.machine(), "")
     reply = _Reply(wire, out_fd)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda number, _: reply.give_up(128 + number))
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    requests = Requests(reply.send, roster, receives=False)
+    requests = Requests(reply.send, roster, receives=False, samples=partial(samples, wire.node))
     requests.start(Request("request", op=op, args=args))
     reply.wait(time.monotonic() + total_s, Message("error", error=f"no answer within {total_s:g} s"))
     if not reply.complete.is_set():
@@ -53,6 +58,42 @@ def roster() -> list[RankSample]:
     source.read(time.monotonic(), {})
     time.sleep(SECOND_READ_S)
     return source.read(time.monotonic(), {})[0]
+
+
+def limit_s(op: str, args: dict[str, Any]) -> float:
+    """For everything. Taken out of ``args``, but for a probe, which has more to do than its own limit is for."""
+    if op != "probe":
+        return float(args.pop("total_s", TOTAL_S))
+    from mltop.probes.active.asked import asked_from
+
+    try:
+        return asked_from(args).total_s + PROBE_EXTRA_S
+    except ValueError:
+        return TOTAL_S  # the probe will say what is wrong with them
+
+
+def samples(
+    node: str,
+    after_s: float,  # noqa: ARG001 - all are new
+    timeout_s: float,
+    cancelled: threading.Event,
+    suits: Callable[[list[Sample]], bool] = lambda _: True,
+) -> list[Sample]:
+    """Three samples of what decides about probes, as ``recent.RecentSamples.wait`` gives them."""
+    from mltop.probes.agent.brief import BriefSampler
+
+    sampler = BriefSampler(node)
+    found: list[Sample] = []
+    deadline_s = time.monotonic() + timeout_s
+    try:
+        while not cancelled.is_set():
+            found = [*found, sampler.sample(time.time())][-KEPT:]
+            if (len(found) == KEPT and suits(found)) or time.monotonic() > deadline_s:
+                break
+            cancelled.wait(SAMPLES_S)
+    finally:
+        sampler.close()
+    return found
 
 
 class _Reply:

@@ -78,7 +78,12 @@ class Message:
 
 @dataclass
 class Request:
-    """One frame to an agent. ``op``: stacks | doctor, or a file's name; ``node`` as in Message, "" for all."""
+    """One frame to an agent. ``op``: stacks | doctor | kernel_lines | probe | probe_tell, or a file's name; ``node`` as
+    in Message, "" for all.
+
+    probe (args: active/asked.py): each event of it (model/probe.py) is a part, its fields the part's data; the end is
+    done with {"cancelled": bool}. probe_tell (args: key, line): for the processes of the probe that runs here.
+    """
 
     kind: str  # request | cancel | ping | file
     id: int = 0

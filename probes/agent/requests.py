@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 from mltop.probes.agent.files import Files, Unavailable
 from mltop.probes.agent.protocol import Message, Request
@@ -14,6 +14,10 @@ from mltop.probes.collect.ranks import read_counters
 from mltop.probes.collect.stacks import StackOptions, dump_ranks, find_py_spy
 from mltop.probes.model import RankSample, RankStacks
 
+if TYPE_CHECKING:
+    from mltop.probes.agent.probing import Probing, Samples
+    from mltop.probes.model.probe import ProbeEvent
+
 Send = Callable[[Message], None]
 
 
@@ -21,11 +25,16 @@ class Requests:
     """Runs requests. ``ranks`` gives the newest roster, waiting for the first one if it must.
 
     ``receives``: the caller can send us files. False where our stdin is not the caller's (pdsh).
+    ``samples``: the newest ones, for probes.
     """
 
-    def __init__(self, send: Send, ranks: Callable[[], list[RankSample]], receives: bool = True) -> None:
+    def __init__(
+        self, send: Send, ranks: Callable[[], list[RankSample]], receives: bool = True, samples: Samples | None = None
+    ) -> None:
         self._send = send
         self._ranks = ranks
+        self._samples = samples
+        self._probing: Probing | None = None
         self._files = Files(send, receives)
         self._chosen_by_hand = bool(os.environ.get("MLTOP_PY_SPY"))
         self._cancels: dict[int, threading.Event] = {}
@@ -34,6 +43,8 @@ class Requests:
             "stacks": self._stacks,
             "doctor": self._doctor,
             "kernel_lines": self._kernel_lines,
+            "probe": self._probe,
+            "probe_tell": self._probe_tell,
         }
 
     def start(self, request: Request) -> None:
@@ -64,7 +75,7 @@ class Requests:
             cancelled.set()
 
     def cancel_all(self) -> None:
-        """At exit: py-spy children are ended by the dump that owns them."""
+        """At exit: py-spy and probe processes are ended by the request that owns them."""
         with self._lock:
             for cancelled in self._cancels.values():
                 cancelled.set()
@@ -118,6 +129,29 @@ class Requests:
 
     def _kernel_lines(self, request: Request, cancelled: threading.Event) -> None:  # noqa: ARG002 - seconds at most
         self._send(Message("done", id=request.id, data=kernel_lines()))
+
+    def _probe(self, request: Request, cancelled: threading.Event) -> None:
+        from mltop.probes.active.lines import fields_of
+
+        def emit(event: ProbeEvent) -> None:
+            self._send(Message("part", id=request.id, data=fields_of(event)))
+
+        self._the_probing().probe(request.args, emit, cancelled)
+        self._send(Message("done", id=request.id, data={"cancelled": cancelled.is_set()}))
+
+    def _probe_tell(self, request: Request, cancelled: threading.Event) -> None:  # noqa: ARG002 - answers at once
+        self._the_probing().tell(request.args)
+        self._send(Message("done", id=request.id))
+
+    def _the_probing(self) -> Probing:
+        """Loaded when it is first needed: most agents never probe."""
+        from mltop.probes.agent.probing import Probing
+
+        if self._samples is None:
+            raise Unavailable("this agent takes no samples, so it does not know whether the node is free")
+        with self._lock:
+            self._probing = self._probing or Probing(self._samples)
+            return self._probing
 
 
 def chosen(ranks: list[RankSample], args: dict[str, Any]) -> list[RankSample]:

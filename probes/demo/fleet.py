@@ -1,6 +1,6 @@
 """`python -m mltop.probes.demo.fleet --nodes N`: one process that speaks for N simulated nodes on one stdout.
 
-It speaks the agent's protocol: hello, samples, answers to "stacks" and "doctor", and ends when stdin ends.
+It speaks the agent's protocol: hello, samples, answers to "stacks", "doctor" and "probe", and ends when stdin ends.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from typing import Any
 
 from mltop.probes.agent.light import EVERY_S
 from mltop.probes.agent.protocol import MARK, VERSION, Hello, Message, Request, decode_request, encode
+from mltop.probes.demo.probe_machine import ProbeMachine
+from mltop.probes.demo.probing import SimulatedProbes
 from mltop.probes.demo.simulated_job import FIRST_PID, JOB, RAN_S, SimulatedJob, rank_stacks
-from mltop.probes.demo.simulated_node import SimulatedNode
+from mltop.probes.demo.simulated_node import LOST_GPU, SimulatedNode
 from mltop.probes.version import __version__
 
 SLOTS = 20  # the samples of an interval are spread over this many moments
@@ -32,14 +34,18 @@ def node_names(count: int, first: int) -> tuple[str, ...]:
     return tuple(f"sim{number:03d}" for number in range(first, first + count))
 
 
-def build(count: int, first: int, gpus: int, interval_s: float, hang_after_s: float) -> list[SimulatedNode]:
+def build(
+    count: int, first: int, gpus: int, interval_s: float, hang_after_s: float, *, spares: int = 1
+) -> list[SimulatedNode]:
     """One job over all nodes that hangs in the middle.
 
-    From 3 nodes on the last is a spare, drained for a lost GPU; from 2 on, the power brake of one
-    node is on, and from 3 on another one has an InfiniBand port down, an Xid 94 and a full disk.
+    From 3 nodes on the last ``spares`` (as far as there are twice as many others) run no job, and the very last has
+    lost a GPU. On the first of them GPU 5 computes slowly, on the second the way to other nodes is slow: only probes
+    find that. From 2 nodes on, the power brake of one node is on, and from 3 on another one has an InfiniBand port
+    down, an Xid 94 and a full disk.
     """
     names, now = node_names(count, first), time.time()
-    of_job = names[:-1] if count >= 3 else names
+    of_job = names[: count - min(max(1, spares), count // 3)] if count >= 3 else names
     culprit = len(of_job) // 2 * gpus + min(5, gpus - 1)
     job = SimulatedJob(of_job, gpus, culprit, now - RAN_S, now + hang_after_s)
     return [
@@ -51,9 +57,11 @@ def build(count: int, first: int, gpus: int, interval_s: float, hang_after_s: fl
             job=job,
             ranks=range(place * gpus, (place + 1) * gpus) if place < len(of_job) else range(0),
             began_at=now,
-            lost_gpu=place >= len(of_job) and gpus > 3,
+            lost_gpu=place >= len(of_job) and place == count - 1 and gpus > 3,
             braked=count >= 2 and place == len(of_job) // 3,
             faulty=count >= 3 and place == len(of_job) * 2 // 3,
+            slow_gpu=min(5, gpus - 1) if place == len(of_job) else None,
+            slow_nic=place == len(of_job) + 1,
         )
         for place, name in enumerate(names)
     ]
@@ -62,8 +70,17 @@ def build(count: int, first: int, gpus: int, interval_s: float, hang_after_s: fl
 class Fleet:
     """Frames of all ``nodes`` to ``out_fd``; requests from ``in_fd``."""
 
-    def __init__(self, nodes: list[SimulatedNode], interval_s: float, in_fd: int = 0, out_fd: int = 1) -> None:
+    def __init__(
+        self,
+        nodes: list[SimulatedNode],
+        interval_s: float,
+        in_fd: int = 0,
+        out_fd: int = 1,
+        *,
+        probe_speed: float = 1.0,
+    ) -> None:
         self._nodes = {node.name: node for node in nodes}
+        self._probes = SimulatedProbes(self._machine, probe_speed)
         self._slots = [nodes[start::SLOTS] for start in range(min(SLOTS, len(nodes)))]
         self._slot_s = interval_s / len(self._slots)
         self._whole_at: dict[str, float] = {}
@@ -86,7 +103,9 @@ class Fleet:
     def _serve(self) -> None:
         turn, due = 0, time.monotonic() + self._slot_s
         while True:
-            timeout_s = 0.0 if self._replies else max(0.0, due - time.monotonic())
+            probes_at = self._probes.next_at
+            wake_at = due if probes_at is None else min(due, probes_at)
+            timeout_s = 0.0 if self._replies else max(0.0, wake_at - time.monotonic())
             try:
                 request = self._requests.get(timeout=timeout_s)
             except queue.Empty:
@@ -96,11 +115,19 @@ class Fleet:
                     return
                 self._take(request)
             self._write_replies()
+            self._write(b"".join(map(encode, self._probes.due(time.monotonic()))))
             if time.monotonic() >= due:
                 self._write_samples(self._slots[turn % len(self._slots)])
                 turn, due = turn + 1, max(due + self._slot_s, time.monotonic())
 
+    def _machine(self, name: str) -> ProbeMachine:
+        """What probes find on a node; one of another process is healthy as far as we know."""
+        node = self._nodes.get(name)
+        return ProbeMachine(name, 0) if node is None else machine_of(node)
+
     def _take(self, request: Request) -> None:
+        if request.node in self._nodes and self._probes.take(request, time.monotonic()):
+            return
         if request.kind == "request":
             self._replies.append((request.id, self._answer(request)))
         elif request.kind == "cancel" and any(number == request.id for number, _ in self._replies):
@@ -186,6 +213,21 @@ def _frame(kind: bytes, node: SimulatedNode, sample: bytes) -> bytes:
     return b"%s%d %s\n" % (MARK, len(payload), payload)
 
 
+def machine_of(node: SimulatedNode) -> ProbeMachine:
+    """The same node as probes see it."""
+    owner = "pid {} (python train.py, user demo)"
+    return ProbeMachine(
+        name=node.name,
+        number=node.number,
+        gpus=node.gpus,
+        owners={index: owner.format(FIRST_PID + rank) for index, rank in enumerate(node.ranks)},
+        lost=(LOST_GPU,) if node.lost_gpu else (),
+        braked=node.braked,
+        slow_gpu=node.slow_gpu,
+        slow_nic=node.slow_nic or node.faulty,
+    )
+
+
 def wanted(rank: int, args: dict[str, Any]) -> bool:
     job, pids = args.get("job"), args.get("pids")
     return (not job or job == JOB) and (pids is None or FIRST_PID + rank in pids)
@@ -206,11 +248,15 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--gpus", type=int, default=8, metavar="N", help="GPUs (and ranks) per node")
     parser.add_argument("--interval", type=float, default=1.0, metavar="S")
     parser.add_argument("--hang-after", type=float, default=3.0, metavar="S")
+    parser.add_argument("--spares", type=int, default=1, metavar="N", help="of 3 nodes and more, how many have no job")
+    parser.add_argument("--probe-speed", type=float, default=1.0, metavar="X", help="for tests: probes run faster")
     options = parser.parse_args(argv)
-    if options.nodes < 1 or options.gpus < 1 or options.interval <= 0:
-        parser.error("--nodes, --gpus and --interval must be positive")
-    nodes = build(options.nodes, options.first, options.gpus, options.interval, options.hang_after)
-    Fleet(nodes, options.interval).run()
+    if min(options.nodes, options.gpus, options.spares) < 1 or min(options.interval, options.probe_speed) <= 0:
+        parser.error("--nodes, --gpus, --spares, --interval and --probe-speed must be positive")
+    nodes = build(
+        options.nodes, options.first, options.gpus, options.interval, options.hang_after, spares=options.spares
+    )
+    Fleet(nodes, options.interval, probe_speed=options.probe_speed).run()
 
 
 if __name__ == "__main__":

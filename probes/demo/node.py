@@ -1,6 +1,6 @@
 """`python -m mltop.probes.demo.node --node NAME`: this machine's real agent, with the demo job.
 
-Ranks, stacks and host are real; only the GPUs are made up.
+Ranks, stacks and host are real; only the GPUs are made up, and so is what probes measure on them.
 """
 
 from __future__ import annotations
@@ -10,10 +10,50 @@ import platform
 import sys
 
 from mltop.probes.agent.loop import Agent, exit_now
-from mltop.probes.demo.gpus import SimulatedGpus
+from mltop.probes.agent.protocol import Request
+from mltop.probes.demo.fleet import build, machine_of
+from mltop.probes.demo.gpus import HOT_GPU, SimulatedGpus
 from mltop.probes.demo.job import DemoJob
+from mltop.probes.demo.probe_machine import ProbeMachine
+from mltop.probes.demo.probing import ProbeThread, SimulatedProbes
 
 USE_TORCH = {"auto": None, "yes": True, "no": False}
+SLOW_GPU = 6  # where no node of a fleet has one
+
+
+class DemoAgent(Agent):
+    """The agent, but for probes: what they put load on is simulated."""
+
+    def __init__(self, node: str, gpu_source: SimulatedGpus, interval_s: float, probes: SimulatedProbes) -> None:
+        super().__init__(node, gpu_source, interval_s)
+        self._probe_thread = ProbeThread(probes, self._send)
+
+    def _handle(self, request: Request) -> None:
+        request.node = request.node or self._node
+        if request.node != self._node or not self._probe_thread.take(request):
+            super()._handle(request)
+
+
+class DemoMachines:
+    """What probes find: on this node (the job's GPUs are in use), and on the nodes of the fleet beside it."""
+
+    def __init__(self, options: argparse.Namespace, job: DemoJob) -> None:
+        self._options, self._job = options, job
+        beside = build(options.fleet, 2, options.gpus, 1.0, 0.0, spares=options.spares) if options.fleet else []
+        self._others = {node.name: machine_of(node) for node in beside}
+
+    def __call__(self, name: str) -> ProbeMachine:
+        if name != self._options.node:
+            return self._others.get(name) or ProbeMachine(name, 0, self._options.gpus)
+        alone = all(machine.slow_gpu is None for machine in self._others.values())
+        return ProbeMachine(
+            name,
+            number=0,
+            gpus=self._options.gpus,
+            owners={index: f"pid {pid} (the demo's job)" for pid, index in self._job.on_gpus()},
+            slow_gpu=SLOW_GPU if alone and self._options.gpus > SLOW_GPU else None,
+            hot_gpu=HOT_GPU,
+        )
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -24,7 +64,8 @@ def main(argv: list[str] | None = None) -> None:
         gpus = SimulatedGpus(
             options.gpus, job.on_gpus, job.hung_since, culprit_gpu=options.culprit, problem=job.problem
         )
-        code = Agent(options.node, gpus, options.interval).run()
+        probes = SimulatedProbes(DemoMachines(options, job), options.probe_speed)
+        code = DemoAgent(options.node, gpus, options.interval, probes).run()
         if job.problem():
             print(job.problem(), file=sys.stderr, flush=True)  # noqa: T201 - the caller keeps an agent's last words
     finally:
@@ -41,6 +82,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--torch", choices=sorted(USE_TORCH), default="auto")
     parser.add_argument("--healthy", type=float, default=2.0, metavar="S", help="seconds until the culprit hangs")
     parser.add_argument("--interval", type=float, default=1.0, metavar="S")
+    parser.add_argument("--fleet", type=int, default=0, metavar="N", help="simulated nodes beside this one")
+    parser.add_argument("--spares", type=int, default=1, metavar="N", help="of the fleet, as told to it")
+    parser.add_argument("--probe-speed", type=float, default=1.0, metavar="X", help="for tests: probes run faster")
     options = parser.parse_args(argv)
     if not 0 <= options.culprit < options.ranks:
         parser.error(f"--culprit {options.culprit} is not one of {options.ranks} ranks")

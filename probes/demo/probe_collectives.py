@@ -35,13 +35,18 @@ class Member:
     @classmethod
     def of(cls, machine: ProbeMachine, gpu: int) -> Member:
         share = speed_share(machine, gpu)
-        own = random.Random(f"{machine.uuid(gpu)} work").gauss(1.0, 0.004)
-        return cls(machine.name, gpu, round(WORK_S * own / share, 6), machine.slow_nic)
+        return cls(machine.name, gpu, round(WORK_S * _own(machine.uuid(gpu)) / share, 6), machine.slow_nic)
+
+
+@lru_cache(maxsize=8192)
+def _own(uuid: str) -> float:
+    """How a GPU's work differs from that of its model."""
+    return random.Random(f"{uuid} work").gauss(1.0, 0.004)
 
 
 @lru_cache(maxsize=64)
 def collective_times(
-    members: tuple[Member, ...], collective: str, size_bytes: int, backend: str, works: bool, run: str
+    members: tuple[Member, ...], collective: str, size_bytes: int, backend: str, *, works: bool, run: str
 ) -> tuple[tuple[float, ...], ...]:
     """Every iteration's time of every rank, s. Who comes late waits less than the others, who wait for it.
 
@@ -76,11 +81,11 @@ def busbw(members: tuple[Member, ...], collective: str, size_bytes: int, backend
     if backend == "gloo":
         most = GLOO_BYTES_PER_S
     else:
-        nvls = collective == "all-reduce" and min(on_node.values()) >= NVLS_FROM_RANKS
+        nvls = collective == "all-reduce" and max(on_node.values()) >= NVLS_FROM_RANKS
         most = ALL_REDUCE_BYTES_PER_S if nvls else RING_BYTES_PER_S
         if nodes > 1:
             # What each NIC has to carry, of a ring that enters and leaves every node once per GPU.
             most = min(most, NIC_BYTES_PER_S * (ranks - 1) / (nodes - 1)) * (0.92 if nodes == 2 else 0.85)
             most *= SLOW_NIC_SHARE if any(member.slow_nic for member in members) else 1.0
     half = (10 if nodes == 1 else 40) * MIB
-    return most / (1 + (half / max(1, size_bytes)) ** 0.7)
+    return float(most / (1 + (half / max(1, size_bytes)) ** 0.7))

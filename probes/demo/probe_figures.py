@@ -16,15 +16,16 @@ from mltop.probes.demo.probe_machine import MULTIPROCESSORS, VERSIONS, ProbeMach
 FLOP_PER_CLOCK = {"bf16": 4096, "fp16": 4096, "fp8": 8192, "tf32": 2048, "fp32": 256}  # and SM, dense
 BURST_EFFICIENCY, SUSTAINED_EFFICIENCY = 0.833, 0.88
 BURST_MHZ, SUSTAINED_MHZ, BRAKED_MHZ, HOT_MHZ = 1755.0, 1410.0, 420.0, 1095.0
-SLOW_SHARE = 0.67  # of what the slow GPU should give
+SLOW_SHARE = 0.6  # of what the slow GPU should give
 DEVICE_SD, RUN_SD = 0.01, 0.003  # of its model's mean; of one device from run to run
+BRAKE = {"hw_slowdown": 1.0, "power_brake": 1.0}
 BURST_S, SUSTAINED_S = 0.8, 3.0
 SHAPE, SUSTAINED_SHAPE = [2048, 2048, 13312], [8192, 8192, 8192]
 COPY_BYTES, HOST_COPY_BYTES = 1 << 30, 256 << 20
 GIGA = 1e9
 
 
-def figure(mean: float, machine: ProbeMachine, index: int, what: str, run: str, sd: float = DEVICE_SD) -> float:
+def figure(mean: float, machine: ProbeMachine, index: int, what: str, run: str, *, sd: float = DEVICE_SD) -> float:
     """``mean`` as this device has it (``sd`` of it), and a little different in every run."""
     device = random.Random(f"{machine.uuid(index)} {what}").gauss(1.0, sd)
     return mean * device * random.Random(f"{machine.uuid(index)} {what} {run}").gauss(1.0, RUN_SD)
@@ -73,9 +74,10 @@ def matmul_result(machine: ProbeMachine, index: int, dtype: str, run: str) -> di
 def memory_result(machine: ProbeMachine, index: int, run: str) -> dict[str, Any]:
     """The fields of a MemoryResult."""
     mean = 2.93e12 * (0.45 if machine.braked else 1.0)
-    rate = figure(mean, machine, index, "copy", run, DEVICE_SD / 2)
+    rate = figure(mean, machine, index, "copy", run, sd=DEVICE_SD / 2)
     return {
         **_device(machine, index, 2.5),
+        "phases": [_copy_phase(machine, index, "copy", 0.7, 402.0)],
         "size_bytes": COPY_BYTES,
         "iterations": 20,
         "copy_bytes_per_s": round(rate),
@@ -88,10 +90,11 @@ def copies_result(machine: ProbeMachine, index: int, others: list[int], run: str
     """The fields of a CopiesResult; ``others``: the GPUs that are measured beside it."""
 
     def rate(mean: float, what: str) -> int:
-        return round(figure(mean * GIGA, machine, index, what, run, DEVICE_SD / 2))
+        return round(figure(mean * GIGA, machine, index, what, run, sd=DEVICE_SD / 2))
 
     return {
         **_device(machine, index, 4.0),
+        "phases": [_copy_phase(machine, index, name, 0.5, 121.0) for name in ("to device", "to host", "together")],
         "size_bytes": HOST_COPY_BYTES,
         "iterations": 10,
         "to_device_bytes_per_s": rate(54.3, "to device"),
@@ -105,6 +108,12 @@ def copies_result(machine: ProbeMachine, index: int, others: list[int], run: str
         ],
         "intact": True,
     }
+
+
+def _copy_phase(machine: ProbeMachine, index: int, name: str, seconds: float, power_w: float) -> dict[str, Any]:
+    """The fields of a Phase that keeps the tensor cores idle."""
+    clock, throttle = (BRAKED_MHZ, BRAKE) if machine.braked else (float(SM_CLOCK_MAX_MHZ), {})
+    return _phase_fields(machine, index, name, seconds, clock=clock, power=power_w, throttle=throttle)
 
 
 def _device(machine: ProbeMachine, index: int, seconds: float) -> dict[str, Any]:
@@ -130,16 +139,30 @@ def _phase(machine: ProbeMachine, index: int, name: str, run: str) -> dict[str, 
     clock = figure(BURST_MHZ if is_burst else SUSTAINED_MHZ, machine, index, f"{name} clock", run)
     power, throttle = (585.0, {}) if is_burst else (0.993 * POWER_LIMIT_W, {"sw_power_cap": 0.97})
     if machine.braked:
-        clock, power, throttle = BRAKED_MHZ, 214.0, {"hw_slowdown": 1.0, "power_brake": 1.0}
+        clock, power, throttle = BRAKED_MHZ, 214.0, BRAKE
     elif index == machine.slow_gpu:  # it draws too little for its clock: nothing else betrays it
         clock, power, throttle = figure(1740.0, machine, index, name, run), 431.0, {}
     elif index == machine.hot_gpu and not is_burst:
         clock, power, throttle = HOT_MHZ, 498.0, {"hw_slowdown": 0.41, "hw_thermal": 0.41}
-    power = figure(power, machine, index, f"{name} power", run, 0.002)
-    hot = 33.0 if index == machine.hot_gpu else 0.0
+    power = figure(power, machine, index, f"{name} power", run, sd=0.002)
+    seconds = BURST_S if is_burst else SUSTAINED_S
+    return _phase_fields(machine, index, name, seconds, clock=clock, power=power, throttle=throttle)
+
+
+def _phase_fields(
+    machine: ProbeMachine,
+    index: int,
+    name: str,
+    seconds: float,
+    *,
+    clock: float,
+    power: float,
+    throttle: dict[str, float],
+) -> dict[str, Any]:
+    hot = 33.0 if index == machine.hot_gpu and power > POWER_LIMIT_W / 2 else 0.0
     return {
         "name": name,
-        "seconds": BURST_S if is_burst else SUSTAINED_S,
+        "seconds": seconds,
         "power_w": round(min(power, POWER_LIMIT_W), 1),
         "power_limit_w": POWER_LIMIT_W,
         "power_limit_default_w": POWER_LIMIT_W,

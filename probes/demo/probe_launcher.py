@@ -6,31 +6,55 @@ All launchers compute the same figures from the same round, so that those of two
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mltop.probes.active.asked import Asked
 from mltop.probes.demo.probe_collectives import Member, collective_times
-from mltop.probes.demo.probe_machine import INTERFACE, TORCH, ProbeMachine
+from mltop.probes.demo.probe_machine import INTERFACE, TORCH, NoSuchGpu, ProbeMachine
 from mltop.probes.demo.probe_timeline import Timeline
 from mltop.probes.model.probe import ProbeEvent, RankTimes
 
 IMPORT_S = 0.6
 MEASURE_S = 0.3  # per size, or the budget where that is less
 PORT = 41_000
+GROUPS_KEPT = 512
 
 MachineOf = Callable[[str], ProbeMachine]
 
 
-class Launcher(Timeline):
-    """Raises NoSuchGpu. ``machine_of`` gives any node of the demo, also those that other processes simulate."""
+@dataclass
+class World:
+    """``machine_of`` gives any node of the demo, also those that other processes simulate.
 
-    def __init__(
-        self, machine: ProbeMachine, asked: Asked, now: float, machine_of: MachineOf, speed: float = 1.0
-    ) -> None:
+    ``groups``: who was in them, by key, round and number; for all launchers of this process.
+    """
+
+    machine_of: MachineOf
+    groups: dict[tuple[str, int, int], tuple[Member, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a launcher has to do: ``own`` are its ranks' places among ``members``; ``first``: place -> global rank."""
+
+    number: int
+    group: int
+    members: tuple[Member, ...]
+    own: tuple[int, ...]
+    first: int
+    works: bool
+
+    def rank(self, place: int) -> int:
+        return self.first + place
+
+
+class Launcher(Timeline):
+    """Raises NoSuchGpu, and ValueError or TypeError for options that cannot be read."""
+
+    def __init__(self, machine: ProbeMachine, asked: Asked, now: float, speed: float, world: World) -> None:
         super().__init__(machine, asked, now, speed)
-        self._machine_of = machine_of
-        self._gpus: list[int] = []
+        self._world = world
         self._is_up = False
         options = asked.options
         self._nodes = [str(node) for node in options.get("nodes") or [machine.name]]
@@ -45,11 +69,11 @@ class Launcher(Timeline):
             why = f"cannot connect to {options.get('leader_node') or 'the leader'}: it has no address"
             self._plan(0.1, ProbeEvent("failed", stage="join", why=why))
         else:
-            self._gpus = taken[:ranks] if ranks else taken
             self._is_up = True
-            self._plan_start(bool(options.get("leader")))
+            self._plan_start(bool(options.get("leader")), ranks or len(taken))
 
     def tell(self, line: dict[str, Any], now: float) -> None:
+        """A round, or the end. Raises ValueError or TypeError for a round that cannot be read."""
         if line.get("tell") == "end":
             self._planned, self._is_up = [], False
         elif line.get("tell") == "round" and self._is_up:
@@ -72,7 +96,7 @@ class Launcher(Timeline):
                 self._plan(0.0, ProbeEvent("refused", device=self.machine.uuid(index), why=why, fix=fix))
         return taken
 
-    def _plan_start(self, is_leader: bool) -> None:
+    def _plan_start(self, is_leader: bool, ranks: int) -> None:
         if is_leader:
             self._plan_stage(0.05, "listen")
             addresses = [{"address": self.machine.address, "interface": INTERFACE}]
@@ -86,62 +110,77 @@ class Launcher(Timeline):
             "backend": self._backend,
             "interface": INTERFACE,
             "address": self.machine.address,
-            "ranks": len(self._gpus),
+            "ranks": ranks,
             "inherited": {},
         }
         self._plan(0.25 + IMPORT_S, ProbeEvent("ready", data=ready))
 
     def _plan_round(self, line: dict[str, Any], now: float) -> None:
         """Does nothing where this node is in no group."""
-        groups = [[str(node) for node in group] for group in line.get("groups") or []]
-        number = next((number for number, group in enumerate(groups) if self.machine.name in group), None)
-        if number is None:
+        wanted = self._round(line)
+        if wanted is None:
             return
-        ranks = {str(node): int(count) for node, count in (line.get("ranks") or {}).items()}
-        members = self._members(groups[number], ranks)
-        own = [place for place, member in enumerate(members) if member.node == self.machine.name]
-        first = self._first_rank(ranks) - own[0]
         step_s = min(MEASURE_S, float(line.get("budget_s") or MEASURE_S))
         at = 0.1
-        for place in own:
-            self._plan_stage(0.0, "init", rank=first + place, since=now)
-        for collective in line.get("collectives") or ["all-reduce"]:
-            for size in line.get("sizes_bytes") or []:
-                for place in own:
-                    self._plan_stage(at, stage_of(str(collective), int(size)), rank=first + place, since=now)
+        self._plan_stages(0.0, "init", wanted, now)
+        for collective in map(str, line.get("collectives") or ["all-reduce"]):
+            for size in map(int, line.get("sizes_bytes") or []):
+                self._plan_stages(at, stage_of(collective, size), wanted, now)
                 at += step_s
-                for times in self._times(line, number, members, str(collective), int(size), own):
-                    event = ProbeEvent("times", device=times.uuid, rank=first + times.rank, data=asdict(times))
+                for times in self._times(wanted, collective, size):
+                    event = ProbeEvent("times", device=times.uuid, rank=wanted.rank(times.rank), data=asdict(times))
                     self._plan(at, event, since=now)
-        self._plan(at + 0.02, ProbeEvent("round", data={"round": int(line.get("round") or 0)}), since=now)
+        self._plan(at + 0.02, ProbeEvent("round", data={"round": wanted.number}), since=now)
 
-    def _members(self, group: list[str], ranks: dict[str, int]) -> tuple[Member, ...]:
-        """Everyone in the group, as each of its launchers sees it: of another node the first GPUs that can be used."""
-        members: list[Member] = []
-        for node in group:
-            machine = self._machine_of(node)
-            gpus = self._gpus
-            if node != self.machine.name:
-                usable = [index for index in range(machine.gpus) if not machine.refusal(index, self.asked.force)[0]]
-                gpus = usable[: ranks.get(node, len(usable))]
-            members += [Member.of(machine, index) for index in gpus]
-        return tuple(members)
+    def _plan_stages(self, after_s: float, stage: str, wanted: Round, now: float) -> None:
+        for place in wanted.own:
+            self._plan_stage(after_s, stage, rank=wanted.rank(place), since=now)
+
+    def _round(self, line: dict[str, Any]) -> Round | None:
+        groups = [[str(node) for node in group] for group in line.get("groups") or []]
+        group = next((number for number, nodes in enumerate(groups) if self.machine.name in nodes), None)
+        if group is None:
+            return None
+        number = int(line.get("round") or 0)
+        ranks = {str(node): int(count) for node, count in (line.get("ranks") or {}).items()}
+        members = self._members(number, group, groups[group], ranks)
+        own = tuple(place for place, member in enumerate(members) if member.node == self.machine.name)
+        if not own:
+            return None
+        return Round(number, group, members, own, self._first_rank(ranks) - own[0], bool(line.get("work")))
+
+    def _members(self, number: int, group: int, nodes: list[str], ranks: dict[str, int]) -> tuple[Member, ...]:
+        """Everyone in the group: the same for all of its launchers, and found once for those of this process."""
+        known, key = self._world.groups, (self.asked.key, number, group)
+        if key not in known:
+            while len(known) >= GROUPS_KEPT:
+                known.pop(next(iter(known)))
+            machines = [(self._world.machine_of(node), ranks.get(node)) for node in nodes]
+            known[key] = tuple(
+                Member.of(machine, gpu) for machine, most in machines for gpu in self._gpus(machine, most)
+            )
+        return known[key]
+
+    def _gpus(self, machine: ProbeMachine, most: int | None) -> list[int]:
+        """The first of its GPUs that can be used, as many as it has ranks."""
+        try:
+            chosen = machine.chosen(self.asked.gpus)
+        except NoSuchGpu:  # named by a UUID of another node
+            chosen = list(range(machine.gpus))
+        return [index for index in chosen if not machine.refusal(index, self.asked.force)[0]][:most]
 
     def _first_rank(self, ranks: dict[str, int]) -> int:
         """The number of this node's first rank among all nodes' ranks."""
         before = self._nodes[: self._nodes.index(self.machine.name)] if self.machine.name in self._nodes else []
         return sum(ranks.get(node, 0) for node in before)
 
-    def _times(
-        self, line: dict[str, Any], group: int, members: tuple[Member, ...], collective: str, size: int, own: list[int]
-    ) -> list[RankTimes]:
-        run = f"{self.asked.key} {line.get('round')} {group}"
-        works = bool(line.get("work"))
-        times = collective_times(members, collective, size, self._backend, works, run)
+    def _times(self, wanted: Round, collective: str, size: int) -> list[RankTimes]:
+        members, run = wanted.members, f"{self.asked.key} {wanted.number} {wanted.group}"
+        times = collective_times(members, collective, size, self._backend, works=wanted.works, run=run)
         return [
             RankTimes(
-                round=int(line.get("round") or 0),
-                group=group,
+                round=wanted.number,
+                group=wanted.group,
                 collective=collective,
                 size_bytes=size,
                 rank=place,
@@ -150,9 +189,9 @@ class Launcher(Timeline):
                 gpu=members[place].gpu,
                 uuid=self.machine.uuid(members[place].gpu),
                 times_s=list(times[place]),
-                work_s=members[place].work_s if works else None,
+                work_s=members[place].work_s if wanted.works else None,
             )
-            for place in own
+            for place in wanted.own
         ]
 
 

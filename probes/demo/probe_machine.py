@@ -65,9 +65,7 @@ class ProbeMachine:
 
     def devices_data(self, indexes: Sequence[int]) -> dict[str, Any]:
         """Of the event "devices"."""
-        devices = [
-            ProbeDevice(self.uuid(index), index, NAME, "gpu", "2330", MEMORY_TOTAL_BYTES) for index in indexes
-        ]
+        devices = [ProbeDevice(self.uuid(index), index, NAME, "gpu", "2330", MEMORY_TOTAL_BYTES) for index in indexes]
         return {
             "simulated": True,
             "python": PYTHON,

@@ -46,14 +46,14 @@ class Timeline:
         self.machine, self.asked = machine, asked
         self.ended = False
         self._speed = speed
-        self._began = now
+        self._began, self._until = now, now + asked.total_s
         self._planned: list[tuple[float, int, ProbeEvent]] = []
         self._numbers = itertools.count()
 
     @property
-    def next_at(self) -> float | None:
-        """When the next event is due; None while nothing is planned."""
-        return self._planned[0][0] if self._planned else None
+    def next_at(self) -> float:
+        """When ``due`` has something to say."""
+        return min(self._planned[0][0], self._until) if self._planned else self._until
 
     def due(self, now: float) -> list[ProbeEvent]:
         """What has happened until ``now`` and was not given yet."""
@@ -61,6 +61,9 @@ class Timeline:
         while self._planned and self._planned[0][0] <= now:
             events.append(heapq.heappop(self._planned)[2])
         self.ended = not self._planned and not self._is_open()
+        if not self.ended and now >= self._until:
+            events.append(ProbeEvent("failed", why=f"not over within {self.asked.total_s:g} s"))
+            self.ended = True
         return events
 
     def tell(self, line: dict[str, Any], now: float) -> None:
@@ -110,7 +113,9 @@ class DeviceProbe(Timeline):
         for index in taken:
             is_matmul = asked.kind == "matmul"
             result = (
-                matmul_result(machine, index, dtype, asked.key) if is_matmul else memory_result(machine, index, asked.key)
+                matmul_result(machine, index, dtype, asked.key)
+                if is_matmul
+                else memory_result(machine, index, asked.key)
             )
             self._plan_device(index, MATMUL if is_matmul else MEMORY, result)
 

@@ -35,6 +35,7 @@ class SimulatedNode:
 
     ``lost_gpu``: GPU 3 fell off the bus. ``braked``: the power supply asserts the power brake on every GPU.
     ``faulty``: an InfiniBand port is down, a disk is nearly full, and there was an Xid 94 about an hour ago.
+    What no sample shows: ``slow_gpu`` computes slowly, with ``slow_nic`` the way to other nodes is slow.
     """
 
     name: str
@@ -47,6 +48,8 @@ class SimulatedNode:
     lost_gpu: bool = False
     braked: bool = False
     faulty: bool = False
+    slow_gpu: int | None = None
+    slow_nic: bool = False
 
     def __hash__(self) -> int:
         return self.number

@@ -119,18 +119,28 @@ class MatmulResult(DeviceResult):
 
 @dataclass
 class MemoryResult(DeviceResult):
-    """Copy within the device's memory; a byte that is copied counts twice (read and written)."""
+    """Copy within the device's memory; a byte that is copied counts twice (read and written).
+
+    ``code_path``: what copies; ``threads``: of processors.
+    """
 
     size_bytes: int = 0
     iterations: int = 0
     copy_bytes_per_s: float | None = None
     copy_best_bytes_per_s: float | None = None
     intact: bool | None = None
+    threads: int | None = None
+    code_path: str = ""
 
 
 @dataclass
 class CopiesResult(DeviceResult):
-    """Host to device and back through pinned memory: each device alone, then all at once (``_together``)."""
+    """Host to device and back through pinned memory: each device alone, then all at once (``_together``).
+
+    The PCIe link's state during the copies is in ``phases`` ("to device", "to host"); ``pcie_gen_max``,
+    ``pcie_width_max``: what GPU and slot could do. ``numa_node``: the GPU's; ``near``: the host memory was allocated
+    there (False: the process may not use the CPUs beside the GPU).
+    """
 
     size_bytes: int = 0
     iterations: int = 0
@@ -140,15 +150,24 @@ class CopiesResult(DeviceResult):
     to_host_together_bytes_per_s: float | None = None
     peers: list[PeerCopy] = field(default_factory=list)
     intact: bool | None = None
+    pcie_gen_max: int | None = None
+    pcie_width_max: int | None = None
+    numa_node: int | None = None
+    near: bool | None = None
 
 
 @dataclass
 class PeerCopy:
-    """From this device to another of the same node. ``direct``: over NVLink or PCIe without host memory."""
+    """From this device to another of the same node. ``direct``: over NVLink or PCIe without host memory.
+
+    ``why``: it was not measured, or did not end. ``intact``: what arrived is what was sent.
+    """
 
     to_gpu: int
     bytes_per_s: float | None = None
     direct: bool | None = None
+    intact: bool | None = None
+    why: str = ""
 
 
 @dataclass
@@ -177,6 +196,7 @@ class RankTimes:
 class RankArrival:
     """``lag_s``: median over iterations of how much shorter this rank's collective was than the longest: who comes
     last waits least. ``median_s``: of its collective; ``work_s``: of its own work between two.
+    ``late_share``: of the iterations in which it came among the last (with more than half of the greatest lag).
     """
 
     rank: int
@@ -185,6 +205,7 @@ class RankArrival:
     median_s: float
     lag_s: float
     work_s: float | None = None
+    late_share: float | None = None
 
 
 @dataclass
@@ -193,7 +214,9 @@ class CollectiveResult:
 
     ``algbw`` is size/time, ``busbw`` that times 2(n-1)/n (all-reduce) or (n-1)/n (others): nccl-tests' factors.
     ``path``: "NCCL" or "gloo over TCP: not the training path". ``expected_busbw_bytes_per_s``: what this hardware
-    gives at this size, None where no measured figure is known; ``expected_source``: whose.
+    gives at this size, None where no measured figure is known; ``expected_source``: whose; ``expected_certain``: it may
+    be used to say that something is slow. ``wrong_ranks``: who got wrong results, ``wrong`` how many of them in all.
+    ``gaps``: {what: why unknown}, as ranks that gave no times.
     """
 
     collective: str
@@ -212,6 +235,9 @@ class CollectiveResult:
     path: str = ""
     expected_busbw_bytes_per_s: float | None = None
     expected_source: str = ""
+    expected_certain: bool = False
+    wrong_ranks: list[int] = field(default_factory=list)
+    gaps: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass

@@ -164,6 +164,14 @@ def test_a_healthy_recording_is_quiet(machine: FakeMachine, tmp_path: Path) -> N
     assert (done.returncode, done.stdout) == (0, "")
 
 
+def test_a_recording_without_samples_is_not_well(machine: FakeMachine, tmp_path: Path) -> None:
+    path = tmp_path / "empty.jsonl"
+    path.write_text('{"mltop_recording": 1, "version": "0.1.0", "started_at": 1}\n')
+    done = run(machine, "check", "--recording", str(path))
+    assert done.returncode == 3
+    assert "no samples in it" in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("content", ["", "no recording\n", '{"mltop_recording": 1}\n{"node": 7}\n'])
 def test_what_is_no_recording_is_one_line(machine: FakeMachine, tmp_path: Path, content: str) -> None:
     path = tmp_path / "bad.jsonl"

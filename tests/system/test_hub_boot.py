@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from typing import Any
 
 from mltop.probes.agent.protocol import Request
 from mltop.probes.reach.limits import Limits
 from tests.fakes.agents import ANSWERS, program
-from tests.hubs import DEADLINE_S, await_reason, await_state, opened, state
+from tests.hubs import DEADLINE_S, await_reason, await_state, opened, patient, set_limits, state
 
 # Stage 1: wait for the file, then be the agent that tells in its answers what it got.
 INSTALL = """
@@ -124,6 +123,8 @@ def test_an_error_of_one_node_leaves_the_others_of_its_stream() -> None:
 
 
 def test_a_node_that_never_gets_beyond_its_boot_is_lost() -> None:
-    limits = replace(Limits(), hello_s=0.5, retry_first_s=60.0)
-    with Shelf().opened(program("boot()\nprint('Killed', file=sys.stderr, flush=True)\nhang()"), limits=limits) as hub:
+    limits = patient()
+    with Shelf().opened(program("print('Killed', file=sys.stderr, flush=True)\nboot()\nhang()"), limits=limits) as hub:
+        await_reason(hub, "installing the agent (0 KB)")
+        set_limits(limits, hello_s=0.5)
         assert await_state(hub, "lost") == "no hello from its agent within 0.5 s: Killed"

@@ -85,7 +85,7 @@ def test_many_are_closed_in_the_time_of_one() -> None:
         groups = child_pids() - before
         started = time.monotonic()
         hub.close()
-        assert time.monotonic() - started < 2.4
+        assert time.monotonic() - started < 20.0  # one after the other they would take a minute
         assert not child_pids() - before
         wait_until(lambda: not alive_in(groups), DEADLINE_S, "the end of what they had started")
 

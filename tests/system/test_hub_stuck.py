@@ -16,12 +16,10 @@ from mltop.probes.agent.protocol import Request
 from mltop.probes.reach import hub as hub_module
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.ending import Ending
-from mltop.probes.reach.limits import Limits
 from tests.fakes.agents import program, well_behaved
-from tests.hubs import DEADLINE_S, await_reason, await_state, opened, state
+from tests.hubs import DEADLINE_S, await_reason, await_state, opened, patient, set_limits, state
 from tests.waiting import wait_until
 
-QUICK = replace(Limits(), hello_s=1.0, retry_first_s=0.2)
 ROOT = Path(hub_module.__file__).parents[3]
 # An ssh whose remote shell hangs: it reads nothing, so the end of its stdin is not seen.
 HANGING_LOGIN = """
@@ -66,11 +64,14 @@ def stuck(fallback: Channel) -> Channel:
 
 
 def test_after_a_start_that_nothing_was_heard_of_another_way_is_tried() -> None:
-    with opened(stuck(well_behaved()), limits=QUICK) as hub:
+    limits = patient(hello_s=0.5)
+    with opened(stuck(well_behaved()), limits=limits) as hub:
         assert await_state(hub, "lost") == (
-            "no answer from its shell within 1 s "
+            "no answer from its shell within 0.5 s "
             "(logged in? a hanging home directory or rc file, or a stuck ControlMaster: ssh -O exit n1)"
         )
+        set_limits(limits, hello_s=DEADLINE_S)
+        hub.retry()
         await_state(hub, "live")
 
 
@@ -80,9 +81,15 @@ def test_another_way_that_is_refused_is_not_the_end(tmp_path: Path) -> None:
     code = f"open({str(runs)!r}, 'a').write('x')\nif len(open({str(runs)!r}).read()) == 1: hang()\n"
     refused = program("sys.exit(255)", ending=lambda code, words: Ending("login refused", "ssh-add", retry=False))
     channel = well_behaved(code, fallback=refused, fallback_fix="a stuck ControlMaster: ssh -O exit n1", via="ssh")
-    with opened(channel, limits=replace(QUICK, hello_s=3.0, retry_first_s=3.0)) as hub:
+    limits = patient()
+    with opened(channel, limits=limits) as hub:
+        wait_until(runs.exists, DEADLINE_S, "the first try")
+        set_limits(limits, hello_s=0.5)
         await_reason(hub, "no answer from its shell")
+        set_limits(limits, hello_s=DEADLINE_S)
+        hub.retry()
         assert await_reason(hub, "without the shared connection: login refused (a stuck ControlMaster") == "lost"
+        hub.retry()
         await_state(hub, "live")
     assert runs.read_text() == "xx"
 
@@ -91,8 +98,11 @@ def test_a_boot_frame_shows_that_the_way_in_is_fine(tmp_path: Path) -> None:
     used = tmp_path / "used"
     fallback = program(f"open({str(used)!r}, 'w'); hang()")
     channel = replace(stuck(fallback), argv=program("boot(True); hang()").argv)
-    with opened(channel, limits=QUICK) as hub:
-        assert await_state(hub, "lost") == "no hello from its agent within 1 s"
+    limits = patient()
+    with opened(channel, limits=limits) as hub:
+        await_reason(hub, "starting the agent")
+        set_limits(limits, hello_s=0.5)
+        assert await_state(hub, "lost") == "no hello from its agent within 0.5 s"
         assert not used.exists()
 
 
@@ -102,7 +112,7 @@ def test_an_end_before_any_frame_is_the_logins() -> None:
 
     nobody = program("print('no such account'); sys.exit(1)", login_ending=login)
     later = program("boot(True); sys.exit('out of memory')", "n2", login_ending=login)
-    with opened(nobody, later, limits=replace(QUICK, retry_first_s=600.0)) as hub:
+    with opened(nobody, later, limits=patient()) as hub:
         reason = await_state(hub, "refused")
         assert reason.startswith("login 1: no such account")
         assert await_state(hub, "lost", "n2") == "the agent ended (exit code 1): out of memory"
@@ -112,19 +122,25 @@ def test_a_node_that_tells_its_progress_is_waited_for() -> None:
     code = """
 boot()
 next(requests())
-for _ in range(12):
-    say(Message("progress")); time.sleep(0.25)
+for _ in range(40):
+    say(Message("progress")); time.sleep(0.1)
 hello(); beat(); hang()
 """
-    with opened(program(code), limits=QUICK, file_for=lambda name, machine: Request("file", op=name)) as hub:
+    limits = patient()
+    with opened(program(code), limits=limits, file_for=lambda name, machine: Request("file", op=name)) as hub:
+        await_reason(hub, "installing the agent (0 KB)")
+        set_limits(limits, hello_s=2.0)  # half of what it takes
         await_state(hub, "live")
         assert hub.node("n1").connection.restarts == 0
 
 
 def test_a_long_file_is_given_the_time_that_a_slow_link_takes() -> None:
-    big = Request("file", op="bundle", args={"data": "x" * 20_000})  # 4 s at 5 kB/s
-    code = "boot()\nnext(requests())\ntime.sleep(3.0)\nhello(); beat(); hang()"
-    with opened(program(code), limits=QUICK, file_for=lambda name, machine: big) as hub:
+    big = Request("file", op="bundle", args={"data": "x" * 50_000})  # 10 s at 5 kB/s
+    code = "boot()\nnext(requests())\ntime.sleep(2.5)\nhello(); beat(); hang()"
+    limits = patient()
+    with opened(program(code), limits=limits, file_for=lambda name, machine: big) as hub:
+        await_reason(hub, "installing the agent (50 KB)")
+        set_limits(limits, hello_s=0.5)
         await_state(hub, "live")
         assert hub.node("n1").connection.restarts == 0
 
@@ -141,7 +157,7 @@ def test_nodes_that_are_lost_together_come_back_together() -> None:
     lines = "".join(f"n{number}: Connection closed\\n" for number in range(2, 6)) + "n6: denied"
     code = f"hello('n1'); beat('n1')\nprint('{lines}', file=sys.stderr, flush=True)\nhang()"
     nodes = [f"n{number}" for number in range(1, 7)]
-    with opened(program(code, *nodes, node_ending=ended, rejoin=rejoined), limits=replace(QUICK, hello_s=20)) as hub:
+    with opened(program(code, *nodes, node_ending=ended, rejoin=rejoined), limits=patient(retry_first_s=0.2)) as hub:
         for node in nodes[1:5]:
             await_state(hub, "live", node)
             assert hub.node(node).connection.via == "rejoin of 4"

@@ -33,6 +33,15 @@ def test_a_recording_is_read_back(tmp_path: Path, name: str) -> None:
     assert not read.cut_off
 
 
+def test_gzip_files_put_together_are_read_to_the_end(tmp_path: Path) -> None:
+    whole = recording(samples(5))
+    middle = whole.index(b"\n", len(whole) // 2)  # within a line's first bytes: members need not end with lines
+    path = tmp_path / "r.jsonl.gz"
+    path.write_bytes(gzip.compress(whole[: middle + 9]) + gzip.compress(whole[middle + 9 :]) + bytes(512))
+    read = read_recording(path)
+    assert (read.samples, read.cut_off) == (samples(5), False)
+
+
 @pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz"])
 def test_a_recording_cut_off_in_the_middle_gives_what_is_whole(tmp_path: Path, name: str) -> None:
     path = tmp_path / name

@@ -129,4 +129,6 @@ def recorded(targets: Targets, asked: Asked) -> Checked:
         note(f"{gap.what}: {gap.why}")
     samples = [sample for own in material.samples.values() for sample in own]
     unknown = [one for sample in material.newest for one in unknowns_of(sample)]
+    if not samples:
+        unknown.append(Unknown("", "recording", f"{targets.recording}: no samples in it"))
     return Checked(material.nodes, evaluate(samples, asked=asked), unknown)

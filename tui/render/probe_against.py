@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from mltop.probes.judge.active.compare import Comparison, against_past, slower_than_peers
 from mltop.probes.judge.active.past import past_of, subject
+from mltop.probes.judge.active.peaks import peak_of
 from mltop.probes.model.probe import CopiesResult, DeviceResult, MatmulResult, MemoryResult, PastResult, ProbeReport
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.probe_units import signed_percent
 from mltop.tui.render.units import UNKNOWN
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MUCH = 0.15  # slower than this is shown as gravely slow
 
@@ -95,9 +91,9 @@ class Compared:
                 return Against(comparison.share, of, comparison.slow)
         if own is not None and own.share is not None:
             return Against(own.share, "own")
-        value, usual = main_value(result), _table_value(result)
-        if value is not None and usual:
-            return Against(value / usual, "table")
+        of_table = _share_of_table(result)
+        if of_table is not None:
+            return Against(of_table, "table")
         if peers is not None and peers.share is not None and peers.count > 1:
             return Against(peers.share, "peers")
         return None
@@ -125,19 +121,10 @@ def _kind_of(result: DeviceResult) -> tuple[str, ...]:
     return (type(result).__name__, result.name, result.kind, dtype)
 
 
-def _table_value(result: DeviceResult) -> float | None:
-    """What others measured on this model with the same method; None where the table has nothing certain."""
-    peak_of = _of_judge("peaks", "peak_of")
-    peak = peak_of(result.name, result.pci_device) if peak_of is not None else None
-    if peak is None or not isinstance(result, MatmulResult) or not peak.certain:
+def _share_of_table(result: DeviceResult) -> float | None:
+    """Of what others measured on this model with the same method: bursts. None where the table has nothing certain."""
+    peak = peak_of(result.name, result.pci_device) if isinstance(result, MatmulResult) else None
+    if peak is None or not peak.certain or not isinstance(result, MatmulResult) or result.burst_tflops is None:
         return None
-    value: float | None = peak.mamf_tflops.get(result.dtype)
-    return value
-
-
-def _of_judge(module: str, name: str) -> Callable[..., Any] | None:
-    try:
-        found: Callable[..., Any] = getattr(import_module(f"mltop.probes.judge.active.{module}"), name)
-    except ImportError:
-        return None
-    return found
+    usual = peak.mamf_tflops.get(result.dtype)
+    return result.burst_tflops / usual if usual else None

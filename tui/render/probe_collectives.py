@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mltop.probes.model.probe import CollectiveResult, PairResult, RankArrival
 from mltop.tui.render.cells import Cell, Column, Row
-from mltop.tui.render.glyphs import GLYPHS, bar
+from mltop.tui.render.glyphs import bar
 from mltop.tui.render.probe_units import bandwidth, middle, short_time, signed_percent, size_text
 from mltop.tui.render.units import UNKNOWN, percent
 
@@ -18,9 +18,9 @@ SIZE_COLUMNS = (
     Column("algbw", "ALGBW", 8, right=True, priority=4),
     Column("busbw", "BUSBW", 8, right=True),
     Column("expected", "EXPECTED", 8, right=True, priority=2, optional=True),
-    Column("share", "OF IT", 5, right=True, priority=1, optional=True),
-    Column("wrong", "WRONG", 9),
-    Column("last", "LAST TO COME", 18, stretch=True, most=40),
+    Column("share", "SHARE", 5, right=True, priority=1, optional=True),
+    Column("wrong", "WRONG", 7),
+    Column("last", "LAST TO COME", 24, stretch=True, most=40),
     Column("ranks", "RANKS", 5, right=True, priority=6),
     Column("iterations", "TIMES", 5, right=True, priority=7),
     Column("path", "OVER", 16, priority=8, stretch=True),
@@ -46,7 +46,6 @@ PAIR_COLUMNS = (
 LITTLE_OF_EXPECTED = 0.85  # of what this hardware gives elsewhere
 LATE = 0.2  # of the collective's time: a lag that is no noise
 SLOW_PAIR = 0.85  # of the median of all pairs
-SHORT = {"all-reduce": "", "all-gather": "gather", "reduce-scatter": "scatter", "all-to-all": "a2a"}
 
 
 def size_key(result: CollectiveResult) -> str:
@@ -92,11 +91,14 @@ def is_late(arrival: RankArrival, result: CollectiveResult) -> bool:
 
 
 def _last(result: CollectiveResult) -> Cell:
-    """ "rank 5 by 30.1ms node02/1"."""
+    """ "rank 5 +30.1ms node02/1"; of one node "rank 5 +30.1ms GPU 1"."""
     arrival = last_rank(result)
     if arrival is None:
         return Cell(UNKNOWN, "dim")
-    text = f"rank {arrival.rank} by {short_time(arrival.lag_s)} {place_of(arrival.node, arrival.gpu)}"
+    where = place_of(arrival.node, arrival.gpu)
+    if len(result.nodes) == 1:
+        where = "" if arrival.gpu is None else f"GPU {arrival.gpu}"
+    text = f"rank {arrival.rank} +{short_time(arrival.lag_s)} {where}"
     return Cell(text, "warn" if is_late(arrival, result) else "dim")
 
 
@@ -156,43 +158,3 @@ def usual_busbw(pairs: Sequence[PairResult]) -> tuple[float | None, float | None
     """Median and fastest."""
     found = [pair.busbw_bytes_per_s for pair in pairs if pair.busbw_bytes_per_s is not None]
     return middle(found), max(found, default=None)
-
-
-# Matrices.
-
-MATRIX_LABEL = 14
-
-
-def pair_matrix(pairs: Sequence[PairResult], width: int) -> list[list[Cell]]:
-    """Node by node, how fast each pair was: the height of a glyph is the share of the fastest. Nothing if too wide."""
-    nodes = sorted({node for pair in pairs for node in pair.nodes}, key=lambda node: (len(node), node))
-    label = min(MATRIX_LABEL, max(map(len, nodes), default=0))
-    each = 2 if label + 1 + 2 * len(nodes) <= width else 1
-    if len(nodes) < 3 or label + 1 + each * len(nodes) > width:
-        return []
-    of_pair = {frozenset(pair.nodes): pair for pair in pairs}  # the last round counts
-    usual, most = usual_busbw(pairs)
-    lines: list[list[Cell]] = [[Cell("Pairs", "title"), Cell(f"  {_matrix_legend(most)}", "dim")]]
-    for row in nodes:
-        cells = [Cell(f"{row[-label:]:<{label}} ")]
-        for column in nodes:
-            glyph, style = _pair_glyph(of_pair.get(frozenset((row, column))), row == column, usual, most)
-            cells.append(Cell(glyph.ljust(each), style))
-        lines.append(cells)
-    return lines
-
-
-def _pair_glyph(pair: PairResult | None, same: bool, usual: float | None, most: float | None) -> tuple[str, str]:
-    if same:
-        return " ", ""
-    if pair is None:
-        return GLYPHS.unknown, "dim"
-    if pair.busbw_bytes_per_s is None or not usual or not most:
-        return GLYPHS.lost, "crit"
-    slow = pair.busbw_bytes_per_s < SLOW_PAIR * usual
-    return GLYPHS.height(pair.busbw_bytes_per_s / most), "warn" if slow else ""
-
-
-def _matrix_legend(most: float | None) -> str:
-    ramp = GLYPHS.ramp
-    return f"{ramp[0]} 0, {ramp[-1]} {bandwidth(most)}; {GLYPHS.lost} failed, {GLYPHS.unknown} not measured"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from mltop.probes.model.probe import CollectiveResult
@@ -12,7 +13,8 @@ from mltop.tui.render.probe_units import GIGA, size_text
 LEAST_SIZES = 3
 LEAST_WIDTH, LEAST_HEIGHT = 40, 8
 MOST_WIDTH, MOST_HEIGHT = 110, 16
-MEASURED, EXPECTED = ("*", ".") if GLYPHS.ascii_only else ("braille", "·")
+# Quadrant blocks: fonts without braille draw that in other widths, which bends the frame.
+MEASURED, EXPECTED = ("*", ".") if GLYPHS.ascii_only else ("hd", "·")
 LABEL_WIDTH = 6
 _TO_ASCII = str.maketrans("│┤├─┬┴┼┐┌┘└", "||+-++++++" + "+")
 
@@ -38,7 +40,7 @@ def _drawn(
     points: Sequence[CollectiveResult], expected: Sequence[CollectiveResult], width: int, height: int
 ) -> list[str]:
     """plotext has one figure for the whole program: it is cleared before and after."""
-    import plotext
+    import plotext  # type: ignore[import-untyped]
 
     most = max(max(one.busbw_bytes_per_s or 0.0, one.expected_busbw_bytes_per_s or 0.0) for one in points) / GIGA
     plotext.clf()
@@ -51,7 +53,7 @@ def _drawn(
     sizes = [one.size_bytes for one in points]
     plotext.plot(sizes, [(one.busbw_bytes_per_s or 0.0) / GIGA for one in points], marker=MEASURED)
     plotext.xticks(*_ticks(sizes, width))
-    steps = _steps(most, 4 if height >= 12 else 2)
+    steps = round_steps(most, 6 if height >= 12 else 3)
     plotext.yticks(steps, [f"{step:>{LABEL_WIDTH}g}" for step in steps])
     plotext.ylim(0, steps[-1])
     text: str = plotext.uncolorize(plotext.build())
@@ -67,20 +69,13 @@ def _ticks(sizes: Sequence[int], width: int) -> tuple[list[int], list[str]]:
     return shown, [size_text(size) for size in shown]
 
 
-def _steps(most: float, count: int) -> list[float]:
-    """Round numbers from 0 to the first that is not below ``most``."""
+def round_steps(most: float, count: int) -> list[float]:
+    """At most ``count`` equal steps of a round size, from 0 to the first that is not below ``most``."""
     if most <= 0:
         return [0.0, 1.0]
-    step = 10.0 ** (len(str(int(most / count))) - 1) if most / count >= 1 else _small_step(most / count)
-    step = next(step * factor for factor in (1, 2, 2.5, 5, 10, 20) if step * factor * count >= most)
-    return [step * number for number in range(count + 1)]
-
-
-def _small_step(least: float) -> float:
-    step = 1.0
-    while step > least:
-        step /= 10
-    return step
+    power = 10.0 ** math.floor(math.log10(most / count))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor * count >= most)
+    return [step * number for number in range(math.ceil(most / step - 1e-9) + 1)]
 
 
 def _styled(line: str) -> list[Cell]:
@@ -96,4 +91,4 @@ def _styled(line: str) -> list[Cell]:
 
 
 def _is_curve(char: str) -> bool:
-    return char == MEASURED or "\u2800" <= char <= "\u28ff"
+    return char == MEASURED or "\u2580" <= char <= "\u259f"

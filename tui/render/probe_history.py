@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from mltop.probes.model.probe import PastResult
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.glyphs import sparkline
-from mltop.tui.render.probe_units import bandwidth, flops, middle, size_text
+from mltop.tui.render.probe_units import bandwidth, flops, heights, middle, size_text
 from mltop.tui.render.units import UNKNOWN
 from mltop.tui.render.wrap import flow
 
@@ -34,14 +34,13 @@ def history_lines(who: str, past: Sequence[PastResult], probe: str, width: int, 
 
 def _key_line(key: str, results: Sequence[PastResult], width: int) -> list[Cell]:
     values = [one.value for one in results]
-    most = max(values)
-    shares = [2 * value / most - 1 if most else None for value in values]
+    newest = heights(values[-GLYPHS_MOST:])
     span = _day(results[0].at) if len(results) == 1 else f"{_day(results[0].at)} to {_day(results[-1].at)}"
     parts = [
         (0, [Cell(f"  {key}")]),
-        (1, [Cell(sparkline(shares, min(len(values), GLYPHS_MOST)), "accent")]),
+        (1, [Cell(sparkline(newest, len(newest)), "accent")]),
         (0, [Cell(f"median {value_text(middle(values))}")]),
-        (3, [Cell(f"{value_text(min(values))} to {value_text(most)}", "dim")]),
+        (3, [Cell(f"{value_text(min(values))} to {value_text(max(values))}", "dim")]),
         (2, [Cell(f"{len(values)} from {span}", "dim")]),
     ]
     return flow(parts, width)

@@ -30,7 +30,7 @@ def headline(progress: ProbeProgress, cancelling: bool, width: int, run: tuple[i
     ended = sum(device.result is not None or bool(device.problem) for device in devices)
     share = _share(progress)
     phase = Cell("cancelling", "warn") if cancelling else Cell(progress.phase, PHASE_STYLE.get(progress.phase, ""))
-    names = tuple(dict.fromkeys(device.node for device in devices))
+    names = _nodes_of(progress)
     live = not progress.finished
     parts = [
         (0, [Cell("SIMULATED", "warn")] if report is not None and report.simulated else []),
@@ -51,6 +51,14 @@ def headline(progress: ProbeProgress, cancelling: bool, width: int, run: tuple[i
     return lines
 
 
+def _nodes_of(progress: ProbeProgress) -> tuple[str, ...]:
+    """Those it turned out to be."""
+    found = [device.node for device in progress.devices]
+    for result in progress.report.results if progress.report is not None else ():
+        found += getattr(result, "nodes", None) or [getattr(result, "node", "")]
+    return tuple(dict.fromkeys(filter(None, found)))
+
+
 def _share(progress: ProbeProgress) -> float | None:
     """How much is done: of all devices together, where they tell; else None."""
     told = [1.0 if one.result is not None or one.problem else one.fraction for one in progress.devices]
@@ -58,18 +66,28 @@ def _share(progress: ProbeProgress) -> float | None:
     return sum(known) / len(told) if known else None
 
 
-def verdict_lines(verdict: ProbeVerdict, width: int) -> list[Line]:
-    """The sentence, then each suspect with why and what to do, then what else is worth saying."""
+def verdict_parts(verdict: ProbeVerdict, width: int) -> list[list[Line]]:
+    """The sentence, then each suspect with why and what to do, then what else is worth saying; each some lines."""
     if not verdict.text and not verdict.suspects:
         return []
     number = len(verdict.suspects)
     label = Cell(f"{number} {'SUSPECT' if number == 1 else 'SUSPECTS'}", "crit") if number else Cell("VERDICT", "bold")
-    lines = wrap([label, Cell("  "), Cell(verdict.text, "bold" if number else "")], width, indent=2)
-    for suspect in verdict.suspects:
-        lines += suspect_lines(suspect, width)
-    for detail in verdict.details:
-        lines += wrap([Cell(f"  {BULLET} ", "dim"), Cell(detail, "dim")], width, indent=4)
-    return lines
+    parts = [wrap([label, Cell("  "), Cell(verdict.text, "bold" if number else "")], width, indent=2)]
+    parts += [suspect_lines(suspect, width) for suspect in verdict.suspects]
+    return parts + [wrap([Cell(f"  {BULLET} ", "dim"), Cell(one, "dim")], width, indent=4) for one in verdict.details]
+
+
+def split_verdict(verdict: ProbeVerdict, width: int, room: int) -> tuple[list[Line], list[Line]]:
+    """What fits into ``room`` lines, the sentence at least in part; and what is left, under a title of its own."""
+    above: list[Line] = []
+    parts = verdict_parts(verdict, width)
+    while parts and len(above) + len(parts[0]) <= room:
+        above += parts.pop(0)
+    if parts and not above:
+        first = parts[0]
+        above, parts[0] = first[:room], first[room:]
+    left = [line for part in parts for line in part]
+    return above, [[Cell("The verdict, continued", "title")], *left] if left else []
 
 
 def suspect_lines(suspect: Suspect, width: int) -> list[Line]:
@@ -96,7 +114,7 @@ def failure_lines(failures: Sequence[ProbeFailure], width: int) -> list[Line]:
     for alike in _by_reason(failures):
         first = alike[0]
         word = Cell("LEFT OUT ", "warn") if first.refused else Cell("FAILED ", "crit")
-        stage = f"{first.stage}: " if first.stage else ""
+        stage = f"{first.stage}: " if first.stage and not first.refused else ""
         lines += wrap([Cell("  "), word, Cell(f"{_who(alike)}: ", "bold"), Cell(stage + first.why)], width, indent=4)
         if first.fix:
             lines += wrap([Cell("    do: ", "dim"), Cell(first.fix, "accent")], width, indent=8)
@@ -178,15 +196,20 @@ def empty_lines(can_probe: str, width: int) -> list[Line]:
     if can_probe:
         lines += wrap([Cell(can_probe, "warn")], width, indent=2)
         return lines
-    for key, kind in (("M", "matmul"), ("A", "all-reduce"), ("M or A, then Left Right", "")):
-        others = [f"{name}: {KINDS[name].does}" for name in ("memory", "copies", "pairs")]
-        for text in [KINDS[kind].does] if kind else others:
-            lines += wrap([Cell(f"{key}  ", "accent"), Cell(text)], width, indent=4)
-    lines += [[], *wrap([Cell(WHERE, "dim")], width, indent=2)]
-    return lines
+    for key, kind in (("M", "matmul"), ("A", "all-reduce")):
+        lines += _kind_lines(key, kind, width)
+    lines += [[], [Cell("Both ask before anything starts. There you can also choose")]]
+    for kind in ("memory", "copies", "pairs"):
+        lines += _kind_lines(" ", kind, width)
+    return [*lines, [], *wrap([Cell(WHERE, "dim")], width)]
+
+
+def _kind_lines(key: str, kind: str, width: int) -> list[Line]:
+    words = KINDS[kind]
+    return wrap([Cell(f"{key}  ", "accent"), Cell(f"{words.name}  ", "bold"), Cell(words.does)], width, indent=3)
 
 
 WHERE = (
-    "From a node's pane they go to that node, from a GPU's to that GPU, elsewhere to the marked nodes, or all. You are"
-    " asked before anything starts. GPUs in use are left alone."
+    "From a node's pane they go to that node, from a GPU's to that GPU, elsewhere to the marked nodes, or all."
+    " GPUs in use are left alone."
 )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from mltop.probes.model.probe import CopiesResult, DeviceResult, MatmulResult, MemoryResult, Phase
 from mltop.tui.render.cells import Cell, Column
 from mltop.tui.render.glyphs import sparkline
 from mltop.tui.render.probe_against import NOT_KNOWN, main_value
 from mltop.tui.render.probe_devices import Line, Shown, SortValue
-from mltop.tui.render.probe_units import bandwidth, flops, size_text, work_done
-from mltop.tui.render.throttle import throttle_cell
+from mltop.tui.render.probe_units import bandwidth, flops, heights, size_text, work_done
+from mltop.tui.render.throttle import ALARMING, throttle_cell
 from mltop.tui.render.units import UNKNOWN, celsius, number, of, percent, watts
 
 HISTORY_WIDTH = 10
@@ -36,11 +37,10 @@ def _against_value(line: Line, result: DeviceResult) -> SortValue:
 
 
 def _history(line: Line, result: DeviceResult) -> Cell:
-    """Earlier main values and this one, between the lowest and the highest of them; lowest glyph: half of it."""
-    values = [*line.past(result), *([main_value(result)] if main_value(result) is not None else [])]
-    most = max((value for value in values if value is not None), default=0.0)
-    shares = [2 * value / most - 1 if value is not None and most else None for value in values]
-    return Cell(sparkline(shares, HISTORY_WIDTH) if len(values) > 1 else "", "dim")
+    """Earlier main values and this one."""
+    now = main_value(result)
+    values = [*line.past(result), *([now] if now is not None else [])][-HISTORY_WIDTH:]
+    return Cell(sparkline(heights(values), HISTORY_WIDTH) if len(values) > 1 else "", "dim")
 
 
 def _of_phase(name: str) -> Callable[[Line, DeviceResult], SortValue]:
@@ -76,7 +76,8 @@ def _throttle(_: Line, result: DeviceResult) -> Cell:
     phase = load_phase(result)
     if phase is None or (not phase.throttle_share and phase.sm_clock_mhz is None):
         return Cell(UNKNOWN)
-    return throttle_cell([], phase.throttle_share)
+    alarming = {reason: share for reason, share in phase.throttle_share.items() if reason in ALARMING and share > 0.01}
+    return throttle_cell([], alarming or phase.throttle_share)
 
 
 def _throttle_value(_: Line, result: DeviceResult) -> SortValue:
@@ -96,17 +97,11 @@ def _note(_: Line, result: DeviceResult) -> Cell:
 _AGAINST = Shown(Column("against", "AGAINST", 10, right=True, priority=1), _against, _against_value)
 _CLOCK = Shown(Column("clock", "MHZ/MAX", 9, right=True, priority=2), _clock, _of_phase("sm_clock_mhz"))
 _POWER = Shown(Column("power", "PWR/LIM", 9, right=True, priority=3), _power, _of_phase("power_w"))
-_TEMPERATURE = Shown(
-    Column("temperature", "TEMP", 4, right=True, priority=6), _temperature, _of_phase("temperature_c")
-)
-_THROTTLE = Shown(
-    Column("throttle", "THROTTLE", 9, stretch=True, most=24, priority=4, optional=True), _throttle, _throttle_value
-)
+_TEMPERATURE = Shown(Column("temperature", "TEMP", 4, right=True, priority=6), _temperature, _of_phase("temperature_c"))
+_THROTTLE = Shown(Column("throttle", "THROTTLE", 19, priority=4, optional=True), _throttle, _throttle_value)
 _ON_LOAD = (_CLOCK, _POWER, _TEMPERATURE, _THROTTLE)
 _LAST = (
-    Shown(
-        Column("history", "HISTORY", HISTORY_WIDTH, right=True, priority=8, optional=True), _history, _against_value
-    ),
+    Shown(Column("history", "HISTORY", HISTORY_WIDTH, right=True, priority=8, optional=True), _history, _against_value),
     Shown(
         Column("note", "NOTE", 14, stretch=True, most=40, priority=9, optional=True),
         _note,
@@ -128,7 +123,7 @@ def _efficiency(_: Line, result: MatmulResult) -> Cell:
 
 
 def _checked(_: Line, result: MatmulResult) -> Cell:
-    """Whether every GEMM had the bits of the first; what is cut off in a narrow column is only how much that was."""
+    """Whether every GEMM had the bits of the first."""
     if result.corrupt_iterations:
         return Cell(f"{result.corrupt_iterations} WRONG of {result.checked_iterations}", "crit")
     if result.upload_intact is False:
@@ -138,12 +133,28 @@ def _checked(_: Line, result: MatmulResult) -> Cell:
     return Cell(f"no error in {work_done(result.checked_pflop)}")
 
 
+def _wrong(line: Line, result: MatmulResult) -> Cell:
+    """The same in a few letters: "0 in 3.1P"."""
+    whole = _checked(line, result)
+    if result.corrupt_iterations:
+        return Cell(f"{result.corrupt_iterations} of {result.checked_iterations}!", whole.style)
+    if whole.style or whole is NOT_KNOWN:
+        return Cell("UPLOAD!", whole.style) if whole.style == "crit" else whole
+    return Cell(f"0 in {work_done(result.checked_pflop).removesuffix('FLOP').replace(' ', '')}")
+
+
+def _wrong_value(_: Line, result: MatmulResult) -> SortValue:
+    return float(result.corrupt_iterations) if result.checked_iterations else None
+
+
 def _shape(_: Line, result: MatmulResult) -> Cell:
     return Cell("x".join(map(str, result.shape)) or UNKNOWN, "dim")
 
 
 MATMUL = (
-    Shown(Column("burst", "BURST", 5, right=True), lambda _, r: Cell(flops(r.burst_tflops)), lambda _, r: r.burst_tflops),
+    Shown(
+        Column("burst", "BURST", 5, right=True), lambda _, r: Cell(flops(r.burst_tflops)), lambda _, r: r.burst_tflops
+    ),
     Shown(
         Column("sustained", "HELD", 5, right=True),
         lambda _, r: Cell(flops(r.sustained_tflops)),
@@ -156,13 +167,9 @@ MATMUL = (
     ),
     _AGAINST,
     *_ON_LOAD,
-    Shown(
-        Column("checked", "CHECKED", 10, stretch=True, most=23),
-        _checked,
-        lambda _, r: float(r.corrupt_iterations) if r.checked_iterations else None,
-    ),
+    Shown(Column("checked", "CHECKED", 22), _checked, _wrong_value),
     *_LAST,
-    Shown(Column("shape", "SHAPE", 17, priority=13), _shape, lambda _, r: None),
+    Shown(Column("shape", "SHAPE", 17, priority=13), _shape, lambda _, r: "x".join(map(str, r.shape)) or None),
     Shown(
         Column("best", "BEST", 5, right=True, priority=14),
         lambda _, r: Cell(flops(r.burst_best_tflops)),
@@ -197,7 +204,9 @@ def _intact(_: Line, result: MemoryResult | CopiesResult) -> Cell:
 
 _INTACT = Shown(Column("intact", "DATA", 8), _intact, lambda line, r: _intact(line, r).text)
 _SIZE = Shown(
-    Column("size", "SIZE", 5, right=True, priority=10), lambda _, r: Cell(size_text(r.size_bytes)), lambda _, r: r.size_bytes
+    Column("size", "SIZE", 5, right=True, priority=10),
+    lambda _, r: Cell(size_text(r.size_bytes)),
+    lambda _, r: r.size_bytes,
 )
 
 MEMORY = (
@@ -242,4 +251,12 @@ COPIES = (
     *_LAST,
 )
 
-TABLES: Mapping[str, Sequence[Shown]] = {"matmul": MATMUL, "memory": MEMORY, "copies": COPIES}
+# While ranks start: nothing of their own is shown beside how far they are.
+STAGES = (Shown(Column("stage", "STAGE", 20, stretch=True), lambda *_: Cell(""), lambda line, _: line.progress.stage),)
+_BRIEF = {
+    "checked": Shown(Column("checked", "WRONG", 9, right=True), _wrong, _wrong_value),
+    "throttle": replace(_THROTTLE, column=replace(_THROTTLE.column, width=9)),
+}
+TABLES: Mapping[str, Sequence[Shown]] = {"matmul": MATMUL, "memory": MEMORY, "copies": COPIES, "stages": STAGES}
+# On narrow terminals.
+BRIEF = {kind: tuple(_BRIEF.get(one.column.key, one) for one in shown) for kind, shown in TABLES.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 from mltop.tui.render.units import UNKNOWN, known
@@ -64,6 +64,13 @@ def signed_percent(share: float) -> str:
     """-12%, +3%, 0%."""
     whole = round(share * 100)
     return f"{whole:+d}%" if whole else "0%"
+
+
+def heights(values: Sequence[float]) -> list[float]:
+    """For a sparkline, 0..1: from the lowest to the highest, but a tenth of that at least, so that noise stays flat."""
+    most = max(values, default=0.0)
+    span = max(most - min(values, default=0.0), most / 10)
+    return [1 - (most - value) / span if span else 0.0 for value in values]
 
 
 def middle(values: Iterable[float | None], least: int = 1) -> float | None:

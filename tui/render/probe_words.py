@@ -81,3 +81,21 @@ def where_text(wanted: ProbeWanted, names: Sequence[str] = ()) -> str:
     nodes = tuple(wanted.nodes) or tuple(names)
     where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes" if nodes else "all nodes"
     return f"{where} GPU {','.join(wanted.gpus)}" if wanted.gpus else where
+
+
+# What the columns of each table mean, below it.
+LEGENDS = {
+    "matmul": "BURST, HELD: FLOP/s in short bursts, and without a pause. EFF: share of what the SMs could do at the"
+    " clock they had, for both. AGAINST: this GPU's own earlier results, the others of this run, or the table of peaks."
+    " WRONG, CHECKED: GEMMs that gave other bits than the first. W!: the power limit was lowered.",
+    "memory": "COPY: bytes read plus bytes written, per second. AGAINST: its own earlier results, or the others of this"
+    " run.",
+    "copies": "TO GPU, TO HOST: through pinned memory, each GPU alone; ALL: all GPUs of the node at once.",
+    "sizes": "ALGBW: size / time. BUSBW: comparable between numbers of ranks (nccl-tests). SHARE: of what is"
+    " expected. LAST TO COME: the rank that"
+    " waits least in the collective. Enter: all ranks.",
+    "ranks": "WAITS: median of a rank's time in the collective. LAG: how much less than the one that waits longest: who"
+    " comes last waits least.",
+    "pairs": "AGAINST: the median of all pairs. One slow pair is a link, or one of its nodes: a node that is slow with"
+    " several others is the node.",
+}

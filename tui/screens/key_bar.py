@@ -13,9 +13,10 @@ from mltop.tui.keys import key_name
 from mltop.tui.render.cells import Cell, line_width
 from mltop.tui.widgets.cell_view import CellView
 
-GAP = "  "
+GAP, NARROW_GAP = "  ", " "
 # What a narrow terminal loses first; quit and help, which come last, stay longest.
-LOST_FIRST = ("neighbour", "timelines", "reverse", "sort", "capture", "pause", "select", "filter", "pane")
+LOST_FIRST = ("probe", "neighbour", "timelines", "reverse", "sort", "capture", "pause", "select", "filter")
+SHORT = {"overview": "main"}  # where all panes would not fit otherwise
 
 
 class KeyBar(CellView, can_focus=False):
@@ -35,37 +36,54 @@ class KeyBar(CellView, can_focus=False):
             self._hints, self._active = list(hints), active
             self.refresh()
 
-    def shown(self) -> list[Binding]:
-        """The hints that fit; those of one kind (the panes) go together."""
+    def shown(self) -> tuple[list[Binding], bool]:
+        """The hints that fit, and whether the panes (which go together) stand close and short."""
         kept = list(self._hints)
         for kind in LOST_FIRST:
             if self._width(kept) <= self.size.width:
-                break
-            kept = [hint for hint in kept if hint.action.partition("(")[0] != kind]
+                return kept, False
+            kept = _without(kept, kind)
+        if self._width(kept) <= self.size.width:
+            return kept, False
+        if self._width(kept, close=True) <= self.size.width:
+            return kept, True
+        kept = _without(kept, "pane")
         while kept and self._width(kept) > self.size.width:
             kept.pop(0)
-        return kept
+        return kept, False
 
     def render_line(self, y: int) -> Strip:
         cells: list[Cell] = []
-        for hint in self.shown() if y == 0 else []:
-            cells += [Cell(GAP)] if cells else []
-            cells += self._cells(hint)
+        hints, close = self.shown() if y == 0 else ([], False)
+        for hint in hints:
+            cells += self._cells(hint, close)
         return self.strip(cells, self.size.width)
 
     async def on_click(self, event: events.Click) -> None:
         end = 0
-        for hint in self.shown():
-            start, end = end, end + line_width(self._cells(hint))
+        hints, close = self.shown()
+        for hint in hints:
+            start, end = end, end + line_width(self._cells(hint, close))
             if start <= event.x < end:
                 await self._perform(hint.action)
                 return
-            end += len(GAP)
 
-    def _cells(self, hint: Binding) -> list[Cell]:
+    def _cells(self, hint: Binding, close: bool) -> list[Cell]:
+        """With the gap behind it."""
         key = key_name(hint.key.split(",")[0])
-        active = hint.action == self._active
-        return [Cell(key, "accent"), Cell(f" {hint.description}", "title" if active else "dim")]
+        active, is_pane = hint.action == self._active, _kind(hint) == "pane"
+        name = SHORT.get(hint.description, hint.description) if close else hint.description
+        last_pane = is_pane and hint.action == [one.action for one in self._hints if _kind(one) == "pane"][-1]
+        gap = NARROW_GAP if close and is_pane and not last_pane else GAP
+        return [Cell(key, "accent"), Cell(f" {name}", "title" if active else "dim"), Cell(gap)]
 
-    def _width(self, hints: Sequence[Binding]) -> int:
-        return sum(line_width(self._cells(hint)) + len(GAP) for hint in hints) - len(GAP)
+    def _width(self, hints: Sequence[Binding], close: bool = False) -> int:
+        return sum(line_width(self._cells(hint, close)) for hint in hints) - len(GAP)
+
+
+def _kind(hint: Binding) -> str:
+    return hint.action.partition("(")[0]
+
+
+def _without(hints: Sequence[Binding], kind: str) -> list[Binding]:
+    return [hint for hint in hints if _kind(hint) != kind]

@@ -20,7 +20,15 @@ from mltop.tui.screens.filter_box import FilterBox
 from mltop.tui.screens.key_bar import KeyBar
 from mltop.tui.screens.narrowing import by_node
 from mltop.tui.screens.tables import TableScreen
-from mltop.tui.status import connecting_line, dump_line, filter_line, notice_line, typing_line, waiting_for
+from mltop.tui.status import (
+    connecting_line,
+    dump_line,
+    filter_line,
+    notice_line,
+    probe_line,
+    typing_line,
+    waiting_for,
+)
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import MOVES
 
@@ -193,6 +201,8 @@ class Pane(TableScreen):
             asked = app.investigation.nodes
             waiting = waiting_for(app.investigation.progress, app.newest.view, asked) if app.newest is not None else ""
             return dump_line(app.investigation.progress, width, waiting, app.investigation.scope)
+        if app.probing.running is not None and app.trail.here.pane != "probes":
+            return probe_line(app.probing.running, app.probing.cancelling, width)
         if app.notice is not None:
             return notice_line(app.notice, width)
         if not self.filter.empty:

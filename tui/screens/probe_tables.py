@@ -22,7 +22,7 @@ from mltop.probes.model.probe import (
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.filters import Subject
 from mltop.tui.render.cells import Column, Row
-from mltop.tui.render.names import name_width, short_names
+from mltop.tui.render.names import short_names
 from mltop.tui.render.probe_against import Compared
 from mltop.tui.render.probe_collectives import (
     PAIR_COLUMNS,
@@ -31,7 +31,6 @@ from mltop.tui.render.probe_collectives import (
     by_lag,
     pair_key,
     pair_row,
-    place_of,
     rank_row,
     size_key,
     size_row,
@@ -39,12 +38,11 @@ from mltop.tui.render.probe_collectives import (
     worst_first,
 )
 from mltop.tui.render.probe_devices import Line, columns_of, device_row, slowest_first, value_of
-from mltop.tui.render.probe_results import TABLES
+from mltop.tui.render.probe_results import BRIEF, TABLES
 from mltop.tui.screens.narrowing import SortValue, SubjectRows
 
 RESULTS: Mapping[str, type[DeviceResult]] = {"matmul": MatmulResult, "memory": MemoryResult, "copies": CopiesResult}
-NAMES = (*TABLES, "stages", "sizes", "ranks", "pairs")  # of the tables; the screen has a widget for each
-GPU_WIDTH = 3
+NAMES = (*TABLES, "sizes", "ranks", "pairs")  # of the tables; the screen has a widget for each
 
 
 @dataclass(frozen=True)
@@ -80,8 +78,14 @@ class ResultTables:
         self._read: dict[tuple[str, str], tuple[object, DeviceResult | None]] = {}
         self.compared: Compared | None = None
 
-    def table(self, progress: ProbeProgress, past: Mapping[str, Sequence[PastResult]], collective: str = "") -> Shown:
-        """``collective``: the key of the one whose ranks are looked at, "" none."""
+    def table(
+        self,
+        progress: ProbeProgress,
+        past: Mapping[str, Sequence[PastResult]],
+        collective: str = "",
+        brief: bool = False,
+    ) -> Shown:
+        """``collective``: the key of the one whose ranks are looked at, "" none; ``brief``: short words in cells."""
         report = progress.report
         results = report.results if report is not None else []
         sizes = [one for one in results if isinstance(one, CollectiveResult)]
@@ -93,9 +97,9 @@ class ResultTables:
             return sizes_table(sizes)
         if pairs:
             return pairs_table(pairs)
-        return self._devices(progress, past)
+        return self._devices(progress, past, brief)
 
-    def _devices(self, progress: ProbeProgress, past: Mapping[str, Sequence[PastResult]]) -> Shown:
+    def _devices(self, progress: ProbeProgress, past: Mapping[str, Sequence[PastResult]], brief: bool) -> Shown:
         kind, report = progress.wanted.kind, progress.report
         devices = _all_devices(progress)
         results = {key: self._result(kind, key, device) for key, device in devices.items()}
@@ -116,7 +120,7 @@ class ResultTables:
             )
             for key, device in devices.items()
         }
-        return devices_table(kind, lines, name_width(short, 0) if several else 0)
+        return devices_table(kind, lines, "NODE/GPU" if several else "GPU", brief)
 
     def _result(self, kind: str, key: tuple[str, str], device: DeviceProgress) -> DeviceResult | None:
         given = device.result
@@ -155,29 +159,29 @@ def _key(device: DeviceProgress) -> str:
 def _name(device: DeviceProgress, short: Mapping[str, str], several: bool) -> str:
     """ "node01/3"; of one node "3". Processors are their node; slices of one GPU have its number."""
     own = str(device.gpu) if device.gpu is not None else "cpu" if device.uuid == "cpu" else ""
-    own = own if device.rank is None else f"r{device.rank}"
+    own = f"r{device.rank}" if not own and device.rank is not None else own
     if not several:
         return own or device.node
     return f"{short[device.node]}/{own}" if own and own != "cpu" else short[device.node]
 
 
-def devices_table(kind: str, lines: Mapping[str, Line], node_width: int) -> Shown:
-    """``node_width``: of the longest name of a node, 0 where there is only one."""
-    shown = TABLES.get(kind, ())
+def devices_table(kind: str, lines: Mapping[str, Line], first_title: str, brief: bool = False) -> Shown:
+    """``kind``: of a probe; one whose results are not those of devices shows how far they are."""
+    kind = kind if kind in TABLES else "stages"
+    shown = BRIEF.get(kind, TABLES[kind]) if brief else TABLES[kind]
     by_key = {one.column.key: one for one in shown}
     order = sorted(lines, key=lambda key: slowest_first(lines[key]))
-    width = max([GPU_WIDTH, *(len(line.name) for line in lines.values())]) if lines else GPU_WIDTH
+    width = max([len(first_title), *(len(line.name) for line in lines.values())])
+
+    place = {key: float(number) for number, key in enumerate(lines)}
 
     def value(column: str, index: int) -> SortValue:
-        line = lines[order[index]]
-        if column == "gpu":
-            return index_of[order[index]]
-        return value_of(by_key, column, line)
+        key = order[index]
+        return place[key] if column == "gpu" else value_of(by_key, column, lines[key])
 
-    index_of = {key: float(place) for place, key in enumerate(lines)}
     return Shown(
-        kind if kind in TABLES else "stages",
-        columns_of(shown, width, "NODE/GPU" if node_width else "GPU"),
+        kind,
+        columns_of(shown, width, first_title),
         order,
         lambda index: device_row(shown, lines[order[index]], order[index]),
         value,
@@ -248,10 +252,6 @@ def pairs_table(pairs: Sequence[PairResult]) -> Shown:
         PAIR_COLUMNS,
         keys,
         lambda index: pair_row(order[index], usual, most),
-        lambda column, index: values.get(column, lambda one: one.busbw_bytes_per_s)(order[index]),
+        lambda column, index: values[column](order[index]) if column in values else order[index].busbw_bytes_per_s,
         about={key: (one.nodes[0] if one.nodes else "", None) for key, one in zip(keys, order, strict=True)},
     )
-
-
-def place_text(about: tuple[str, int | None]) -> str:
-    return place_of(*about)

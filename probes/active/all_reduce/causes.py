@@ -13,7 +13,6 @@ from typing import Any
 from mltop.probes.active.all_reduce.preflight import named
 
 STRONG = ("died", "stopped", "stuck")
-ENDINGS = {0: "st", 1: "nd", 2: "rd"}
 
 
 @dataclass
@@ -54,11 +53,11 @@ def state_from(fields: Mapping[str, Any]) -> RankState:
 def causes(states: Sequence[RankState], gone: Mapping[str, str]) -> list[Cause]:
     """``states``: of all ranks of a group whose node answered; ``gone``: node -> why it did not. Never empty."""
     furthest = max(states, key=lambda one: (one.begun, one.stage), default=None)
-    stage = furthest.stage if furthest is not None else ""
+    stage = furthest.stage if furthest is not None and furthest.stage else "init"
     found = [Cause(node, None, stage, why) for node, why in gone.items()]
-    found += [_of(state) for state in states if state.kind in STRONG and state.why != ABORTED]
+    found += [_of(state, stage) for state in states if state.kind in STRONG and state.why != ABORTED]
     for kinds in (("raised",), ("died",)):
-        found = found or [_of(state) for state in states if state.kind in kinds]
+        found = found or [_of(state, stage) for state in states if state.kind in kinds]
     return found or _behind(states) or [_network(states, stage)]
 
 
@@ -76,14 +75,14 @@ def died(rank: int, status: int, last_words: str) -> str:
 ABORTED = "died: aborted (SIGABRT)"
 
 
-def _of(state: RankState) -> Cause:
+def _of(state: RankState, stage: str) -> Cause:
     fix = ""
     if "SIGKILL" in state.why:
         fix = "if nobody killed it: the kernel's log tells whether memory ran out (dmesg | grep -i 'out of memory')"
     elif state.kind == "stuck":
         fix = "the kernel's log tells more (dmesg); such a process ends only when the driver or file system answers"
     why = f"rank {state.rank} {ABORTED}" if state.why == ABORTED else state.why
-    return Cause(state.node, state.rank, state.stage, why, fix)
+    return Cause(state.node, state.rank, state.stage or stage, why, fix)
 
 
 def _behind(states: Sequence[RankState]) -> list[Cause]:
@@ -100,8 +99,9 @@ def _behind(states: Sequence[RankState]) -> list[Cause]:
             state.node,
             state.rank,
             furthest.stage,
-            f"{state.node} has not begun the round" if state.kind == "absent" else
-            f"rank {state.rank} did not come to {step(furthest)}, in which {whom} for it; it is in {step(state)}",
+            f"{state.node} has not begun the round"
+            if state.kind == "absent"
+            else f"rank {state.rank} did not come to {step(furthest)}, in which {whom} for it; it is in {step(state)}",
         )
         for state in late
     ]
@@ -116,12 +116,18 @@ def _network(states: Sequence[RankState], stage: str) -> Cause:
     waits = [state for state in states if state.kind == "waits"]
     where = step(waits[0]) if waits else "the round"
     why = f"no rank is behind: {len(waits)} ranks of {nodes} are in {where} and nothing arrives any more"
-    return Cause("", None, stage, why, "look at the network between these nodes: a firewall that takes away open"
-                 " connections, a link that went down, a full or broken switch")
+    return Cause(
+        "",
+        None,
+        stage,
+        why,
+        "look at the network between these nodes: a firewall that takes away open"
+        " connections, a link that went down, a full or broken switch",
+    )
 
 
 def step(state: RankState) -> str:
-    """"the 7th collective of measure 4 MiB"."""
+    """ "the 7th collective of measure 4 MiB"."""
     if state.stage in ("", "init"):
         return state.stage or "the beginning"
     number = state.in_stage

@@ -12,7 +12,7 @@ CONF_FILES = ("/etc/nccl.conf", "~/.nccl.conf")
 # INIT and NET: transports and devices; NVLS; TUNING: algorithm and protocol of each collective; ENV: what was read.
 SUBSYSTEMS = "INIT,ENV,NET,NVLS,TUNING"
 # One thread per rank, and none before the ranks are forked: OpenBLAS makes its threads when it is imported.
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
 def inherited(env: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:

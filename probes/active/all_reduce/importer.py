@@ -22,8 +22,10 @@ import sys
 import time
 import traceback
 import warnings
+from pathlib import Path
 from typing import Any
 
+from mltop.probes.active.all_reduce import rank
 from mltop.probes.active.all_reduce.environment import ONE_THREAD
 from mltop.probes.active.all_reduce.progress import Progress
 from mltop.probes.spawn import die_with_parent
@@ -95,12 +97,12 @@ class _Importer:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         while True:
-            ready, _, _ = select.select([self._control, woken], [], [])
+            ready, _, _ = select.select([self._control.fileno(), woken], [], [])
             if woken in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(woken, 4096)
                 self._reap()
-            if self._control in ready:
+            if self._control.fileno() in ready:
                 packet, descriptors, _, _ = socket.recv_fds(self._control, PACKET_BYTES, 2)
                 if not packet:
                     break
@@ -134,8 +136,6 @@ class _Importer:
             self._control.close()
             begin_child(parent, descriptors[1] if "fork" in order else os.dup(2))
             if "fork" in order:
-                from mltop.probes.active.all_reduce import rank
-
                 os.environ.update(order["env"])
                 rank.serve(socket.socket(fileno=descriptors[0]), self._progress, order["setup"])
             else:
@@ -172,9 +172,6 @@ def import_torch() -> dict[str, Any]:
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     torch = importlib.import_module("torch")
     dist = importlib.import_module("torch.distributed")
-    from mltop.probes.active.all_reduce import rank
-
-    # Imported, and called once, so that not every rank has to.
     rank.prepare()
     available = dist.is_available()
     return {
@@ -184,7 +181,7 @@ def import_torch() -> dict[str, Any]:
         "hip": getattr(torch.version, "hip", None),
         "gloo": bool(available and dist.is_gloo_available()),
         "nccl": bool(available and dist.is_nccl_available()),
-        "threads": len(os.listdir("/proc/self/task")),
+        "threads": sum(1 for _ in Path("/proc/self/task").iterdir()),
     }
 
 

@@ -20,6 +20,7 @@ from mltop.probes.active.all_reduce.causes import causes, state_from
 from mltop.probes.active.all_reduce.link import LocalLink, Message, TcpLink
 from mltop.probes.active.all_reduce.listening import plain
 
+STANDS_STILL = "does not answer: its launcher or its network stands still"
 STATES_S = 1.5  # how long a launcher may take to say what its ranks were doing
 
 
@@ -183,7 +184,10 @@ class _Trouble:
 
     def silent(self) -> dict[str, str]:
         """Node -> why nothing is known of its ranks."""
-        return {**self._gone, **{name: f"{name} does not answer: its launcher or its network stands still" for name in self._open}}
+        return {
+            **self._gone,
+            **{name: f"{name} {STANDS_STILL}" for name in self._open},
+        }
 
     def _close(self, name: str) -> None:
         del self._open[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, Optional
+from typing import Any
 
 Message = dict[str, Any]
 
@@ -21,7 +21,7 @@ class TcpLink:
         if not self._writer.is_closing():
             self._writer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
-    async def receive(self) -> Optional[Message]:
+    async def receive(self) -> Message | None:
         """Lines that are no JSON object are someone else's: the connection counts as gone."""
         try:
             line = await self._reader.readline()
@@ -43,14 +43,14 @@ class TcpLink:
 class LocalLink:
     """One end of a pair of queues."""
 
-    def __init__(self, outgoing: asyncio.Queue[Optional[Message]], incoming: asyncio.Queue[Optional[Message]]) -> None:
+    def __init__(self, outgoing: asyncio.Queue[Message | None], incoming: asyncio.Queue[Message | None]) -> None:
         self._outgoing = outgoing
         self._incoming = incoming
 
     def send(self, message: Message) -> None:
         self._outgoing.put_nowait(message)
 
-    async def receive(self) -> Optional[Message]:
+    async def receive(self) -> Message | None:
         return await self._incoming.get()
 
     def close(self) -> None:
@@ -58,6 +58,6 @@ class LocalLink:
 
 
 def local_pair() -> tuple[LocalLink, LocalLink]:
-    one: asyncio.Queue[Optional[Message]] = asyncio.Queue()
-    other: asyncio.Queue[Optional[Message]] = asyncio.Queue()
+    one: asyncio.Queue[Message | None] = asyncio.Queue()
+    other: asyncio.Queue[Message | None] = asyncio.Queue()
     return LocalLink(one, other), LocalLink(other, one)

@@ -38,7 +38,7 @@ class CpuClock:
     def __init__(self) -> None:
         self._times_s: list[float] = []
 
-    def time(self, call: Callable[[], None], paced: bool = True) -> None:
+    def time(self, call: Callable[[], None], paced: bool = True) -> None:  # noqa: ARG002 - it always is
         began = time.perf_counter()
         call()
         self._times_s.append(time.perf_counter() - began)

@@ -38,6 +38,11 @@ class Meeting:
     ranks: dict[str, int] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
 
+    def first_rank(self, nodes: Sequence[str], node: str) -> int:
+        """Of all ranks of all ``nodes``, in their order; a node that did not come counts as many as the largest."""
+        before = nodes[: nodes.index(node)]
+        return sum(self.ranks.get(name, max(self.ranks.values())) for name in before)
+
 
 async def find_leader(leader: str, addresses: Sequence[str], port: int, hello: Hello) -> TcpLink:
     """The first of the leader's addresses at which it answers. Raises NotJoined with every address's reason."""
@@ -66,8 +71,6 @@ async def join(link: TcpLink | LocalLink, hello: Hello, limit_s: float) -> Meeti
 
 
 async def _join(link: TcpLink | LocalLink, hello: Hello) -> Meeting:
-    if isinstance(link, LocalLink):
-        link.send(hello_message(hello))
     roster = await _expect(link, "roster")
     nodes: dict[str, Message] = roster["nodes"]
     own = plain(link.own_address()) if isinstance(link, TcpLink) else str(roster["leader_address"])

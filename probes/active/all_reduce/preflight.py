@@ -7,7 +7,6 @@ import errno
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Optional
 
 LIMIT_S = 2.0
 STAGGER_S = 0.2  # an address that does not answer holds up the next one only this long
@@ -28,7 +27,7 @@ async def connect(address: str, port: int, limit_s: float = LIMIT_S) -> Streams:
 
 
 async def why_unreached(address: str, port: int, limit_s: float = LIMIT_S) -> str:
-    """"" if a TCP connection opens, else the reason in words."""
+    """ "" if a TCP connection opens, else the reason in words."""
     try:
         _, writer = await connect(address, port, limit_s)
     except OSError as error:
@@ -78,7 +77,7 @@ def accused(cannot: Unreached, addresses: Mapping[str, str]) -> dict[str, str]:
 
 
 def named(names: Sequence[str], most: int = 4) -> str:
-    """"h01, h02, h03 and 5 more"."""
+    """ "h01, h02, h03 and 5 more"."""
     if len(names) <= most:
         return ", ".join(names)
     return f"{', '.join(names[:most])} and {len(names) - most} more"
@@ -107,5 +106,5 @@ def _sentence(node: str, pairs: Mapping[tuple[str, str], str], addresses: Mappin
     return "; ".join(parts)
 
 
-def _first(pairs: Mapping[tuple[str, str], str], source: Optional[str] = None, target: Optional[str] = None) -> str:
+def _first(pairs: Mapping[tuple[str, str], str], source: str | None = None, target: str | None = None) -> str:
     return next(why for (one, other), why in pairs.items() if source in (None, one) and target in (None, other))

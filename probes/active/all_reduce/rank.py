@@ -1,14 +1,15 @@
 """A rank: forked from a process that has torch imported, it waits for rounds and measures in them.
 
 Its channel carries JSON lines. From the launcher: rounds (``Round``'s fields). To the launcher:
-    {"up": pid}   {"stage", "deadline_s"}   {"times": RankTimes}   {"left_out": why, "stage", "refused"}   {"done": round}
+    {"up": pid}   {"stage", "deadline_s"}   {"times": RankTimes}   {"done": round}
+    {"left_out": why, "stage", "refused"}
     {"raised": why, "stage", "connection": was it lost because of another rank?}
 """
 
 from __future__ import annotations
 
-import gc
 import json
+import os
 import socket
 import traceback
 from collections.abc import Mapping
@@ -16,10 +17,10 @@ from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from mltop.probes.active.all_reduce import sizes
 from mltop.probes.active.all_reduce.collectives import Collective, Unsupported
 from mltop.probes.active.all_reduce.measure import Conditions, CpuClock, CudaClock, measure
 from mltop.probes.active.all_reduce.progress import Progress
-from mltop.probes.active.all_reduce.sizes import size_text, stage_of
 from mltop.probes.active.all_reduce.work import OwnWork
 from mltop.probes.model.probe import RankTimes
 
@@ -96,8 +97,6 @@ class _Rank:
         self._stage = "join"
 
     def connect(self) -> bool:
-        import os
-
         import torch.distributed as dist
 
         limit = timedelta(seconds=self._setup.connect_s)
@@ -170,20 +169,23 @@ class _Rank:
         import torch
         import torch.distributed as dist
 
-        flags = [int(str(size) in task.too_big) for size in task.sizes_bytes]
+        too_big = {int(size): why for size, why in task.too_big.items()}
+        if device.type == "cuda":
+            too_big = sizes.too_big_for_gpu(task.sizes_bytes, torch.cuda.mem_get_info()[0])
+        flags = [int(size in too_big) for size in task.sizes_bytes]
         found = torch.tensor(flags or [0], dtype=torch.int32, device=device)
         self._count()
         dist.all_reduce(found, dist.ReduceOp.MAX)
         refused = [size for size, flag in zip(task.sizes_bytes, found.tolist()) if flag]
         for size in refused:
-            if str(size) in task.too_big:
-                stage = f"measure {size_text(size)}"
-                self._say({"left_out": task.too_big[str(size)], "stage": stage, "refused": True})
+            if size in too_big and self._setup.local == 0:
+                stage = f"measure {sizes.size_text(size)}"
+                self._say({"left_out": too_big[size], "stage": stage, "refused": True})
         return refused
 
     def _measure(self, task: Round, collective: str, size_bytes: int, device: Any, work: OwnWork | None) -> None:
         deadline_s = task.deadlines_s["measure"]
-        self._begin(stage_of(collective, size_bytes), deadline_s)
+        self._begin(sizes.stage_of(collective, size_bytes), deadline_s)
         under = Conditions(
             budget_s=task.budget_s,
             deadline_s=deadline_s,
@@ -197,13 +199,11 @@ class _Rank:
             subject = Collective(collective, size_bytes, task.rank, task.ranks, device)
             found = measure(subject, size_bytes, under)
         except Unsupported as why:
-            self._say({"left_out": str(why), "stage": self._stage, "refused": True})
+            self._leave_out(task, str(why), refused=True)
             return
-        finally:
-            gc.collect()  # an exception keeps the buffers otherwise
         if found.left_out_s is not None:
-            why = f"one {collective} of {size_text(size_bytes)} took {found.left_out_s:.1f} s: too few would fit into"
-            self._say({"left_out": f"{why} {deadline_s:.0f} s", "stage": self._stage, "refused": False})
+            took = f"one {collective} of {sizes.size_text(size_bytes)} took {found.left_out_s:.1f} s"
+            self._leave_out(task, f"{took}: too few would fit into {deadline_s:.0f} s", refused=False)
             return
         times = RankTimes(
             task.round,
@@ -220,6 +220,11 @@ class _Rank:
             found.wrong,
         )
         self._say({"times": asdict(times)})
+
+    def _leave_out(self, task: Round, why: str, refused: bool) -> None:
+        """All ranks of the group do alike; one tells it."""
+        if task.rank == 0:
+            self._say({"left_out": why, "stage": self._stage, "refused": refused})
 
     def _agree(self, number: int, device: Any) -> int:
         import torch

@@ -23,7 +23,8 @@ def size_text(size_bytes: float) -> str:
 
 def stage_of(collective: str, size_bytes: int) -> str:
     """The stage's name: "measure 256 MiB", with the collective's name where it is not the all-reduce."""
-    return f"measure {size_text(size_bytes)}" if collective == "all-reduce" else f"measure {collective} {size_text(size_bytes)}"
+    which = "" if collective == "all-reduce" else f"{collective} "
+    return f"measure {which}{size_text(size_bytes)}"
 
 
 def most_bytes(available_bytes: int | None, ranks: int) -> int | None:
@@ -41,6 +42,16 @@ def too_big(sizes_bytes: Iterable[int], available_bytes: int | None, ranks: int)
         f" available memory ({size_text(available_bytes // 2)})"
         for size in sizes_bytes
         if size > most
+    }
+
+
+def too_big_for_gpu(sizes_bytes: Iterable[int], free_bytes: int) -> dict[int, str]:
+    """Size -> the sentence, when its buffers would take more than half of the GPU's free memory."""
+    free = f"half of the GPU's free memory ({size_text(free_bytes // 2)})"
+    return {
+        size: f"{size_text(size)} ({COPIES} buffers) does not fit into {free}"
+        for size in sizes_bytes
+        if size * COPIES > free_bytes // 2
     }
 
 

@@ -64,9 +64,9 @@ def judge_matmul(
 
 def _efficiency(result: MatmulResult, peak: Peak | None, name: str, rate: float | None) -> float | None:
     clock = next((phase.sm_clock_mhz for phase in result.phases if phase.name == name), None)
-    if peak is None or rate is None or not clock:
+    if peak is None or rate is None or not clock or (result.kind == "mig" and not result.multiprocessors):
         return None
-    top = peak_tflops(peak, result.dtype, result.multiprocessors or peak.sms, clock)
+    top = peak_tflops(peak, result.dtype, result.multiprocessors, clock)
     return rate / top if top else None
 
 

@@ -81,7 +81,8 @@ def hardware_fault(result: MatmulResult, others: Sequence[MatmulResult]) -> Reas
         share = phase.throttle_share.get(name, 0.0)
         if share >= HELD:
             beside = _heat(phase, _near(result, others)) if heat_matters else _drawing(phase)
-            return Reason(kind, f"{_held_at(phase)} by {words}{_most_of_time(share)}{beside}", action, share >= HELD_LONG)
+            text = f"{_held_at(phase)} by {words}{_most_of_time(share)}{beside}"
+            return Reason(kind, text, action, fault=share >= HELD_LONG)
     of_limit = _of_limit(phase)
     if phase.throttle_share.get("sw_power_cap", 0.0) < HELD or of_limit is None or of_limit >= FAR_BELOW_LIMIT:
         return None

@@ -145,7 +145,13 @@ def _software(group: Group) -> str:
     results = [look.result for look in group.rest]
     peak = peak_of(results[0].name, results[0].pci_device)
     shares = [one.sustained_efficiency for one in results if one.sustained_efficiency is not None]
-    if group.slow or peak is None or not peak.certain or results[0].dtype not in _EFFICIENT or not shares:
+    if (
+        group.slow
+        or peak is None
+        or not peak.is_sure(f"tflops.{results[0].dtype}")
+        or results[0].dtype not in _EFFICIENT
+        or not shares
+    ):
         return ""
     if max(shares) >= LOW_EFFICIENCY:
         return ""

@@ -19,7 +19,8 @@ def folded(names: Iterable[str], most_chars: int = MOST_CHARS) -> str:
     text = ",".join(part for part, _ in parts)
     if len(text) <= most_chars:
         return text
-    kept, count = [], 0
+    kept: list[str] = []
+    count = 0
     for part, members in parts:
         if kept and len(",".join([*kept, part])) > most_chars:
             break

@@ -11,18 +11,18 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mltop.probes.judge.active.pair_levels import Levels, pair_of
+from mltop.probes.judge.active.pair_levels import Levels, PairKey, pair_of
 from mltop.probes.model.probe import PairResult
 
 Pair = tuple[str, str]
 
-ALWAYS_ALL = 4  # so few nodes: every pair at once tells more than any search
-ALL_WHEN_UNCLEAR = 8  # so few nodes: every pair when many of the first ones are bad
+ALWAYS_ALL = 8  # so few nodes: half of them may be bad, and every pair takes seven rounds
 CROWDED_SHARE = 0.3  # of a round's pairs: more bad ones may be the shared network, not so many nodes
 CROWDED_PAIRS = 8  # at once, at least
 QUARTER = 4
-UNCLEAR_ROUNDS = 8  # of the circle, when half of many nodes' pairs are bad
-TRIES = 3  # of one node with good ones, in which every pair was cleared by another: then it is enough
+UNCLEAR_SHARE = 0.5  # of the first pairs, at least, are bad: the best ones may be bad too
+ALL_IF_HALF_BAD = 16  # so few nodes: every pair then
+UNCLEAR_ROUNDS = 8  # of the circle, of more nodes
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,9 @@ class PairSearch:
         if len(self.nodes) < 2:
             return []
         if self.round_robin or len(self.nodes) <= ALWAYS_ALL:
-            return plan.circle(len(self.nodes))
-        return plan.first() or plan.crowded() or plan.unclear() or plan.suspects()
+            first_round = circle_rounds(plan.order)[0]
+            return plan.unmeasured(first_round) or plan.crowded(first_round) or plan.circle(len(self.nodes))
+        return plan.first() or plan.crowded(plan.disjoint()) or plan.unclear() or plan.suspects()
 
     def most_rounds(self) -> int:
         """How many rounds it takes when nothing has to be repeated: 3, or one for each node."""
@@ -82,48 +83,40 @@ class _Plan:
     def __init__(self, search: PairSearch, results: Sequence[PairResult]) -> None:
         self.order = search.shuffled()
         self.at_once = search.at_once or max(1, len(self.order) // 2)
-        self.results = list(results)
         self.levels = Levels(self.order, results)
-        self.together: dict[int, int] = {}
-        self.times: dict[frozenset[str], list[int]] = {}
-        for result in results:
-            self.together[result.round] = self.together.get(result.round, 0) + 1
-        for result in results:
-            self.times.setdefault(pair_of(result.nodes), []).append(self.together[result.round])
+        seen: dict[PairKey, int] = {}
+        self.firsts = [one for one in results if seen.setdefault(pair_of(one.nodes), one.round) == one.round]
 
     def first(self) -> list[Pair]:
         """Disjoint pairs; with an odd number of nodes the last one meets the first in a round of its own."""
-        return self._unmeasured(self._disjoint()) or self._unmeasured(self._left_over())
+        left_over = [(self.order[-1], self.order[0])] if len(self.order) % 2 else []
+        return self.unmeasured(self.disjoint()) or self.unmeasured(left_over)
 
-    def crowded(self) -> list[Pair]:
-        """The first pairs again, a quarter of them at once, when many are bad and many were measured at once."""
-        pairs = self._disjoint()
-        if len(pairs) < CROWDED_PAIRS or self._bad_share(pairs, of_first=True) <= CROWDED_SHARE:
+    def crowded(self, pairs: Sequence[Pair]) -> list[Pair]:
+        """These pairs again, a quarter of them at once, when many are bad and many were measured at once."""
+        together = min(self.at_once, len(pairs))
+        if together < CROWDED_PAIRS or self._bad_share(pairs, self._levels_at_first()) <= CROWDED_SHARE:
             return []
-        quarter = max(1, min(self.at_once, len(pairs)) // QUARTER)
-        again = [pair for pair in pairs if len(self.times[frozenset(pair)]) < 2]
-        return again[:quarter]
+        again = [pair for pair in pairs if self.levels.measured[frozenset(pair)] < 2]
+        return again[: max(1, together // QUARTER)]
 
     def unclear(self) -> list[Pair]:
         """Every pair when so many are bad that the best ones may be bad too; of many nodes some rounds of them."""
-        pairs = self._disjoint()
         count = len(self.order)
-        share = self._bad_share(pairs)
-        if count <= ALL_WHEN_UNCLEAR and share > CROWDED_SHARE:
-            return self.circle(count)
-        if share > 0.5 or self.levels.nothing_good(pairs):
-            return self.circle(count if count <= 2 * ALL_WHEN_UNCLEAR else UNCLEAR_ROUNDS)
-        return []
+        if self._bad_share(self.disjoint(), self.levels) < UNCLEAR_SHARE:
+            return []
+        return self.circle(count if count <= ALL_IF_HALF_BAD else UNCLEAR_ROUNDS)
 
     def suspects(self) -> list[Pair]:
-        """Each node without a good pair, with a good node that it has not met, until two or three such agree."""
+        """Each node without a good pair, with a good node that it has not met, until it is known to be bad or good."""
         good = self.levels.good_nodes()
         free = [node for node in self.order if node in good]
         pairs: list[Pair] = []
         for node in self.order:
-            if node in good or not self.levels.unsettled(node, good, TRIES):
+            if node in good or self.levels.settled(node, good):
                 continue
-            partner = next((one for one in free if frozenset((node, one)) not in self.times), None)
+            met = set(self.levels.partners(node))
+            partner = next((one for one in free if one not in met), None)
             if partner is not None:
                 free.remove(partner)
                 pairs.append((node, partner))
@@ -131,31 +124,31 @@ class _Plan:
 
     def circle(self, rounds: int) -> list[Pair]:
         for pairs in circle_rounds(self.order)[:rounds]:
-            left = self._unmeasured(pairs)
+            left = self.unmeasured(pairs)
             if left:
                 return left
         return []
 
-    def _disjoint(self) -> list[Pair]:
+    def disjoint(self) -> list[Pair]:
         return list(zip(self.order[::2], self.order[1::2], strict=False))
 
-    def _left_over(self) -> list[Pair]:
-        return [(self.order[-1], self.order[0])] if len(self.order) % 2 else []
-
-    def _unmeasured(self, pairs: Iterable[Pair]) -> list[Pair]:
-        return [pair for pair in pairs if frozenset(pair) not in self.times][: self._few()]
+    def unmeasured(self, pairs: Iterable[Pair]) -> list[Pair]:
+        return [pair for pair in pairs if frozenset(pair) not in self.levels.values][: self._few()]
 
     def _few(self) -> int:
-        """Once a crowded round has been seen, a quarter of it at once."""
-        crowded = any(len(times) > 1 for times in self.times.values())
-        return max(1, self.at_once // QUARTER) if crowded else self.at_once
+        """A quarter at once from then on, when a repetition has shown that fewer at once are faster."""
+        again = [(*sorted(key),) for key, count in self.levels.measured.items() if count > 1]
+        if not again:
+            return self.at_once
+        before, now = self._levels_at_first(), self.levels
+        return self.at_once if 2 * _bad(again, now) > _bad(again, before) else max(1, self.at_once // QUARTER)
 
-    def _bad_share(self, pairs: Sequence[Pair], of_first: bool = False) -> float:
-        levels = self.levels if not of_first else Levels(self.order, self._first_measured())
-        return sum(not levels.is_good(*pair) for pair in pairs) / len(pairs) if pairs else 0.0
+    def _levels_at_first(self) -> Levels:
+        return Levels(self.order, self.firsts)
 
-    def _first_measured(self) -> list[PairResult]:
-        seen: dict[frozenset[str], PairResult] = {}
-        for result in self.results:
-            seen.setdefault(pair_of(result.nodes), result)
-        return list(seen.values())
+    def _bad_share(self, pairs: Sequence[Pair], levels: Levels) -> float:
+        return _bad(pairs, levels) / len(pairs) if pairs else 0.0
+
+
+def _bad(pairs: Iterable[Sequence[str]], levels: Levels) -> int:
+    return sum(not levels.is_good(*pair) for pair in pairs)

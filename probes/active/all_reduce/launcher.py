@@ -1,0 +1,59 @@
+"""The all-reduce probe's process on a node: meets the others, has torch imported once, runs rounds of ranks.
+
+It never imports torch and never waits without a deadline: whatever happens to torch, gloo or NCCL, it can say so.
+Everything it started dies with it, and it ends with its stdin.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+from mltop.probes.active import child
+from mltop.probes.active.all_reduce.importer import fork_importer
+from mltop.probes.active.all_reduce.listening import listen, local_addresses, offered
+from mltop.probes.active.all_reduce.options import options_of
+from mltop.probes.active.all_reduce.progress import Progress
+from mltop.probes.model.probe import ProbeEvent
+
+
+def main() -> None:
+    """Exit code 0 after "end", 1 when the node took no part, 2 for a bad order. Reasons are events."""
+    began = time.monotonic()
+    try:
+        options = options_of(child.read_order())
+    except (ValueError, TypeError, KeyError) as error:
+        child.say(ProbeEvent("refused", stage="listen", why=str(error)))
+        sys.exit(2)
+    child.stage("listen")
+    progress = Progress(options.ranks)
+    output, printed = os.pipe()
+    # Forked first, before any thread and any socket: torch takes longest, and the ranks are forked from it.
+    importer = fork_importer(progress, printed)
+    try:
+        meeting, store = listen(), listen()
+    except OSError as error:
+        child.failed(f"cannot listen: {error}", stage="listen")
+        sys.exit(1)
+    if options.leader:
+        child.say(ProbeEvent("listening", data=_listening(meeting.getsockname()[1])))
+
+    # Imported while the other process imports torch. No bytecode of ours: this Python is not ours.
+    sys.dont_write_bytecode = True
+    import asyncio
+
+    from mltop.probes.active.all_reduce.node import Node
+
+    async def run() -> int:
+        return await Node(options, progress, (*importer, output), (meeting, store), began).run()
+
+    code = asyncio.run(run())
+    # At once: the thread that reads stdin would hold up an orderly exit.
+    os._exit(code)
+
+
+def _listening(port: int) -> dict[str, Any]:
+    found = offered(os.environ.get("SSH_CONNECTION", ""), local_addresses())
+    return {"port": port, "addresses": [vars(one) for one in found]}

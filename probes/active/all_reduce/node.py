@@ -1,0 +1,293 @@
+"""A launcher's life after its first sockets: join, ready, rounds, end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+from mltop.probes.active import child
+from mltop.probes.active.all_reduce import options as asked
+from mltop.probes.active.all_reduce import sizes
+from mltop.probes.active.all_reduce.causes import Cause, RankState
+from mltop.probes.active.all_reduce.joining import Joining
+from mltop.probes.active.all_reduce.link import Message
+from mltop.probes.active.all_reduce.member import NotJoined
+from mltop.probes.active.all_reduce.options import Options, RoundTold
+from mltop.probes.active.all_reduce.output import Output
+from mltop.probes.active.all_reduce.preflight import named
+from mltop.probes.active.all_reduce.progress import Progress
+from mltop.probes.active.all_reduce.ranks import CannotEnd, Importer, ImportFailed, Ranks
+from mltop.probes.active.all_reduce.rounds import SUPERVISOR_S, Plan, RoundRun, say_causes
+from mltop.probes.active.all_reduce.setups import ready_data, setups_of
+from mltop.probes.model.probe import ProbeEvent
+
+T = TypeVar("T")
+
+
+class Failed(Exception):
+    """This node cannot go on: ``args`` are the stage, the sentence, and what would help."""
+
+
+class Node:
+    def __init__(
+        self,
+        options: Options,
+        progress: Progress,
+        importer: tuple[int, socket.socket, int],
+        sockets: tuple[socket.socket, socket.socket],
+        began: float,
+    ) -> None:
+        """Within a running loop. ``sockets``: where others come to, and the store's."""
+        self._options = options
+        self._progress = progress
+        self._importer = Importer(*importer)
+        self._joining = Joining(options, sockets)
+        self._began = began
+        self._tells: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._run: RoundRun | None = None
+        self._past: set[int] = set()  # rounds that we were told
+        self._given_up: set[int] = set()  # rounds that failed before we were told them
+        self._gone: set[str] = set()  # nodes
+        self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._ended_by_leader = False
+
+    async def run(self) -> int:
+        """The exit code. Everything that was started has ended."""
+        loop = asyncio.get_running_loop()
+
+        def on_line(line: dict[str, Any]) -> None:
+            loop.call_soon_threadsafe(self._tells.put_nowait, line)
+
+        child.end_with_stdin(on_line)
+        try:
+            await self._get_ready()
+            await self._serve()
+        except Failed as error:
+            stage, why, fix = error.args
+            child.failed(why, stage=stage, fix=fix)
+            return 1
+        finally:
+            self._joining.end()
+            await self._importer.end()
+        return 0
+
+    # Until ready.
+
+    async def _get_ready(self) -> None:
+        joining = asyncio.ensure_future(self._joining.join())
+        child.stage("import torch", deadline_s=self._limit_s("import torch") + SUPERVISOR_S)
+        if len(self._options.nodes) > 1:
+            child.stage("join", deadline_s=self._joining.limit_s + SUPERVISOR_S)
+        try:
+            self._meeting, join_s = await joining, time.monotonic() - self._began
+        except NotJoined as error:
+            raise Failed("join", str(error), _JOIN_FIX) from None
+        self._keep(self._hear())
+        if len(self._options.nodes) > 1 and not self._importer.imported.done():
+            child.stage("import torch", deadline_s=self._limit_s("import torch") + SUPERVISOR_S)
+        about = await self._unless_lost("import torch", self._imported())
+        await self._unless_lost("join", self._start_ranks())
+        ready = {**about, "join_s": round(join_s, 3), **ready_data(self._options, self._meeting, self._setups)}
+        child.say(ProbeEvent("ready", data=ready))
+
+    async def _imported(self) -> dict[str, Any]:
+        """``import torch`` began when we did."""
+        limit_s = self._limit_s("import torch")
+        left_s = max(0.1, self._began + limit_s - time.monotonic())
+        try:
+            about = await asyncio.wait_for(asyncio.shield(self._importer.imported), left_s)
+        except asyncio.TimeoutError:
+            fix = "a slow or dead file system, or a busy machine: try: time python -c 'import torch'"
+            raise Failed("import torch", f"torch was not imported within {limit_s:g} s", fix) from None
+        except ImportFailed as error:
+            raise Failed("import torch", str(error), "name another Python with --python") from None
+        if not about[self._options.backend]:
+            why = f"this torch ({about['torch']}) was built without {self._options.backend}"
+            raise Failed("import torch", why, "name another Python with --python")
+        return about
+
+    async def _start_ranks(self) -> None:
+        options = self._options
+        try:
+            setups = self._setups = setups_of(options, self._meeting)
+        except ValueError as error:
+            raise Failed("join", f"MLTOP_PROBE_DELAY must be RANK:SECONDS[,RANK:SECONDS]: {error}", "") from None
+        self._output = Output(setups.first_rank, options.backend == "nccl")
+        self._ranks = Ranks(
+            self._importer,
+            setups.ranks,
+            setups.environments,
+            on_message=self._on_message,
+            on_line=self._output.line,
+            on_ended=self._on_ended,
+        )
+        if self._joining.store is not None:
+            self._ranks.serve_store(self._joining.store)
+        # The store is there when the leader's torch is.
+        limit_s = self._began + self._limit_s("import torch") + asked.READY_S - time.monotonic()
+        self._check_up(await self._ranks.start(range(options.ranks), max(asked.READY_S, limit_s)))
+
+    def _check_up(self, not_up: list[int]) -> None:
+        if not_up:
+            lines = self._ranks[not_up[0]].lines
+            where = f"{self._options.leader_node} ({self._meeting.store[0]}) port {self._meeting.store[1]}"
+            why = f"{len(not_up)} of {len(self._ranks)} ranks did not reach the store at {where}"
+            raise Failed("join", why + (f": {lines[-1]}" if lines else ""), _JOIN_FIX)
+
+    # Rounds.
+
+    async def _serve(self) -> None:
+        while True:
+            told = await self._next()
+            if told.get("tell") == "end":
+                return
+            if told.get("tell") == "round":
+                try:
+                    await self._round(asked.round_of(told))
+                except ValueError as error:
+                    child.failed(str(error), stage="init")
+                    child.say(ProbeEvent("round", data={"round": told.get("round"), "failed": True}))
+
+    async def _next(self) -> dict[str, Any]:
+        """Told by the caller. A leader that was told to end is no failure: our caller will tell us the same."""
+        if self._ended_by_leader:
+            return await self._tells.get()
+        return await self._unless_lost("init", self._tells.get())
+
+    async def _unless_lost(self, stage: str, work: Awaitable[T]) -> T:
+        """What ``work`` gives; Failed as soon as the leader is gone."""
+        waiting = asyncio.ensure_future(work)
+        both: list[asyncio.Future[Any]] = [waiting, self._lost]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done() and not self._ended_by_leader:
+            waiting.cancel()
+            raise Failed(stage, self._lost.result(), "")
+        return await waiting
+
+    async def _round(self, told: RoundTold) -> None:
+        if told.round in self._past:
+            raise ValueError(f"round {told.round} was told before: every round needs a number of its own")
+        if told.round in self._given_up:
+            raise ValueError(f"the others gave round {told.round} up before this node was told to begin it")
+        self._past.add(told.round)
+        group = next((number for number, names in enumerate(told.groups) if self._options.node in names), None)
+        if group is None:
+            child.say(ProbeEvent("round", data={"round": told.round, "idle": True}))
+            return
+        plan = self._plan(told, group)
+        await self._replace([local for local in range(len(self._ranks)) if self._ranks[local].ended.done()])
+        self._run = RoundRun(plan, self._options.node, self._ranks, self._progress, self._meeting.link.send)
+        found = await self._run.run()
+        data: dict[str, Any] = {"round": told.round, "group": group}
+        if found:
+            say_causes(told.round, group, plan.nodes, self._options.node, found)
+            self._output.say_last(self._ranks, [cause.rank for cause in found])
+            data.update(failed=True, causes=[cause.fields() for cause in found])
+            await self._replace(self._run.unfinished())
+        child.say(ProbeEvent("round", data=data))
+
+    def _plan(self, told: RoundTold, group: int) -> Plan:
+        counts, options = self._meeting.ranks, self._options
+        names = told.groups[group]
+        absent = [name for name in names if name not in counts or name in self._gone]
+        if absent:
+            raise ValueError(f"{named(absent)} did not join, or has ended")
+        first = sum(counts[name] for name in names[: names.index(options.node)])
+        available = sizes.available_memory_bytes() if options.backend == "gloo" else None
+        task: Message = {
+            "round": told.round,
+            "group": group,
+            "ranks": sum(counts[name] for name in names),
+            "prefix": f"r{told.round}/g{group}",
+            "collectives": told.collectives,
+            "sizes_bytes": told.sizes_bytes,
+            "budget_s": told.budget_s,
+            "work": told.work,
+            "too_big": sizes.too_big(told.sizes_bytes, available, options.ranks),
+            "deadlines_s": {
+                "init": self._limit_s("init"),
+                "measure": options.limit_s("measure", asked.MEASURE_BUDGETS * told.budget_s + asked.MEASURE_S),
+            },
+        }
+        tasks = [{**task, "rank": first + local} for local in range(options.ranks)]
+        return Plan(told.round, group, names, self._setups.first_rank, tasks)
+
+    async def _replace(self, locals_: list[int]) -> None:
+        """No state of a broken process group survives: ranks that took part in it are forked anew."""
+        if not locals_:
+            return
+        try:
+            self._check_up(await self._ranks.replace(locals_, asked.READY_S))
+        except CannotEnd as error:
+            raise Failed("end", str(error), "the kernel's log tells more (dmesg)") from None
+
+    # What happens meanwhile.
+
+    def _on_message(self, local: int, message: dict[str, Any]) -> None:
+        if self._run is not None:
+            self._run.message(local, message)
+
+    def _on_ended(self, local: int, status: int) -> None:
+        if self._run is not None:
+            self._run.ended(local, status)
+
+    async def _hear(self) -> None:
+        """What the leader says, until it is gone."""
+        message = await self._meeting.link.receive()
+        while message is not None:
+            self._heard(message)
+            message = await self._meeting.link.receive()
+        with contextlib.suppress(asyncio.InvalidStateError):
+            self._lost.set_result(f"{self._options.leader_node}, the leader, is gone: its connection closed")
+        if self._run is not None:
+            self._run.verdict([Cause(self._options.leader_node, None, "", self._lost.result())])
+            self._run.abandon()
+
+    def _heard(self, message: Message) -> None:
+        kind = message.get("t")
+        if kind == "end":
+            self._ended_by_leader = True
+        elif kind == "gone":
+            self._gone.add(message["name"])
+            if self._run is not None:
+                self._run.gone(message["name"])
+        elif kind == "stop":
+            if self._is_current(message):
+                assert self._run is not None
+                self._keep(self._run.stop())
+            else:
+                self._given_up.add(message["round"])
+                self._meeting.link.send({**message, "t": "states", "states": self._states(message["round"])})
+        elif kind == "verdict":
+            found = [Cause(**fields) for fields in message["causes"]]
+            if self._is_current(message):
+                assert self._run is not None
+                self._run.verdict(found)
+
+    def _is_current(self, message: Message) -> bool:
+        run = self._run
+        return run is not None and (run.plan.round, run.plan.group) == (message["round"], message["group"])
+
+    def _states(self, number: int) -> list[dict[str, Any]]:
+        """Of a round that our ranks have done already, or that they have not begun."""
+        kind = "done" if number in self._past else "absent"
+        first, node = self._setups.first_rank, self._options.node
+        return [vars(RankState(first + local, node, kind)) for local in range(self._options.ranks)]
+
+    # Small things.
+
+    def _limit_s(self, stage: str) -> float:
+        return self._options.limit_s(stage, {"import torch": asked.IMPORT_S, "init": asked.INIT_S}[stage])
+
+    def _keep(self, work: Awaitable[Any]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+_JOIN_FIX = "allow TCP between the nodes on all ports: gloo and NCCL choose free ones"

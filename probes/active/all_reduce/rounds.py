@@ -1,0 +1,189 @@
+"""One round of this node's ranks: their stages with deadlines, what they say, and how it ends when one fails."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mltop.probes.active import child
+from mltop.probes.active.all_reduce.causes import Cause, RankState, died
+from mltop.probes.active.all_reduce.link import Message
+from mltop.probes.active.all_reduce.progress import Progress
+from mltop.probes.active.all_reduce.ranks import Ranks
+from mltop.probes.model.probe import ProbeEvent
+
+EXIT_S = 0.1  # between the moment that others see a rank's connections close and the one that its end is known
+VERDICT_S = 5.0
+SUPERVISOR_S = 3.0  # our deadlines come first: they name the rank
+START_S = 5.0  # until a rank says its first stage
+
+
+@dataclass
+class Plan:
+    """``group``: its number in the round; ``first_rank``: this node's first, of all ranks of all nodes;
+    ``tasks``: what each local rank is told.
+    """
+
+    round: int
+    group: int
+    nodes: list[str]
+    first_rank: int
+    tasks: list[Message]
+
+
+@dataclass
+class _Seat:
+    """What is known of one local rank in this round."""
+
+    kind: str = "waits"
+    stage: str = ""
+    why: str = ""
+    deadline: float = 0.0
+    limit_s: float = START_S
+
+
+class RoundRun:
+    """``run()`` ends when all local ranks are done, or with the causes when the group's round failed."""
+
+    def __init__(
+        self, plan: Plan, node: str, ranks: Ranks, progress: Progress, send: Callable[[Message], None]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.plan = plan
+        self._node = node
+        self._ranks = ranks
+        self._progress = progress
+        self._send = send
+        self._clock = loop.time
+        self._changed = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._verdict: asyncio.Future[list[Cause]] = loop.create_future()
+        self._stages: list[str] = []
+        self._seats = [_Seat(deadline=self._clock() + START_S) for _ in plan.tasks]
+
+    async def run(self) -> list[Cause]:
+        """[] when it went well."""
+        for local, task in enumerate(self.plan.tasks):
+            self._progress.clear(local)
+            self._ranks.tell(local, task)
+        if await self._all_done():
+            return []
+        self._tell("trouble", nodes=self.plan.nodes)
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._verdict), VERDICT_S)
+        except asyncio.TimeoutError:
+            return [Cause("", None, self._stages[-1] if self._stages else "", "the leader's launcher does not answer")]
+
+    def unfinished(self) -> list[int]:
+        """Local ranks to be replaced after a failure."""
+        return [local for local, seat in enumerate(self._seats) if seat.kind != "done"]
+
+    # What happens to it.
+
+    def message(self, local: int, message: dict[str, Any]) -> None:
+        seat = self._seats[local]
+        rank = self.plan.first_rank + local
+        if "stage" in message and "deadline_s" in message:
+            seat.stage, seat.limit_s = message["stage"], float(message["deadline_s"])
+            seat.deadline = self._clock() + seat.limit_s
+            self._begin(seat.stage, seat.limit_s)
+        elif "times" in message:
+            child.say(ProbeEvent("times", rank=rank, stage=seat.stage, data=message["times"]))
+        elif "left_out" in message:
+            event = "refused" if message["refused"] else "failed"
+            child.say(ProbeEvent(event, stage=message["stage"], why=message["left_out"], data=self._where()))
+        elif "raised" in message:
+            seat.kind = "disconnected" if message["connection"] else "raised"
+            seat.why = message["raised"] if message["connection"] else f"rank {rank}: {message['raised']}"
+        elif "done" in message:
+            seat.kind = "done"
+        self._changed.set()
+
+    def ended(self, local: int, status: int) -> None:
+        """A rank's process is gone."""
+        seat = self._seats[local]
+        if seat.kind == "waits":
+            lines = self._ranks[local].lines
+            seat.kind = "died"
+            seat.why = died(self.plan.first_rank + local, status, lines[-1] if lines else "")
+        self._changed.set()
+
+    def gone(self, node: str) -> None:
+        """Another launcher is."""
+        if node in self.plan.nodes:
+            self._tell("trouble", nodes=self.plan.nodes)
+
+    async def stop(self) -> None:
+        """The group's round has failed: say what our ranks are doing."""
+        await asyncio.sleep(EXIT_S)
+        states = []
+        for local, seat in enumerate(self._seats):
+            if seat.kind == "waits" and self._ranks[local].state() in ("Z", "X", ""):
+                await asyncio.wait([self._ranks[local].ended], timeout=1.0)
+            states.append(vars(self._state(local, seat)))
+        self._tell("states", states=states)
+        self._stopped.set()
+        self._changed.set()
+
+    def abandon(self) -> None:
+        """The leader is gone: nobody will ask, and the verdict is there."""
+        self._stopped.set()
+        self._changed.set()
+
+    def verdict(self, found: list[Cause]) -> None:
+        if not self._verdict.done():
+            self._verdict.set_result(found)
+
+    # Below: how it is done.
+
+    async def _all_done(self) -> bool:
+        while True:
+            self._changed.clear()
+            kinds = {seat.kind for seat in self._seats}
+            if kinds == {"done"}:
+                return True
+            waiting = [seat.deadline for seat in self._seats if seat.kind == "waits"]
+            left = min(waiting, default=0.0) - self._clock()
+            if kinds - {"done", "waits"} or self._stopped.is_set() or left <= 0:
+                return False
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left)
+
+    def _begin(self, stage: str, limit_s: float) -> None:
+        """Said once, when the first of our ranks begins it."""
+        if stage not in self._stages:
+            self._stages.append(stage)
+            child.stage(stage, deadline_s=limit_s + SUPERVISOR_S, data=self._where())
+
+    def _state(self, local: int, seat: _Seat) -> RankState:
+        rank = self.plan.first_rank + local
+        kind, why = seat.kind, seat.why
+        if kind == "waits":
+            process = self._ranks[local].state()
+            if process in ("T", "t"):
+                kind, why = "stopped", f"rank {rank} is stopped (SIGSTOP, or a debugger)"
+            elif process == "D" and self._clock() >= seat.deadline:
+                kind, why = "stuck", f"rank {rank} is stuck in the kernel or a driver (state D)"
+        begun, in_stage = self._progress.read(local)
+        return RankState(rank, self._node, kind, seat.stage, begun, in_stage, why)
+
+    def _tell(self, kind: str, **rest: Any) -> None:
+        self._send({"t": kind, "round": self.plan.round, "group": self.plan.group, **rest})
+
+    def _where(self) -> dict[str, int]:
+        return {"round": self.plan.round, "group": self.plan.group}
+
+
+def say_causes(plan_round: int, group: int, nodes: list[str], node: str, found: list[Cause]) -> None:
+    """Each launcher says what concerns its node; the first that is left what concerns none, or one that is gone."""
+    gone = {cause.node for cause in found if cause.rank is None}
+    speaker = next((name for name in nodes if name not in gone), "")
+    for cause in found:
+        if node == (cause.node if cause.rank is not None else speaker):
+            where: dict[str, Any] = {"round": plan_round, "group": group}
+            if cause.rank is None and cause.node:
+                where["node"] = cause.node
+            child.failed(cause.why, stage=cause.stage, fix=cause.fix, rank=cause.rank, data=where)

@@ -1,0 +1,227 @@
+"""The stages of the matmul probe, one after the other, on whatever device it is."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+from mltop.probes.active.child import Order, failed, say
+from mltop.probes.active.matmul import code_path, cores, gpu_versions, shapes
+from mltop.probes.active.matmul.burst import Burst, Rates, Scan, Tried, rates
+from mltop.probes.active.matmul.corruption import Checker
+from mltop.probes.active.matmul.device import Cpu, Cuda, Device
+from mltop.probes.active.matmul.gemm import BYTES, KERNELS, OUTPUT_BYTES, Run
+from mltop.probes.active.matmul.inputs import Buffers, Inputs
+from mltop.probes.active.matmul.plan import Plan
+from mltop.probes.active.matmul.progress import Progress
+from mltop.probes.active.matmul.shapes import Room, Shape
+from mltop.probes.active.matmul.support import refusal
+from mltop.probes.active.matmul.sustained import Sustained, sustain, warm
+from mltop.probes.active.phase_meter import PhaseMeter
+from mltop.probes.model.probe import MatmulResult, ProbeEvent
+
+
+def measure(torch: Any, order: Order, plan: Plan, meter: PhaseMeter, progress: Progress) -> bool:
+    """Says the result, or why there is none. Raises what torch raises."""
+    started_s = time.monotonic()
+    wanted = order.devices[0]
+    progress.begin("device")
+    is_cpu = wanted.kind == "cpu"
+    allowed = cores.allowed()
+    if is_cpu and torch.get_num_threads() > allowed:
+        torch.set_num_threads(allowed)
+    device = Cpu(torch, code_path.cpu_info("model name")) if is_cpu else Cuda(torch, plan.memory_cap_bytes)
+    refused = refusal(torch, plan.dtype, getattr(device, "capability", None), wanted.name or device.name)
+    if refused is not None:
+        failed(refused[0], wanted.uuid, progress.stage, refused[1])
+        return False
+    probe = (OnCpus if is_cpu else OnGpu)(device, plan, meter, progress)
+    probe.run_all()
+    result = probe.result
+    result.node, result.gpu, result.uuid, result.kind = order.node, wanted.index, wanted.uuid, wanted.kind
+    result.name, result.pci_device = wanted.name or device.name, wanted.pci_device
+    if is_cpu:
+        result.code_path = code_path.of_cpu(torch, plan.dtype, allowed)
+        result.threads = torch.get_num_threads()
+        result.versions = code_path.versions(torch)
+    else:
+        result.versions = gpu_versions.versions(torch, meter.driver)
+    result.seconds = time.monotonic() - started_s
+    result.phases, result.gaps = meter.phases, meter.gaps
+    say(ProbeEvent("result", device=wanted.uuid, data=asdict(result)))
+    return True
+
+
+_LOOK_S = 0.1  # at each cube: the best of several GEMMs, as threads of others hold one up for milliseconds
+
+
+class _Probe:
+    """The stages that CPUs and GPUs share. ``result`` is filled stage by stage."""
+
+    buffers: Buffers
+
+    def __init__(self, device: Device, plan: Plan, meter: PhaseMeter, progress: Progress) -> None:
+        self.device = device
+        self.plan = plan
+        self.meter = meter
+        self.progress = progress
+        self.run: Run = KERNELS[plan.dtype](device.torch)
+        self.room = Room(device.room_bytes(plan.memory_cap_bytes), BYTES[plan.dtype], OUTPUT_BYTES[plan.dtype])
+        self.result = MatmulResult(dtype=plan.dtype, multiprocessors=device.multiprocessors)
+        self._checkers: list[Checker] = []
+
+    def run_all(self) -> None:
+        raise NotImplementedError
+
+    def inputs(self, most: int) -> Inputs:
+        made = Inputs(self.device, self.plan.dtype, self.plan.seed, most)
+        self.result.upload_intact = made.intact
+        return made
+
+    def warm(self, shape: Shape) -> float:
+        """Seconds of one GEMM."""
+        with self.meter.phase("warm"):
+            operands = self.buffers.operands(shape)
+            took_s = warm(self.device, self.run, operands, self.plan.seconds["warm"], self.progress.tell)
+        self.result.still_heating = self.meter.still_heating("warm")
+        return took_s
+
+    def scanning(self) -> Scan:
+        return Scan(self.device, self.run, self.buffers.operands, self.plan.seconds["scan"])
+
+    def try_shapes(self, scan: Scan, tried: list[Shape], of: int) -> None:
+        def tell(best: Tried) -> None:
+            done = len(scan.tried)
+            self.progress.tell(done / max(of, done), f"scan {done}/{max(of, done)}, best {words(best.median_tflops)}")
+
+        scan.try_all(tried, self.plan.scan_iterations, tell)
+        self.result.shapes_tried = len(scan.tried)
+
+    def burst(self, shape: Shape) -> None:
+        """The winner again, with fresh iterations: the best of many tries is partly luck."""
+        self.progress.begin("burst", str(shape))
+        checker = self._checker(shape)
+        burst = Burst(self.device, self.run, self.buffers.operands(shape), checker)
+
+        def tell(fraction: float, times_s: Any) -> None:
+            self.progress.tell(fraction, f"burst {words(rates(shape.flop, times_s).median)}")
+
+        burst.warm_up(2)
+        with self.meter.phase("burst"):
+            times_s = burst.times_for(self.plan.seconds["burst"], self.plan.least_burst, tell)
+        self._note_burst(shape, rates(shape.flop, times_s))
+
+    def sustain(self, shape: Shape) -> None:
+        self.progress.begin("sustained", str(shape))
+        checker = self._checker(shape)
+
+        def tell(fraction: float, per_s: float) -> None:
+            self.progress.tell(fraction, f"sustained {words(per_s * shape.flop / 1e12)}")
+
+        with self.meter.phase("sustained"):
+            operands = self.buffers.operands(shape)
+            seconds = self.plan.seconds["sustained"]
+            done: Sustained = sustain(self.device, self.run, operands, checker, seconds=seconds, tell=tell)
+        self.result.sustained_shape = list(shape)
+        self.result.sustained_tflops = done.tflops(shape.flop)
+
+    def check(self) -> None:
+        """``checksum`` is of the sustained shape's output: equal on all GPUs that round alike."""
+        self.progress.begin("check")
+        for checker in self._checkers:
+            self.result.checked_iterations += checker.checked
+            self.result.corrupt_iterations += checker.corrupt
+            self.result.checked_pflop += checker.checked_pflop
+        self.result.checksum = self._checkers[-1].checksum()
+
+    def _checker(self, shape: Shape) -> Checker:
+        checker = Checker(self.device.torch, shape.flop)
+        self._checkers.append(checker)
+        return checker
+
+    def _note_burst(self, shape: Shape, found: Rates) -> None:
+        self.result.shape, self.result.iterations = list(shape), found.iterations
+        self.result.burst_tflops, self.result.burst_median_tflops = found.mean, found.median
+        self.result.burst_p5_tflops, self.result.burst_best_tflops = found.p5, found.best
+
+
+class OnGpu(_Probe):
+    def run_all(self) -> None:
+        steady = shapes.sustained(self.room)
+        known = shapes.known(self.plan.first_shapes, self.room)
+        first = shapes.first_round(self.device.multiprocessors or 1, self.room)
+        tried = [steady, *known, *first, *shapes.second_round(first, self.room, len(first))]
+        self.buffers = self.inputs(shapes.most_numbers(tried)).buffers(tried)
+        self.progress.begin("warm")
+        took_s = self.warm(steady)
+        best, library = self._scan(known, first, steady, steady.flop / took_s)
+        self.result.code_path = code_path.of_gpu(self.device.torch, self.plan.dtype, library)
+        self.burst(best)
+        self.sustain(steady)
+        self.check()
+
+    def _scan(self, known: list[Shape], first: list[Shape], steady: Shape, flop_per_s: float) -> tuple[Shape, str]:
+        """The best shape, and the library that is better for it ("" is torch's choice)."""
+        self.progress.begin("scan")
+        each_s = self.plan.seconds["scan"] / shapes.TRIED_ABOUT / (self.plan.scan_iterations + 2)
+        with self.meter.phase("scan"):
+            scan = self.scanning()
+            of = len(known) + shapes.TRIED_ABOUT
+            self.try_shapes(scan, (known + shapes.affordable(first, flop_per_s, each_s)) or [steady], of)
+            second = shapes.second_round(scan.ranking(), self.room)
+            self.try_shapes(scan, shapes.affordable(second, flop_per_s, each_s), of)
+            best = scan.best()
+            return best.shape, self._better_library(best.shape)
+
+    def _better_library(self, shape: Shape) -> str:
+        """cuBLASLt where it is there and faster (fp8 has no other); it stays chosen."""
+        prefer = getattr(self.device.torch.backends.cuda, "preferred_blas_library", None)  # since torch 2.3
+        if prefer is None or self.plan.dtype == "fp8":
+            return ""
+        default = self._median(shape)
+        try:
+            prefer("cublaslt")
+            if self._median(shape) > default * 1.01:
+                return "cublaslt"
+        except RuntimeError:  # this torch was built without it, or it cannot do this GEMM
+            pass
+        prefer("cublas")
+        return ""
+
+    def _median(self, shape: Shape) -> float:
+        burst = Burst(self.device, self.run, self.buffers.operands(shape))
+        burst.warm_up(2)
+        return rates(shape.flop, burst.times(self.plan.scan_iterations)).median
+
+
+class OnCpus(_Probe):
+    def run_all(self) -> None:
+        self.progress.begin("warm")
+        known = shapes.known(self.plan.first_shapes, self.room)
+        cube = self._fitting_cube(known)
+        self.warm(cube)
+        self.progress.begin("scan")
+        candidates = known or shapes.of_cpus(cube)
+        with self.meter.phase("scan"):
+            scan = self.scanning()
+            self.try_shapes(scan, candidates, len(candidates))
+        self.burst(scan.best().shape)
+        self.sustain(cube)
+        self.check()
+
+    def _fitting_cube(self, known: list[Shape]) -> Shape:
+        """The cube of which one GEMM takes 20 to 100 ms here, with buffers for it and all that is tried."""
+        side: int | None = shapes.CUBES_OF_CPUS[0]
+        while side is not None:
+            cube = Shape(side, side, side)
+            tried = [*shapes.of_cpus(cube), *known]
+            self.buffers = self.inputs(shapes.most_numbers(tried)).buffers(tried)
+            burst = Burst(self.device, self.run, self.buffers.operands(cube))
+            burst.warm_up(1)
+            side = shapes.next_cube(side, min(burst.times_for(_LOOK_S, least=3, tell=lambda *_: None)))
+        return cube
+
+
+def words(tflops: float) -> str:
+    return f"{tflops:.0f} TFLOPS" if tflops >= 100 else f"{tflops:.3g} TFLOPS"

@@ -1,0 +1,68 @@
+"""Loading torch in a probe process, and the versions that a copy depends on."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import Any
+
+from mltop.probes import paths
+
+
+class Unusable(Exception):
+    """Why nothing can be measured, and what would help."""
+
+    def __init__(self, why: str, fix: str = "") -> None:
+        super().__init__(why)
+        self.why = why
+        self.fix = fix
+
+
+def import_torch() -> Any:
+    """Raises Unusable."""
+    # It says on stderr that there is no numpy; nothing here needs it.
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+    try:
+        return importlib.import_module("torch")
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:  # a broken or foreign torch
+        raise Unusable(f"torch does not import: {error}", "--python PATH of one that has torch") from error
+
+
+def versions(torch: Any) -> dict[str, str]:
+    """torch, cuda or hip, driver: those that are known. Copies depend on no library."""
+    found = {
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "hip": getattr(torch.version, "hip", None),
+        "driver": _driver(),
+    }
+    return {name: version for name, version in found.items() if version}
+
+
+def in_words(error: BaseException) -> str:
+    """The first line of what torch says."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__
+
+
+def fix_of(error: BaseException) -> str:
+    text = str(error).lower()
+    if "out of memory" in text or "can't allocate memory" in text or isinstance(error, MemoryError):
+        return "end what uses the device's memory, or take a smaller size_bytes"
+    if "ecc error" in text or "launch failure" in text or "illegal memory access" in text:
+        return "mltop check; the kernel log has the Xid"
+    return ""
+
+
+def why_no_gpu(torch: Any) -> str:
+    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
+        return f"torch {torch.__version__} is built without CUDA"
+    return f"torch {torch.__version__} finds no GPU it can use"
+
+
+def _driver() -> str:
+    try:
+        with open(paths.sys("module", "nvidia", "version"), encoding="utf-8") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,234 @@
+"""What a GPU did during a phase of load: watts, clock, heat and throttling, by differences of NVML's counters.
+
+    meter = PhaseMeter(device)
+    with meter.phase("burst"):
+        ...
+    result.phases, result.gaps = meter.phases, meter.gaps
+
+All NVML calls are made by one thread of the meter, so that one that hangs costs the measurement a second and no more.
+"""
+
+from __future__ import annotations
+
+import queue
+import statistics
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+from mltop.probes.active.phase_nvml import Gpu, Nvml, NvmlError
+from mltop.probes.model.probe import Phase, ProbeDevice
+
+SAMPLE_S = 0.1
+_FIRST_SAMPLE_S = 0.05
+_ANSWER_S = 1.0
+_START_S = 3.0  # nvmlInit without persistence mode
+_LEAST_FOR_WATTS_S = 0.25  # the energy counter is renewed every 20 to 100 ms
+_LEAST_FOR_HEATING = 6  # samples of a trace
+
+
+@dataclass
+class _Edge:
+    """The counters at one end of a phase."""
+
+    at_s: float
+    energy_mj: int | None = None
+    throttle_ns: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class _Running:
+    """A phase that has begun; ``problems`` by field of Phase."""
+
+    phase: Phase
+    began: _Edge
+    next_s: float
+    clocks_mhz: list[float] = field(default_factory=list)
+    temperatures_c: list[float] = field(default_factory=list)
+    problems: dict[str, str] = field(default_factory=dict)
+
+
+class _Request:
+    def __init__(self, name: str) -> None:
+        self.name = name  # "" ends the phase that runs
+        self.done = threading.Event()
+        self.finished: _Running | None = None
+
+
+class PhaseMeter:
+    """``phases``: those that are over, in order. ``gaps``: {"phases" or "phases.power_w", …: why unknown}.
+
+    ``pcie``: also the link's generation and width while there is load; ``driver``: its version, "" while unknown.
+    """
+
+    def __init__(self, device: ProbeDevice, pcie: bool = False) -> None:
+        self.phases: list[Phase] = []
+        self.gaps: dict[str, str] = {}
+        self.driver = ""
+        self._uuid = device.uuid
+        self._pcie = pcie
+        self._clocks_mhz: dict[str, list[float]] = {}
+        self._nvml: Nvml | None = None
+        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._problem = ""
+        self._starts_until_s = time.monotonic() + _START_S
+        self._ready = threading.Event()
+        self._asked: _Request | None = None
+        self._thread: threading.Thread | None = None
+        if device.kind == "cpu":
+            self._problem = "power, clock and heat are read of GPUs only"
+            self._ready.set()
+            return
+        self._thread = threading.Thread(target=self._serve, name="phases", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Also a phase that raises is kept."""
+        self._ready.wait(max(0.0, self._starts_until_s - time.monotonic()))
+        begun = self._ask(name)
+        started_s = time.monotonic()
+        try:
+            yield
+        finally:
+            phase = Phase(name, time.monotonic() - started_s)
+            ended = self._ask("") if begun is not None else None
+            if ended is not None and ended.finished is not None:
+                phase = ended.finished.phase
+                self._clocks_mhz[name] = ended.finished.clocks_mhz
+                for what, why in ended.finished.problems.items():
+                    self.gaps.setdefault(f"phases.{what}", f"{why} (in {name})")
+            elif "phases" not in self.gaps:
+                self.gaps["phases"] = self._why_nothing()
+            self.phases.append(phase)
+
+    def still_heating(self, name: str) -> bool | None:
+        """Of a phase that is over; None where its clock is not known."""
+        return still_heating(self._clocks_mhz.get(name, ()))
+
+    def close(self) -> None:
+        self._requests.put(None)
+        if self._thread is not None:
+            self._thread.join(_ANSWER_S)
+
+    def _ask(self, name: str) -> _Request | None:
+        """None when there is no answer: then nobody waits again before the thread is back."""
+        if self._problem or not self._ready.is_set():
+            return None
+        if self._asked is not None and not self._asked.done.is_set():
+            return None
+        self._asked = _Request(name)
+        self._requests.put(self._asked)
+        return self._asked if self._asked.done.wait(_ANSWER_S) else None
+
+    def _why_nothing(self) -> str:
+        if self._problem:
+            return self._problem
+        call = self._nvml.calling if self._nvml is not None else "nvmlInit_v2"
+        return f"NVML does not answer, stuck in {call}" if call else "NVML does not answer"
+
+    def _serve(self) -> None:
+        """The thread."""
+        try:
+            self._nvml = Nvml()
+            self.driver = self._nvml.driver
+            gpu = self._nvml.gpu(self._uuid)
+        except (OSError, NvmlError) as error:
+            self._problem = str(error)
+            return
+        finally:
+            self._ready.set()
+        running: _Running | None = None
+        while True:
+            try:
+                wait_s = None if running is None else max(0.0, running.next_s - time.monotonic())
+                request = self._requests.get(timeout=wait_s)
+            except queue.Empty:
+                if running is not None:
+                    self._sample(gpu, running)
+                continue
+            if request is None:
+                return
+            if request.name:
+                running = _begin(gpu, request.name)
+            elif running is not None:
+                _end(gpu, running)
+                request.finished, running = running, None
+            request.done.set()
+
+    def _sample(self, gpu: Gpu, running: _Running) -> None:
+        """Edges of a phase are not sampled: a GPU that rests for a moment is back at its highest clock."""
+        running.next_s = time.monotonic() + SAMPLE_S
+        _append(running.clocks_mhz, gpu.sm_clock_mhz, running, "sm_clock_mhz")
+        _append(running.temperatures_c, gpu.temperature_c, running, "temperature_c")
+        if self._pcie:
+            phase = running.phase
+            gen = _read(gpu.pcie_gen, running, "pcie_gen")
+            width = _read(gpu.pcie_width, running, "pcie_width")
+            phase.pcie_gen = max(gen or 0, phase.pcie_gen or 0) or None  # an idle link rests in a lower one
+            phase.pcie_width = max(width or 0, phase.pcie_width or 0) or None
+
+
+def still_heating(clocks_mhz: Sequence[float]) -> bool | None:
+    """Whether the last third of a clock trace is more than 2 % below the first; None for a short trace."""
+    if len(clocks_mhz) < _LEAST_FOR_HEATING:
+        return None
+    third = len(clocks_mhz) // 3
+    return statistics.fmean(clocks_mhz[-third:]) < 0.98 * statistics.fmean(clocks_mhz[:third])
+
+
+def _begin(gpu: Gpu, name: str) -> _Running:
+    phase = Phase(name, 0.0)
+    running = _Running(phase, _Edge(0.0), 0.0)
+    for what in ("power_limit_w", "power_limit_default_w", "sm_clock_max_mhz"):
+        setattr(phase, what, _read(getattr(gpu, what), running, what))
+    running.began = _edge(gpu, running)
+    running.next_s = running.began.at_s + _FIRST_SAMPLE_S
+    return running
+
+
+def _end(gpu: Gpu, running: _Running) -> None:
+    ended, began, phase = _edge(gpu, running), running.began, running.phase
+    seconds = phase.seconds = ended.at_s - began.at_s
+    if seconds < _LEAST_FOR_WATTS_S:
+        running.problems.setdefault("power_w", f"too short, {seconds * 1e3:.0f} ms")
+    elif began.energy_mj is not None and ended.energy_mj is not None:
+        phase.power_w = (ended.energy_mj - began.energy_mj) / 1e3 / seconds
+    phase.throttle_share = {
+        reason: min(1.0, max(0.0, (nanoseconds - began.throttle_ns[reason]) / 1e9 / seconds))
+        for reason, nanoseconds in ended.throttle_ns.items()
+        if reason in began.throttle_ns
+    }
+    if running.clocks_mhz:
+        phase.sm_clock_mhz = statistics.fmean(running.clocks_mhz)
+    else:
+        running.problems.setdefault("sm_clock_mhz", f"too short, {seconds * 1e3:.0f} ms")
+    phase.temperature_c = max(running.temperatures_c, default=None)
+    if phase.temperature_c is None:
+        running.problems.setdefault("temperature_c", f"too short, {seconds * 1e3:.0f} ms")
+
+
+def _edge(gpu: Gpu, running: _Running) -> _Edge:
+    return _Edge(
+        time.monotonic(),
+        _read(gpu.energy_mj, running, "power_w"),
+        _read(gpu.throttle_ns, running, "throttle_share") or {},
+    )
+
+
+def _append(values: list[float], read: Callable[[], float], running: _Running, what: str) -> None:
+    value = _read(read, running, what)
+    if value is not None:
+        values.append(value)
+
+
+def _read(read: Callable[[], Any], running: _Running, what: str) -> Any:
+    """None, and the problem noted, for what this GPU or driver does not say."""
+    try:
+        return read()
+    except NvmlError as error:
+        running.problems.setdefault(what, str(error))
+        return None

@@ -1,0 +1,238 @@
+"""Printed results of devices: matmul, memory, copies. Many that are alike are one sentence, the others a row each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mltop.probes.investigate.folding import folded
+from mltop.probes.investigate.probing.wanted import DeviceProgress
+from mltop.probes.judge.active.compare import PEER_GAP
+from mltop.probes.model.probe import (
+    CopiesResult,
+    DeviceResult,
+    MatmulResult,
+    MemoryResult,
+    PastResult,
+    ProbeReport,
+    Suspect,
+)
+from mltop.tui.render.cells import Cell, Column
+from mltop.tui.render.probe_against import Compared, main_value
+from mltop.tui.render.probe_collectives import SLOW_PAIR, place_of
+from mltop.tui.render.probe_devices import Line, Shown, columns_of, device_row, is_wrong
+from mltop.tui.render.probe_lines import ranges
+from mltop.tui.render.probe_matrix import peer_matrix
+from mltop.tui.render.probe_results import BRIEF, TABLES, load_phase
+from mltop.tui.render.probe_units import bandwidth, flops, middle, size_text, work_done
+from mltop.tui.render.probe_words import LEGENDS
+from mltop.tui.render.throttle import ALARMING
+from mltop.tui.render.units import celsius, mhz, number, percent, watts
+from mltop.tui.report.page import print_lines, print_sentence
+from mltop.tui.report.probe_page import print_whole_table, span
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDE = 110  # columns of the terminal: below, cells say less
+FEW = 8  # alike results: so many are shown one by one
+LEAST_SHARE = 0.005  # of the time: less throttling is none
+MOST_FIRST = 40  # cells of the first column
+
+
+def print_devices(report: ProbeReport, past: Sequence[PastResult], console: Console, verbose: bool) -> None:
+    """The report's results of devices, all of one kind, in the order of nodes and GPUs."""
+    results = [one for one in report.results if isinstance(one, DeviceResult)]
+    kind = _kind(results[0])
+    earlier: dict[str, list[PastResult]] = {}
+    for one in past:
+        earlier.setdefault(one.uuid, []).append(one)
+    compared = Compared(report.probe, results, earlier, report.started_at)
+    groups = [] if verbose else _alike(results, report.verdict.suspects, compared)
+    folded_away = {id(one) for group in groups for one in group}
+    single = [one for one in results if id(one) not in folded_away]
+    if single:
+        names = [place_of(one.node, one.gpu) for one in single]
+        width = min(MOST_FIRST, max(8, *map(len, names)))
+        lines = [
+            Line(_progress(one), name, one, compared.of, compared.values)
+            for one, name in zip(single, names, strict=True)
+        ]
+        table = _brief(kind) if console.width < WIDE else TABLES[kind]
+        title = "NODE/GPU" if any(one.gpu is not None for one in single) else "NODE"
+        rows = [device_row(table, line, line.name) for line in lines]
+        print_whole_table("", columns_of(table, width, title), rows, console)
+    for group in groups:
+        print_lines([[]], console)
+        print_sentence(_alike_sentence(group, more=bool(single)), console)
+    if kind == "copies":
+        _peers([one for one in results if isinstance(one, CopiesResult)], console, verbose)
+    _how(results, console)
+    if verbose:
+        print_lines([[]], console)
+        print_sentence([Cell(LEGENDS[kind], "dim")], console)
+
+
+def _brief(kind: str) -> list[Shown]:
+    """For narrow terminals, where the fastest clock there is would cost the temperature."""
+    return [_CLOCK if one.column.key == "clock" else one for one in BRIEF.get(kind, TABLES[kind])]
+
+
+def _clock(_: Line, result: DeviceResult) -> Cell:
+    phase = load_phase(result)
+    return Cell(number(None if phase is None else phase.sm_clock_mhz))
+
+
+_CLOCK = Shown(Column("clock", "MHZ", 4, right=True, priority=2), _clock, lambda *_: None)
+
+
+def _kind(result: DeviceResult) -> str:
+    return "matmul" if isinstance(result, MatmulResult) else "memory" if isinstance(result, MemoryResult) else "copies"
+
+
+def _progress(result: DeviceResult) -> DeviceProgress:
+    return DeviceProgress(result.node, result.gpu, result.uuid, result.name, result=result)
+
+
+# Which are alike.
+
+
+def _alike(
+    results: Sequence[DeviceResult], suspects: Sequence[Suspect], compared: Compared
+) -> list[list[DeviceResult]]:
+    """Groups of more than FEW devices of one model with nothing to say of any of them."""
+    accused = {(one.node, one.gpu) for one in suspects}
+    by_model: dict[tuple[str, str], list[DeviceResult]] = {}
+    for result in results:
+        by_model.setdefault((result.name, result.kind), []).append(result)
+    groups = []
+    for members in by_model.values():
+        usual = middle(main_value(one) for one in members)
+        group = [one for one in members if _is_usual(one, usual, compared) and not _is_named(one, accused)]
+        if len(group) > FEW:
+            groups.append(group)
+    return groups
+
+
+def _is_named(result: DeviceResult, accused: set[tuple[str, int | None]]) -> bool:
+    return (result.node, result.gpu) in accused or (result.node, None) in accused
+
+
+def _is_usual(result: DeviceResult, usual: float | None, compared: Compared) -> bool:
+    value, against, phase = main_value(result), compared.of(result), load_phase(result)
+    if value is None or not usual or abs(value / usual - 1) > PEER_GAP or is_wrong(result):
+        return False
+    if (against is not None and against.slow) or (isinstance(result, MatmulResult) and result.still_heating):
+        return False
+    shares = phase.throttle_share if phase is not None else {}
+    return all(shares.get(reason, 0.0) < LEAST_SHARE for reason in ALARMING)
+
+
+def _alike_sentence(group: Sequence[DeviceResult], more: bool) -> list[Cell]:
+    """ "56 GPUs alike on h[01-07] (NVIDIA H100): burst 781-799T, ..."."""
+    what = {"cpu": "nodes", "mig": "MIG slices"}.get(group[0].kind, "GPUs")
+    gpus = sorted({one.gpu for one in group if one.gpu is not None})
+    nodes = folded(one.node for one in group)
+    is_one_node = len({one.node for one in group}) == 1
+    where = f" GPU {ranges(gpus)}" if is_one_node and gpus else ""
+    head = f"{'and ' if more else ''}{len(group)} {what} alike"
+    of = [Cell(head, "bold"), Cell(f" on {nodes}{where}"), Cell(f" ({group[0].name})" if group[0].name else "", "dim")]
+    return [*of, Cell(": "), Cell(", ".join(filter(None, _spans(group))))]
+
+
+def _spans(group: Sequence[DeviceResult]) -> list[str]:
+    matmul = [one for one in group if isinstance(one, MatmulResult)]
+    memory = [one for one in group if isinstance(one, MemoryResult)]
+    copies = [one for one in group if isinstance(one, CopiesResult)]
+    phases = [phase for phase in map(load_phase, group) if phase is not None]
+    parts = [
+        _named("burst", span((one.burst_tflops for one in matmul), flops)),
+        _named("held", span((one.sustained_tflops for one in matmul), flops)),
+        _named("efficiency", span((one.sustained_efficiency or one.burst_efficiency for one in matmul), percent)),
+        _named("copy", span((one.copy_bytes_per_s for one in memory), bandwidth)),
+        _named("to GPU", span((one.to_device_bytes_per_s for one in copies), bandwidth)),
+        _named("to host", span((one.to_host_bytes_per_s for one in copies), bandwidth)),
+        _named("all at once to GPU", span((one.to_device_together_bytes_per_s for one in copies), bandwidth)),
+        _named("to host", span((one.to_host_together_bytes_per_s for one in copies), bandwidth)),
+        span((phase.sm_clock_mhz for phase in phases), mhz),
+        span((phase.power_w for phase in phases), watts),
+        span((phase.temperature_c for phase in phases), celsius),
+        _named("at the power limit for", span((phase.throttle_share.get("sw_power_cap") for phase in phases), percent)),
+    ]
+    checked = sum(one.checked_pflop for one in matmul)
+    parts.append(f"no error in {work_done(checked)}" if checked else "")
+    return [*parts, "data intact" if any(getattr(one, "intact", None) for one in group) else ""]
+
+
+def _named(name: str, text: str) -> str:
+    return f"{name} {text}" if text else ""
+
+
+# Copies between the GPUs of a node.
+
+
+def _peers(results: Sequence[CopiesResult], console: Console, verbose: bool) -> None:
+    """The square of every node that has something to show; of the others one sentence."""
+    of_node: dict[str, list[CopiesResult]] = {}
+    for one in results:
+        if one.peers:
+            of_node.setdefault(one.node, []).append(one)
+    usual = middle(peer.bytes_per_s for one in results for peer in one.peers)
+    alone = verbose or len(of_node) == 1
+    plain = {node: members for node, members in of_node.items() if not alone and _are_alike(members, usual)}
+    for node, members in of_node.items():
+        if node not in plain:
+            lines = peer_matrix(members, console.width)
+            too_wide = [Cell(f"{node}: copies between its GPUs do not fit into this width (--json has them)", "warn")]
+            print_lines([[], *(lines or [too_wide])], console)
+    if plain:
+        rates = [peer.bytes_per_s for members in plain.values() for one in members for peer in one.peers]
+        text = f"{len(rates)} copies between GPUs alike on {folded(plain)}: {span(rates, bandwidth)}, direct"
+        print_lines([[]], console)
+        print_sentence([Cell(text)], console)
+
+
+def _are_alike(results: Sequence[CopiesResult], usual: float | None) -> bool:
+    peers = [peer for one in results for peer in one.peers]
+    return all(
+        peer.bytes_per_s is not None and usual and peer.bytes_per_s >= SLOW_PAIR * usual and peer.direct is True
+        for peer in peers
+    )
+
+
+# How it was measured.
+
+
+def _how(results: Sequence[DeviceResult], console: Console) -> None:
+    """Versions and shapes, those that are equal together; what is not known, and why."""
+    ways: dict[str, list[DeviceResult]] = {}
+    for one in results:
+        ways.setdefault(_way(one), []).append(one)
+    print_lines([[]], console)
+    for way, members in ways.items():
+        whose = f"{folded(one.node for one in members)}: " if len(ways) > 1 else ""
+        print_sentence([Cell(f"{whose}{way}", "dim")], console)
+    gaps: dict[tuple[str, str], list[DeviceResult]] = {}
+    for one in results:
+        for what, why in one.gaps.items():
+            gaps.setdefault((what, why), []).append(one)
+    for (what, why), members in gaps.items():
+        who = place_of(members[0].node, members[0].gpu) if len(members) == 1 else folded(one.node for one in members)
+        print_sentence([Cell(f"{who}: {what} is not known: ", "warn"), Cell(why)], console)
+
+
+def _way(result: DeviceResult) -> str:
+    parts = [f"{name} {version}" for name, version in result.versions.items() if version]
+    if isinstance(result, MatmulResult):
+        tried = f" (best of {result.shapes_tried} shapes)" if result.shapes_tried > 1 else ""
+        parts += [f"{result.dtype} burst {_shape(result.shape)}{tried}"] if result.shape else []
+        parts += [f"held {_shape(result.sustained_shape)}"] if result.sustained_shape else []
+        parts += [result.code_path] if result.code_path else []
+        parts += [f"{result.threads} threads"] if result.threads else []
+    elif isinstance(result, (MemoryResult, CopiesResult)) and result.size_bytes:
+        parts.append(f"{result.iterations} copies of {size_text(result.size_bytes)}")
+    return ", ".join(parts)
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))
