@@ -17,6 +17,7 @@ from tests.waiting import wait_until
 
 Start = Callable[..., NvmlSource]
 Answer = tuple[list[GpuSample], list[Gap]]
+DEADLINE_S = 30.0
 
 
 def fake_here(directory: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> FakeNvml:
@@ -46,7 +47,7 @@ def tick(source: NvmlSource) -> Answer:
     return source.collect(time.time(), 0.05)
 
 
-def tick_until(source: NvmlSource, wanted: Callable[[Answer], object], what: str, timeout_s: float = 12) -> Answer:
+def tick_until(source: NvmlSource, wanted: Callable[[Answer], object], what: str, timeout_s: float = DEADLINE_S) -> Answer:
     """Ticks as the agent does, until an answer is as wanted."""
 
     def step() -> Answer | None:
@@ -54,6 +55,19 @@ def tick_until(source: NvmlSource, wanted: Callable[[Answer], object], what: str
         return answer if wanted(answer) else None
 
     return wait_until(step, timeout_s, what)
+
+
+def hurry(source: NvmlSource, kill_after_s: float) -> None:
+    """How long calls may take from now on: the child has started, which takes long on a busy machine."""
+    source._kill_after_s = kill_after_s
+
+
+def replace_child(source: NvmlSource) -> None:
+    """The child hangs and is ended for it; the next one has as long to start as the first had."""
+    pid, patience_s = child_pid(source), source._kill_after_s
+    hurry(source, 0.1)
+    wait_until(lambda: tick(source) and is_gone(pid), DEADLINE_S, "the child that hangs to be ended")
+    hurry(source, patience_s)
 
 
 def all_ok(answer: Answer) -> bool:

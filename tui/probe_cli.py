@@ -141,9 +141,8 @@ def _run(context: click.Context, kind: str, values: dict[str, Any]) -> int:
     from mltop.probes.investigate.probing.wanted import ProbeWanted
 
     timeout_s = values.get("timeout_s") or (context.obj or {}).get("timeout_s")
-    own = {
-        name: values.pop(name) for name in tuple(values) if name in ProbeWanted.__dataclass_fields__ and name != "nodes"
-    }
+    names = set(ProbeWanted.__dataclass_fields__) - {"nodes", "python"}  # these are target options, too
+    own = {name: values.pop(name) for name in tuple(values) if name in names}
     own["backend"] = own.get("backend") or ""
     wanted = ProbeWanted(kind, python=values.pop("torch_python"), deadline_s=timeout_s or 0.0, **own)
     return run_command(context, "probe", {**values, "wanted": wanted})

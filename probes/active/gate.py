@@ -37,11 +37,15 @@ class Holder:
 
     def __str__(self) -> str:
         if self.probe:
-            return f"a {self.probe} probe of mltop (pid {self.pid}{_of(self.user)}) runs here"
+            return f"{a_probe(self.probe)} (pid {self.pid}{_of(self.user)}) runs here"
         if not self.is_visible:
             return f"pid {self.pid}, which is not seen here (in another container, or it has just ended)"
         job = f", job {self.job}" if self.job else ""
         return f"{self.user or 'somebody'}: {self.command or 'unknown command'} (pid {self.pid}{job})"
+
+
+def a_probe(kind: str) -> str:
+    return f"{'an' if kind[:1] in 'aeiou' else 'a'} {kind} probe of mltop"
 
 
 def refusal(

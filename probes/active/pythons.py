@@ -24,7 +24,6 @@ from mltop.probes.active.process import ProbeProcess
 ASK_S = 5.0
 VARIABLE = "MLTOP_PROBE_PYTHON"
 OLDEST = (3, 9)
-_MOST_JOBS = 3  # processes of one job have one Python
 _ANSWER = b"mltop-torch "  # start-up files of a Python may print, too
 _FIX = f"name one that has it: --torch-python PATH (or export {VARIABLE}=PATH on the node)"
 
@@ -84,7 +83,8 @@ def find_torch(
 ) -> TorchPython | None:
     """The first Python with a torch that can use the devices; None when cancelled. Raises NoTorch.
 
-    ``named``: in the request, "" for none. One that was named must do: no other is looked for.
+    ``named``: in the request, "" for none. One that was named must do: no other is looked for. ``jobs``: a process of
+    each training job that runs here.
     """
     reasons = []
     for candidate in candidates(named, jobs):
@@ -113,7 +113,7 @@ def find_torch(
 
 def candidates(named: str, jobs: Sequence[JobProcess]) -> list[Candidate]:
     """In the order in which they are asked, each once."""
-    of_jobs = [one for job in jobs[:_MOST_JOBS] for one in _of_job(job)]
+    of_jobs = [one for job in jobs for one in _of_job(job)]
     for path, origin in ((named, "named for this probe"), (os.environ.get(VARIABLE), f"{VARIABLE} on this node")):
         if path:
             return [Candidate(path, origin, next((one.job for one in of_jobs if one.path == path), None))]

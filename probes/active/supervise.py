@@ -50,7 +50,7 @@ class _Turn:
     def __str__(self) -> str:
         pids = [process.pid for process in self.processes] or [os.getpid()]
         noun, pid = ("pids", f"{pids[0]}-{pids[-1]}") if len(pids) > 1 else ("pid", str(pids[0]))
-        return f"a {self.asked.kind} probe of mltop ({noun} {pid}, key {self.asked.key}) runs here"
+        return f"{gate.a_probe(self.asked.kind)} ({noun} {pid}, key {self.asked.key}) runs here"
 
 
 class Supervisor:

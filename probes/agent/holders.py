@@ -65,9 +65,14 @@ def other_probes(key: str) -> list[Holder]:
 def slurm_job(pid: int) -> str:
     """The id of the Slurm job whose cgroup the process is in, "" for none."""
     try:
-        found = _SLURM_JOB.search(procfs.read_all(paths.proc(pid, "cgroup"), 65_536))
+        return slurm_job_in(procfs.read_all(paths.proc(pid, "cgroup"), 65_536))
     except OSError:
         return ""
+
+
+def slurm_job_in(cgroups: bytes) -> str:
+    """From the text of /proc/PID/cgroup."""
+    found = _SLURM_JOB.search(cgroups)
     return found.group(1).decode() if found else ""
 
 

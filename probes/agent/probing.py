@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Callable, Protocol
 
 from mltop.probes.active.asked import Asked, asked_from
+from mltop.probes.active.devices import CPU
 from mltop.probes.active.environment import JobProcess, job_process
 from mltop.probes.active.supervise import Facts, Supervisor
 from mltop.probes.agent.files import Unavailable
@@ -18,7 +19,7 @@ from mltop.probes.model.probe import ProbeEvent
 FRESH_S = 10.0  # samples are not older than this
 STARTS_WITHIN_S = 20.0  # NVML of eight GPUs without persistence mode takes that long
 LISTED_S = 6.0  # the process lists of GPUs are read every five seconds
-_MOST_JOBS = 3
+_MOST_JOBS = 8
 
 
 class Samples(Protocol):
@@ -71,7 +72,7 @@ class Probing:
             node=newest.node,
             samples=samples,
             holders=holders_of(newest.gpus, newest.ranks, asked.key, ended),
-            other_probes=other_probes(asked.key),
+            other_probes=other_probes(asked.key) if CPU in asked.gpus or not newest.gpus else [],
             jobs=_jobs(newest.ranks),
         )
 
@@ -82,13 +83,17 @@ class Probing:
 
 
 def _has_gpus(samples: list[Sample]) -> bool:
-    return not any(gap.kind == "starting" and gap.what.startswith("nvml") for gap in samples[-1].gaps)
+    """NVML has started before the first of them."""
+    gaps = [gap for sample in samples for gap in sample.gaps]
+    return not any(gap.kind == "starting" and gap.what.startswith("nvml") for gap in gaps)
 
 
 def _jobs(ranks: list[RankSample]) -> list[JobProcess]:
-    """Some processes of each job, dead ones have none."""
-    found: list[JobProcess] = []
+    """One process of each job: all of its processes have the same Python."""
+    found: dict[str, JobProcess] = {}
     for rank in ranks:
-        process = job_process(rank.pid, rank.python) if rank.state != "Z" and len(found) < _MOST_JOBS else None
-        found += [process] if process is not None else []
-    return found
+        if rank.state != "Z" and rank.job not in found and len(found) < _MOST_JOBS:
+            process = job_process(rank.pid, rank.python)
+            if process is not None:
+                found[rank.job] = process
+    return list(found.values())

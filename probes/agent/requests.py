@@ -33,6 +33,7 @@ class Requests:
     ) -> None:
         self._send = send
         self._ranks = ranks
+        self._receives = receives
         self._samples = samples
         self._probing: Probing | None = None
         self._files = Files(send, receives)
@@ -132,6 +133,10 @@ class Requests:
 
     def _probe(self, request: Request, cancelled: threading.Event) -> None:
         from mltop.probes.active.lines import fields_of
+
+        if request.args.get("kind") == "all_reduce" and not self._receives:
+            why = "a collective is told its rounds while it runs, and nothing reaches a running probe this way"
+            raise Unavailable(why, "--via ssh or --via srun")
 
         def emit(event: ProbeEvent) -> None:
             self._send(Message("part", id=request.id, data=fields_of(event)))

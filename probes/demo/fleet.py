@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from mltop.probes.active.gate import Holder
 from mltop.probes.agent.light import EVERY_S
 from mltop.probes.agent.protocol import MARK, VERSION, Hello, Message, Request, decode_request, encode
 from mltop.probes.demo.probe_machine import ProbeMachine
@@ -215,12 +216,13 @@ def _frame(kind: bytes, node: SimulatedNode, sample: bytes) -> bytes:
 
 def machine_of(node: SimulatedNode) -> ProbeMachine:
     """The same node as probes see it."""
-    owner = "pid {} (python train.py, user demo)"
     return ProbeMachine(
         name=node.name,
         number=node.number,
         gpus=node.gpus,
-        owners={index: owner.format(FIRST_PID + rank) for index, rank in enumerate(node.ranks)},
+        owners={
+            index: Holder(FIRST_PID + rank, "demo", "python train.py", JOB) for index, rank in enumerate(node.ranks)
+        },
         lost=(LOST_GPU,) if node.lost_gpu else (),
         braked=node.braked,
         slow_gpu=node.slow_gpu,

@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
+from getpass import getuser
 
+from mltop.probes.active.gate import Holder
 from mltop.probes.agent.loop import Agent, exit_now
 from mltop.probes.agent.protocol import Request
 from mltop.probes.demo.fleet import build, machine_of
@@ -50,7 +52,7 @@ class DemoMachines:
             name,
             number=0,
             gpus=self._options.gpus,
-            owners={index: f"pid {pid} (the demo's job)" for pid, index in self._job.on_gpus()},
+            owners={index: Holder(pid, getuser(), "the demo's job") for pid, index in self._job.on_gpus()},
             slow_gpu=SLOW_GPU if alone and self._options.gpus > SLOW_GPU else None,
             hot_gpu=HOT_GPU,
         )

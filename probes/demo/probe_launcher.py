@@ -11,7 +11,7 @@ from typing import Any
 
 from mltop.probes.active.asked import Asked
 from mltop.probes.demo.probe_collectives import Member, collective_times
-from mltop.probes.demo.probe_machine import INTERFACE, TORCH, NoSuchGpu, ProbeMachine
+from mltop.probes.demo.probe_machine import INTERFACE, TORCH, ProbeMachine
 from mltop.probes.demo.probe_timeline import Timeline
 from mltop.probes.model.probe import ProbeEvent, RankTimes
 
@@ -45,12 +45,9 @@ class Round:
     first: int
     works: bool
 
-    def rank(self, place: int) -> int:
-        return self.first + place
-
 
 class Launcher(Timeline):
-    """Raises NoSuchGpu, and ValueError or TypeError for options that cannot be read."""
+    """Raises ValueError or TypeError for options that cannot be read."""
 
     def __init__(self, machine: ProbeMachine, asked: Asked, now: float, speed: float, world: World) -> None:
         super().__init__(machine, asked, now, speed)
@@ -82,20 +79,6 @@ class Launcher(Timeline):
     def _is_open(self) -> bool:
         return self._is_up
 
-    def _take_devices(self) -> list[int]:
-        """GPUs that cannot be used are left out, told in a note; refused when none is left."""
-        chosen = self.machine.chosen(self.asked.gpus)
-        self._plan(0.0, ProbeEvent("devices", data=self.machine.devices_data(chosen)))
-        refusals = {index: self.machine.refusal(index, self.asked.force) for index in chosen}
-        taken = [index for index in chosen if not refusals[index][0]]
-        for index in chosen:
-            why, fix = refusals[index]
-            if why and taken:
-                self._plan(0.0, ProbeEvent("note", text=f"{self.machine.name} GPU {index} takes no part: {why}"))
-            elif why:
-                self._plan(0.0, ProbeEvent("refused", device=self.machine.uuid(index), why=why, fix=fix))
-        return taken
-
     def _plan_start(self, is_leader: bool, ranks: int) -> None:
         if is_leader:
             self._plan_stage(0.05, "listen")
@@ -106,6 +89,7 @@ class Launcher(Timeline):
         self._plan_stage(0.15 + IMPORT_S, "join")
         ready = {
             "import_s": IMPORT_S,
+            "join_s": 0.1,
             "torch": TORCH,
             "backend": self._backend,
             "interface": INTERFACE,
@@ -116,25 +100,24 @@ class Launcher(Timeline):
         self._plan(0.25 + IMPORT_S, ProbeEvent("ready", data=ready))
 
     def _plan_round(self, line: dict[str, Any], now: float) -> None:
-        """Does nothing where this node is in no group."""
         wanted = self._round(line)
         if wanted is None:
+            idle = {"round": int(line.get("round") or 0), "idle": True}
+            self._plan(0.0, ProbeEvent("round", data=idle), since=now)
             return
         step_s = min(MEASURE_S, float(line.get("budget_s") or MEASURE_S))
         at = 0.1
-        self._plan_stages(0.0, "init", wanted, now)
+        self._plan_stage(0.0, "init", since=now)
         for collective in map(str, line.get("collectives") or ["all-reduce"]):
             for size in map(int, line.get("sizes_bytes") or []):
-                self._plan_stages(at, stage_of(collective, size), wanted, now)
+                stage = stage_of(collective, size)
+                self._plan_stage(at, stage, since=now)
                 at += step_s
                 for times in self._times(wanted, collective, size):
-                    event = ProbeEvent("times", device=times.uuid, rank=wanted.rank(times.rank), data=asdict(times))
-                    self._plan(at, event, since=now)
-        self._plan(at + 0.02, ProbeEvent("round", data={"round": wanted.number}), since=now)
-
-    def _plan_stages(self, after_s: float, stage: str, wanted: Round, now: float) -> None:
-        for place in wanted.own:
-            self._plan_stage(after_s, stage, rank=wanted.rank(place), since=now)
+                    rank = wanted.first + times.rank
+                    self._plan(at, ProbeEvent("times", rank=rank, stage=stage, data=asdict(times)), since=now)
+        done = {"round": wanted.number, "group": wanted.group}
+        self._plan(at + 0.02, ProbeEvent("round", data=done), since=now)
 
     def _round(self, line: dict[str, Any]) -> Round | None:
         groups = [[str(node) for node in group] for group in line.get("groups") or []]
@@ -163,11 +146,8 @@ class Launcher(Timeline):
 
     def _gpus(self, machine: ProbeMachine, most: int | None) -> list[int]:
         """The first of its GPUs that can be used, as many as it has ranks."""
-        try:
-            chosen = machine.chosen(self.asked.gpus)
-        except NoSuchGpu:  # named by a UUID of another node
-            chosen = list(range(machine.gpus))
-        return [index for index in chosen if not machine.refusal(index, self.asked.force)[0]][:most]
+        named = self.asked.gpus if machine.chosen(self.asked.gpus)[0] else ()  # by UUIDs of another node
+        return machine.usable(named, self.asked.force)[:most]
 
     def _first_rank(self, ranks: dict[str, int]) -> int:
         """The number of this node's first rank among all nodes' ranks."""

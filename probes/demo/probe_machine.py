@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from mltop.probes.active.gate import Holder
 from mltop.probes.demo.curves import MEMORY_TOTAL_BYTES
 from mltop.probes.demo.gpus import NAME
 from mltop.probes.model.probe import ProbeDevice
@@ -16,13 +17,9 @@ MULTIPROCESSORS = 132
 INTERFACE = "bond0"
 
 
-class NoSuchGpu(Exception):
-    """A request names a GPU that this node does not have; the message says which it has."""
-
-
 @dataclass(frozen=True)
 class ProbeMachine:
-    """``number`` is the seed of the node's GPUs. ``owners``: GPU -> whose process uses it, in words.
+    """``number`` is the seed of the node's GPUs. ``owners``: GPU -> whose process uses it.
 
     ``braked``: the power supply holds every GPU's clock down. ``slow_gpu`` computes slowly at its full clock, for no
     reason that it tells. ``hot_gpu`` is badly cooled. ``slow_nic``: traffic to other nodes is slow.
@@ -31,7 +28,7 @@ class ProbeMachine:
     name: str
     number: int
     gpus: int = 8
-    owners: dict[int, str] = field(default_factory=dict)
+    owners: dict[int, Holder] = field(default_factory=dict)
     lost: tuple[int, ...] = ()
     braked: bool = False
     slow_gpu: int | None = None
@@ -46,31 +43,34 @@ class ProbeMachine:
         """As in the node's samples."""
         return f"GPU-SIMULATED-{self.number:04d}-{index:02d}"
 
-    def chosen(self, wanted: Sequence[str]) -> list[int]:
-        """Indexes of the GPUs named by index or UUID; of none named all. Raises NoSuchGpu."""
+    def chosen(self, wanted: Sequence[str]) -> tuple[list[int], list[str]]:
+        """Indexes of the GPUs named by index or UUID (of none named: all), and the names that none has."""
         known = {name: index for index in range(self.gpus) for name in (str(index), self.uuid(index))}
         unknown = [name for name in wanted if name not in known]
-        if unknown:
-            raise NoSuchGpu(f"no GPU {', '.join(unknown)} here (there are 0-{self.gpus - 1})")
-        return sorted({known[name] for name in wanted}) if wanted else list(range(self.gpus))
+        return sorted({known[name] for name in wanted if name in known}) if wanted else list(range(self.gpus)), unknown
+
+    def usable(self, wanted: Sequence[str], force: bool) -> list[int]:
+        return [index for index in self.chosen(wanted)[0] if not self.refusal(index, force)[0]]
 
     def refusal(self, index: int, force: bool) -> tuple[str, str]:
-        """Why this GPU is not measured and what would help; ("", "") when it can be."""
+        """Why this GPU is not measured and what would help, as an agent says it; ("", "") when it can be."""
         if index in self.lost:
-            return "it is lost (fell off the bus)", "drain the node and reset or replace the GPU"
-        owner = self.owners.get(index, "")
-        if owner and not force:
-            return f"in use by {owner}", "wait for it to end, or --force beside it"
+            return f"GPU {index} is lost: it fell off the bus", "reboot the node"
+        owner = self.owners.get(index)
+        if owner is not None and not force:
+            return f"GPU {index} is in use by {owner}", "wait until it is free, or --force"
         return "", ""
+
+    def device(self, index: int) -> ProbeDevice:
+        return ProbeDevice(self.uuid(index), index, NAME, "gpu", "2330", MEMORY_TOTAL_BYTES)
 
     def devices_data(self, indexes: Sequence[int]) -> dict[str, Any]:
         """Of the event "devices"."""
-        devices = [ProbeDevice(self.uuid(index), index, NAME, "gpu", "2330", MEMORY_TOTAL_BYTES) for index in indexes]
         return {
             "simulated": True,
             "python": PYTHON,
             "torch": TORCH,
             "cuda": CUDA,
             "hip": "",
-            "devices": [asdict(device) for device in devices],
+            "devices": [asdict(self.device(index)) for index in indexes],
         }

@@ -6,13 +6,14 @@ import heapq
 import itertools
 import random
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from mltop.probes.active.asked import Asked
 from mltop.probes.active.deadlines import deadline_s
 from mltop.probes.demo.probe_figures import FLOP_PER_CLOCK, copies_result, matmul_result, memory_result
 from mltop.probes.demo.probe_machine import ProbeMachine
-from mltop.probes.model.probe import ProbeEvent
+from mltop.probes.model.probe import ProbeDevice, ProbeEvent
 
 # When each stage begins, s after the start; at the last one is the result.
 MATMUL = (
@@ -30,12 +31,14 @@ MEMORY = ((0.05, "start python"), (0.2, "import torch"), (0.7, "device"), (0.9, 
 COPIES = (
     (0.05, "start python"),
     (0.2, "import torch"),
+    (0.6, "device"),
     (0.7, "to device"),
     (1.2, "to host"),
     (1.7, "together"),
     (2.3, "peers"),
     (3.3, ""),
 )
+CHOOSE = "choose the devices: --gpus"
 LATEST_S = 0.35  # one device after the other, so that it looks like several
 
 
@@ -77,38 +80,45 @@ class Timeline:
         at = (self._began if since is None else since) + after_s / self._speed
         heapq.heappush(self._planned, (at, next(self._numbers), event))
 
-    def _plan_stage(
-        self, after_s: float, stage: str, device: str = "", rank: int | None = None, since: float | None = None
-    ) -> None:
+    def _plan_stage(self, after_s: float, stage: str, device: str = "", since: float | None = None) -> None:
         limit_s = deadline_s(self.asked.kind, stage, self.asked.deadlines_s)
-        event = ProbeEvent("stage", device=device, rank=rank, stage=stage, fraction=0.0, deadline_s=limit_s)
+        event = ProbeEvent("stage", device=device, stage=stage, fraction=0.0, deadline_s=limit_s)
         self._plan(after_s, event, since)
 
     def _take_devices(self) -> list[int]:
-        """Says which there are and which are refused; the others. Raises NoSuchGpu."""
-        chosen = self.machine.chosen(self.asked.gpus)
-        self._plan(0.0, ProbeEvent("devices", data=self.machine.devices_data(chosen)))
-        taken = []
-        for index in chosen:
-            why, fix = self.machine.refusal(index, self.asked.force)
+        """Says which there are and which are refused; the others. Collectives take all that were asked for, or none."""
+        machine, asked = self.machine, self.asked
+        chosen, unknown = machine.chosen(asked.gpus)
+        self._plan(0.0, ProbeEvent("devices", data=machine.devices_data(chosen)))
+        for name in unknown:
+            self._refuse(ProbeDevice(name), f"no GPU {name} on this node (there are 0-{machine.gpus - 1})")
+        refusals = {index: machine.refusal(index, asked.force) for index in chosen}
+        whys = [why for why, _ in refusals.values() if why]
+        if asked.kind == "all_reduce" and whys:
+            all_of_them = f"not started, because another device of this node is refused: {whys[0]}"
+            refusals = {index: why if why[0] else (all_of_them, CHOOSE) for index, why in refusals.items()}
+        for index, (why, fix) in refusals.items():
             if why:
-                self._plan(0.0, ProbeEvent("refused", device=self.machine.uuid(index), why=why, fix=fix))
-            else:
-                taken.append(index)
-        return taken
+                self._refuse(machine.device(index), why, fix)
+        return [index for index in chosen if not refusals[index][0]]
+
+    def _refuse(self, device: ProbeDevice, why: str, fix: str = "") -> None:
+        data = {"device": asdict(device)}
+        self._plan(0.0, ProbeEvent("refused", device=device.uuid, why=why, fix=fix, data=data))
 
 
 class DeviceProbe(Timeline):
-    """matmul, memory and copies. Raises NoSuchGpu, or ValueError for a dtype that there is not."""
+    """matmul, memory and copies."""
 
     def __init__(self, machine: ProbeMachine, asked: Asked, now: float, speed: float = 1.0) -> None:
         super().__init__(machine, asked, now, speed)
         dtype = str(asked.options.get("dtype") or "bf16")
-        if dtype not in FLOP_PER_CLOCK:
-            raise ValueError(f"unknown dtype {dtype!r}")
         taken = self._take_devices()
         if asked.kind == "copies":
             self._plan_copies(taken)
+            return
+        if asked.kind == "matmul" and dtype not in FLOP_PER_CLOCK:
+            self._plan_no_such_dtype(taken, dtype)
             return
         for index in taken:
             is_matmul = asked.kind == "matmul"
@@ -118,6 +128,12 @@ class DeviceProbe(Timeline):
                 else memory_result(machine, index, asked.key)
             )
             self._plan_device(index, MATMUL if is_matmul else MEMORY, result)
+
+    def _plan_no_such_dtype(self, taken: list[int], dtype: str) -> None:
+        fix = f"one of {', '.join(FLOP_PER_CLOCK)}"
+        for index in taken:
+            uuid, why = self.machine.uuid(index), f"no such data type: {dtype}"
+            self._plan(0.7, ProbeEvent("failed", device=uuid, stage="device", why=why, fix=fix))
 
     def _plan_device(self, index: int, stages: Sequence[tuple[float, str]], result: dict[str, Any]) -> None:
         uuid = self.machine.uuid(index)

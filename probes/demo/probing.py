@@ -12,7 +12,6 @@ from typing import Any, Callable
 from mltop.probes.active.asked import asked_from
 from mltop.probes.agent.protocol import Message, Request
 from mltop.probes.demo.probe_launcher import Launcher, MachineOf, World
-from mltop.probes.demo.probe_machine import NoSuchGpu
 from mltop.probes.demo.probe_timeline import DeviceProbe, Timeline
 from mltop.probes.model.probe import ProbeEvent
 
@@ -67,27 +66,41 @@ class SimulatedProbes:
         try:
             asked = asked_from(request.args)
             machine = self._world.machine_of(request.node)
+            before = self._running_on(request.node)
+            if before is not None:
+                self._refuse_second(request, before)
+                return
             if asked.kind == "all_reduce":
                 running: Timeline = Launcher(machine, asked, now, self._speed, self._world)
             else:
                 running = DeviceProbe(machine, asked, now, self._speed)
-        except (NoSuchGpu, ValueError, TypeError) as error:
+        except (ValueError, TypeError) as error:
             self._reply("error", request.node, request.id, error=str(error))
         else:
             self._running[request.id] = running
 
     def _tell(self, request: Request, now: float) -> None:
         key, line = request.args.get("key"), request.args.get("line")
-        told = [one for one in self._running.values() if (one.machine.name, one.asked.key) == (request.node, key)]
-        if not told or not isinstance(line, dict):
-            self._reply("error", request.node, request.id, error=f"no probe {key!r} runs here")
+        running = self._running_on(request.node)
+        if running is None or running.asked.key != key or not isinstance(line, dict):
+            self._reply("error", request.node, request.id, error=f"no probe with the key {key} runs here")
             return
         try:
-            told[0].tell(line, now)
+            running.tell(line, now)
         except (ValueError, TypeError) as error:
             self._reply("error", request.node, request.id, error=str(error))
         else:
             self._reply("done", request.node, request.id)
+
+    def _running_on(self, node: str) -> Timeline | None:
+        """One probe at a time, as agents have it."""
+        return next((one for one in self._running.values() if one.machine.name == node), None)
+
+    def _refuse_second(self, request: Request, before: Timeline) -> None:
+        why = f"a {before.asked.kind} probe of mltop (simulated, key {before.asked.key}) runs here"
+        event = ProbeEvent("refused", why=why, fix="wait until it is over, or cancel it")
+        self._reply("part", request.node, request.id, data=_fields(event))
+        self._reply("done", request.node, request.id, data={"cancelled": False})
 
     def _reply(self, kind: str, node: str, number: int, **fields: Any) -> None:
         self._replies.append(Message(kind, node, number, **fields))

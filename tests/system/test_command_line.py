@@ -169,7 +169,7 @@ def test_a_group_source_that_fails_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("term", ["dumb", "", "unknown"])
 def test_a_terminal_that_cannot_move_its_cursor_is_said(term: str) -> None:
     with Terminal(MLTOP, env={"TERM": term}) as terminal:
-        assert terminal.wait(10) == 2
+        assert terminal.wait(30) == 2
         assert "cannot move the cursor" in terminal.text()
         assert "Traceback" not in terminal.text()
 

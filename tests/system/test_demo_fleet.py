@@ -36,7 +36,7 @@ class Speaker:
         self.process.stdin.write(encode(request))
         self.process.stdin.flush()
 
-    def read_until(self, last: Callable[[Message], bool], timeout_s: float = 10.0) -> list[Message]:
+    def read_until(self, last: Callable[[Message], bool], timeout_s: float = 30.0) -> list[Message]:
         messages: list[Message] = []
         deadline = time.monotonic() + timeout_s
         while not (messages and last(messages[-1])):
@@ -117,9 +117,9 @@ def test_doctor_and_what_it_does_not_know() -> None:
 def test_ends_with_its_stdin_even_when_nobody_reads_it() -> None:
     with speaking("--nodes", "64", "--interval", "0.1") as speaker:
         speaker.process.stdout.readline()
-        wait_until(lambda: blocked_writing(speaker.process.pid), 10, "a full pipe")
+        wait_until(lambda: blocked_writing(speaker.process.pid), 30, "a full pipe")
         speaker.process.stdin.close()
-        assert speaker.process.wait(3) == 0
+        assert speaker.process.wait(30) == 0
 
 
 def blocked_writing(pid: int) -> bool:
@@ -129,12 +129,11 @@ def blocked_writing(pid: int) -> bool:
 def test_ends_with_its_reader_and_at_once() -> None:
     with speaking("--nodes", "8", "--interval", "0.1") as speaker:
         speaker.process.stdout.close()
-        assert speaker.process.wait(3) == 0
-    with speaking("--nodes", "8") as speaker:
+        assert speaker.process.wait(30) == 0
+    with speaking("--nodes", "8", "--interval", "600") as speaker:
         speaker.read_until(lambda m: m.kind == "sample")
-        ended = time.monotonic()
         speaker.process.stdin.close()
-        assert speaker.process.wait(3) == 0 and time.monotonic() - ended < 2.0
+        assert speaker.process.wait(30) == 0
 
 
 @pytest.mark.parametrize("args", [["--nodes", "0"], ["--nodes", "2", "--interval", "0"], []])

@@ -107,9 +107,10 @@ def test_gpus_in_use_and_lost_ones_are_refused(hub: Hub) -> None:
     refused = events_of(messages, "refused")
     assert len(refused) == 8 and not events_of(messages, "result")
     ranks = hub.node(BUSY).sample.ranks
-    assert all(f"in use by pid {ranks[gpu].pid} (" in event["why"] for gpu, event in enumerate(refused))
+    assert all(f"(pid {ranks[gpu].pid}, job simulated)" in event["why"] for gpu, event in enumerate(refused))
     messages = rest(start(hub, "memory", LOST_GPU_NODE))
     (lost,) = events_of(messages, "refused")
+    assert lost["data"]["device"]["index"] == 3
     assert "lost" in lost["why"] and lost["device"] == hub.node(LOST_GPU_NODE).sample.gpus[3].uuid
     assert sorted(results(messages, MemoryResult)) == [0, 1, 2, 4, 5, 6, 7]
 
@@ -140,8 +141,7 @@ def test_chosen_gpus_and_the_other_kinds(hub: Hub) -> None:
     ("args", "error"),
     [
         ({"kind": "dance"}, "unknown probe 'dance'"),
-        ({"kind": "matmul", "gpus": ["8"]}, "no GPU 8 here (there are 0-7)"),
-        ({"kind": "matmul", "options": {"dtype": "int3"}}, "unknown dtype 'int3'"),
+        ({"kind": "matmul", "key": "two words"}, "a probe needs a key"),
         ({"kind": "all_reduce", "options": {"ranks": "many"}}, "invalid literal"),
     ],
 )
@@ -150,11 +150,21 @@ def test_what_cannot_be_measured_is_an_error(hub: Hub, args: dict[str, Any], err
     assert message.kind == "error" and error in message.error
 
 
+def test_gpus_and_types_that_there_are_not(hub: Hub) -> None:
+    messages = rest(start(hub, "matmul", HEALTHY, gpus=["8", "2"]))
+    assert [event["why"] for event in events_of(messages, "refused")] == ["no GPU 8 on this node (there are 0-7)"]
+    assert list(results(messages, MatmulResult)) == [2]
+    messages = rest(start(hub, "matmul", HEALTHY, options={"dtype": "int3"}))
+    assert [event["why"] for event in events_of(messages, "failed")] == ["no such data type: int3"] * 8
+
+
 def test_a_cancelled_probe_says_so_and_nothing_more() -> None:
     with opened(fleet(speed="0.1")) as hub:
         await_state(hub, "live", HEALTHY)
         pending = start(hub, "matmul", HEALTHY, SLOW_GPU_NODE)
         until(pending, "devices", 2)
+        (second, _) = rest(start(hub, "memory", HEALTHY, key="k2"))
+        assert second.data["event"] == "refused" and "a matmul probe of mltop" in second.data["why"]
         pending.cancel()
         messages = rest(pending)
         ended = [message for message in messages if message.kind == "done"]
@@ -193,9 +203,10 @@ class Together:
             "work": work,
         }
         self._tell(line)
-        involved = [node for group in groups for node in group]
-        events = [event for node in involved for event in until(self.pending[node], "round")]
-        assert all(event["data"] == {"round": number} for event in events if event["event"] == "round")
+        events = [event for node in self.nodes for event in until(self.pending[node], "round")]
+        ended = [event["data"] for event in events if event["event"] == "round"]
+        idle = len(self.nodes) - sum(map(len, groups))
+        assert {one["round"] for one in ended} == {number} and sum(one.get("idle", False) for one in ended) == idle
         return [msgspec.convert(event["data"], RankTimes) for event in events if event["event"] == "times"]
 
     def end(self) -> None:
@@ -247,7 +258,8 @@ def test_launchers_that_cannot_join_say_why(hub: Hub) -> None:
     assert failed["stage"] == "join" and "h1" in failed["why"]
     (failed,) = events_of(rest(start(hub, "all_reduce", HEALTHY, options={"leader": True, "ranks": 9})), "failed")
     assert "9 ranks" in failed["why"]
-    assert len(events_of(rest(start(hub, "all_reduce", BUSY, options={"leader": True})), "refused")) == 8
+    refused = events_of(rest(start(hub, "all_reduce", LOST_GPU_NODE, options={"leader": True})), "refused")
+    assert len(refused) == 8 and sum("another device" in event["why"] for event in refused) == 7
 
 
 def test_the_demos_own_node_and_its_fleet_measure_together() -> None:
@@ -255,14 +267,15 @@ def test_the_demos_own_node_and_its_fleet_measure_together() -> None:
         await_state(hub, "live", HERE)
         await_state(hub, "live", NAMES[-1])
         messages = rest(start(hub, "matmul", HERE))
-        assert [event["why"].split(" (")[1] for event in events_of(messages, "refused")] == ["the demo's job)"] * 4
+        assert ["the demo's job" in event["why"] for event in events_of(messages, "refused")] == [True] * 4
         assert sorted(results(messages, MatmulResult)) == [4, 5, 6, 7]
-        together = Together(hub, HERE, SLOW_GPU_NODE, key="a2")
+        idle = ["4", "5", "6", "7"]
+        together = Together(hub, HERE, SLOW_GPU_NODE, key="a2", gpus=idle)
         assert together.ready[HERE]["ranks"] == 4
         times = together.round(1, [[HERE, SLOW_GPU_NODE]], [256 * MIB], work=True)
         median_s = {one.rank: statistics.median(one.times_s) for one in times}
-        assert sorted(median_s) == list(range(12)) and min(median_s, key=median_s.__getitem__) == 9
-        others = [value for rank, value in median_s.items() if rank != 9]
+        assert sorted(median_s) == list(range(8)) and min(median_s, key=median_s.__getitem__) == 5
+        others = [value for rank, value in median_s.items() if rank != 5]
         assert max(others) < min(others) * 1.05
         together.end()
         (checks,) = [

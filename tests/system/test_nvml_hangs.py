@@ -14,12 +14,15 @@ import pytest
 
 from tests.fakes.nvml.scenario import FakeNvml
 from tests.nvml_sources import (
+    DEADLINE_S,
     Answer,
     Start,
     all_ok,
     child_pid,
     fake_here,
+    hurry,
     is_gone,
+    replace_child,
     starter,
     states,
     tick,
@@ -40,12 +43,13 @@ def start(fake: FakeNvml) -> Iterator[Start]:
 
 
 def test_a_call_that_never_returns(fake: FakeNvml, start: Start) -> None:
-    """Named after a second, replaced after two; the GPU is tried again and comes back."""
+    """Named after a second; its child is replaced, the GPU is tried again and comes back."""
     fake.set("gpu.2.call.nvmlDeviceGetTemperatureV", "block forever")
-    source = start(1.0, 2.0, skipped_gpu_s=3.0)
+    source = start(1.0, 60.0, skipped_gpu_s=6.0)
     named = tick_until(source, lambda answer: "stuck" in whys(answer), "the call to be named")
     assert "NVML does not answer: stuck in nvmlDeviceGetTemperatureV on GPU 2 for 1 s" in whys(named)
     assert any(gap.what == "nvml" and "dmesg" in gap.fix for gap in named[1])
+    replace_child(source)
     others = tick_until(source, lambda answer: states(answer) == ["ok", "ok", "error"], "the others to answer")
     assert [gpu.power_w for gpu in others[0]] == [70, 70, None]
     assert "stuck in nvmlDeviceGetTemperatureV on GPU 2" in (others[0][2].error or "")
@@ -65,14 +69,16 @@ def is_starting(answer: Answer) -> bool:
 def test_starting_is_said_until_the_first_poll_is_answered(fake: FakeNvml, start: Start) -> None:
     """Also while one GPU's call is stuck from the start: the others are there, only not read yet."""
     fake.set("gpu.2.call.nvmlDeviceGetUtilizationRates", "block forever")
-    source = start(0.5, 1.5)
+    source = start(0.5, 60.0)
     answers: list[Answer] = []
 
-    def step() -> bool:
-        answers.append(tick(source))
-        return len(answers[-1][0]) == 3
+    def told(answer: Answer) -> Answer:
+        answers.append(answer)
+        return answer
 
-    wait_until(step, 12, "three GPUs")
+    tick_until(source, lambda answer: "stuck in nvmlDeviceGetUtil" in whys(told(answer)), "the call to be named")
+    replace_child(source)
+    tick_until(source, lambda answer: len(told(answer)[0]) == 3, "three GPUs")
     assert all(is_starting(answer) for answer in answers[:-1])
     assert any("stuck" in whys(answer) and is_starting(answer) for answer in answers)
     assert not is_starting(answers[-1])
@@ -126,15 +132,14 @@ def test_close_does_not_wait_for_a_blocked_call(fake: FakeNvml, start: Start, ca
     started = time.perf_counter()
     source.close()
     assert time.perf_counter() - started < 3.0
-    wait_until(lambda: is_gone(pid), 2, "the child to end")
+    wait_until(lambda: is_gone(pid), DEADLINE_S, "the child to end")
 
 
 def test_a_stuck_initialisation_is_started_anew(fake: FakeNvml, start: Start) -> None:
     fake.set("call.nvmlInitWithFlags", "block forever")
-    source = start(0.5, 1.0)  # a child must have time to start on a busy machine
+    source = start(0.5, 60.0)
     tick_until(source, lambda answer: "stuck in nvmlInit" in whys(answer), "the call to be named")
-    first = child_pid(source)
-    wait_until(lambda: tick(source) and is_gone(first), 20, "the first child to be ended")
+    replace_child(source)
     fake.unset("call.nvmlInitWithFlags")
     fake.write()
     tick_until(source, all_ok, "three GPUs")
@@ -156,7 +161,7 @@ def test_a_child_that_dies_is_replaced(fake: FakeNvml, start: Start) -> None:
     tick_until(source, all_ok, "three GPUs")
     first = child_pid(source)
     os.kill(first, signal.SIGKILL)
-    wait_until(lambda: is_gone(first), 2, "the child to die")
+    wait_until(lambda: is_gone(first), DEADLINE_S, "the child to die")
     source.request(time.time())
     _, gaps = source.collect(time.time(), 0)
     assert "NVML's reader process died (SIGKILL)" in " ".join(gap.why for gap in gaps)
@@ -180,13 +185,13 @@ def test_a_child_that_crashes_names_the_call(fake: FakeNvml, start: Start) -> No
 
 
 def test_a_stopped_child_is_named_and_replaced(fake: FakeNvml, start: Start) -> None:
-    source = start(0.3, 0.6)
+    source = start(0.3, 60.0)
     tick_until(source, all_ok, "three GPUs")
     pid = child_pid(source)
     os.kill(pid, signal.SIGSTOP)
     answer = tick_until(source, lambda answer: "in no call" in whys(answer), "the stop to be named")
     assert "state T" in whys(answer)
-    wait_until(lambda: tick(source) and is_gone(pid), 5, "the stopped child to be killed")
+    replace_child(source)
     tick_until(source, lambda answer: all_ok(answer) and "nvml" not in [gap.what for gap in answer[1]], "a new one")
 
 
@@ -216,13 +221,14 @@ while True:
         agent.kill()
         agent.wait()
         agent.stdout.close()
-    wait_until(lambda: is_gone(child), 3, "the reader process to die with its parent")
+    wait_until(lambda: is_gone(child), DEADLINE_S, "the reader process to die with its parent")
 
 
 def test_everything_is_told_again_after_a_silence(fake: FakeNvml, start: Start) -> None:
     """What the reader process would not repeat because it has not changed, too."""
-    source = start(0.2, 0.5)
+    source = start(0.2, 60.0)
     before = tick_until(source, all_ok, "three GPUs")[0][0]
+    hurry(source, 0.5)
     fake.set("gpu.*.call.nvmlDeviceGetClockInfo", "block 0.3")
     fake.write()
     answer = tick_until(source, lambda answer: states(answer) == ["error"] * 3, "silence")
@@ -243,17 +249,19 @@ def test_everything_is_told_again_after_a_silence(fake: FakeNvml, start: Start) 
 )
 def test_any_call_that_never_returns_is_named(fake: FakeNvml, start: Start, call: str) -> None:
     fake.set(f"gpu.1.call.{call}", "block forever")
-    source = start(0.3, 0.6)
+    source = start(0.3, 60.0)
     answer = tick_until(source, lambda answer: f"stuck in {call} on GPU 1" in whys(answer), "the call to be named")
     assert any(gap.what == "nvml" for gap in answer[1])
+    replace_child(source)
     tick_until(source, lambda answer: states(answer) == ["ok", "error", "ok"], "the others")
 
 
 def test_events_that_never_come_back_are_given_up(fake: FakeNvml, start: Start) -> None:
     """They concern no single GPU, so none is left out: the next reader process does without events."""
     fake.set("call.nvmlEventSetWait", "block forever")
-    source = start(0.3, 0.6)
+    source = start(0.3, 60.0)
     tick_until(source, lambda answer: "stuck in nvmlEventSetWait_v2" in whys(answer), "the call to be named")
+    replace_child(source)
     answer = tick_until(source, all_ok, "three GPUs")
     assert "left out" not in whys(answer)
 
@@ -261,11 +269,13 @@ def test_events_that_never_come_back_are_given_up(fake: FakeNvml, start: Start) 
 def test_activity_that_hangs_on_all_gpus_costs_only_activity(fake: FakeNvml, start: Start) -> None:
     """And is asked for again after a pause."""
     fake.set("gpu.*.call.nvmlGpmSampleGet", "block forever")
-    source = start(0.5, 1.0, skipped_gpu_s=4.0)
-    answer = tick_until(source, lambda answer: "stuck in nvmlGpm" in whys(answer) and all_ok(answer), "the others", 30)
+    source = start(0.5, 60.0, skipped_gpu_s=6.0)
+    tick_until(source, lambda answer: "stuck in nvmlGpm" in whys(answer), "the call to be named")
+    replace_child(source)
+    answer = tick_until(source, lambda answer: "stuck in nvmlGpm" in whys(answer) and all_ok(answer), "the others")
     assert all(gpu.power_w is not None and gpu.sm_active is None for gpu in answer[0])
     assert any("left out" in gap.why and "sm_active" in gap.what for gap in answer[1])
     fake.unset("gpu.*.call.nvmlGpmSampleGet")
     fake.write()
-    answer = tick_until(source, lambda answer: all(gpu.sm_active is not None for gpu in answer[0]), "activity", 30)
+    answer = tick_until(source, lambda answer: all(gpu.sm_active is not None for gpu in answer[0]), "activity")
     assert not [gap for gap in answer[1] if gap.what == "nvml.activity"]

@@ -96,9 +96,10 @@ def home(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_from_a_cache_folder(compiled: bool, home: Path, tmp_path: Path) -> None:
-    with running(command(), environment(home, MLTOP_PROBE_MODULES=modules_variable())) as node:
+@pytest.mark.parametrize(("compiled", "agents"), [(True, ""), (False, ""), (True, OTHERS[0] if OTHERS else "")])
+def test_from_a_cache_folder(compiled: bool, agents: str, home: Path, tmp_path: Path) -> None:
+    """``agents``: the agent's own Python, which may be another than the one with torch."""
+    with running(command(python=agents), environment(home, MLTOP_PROBE_MODULES=modules_variable())) as node:
         assert node.boot().kind == "hello"
         bundle = home / ".cache/mltop" / SHA256
         if not compiled:

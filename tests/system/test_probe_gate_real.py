@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import psutil
 import pytest
 
 from mltop.probes.agent import one_shot
+from mltop.probes.model import Sample
 from mltop.probes.reach.channel import LaunchOptions
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.launchers import local
@@ -33,9 +35,7 @@ Event = dict[str, Any]
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     monkeypatch.setenv("MLTOP_PROBE_MODULES", modules_variable())
-    monkeypatch.setenv("MLTOP_PROBE_PYTHON", torch_python(tmp_path / "python"))
-    for index in range(2):
-        monkeypatch.delenv(f"UNUSED_{index}", raising=False)
+    monkeypatch.setenv("MLTOP_PROBE_PYTHON", torch_python(tmp_path / "with-torch"))
     return fake_here(tmp_path / "nvml", monkeypatch, count=2)
 
 
@@ -44,6 +44,7 @@ def hub(fake: FakeNvml) -> Iterator[Hub]:
     (channel,) = local.launch(("n1",), LaunchOptions(interval_s=0.2))
     with opened(channel) as hub:
         await_state(hub, "live")
+        wait_until(lambda: hub.node("n1").sample.gpus, DEADLINE_S, "the GPUs")
         yield hub
 
 
@@ -104,38 +105,35 @@ def test_a_gpu_that_somebody_uses_is_refused_and_the_other_measured(
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "why"),
+    ("key", "value", "field", "why"),
     [
-        ("gpu.0.busy_percent", 40, "GPU 0 is busy: 40%"),
-        ("gpu.0.memory_used_bytes", 3 * GIB, "3.0 GiB of GPU 0 are in use"),
-        ("gpu.0.remap_pending", 1, "GPU 0 waits for a reset"),
+        ("gpu.0.busy_percent", 40, "busy", "GPU 0 is busy: 40%"),
+        ("gpu.0.memory_used_bytes", 3 * GIB, "memory_used_bytes", "3.0 GiB of GPU 0 are in use"),
+        ("gpu.0.remap_pending", 1, "remap.pending", "GPU 0 waits for a reset"),
     ],
 )
-def test_other_signs_of_use(key: str, value: int, why: str, hub: Hub, fake: FakeNvml) -> None:
+def test_other_signs_of_use(key: str, value: int, field: str, why: str, hub: Hub, fake: FakeNvml) -> None:
+    def seen(sample: Sample) -> bool:
+        return bool(sample.gpus) and bool(attrgetter(field)(sample.gpus[0]))
+
     fake.set(key, value)
     fake.write()
-    if key.endswith("pending"):
-        wait_until(lambda: hub.node("n1").sample.gpus[0].remap.pending, DEADLINE_S, "it in a sample")
-    else:
-        field = "busy" if "busy" in key else "memory_used_bytes"
-        wait_until(
-            lambda: all(getattr(sample.gpus[0], field) for sample in hub.history("n1")[-3:]),
-            DEADLINE_S,
-            "it in samples",
-        )
+    wait_until(lambda: all(seen(sample) for sample in hub.history("n1")[-3:]), DEADLINE_S, "it in three samples")
     (refusal,) = of(ask(hub, "measure", gpus=["0"]), "refused")
     assert refusal["why"].startswith(why)
 
 
-def test_instances_of_a_gpu_in_mig_mode_are_measured_by_themselves(hub: Hub, fake: FakeNvml) -> None:
+def test_instances_of_a_gpu_in_mig_mode_are_measured_by_themselves(fake: FakeNvml) -> None:
     fake.set("gpu.0.mig_enabled", True)
     fake.set("gpu.0.mig.0", "3g.40gb gi=2 uuid=MIG-first")
     fake.set("gpu.0.mig.2", "2g.20gb gi=3 uuid=MIG-second")
     fake.write()
-    wait_until(lambda: len(hub.node("n1").sample.gpus[0].mig_instances) == 2, DEADLINE_S, "the instances")
-    results = of(ask(hub, "measure", gpus=["0"]), "result")
+    (channel,) = local.launch(("n1",), LaunchOptions(interval_s=0.2))
+    with opened(channel) as hub:
+        await_state(hub, "live")
+        results = of(ask(hub, "measure", gpus=["0"]), "result")
+        (refusal,) = of(ask(hub, "measure", gpus=["0"], kind="all_reduce"), "refused")
     assert sorted(event["data"]["seen"]["CUDA_VISIBLE_DEVICES"] for event in results) == ["MIG-first", "MIG-second"]
-    (refusal,) = of(ask(hub, "measure", gpus=["0"], kind="all_reduce"), "refused")
     assert refusal["why"] == "GPU 0 is in MIG mode: NCCL does not work between MIG instances"
 
 
@@ -155,7 +153,7 @@ def test_a_launcher_is_told_lines_and_only_by_its_key(hub: Hub) -> None:
         events.append(answer.message.data)
         if events[-1]["event"] == "ready":
             wrong = list(hub.request("probe_tell", {"key": "k2", "line": {}}).answers(DEADLINE_S))
-            assert wrong[0].message.error.startswith("no probe with the key k2 runs here: a all_reduce probe of mltop")
+            assert wrong[0].message.error.startswith("no probe with the key k2 runs here: an all_reduce probe of mltop")
             told = list(
                 hub.request("probe_tell", {"key": "k1", "line": {"tell": "round", "round": 1}}).answers(DEADLINE_S)
             )
@@ -206,10 +204,10 @@ def test_an_agent_that_samples_once_a_minute_looks_before_a_probe(fake: FakeNvml
 
 
 def test_the_python_of_the_training_job_is_found(
-    hub: Hub, fake: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its processes and what they were started with; the agent of this hub was told another one."""
-    script = torch_python(tmp_path / "job", version="2.5.1+cu124", cuda="12.4")
+    """By the activated environment of a process that was called as a bare "python"."""
+    torch_python(tmp_path / "job", version="2.5.1+cu124", cuda="12.4")
     rank = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": f"job-{os.getpid()}", "VIRTUAL_ENV": str(tmp_path / "job")}
     monkeypatch.delenv("MLTOP_PROBE_PYTHON")
     (channel,) = local.launch(("n2",), LaunchOptions(interval_s=0.2))
@@ -221,13 +219,15 @@ def test_the_python_of_the_training_job_is_found(
     try:
         with opened(channel) as second:
             await_state(second, "live", "n2")
-            (devices,) = of(ask(second, "measure"), "devices")
+            events = ask(second, "measure")
     finally:
         training.kill()
         training.wait()
+    assert of(events, "failed") == []
+    (devices,) = of(events, "devices")
     assert (devices["data"]["torch"], devices["data"]["cuda"]) == ("2.5.1+cu124", "12.4")
     assert devices["data"]["python_origin"] == f"of the training process {training.pid}"
-    assert Path(script).exists()
+    assert devices["data"]["python"] == sys.executable
 
 
 def test_an_agent_without_a_loop_reads_the_gpus_itself(fake: FakeNvml, process: subprocess.Popen[bytes]) -> None:
@@ -240,6 +240,13 @@ def test_an_agent_without_a_loop_reads_the_gpus_itself(fake: FakeNvml, process: 
     assert (messages[-1].kind, messages[-1].data) == ("done", {"cancelled": False})
     assert [event["why"].startswith("GPU 0 is in use by ") for event in of(events, "refused")] == [True]
     assert len(of(events, "result")) == 1
+
+
+def test_rounds_cannot_be_told_where_requests_do_not_arrive(fake: FakeNvml) -> None:
+    output, _ = start("probe", args("launch", kind="all_reduce")).communicate(timeout=60)
+    (message,) = [DECODER.decode(line[line.index(b"{") :]) for line in output.splitlines()]
+    assert message.kind == "error"
+    assert "--via ssh" in message.fix
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

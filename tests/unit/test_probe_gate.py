@@ -9,6 +9,7 @@ import pytest
 from mltop.probes.active.asked import Asked, asked_from
 from mltop.probes.active.devices import choose
 from mltop.probes.active.gate import Holder, cpu_refusal, refusal, unknowns
+from mltop.probes.agent.holders import slurm_job_in
 from mltop.probes.model import Gap, GpuProcess, GpuSample, HostSample, MigInstance, PciDevice, RankSample, Remap, Sample
 from mltop.probes.model.probe import ProbeDevice
 from tests.fakes.probes import GIB, gpu
@@ -207,6 +208,18 @@ def test_what_is_known_of_a_device() -> None:
 def test_made_up_gpus_are_not_measured() -> None:
     choice = choose(Asked("k", "matmul"), Sample("n1", 1.0, gpus=[gpu()], simulated=True), CPU)
     assert [event.why[:35] for event in choice.refused] == ["the GPUs of this node are made up ("]
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "job"),
+    [
+        (b"0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n", "4711"),
+        (b"4:memory:/slurm/uid_1000/job_815/step_batch\n0::/\n", "815"),
+        (b"0::/user.slice/user-1000.slice/job_x/session-2.scope\n", ""),
+    ],
+)
+def test_slurms_cgroups_name_the_job(cgroups: bytes, job: str) -> None:
+    assert slurm_job_in(cgroups) == job
 
 
 @pytest.mark.parametrize(

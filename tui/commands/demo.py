@@ -15,6 +15,7 @@ from mltop.tui.commands.live import verdict_text
 from mltop.tui.commands.screen import require_terminal, show
 
 GPUS_PER_NODE = 8
+SPARES = 6  # simulated nodes without a job, as probes need them; at most a third of all
 
 
 def run(options: TargetOptions, node_count: int) -> int:
@@ -28,10 +29,13 @@ def demo_channels(node_count: int, interval_s: float) -> list[Channel]:
     """This machine with the job, and one process that speaks for all simulated nodes."""
     here = platform.node() or "localhost"
     common = ("--gpus", str(GPUS_PER_NODE), "--interval", str(interval_s))
-    first = Channel(tuple(python_command("mltop.probes.demo.node", "--node", here, *common)), (here,))
+    alike = ("--fleet", str(node_count - 1), "--spares", str(SPARES))  # both speak of one and the same fleet
+    first = Channel(tuple(python_command("mltop.probes.demo.node", "--node", here, *common, *alike)), (here,))
     if node_count == 1:
         return [first]
     count = node_count - 1
     nodes = tuple(f"sim{number:03d}" for number in range(2, node_count + 1))
-    fleet = python_command("mltop.probes.demo.fleet", "--nodes", str(count), "--first", "2", *common)
+    fleet = python_command(
+        "mltop.probes.demo.fleet", "--nodes", str(count), "--first", "2", *common, "--spares", str(SPARES)
+    )
     return [first, Channel(tuple(fleet), nodes)]

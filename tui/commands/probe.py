@@ -6,13 +6,14 @@ The result is on stdout; what happens meanwhile and what fails is on stderr.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from mltop.probes.investigate.folding import folded
 from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
 from mltop.probes.model import SCHEMA, NodeState
-from mltop.probes.model.probe import ProbeReport
+from mltop.probes.model.probe import PastResult, ProbeReport
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, resolve
 from mltop.tui.commands.beside import Beside, note
@@ -55,7 +56,7 @@ def run(options: TargetOptions, wanted: ProbeWanted, as_json: bool, verbose: boo
     if as_json:
         print_json(probe_object(run.report, states, code))
     else:
-        _print(run.report, states, verbose)
+        _print(run.report, states, verbose, memory.past())
     return code
 
 
@@ -107,12 +108,12 @@ def _confirm(nodes: list[str]) -> None:
         raise UsageProblem("--force", f"the name {name} was not typed; nothing was started")
 
 
-def _print(report: ProbeReport, states: list[NodeState], verbose: bool) -> None:
+def _print(report: ProbeReport, states: list[NodeState], verbose: bool, past: Sequence[PastResult]) -> None:
     from rich.console import Console
 
     from mltop.tui.report.probe import print_probe
 
-    print_probe(report, states, Console(), verbose)
+    print_probe(report, states, Console(), verbose, past)
 
 
 def print_script() -> int:

@@ -14,9 +14,11 @@ from mltop.tui.render.probe_lines import command_lines, failure_lines, listed
 from mltop.tui.render.probe_matrix import pair_matrix, peer_matrix
 from mltop.tui.render.probe_words import LEGENDS
 from mltop.tui.render.wrap import wrap
+from mltop.tui.scope import first_of
 from mltop.tui.screens.probe_tables import Shown
 
 Lines = list[list[Cell]]
+MOST_PAIRS = 6  # named of one reason
 
 
 def more_lines(
@@ -57,12 +59,22 @@ def _pictures(progress: ProbeProgress, shown: Shown, cursor: str | None, size: t
     if shown.name == "sizes":
         return [curve_lines([one for one in results if isinstance(one, CollectiveResult)], width, height)]
     if shown.name == "pairs":
-        return [pair_matrix([one for one in results if isinstance(one, PairResult)], width)]
+        pairs = [one for one in results if isinstance(one, PairResult)]
+        return [listed("Pairs that failed", _failed_pairs(pairs), width), pair_matrix(pairs, width)]
     if shown.name == "copies":
         node = shown.about[cursor][0] if cursor is not None and cursor in shown.about else ""
         found = [line.result for line in shown.lines.values() if line.progress.node == node]
         return [peer_matrix([one for one in found if isinstance(one, CopiesResult)], width)]
     return []
+
+
+def _failed_pairs(pairs: Sequence[PairResult]) -> list[str]:
+    """Those of one reason on one line."""
+    by_reason: dict[str, list[str]] = {}
+    for pair in pairs:
+        if pair.why:
+            by_reason.setdefault(pair.why, []).append(" - ".join(pair.nodes))
+    return [f"{first_of(names, MOST_PAIRS)}: {why}" for why, names in by_reason.items()]
 
 
 def _history(

@@ -89,7 +89,7 @@ class Cuda:
 
     flushes = True
 
-    def __init__(self, torch: Any, cap_bytes: int, where: str = "cuda:0") -> None:
+    def __init__(self, torch: Any, cap_bytes: int, where: str = "cuda:0", flush_bytes: int = FLUSH_BYTES) -> None:
         if not torch.cuda.is_available():
             raise RuntimeError(_why_none(torch))
         self.torch = torch
@@ -100,7 +100,7 @@ class Cuda:
         self.capability: tuple[int, int] = (properties.major, properties.minor)
         self._total_bytes: int = properties.total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, cap_bytes / self._total_bytes), 0)
-        self._flushed = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=where)
+        self._flushed = torch.empty(flush_bytes, dtype=torch.int8, device=where)
 
     def timer(self) -> CudaTimer:
         return CudaTimer(self.torch)
@@ -113,7 +113,7 @@ class Cuda:
 
     def room_bytes(self, cap_bytes: int) -> int:
         free_bytes, _ = self.torch.cuda.mem_get_info()
-        room = min(cap_bytes - FLUSH_BYTES, free_bytes) - _WORKSPACE_BYTES
+        room = min(cap_bytes - self._flushed.numel(), free_bytes) - _WORKSPACE_BYTES
         if room <= 0:
             raise RuntimeError(f"out of memory: {free_bytes / 2**30:.1f} GiB of the GPU's memory are free")
         return int(room)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -66,6 +66,8 @@ class Board:
             self.notes.append((node, event.text or str(event.data.get("settings", ""))))
 
     def fail(self, node: str, event: ProbeEvent) -> None:
+        if event.device and (node, event.device) not in self._devices:
+            self._take_devices_of(node, [event.data.get("device")])  # refused before the devices are told
         known = self._devices.get((node, event.device))
         self.failures.append(
             ProbeFailure(
@@ -92,8 +94,11 @@ class Board:
 
     def _take_devices(self, node: str, data: dict[str, Any]) -> None:
         self.pythons[node] = data
+        self._take_devices_of(node, data.get("devices", ()))
+
+    def _take_devices_of(self, node: str, described: Iterable[Any]) -> None:
         known = {field.name for field in fields(ProbeDevice)}
-        for found in data.get("devices", ()):
+        for found in described:
             if isinstance(found, dict) and isinstance(found.get("uuid"), str):
                 device = ProbeDevice(**{name: value for name, value in found.items() if name in known})
                 line = DeviceProgress(node, device.index, device.uuid, plain_text(str(device.name), MOST_CHARS))

@@ -17,7 +17,7 @@ def search(
 ) -> list[PairResult]:
     """Rounds of pairs until the judge knows enough; what was measured until then when it has to end early."""
     wanted, stop = setting.wanted, setting.stop
-    choice = PairSearch(nodes, round_robin=wanted.round_robin)
+    choice = PairSearch(tuple(nodes), round_robin=wanted.round_robin)
     size = pair_size(wanted, on_cpu)
     results: list[PairResult] = []
     number = 0

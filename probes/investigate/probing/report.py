@@ -13,13 +13,13 @@ from mltop.probes.investigate.probing.board import Board
 from mltop.probes.investigate.probing.collective import Collective
 from mltop.probes.investigate.probing.torchrun import torchrun_command
 from mltop.probes.investigate.probing.wanted import ProbeWanted
-from mltop.probes.judge.active.busbw import expected_busbw
-from mltop.probes.judge.active.collective import judge_collective, merge_times
+from mltop.probes.judge.active.busbw import Expected, expected_busbw
+from mltop.probes.judge.active.collective import judge_collective, merge_times, with_expected
 from mltop.probes.judge.active.copies import judge_copies
 from mltop.probes.judge.active.matmul import judge_matmul, with_efficiency
 from mltop.probes.judge.active.memory import judge_memory
 from mltop.probes.judge.active.nccl_words import settings, translate
-from mltop.probes.judge.active.pairs import judge_pairs
+from mltop.probes.judge.active.pair_verdict import judge_pairs
 from mltop.probes.model.probe import (
     CollectiveResult,
     CopiesResult,
@@ -63,7 +63,7 @@ def judged(
         report.results, report.verdict = list(copies), judge_copies(copies, past)
     elif wanted.kind == "pairs":
         report.results = list(measured.pairs)
-        report.verdict = judge_pairs(_joined(measured), list(measured.pairs))
+        report.verdict = judge_pairs(_joined(measured), measured.pairs, _expected_of_pairs(measured))
     else:
         _judge_collective(report, measured, past)
     report.failures = measured.board.failures
@@ -99,9 +99,7 @@ def _joined(measured: Measured) -> list[str]:
 
 def _judge_collective(report: ProbeReport, measured: Measured, past: Sequence[PastResult]) -> None:
     backend = _backend(measured)
-    results = merge_times(measured.times, backend)
-    if backend == "nccl":
-        _expect(results, measured.board)
+    results = [_expect(result, measured.board) for result in merge_times(measured.times, backend)]
     report.results, report.verdict = list(results), judge_collective(results, report.failures, past)
 
 
@@ -111,19 +109,28 @@ def _backend(measured: Measured) -> str:
     return next((str(member.ready["backend"]) for member in members if member.ready.get("backend")), "gloo")
 
 
-def _expect(results: Sequence[CollectiveResult], board: Board) -> None:
-    """Figures of this hardware at the same size, where all GPUs are of one model."""
+def _expect(result: CollectiveResult, board: Board) -> CollectiveResult:
+    """With the figure of this hardware at the same size, where all GPUs are of one model."""
+    nodes = max(1, len(result.nodes))
+    model = _model(board)
+    if model is None or result.backend != "nccl":
+        return result
+    found = expected_busbw(model, result.ranks // nodes, nodes, result.size_bytes, result.collective)
+    return with_expected(result, found)
+
+
+def _expected_of_pairs(measured: Measured) -> Expected | None:
+    """Of two such nodes. None where they measure with their processors."""
+    model, size = _model(measured.board), max((pair.size_bytes for pair in measured.pairs), default=0)
+    if model is None or measured.collective is None or _backend(measured) != "nccl":
+        return None
+    ranks = max((member.ranks for member in measured.collective.members.values()), default=0)
+    return expected_busbw(model, ranks, 2, size, "all-reduce")
+
+
+def _model(board: Board) -> str | None:
     models = {device.name for device in board.devices() if device.name}
-    if len(models) != 1:
-        return
-    for result in results:
-        nodes = max(1, len(result.nodes))
-        expected = expected_busbw(
-            next(iter(models)), result.ranks // nodes, nodes, result.size_bytes, result.collective
-        )
-        if expected is not None:
-            result.expected_busbw_bytes_per_s = expected.bytes_per_s
-            result.expected_source = expected.source if expected.certain else f"{expected.source} (not certain)"
+    return models.pop() if len(models) == 1 else None
 
 
 def _say_settings(report: ProbeReport, measured: Measured) -> None:

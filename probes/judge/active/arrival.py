@@ -23,6 +23,8 @@ ITERATIONS = 5
 SIZES_SHARE = 0.5  # of the sizes at which such a lag shows
 CHANCE = 0.01  # that any rank comes late so often by luck, at most
 SLOWER_WORK = 1.1  # its own work against the others' median
+EXPLAINS = 0.3  # of its lag: less of slower work does not tell why it is late
+EARLY_SHARE = 0.1  # of the iterations
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,9 @@ def find_early(results: Sequence[CollectiveResult]) -> list[int]:
         if usual is None:
             continue
         least = max(_least_s(result), OF_TIME * (result.time_s or 0.0))
-        steady = [one for one in result.arrivals if one.lag_s < usual - least and (one.late_share or 0.0) == 0.0]
+        steady = [
+            one for one in result.arrivals if one.lag_s < usual - least and (one.late_share or 0.0) <= EARLY_SHARE
+        ]
         for one in steady:
             early[one.rank] = early.get(one.rank, 0) + 1
     return sorted(rank for rank, count in early.items() if 2 * count > len(results))

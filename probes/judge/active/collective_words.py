@@ -154,13 +154,13 @@ def _spread_s(result: CollectiveResult) -> float | None:
 def _by_node(late: Sequence[LateRank], results: Sequence[CollectiveResult]) -> list[list[LateRank]]:
     """The late ranks; those of a node together when all of its ranks are late and there are several."""
     of_node: dict[str, set[int]] = {}
-    for result in results:
-        for one in result.arrivals:
-            of_node.setdefault(one.node, set()).add(one.rank)
+    for arrival in (arrival for result in results for arrival in result.arrivals):
+        of_node.setdefault(arrival.node, set()).add(arrival.rank)
     groups: dict[tuple[str, int], list[LateRank]] = {}
+    everyone = {one.rank for one in late}
     for one in late:
         ranks = of_node.get(one.node, set())
-        whole = len(of_node) > 1 and len(ranks) > 1 and ranks <= {other.rank for other in late}
+        whole = len(of_node) > 1 and len(ranks) > 1 and ranks <= everyone
         groups.setdefault((one.node, -1 if whole else one.rank), []).append(one)
     return list(groups.values())
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from mltop.probes.judge.active import numbers
-from mltop.probes.judge.active.busbw import Expected
+from mltop.probes.judge.active.expected import Expected
 from mltop.probes.judge.active.nodes import folded, natural
 from mltop.probes.judge.active.pair_levels import Levels, PairKey
 from mltop.probes.model.probe import PairResult, ProbeVerdict, Suspect

@@ -12,7 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mltop.probes.judge.active.pair_levels import Levels, PairKey, pair_of
+from mltop.probes.judge.active.pair_verdict import judge_pairs
 from mltop.probes.model.probe import PairResult
+
+__all__ = ["Pair", "PairSearch", "circle_rounds", "judge_pairs"]
 
 Pair = tuple[str, str]
 
@@ -32,7 +35,7 @@ class PairSearch:
     ``at_once``: most pairs of one round, 0: as many as there are. ``round_robin``: every pair, for faults of links.
     """
 
-    nodes: tuple[str, ...]
+    nodes: Sequence[str]
     round_robin: bool = False
     at_once: int = 0
 

@@ -9,7 +9,9 @@ Cases and what hangs on the culprit: see CASES.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
 import signal
 import socket
@@ -20,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mltop.probes.spawn import die_with_parent
+from tests.system.cases.forge import Forge, ForgedRank
 
 HERE = Path(__file__).parent
 
@@ -64,7 +67,7 @@ class RunningJob:
     directory: Path
     culprit: int
     address: str
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    processes: list[subprocess.Popen[bytes] | ForgedRank] = field(default_factory=list)
 
     @property
     def pids(self) -> list[int]:
@@ -166,6 +169,13 @@ def _is_free(port: int) -> bool:
     return True
 
 
+@functools.cache
+def _forge() -> Forge:
+    forge = Forge()
+    atexit.register(forge.close)
+    return forge
+
+
 def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     return {
         **os.environ,
@@ -200,17 +210,14 @@ def start(case: str, directory: Path, ranks: int = 4, culprit: int = 2) -> Runni
     return job
 
 
-def _start_rank(job: RunningJob, rank: int, ranks: int, port: int) -> subprocess.Popen[bytes]:
-    command = [
-        sys.executable,
-        str(HERE / job.case.script),
-        job.case.name,
-        str(job.directory),
-        str(job.culprit),
-    ]
-    with (job.directory / f"rank{rank}.log").open("wb") as log:
+def _start_rank(job: RunningJob, rank: int, ranks: int, port: int) -> subprocess.Popen[bytes] | ForgedRank:
+    command = [str(HERE / job.case.script), job.case.name, str(job.directory), str(job.culprit)]
+    log_path = job.directory / f"rank{rank}.log"
+    if job.case.script == "train.py":
+        return _forge().start(command, _environment(rank, ranks, port), log_path)
+    with log_path.open("wb") as log:
         return subprocess.Popen(
-            command,
+            [sys.executable, *command],
             env=_environment(rank, ranks, port),
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -82,6 +82,13 @@ def all_reduce_grads(model: nn.Module, group: dist.ProcessGroup | None = None) -
         parameter.grad /= dist.get_world_size()
 
 
+def descend(model: nn.Module) -> None:
+    """By hand: an optimizer of torch's imports its compiler first, which takes seconds of CPU in every rank."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.01 * parameter.grad
+
+
 def sync_metrics(loss: torch.Tensor) -> None:
     mark("hung")
     dist.broadcast(loss, src=0)
@@ -126,19 +133,18 @@ def at_hang_step(model: nn.Module, loss: torch.Tensor) -> None:
 
 
 def train(loader: DataLoader, model: nn.Module, groups: list[dist.ProcessGroup]) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     step = 0
     for batch in loader:
         if CASE == "skewed_steps" and step == HANG_STEP:
             mark("hung" if IS_CULPRIT else f"waiting.{RANK}")
             step += IS_CULPRIT  # one rank believes that it has done this step already
-        optimizer.zero_grad()
+        model.zero_grad()
         loss = model(batch).square().mean()
         loss.backward()
         if step == HANG_STEP and CASE != "skewed_steps":
             at_hang_step(model, loss)
         all_reduce_grads(model, groups[step % len(groups)])
-        optimizer.step()
+        descend(model)
         if CASE in ("healthy_slow", "straggler"):
             work_slowly(step)
             if step == 1:

@@ -1,0 +1,190 @@
+"""Are copies between host memory and GPUs, and from GPU to GPU, slow, and which link it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from mltop.probes.judge.active import numbers
+from mltop.probes.judge.active.copies_link import built_so, degraded, reason, under_load
+from mltop.probes.judge.active.copies_peers import judge_peers
+from mltop.probes.judge.active.devices import device_name, devices_name
+from mltop.probes.judge.active.links import host_copy
+from mltop.probes.judge.active.past import copies_key
+from mltop.probes.judge.active.rates import RateLook, alike, looks, span, unknown_past
+from mltop.probes.model.probe import CopiesResult, PastResult, ProbeFailure, ProbeVerdict, Suspect
+
+WAYS = {
+    "to_device": "to the GPU",
+    "to_host": "to the host",
+    "to_device_together": "to the GPU while all copy",
+    "to_host_together": "to the host while all copy",
+}
+_ALONE = ("to_device", "to_host")
+NEAR_TABLE = 0.9  # of what good machines copy; below it is told, never accused
+ONE_SIDED = 0.75  # of the other direction: both use the same lanes
+_REPLACE = "check PCIe errors (mltop check), reseat it, run it again to confirm"
+_SAID = 4
+
+
+@dataclass
+class GpuLook:
+    """One GPU: its rates by way, and the reason when it is accused. ``slow``: the ways that are."""
+
+    result: CopiesResult
+    rates: dict[str, RateLook] = field(default_factory=dict)
+    why: str = ""
+    action: str = ""
+
+    @property
+    def slow(self) -> list[str]:
+        return [way for way in WAYS if way in self.rates and self.rates[way].slow]
+
+    @property
+    def worst(self) -> float:
+        return max((self.rates[way].slower for way in self.slow), default=0.0)
+
+
+def judge_copies(
+    results: Sequence[CopiesResult], past: Sequence[PastResult] = (), failures: Sequence[ProbeFailure] = ()
+) -> ProbeVerdict:
+    """One sentence, who is accused and why, and the rest as details."""
+    gpus = _looks(results, past)
+    by_design = built_so(results)
+    for place, gpu in enumerate(gpus):
+        if gpu.slow or (place not in by_design and degraded(gpu.result)):
+            _explain(gpu, results)
+    peers = judge_peers(results)
+    accused = sorted((gpu for gpu in gpus if gpu.why), key=lambda gpu: -gpu.worst)
+    wrong = [result for result in results if result.intact is False]
+    parts = [f"{device_name(result)}: what is copied to it and back arrives damaged" for result in wrong]
+    parts += _headlines(gpus)
+    parts += [f"{device_name(gpu.result)} {_sentence(gpu)}" for gpu in accused[:_SAID]]
+    parts += [f"{len(accused) - _SAID} more are slow"] if len(accused) > _SAID else []
+    parts += peers.sentences
+    suspects = [*map(_wrong, wrong), *map(_suspect, accused), *peers.suspects]
+    details = [*_details(gpus, by_design), *peers.details, *map(_failure, failures)]
+    return ProbeVerdict("; ".join(parts) or "nothing was measured", suspects, details)
+
+
+def _looks(results: Sequence[CopiesResult], past: Sequence[PastResult]) -> list[GpuLook]:
+    gpus = [GpuLook(result) for result in results]
+    on_node = Counter(result.node for result in results)
+    for way in WAYS:
+        rates = {
+            place: rate
+            for place, result in enumerate(results)
+            if (rate := getattr(result, f"{way}_bytes_per_s")) is not None
+        }
+        # While all copy it matters how many do. Memory that is not beside the GPU is slower everywhere.
+        keys: dict[int, Hashable] = {
+            place: (one.name, one.size_bytes, one.near, None if way in _ALONE else on_node[one.node])
+            for place, one in enumerate(results)
+        }
+        past_keys = {place: copies_key(one, way) for place, one in enumerate(results)}
+        for place, look in looks(rates, results, keys, past_keys, past).items():
+            gpus[place].rates[way] = look
+    return gpus
+
+
+def _explain(gpu: GpuLook, results: Sequence[CopiesResult]) -> None:
+    like = [one for one in results if one.name == gpu.result.name and one is not gpu.result]
+    together_only = bool(gpu.slow) and not any(way in _ALONE for way in gpu.slow)
+    gpu.why, gpu.action = reason(gpu.result, like, together_only)
+
+
+def _sentence(gpu: GpuLook) -> str:
+    """``is 48 % slower than its peers (26.5 against 51.3 GB/s) to the GPU and to the host: PCIe gen 5 x8 …``"""
+    if not gpu.slow:
+        return f"copies over {gpu.why}"
+    alone = [way for way in gpu.slow if way in _ALONE]
+    ways = alone or gpu.slow
+    worst = max(ways, key=lambda way: gpu.rates[way].slower)
+    named = "both ways" if len(alone) == len(_ALONE) else numbers.listed([WAYS[way] for way in ways])
+    only = " only" if len(alone) == 1 and len(gpu.rates) > 1 else ""
+    return f"is {gpu.rates[worst].against()} {named}{only}: {gpu.why}"
+
+
+def _headlines(gpus: Sequence[GpuLook]) -> Iterator[str]:
+    """``8 GPUs alike at 51.3 GB/s to the GPU and 50.1 GB/s to the host``, for each model."""
+    models: dict[str, list[GpuLook]] = {}
+    for gpu in gpus:
+        models.setdefault(gpu.result.name, []).append(gpu)
+    for model, members in models.items():
+        rest = [gpu for gpu in members if not gpu.why]
+        said: list[str] = []
+        for way in _ALONE:
+            rates = [gpu.rates[way] for gpu in rest if way in gpu.rates]
+            if not rates:
+                continue
+            text = span(look.rate for look in rates) if said else alike(rates, len(members))
+            said.append(f"{text} {WAYS[way]}")
+        if said:
+            only = rest[0]
+            alone = unknown_past(next(iter(only.rates.values()))) if len(members) == 1 else ""
+            yield f"{f'{model}: ' if len(models) > 1 and model else ''}{' and '.join(said)}{alone}"
+
+
+def _details(gpus: Sequence[GpuLook], by_design: set[int]) -> Iterator[str]:
+    low = [gpu for place, gpu in enumerate(gpus) if place in by_design]
+    for words in sorted({degraded(gpu.result) for gpu in low}):
+        who = devices_name([gpu.result for gpu in low if degraded(gpu.result) == words])
+        yield f"{who}: {words}, all alike: the machine may be built or set so"
+    for gpu in gpus:
+        yield from _one_sided(gpu)
+    far = [gpu.result for gpu in gpus if gpu.result.near is False]
+    if far:
+        yield f"{devices_name(far)}: host memory was on another NUMA node, mltop may not use the CPUs beside"
+    yield from _against_table(gpus)
+
+
+def _one_sided(gpu: GpuLook) -> Iterator[str]:
+    """Where nobody is there to compare it with, the two directions are compared with each other."""
+    rates = {way: gpu.rates[way] for way in _ALONE if way in gpu.rates}
+    if len(rates) < 2 or any(look.peers.slow is not None for look in rates.values()):
+        return
+    slow, fast = sorted(rates, key=lambda way: rates[way].rate)
+    share = rates[slow].rate / rates[fast].rate if rates[fast].rate else 1.0
+    if share < ONE_SIDED:
+        text = f"{WAYS[slow]} only {numbers.percent(share)} of {WAYS[fast]}"
+        yield f"{device_name(gpu.result)}: {text}, with the same lanes"
+
+
+def _against_table(gpus: Sequence[GpuLook]) -> Iterator[str]:
+    """What good machines reach with this link, for information."""
+    found: dict[tuple[str, float, str, bool], list[float]] = {}
+    for gpu in gpus:
+        state = under_load(gpu.result)
+        for way in _ALONE:
+            look = gpu.rates.get(way)
+            good = host_copy(gpu.result.name, gpu.result.pci_device, way, state.gen, state.width)
+            if look is not None and good is not None:
+                key = (way, good.bytes_per_s, good.source, good.certain)
+                found.setdefault(key, []).append(look.rate)
+    for (way, good_rate, source, certain), rates in found.items():
+        share = numbers.percent_span(rate / good_rate for rate in rates)
+        line = f"{WAYS[way]} {span(rates)}, {share} of {numbers.rate(good_rate)} ({source})"
+        if not certain:
+            line += "; that figure is not certain"
+        elif min(rates) < NEAR_TABLE * good_rate:
+            line += "; the CPU, its memory and IOMMU settings can make such a difference"
+        yield line
+
+
+def _suspect(gpu: GpuLook) -> Suspect:
+    result = gpu.result
+    return Suspect(
+        result.node, _sentence(gpu), gpu=result.gpu, uuid=result.uuid, action=f"{device_name(result)}: {gpu.action}"
+    )
+
+
+def _wrong(result: CopiesResult) -> Suspect:
+    reason_text = "what is copied to it and back arrives damaged"
+    action = f"{device_name(result)}: {_REPLACE}"
+    return Suspect(result.node, reason_text, gpu=result.gpu, uuid=result.uuid, action=action)
+
+
+def _failure(failure: ProbeFailure) -> str:
+    who = f"GPU {failure.gpu} on {failure.node}" if failure.gpu is not None else failure.node
+    return f"{who}: {failure.why}"
