@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -28,12 +29,12 @@ def environment(state: Path, **more: str) -> dict[str, str]:
     return {**os.environ, "MLTOP_STATE_DIR": str(state), **more}
 
 
-def probe(state: Path, *args: str, timeout_s: float = 120.0, stdin: str = "", **env: str) -> Probed:
-    """`mltop probe ARGS --json`, to its end."""
+def probe(state: Path, *args: str, timeout_s: float = 120.0, force: bool = True, **env: str) -> Probed:
+    """`mltop probe ARGS --json`, to its end. ``force``: jobs of other tests run here at the same time."""
     done = subprocess.run(
-        [*MLTOP, "probe", *args, "--json"],
+        [*MLTOP, "probe", *args, "--json", *(["--force"] if force else [])],
         env=environment(state, **env),
-        input=stdin,
+        input=f"{platform.node()}\n" if force else "",
         capture_output=True,
         text=True,
         timeout=timeout_s,

@@ -102,21 +102,23 @@ def cpu_refusal(samples: Sequence[Sample], others: Sequence[Holder], *, force: b
     running = [rank for rank in samples[-1].ranks if rank.state not in ("T", "Z")]
     if running:
         return f"a training job runs here: {_rank(running[0])}{_more(len(running) - 1, 'rank')}", _FORCE
-    return _cpus_busy(samples)
+    return None
 
 
-def _cpus_busy(samples: Sequence[Sample]) -> Refusal | None:
-    """By the share of their time; by the load where that is not known."""
+def cpu_remark(samples: Sequence[Sample]) -> str:
+    """What else keeps the processors busy, which no figure shows; "" when little does. By the share of their time, by
+    the load where that is not known.
+    """
     busy = [sample.host.cpu_fraction for sample in samples]
     known = [value for value in busy if value is not None]
     if known and len(known) == len(busy):
         if min(known) > CPU_BUSY:
-            return f"this node is busy: {known[-1]:.0%} of its processors are in use", _FORCE
-        return None
+            return f"this node was busy before: {known[-1]:.0%} of its processors were in use"
+        return ""
     host = samples[-1].host
     if host.load_1m is not None and host.cpu_count and host.load_1m > CPU_BUSY * host.cpu_count:
-        return f"this node is busy: load {host.load_1m:.1f} on {host.cpu_count} processors", _FORCE
-    return None
+        return f"this node was busy before: load {host.load_1m:.1f} on {host.cpu_count} processors"
+    return ""
 
 
 def _held(name: str, processes: Sequence[GpuProcess], holders: Mapping[int, Holder]) -> Refusal | None:

@@ -1,8 +1,9 @@
 """One probe process: started so that nothing of it can stay, read without waiting, ended with its whole group.
 
-What ends it when the agent dies, in whatever way: the kernel kills the process when our thread ends
-(PR_SET_PDEATHSIG, prctl(2)), and its whole group when the far end of a pipe closes on which nothing is ever written
-(fcntl(2): F_SETOWN of the group, F_SETSIG, O_ASYNC). That pipe also reaches what the process has forked.
+What ends it when the agent dies, in whatever way: the kernel kills the process when our thread ends (PR_SET_PDEATHSIG,
+prctl(2)), and its whole group when our end of a pipe closes on which nothing is ever written (fcntl(2): F_SETOWN of the
+group, F_SETSIG, O_ASYNC). The pipe's other end is held by a guard, a shell that waits for its end: our threads end one
+after the other and our pipes with the last, so the process itself may be dead by then and what it started alone.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _F_SETSIG = 10  # fcntl(2); not in Python's module
 _READ_BYTES = 65_536
 _READS_AT_ONCE = 8  # then the other processes have their turn
 _KILLED_S = 0.5
+_GUARD = ("/bin/sh", "-c", "read _")
 _MOST_UNTOLD_BYTES = 1_000_000
 _OOM_SCORE_ADJ = b"1000"  # when memory runs out the kernel ends the probe, not the training (proc(5))
 
@@ -44,14 +46,15 @@ class ProbeProcess:
     def __init__(
         self, command: Sequence[str], env: Mapping[str, str], first_line: bytes = b"", memory_bytes: int | None = None
     ) -> None:
-        self.started_s = time.monotonic()
         far_end, self._lifeline = os.pipe()
         try:
-            self._process = self._start(command, env, far_end)
+            self._guard = self._start_guard(far_end)
+            self.started_s = time.monotonic()
+            self._process = self._start(command, env)
             self.pid = self._process.pid
             self._tie(far_end)
         except BaseException:
-            os.close(self._lifeline)
+            os.close(self._lifeline)  # ends the guard
             raise
         finally:
             os.close(far_end)
@@ -72,7 +75,7 @@ class ProbeProcess:
             with contextlib.suppress(Untold):  # it has ended already: whoever watches it will say why
                 self.tell(first_line)
 
-    def _start(self, command: Sequence[str], env: Mapping[str, str], far_end: int) -> subprocess.Popen[bytes]:
+    def _start(self, command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             command,
             env=dict(env),
@@ -83,8 +86,11 @@ class ProbeProcess:
             bufsize=0,
             start_new_session=True,
             preexec_fn=die_with_parent,  # noqa: PLW1509 (one prepared system call)
-            pass_fds=(far_end,),
         )
+
+    def _start_guard(self, far_end: int) -> subprocess.Popen[bytes]:
+        nothing = subprocess.DEVNULL
+        return subprocess.Popen(_GUARD, cwd="/", stdin=far_end, stdout=nothing, stderr=nothing, start_new_session=True)
 
     def _tie(self, far_end: int) -> None:
         with contextlib.suppress(OSError):  # a sandbox without it: the death signal and the end of stdin remain
@@ -203,6 +209,10 @@ class ProbeProcess:
                 with contextlib.suppress(OSError):
                     file.close()
         os.close(self._lifeline)
+        try:
+            self._guard.wait(_KILLED_S)
+        except subprocess.TimeoutExpired:
+            self._guard.kill()
 
 
 def stat_fields(pid: int) -> list[str]:

@@ -155,8 +155,8 @@ class Supervisor:
         for event in events:
             emit(event)
         for target in admitted:
-            for text in _unknowns(target, facts):
-                emit(ProbeEvent("note", device=target.device.uuid, text=text))
+            for text in _remarks(target, facts):
+                emit(ProbeEvent("note", device=target.device.uuid, text=text, data={"remark": True}))
         return admitted
 
     def _refusal(self, target: Target, asked: Asked, facts: Facts) -> gate.Refusal | None:
@@ -230,9 +230,10 @@ def _recent(gpu: GpuSample, samples: Sequence[Sample]) -> list[GpuSample]:
     return [one for sample in samples for one in sample.gpus if one.uuid == gpu.uuid and one.index == gpu.index]
 
 
-def _unknowns(target: Target, facts: Facts) -> list[str]:
+def _remarks(target: Target, facts: Facts) -> list[str]:
     if target.gpu is None:
-        return []
+        remark = gate.cpu_remark(facts.samples)
+        return [remark] if remark else []
     return gate.unknowns(target.gpu, _recent(target.gpu, facts.samples), target.instance)
 
 

@@ -90,7 +90,7 @@ def test_a_round_is_told_once(pair: Launchers) -> None:
     pair.tell_round(number, BOTH, [MIB])
     pair.wait_round(number)
     pair["h01"].tell({"tell": "round", "round": number, "groups": BOTH, "sizes_bytes": [MIB]})
-    assert "told before" in pair["h01"].wait("failed", stage="init")["why"]
+    assert "told before" in pair["h01"].wait("failed", round=number)["why"]
 
 
 def test_a_size_that_does_not_fit_into_memory_is_refused_with_a_sentence(pair: Launchers) -> None:
@@ -172,7 +172,7 @@ def test_a_node_that_is_not_told_of_the_round_is_named(hurried: Launchers) -> No
     assert {cause["node"] for cause in data["causes"]} == {"h02"}
     assert {cause["why"] for cause in data["causes"]} == {"h02 has not begun the round"}
     hurried["h02"].tell(told)
-    assert "gave round" in hurried["h02"].wait("failed", stage="init")["why"]
+    assert "gave round" in hurried["h02"].wait("failed", round=number)["why"]
     _goes_on(hurried)
 
 

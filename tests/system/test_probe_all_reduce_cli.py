@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 from pathlib import Path
@@ -56,14 +57,18 @@ def test_other_collectives(tmp_path: Path, collective: str) -> None:
 
 
 def begin(state: Path, *args: str, **env: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*MLTOP, "probe", *args, "--json"],
+    running = subprocess.Popen(
+        [*MLTOP, "probe", *args, "--json", "--force"],
         env=environment(state, **env),
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    assert running.stdin is not None
+    running.stdin.write(f"{platform.node()}\n")
+    running.stdin.flush()
+    return running
 
 
 def end(running: subprocess.Popen[str]) -> Probed:

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.fakes.probes import Runs, gpu, idle, of, torch_python
 from tests.nvml_sources import is_gone
 from tests.waiting import wait_until
@@ -19,6 +21,8 @@ import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 from pathlib import Path
 from mltop.probes.active.lines import fields_of
+import pytest
+
 from tests.fakes.probes import Runs, gpu, idle, of, pids_in
 
 def tell(event):
@@ -27,6 +31,13 @@ def tell(event):
 runs = Runs(sys.argv[2])
 """
 HANGING = 'runs.run(idle(gpu(0), gpu(1)), "hang", tell, deaf=True)'
+# As in an agent, whose threads end one after the other.
+HANGING_IN_A_THREAD = f"""
+import threading
+for _ in range(8):
+    threading.Thread(target=threading.Event().wait).start()
+threading.Thread(target=lambda: {HANGING}).start()
+"""
 STUCK = """
 import os, signal, time
 from tests.fakes.silent_fuse import SilentFuse, private_mounts
@@ -57,8 +68,9 @@ def program(code: str, *args: str) -> subprocess.Popen[str]:
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_a_killed_agent_takes_all_processes_with_it(tmp_path: Path) -> None:
-    with program(HANGING, torch_python(tmp_path)) as agent:
+@pytest.mark.parametrize("code", [HANGING, HANGING_IN_A_THREAD], ids=["main thread", "one of many threads"])
+def test_a_killed_agent_takes_all_processes_with_it(code: str, tmp_path: Path) -> None:
+    with program(code, torch_python(tmp_path)) as agent:
         pids: list[int] = []
         while len(pids) < 4:
             assert agent.stdout is not None

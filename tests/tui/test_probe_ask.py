@@ -113,7 +113,7 @@ async def test_from_a_node_pane_that_node_and_from_a_gpu_pane_that_gpu() -> None
 
 async def test_pairs_need_two_nodes() -> None:
     async with opened(ProbeSession()) as screen:
-        await screen.press("M", "up", "left", "right", "left", "left", "enter")
+        await screen.press("M", "up", "left", "enter")
         await screen.shows("[pairs]", "pairs need two nodes or more")
         assert screen.session.asked == []
     async with opened(fleet_session(), size=(120, 40)) as screen:

@@ -57,9 +57,9 @@ def test_torch_has_what_the_probe_uses(name: str) -> None:
         found = getattr(found, part)
 
 
-def probe(fake: CudaTorch, **plan: Any) -> MatmulResult:
+def probe(fake: CudaTorch, scan_s: float = 60.0, **plan: Any) -> MatmulResult:
     """All stages, with nothing that takes long."""
-    seconds = {"warm": 0.05, "scan": 0.5, "burst": 0.5, "sustained": 0.2}
+    seconds = {"warm": 0.05, "scan": scan_s, "burst": 0.5, "sustained": 0.2}
     wanted = Plan(seconds=seconds, memory_cap_bytes=CAP_BYTES, least_burst=9, scan_iterations=2, **plan)
     device = Cuda(fake, wanted.memory_cap_bytes, where="cpu", flush_bytes=FLUSHED_BYTES)
     run = OnGpu(device, wanted, PhaseMeter(ProbeDevice("cpu", kind="cpu")), Progress("GPU-1", {}))
@@ -79,10 +79,10 @@ def test_all_stages(capfd: pytest.CaptureFixture[str]) -> None:
     assert [event["stage"] for event in told if "fraction" not in event] == STAGES
     assert all(0 <= event.get("fraction", 0) <= 1 for event in told)
     assert result.multiprocessors == 132
-    # The largest K that there is room for is best, with M and N of what the caller knew; fresh iterations of it.
-    assert (result.shape, result.shapes_tried) == ([128, 256, 8192], 2 + 14)
+    # Two that the caller knew, then their M and N with every K that there is room for: the largest is best here.
+    assert (result.shape, result.shapes_tried) == ([64, 64, 14336], 2 + 11 + 7)
     assert result.iterations >= 9
-    expected = pytest.approx(tflops(8192, "cublaslt"))
+    expected = pytest.approx(tflops(14336, "cublaslt"))
     assert (result.burst_tflops, result.burst_median_tflops) == (expected, expected)
     assert (result.burst_p5_tflops, result.burst_best_tflops) == (expected, expected)
     assert result.sustained_shape == [1024, 1024, 1024]
@@ -92,7 +92,7 @@ def test_all_stages(capfd: pytest.CaptureFixture[str]) -> None:
     of_burst = (result.iterations - 1) // 8
     of_sustained = result.checked_iterations - of_burst
     assert of_burst >= 1 and of_sustained >= 1
-    flop = of_burst * 2 * 128 * 256 * 8192 + of_sustained * 2 * 1024**3
+    flop = of_burst * 2 * 64 * 64 * 14336 + of_sustained * 2 * 1024**3
     assert result.checked_pflop == pytest.approx(flop / 1e15)
 
 
@@ -103,12 +103,13 @@ def test_a_gpu_that_computes_wrong_is_told(capfd: pytest.CaptureFixture[str]) ->
     assert result.checked_iterations > result.corrupt_iterations
 
 
-def test_without_any_shape_in_time_the_fixed_one_is_measured(capfd: pytest.CaptureFixture[str]) -> None:
-    assert probe(CudaTorch()).shape == [1024, 1024, 1024]
+def test_where_no_shape_fits_the_fixed_one_is_tried_with_more_k(capfd: pytest.CaptureFixture[str]) -> None:
+    result = probe(CudaTorch())
+    assert (result.shape, result.shapes_tried) == ([1024, 1024, 2048], 2)
 
 
 def test_the_checksum_of_the_same_seed_is_the_same(capfd: pytest.CaptureFixture[str]) -> None:
-    sums = [probe(CudaTorch(), first_shapes=[[64, 64, 64]], seed=seed).checksum for seed in (1, 1, 2)]
+    sums = [probe(CudaTorch(), scan_s=0.001, first_shapes=[[64, 64, 64]], seed=seed).checksum for seed in (1, 1, 2)]
     assert sums[0] == sums[1] != sums[2]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from mltop.probes.active.asked import Asked, asked_from
 from mltop.probes.active.devices import choose
-from mltop.probes.active.gate import Holder, cpu_refusal, refusal, unknowns
+from mltop.probes.active.gate import Holder, cpu_refusal, cpu_remark, refusal, unknowns
 from mltop.probes.agent.holders import slurm_job_in
 from mltop.probes.model import Gap, GpuProcess, GpuSample, HostSample, MigInstance, PciDevice, RankSample, Remap, Sample
 from mltop.probes.model.probe import ProbeDevice
@@ -132,11 +132,7 @@ def rank(state: str) -> RankSample:
         ([node()], [], ""),
         ([node(ranks=[rank("R"), rank("S")])], [], "a training job runs here: alice: python train.py (rank 3, pid 7, "),
         ([node(ranks=[rank("T"), rank("Z")])], [], ""),
-        ([node(0.9)] * 3, [], "this node is busy: 90% of its processors are in use"),
-        ([node(0.9), node(0.9), node(0.2)], [], ""),
-        ([node(None, load_1m=9.0)], [], "this node is busy: load 9.0 on 8 processors"),
-        ([node(0.0, load_1m=9.0)], [], ""),  # what has just ended
-        ([node(None)], [], ""),
+        ([node(0.9)] * 3, [], ""),
         ([node()], [PROBE], "a matmul probe of mltop (pid 12 of bob) runs here"),
     ],
 )
@@ -144,6 +140,20 @@ def test_processors(samples: list[Sample], others: list[Holder], why: str) -> No
     found = cpu_refusal(samples, others)
     assert found[0].startswith(why) if found and why else (found is None and not why)
     assert cpu_refusal(samples, others, force=True) is None
+
+
+@pytest.mark.parametrize(
+    ("samples", "remark"),
+    [
+        ([node(0.9)] * 3, "this node was busy before: 90% of its processors were in use"),
+        ([node(0.9), node(0.9), node(0.2)], ""),
+        ([node(None, load_1m=9.0)], "this node was busy before: load 9.0 on 8 processors"),
+        ([node(0.0, load_1m=9.0)], ""),  # what has just ended
+        ([node(None)], ""),
+    ],
+)
+def test_what_else_keeps_the_processors_busy_is_said(samples: list[Sample], remark: str) -> None:
+    assert cpu_remark(samples) == remark
 
 
 CPU = ProbeDevice("cpu", None, "A processor", "cpu")

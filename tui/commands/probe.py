@@ -56,7 +56,7 @@ def run(options: TargetOptions, wanted: ProbeWanted, as_json: bool, verbose: boo
     if as_json:
         print_json(probe_object(run.report, states, code))
     else:
-        _print(run.report, states, verbose, memory.past())
+        _print(run.report, states, verbose, memory.before)
     return code
 
 

@@ -45,6 +45,7 @@ def _drawn(
     most = max(max(one.busbw_bytes_per_s or 0.0, one.expected_busbw_bytes_per_s or 0.0) for one in points) / GIGA
     plotext.clf()
     plotext.theme("clear")
+    plotext.limitsize(False, False)  # not to the size of whatever terminal it finds itself in
     plotext.plotsize(width, height)
     plotext.xscale("log")
     if len(expected) >= 2:

@@ -24,13 +24,22 @@ BAR_WIDTH = 12
 BULLET = "-" if GLYPHS.ascii_only else "•"
 
 
-def headline(progress: ProbeProgress, cancelling: bool, width: int, run: tuple[int, int] = (1, 1)) -> list[Line]:
-    """What runs where and how far it is; below it what happens now. ``run``: which of how many of this session."""
+def headline(
+    progress: ProbeProgress,
+    cancelling: bool,
+    width: int,
+    run: tuple[int, int] = (1, 1),
+    everybody: Sequence[str] = (),
+) -> list[Line]:
+    """What runs where and how far it is; below it what happens now.
+
+    ``run``: which of how many of this session; ``everybody``: the nodes that are meant by all.
+    """
     report, devices = progress.report, progress.devices
     ended = sum(device.result is not None or bool(device.problem) for device in devices)
     share = _share(progress)
     phase = Cell("cancelling", "warn") if cancelling else Cell(progress.phase, PHASE_STYLE.get(progress.phase, ""))
-    names = _nodes_of(progress)
+    names = _nodes_of(progress) or everybody
     live = not progress.finished
     parts = [
         (0, [Cell("SIMULATED", "warn")] if report is not None and report.simulated else []),

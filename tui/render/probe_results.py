@@ -10,11 +10,12 @@ from mltop.tui.render.cells import Cell, Column
 from mltop.tui.render.glyphs import sparkline
 from mltop.tui.render.probe_against import NOT_KNOWN, main_value
 from mltop.tui.render.probe_devices import Line, Shown, SortValue
-from mltop.tui.render.probe_units import bandwidth, flops, heights, size_text, work_done
+from mltop.tui.render.probe_units import bandwidth, flops, heights, middle, size_text, work_done
 from mltop.tui.render.throttle import ALARMING, throttle_cell
 from mltop.tui.render.units import UNKNOWN, celsius, number, of, percent, watts
 
 HISTORY_WIDTH = 10
+SLOW_PEER = 0.85  # of the median of a GPU's ways to others
 
 
 def load_phase(result: DeviceResult) -> Phase | None:
@@ -232,10 +233,13 @@ def _slowest_peer(_: Line, result: CopiesResult) -> SortValue:
 
 
 def _peers(line: Line, result: CopiesResult) -> Cell:
-    """The slowest way to another GPU of the node, and to which."""
-    slowest = _slowest_peer(line, result)
+    """The slowest way to another GPU of the node, and to which; "!": slow among this GPU's own."""
+    slowest, usual = _slowest_peer(line, result), middle(one.bytes_per_s for one in result.peers)
     to = next((one.to_gpu for one in result.peers if one.bytes_per_s == slowest), None)
-    return Cell("") if not isinstance(slowest, float) else Cell(f"{bandwidth(slowest)} to {to}")
+    if not isinstance(slowest, float) or usual is None:
+        return Cell("")
+    slow = slowest < SLOW_PEER * usual
+    return Cell(f"{bandwidth(slowest)} to {to}{'!' * slow}", "warn" if slow else "")
 
 
 COPIES = (

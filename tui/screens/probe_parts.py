@@ -21,28 +21,38 @@ Lines = list[list[Cell]]
 MOST_PAIRS = 6  # named of one reason
 
 
-def more_lines(
+def lasting(progress: ProbeProgress, shown: Shown, size: tuple[int, int]) -> tuple[list[Lines], list[Lines]]:
+    """The sections that do not depend on the cursor: those before the ones that do, and those after.
+
+    ``size``: most cells and lines. They are made once per report of progress: drawing a curve takes a while.
+    """
+    width, report = size[0], progress.report
+    reported = report.failures if report is not None else ()
+    failures = [*progress.failures, *(one for one in reported if one not in progress.failures)]
+    before = [failure_lines(failures, width), *_pictures(progress, shown, size)]
+    after = [
+        listed("Settings", report.settings if report is not None else (), width),
+        listed("Said while it ran", progress.notes, width),
+        wrap([Cell(LEGENDS[shown.name], "dim")], width) if shown.name in LEGENDS and shown.keys else [],
+        command_lines(report, width) if report is not None else [],
+    ]
+    return before, after
+
+
+def at_cursor(
     progress: ProbeProgress,
     shown: Shown,
     cursor: str | None,
     past: Mapping[str, Sequence[PastResult]],
-    size: tuple[int, int],
-) -> Lines:
-    """Sections with a blank line between them. ``cursor``: the key of the row the user is on; ``size``: of the pane."""
-    width = size[0]
-    report = progress.report
-    reported = report.failures if report is not None else ()
-    failures = [*progress.failures, *(one for one in reported if one not in progress.failures)]
-    sections = [
-        failure_lines(failures, width),
-        *_pictures(progress, shown, cursor, size),
-        _history(progress, shown, cursor, past, width),
-        listed("Settings", report.settings if report is not None else (), width),
-        listed("Said while it ran", progress.notes, width),
-        command_lines(report, width) if report is not None else [],
-        wrap([Cell(LEGENDS[shown.name], "dim")], width) if shown.name in LEGENDS and shown.keys else [],
-    ]
-    return joined(sections)
+    width: int,
+) -> list[Lines]:
+    """Of the device under the cursor: the GPUs it copies to, and its history. ``cursor``: the key of its row."""
+    lines: list[Lines] = []
+    if shown.name == "copies":
+        node = shown.about[cursor][0] if cursor is not None and cursor in shown.about else ""
+        found = [line.result for line in shown.lines.values() if line.progress.node == node]
+        lines.append(peer_matrix([one for one in found if isinstance(one, CopiesResult)], width))
+    return [*lines, _history(progress, shown, cursor, past, width)]
 
 
 def joined(sections: Sequence[Lines]) -> Lines:
@@ -53,18 +63,13 @@ def joined(sections: Sequence[Lines]) -> Lines:
     return lines
 
 
-def _pictures(progress: ProbeProgress, shown: Shown, cursor: str | None, size: tuple[int, int]) -> list[Lines]:
+def _pictures(progress: ProbeProgress, shown: Shown, size: tuple[int, int]) -> list[Lines]:
     results = progress.report.results if progress.report is not None else []
-    width, height = size
     if shown.name == "sizes":
-        return [curve_lines([one for one in results if isinstance(one, CollectiveResult)], width, height)]
+        return [curve_lines([one for one in results if isinstance(one, CollectiveResult)], *size)]
     if shown.name == "pairs":
         pairs = [one for one in results if isinstance(one, PairResult)]
-        return [listed("Pairs that failed", _failed_pairs(pairs), width), pair_matrix(pairs, width)]
-    if shown.name == "copies":
-        node = shown.about[cursor][0] if cursor is not None and cursor in shown.about else ""
-        found = [line.result for line in shown.lines.values() if line.progress.node == node]
-        return [peer_matrix([one for one in found if isinstance(one, CopiesResult)], width)]
+        return [listed("Pairs that failed", _failed_pairs(pairs), size[0]), pair_matrix(pairs, size[0])]
     return []
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import ClassVar
+import time
+from collections.abc import Callable, Iterable
+from typing import ClassVar, TypeVar
 
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
-from mltop.probes.investigate.probing.wanted import ProbeProgress
+from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
 from mltop.tui.feed import Picture
 from mltop.tui.place import Place
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.probe_lines import empty_lines, headline, split_verdict
 from mltop.tui.screens.gpu_place import gpu_place
 from mltop.tui.screens.pane import Pane, TextLines
-from mltop.tui.screens.probe_parts import joined, more_lines
+from mltop.tui.screens.probe_parts import Lines, at_cursor, joined, lasting
 from mltop.tui.screens.probe_place import ProbePlace, ranks_place
 from mltop.tui.screens.probe_tables import NAMES, ResultTables, Shown
 from mltop.tui.session import Probes
@@ -23,7 +24,9 @@ from mltop.tui.status import Notice
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.line_table import LineTable
 
+Made = TypeVar("Made")
 LEAST_BELOW = 4  # lines
+PAUSE = 8  # times as long as a table of thousands takes to make passes before the next is made of what goes on
 WIDE = 100  # from here on there is room for whole sentences in cells
 
 
@@ -39,8 +42,11 @@ class ProbesScreen(Pane):
     def __init__(self) -> None:
         super().__init__()
         self._tables = ResultTables()
-        self._made: tuple[object, ...] = ()  # what the table was made from
         self._shown: Shown | None = None
+        self._kept: dict[str, tuple[tuple[object, ...], object]] = {}  # what was made, and from what
+        self._wanted: ProbeWanted | None = None  # by the run whose table is shown
+        self._next_at = 0.0  # monotonic s: not before then is a table made of what goes on
+        self._waits = False
 
     def body(self) -> Iterable[Widget]:
         yield TextLines(id="what")
@@ -59,7 +65,9 @@ class ProbesScreen(Pane):
             self._show_nothing()
             return
         width, room = self.size.width, self.size.height - self.chrome_height()
-        head = headline(progress, self._cancels(progress), width, probing.looked_at)
+        everybody = [node.node for node in picture.view.nodes]
+        told = (self._cancels(progress), width, probing.looked_at, tuple(everybody))
+        head = self._once("head", (progress, *told), lambda: headline(progress, *told))
         room -= self._set("#what", head[: room // 4 + 1])
         report = progress.report
         verdict = report.verdict if report is not None else None
@@ -68,8 +76,7 @@ class ProbesScreen(Pane):
         self._shown = self._table_of(progress)
         table = self._show_table(self._shown.name)
         self.put(table, self._shown.columns, self._shown.rows(picture.view))
-        below = more_lines(progress, self._shown, table.cursor_key, probing.past, (width - 1, self.size.height - 4))
-        below = joined([left, below])
+        below = self._below(progress, self._shown, table.cursor_key, left)
         self.query_one("#more", CellLines).set_lines(below)
         wanted = 1 + max(1, table.row_count)
         if wanted > room - LEAST_BELOW:  # it scrolls: what is below need not
@@ -125,11 +132,44 @@ class ProbesScreen(Pane):
         here, past = self.mltop.trail.here, self.mltop.probing.past
         collective = here.collective if isinstance(here, ProbePlace) else ""
         brief = self.size.width < WIDE
-        made = (id(progress), id(past), collective, brief)  # both are kept alive by the app
-        if self._shown is None or made != self._made:
-            self._made = made
-            self._shown = self._tables.table(progress, past, collective, brief)
-        return self._shown
+        began = time.monotonic()
+        same_run = self._wanted is progress.wanted and not progress.finished
+        if self._shown is not None and same_run and began < self._next_at:
+            self._draw_later(self._next_at - began)
+            return self._shown
+        shown = self._once(
+            "table",
+            (progress, past, collective, brief),
+            lambda: self._tables.table(progress, past, collective, brief),
+        )
+        self._wanted = progress.wanted
+        if shown is not self._shown:
+            self._next_at = time.monotonic() + PAUSE * (time.monotonic() - began)
+        return shown
+
+    def _draw_later(self, wait_s: float) -> None:
+        if not self._waits:
+            self._waits = True
+            self.set_timer(wait_s, self._draw_now)
+
+    def _draw_now(self) -> None:
+        self._waits = False
+        self.draw()
+
+    def _below(self, progress: ProbeProgress, shown: Shown, cursor: str | None, left: Lines) -> Lines:
+        """``left``: of the verdict."""
+        size = (self.size.width - 1, self.size.height - 4)
+        before, after = self._once("below", (progress, shown, size), lambda: lasting(progress, shown, size))
+        return joined([left, *before, *at_cursor(progress, shown, cursor, self.mltop.probing.past, size[0]), *after])
+
+    def _once(self, name: str, key: tuple[object, ...], make: Callable[[], Made]) -> Made:
+        """What ``make`` gave the last time, as long as it comes from the same objects."""
+        known = self._kept.get(name)
+        same = known is not None and all(new is old or _equal(new, old) for new, old in zip(key, known[0], strict=True))
+        if known is None or not same:
+            known = self._kept[name] = (key, make())
+        made: Made = known[1]  # type: ignore[assignment]
+        return made
 
     def _show_table(self, name: str) -> LineTable:
         """Only this one; it gets the focus from the one before."""
@@ -166,3 +206,8 @@ class ProbesScreen(Pane):
         part.styles.height = len(lines)
         part.set_lines(lines)
         return len(lines)
+
+
+def _equal(new: object, old: object) -> bool:
+    """Of what is compared by value: figures, names, sizes; anything else is the same object or it is not."""
+    return isinstance(new, (bool, int, str, tuple)) and new == old

@@ -10,17 +10,19 @@ from mltop.tui.state.probe_history import read_past, remember
 
 
 class HistoryFile:
-    """``problems``: sentences for the user."""
+    """``problems``: sentences for the user. ``before``: what the newest run was compared with."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
+        self.before: Sequence[PastResult] = ()
 
     def past(self) -> Sequence[PastResult]:
+        self.before = ()
         try:
-            return read_past()
+            self.before = read_past()
         except BadState as problem:
             self.problems.append(f"earlier results are not compared: {problem}")
-            return ()
+        return self.before
 
     def keep(self, results: Sequence[PastResult]) -> None:
         try:

@@ -21,7 +21,7 @@ class Unsupported(Exception):
 
 
 class Collective:
-    """One collective of one size. ``run()`` does it once, ``fill()`` sets its input, ``wrong()`` checks its result.
+    """One collective of one size. ``run()`` does it once, ``fill()`` sets ``input``, ``wrong()`` checks ``output``.
 
     The input of rank r: value(i) + r % 7 where value(i) = (i % 1021) % 13; for all-to-all chunk c gets + c % 7 too.
     """
@@ -37,10 +37,10 @@ class Collective:
         self._share = max(1, size_bytes // _BYTES // ranks)
         whole = max(1, size_bytes // _BYTES) if name == "all-reduce" else self._share * ranks
         self._base = ((torch.arange(PERIOD, device=device) % PERIOD) % VALUES).to(torch.float32)
-        self._input = torch.empty(self._share if name == "all-gather" else whole, device=device)
-        self._output = self._input
+        self.input = torch.empty(self._share if name == "all-gather" else whole, device=device)
+        self.output = self.input
         if name != "all-reduce":
-            self._output = torch.empty(self._share if name == "reduce-scatter" else whole, device=device)
+            self.output = torch.empty(self._share if name == "reduce-scatter" else whole, device=device)
 
     def run(self) -> None:
         """Raises Unsupported, or RuntimeError as torch does when a peer is gone."""
@@ -48,13 +48,13 @@ class Collective:
 
         try:
             if self.name == "all-reduce":
-                dist.all_reduce(self._input)
+                dist.all_reduce(self.input)
             elif self.name == "all-gather":
-                dist.all_gather_into_tensor(self._output, self._input)
+                dist.all_gather_into_tensor(self.output, self.input)
             elif self.name == "reduce-scatter":
-                dist.reduce_scatter_tensor(self._output, self._input)
+                dist.reduce_scatter_tensor(self.output, self.input)
             else:
-                dist.all_to_all_single(self._output, self._input)
+                dist.all_to_all_single(self.output, self.input)
         except (NotImplementedError, AttributeError) as error:
             raise Unsupported(f"this torch cannot do it: {error}") from None
         except RuntimeError as error:
@@ -65,23 +65,23 @@ class Collective:
     def fill(self) -> None:
         """The input as described; the output so that a collective that does nothing is noticed."""
         if self.name != "all-reduce":
-            self._output.fill_(-1.0)
+            self.output.fill_(-1.0)
         if self.name == "all-to-all":
             for chunk in range(self._ranks):
-                part = self._input[chunk * self._share : (chunk + 1) * self._share]
+                part = self.input[chunk * self._share : (chunk + 1) * self._share]
                 write(part, self._base, self._rank % RANK_VALUES + chunk % RANK_VALUES)
         else:
-            write(self._input, self._base, self._rank % RANK_VALUES)
+            write(self.input, self._base, self._rank % RANK_VALUES)
 
     def wrong(self) -> bool:
         """Is any element of the result not what it must be? After ``fill()`` and one ``run()``."""
         if self.name in ("all-reduce", "reduce-scatter"):
             summed = sum(rank % RANK_VALUES for rank in range(self._ranks))
             first = self._rank * self._share if self.name == "reduce-scatter" else 0
-            return not equal(self._output, self._base * self._ranks, float(summed), first)
+            return not equal(self.output, self._base * self._ranks, float(summed), first)
         own = self._rank % RANK_VALUES if self.name == "all-to-all" else 0
         return not all(
-            equal(self._output[rank * self._share : (rank + 1) * self._share], self._base, rank % RANK_VALUES + own)
+            equal(self.output[rank * self._share : (rank + 1) * self._share], self._base, rank % RANK_VALUES + own)
             for rank in range(self._ranks)
         )
 
@@ -98,10 +98,12 @@ def equal(found: Any, base: Any, offset: float, first: int = 0) -> bool:
     """Is ``found`` bit for bit ``base`` over and over from element ``first`` on, plus ``offset``?"""
     import torch
 
-    expected = torch.roll(base, -(first % PERIOD)) + offset
+    # As words: 0.0 and -0.0 are equal numbers.
+    words = found.view(torch.int32)
+    expected = (torch.roll(base, -(first % PERIOD)) + offset).view(torch.int32)
     step = _CHECK_ELEMENTS // PERIOD * PERIOD
-    for start in range(0, found.numel(), step):
-        part = found[start : start + step]
+    for start in range(0, words.numel(), step):
+        part = words[start : start + step]
         whole = part.numel() // PERIOD * PERIOD
         if not bool((part[:whole].view(-1, PERIOD) == expected).all()):
             return False

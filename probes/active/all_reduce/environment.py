@@ -11,8 +11,14 @@ FAMILIES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_NCCL_", "UCX_", "FI_", "SHARP_")
 CONF_FILES = ("/etc/nccl.conf", "~/.nccl.conf")
 # INIT and NET: transports and devices; NVLS; TUNING: algorithm and protocol of each collective; ENV: what was read.
 SUBSYSTEMS = "INIT,ENV,NET,NVLS,TUNING"
-# One thread per rank, and none before the ranks are forked: OpenBLAS makes its threads when it is imported.
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+# Of every process with torch, where they are not set.
+DEFAULTS = {
+    # One thread per rank, and none before the ranks are forked: OpenBLAS makes its threads when it is imported.
+    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+    # torch's store looks its peer's name up, for a log line: 10 s in every rank where no name server answers.
+    "RES_OPTIONS": "timeout:1 attempts:1",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+}
 
 
 def inherited(env: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from mltop.probes.active.all_reduce import rank
-from mltop.probes.active.all_reduce.environment import ONE_THREAD
+from mltop.probes.active.all_reduce.environment import DEFAULTS
 from mltop.probes.active.all_reduce.progress import Progress
 from mltop.probes.spawn import die_with_parent
 
@@ -79,7 +79,7 @@ class _Importer:
         self._children: dict[int, int] = {}  # pid -> local rank
 
     def run(self) -> None:
-        os.environ.update({name: value for name, value in ONE_THREAD.items() if name not in os.environ})
+        os.environ.update({name: value for name, value in DEFAULTS.items() if name not in os.environ})
         began = time.monotonic()
         try:
             about = import_torch()

@@ -88,7 +88,8 @@ class Leader:
         self._test_complete()
         await _within(self._all_tested.wait(), 2 * preflight.LIMIT_S)
         addresses = {name: str(known["address"]) or own for name, known in self._known.items()}
-        accused = preflight.accused(self._cannot, addresses)
+        cannot = {name: self._cannot[name] for name in self._nodes if name in self._cannot}
+        accused = preflight.accused(cannot, addresses)
         self._send(here, {"t": "go", "accused": accused, "missing": missing})
         return missing
 

@@ -21,7 +21,7 @@ from mltop.probes.active.all_reduce.output import Output
 from mltop.probes.active.all_reduce.preflight import named
 from mltop.probes.active.all_reduce.progress import Progress
 from mltop.probes.active.all_reduce.ranks import CannotEnd, Importer, ImportFailed, Ranks
-from mltop.probes.active.all_reduce.rounds import SUPERVISOR_S, Plan, RoundRun, say_causes
+from mltop.probes.active.all_reduce.rounds import SUPERVISOR_S, NoVerdict, Plan, RoundRun, say_causes
 from mltop.probes.active.all_reduce.setups import ready_data, setups_of
 from mltop.probes.model.probe import ProbeEvent
 
@@ -150,8 +150,9 @@ class Node:
                 try:
                     await self._round(asked.round_of(told))
                 except ValueError as error:
-                    child.failed(str(error), stage="init")
-                    child.say(ProbeEvent("round", data={"round": told.get("round"), "failed": True}))
+                    where = {"round": told.get("round")}
+                    child.failed(str(error), stage="init", data=where)
+                    child.say(ProbeEvent("round", data={**where, "failed": True}))
 
     async def _next(self) -> dict[str, Any]:
         """Told by the caller. A leader that was told to end is no failure: our caller will tell us the same."""
@@ -182,7 +183,7 @@ class Node:
         plan = self._plan(told, group)
         await self._replace([local for local in range(len(self._ranks)) if self._ranks[local].ended.done()])
         self._run = RoundRun(plan, self._options.node, self._ranks, self._progress, self._meeting.link.send)
-        found = await self._run.run()
+        found = await self._outcome(self._run)
         data: dict[str, Any] = {"round": told.round, "group": group}
         if found:
             say_causes(told.round, group, plan.nodes, self._options.node, found)
@@ -190,6 +191,13 @@ class Node:
             data.update(failed=True, causes=[cause.fields() for cause in found])
             await self._replace(self._run.unfinished())
         child.say(ProbeEvent("round", data=data))
+
+    async def _outcome(self, run: RoundRun) -> list[Cause]:
+        try:
+            return await run.run()
+        except NoVerdict as error:
+            why = f"{self._options.leader_node}, the leader, does not answer: its launcher or the network stands still"
+            raise Failed(error.args[0], why, "") from None
 
     def _plan(self, told: RoundTold, group: int) -> Plan:
         counts, options = self._meeting.ranks, self._options

@@ -21,6 +21,10 @@ SUPERVISOR_S = 3.0  # our deadlines come first: they name the rank
 START_S = 5.0  # until a rank says its first stage
 
 
+class NoVerdict(Exception):
+    """The leader does not answer; ``args``: the stage that our ranks were in."""
+
+
 @dataclass
 class Plan:
     """``group``: its number in the round; ``first_rank``: this node's first, of all ranks of all nodes;
@@ -65,7 +69,7 @@ class RoundRun:
         self._seats = [_Seat(deadline=self._clock() + START_S) for _ in plan.tasks]
 
     async def run(self) -> list[Cause]:
-        """[] when it went well."""
+        """[] when it went well. Raises NoVerdict when the leader does not say why it did not."""
         for local, task in enumerate(self.plan.tasks):
             self._progress.clear(local)
             self._ranks.tell(local, task)
@@ -75,7 +79,7 @@ class RoundRun:
         try:
             return await asyncio.wait_for(asyncio.shield(self._verdict), VERDICT_S)
         except asyncio.TimeoutError:
-            return [Cause("", None, self._stages[-1] if self._stages else "", "the leader's launcher does not answer")]
+            raise NoVerdict(self._stages[-1] if self._stages else "init") from None
 
     def unfinished(self) -> list[int]:
         """Local ranks to be replaced after a failure."""

@@ -151,7 +151,8 @@ class OnGpu(_Probe):
         steady = shapes.sustained(self.room)
         known = shapes.known(self.plan.first_shapes, self.room)
         first = shapes.first_round(self.device.multiprocessors or 1, self.room)
-        tried = [steady, *known, *first, *shapes.second_round(first, self.room, len(first))]
+        tried = [steady, *known, *first]
+        tried += shapes.second_round(tried, self.room, len(tried))
         self.buffers = self.inputs(shapes.most_numbers(tried)).buffers(tried)
         self.progress.begin("warm")
         took_s = self.warm(steady)

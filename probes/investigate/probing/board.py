@@ -38,6 +38,7 @@ class Board:
         self.failures: list[ProbeFailure] = []
         self.results: list[tuple[str, dict[str, Any]]] = []  # node, a result's fields
         self.notes: list[tuple[str, str]] = []  # node, line
+        self.remarks: dict[str, list[str]] = {}  # what the frame found worth saying → nodes
         self.pythons: dict[str, Mapping[str, Any]] = {}  # node → what its devices event said
 
     @property
@@ -62,6 +63,8 @@ class Board:
             self._update(node, event, stage="done", fraction=1.0, result=event.data)
         elif event.event in ("failed", "refused"):
             self.fail(node, event)
+        elif event.event == "note" and event.data.get("remark") is True:
+            self.remarks.setdefault(event.text, []).append(node)
         elif event.event == "note" and len(self.notes) < MOST_NOTES:
             self.notes.append((node, event.text or str(event.data.get("settings", ""))))
 

@@ -74,6 +74,8 @@ def judged(
         report.verdict = nothing_measured(wanted, report.failures, cancelled)
     elif cancelled:
         report.verdict.details.append("the probe was cancelled before its end")
+    for text, nodes in measured.board.remarks.items():
+        report.verdict.details.append(f"{folded(dict.fromkeys(nodes))}: {text}")
     return report
 
 

@@ -20,9 +20,9 @@ def corrupt(results: Sequence[MatmulResult]) -> list[Suspect]:
     for result in results:
         if result.corrupt_iterations:
             checked = f"{result.corrupt_iterations} of {result.checked_iterations} checked iterations gave other bits"
-            found.append(_suspect(result, f"computes wrong: {checked}", _REPLACE))
+            found.append(_suspect(result, f"gave wrong results: {checked}", _REPLACE))
         elif result.upload_intact is False:
-            found.append(_suspect(result, "the copy of its inputs to it arrived with other bits", _REPLACE))
+            found.append(_suspect(result, "got inputs with other bits than were sent to it", _REPLACE))
     return found
 
 
@@ -48,7 +48,7 @@ def unlike(results: Sequence[MatmulResult]) -> tuple[list[Suspect], list[str]]:
                 f"{names} gave different results for equal work, and no majority tells which is right: {_AGAIN}"
             )
             continue
-        reason = f"its result differs from that of {holders} equal devices: run again to confirm"
+        reason = f"gave another result than {holders} equal devices: rerun to confirm"
         suspects += [_suspect(result, reason, _AGAIN) for result in group if result.checksum != usual]
     return suspects, notes
 

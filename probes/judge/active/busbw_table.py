@@ -103,7 +103,7 @@ PLATEAUS = (
 )
 FIELD_MARKS = (
     ("V100 x 8, 8 GiB", "110", "AZ"),
-    ("A100 x 8, 8 GiB", "228", "AZ"),
+    ("A100 x 8", "228", "AZ"),
     ("H100 NVL pair, 16 GiB", "208", "AZ"),
     ("H100 x 8, 16 GiB", "460", "AZ"),
     ("H200 x 8, 16 GiB", "431", "AZ"),

@@ -123,7 +123,8 @@ def details(results: Sequence[CollectiveResult], late: Sequence[LateRank], early
     if any(result.wrong for result in results) and not wrong_suspects(results):
         yield "half of the ranks or more got wrong values: any rank or the network may have spoilt them"
     if early:
-        yield f"{ranks_text(early)} come clearly before the others: most ranks are late, and they wait"
+        waits = "waits" if len(early) == 1 else "wait"
+        yield f"most ranks are late: {ranks_text(early)} {waits} for them (clearly earlier in most collectives)"
     lags = [lag for lag in map(_spread_s, results) if lag is not None]
     if lags and not late and not early:
         yield f"no rank is late: lags differ by at most {numbers.duration(max(lags))}"

@@ -73,7 +73,7 @@ def reason(result: CopiesResult, others: Sequence[CopiesResult], together_only: 
     numa = _numa(result, others)
     if together_only:
         shared = numa or "a PCIe switch or a socket's memory"
-        return f"only while all GPUs copy: what it shares with others is slow ({shared})", "lspci -tv; numactl -H"
+        return f"what it shares with other GPUs is slow ({shared})", "lspci -tv and numactl -H show what they share"
     state = f", its link is at its best ({mine})" if mine.known and low == "" and _has_most(result) else ""
     return (
         f"nothing that was measured shows why{state}{f' ({numa})' if numa else ''}",

@@ -87,7 +87,8 @@ def _unlike_in_node(ways: Ways, result: CopiesResult) -> Faults:
     direct = [way for way, copy in ways.items() if copy.direct]
     for way, copy in ways.items():
         if copy.direct is False and 2 * len(direct) > len(ways):
-            found[way] = Fault("through host memory, others are not", _below(copy, ways))
+            at = "" if copy.bytes_per_s is None else f" ({numbers.rate(copy.bytes_per_s)})"
+            found[way] = Fault(f"through host memory{at}, others are direct", _below(copy, ways))
     rates = {way: rate for way in direct if (rate := ways[way].bytes_per_s) is not None}
     # One bad GPU of four has half of all ways: it is found by what is usual for each GPU.
     gpus = {way.source for way in rates} | {way.target for way in rates}
@@ -199,7 +200,7 @@ def _details(ways: Ways, faults: Faults, result: CopiesResult, on: str) -> Itera
     rates = {way: copy.bytes_per_s for way, copy in ways.items() if copy.bytes_per_s is not None}
     if not rates:
         return
-    usual = statistics.median(rates.values())
+    usual = statistics.median([rate for way, rate in rates.items() if way not in faults] or rates.values())
     line = f"{on}GPU to GPU {numbers.rate(usual)}"
     good = peer_copy(result.name, result.pci_device)
     if good is not None:

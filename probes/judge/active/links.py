@@ -47,7 +47,7 @@ def peer_copy(model: str, pci_device: str = "") -> Expected | None:
     found = next((link for link in PEERS if peak is not None and peak.name in link.models), None)
     if peak is None or found is None or found.measured is None:
         return None
-    return Expected(found.measured[0], f"{found.name}: {found.source}", peak.certain)
+    return Expected(found.measured[0], f"{found.name}, published runs", peak.certain)
 
 
 def uses_pcie(model: str, pci_device: str = "") -> bool:

@@ -18,11 +18,11 @@ class PcieGeneration:
     source: str
 
 
-# Measured on Gen4 and Gen5 with pinned memory (AZ, SuperBench, nvbandwidth runs); the wire is the specification's.
+# Measured: published runs with pinned memory; the wire: the specification's, less what encoding and headers take.
 PCIE = {
-    3: PcieGeneration(15.8 * GB_PER_S, None, 9 * GB_PER_S, f"{AZ}: V100 9 to 10 GB/s"),
-    4: PcieGeneration(31 * GB_PER_S, (26 * GB_PER_S, 26 * GB_PER_S), 21 * GB_PER_S, f"{AZ}: 21 GB/s"),
-    5: PcieGeneration(63 * GB_PER_S, (51 * GB_PER_S, 55 * GB_PER_S), 48 * GB_PER_S, f"{AZ}: 48 GB/s"),
+    3: PcieGeneration(15.8 * GB_PER_S, None, 9 * GB_PER_S, f"floor: {AZ} (V100, 9 to 10)"),
+    4: PcieGeneration(31 * GB_PER_S, (26 * GB_PER_S, 26 * GB_PER_S), 21 * GB_PER_S, f"published runs; floor: {AZ}"),
+    5: PcieGeneration(63 * GB_PER_S, (51 * GB_PER_S, 55 * GB_PER_S), 48 * GB_PER_S, f"published runs; floor: {AZ}"),
     6: PcieGeneration(121 * GB_PER_S, None, None, "the path to host memory of today's machines is still Gen5"),
 }
 # GT/s of a lane and what its encoding leaves (PCI Express base specification): generations that the table above
@@ -58,15 +58,15 @@ PEERS = (
     PeerLink("NVLink 2", ("V100 SXM2",), 6, 25 * GB_PER_S, None, None, "NVIDIA"),
     PeerLink(
         "NVLink 3", _A100, 12, 25 * GB_PER_S, (272 * GB_PER_S, 276 * GB_PER_S), 235 * GB_PER_S,
-        f"nvbandwidth runs (91 % of the wire); floor: {AZ} (80 GB: 238)",
+        f"published runs (91 % of the wire); floor: {AZ} (80 GB: 238)",
     ),
     PeerLink(
         "NVLink 4", _H100, 18, 25 * GB_PER_S, (363 * GB_PER_S, 394 * GB_PER_S), 335 * GB_PER_S,
-        f"nvbandwidth runs (83 % of the wire); floor: {AZ}",
+        f"published runs (83 % of the wire); floor: {AZ}",
     ),
     PeerLink(
         "NVLink 5", ("B200", "B300", "GB200", "GB300"), 18, 50 * GB_PER_S, (744 * GB_PER_S, 750 * GB_PER_S), None,
-        "nvbandwidth runs (83 % of the wire)",
+        "published runs (83 % of the wire)",
     ),
     PeerLink("xGMI", _MI, 7, 64 * GB_PER_S, None, None, "AMD; two GPUs share one link: busbw 47.7 of them", True),
     PeerLink("xGMI", ("MI355X",), 7, 76.5 * GB_PER_S, None, None, "AMD", True),

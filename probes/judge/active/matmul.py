@@ -6,6 +6,8 @@ The table never accuses: software alone moves a GPU by 40 %. Rates are TFLOP/s, 
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -24,6 +26,8 @@ from mltop.probes.judge.active.matmul_reasons import (
 from mltop.probes.judge.active.past import matmul_key, subject
 from mltop.probes.judge.active.peaks import Peak, peak_of, peak_tflops
 from mltop.probes.model.probe import MatmulResult, PastResult, ProbeFailure, ProbeVerdict, Suspect
+
+SOME_OTHERS = 64  # of thousands, enough to tell what is usual
 
 
 def with_efficiency(result: MatmulResult) -> MatmulResult:
@@ -49,7 +53,7 @@ def judge_matmul(
     groups = _groups(measured, past)
     parts = [words.wrong_sentence(suspect) for suspect in [*wrong, *differing]]
     for group in groups:
-        parts.append(words.headline(group, several=len(groups) > 1))
+        parts.append(words.headline(group, len({one.looks[0].result.name for one in groups}) > 1))
         parts += words.slow_sentences(group)
     suspects = [*wrong, *differing, *(_suspect(look) for group in groups for look in group.slow)]
     clean = clean_text(measured)
@@ -88,50 +92,84 @@ def _key(result: MatmulResult) -> tuple[object, ...]:
 def _judged(members: list[MatmulResult], past: Sequence[PastResult]) -> Group:
     peers = _among_peers(members)
     rates = [rate_of(result) or 0.0 for result in members]
+    ordered = sorted(rates)
+    earlier: dict[str, list[PastResult]] = {}
+    for one in past:
+        earlier.setdefault(one.uuid, []).append(one)
     group = Group()
     for place, (result, rate) in enumerate(zip(members, rates, strict=True)):
         what = "sustained" if result.sustained_tflops is not None else "burst"
-        history = against_past(subject(result), matmul_key(result, what), rate, result.versions, past)
-        theirs = rates[:place] + rates[place + 1 :]
-        others = Comparison(rate, statistics.median(theirs) if theirs else None, len(theirs))
+        of_device = earlier.get(subject(result), ())
+        history = against_past(subject(result), matmul_key(result, what), rate, result.versions, of_device)
+        others = Comparison(rate, _median_without(ordered, rate), len(ordered) - 1)
         group.looks.append(Look(result, rate, history, peers[place], others))
+    company = _Company(members)
     for look in group.looks:
-        look.reason = _accusation(look, [other.result for other in group.looks if other is not look])
+        look.reason = _accusation(look, company)
     return group
 
 
+def _median_without(ordered: list[float], one: float) -> float | None:
+    """The median of the sorted values without one occurrence of ``one``."""
+    place, count = bisect_left(ordered, one), len(ordered) - 1
+    if not count:
+        return None
+    middle = [count // 2] if count % 2 else [count // 2 - 1, count // 2]
+    return statistics.mean(ordered[at + (at >= place)] for at in middle)
+
+
+class _Company:
+    """With whom a result is compared when reasons are looked for: its node's devices and some of all others."""
+
+    def __init__(self, members: list[MatmulResult]) -> None:
+        self._of_node: dict[str, list[MatmulResult]] = {}
+        for one in members:
+            self._of_node.setdefault(one.node, []).append(one)
+        self._some = members[:: max(1, len(members) // SOME_OTHERS)]
+
+    def of(self, result: MatmulResult) -> list[MatmulResult]:
+        beside = self._of_node[result.node]
+        return [one for one in beside if one is not result] + [one for one in self._some if one.node != result.node]
+
+
 def _among_peers(members: list[MatmulResult]) -> dict[int, Comparison]:
-    """By place. Peers have the same power limit too, to 5 W."""
-    limits: dict[int | None, dict[int, float]] = {}
+    """By place. Peers have the same power limit too, to 5 W; one whose limit is unknown is a peer of most others."""
+    limits = [_limit_w(result) for result in members]
+    classes = [None if limit is None else round(limit / 5) for limit in limits]
+    usual = Counter(one for one in classes if one is not None).most_common(1)
+    groups: dict[int | None, dict[int, float]] = {}
     for place, result in enumerate(members):
-        phase = load_phase(result)
-        limit = None if phase is None or phase.power_limit_w is None else round(phase.power_limit_w / 5)
-        limits.setdefault(limit, {})[place] = rate_of(result) or 0.0
+        of_limit = classes[place] if classes[place] is not None or not usual else usual[0][0]
+        groups.setdefault(of_limit, {})[place] = rate_of(result) or 0.0
     found: dict[int, Comparison] = {}
-    for values in limits.values():
+    for values in groups.values():
         found.update(slower_than_peers(values))
     return found
 
 
-def _accusation(look: Look, others: list[MatmulResult]) -> Reason | None:
+def _limit_w(result: MatmulResult) -> float | None:
+    phase = load_phase(result)
+    return None if phase is None else phase.power_limit_w
+
+
+def _accusation(look: Look, company: _Company) -> Reason | None:
     """Beside a comparison: a limit that was lowered on this one, and where nobody can compare, a fault that shows."""
-    if look.history.slow or look.peers.slow:
-        return explain(look.result, others)
-    below = look.others.slower > PEER_GAP
+    below, alone = look.others.slower > PEER_GAP, look.others.usual is None
+    slow = look.history.slow or look.peers.slow
+    if not slow and not below and not alone:
+        return None
+    others = company.of(look.result)
     lowered = lowered_limit(load_phase(look.result), [phase for phase in map(load_phase, others) if phase is not None])
-    if lowered is not None and below and _limit_differs(look.result, others):
+    if slow or (below and lowered is not None and _limit_differs(look.result, others)):
         return explain(look.result, others)
-    if look.peers.slow is None and (below or not others):
-        fault = hardware_fault(look.result, others)
-        return explain(look.result, others) if fault is not None and fault.fault else None
-    return None
+    fault = hardware_fault(look.result, others) if look.peers.slow is None else None
+    return explain(look.result, others) if fault is not None and fault.fault else None
 
 
 def _limit_differs(result: MatmulResult, others: list[MatmulResult]) -> bool:
     """Whether most others may draw more than this one: a limit that all have is a decision, not a fault."""
-    phase = load_phase(result)
-    limit = None if phase is None else phase.power_limit_w
-    limits = [one.power_limit_w for one in map(load_phase, others) if one is not None and one.power_limit_w is not None]
+    limit = _limit_w(result)
+    limits = [one for one in map(_limit_w, others) if one is not None]
     return limit is not None and 2 * sum(one > limit for one in limits) > len(limits)
 
 

@@ -27,6 +27,7 @@ _CAP_ELSEWHERE = "check PSU, power cables and the BMC's power cap (nvidia-smi -q
 _COMPARE = "compare power limit and cooling with a good GPU: nvidia-smi -q -d POWER,TEMPERATURE"
 _CLOCKS = "nvidia-smi -q -d CLOCK,PERFORMANCE; if somebody has set the clocks: nvidia-smi -rgc"
 _HIDDEN = "drain the node, power-cycle it, measure again; if it stays: dcgmi diag -r 3 and replace the GPU"
+_CPU = "look for other load, the frequency governor and throttling on that node"
 _SOFTWARE = "compare driver, torch and cuBLAS with a good node"
 
 # The first one that held explains: NVML's name, kind, words, action, whether temperatures belong to it (else watts).
@@ -63,10 +64,14 @@ def load_phase(result: MatmulResult) -> Phase | None:
 def explain(result: MatmulResult, others: Sequence[MatmulResult]) -> Reason:
     """The reason that the counters give for a slow GPU. ``others``: its peers without it, may be empty."""
     phase = load_phase(result)
+    if result.kind == "cpu":
+        return _of_cpu(result, others)
     if phase is None:
         return Reason("unknown", "nothing was measured beside its rate")
     peers = [one for one in map(load_phase, others) if one is not None]
-    found = hardware_fault(result, others) or _power(phase, peers) or _clock(result, phase, others, peers)
+    found = (
+        hardware_fault(result, others) or _power(result, phase, others, peers) or _clock(result, phase, others, peers)
+    )
     text = found.text + _less_per_clock(result, phase, others, found.kind)
     text += "; it was still heating up" if result.still_heating else ""
     return replace(found, text=text)
@@ -129,14 +134,19 @@ def condition(phase: Phase | None) -> str:
     return ", ".join(known)
 
 
-def _power(phase: Phase, peers: Sequence[Phase]) -> Reason | None:
+def _power(result: MatmulResult, phase: Phase, others: Sequence[MatmulResult], peers: Sequence[Phase]) -> Reason | None:
+    """The limit, where it holds this GPU lower than others. With their clock it does not tell why it does less."""
     lowered = lowered_limit(phase, peers)
     if lowered is not None:
         clock = "" if phase.sm_clock_mhz is None else f", at {phase.sm_clock_mhz:.0f} MHz"
         return Reason(lowered.kind, lowered.text + clock, lowered.action)
+    usual = _median(peer.sm_clock_mhz for peer in peers)
+    as_others = usual is not None and phase.sm_clock_mhz is not None and phase.sm_clock_mhz >= SAME_CLOCK * usual
+    if as_others and _less_per_clock(result, phase, others, ""):
+        return None
     if at_power_limit(phase):
-        usual = _median(peer.sm_clock_mhz for peer in peers)
         with_same = "" if usual is None else f", others reach {usual:.0f} MHz with theirs"
+        with_same = " like the others" if as_others else with_same
         text = f"{_held_at(phase)} by its {phase.power_limit_w:.0f} W limit{with_same}{_heat(phase, peers)}"
         return Reason("power limit", text, _COMPARE)
     share = phase.throttle_share.get("sw_power_cap", 0.0)
@@ -186,6 +196,14 @@ def rate_of(result: MatmulResult) -> float | None:
     return result.sustained_tflops if result.sustained_tflops is not None else result.burst_tflops
 
 
+def _of_cpu(result: MatmulResult, others: Sequence[MatmulResult]) -> Reason:
+    versions = other_versions(result, others)
+    if versions:
+        return Reason("versions", f"with {versions}", _SOFTWARE)
+    hot = f" ({result.phases[-1].temperature_c:.0f} °C)" if result.phases and result.phases[-1].temperature_c else ""
+    return Reason("cpu", f"the same code path and threads as the others, nothing tells why{hot}", _CPU)
+
+
 def _less_per_clock(result: MatmulResult, phase: Phase, others: Sequence[MatmulResult], kind: str) -> str:
     mine = _per_clock(result, phase)
     usual = _median(_per_clock(one, load_phase(one)) for one in others)
@@ -222,9 +240,17 @@ def _heat(phase: Phase, peers: Iterable[Phase]) -> str:
 
 
 def _near(result: MatmulResult, others: Sequence[MatmulResult]) -> list[Phase]:
-    """The phases of the neighbours in the same node, which share its air; of all others when it has none."""
+    """The phases of the neighbours in the same node, which share its air; of all others when it has none.
+
+    Those that are too hot themselves say nothing about what is usual.
+    """
     neighbours = [one for one in others if one.node == result.node] or list(others)
-    return [phase for phase in map(load_phase, neighbours) if phase is not None]
+    phases = [phase for phase in map(load_phase, neighbours) if phase is not None]
+    return [phase for phase in phases if not _is_hot(phase)] or phases
+
+
+def _is_hot(phase: Phase) -> bool:
+    return any(phase.throttle_share.get(name, 0.0) >= HELD for name in ("hw_thermal", "sw_thermal"))
 
 
 def _of_limit(phase: Phase) -> float | None:

@@ -21,25 +21,25 @@ _VERSIONS = ("driver", "torch", "cuda", "cublas", "hip")
 SENTENCES = 4
 
 
-def wrong_sentence(suspect: Suspect, several: bool = True) -> str:
+def wrong_sentence(suspect: Suspect) -> str:
     who = f"GPU {suspect.gpu}" if suspect.gpu is not None else "CPUs"
-    on = f" {'on' if suspect.gpu is not None else 'of'} {suspect.node}" if suspect.node and several else ""
-    return f"{who}{on}: {suspect.reason}"
+    on = f" {'on' if suspect.gpu is not None else 'of'} {suspect.node}" if suspect.node else ""
+    return f"{who}{on} {suspect.reason}"
 
 
 def headline(group: Group, several: bool) -> str:
     """Those that are not accused: ``7 of 8 GPUs alike at 712 TFLOPS bf16 sustained``."""
-    rest = group.rest
-    if not rest:
-        return ""
+    rest = group.rest or group.looks
     model = f"{rest[0].result.name}: " if several and rest[0].result.name else ""
     rates = [look.rate for look in rest]
     what = _what(rest[0].result)
-    if len(rest) == 1 and len(group.looks) == 1:
-        return f"{model}{device_name(rest[0].result)}: {numbers.tflops(rates[0])} {what}{_alone(rest[0])}"
+    if len(group.looks) == 1:
+        state = "" if group.slow else _alone(rest[0])
+        return f"{model}{device_name(rest[0].result)}: {numbers.tflops(rates[0])} {what}{state}"
     who = plural([look.result for look in rest])
     if group.slow:
-        who = f"{len(rest)} of {plural([look.result for look in group.looks])}"
+        every = plural([look.result for look in group.looks])
+        who = f"{len(rest)} of {every}" if group.rest else f"all {every}"
     if len(rest) == 1:
         return f"{model}{who} at {numbers.tflops(rates[0])} {what}"
     usual = statistics.median(rates)
@@ -56,7 +56,7 @@ def slow_sentences(group: Group) -> list[str]:
         assert reason is not None
         alike.setdefault((look.result.node, reason.kind, look.by_history), []).append(look)
     ordered = sorted(alike.values(), key=lambda looks: -max(look.slower for look in looks))
-    sentences = [_slow_sentence(looks) for looks in ordered[:SENTENCES]]
+    sentences = [_slow_sentence(looks, len(group.looks) == 1) for looks in ordered[:SENTENCES]]
     left = sum(len(looks) for looks in ordered[SENTENCES:])
     return sentences + ([f"and {left} more are slow"] if left else [])
 
@@ -70,19 +70,16 @@ def how_much(look: Look) -> str:
 def details(group: Group) -> Iterator[str]:
     looks = group.looks
     results = [look.result for look in looks]
-    few = next((look.peers.why for look in looks if look.peers.slow is None and len(looks) > 1), "")
-    if few:
-        yield f"{few}; differences within {devices_name(results)} are told, not judged"
+    if len(looks) > 1 and all(look.peers.slow is None for look in looks):
+        yield looks[0].peers.why
     yield from _limits(results)
     shares = [one.sustained_efficiency for one in results if one.sustained_efficiency is not None]
     if shares:
         yield f"sustained: {numbers.percent_span(shares)} of what the multiprocessors can do at the clock they had"
-    yield from _against_table(results)
+    yield from _against_table([look.result for look in group.rest] or results)
     heating = [one for one in results if one.still_heating]
     if heating:
         yield f"{devices_name(heating)}: still heating up, its clock fell during the warm-up: later it will be slower"
-    if results[0].kind == "cpu":
-        yield f"code path: {_path(results[0])}"
     known = sum(look.history.slow is not None for look in looks)
     if known:
         kept = sum(look.history.slow is False for look in looks)
@@ -94,7 +91,7 @@ def checked(results: Sequence[MatmulResult]) -> list[str]:
     count = sum(result.checked_iterations for result in results)
     if not clean_text(results):
         return []
-    return [f"{clean_text(results)}: {numbers.many(count, 'iteration')} compared bit for bit"]
+    return [f"{numbers.many(count, 'iteration')} compared bit for bit"]
 
 
 def failure(failed: ProbeFailure) -> str:
@@ -142,7 +139,9 @@ def _alone(look: Look) -> str:
 
 def _software(group: Group) -> str:
     """All alike and all low at a normal clock: not the hardware."""
-    results = [look.result for look in group.rest]
+    if group.slow:
+        return ""
+    results = [look.result for look in group.looks]
     peak = peak_of(results[0].name, results[0].pci_device)
     shares = [one.sustained_efficiency for one in results if one.sustained_efficiency is not None]
     if (
@@ -167,16 +166,17 @@ def _slowest(rest: Sequence[Look]) -> str:
     return f", the slowest {device_name(last.result)} ({reason.text})"
 
 
-def _slow_sentence(looks: list[Look]) -> str:
+def _slow_sentence(looks: list[Look], alone: bool) -> str:
+    """``alone``: the headline has named it already."""
     worst = max(looks, key=lambda look: look.slower)
     reason = worst.reason
     assert reason is not None
-    who = devices_name([look.result for look in looks])
+    who = "it" if alone else devices_name([look.result for look in looks])
     if worst.slower <= 0:  # nothing to compare with: the fault alone
-        return f"{who}: {reason.text}"
+        return reason.text if alone else f"{who}: {reason.text}"
     much = numbers.percent_span(look.slower for look in looks)
     than = f" than {_than(worst, len(looks) > 1)}" if worst.by_history else ""
-    verb = "are" if len(looks) > 1 else "is"
+    verb = "are" if len(looks) > 1 or (worst.result.kind == "cpu" and not alone) else "is"
     also = ""
     if not worst.by_history and worst.history.slow is False:
         also = f" (as in {'their' if len(looks) > 1 else 'its'} earlier results)"
@@ -215,10 +215,11 @@ def _against_table(results: Sequence[MatmulResult]) -> Iterator[str]:
     if peak is None or not best or not rates:
         return
     share = numbers.percent_span(rate / best for rate in rates)
-    line = f"burst: {numbers.tflops_span(rates)}, {share} of the {numbers.tflops(best)} known for it ({peak.source})"
-    if min(rates) < NEAR_TABLE * best and peak.certain:
+    line = f"burst: {numbers.tflops_span(rates)}, {share} of mamf-finder's {numbers.tflops(best)} on {peak.name}"
+    sure = peak.is_sure(f"mamf.{first.dtype}")
+    if min(rates) < NEAR_TABLE * best and sure:
         line += "; versions of driver, torch and cuBLAS alone can make such a difference"
-    yield line if peak.certain else f"{line}; that figure is not certain"
+    yield line if sure else f"{line}; that figure is not certain"
 
 
 def _known(values: Iterable[float | None]) -> list[float]:

@@ -8,6 +8,7 @@ from mltop.probes.judge.active import numbers
 from mltop.probes.judge.active.devices import device_name
 from mltop.probes.judge.active.past import memory_key
 from mltop.probes.judge.active.peaks import peak_of
+from mltop.probes.judge.active.peaks_table import COPY_SOURCE
 from mltop.probes.judge.active.rates import RateLook, alike, looks, span, unknown_past
 from mltop.probes.model.probe import MemoryResult, PastResult, ProbeFailure, ProbeVerdict, Suspect
 
@@ -68,8 +69,8 @@ def _headline(group: list[RateLook], several: bool) -> Iterator[str]:
     first = rest[0].result
     model = f"{first.name}: " if several and first.name else ""
     if len(group) == 1:
-        where = "" if first.kind != "cpu" else _with_what(first)
-        said = f"{device_name(first)}: {numbers.rate(rest[0].rate)} within its memory{where}"
+        whose = f"their memory{_with_what(first)}" if first.kind == "cpu" else "its memory"
+        said = f"{device_name(first)}: {numbers.rate(rest[0].rate)} within {whose}"
         yield f"{model}{said}{unknown_past(rest[0])}"
         return
     yield f"{model}{alike(rest, len(group))} within their memory"
@@ -143,7 +144,7 @@ def _against_table(group: Sequence[RateLook]) -> Iterator[str]:
     if peak.copy_bytes_per_s is not None:
         good = peak.copy_bytes_per_s[0]
         share = numbers.percent_span(rate / good for rate in rates)
-        line = f"{span(rates)}, {share} of the {numbers.rate(good)} that good ones copy ({peak.source})"
+        line = f"{span(rates)}, {share} of the {numbers.rate(good)} that good ones copy ({COPY_SOURCE})"
         if not peak.certain:
             line += "; that figure is not certain"
         elif min(rates) < NEAR_TABLE * good:

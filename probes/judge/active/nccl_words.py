@@ -45,12 +45,12 @@ def _word(pattern: str, meaning: str, action: str = "") -> _Word:
 _WORDS = (
     # InfiniBand and RoCE
     _word(
-        r"NET/IB : (?P<port>\S+) (?:Got )?async fatal event[^:]*: (?P<what>.+)",
+        r"NET/IB : (?P<port>\S+) (?:Got async|async fatal) event[^:]*: (?P<what>.+)",
         "port {port} failed: {what}",
         "the port flapped or the NIC was reset: check cable and dmesg; mltop check shows link-down counters",
     ),
     _word(
-        r"Call to ibv_modify_qp failed with.*?(?P<why>Connection timed out|Invalid argument|No such device|\d+)",
+        r"Call to ibv_modify_qp failed with (?:error )?(?:\d+ )?(?P<why>[A-Z][\w ]+)",
         "two NICs could not be connected ({why}): they do not reach each other",
         "RoCE: NCCL_IB_GID_INDEX and VLAN; InfiniBand: both ports active in one subnet (ibstat)",
     ),
@@ -87,7 +87,7 @@ _WORDS = (
     ),
     _word(
         r"Connection closed by remote peer ?(?P<peer>\S*)",
-        "the rank at {peer} died or gave up first",
+        "another rank{at} died or gave up first",
         _THERE,
     ),
     _word(
@@ -131,8 +131,8 @@ _WORDS = (
     _word(r"Cuda failure\D*(?P<why>'[^']+'|\d+.*)", "CUDA failed: {why}", "dmesg | grep -i xid; mltop check"),
     # torch and gloo
     _word(
-        r"wait timeout after .*keys: \S*?//(?P<device>\w+)//(?P<waiting>\d+)/(?P<rank>\d+)",
-        "rank {rank} never joined: rank {waiting} waited for it",
+        r"wait timeout after .*keys: \S*?//\w+//\d+/(?P<rank>\d+)",
+        "rank {rank} never joined",
         "look at rank {rank}: did it start, does it reach the leader?",
     ),
     _word(
@@ -151,8 +151,8 @@ _WORDS = (
         "mltop stacks shows where every rank is",
     ),
     _word(
-        r"(?:Connection reset by peer|Connection closed by peer)(?:.*?\[(?P<peer>[^\]]+)\])?",
-        "the rank at {peer} died",
+        r"(?:\[(?P<old>[\w.:]+)\]:\d+: )?Connection (?:reset|closed) by peer(?:.*?\[(?P<peer>[^\]]+)\])?",
+        "another rank{at} died",
         _THERE,
     ),
     _word(
@@ -200,6 +200,7 @@ def _of_line(line: str) -> tuple[str, str] | None:
             found = {name: (value or "").strip() for name, value in match.groupdict().items()}
             if "peer" in found:
                 found["peer"] = _host(found["peer"] or found.get("old", "")) or "its address"
+                found["at"] = f" at {found['peer']}" if found["peer"] != "its address" else ""
             found["what_done"] = _DONE.get(found.get("what", ""), "answer")
             return _tidy(word.meaning.format(**found)), word.action.format(**found)
     return None

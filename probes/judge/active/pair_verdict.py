@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from mltop.probes.judge.active import numbers
 from mltop.probes.judge.active.expected import Expected
 from mltop.probes.judge.active.nodes import folded, natural
-from mltop.probes.judge.active.pair_levels import Levels, PairKey
+from mltop.probes.judge.active.pair_levels import GOOD, Levels, PairKey
 from mltop.probes.model.probe import PairResult, ProbeVerdict, Suspect
 
 BAD_LINK = 0.9  # of the median of pairs of good nodes
@@ -53,8 +53,9 @@ def judge_pairs(nodes: Sequence[str], results: Sequence[PairResult], expected: E
 
 
 def _usual(levels: Levels, good: set[str]) -> float:
-    """The median of the pairs of good nodes; of the search's reference when no two good ones were paired."""
+    """The median of the good pairs of good nodes; the search's reference when no two good ones were paired."""
     values = [value for key, value in levels.values.items() if key <= good and value is not None]
+    values = [value for value in values if value >= GOOD * (levels.reference or 0.0)]
     return statistics.median(values) if values else levels.reference or 0.0
 
 
@@ -124,7 +125,7 @@ def _headline(nodes: Sequence[str], fine: int, usual: float, levels: Levels, fou
     size = max((result.size_bytes for result in levels.results.values()), default=0)
     of_size = f" at {numbers.size(size)}" if size else ""
     count = numbers.many(len(nodes), "node") if not found else f"{fine} of {numbers.many(len(nodes), 'node')}"
-    alike = "alike" if fine == len(nodes) else "fine"
+    alike = "fine" if found else "alike"
     return f"{count} {alike} in pairs: {numbers.rate(usual)} busbw{of_size}"
 
 

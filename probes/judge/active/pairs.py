@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from mltop.probes.judge.active.pair_levels import Levels, PairKey, pair_of
 from mltop.probes.judge.active.pair_verdict import judge_pairs
@@ -98,7 +99,7 @@ class _Plan:
     def crowded(self, pairs: Sequence[Pair]) -> list[Pair]:
         """These pairs again, a quarter of them at once, when many are bad and many were measured at once."""
         together = min(self.at_once, len(pairs))
-        if together < CROWDED_PAIRS or self._bad_share(pairs, self._levels_at_first()) <= CROWDED_SHARE:
+        if together < CROWDED_PAIRS or self._bad_share(pairs, self._levels_at_first) <= CROWDED_SHARE:
             return []
         again = [pair for pair in pairs if self.levels.measured[frozenset(pair)] < 2]
         return again[: max(1, together // QUARTER)]
@@ -123,7 +124,7 @@ class _Plan:
             if partner is not None:
                 free.remove(partner)
                 pairs.append((node, partner))
-        return pairs[: self._few()]
+        return pairs[: self._few]
 
     def circle(self, rounds: int) -> list[Pair]:
         for pairs in circle_rounds(self.order)[:rounds]:
@@ -136,16 +137,18 @@ class _Plan:
         return list(zip(self.order[::2], self.order[1::2], strict=False))
 
     def unmeasured(self, pairs: Iterable[Pair]) -> list[Pair]:
-        return [pair for pair in pairs if frozenset(pair) not in self.levels.values][: self._few()]
+        return [pair for pair in pairs if frozenset(pair) not in self.levels.values][: self._few]
 
+    @cached_property
     def _few(self) -> int:
         """A quarter at once from then on, when a repetition has shown that fewer at once are faster."""
         again = [(*sorted(key),) for key, count in self.levels.measured.items() if count > 1]
         if not again:
             return self.at_once
-        before, now = self._levels_at_first(), self.levels
+        before, now = self._levels_at_first, self.levels
         return self.at_once if 2 * _bad(again, now) > _bad(again, before) else max(1, self.at_once // QUARTER)
 
+    @cached_property
     def _levels_at_first(self) -> Levels:
         return Levels(self.order, self.firsts)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from mltop.probes.judge.active.peak import Peak, Shape
 
+COPY_SOURCE = "Azure's AI-benchmarking-guide"  # of copy_bytes_per_s
 GB = 1 << 30
 MB = 1 << 20
 TB_PER_S = 1e12

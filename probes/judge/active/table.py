@@ -136,8 +136,8 @@ def _links() -> Iterator[str]:
 def _busbw() -> Iterator[str]:
     yield "\n## busbw, GB/s\n"
     yield (
-        "Compared at the same size, between two measured ones on the line over the logarithm of the size. Several nodes: "
-        "8 GPUs with 8 x 400 Gb/s each; without a figure at most r (gk - 1)/(k - 1), an estimate.\n"
+        "Compared at the same size, between two measured ones on the line over the logarithm of the size. Several "
+        "nodes: 8 GPUs with 8 x 400 Gb/s each; without a figure at most r (gk - 1)/(k - 1), an estimate.\n"
     )
     curves = [*busbw_table.ONE_NODE, busbw_table.NVL72, *busbw_table.MANY_NODES]
     yield _table(("GPUs", "collective", "size: busbw", "source"), (_curve(curve) for curve in curves))

@@ -188,6 +188,7 @@ def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
+        "WANDB_API_KEY": "SECRET-in-environment",
     }
 
 

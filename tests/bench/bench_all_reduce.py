@@ -1,0 +1,95 @@
+"""8 gloo ranks of one machine, from start to result: our launcher beside torchrun and mp.spawn doing the same."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from mltop.probes.active import all_reduce
+from mltop.probes.active.all_reduce.measure import MOST, WARM_UPS
+from tests.bench.table import Goal, print_table
+from tests.launchers import Launchers
+
+RANKS = 8
+SIZES = [1 << 20, 4 << 20]
+PLAIN = Path(all_reduce.__file__).with_name("plain_bench.py")
+ARGUMENTS = ["--backend", "gloo", "--sizes", ",".join(map(str, SIZES))]
+
+SPAWN = """
+import os, runpy, sys
+import torch.multiprocessing as mp
+
+def rank(index, path, arguments, count):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29517", RANK=str(index), LOCAL_RANK=str(index),
+                      WORLD_SIZE=str(count), OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
+    sys.argv = [path, *arguments]
+    runpy.run_path(path, run_name="__main__")
+
+if __name__ == "__main__":
+    mp.spawn(rank, args=(sys.argv[1], sys.argv[3:], int(sys.argv[2])), nprocs=int(sys.argv[2]))
+"""
+
+
+def main(quick: bool = False) -> None:
+    assert f"WARM_UPS, ITERATIONS = {WARM_UPS}, {MOST}\n" in PLAIN.read_text(), "they do not do the same"
+    ways = {"the launcher": launcher_s, "torchrun --standalone": torchrun_s, "mp.spawn": spawn_s}
+    for way in ways.values():
+        way()  # torch's files come into memory
+    walls: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(2 if quick else 7):
+        for name, way in ways.items():
+            walls[name].append(way())
+    medians = {name: statistics.median(found) for name, found in walls.items()}
+    ours, theirs, spawned = medians.values()
+    print_table(
+        f"all-reduce with {RANKS} gloo ranks, 1 and 4 MiB, {MOST} iterations: start to end",
+        [
+            *((f"{name}: median, s", value, None) for name, value in medians.items()),
+            *((f"{name}: best, s", min(found), None) for name, found in walls.items()),
+            ("launcher / torchrun", ours / theirs, Goal(at_most=0.25)),
+            ("launcher / mp.spawn", ours / spawned, None),
+        ],
+    )
+
+
+def launcher_s() -> float:
+    """Python, import, ranks, both sizes with their exact check, and the end of all processes."""
+    began = time.perf_counter()
+    with Launchers() as launchers:
+        launchers.meet({"h01": RANKS}, deadlines_s={"import torch": 300, "init": 300, "measure": 300})
+        launchers.wait_ready()
+        launchers.tell_round(1, [["h01"]], SIZES, budget_s=1000.0)  # no end before the most iterations
+        launchers.wait_round(1)
+        times = launchers["h01"].all("times")
+        assert len(times) == RANKS * len(SIZES)
+        assert all(len(event["data"]["times_s"]) == MOST and event["data"]["wrong"] == 0 for event in times)
+        assert launchers["h01"].end() == 0
+        return time.perf_counter() - began
+
+
+def torchrun_s() -> float:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+    return _run([*torchrun, str(PLAIN), *ARGUMENTS])
+
+
+def spawn_s() -> float:
+    with tempfile.TemporaryDirectory() as directory:  # every spawned process imports the script from its file
+        script = Path(directory) / "spawn.py"
+        script.write_text(SPAWN)
+        return _run([sys.executable, str(script), str(PLAIN), str(RANKS), *ARGUMENTS])
+
+
+def _run(command: list[str]) -> float:
+    began = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    took_s = time.perf_counter() - began
+    assert done.returncode == 0 and done.stdout.count('"size_bytes"') == len(SIZES), done.stdout + done.stderr[-3000:]
+    return took_s
+
+
+if __name__ == "__main__":
+    main("--quick" in sys.argv)

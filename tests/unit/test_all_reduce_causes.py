@@ -1,0 +1,91 @@
+"""Who is to blame when a round of the all-reduce probe fails: the one that died or stopped, not those who wait."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from mltop.probes.active.all_reduce.causes import ABORTED, RankState, causes, died, step
+
+STAGE = "measure 4 MiB"
+
+
+def _waits(rank: int, begun: int = 9, in_stage: int = 7) -> RankState:
+    return RankState(rank, f"h0{rank // 2 + 1}", "waits", STAGE, begun, in_stage)
+
+
+def _is(rank: int, kind: str, why: str = "", begun: int = 9) -> RankState:
+    return RankState(rank, f"h0{rank // 2 + 1}", kind, STAGE, begun, 7, why)
+
+
+KILLED = died(3, signal.SIGKILL, "")
+CASES = [
+    # what the ranks were doing, who is gone, the causes as (node, rank)
+    ([_waits(0), _waits(1), _waits(2), _is(3, "died", KILLED)], {}, [("h02", 3)]),
+    ([_is(0, "disconnected", "peer"), _is(1, "raised", "rank 1: out of memory")], {}, [("h01", 1)]),
+    ([_is(0, "disconnected"), _is(1, "died", ABORTED), _is(3, "died", KILLED)], {}, [("h02", 3)]),
+    ([_is(0, "disconnected"), _is(1, "died", ABORTED)], {}, [("h01", 1)]),
+    ([_waits(0), _is(1, "stopped", "rank 1 is stopped"), _is(3, "died", KILLED)], {}, [("h01", 1), ("h02", 3)]),
+    ([_waits(0), _waits(1, begun=8, in_stage=6), _waits(2)], {}, [("h01", 1)]),
+    ([_is(0, "done"), _waits(1, begun=8), _waits(2, begun=9)], {}, [("h01", 1)]),
+    ([_waits(0), _is(2, "absent", begun=0), _is(3, "absent", begun=0)], {}, [("h02", 2), ("h02", 3)]),
+    ([_waits(0), _waits(1)], {"h02": "h02 is gone"}, [("h02", None)]),
+    ([_waits(0), _is(1, "died", KILLED)], {"h02": "h02 is gone"}, [("h02", None), ("h01", 1)]),
+    ([_waits(0), _waits(1), _waits(2)], {}, [("", None)]),
+    ([_is(0, "disconnected", "connection reset"), _is(2, "disconnected", "connection reset")], {}, [("", None)]),
+    ([], {}, [("", None)]),
+]
+
+
+@pytest.mark.parametrize(("states", "gone", "expected"), CASES)
+def test_victims_are_not_named(
+    states: list[RankState], gone: dict[str, str], expected: list[tuple[str, int | None]]
+) -> None:
+    found = causes(states, gone)
+    assert [(cause.node, cause.rank) for cause in found] == expected
+    assert all(cause.why and cause.stage for cause in found)
+
+
+def test_a_rank_that_is_late_is_told_by_what_the_others_wait_in() -> None:
+    states = [_waits(0), _waits(1, begun=8, in_stage=6), _waits(2)]
+    assert causes(states, {})[0].why == (
+        "rank 1 did not come to the 7th collective of measure 4 MiB, in which 2 others wait for it; "
+        "it is in the 6th collective of measure 4 MiB"
+    )
+
+
+def test_without_a_late_rank_it_is_the_network() -> None:
+    cause = causes([_waits(0), _waits(2)], {})[0]
+    assert cause.why == (
+        "no rank is behind: 2 ranks of h01, h02 are in the 7th collective of measure 4 MiB and nothing arrives any more"
+    )
+    assert "network" in cause.fix
+
+
+def test_a_rank_that_died_before_it_said_a_stage_has_the_stage_of_the_others() -> None:
+    dead = RankState(1, "h01", "died", why=KILLED)
+    assert causes([RankState(0, "h01", "waits", "init", 1), dead], {})[0].stage == "init"
+    assert causes([dead], {})[0].stage == "init"
+
+
+@pytest.mark.parametrize(
+    ("status", "last_words", "sentence"),
+    [
+        (signal.SIGKILL, "", "rank 5 died: killed (SIGKILL)"),
+        (signal.SIGKILL, "whatever it printed before", "rank 5 died: killed (SIGKILL)"),
+        (signal.SIGSEGV, "", "rank 5 died: ended (SIGSEGV)"),
+        (signal.SIGABRT, "terminate called", "rank 5 died: aborted (SIGABRT): terminate called"),
+        (3 << 8, "bad", "rank 5 died: ended with exit code 3: bad"),
+        (0, "", "rank 5 died: ended with exit code 0"),
+    ],
+)
+def test_how_it_died(status: int, last_words: str, sentence: str) -> None:
+    assert died(5, status, last_words) == sentence
+
+
+@pytest.mark.parametrize(
+    ("in_stage", "words"), [(1, "1st"), (2, "2nd"), (3, "3rd"), (4, "4th"), (11, "11th"), (22, "22nd"), (112, "112th")]
+)
+def test_ordinal_numbers(in_stage: int, words: str) -> None:
+    assert step(_waits(0, in_stage=in_stage)) == f"the {words} collective of {STAGE}"

@@ -1,0 +1,164 @@
+"""The small decisions of the all-reduce probe: addresses, variables, sizes, iterations, orders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mltop.probes.active.all_reduce import environment, measure, rank, sizes
+from mltop.probes.active.all_reduce.listening import Address, interface_of, listen, local_addresses, offered, plain
+from mltop.probes.active.all_reduce.options import options_of, round_of
+from mltop.probes.active.all_reduce.output import Output
+from mltop.probes.active.child import Order
+from mltop.probes.model.probe import ProbeDevice
+
+MIB, GIB = 1 << 20, 1 << 30
+NODE = [
+    Address("127.0.0.1", "lo"),
+    Address("172.17.0.1", "docker0"),
+    Address("fd00::7", "eth0"),
+    Address("10.0.0.7", "eth0"),
+    Address("10.1.0.7", "ib0"),
+]
+
+
+@pytest.mark.parametrize(
+    ("ssh", "first"), [("192.0.2.9 51234 10.1.0.7 22", "10.1.0.7"), ("", "10.0.0.7"), ("garbage", "10.0.0.7")]
+)
+def test_the_address_that_ssh_reached_is_offered_first(ssh: str, first: str) -> None:
+    found = [one.address for one in offered(ssh, NODE)]
+    assert found[0] == first
+    assert sorted(found) == sorted({"10.0.0.7", "10.1.0.7", "fd00::7", "172.17.0.1"})
+    assert found[-1] == "172.17.0.1"
+
+
+def test_loopback_is_offered_only_where_there_is_nothing_else() -> None:
+    assert offered("", NODE[:1]) == [Address("127.0.0.1", "lo")]
+    assert offered("127.0.0.1 1 127.0.0.2 22", NODE[:1])[0] == Address("127.0.0.2", "lo")
+
+
+@pytest.mark.parametrize(
+    ("address", "interface"),
+    [("10.1.0.7", "ib0"), ("::ffff:10.0.0.7", "eth0"), ("fd00::7%eth0", "eth0"), ("127.0.0.9", "lo"), ("9.9.9.9", "")],
+)
+def test_the_interface_of_a_route(address: str, interface: str) -> None:
+    assert interface_of(address, NODE) == interface
+
+
+def test_this_machine_has_addresses_and_listens() -> None:
+    assert Address("127.0.0.1", "lo") in local_addresses()
+    assert plain("::FFFF:127.0.0.1") == "127.0.0.1"
+    with listen() as one, listen() as other:
+        assert one.getsockname()[1] != other.getsockname()[1]
+
+
+def test_what_the_user_has_set_is_never_overridden(tmp_path: Path) -> None:
+    conf = tmp_path / "nccl.conf"
+    conf.write_text("# site\nNCCL_SOCKET_IFNAME=ib0 # fast\nNCCL_IB_HCA = mlx5_0\nPATH=/bin\n\n")
+    found = environment.conf_settings({}, [str(tmp_path / "none"), str(conf)])
+    assert found == {"NCCL_SOCKET_IFNAME": "ib0", "NCCL_IB_HCA": "mlx5_0"}
+    assert environment.conf_settings({"NCCL_CONF_FILE": str(conf)}, []) == found
+    ours = environment.inherited({"NCCL_DEBUG": "WARN", "HOME": "/root", "NCCL_IB_HCA": "mlx5_1"}, found)
+    assert ours == {"NCCL_SOCKET_IFNAME": "ib0", "NCCL_IB_HCA": "mlx5_1", "NCCL_DEBUG": "WARN"}
+    assert environment.added("eth0", "nccl", ours) == {}
+    assert environment.added("eth0", "nccl", {}) == {
+        "NCCL_SOCKET_IFNAME": "=eth0",
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": environment.SUBSYSTEMS,
+    }
+    assert environment.added("eth0", "gloo", {}) == {"GLOO_SOCKET_IFNAME": "eth0"}
+    assert environment.added("", "gloo", {}) == {}
+
+
+def test_injected_delays() -> None:
+    assert environment.delays("") == {}
+    assert environment.delays("1:0.03,12:2") == {1: 0.03, 12: 2.0}
+    for wrong in ("1", "a:b", "1:2:3"):
+        with pytest.raises(ValueError):
+            environment.delays(wrong)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        *[(100, "100 B"), (32 << 10, "32 KiB"), (MIB, "1 MiB"), (256 * MIB, "256 MiB")],
+        *[(3 * MIB // 2, "1.5 MiB"), (GIB, "1 GiB")],
+    ],
+)
+def test_sizes_in_words(size: int, text: str) -> None:
+    assert sizes.size_text(size) == text
+    assert sizes.stage_of("all-reduce", size) == f"measure {text}"
+    assert sizes.stage_of("all-gather", size) == f"measure all-gather {text}"
+
+
+def test_sizes_take_at_most_half_of_the_memory_with_all_ranks() -> None:
+    assert sizes.too_big([MIB, GIB], 16 * GIB, 4) == {}
+    assert sizes.too_big([MIB, GIB], 16 * GIB - 1, 4) == {
+        GIB: "1 GiB for each of 4 ranks (2 buffers each) does not fit into half of the available memory (8 GiB)"
+    }
+    assert sizes.too_big([1 << 60], None, 4) == {}  # unknown refuses nothing
+    assert list(sizes.too_big_for_gpu([MIB, GIB], 3 * GIB)) == [GIB]
+    available = sizes.available_memory_bytes()
+    assert available is not None and 0 < available < 1 << 50
+
+
+@pytest.mark.parametrize(("typical_s", "count"), [(0.001, 20), (0.1, 10), (0.19, 5), (10.0, 5), (0.0, 20)])
+def test_iterations_by_budget(typical_s: float, count: int) -> None:
+    assert measure.iterations(typical_s, 1.0) == count
+
+
+def test_a_size_that_cannot_be_done_in_time_is_left_out() -> None:
+    assert measure.fits(0.5, 8.0)
+    assert not measure.fits(3.0, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("version", "takes"),
+    [
+        *[("2.2.0", False), ("2.3.1+cu121", True), ("2.6.0+cu124", True), ("2.6.1", False), ("2.7.0+cu128", False)],
+        *[("2.7.1", True), ("2.13.0+cpu", True), ("2.8.0a0+git1234", True)],
+    ],
+)
+def test_versions_that_hang_with_a_device_id_do_not_get_one(version: str, takes: bool) -> None:
+    assert rank.takes_device_id(version) is takes
+
+
+def test_the_first_line_says_what_happened() -> None:
+    text = "[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.3]:4711\nmore"
+    assert rank.first_line(text) == "Connection closed by peer [10.0.0.3]:4711"
+    assert rank.first_line("\n\nCUDA error: out of memory\n") == "CUDA error: out of memory"
+    assert rank.first_line("") == ""
+
+
+def test_an_order_has_defaults_for_one_node() -> None:
+    found = options_of(Order("all_reduce", "h01", [ProbeDevice("cpu", kind="cpu")], {"ranks": 4}))
+    assert (found.backend, found.ranks, found.nodes, found.leader) == ("gloo", 4, ["h01"], True)
+    assert found.device(3).uuid == "cpu"
+    gpus = [ProbeDevice(f"GPU-{index}", index) for index in range(2)]
+    on_gpus = options_of(Order("all_reduce", "h01", gpus, {"backend": "nccl"}))
+    assert on_gpus.ranks == 2 and on_gpus.device(1).uuid == "GPU-1"
+    with pytest.raises(ValueError, match="MIG"):
+        options_of(Order("all_reduce", "h01", [ProbeDevice("MIG-1", kind="mig")], {"backend": "nccl"}))
+
+
+def test_a_round_is_checked() -> None:
+    told = {"round": 2, "groups": [["h01"]], "sizes_bytes": [MIB], "budget_s": 0.5, "work": True}
+    found = round_of(told)
+    assert (found.round, found.collectives, found.work) == (2, ["all-reduce"], True)
+    for wrong in ({"collectives": ["broadcast"]}, {"sizes_bytes": None}, {"groups": 3}):
+        with pytest.raises(ValueError):
+            round_of({**told, **wrong})
+
+
+def test_nccl_says_its_settings_once_and_its_warnings(capfd: pytest.CaptureFixture[str]) -> None:
+    output = Output(8, is_nccl=True)
+    for local in (0, 1):
+        for _ in range(3):
+            output.line(local, f"h01:{local}:99 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB")
+    output.line(1, "h01:1:99 [0] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer")
+    output.line(0, "something else")
+    said = capfd.readouterr().out.splitlines()
+    assert len(said) == 2
+    assert '"rank":8' in said[0] and '"settings":' in said[0] and "NET/IB : Using" in said[0]
+    assert '"rank":9' in said[1] and "NCCL WARN" in said[1] and "settings" not in said[1]
