@@ -12,6 +12,7 @@ from tests.bench import (
     bench_connect,
     bench_dump,
     bench_fleet,
+    bench_matmul,
     bench_merge,
     bench_reader,
     bench_screen,
@@ -27,6 +28,7 @@ BENCHES = {
     "dump": bench_dump,
     "fleet": bench_fleet,
     "connect": bench_connect,
+    "matmul": bench_matmul,
 }
 
 

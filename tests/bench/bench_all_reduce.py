@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import statistics
 import subprocess
 import sys
@@ -40,9 +41,12 @@ def main(quick: bool = False) -> None:
     for way in ways.values():
         way()  # torch's files come into memory
     walls: dict[str, list[float]] = {name: [] for name in ways}
+    cpu: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(2 if quick else 7):
         for name, way in ways.items():
+            before = _children_s()
             walls[name].append(way())
+            cpu[name].append(_children_s() - before)
     medians = {name: statistics.median(found) for name, found in walls.items()}
     ours, theirs, spawned = medians.values()
     print_table(
@@ -50,6 +54,7 @@ def main(quick: bool = False) -> None:
         [
             *((f"{name}: median, s", value, None) for name, value in medians.items()),
             *((f"{name}: best, s", min(found), None) for name, found in walls.items()),
+            *((f"{name}: median CPU, s", statistics.median(found), None) for name, found in cpu.items()),
             ("launcher / torchrun", ours / theirs, Goal(at_most=0.25)),
             ("launcher / mp.spawn", ours / spawned, None),
         ],
@@ -81,6 +86,11 @@ def spawn_s() -> float:
         script = Path(directory) / "spawn.py"
         script.write_text(SPAWN)
         return _run([sys.executable, str(script), str(PLAIN), str(RANKS), *ARGUMENTS])
+
+
+def _children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _run(command: list[str]) -> float:

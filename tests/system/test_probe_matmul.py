@@ -110,20 +110,10 @@ def test_every_stage_is_said_and_the_result_is_whole() -> None:
     assert result.gaps == {"phases": "power, clock and heat are read of GPUs only"}
 
 
-def test_the_same_seed_gives_the_same_bits() -> None:
-    options = {"dtype": "bf16", "seconds": {**QUICK_S, "burst": 0.1}, "first_shapes": [[128, 128, 128]]}
-    first, second = (run(ONE_THREAD, **options)[1] for _ in range(2))
-    if first.sustained_shape == second.sustained_shape:  # on a busy machine another cube may be the right one
-        assert first.checksum == second.checksum
-    assert first.shape == second.shape == [128, 128, 128]
-
-
 @pytest.mark.parametrize(
     ("options", "why"),
     [
         ({"dtype": "fp8"}, "FP8 GEMMs are of GPUs; CPUs have no instructions for them"),
-        ({"dtype": "tf32"}, "TF32 GEMMs are of GPUs; CPUs have no instructions for them"),
-        ({"dtype": "int4"}, "no such data type: int4"),
         ({"seconds": {"warm": "long"}}, "could not convert string to float: 'long'"),
         ({"kind": "gpu"}, "is built without CUDA"),
     ],

@@ -12,7 +12,7 @@ from mltop.probes.judge.active.arrival import arrivals, find_late
 from mltop.probes.judge.active.collective import busbw_factor, judge_collective, merge_times, with_expected
 from mltop.probes.judge.active.deadline import Waited, joined_sentence
 from mltop.probes.judge.active.expected import Expected
-from mltop.probes.model.probe import CollectiveResult, PastResult, ProbeFailure, RankTimes
+from mltop.probes.model.probe import CollectiveResult, PastResult, ProbeFailure, RankArrival, RankTimes
 from tests.unit.gloo_times import EIGHT, EIGHT_SLOW, TWO, TWO_SLOW
 
 MIB = 1 << 20
@@ -148,6 +148,39 @@ def test_when_most_are_late_nobody_is_accused_but_it_is_said() -> None:
     verdict = judge_collective(merge_times(simulated(8, dict.fromkeys(range(1, 8), 0.03), 0.001), "gloo"))
     assert not verdict.suspects
     assert "most ranks are late: rank 0 waits for them (clearly earlier in most collectives)" in verdict.details
+
+
+def lags(one_ms: float, others_ms: float, share: float, usual_share: float) -> list[CollectiveResult]:
+    """8 ranks, of which rank 5 comes by so much later than the first."""
+    found = [
+        RankArrival(rank, "h01", None, 0.05, one_ms / 1e3 if rank == 5 else others_ms / 1e3, None, usual_share)
+        for rank in range(8)
+    ]
+    found[5].late_share = share
+    return [CollectiveResult("all-reduce", "gloo", MIB, 8, ["h01"], 20, time_s=0.05, arrivals=found)]
+
+
+@pytest.mark.parametrize(
+    ("one_ms", "others_ms", "share", "usual_share", "expected"),
+    [
+        (30.0, 1.0, 1.0, 0.0, [5]),
+        (30.0, 1.0, 0.6, 0.05, [5]),  # a rank that stalls now and then is late too
+        (30.0, 1.0, 0.6, 0.5, []),  # by luck
+        (4.0, 0.0, 1.0, 0.0, []),  # less than a scheduler's slice
+        (22.0, 12.0, 1.0, 0.1, []),  # where every rank lags by 12 ms
+        (32.0, 12.0, 1.0, 0.1, [5]),
+    ],
+)
+def test_how_late_is_late(
+    one_ms: float, others_ms: float, share: float, usual_share: float, expected: list[int]
+) -> None:
+    assert [one.rank for one in find_late(lags(one_ms, others_ms, share, usual_share))] == expected
+
+
+def test_a_lag_must_show_at_most_sizes() -> None:
+    slow, quiet = lags(30.0, 1.0, 1.0, 0.0), lags(1.0, 1.0, 0.1, 0.1)
+    assert find_late([*slow, *quiet, *quiet, *quiet]) == []
+    assert [one.rank for one in find_late([*slow, *slow, *quiet])] == [5]
 
 
 def test_gpus_are_judged_more_finely() -> None:

@@ -59,7 +59,7 @@ def test_torch_has_what_the_probe_uses(name: str) -> None:
 
 def probe(fake: CudaTorch, scan_s: float = 60.0, **plan: Any) -> MatmulResult:
     """All stages, with nothing that takes long."""
-    seconds = {"warm": 0.05, "scan": scan_s, "burst": 0.5, "sustained": 0.2}
+    seconds = {"warm": 0.05, "scan": scan_s, "burst": 0.3, "sustained": 0.1}
     wanted = Plan(seconds=seconds, memory_cap_bytes=CAP_BYTES, least_burst=9, scan_iterations=2, **plan)
     device = Cuda(fake, wanted.memory_cap_bytes, where="cpu", flush_bytes=FLUSHED_BYTES)
     run = OnGpu(device, wanted, PhaseMeter(ProbeDevice("cpu", kind="cpu")), Progress("GPU-1", {}))

@@ -156,6 +156,27 @@ def test_a_search_that_was_ended_early_accuses_no_one_it_has_not_confirmed() -> 
     assert any("unclear" in line and "005" in line for line in verdict.details)
 
 
+def test_one_bad_pair_is_too_little_to_accuse() -> None:
+    """The odd node's only pair, with a good node, is bad: it meets another before anybody is accused."""
+    names = Cluster(17).nodes
+    first = PairSearch(names).next_round([])
+    odd = (set(names) - {node for pair in first for node in pair}).pop()
+    good = Cluster(17, noise=0.0).measure(1, first)
+    (pair,) = PairSearch(names).next_round(good)
+    assert odd in pair
+    cluster = Cluster(17, links={frozenset(pair): 0.5}, noise=0.0)
+    verdict = judge_pairs(names, run(cluster)[0])
+    assert [one.node for one in verdict.suspects] == [" – ".join(sorted(pair))]
+    assert not judge_pairs(names, [*good, *cluster.measure(2, [pair])]).suspects
+
+
+def test_when_no_first_pair_may_be_good_every_pair_is_measured() -> None:
+    first = PairSearch(Cluster(12).nodes).next_round([])
+    bad = {pair[0]: share for pair, share in zip(first, (0.85, 0.8, 0.72, 0.65, 0.6, 0.5), strict=True)}
+    verdict = judge_pairs(Cluster(12).nodes, run(Cluster(12, bad, noise=0.0))[0])
+    assert {one.node for one in verdict.suspects} == set(bad)
+
+
 def test_nodes_that_were_not_measured_are_named() -> None:
     verdict = judge_pairs(["a", "b", "c"], [PairResult(1, ["a", "b"], 1 << 20, 48e9)])
     assert "not measured: c" in verdict.details

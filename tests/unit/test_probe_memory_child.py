@@ -145,7 +145,10 @@ def cache(sysroot: Path, cpu: int, **indexes: tuple[int, str, str, str]) -> None
 CACHES = "from mltop.probes.active.memory import room\nprint(json.dumps(room.last_level_cache_bytes()))"
 
 
-def test_last_level_caches_are_counted_once_for_those_who_share_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("first", "others", "caches"), [("0-7", "8-15", 2), ("0-15", "0-15", 1)])
+def test_last_level_caches_are_counted_once_for_those_who_share_one(
+    tmp_path: Path, first: str, others: str, caches: int
+) -> None:
     cpus = sorted(os.sched_getaffinity(0))
     for cpu in cpus:
         cache(
@@ -154,9 +157,9 @@ def test_last_level_caches_are_counted_once_for_those_who_share_one(tmp_path: Pa
             index0=(1, "Data", "48K", str(cpu)),
             index1=(1, "Instruction", "32K", str(cpu)),
             index2=(2, "Unified", "2048K", str(cpu)),
-            index3=(3, "Unified", "32768K", "0-7" if cpu == cpus[0] else "8-15"),
+            index3=(3, "Unified", "32768K", first if cpu == cpus[0] else others),
         )
-    assert ask(CACHES, tmp_path) == (32 * MIB if len(cpus) == 1 else 64 * MIB)
+    assert ask(CACHES, tmp_path) == min(caches, len(cpus)) * 32 * MIB
 
 
 def test_caches_that_nobody_tells_are_unknown(tmp_path: Path) -> None:

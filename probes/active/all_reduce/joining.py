@@ -27,6 +27,7 @@ class Joining:
         # All come, all try to reach each other, the leader sums up.
         self.limit_s = options.join_s + 3 * LIMIT_S
         self._leader: Leader | None = None
+        self._absent: list[str] = []  # told before the meeting was open
         self._tasks: list[asyncio.Task[Any]] = []
 
     async def join(self) -> Meeting:
@@ -42,6 +43,12 @@ class Joining:
         link = await member.find_leader(options.leader_node, options.addresses, options.port, hello)
         return await member.join(link, hello, self.limit_s)
 
+    def without(self, names: list[str]) -> None:
+        """The caller knows that they will not come: nobody waits for them."""
+        self._absent += names
+        if self._leader is not None:
+            self._leader.without(names)
+
     def end(self) -> None:
         """Told to the others, so that they do not take our end for a failure."""
         if self._leader is not None:
@@ -51,6 +58,7 @@ class Joining:
         options = self._options
         port = self._store.getsockname()[1]
         leader = self._leader = Leader(options.nodes, options.key, options.join_s, port, self._came)
+        leader.without(self._absent)
         self._server = await asyncio.start_server(leader.accept, sock=self._accepting, limit=LINE_LIMIT_BYTES)
         link, other = local_pair()
         link.send(member.hello_message(hello))

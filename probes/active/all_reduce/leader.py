@@ -43,6 +43,7 @@ class Leader:
         self._links: dict[str, TcpLink | LocalLink] = {}
         self._known: dict[str, Message] = {}
         self._closed = ""
+        self._absent: set[str] = set()
         self._all_here = asyncio.Event()
         self._cannot: dict[str, dict[str, str]] = {}
         self._all_tested = asyncio.Event()
@@ -93,6 +94,12 @@ class Leader:
         self._send(here, {"t": "go", "accused": accused, "missing": missing})
         return missing
 
+    def without(self, names: Iterable[str]) -> None:
+        """Those of them that are not here will not come: nobody waits for them."""
+        self._absent |= set(names) - self._links.keys()
+        if not self._missing():
+            self._all_here.set()
+
     def end(self) -> None:
         self._send(self._links, {"t": "end"})
 
@@ -106,7 +113,7 @@ class Leader:
         return self._closed
 
     def _missing(self) -> list[str]:
-        return [name for name in self._nodes if name not in self._links]
+        return [name for name in self._nodes if name not in self._links and name not in self._absent]
 
     def _leader_address(self) -> str:
         """At which most others found it; of this machine alone where there are no others."""

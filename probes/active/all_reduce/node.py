@@ -61,7 +61,8 @@ class Node:
         loop = asyncio.get_running_loop()
 
         def on_line(line: dict[str, Any]) -> None:
-            loop.call_soon_threadsafe(self._tells.put_nowait, line)
+            take = self._without if line.get("tell") == "without" else self._tells.put_nowait
+            loop.call_soon_threadsafe(take, line)
 
         child.end_with_stdin(on_line)
         try:
@@ -77,6 +78,12 @@ class Node:
         return 0
 
     # Until ready.
+
+    def _without(self, told: dict[str, Any]) -> None:
+        """{"tell": "without", "nodes": [...]}: these will not come. What comes after the meeting changes nothing."""
+        nodes = told.get("nodes")
+        if isinstance(nodes, list):
+            self._joining.without([str(name) for name in nodes])
 
     async def _get_ready(self) -> None:
         joining = asyncio.ensure_future(self._joining.join())

@@ -19,8 +19,8 @@ from mltop.probes.judge.active.deadline import Waited, joined_sentence
 from mltop.probes.model.probe import ProbeEvent, RankTimes
 
 LISTEN_S = 20.0  # for the first node to listen: its agent is there, and a Python with torch is looked for
-JOIN_S = 12.0  # beyond what importing torch takes, which is not the network's fault
-IMPORT_S = 25.0
+JOIN_S = 12.0  # for the launchers to meet; they do not need torch for it
+READY_S = 30.0  # beyond that: for trying who reaches whom, and for importing torch
 INIT_S = 10.0
 SIZE_EXTRA_S = 5.0  # per size, beyond three times its budget
 END_S = 4.0
@@ -72,9 +72,11 @@ class Collective:
         for node in others:
             self.members[node] = Member(node)
         self._asking.ask(self._args(leader), others)
-        until = time.monotonic() + min(JOIN_S + IMPORT_S, self._stop.left_s)
+        until = time.monotonic() + min(JOIN_S + READY_S, self._stop.left_s)
+        told: set[str] = set()
         while self._waiting() and time.monotonic() < until and not self._stop.now:
             self._asking.step()
+            self._go_without(leader, told)
             tell(self._joined())
         if self._waiting() and not self._stop.cancelled.is_set():
             sentence = self._joined()
@@ -136,6 +138,13 @@ class Collective:
                 self._fail(member, f"did not listen within {LISTEN_S:.0f} s: {where}", stage="listen")
         return None
 
+    def _go_without(self, leader: str, told: set[str]) -> None:
+        """Who cannot come is not waited for: the leader is told as soon as it is known."""
+        out = {node for node in self.members if self._is_out(node)} - told - {leader}
+        if out:
+            told |= out
+            self._asking.tell(self._key, {"tell": "without", "nodes": sorted(out)}, [leader])
+
     def _args(self, leader: str) -> dict[str, object]:
         wanted = self._wanted
         first = not self._heard
@@ -149,7 +158,7 @@ class Collective:
             "addresses": [] if first else [entry["address"] for entry in self._heard.get("addresses", ())],
             "port": 0 if first else self._heard.get("port", 0),
             "nodes": [node for node in self._nodes if not self._is_out(node)],
-            "join_s": JOIN_S + IMPORT_S,
+            "join_s": JOIN_S,
         }
         return self._setting.args("all_reduce", options)
 
@@ -215,11 +224,20 @@ class Collective:
         elif event.event in ("failed", "refused") and event.rank is not None:
             member.failed_ranks[event.rank] = event.why
             self._board.fail(node, event)
+        elif event.event == "failed" and isinstance(event.data.get("missing"), list):
+            self._take_missing(event)
         elif event.event in ("failed", "refused"):
             member.failed = member.failed or event.why
             self._board.fail(node, event)
         else:
             self._board.take(node, event)
+
+    def _take_missing(self, event: ProbeEvent) -> None:
+        """The leader has begun without these."""
+        for name in event.data["missing"]:
+            other = self.members.get(str(name))
+            if other is not None and not other.failed:
+                self._fail(other, event.why, event.fix, stage=event.stage)
 
     def _take_times(self, node: str, event: ProbeEvent) -> None:
         try:

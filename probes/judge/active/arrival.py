@@ -1,8 +1,8 @@
 """Who comes last to a collective: who waits least in it. Its victims, who wait longest, have the longest times.
 
 A rank that is delayed by 30 ms makes the collectives of all others 30 ms longer, and its own the shortest. Noise of
-the scheduler hits one rank now and another then: late is who comes late nearly always, by clearly more than the lag
-that is usual there.
+the scheduler hits one rank now and another then: late is who comes late far more often than luck would have it, and by
+clearly more than the lag that is usual there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ LEAST_GPU_S = 1e-3  # beyond the usual lag; less is no trouble, and events on th
 LEAST_CPU_S = 5e-3  # a scheduler's slice on processors with more ranks than cores
 OF_TIME = 0.05  # of the collective's time
 OF_USUAL_LAG = 1.5  # noise: with 8 ranks on 2 cores every rank's lag is 12 ms, and their medians are 4 ms apart
-LATE_SHARE = 0.75  # of the iterations
 ITERATIONS = 5
 SIZES_SHARE = 0.5  # of the sizes at which such a lag shows
 CHANCE = 0.01  # that any rank comes late so often by luck, at most
@@ -131,11 +130,7 @@ class _Size:
 
 def _late(rank: int, sizes: Sequence[_Size]) -> LateRank | None:
     present = [(size, size.of_rank[rank]) for size in sizes if rank in size.of_rank]
-    late = [
-        (size, mine)
-        for size, mine in present
-        if mine.lag_s - size.usual_s > size.limit_s and (mine.late_share is None or mine.late_share >= LATE_SHARE)
-    ]
+    late = [(size, mine) for size, mine in present if mine.lag_s - size.usual_s > size.limit_s]
     if not late:
         return None
     typical_s = statistics.median(mine.lag_s - size.usual_s for size, mine in late)
