@@ -105,17 +105,20 @@ def test_a_size_that_does_not_fit_into_memory_is_refused_with_a_sentence(pair: L
         assert {event["data"]["size_bytes"] for event in launcher.all("times", round=number)} == {MIB}
 
 
-def test_a_killed_rank_is_named_and_the_next_round_goes_on_with_all(pair: Launchers) -> None:
+@pytest.mark.parametrize(("ends", "how"), [(signal.SIGKILL, "killed (SIGKILL)"), (signal.SIGABRT, "aborted (SIGABRT)")])
+def test_a_dead_rank_is_named_and_the_next_round_goes_on_with_all(
+    pair: Launchers, ends: signal.Signals, how: str
+) -> None:
     number = next(_rounds)
     pair.tell_round(number, BOTH, [4 * MIB] * 50, budget_s=5)
     pair["h02"].wait("stage", stage="measure 4 MiB", round=number)
-    os.kill(pair["h02"].ranks()[1], signal.SIGKILL)
+    os.kill(pair["h02"].ranks()[1], ends)
     rounds = pair.wait_round(number)
     failures = [event for launcher in pair for event in launcher.all("failed", round=number)]
     assert [(event["rank"], event["stage"], event["why"]) for event in failures] == [
-        (3, "measure 4 MiB", "rank 3 died: killed (SIGKILL)")
+        (3, "measure 4 MiB", f"rank 3 died: {how}")
     ]
-    assert "out of memory" in failures[0]["fix"]
+    assert ("out of memory" in failures[0].get("fix", "")) == (ends == signal.SIGKILL)
     for data in rounds.values():
         assert data["failed"] and [(cause["node"], cause["rank"]) for cause in data["causes"]] == [("h02", 3)]
     _goes_on(pair)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +24,13 @@ GOLDENS = Path(__file__).parent / "goldens"
 SIZES = [(80, 24), (120, 40), (200, 60)]
 
 
-def fleet(nodes: int = 64, ticks: int = 5) -> FakeSession:
-    return FakeSession([fake_views.fleet(tick, nodes=nodes) for tick in range(ticks)], title="job 4711")
+@functools.cache
+def views_of(nodes: int, ticks: int) -> tuple[FleetView, ...]:
+    return tuple(fake_views.fleet(tick, nodes=nodes) for tick in range(ticks))
+
+
+def fleet(nodes: int = 64, ticks: int = 1) -> FakeSession:
+    return FakeSession(views_of(nodes, ticks), title="job 4711")
 
 
 def with_states(view: FleetView, **states: str) -> FleetView:
@@ -59,43 +65,55 @@ def golden(screen: Opened, name: str, size: tuple[int, int]) -> None:
 # Looks
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_512_nodes(size: tuple[int, int]) -> None:
-    async with opened(fleet(512), size=size) as screen:
+async def test_512_nodes() -> None:
+    """On the largest terminal all 4,096 GPUs are seen at once."""
+    async with opened(fleet(512), size=SIZES[0]) as screen:
         await screen.shows("509 fine")
         await screen.shows_not("not judged yet")
-        await screen.press("down", "space", "down", "right")
-        golden(screen, "fleet512", size)
-
-
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_list(size: tuple[int, int]) -> None:
-    async with opened(fleet(), size=size) as screen:
-        await screen.shows("61 fine")
-        await screen.press("v", "space")
-        golden(screen, "fleet-list", size)
-
-
-async def test_all_4096_gpus_are_seen_at_once_on_a_large_terminal() -> None:
-    async with opened(fleet(512), size=(200, 60)) as screen:
-        await screen.shows("509 fine")
+        for size in SIZES:
+            await screen.pilot.resize_terminal(*size)
+            await screen.press("home", "down", "space", "down", "right")
+            golden(screen, "fleet512", size)
+            await screen.press("U")
         grid = heatmap(screen).grid
         assert grid.density == "grouped" and heatmap(screen).max_scroll_y == 0
         assert len(grid.rows) <= heatmap(screen).size.height
 
 
+async def test_list() -> None:
+    async with opened(fleet(), size=SIZES[0]) as screen:
+        await screen.shows("61 fine")
+        await screen.press("v", "space")
+        for size in SIZES:
+            await screen.pilot.resize_terminal(*size)
+            await screen.pilot.pause()
+            golden(screen, "fleet-list", size)
+
+
+KEYS = ("end", "up", "m", "v", "G", "v", "o", "pagedown", "home")
+
+
 @pytest.mark.parametrize("nodes", [2, 64, 700])
-@pytest.mark.parametrize("size", [(16, 4), (20, 5), (40, 8), (60, 12), (80, 24), (250, 80), (250, 6)])
-async def test_any_number_of_nodes_at_any_size(nodes: int, size: tuple[int, int]) -> None:
-    async with opened(fleet(nodes, ticks=1), size=size) as screen:
-        for key in ("end", "up", "m", "v", "G", "v", "o", "pagedown", "home"):
-            await screen.press(key)
-            lines = screen.lines()
-            assert len(lines) == size[1] and all(len(line) <= size[0] for line in lines)
+async def test_any_number_of_nodes_at_any_size(nodes: int) -> None:
+    async with opened(fleet(nodes), size=(16, 4)) as screen:
+        for size in [(16, 4), (20, 5), (40, 8), (60, 12), (80, 24), (250, 80), (250, 6)]:
+            await screen.pilot.resize_terminal(*size)
+            for key in KEYS:
+                await screen.press(key)
+                lines = screen.lines()
+                assert len(lines) == size[1] and all(len(line) <= size[0] for line in lines), (size, key)
+            await screen.press("end")
+            line, _ = heatmap(screen).grid.place(nodes - 1)
+            top = round(heatmap(screen).scroll_y)
+            assert top <= line < top + heatmap(screen).size.height, f"{size}: the last node can be reached and seen"
+
+
+@pytest.mark.parametrize("size", [(16, 4), (40, 8), (250, 6)])
+async def test_it_starts_at_any_size(size: tuple[int, int]) -> None:
+    async with opened(fleet(), size=size) as screen:
         await screen.press("end")
-        line, _ = heatmap(screen).grid.place(nodes - 1)
-        top = round(heatmap(screen).scroll_y)
-        assert top <= line < top + heatmap(screen).size.height, "the last node can be reached and seen"
+        lines = screen.lines()
+        assert len(lines) == size[1] and all(len(line) <= size[0] for line in lines) and any(lines)
 
 
 async def test_a_fleet_that_only_connects_does_not_look_dead() -> None:
@@ -196,8 +214,9 @@ async def test_map_and_list_keep_the_node() -> None:
         assert "▲" in screen.lines()[table.region.y], "the list sorts like other tables"
 
 
-@pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "1"}, {"TERM": "xterm"}], ids=["colours", "none", "16"])
-@pytest.mark.parametrize("nodes", [9, 64, 512])
+@pytest.mark.parametrize(
+    ("nodes", "variables"), [(9, {}), (64, {}), (512, {}), (64, {"NO_COLOR": "1"}), (64, {"TERM": "xterm"})]
+)
 async def test_marks_are_seen_on_the_map_and_in_the_list(
     nodes: int, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

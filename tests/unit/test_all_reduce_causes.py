@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from mltop.probes.active.all_reduce.causes import ABORTED, RankState, causes, died, step
+from mltop.probes.active.all_reduce.causes import RankState, causes, death, step
 
 STAGE = "measure 4 MiB"
 
@@ -19,13 +19,17 @@ def _is(rank: int, kind: str, why: str = "", begun: int = 9) -> RankState:
     return RankState(rank, f"h0{rank // 2 + 1}", kind, STAGE, begun, 7, why)
 
 
-KILLED = died(3, signal.SIGKILL, "")
+KILLED = death(3, signal.SIGKILL, "")[1]
 CASES = [
     # what the ranks were doing, who is gone, the causes as (node, rank)
     ([_waits(0), _waits(1), _waits(2), _is(3, "died", KILLED)], {}, [("h02", 3)]),
     ([_is(0, "disconnected", "peer"), _is(1, "raised", "rank 1: out of memory")], {}, [("h01", 1)]),
-    ([_is(0, "disconnected"), _is(1, "died", ABORTED), _is(3, "died", KILLED)], {}, [("h02", 3)]),
-    ([_is(0, "disconnected"), _is(1, "died", ABORTED)], {}, [("h01", 1)]),
+    (
+        [_is(0, "disconnected"), _is(1, "aborted", "rank 1 died: aborted (SIGABRT)"), _is(3, "died", KILLED)],
+        {},
+        [("h02", 3)],
+    ),
+    ([_is(0, "disconnected"), _is(1, "aborted", "rank 1 died: aborted (SIGABRT)")], {}, [("h01", 1)]),
     ([_waits(0), _is(1, "stopped", "rank 1 is stopped"), _is(3, "died", KILLED)], {}, [("h01", 1), ("h02", 3)]),
     ([_waits(0), _waits(1, begun=8, in_stage=6), _waits(2)], {}, [("h01", 1)]),
     ([_is(0, "done"), _waits(1, begun=8), _waits(2, begun=9)], {}, [("h01", 1)]),
@@ -70,18 +74,30 @@ def test_a_rank_that_died_before_it_said_a_stage_has_the_stage_of_the_others() -
 
 
 @pytest.mark.parametrize(
-    ("status", "last_words", "sentence"),
+    ("status", "said", "kind", "sentence"),
     [
-        (signal.SIGKILL, "", "rank 5 died: killed (SIGKILL)"),
-        (signal.SIGKILL, "whatever it printed before", "rank 5 died: killed (SIGKILL)"),
-        (signal.SIGSEGV, "", "rank 5 died: ended (SIGSEGV)"),
-        (signal.SIGABRT, "terminate called", "rank 5 died: aborted (SIGABRT): terminate called"),
-        (3 << 8, "bad", "rank 5 died: ended with exit code 3: bad"),
-        (0, "", "rank 5 died: ended with exit code 0"),
+        (signal.SIGKILL, "", "died", "rank 5 died: killed (SIGKILL)"),
+        (signal.SIGKILL, "whatever it printed before", "died", "rank 5 died: killed (SIGKILL)"),
+        (signal.SIGSEGV, "", "died", "rank 5 died: ended (SIGSEGV)"),
+        (signal.SIGABRT, "", "aborted", "rank 5 died: aborted (SIGABRT)"),
+        (
+            signal.SIGABRT,
+            "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  op.size mismatch\n",
+            "aborted",
+            "rank 5 died: aborted (SIGABRT): op.size mismatch",
+        ),
+        (
+            signal.SIGABRT,
+            "terminate called\n  what():  Connection closed by peer [10.0.0.3]:1",
+            "disconnected",
+            "rank 5 died: aborted (SIGABRT): Connection closed by peer [10.0.0.3]:1",
+        ),
+        (3 << 8, "ValueError: bad", "died", "rank 5 died: ended with exit code 3: ValueError: bad"),
+        (0, "", "died", "rank 5 died: ended with exit code 0"),
     ],
 )
-def test_how_it_died(status: int, last_words: str, sentence: str) -> None:
-    assert died(5, status, last_words) == sentence
+def test_how_it_died(status: int, said: str, kind: str, sentence: str) -> None:
+    assert death(5, status, said) == (kind, sentence)
 
 
 @pytest.mark.parametrize(

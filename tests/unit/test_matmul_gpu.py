@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,15 @@ NAMES = (
 )
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Threads of a busy machine wait for each other for milliseconds."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_torch_has_what_the_probe_uses(name: str) -> None:
     found: Any = torch
@@ -59,7 +69,7 @@ def test_torch_has_what_the_probe_uses(name: str) -> None:
 
 def probe(fake: CudaTorch, scan_s: float = 60.0, **plan: Any) -> MatmulResult:
     """All stages, with nothing that takes long."""
-    seconds = {"warm": 0.05, "scan": scan_s, "burst": 0.3, "sustained": 0.1}
+    seconds = {"warm": 0.05, "scan": scan_s, "burst": 0.5, "sustained": 0.1}
     wanted = Plan(seconds=seconds, memory_cap_bytes=CAP_BYTES, least_burst=9, scan_iterations=2, **plan)
     device = Cuda(fake, wanted.memory_cap_bytes, where="cpu", flush_bytes=FLUSHED_BYTES)
     run = OnGpu(device, wanted, PhaseMeter(ProbeDevice("cpu", kind="cpu")), Progress("GPU-1", {}))

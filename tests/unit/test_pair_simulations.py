@@ -41,6 +41,15 @@ def test_half_of_few_nodes_may_be_bad(count: int, bad: int) -> None:
         assert rounds == (count if count % 2 else count - 1)
 
 
+def test_half_of_more_nodes_may_be_bad_nearly_always() -> None:
+    """When half of the first pairs are bad, the good ones may be too: every pair is measured (else 43 are exact)."""
+    exact = 0
+    for trial in range(60):
+        cluster = some_bad(12, 6, trial)
+        exact += accused(cluster)[0] == set(cluster.bad)
+    assert exact >= 54
+
+
 @pytest.mark.parametrize("count", [2, 3, 4, 8, 9, 16, 17, 64])
 def test_all_good_or_all_equally_bad_accuses_nobody(count: int) -> None:
     for trial in range(40):

@@ -10,15 +10,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mltop.probes.active import endings
 from mltop.probes.active.all_reduce.preflight import named
 
 STRONG = ("died", "stopped", "stuck")
+# What gloo, NCCL and torch's store say when another rank is gone or late.
+LOST = (
+    *("connection closed", "connection reset", "reset by peer", "connection refused", "socket is not connected"),
+    *("connectfullmesh", "broken pipe", "timed out", "timeout", "failed to recv"),
+    *("remote process exited", "ncclremoteerror", "nccl communicator was aborted"),
+)
 
 
 @dataclass
 class RankState:
     """``rank``: of all ranks; ``kind``: absent (its node has not begun the round) | waits | done | died | stopped
-    (state T) | stuck (state D) | raised (an exception of its own) | disconnected (an exception because of others).
+    (state T) | stuck (state D) | aborted | raised (an exception of its own) | disconnected (because of others).
     ``begun``: steps begun in this round, the same order in all ranks; ``in_stage`` of them in ``stage``.
     """
 
@@ -55,24 +62,28 @@ def causes(states: Sequence[RankState], gone: Mapping[str, str]) -> list[Cause]:
     furthest = max(states, key=lambda one: (one.begun, one.stage), default=None)
     stage = furthest.stage if furthest is not None and furthest.stage else "init"
     found = [Cause(node, None, stage, why) for node, why in gone.items()]
-    found += [_of(state, stage) for state in states if state.kind in STRONG and state.why != ABORTED]
-    for kinds in (("raised",), ("died",)):
+    found += [_of(state, stage) for state in states if state.kind in STRONG]
+    for kinds in (("raised",), ("aborted",)):
         found = found or [_of(state, stage) for state in states if state.kind in kinds]
     return found or _behind(states) or [_network(states, stage)]
 
 
-def died(rank: int, status: int, last_words: str) -> str:
-    """The sentence for a wait status (waitpid(2))."""
-    if status & 0x7F:
-        number = status & 0x7F
-        if number == signal.SIGABRT:
-            return ABORTED if not last_words else f"rank {rank} died: aborted (SIGABRT): {last_words}"
-        return f"rank {rank} died: {'killed' if number == signal.SIGKILL else 'ended'} ({_signal_name(number)})"
-    said = f": {last_words}" if last_words else ""
-    return f"rank {rank} died: ended with exit code {status >> 8}{said}"
+def death(rank: int, status: int, said: str) -> tuple[str, str]:
+    """The kind (died, aborted or disconnected) and the sentence. ``status``: of waitpid(2); ``said``: its output."""
+    words = endings.last_words(said)
+    number = status & 0x7F
+    if number == signal.SIGABRT:
+        # gloo's own threads end the process when a peer is gone.
+        kind = "disconnected" if is_lost(words) else "aborted"
+        return kind, f"rank {rank} died: aborted (SIGABRT)" + (f": {words}" if words else "")
+    if number:
+        return "died", f"rank {rank} died: {'killed' if number == signal.SIGKILL else 'ended'} ({_signal_name(number)})"
+    return "died", f"rank {rank} died: ended with exit code {status >> 8}" + (f": {words}" if words else "")
 
 
-ABORTED = "died: aborted (SIGABRT)"
+def is_lost(text: str) -> bool:
+    """Is this what a library says when the fault is another rank's?"""
+    return any(words in text.lower() for words in LOST)
 
 
 def _of(state: RankState, stage: str) -> Cause:
@@ -81,8 +92,7 @@ def _of(state: RankState, stage: str) -> Cause:
         fix = "if nobody killed it: the kernel's log tells whether memory ran out (dmesg | grep -i 'out of memory')"
     elif state.kind == "stuck":
         fix = "the kernel's log tells more (dmesg); such a process ends only when the driver or file system answers"
-    why = f"rank {state.rank} {ABORTED}" if state.why == ABORTED else state.why
-    return Cause(state.node, state.rank, state.stage or stage, why, fix)
+    return Cause(state.node, state.rank, state.stage or stage, state.why, fix)
 
 
 def _behind(states: Sequence[RankState]) -> list[Cause]:

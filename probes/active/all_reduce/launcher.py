@@ -16,6 +16,7 @@ from mltop.probes.active.all_reduce.importer import fork_importer
 from mltop.probes.active.all_reduce.listening import listen, local_addresses, offered
 from mltop.probes.active.all_reduce.options import options_of
 from mltop.probes.active.all_reduce.progress import Progress
+from mltop.probes.active.command import probe_of
 from mltop.probes.model.probe import ProbeEvent
 
 
@@ -24,6 +25,7 @@ def main() -> None:
     began = time.monotonic()
     try:
         options = options_of(child.read_order())
+        options.key = options.key or (probe_of(sys.argv) or ("", ""))[1]
     except (ValueError, TypeError, KeyError) as error:
         child.say(ProbeEvent("refused", stage="listen", why=str(error)))
         sys.exit(2)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
-from mltop.probes.active import child
+from mltop.probes.active import child, endings
 from mltop.probes.active.all_reduce import options as asked
 from mltop.probes.active.all_reduce import sizes
 from mltop.probes.active.all_reduce.causes import Cause, RankState
@@ -141,10 +141,11 @@ class Node:
 
     def _check_up(self, not_up: list[int]) -> None:
         if not_up:
-            lines = self._ranks[not_up[0]].lines
-            where = f"{self._options.leader_node} ({self._meeting.store[0]}) port {self._meeting.store[1]}"
-            why = f"{len(not_up)} of {len(self._ranks)} ranks did not reach the store at {where}"
-            raise Failed("join", why + (f": {lines[-1]}" if lines else ""), _JOIN_FIX)
+            rank = self._ranks[not_up[0]]
+            leader, (host, port) = self._options.leader_node, self._meeting.store
+            why = rank.trouble or endings.last_words("\n".join(rank.lines))
+            why = why or f"no answer from torch's store on {leader} ({host} port {port})"
+            raise Failed("join", f"{len(not_up)} of {len(self._ranks)} ranks did not get ready: {why}", "")
 
     # Rounds.
 

@@ -9,6 +9,7 @@ from mltop.probes.active import child
 from mltop.probes.active.all_reduce.ranks import Ranks
 from mltop.probes.model.probe import ProbeEvent
 
+CHATTER = "[Gloo] Rank "  # how many peers it is connected to
 MOST_SETTINGS, MOST_WARNINGS = 200, 50
 LAST = 8
 # "host:4711:4720 [0] NCCL INFO Channel 00/02 : 0 1": what stands before differs from rank to rank.
@@ -41,5 +42,6 @@ class Output:
         """The last lines of those of this node's ranks that failed."""
         for local in range(len(ranks)):
             rank = self._first_rank + local
-            if rank in failed and ranks[local].lines:
-                child.say(ProbeEvent("note", rank=rank, text="\n".join(list(ranks[local].lines)[-LAST:])))
+            lines = [line for line in ranks[local].lines if not line.startswith(CHATTER)]
+            if rank in failed and lines:
+                child.say(ProbeEvent("note", rank=rank, text="\n".join(lines[-LAST:])))

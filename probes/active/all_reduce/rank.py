@@ -18,18 +18,13 @@ from datetime import timedelta
 from typing import Any
 
 from mltop.probes.active.all_reduce import sizes
+from mltop.probes.active.all_reduce.causes import is_lost
 from mltop.probes.active.all_reduce.collectives import Collective, Unsupported
 from mltop.probes.active.all_reduce.measure import Conditions, CpuClock, CudaClock, measure
 from mltop.probes.active.all_reduce.progress import Progress
 from mltop.probes.active.all_reduce.work import OwnWork
 from mltop.probes.model.probe import RankTimes
 
-# What torch says when the fault is another rank's: gloo, then NCCL, then the store.
-LOST = (
-    "connection closed", "connection reset", "reset by peer", "connection refused", "connectfullmesh", "broken pipe",
-    "timed out", "timeout", "wait timeout", "remote process exited", "ncclremoteerror", "nccl communicator was aborted",
-    "failed to recv", "socket is not connected",
-)  # fmt: skip
 # init_process_group(device_id=...) hangs in these (pytorch#153960).
 DEVICE_ID_HANGS = ((2, 6, 0), (2, 7, 1))
 GRACE_S = 30.0  # the library's own timeouts: after the launcher's, which name the rank
@@ -82,7 +77,7 @@ def serve(channel: socket.socket, progress: Progress, setup: Mapping[str, Any]) 
     """Until the launcher closes the channel, or kills us after a failed round."""
     rank = _Rank(channel, progress, Setup(**setup))
     with channel.makefile("r", encoding="utf-8") as lines:
-        if not rank.connect():
+        if not rank.get_ready():
             return
         for line in lines:
             if not rank.obey(Round(**json.loads(line))):
@@ -96,19 +91,34 @@ class _Rank:
         self._setup = setup
         self._stage = "join"
 
-    def connect(self) -> bool:
-        import torch.distributed as dist
-
-        limit = timedelta(seconds=self._setup.connect_s)
+    def get_ready(self) -> bool:
+        """The device and the store; False when that failed, which is said."""
         try:
-            self._store = dist.TCPStore(
-                self._setup.store_host, self._setup.store_port, None, False, limit, wait_for_workers=False
-            )
-        except RuntimeError as error:
+            self._device = self._open_device()
+            self._store = self._open_store()
+        except (RuntimeError, OSError) as error:
             self._raised(error)
             return False
         self._say({"up": os.getpid()})
         return True
+
+    def _open_device(self) -> Any:
+        import torch
+
+        if self._setup.backend != "nccl":
+            return torch.device("cpu")
+        self._stage = "device"
+        torch.cuda.set_device(0)  # the only one that CUDA_VISIBLE_DEVICES leaves
+        torch.zeros(1, device="cuda")  # makes the context, which takes seconds
+        return torch.device("cuda", 0)
+
+    def _open_store(self) -> Any:
+        import torch.distributed as dist
+
+        self._stage = "join"
+        limit = timedelta(seconds=self._setup.connect_s)
+        host, port = self._setup.store_host, self._setup.store_port
+        return dist.TCPStore(host, port, None, False, limit, wait_for_workers=False)
 
     def obey(self, task: Round) -> bool:
         """One round. False when it failed: then this process is of no more use."""
@@ -126,7 +136,7 @@ class _Rank:
 
         self._progress.clear(self._setup.local)
         self._begin("init", task.deadlines_s["init"])
-        device = self._device()
+        device = self._device
         self._init(task, device)
         refused = self._agree_on_sizes(task, device)
         work = OwnWork(device) if task.work else None
@@ -135,17 +145,9 @@ class _Rank:
                 if size_bytes in refused:
                     continue
                 self._measure(task, collective, size_bytes, device, work)
-        if self._setup.gpu is not None:
-            dist.barrier()  # or one rank's communicator is destroyed while another's still works
+        if device.type == "cuda":
+            dist.barrier(device_ids=[0])  # or one rank's communicator is destroyed while another's still works
         dist.destroy_process_group()
-
-    def _device(self) -> Any:
-        import torch
-
-        if self._setup.backend != "nccl":
-            return torch.device("cpu")
-        torch.cuda.set_device(0)  # the only one that CUDA_VISIBLE_DEVICES leaves
-        return torch.device("cuda", 0)
 
     def _init(self, task: Round, device: Any) -> None:
         import torch
@@ -245,8 +247,7 @@ class _Rank:
 
     def _raised(self, error: BaseException) -> None:
         why = first_line(str(error)) or type(error).__name__
-        lost = any(words in str(error).lower() for words in LOST)
-        self._say({"raised": why, "stage": self._stage, "connection": lost})
+        self._say({"raised": why, "stage": self._stage, "connection": is_lost(str(error))})
 
     def _say(self, message: dict[str, Any]) -> None:
         self._channel.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from mltop.probes import paths
+from mltop.probes.active import endings
 from mltop.probes.active.all_reduce.importer import PACKET_BYTES, STORE
 
 LAST_LINES = 40
@@ -76,7 +77,7 @@ class Importer:
 
     async def _lost(self) -> None:
         await self._reading
-        words = self.lines[-1] if self.lines else "it said nothing"
+        words = endings.last_words("\n".join(self.lines)) or "it said nothing"
         self._settle(ImportFailed(f"the process that imports torch died: {words}"))
 
     def _settle(self, outcome: dict[str, Any] | ImportFailed) -> None:
@@ -89,7 +90,10 @@ class Importer:
 
 
 class LocalRank:
-    """One process. ``up``: it reached the store; ``ended``: its wait status, after its last message was handled."""
+    """One process. ``up``: it has its device and the store, cancelled when it ended before, ``trouble`` says why.
+
+    ``ended``: its wait status, after its last message was handled.
+    """
 
     def __init__(self, local: int) -> None:
         loop = asyncio.get_running_loop()
@@ -97,6 +101,7 @@ class LocalRank:
         self.pid = 0
         self.up: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[int] = loop.create_future()
+        self.trouble = ""
         self.lines: deque[str] = deque(maxlen=LAST_LINES)
         self.writer: asyncio.StreamWriter | None = None
         self.readers: list[Awaitable[None]] = []
@@ -143,10 +148,10 @@ class Ranks:
         listening.close()
 
     async def start(self, locals_: Iterable[int], limit_s: float) -> list[int]:
-        """Fork them; those that are not up within the limit."""
+        """Fork them; those that are not up within the limit, or have ended."""
         forked = [await self._fork(local) for local in locals_]
         await asyncio.wait([rank.up for rank in forked], timeout=limit_s)
-        return [rank.local for rank in forked if not rank.up.done()]
+        return [rank.local for rank in forked if not rank.up.done() or rank.up.cancelled()]
 
     async def replace(self, locals_: list[int], limit_s: float) -> list[int]:
         """End them, fork new ones; those that are not up within the limit. Raises CannotEnd."""
@@ -192,6 +197,8 @@ class Ranks:
             message = json.loads(line)
             if "up" in message:
                 rank.up.set_result(None)
+            elif not rank.up.done():
+                rank.trouble = str(message.get("raised", ""))
             elif self._ranks[rank.local] is rank:
                 self._on_message(rank.local, message)
             line = await reader.readline()
@@ -208,6 +215,7 @@ class Ranks:
 
     async def _end(self, rank: LocalRank, status: int) -> None:
         await asyncio.gather(*rank.readers, return_exceptions=True)
+        rank.up.cancel()  # or it is done
         rank.ended.set_result(status)
         self._on_ended(rank.local, status)
 

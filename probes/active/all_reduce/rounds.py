@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mltop.probes.active import child
-from mltop.probes.active.all_reduce.causes import Cause, RankState, died
+from mltop.probes.active.all_reduce.causes import Cause, RankState, death
 from mltop.probes.active.all_reduce.link import Message
 from mltop.probes.active.all_reduce.progress import Progress
 from mltop.probes.active.all_reduce.ranks import Ranks
@@ -17,7 +17,8 @@ from mltop.probes.model.probe import ProbeEvent
 
 EXIT_S = 0.1  # between the moment that others see a rank's connections close and the one that its end is known
 VERDICT_S = 5.0
-SUPERVISOR_S = 3.0  # our deadlines come first: they name the rank
+# Our deadlines come first: they name the rank. After them come the verdict and new ranks.
+SUPERVISOR_S = 20.0
 START_S = 5.0  # until a rank says its first stage
 
 
@@ -110,9 +111,8 @@ class RoundRun:
         """A rank's process is gone."""
         seat = self._seats[local]
         if seat.kind == "waits":
-            lines = self._ranks[local].lines
-            seat.kind = "died"
-            seat.why = died(self.plan.first_rank + local, status, lines[-1] if lines else "")
+            said = "\n".join(self._ranks[local].lines)
+            seat.kind, seat.why = death(self.plan.first_rank + local, status, said)
         self._changed.set()
 
     def gone(self, node: str) -> None:

@@ -14,7 +14,7 @@ class OwnWork:
         import torch
 
         is_gpu = device.type == "cuda"
-        size, dtype = (GPU_SIZE, torch.bfloat16) if is_gpu else (CPU_SIZE, torch.float32)
+        size, dtype = (GPU_SIZE, torch.float16) if is_gpu else (CPU_SIZE, torch.float32)
         source = torch.Generator().manual_seed(1)
         self._a, self._b = (torch.randn(size, size, generator=source).to(dtype).to(device) for _ in range(2))
         self._out = torch.empty(size, size, dtype=dtype, device=device)

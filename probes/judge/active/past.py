@@ -63,7 +63,9 @@ def matmul_key(result: MatmulResult, what: str) -> str:
 
 
 def memory_key(result: MemoryResult) -> str:
-    return f"memory copy {result.size_bytes}"
+    """On processors the threads belong to it."""
+    threads = f" {result.threads} threads" if result.kind == "cpu" and result.threads else ""
+    return f"memory copy {result.size_bytes}{threads}"
 
 
 def copies_key(result: CopiesResult, way: str) -> str:
