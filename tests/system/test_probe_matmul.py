@@ -163,7 +163,7 @@ def test_burst_is_what_plain_torch_gives() -> None:
     """
     probed, plainly = [], []
     for _ in range(4):
-        _, result = run(ONE_THREAD, dtype="fp32", seconds=QUICK_S, first_shapes=[[448, 448, 448]])
+        _, result = run(ONE_THREAD, dtype="fp32", seconds=QUICK_S, shapes=[[448, 448, 448]])
         assert result.burst_best_tflops is not None and result.burst_median_tflops is not None and result.threads == 1
         probed.append((result.burst_best_tflops, result.burst_median_tflops))
         plainly.append(plain(result.shape, result.threads, QUICK_S["burst"]))

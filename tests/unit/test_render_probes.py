@@ -76,6 +76,8 @@ def test_a_verdict_is_split_between_sentences() -> None:
     above, left = split_verdict(ProbeVerdict("a long sentence " * 9), 60, 2)
     assert len(above) == 2 and plain(left[0]) == "The verdict, continued"
     assert split_verdict(ProbeVerdict("all alike"), 60, 2)[1] == []
+    told = ProbeVerdict("all alike", details=["GPU 0 was not measured: in use"])
+    assert len(split_verdict(told, 60, 9, [ProbeFailure("n1", "in use", 0)])[0]) == 1, "it stands below"
     assert plain(split_verdict(ProbeVerdict("all alike"), 60, 2)[0][0]) == "VERDICT  all alike"
 
 
@@ -91,6 +93,8 @@ def test_failures_of_one_reason_are_one_line_and_what_was_left_out_comes_last() 
         "  LEFT OUT n1 GPU 0-2,5: in use by ada",
     ]
     assert failure_lines([], 80) == []
+    used = [ProbeFailure("n1", f"GPU {gpu} is in use by ada: train.py (pid {80 + gpu})", gpu) for gpu in range(3)]
+    assert plain(failure_lines(used, 80)[1]) == "  FAILED n1 GPU 0-2: in use by ada: train.py (pids 80-82)"
     assert ranges([0, 1, 2, 4]) == "0-2,4"
 
 

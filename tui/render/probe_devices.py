@@ -11,6 +11,7 @@ from mltop.probes.model.probe import CopiesResult, DeviceResult, MatmulResult, M
 from mltop.tui.render.cells import Cell, Column, Row
 from mltop.tui.render.glyphs import bar
 from mltop.tui.render.probe_against import Against, main_value
+from mltop.tui.render.probe_lines import nameless
 from mltop.tui.render.units import known, percent
 
 STAGE_WIDTH = 14
@@ -60,7 +61,7 @@ def banner_of(line: Line) -> Cell:
     progress = line.progress
     if progress.problem:
         word = "left out" if line.refused else "failed"
-        return Cell(f"{word}: {progress.problem}", "warn" if line.refused else "crit")
+        return Cell(f"{word}: {nameless(progress.problem, progress.gpu)}", "warn" if line.refused else "crit")
     if progress.result is not None:
         return Cell("measured", "ok")
     if not progress.stage:

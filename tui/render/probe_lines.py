@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.folding import folded
@@ -86,10 +88,17 @@ def verdict_parts(verdict: ProbeVerdict, width: int) -> list[list[Line]]:
     return parts + [wrap([Cell(f"  {BULLET} ", "dim"), Cell(one, "dim")], width, indent=4) for one in verdict.details]
 
 
-def split_verdict(verdict: ProbeVerdict, width: int, room: int) -> tuple[list[Line], list[Line]]:
-    """What fits into ``room`` lines, the sentence at least in part; and what is left, under a title of its own."""
+def split_verdict(
+    verdict: ProbeVerdict, width: int, room: int, failures: Sequence[ProbeFailure] = ()
+) -> tuple[list[Line], list[Line]]:
+    """What fits into ``room`` lines, the sentence at least in part; and what is left, under a title of its own.
+
+    Details about ``failures`` are left out: those stand together below.
+    """
+    reasons = {failure.why for failure in failures}
+    details = [detail for detail in verdict.details if not any(why in detail for why in reasons)]
     above: list[Line] = []
-    parts = verdict_parts(verdict, width)
+    parts = verdict_parts(replace(verdict, details=details), width)
     while parts and len(above) + len(parts[0]) <= room:
         above += parts.pop(0)
     if parts and not above:
@@ -124,18 +133,35 @@ def failure_lines(failures: Sequence[ProbeFailure], width: int) -> list[Line]:
         first = alike[0]
         word = Cell("LEFT OUT ", "warn") if first.refused else Cell("FAILED ", "crit")
         stage = f"{first.stage}: " if first.stage and not first.refused else ""
-        lines += wrap([Cell("  "), word, Cell(f"{_who(alike)}: ", "bold"), Cell(stage + first.why)], width, indent=4)
+        cells = [Cell("  "), word, Cell(f"{_who(alike)}: ", "bold"), Cell(stage + _why_of(alike))]
+        lines += wrap(cells, width, indent=4)
         if first.fix:
             lines += wrap([Cell("    do: ", "dim"), Cell(first.fix, "accent")], width, indent=8)
     return lines
 
 
 def _by_reason(failures: Iterable[ProbeFailure]) -> list[list[ProbeFailure]]:
-    """What failed before what was left out; otherwise in the order they came."""
+    """What failed before what was left out, otherwise in the order they came; pids make no other reason."""
     found: dict[tuple[bool, str, str, str], list[ProbeFailure]] = {}
     for one in failures:
-        found.setdefault((one.refused, one.stage, one.why, one.fix), []).append(one)
+        why = _PID.sub("pid", nameless(one.why, one.gpu))
+        found.setdefault((one.refused, one.stage, why, one.fix), []).append(one)
     return [found[key] for key in sorted(found, key=lambda key: key[0])]
+
+
+_PID = re.compile(r"\bpid (\d+)")
+
+
+def _why_of(alike: Sequence[ProbeFailure]) -> str:
+    """ "in use by ada: train.py (pids 8120-8123)"."""
+    text = nameless(alike[0].why, alike[0].gpu)
+    pids = sorted({int(pid) for one in alike for pid in _PID.findall(one.why)})
+    return _PID.sub(f"pids {ranges(pids)}", text, count=1) if len(pids) > 1 else text
+
+
+def nameless(why: str, gpu: int | None) -> str:
+    """Without the name of the GPU, which stands before it: "in use by ada" of "GPU 3 is in use by ada"."""
+    return why.removeprefix(f"GPU {gpu} is ").removeprefix(f"GPU {gpu}: ")
 
 
 def _who(failures: Sequence[ProbeFailure]) -> str:

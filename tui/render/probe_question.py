@@ -123,6 +123,8 @@ def _how_many(scope: ProbeScope) -> str:
 def _in_use(wanted: ProbeWanted, scope: ProbeScope) -> Line:
     if wanted.force:
         return [Cell("FORCED: also GPUs in use are loaded; jobs on them slow down or fail", "crit")]
+    if not scope.seen_gpus and not scope.unseen:
+        return [Cell("what else runs on the processors slows down meanwhile")]
     cells = [Cell("GPUs in use are left alone")]
     if scope.in_use:
         all_of_them = scope.in_use == scope.seen_gpus

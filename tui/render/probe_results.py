@@ -96,9 +96,11 @@ def _note(_: Line, result: DeviceResult) -> Cell:
 
 
 _AGAINST = Shown(Column("against", "AGAINST", 10, right=True, priority=1), _against, _against_value)
-_CLOCK = Shown(Column("clock", "MHZ/MAX", 9, right=True, priority=2), _clock, _of_phase("sm_clock_mhz"))
-_POWER = Shown(Column("power", "PWR/LIM", 9, right=True, priority=3), _power, _of_phase("power_w"))
-_TEMPERATURE = Shown(Column("temperature", "TEMP", 4, right=True, priority=6), _temperature, _of_phase("temperature_c"))
+_CLOCK = Shown(Column("clock", "MHZ/MAX", 9, right=True, priority=2, optional=True), _clock, _of_phase("sm_clock_mhz"))
+_POWER = Shown(Column("power", "PWR/LIM", 9, right=True, priority=3, optional=True), _power, _of_phase("power_w"))
+_TEMPERATURE = Shown(
+    Column("temperature", "TEMP", 4, right=True, priority=6, optional=True), _temperature, _of_phase("temperature_c")
+)
 _THROTTLE = Shown(Column("throttle", "THROTTLE", 19, priority=4, optional=True), _throttle, _throttle_value)
 _ON_LOAD = (_CLOCK, _POWER, _TEMPERATURE, _THROTTLE)
 _LAST = (

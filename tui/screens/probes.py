@@ -70,8 +70,10 @@ class ProbesScreen(Pane):
         head = self._once("head", (progress, *told), lambda: headline(progress, *told))
         room -= self._set("#what", head[: room // 4 + 1])
         report = progress.report
-        verdict = report.verdict if report is not None else None
-        above, left = split_verdict(verdict, width - 1, max(2, room * 2 // 5)) if verdict is not None else ([], [])
+        above: Lines = []
+        left: Lines = []
+        if report is not None:
+            above, left = split_verdict(report.verdict, width - 1, max(2, room * 2 // 5), report.failures)
         room -= self._set("#verdict", above)
         self._shown = self._table_of(progress)
         table = self._show_table(self._shown.name)

@@ -11,17 +11,15 @@ from typing import Any, TypeVar
 
 from mltop.probes.active import child, endings
 from mltop.probes.active.all_reduce import options as asked
-from mltop.probes.active.all_reduce import sizes
 from mltop.probes.active.all_reduce.causes import Cause, RankState
 from mltop.probes.active.all_reduce.joining import Joining
 from mltop.probes.active.all_reduce.link import Message
 from mltop.probes.active.all_reduce.member import NotJoined
 from mltop.probes.active.all_reduce.options import Options, RoundTold
 from mltop.probes.active.all_reduce.output import Output
-from mltop.probes.active.all_reduce.preflight import named
 from mltop.probes.active.all_reduce.progress import Progress
 from mltop.probes.active.all_reduce.ranks import CannotEnd, Importer, ImportFailed, Ranks
-from mltop.probes.active.all_reduce.rounds import SUPERVISOR_S, NoVerdict, Plan, RoundRun, say_causes
+from mltop.probes.active.all_reduce.rounds import SUPERVISOR_S, NoVerdict, RoundRun, plan_of, say_causes
 from mltop.probes.active.all_reduce.setups import ready_data, setups_of
 from mltop.probes.model.probe import ProbeEvent
 
@@ -188,7 +186,7 @@ class Node:
         if group is None:
             child.say(ProbeEvent("round", data={"round": told.round, "idle": True}))
             return
-        plan = self._plan(told, group)
+        plan = plan_of(told, group, self._options, self._meeting, self._gone)
         await self._replace([local for local in range(len(self._ranks)) if self._ranks[local].ended.done()])
         self._run = RoundRun(plan, self._options.node, self._ranks, self._progress, self._meeting.link.send)
         found = await self._outcome(self._run)
@@ -206,32 +204,6 @@ class Node:
         except NoVerdict as error:
             why = f"{self._options.leader_node}, the leader, does not answer: its launcher or the network stands still"
             raise Failed(error.args[0], why, "") from None
-
-    def _plan(self, told: RoundTold, group: int) -> Plan:
-        counts, options = self._meeting.ranks, self._options
-        names = told.groups[group]
-        absent = [name for name in names if name not in counts or name in self._gone]
-        if absent:
-            raise ValueError(f"{named(absent)} did not join, or has ended")
-        first = sum(counts[name] for name in names[: names.index(options.node)])
-        available = sizes.available_memory_bytes() if options.backend == "gloo" else None
-        task: Message = {
-            "round": told.round,
-            "group": group,
-            "ranks": sum(counts[name] for name in names),
-            "prefix": f"r{told.round}/g{group}",
-            "collectives": told.collectives,
-            "sizes_bytes": told.sizes_bytes,
-            "budget_s": told.budget_s,
-            "work": told.work,
-            "too_big": sizes.too_big(told.sizes_bytes, available, options.ranks),
-            "deadlines_s": {
-                "init": self._limit_s("init"),
-                "measure": options.limit_s("measure", asked.MEASURE_BUDGETS * told.budget_s + asked.MEASURE_S),
-            },
-        }
-        tasks = [{**task, "rank": first + local} for local in range(options.ranks)]
-        return Plan(told.round, group, names, self._setups.first_rank, tasks)
 
     async def _replace(self, locals_: list[int]) -> None:
         """No state of a broken process group survives: ranks that took part in it are forked anew."""

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from mltop.probes.active import child
+from mltop.probes.active.all_reduce import options as asked
+from mltop.probes.active.all_reduce import sizes
 from mltop.probes.active.all_reduce.causes import Cause, RankState, death
 from mltop.probes.active.all_reduce.link import Message
+from mltop.probes.active.all_reduce.member import Meeting
+from mltop.probes.active.all_reduce.options import Options, RoundTold
+from mltop.probes.active.all_reduce.preflight import named
 from mltop.probes.active.all_reduce.progress import Progress
+from mltop.probes.active.all_reduce.rank import Round
 from mltop.probes.active.all_reduce.ranks import Ranks
 from mltop.probes.model.probe import ProbeEvent
 
@@ -36,7 +42,37 @@ class Plan:
     group: int
     nodes: list[str]
     first_rank: int
-    tasks: list[Message]
+    tasks: list[Round]
+
+
+def plan_of(told: RoundTold, group: int, options: Options, meeting: Meeting, gone: Collection[str]) -> Plan:
+    """What this node's ranks are told. Raises ValueError when a node of the group is not there."""
+    counts, names = meeting.ranks, told.groups[group]
+    absent = [name for name in names if name not in counts or name in gone]
+    if absent:
+        raise ValueError(f"{named(absent)} did not join, or has ended")
+    first = sum(counts[name] for name in names[: names.index(options.node)])
+    available = sizes.available_memory_bytes() if options.backend == "gloo" else None
+    measure_s = asked.MEASURE_BUDGETS * told.budget_s + asked.MEASURE_S
+    deadlines_s = {"init": options.limit_s("init", asked.INIT_S), "measure": options.limit_s("measure", measure_s)}
+    too_big = sizes.too_big(told.sizes_bytes, available, options.ranks)
+    tasks = [
+        Round(
+            round=told.round,
+            group=group,
+            rank=first + local,
+            ranks=sum(counts[name] for name in names),
+            prefix=f"r{told.round}/g{group}",
+            collectives=told.collectives,
+            sizes_bytes=told.sizes_bytes,
+            budget_s=told.budget_s,
+            work=told.work,
+            too_big={str(size): why for size, why in too_big.items()},
+            deadlines_s=deadlines_s,
+        )
+        for local in range(options.ranks)
+    ]
+    return Plan(told.round, group, names, meeting.first_rank(options.nodes, options.node), tasks)
 
 
 @dataclass
@@ -73,7 +109,7 @@ class RoundRun:
         """[] when it went well. Raises NoVerdict when the leader does not say why it did not."""
         for local, task in enumerate(self.plan.tasks):
             self._progress.clear(local)
-            self._ranks.tell(local, task)
+            self._ranks.tell(local, asdict(task))
         if await self._all_done():
             return []
         self._tell("trouble", nodes=self.plan.nodes)

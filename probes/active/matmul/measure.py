@@ -21,6 +21,8 @@ from mltop.probes.active.matmul.sustained import Sustained, sustain, warm
 from mltop.probes.active.phase_meter import PhaseMeter
 from mltop.probes.model.probe import MatmulResult, ProbeEvent
 
+_LOOK_S = 0.1  # at each cube: the best of several GEMMs, as threads of others hold one up for milliseconds
+
 
 def measure(torch: Any, order: Order, plan: Plan, meter: PhaseMeter, progress: Progress) -> bool:
     """Says the result, or why there is none. Raises what torch raises."""
@@ -51,9 +53,6 @@ def measure(torch: Any, order: Order, plan: Plan, meter: PhaseMeter, progress: P
     result.phases, result.gaps = meter.phases, meter.gaps
     say(ProbeEvent("result", device=wanted.uuid, data=asdict(result)))
     return True
-
-
-_LOOK_S = 0.1  # at each cube: the best of several GEMMs, as threads of others hold one up for milliseconds
 
 
 class _Probe:

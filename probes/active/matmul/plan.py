@@ -35,7 +35,8 @@ def plan(order: Order) -> Plan:
         seconds = {name: min(value, _LONGEST_OF_CPUS_S.get(name, value)) for name, value in seconds.items()}
     return Plan(
         dtype=str(options.get("dtype") or "bf16"),
-        first_shapes=options.get("first_shapes") or (),
+        # Shapes known from GPUs would keep processors busy for minutes.
+        first_shapes=options.get("shapes" if is_cpu else "first_shapes") or (),
         seconds=seconds,
         memory_cap_bytes=int(options.get("memory_cap_bytes") or 4 * GIB),
         seed=int(options.get("seed") or 1),
