@@ -27,9 +27,10 @@ from mltop.tui.history import History
 from mltop.tui.keys import APP_BINDINGS, first_keys
 from mltop.tui.place import Place, Trail
 from mltop.tui.render.trends import Trends
-from mltop.tui.screens.filter_box import FilterBox, FilterHistory
+from mltop.tui.screens.filter_box import FilterHistory
 from mltop.tui.screens.node_state import StatesSince
 from mltop.tui.screens.registry import modes
+from mltop.tui.screens.typed_box import TypedBox
 from mltop.tui.status import Notice
 from mltop.tui.widgets.backpressure import terminal_busy
 from mltop.tui.working import WorkingApp
@@ -141,7 +142,7 @@ class MltopApp(WorkingApp):
 
     def on_key(self, event: Key) -> None:
         """A key that nothing below has taken: a letter that was typed right after "/" belongs to the filter."""
-        if isinstance(self.focused, FilterBox) and self.focused.take(event):
+        if isinstance(self.focused, TypedBox) and self.focused.take(event):
             event.prevent_default()
 
     # What is shown.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import signal
 import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.probing import MLTOP, Probed, environment, probe, probe_processes, wait_gone
@@ -77,20 +77,23 @@ def end(running: subprocess.Popen[str]) -> Probed:
     return Probed(running.returncode, json.loads(out) if out else {}, err)
 
 
-def ranks_of(launcher_mark: str, count: int) -> list[int]:
-    """Pids of the launcher (first) and its forked ranks once all are there."""
-    found: list[int] = wait_until(
-        lambda: found if len(found := sorted(probe_processes(launcher_mark))) > count else [], 60, "the ranks"
-    )
-    return found
+def ranks_of(mark: str, count: int) -> list[int]:
+    """Pids of the ranks once all are there: the youngest of launcher, importer of torch, store, and ranks."""
+
+    def found() -> list[int]:
+        pids = sorted(probe_processes(mark))
+        return pids[-count:] if len(pids) >= count + 3 else []
+
+    return wait_until(found, 60, "the ranks")
 
 
 def test_a_rank_that_is_killed_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     # Delays make every iteration long, so that the kill hits the middle of the measurement.
     running = begin(tmp_path, *SMALL, "--ranks", "3", MLTOP_PROBE_DELAY="0:0.3,1:0.3,2:0.3")
-    pids = ranks_of(str(tmp_path), 3)
-    victim = next(pid for pid in pids[1:] if is_rank(pid))
-    os.kill(victim, signal.SIGKILL)
+    victim = psutil.Process(ranks_of(str(tmp_path), 3)[-1])
+    # To the store and to both other ranks: a rank that dies before it measures is replaced.
+    wait_until(lambda: connections(victim) >= 3, 60, "the ranks' connections")
+    victim.kill()
     done = end(running)
     whys = [failure["why"] for failure in done.report["failures"]]
     assert any("SIGKILL" in why for why in whys), whys
@@ -99,10 +102,8 @@ def test_a_rank_that_is_killed_is_named_and_nothing_is_left(tmp_path: Path) -> N
     wait_gone(str(tmp_path))
 
 
-def is_rank(pid: int) -> bool:
-    """A rank's parent is a probe process, too."""
-    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return "mltop.probes.active" in Path(f"/proc/{parent}/cmdline").read_text(errors="replace")
+def connections(process: psutil.Process) -> int:
+    return sum(one.status == psutil.CONN_ESTABLISHED for one in process.net_connections("tcp"))
 
 
 def test_the_deadline_ends_it_with_a_sentence(tmp_path: Path) -> None:

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
-from mltop.probes.reach.view import FleetView
+from mltop.probes.reach.glance import glance_of
+from mltop.probes.reach.received import Received
+from mltop.probes.reach.view import FleetView, NodeView
 from tests.tui.fake_reports import dump_script
 from tests.tui.fake_views import one_node
 
 GPU_NODE_SCRIPT = tuple(one_node(tick) for tick in range(30))
+
+
+def received(view: FleetView) -> FleetView:
+    """As the hub hands it out: a glance at every sample is there, and need not be made at each look."""
+    return replace(view, nodes=tuple(map(_received, view.nodes)))
+
+
+def _received(node: NodeView) -> NodeView:
+    sample = node.sample
+    if sample is None:
+        return node
+    return replace(node, newest=Received(b"", glance_of(sample), lambda *_: sample))
 
 
 class FakeDump:
@@ -68,13 +83,16 @@ class FakeSession:
         self.captures: list[FakeCapture] = []
         self.closed = threading.Event()
         self._views = list(views)
+        self._received: dict[int, FleetView] = {}
         self._at = 0
         self._script = list(dump_script() if script is None else script)
         self._on_change: list[Callable[[], None]] = []
         self._close_blocks = close_blocks
 
     def view(self) -> FleetView:
-        return self._views[self._at]
+        if self._at not in self._received:
+            self._received[self._at] = received(self._views[self._at])
+        return self._received[self._at]
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
         self._on_change.append(on_change)

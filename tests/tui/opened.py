@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 from mltop.tui.app import MltopApp
 from tests.tui.fake_session import FakeSession
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
 
 
 @dataclass

@@ -13,7 +13,7 @@ from mltop.tui.screens.gpu_history import history_of
 from mltop.tui.screens.gpu_place import GpuPlace
 from mltop.tui.widgets.cell_lines import CellLines
 from tests.tui import fake_views
-from tests.tui.fake_session import FakeSession
+from tests.tui.fake_session import FakeSession, received
 from tests.tui.opened import Opened, opened
 from tests.tui.test_app_goldens import SIZES, _compare
 
@@ -37,18 +37,20 @@ def timeline(screen: Opened, label: str) -> str:
     return next(line for line in screen.lines() if line.startswith(label))
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("pane", ["gpu", "timelines"])
-async def test_what_they_look_like(pane: str, size: tuple[int, int]) -> None:
-    async with opened(throttled(), size=size) as screen:
+async def test_what_they_look_like(pane: str) -> None:
+    async with opened(throttled(), size=SIZES[0]) as screen:
         history = history_of(screen.app)
         for tick in [*range(-500, -300), *range(-270, 0)]:
-            history.feed(hot_view(tick))
+            history.feed(received(hot_view(tick)))
         await screen.press("2")
         await screen.step(11)
         await screen.press(*(("j", "j", "j", "enter") if pane == "gpu" else ("T",)))
         await screen.shows("last 10 min")
-        _compare(screen, pane, size)
+        for size in SIZES:
+            await screen.pilot.resize_terminal(*size)
+            await screen.press("home")
+            _compare(screen, pane, size)
 
 
 async def test_enter_opens_the_gpu_then_its_rank_and_esc_goes_back() -> None:
@@ -219,13 +221,16 @@ async def test_of_a_node_without_gpus_t_shows_what_there_is() -> None:
         await screen.shows("rank 0")
 
 
-@pytest.mark.parametrize("size", [(10, 2), (16, 4), (20, 5), (40, 8), (60, 12), (79, 23), (250, 80), (250, 6)])
-async def test_every_size(size: tuple[int, int]) -> None:
-    async with opened(size=size) as screen:
-        await screen.press("2", "j", "j", "j", "enter", "j", "end", "n", "home")
-        assert isinstance(screen.app.trail.here, GpuPlace)
-        lines = screen.lines()
-        assert len(lines) == size[1] and all(len(line) <= size[0] for line in lines) and any(lines)
+@pytest.mark.parametrize("start", [(10, 2), (250, 6)])
+async def test_every_size(start: tuple[int, int]) -> None:
+    async with opened(size=start) as screen:
+        await screen.press("2", "j", "j", "j", "enter")
+        for size in [start, (16, 4), (20, 5), (40, 8), (60, 12), (79, 23), (250, 80)]:
+            await screen.pilot.resize_terminal(*size)
+            await screen.press("j", "end", "n", "home")
+            assert isinstance(screen.app.trail.here, GpuPlace)
+            lines = screen.lines()
+            assert len(lines) == size[1] and all(len(line) <= size[0] for line in lines) and any(lines), size
 
 
 async def test_a_filter_looks_for_words_in_the_details() -> None:

@@ -69,7 +69,7 @@ async def test_512_nodes() -> None:
     """On the largest terminal all 4,096 GPUs are seen at once."""
     async with opened(fleet(512), size=SIZES[0]) as screen:
         await screen.shows("509 fine")
-        await screen.shows_not("not judged yet")
+        await screen.until(lambda: not screen.app.picture.not_judged, "all nodes judged")
         for size in SIZES:
             await screen.pilot.resize_terminal(*size)
             await screen.press("home", "down", "space", "down", "right")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from textual import events
 
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 from tests.tui import fake_views
@@ -202,3 +203,14 @@ async def test_small_terminals(size: tuple[int, int]) -> None:
         assert len(lines) == size[1] and all(len(line) <= size[0] for line in lines)
         assert "Enter" in screen.text()
         assert (await asked(screen, "enter")) == ProbeWanted("matmul")
+
+
+async def test_a_name_typed_at_once_is_not_taken_for_keys() -> None:
+    """All keys come before the screen has handled the first: as over a slow link."""
+    async with opened(ProbeSession()) as screen:
+        await screen.press("M")
+        await screen.shows("start a probe?")
+        for key in ("f", *"node01", "enter"):
+            screen.app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await screen.shows("FORCED: also GPUs in use are loaded")
+        assert screen.session.asked == []

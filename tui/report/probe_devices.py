@@ -228,7 +228,6 @@ def _way(result: DeviceResult) -> str:
         parts += [f"{result.dtype} burst {_shape(result.shape)}{tried}"] if result.shape else []
         parts += [f"held {_shape(result.sustained_shape)}"] if result.sustained_shape else []
         parts += [result.code_path] if result.code_path else []
-        parts += [f"{result.threads} threads"] if result.threads else []
     elif isinstance(result, (MemoryResult, CopiesResult)) and result.size_bytes:
         parts.append(f"{result.iterations} copies of {size_text(result.size_bytes)}")
     return ", ".join(parts)

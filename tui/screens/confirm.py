@@ -10,13 +10,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
-from textual.widgets import Input
 
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.probe_question import choices_of, chosen, keys_line, question_lines, why_not
 from mltop.tui.render.wrap import flow
 from mltop.tui.scope import ProbeScope, probe_scope
+from mltop.tui.screens.typed_box import TypedBox
 from mltop.tui.widgets.cell_lines import CellLines
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class ConfirmProbe(ModalScreen[ProbeWanted | None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="box"):
             yield Question(id="question")
-            yield Input(id="host", compact=True)
+            yield TypedBox(id="host", compact=True)
             yield CellLines(id="keys")
 
     def on_mount(self) -> None:
@@ -102,7 +102,7 @@ class ConfirmProbe(ModalScreen[ProbeWanted | None]):
 
     @property
     def _typing(self) -> bool:
-        return bool(self.query_one("#host", Input).display)
+        return bool(self.query_one("#host", TypedBox).display)
 
     def draw(self) -> None:
         if not self.is_mounted or not self.query("#keys"):
@@ -149,14 +149,14 @@ class ConfirmProbe(ModalScreen[ProbeWanted | None]):
             self._say("force works on one node at a time: open its pane, or mark it alone")
             return
         else:
-            host = self.query_one("#host", Input)
+            host = self.query_one("#host", TypedBox)
             host.display, host.value = True, ""
-            host.focus()
+            self.set_focus(host)
             self._say(f"type {scope.names[0]} and Enter to load GPUs that are in use, too")
             return
         self._say("")
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
+    def on_input_submitted(self, event: TypedBox.Submitted) -> None:
         event.stop()
         node = self._scope.names[0]
         right = event.value.strip() == node
@@ -165,8 +165,8 @@ class ConfirmProbe(ModalScreen[ProbeWanted | None]):
         self._say("" if right else f"that is not {node}: not forced")
 
     def _stop_typing(self) -> None:
-        self.query_one("#host", Input).display = False
         self.set_focus(None)
+        self.query_one("#host", TypedBox).display = False
 
     # The end.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
-from textual.events import Key
-from textual.widgets import Input
+
+from mltop.tui.screens.typed_box import TypedBox
 
 PLACEHOLDER = "filter: words, !word, node=gpu0*, sm<20% & power>300W"
 MOST_KEPT = 50
@@ -30,7 +30,7 @@ class FilterHistory:
         return self._texts[len(self._texts) - 1 - place]
 
 
-class FilterBox(Input):
+class FilterBox(TypedBox):
     """What is typed goes where Input sends it: ``Changed`` and ``Submitted``."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -48,13 +48,6 @@ class FilterBox(Input):
     def open_with(self, text: str) -> None:
         self._place, self.value, self.display = -1, text, True
         self.cursor_position = len(text)
-
-    def take(self, event: Key) -> bool:
-        """A key that went elsewhere because it was typed before this line had the focus; False: it is no text."""
-        if event.is_printable and event.character is not None:
-            self.insert_text_at_cursor(event.character)
-            return True
-        return False
 
     def action_recall(self, step: int) -> None:
         """Go to an earlier filter, or back towards what was being typed."""

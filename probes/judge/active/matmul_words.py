@@ -116,8 +116,7 @@ def _what(result: MatmulResult) -> str:
 
 
 def _path(result: MatmulResult) -> str:
-    threads = "" if result.threads is None else f", {numbers.many(result.threads, 'thread')}"
-    return f"{result.code_path or 'code path unknown'}{threads}"
+    return result.code_path or "code path unknown"
 
 
 def _alone(look: Look) -> str:
