@@ -130,7 +130,7 @@ async def test_force_needs_the_name_of_the_node() -> None:
         await screen.shows("that is not node01: not forced")
         assert screen.session.asked == []
         await screen.press("f", *"node01", "enter")
-        await screen.shows("FORCED: also GPUs in use are loaded")
+        await screen.shows("FORCED: also what is in use is loaded")
         assert screen.session.asked == [], "forcing is not starting"
         assert (await asked(screen, "enter")) == ProbeWanted("matmul", force=True)
 
@@ -212,5 +212,5 @@ async def test_a_name_typed_at_once_is_not_taken_for_keys() -> None:
         await screen.shows("start a probe?")
         for key in ("f", *"node01", "enter"):
             screen.app.post_message(events.Key(key, key if len(key) == 1 else None))
-        await screen.shows("FORCED: also GPUs in use are loaded")
+        await screen.shows("FORCED: also what is in use is loaded")
         assert screen.session.asked == []

@@ -122,7 +122,7 @@ def _how_many(scope: ProbeScope) -> str:
 
 def _in_use(wanted: ProbeWanted, scope: ProbeScope) -> Line:
     if wanted.force:
-        return [Cell("FORCED: also GPUs in use are loaded; jobs on them slow down or fail", "crit")]
+        return [Cell("FORCED: also what is in use is loaded; jobs there slow down or fail", "crit")]
     if not scope.seen_gpus and not scope.unseen:
         return [Cell("what else runs on the processors slows down meanwhile")]
     cells = [Cell("GPUs in use are left alone")]

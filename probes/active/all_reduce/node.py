@@ -264,7 +264,8 @@ class Node:
     def _states(self, number: int) -> list[dict[str, Any]]:
         """Of a round that our ranks have done already, or that they have not begun."""
         kind = "done" if number in self._past else "absent"
-        first, node = self._setups.first_rank, self._options.node
+        node = self._options.node
+        first = self._meeting.first_rank(self._options.nodes, node)
         return [vars(RankState(first + local, node, kind)) for local in range(self._options.ranks)]
 
     # Small things.

@@ -102,7 +102,9 @@ def _joined(measured: Measured) -> list[str]:
 def _judge_collective(report: ProbeReport, measured: Measured, past: Sequence[PastResult]) -> None:
     backend = _backend(measured)
     results = [_expect(result, measured.board) for result in merge_times(measured.times, backend)]
-    report.results, report.verdict = list(results), judge_collective(results, report.failures, past)
+    # What was refused was never a part of it: it is listed beside the verdict, not in it.
+    failures = [failure for failure in report.failures if not failure.refused]
+    report.results, report.verdict = list(results), judge_collective(results, failures, past)
 
 
 def _backend(measured: Measured) -> str:
