@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # a capture's and a probe's modules are imported when they be
     from mltop.probes.investigate.probing.memory import ProbeMemory
     from mltop.probes.investigate.probing.run import ProbeRun
     from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
+    from mltop.probes.model.probe import PastResult
     from mltop.probes.record import CaptureWriter
 
 RECENT_DUMP_S = 60.0  # a capture uses the last dump when it is not older
@@ -120,6 +121,10 @@ class LiveSession:
         from mltop.probes.investigate.probing.run import ProbeRun
 
         return ProbeRun(self.hub, wanted, on_progress, self._memory).start()
+
+    def past(self) -> Sequence[PastResult]:
+        """Results of earlier probes, () where none are remembered. Reads a file: not for the screen's loop."""
+        return self._memory.past() if self._memory is not None else ()
 
     def retry(self, nodes: Sequence[str] = ()) -> None:
         """Try these lost or refused nodes (none given: all of them) again now."""

@@ -68,7 +68,7 @@ for request in requests():
         elif request.op == "probe_tell" and request.kind == "request":
             done(node, request.id)
             if request.args["line"]["tell"] == "round": one_round(node, request.args["line"])
-            else: done(node, asked[node])
+            elif request.args["line"]["tell"] == "end": done(node, asked[node])
 """
 
 
