@@ -12,9 +12,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
 from mltop.probes.model import GpuSample, JobReport, NodeState
 from mltop.probes.reach.view import FleetView, NodeView
@@ -116,6 +117,34 @@ class StillSession:
         on_done(CaptureResult(Path(), error="not in a picture"))
         return Done()
 
+    def run_probe(self, wanted: ProbeWanted, on_progress: Callable[[ProbeProgress], None]) -> Cancellable:
+        """Over at once: simulated figures of all nodes, through the real judge."""
+        from mltop.probes.demo.probe_figures import matmul_result
+        from mltop.probes.demo.probe_machine import ProbeMachine
+        from mltop.probes.demo.simulated_node import LOST_GPU
+        from mltop.probes.investigate.probing.board import Board
+        from mltop.probes.investigate.probing.report import Measured, judged
+        from mltop.probes.model.probe import ProbeEvent
+
+        board = Board()
+        for node in self._nodes:
+            hot, lost = 5 if node is self._nodes[1] else None, (LOST_GPU,) if node.lost_gpu else ()
+            machine = ProbeMachine(node.name, node.number, GPUS, lost=lost, hot_gpu=hot)
+            measured = machine.usable((), force=False)
+            board.take(node.name, ProbeEvent("devices", data=machine.devices_data(measured)))
+            for gpu in lost:
+                why, fix = machine.refusal(gpu, force=False)
+                device = {"device": asdict(machine.device(gpu))}
+                board.take(node.name, ProbeEvent("refused", machine.uuid(gpu), why=why, fix=fix, data=device))
+            for gpu in measured:
+                data = matmul_result(machine, gpu, wanted.dtype, "picture")
+                board.take(node.name, ProbeEvent("result", device=machine.uuid(gpu), data=data))
+        names = [node.name for node in self._nodes]
+        report = judged(wanted, Measured(board, None, (), (), names))
+        report.started_at, report.took_s = NOW - 12.0, 10.4
+        on_progress(ProbeProgress(wanted, "done", "", 10.4, 120.0, board.devices(), tuple(board.failures), report))
+        return Done()
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -139,6 +168,7 @@ PICTURES = (
     Picture("links", 8, ("2", "n", "n", "n", "n", "n", "5"), hung_s=-60.0, size=(120, 32)),
     Picture("help", 1, ("question_mark",), hung_s=95.0, size=(120, 30)),
     Picture("fleet", 24, (), hung_s=-60.0),
+    Picture("probes", 3, ("M", "enter"), hung_s=-60.0),
 )
 
 

@@ -42,7 +42,7 @@ def test_only_this_user_can_read_it(home: Path) -> None:
         assert mode & 0o077 == 0, f"{path} {mode:o}"
 
 
-def test_sixteen_nodes_with_one_cold_home(home: Path) -> None:
+def test_eight_nodes_with_one_cold_home(home: Path) -> None:
     results: list[Message | BaseException] = []
 
     def one(number: int) -> None:
@@ -54,12 +54,12 @@ def test_sixteen_nodes_with_one_cold_home(home: Path) -> None:
         except BaseException as error:  # noqa: BLE001 - told by the assertion below
             results.append(error)
 
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(16)]
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [getattr(result, "kind", result) for result in results] == ["hello"] * 16
+    assert [getattr(result, "kind", result) for result in results] == ["hello"] * 8
     wait_until(lambda: not processes_of(home), 30, "the end of every process")
     assert os.listdir(cache(home)) == [SHA256]
     assert not [path for path in files_below(cache(home)) if ".tmp" in path.name]
@@ -67,8 +67,8 @@ def test_sixteen_nodes_with_one_cold_home(home: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["emptied", "changed", "removed", "manifest", "folder removed"])
-def test_a_damaged_cache_is_repaired(damage: str, home: Path) -> None:
-    start_once(home)
+def test_a_damaged_cache_is_repaired(damage: str, warm_home: Path) -> None:
+    home = warm_home
     bundle = cache(home) / SHA256
     before = {path: path.read_bytes() for path in files_below(bundle)}
     victim = bundle / "mltop/probes/agent/loop.py"
@@ -90,7 +90,8 @@ def test_a_damaged_cache_is_repaired(damage: str, home: Path) -> None:
     assert start_once(home).cached
 
 
-def test_agents_run_on_while_their_bundle_is_repaired(home: Path) -> None:
+def test_agents_run_on_while_their_bundle_is_repaired(warm_home: Path) -> None:
+    home = warm_home
     with running(command(), environment(home)) as node:
         node.boot()
         (cache(home) / SHA256 / "pynvml.py").unlink()
@@ -131,8 +132,8 @@ def test_a_read_only_home(home: Path, tmp_path: Path) -> None:
     assert start_once(home, argv, XDG_RUNTIME_DIR=str(tmp_path / "run")).cached
 
 
-def test_a_home_that_was_filled_before_it_became_read_only_is_used(home: Path) -> None:
-    start_once(home)
+def test_a_home_that_was_filled_before_it_became_read_only_is_used(warm_home: Path) -> None:
+    home = warm_home
     argv = in_mounts(f"mount --bind {home} {home}; mount -o remount,bind,ro {home}", command())
     booted = start_once(home, argv)
     assert booted.cached
@@ -219,16 +220,16 @@ def test_old_versions_and_remains_are_removed(home: Path) -> None:
     assert sorted(os.listdir(cache(home))) == sorted([SHA256, "b" * 64, ".tmp.4567", "py-spy-" + "d" * 64, "notes.txt"])
 
 
-def test_using_a_version_keeps_it(home: Path) -> None:
-    start_once(home)
+def test_using_a_version_keeps_it(warm_home: Path) -> None:
+    home = warm_home
     bundle = cache(home) / SHA256
     os.utime(bundle, times=(0, 0))
     start_once(home)
     assert time.time() - bundle.stat().st_mtime < DAY_S
 
 
-def test_the_installed_script_starts_the_agent_without_a_bootstrap(home: Path) -> None:
-    start_once(home)
+def test_the_installed_script_starts_the_agent_without_a_bootstrap(warm_home: Path) -> None:
+    home = warm_home
     script = cache(home) / SHA256 / "agent"
     with running(["sh", str(script), "--node", "there", "--text"], environment(home)) as node:
         assert node.next("hello").node == "there"

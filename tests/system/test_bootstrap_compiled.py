@@ -53,9 +53,9 @@ def test_it_is_made_once_and_python_keeps_nothing_itself(home: Path) -> None:
     assert bytecode(home) == []
 
 
-def test_it_is_what_runs(home: Path) -> None:
+def test_it_is_what_runs(warm_home: Path) -> None:
     """In the agent, in NVML's child process, and in what the script starts."""
-    start_once(home)
+    home = warm_home
     bundle = home / ".cache/mltop" / SHA256
     child = "mltop/probes/collect/nvml/child.py"
     codes = marshal.loads(compiled(home).read_bytes()[HEADER_BYTES:])
@@ -74,8 +74,8 @@ def test_it_is_what_runs(home: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["emptied", "cut off", "zeroed", "zeroed but for the hash", "changed", "a folder"])
-def test_a_damaged_one_is_made_again(damage: str, home: Path) -> None:
-    start_once(home)
+def test_a_damaged_one_is_made_again(damage: str, warm_home: Path) -> None:
+    home = warm_home
     path = compiled(home)
     whole = path.read_bytes()
     if damage == "emptied":
@@ -99,8 +99,8 @@ def test_a_damaged_one_is_made_again(damage: str, home: Path) -> None:
     assert start_once(home).cached
 
 
-def test_damaged_bytecode_of_pythons_own_is_not_looked_at(home: Path) -> None:
-    start_once(home)
+def test_damaged_bytecode_of_pythons_own_is_not_looked_at(warm_home: Path) -> None:
+    home = warm_home
     compiled(home).unlink()
     for source in (home / ".cache/mltop" / SHA256).rglob("*.py"):
         folder = source.parent / "__pycache__"
@@ -115,8 +115,8 @@ def test_damaged_bytecode_of_pythons_own_is_not_looked_at(home: Path) -> None:
             check_child(node)
 
 
-def test_the_script_uses_it_and_runs_without_it(home: Path) -> None:
-    start_once(home)
+def test_the_script_uses_it_and_runs_without_it(warm_home: Path) -> None:
+    home = warm_home
     argv = ["sh", str(home / ".cache/mltop" / SHA256 / "agent"), "--node", "there", "--text"]
     for damage in (None, b"", bytes(900_000)):
         if damage is not None:

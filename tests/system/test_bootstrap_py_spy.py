@@ -26,10 +26,8 @@ DAY_S = 86400.0
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    folder = tmp_path / "home"
-    folder.mkdir()
-    return folder
+def home(warm_home: Path) -> Path:
+    return warm_home
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +119,7 @@ def test_two_requests_at_once_send_for_it_once(home: Path) -> None:
 
 def test_a_damaged_one_in_the_cache_is_sent_anew(home: Path) -> None:
     path = home / f".cache/mltop/py-spy-{SHA256}"
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"#!/bin/sh\nexit 0\n")
     path.chmod(0o700)
     with running(node_command(), bare(home)) as node:

@@ -111,7 +111,7 @@ def test_a_dead_rank_is_named_and_the_next_round_goes_on_with_all(
 ) -> None:
     number = next(_rounds)
     pair.tell_round(number, BOTH, [4 * MIB] * 50, budget_s=5)
-    pair["h02"].wait("stage", stage="measure 4 MiB", round=number)
+    pair["h02"].wait("times", rank=3, round=number)
     os.kill(pair["h02"].ranks()[1], ends)
     rounds = pair.wait_round(number)
     failures = [event for launcher in pair for event in launcher.all("failed", round=number)]
@@ -148,7 +148,7 @@ def test_a_rank_that_dies_between_rounds_is_replaced(pair: Launchers) -> None:
 def test_a_stopped_rank_is_named_when_the_deadline_of_measure_has_passed(hurried: Launchers) -> None:
     number = next(_rounds)
     hurried.tell_round(number, BOTH, [4 * MIB] * 50, budget_s=1)
-    hurried["h01"].wait("stage", stage="measure 4 MiB", round=number)
+    hurried["h01"].wait("times", rank=1, round=number)
     os.kill(hurried["h01"].ranks()[1], signal.SIGSTOP)
     hurried.wait_round(number)
     failures = [event for launcher in hurried for event in launcher.all("failed", round=number)]
