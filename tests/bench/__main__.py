@@ -9,6 +9,7 @@ import sys
 
 from tests.bench import (
     bench_agent,
+    bench_all_reduce,
     bench_connect,
     bench_dump,
     bench_fleet,
@@ -29,6 +30,7 @@ BENCHES = {
     "fleet": bench_fleet,
     "connect": bench_connect,
     "matmul": bench_matmul,
+    "all_reduce": bench_all_reduce,
 }
 
 

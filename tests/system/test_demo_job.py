@@ -158,7 +158,8 @@ def test_a_job_that_cannot_run_says_why() -> None:
 OWNER = """
 import sys, time
 from mltop.probes.demo.job import DemoJob
-job = DemoJob(use_torch=sys.argv[1] == "torch", healthy_s=0.3).start()
+torch = sys.argv[1] == "torch"  # two ranks, since each imports it
+job = DemoJob(ranks=2 if torch else 4, culprit=1, use_torch=torch, healthy_s=0.3).start()
 print(*job.pids, flush=True)
 while not job.hung: time.sleep(0.02)
 print("hung", flush=True)

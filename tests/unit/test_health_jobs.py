@@ -10,7 +10,7 @@ import pytest
 from mltop.probes.judge.health import Health
 from mltop.probes.judge.health.job_rules import JOB_RULES
 from mltop.probes.model import Finding, Sample
-from tests.unit.health_samples import links, node_h100, rank
+from tests.unit.health_samples import gpu, links, rank, sample
 
 NODES = 2
 QUIET: dict[str, Any] = {"rx_bytes_per_s": 0.0, "tx_bytes_per_s": 0.0}
@@ -19,19 +19,19 @@ Changes = Callable[[int, float], Mapping[str, Any]]  # (rank, second) → its GP
 
 def node(number: int, at: float, change: Changes, load: str) -> Sample:
     """Node ``number`` of a job of 16 ranks on two nodes."""
-    gpus: dict[int, Mapping[str, Any]] = {}
-    loads: dict[int, str] = {}
+    gpus = []
     ranks = []
     for index in range(8):
         changes = dict(change(8 * number + index, at))
-        loads[index] = changes.pop("load", load)
-        own = changes.pop("rank", {})
-        gpus[index] = changes
+        its_load, own = changes.pop("load", load), changes.pop("rank", {})
+        changes["nvlink"] = {"links": [], **changes.get("nvlink", {})}  # the sums stand beside them
+        gpus.append(gpu(index, its_load, at, **changes))
         ranks.append(rank(index, at, rank=8 * number + index, world_size=8 * NODES, pid=5000 + index, **own))
-    found = links(at, load)
+    found = links(at, load)[:2]
     if load == "spinning":
         found = [type(one)(**{**vars(one), **QUIET}) for one in found]
-    return node_h100(1000.0 + at, gpus, load, loads, node=f"n{number}", ranks=ranks, links=found)
+    # No host and no PCI devices: of these no rule about a job knows anything.
+    return sample(1000.0 + at, gpus, node=f"n{number}", ranks=ranks, links=found)
 
 
 def watched(seconds: float, change: Changes, load: str = "training", step_s: float = 2.0) -> list[Finding]:

@@ -221,8 +221,15 @@ class Collective:
             else:
                 member.enter(event.stage)
             self._board.take(node, event)
+        elif event.event == "failed" and event.data.get("node") in self.members:
+            other = self.members[str(event.data["node"])]  # that cannot speak for itself
+            other.failed_ranks[-1 if event.rank is None else event.rank] = event.why
+            self._board.fail(other.node, event)
         elif event.event in ("failed", "refused") and event.rank is not None:
             member.failed_ranks[event.rank] = event.why
+            self._board.fail(node, event)
+        elif event.event == "failed" and "round" in event.data:
+            member.failed_ranks[-1] = event.why  # of the network, or of what it was told: it stays for later rounds
             self._board.fail(node, event)
         elif event.event == "failed" and isinstance(event.data.get("missing"), list):
             self._take_missing(event)
