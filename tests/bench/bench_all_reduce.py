@@ -37,20 +37,22 @@ if __name__ == "__main__":
 
 def main(quick: bool = False) -> None:
     assert f"WARM_UPS, ITERATIONS = {WARM_UPS}, {MOST}\n" in PLAIN.read_text(), "they do not do the same"
+    ranks = 2 if quick else RANKS
     ways = {"the launcher": launcher_s, "torchrun --standalone": torchrun_s, "mp.spawn": spawn_s}
-    for way in ways.values():
-        way()  # torch's files come into memory
+    if not quick:
+        for way in ways.values():
+            way(ranks)  # torch's files come into memory
     walls: dict[str, list[float]] = {name: [] for name in ways}
     cpu: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(2 if quick else 7):
+    for _ in range(1 if quick else 7):
         for name, way in ways.items():
             before = _children_s()
-            walls[name].append(way())
+            walls[name].append(way(ranks))
             cpu[name].append(_children_s() - before)
     medians = {name: statistics.median(found) for name, found in walls.items()}
     ours, theirs, spawned = medians.values()
     print_table(
-        f"all-reduce with {RANKS} gloo ranks, 1 and 4 MiB, {MOST} iterations: start to end",
+        f"all-reduce with {ranks} gloo ranks, 1 and 4 MiB, {MOST} iterations: start to end",
         [
             *((f"{name}: median, s", value, None) for name, value in medians.items()),
             *((f"{name}: best, s", min(found), None) for name, found in walls.items()),
@@ -61,31 +63,31 @@ def main(quick: bool = False) -> None:
     )
 
 
-def launcher_s() -> float:
+def launcher_s(ranks: int) -> float:
     """Python, import, ranks, both sizes with their exact check, and the end of all processes."""
     began = time.perf_counter()
     with Launchers() as launchers:
-        launchers.meet({"h01": RANKS}, deadlines_s={"import torch": 300, "init": 300, "measure": 300})
+        launchers.meet({"h01": ranks}, deadlines_s={"import torch": 300, "init": 300, "measure": 300})
         launchers.wait_ready()
         launchers.tell_round(1, [["h01"]], SIZES, budget_s=1000.0)  # no end before the most iterations
         launchers.wait_round(1)
         times = launchers["h01"].all("times")
-        assert len(times) == RANKS * len(SIZES)
+        assert len(times) == ranks * len(SIZES)
         assert all(len(event["data"]["times_s"]) == MOST and event["data"]["wrong"] == 0 for event in times)
         assert launchers["h01"].end() == 0
         return time.perf_counter() - began
 
 
-def torchrun_s() -> float:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+def torchrun_s(ranks: int) -> float:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     return _run([*torchrun, str(PLAIN), *ARGUMENTS])
 
 
-def spawn_s() -> float:
+def spawn_s(ranks: int) -> float:
     with tempfile.TemporaryDirectory() as directory:  # every spawned process imports the script from its file
         script = Path(directory) / "spawn.py"
         script.write_text(SPAWN)
-        return _run([sys.executable, str(script), str(PLAIN), str(RANKS), *ARGUMENTS])
+        return _run([sys.executable, str(script), str(PLAIN), str(ranks), *ARGUMENTS])
 
 
 def _children_s() -> float:

@@ -115,7 +115,7 @@ def found_and_false(quick: bool) -> list[tuple[str, float, Goal | None]]:
     """Flips of 1 to 64 bits in an output that are missed, and clean GEMMs that are accused."""
     import torch
 
-    count = 500 if quick else 50_000
+    count = 100 if quick else 50_000
     operands = Inputs(Cpu(torch), "fp32", 1, 5000).buffers([SMALL]).operands(SMALL)
     run = KERNELS["fp32"](torch)
     clean, flips = Checker(torch, SMALL.flop), Checker(torch, SMALL.flop)

@@ -12,5 +12,5 @@ def test_every_benchmark_starts() -> None:
     )
     assert done.returncode == 0, done.stderr
     tables = ("first full paint", "NVML calls per GPU and second", "8 ranks", "merge 4096 digests", "simulated streams")
-    for words in (*tables, "stack dump over", "screen over"):
+    for words in (*tables, "stack dump over", "screen over", "matmul probe on CPUs", "all-reduce with"):
         assert words in done.stdout, done.stdout

@@ -221,23 +221,22 @@ class Collective:
             else:
                 member.enter(event.stage)
             self._board.take(node, event)
-        elif event.event == "failed" and event.data.get("node") in self.members:
-            other = self.members[str(event.data["node"])]  # that cannot speak for itself
-            other.failed_ranks[-1 if event.rank is None else event.rank] = event.why
-            self._board.fail(other.node, event)
-        elif event.event in ("failed", "refused") and event.rank is not None:
-            member.failed_ranks[event.rank] = event.why
-            self._board.fail(node, event)
-        elif event.event == "failed" and "round" in event.data:
-            member.failed_ranks[-1] = event.why  # of the network, or of what it was told: it stays for later rounds
-            self._board.fail(node, event)
-        elif event.event == "failed" and isinstance(event.data.get("missing"), list):
-            self._take_missing(event)
         elif event.event in ("failed", "refused"):
-            member.failed = member.failed or event.why
-            self._board.fail(node, event)
+            self._take_failure(member, event)
         else:
             self._board.take(node, event)
+
+    def _take_failure(self, member: Member, event: ProbeEvent) -> None:
+        """Of a rank, of nodes that did not come or cannot speak for themselves, or of the node that says it."""
+        if isinstance(event.data.get("missing"), list):
+            self._take_missing(event)
+            return
+        member = self.members.get(str(event.data.get("node")), member)
+        if event.rank is not None or "round" in event.data:  # it stays for later rounds
+            member.failed_ranks[-1 if event.rank is None else event.rank] = event.why
+        else:
+            member.failed = member.failed or event.why
+        self._board.fail(member.node, event)
 
     def _take_missing(self, event: ProbeEvent) -> None:
         """The leader has begun without these."""
