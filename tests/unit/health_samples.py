@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields as fields_of
-from dataclasses import is_dataclass, replace
+from copy import copy
+from dataclasses import is_dataclass
+from functools import cache
 from typing import Any
 
 from mltop.probes.judge.health import RULES, Asked, evaluate
@@ -79,15 +80,26 @@ LOADS: dict[str, dict[str, Any]] = {
 
 def gpu(index: int, load: str = "training", at: float = 0.0, **fields: Any) -> GpuSample:
     """One healthy H100 SXM under ``load``; a dict for a part (ecc, remap, pcie, …) changes fields of that part."""
+    whole = copy(_healthy_gpu(index, load))
+    up_s = at - STARTED_AT
+    whole.last_seen_at, whole.energy_j, whole.throttle_ns = at, up_s * 500.0, _throttle_ns(load, up_s)
+    whole.nvlink = copy(whole.nvlink)
+    own = fields.get("nvlink", {})
+    if isinstance(own, Mapping) and "links" not in own:
+        whole.nvlink.links = _nvlinks()
+    return changed(whole, fields)
+
+
+@cache
+def _healthy_gpu(index: int, load: str) -> GpuSample:
+    """Samples are made by the ten thousand: what does not move with time is made once, and shared by all of them."""
     state = LOADS[load]
     works = load in ("training", "capped")
-    up_s = at - STARTED_AT
-    whole = GpuSample(
+    return GpuSample(
         index=index,
         uuid=f"GPU-{index}",
         name=H100,
         pci_bus_id=f"00000000:{GPU_BUSES[index % 8].upper()}:00.0",
-        last_seen_at=at,
         sm_active=0.74 if works else 0.0,
         sm_occupancy=0.31 if works else 0.0,
         tensor_active=0.46 if works else 0.0,
@@ -101,16 +113,14 @@ def gpu(index: int, load: str = "training", at: float = 0.0, **fields: Any) -> G
         memory_temperature_max_c=95.0,
         power_limit_w=700.0,
         power_limit_default_w=700.0,
-        energy_j=up_s * 500.0,
         sm_clock_max_mhz=1980,
         memory_clock_mhz=2619,
         memory_clock_max_mhz=2619,
-        throttle_ns=_throttle_ns(load, up_s),
         ecc=Ecc(True, True, 3, 0, 1_207, 0, 0, False),
         remap=Remap(2, 0, False, False, False, RemapBanks(2559, 1, 0, 0, 0)),
         recovery_action="none",
         pcie=Pcie(1 if load == "idle" else 5, 5, 16, 16, 14, 2.1e8, 0.9e8),
-        nvlink=Nvlink(_nvlinks(), 1.2e11 if works else 0.0, 1.2e11 if works else 0.0),
+        nvlink=Nvlink([], 1.2e11 if works else 0.0, 1.2e11 if works else 0.0),
         fabric=Fabric("completed", "ok", [], 0, "6b1c4d2e"),
         mig_enabled=False,
         mig_pending=False,
@@ -124,7 +134,6 @@ def gpu(index: int, load: str = "training", at: float = 0.0, **fields: Any) -> G
         processes=[] if load == "idle" else [GpuProcess(FIRST_PID + index, 70 * GIB)],
         **state,
     )
-    return changed(whole, fields)
 
 
 def sample(at: float, gpus: Sequence[GpuSample] = (), **fields: Any) -> Sample:
@@ -164,14 +173,14 @@ def changed(record: Any, fields: Mapping[str, Any]) -> Any:
     """A copy of the record with ``fields``; a dict for a field that is a record changes that record's fields."""
     if not fields:
         return record
-    unknown = set(fields) - {field.name for field in fields_of(record)}
+    unknown = fields.keys() - record.__dataclass_fields__.keys()
     if unknown:
         raise TypeError(f"{type(record).__name__} has no {', '.join(sorted(unknown))}")
-    values = {}
+    made = copy(record)
     for name, value in fields.items():
         old = getattr(record, name)
-        values[name] = changed(old, value) if is_dataclass(old) and isinstance(value, Mapping) else value
-    return replace(record, **values)
+        setattr(made, name, changed(old, value) if is_dataclass(old) and isinstance(value, Mapping) else value)
+    return made
 
 
 def judged(samples: Iterable[Sample], *prefixes: str, asked: Asked | None = None) -> list[Finding]:
@@ -182,8 +191,15 @@ def judged(samples: Iterable[Sample], *prefixes: str, asked: Asked | None = None
 
 def rank(index: int, at: float = 0.0, **fields: Any) -> RankSample:
     """Rank ``index`` of eight, on GPU ``index``, with its dataloader workers, bound to the GPU's socket."""
-    ran_s = at - STARTED_AT
-    whole = RankSample(
+    whole, ran_s = copy(_working_rank(index)), at - STARTED_AT
+    whole.voluntary_switches, whole.main_cpu_s = int(ran_s * 900), ran_s * 0.9
+    whole.read_syscalls, whole.write_syscalls = int(ran_s * 400), int(ran_s * 40)
+    return changed(whole, fields)
+
+
+@cache
+def _working_rank(index: int) -> RankSample:
+    return RankSample(
         pid=FIRST_PID + index,
         rank=index,
         local_rank=index,
@@ -200,10 +216,6 @@ def rank(index: int, at: float = 0.0, **fields: Any) -> RankSample:
         gpus=[index],
         cpu_fraction=1.1,
         rss_bytes=18 * GIB,
-        voluntary_switches=int(ran_s * 900),
-        main_cpu_s=ran_s * 0.9,
-        read_syscalls=int(ran_s * 400),
-        write_syscalls=int(ran_s * 40),
         cpus_allowed=LOCAL_CPUS[index // 4],
         numa_nodes="0-1",
         children=[10_000 + 10 * index + worker for worker in range(4)],
@@ -215,7 +227,6 @@ def rank(index: int, at: float = 0.0, **fields: Any) -> RankSample:
         cgroup="/system.slice/slurmstepd.scope/job_1042",
         settings={"OMP_NUM_THREADS": "8"},
     )
-    return changed(whole, fields)
 
 
 def host(at: float = 0.0, load: str = "training", **fields: Any) -> HostSample:
@@ -342,6 +353,11 @@ def link(number: int, moved_bytes: int = 0, **fields: Any) -> LinkSample:
 
 def pci(load: str = "training") -> list[PciDevice]:
     """GPUs, NICs, NVSwitches and NVMe disks; idle GPUs have clocked their PCIe link down."""
+    return [copy(device) for device in _pci(load)]
+
+
+@cache
+def _pci(load: str) -> tuple[PciDevice, ...]:
     found = []
     for index in range(8):
         local = {"numa_node": index // 4, "local_cpus": LOCAL_CPUS[index // 4]}
@@ -352,7 +368,7 @@ def pci(load: str = "training") -> list[PciDevice]:
     found.append(_device("29", "nic", 0x15B3, 0x101B, "mlx5_core", 16.0, 16))
     found.append(_device("2a", "nic", 0x15B3, 0x101D, "mlx5_core", 16.0, 16))
     found += [_device(bus, "nvme", 0x144D, 0xA80A, "nvme", 16.0, 4) for bus in ("2b", "2c", "a9", "aa")]
-    return found
+    return tuple(found)
 
 
 def xid(at: float, code: int, gpu_index: int = 3, text: str = "", **fields: Any) -> KernelEvent:
