@@ -47,7 +47,9 @@ def tick(source: NvmlSource) -> Answer:
     return source.collect(time.time(), 0.05)
 
 
-def tick_until(source: NvmlSource, wanted: Callable[[Answer], object], what: str, timeout_s: float = DEADLINE_S) -> Answer:
+def tick_until(
+    source: NvmlSource, wanted: Callable[[Answer], object], what: str, timeout_s: float = DEADLINE_S
+) -> Answer:
     """Ticks as the agent does, until an answer is as wanted."""
 
     def step() -> Answer | None:

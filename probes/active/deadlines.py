@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 START = "start python"
-_COMMON = {START: 10.0, "import torch": 30.0, "device": 20.0, "warm": 10.0}
+_COMMON = {START: 10.0, "import torch": 30.0, "device": 40.0, "warm": 10.0}
 _BY_KIND: dict[str, dict[str, float]] = {
     "matmul": {"scan": 15.0, "burst": 15.0, "sustained": 15.0, "check": 10.0},
     "memory": {"copy": 20.0},

@@ -59,7 +59,9 @@ def test_resizing_draws_anew() -> None:
     with program(columns=120, lines=40) as terminal:
         terminal.wait_for("LOST since")
         terminal.resize(20, 5)
-        wait_until(lambda: "quit" in terminal.text().split("\n")[4], timeout_s=30, what="the key bar of the small screen")
+        wait_until(
+            lambda: "quit" in terminal.text().split("\n")[4], timeout_s=30, what="the key bar of the small screen"
+        )
         terminal.resize(80, 24)
         terminal.wait_for("LOST since")
         wait_until(lambda: "quit" in terminal.text().split("\n")[23], timeout_s=30, what="the key bar at the bottom")

@@ -268,9 +268,7 @@ def test_cpus_are_compared_with_other_nodes_and_have_no_table() -> None:
     )
     nodes = [cpus(f"h0{number}", 215 - number) for number in range(4)]
     verdict = judge_matmul([*nodes, cpus("h09", 150)])
-    assert (
-        "4 of 5 CPU nodes alike at 214 GFLOPS fp32 (MKL AVX2); CPUs of h09 are 30 % slower" in verdict.text
-    )
+    assert "4 of 5 CPU nodes alike at 214 GFLOPS fp32 (MKL AVX2); CPUs of h09 are 30 % slower" in verdict.text
     assert [(one.node, one.gpu) for one in verdict.suspects] == [("h09", None)]
 
 

@@ -40,7 +40,10 @@ def test_results_come_back_oldest_first_of_the_devices_asked_for(path: Path) -> 
     remember([past(15.0, "cpu of h1", "matmul fp32 EPYC 9654", 2.1)], path)
     assert [one.at for one in read_past(path=path)] == [10.0, 15.0, 20.0]
     assert read_past(["GPU-a"], path) == [past(20.0)]
-    assert read_past(["cpu of h1", "GPU-b"], path) == [past(10.0, "GPU-b"), past(15.0, "cpu of h1", read_key(path), 2.1)]
+    assert read_past(["cpu of h1", "GPU-b"], path) == [
+        past(10.0, "GPU-b"),
+        past(15.0, "cpu of h1", read_key(path), 2.1),
+    ]
     assert read_past([], path) == [] and read_past(["GPU-none"], path) == []
 
 

@@ -58,7 +58,8 @@ class Collective:
         except (NotImplementedError, AttributeError) as error:
             raise Unsupported(f"this torch cannot do it: {error}") from None
         except RuntimeError as error:
-            if "support" in str(error).lower():
+            # gloo says so before anything is sent, in every rank; an error of NCCL's is a failure.
+            if self.input.device.type == "cpu" and "support" in str(error).lower():
                 raise Unsupported(str(error).splitlines()[0]) from None
             raise
 

@@ -11,6 +11,7 @@ The end of the socket ends it, and with it every rank.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -22,6 +23,7 @@ import sys
 import time
 import traceback
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from mltop.probes.active.all_reduce.progress import Progress
 from mltop.probes.spawn import die_with_parent
 
 PACKET_BYTES = 1 << 17
+_IOLBF = 1  # stdio.h
 STORE = -1  # the store's server, by the place of a local rank
 
 
@@ -135,6 +138,7 @@ class _Importer:
                 os.close(descriptor)
             self._control.close()
             begin_child(parent, descriptors[1] if "fork" in order else os.dup(2))
+            line_buffered()
             if "fork" in order:
                 os.environ.update(order["env"])
                 rank.serve(socket.socket(fileno=descriptors[0]), self._progress, order["setup"])
@@ -185,15 +189,24 @@ def import_torch() -> dict[str, Any]:
     }
 
 
+def line_buffered() -> None:
+    """NCCL writes to C's stdout, which is a pipe here: its last lines, of a failure, would be lost in a buffer."""
+    libc = ctypes.CDLL(None)
+    libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, ctypes.c_int(_IOLBF), ctypes.c_size_t(0))
+
+
 def serve_store(port: int, listening: int) -> None:
     """The key-value store in which the ranks find each other, until it is killed. It takes over the socket."""
     import torch.distributed as dist
 
     if port:
+        made = partial(dist.TCPStore, "127.0.0.1", port, None, True, wait_for_workers=False)
         try:
-            _store = dist.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False, master_listen_fd=listening)
+            _store = made(master_listen_fd=listening)
+        except NotImplementedError:  # torch 2.4 to 2.7: not with libuv, their default
+            _store = made(master_listen_fd=listening, use_libuv=False)
         except TypeError:  # torch before 2.1 does not know the argument: it listens itself
             os.close(listening)
-            _store = dist.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
+            _store = made()
     while True:
         signal.pause()

@@ -110,10 +110,10 @@ class Node:
             fix = "a slow or dead file system, or a busy machine: try: time python -c 'import torch'"
             raise Failed("import torch", f"torch was not imported within {limit_s:g} s", fix) from None
         except ImportFailed as error:
-            raise Failed("import torch", str(error), "name another Python with --python") from None
+            raise Failed("import torch", str(error), "name another Python with --torch-python") from None
         if not about[self._options.backend]:
             why = f"this torch ({about['torch']}) was built without {self._options.backend}"
-            raise Failed("import torch", why, "name another Python with --python")
+            raise Failed("import torch", why, "name another Python with --torch-python")
         return about
 
     async def _start_ranks(self) -> None:

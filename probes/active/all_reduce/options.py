@@ -10,7 +10,7 @@ from mltop.probes.active.all_reduce.collectives import NAMES
 from mltop.probes.active.child import Order
 from mltop.probes.model.probe import ProbeDevice
 
-INIT_S, JOIN_S, IMPORT_S, READY_S = 10.0, 12.0, 30.0, 10.0
+INIT_S, JOIN_S, IMPORT_S, READY_S = 10.0, 12.0, 30.0, 20.0
 # A size may take three times its budget, and what it takes to make its buffers.
 MEASURE_BUDGETS, MEASURE_S = 3.0, 5.0
 PATHS = {"gloo": "gloo over TCP: not the training path", "nccl": "NCCL"}

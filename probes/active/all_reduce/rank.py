@@ -140,6 +140,8 @@ class _Rank:
         self._init(task, device)
         refused = self._agree_on_sizes(task, device)
         work = OwnWork(device) if task.work else None
+        if work is not None:
+            work()  # the first one loads kernels and makes a workspace: not within a timed loop
         for collective in task.collectives:
             for size_bytes in task.sizes_bytes:
                 if size_bytes in refused:
@@ -253,6 +255,9 @@ class _Rank:
         self._channel.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
 
+_NCCL_REASON = "Last error:"  # ProcessGroupNCCL's messages end with it and ncclGetLastError()
+
+
 def takes_device_id(version: str) -> bool:
     """From 2.3 on init_process_group(device_id=...) connects at once; some versions hang with it."""
     number = tuple(int(part) for part in version.partition("+")[0].split(".")[:3] if part.isdigit())
@@ -261,7 +266,10 @@ def takes_device_id(version: str) -> bool:
 
 
 def first_line(text: str) -> str:
-    """Without the source position that gloo puts before it."""
+    """Of NCCL's errors the reason, which comes last; without the source position that gloo puts before its own."""
+    reason = text.rpartition(_NCCL_REASON)[2].strip() if _NCCL_REASON in text else ""
+    if reason and "Unknown NCCL Error" not in reason:
+        text = f"NCCL: {reason}"
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     position, bracket, rest = line.partition("] ")
     return rest if bracket and position.startswith("[") and rest else line

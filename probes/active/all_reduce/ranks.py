@@ -17,6 +17,7 @@ from mltop.probes.active.all_reduce.importer import PACKET_BYTES, STORE
 
 LAST_LINES = 40
 END_S = 3.0
+LAST_WORDS_S = 2.0
 _LINE_LIMIT_BYTES = 1 << 20
 
 
@@ -76,7 +77,7 @@ class Importer:
             self.on_packet(message)
 
     async def _lost(self) -> None:
-        await self._reading
+        await asyncio.wait([self._reading], timeout=LAST_WORDS_S)
         words = endings.last_words("\n".join(self.lines)) or "it said nothing"
         self._settle(ImportFailed(f"the process that imports torch died: {words}"))
 

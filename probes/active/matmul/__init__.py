@@ -35,7 +35,7 @@ def _measured(order: Order, meter: PhaseMeter) -> bool:
         progress.begin("import torch")
         return measure(_torch(), order, wanted, meter, progress)
     except ImportError as error:
-        why, fix = f"{sys.executable} cannot import torch: {error}", "--python with torch"
+        why, fix = f"{sys.executable} cannot import torch: {error}", "--torch-python with torch"
     # What torch raises: RuntimeError for nearly all, out of memory included; AssertionError without CUDA.
     except (RuntimeError, ValueError, TypeError, AssertionError, MemoryError, OSError) as error:
         why, fix = in_words(error)

@@ -142,4 +142,9 @@ class CudaTimer:
 def _why_none(torch: Any) -> str:
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
         return f"torch {torch.__version__} is built without CUDA"
-    return f"torch {torch.__version__} finds no GPU it can use (CUDA {torch.version.cuda})"
+    nothing = f"torch {torch.__version__} finds no GPU it can use (CUDA {torch.version.cuda})"
+    try:
+        torch.cuda.init()  # raises what is_available() only warns of
+    except (RuntimeError, AssertionError) as error:
+        return f"{nothing}: {' '.join(str(error).split())}"
+    return nothing

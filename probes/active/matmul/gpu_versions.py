@@ -8,7 +8,10 @@ from typing import Any
 
 def versions(torch: Any, driver: str) -> dict[str, str]:
     """torch, cuda or hip, cublas, cudnn, driver, arch: those that are known."""
-    cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
+    try:
+        cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
+    except RuntimeError:  # another cuDNN than torch was built with: no GEMM needs it
+        cudnn = None
     found = {
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,

@@ -158,8 +158,13 @@ class OnGpu(_Probe):
         best, library = self._scan(known, first, steady, steady.flop / took_s)
         self.result.code_path = code_path.of_gpu(self.device.torch, self.plan.dtype, library)
         self.burst(best)
+        if library:
+            self._prefer("cublas")  # the choice is a matter of 1 %: GPUs are compared with one library
         self.sustain(steady)
         self.check()
+
+    def _prefer(self, library: str) -> None:
+        self.device.torch.backends.cuda.preferred_blas_library(library)
 
     def _scan(self, known: list[Shape], first: list[Shape], steady: Shape, flop_per_s: float) -> tuple[Shape, str]:
         """The best shape, and the library that is better for it ("" is torch's choice)."""

@@ -22,7 +22,7 @@ def refusal(torch: Any, dtype: str, capability: tuple[int, int] | None, name: st
         gpus_only = f"{label} GEMMs are of GPUs; CPUs have no instructions for them"
         return (gpus_only, "--dtype bf16 or --dtype fp32") if dtype in ("fp8", "tf32") else None
     if dtype == "fp8" and not _multiplies_fp8(torch):
-        return f"torch {torch.__version__} has no FP8 GEMM", "--dtype bf16"
+        return f"torch {torch.__version__} has no FP8 GEMM that can be measured (2.5 and newer have)", "--dtype bf16"
     return _too_old(dtype, capability, name)
 
 
@@ -36,7 +36,10 @@ def _too_old(dtype: str, capability: tuple[int, int], name: str) -> tuple[str, s
 
 
 def _multiplies_fp8(torch: Any) -> bool:
-    return hasattr(torch, "_scaled_mm") or hasattr(torch.nn.functional, "scaled_mm")
+    """Until 2.4 _scaled_mm gave a second output (amax), and took two."""
+    if hasattr(torch, "_scaled_mm"):
+        return len(torch.ops.aten._scaled_mm.default._schema.returns) == 1
+    return hasattr(torch.nn.functional, "scaled_mm")
 
 
 def in_words(error: BaseException) -> tuple[str, str]:
@@ -50,9 +53,10 @@ def in_words(error: BaseException) -> tuple[str, str]:
 
 
 _KNOWN = (
+    ("not yet initialized", "", "systemctl status nvidia-fabricmanager"),  # CUDA error 802
     ("out of memory", "not enough free memory", "end what uses the device"),
-    ("no kernel image", "this torch is built for other GPUs", "--python with a torch for this GPU"),
-    ("built without cuda", "", "--python with a CUDA build of torch"),
+    ("no kernel image", "this torch is built for other GPUs", "--torch-python with a torch for this GPU"),
+    ("built without cuda", "", "--torch-python with a CUDA build of torch"),
     ("no gpu it can use", "", "nvidia-smi; a driver too old for this torch looks like that"),
     ("ecc error", "the GPU's memory failed during the GEMMs", "mltop check; the kernel log has the Xid"),
     ("launch failure", "a kernel was aborted on the GPU", "mltop check; the kernel log has the Xid"),

@@ -25,7 +25,7 @@ def import_torch() -> Any:
     try:
         return importlib.import_module("torch")
     except (ImportError, OSError, RuntimeError, AttributeError) as error:  # a broken or foreign torch
-        raise Unusable(f"torch does not import: {error}", "--python PATH of one that has torch") from error
+        raise Unusable(f"torch does not import: {error}", "--torch-python PATH of one that has torch") from error
 
 
 def versions(torch: Any) -> dict[str, str]:
@@ -57,6 +57,10 @@ def fix_of(error: BaseException) -> str:
 def why_no_gpu(torch: Any) -> str:
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
         return f"torch {torch.__version__} is built without CUDA"
+    try:
+        torch.cuda.init()  # raises what is_available() only warns of
+    except (RuntimeError, AssertionError) as error:
+        return f"torch {torch.__version__} finds no GPU it can use: {in_words(error)}"
     return f"torch {torch.__version__} finds no GPU it can use"
 
 
