@@ -127,7 +127,10 @@ def _held(name: str, processes: Sequence[GpuProcess], holders: Mapping[int, Hold
         return None
     first = holders[found[0]]
     who = str(first) if first.probe else f"{name} is in use by {first}"
-    return f"{who}{_more(len(found) - 1, 'process')}", _FORCE if first.is_visible else "try again in some seconds"
+    return (
+        f"{who}{_more(len(found) - 1, 'process')}",
+        _FORCE if first.is_visible else "try again in some seconds, or --force",
+    )
 
 
 def _processes(gpu: GpuSample, instance: MigInstance | None) -> list[GpuProcess]:

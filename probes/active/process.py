@@ -233,6 +233,8 @@ def start_ticks(pid: int) -> str:
 def kernel_state(pid: int) -> str:
     """E.g. "state D, in rm_ioctl" for a process that sleeps in the kernel and cannot be woken, else ""."""
     fields = stat_fields(pid)
+    if fields and fields[0] in "Tt":
+        return "it is stopped: SIGSTOP, or a debugger"
     if not fields or fields[0] != "D":
         return ""
     try:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,9 +18,8 @@ import pytest
 from mltop.probes.reach.channel import Channel, LaunchOptions
 from mltop.probes.reach.ending import Ending
 from mltop.probes.reach.launchers import ssh
-from mltop.probes.reach.limits import Limits
 from tests.bootstrapping import running
-from tests.hubs import await_state, opened
+from tests.hubs import DEADLINE_S, await_state, opened, patient, set_limits
 from tests.waiting import wait_until
 
 # A caller that starts a channel as the hub does, and then does nothing until it is killed.
@@ -174,8 +173,11 @@ def test_a_shared_connection_that_is_stuck_is_gone_round(server: Server, name: s
     try:
         wait_until(control.exists, 30, "the shared connection")
         master.send_signal(signal.SIGSTOP)
-        with opened(launched(name), limits=replace(Limits(), hello_s=3.0, retry_first_s=0.1)) as hub:
+        limits = patient(hello_s=1.0)
+        with opened(launched(name), limits=limits) as hub:
             wait_until(lambda: "ControlMaster: ssh -O exit" in hub.node(name).state.reason, 30, "words")
+            set_limits(limits, hello_s=DEADLINE_S)
+            hub.retry()
             await_state(hub, "live", name)
     finally:
         master.kill()

@@ -54,6 +54,7 @@ def test_matmul_on_all_nodes_names_the_slow_one_and_is_remembered() -> None:
     assert report.failures == []
     assert {device.node for device in told[-1].devices} == set(NODES)
     assert len({past.uuid for past in memory.kept}) == len(NODES)
+    assert all(past.at == report.started_at > 0 for past in memory.kept)
 
 
 def test_what_a_node_says_wrong_is_its_own_failure() -> None:

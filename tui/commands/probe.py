@@ -22,6 +22,7 @@ from mltop.tui.state.probe_memory import HistoryFile
 
 EXIT_SUSPECTS = 1
 LOOK_S = 0.1
+LEAST_COPY_BYTES = 4096
 CANCEL_S = 8.0  # for probes that were cancelled to be gone
 
 
@@ -92,6 +93,10 @@ def _check(wanted: ProbeWanted, nodes: list[str], options: TargetOptions) -> Non
     """What can be known before anything is started."""
     if wanted.kind == "pairs" and len(nodes) < 2:
         raise UsageProblem("probe pairs", "needs at least two nodes (-w node[01-16])")
+    if wanted.kind == "memory" and wanted.sizes_bytes and wanted.sizes_bytes[0] < LEAST_COPY_BYTES:
+        raise UsageProblem("--size", f"a copy has at least {LEAST_COPY_BYTES} bytes")
+    if wanted.kind == "all-reduce" and wanted.ranks == 1 and len(nodes) == 1:
+        raise UsageProblem("--ranks 1", "one rank on one node has nobody to reduce with", "--ranks 2")
     if options.via == "pdsh" and wanted.kind in ("all-reduce", "pairs"):
         raise UsageProblem("--via pdsh", "carries no messages to a running probe", "--via ssh")
 

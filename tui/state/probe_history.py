@@ -43,7 +43,9 @@ def read_past(uuids: Collection[str] | None = None, path: Path | None = None) ->
 def read_history(uuids: Collection[str] | None = None, path: Path | None = None) -> History:
     """As ``read_past``, with the number of damaged lines. Raises BadState for a file that cannot be read."""
     wanted = None if uuids is None else frozenset(uuids)
-    history = _read(path or state_file(FILE))
+    path = path or state_file(FILE)
+    _require_file(path)
+    history = _read(path)
     if wanted is not None:
         history.results = [past for past in history.results if past.uuid in wanted]
     return history
@@ -69,12 +71,19 @@ def remember(past: Sequence[PastResult], path: Path | None = None) -> None:
         raise BadState(f"{path}: cannot be written: {error.strerror}") from None
 
 
+def _require_file(path: Path) -> None:
+    """A pipe or a device would block, or take everything. Raises BadState."""
+    if path.exists() and not path.is_file():
+        raise BadState(f"{path}: not a regular file")
+
+
 def _line(past: PastResult) -> str:
     return json.dumps(asdict(past), separators=(",", ":"), allow_nan=False) + "\n"
 
 
 def _append(path: Path, data: bytes) -> int:
     """In one write at the end, so that lines of two processes never mix. Returns the file's new size."""
+    _require_file(path)
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         size = os.fstat(handle).st_size
@@ -139,7 +148,9 @@ def newest(results: Iterable[PastResult]) -> list[PastResult]:
     """The last MOST_PER_KEY of each uuid and key, at most MOST in all; the oldest first."""
     kept: list[PastResult] = []
     counts: dict[tuple[str, str], int] = {}
-    for past in sorted(results, key=lambda one: -one.at):
+    # Of equal times the last one in the file is the newest.
+    by_time = sorted(results, key=lambda one: one.at)
+    for past in by_time[::-1]:
         count = counts[past.uuid, past.key] = counts.get((past.uuid, past.key), 0) + 1
         if count <= MOST_PER_KEY:
             kept.append(past)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mltop.probes.model.probe import PastResult
 from mltop.tui.state.place import BadState
-from mltop.tui.state.probe_history import read_past, remember
+from mltop.tui.state.probe_history import read_history, remember
 
 
 class HistoryFile:
@@ -19,7 +19,10 @@ class HistoryFile:
     def past(self) -> Sequence[PastResult]:
         self.before = ()
         try:
-            self.before = read_past()
+            history = read_history()
+            self.before = history.results
+            if history.damaged:
+                self.problems.append(f"{history.damaged} damaged lines of the earlier results are passed over")
         except BadState as problem:
             self.problems.append(f"earlier results are not compared: {problem}")
         return self.before

@@ -102,6 +102,10 @@ def _behind(states: Sequence[RankState]) -> list[Cause]:
     late = [state for state in running if furthest is not None and state.begun < furthest.begun]
     if furthest is None or not late:
         return []
+    if len(late) > 1 and all(state.kind == "waits" and state.begun == furthest.begun - 1 for state in late):
+        # Several ranks within one step of the others: they move, and the time was too short.
+        why = f"the ranks were not done in time: they are in {step(late[0])} or the one after it, and move"
+        return [Cause("", None, furthest.stage, why, "fewer ranks than cores, smaller sizes, or a longer --timeout")]
     waiting = sum(state.begun == furthest.begun for state in running)
     whom = "another rank waits" if waiting == 1 else f"{waiting} others wait"
     return [

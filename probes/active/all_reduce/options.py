@@ -53,6 +53,8 @@ def options_of(order: Order) -> Options:
         raise ValueError("MIG instances cannot take part in collectives: NCCL does not support them")
     gpus = [device for device in order.devices if device.kind == "gpu"]
     ranks = int(told.get("ranks") or (len(gpus) if backend == "nccl" else 1))
+    if backend == "nccl" and not gpus:
+        raise ValueError("nccl needs GPUs, and none takes part here (--backend gloo measures with the processors)")
     if backend == "nccl" and not 1 <= ranks <= len(gpus):
         raise ValueError(f"{ranks} ranks need as many GPUs; {len(gpus)} are given")
     nodes = [str(name) for name in told.get("nodes") or [order.node]]

@@ -78,8 +78,18 @@ class Importer:
 
     async def _lost(self) -> None:
         await asyncio.wait([self._reading], timeout=LAST_WORDS_S)
-        words = endings.last_words("\n".join(self.lines)) or "it said nothing"
-        self._settle(ImportFailed(f"the process that imports torch died: {words}"))
+        words = endings.last_words("\n".join(self.lines))
+        how = ", ".join(word for word in (self._ending(), words) if word)
+        self._settle(ImportFailed(f"the process that imports torch died: {how or 'it said nothing'}"))
+
+    def _ending(self) -> str:
+        """How it ended, "" when it only closed its socket; ``end()`` reaps it."""
+        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        if ended is None:
+            return ""
+        if ended.si_code == os.CLD_EXITED:
+            return f"exit code {ended.si_status}"
+        return endings.signal_words(ended.si_status)
 
     def _settle(self, outcome: dict[str, Any] | ImportFailed) -> None:
         if self.imported.done():

@@ -39,6 +39,8 @@ def _measured(order: Order, meter: PhaseMeter) -> bool:
     # What torch raises: RuntimeError for nearly all, out of memory included; AssertionError without CUDA.
     except (RuntimeError, ValueError, TypeError, AssertionError, MemoryError, OSError) as error:
         why, fix = in_words(error)
+        if progress.stage == "import torch":
+            why, fix = f"{sys.executable} cannot import torch: {why}", fix or "--torch-python with torch"
     failed(why, device.uuid, progress.stage, fix)
     return False
 

@@ -16,6 +16,8 @@ from mltop.probes.model.probe import MemoryResult, ProbeDevice, ProbeEvent
 
 _MIB = 1 << 20
 
+_LEAST_BYTES = 4096
+
 
 def main() -> None:
     began = time.monotonic()
@@ -66,6 +68,8 @@ def _run(device: ProbeDevice, options: measure.Options) -> MemoryResult:
     meter.close()
     result.phases, result.gaps = meter.phases, meter.gaps
     result.size_bytes = memory.size_bytes
+    if memory.size_bytes < options.size_bytes - _LEAST_BYTES:
+        result.gaps["size"] = f"{options.size_bytes} bytes were asked for, {memory.size_bytes} fit into the free memory"
     result.iterations = found.iterations
     result.copy_bytes_per_s, result.copy_best_bytes_per_s = found.mean_bytes_per_s, found.best_bytes_per_s
     result.intact = found.intact

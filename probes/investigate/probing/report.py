@@ -20,6 +20,7 @@ from mltop.probes.judge.active.matmul import judge_matmul, with_efficiency
 from mltop.probes.judge.active.memory import judge_memory
 from mltop.probes.judge.active.nccl_words import settings, translate
 from mltop.probes.judge.active.pair_verdict import judge_pairs
+from mltop.probes.judge.active.past import cpu_subject
 from mltop.probes.model.probe import (
     CollectiveResult,
     CopiesResult,
@@ -77,6 +78,12 @@ def judged(
     for text, nodes in measured.board.remarks.items():
         report.verdict.details.append(f"{folded(dict.fromkeys(nodes))}: {text}")
     return report
+
+
+def disturbed(board: Board) -> set[str]:
+    """The processors (as PastResult.uuid) of nodes where something else ran: their figures prove nothing, nor are they
+    kept."""
+    return {cpu_subject(node) for nodes in board.remarks.values() for node in nodes if "cpu" in board.kinds(node)}
 
 
 def _converted(kind: type[Result], board: Board) -> list[Result]:

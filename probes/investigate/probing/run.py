@@ -113,11 +113,12 @@ class ProbeRun:
 
     def _judged(self) -> ProbeReport:
         measured = reports.Measured(self._board, self._collective, self._times, self._pairs, self._setting.nodes)
-        past = self._memory.past() if self._memory is not None else ()
+        disturbed = reports.disturbed(self._board)
+        past = [one for one in (self._memory.past() if self._memory else ()) if one.uuid not in disturbed]
         report = reports.judged(self._wanted, measured, past, self.cancelled)
-        if self._memory is not None and not report.simulated:
-            self._memory.keep(past_of(report))
         report.started_at, report.took_s = self._started_at, round(self._stop.elapsed_s, 3)
+        if self._memory is not None and not report.simulated:
+            self._memory.keep([one for one in past_of(report) if one.uuid not in disturbed])
         return report
 
     def _say(self, text: str) -> None:

@@ -59,8 +59,8 @@ def clean_text(results: Sequence[MatmulResult]) -> str:
     wrong = any(result.corrupt_iterations or result.upload_intact is False for result in results)
     if wrong or not any(result.checked_iterations for result in results):
         return ""
-    amount = f"{numbers.digits(checked)} PFLOP" if checked >= 0.1 else f"{numbers.digits(1000 * checked)} TFLOP"
-    return f"no error in {amount}"
+    scale, unit = next((one for one in ((1.0, "PFLOP"), (1e3, "TFLOP")) if checked * one[0] >= 0.1), (1e6, "GFLOP"))
+    return f"no error in {numbers.digits(scale * checked)} {unit}"
 
 
 def _same_bits(result: MatmulResult) -> tuple[object, ...]:

@@ -97,7 +97,7 @@ def late_sentences(late: Sequence[LateRank], results: Sequence[CollectiveResult]
 def failed(failures: Sequence[ProbeFailure]) -> list[Suspect]:
     """Ranks that died or did not come; a node that could not begin is no suspect of a measurement."""
     return [
-        Suspect(one.node, one.why, one.gpu, one.rank, action=one.fix)
+        Suspect(one.node, one.why.removeprefix(f"rank {one.rank} "), one.gpu, one.rank, action=one.fix)
         for one in failures
         if one.rank is not None and not one.refused
     ]

@@ -44,6 +44,8 @@ def joined_sentence(waited: Sequence[Waited], elapsed_s: float) -> str:
     count = numbers.many(len(waited), "node")
     if joined == len(waited):
         return f"all {count} joined within {_seconds(elapsed_s)}" if joined > 1 else f"{count} joined"
+    if len(waited) == 1 and not waited[0].failed:  # this machine, or one node: nobody else to wait for
+        return f"not ready within {_seconds(elapsed_s)}: {_state(waited).removeprefix('ssh fine, ')}"
     parts = [f"{joined} of {count} joined within {_seconds(elapsed_s)}"]
     parts += _grouped("waiting for ", _by_stage([one for one in waited if not one.joined and not one.failed]))
     parts += _grouped("", _by_reason([one for one in waited if one.failed and not one.joined]))

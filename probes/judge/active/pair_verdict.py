@@ -142,7 +142,9 @@ def _say_expected(verdict: ProbeVerdict, usual: float, expected: Expected | None
 
 
 def _details(nodes: Sequence[str], levels: Levels, good: set[str], bad: Sequence[str]) -> list[str]:
-    lines = [f"{len(levels.values)} pairs measured"]
+    lines = [f"{numbers.many(len(levels.values), 'pair')} measured"]
+    if len(nodes) == 2:
+        lines.append("two nodes cannot be compared with each other: a third one tells whose fault a slow pair is")
     again = sum(count > 1 for count in levels.measured.values())
     if again:
         lines.append(f"{again} of them twice, fewer at a time: many were slow or failed when all ran at once")

@@ -44,7 +44,12 @@ def past_of(report: ProbeReport) -> list[PastResult]:
 
 def subject(result: DeviceResult) -> str:
     """``PastResult.uuid`` of a device: its UUID; processors have none and are those of their node."""
-    return result.uuid if result.kind != "cpu" and result.uuid not in ("", "cpu") else f"cpu of {result.node}"
+    return result.uuid if result.kind != "cpu" and result.uuid not in ("", "cpu") else cpu_subject(result.node)
+
+
+def cpu_subject(node: str) -> str:
+    """``PastResult.uuid`` of a node's processors."""
+    return f"cpu of {node}"
 
 
 def group_subject(result: CollectiveResult) -> str:
