@@ -250,4 +250,4 @@ def test_what_cannot_be_asked(args: dict[str, Any], why: str) -> None:
 
 def test_without_a_limit_of_its_own_a_probe_may_take_what_its_stages_may() -> None:
     assert asked_from({"key": "k", "kind": "memory"}).total_s == 10 + 30 + 40 + 10 + 20
-    assert asked_from({"key": "k", "kind": "memory", "deadlines_s": {"copy": 60}}).total_s == 130
+    assert asked_from({"key": "k", "kind": "memory", "deadlines_s": {"copy": 60}}).total_s == 150
