@@ -179,5 +179,5 @@ def test_a_place_that_cannot_be_used_is_one_clear_line(tmp_path: Path) -> None:
         remember([past(1.0)], inside)
     with pytest.raises(BadState, match=f"^{tmp_path}: not a regular file$"):
         read_past(path=tmp_path)
-    with pytest.raises(BadState, match="cannot be written: |not a regular file"):
+    with pytest.raises(BadState, match=r"cannot be written: |not a regular file"):
         remember([past(1.0)], tmp_path)
