@@ -24,7 +24,7 @@ pytestmark = pytest.mark.serial
 def started(terminal: Terminal) -> list[int]:
     """All processes of a demo whose four ranks are on the screen."""
     terminal.wait_for("SIMULATED")
-    wait_until(lambda: len(children_of(terminal.pid)) >= 5, 20, "the agent and four ranks")
+    wait_until(lambda: len(children_of(terminal.pid)) >= 5, 30, "the agent and four ranks")
     return [terminal.pid, *children_of(terminal.pid)]
 
 
@@ -33,7 +33,7 @@ def dump_until(terminal: Terminal, words: str, dumps: int = 4) -> str:
     text = ""
     for _ in range(dumps):
         terminal.send("t")
-        terminal.wait_for("Esc cancels", 10)
+        terminal.wait_for("Esc cancels", 30)
         wait_until(lambda: "Esc cancels" not in terminal.text(), 60, "the end of the dump")
         text = terminal.text()
         if words in text:
@@ -67,15 +67,15 @@ def test_one_key_names_the_rank_and_line_that_hangs() -> None:
         assert "rank 2" in text
         assert "SIMULATED" in text
         terminal.send("q")
-        assert terminal.wait(5) == 0
-    wait_until(lambda: not alive(pids), 5, "the end of every process")
+        assert terminal.wait(30) == 0
+    wait_until(lambda: not alive(pids), 30, "the end of every process")
 
 
 def test_a_job_that_hangs_while_it_is_watched_is_found() -> None:
     with Terminal(DEMO, columns=120, lines=40) as terminal:
         started(terminal)
         wait_until(
-            lambda: " R running" in terminal.text() or " S sleeping" in terminal.text(), 20, "ranks on the screen"
+            lambda: " R running" in terminal.text() or " S sleeping" in terminal.text(), 30, "ranks on the screen"
         )
         text = dump_until(terminal, "HANG")  # how much of the first dump lies before the hang is the machine's affair
         assert "__getitem__ (demo/dataset.py:" in text
@@ -99,8 +99,8 @@ def test_nothing_is_left_however_it_ends(end: Callable[[Terminal], None]) -> Non
     with Terminal(DEMO) as terminal:
         pids = started(terminal)
         end(terminal)
-        terminal.wait(5)
-        wait_until(lambda: not alive(pids), 8, "the end of every process")
+        terminal.wait(30)
+        wait_until(lambda: not alive(pids), 30, "the end of every process")
     left = {name for name in set(os.listdir("/tmp")) - before if "mltop" in name}
     assert left == set()
 
@@ -112,8 +112,8 @@ def test_a_fleet_is_simulated_and_judged() -> None:
         terminal.wait_for("16/16", 30)
         dump_until(terminal, "HANG")
         terminal.send("q")
-        assert terminal.wait(5) == 0
-    wait_until(lambda: not alive(pids), 5, "the end of every process")
+        assert terminal.wait(30) == 0
+    wait_until(lambda: not alive(pids), 30, "the end of every process")
 
 
 def test_the_terminal_is_left_as_it_was() -> None:
@@ -121,7 +121,7 @@ def test_the_terminal_is_left_as_it_was() -> None:
         terminal.wait_for("SIMULATED")
         terminal.send("q")
         text = terminal.wait_for("RC=0")
-        wait_until(lambda: "echo" in terminal.text().partition("RC=0")[2], 5, "an echoing terminal")
+        wait_until(lambda: "echo" in terminal.text().partition("RC=0")[2], 30, "an echoing terminal")
         assert "Traceback" not in text
 
 
