@@ -35,6 +35,7 @@ class Terminal:
         self._lock = threading.Lock()
         self.bytes_read = 0
         self.raw = bytearray()
+        self._shown: str | None = None  # until the screen changes: who waits looks a hundred times a second
         self.started_at = time.monotonic()
         self.exit_code: int | None = None
         # Test runners set LINES and COLUMNS, which would win over the terminal's own size.
@@ -66,6 +67,7 @@ class Terminal:
     def resize(self, columns: int, lines: int) -> None:
         with self._lock:  # what the program draws after the signal must meet the new screen
             self.screen.resize(lines, columns)
+            self._shown = None
             set_size(self._fd, columns, lines)
 
     def send(self, keys: str) -> None:
@@ -73,9 +75,11 @@ class Terminal:
 
     def text(self) -> str:
         with self._lock:
-            return "\n".join(line.rstrip() for line in self.screen.display)
+            if self._shown is None:
+                self._shown = "\n".join(line.rstrip() for line in self.screen.display)
+            return self._shown
 
-    def wait_for(self, words: str, timeout_s: float = 15.0) -> str:
+    def wait_for(self, words: str, timeout_s: float = 30.0) -> str:
         """The screen's text once ``words`` stand on it."""
         try:
             wait_until(lambda: words in self.text(), timeout_s, f"{words!r} on the screen")
@@ -89,7 +93,7 @@ class Terminal:
             fd, self._fd = self._fd, -1
             os.close(fd)
 
-    def wait(self, timeout_s: float = 10.0) -> int | None:
+    def wait(self, timeout_s: float = 30.0) -> int | None:
         """The exit code (negative for a signal), None when it still runs at the timeout."""
         deadline = time.monotonic() + timeout_s
         while self.exit_code is None and time.monotonic() < deadline:
@@ -113,6 +117,7 @@ class Terminal:
             with self._lock:
                 self.bytes_read += len(data)
                 self.raw += data
+                self._shown = None
                 self._stream.feed(data)
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(predicate: Callable[[], T], timeout_s: float = 10.0, what: str = "condition") -> T:
+def wait_until(predicate: Callable[[], T], timeout_s: float = 30.0, what: str = "condition") -> T:
     """The first truthy value of ``predicate``, polled every 10 ms; AssertionError naming ``what`` at the deadline."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -6,6 +6,7 @@ Everything slow happens elsewhere: views and health rules in the feed's thread, 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import threading
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from mltop.tui.screens.pane import Pane
     from mltop.tui.session import Session
 
+HUNG_UP_S = 5.0  # from the loss of the terminal to the end, however that goes
 CLOSE_S = 1.0  # how long leaving waits for the session; its agents end anyway when their input does
 RETRY_S = 0.05  # between two looks whether the terminal has taken the last frame
 
@@ -114,7 +116,15 @@ class MltopApp(WorkingApp):
         for number in (signal.SIGTERM, signal.SIGHUP):
             # Outside the main thread nobody can catch signals; whoever runs the app there ends it by exit().
             with suppress(RuntimeError, ValueError):
-                loop.add_signal_handler(number, self.exit)
+                loop.add_signal_handler(number, self._leave, number)
+
+    def _leave(self, number: int) -> None:
+        """By a signal. A terminal that is gone takes nothing any more: Textual's writer may wait for it for ever."""
+        if number == signal.SIGHUP:
+            at_last = threading.Timer(HUNG_UP_S, os._exit, (128 + number,))
+            at_last.daemon = True
+            at_last.start()
+        self.exit()
 
     def on_unmount(self) -> None:
         self._feed.stop()

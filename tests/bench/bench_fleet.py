@@ -31,7 +31,7 @@ ALL_LIVE_S = 60.0
 
 
 def main(quick: bool = False) -> None:
-    nodes, seconds, keys = (64, 4.0, 20) if quick else (512, 30.0, 120)
+    nodes, seconds, keys = (64, 2.0, 6) if quick else (512, 30.0, 120)
     print_table(f"screen over {nodes} simulated nodes of 8 GPUs at 1 Hz, {COLUMNS}x{LINES}", fast(nodes, seconds, keys))
     print_table(f"the same on a link of {SLOW_BYTES_PER_S // 1000} KB/s", slow(nodes, keys // 2))
 

@@ -42,7 +42,7 @@ def test_only_this_user_can_read_it(home: Path) -> None:
         assert mode & 0o077 == 0, f"{path} {mode:o}"
 
 
-def test_eight_nodes_with_one_cold_home(home: Path) -> None:
+def test_five_nodes_with_one_cold_home(home: Path) -> None:
     results: list[Message | BaseException] = []
 
     def one(number: int) -> None:
@@ -54,12 +54,12 @@ def test_eight_nodes_with_one_cold_home(home: Path) -> None:
         except BaseException as error:  # noqa: BLE001 - told by the assertion below
             results.append(error)
 
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(8)]
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [getattr(result, "kind", result) for result in results] == ["hello"] * 8
+    assert [getattr(result, "kind", result) for result in results] == ["hello"] * 5
     wait_until(lambda: not processes_of(home), 30, "the end of every process")
     assert os.listdir(cache(home)) == [SHA256]
     assert not [path for path in files_below(cache(home)) if ".tmp" in path.name]

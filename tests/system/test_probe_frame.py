@@ -48,7 +48,7 @@ def test_one_process_per_device(runs: Runs) -> None:
     }
     assert results["GPU-1"]["seen"] == {"CUDA_VISIBLE_DEVICES": "GPU-1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     stages = [(event.stage, event.deadline_s) for event in of(events, "stage") if event.device == "GPU-0"]
-    assert stages == [("start python", 10.0), ("import torch", 30.0), ("device", 20.0), ("warm", 10.0), ("warm", 10.0)]
+    assert stages == [("start python", 10.0), ("import torch", 30.0), ("device", 40.0), ("warm", 10.0), ("warm", 10.0)]
 
 
 def test_one_process_for_all_devices(runs: Runs) -> None:
