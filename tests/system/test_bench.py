@@ -25,7 +25,7 @@ TABLES = {
 
 
 # They need a minute each on a busy machine, and their programs are tested by themselves.
-LONG = ("connect", "fleet", "merge", "reader")
+LONG = ("all_reduce", "connect", "fleet", "matmul", "merge", "reader")
 
 
 @pytest.mark.parametrize("name", LONG)

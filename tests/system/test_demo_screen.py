@@ -77,7 +77,9 @@ def test_a_job_that_hangs_while_it_is_watched_is_found() -> None:
         wait_until(
             lambda: " R running" in terminal.text() or " S sleeping" in terminal.text(), 30, "ranks on the screen"
         )
-        text = dump_until(terminal, "HANG")  # how much of the first dump lies before the hang is the machine's affair
+        text = dump_until(
+            terminal, "HANG", 12
+        )  # how much of the first dump lies before the hang is the machine's affair
         assert "__getitem__ (demo/dataset.py:" in text
 
 

@@ -47,7 +47,7 @@ def test_the_rank_that_is_slowed_by_30_ms_is_named_and_no_other(tmp_path: Path, 
     assert late["lag_s"] > 0.02
 
 
-@pytest.mark.parametrize("collective", ["all-gather", "reduce-scatter", "all-to-all"])
+@pytest.mark.parametrize("collective", ["reduce-scatter"])  # all of them: test_probe_all_reduce.py
 def test_other_collectives(tmp_path: Path, collective: str) -> None:
     done = probe(tmp_path, *SMALL, "--ranks", "2", "--collective", collective)
     assert done.report["failures"] == []
