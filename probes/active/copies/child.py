@@ -17,7 +17,7 @@ from mltop.probes.active.copies.timing import Plan
 from mltop.probes.active.deadlines import deadline_s
 from mltop.probes.active.memory import room
 from mltop.probes.active.memory.measure import Options, options_of
-from mltop.probes.active.memory.torch_side import Unusable, fix_of, import_torch, in_words, versions, why_no_gpu
+from mltop.probes.active.torch_side import Unusable, fix_of, import_torch, in_words, versions, why_no_gpu
 from mltop.probes.model.probe import CopiesResult, ProbeEvent
 
 SIZE_BYTES = 256 << 20

@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from typing import Any, Protocol
 
+from mltop.probes.active.torch_side import why_no_gpu
+
 FLUSH_BYTES = 256 << 20  # mamf-finder's: more than any L2
 _WORKSPACE_BYTES = 512 << 20  # for cuBLAS, comparisons and what the allocator rounds up
 
@@ -91,7 +93,7 @@ class Cuda:
 
     def __init__(self, torch: Any, cap_bytes: int, where: str = "cuda:0", flush_bytes: int = FLUSH_BYTES) -> None:
         if not torch.cuda.is_available():
-            raise RuntimeError(_why_none(torch))
+            raise RuntimeError(why_no_gpu(torch))
         self.torch = torch
         self.where = where
         properties = torch.cuda.get_device_properties(0)
@@ -137,14 +139,3 @@ class CudaTimer:
 
     def seconds(self) -> float:
         return float(self._from.elapsed_time(self._to)) / 1e3
-
-
-def _why_none(torch: Any) -> str:
-    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
-        return f"torch {torch.__version__} is built without CUDA"
-    nothing = f"torch {torch.__version__} finds no GPU it can use (CUDA {torch.version.cuda})"
-    try:
-        torch.cuda.init()  # raises what is_available() only warns of
-    except (RuntimeError, AssertionError) as error:
-        return f"{nothing}: {' '.join(str(error).split())}"
-    return nothing

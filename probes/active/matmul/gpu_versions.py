@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+from mltop.probes.active.torch_side import driver as kernel_module
+
 
 def versions(torch: Any, driver: str) -> dict[str, str]:
     """torch, cuda or hip, cublas, cudnn, driver, arch: those that are known."""
@@ -18,7 +20,7 @@ def versions(torch: Any, driver: str) -> dict[str, str]:
         "hip": getattr(torch.version, "hip", None),
         "cublas": cublas(_loaded("libcublas.so")),
         "cudnn": None if cudnn is None else str(cudnn),
-        "driver": driver or _driver_of_kernel_module(),
+        "driver": driver or kernel_module(),
     }
     return {name: version for name, version in found.items() if version}
 
@@ -45,14 +47,5 @@ def _loaded(name: str) -> str:
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
             return next((line.split(None, 5)[5].strip() for line in file if f"/{name}" in line), "")
-    except OSError:
-        return ""
-
-
-def _driver_of_kernel_module() -> str:
-    """Without NVML."""
-    try:
-        with open("/sys/module/nvidia/version", encoding="utf-8") as file:
-            return file.read().strip()
     except OSError:
         return ""

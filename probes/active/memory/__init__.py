@@ -2,7 +2,7 @@
 
 child.py     its order, stages and result
 measure.py   the measurement, the same for all devices; device.py what differs between CUDA and CPUs
-pattern.py   what is copied, and whether it arrived; torch_side.py torch itself, also for the copies probe
+pattern.py   what is copied, and whether it arrived
 room.py      how much may be copied: free memory, caches
 """
 

@@ -10,8 +10,8 @@ from typing import Any
 from mltop.probes.active import child
 from mltop.probes.active.memory import measure, room
 from mltop.probes.active.memory.device import CpuMemory, CudaMemory, cuda_free_bytes
-from mltop.probes.active.memory.torch_side import Unusable, fix_of, import_torch, in_words, versions
 from mltop.probes.active.phase_meter import PhaseMeter
+from mltop.probes.active.torch_side import Unusable, fix_of, import_torch, in_words, versions
 from mltop.probes.model.probe import MemoryResult, ProbeDevice, ProbeEvent
 
 _MIB = 1 << 20

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from mltop.probes.active.memory import pattern
-from mltop.probes.active.memory.torch_side import Unusable, why_no_gpu
+from mltop.probes.active.torch_side import Unusable, why_no_gpu
 
 
 class DeviceMemory:

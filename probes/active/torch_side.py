@@ -1,4 +1,4 @@
-"""Loading torch in a probe process, and the versions that a copy depends on."""
+"""What probe processes ask of torch beside their work: loading it, versions, why it finds no GPU, errors in words."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def versions(torch: Any) -> dict[str, str]:
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
         "hip": getattr(torch.version, "hip", None),
-        "driver": _driver(),
+        "driver": driver(),
     }
     return {name: version for name, version in found.items() if version}
 
@@ -64,7 +64,8 @@ def why_no_gpu(torch: Any) -> str:
     return f"torch {torch.__version__} finds no GPU it can use"
 
 
-def _driver() -> str:
+def driver() -> str:
+    """Version of the kernel module, "" where there is none. For who does without NVML."""
     try:
         with open(paths.sys("module", "nvidia", "version"), encoding="utf-8") as file:
             return file.read().strip()
