@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import psutil
 import pytest
+
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    # Under nohup: we go on ignoring it, what the tests start does not (a handler ends with exec, SIG_IGN does not).
+    signal.signal(signal.SIGHUP, lambda _number, _frame: None)
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
+from mltop.probes.investigate.probing.kinds import COLLECTIVES, DTYPES
 from mltop.tui.target_options import run_command, target_options
 
-DTYPES = ("bf16", "fp8", "fp16", "tf32", "fp32")
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)i?b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 MOST_BYTES = 64 << 30

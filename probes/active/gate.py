@@ -55,13 +55,11 @@ def refusal(
     *,
     force: bool = False,
     instance: MigInstance | None = None,
-    compute_mode: str | None = None,
 ) -> Refusal | None:
     """Why no probe may run on this GPU or MIG instance, None when it may.
 
     ``gpu``: newest; ``recent``: of the same GPU the last samples, ``gpu`` with them. ``holders``: of each pid of its
-    process list that is foreign. ``compute_mode``: where it is known: default | exclusive_process | prohibited.
-    ``force`` passes all but a GPU that is lost.
+    process list that is foreign. ``force`` passes all but a GPU that is lost.
     """
     if gpu.state == "lost":
         return f"GPU {gpu.index} is lost: {gpu.error or 'it does not answer'}", "reboot the node"
@@ -74,7 +72,7 @@ def refusal(
         _held(name, _processes(gpu, instance), holders)
         or _busy(name, recent, instance)
         or _full(name, gpu, instance)
-        or _shut(name, compute_mode)
+        or _shut(name, gpu.compute_mode)
         or _broken(gpu)
         or _unclear(name, gpu, instance)
     )

@@ -172,7 +172,6 @@ class Supervisor:
             facts.holders,
             force=asked.force,
             instance=target.instance,
-            compute_mode=getattr(target.gpu, "compute_mode", None),  # the sample may know it one day
         )
 
     def _started(

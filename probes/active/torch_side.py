@@ -1,4 +1,4 @@
-"""What probe processes ask of torch beside their work: loading it, versions, why it finds no GPU, errors in words."""
+"""What probe processes ask of torch beside their work: loading it, versions, why it finds no GPU."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 from mltop.probes import paths
+from mltop.probes.active.torch_errors import first_line
 
 
 class Unusable(Exception):
@@ -39,28 +40,13 @@ def versions(torch: Any) -> dict[str, str]:
     return {name: version for name, version in found.items() if version}
 
 
-def in_words(error: BaseException) -> str:
-    """The first line of what torch says."""
-    lines = str(error).strip().splitlines()
-    return lines[0].strip() if lines else type(error).__name__
-
-
-def fix_of(error: BaseException) -> str:
-    text = str(error).lower()
-    if "out of memory" in text or "can't allocate memory" in text or isinstance(error, MemoryError):
-        return "end what uses the device's memory, or take a smaller size_bytes"
-    if "ecc error" in text or "launch failure" in text or "illegal memory access" in text:
-        return "mltop check; the kernel log has the Xid"
-    return ""
-
-
 def why_no_gpu(torch: Any) -> str:
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
         return f"torch {torch.__version__} is built without CUDA"
     try:
         torch.cuda.init()  # raises what is_available() only warns of
     except (RuntimeError, AssertionError) as error:
-        return f"torch {torch.__version__} finds no GPU it can use: {in_words(error)}"
+        return f"torch {torch.__version__} finds no GPU it can use: {first_line(error)}"
     return f"torch {torch.__version__} finds no GPU it can use"
 
 

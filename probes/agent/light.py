@@ -59,6 +59,7 @@ SLOW_GPU = (
     "mig_enabled",
     "mig_pending",
     "persistence",
+    "compute_mode",
     "performance_state",
     "driver",
     "cuda",

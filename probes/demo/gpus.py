@@ -119,6 +119,7 @@ def sample_of(index: int, seed: int, pids: list[int], moving: Moving, training: 
         mig_enabled=False,
         mig_pending=False,
         persistence=True,
+        compute_mode="default",
         performance_state=0,
         driver="570.124.06",
         cuda="12.8",

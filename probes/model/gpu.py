@@ -177,6 +177,7 @@ class GpuSample:
     mig_pending: bool | None = None  # what it will be after the next reset
     mig_instances: list[MigInstance] = field(default_factory=list)
     persistence: bool | None = None
+    compute_mode: str | None = None  # default | exclusive_process | exclusive_thread | prohibited
     performance_state: int | None = None  # P0 is the fastest
     driver: str | None = None
     cuda: str | None = None  # the newest CUDA that the driver supports, "13.0"

@@ -147,11 +147,11 @@ def test_on_a_busy_machine_it_samples_and_ends_with_its_caller() -> None:
             spinning = [subprocess.Popen([sys.executable, "-S", "-c", SPIN]) for _ in range(BUSY_PROCESSES)]
             started = time.monotonic()
             newest = [next(stream) for _ in range(4)]
-            assert time.monotonic() - started < 10
+            assert time.monotonic() - started < 40
             assert newest[-1].host.memory_total_bytes and newest[-1].host.cpu_fraction is not None
             closed = time.monotonic()
-            close_and_wait(process, 5)
-            assert time.monotonic() - closed < 2
+            close_and_wait(process, 20)
+            assert time.monotonic() - closed < 10
     finally:
         for spinner in spinning:
             spinner.kill()

@@ -39,6 +39,16 @@ def slow_py_spy(directory: Path, seconds: float) -> dict[str, str]:
     return {**os.environ, "MLTOP_PY_SPY": str(wrapper)}
 
 
+def test_under_nohup_the_end_of_the_terminal_does_not_end_it(job: RunningJob, tmp_path: Path) -> None:
+    directory = tmp_path / "c"
+    command = ["nohup", sys.executable, "-m", "mltop", "capture", "-o", str(directory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=slow_py_spy(tmp_path, 0.5)) as capture:
+        wait_until(lambda: list(directory.glob("stacks/*/*.json")), 30, "the first round")
+        os.kill(capture.pid, signal.SIGHUP)
+        out, _ = capture.communicate(timeout=60)
+    assert (capture.returncode, out) == (0, f"{directory}\n")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_capture_keeps_what_it_has(number: signal.Signals, job: RunningJob, tmp_path: Path) -> None:
     directory = tmp_path / "c"

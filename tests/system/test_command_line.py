@@ -79,13 +79,15 @@ def test_a_snapshot_does_not_load_the_screen() -> None:
 
 @pytest.mark.serial
 def test_help_answers_at_once() -> None:
-    times = []
+    ratios = []
     for _ in range(9):
         started = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "import click"], check=True)
+        between = time.perf_counter()
         mltop("--help")
-        times.append(time.perf_counter() - started)
+        ratios.append((time.perf_counter() - between) / (between - started))
     # The goal is 0.15 s (bench); this only catches an import that makes it many times slower.
-    assert statistics.median(times) < 0.6
+    assert statistics.median(ratios) < 4
 
 
 @pytest.mark.parametrize(

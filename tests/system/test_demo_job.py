@@ -66,7 +66,7 @@ def test_culprit_is_in_its_dataset_and_the_others_wait(use_torch: bool, healthy_
         pids = job.pids
         ended = time.monotonic()
         job.close()
-        assert time.monotonic() - ended < 10.0
+        assert time.monotonic() - ended < 40.0
         assert all(gone(pid) for pid in pids)
 
 
@@ -119,7 +119,7 @@ def test_start_is_quick_and_close_may_come_at_any_time() -> None:
     job.close()
     started = time.monotonic()
     job.start()
-    assert time.monotonic() - started < 5.0
+    assert time.monotonic() - started < 30.0
     pids = job.pids
     job.close()
     job.close()

@@ -66,6 +66,7 @@ COMMON: dict[str, Any] = {
     "mig_enabled": False,
     "mig_pending": True,
     "persistence": True,
+    "compute_mode": "default",
     "performance_state": 2,
     "processes": [GpuProcess(4000, 2**30, "compute")],
 }

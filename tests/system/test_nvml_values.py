@@ -80,6 +80,7 @@ def test_every_value_of_the_scenario_arrives(fake: FakeNvml, start: Start) -> No
         "memory_clock_max_mhz": 3202,
         "throttle_mask": 0x1FF,
         "persistence": False,
+        "compute_mode": 3,
         "mig_enabled": True,
         "processes": [(4242, 5_000_000_000, "compute"), (4243, None, "graphics"), (4244, 7, "mps")],
     }
@@ -114,6 +115,7 @@ def test_every_value_of_the_scenario_arrives(fake: FakeNvml, start: Start) -> No
         throttle_ns={reason: 1000 + number for number, reason in enumerate(THROTTLE_REASONS_NS)},
         mig_enabled=True,
         persistence=False,
+        compute_mode="exclusive_process",
         driver="580.65.06",
         vbios="96.00.B9.00.05",
         serial="1650001234567",
@@ -203,6 +205,7 @@ FIELDS = {
     "memory_clock_mhz": "memory_clock_mhz",
     "throttle_mask": "throttle_reasons",
     "persistence": "persistence",
+    "compute_mode": "compute_mode",
     "mig_enabled": "mig_enabled",
     "processes": "processes",
     "serial": "serial",

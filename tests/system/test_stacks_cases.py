@@ -91,7 +91,7 @@ def assert_identity(stacks: list[RankStacks], job: RunningJob) -> None:
         assert found.before is not None
         assert found.after is not None
         assert found.before is not found.after
-        assert 0 < found.took_s < 10
+        assert 0 < found.took_s < 60
         assert [entry["pid"] for entry in found.raw] == [job.pids[rank]]
 
 

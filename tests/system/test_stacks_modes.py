@@ -193,9 +193,9 @@ def test_cancel_ends_all_py_spies_at_once(slow_py_spy, spawn):
     finally:
         cancelled.set()
         began = time.monotonic()
-        running.join(10)
+        running.join(40)
     assert not running.is_alive()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 30  # half of what each has
     assert processes_of(slow_py_spy) == []
     assert found == []
 

@@ -125,6 +125,7 @@ def _healthy_gpu(index: int, load: str) -> GpuSample:
         mig_enabled=False,
         mig_pending=False,
         persistence=True,
+        compute_mode="default",
         performance_state=0,
         driver="570.124.06",
         cuda="12.8",

@@ -132,6 +132,7 @@ SERVED: list[tuple[str, str | int | bool, str, Any]] = [
     ("throttle_ns.hw_thermal", 7, "fields(3, 269, 270, 271)", [[0, 3, 0], [0, 3, 7], [0, 3, 0]]),
     ("throttle_ns.sync_boost", 5, "nvmlDeviceGetViolationStatus(h, 2).violationTime", 5),
     ("persistence", False, "nvmlDeviceGetPersistenceMode(h)", 0),
+    ("compute_mode", 2, "nvmlDeviceGetComputeMode(h)", 2),
     ("mig_enabled", True, "nvmlDeviceGetMigMode(h)", [1, 1]),
     ("ecc_enabled", False, "nvmlDeviceGetEccMode(h)", [0, 0]),
     ("ecc_corrected_volatile", 11, "nvmlDeviceGetTotalEccErrors(h, 0, 0)", 11),

@@ -40,6 +40,7 @@ MODULES = (
 OWN = ("gpu.", "nvml.")
 IDS = [
     "gpu.clock.low_busy",
+    "gpu.compute_mode",
     "gpu.driver",
     "gpu.ecc.dbe_volatile",
     "gpu.ecc.off",

@@ -256,6 +256,13 @@ CASES = [
         [{"persistence": None}],
     ),
     Case(
+        "gpu.compute_mode",
+        "warning",
+        "GPU 3 is in Prohibited compute mode: no job can start on it",
+        {"compute_mode": "prohibited"},
+        [{"compute_mode": "exclusive_process"}],
+    ),
+    Case(
         "gpu.mig",
         "warning",
         "GPU 3 is in MIG mode, 7 others are not",

@@ -82,7 +82,8 @@ def test_it_is_busy_when_all_samples_say_so(busy: tuple[float | None, ...], free
     [(None, ""), ("default", ""), ("prohibited", "Prohibited"), ("exclusive_process", "Exclusive")],
 )
 def test_compute_mode(mode: str | None, why: str) -> None:
-    found = refusal(gpu(), [gpu()], {}, compute_mode=mode)
+    one = gpu(compute_mode=mode)
+    found = refusal(one, [one], {})
     assert (found[0] if found else "") == (f"GPU 0 is in {why} compute mode" if why else "")
 
 

@@ -78,7 +78,7 @@ def test_a_list_that_names_millions_is_refused_without_making_them(text: str) ->
     with pytest.raises(UsageProblem, match=r"nodes, more than the 16,384") as caught:
         expand(text)
     assert len(str(caught.value)) < 400
-    assert time.process_time() - started < 1.0
+    assert time.process_time() - started < 5.0
     assert len(expand(f"n[1-{MOST_NODES}]")) == MOST_NODES
 
 

@@ -27,7 +27,8 @@ def run(options: TargetOptions, directory: str) -> int:
     if directory and os.path.lexists(directory):
         raise UsageProblem(f"-o {directory}", "exists already", "a new directory name")
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupted)
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup: it goes on
+            signal.signal(number, interrupted)
     with session(targets, options) as opened, Beside() as beside:
         done: queue.SimpleQueue[CaptureResult] = queue.SimpleQueue()
         so_far = SoFar(beside)

@@ -225,6 +225,7 @@ def _board(gpu: GpuSample, fact: FactOf) -> list[Fact]:
         fact("VBIOS", gpu.vbios or UNKNOWN, "vbios"),
         fact("GSP firmware", gpu.gsp_firmware or UNKNOWN, "gsp_firmware"),
         fact("persistence", persistence, "persistence"),
+        fact("compute mode", (gpu.compute_mode or UNKNOWN).replace("_", " "), "compute_mode"),
         fact("last seen", clock_time(gpu.last_seen_at), "last_seen_at"),
     ]
 

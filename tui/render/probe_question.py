@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mltop.probes.investigate.probing.wanted import COLLECTIVES, DTYPES, KINDS, ProbeWanted
+from mltop.probes.investigate.probing.kinds import COLLECTIVES, DTYPES, KINDS
+from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.probe_words import KINDS as WORDS
 from mltop.tui.render.probe_words import takes_text

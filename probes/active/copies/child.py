@@ -17,7 +17,8 @@ from mltop.probes.active.copies.timing import Plan
 from mltop.probes.active.deadlines import deadline_s
 from mltop.probes.active.memory import room
 from mltop.probes.active.memory.measure import Options, options_of
-from mltop.probes.active.torch_side import Unusable, fix_of, import_torch, in_words, versions, why_no_gpu
+from mltop.probes.active.torch_errors import in_words
+from mltop.probes.active.torch_side import Unusable, import_torch, versions, why_no_gpu
 from mltop.probes.model.probe import CopiesResult, ProbeEvent
 
 SIZE_BYTES = 256 << 20
@@ -47,7 +48,8 @@ def main() -> None:
     except Unusable as error:
         child.failed(error.why, fix=error.fix)
     except (RuntimeError, MemoryError) as error:  # torch's own
-        child.failed(in_words(error), fix=fix_of(error))
+        why, fix = in_words(error)
+        child.failed(why, fix=fix)
 
 
 def _run(order: child.Order, options: Options) -> None:

@@ -40,27 +40,3 @@ def _multiplies_fp8(torch: Any) -> bool:
     if hasattr(torch, "_scaled_mm"):
         return len(torch.ops.aten._scaled_mm.default._schema.returns) == 1
     return hasattr(torch.nn.functional, "scaled_mm")
-
-
-def in_words(error: BaseException) -> tuple[str, str]:
-    """(why, fix) of an exception of torch: its first line, and what is known about such."""
-    lines = str(error).strip().splitlines()
-    text = lines[0].strip() if lines else type(error).__name__
-    for words, why, fix in _KNOWN:
-        if words in text.lower():
-            return (f"{why} ({text})" if why else text), fix
-    return text, ""
-
-
-_KNOWN = (
-    ("not yet initialized", "", "systemctl status nvidia-fabricmanager"),  # CUDA error 802
-    ("out of memory", "not enough free memory", "end what uses the device"),
-    ("no kernel image", "this torch is built for other GPUs", "--torch-python with a torch for this GPU"),
-    ("built without cuda", "", "--torch-python with a CUDA build of torch"),
-    ("no gpu it can use", "", "nvidia-smi; a driver too old for this torch looks like that"),
-    ("ecc error", "the GPU's memory failed during the GEMMs", "mltop check; the kernel log has the Xid"),
-    ("launch failure", "a kernel was aborted on the GPU", "mltop check; the kernel log has the Xid"),
-    ("illegal memory access", "a kernel was aborted on the GPU", "mltop check; the kernel log has the Xid"),
-    ("illegal instruction", "a kernel was aborted on the GPU", "mltop check; the kernel log has the Xid"),
-    ("busy or unavailable", "the GPU is in exclusive mode or in use", "nvidia-smi -q -d COMPUTE"),
-)

@@ -11,7 +11,8 @@ from mltop.probes.active import child
 from mltop.probes.active.memory import measure, room
 from mltop.probes.active.memory.device import CpuMemory, CudaMemory, cuda_free_bytes
 from mltop.probes.active.phase_meter import PhaseMeter
-from mltop.probes.active.torch_side import Unusable, fix_of, import_torch, in_words, versions
+from mltop.probes.active.torch_errors import in_words
+from mltop.probes.active.torch_side import Unusable, import_torch, versions
 from mltop.probes.model.probe import MemoryResult, ProbeDevice, ProbeEvent
 
 _MIB = 1 << 20
@@ -37,7 +38,8 @@ def main() -> None:
     except Unusable as error:
         child.failed(error.why, device.uuid, fix=error.fix)
     except (RuntimeError, MemoryError) as error:  # torch's own, out of memory among them
-        child.failed(in_words(error), device.uuid, fix=fix_of(error))
+        why, fix = in_words(error)
+        child.failed(why, device.uuid, fix=fix)
     else:
         result.node = order.node
         result.seconds = round(time.monotonic() - began, 3)

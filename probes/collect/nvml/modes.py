@@ -11,6 +11,7 @@ from mltop.probes.collect.nvml.fields import FieldValues, first_available
 
 POWER_LIMIT = 190  # mW: the limit in force, including those set elsewhere (out of band)
 UNKNOWN_STATE = 32  # nvml.h NVML_PSTATE_UNKNOWN
+COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")  # nvml.h nvmlComputeMode_t
 
 
 class Modes:
@@ -31,15 +32,24 @@ def read_power_limit(device: Device, batch: FieldValues) -> dict[str, Any]:
 
 
 def read_modes(device: Device) -> Reading:
-    """``persistence`` and ``performance_state``."""
+    """``persistence``, ``compute_mode`` and ``performance_state``."""
     reading = Reading()
     reading.attempt(("persistence",), partial(read_persistence, device))
+    reading.attempt(("compute_mode",), partial(read_compute_mode, device))
     reading.attempt(("performance_state",), partial(read_performance_state, device))
     return reading
 
 
 def read_persistence(device: Device) -> dict[str, Any]:
     return {"persistence": bool(device.uint("nvmlDeviceGetPersistenceMode"))}
+
+
+def read_compute_mode(device: Device) -> dict[str, Any]:
+    """Who may start to compute: anybody, one process, nobody."""
+    mode = device.uint("nvmlDeviceGetComputeMode")
+    if mode >= len(COMPUTE_MODES):
+        raise GarbageError(f"nvmlDeviceGetComputeMode answered {mode}")
+    return {"compute_mode": COMPUTE_MODES[mode]}
 
 
 def read_performance_state(device: Device) -> dict[str, Any]:

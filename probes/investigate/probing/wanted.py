@@ -6,10 +6,6 @@ from dataclasses import dataclass, field
 
 from mltop.probes.model.probe import ProbeFailure, ProbeReport
 
-KINDS = ("matmul", "all-reduce", "memory", "copies", "pairs")
-DTYPES = ("bf16", "fp8", "fp16", "tf32", "fp32")
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
-
 
 @dataclass(frozen=True)
 class ProbeWanted:

@@ -89,6 +89,13 @@ def persistence(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"Persistence off on {name}: slow start, lost counters")
 
 
+def prohibited(moment: Moment) -> Iterator[Hit]:
+    for gpu in moment.now.gpus:
+        if gpu.compute_mode == "prohibited":
+            name = gpu_name(gpu.index)
+            yield Hit(name, f"{name} is in Prohibited compute mode: no job can start on it")
+
+
 def mig(moment: Moment) -> Iterator[Hit]:
     gpus = moment.now.gpus
     if not any(gpu.mig_enabled or gpu.mig_pending for gpu in gpus):
@@ -151,6 +158,18 @@ RULES = (
         source="nvmlDeviceGetPersistenceMode",
         needs=("gpu.*.persistence",),
         whole_node=("Persistence off on all {count} GPUs: slow start, lost counters", "sudo nvidia-smi -pm 1"),
+    ),
+    Rule(
+        "gpu.compute_mode",
+        "warning",
+        0.0,
+        "sudo nvidia-smi -c DEFAULT",
+        prohibited,
+        meaning="somebody has forbidden to compute on a GPU: CUDA says that it is busy or not available",
+        threshold="Prohibited",
+        source="nvmlDeviceGetComputeMode",
+        needs=("gpu.*.compute_mode",),
+        whole_node=("All {count} GPUs are in Prohibited compute mode: no job can start", "sudo nvidia-smi -c DEFAULT"),
     ),
     Rule(
         "gpu.mig",
