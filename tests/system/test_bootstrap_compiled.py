@@ -73,17 +73,13 @@ def test_it_is_what_runs(warm_home: Path) -> None:
         wait_until((home / "seen").exists, 30, "NVML's child")
 
 
-@pytest.mark.parametrize("damage", ["emptied", "cut off", "zeroed", "zeroed but for the hash", "changed", "a folder"])
+@pytest.mark.parametrize("damage", ["cut off", "zeroed but for the hash", "changed", "a folder"])
 def test_a_damaged_one_is_made_again(damage: str, warm_home: Path) -> None:
     home = warm_home
     path = compiled(home)
     whole = path.read_bytes()
-    if damage == "emptied":
-        path.write_bytes(b"")
-    elif damage == "cut off":
+    if damage == "cut off":
         path.write_bytes(whole[: len(whole) // 2])
-    elif damage == "zeroed":
-        path.write_bytes(bytes(len(whole)))
     elif damage == "zeroed but for the hash":
         path.write_bytes(whole[:4096] + bytes(len(whole) - 4096))
     elif damage == "changed":
@@ -127,7 +123,7 @@ def test_the_script_uses_it_and_runs_without_it(warm_home: Path) -> None:
     assert bytecode(home) == []
 
 
-@pytest.mark.parametrize("room", ["400k", "1000k", "1300k", "1600k", "2200k", "3m", "12m"])
+@pytest.mark.parametrize("room", ["400k", "1300k", "2200k", "12m"])
 def test_a_nearly_full_home(room: str, home: Path) -> None:
     """Every start works, whether or not there is room for all; what does not fit goes to the next folder."""
     small = home / "small"

@@ -71,15 +71,20 @@ def test_one_key_names_the_rank_and_line_that_hangs() -> None:
     wait_until(lambda: not alive(pids), 30, "the end of every process")
 
 
-def test_a_job_that_hangs_while_it_is_watched_is_found() -> None:
-    with Terminal(DEMO, columns=120, lines=40) as terminal:
+@pytest.fixture
+def without_torch(tmp_path: Path) -> dict[str, str]:
+    """The environment of a demo whose job is the stand-in."""
+    (tmp_path / "torch.py").write_text("raise ImportError('none here')")
+    return {"PYTHONPATH": str(tmp_path)}
+
+
+def test_a_job_that_hangs_while_it_is_watched_is_found(without_torch: dict[str, str]) -> None:
+    with Terminal(DEMO, columns=120, lines=40, env=without_torch) as terminal:
         started(terminal)
         wait_until(
             lambda: " R running" in terminal.text() or " S sleeping" in terminal.text(), 30, "ranks on the screen"
         )
-        text = dump_until(
-            terminal, "HANG", 12
-        )  # how much of the first dump lies before the hang is the machine's affair
+        text = dump_until(terminal, "HANG", 12)  # how many dumps lie before the hang is the machine's affair
         assert "__getitem__ (demo/dataset.py:" in text
 
 
@@ -107,11 +112,11 @@ def test_nothing_is_left_however_it_ends(end: Callable[[Terminal], None]) -> Non
     assert left == set()
 
 
-def test_a_fleet_is_simulated_and_judged() -> None:
-    with Terminal([*DEMO, "--nodes", "16"], columns=120, lines=40) as terminal:
+def test_a_fleet_is_simulated_and_judged(without_torch: dict[str, str]) -> None:
+    with Terminal([*DEMO, "--nodes", "6"], columns=120, lines=40, env=without_torch) as terminal:
         pids = started(terminal)
-        terminal.wait_for("sim016", 30)
-        terminal.wait_for("16/16", 30)
+        terminal.wait_for("sim006", 30)
+        terminal.wait_for("6/6", 30)
         dump_until(terminal, "HANG")
         terminal.send("q")
         assert terminal.wait(30) == 0

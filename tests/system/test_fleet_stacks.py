@@ -47,7 +47,6 @@ def agents(host: Host) -> list[str]:
 
 
 def test_the_rank_and_the_node_that_hang_are_named(hosts: Hosts, job: FleetJob) -> None:
-    hosts.mltop("snapshot", "-w", hosts.pattern, "--json", "--timeout", "60")
     assert [py_spy_copies(host) for host in hosts] == [[]] * 16
 
     report = stacks(hosts, "--timeout", "90")

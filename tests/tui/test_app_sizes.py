@@ -11,7 +11,7 @@ from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession
 from tests.tui.opened import Opened, opened
 
-SIZES = [(10, 2), (20, 5), (16, 4), (40, 8), (60, 12), (79, 23), (80, 24), (120, 40), (250, 80), (250, 6)]
+SIZES = [(10, 2), (20, 5), (16, 4), (40, 8), (79, 23), (120, 40), (250, 80), (250, 6)]
 PANES = ("1", "2", "3", "4", "question_mark")
 
 
@@ -34,7 +34,7 @@ async def test_every_pane_at_every_size(start: tuple[int, int]) -> None:
 async def test_resizing_at_random_keeps_the_screen_whole() -> None:
     dice = random.Random(7)
     async with opened(FakeSession([fake_views.fleet(tick, nodes=9) for tick in range(40)])) as screen:
-        for turn in range(25):
+        for turn in range(15):
             size = dice.randint(10, 250), dice.randint(2, 80)
             await screen.pilot.resize_terminal(*size)
             await screen.press(dice.choice([*PANES, "j", "G", "s", "S", "tab"]))

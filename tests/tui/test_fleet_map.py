@@ -96,7 +96,7 @@ KEYS = ("end", "up", "m", "v", "G", "v", "o", "pagedown", "home")
 @pytest.mark.parametrize("nodes", [2, 700])
 async def test_any_number_of_nodes_at_any_size(nodes: int) -> None:
     async with opened(fleet(nodes), size=(16, 4)) as screen:
-        for size in [(16, 4), (20, 5), (40, 8), (60, 12), (80, 24), (250, 80), (250, 6)]:
+        for size in [(16, 4), (20, 5), (60, 12), (250, 80), (250, 6)]:
             await screen.pilot.resize_terminal(*size)
             for key in KEYS:
                 await screen.press(key)

@@ -59,6 +59,21 @@ def test_what_counts_as_down(sample: Sample, expected: list[tuple[str, str, str]
     assert told(sample) == expected
 
 
+def test_a_node_without_any_link_is_one_line() -> None:
+    finding = only(_h100(0, *map(down, range(8))))
+    assert (finding.id, finding.severity, finding.subject) == ("ib.down", "critical", "all 8 InfiniBand ports")
+    assert finding.message == "None of the 8 InfiniBand ports has a link"
+    assert finding.evidence == [
+        "0 ports ACTIVE, 8 belong to 8 x NVIDIA H100 80GB HBM3",
+        ", ".join(f"mlx5_{number}" for number in range(8)),
+    ]
+
+
+def test_of_ports_that_were_up_each_is_told() -> None:
+    found = told(_h100(0), _h100(1, *map(down, range(8))))
+    assert found == [("critical", "ib.down", f"mlx5_{number}") for number in range(8)]
+
+
 def test_like_nodes_tell_whether_a_port_is_used() -> None:
     used = [node(0.1 * number, name=f"n{number}") for number in (2, 3)]
     assert told(*used, node(0.9, down())) == [("critical", "ib.down", "mlx5_4")]

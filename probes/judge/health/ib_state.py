@@ -23,6 +23,7 @@ _DOWNED, _CARRIER, _WENT_DOWN = "link_downed", f"{NETDEV}carrier_down_count", "s
 _WATCH, _ALL, _RATES = "links", "all flaps", "all rates"
 _RATE = "ib.rate"
 _MOST_OF = 3  # so many ports on one that is slower: below that a node may have two sorts of links
+_LABELS = {"infiniband": "InfiniBand", "roce": "RoCE"}
 _TRAINED = ("INIT", "ARMED")  # a physical link, no subnet manager yet
 # Widths of the counters that saturate (kernel, infiniband/core/sysfs.c).
 NARROW = {
@@ -38,6 +39,8 @@ _MAXIMA = frozenset(NARROW.values())
 
 
 def down(moment: Moment) -> Iterator[Hit]:
+    """Of ports none of which was ever up, the cause is outside of them and told once."""
+    together: dict[str, list[Hit]] = {}
     for link, name, up in rdma_ports(moment.now):
         if up or link.state is None:
             continue
@@ -51,7 +54,24 @@ def down(moment: Moment) -> Iterator[Hit]:
         if not wanted.unused:
             text = f"{name} is down ({link.physical_state or link.state})"
             evidence = (wanted.why, *_flap_evidence(moment, link))
-            yield Hit(name, text, evidence, severity="critical" if wanted.yes else "info", action=_action(wanted.yes))
+            hit = Hit(name, text, evidence, severity="critical" if wanted.yes else "info", action=_action(wanted.yes))
+            if wanted.with_all:
+                together.setdefault(link.kind, []).append(hit)
+            else:
+                yield hit
+    for kind, hits in together.items():
+        yield _of_all(kind, hits) if len(hits) > 1 else hits[0]
+
+
+def _of_all(kind: str, hits: list[Hit]) -> Hit:
+    label = _LABELS.get(kind, kind)
+    return Hit(
+        f"all {len(hits)} {label} ports",
+        f"None of the {len(hits)} {label} ports has a link",
+        (*hits[0].evidence, ", ".join(hit.subject for hit in hits)),
+        severity="critical",
+        action="check the cables and the switch; nothing, if this node has no such network",
+    )
 
 
 def flap(moment: Moment) -> Iterator[Hit]:

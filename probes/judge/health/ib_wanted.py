@@ -18,11 +18,14 @@ NEEDED = (("A100", 1), ("H100", 8), ("H200", 8), ("B200", 8), ("B300", 8))
 
 @dataclass(frozen=True)
 class Wanted:
-    """``yes``: it is missed, and why. ``unused``: like nodes have it down too, there is nothing to tell."""
+    """``yes``: it is missed, and why. ``unused``: like nodes have it down too, there is nothing to tell.
+    ``with_all``: only because no port of its kind has a link.
+    """
 
     yes: bool
     why: str
     unused: bool = False
+    with_all: bool = False
 
 
 def wanted(moment: Moment, link: LinkSample) -> Wanted:
@@ -52,7 +55,8 @@ def _by_count(moment: Moment, link: LinkSample, board_name: str) -> Wanted:
         )
     needed = min(_needed(board_name), len(moment.now.gpus))
     if len(active) < needed <= len(ports):
-        return Wanted(True, f"{len(active)} ports ACTIVE, {needed} belong to {len(moment.now.gpus)} x {board_name}")
+        why = f"{len(active)} ports ACTIVE, {needed} belong to {len(moment.now.gpus)} x {board_name}"
+        return Wanted(True, why, with_all=not active)
     return Wanted(False, "it was not up since it is watched")
 
 
