@@ -18,7 +18,7 @@ from tests.system.cases.launch import RunningJob, start
 from tests.waiting import wait_until
 
 # It dumps every job of the machine: see test_verdicts.py.
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.jobs
 
 
 @pytest.fixture

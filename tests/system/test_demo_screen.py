@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 DEMO = [sys.executable, "-m", "mltop", "demo"]
 
 # It dumps every job of the machine: see test_verdicts.py.
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.jobs
 
 
 def started(terminal: Terminal) -> list[int]:

@@ -15,7 +15,7 @@ from tests.hosts.host import Host
 from tests.hosts.job import FleetJob
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.hosts
 hosts = fixtures.hosts
 
 CULPRIT = 11  # on h12

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -105,18 +106,19 @@ def test_a_terminal_that_dies_ends_the_program() -> None:
 
 @pytest.mark.serial
 def test_first_full_paint_is_quick() -> None:
-    times = []
+    ratios = []
     for _ in range(3):
+        began = time.monotonic()
+        subprocess.run([sys.executable, "-c", "import textual.app"], check=True)
+        imported_s = time.monotonic() - began
         with program() as terminal:
             terminal.wait_for("8123")
-            times.append(time.monotonic() - terminal.started_at)
+            ratios.append((time.monotonic() - terminal.started_at) / imported_s)
     # The goal is 0.4 s (bench); this only catches a start that became many times slower.
-    assert min(times) < 3.0, times
+    assert min(ratios) < 8, ratios
 
 
 def test_start_imports_no_heavy_widgets() -> None:
-    import subprocess
-
     heavy = (
         "textual.widgets._data_table",
         "textual.widgets._markdown",

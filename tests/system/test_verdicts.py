@@ -15,7 +15,7 @@ from tests.system.cases.launch import start
 CULPRIT = 2
 
 # `mltop stacks` dumps every job of the machine and so moves the counters of jobs that other tests watch.
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.jobs
 
 
 def stacks(*args: str) -> dict[str, Any]:
