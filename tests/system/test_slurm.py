@@ -129,6 +129,14 @@ def test_the_ranks_of_a_job_are_dumped_on_their_nodes(slurm: Slurm, tmp_path: Pa
     assert found["not_answered"] == []
 
 
+def test_a_probe_on_the_nodes_of_a_job_by_srun(slurm: Slurm, job: str) -> None:
+    """The launchers meet over TCP, whatever brought them there."""
+    args = ["--job", job, "--via", "srun", "--torch-python", sys.executable, "--sizes", "64K", "--json"]
+    report = json.loads(slurm.mltop("probe", "all-reduce", *args, check=False).stdout)
+    assert report["failures"] == []
+    assert [(result["nodes"], result["wrong"]) for result in report["results"]] == [(list(NODES), 0)]
+
+
 def test_inside_of_a_job_its_nodes_need_not_be_named(slurm: Slurm) -> None:
     number = slurm.submit(f"{sys.executable} -m mltop snapshot --json && echo finished")
     slurm.wait_ended(number)

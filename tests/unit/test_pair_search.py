@@ -85,6 +85,40 @@ def test_a_bad_node_in_words() -> None:
     assert "ibstat" in verdict.suspects[0].action
 
 
+def of_pairs(*values: tuple[str, str, float | None]) -> list[PairResult]:
+    """One result in each round."""
+    return [PairResult(number, [a, b], 1 << 20, value) for number, (a, b, value) in enumerate(values, 1)]
+
+
+NOISY = [
+    ("n1", "n4", 0.61e9), ("n2", "n3", 0.70e9), ("n1", "n2", 0.53e9),
+    ("n3", "n4", 0.52e9), ("n1", "n3", 0.51e9), ("n2", "n4", 0.49e9),
+]  # fmt: skip
+
+
+def test_the_only_good_pair_is_measured_again_before_others_are_accused_by_it() -> None:
+    names = ["n1", "n2", "n3", "n4"]
+    results = of_pairs(*NOISY)
+    once = judge_pairs(names, results)
+    assert (once.suspects, once.text) == ([], "nobody can be accused: only n2 – n3 was fast, and was measured once")
+    assert PairSearch(names).next_round(results) == [("n2", "n3")]
+
+    noise = of_pairs(*NOISY, ("n2", "n3", 0.54e9))
+    verdict = judge_pairs(names, noise)
+    assert verdict.suspects == []
+    assert verdict.text == ("nobody can be accused: only n2 – n3 was fast, and not each time (0.70 GB/s and 0.54 GB/s)")
+    assert PairSearch(names).next_round(noise) == []
+
+    sure = judge_pairs(names, of_pairs(*NOISY, ("n2", "n3", 0.69e9)))
+    assert [suspect.node for suspect in sure.suspects] == ["n1", "n4"]
+
+
+def test_one_that_fails_with_both_others_is_accused_by_a_single_pair() -> None:
+    results = of_pairs(("n1", "n2", 1e9), ("n1", "n3", None), ("n2", "n3", None))
+    assert PairSearch(["n1", "n2", "n3"]).next_round(results) == []
+    assert [suspect.node for suspect in judge_pairs(["n1", "n2", "n3"], results).suspects] == ["n3"]
+
+
 def test_a_node_that_fails_in_words() -> None:
     cluster = Cluster(16, dead="h005", noise=0.0)
     verdict = judge_pairs(cluster.nodes, run(cluster)[0])

@@ -38,7 +38,8 @@ def test_half_of_few_nodes_may_be_bad(count: int, bad: int) -> None:
         cluster = some_bad(count, bad, trial)
         found, rounds = accused(cluster)
         assert found == set(cluster.bad), trial
-        assert rounds == (count if count % 2 else count - 1)
+        doubted = count in (3, 4)  # one good pair is left: it is measured once more
+        assert rounds == (count if count % 2 else count - 1) + doubted
 
 
 def test_half_of_more_nodes_may_be_bad_nearly_always() -> None:

@@ -29,9 +29,11 @@ class Levels:
         self.nodes = list(nodes)
         self.results: dict[PairKey, PairResult] = {}
         rounds: dict[PairKey, set[int]] = {}
+        self._all: list[tuple[PairKey, float]] = []
         for result in results:
             key = pair_of(result.nodes)
             rounds.setdefault(key, set()).add(result.round)
+            self._all.append((key, result.busbw_bytes_per_s or 0.0))
             if key not in self.results or _worth(result) > _worth(self.results[key]):
                 self.results[key] = result
         self.measured = {key: len(of_key) for key, of_key in rounds.items()}
@@ -51,6 +53,19 @@ class Levels:
         if self.reference is None:
             return set()
         return {node for node in self.nodes if self.best[node] >= GOOD * self.reference}
+
+    def only_good(self) -> PairKey | None:
+        """The pair that alone was good, and once: all that is said of the others rests on that measurement."""
+        found = [key for key, value in self._all if self.reference is not None and value >= GOOD * self.reference]
+        return found[0] if len(found) == 1 else None
+
+    def values_of(self, pair: PairKey) -> list[float]:
+        """Of this pair what was measured, in order; failures are left out."""
+        return [value for key, value in self._all if key == pair and value]
+
+    def is_slow(self, node: str) -> bool:
+        """It works with somebody: a failure is no matter of noise."""
+        return self.best[node] > 0
 
     def partners(self, node: str) -> list[str]:
         """Whom it was measured with."""

@@ -34,6 +34,8 @@ def judge_pairs(nodes: Sequence[str], results: Sequence[PairResult], expected: E
     good = levels.good_nodes()
     usual = _usual(levels, good)
     bad = [node for node in nodes if node not in good and levels.settled(node, good)]
+    doubt = _doubt(bad, levels)
+    bad = [node for node in bad if not (doubt and levels.is_slow(node))]
     links = _bad_links(levels, good, usual)
     mostly = _mostly_bad(nodes, levels, good, links)
     links = [key for key in links if key.isdisjoint(mostly)]
@@ -46,10 +48,23 @@ def judge_pairs(nodes: Sequence[str], results: Sequence[PairResult], expected: E
     paths = _paths(links)
     parts += [f"the path between {path} is slow, both ends are fine with others" for path in paths[:SENTENCES]]
     suspects += [_path_suspect(key, levels, usual) for key in links]
-    verdict = ProbeVerdict("; ".join(parts), suspects, [])
+    verdict = ProbeVerdict(doubt if doubt and not suspects else "; ".join(parts), suspects, [])
     _say_expected(verdict, usual, expected)
     verdict.details += _details(nodes, levels, good, bad)
     return verdict
+
+
+def _doubt(bad: Sequence[str], levels: Levels) -> str:
+    """Why nodes are not called slow: what they were compared with was not measured a second time."""
+    only = levels.only_good()
+    if only is None or not any(levels.is_slow(node) for node in bad):
+        return ""
+    one, other = sorted(only, key=natural)
+    values = levels.values_of(only)
+    if len(values) < 2:
+        return f"nobody can be accused: only {one} – {other} was fast, and was measured once"
+    told = " and ".join(numbers.rate(value) for value in values)
+    return f"nobody can be accused: only {one} – {other} was fast, and not each time ({told})"
 
 
 def _usual(levels: Levels, good: set[str]) -> float:

@@ -21,6 +21,7 @@ __all__ = ["Pair", "PairSearch", "circle_rounds", "judge_pairs"]
 Pair = tuple[str, str]
 
 ALWAYS_ALL = 8  # so few nodes: half of them may be bad, and every pair takes seven rounds
+MAY_DOUBT = (3, 4)  # so few nodes, half of them bad: one good pair is left
 CROWDED_SHARE = 0.3  # of a round's pairs: more bad ones may be the shared network, not so many nodes
 CROWDED_PAIRS = 8  # at once, at least
 QUARTER = 4
@@ -50,16 +51,18 @@ class PairSearch:
             return []
         if self.round_robin or len(self.nodes) <= ALWAYS_ALL:
             first_round = circle_rounds(plan.order)[0]
-            return plan.unmeasured(first_round) or plan.crowded(first_round) or plan.circle(len(self.nodes))
-        return plan.first() or plan.crowded(plan.disjoint()) or plan.unclear() or plan.suspects()
+            found = plan.unmeasured(first_round) or plan.crowded(first_round) or plan.circle(len(self.nodes))
+        else:
+            found = plan.first() or plan.crowded(plan.disjoint()) or plan.unclear() or plan.suspects()
+        return found or plan.doubted()
 
     def most_rounds(self) -> int:
-        """How many rounds it takes when nothing has to be repeated: 3, or one for each node."""
+        """How many rounds it takes when nothing has to be repeated: 3, or one for each node and one for a doubt."""
         count = len(self.nodes)
         if count < 2:
             return 0
         if self.round_robin or count <= ALWAYS_ALL:
-            rounds = count - 1 + count % 2
+            rounds = count - 1 + count % 2 + (count in MAY_DOUBT)
             return rounds * math.ceil((count // 2) / self.at_once) if self.at_once else rounds
         return 3
 
@@ -125,6 +128,15 @@ class _Plan:
                 free.remove(partner)
                 pairs.append((node, partner))
         return pairs[: self._few]
+
+    def doubted(self) -> list[Pair]:
+        """The only good pair once more, when nodes are slow by comparison with nothing but that."""
+        only, good = self.levels.only_good(), self.levels.good_nodes()
+        slow = [node for node in self.order if node not in good and self.levels.is_slow(node)]
+        if only is None or self.levels.measured[only] > 1 or not any(self.levels.settled(node, good) for node in slow):
+            return []
+        one, other = sorted(only)
+        return [(one, other)]
 
     def circle(self, rounds: int) -> list[Pair]:
         for pairs in circle_rounds(self.order)[:rounds]:
