@@ -63,8 +63,8 @@ class Levels:
         """Of this pair what was measured, in order; failures are left out."""
         return [value for key, value in self._all if key == pair and value]
 
-    def is_slow(self, node: str) -> bool:
-        """It works with somebody: a failure is no matter of noise."""
+    def works(self, node: str) -> bool:
+        """With somebody: then it is slow at most, which may be noise; a failure is not."""
         return self.best[node] > 0
 
     def partners(self, node: str) -> list[str]:

@@ -35,7 +35,7 @@ def judge_pairs(nodes: Sequence[str], results: Sequence[PairResult], expected: E
     usual = _usual(levels, good)
     bad = [node for node in nodes if node not in good and levels.settled(node, good)]
     doubt = _doubt(bad, levels)
-    bad = [node for node in bad if not (doubt and levels.is_slow(node))]
+    bad = [node for node in bad if not (doubt and levels.works(node))]
     links = _bad_links(levels, good, usual)
     mostly = _mostly_bad(nodes, levels, good, links)
     links = [key for key in links if key.isdisjoint(mostly)]
@@ -57,7 +57,7 @@ def judge_pairs(nodes: Sequence[str], results: Sequence[PairResult], expected: E
 def _doubt(bad: Sequence[str], levels: Levels) -> str:
     """Why nodes are not called slow: what they were compared with was not measured a second time."""
     only = levels.only_good()
-    if only is None or not any(levels.is_slow(node) for node in bad):
+    if only is None or not any(levels.works(node) for node in bad):
         return ""
     one, other = sorted(only, key=natural)
     values = levels.values_of(only)

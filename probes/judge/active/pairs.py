@@ -132,7 +132,7 @@ class _Plan:
     def doubted(self) -> list[Pair]:
         """The only good pair once more, when nodes are slow by comparison with nothing but that."""
         only, good = self.levels.only_good(), self.levels.good_nodes()
-        slow = [node for node in self.order if node not in good and self.levels.is_slow(node)]
+        slow = [node for node in self.order if node not in good and self.levels.works(node)]
         if only is None or self.levels.measured[only] > 1 or not any(self.levels.settled(node, good) for node in slow):
             return []
         one, other = sorted(only)
