@@ -22,7 +22,7 @@ from mltop.tui.state.place import BadState, state_file, write_state
 FILE = "probe-results.jsonl"
 MOST_PER_KEY = 50  # of each uuid and key
 MOST = 200_000  # of all: about 50 MB
-LOCK_S = 2.0  # most that is waited for another mltop which writes
+LOCK_S = 10.0  # most that is waited for another mltop which writes; without the lock a result may miss a new file
 _RETRY_S = 0.02
 _GROWN_BYTES = 256 * 1024  # the file is written anew when it is this much more than twice of what was kept
 
