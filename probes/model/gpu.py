@@ -7,12 +7,22 @@ from dataclasses import dataclass, field
 
 @dataclass
 class GpuProcess:
-    """One process that holds a GPU context. ``pid`` is the host's pid; ``kind`` is compute, graphics or mps."""
+    """One process that holds a GPU context. ``pid`` is the host's pid; ``kind`` is compute, graphics or mps.
+
+    What /proc says of it: ``user``, ``name`` (the kernel's, 15 characters), ``state`` (R S D T Z as the kernel prints
+    it, "" when there is no such process here: it has ended, or NVML's pid is of another namespace), ``ppid`` and
+    ``started_at`` (unix s). None or "" is unknown.
+    """
 
     pid: int
     memory_bytes: int | None = None
     kind: str = "compute"
     gpu_instance: int | None = None  # of a GPU in MIG mode: the instance it runs in
+    user: str = ""
+    name: str = ""
+    state: str = ""
+    ppid: int | None = None
+    started_at: float | None = None
 
 
 @dataclass

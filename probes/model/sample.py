@@ -46,6 +46,7 @@ class RankSample:
     job: str = ""  # Slurm id, torchelastic run id, or master address:port
     master_address: str | None = None
     launcher: str = ""  # torchrun | deepspeed | accelerate | mpirun | srun | env
+    uid: int | None = None  # real uid: two users' jobs of one name are two jobs
     user: str = ""
     command: str = ""
     python: str | None = None  # the interpreter, None when the process is not Python

@@ -128,6 +128,7 @@ class RankStacks:
     pid: int
     rank: int | None
     job: str = ""
+    uid: int | None = None
     node: str = ""
     taken_at: float = 0.0
     took_s: float = 0.0
@@ -139,10 +140,12 @@ class RankStacks:
 
 @dataclass
 class JobReport:
-    """What `mltop stacks` says of one job."""
+    """What `mltop stacks` says of one job: what ``uid`` (``user``) runs under the name ``job``."""
 
     job: str
     world_size: int | None
     verdict: Verdict
     classes: list[StackClass] = field(default_factory=list)
     digests: list[StackDigest] = field(default_factory=list)
+    uid: int | None = None
+    user: str = ""

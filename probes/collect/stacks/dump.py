@@ -108,7 +108,13 @@ class _DumpJob:
         read = self._read_process(rank.pid)
         after = self._counters(rank)
         stacks = RankStacks(
-            pid=rank.pid, rank=rank.rank, job=rank.job, taken_at=read.taken_at, before=before, after=after
+            pid=rank.pid,
+            rank=rank.rank,
+            job=rank.job,
+            uid=rank.uid,
+            taken_at=read.taken_at,
+            before=before,
+            after=after,
         )
         stacks.digests = self._digests(rank, read, child_of=None)
         self._keep_raw(stacks, read)
