@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mltop.probes.model import JobKey
+
 
 @dataclass(frozen=True)
 class Place:
-    """``node`` narrows the node and ranks panes, ``job`` and ``ranks`` (folded, "0-2,4") one class, ``pid`` a rank."""
+    """``node`` narrows the node and ranks panes; ``job`` and ``ranks`` (folded, "0-2,4") to a class of stacks, ``pid``
+    to a rank.
+    """
 
     pane: str
     node: str = ""
-    job: str = ""
+    job: JobKey | None = None
     ranks: str = ""
     pid: int = 0
     label: str = ""

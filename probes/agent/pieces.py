@@ -32,7 +32,8 @@ class Assembler:
     MOST_OPEN = 4096  # frames: more than that are the remains of senders that are gone
     MOST_OPEN_BYTES = 4 * MAX_FRAME_BYTES
 
-    def __init__(self) -> None:
+    def __init__(self, most_open_bytes: int = MOST_OPEN_BYTES) -> None:
+        self._most_open_bytes = most_open_bytes
         self._open: dict[bytes, _Frame] = {}
         self._bytes = 0
 
@@ -64,7 +65,7 @@ class Assembler:
     def _limit(self, newest: bytes) -> None:
         if self._open[newest].size > MAX_FRAME_BYTES:
             self._drop(newest)
-        while len(self._open) > self.MOST_OPEN or self._bytes > self.MOST_OPEN_BYTES:
+        while len(self._open) > self.MOST_OPEN or self._bytes > self._most_open_bytes:
             self._drop(next(iter(self._open)))
 
     def _drop(self, key: bytes) -> None:

@@ -160,13 +160,18 @@ class Requests:
 
 
 def chosen(ranks: list[RankSample], args: dict[str, Any]) -> list[RankSample]:
-    """The ranks a stacks request is about: ``job`` (one job's) and ``pids`` narrow it; dead ones have no stack."""
+    """The ranks a stacks request is about: ``job`` (one job's) and ``pids`` narrow it; dead ones have no stack.
+
+    The users take turns: a thousand processes of one that are slow to dump keep no other's waiting.
+    """
     job, pids = args.get("job"), args.get("pids")
-    return [
-        rank
-        for rank in ranks
-        if rank.state != "Z" and (not job or rank.job == job) and (pids is None or rank.pid in pids)
-    ]
+    turns: dict[Any, int] = {}
+    wanted = []
+    for rank in ranks:
+        if rank.state != "Z" and (not job or rank.job == job) and (pids is None or rank.pid in pids):
+            turns[rank.uid] = turns.get(rank.uid, 0) + 1
+            wanted.append((turns[rank.uid], rank))
+    return [rank for _, rank in sorted(wanted, key=lambda one: one[0])]
 
 
 def stack_options(args: dict[str, Any]) -> StackOptions:

@@ -68,6 +68,9 @@ def finish_capture(
         writer.problem(f"{folded(nodes)} did not answer: {reason or state}")
     for gap, nodes in nodes_by_gap(material):
         writer.problem(f"{folded(nodes)}: {gap.why}" + (f" ({gap.fix})" if gap.fix else ""))
+    for report in reports:
+        if report.error:
+            writer.problem(f"job {report.job or 'without a name'}: {report.error}")
     if not material.dumps and not writer.problems:
         writer.problem("no stack was dumped: no training rank was found")
     writer.add("verdict.json", to_json(stacks_object(material, reports)).encode())

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.missing import with_reasons
 from mltop.probes.model import Gap, JobReport, NodeState, RankStacks, Sample
 from mltop.probes.reach.view import Connection
+
+if TYPE_CHECKING:
+    from mltop.probes.judge.evidence import JobEvidence
 
 
 @dataclass
@@ -44,21 +50,41 @@ def nodes_by_gap(material: Material) -> list[tuple[Gap, list[str]]]:
     return list(groups.values())
 
 
-def judge(material: Material, job: str | None = None) -> list[JobReport]:
-    """A report per job, hangs first, then the largest; ``job`` keeps one."""
-    from mltop.probes.judge.hang import report
+def judge(material: Material, job: str | None = None, until: float = math.inf) -> list[JobReport]:
+    """A report per job, hangs first, then the largest; ``job`` keeps one.
+
+    Each job is judged on its own: one that cannot be has a report that says why. Those that it is not the turn of by
+    ``until`` (monotonic s) are not judged, and say so; the largest have theirs first.
+    """
+    from mltop.probes.judge.evidence import JobEvidence
+    from mltop.probes.judge.hang import failed_report
     from mltop.probes.judge.jobs import evidence_by_job, history_of
 
-    evidences = evidence_by_job(
-        material.newest,
-        material.dumps,
-        history_of(sample for samples in material.samples.values() for sample in samples),
-        [state.node for state in material.not_answered],
-        material.gaps,
-    )
-    reports = [
-        with_reasons(report(evidence), material.not_answered, material.partial)
-        for evidence in evidences
-        if job is None or evidence.job == job
-    ]
+    try:
+        evidences = evidence_by_job(
+            material.newest,
+            material.dumps,
+            history_of(sample for samples in material.samples.values() for sample in samples),
+            [state.node for state in material.not_answered],
+            material.gaps,
+        )
+    except Exception as error:  # noqa: BLE001 - no verdict is better than none that anybody hears of
+        return [failed_report(JobEvidence(job or ""), f"the jobs could not be told apart: {_words(error)}")]
+    wanted = [evidence for evidence in evidences if job is None or evidence.job == job]
+    reports = [_judged(evidence, material, until) for evidence in sorted(wanted, key=lambda one: -len(one.roster))]
     return sorted(reports, key=lambda made: (made.verdict.kind != "hang", -(made.world_size or 0), made.job))
+
+
+def _judged(evidence: JobEvidence, material: Material, until: float) -> JobReport:
+    from mltop.probes.judge.hang import failed_report, report
+
+    if time.monotonic() > until:
+        return failed_report(evidence, "not judged within the time: a longer --timeout, or --job for it alone")
+    try:
+        return with_reasons(report(evidence), material.not_answered, material.partial)
+    except Exception as error:  # noqa: BLE001 - it costs this job its verdict, and says so
+        return failed_report(evidence, f"judging it failed: {_words(error)}")
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error} (please report this)"

@@ -33,7 +33,7 @@ class Round:
         args: dict[str, object],
         arrivals: Arrivals,
         *,
-        take: Callable[[RankStacks], None],
+        take: Callable[[RankStacks, int], None],
         earlier: Round | None = None,
     ) -> None:
         self._hub = hub
@@ -116,7 +116,7 @@ class Round:
                 self.expected[node] = message.expected
             if message.stacks is not None:
                 self.came[node] = self.came.get(node, 0) + 1
-                self._take(message.stacks)
+                self._take(message.stacks, answer.size_bytes)
             if message.kind in ("done", "error"):
                 self._open.pop(node, None)
             if message.kind == "done":

@@ -18,7 +18,7 @@ from mltop.probes.investigate.patience import Arrivals, Patience
 from mltop.probes.investigate.progress import StackProgress
 from mltop.probes.investigate.rounds import STUCK_GAPS_S, TAIL_ROUNDS, Plan, judge_due, next_pause, random_unit
 from mltop.probes.investigate.sharing import Shared
-from mltop.probes.model import JobReport, NodeState, RankStacks
+from mltop.probes.model import JobKey, JobReport, NodeState, RankStacks
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.view import NodeView
 
@@ -35,6 +35,8 @@ ONLY_ROUND = Patience(connecting_s=4.0, lost_s=2.0, live_s=15.0)
 NOBODY_YET = Patience(connecting_s=math.inf, lost_s=2.0, live_s=15.0)
 SLOW_S = 8.0  # after being asked, likewise where others were waited for or watched meanwhile
 REMEMBER_S = 0.05  # how long the history is read at a time
+JUDGE_LATE_S = 2.0  # after the deadline, at most
+MOST_OF_A_NODE_BYTES = 128 * 1024 * 1024  # of JSON, in all rounds: 16 of 8 ranks have 3 MB
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,9 @@ class StackRun:
         self._aside: list[RankStacks] = []  # rounds from before the job stopped
         self._rounds_aside = self._raw_after = 0
         self._shared = Shared()
-        self._seen: dict[str, set[int]] = {}  # job → ranks dumped
-        self._sizes: dict[str, int] = {}  # job → world size
+        self._seen: dict[JobKey, set[int]] = {}  # ranks dumped
+        self._sizes: dict[JobKey, int] = {}  # world sizes
+        self._bytes_of: dict[str, int] = {}  # node → of its dumps
         self.error = ""  # one sentence when the dump failed
         self.history_until = 0.0  # monotonic s: what the samples said up to here is in the material
         self.material = Material()
@@ -168,7 +171,7 @@ class StackRun:
             return False
         start = self._round_starts[-TAIL_ROUNDS]
         tail = replace(self.material, dumps=self.material.dumps[start:])
-        if not any(report.verdict.kind == "hang" for report in judge(tail, self._request.job)):
+        if not any(report.verdict.kind == "hang" for report in judge(tail, self._request.job, self._judge_until)):
             return False
         self._aside, self.material.dumps = self.material.dumps[:start], tail.dumps
         self._rounds_aside = self._raw_after = self._round
@@ -189,7 +192,8 @@ class StackRun:
             "raw": self._request.raw and self._round == self._raw_after + 1,
             "job": self._request.job or "",
         }
-        turn = self._now = Round(self._hub, self._nodes, args, self._arrivals, take=self._take, earlier=self._now)
+        nodes = [node for node in self._nodes if not self._is_too_much(node)]
+        turn = self._now = Round(self._hub, nodes, args, self._arrivals, take=self._take, earlier=self._now)
         while self._left_s() > 0 and not self._cancelled.is_set():
             turn.step()
             self._answered |= turn.done
@@ -212,13 +216,20 @@ class StackRun:
             return turn.awaited(ONLY_ROUND)
         return turn.awaited(ALL_THERE if self._all_there() else PATIENCE)
 
-    def _take(self, stacks: RankStacks) -> None:
+    def _is_too_much(self, node: str) -> bool:
+        return self._bytes_of.get(node, 0) > MOST_OF_A_NODE_BYTES
+
+    def _take(self, stacks: RankStacks, size_bytes: int) -> None:
+        self._bytes_of[stacks.node] = self._bytes_of.get(stacks.node, 0) + size_bytes
+        if self._is_too_much(stacks.node):
+            return
         self._shared.stacks(stacks)
         self.material.dumps.append(stacks)
         sample = stacks.before
         if sample is not None and sample.world_size and sample.rank is not None:
-            self._seen.setdefault(sample.job, set()).add(sample.rank)
-            self._sizes[sample.job] = max(sample.world_size, self._sizes.get(sample.job, 0))
+            job = sample.job_key
+            self._seen.setdefault(job, set()).add(sample.rank)
+            self._sizes[job] = max(sample.world_size, self._sizes.get(job, 0))
 
     def _all_there(self) -> bool:
         return bool(self._sizes) and all(len(self._seen[job]) >= size for job, size in self._sizes.items())
@@ -239,11 +250,15 @@ class StackRun:
         self.material.not_answered = [
             state for state in self._now.silent() if state.node not in self._answered or state.node in gone
         ]
+        too_much = f"it sent more than {MOST_OF_A_NODE_BYTES / 1e6:.0f} MB of stacks: the rest is not taken"
+        self.material.not_answered += [
+            NodeState(node, "live", too_much) for node in filter(self._is_too_much, self._nodes)
+        ]
         self._remember(None)
         self.history_until = began
         for view in views:
             self._add_newest(view)
-        self._reports = judge(self.material, self._request.job)
+        self._reports = judge(self.material, self._request.job, self._judge_until)
         self._judge_took_s = time.monotonic() - began
 
     def _remember(self, most_s: float | None) -> None:
@@ -264,6 +279,11 @@ class StackRun:
         elif known:
             known[-1] = self._shared.ranks_of(known[-1])
         known.append(sample)
+
+    @property
+    def _judge_until(self) -> float:
+        """Monotonic s. What came just before the deadline is still judged."""
+        return self._started + self._request.deadline_s + JUDGE_LATE_S
 
     def _left_s(self) -> float:
         return self._request.deadline_s - (time.monotonic() - self._started)

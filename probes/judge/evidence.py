@@ -25,6 +25,7 @@ class RankSeen:
 class JobEvidence:
     """One job: its roster, all dumps of all rounds in any order, and what could not be read.
 
+    ``job`` and ``uid`` together say which (JobKey); ``user``: the name of ``uid``.
     ``nodes_missing``: nodes that were asked and did not answer (their ranks are unknown, not gone).
     """
 
@@ -33,3 +34,5 @@ class JobEvidence:
     dumps: list[RankStacks] = field(default_factory=list)
     nodes_missing: list[str] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    uid: int | None = None
+    user: str = ""

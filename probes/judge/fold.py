@@ -1,27 +1,89 @@
-"""Rank sets as text: ``0-12,14-63``."""
+"""Sets of rank numbers: as ranges, and as text (``0-12,14-63``)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+
+class Ranges:
+    """Numbers from 0 on, as sorted ranges (first, last): what a job says of its size may be any number.
+
+    Costs as much as it has ranges, not numbers.
+    """
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        """``ranges``: ascending, apart from each other."""
+        self._ranges = tuple(ranges)
+
+    @classmethod
+    def below(cls, count: int) -> Ranges:
+        """0 to ``count`` - 1."""
+        return cls([(0, count - 1)] if count > 0 else [])
+
+    @classmethod
+    def of(cls, numbers: Iterable[int]) -> Ranges:
+        """Negative numbers raise ValueError."""
+        ordered = sorted(set(numbers))
+        if ordered and ordered[0] < 0:
+            raise ValueError(f"cannot fold a negative number: {ordered[0]}")
+        found: list[tuple[int, int]] = []
+        for number in ordered:
+            if found and number == found[-1][1] + 1:
+                found[-1] = (found[-1][0], number)
+            else:
+                found.append((number, number))
+        return cls(found)
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)
+
+    def __iter__(self) -> Iterator[int]:
+        for first, last in self._ranges:
+            yield from range(first, last + 1)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ranges) and self._ranges == other._ranges
+
+    def __hash__(self) -> int:
+        return hash(self._ranges)
+
+    def __repr__(self) -> str:
+        return f"Ranges({self})"
+
+    def __str__(self) -> str:
+        return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in self._ranges)
+
+    @property
+    def count(self) -> int:
+        """How many numbers. Not ``len``, which ends at 2^63."""
+        return sum(last - first + 1 for first, last in self._ranges)
+
+    def without(self, others: Ranges) -> Ranges:
+        found: list[tuple[int, int]] = []
+        taken = iter(others._ranges)
+        gap = next(taken, None)
+        for first, last in self._ranges:
+            at = first
+            while gap is not None and gap[1] < at:
+                gap = next(taken, None)
+            while gap is not None and gap[0] <= last:
+                if gap[0] > at:
+                    found.append((at, gap[0] - 1))
+                at = gap[1] + 1
+                if at > last:  # the next range may begin within the same gap
+                    break
+                gap = next(taken, None)
+            if at <= last:
+                found.append((at, last))
+        return Ranges(found)
+
+    def within(self, others: Ranges) -> Ranges:
+        return self.without(self.without(others))
 
 
 def fold(numbers: Iterable[int]) -> str:
     """Sorted ranges of the distinct numbers, "" for none. Negative numbers raise ValueError."""
-    ordered = sorted(set(numbers))
-    if ordered and ordered[0] < 0:
-        raise ValueError(f"cannot fold a negative number: {ordered[0]}")
-    parts: list[str] = []
-    first = last = -1
-    for number in ordered:
-        if number == last + 1 and first >= 0:
-            last = number
-            continue
-        if first >= 0:
-            parts.append(_range(first, last))
-        first = last = number
-    if first >= 0:
-        parts.append(_range(first, last))
-    return ",".join(parts)
+    return str(numbers if isinstance(numbers, Ranges) else Ranges.of(numbers))
 
 
 def unfold(text: str) -> list[int]:
@@ -37,7 +99,3 @@ def ranks_text(numbers: Iterable[int]) -> str:
     """``rank 3`` or ``ranks 0-1,3``."""
     text = fold(numbers)
     return f"rank {text}" if text.isdigit() else f"ranks {text}"
-
-
-def _range(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"

@@ -43,7 +43,14 @@ def report(evidence: JobEvidence) -> JobReport:
     views = [*job.views, *job.roster.silent]
     classes = merge([view.now for view in views if view.readable])
     digests = [digest for view in views for digest in _newest_digests(view)]
-    return JobReport(evidence.job, job.roster.world_size, _judge(job), classes, digests)
+    return JobReport(evidence.job, job.roster.world_size, _judge(job), classes, digests, evidence.uid, evidence.user)
+
+
+def failed_report(evidence: JobEvidence, why: str) -> JobReport:
+    """Of a job that could not be judged: whatever is wrong with it is its own, the others have their verdicts."""
+    return JobReport(
+        evidence.job, None, Verdict("unclear", evidence=[why]), uid=evidence.uid, user=evidence.user, error=why
+    )
 
 
 def _judge(job: JobView) -> Verdict:

@@ -12,12 +12,12 @@ from mltop.probes.judge.evidence import JobEvidence, RankSeen
 from mltop.probes.judge.machines import same_machines, without_twins
 from mltop.probes.judge.roster import is_loopback
 from mltop.probes.judge.view import syscalls_between, works
-from mltop.probes.model import Gap, RankSample, RankStacks, Sample
+from mltop.probes.model import Gap, JobKey, RankSample, RankStacks, Sample
 
 # (node, pid) → what the samples said of it, oldest first: (sampled_at, rank).
 History = Mapping[tuple[str, int], Sequence[tuple[float, RankSample]]]
 _Process = tuple[str, int]
-_JobKey = tuple[str, str]  # job, and its node where the job's own address says it is on one machine
+_Place = tuple[JobKey, str]  # a job, and its node where the job's own address says it is on one machine
 
 
 def history_of(samples: Iterable[Sample]) -> dict[_Process, list[tuple[float, RankSample]]]:
@@ -45,7 +45,7 @@ def evidence_by_job(
     """
     newest = {sample.node: sample for sample in samples}
     twins = same_machines(newest.values(), nodes_missing)
-    twin_jobs = {node: {rank.job for rank in newest[node].ranks} for node in twins}
+    twin_jobs = {node: {rank.job_key for rank in newest[node].ranks} for node in twins}
     newest = {node: sample for node, sample in newest.items() if node not in twins}
     nodes_missing = [node for node in nodes_missing if node not in twins]
     history = {process: points for process, points in (history or {}).items() if process[0] not in twins}
@@ -53,17 +53,20 @@ def evidence_by_job(
     seen = _living(newest, history, rounds)
     seen += _gone(newest, history, rounds, {(one.node, one.sample.pid) for one in seen})
     seen += _only_dumped(rounds, {(one.node, one.sample.pid) for one in seen})
-    bundles: dict[_JobKey, JobEvidence] = {}
+    bundles: dict[_Place, JobEvidence] = {}
     for one in _named(seen):
-        key = _job_key(one.node, one.sample)
-        bundle = bundles.setdefault(key, JobEvidence(one.sample.job, gaps=list(gaps)))
+        job, uid = one.sample.job_key
+        bundle = bundles.setdefault(_place(one.node, one.sample), JobEvidence(job, gaps=list(gaps), uid=uid))
+        bundle.user = bundle.user or one.sample.user
         bundle.roster.append(one)
         bundle.dumps += rounds.get((one.node, one.sample.pid), [])
     alive = [bundle for bundle in bundles.values() if bundle.dumps or any(not one.gone for one in bundle.roster)]
     for bundle in alive:
         bundle.nodes_missing = _missing_nodes(bundle, nodes_missing)
-        bundle.gaps += [_twin_gap(node, twins[node]) for node, names in twin_jobs.items() if bundle.job in names]
-    return sorted((part for bundle in alive for part in _by_world_size(bundle)), key=lambda one: one.job)
+        key = JobKey(bundle.job, bundle.uid)
+        bundle.gaps += [_twin_gap(node, twins[node]) for node, jobs in twin_jobs.items() if key in jobs]
+    parts = (part for bundle in alive for part in _by_world_size(bundle))
+    return sorted(parts, key=lambda one: (one.job, one.uid is None, one.uid or 0))
 
 
 def quiet_for(points: Sequence[tuple[float, RankSample]]) -> float | None:
@@ -159,7 +162,7 @@ def _only_dumped(rounds: Mapping[_Process, list[RankStacks]], seen: set[_Process
     for (node, pid), dumped in rounds.items():
         if (node, pid) not in seen:
             last = dumped[-1]
-            sample = last.after or last.before or RankSample(pid, last.rank, job=last.job)
+            sample = last.after or last.before or RankSample(pid, last.rank, job=last.job, uid=last.uid)
             found.append(RankSeen(node, sample))
     return found
 
@@ -172,22 +175,22 @@ def _same_process(one: RankSample, other: RankSample) -> bool:
 
 
 def _named(seen: list[RankSeen]) -> list[RankSeen]:
-    """Dead processes whose environment is gone take the job of the one job on their node, if there is one."""
-    jobs: dict[str, set[str]] = {}
+    """Dead processes whose environment is gone take the job of their user's one job on their node, if there is one."""
+    jobs: dict[tuple[str, int | None], set[str]] = {}
     for one in seen:
         if one.sample.job:
-            jobs.setdefault(one.node, set()).add(one.sample.job)
+            jobs.setdefault((one.node, one.sample.uid), set()).add(one.sample.job)
     named = []
     for one in seen:
-        here = jobs.get(one.node, set())
+        here = jobs.get((one.node, one.sample.uid), set())
         if not one.sample.job and one.sample.rank is None and one.sample.state == "Z" and len(here) == 1:
             one = replace(one, sample=replace(one.sample, job=next(iter(here))))  # noqa: PLW2901
         named.append(one)
-    masters = {(one.node, one.sample.job): one.sample.master_address for one in named if one.sample.master_address}
+    masters = {(one.node, one.sample.job_key): one.sample.master_address for one in named if one.sample.master_address}
     return [
         one
         if one.sample.master_address
-        else replace(one, sample=replace(one.sample, master_address=masters.get((one.node, one.sample.job))))
+        else replace(one, sample=replace(one.sample, master_address=masters.get((one.node, one.sample.job_key))))
         for one in named
     ]
 
@@ -196,9 +199,9 @@ def _twin_gap(node: str, first: str) -> Gap:
     return Gap(f"node.{node}", f"is the same machine as {first}: its ranks count once", "name each machine once")
 
 
-def _job_key(node: str, sample: RankSample) -> _JobKey:
+def _place(node: str, sample: RankSample) -> _Place:
     """Loopback addresses are equal on all machines: such a job is on one of them only."""
-    return (sample.job, node if is_loopback(sample.master_address) else "")
+    return (sample.job_key, node if is_loopback(sample.master_address) else "")
 
 
 def _missing_nodes(bundle: JobEvidence, nodes_missing: Sequence[str]) -> list[str]:
@@ -217,10 +220,14 @@ def _by_world_size(bundle: JobEvidence) -> list[JobEvidence]:
     if len(sizes) < 2:
         return [bundle]
     largest = sizes.most_common(1)[0][0]
-    parts = []
-    for size in sizes:
-        roster = [one for one in bundle.roster if (one.sample.world_size or largest) == size]
-        processes = {(one.node, one.sample.pid) for one in roster}
-        dumps = [stacks for stacks in bundle.dumps if (stacks.node, stacks.pid) in processes]
-        parts.append(replace(bundle, roster=roster, dumps=dumps))
-    return parts
+    parts = {size: replace(bundle, roster=[], dumps=[]) for size in sizes}
+    size_of: dict[_Process, int] = {}
+    for one in bundle.roster:
+        size = one.sample.world_size or largest
+        if size in parts:
+            parts[size].roster.append(one)
+            size_of[one.node, one.sample.pid] = size
+    for stacks in bundle.dumps:
+        if (stacks.node, stacks.pid) in size_of:
+            parts[size_of[stacks.node, stacks.pid]].dumps.append(stacks)
+    return list(parts.values())

@@ -66,5 +66,5 @@ def _share_a_process(one: Sample, other: Sample) -> bool:
 def _is_same(one: RankSample, other: RankSample) -> bool:
     if one.started_at is None or other.started_at is None:
         return False
-    same_rank = (one.rank, one.job) == (other.rank, other.job)
+    same_rank = (one.rank, one.job_key) == (other.rank, other.job_key)
     return same_rank and abs(one.started_at - other.started_at) < START_SLACK_S

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mltop.probes.judge.evidence import JobEvidence, RankSeen
-from mltop.probes.judge.fold import fold, ranks_text
+from mltop.probes.judge.fold import Ranges, fold, ranks_text
 from mltop.probes.judge.frames import UserFrames
 from mltop.probes.judge.view import RankView, is_dead, view_of
 from mltop.probes.model import Gap, RankSample, RankStacks
 
+MOST_ON_ONE_MACHINE = 4096  # ranks: a job that claims to have more on one machine is not believed
 _DEAD_STATES = ("Z", "X")
 
 
@@ -33,7 +34,7 @@ class Roster:
     views: list[RankView]
     gone: list[Absent] = field(default_factory=list)
     silent: list[RankView] = field(default_factory=list)
-    unseen: list[int] = field(default_factory=list)
+    unseen: Ranges = field(default_factory=Ranges)
     twice: list[int] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
 
@@ -116,8 +117,8 @@ class _Search:
         self.samples = samples
         self.silent_nodes = silent_nodes
         self.nodes = list(dict.fromkeys(node for node, _ in samples if node not in silent_nodes))
-        self.open = set(range(roster.world_size or 0))
-        self.open -= {view.rank for view in [*roster.views, *roster.silent] if view.rank is not None}
+        seen = (view.rank for view in [*roster.views, *roster.silent] if view.rank is not None)
+        self.open = Ranges.below(roster.world_size or 0).without(Ranges.of(seen))
         self.replaced = {view.rank for view in roster.views}  # a restart took the dead one's number
         self.on_node = self._ranks_by_node()
 
@@ -126,31 +127,32 @@ class _Search:
         self._dead_without_number()
         for node in self.nodes:
             numbers = self._expected(node)
-            for rank in sorted(self.open & numbers):
-                self._gone(rank, node, None, f"no process on {node}, which runs {ranks_text(numbers)}")
+            self._gone(self.open.within(numbers), node, f"no process on {node}, which runs {ranks_text(numbers)}")
         self._all_on_one_machine()
-        self.roster.unseen = sorted(self.open)
+        self.roster.unseen = self.open
 
-    def _gone(self, rank: int, node: str, pid: int | None, reason: str) -> None:
-        self.open.discard(rank)
-        self.roster.gone.append(Absent(rank, node, pid, f"gone: {reason}"))
+    def _gone(self, ranks: Ranges, node: str, reason: str, pid: int | None = None) -> None:
+        if ranks:
+            self.open = self.open.without(ranks)
+            self.roster.gone += [Absent(rank, node, pid, f"gone: {reason}") for rank in ranks]
 
     def _dead_with_number(self) -> None:
         for view in self.dead:
             if view.rank is not None and view.rank not in self.replaced and view.node not in self.silent_nodes:
-                self._gone(view.rank, view.node, view.pid, _how_it_went(view))
+                self._gone(Ranges.of([view.rank]), view.node, _how_it_went(view), view.pid)
 
     def _dead_without_number(self) -> None:
+        dead_of: dict[str, list[RankView]] = {}
+        for view in self.dead:
+            if view.rank is None:
+                dead_of.setdefault(view.node, []).append(view)
         for node in self.nodes:
-            dead = [view for view in self.dead if view.rank is None and view.node == node]
-            numbers = self._expected(node) or self.open
-            missing = sorted(self.open & numbers)
-            if dead and len(dead) == len(missing):
-                for rank in missing:
-                    pid = dead[0].pid if len(dead) == 1 else None
-                    self._gone(rank, node, pid, _how_it_went(dead[0]))
+            dead = dead_of.get(node, [])
+            missing = self.open.within(self._expected(node) or self.open)
+            if dead and len(dead) == missing.count:
+                self._gone(missing, node, _how_it_went(dead[0]), dead[0].pid if len(dead) == 1 else None)
 
-    def _ranks_by_node(self) -> dict[str, set[int]]:
+    def _ranks_by_node(self) -> dict[str, Ranges]:
         """The numbers each node should run, where every rank there agrees on the first one."""
         first: dict[str, set[tuple[int, int]]] = {}
         for node, sample in self.samples:
@@ -163,14 +165,19 @@ class _Search:
             elif sample.local_world_size and sample.local_world_size == sample.world_size:
                 first.setdefault(node, set()).add((0, sample.local_world_size))
         blocks = {node: next(iter(found)) for node, found in first.items() if len(found) == 1}
-        return {node: set(range(start, start + size)) for node, (start, size) in blocks.items()}
+        return {
+            node: Ranges([(start, start + size - 1)])
+            for node, (start, size) in blocks.items()
+            if start >= 0 and 0 < size <= MOST_ON_ONE_MACHINE
+        }
 
-    def _expected(self, node: str) -> set[int]:
-        return self.on_node.get(node, set())
+    def _expected(self, node: str) -> Ranges:
+        return self.on_node.get(node, Ranges())
 
     def _all_on_one_machine(self) -> None:
         """Without local sizes: the master's address may say that the whole job is on the one node seen."""
-        if len(self.nodes) != 1 or self.silent_nodes or not self.open:
+        missing = self.open.count
+        if len(self.nodes) != 1 or self.silent_nodes or not 0 < missing <= MOST_ON_ONE_MACHINE:
             return
         node = self.nodes[0]
         masters = {sample.master_address for _, sample in self.samples if sample.master_address}
@@ -179,10 +186,9 @@ class _Search:
         # Started by hand without a master's address: nothing could have brought ranks of other machines in.
         by_hand = not masters and all(sample.launcher == "env" for _, sample in self.samples)
         local = masters == {node} or by_hand
-        mostly_here = not sizes_known and local and 2 * len(self.open) < len(self.roster.views)
+        mostly_here = not sizes_known and local and 2 * missing < len(self.roster.views)
         if (masters and all(map(is_loopback, masters))) or mostly_here:
-            for rank in sorted(self.open):
-                self._gone(rank, node, None, f"no process on {node}, where the whole job runs")
+            self._gone(self.open, node, f"no process on {node}, where the whole job runs")
 
 
 def _how_it_went(view: RankView) -> str:
@@ -200,7 +206,7 @@ def _note_gaps(roster: Roster, evidence: JobEvidence) -> None:
         whose = f" ({ranks_text(here)})" if here else ""
         roster.gaps.append(Gap(f"node.{node}", f"it did not answer, so its ranks{whose} are unknown"))
     if roster.unseen:
-        verb = "is" if len(roster.unseen) == 1 else "are"
+        verb = "is" if roster.unseen.count == 1 else "are"
         why = f"{ranks_text(roster.unseen)} {verb} not on the watched nodes"
         fix = "add their nodes with -w" if not evidence.nodes_missing else ""
         roster.gaps.append(Gap(f"rank.{fold(roster.unseen)}", why, fix))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mltop.probes.model.gpu import GpuSample
 
@@ -22,6 +23,13 @@ class Gap:
     why: str
     fix: str = ""
     kind: str = "unknown"
+
+
+class JobKey(NamedTuple):
+    """Which job. The name is whatever its processes' environment says, so whose they are is part of it."""
+
+    name: str
+    uid: int | None
 
 
 @dataclass
@@ -70,6 +78,10 @@ class RankSample:
     open_files_limit: int | None = None
     cgroup: str | None = None  # path below /sys/fs/cgroup, "/" is the root
     settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def job_key(self) -> JobKey:
+        return JobKey(self.job, self.uid)
 
 
 @dataclass

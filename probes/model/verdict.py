@@ -128,7 +128,6 @@ class RankStacks:
     pid: int
     rank: int | None
     job: str = ""
-    uid: int | None = None
     node: str = ""
     taken_at: float = 0.0
     took_s: float = 0.0
@@ -136,11 +135,15 @@ class RankStacks:
     after: RankSample | None = None
     digests: list[StackDigest] = field(default_factory=list)
     raw: list[Any] = field(default_factory=list)
+    uid: int | None = None
 
 
 @dataclass
 class JobReport:
-    """What `mltop stacks` says of one job: what ``uid`` (``user``) runs under the name ``job``."""
+    """What `mltop stacks` says of one job: what ``uid`` (``user``) runs under the name ``job``.
+
+    ``error``: why it could not be judged, "" when it was; its verdict is "unclear" then and says so, too.
+    """
 
     job: str
     world_size: int | None
@@ -149,3 +152,4 @@ class JobReport:
     digests: list[StackDigest] = field(default_factory=list)
     uid: int | None = None
     user: str = ""
+    error: str = ""

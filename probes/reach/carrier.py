@@ -9,12 +9,22 @@ from collections.abc import Callable
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.ending import Ending
 from mltop.probes.reach.framing import NOISE_BYTES
+from mltop.probes.reach.plain import plain_text
 from mltop.probes.reach.poller import Poller
 from mltop.probes.reach.stream import Stream
 
 REAP_POLL_S = 0.01
 KILLED_GRACE_S = 0.5  # for a process to go after SIGKILL; one stuck in the kernel is left behind
 STDERR_READS = 8  # of what it said last
+MOST_NAME = 80  # characters of a node's name that a node made up
+
+
+class Misnamed(Exception):
+    """A frame of ``node`` names another one."""
+
+    def __init__(self, node: str, named: str) -> None:
+        super().__init__(f"it sends frames in the name of {plain_text(named, MOST_NAME)}")
+        self.node = node
 
 
 class Reaper:
@@ -50,8 +60,9 @@ class Reaper:
 class Carrier:
     """Starts ``channel``; raises OSError when it cannot.
 
-    ``on_frame(payload)`` for every frame until the end; ``on_end(exit code or None, last words)`` once, when the
-    process is gone, whoever began its end; ``on_node_end(node, ending)`` for what ``channel.node_ending`` finds.
+    ``on_frame(payload, label)`` for every frame until the end, ``label`` as in Frame (``speaker`` says whose it is);
+    ``on_end(exit code or None, last words)`` once, when the process is gone, whoever began its end;
+    ``on_node_end(node, ending)`` for what ``channel.node_ending`` finds.
     """
 
     def __init__(
@@ -60,13 +71,14 @@ class Carrier:
         poller: Poller,
         reaper: Reaper,
         *,
-        on_frame: Callable[[bytes], None],
+        on_frame: Callable[[bytes, str], None],
         on_end: Callable[[int | None, str], None],
         on_node_end: Callable[[str, Ending], None],
     ) -> None:
         self.stream = Stream(channel, poller.buffer)
         self._poller, self._reaper = poller, reaper
         self._on_frame, self._on_end, self._on_node_end = on_frame, on_end, on_node_end
+        self._speakers = channel.speakers() if channel.speakers is not None else None
         self._stderr_line = b""  # not ended yet
         self._ending = False
         poller.watch(self.stream.stdout_fd, self._read_stdout)
@@ -92,6 +104,21 @@ class Carrier:
         if self.stream.has_ended():
             self.end()
 
+    def speaker(self, label: str, named: str) -> str | None:
+        """Whose a frame is that came behind ``label`` and names the node ``named``.
+
+        By the carrier's label, where it has labels; None for nobody's. Raises Misnamed for one that names another node.
+        """
+        if self._speakers is None:
+            return named
+        node = self._speakers.node_of(label)
+        if node is None:
+            self._hear()
+            node = self._speakers.node_of(label) or self._speakers.claim(label, named)
+        if node is not None and named not in ("", node):
+            raise Misnamed(node, named)
+        return node
+
     def end(self) -> None:
         if self._ending:
             return
@@ -113,16 +140,25 @@ class Carrier:
         self._on_end(self.stream.exit_code, self.stream.last_words())
 
     def _read_stdout(self) -> None:
-        payloads = self.stream.read_frames()
-        if payloads is None:
+        frames = self.stream.read_frames()
+        if frames is None:
             self.end()
             return
-        for payload in payloads:
+        for frame in frames:
             if self._ending:
                 return
-            self._on_frame(payload)
+            self._on_frame(frame.payload, frame.label)
         if not self._ending:
             self._pause(self.stream.stdout_fd)
+
+    def _hear(self) -> None:
+        """All that stands on stderr now: what says who speaks is written before the first line of who does."""
+        if self._poller.watches(self.stream.stderr_fd):
+            for _ in range(STDERR_READS):
+                said = self.stream.read_stderr()
+                if not said:
+                    return
+                self._take_stderr(said)
 
     def _read_stderr(self) -> None:
         said = self.stream.read_stderr()
@@ -134,12 +170,15 @@ class Carrier:
 
     def _take_stderr(self, said: bytes) -> None:
         node_ending = self.stream.channel.node_ending
-        if node_ending is None:
+        if node_ending is None and self._speakers is None:
             return
         *lines, rest = (self._stderr_line + said).split(b"\n")
         self._stderr_line = rest[-NOISE_BYTES:]
         for line in lines:
-            ended = node_ending(line[:NOISE_BYTES].decode("utf-8", "replace"))
+            text = line[:NOISE_BYTES].decode("utf-8", "replace")
+            if self._speakers is not None:
+                self._speakers.hear(text)
+            ended = node_ending(text) if node_ending is not None else None
             if ended is not None:
                 self._on_node_end(*ended)
 

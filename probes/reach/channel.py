@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from mltop.probes.agent.protocol import Request
 from mltop.probes.reach.ending import Ending, agent_ended
@@ -28,11 +29,25 @@ class LaunchOptions:
     job: str = ""
 
 
+class Speakers(Protocol):
+    """Which node a line comes from, by what its carrier writes before it. One per start of a channel."""
+
+    def node_of(self, label: str) -> str | None:
+        """None of a label that nothing is known of."""
+
+    def claim(self, label: str, named: str) -> str | None:
+        """Of such a label, whose frame names the node ``named``: whose it is to be from now on, None for nobody's."""
+
+    def hear(self, line: str) -> None:
+        """A line of the carrier's own stderr."""
+
+
 @dataclass(frozen=True)
 class Channel:
     """One process to start, and how to talk through it.
 
     ``argv``: the command; ``nodes``: whose frames it carries (``Message.node`` tells them apart when several);
+    ``speakers()``: of a carrier that labels each line, who speaks: its label counts, whatever a frame says of itself;
     ``opening``: bytes for its stdin as soon as it runs (stage 1 of the bootstrap);
     ``takes_requests``: its stdin reaches the agents. Where it does not (pdsh), ``one_shot(nodes, request)`` makes the
     channel that carries one request's answer and then ends;
@@ -56,6 +71,7 @@ class Channel:
     nodes: tuple[str, ...]
     via: str = "local"
     opening: bytes = b""
+    speakers: Callable[[], Speakers] | None = None
     takes_requests: bool = True
     one_shot: Callable[[tuple[str, ...], Request], Channel] | None = None
     rejoin: Callable[[tuple[str, ...]], Channel] | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from mltop.probes.agent.pieces import PIECE_MARK, Assembler, is_piece
 from mltop.probes.agent.protocol import MARK, MAX_FRAME_BYTES, TEXT_MARK, frame_size
 
@@ -9,52 +11,84 @@ NOISE_BYTES = 4096  # how much of it is kept
 EVERY_MARK = b"MLT1"  # is in all of them
 LINE_COST_BYTES = 100  # what looking at one line costs, as if it had so many bytes more
 LINE_BYTES = 65_536  # a longer line is noise unless a frame began in it
+LABEL_BYTES = 512  # that a carrier may write before a line
+MOST_LABELS = 1024
+_LABEL_END = b": "
+
+
+class Frame(NamedTuple):
+    """``label``: what the carrier says of who wrote the line, "" from one that carries a single node."""
+
+    label: str
+    payload: bytes
 
 
 class FrameReader:
-    """``feed`` it what arrives. ``noise_bytes`` counts what was not a frame, by what it costs."""
+    """``feed`` it what arrives. ``noise_bytes`` counts what was not a frame, by what it costs.
 
-    def __init__(self) -> None:
+    ``labelled``: the carrier writes "LABEL: " before each line (pdsh, srun). Pieces of a frame are put together per
+    label: the key that stands in them is their sender's choice.
+    """
+
+    def __init__(self, labelled: bool = False) -> None:
+        self._labelled = labelled
+        self._line_bytes = LINE_BYTES + LABEL_BYTES if labelled else LINE_BYTES
         self._buffer = bytearray()
-        self._wanted = LINE_BYTES  # how long the unfinished line may grow
-        self._assembler = Assembler()
+        self._wanted = self._line_bytes  # how long the unfinished line may grow
+        self._assemblers: dict[bytes, Assembler] = {b"": Assembler()}
         self._noise = bytearray()
         self.noise_bytes = 0
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The JSON payloads of all frames that are complete now."""
-        if not self._buffer and data.startswith(MARK):
+    def feed(self, data: bytes) -> list[Frame]:
+        """All frames that are complete now."""
+        if not self._buffer and data.startswith(MARK) and not self._labelled:
             size = frame_size(data, len(MARK))
             if size is not None and sum(size) + 1 == len(data) and data.endswith(b"\n"):  # nearly always
-                return [data[size[1] : -1]]
+                return [Frame("", data[size[1] : -1])]
         if b"\n" not in data:
             self._buffer += data
             self._bound()
             return []
         whole, _, rest = (bytes(self._buffer) + data if self._buffer else data).rpartition(b"\n")
         self._buffer = bytearray(rest)
-        self._wanted = LINE_BYTES
+        self._wanted = self._line_bytes
         self._bound()
         if EVERY_MARK not in whole:
             self._keep(whole + b"\n")
             return []
         return self._frames(whole)
 
-    def _frames(self, whole: bytes) -> list[bytes]:
-        payloads = []
+    def _frames(self, whole: bytes) -> list[Frame]:
+        frames = []
         for line in whole.split(b"\n"):
-            payload = self._assembler.take(line)
+            label, words = self._parted(line)
+            payload = self._assembler(label).take(words)
             if payload is not None:
-                payloads.append(payload)
-            elif not is_piece(line):
+                frames.append(Frame(label.decode("utf-8", "replace"), payload))
+            elif not is_piece(words):
                 self._keep(line + b"\n")
                 self.noise_bytes += LINE_COST_BYTES
-        return payloads
+        return frames
+
+    def _parted(self, line: bytes) -> tuple[bytes, bytes]:
+        """The carrier's label, and what the node wrote; of a line without a label nothing."""
+        if not self._labelled:
+            return b"", line
+        label, end, words = line.partition(_LABEL_END)
+        return (label.strip(), words) if end and len(label) <= LABEL_BYTES else (b"", b"")
+
+    def _assembler(self, label: bytes) -> Assembler:
+        found = self._assemblers.get(label)
+        if found is None:
+            if len(self._assemblers) > MOST_LABELS:
+                del self._assemblers[next(iter(self._assemblers))]
+            found = self._assemblers[label] = Assembler(MAX_FRAME_BYTES)
+        return found
 
     @property
     def noise(self) -> str:
         """The newest of what was not a frame, an unfinished line included."""
-        unfinished = bytes(self._buffer[-NOISE_BYTES:]) if self._wanted == LINE_BYTES else b""
+        unfinished = bytes(self._buffer[-NOISE_BYTES:]) if self._wanted == self._line_bytes else b""
         return (bytes(self._noise) + unfinished)[-NOISE_BYTES:].decode("utf-8", "replace")
 
     def _bound(self) -> None:
@@ -64,7 +98,7 @@ class FrameReader:
         start = self._frame_start()
         if start is None:
             start = len(self._buffer) - max(len(MARK), len(TEXT_MARK), len(PIECE_MARK)) - 10
-            self._wanted = LINE_BYTES
+            self._wanted = self._line_bytes
         self._keep(bytes(self._buffer[:start]))
         del self._buffer[:start]
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from mltop.probes.model import GpuSample, Sample
+from mltop.probes.model import GpuSample, JobKey, Sample
+from mltop.probes.model.receipt import MOST_GPUS, MOST_RANK_NUMBERS, MOST_RANKS, MOST_TIME_S, Refused, said
 
 # Field names, units and meanings are those of probes.model. Nothing here can be part of a cycle: the garbage collector
 # need not look at some ten thousand objects a second (gc=False).
@@ -32,10 +33,15 @@ class RankGlance(msgspec.Struct, frozen=True, gc=False):
     pid: int
     rank: int | None = None
     job: str = ""
+    uid: int | None = None
     started_at: float | None = None
     voluntary_switches: int | None = None
     read_syscalls: int | None = None
     write_syscalls: int | None = None
+
+    @property
+    def job_key(self) -> JobKey:
+        return JobKey(self.job, self.uid)
 
 
 class GapGlance(msgspec.Struct, frozen=True, gc=False):
@@ -52,6 +58,25 @@ class Glance(msgspec.Struct, frozen=True, gc=False):
     gpus: tuple[GpuGlance, ...] = ()
     ranks: tuple[RankGlance, ...] = ()
     gaps: tuple[GapGlance, ...] = ()
+
+    def admitted(self) -> Glance:
+        """Itself when all of it can be, else what of it is left, as ``receipt.admit`` does it. Raises Refused."""
+        if not 0 <= self.sampled_at <= MOST_TIME_S:
+            raise Refused(f"it says that its time is {said(self.sampled_at)}")
+        gpus, ranks = self.gpus, self.ranks
+        if [gpu.index for gpu in gpus] != list(range(len(gpus))) or len(gpus) > MOST_GPUS:
+            by_index = {gpu.index: gpu for gpu in reversed(gpus) if 0 <= gpu.index < MOST_GPUS}
+            gpus = tuple(gpu for gpu in gpus if by_index.get(gpu.index) is gpu)
+        if any(rank.rank is not None and not 0 <= rank.rank <= MOST_RANK_NUMBERS for rank in ranks):
+            known = [rank.rank is None or 0 <= rank.rank <= MOST_RANK_NUMBERS for rank in ranks]
+            ranks = tuple(
+                rank if fine else msgspec.structs.replace(rank, rank=None)
+                for rank, fine in zip(ranks, known, strict=True)
+            )
+        interval_s = self.interval_s if 0 < self.interval_s <= 86_400 else 1.0
+        if gpus is self.gpus and ranks is self.ranks and len(ranks) <= MOST_RANKS and interval_s == self.interval_s:
+            return self
+        return msgspec.structs.replace(self, gpus=gpus, ranks=ranks[:MOST_RANKS], interval_s=interval_s)
 
 
 class SampleFrame(msgspec.Struct):

@@ -9,7 +9,7 @@ import msgspec
 
 from mltop.probes.agent.protocol import Boot, Message, Request, encode
 from mltop.probes.reach import link_words
-from mltop.probes.reach.carrier import Carrier
+from mltop.probes.reach.carrier import Carrier, Misnamed
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.ending import Ending
 from mltop.probes.reach.envelope import Envelope
@@ -17,7 +17,7 @@ from mltop.probes.reach.ground import Ground
 from mltop.probes.reach.node import Phase
 from mltop.probes.reach.pacing import Backoff
 from mltop.probes.reach.plain import make_plain
-from mltop.probes.reach.unreadable import UNREADABLE
+from mltop.probes.reach.receiving import UNREADABLE, sample_of_frame, too_large, why_unreadable
 from mltop.probes.reach.uploads import TooManyFilesError, Uploads
 
 PING = encode(Request("ping"))
@@ -124,24 +124,28 @@ class Link:
 
     # Frames.
 
-    def _take(self, payload: bytes) -> None:
+    def _take(self, payload: bytes, label: str) -> None:
         try:
-            self._take_frame(payload)
+            self._take_frame(payload, label)
+        except Misnamed as forged:
+            self._member_refused(forged.node, Ending(f"{forged}: refused", "look at that node", retry=False))
         except Exception as error:  # noqa: BLE001 - a bug: whoever looks sees it, and it costs this link only
             if self.stage is not Stage.DOWN:
                 self._give_up(Ending(f"mltop failed on its frame: {type(error).__name__}: {error}"))
 
-    def _take_frame(self, payload: bytes) -> None:
+    def _take_frame(self, payload: bytes, label: str) -> None:
         try:
             message = self._envelopes.decode(payload)
         except UNREADABLE as error:
-            self._say(f"its frames are of another version: {error}")
+            self._say(f"its frames are {why_unreadable(error)}")
             return
-        node = self._node_of(message.node)
+        node = self._node_of(label, message.node)
         if node is None:
             return
         self._frame_at = self._heard[node] = now = time.monotonic()
-        if message.kind == "slow":
+        if message.kind in ("slow", "sample") and too_large(payload):
+            self._ground.records.refuse(node, too_large(payload))
+        elif message.kind == "slow":
             self._ground.records.take_slow(node, payload)
         elif message.sample is not None:
             if node not in self._sampled and not self._first_sample(node, payload):
@@ -159,7 +163,7 @@ class Link:
         try:
             message = self._messages.decode(payload)
         except UNREADABLE as error:
-            self._ground.records.note(node, f"its frames are of another version: {error}")
+            self._ground.records.note(node, f"its frames are {why_unreadable(error)}")
             return
         if message.hello is not None:
             self._ground.records.set_connection(node, hello=make_plain(message.hello))
@@ -172,20 +176,24 @@ class Link:
         elif message.kind == "error" and message.id == 0:
             self._node_failed(node, Ending(message.error, message.fix))
         elif message.kind in ("part", "done", "error"):
-            self._ground.switchboard.answer(node, message)
+            self._ground.switchboard.answer(node, message, len(payload))
 
-    def _node_of(self, name: str) -> str | None:
-        """Where one stream carries several nodes, a frame must say whose it is."""
-        if name in self.members:
-            return name
+    def _node_of(self, label: str, named: str) -> str | None:
+        """Where one stream carries several nodes, its labels or else the frame must say whose it is."""
+        if self.channel.speakers is not None:
+            assert self._carrier is not None
+            speaker = self._carrier.speaker(label, named)
+            return speaker if speaker in self.members else None
+        if named in self.members:
+            return named
         return next(iter(self.members)) if len(self.members) == 1 else None
 
     def _first_sample(self, node: str, payload: bytes) -> bool:
         """Decoded whole, so that one of another version is not taken for a live node."""
         try:
-            self._messages.decode(payload)
+            sample_of_frame(payload)
         except UNREADABLE as error:
-            self._ground.records.note(node, f"its samples are of another version: {error}")
+            self._ground.records.note(node, f"its samples are {why_unreadable(error)}")
             return False
         self._sampled.add(node)
         self._said.pop(node, None)
@@ -286,6 +294,13 @@ class Link:
                 self._member_lost(node, ending)
             else:
                 self._said[node] = ending
+
+    def _member_refused(self, node: str, ending: Ending) -> None:
+        """Nothing of it is taken until the user asks for it again."""
+        if node in self.members and len(self.members) == 1:
+            self._give_up(ending)
+        elif node in self.members:
+            self._member_lost(node, ending)
 
     def _member_lost(self, node: str, ending: Ending) -> None:
         self._ready.discard(node)

@@ -12,6 +12,7 @@ from mltop.probes.reach.received import Received
 from mltop.probes.reach.view import Connection
 
 HISTORY_S = 600.0
+MOST_KEPT = 2400  # samples: four a second
 STALE_INTERVALS = 3.0  # this many intervals without a sample (at least STALE_MIN_S) make a node stale
 STALE_MIN_S = 3.0
 
@@ -39,7 +40,7 @@ class NodeRecord:
     """Everything the hub keeps of one node. Times are monotonic seconds.
 
     ``slow``: the newest "slow" frame. ``received`` is what somebody looked at last: ``looked_at``, which may be older
-    than ``newest``.
+    than ``newest``. While newest samples are ``refused``, the last good one stands, and ages.
     """
 
     node: str
@@ -53,6 +54,8 @@ class NodeRecord:
     slow: bytes = b""
     looked_at: bytes = b""
     received: Received | None = None
+    refused: str = ""  # why the newest sample could not be taken
+    taken_at: float | None = None  # when the last one came that could
     history: deque[Kept] = field(default_factory=deque)
     history_bytes: int = 0
 
@@ -64,11 +67,16 @@ class NodeRecord:
         self.history.append(kept)
         self.history_bytes += kept.size_bytes
         while self.history and (
-            now - self.history[0].at > HISTORY_S or (self.history_bytes > budget_bytes and len(self.history) > 2)
+            now - self.history[0].at > HISTORY_S
+            or len(self.history) > MOST_KEPT
+            or (self.history_bytes > budget_bytes and len(self.history) > 2)
         ):
             self.history_bytes -= self.history.popleft().size_bytes
 
     def state(self, now: float) -> NodeState:
+        if self.phase is Phase.UP and self.refused:
+            age_s = None if self.taken_at is None else max(0.0, now - self.taken_at)
+            return NodeState(self.node, "stale", self.refused, age_s)
         age_s = None if self.received_at is None else max(0.0, now - self.received_at)
         if self.phase is not Phase.UP or age_s is None:
             return NodeState(self.node, self.phase.value, self.reason, age_s)

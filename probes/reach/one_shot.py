@@ -7,12 +7,12 @@ import time
 import msgspec
 
 from mltop.probes.agent.protocol import Message
-from mltop.probes.reach.carrier import Carrier, Reaper
+from mltop.probes.reach.carrier import Carrier, Misnamed, Reaper
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.ending import Ending
 from mltop.probes.reach.poller import Poller
+from mltop.probes.reach.receiving import UNREADABLE
 from mltop.probes.reach.switchboard import Ask, Switchboard
-from mltop.probes.reach.unreadable import UNREADABLE
 
 SILENCE_S = 60.0  # without any frame; whoever asked has usually cancelled long before
 _DECODER = msgspec.json.Decoder(Message)
@@ -45,18 +45,27 @@ class OneShot:
             self._fail(f"no answer within {SILENCE_S:g} s")
             self.end()
 
-    def _take(self, payload: bytes) -> None:
+    def _take(self, payload: bytes, label: str) -> None:
         try:
             message = _DECODER.decode(payload)
+            node = self._node_of(label, message.node)
         except UNREADABLE:
             return
+        except Misnamed as forged:
+            self._on_node_end(forged.node, Ending(f"{forged}: refused"))
+            return
         self._heard_at = time.monotonic()
-        ask = self._asks.get(message.node) or (next(iter(self._asks.values())) if len(self._asks) == 1 else None)
+        ask = self._asks.get(node)
         if ask is None or message.kind not in ("part", "done", "error") or not self._switchboard.is_open(ask):
             return
-        self._switchboard.deliver(ask, message)
+        self._switchboard.deliver(ask, message, len(payload))
         if not any(self._switchboard.is_open(ask) for ask in self._asks.values()):
             self.end()
+
+    def _node_of(self, label: str, named: str) -> str:
+        if self._channel.speakers is not None and self._carrier is not None:
+            return self._carrier.speaker(label, named) or ""
+        return named if named in self._asks or len(self._asks) != 1 else next(iter(self._asks))
 
     def _on_end(self, code: int | None, words: str) -> None:
         self.ended = True

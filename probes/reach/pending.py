@@ -16,10 +16,11 @@ MOST_ERROR = 800  # characters: it may be why a node was lost, and what would fi
 
 @dataclass(frozen=True)
 class Answer:
-    """One frame of an answer, and the node that sent it."""
+    """One frame of an answer, and the node that sent it. ``size_bytes``: of its JSON, 0 of our own."""
 
     node: str
     message: Message
+    size_bytes: int = 0
 
 
 class Pending:
@@ -33,7 +34,7 @@ class Pending:
         self._lock = threading.Lock()
         self._cancel = cancel
 
-    def put(self, node: str, message: Message) -> None:
+    def put(self, node: str, message: Message, size_bytes: int = 0) -> None:
         """Called by the hub's thread. Its error and fix, a node's own words, are made fit for a terminal."""
         message.error, message.fix = plain_text(message.error, MOST_ERROR), plain_text(message.fix)
         with self._lock:
@@ -41,7 +42,7 @@ class Pending:
                 self._open.discard(node)
             if message.kind == "error":
                 self._failed[node] = message.error
-        self._queue.put(Answer(node, message))
+        self._queue.put(Answer(node, message, size_bytes))
 
     def fail_all(self, reason: str) -> None:
         """Nobody will answer any more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -10,21 +11,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from mltop.probes.agent.light import complete
-from mltop.probes.agent.protocol import Message
-from mltop.probes.model import Sample
-from mltop.probes.reach.glance import SampleFrame
+from mltop.probes.model import Gap, Sample
 from mltop.probes.reach.node import NodeRecord, Phase
 from mltop.probes.reach.received import Received
-from mltop.probes.reach.unreadable import UNREADABLE
+from mltop.probes.reach.receiving import UNREADABLE, glance_of_frame, sample_of_frame, why_unreadable
 from mltop.probes.reach.view import Connection, FleetView, NodeView
 
 HISTORY_BYTES = 64 * 1024 * 1024  # over all nodes
+MOST_REMEMBERED = 200_000  # ranks and GPUs of one node's samples decoded at a time: ten minutes of 300
 SKEW_PRECISION_S = 0.005
 SKEW_FORGETS = 0.02  # per sample: the clocks may drift apart or be set
-OTHER_VERSION = "its newest sample is of another version"
+NEWEST = "its newest sample"
 
 
 class Records:
@@ -39,9 +37,7 @@ class Records:
         self._whole = {node: partial(self._decode_whole, record) for node, record in self._nodes.items()}
         self._lock = threading.Lock()
         self._looking = threading.Lock()
-        self._messages = msgspec.json.Decoder(Message)
-        self._glances = msgspec.json.Decoder(SampleFrame)
-        self._slow_samples: dict[str, tuple[bytes, Sample | None]] = {}
+        self._slow_samples: dict[str, tuple[bytes, Sample | None, list[Gap]]] = {}
         self._stale: set[str] = set()
         self.serial = 0
 
@@ -92,6 +88,14 @@ class Records:
             self.serial += 1
             record.take(payload, now, self._share_bytes)
 
+    def refuse(self, node: str, why: str) -> None:
+        """A sample arrived that is not even kept: the last good one stands, and ages."""
+        record = self._nodes[node]
+        with self._lock:
+            if record.refused != why:
+                record.refused = why
+                self.serial += 1
+
     def take_slow(self, node: str, payload: bytes) -> None:
         """What rarely changes, for the samples that follow."""
         self._nodes[node].slow = payload
@@ -119,11 +123,23 @@ class Records:
             return self._view(record, time.monotonic())
 
     def history(self, node: str, after: float = 0.0, until: float = math.inf) -> list[Sample]:
-        """The samples of the last minutes, oldest first, received ``after`` and up to ``until`` (monotonic s)."""
+        """The samples of the last minutes, oldest first, received ``after`` and up to ``until`` (monotonic s).
+
+        Of a node that shows thousands of ranks the newest MOST_REMEMBERED of all its samples, in whole samples.
+        """
         with self._lock:
             kept = [one for one in self._nodes[node].history if after < one.at <= until]
-        samples = (self._sample(node, one.payload, one.slow) for one in kept)
-        return [sample for sample in samples if sample is not None]
+        samples: list[Sample] = []
+        remembered = 0
+        for one in reversed(kept):
+            with contextlib.suppress(*UNREADABLE):  # the view says so of the newest one
+                sample = self._sample(node, one.payload, one.slow)
+                if sample is not None:
+                    samples.append(sample)
+                    remembered += len(sample.ranks) + len(sample.gpus)
+            if remembered > MOST_REMEMBERED:
+                break
+        return samples[::-1]
 
     def _view(self, record: NodeRecord, now: float) -> NodeView:
         return NodeView(record.state(now), record.received, known_connection(record))
@@ -133,55 +149,60 @@ class Records:
         with self._looking:
             with self._lock:
                 wanted = [
-                    (record, record.newest, record.slow) for record in records if record.newest is not record.looked_at
+                    (record, record.newest, record.slow, record.received_at)
+                    for record in records
+                    if record.newest is not record.looked_at
                 ]
-            looked_at = [(record, payload, self._received(record, payload, slow)) for record, payload, slow in wanted]
+            looked_at = [
+                (record, payload, received_at, self._received(record, payload, slow))
+                for record, payload, slow, received_at in wanted
+            ]
             with self._lock:
-                for record, payload, received in looked_at:
+                for record, payload, received_at, received in looked_at:
                     record.looked_at = payload
-                    if received is not None:
-                        record.received = received
+                    if isinstance(received, str):
+                        record.refused = received
                     else:
-                        record.reason = OTHER_VERSION
+                        record.received, record.taken_at, record.refused = received, received_at, ""
 
-    def _received(self, record: NodeRecord, payload: bytes, slow: bytes) -> Received | None:
+    def _received(self, record: NodeRecord, payload: bytes, slow: bytes) -> Received | str:
+        """Or why it cannot be taken."""
         try:
-            glance = self._glances.decode(payload).sample
-        except UNREADABLE:
-            return None
+            glance = glance_of_frame(payload)
+        except UNREADABLE as error:
+            return f"{NEWEST} is {why_unreadable(error)}"
         if glance is None:
-            return None
+            return f"{NEWEST} is empty"
         received = Received(payload, glance, self._whole[record.node], slow)
-        if record.received is not None and record.received.asked:
-            received.decoded()
-        return received
+        asked = record.received is not None and record.received.asked
+        return received if not asked or received.decoded() is not None else record.refused
 
     def _decode_whole(self, record: NodeRecord, payload: bytes, slow: bytes) -> Sample | None:
-        sample = self._sample(record.node, payload, slow)
-        if sample is None:
+        try:
+            return self._sample(record.node, payload, slow)
+        except UNREADABLE as error:
             with self._lock:
-                record.reason = OTHER_VERSION
+                record.refused = f"{NEWEST} is {why_unreadable(error)}"
                 self.serial += 1
-        return sample
+            return None
 
     def _sample(self, node: str, payload: bytes, slow: bytes) -> Sample | None:
-        try:
-            sample = self._messages.decode(payload).sample
-            rest = self._slow_sample(node, slow) if slow else None
-        except UNREADABLE:
-            return None
+        """Raises UNREADABLE."""
+        sample, left_out = sample_of_frame(payload)
         if sample is not None:
             sample.node = node
+            rest, left_out_of_rest = self._slow_sample(node, slow) if slow else (None, [])
             if rest is not None:
                 complete(sample, rest)
+            sample.gaps += left_out + left_out_of_rest
         return sample
 
-    def _slow_sample(self, node: str, slow: bytes) -> Sample | None:
+    def _slow_sample(self, node: str, slow: bytes) -> tuple[Sample | None, list[Gap]]:
         """Decoded once for all samples that it belongs to: what they share is not to be changed."""
         known = self._slow_samples.get(node)
         if known is None or known[0] is not slow:
-            known = self._slow_samples[node] = (slow, self._messages.decode(slow).sample)
-        return known[1]
+            known = self._slow_samples[node] = (slow, *sample_of_frame(slow))
+        return known[1:]
 
 
 def known_connection(record: NodeRecord) -> Connection:

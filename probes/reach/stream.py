@@ -11,7 +11,7 @@ import subprocess
 from collections import deque
 
 from mltop.probes.reach.channel import Channel
-from mltop.probes.reach.framing import NOISE_BYTES, FrameReader
+from mltop.probes.reach.framing import NOISE_BYTES, Frame, FrameReader
 from mltop.probes.reach.tether import tether
 from mltop.probes.spawn import die_with_parent
 
@@ -19,6 +19,9 @@ STDERR_BYTES = 65_536
 # Noise is read at this rate beyond a first burst: `yes` in a start-up file must not cost a core.
 NOISE_BYTES_PER_S = 6_000_000
 NOISE_BURST_BYTES = 262_144
+# A byte of a frame counts as so many of noise: a node that sends samples as fast as it can must not cost a core
+# either. 256 nodes of one pdsh send 8 MB/s, and a burst of stacks comes at 30.
+FRAME_COST = 0.2
 
 
 class Stream:
@@ -47,15 +50,15 @@ class Stream:
         self.stderr_fd = self.process.stderr.fileno()
         for fd in (self.stdin_fd, self.stdout_fd, self.stderr_fd):
             os.set_blocking(fd, False)
-        self._frames = FrameReader()
+        self._frames = FrameReader(labelled=channel.speakers is not None)
         self._said = bytearray()  # on stderr
         self._outgoing: deque[memoryview] = deque()
         self._noise_debt = 0.0
         self._noise_at = 0.0
         self.killed = False
 
-    def read_frames(self) -> list[bytes] | None:
-        """The JSON payloads of all frames that are complete now; None at the end of the stream."""
+    def read_frames(self) -> list[Frame] | None:
+        """All frames that are complete now; None at the end of the stream."""
         try:
             count = os.readv(self.stdout_fd, (self._buffer,))
         except BlockingIOError:
@@ -64,9 +67,10 @@ class Stream:
             return None
         data = bytes(self._buffer[:count])
         before = self._frames.noise_bytes
-        payloads = self._frames.feed(data)
-        self._noise_debt += self._frames.noise_bytes - before
-        return payloads
+        frames = self._frames.feed(data)
+        noise = self._frames.noise_bytes - before
+        self._noise_debt += noise + FRAME_COST * max(0, count - noise)
+        return frames
 
     def read_stderr(self) -> bytes | None:
         """What the process says there now; None at its end. The newest is kept."""

@@ -8,11 +8,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from mltop.probes.agent.protocol import Message, Request, encode
+from mltop.probes.model.receipt import MOST_RANKS, Refused, admit_stacks, said
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.files import Files
 from mltop.probes.reach.node import Phase
 from mltop.probes.reach.pending import Pending
 from mltop.probes.reach.records import Records
+
+# Of one node's answer to one request. A round of stacks of 8 ranks with py-spy's own JSON has 2 MB; a probe tells of
+# every second of its run.
+MOST_ANSWER_BYTES = 64 * 1024 * 1024
+MOST_PARTS = 32_768
 
 
 class Line(Protocol):
@@ -26,7 +32,7 @@ class Line(Protocol):
 
 @dataclass
 class Ask:
-    """One request to one node. ``sent`` False: it waits for the node's hello."""
+    """One request to one node. ``sent`` False: it waits for the node's hello. ``parts``, ``bytes``: received so far."""
 
     id: int
     node: str
@@ -35,6 +41,12 @@ class Ask:
     args: dict[str, Any]
     sent: bool = False
     end: Callable[[], None] | None = None  # of its one-shot channel
+    parts: int = 0
+    bytes: int = 0
+
+    @property
+    def is_too_much(self) -> bool:
+        return self.parts > MOST_PARTS or self.bytes > MOST_ANSWER_BYTES
 
     def request(self, kind: str = "request") -> Request:
         if kind == "cancel":
@@ -93,21 +105,32 @@ class Switchboard:
             if self._asks[number].end is None:
                 self._finish(self._asks[number], Message("error", error=reason))
 
-    def answer(self, node: str, message: Message) -> None:
+    def answer(self, node: str, message: Message, size_bytes: int = 0) -> None:
         """A part, done or error frame that came from ``node``."""
         ask = self._asks.get(message.id)
         if ask is not None and ask.node == node:
-            self.deliver(ask, message)
+            self.deliver(ask, message, size_bytes)
 
-    def deliver(self, ask: Ask, message: Message) -> None:
+    def deliver(self, ask: Ask, message: Message, size_bytes: int = 0) -> None:
+        ask.parts, ask.bytes = ask.parts + 1, ask.bytes + size_bytes
+        try:
+            admit_answer(message, ask)
+        except Refused as why:
+            self._refuse(ask, str(why))
+            return
         if message.stacks is not None:
             message.stacks.node = ask.node
             for digest in message.stacks.digests:
                 digest.node = ask.node
         if message.kind == "part":
-            ask.pending.put(ask.node, message)
+            ask.pending.put(ask.node, message, size_bytes)
         else:
-            self._finish(ask, message)
+            self._finish(ask, message, size_bytes)
+
+    def _refuse(self, ask: Ask, why: str) -> None:
+        """What else it answers is not looked at."""
+        self._end(ask)
+        self._finish(ask, Message("error", error=f"its answer is refused: {why}"))
 
     def cancel(self, pending: Pending) -> None:
         for ask in [ask for ask in self._asks.values() if ask.pending is pending]:
@@ -115,8 +138,13 @@ class Switchboard:
                 self._finish(ask, Message("error", error="cancelled"))
                 if ask.end is not None:
                     ask.end()
-            elif self.line_of(ask.node).is_ready(ask.node):
-                self.line_of(ask.node).send(encode(ask.request("cancel")))
+            else:
+                self._end(ask)
+
+    def _end(self, ask: Ask) -> None:
+        """Ask the node to end what it does for this request. A one-shot channel may serve other nodes, too."""
+        if ask.end is None and self.line_of(ask.node).is_ready(ask.node):
+            self.line_of(ask.node).send(encode(ask.request("cancel")))
 
     def fail_all(self, reason: str) -> None:
         for ask in tuple(self._asks.values()):
@@ -152,7 +180,17 @@ class Switchboard:
     def is_open(self, ask: Ask) -> bool:
         return ask.id in self._asks
 
-    def _finish(self, ask: Ask, message: Message) -> None:
+    def _finish(self, ask: Ask, message: Message, size_bytes: int = 0) -> None:
         if self._asks.pop(ask.id, None) is not None:
             self._of_node[ask.node].discard(ask.id)
-            ask.pending.put(ask.node, message)
+            ask.pending.put(ask.node, message, size_bytes)
+
+
+def admit_answer(message: Message, ask: Ask) -> None:
+    """Bring a frame of an answer within bounds. Raises Refused."""
+    if ask.is_too_much:
+        raise Refused(f"{ask.parts} parts of {ask.bytes / 1e6:.0f} MB in all, and no end")
+    if message.stacks is not None:
+        admit_stacks(message.stacks)
+    if message.expected is not None and not 0 <= message.expected <= MOST_RANKS:
+        raise Refused(f"it expects {said(message.expected)} parts")

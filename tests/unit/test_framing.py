@@ -18,7 +18,7 @@ PAYLOADS = [payload_of(frame[:-1]) for frame in FRAMES]
 def test_any_cut_gives_the_same_frames(size: int) -> None:
     stream = b"motd\n" + b"".join(FRAMES)
     reader = FrameReader()
-    found = [frame for at in range(0, len(stream), size) for frame in reader.feed(stream[at : at + size])]
+    found = [frame.payload for at in range(0, len(stream), size) for frame in reader.feed(stream[at : at + size])]
     assert found == PAYLOADS
     assert reader.noise == "motd\n"
 
@@ -36,7 +36,7 @@ def test_noise_anywhere_between_frames() -> None:
     ]
     stream = b"".join(chance.choice(noise) + b"\n" + frame for frame in FRAMES)
     reader = FrameReader()
-    found = [frame for at in range(0, len(stream), 4096) for frame in reader.feed(stream[at : at + 4096])]
+    found = [frame.payload for at in range(0, len(stream), 4096) for frame in reader.feed(stream[at : at + 4096])]
     assert found == PAYLOADS
 
 
@@ -45,7 +45,7 @@ def test_a_frame_behind_noise_without_newline_also_a_long_one() -> None:
     for noise in (b"prompt$ ", b"z" * 10_000_000, b"\0" * 200_000):
         reader = FrameReader()
         stream = noise + big
-        found = [frame for at in range(0, len(stream), 65_536) for frame in reader.feed(stream[at : at + 65_536])]
+        found = [frame.payload for at in range(0, len(stream), 65_536) for frame in reader.feed(stream[at : at + 65_536])]
         assert found == [payload_of(big[:-1])]
 
 
@@ -53,7 +53,8 @@ def test_pieces_and_whole_frames() -> None:
     payload = PAYLOADS[20]
     assert payload is not None
     lines = split(payload, "n1:1:1", 200)
-    assert FrameReader().feed(FRAMES[0] + b"".join(lines) + FRAMES[1]) == [PAYLOADS[0], payload, PAYLOADS[1]]
+    found = [frame.payload for frame in FrameReader().feed(FRAMES[0] + b"".join(lines) + FRAMES[1])]
+    assert found == [PAYLOADS[0], payload, PAYLOADS[1]]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_a_line_that_never_ends_takes_bounded_memory(endless: bytes) -> None:
         assert reader.feed(endless) == []
         assert len(reader._buffer) <= 4 * LINE_BYTES
     assert reader.noise_bytes > 10 * LINE_BYTES
-    assert reader.feed(b"\n" + FRAMES[0]) == [PAYLOADS[0]]
+    assert [frame.payload for frame in reader.feed(b"\n" + FRAMES[0])] == [PAYLOADS[0]]
 
 
 def test_the_newest_noise_is_kept() -> None:

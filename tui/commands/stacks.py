@@ -6,6 +6,8 @@ seems to hang so far. Ctrl-C prints the verdict on what is known then.
 
 from __future__ import annotations
 
+import time
+
 from mltop.probes.investigate.capture import rejudge, stacks_object
 from mltop.probes.investigate.folding import folded
 from mltop.probes.investigate.material import Material, nodes_by_gap
@@ -18,13 +20,17 @@ from mltop.probes.record import BadRecording
 from mltop.tui.commands.beside import Beside, note
 from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, print_json, session
 from mltop.tui.commands.so_far import SoFar
+from mltop.tui.render.verdicts import job_words
 
 LOOK_S = 0.15
 CANCEL_S = 5.0  # for an interrupted dump to judge what it has
+LATE_S = 4.0  # after its deadline a dump has ended, unless it was given more than it can judge
 
 
 def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: str, as_json: bool, raw: bool) -> int:
-    """Exit 0: every node answered; 3: some did not, and the output says why; 130: interrupted."""
+    """Exit 0: every node answered; 3: some did not, or a job could not be judged, and the output says why; 130:
+    interrupted.
+    """
     if as_json and raw:
         raise UsageProblem("--json --raw", "only one of them can be printed")
     targets = resolve(options)
@@ -37,43 +43,53 @@ def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: s
         raw=raw,
         deadline_s=options.timeout_s,
     )
-    interrupted = False
+    interrupted, failed = False, ""
     if targets.recording is not None:
         material, reports = recorded(targets)
     else:
-        material, reports, interrupted = live(targets, options, request)
+        material, reports, interrupted, failed = live(targets, options, request)
     note_gaps(material)
+    for report in reports:
+        if report.error:
+            note(f"{job_words(report, reports)}: {report.error}")
     if raw:
         print_raw(material.dumps)
     elif as_json:
         print_json(stacks_object(material, reports))
-    else:
+    elif reports or not failed:  # after a failure, that there is no report does not mean that there are no ranks
         print_text(material, reports)
     if interrupted:
         return EXIT_INTERRUPTED
-    return EXIT_UNREACHABLE if material.not_answered else 0
+    unjudged = bool(failed) or any(report.error for report in reports)
+    return EXIT_UNREACHABLE if material.not_answered or unjudged else 0
 
 
-def live(targets: Targets, options: TargetOptions, request: StackRequest) -> tuple[Material, list[JobReport], bool]:
-    """Also whether the user ended it early."""
-    interrupted = False
+def live(
+    targets: Targets, options: TargetOptions, request: StackRequest
+) -> tuple[Material, list[JobReport], bool, str]:
+    """Also whether the user ended it early, and why the dump failed ("": it did not)."""
+    interrupted, failed = False, ""
     with session(targets, options) as opened, Beside() as beside:
         so_far = SoFar(beside)
         run = opened.dump_stacks(None, so_far.take, request)
+        give_up_at = time.monotonic() + request.deadline_s + LATE_S
         try:
-            while not run.wait(LOOK_S):
+            while not run.wait(LOOK_S) and time.monotonic() < give_up_at:
                 beside.failures(opened.view().nodes)
                 so_far.show()
         except KeyboardInterrupt:
             interrupted = True
+        if not run.wait(0.0):
             run.cancel()
-            run.wait(CANCEL_S)
+            if not run.wait(CANCEL_S):
+                failed = "judging did not end within the time: --job or -w for a part of it, or a longer --timeout"
         beside.last_failures(run.material.not_answered)
-    if run.error:
-        note(run.error)
-    if targets.job and not run.reports and not run.material.not_answered and not interrupted:
+    failed = run.error or failed
+    if failed:
+        note(failed)
+    elif targets.job and not run.reports and not run.material.not_answered and not interrupted:
         raise UsageProblem(f"--job {targets.job}", "no rank of this job was found on its nodes")
-    return run.material, run.reports, interrupted
+    return run.material, run.reports, interrupted, failed
 
 
 def recorded(targets: Targets) -> tuple[Material, list[JobReport]]:

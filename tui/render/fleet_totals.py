@@ -56,7 +56,7 @@ class Totals:
     hottest: tuple[float, str, int] | None = None
     lag_s: float | None = None
     ranks: int = 0
-    jobs: set[str] = field(default_factory=set)
+    jobs: set[tuple[str, int | None]] = field(default_factory=set)
 
 
 def totals_of(view: FleetView) -> Totals:
@@ -71,7 +71,7 @@ def totals_of(view: FleetView) -> Totals:
             continue
         totals.live += 1
         totals.ranks += len(glance.ranks)
-        totals.jobs.update([rank.job for rank in glance.ranks])
+        totals.jobs.update([(rank.job, rank.uid) for rank in glance.ranks])
         if node.state.age_s is not None:
             totals.lag_s = max(node.state.age_s, totals.lag_s or 0.0)
         _add(totals, node.node, glance.gpus)

@@ -65,7 +65,7 @@ def _one_node(view: FleetView, brief: bool) -> tuple[list[Part], list[Part]]:
         (0, labelled("busy", percent(mean([gpu.busy for gpu in gpus])))),
         (4, _power(gpus, seen)),
         (5, _hottest(gpus)),
-        *rank_counts(len(ranks), len({rank.job for rank in ranks}), len(live), len(view.nodes)),
+        *rank_counts(len(ranks), len({rank.job_key for rank in ranks}), len(live), len(view.nodes)),
         _age(view.nodes),
     ]
     return first, second

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from mltop.probes.model import Culprit, Gap, JobReport, Verdict, Waiting
@@ -33,6 +34,22 @@ def verdict_lines(report: JobReport, width: int) -> list[list[Cell]]:
     for gap in verdict.gaps:
         lines += _point(gap_text(gap), width, "warn")
     return lines
+
+
+def job_words(report: JobReport, reports: Sequence[JobReport] = ()) -> str:
+    """ "job 4711"; "job 4711 of ada" where another user's job among ``reports`` has the same name."""
+    namesake = any(other.job == report.job and other.uid != report.uid for other in reports)
+    whose = f" of {report.user or f'uid {report.uid}'}" if namesake else ""
+    return f"job {report.job or 'without a name'}{whose}"
+
+
+def jobs_left_out(reports: Sequence[JobReport]) -> str:
+    """Of those that are not shown: how many, and what is said of them."""
+    kinds = Counter("could not be judged" if report.error else report.verdict.kind for report in reports)
+    said = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    return (
+        f"and {len(reports)} more {'job' if len(reports) == 1 else 'jobs'}: {said} (--job NAME for one, --json for all)"
+    )
 
 
 def headline(report: JobReport) -> list[Cell]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.folding import folded
-from mltop.probes.judge.fold import fold
-from mltop.probes.model import Finding, RankSample
+from mltop.probes.judge.fold import Ranges
+from mltop.probes.model import Finding, JobKey, RankSample
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.findings import merged_gaps, severity_cell
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 MOST_PROBLEMS = 30
 MOST_JOBS = 20
+MOST_SIZES = 4  # that processes of one job claim
 
 
 def print_fleet(view: FleetView, findings: Sequence[Finding], console: Console) -> None:
@@ -53,20 +55,22 @@ def _problems(problems: Sequence[Problem], console: Console) -> None:
 
 def _jobs(nodes: Sequence[NodeView], console: Console) -> None:
     """A line per job: which ranks are on which nodes."""
-    jobs: dict[str, list[tuple[str, RankSample]]] = {}
+    jobs: dict[JobKey, list[tuple[str, RankSample]]] = {}
     for node in nodes:
         for rank in node.sample.ranks if node.sample is not None else ():
-            jobs.setdefault(rank.job, []).append((node.node, rank))
+            jobs.setdefault(rank.job_key, []).append((node.node, rank))
     print_lines([[], [Cell("jobs", "title") if jobs else Cell("no training ranks found", "dim")]], console)
+    namesakes = Counter(job.name for job in jobs)
     for job, ranks in sorted(jobs.items(), key=lambda entry: -len(entry[1]))[:MOST_JOBS]:
         sizes = {rank.world_size for _, rank in ranks if rank.world_size}
-        numbers = [rank.rank for _, rank in ranks if rank.rank is not None]
-        world = f" of world size {', '.join(map(str, sorted(sizes)))}" if sizes else ""
-        missing = sorted(set(range(max(sizes))) - set(numbers)) if len(sizes) == 1 else []
-        text = f"  {job or '(unnamed)'}: {len(ranks)} ranks{world} on {folded(node for node, _ in ranks)}"
+        seen = Ranges.of(rank.rank for _, rank in ranks if rank.rank is not None)
+        world = f" of world size {', '.join(map(str, sorted(sizes)[:MOST_SIZES]))}" if sizes else ""
+        missing = Ranges.below(max(sizes)).without(seen) if len(sizes) == 1 else Ranges()
+        whose = f" of {ranks[0][1].user}" if namesakes[job.name] > 1 else ""
+        text = f"  {job.name or '(unnamed)'}{whose}: {len(ranks)} ranks{world} on {folded(node for node, _ in ranks)}"
         print_sentence([Cell(text)], console, indent=4)
         if missing:
-            print_sentence([Cell(f"    not seen: ranks {fold(missing)}", "warn")], console, indent=6)
+            print_sentence([Cell(f"    not seen: ranks {missing}", "warn")], console, indent=6)
     if len(jobs) > MOST_JOBS:
         print_lines([[Cell(f"and {len(jobs) - MOST_JOBS} more jobs", "dim")]], console)
 

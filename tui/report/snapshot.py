@@ -65,7 +65,7 @@ def _ranks_of(samples: Sequence[Sample], console: Console) -> None:
     if not found:
         print_lines([[], [Cell("no training ranks found", "dim")]], console)
         return
-    columns = rank_columns(len({rank.job for _, rank in found}), len({node for node, _ in found}))
+    columns = rank_columns(len({rank.job_key for _, rank in found}), len({node for node, _ in found}))
     kept = [column for column in columns if column.key not in ("switches", "syscalls")]
     print_table("ranks", kept, [_narrow(rank_row(node, rank), RANK_COLUMNS, kept) for node, rank in found], console)
 

@@ -10,13 +10,14 @@ from mltop.probes.judge.tree import merged_tree
 from mltop.probes.model import JobReport, NodeState
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.stacks import CLASS_COLUMNS, class_row, stack_lines, tree_lines
-from mltop.tui.render.verdicts import verdict_lines
+from mltop.tui.render.verdicts import job_words, jobs_left_out, verdict_lines
 from mltop.tui.report.page import print_lines, print_not_well, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 NODE_GAP = "node."
+MOST_JOBS = 32
 MOST_TREE_LINES = 40
 MOST_CLASSES = 30  # the rest is in the tree, as far as that goes
 MOST_UNREADABLE = 8  # stacks that could not be read: after these, only their number
@@ -33,8 +34,11 @@ def print_reports(
     if not reports:
         print_lines([[Cell(_nothing(len(not_answered), len(nodes)), "dim")]], console)
     answered = {state.node for state in nodes} - {state.node for state in not_answered}
-    for report in reports:
-        _report(_without_nodes(report, answered) if not_answered else report, console)
+    for report in reports[:MOST_JOBS]:
+        shown = _without_nodes(report, answered) if not_answered else report
+        _report(shown, job_words(report, reports), console)
+    if reports[MOST_JOBS:]:
+        print_lines([[Cell(jobs_left_out(reports[MOST_JOBS:]), "warn")]], console)
 
 
 def _nothing(silent: int, asked: int) -> str:
@@ -51,10 +55,10 @@ def _without_nodes(report: JobReport, answered: Collection[str]) -> JobReport:
     return replace(report, verdict=replace(report.verdict, gaps=gaps))
 
 
-def _report(report: JobReport, console: Console) -> None:
+def _report(report: JobReport, job: str, console: Console) -> None:
     width = console.width
     world = "" if report.world_size is None else f", world size {report.world_size}"
-    print_lines([[Cell(f"job {report.job or '(unnamed)'}{world}", "title")]], console)
+    print_lines([[Cell(f"{job}{world}", "title")]], console)
     print_lines(verdict_lines(report, width), console)
     if report.classes:
         print_lines([[], *tree_lines(merged_tree(report.classes, MOST_TREE_LINES), width)], console)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
-from mltop.probes.model import HostSample, RankSample, Sample
+from mltop.probes.model import HostSample, JobKey, RankSample, Sample
 from mltop.probes.reach.view import NodeView
 from mltop.tui.feed import Picture
 from mltop.tui.filters import Subject
@@ -92,7 +92,7 @@ class RankTable(LineTable):
         self,
         nodes: Iterable[NodeView],
         trends: Trends,
-        only: tuple[str, set[int]] | None = None,
+        only: tuple[JobKey, set[int]] | None = None,
         marked: Marked | None = None,
     ) -> Table:
         return rank_rows(nodes, trends, only, marked)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from mltop.probes.model import RankSample
+from mltop.probes.model import JobKey, RankSample
 from mltop.probes.reach.view import NodeView
 from mltop.tui.filters import Subject
 from mltop.tui.render.cells import Cell, Column, Row, aged
@@ -20,7 +20,7 @@ Marked = Callable[[str], str]  # of a node's name: what stands before it when th
 
 
 def rank_rows(
-    nodes: Iterable[NodeView], trends: Trends, only: tuple[str, set[int]] | None, marked: Marked | None = None
+    nodes: Iterable[NodeView], trends: Trends, only: tuple[JobKey, set[int]] | None, marked: Marked | None = None
 ) -> tuple[Sequence[Column], SubjectRows]:
     """Columns and rows, ordered by job and rank; ``only`` narrows to (job, ranks)."""
     found: list[Found] = [
@@ -28,7 +28,7 @@ def rank_rows(
         for node in nodes
         if node.sample is not None
         for rank in node.sample.ranks
-        if only is None or (rank.job == only[0] and rank.rank in only[1])
+        if only is None or (rank.job_key == only[0] and rank.rank in only[1])
     ]
     found.sort(key=_place)
 
@@ -39,7 +39,7 @@ def rank_rows(
         mark = marked(node.node) if marked is not None else ""
         return _with_mark(row, mark, columns) if mark else row
 
-    columns = rank_columns(len({rank.job for _, rank in found}), len({node.node for node, _ in found}))
+    columns = rank_columns(len({rank.job_key for _, rank in found}), len({node.node for node, _ in found}))
     keys = [f"{node.node}/{rank.pid}" for node, rank in found]
     rows = SubjectRows(
         keys,

@@ -26,7 +26,7 @@ class RanksScreen(Pane):
     def fill(self, picture: Picture) -> None:
         here = self.mltop.trail.here
         nodes = [node for node in picture.view.nodes if here.node in ("", node.node)]
-        only = (here.job, set(unfold(here.ranks))) if here.ranks else None
+        only = (here.job, set(unfold(here.ranks))) if here.job is not None else None
         table = self.query_one(RankTable)
         self.put(table, *table.rows_of(nodes, self.mltop.trends, only, self._mark), empty_text=why_no_ranks(nodes))
 

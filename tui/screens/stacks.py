@@ -8,19 +8,21 @@ from textual.widget import Widget
 
 from mltop.probes.investigate.folding import folded
 from mltop.probes.investigate.missing import by_reason
-from mltop.probes.model import JobReport, NodeState, StackDigest
+from mltop.probes.model import JobKey, JobReport, NodeState, StackDigest
 from mltop.tui.feed import Picture
 from mltop.tui.investigation import DumpResult
 from mltop.tui.place import Place
 from mltop.tui.render.cells import Cell, columns_line, header_line, layout
 from mltop.tui.render.stacks import CLASS_COLUMNS, class_row, tree_lines, verdict_lines
 from mltop.tui.render.units import clock_time
+from mltop.tui.render.verdicts import job_words, jobs_left_out
 from mltop.tui.render.wrap import wrap
 from mltop.tui.scope import counted, first_of
 from mltop.tui.screens.pane import Pane
 from mltop.tui.widgets.cell_lines import CellLines
 
 MAX_TREE_LINES = 60
+MOST_JOBS = 32
 NO_DUMP = "no dump yet: press t to dump the stacks of all ranks and judge them"
 
 KeyedLine = tuple[list[Cell], str | None]
@@ -53,7 +55,7 @@ class StacksScreen(Pane):
             return
         report = result.reports[int(at)]
         if not ranks.isdigit():
-            self.mltop.drill(Place("ranks", job=report.job, ranks=ranks, label=f"ranks {ranks}"))
+            self.mltop.drill(Place("ranks", job=JobKey(report.job, report.uid), ranks=ranks, label=f"ranks {ranks}"))
             return
         for digest in report.digests:
             if digest.rank == int(ranks) and digest.child_of is None:
@@ -66,9 +68,11 @@ def result_lines(result: DumpResult, width: int, keep: Keep) -> list[KeyedLine]:
     lines: list[KeyedLine] = [(_dump_title(result), None)]
     if result.nodes:
         lines += [(line, None) for line in wrap(_scope_line(result.nodes), width, indent=4)]
-    for at, report in enumerate(result.reports):
+    for at, report in enumerate(result.reports[:MOST_JOBS]):
         lines += [([], None)] if at else []
-        lines += _report_lines(at, report, width, keep)
+        lines += _report_lines(at, report, job_words(report, result.reports), width, keep)
+    if result.reports[MOST_JOBS:]:
+        lines += [([], None), ([Cell(jobs_left_out(result.reports[MOST_JOBS:]), "warn")], None)]
     lines += [(line, None) for line in _silent_lines(result.not_answered, width)]
     if not result.reports and not result.partial:
         lines.append(([Cell("no training ranks found", "warn")], None))
@@ -89,11 +93,11 @@ def _scope_line(nodes: Sequence[str]) -> list[Cell]:
     return [Cell(marked, "warn"), Cell("the verdict does not know ranks elsewhere, t without marks dumps all")]
 
 
-def _report_lines(at: int, report: JobReport, width: int, keep: Keep) -> list[KeyedLine]:
+def _report_lines(at: int, report: JobReport, job: str, width: int, keep: Keep) -> list[KeyedLine]:
     from mltop.probes.judge.tree import merged_tree
 
     size = f", world size {report.world_size}" if report.world_size else ""
-    lines: list[KeyedLine] = [([Cell(f"job {report.job or 'without a name'}{size}", "title")], None)]
+    lines: list[KeyedLine] = [([Cell(f"{job}{size}", "title")], None)]
     lines += [(line, None) for line in verdict_lines(report, width)]
     tree = merged_tree(report.classes, MAX_TREE_LINES)
     if tree:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.ranks.roles import looks_like_python
+from mltop.probes.collect.ranks.roster import MOST_RANKS_OF_A_USER, Rank
 from mltop.probes.collect.ranks.table import DENIED, HIDDEN, OVERWRITTEN, ProcessTable
 from mltop.probes.model import Gap
 
@@ -32,6 +34,23 @@ def access_gaps(table: ProcessTable, gpu_pids: set[int], own_pid: int) -> list[G
     gaps = [*_denied_gap(table, gpu_pids, own_pid), *_overwritten_gap(table), *([hidden] if hidden else [])]
     if hidden is None:
         gaps += _foreign_gap(table, gpu_pids)
+    return gaps
+
+
+def doubtful_gaps(ranks: Sequence[Rank]) -> list[Gap]:
+    """What processes say of themselves that is not believed, and whose ranks are too many to be all shown."""
+    gaps = []
+    doubtful = [rank for rank in ranks if rank.identity.unbelieved]
+    if doubtful:
+        first = doubtful[0]
+        more = f", and {len(doubtful) - 1} more processes" if len(doubtful) > 1 else ""
+        said = ", ".join(first.identity.unbelieved)
+        who = f"pid {first.process.pid} of {user_name(first.process.uid) or 'an unknown user'}"
+        gaps.append(Gap("ranks", f"{who} has {said}{more}: no job has such numbers, they count as unknown"))
+    counts = Counter(rank.process.uid for rank in ranks)
+    for uid in sorted((uid for uid, count in counts.items() if count >= MOST_RANKS_OF_A_USER), key=str):
+        why = f"{user_name(uid)} has {MOST_RANKS_OF_A_USER} ranks or more on this node: only so many are looked at"
+        gaps.append(Gap("ranks", why, f"see what they are: pgrep -c -u {uid} ."))
     return gaps
 
 

@@ -12,23 +12,28 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from mltop.probes.model.receipt import MOST_RANK_NUMBERS
+
 
 @dataclass(frozen=True)
 class Identity:
-    """One rank's place in its job. ``job`` is "" when the environment names none.
+    """One rank's place in its job. ``job`` is "" when the environment names none; ``rank`` is None when what it gives
+    can be no rank's number.
 
     ``level`` says how specific the launcher is: of two identities on one branch of the process tree the one
-    with the higher level is the rank, the other one is what started it.
+    with the higher level is the rank, the other one is what started it. ``unbelieved``: variables ("NAME=value")
+    whose numbers no job has.
     """
 
     launcher: str
-    rank: int
+    rank: int | None
     level: int
     world_size: int | None = None
     local_rank: int | None = None
     local_world_size: int | None = None
     job: str = ""
     master_address: str | None = None
+    unbelieved: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,15 +105,28 @@ _NAMES = frozenset(
     for names in (row.rank, row.world_size, row.local_rank, row.local_world_size, row.marks)
     for name in names
 ) | frozenset(_JOB_NAMES)
+_NUMBERS = frozenset(
+    name
+    for row in LAUNCHERS
+    for names in (row.rank, row.world_size, row.local_rank, row.local_world_size)
+    for name in names
+)
 _RANK_NAMES = tuple(sorted({name.encode() + b"=" for row in LAUNCHERS for name in row.rank}))
 
 # Slurm's step ids of batch, extern and interactive steps (slurm.h): their processes are no tasks.
 _SPECIAL_STEPS = frozenset(("4294967291", "4294967292", "4294967290", "batch", "extern", "interactive"))
-_TASKS_PER_NODE = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+_INTEGER = re.compile(r"(?!-1$)-?\d+", re.ASCII)  # -1 is how programs say that they are no rank
+_TASKS_PER_NODE = re.compile(r"(\d{1,9})(?:\(x(\d{1,9})\))?")
+_MOST_DIGITS = 20  # torchrun and others write numbers without leading zeros
+_MOST_SHOWN = 24  # characters of a value
+_LONGEST_NAME = 256  # of a job or a host: an environment variable may have 128 KiB
 
 
 def identify(environ: dict[str, str]) -> Identity | None:
-    """The identity that these variables give, or None when they name no rank."""
+    """The identity that these variables give, or None when they name no rank.
+
+    They are whatever their user set: numbers that no job has count as not given.
+    """
     best: Identity | None = None
     best_generic = False
     for row in LAUNCHERS:
@@ -119,7 +137,17 @@ def identify(environ: dict[str, str]) -> Identity | None:
             best, best_generic = found, row.generic
         elif best_generic and found.rank == best.rank and best.world_size in (None, found.world_size):
             best, best_generic = _completed(found, best), row.generic
-    return best
+    return best if best is None else replace(best, unbelieved=unbelieved(environ))
+
+
+def unbelieved(environ: dict[str, str]) -> tuple[str, ...]:
+    """ "RANK=-5": variables of numbers that hold something that no rank and no job has."""
+    found = []
+    for name in sorted(_NUMBERS & environ.keys()):
+        value = environ[name]
+        if _INTEGER.fullmatch(value) and _plausible(value) is None:
+            found.append(f"{name}={value[:_MOST_SHOWN]}" + ("…" if len(value) > _MOST_SHOWN else ""))
+    return tuple(found)
 
 
 def parse_environ(data: bytes) -> dict[str, str]:
@@ -137,7 +165,9 @@ def parse_environ(data: bytes) -> dict[str, str]:
 
 def _read(row: Launcher, environ: dict[str, str]) -> Identity | None:
     rank = _number(environ, row.rank)
-    if rank is None or not all(_marked(mark, environ) for mark in row.marks):
+    if rank is None and not any(_INTEGER.fullmatch(environ.get(name, "")) for name in row.rank):
+        return None
+    if not all(_marked(mark, environ) for mark in row.marks):
         return None
     if row.name == "srun" and environ["SLURM_STEP_ID"] in _SPECIAL_STEPS:
         return None
@@ -149,7 +179,7 @@ def _read(row: Launcher, environ: dict[str, str]) -> Identity | None:
         local_rank=_number(environ, row.local_rank),
         local_world_size=_number(environ, row.local_world_size),
         job=_job(environ),
-        master_address=environ.get("MASTER_ADDR") or None,
+        master_address=environ.get("MASTER_ADDR", "")[:_LONGEST_NAME] or None,
     )
 
 
@@ -164,14 +194,22 @@ def _number(environ: dict[str, str], names: tuple[str, ...]) -> int | None:
         value = environ.get(name, "")
         if name.endswith("TASKS_PER_NODE"):
             value = _tasks_here(value, environ.get("SLURM_NODEID", "0"))
-        if value.isascii() and value.isdigit():
-            return int(value)
+        number = _plausible(value)
+        if number is not None:
+            return number
     return None
+
+
+def _plausible(value: str) -> int | None:
+    """A number that a rank, or a count of ranks, can be."""
+    if not value.isascii() or not value.isdigit() or len(value) > _MOST_DIGITS:
+        return None
+    return int(value) if int(value) <= MOST_RANK_NUMBERS else None
 
 
 def _tasks_here(value: str, node_index: str) -> str:
     """The tasks of this node out of Slurm's folded list: "8(x2),4" and node index 2 give "4"."""
-    if not node_index.isdigit():
+    if _plausible(node_index) is None:
         return ""
     remaining = int(node_index)
     for part in value.split(","):
@@ -185,6 +223,10 @@ def _tasks_here(value: str, node_index: str) -> str:
 
 
 def _job(environ: dict[str, str]) -> str:
+    return _job_name(environ)[:_LONGEST_NAME]
+
+
+def _job_name(environ: dict[str, str]) -> str:
     slurm = environ.get("SLURM_JOB_ID")
     if slurm:
         return slurm

@@ -6,14 +6,18 @@ scripts) and are set in what starts it (``sh -c`` wrappers), so most processes t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Optional
 
 from mltop.probes.collect.ranks.identity import Identity
 from mltop.probes.collect.ranks.roles import PYTHON, RANK_ROLES
 from mltop.probes.collect.ranks.table import Process
 
-_Key = tuple[int, str, int]
+MOST_RANKS_OF_A_USER = 1024  # of one node; anybody may start processes that say they are ranks
+MOST_DEPTH = 64  # of a process below its first ancestor that is looked at
+
+_Key = tuple[int, str, Optional[int]]
 
 
 @dataclass
@@ -45,22 +49,23 @@ class Tree:
             self._children.setdefault(process.ppid, []).append(process.pid)
 
     def ancestors(self, pid: int) -> Iterator[Process]:
-        """Parent first."""
+        """Parent first, at most MOST_DEPTH."""
         seen = {pid}
         process = self.processes.get(pid)
-        while process is not None and process.ppid not in seen:
+        while process is not None and process.ppid not in seen and len(seen) <= MOST_DEPTH:
             seen.add(process.ppid)
             process = self.processes.get(process.ppid)
             if process is not None:
                 yield process
 
-    def below(self, pid: int) -> dict[int, int]:
-        """All descendants with their depth (children: 1)."""
+    def below(self, pid: int, passes: Callable[[Process], bool] = lambda _: True) -> dict[int, int]:
+        """All descendants with their depth (children: 1); what is below one that does not pass is left out with it."""
         depths: dict[int, int] = {}
         level, depth = [pid], 0
         while level:
             depth += 1
-            level = [c for p in level for c in self._children.get(p, ()) if c not in depths and c != pid]
+            below = (child for parent in level for child in self._children.get(parent, ()))
+            level = [c for c in below if c not in depths and c != pid and passes(self.processes[c])]
             depths.update(dict.fromkeys(level, depth))
         return depths
 
@@ -83,10 +88,11 @@ def find_ranks(
         if not any(_key(above) == _key(top) for above in tree.ancestors(top.pid)):
             candidates += _rank_below(tree, top, excluded, gpu_pids)
     ranks = _without_repetitions(_without_nested(tree, _without_launchers(tree, candidates, gpu_pids)))
+    ranks = most_of_each_user(ranks, gpu_pids)
     for rank in ranks:
         rank.job = rank.process.job = rank.identity.job or rank.process.job or _job_by_tree(rank.top)
         rank.descendants = sorted(tree.below(rank.process.pid))
-    ranks.sort(key=lambda rank: (rank.job, rank.identity.rank, rank.process.pid))
+    ranks.sort(key=lambda rank: (rank.job, rank.identity.rank is None, rank.identity.rank or 0, rank.process.pid))
     return ranks, _dead_ranks(tree, ranks)
 
 
@@ -104,9 +110,13 @@ def _own_processes(tree: Tree, own_pid: int) -> set[int]:
 
 
 def _rank_below(tree: Tree, top: Process, excluded: set[int], gpu_pids: set[int]) -> list[Rank]:
-    """The rank at or below ``top``: the topmost Python process, otherwise the topmost program."""
+    """The rank at or below ``top``: the topmost Python process, otherwise the topmost program.
+
+    What has another identity is not gone through: it and all below it are another top's. So all tops together cost
+    as much as there are processes, however these are nested.
+    """
     assert top.identity is not None
-    depths = {top.pid: 0, **tree.below(top.pid)}
+    depths = {top.pid: 0, **tree.below(top.pid, lambda one: one.identity is None or _key(one) == _key(top))}
     best: tuple[tuple[int, int, bool, int, int], Process] | None = None
     for pid, depth in depths.items():
         process = tree.processes[pid]
@@ -138,12 +148,29 @@ def _without_nested(tree: Tree, candidates: list[Rank]) -> list[Rank]:
 
 
 def _without_repetitions(candidates: list[Rank]) -> list[Rank]:
-    """Of several claims to one rank keeps the best: a detached helper still carries its rank's variables."""
-    best: dict[_Key | None, int] = {}
+    """Of several claims to one rank keeps the best: a detached helper still carries its rank's variables.
+
+    Of one user's claims: what another one sets takes nobody's rank away.
+    """
+    best: dict[tuple[int | None, _Key | None], int] = {}
     for rank in candidates:
-        claim = _key(rank.process)
-        best[claim] = max(best.get(claim, 0), _claim(rank))
-    return [rank for rank in candidates if _claim(rank) == best[_key(rank.process)]]
+        claimed = (rank.process.uid, _key(rank.process))
+        best[claimed] = max(best.get(claimed, 0), _claim(rank))
+    return [rank for rank in candidates if _claim(rank) == best[rank.process.uid, _key(rank.process)]]
+
+
+def most_of_each_user(ranks: list[Rank], gpu_pids: set[int]) -> list[Rank]:
+    """Nobody's many take another's place: of each user those that hold a GPU, then the oldest."""
+    by_user: dict[int | None, list[Rank]] = {}
+    for rank in ranks:
+        by_user.setdefault(rank.process.uid, []).append(rank)
+    if all(len(own) <= MOST_RANKS_OF_A_USER for own in by_user.values()):
+        return ranks
+
+    def place(rank: Rank) -> tuple[bool, int, int]:
+        return rank.process.pid not in gpu_pids, rank.process.start_ticks, rank.process.pid
+
+    return [rank for own in by_user.values() for rank in sorted(own, key=place)[:MOST_RANKS_OF_A_USER]]
 
 
 def _claim(rank: Rank) -> int:
@@ -162,6 +189,7 @@ def _dead_ranks(tree: Tree, ranks: list[Rank]) -> list[DeadRank]:
             continue
         for process in tree.children(rank.top.ppid):
             first_seen_dead = process.dead and process.identity is None and not process.argv
-            if first_seen_dead and process.comm == rank.process.comm:
+            same_user = process.uid == rank.process.uid
+            if first_seen_dead and same_user and process.comm == rank.process.comm:
                 dead.setdefault(process.pid, DeadRank(process, rank))
     return list(dead.values())

@@ -6,7 +6,7 @@ import os
 
 from mltop.probes import paths
 from mltop.probes.collect.ranks import counters, procfs
-from mltop.probes.collect.ranks.access import access_gaps, unreadable_counters_gap, user_name
+from mltop.probes.collect.ranks.access import access_gaps, doubtful_gaps, unreadable_counters_gap, user_name
 from mltop.probes.collect.ranks.command_line import shown_command
 from mltop.probes.collect.ranks.details import Details, missing_details
 from mltop.probes.collect.ranks.reading import RankReader
@@ -16,6 +16,7 @@ from mltop.probes.collect.ranks.table import Process, ProcessTable
 from mltop.probes.collect.ranks.workers import Workers
 from mltop.probes.model import Gap, RankSample
 
+_MOST_CHILDREN = 2048  # of a rank: data loaders have tens
 _MOST_KEPT = 24  # ranks whose files stay open, five of each: a process may usually have 1,024
 
 
@@ -97,7 +98,7 @@ class RankSource:
             self._readers.pop(key).close()
         self._details.keep([rank.process for rank in ranks])
         self._workers.keep({rank.process.pid: rank.descendants for rank in ranks})
-        self._gaps = access_gaps(self._table, gpu_pids, self._own_pid)
+        self._gaps = [*access_gaps(self._table, gpu_pids, self._own_pid), *doubtful_gaps(ranks)]
         self._basis = basis
 
     def _base(self, rank: Rank) -> RankSample:
@@ -116,7 +117,7 @@ class RankSource:
             command=shown_command(process.argv),
             python=interpreter(process.argv, process.exe),
             started_at=self._started_at(process),
-            children=rank.descendants,
+            children=rank.descendants[:_MOST_CHILDREN],
         )
 
     def _dead_sample(self, dead: DeadRank) -> RankSample:

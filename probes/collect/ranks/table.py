@@ -142,6 +142,8 @@ class ProcessTable:
     def _read_image(self, process: Process, stat: procfs.Stat) -> None:
         """Everything that an exec replaces. A zombie has lost it: what was known of it stays."""
         if stat.state in ("Z", "X"):
+            if process.uid is None:
+                process.uid = self._owner(process.pid)
             return
         before = (process.identity, process.role, process.access, process.image)
         try:

@@ -36,6 +36,27 @@ _PLAIN_NAME = re.compile(r"\w[\w.-]*", re.ASCII)  # anything else means somethin
 _NODE = "@node@"  # pdsh puts the name where the command has %h
 
 
+class Speakers:
+    """pdsh writes "NAME: " before each line: the target as it was given, mostly without its domain."""
+
+    def __init__(self, nodes: tuple[str, ...]) -> None:
+        self._meant: dict[str, list[str]] = {}
+        for node in nodes:
+            for label in dict.fromkeys((node, node.partition(".")[0])):
+                self._meant.setdefault(label, []).append(node)
+
+    def node_of(self, label: str) -> str | None:
+        meant = self._meant.get(label, ())
+        return meant[0] if len(meant) == 1 else None
+
+    def claim(self, label: str, named: str) -> str | None:
+        """Where several targets have this name before their domain."""
+        return named if named in self._meant.get(label, ()) else None
+
+    def hear(self, line: str) -> None:
+        """Nothing there tells more."""
+
+
 def launch(nodes: tuple[str, ...], options: LaunchOptions) -> list[Channel]:
     """One channel per 256 nodes. UsageProblem when this machine has no pdsh, or the options cannot be passed on."""
     if shutil.which("pdsh") is None:
@@ -55,6 +76,7 @@ def stream(options: LaunchOptions, nodes: tuple[str, ...]) -> Channel:
         argv=pdsh(nodes, options, args),
         nodes=nodes,
         via="pdsh",
+        speakers=partial(Speakers, nodes),
         takes_requests=False,
         one_shot=partial(one_shot, options),
         rejoin=partial(stream, options),
@@ -71,6 +93,7 @@ def one_shot(options: LaunchOptions, nodes: tuple[str, ...], request: Request) -
         argv=pdsh(nodes, options, args, one_shot=True),
         nodes=nodes,
         via="pdsh",
+        speakers=partial(Speakers, nodes),
         takes_requests=False,
         ending=pdsh_ending(nodes, options.python, options.user),
         node_ending=NodeEndings(nodes, options.python, options.user),

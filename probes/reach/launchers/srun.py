@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 from collections.abc import Mapping
 
@@ -40,8 +41,38 @@ _OPTIONS = (
     "--wait=0",  # the end of one agent
     "--kill-on-bad-exit=0",  # does not end the others
     "--job-name=mltop",
-    "--quiet",
+    "--verbose",  # says on which node each task is
 )
+_LAUNCHING = re.compile(r"srun: launching \S+ on host (\S+), \d+ tasks: (\d+)")
+
+
+class Speakers:
+    """srun writes its task's number before each line, and on which node that is to its stderr (``--verbose``).
+
+    Of an srun that does not say so, a number belongs to the first node that its lines name, and that node to nobody
+    else.
+    """
+
+    def __init__(self, nodes: tuple[str, ...]) -> None:
+        self._nodes = frozenset(nodes)
+        self._of_task: dict[int, str] = {}
+        self._is_told = False
+
+    def node_of(self, label: str) -> str | None:
+        return self._of_task.get(int(label)) if label.isascii() and label.isdigit() else None
+
+    def claim(self, label: str, named: str) -> str | None:
+        free = named in self._nodes and named not in self._of_task.values()
+        if self._is_told or not free or not label.isascii() or not label.isdigit():
+            return None
+        self._of_task[int(label)] = named
+        return named
+
+    def hear(self, line: str) -> None:
+        match = _LAUNCHING.fullmatch(line)
+        if match is not None:
+            self._is_told = True
+            self._of_task[int(match.group(2))] = match.group(1)
 
 
 def launch(nodes: tuple[str, ...], options: LaunchOptions) -> list[Channel]:
@@ -60,6 +91,7 @@ def stream(options: LaunchOptions, nodes: tuple[str, ...]) -> Channel:
         nodes=nodes,
         via="srun",
         opening=opening(),
+        speakers=functools.partial(Speakers, nodes),
         rejoin=functools.partial(stream, options),
         all_or_none=True,
         ending=functools.partial(srun_ended, job=options.job, python=options.python),

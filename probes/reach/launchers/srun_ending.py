@@ -41,21 +41,34 @@ _MEANINGS = (
     _Meaning(r"temporarily disabled", "srun waits for room for one more job step", "see `squeue -s -j {job}`"),
     _Meaning(r"unrecognized option", "this Slurm is older than 20.11: its srun has no --overlap", "--via ssh", False),
 )
-# Said in runs that work, too.
-_NOISE = re.compile(r"lacks support for cpu binding|First task exited|tasks? [\d,-]+: (?:running|exited)")
+# Said in runs that work, too; and what --verbose adds.
+_NOISE = re.compile(
+    r"lacks support for cpu binding|First task exited|tasks? [\d,-]+: (?:running|exited)"
+    r"|^srun: (?:[\w-]+/[\w-]+: |launching |(?:end of )?defined options|-{5,}|[\w-]+ +: |jobid \d+: nodes|CpuBindType)"
+)
+_OF_A_TASK = re.compile(r"^ *\d+: ")  # a node may write there what it likes; that its step is cancelled is believed
+_CANCELLED = re.compile(r"slurmstepd-\S+: error: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED")
 _STEP_ENDS = re.compile(r"CANCELLED|DUE TO|[Ll]aunch failed|Job step aborted|Force Terminated")
-_TASK_ENDED = re.compile(r"srun: error: ([^\s:\[\],]+): task \d+: ((?:Exited with exit code (\d+)|.*\S))")
+_TASK_ENDED = re.compile(r"^srun: error: ([^\s:\[\],]+): task \d+: ((?:Exited with exit code (\d+)|.*\S))")
 
 
 def srun_ended(code: int | None, words: str, *, job: str, python: str = "") -> Ending:
     """The end of an srun that ran agents inside of ``job``."""
-    words = "\n".join(line for line in words.splitlines() if not _NOISE.search(line))
+    lines = [line for line in words.splitlines() if not _NOISE.search(line)]
+    of_srun = "\n".join(line for line in map(_of_srun, lines) if line)
     for meaning in _MEANINGS:
-        if re.search(meaning.pattern, words):
+        if re.search(meaning.pattern, of_srun):
             return Ending(meaning.reason.format(job=job), meaning.fix.format(job=job), meaning.retry)
     if code == NO_PYTHON_EXIT:
         return Ending(*no_python(python))
-    return agent_ended(code, words.rpartition("\n")[2])
+    return agent_ended(code, lines[-1] if lines else "")
+
+
+def _of_srun(line: str) -> str:
+    if not _OF_A_TASK.match(line):
+        return line
+    cancelled = _CANCELLED.search(line)
+    return cancelled.group() if cancelled else ""
 
 
 class NodeEndings:

@@ -1,0 +1,232 @@
+"""What is taken of a sample or a dump that came from elsewhere: a node, a recording, a capture.
+
+Neither is trusted. What cannot be is left out, and a gap says so with the value; of what is more than any machine has,
+the first are taken, and a gap says how many there were. So whoever judges, adds up or draws has bounded work and meets
+no number that breaks arithmetic, a calendar or a column.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any, Callable, TypeVar
+
+from mltop.probes.model.gpu import GpuSample, Nvlink
+from mltop.probes.model.sample import MAX_KERNEL_EVENTS, Gap, HostSample, LinkSample, RankSample, Sample
+from mltop.probes.model.verdict import Frame, RankStacks, StackDigest
+
+MOST_GPUS = 256  # of one node: the largest have 16, and 72 behind one NVLink switch
+MOST_RANKS = 8192  # of one node: more than any has processors
+MOST_RANK_NUMBERS = 1 << 24  # of one job: more than any has processors
+MOST_PIDS = 1 << 32
+MOST_TIME_S = 1e11  # unix s: the year 5138; calendars end soon after
+MOST_NUMBER = 1e24  # beyond any counter and any size in bytes
+LONGEST_TEXT = 16_384  # characters of one value
+LARGE_BYTES = 256 * 1024  # a sample's JSON: 8 GPUs and as many ranks make 80 KB
+MOST_SAID = 8  # values left out that have a gap of their own; the rest is counted
+
+# How much of what may repeat is taken.
+_MOST: dict[type, dict[str, int]] = {
+    Sample: {"links": 1024, "pci": 4096, "gaps": 4096, "cost_s": 64},
+    HostSample: {"blocked": 4096, "cgroups": 8192, "filesystems": 4096, "services": 256, "modules": 256},
+    GpuSample: {
+        "processes": 4096,
+        "mig_instances": 64,
+        "throttle_reasons": 32,
+        "throttle_ns": 32,
+        "throttle_share": 32,
+    },
+    Nvlink: {"links": 256},
+    RankSample: {"children": 65_536, "settings": 512},
+    LinkSample: {"counters": 1024, "saturated": 64},
+    RankStacks: {"digests": 4096, "raw": 4096},
+    StackDigest: {"frames": 1024},
+    Frame: {"ints": 256},
+}
+# Below which fields such a record may be.
+_PARTS: dict[type, tuple[str, ...]] = {
+    Sample: ("host", "gpus", "ranks", "links"),
+    GpuSample: ("nvlink",),
+    RankStacks: ("digests",),
+    StackDigest: ("frames",),
+}
+# Numbers of 24 digits, or with an exponent beyond that: whoever writes one means no good, or is broken.
+_SUSPECT = re.compile(rb"\d{24}|\d[eE]\+?(?:2[4-9]|[3-9]\d|\d{3})")
+
+Kept = TypeVar("Kept")
+
+
+class Refused(ValueError):
+    """Nothing of it can be taken; the text says why."""
+
+
+class _LeftOut:
+    """What was left out, as gaps."""
+
+    def __init__(self) -> None:
+        self._gaps: list[Gap] = []
+        self._more = 0
+
+    def value(self, what: str, value: object) -> None:
+        if len(self._gaps) < MOST_SAID:
+            self._gaps.append(Gap(what, f"left out: the node says {said(value)}, which cannot be"))
+        else:
+            self._more += 1
+
+    def rest(self, what: str, count: int, most: int) -> None:
+        self._gaps.append(Gap(what, f"only {most} of {count} are taken: no machine has so many"))
+
+    def gaps(self) -> list[Gap]:
+        more = [Gap("sample", f"{self._more} more values are left out, which cannot be")] if self._more else []
+        return self._gaps + more
+
+
+def admit(sample: Sample, payload: bytes = b"") -> list[Gap]:
+    """Bring ``sample``, just decoded, within bounds, in place. Returns gaps for what was left out.
+
+    ``payload``: the JSON that it came as; without a suspect number and not large, its values need not be gone through
+    one by one. Raises Refused for one without a time.
+    """
+    if not 0 <= sample.sampled_at <= MOST_TIME_S:
+        raise Refused(f"it says that its time is {said(sample.sampled_at)}")
+    left_out = _LeftOut()
+    if not 0 < sample.interval_s <= 86_400:
+        left_out.value("interval_s", sample.interval_s)
+        sample.interval_s = 1.0
+    sample.gpus = _distinct(sample.gpus, "gpu", lambda gpu: gpu.index, MOST_GPUS, left_out)
+    sample.ranks = _distinct(sample.ranks, "rank", lambda rank: rank.pid, MOST_PIDS, left_out)
+    if len(sample.ranks) > MOST_RANKS:
+        left_out.rest("ranks", len(sample.ranks), MOST_RANKS)
+        del sample.ranks[MOST_RANKS:]
+    for rank in sample.ranks:
+        _admit_rank(rank, left_out)
+    sample.kernel_events = [
+        event for event in sample.kernel_events[-MAX_KERNEL_EVENTS:] if _is_time(event.at, "kernel_log", left_out)
+    ]
+    _cut(sample, left_out)
+    if len(payload) > LARGE_BYTES or _SUSPECT.search(payload):
+        _walk(sample, "", left_out)
+    return left_out.gaps()
+
+
+def admit_stacks(stacks: RankStacks) -> None:
+    """The same of one rank's dump, whose gaps nobody would see. Raises Refused for one whose pid or time cannot be."""
+    if not 0 < stacks.pid < MOST_PIDS or not 0 <= stacks.taken_at <= MOST_TIME_S:
+        raise Refused(f"it says that it dumped pid {said(stacks.pid)} at {said(stacks.taken_at)}")
+    left_out = _LeftOut()
+    stacks.rank = _rank_number(stacks.rank)
+    for rank in (stacks.before, stacks.after):
+        if rank is not None:
+            _admit_rank(rank, left_out)
+    _cut(stacks, left_out)
+    for digest in stacks.digests:
+        digest.rank = _rank_number(digest.rank)
+        if digest.taken_at is not None and not 0 <= digest.taken_at <= MOST_TIME_S:
+            digest.taken_at = None
+    raw, stacks.raw = stacks.raw, []  # is only written out again
+    _walk(stacks, "", left_out)
+    stacks.raw = raw
+
+
+def said(value: object) -> str:
+    """A value in a sentence, however long it is."""
+    if isinstance(value, int) and abs(value) >= 10**18:
+        return f"a number of {math.ceil(value.bit_length() * math.log10(2))} digits"
+    text = str(value)
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+def _admit_rank(rank: RankSample, left_out: _LeftOut) -> None:
+    for name, least in (("rank", 0), ("local_rank", 0), ("world_size", 1), ("local_world_size", 1)):
+        value = getattr(rank, name)
+        if value is not None and not least <= value <= MOST_RANK_NUMBERS:
+            left_out.value(f"rank.{rank.pid}.{name}", value)
+            setattr(rank, name, None)
+    if rank.started_at is not None and not _is_time(rank.started_at, f"rank.{rank.pid}.started_at", left_out):
+        rank.started_at = None
+    if any(not 0 <= index < MOST_GPUS for index in rank.gpus):
+        rank.gpus = [index for index in rank.gpus if 0 <= index < MOST_GPUS]
+
+
+def _rank_number(number: int | None) -> int | None:
+    return number if number is not None and 0 <= number <= MOST_RANK_NUMBERS else None
+
+
+def _is_time(at: float, what: str, left_out: _LeftOut) -> bool:
+    if 0 <= at <= MOST_TIME_S:
+        return True
+    left_out.value(what, at)
+    return False
+
+
+def _distinct(
+    entries: Iterable[Kept], what: str, number_of: Callable[[Kept], int], most: int, left_out: _LeftOut
+) -> list[Kept]:
+    """Those whose number can be, each number once: rows, cells and histories are found by it."""
+    found: dict[int, Kept] = {}
+    for entry in entries:
+        number = number_of(entry)
+        if not 0 <= number < most:
+            left_out.value(what, number)
+        elif number in found:
+            left_out.value(what, f"{number} twice")
+        else:
+            found[number] = entry
+    return list(found.values())
+
+
+def _cut(record: Any, left_out: _LeftOut) -> None:
+    """Lists and tables that are too long, in ``record`` and below."""
+    for name, most in _MOST[type(record)].items():
+        value = getattr(record, name)
+        if value is not None and len(value) > most:
+            left_out.rest(name, len(value), most)
+            setattr(record, name, dict(list(value.items())[:most]) if isinstance(value, dict) else value[:most])
+    for name in _PARTS.get(type(record), ()):
+        part = getattr(record, name)
+        for entry in part if isinstance(part, list) else (part,):
+            _cut(entry, left_out)
+
+
+def _walk(record: Any, path: str, left_out: _LeftOut) -> None:
+    """Every value below ``record``: in place of one that cannot be, what the field holds when nothing is known."""
+    for item in fields(record):
+        value = getattr(record, item.name)
+        if _can_be(value):
+            kept = _below(value, f"{path}{item.name}", left_out)
+        else:
+            left_out.value(f"{path}{item.name}", value)
+            kept = _default(item)
+        if kept is not value:
+            setattr(record, item.name, kept)
+
+
+def _below(value: Any, path: str, left_out: _LeftOut) -> Any:
+    """``value`` itself, or what may be kept of it."""
+    if isinstance(value, str):
+        return value if len(value) <= LONGEST_TEXT else value[:LONGEST_TEXT]
+    if is_dataclass(value):
+        _walk(value, f"{path}.", left_out)
+    elif isinstance(value, list):
+        return [_below(entry, path, left_out) for entry in value if _kept(entry, path, left_out)]
+    elif isinstance(value, dict):
+        found = {name: entry for name, entry in value.items() if _kept(entry, f"{path}.{name[:80]}", left_out)}
+        return {name[:256]: _below(entry, path, left_out) for name, entry in found.items()}
+    return value
+
+
+def _kept(value: Any, path: str, left_out: _LeftOut) -> bool:
+    if _can_be(value):
+        return True
+    left_out.value(path, value)
+    return False
+
+
+def _can_be(value: Any) -> bool:
+    return not isinstance(value, (int, float)) or abs(value) <= MOST_NUMBER
+
+
+def _default(item: Field[Any]) -> Any:
+    return item.default if item.default is not MISSING else 0
