@@ -16,6 +16,7 @@ from mltop.probes.reach.glance import Glance, SampleFrame
 MOST_SAMPLE_BYTES = 4 * 1024 * 1024  # of JSON: fifty times what a node of 8 GPUs sends
 # What decoding raises; of JSON nested too deep and of bytes that are no UTF-8, msgspec does not make errors of its own.
 UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, Refused)
+MANY_OBJECTS = 4096  # 8 GPUs with their ports make 1,000
 _MOST_OF = {"gpus": MOST_GPUS, "ranks": MOST_RANKS, "links": 4096, "pci": 16_384, "kernel_events": 4096, "gaps": 16_384}
 
 
@@ -43,7 +44,7 @@ _glances = msgspec.json.Decoder(SampleFrame)
 
 def sample_of_frame(payload: bytes) -> tuple[Sample | None, list[Gap]]:
     """The sample of an agent's frame, None when it has none, and what was left out of it. Raises UNREADABLE."""
-    if len(payload) > LARGE_BYTES:
+    if _may_be_too_much(payload):
         _bounded(payload, _shapes_of_frames.decode(payload).sample)
     sample = _messages.decode(payload).sample
     return sample, [] if sample is None else admit(sample, payload)
@@ -51,7 +52,7 @@ def sample_of_frame(payload: bytes) -> tuple[Sample | None, list[Gap]]:
 
 def sample_of_line(line: bytes) -> Sample:
     """One line of a recording; its gaps say what was left out. Raises UNREADABLE."""
-    if len(line) > LARGE_BYTES:
+    if _may_be_too_much(line):
         _bounded(line, _shapes.decode(line))
     sample = _samples.decode(line)
     sample.gaps += admit(sample, line)
@@ -60,7 +61,7 @@ def sample_of_line(line: bytes) -> Sample:
 
 def glance_of_frame(payload: bytes) -> Glance | None:
     """What views of all nodes need of a frame, None when it has no sample. Raises UNREADABLE."""
-    if len(payload) > LARGE_BYTES:
+    if _may_be_too_much(payload):
         _bounded(payload, _shapes_of_frames.decode(payload).sample)
     glance = _glances.decode(payload).sample
     return None if glance is None else glance.admitted()
@@ -78,6 +79,11 @@ def too_large(payload: bytes) -> str:
     if len(payload) <= MOST_SAMPLE_BYTES:
         return ""
     return f"its sample has {len(payload) / 1e6:.1f} MB of JSON (at most {MOST_SAMPLE_BYTES / 1e6:.1f})"
+
+
+def _may_be_too_much(payload: bytes) -> bool:
+    """A look that costs little: samples that are usual need not be gone through twice."""
+    return len(payload) > LARGE_BYTES or payload.count(b"{") > MANY_OBJECTS
 
 
 def _bounded(payload: bytes, shape: _Shape | None) -> None:

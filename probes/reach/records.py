@@ -19,7 +19,9 @@ from mltop.probes.reach.receiving import UNREADABLE, glance_of_frame, sample_of_
 from mltop.probes.reach.view import Connection, FleetView, NodeView
 
 HISTORY_BYTES = 64 * 1024 * 1024  # over all nodes
-MOST_REMEMBERED = 200_000  # ranks and GPUs of one node's samples decoded at a time: ten minutes of 300
+# Of one node's samples decoded at a time: ranks and GPUs (ten minutes of 300), and bytes (ten minutes have 20 MB).
+MOST_REMEMBERED = 200_000
+MOST_REMEMBERED_BYTES = 32 * 1024 * 1024
 SKEW_PRECISION_S = 0.005
 SKEW_FORGETS = 0.02  # per sample: the clocks may drift apart or be set
 NEWEST = "its newest sample"
@@ -125,19 +127,20 @@ class Records:
     def history(self, node: str, after: float = 0.0, until: float = math.inf) -> list[Sample]:
         """The samples of the last minutes, oldest first, received ``after`` and up to ``until`` (monotonic s).
 
-        Of a node that shows thousands of ranks the newest MOST_REMEMBERED of all its samples, in whole samples.
+        Of a node that shows thousands of ranks, or tells a lot: the newest of them.
         """
         with self._lock:
             kept = [one for one in self._nodes[node].history if after < one.at <= until]
         samples: list[Sample] = []
-        remembered = 0
+        remembered = size_bytes = 0
         for one in reversed(kept):
             with contextlib.suppress(*UNREADABLE):  # the view says so of the newest one
                 sample = self._sample(node, one.payload, one.slow)
                 if sample is not None:
                     samples.append(sample)
                     remembered += len(sample.ranks) + len(sample.gpus)
-            if remembered > MOST_REMEMBERED:
+            size_bytes += one.size_bytes
+            if remembered > MOST_REMEMBERED or size_bytes > MOST_REMEMBERED_BYTES:
                 break
         return samples[::-1]
 

@@ -45,7 +45,9 @@ def test_a_frame_behind_noise_without_newline_also_a_long_one() -> None:
     for noise in (b"prompt$ ", b"z" * 10_000_000, b"\0" * 200_000):
         reader = FrameReader()
         stream = noise + big
-        found = [frame.payload for at in range(0, len(stream), 65_536) for frame in reader.feed(stream[at : at + 65_536])]
+        found = [
+            frame.payload for at in range(0, len(stream), 65_536) for frame in reader.feed(stream[at : at + 65_536])
+        ]
         assert found == [payload_of(big[:-1])]
 
 
