@@ -17,15 +17,17 @@ from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from textual.actions import ActionError
 from textual.app import SystemCommand
 from textual.binding import Binding
 from textual.events import Key
 from textual.screen import Screen
 
 from mltop.tui.colours import TERMINAL_THEME, few_colours
-from mltop.tui.feed import Feed, FeedBroke, Fresh, Picture
+from mltop.tui.feed import Feed, Fresh, Picture
 from mltop.tui.history import History
 from mltop.tui.keys import APP_BINDINGS, first_keys
+from mltop.tui.mishaps import MISHAPS, spared
 from mltop.tui.place import Place, Trail
 from mltop.tui.render.trends import Trends
 from mltop.tui.screens.filter_box import FilterHistory
@@ -34,6 +36,7 @@ from mltop.tui.screens.registry import modes
 from mltop.tui.screens.typed_box import TypedBox
 from mltop.tui.status import Notice
 from mltop.tui.widgets.backpressure import terminal_busy
+from mltop.tui.widgets.unbroken import Unbroken
 from mltop.tui.working import WorkingApp
 
 if TYPE_CHECKING:
@@ -51,7 +54,7 @@ def print_crash(error: Exception) -> None:
     sys.stderr.write(f"mltop: the screen failed: {type(error).__name__}: {error} (please report)\n")
 
 
-class MltopApp(WorkingApp):
+class MltopApp(Unbroken, WorkingApp):
     """Shows a session. ``read_only`` refuses what touches a process or writes a file (``t``, ``c``, ``M``, ``A``).
 
     ``run()`` returns when the user leaves; the session is closed then, whatever happened before.
@@ -97,12 +100,17 @@ class MltopApp(WorkingApp):
     def run(self, **options: Any) -> None:
         """As ``App.run``, then waits at most ``CLOSE_S`` for the session to close.
 
-        A bug in the screen ends it: ``return_code`` is 1 then and standard error says what happened.
+        A bug in the screen costs the row or the part that it is in; standard error says it once more at the end. One
+        that ends the program nevertheless makes ``return_code`` 1.
         """
+        MISHAPS.forget()
         try:
             super().run(mouse=self._mouse, **options)
         finally:
             self._close_session().join(CLOSE_S)
+        for sentence, error in MISHAPS.all():
+            traceback.print_exception(error)
+            sys.stderr.write(f"mltop: {sentence}\n")
         if self._exception is not None:
             print_crash(self._exception)
 
@@ -139,16 +147,13 @@ class MltopApp(WorkingApp):
     # What arrives.
 
     def on_fresh(self, message: Fresh) -> None:
-        self.newest = message.picture
-        self._live_trends.feed(message.picture.view)
-        self.history.feed(message.picture.view)
-        self.since.feed(message.picture.view)
+        self.newest, view = message.picture, message.picture.view
+        spared("the trends", lambda: self._live_trends.feed(view), None)
+        spared("the history", lambda: self.history.feed(view), None)
+        spared("the states", lambda: self.since.feed(view), None)
         if not self.paused:
             self.picture = message.picture
             self.redraw()
-
-    def on_feed_broke(self, message: FeedBroke) -> None:
-        raise message.error
 
     def on_key(self, event: Key) -> None:
         """A key that nothing below has taken: a letter that was typed right after "/" belongs to the filter."""
@@ -174,6 +179,23 @@ class MltopApp(WorkingApp):
     def tell(self, notice: Notice | None) -> None:
         self.notice = notice
         self.redraw()
+
+    def tell_mishaps(self) -> None:
+        """What has failed since the last time: once, in the line of notices of the pane that is being drawn."""
+        sentence = MISHAPS.unsaid()
+        if sentence:
+            self.notice = Notice(sentence, "crit")
+
+    async def run_action(self, *action: Any, **options: Any) -> bool:
+        """A key whose action fails costs what it was to do."""
+        try:
+            return await super().run_action(*action, **options)
+        except ActionError:
+            raise
+        except Exception as error:  # noqa: BLE001 - likewise
+            MISHAPS.take("this key", error)
+            self.redraw()
+            return True
 
     # Where the user goes.
 

@@ -13,6 +13,7 @@ from textual.message import Message
 from mltop.probes.model import Finding, KernelEvent
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.health_watch import HealthWatch
+from mltop.tui.mishaps import spared
 from mltop.tui.render.fleet_problems import state_findings
 from mltop.tui.session import Session
 
@@ -47,14 +48,6 @@ class Fresh(Message):
 
     def can_replace(self, message: Message) -> bool:
         return isinstance(message, Fresh)
-
-
-class FeedBroke(Message):
-    """The feed's thread ended by a bug: the app raises it, so that it is seen."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self.error = error
 
 
 class StateWatch:
@@ -93,6 +86,7 @@ class Feed:
         self._stopped = threading.Event()
         self._health = HealthWatch()
         self._states = StateWatch()
+        self._judged: tuple[Finding, ...] = ()
 
     def start(self) -> None:
         sys.setswitchinterval(SWITCH_S)
@@ -109,27 +103,27 @@ class Feed:
 
     def _run(self) -> None:
         before: list[NodeView] = []
-        try:
-            while not self._stopped.is_set():
-                self._changed.clear()
-                picture = self._picture()
+        nodes = 1
+        while not self._stopped.is_set():
+            self._changed.clear()
+            picture = spared("taking a view", self._picture, None)
+            if picture is not None:
+                nodes = len(picture.view.nodes)
                 self._post(Fresh(picture))
-                if self._stopped.wait(frame_s(len(picture.view.nodes))):
-                    return
-                # By now the screen shows this picture. Freeing the samples of the one before takes a while: here it
-                # delays no key.
-                while before:
-                    before.pop()
-                before = list(picture.view.nodes)
-                del picture
-                self._changed.wait(HEARTBEAT_S)
-        except Exception as error:  # noqa: BLE001  (handed to the app, which raises it)
-            self._post(FeedBroke(error))
+            if self._stopped.wait(frame_s(nodes)):
+                return
+            # By now the screen shows this picture. Freeing the samples of the one before takes a while: here it
+            # delays no key.
+            while before:
+                before.pop()
+            before = list(picture.view.nodes) if picture is not None else []
+            del picture
+            self._changed.wait(HEARTBEAT_S)
 
     def _picture(self) -> Picture:
         view = self._session.view()
-        health = self._health.findings(view)
-        findings = self._states.with_states(view, health)
+        self._judged = spared("the health rules", lambda: self._health.findings(view), self._judged)
+        findings = spared("the nodes' states", lambda: self._states.with_states(view, self._judged), self._judged)
         return Picture(view, findings, self._health.not_judged(), self._health.ended(), self._health.events())
 
 

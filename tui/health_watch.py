@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from mltop.probes.model import Finding, KernelEvent, Sample
 from mltop.probes.reach.glance import Glance
 from mltop.probes.reach.view import FleetView, NodeView
+from mltop.tui.mishaps import spared
 
 if TYPE_CHECKING:
     from mltop.probes.judge.health import Health
@@ -62,7 +64,8 @@ class HealthWatch:
             newest = due.sample_in_turn()
             if newest is not None:
                 newest.clock_skew_s = due.connection.clock_skew_s
-                changed = self._judge(health, due.node, newest) or changed
+                judge = partial(self._judge, health, due.node, newest)
+                changed = spared(f"judging {due.node}", judge, False) or changed
             self._allowed_s -= time.thread_time() - began
         untold = bool(self._no_lemons) and not self._firing
         if changed or untold or health.of_jobs() is not self._of_jobs:

@@ -10,10 +10,11 @@ from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from mltop.probes.reach.glance import AnyGpu, Glance
 from mltop.probes.reach.view import FleetView
+from mltop.tui.mishaps import spared
 
 SPAN_S = 600.0
 NODES_PER_S = 64  # of so many the GPUs are taken in per second: of more nodes, values are kept less often
@@ -233,7 +234,7 @@ class History:
             history = nodes.get(node.node)
             if history is None:
                 history = nodes[node.node] = NodeHistory(float(max(turns, round(glance.interval_s))))
-            history.take(glance)
+            spared("the history of a node", partial(history.take, glance), None)
         if len(nodes) > len(view.nodes):
             for gone in nodes.keys() - {node.node for node in view.nodes}:
                 del nodes[gone]

@@ -1,6 +1,6 @@
 """Run by tests in a terminal of its own: the app over a scripted session that moves every 0.2 s.
 
-Arguments: ``node``, ``fleet`` or ``broken`` (its third view fails), then how many seconds closing takes.
+Arguments: ``node``, ``fleet`` or ``broken`` (its views fail from the third on), then how many seconds closing takes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Slow(FakeSession):
 
     def view(self) -> FleetView:
         secret = "the user's data"
-        if self._at == self.breaks_at:
+        if 0 <= self.breaks_at <= self._at:
             raise RuntimeError(f"no view {len(secret)}")
         return super().view()
 

@@ -12,6 +12,7 @@ from typing import overload
 
 from rich.cells import cell_len, set_cell_size
 
+from mltop.tui.mishaps import MISHAPS
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.units import UNKNOWN
 
@@ -75,10 +76,14 @@ def aged(row: Row) -> Row:
     return Row(row.key, tuple(replace(cell, style="dim") for cell in row.cells), banner)
 
 
+MOST_COLUMNS = 64  # of any table
+
+
 class LazyRows(Sequence[Row]):
     """Rows that are made when they are looked at: a table of 4,096 rows draws 50 of them.
 
-    ``make(i)`` returns the row whose key is ``keys[i]``; each is made at most once.
+    ``make(i)`` returns the row whose key is ``keys[i]``; each is made at most once. One that fails is a row that says
+    so.
     """
 
     def __init__(self, keys: Sequence[str], make: Callable[[int], Row]) -> None:
@@ -100,11 +105,25 @@ class LazyRows(Sequence[Row]):
             raise IndexError(index)
         index %= len(self.keys)
         if index not in self._made:
-            self._made[index] = self._make(index)
+            try:
+                self._made[index] = self._make(index)
+            except Exception as error:  # noqa: BLE001 - what a node says may find a bug: it costs its own row
+                self._made[index] = failed_row(self.keys[index], error)
         return self._made[index]
 
     def __iter__(self) -> Iterator[Row]:
         return (self[i] for i in range(len(self.keys)))
+
+
+def made_rows(keys: Sequence[str], make: Callable[[int], Row]) -> list[Row]:
+    """All rows, made now; one that fails says so."""
+    return list(LazyRows(keys, make))
+
+
+def failed_row(key: str, error: Exception) -> Row:
+    """In place of one that could not be made."""
+    sentence = MISHAPS.take("this row", error)
+    return Row(key, (Cell(key, "crit"), *[Cell("")] * MOST_COLUMNS), Cell(sentence, "crit"))
 
 
 def row_keys(rows: Sequence[Row]) -> Sequence[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from mltop.probes.model import GpuProcess, GpuSample, MigInstance, Pcie, RankSample
+from mltop.tui.mishaps import spared
 from mltop.tui.render.cells import Cell, Column, Row
 from mltop.tui.render.glyphs import GLYPHS, bar, sparkline
 from mltop.tui.render.gpu_flags import flags, flags_cell
@@ -65,7 +67,7 @@ def gpu_columns(gpus: Sequence[GpuSample]) -> tuple[Column, ...]:
     if not any(gpu.sm_active is not None or any_instance_known(gpu) for gpu in gpus):
         changed = {"gauge": replace(_BY_KEY["gauge"], title=COARSE, priority=0)}
         changed |= {key: replace(_BY_KEY[key], priority=7) for key in ("tensor", "dram")}
-    if not any(style for gpu in gpus for _, style in flags(gpu)):
+    if not any(style for gpu in gpus for _, style in spared("a GPU's flags", partial(flags, gpu), [])):
         changed["flags"] = replace(_BY_KEY["flags"], priority=7)
     return tuple(changed.get(column.key, column) for column in GPU_COLUMNS)
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from mltop.probes.model import RankSample
 from mltop.probes.reach.glance import Glance, RankGlance
 from mltop.probes.reach.view import FleetView
+from mltop.tui.mishaps import spared
 from mltop.tui.render.units import known
 
 LENGTH = 60  # samples
@@ -53,7 +55,7 @@ class Trends:
             if history is None:
                 history = self._nodes[node.node] = _Node()
             if glance.sampled_at != history.sampled_at:
-                _take(history, glance)
+                spared("the trends of a node", partial(_take, history, glance), None)
         for gone in self._nodes.keys() - {node.node for node in view.nodes}:
             del self._nodes[gone]
 

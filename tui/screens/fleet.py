@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import cast
 
 from textual.app import ComposeResult
@@ -14,6 +15,7 @@ from mltop.probes.model import Finding
 from mltop.probes.reach.view import NodeView
 from mltop.tui.feed import Picture
 from mltop.tui.filters import Subject
+from mltop.tui.mishaps import spared
 from mltop.tui.place import Place
 from mltop.tui.render.cells import Row
 from mltop.tui.render.findings import finding_columns
@@ -118,7 +120,14 @@ class FleetPart(Container):
     def _heats_in_order(self, shown: list[NodeView], picture: Picture) -> tuple[list[NodeHeat], list[int] | None]:
         keep = self.pane.filter
         matches = keep.gpu if any(field.needs_gpus for field in keep.fields) else None
-        heats = {view.node: self._heats.of(view, self._troubles.get(view.node, FINE), matches) for view in shown}
+        heats = {
+            view.node: spared(
+                "a node of the map",
+                partial(self._heats.of, view, self._troubles.get(view.node, FINE), matches),
+                NodeHeat(view.node, view.state.state, "unknown", b"", (), "?", "crit"),
+            )
+            for view in shown
+        }
         self._heats.keep_only(view.node for view in picture.view.nodes)
         if not self._worst_first:
             return [heats[name] for name in by_name(heats)], None
@@ -140,13 +149,13 @@ class FleetPart(Container):
         marks = self.pane.mltop.selection.nodes
         grid = heatmap.set_map(heats, ranks, marks, map_room, self._names)
         heatmap.styles.height = height = max(1, min(len(grid.rows), map_room))
-        self._show_legend(legend, heats, grid.density, len(marks))
+        self.pane.part("the legend", lambda: self._show_legend(legend, heats, grid.density, len(marks)))
         self.query_one("#node-lines").display = lines > 0
         self.query_one("#node-lines").styles.height = lines
-        self._left = room - legend - lines - height
-        self._show_gpus(self._left)
-        self._show_problems(reserved > 0)
-        self._show_node()
+        self._left = left = room - legend - lines - height
+        self.pane.part("the GPUs of the node under the cursor", lambda: self._show_gpus(left))
+        self.pane.part("the problems", lambda: self._show_problems(reserved > 0))
+        self.pane.part("the node under the cursor", self._show_node)
 
     def _show_legend(self, shown: bool, heats: list[NodeHeat], density: str, marked: int) -> None:
         legend = self.query_one("#legend", TextLines)
@@ -216,9 +225,9 @@ class FleetPart(Container):
         self.pane.put(table, columns, rows, self._why_empty())
         self.pane.kept = (table.row_count, len(self._picture.view.nodes) if self._picture is not None else 0)
         legend = room >= MIN_ROOM // 2
-        self._show_legend(legend, heats, "", len(selection))
+        self.pane.part("the legend", lambda: self._show_legend(legend, heats, "", len(selection)))
         self.query_one(GpuTable).display = False
-        found = self._show_problems(room >= MIN_ROOM)
+        found = spared("the problems", lambda: self._show_problems(room >= MIN_ROOM), 0)
         problems = min(1 + max(1, found), max(2, room // 3)) if room >= MIN_ROOM else 0
         table.styles.height = max(1, room - legend - problems)
 

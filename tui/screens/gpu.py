@@ -12,6 +12,7 @@ from mltop.probes.model import GpuSample, Sample
 from mltop.probes.reach.view import NodeView
 from mltop.tui.feed import Picture
 from mltop.tui.filters.subject import of_gpu, users_of
+from mltop.tui.mishaps import spared
 from mltop.tui.render.cells import Cell, plain
 from mltop.tui.render.timelines import timeline_lines
 from mltop.tui.screens.gpu_history import ShownHistory
@@ -80,16 +81,24 @@ class GpuScreen(Pane):
             self._set("#timeline", [])
             self.query_one(Details).set_lines([[Cell(self._why_nothing(node), "dim")]])
             return
+        sample = node.sample
+        room -= spared("the GPU's row", lambda: self._fill_row(table, node, gpu), 0)
+        room -= spared("the GPU's problems", lambda: self._fill_problems(picture, node, gpu, room), 0)
+        height = min(room - LEAST_DETAILS, room * 3 // 5)
+        spared("the GPU's timeline", lambda: self._fill_timeline(node, gpu, height), 0)
+        self.part("the GPU's details", lambda: self._fill_details(sample, gpu))
+
+    def _fill_row(self, table: GpuTable, node: NodeView, gpu: GpuSample) -> int:
         columns, rows = table.rows_of(node, self.mltop.trends)
         own = [row for row in rows if row.key.partition(".")[0] == str(gpu.index)]
         table.set_table(columns, own)
         table.styles.height = 1 + len(own)
-        room -= 1 + len(own)
+        return 1 + len(own)
+
+    def _fill_problems(self, picture: Picture, node: NodeView, gpu: GpuSample, room: int) -> int:
         findings = of_gpu(gpu, [one for one in picture.findings if one.node == node.node])
         problems = all_problem_lines(findings, [], self.size.width)
-        room -= self._set("#problems", problems[: max(1, room // 4)])
-        room -= self._fill_timeline(node, gpu, min(room - LEAST_DETAILS, room * 3 // 5))
-        self._fill_details(node.sample, gpu)
+        return self._set("#problems", problems[: max(1, room // 4)])
 
     def action_neighbour(self, step: int) -> None:
         """From the last GPU of the node on to the first."""

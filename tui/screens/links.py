@@ -9,7 +9,7 @@ from textual.widget import Widget
 from mltop.probes.model import LinkSample, PciDevice
 from mltop.tui.feed import Picture
 from mltop.tui.place import Place
-from mltop.tui.render.cells import Cell
+from mltop.tui.render.cells import Cell, Row, made_rows
 from mltop.tui.render.findings import severity_cell
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, link_name, link_row, pci_row
 from mltop.tui.screens.node_parts import NO_SAMPLE
@@ -55,19 +55,24 @@ class LinksScreen(OneNodePane):
         head.display, head.styles.height = bool(lines), len(lines)
         head.set_lines(lines)
         unknown = NO_SAMPLE.format("ports") if sample is None else ""
-        self.put(
-            ports,
-            LINK_COLUMNS,
-            [link_row(one, self._since(view.node, one), alarms.get(link_name(one), "")) for one in links],
-            unknown,
-        )
-        self.put(
-            pci,
-            PCI_COLUMNS,
-            [pci_row(one, self._pci_since(view.node, one), alarms.get(one.bus_id, "")) for one in devices],
-        )
+        self.put(ports, LINK_COLUMNS, self._port_rows(view.node, links, alarms), unknown)
+        self.put(pci, PCI_COLUMNS, self._pci_rows(view.node, devices, alarms))
         room = self.size.height - self.chrome_height() - len(lines)
         self.limit_height(ports, min(1 + max(1, len(links)), max(3, room * 2 // 3)))
+
+    def _port_rows(self, node: str, links: list[LinkSample], alarms: dict[str, str]) -> list[Row]:
+        names = [link_name(one) for one in links]
+
+        def make(at: int) -> Row:
+            return link_row(links[at], self._since(node, links[at]), alarms.get(names[at], ""))
+
+        return made_rows(names, make)
+
+    def _pci_rows(self, node: str, devices: list[PciDevice], alarms: dict[str, str]) -> list[Row]:
+        def make(at: int) -> Row:
+            return pci_row(devices[at], self._pci_since(node, devices[at]), alarms.get(devices[at].bus_id, ""))
+
+        return made_rows([one.bus_id for one in devices], make)
 
     def _fleet_line(self, picture: Picture, node: str) -> list[list[Cell]]:
         """Of several nodes, which one this is."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from mltop.probes.model import Finding
 from mltop.tui.filters import Filter, Subject
+from mltop.tui.mishaps import spared
 from mltop.tui.render.cells import Column, LazyRows, Row, row_keys
 from mltop.tui.screens.sorting import Sort, order_of, sorted_indexes
 
@@ -57,9 +59,9 @@ def narrowed(
         return rows
     indexes: Sequence[int] = range(len(rows))
     if isinstance(rows, SubjectRows):
-        words = bool(keep.words)
         if not keep.empty:
-            indexes = [index for index in indexes if keep.keeps(rows.asked(index, words, findings))]
+            kept = partial(_kept, keep, rows, bool(keep.words), findings)
+            indexes = [index for index in indexes if spared("the filter", partial(kept, index), True)]
         if sort is not None:
             value = rows.value
             key = order_of(columns, rows, sort) if value is None else lambda index: value(sort.column, index)
@@ -70,6 +72,10 @@ def narrowed(
             indexes = sorted_indexes(indexes, order_of(columns, rows, sort), sort.reverse)
     keys = row_keys(rows)
     return LazyRows([keys[index] for index in indexes], lambda at: rows[indexes[at]])
+
+
+def _kept(keep: Filter, rows: SubjectRows, words: bool, findings: FindingsOf, index: int) -> bool:
+    return keep.keeps(rows.asked(index, words, findings))
 
 
 def why_empty(rows: Sequence[Row], keep: Filter, findings: FindingsOf) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
@@ -12,6 +13,7 @@ from textual.widget import Widget
 from mltop.probes.model import NodeState
 from mltop.probes.reach.view import NodeView
 from mltop.tui.feed import Picture
+from mltop.tui.mishaps import spared
 from mltop.tui.place import Place
 from mltop.tui.render.cells import Cell
 from mltop.tui.screens.gpu_place import gpu_of_row, gpu_place
@@ -55,13 +57,17 @@ class NodeScreen(Pane):
         if node is None:
             return
         host, gpus, ranks = self.query_one(HostLine), self.query_one(GpuTable), self.query_one(RankTable)
-        top = self._show_state(node, picture.view.taken_at)
+        top = spared("the node's state", lambda: self._show_state(node, picture.view.taken_at), 0)
         host.display = node.sample is not None and not self.has_class("-low")
-        host.show(replace(node, state=NodeState(node.node, "live")), self.size.width)  # its state stands above
-        self.put(gpus, *gpus.rows_of(node, self.mltop.trends), NO_SAMPLE.format("GPUs"))
-        self.put(ranks, *ranks.rows_of([node], self.mltop.trends), why_no_ranks([node]))
+        live = replace(node, state=NodeState(node.node, "live"))  # its state stands above
+        self.part("the host line", lambda: host.show(live, self.size.width))
+        self.part("the GPUs", lambda: self.put(gpus, *gpus.rows_of(node, self.mltop.trends), NO_SAMPLE.format("GPUs")))
+        self.part(
+            "the ranks",
+            lambda: self.put(ranks, *ranks.rows_of([node], self.mltop.trends), why_no_ranks([node])),
+        )
         room = self.size.height - self.chrome_height() - host.display - top
-        problems = self._problems(picture, node)
+        problems: list[list[Cell]] = spared("the problems", lambda: self._problems(picture, node), [])
         gpu_room = room - min(len(problems), MIN_PROBLEM_LINES) - 2
         unknown = 2 if node.sample is None and gpu_room > 2 else 0  # lines: that they are
         gpu_height = self._show_gpus(node, unknown or gpus.wanted_height(node, gpu_room), gpu_room)
@@ -71,7 +77,8 @@ class NodeScreen(Pane):
     def _show_gpus(self, node: NodeView, table_height: int, room: int) -> int:
         """As a table or as timelines; returns the lines that this takes."""
         gpus, timelines = self.query_one(GpuTable), self.query_one(GpuTimelines)
-        height = timelines.show(self.mltop, node, self.size.width, room) if self._as_timelines else 0
+        show = partial(timelines.show, self.mltop, node, self.size.width, room)
+        height = spared("the timelines", show, 0) if self._as_timelines else 0
         timelines.display = height > 0
         timelines.styles.height = height
         if not height:

@@ -9,6 +9,7 @@ from textual.binding import BindingType
 from textual.widget import Widget
 
 from mltop.tui.feed import Picture
+from mltop.tui.mishaps import spared
 from mltop.tui.place import Place
 from mltop.tui.screens.fleet import FLEET_BINDINGS, FleetPart
 from mltop.tui.screens.node_parts import GpuTable, HostLine, ProblemLines, RankTable, why_no_ranks
@@ -92,13 +93,17 @@ class OverviewScreen(Pane):
     def _fill_node(self, picture: Picture) -> None:
         node = picture.view.nodes[0]
         host, gpus, ranks = self.query_one(HostLine), self.query_one(GpuTable), self.query_one(RankTable)
-        host.show(node, self.size.width)
-        self.put(gpus, *gpus.rows_of(node, self.mltop.trends))
-        self.put(ranks, *ranks.rows_of([node], self.mltop.trends), why_no_ranks([node]))
+        self.part("the host line", lambda: host.show(node, self.size.width))
+        self.part("the GPUs", lambda: self.put(gpus, *gpus.rows_of(node, self.mltop.trends)))
+        self.part(
+            "the ranks",
+            lambda: self.put(ranks, *ranks.rows_of([node], self.mltop.trends), why_no_ranks([node])),
+        )
         room = self.size.height - self.chrome_height() - host.display
         rank_lines = 1 + max(1, ranks.row_count)
         free = room - rank_lines - gpus.full_height(node)
-        problems = self.query_one(ProblemLines).show(picture, self.size.width, max(room // 7, free))
+        lines = self.query_one(ProblemLines)
+        problems = spared("the problems", lambda: lines.show(picture, self.size.width, max(room // 7, free)), 0)
         height = gpus.wanted_height(node, room - problems - min(rank_lines, MIN_RANK_LINES))
         ranks.display = room - problems - height > 1
         self.limit_height(gpus, height if ranks.display else gpus.wanted_height(node, room - problems))

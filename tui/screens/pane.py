@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
@@ -13,6 +13,7 @@ from textual.widget import Widget
 
 from mltop.tui.filters import Filter, meanwhile, parse
 from mltop.tui.keys import APP_BINDINGS, PANE_BINDINGS, first_keys
+from mltop.tui.mishaps import spared
 from mltop.tui.place import Place
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.header import header_cells
@@ -144,13 +145,19 @@ class Pane(TableScreen):
         if not self.is_composed:
             return
         picture = self.mltop.picture
-        self._draw_head(picture)
-        self._draw_status()
+        if not spared("the header", lambda: self._draw_head(picture), False):
+            failed = [[Cell(self.mltop.trail.crumbs(), "title")], [Cell("the totals could not be made", "crit")]]
+            self.query_one("#head", CellLines).set_lines(failed)
         self.query_one(KeyBar).set_hints(self.hints(), f"pane('{self.mltop.trail.here.pane}')")
         if picture is not None:
             self.kept = None
-            self.fill(picture)
-            self._draw_status()  # how many rows the filter keeps is known only now
+            self.part("", lambda: self.fill(picture))
+        self.mltop.tell_mishaps()
+        spared("the status line", self._draw_status, None)  # how many rows the filter keeps is known only now
+
+    def part(self, name: str, draw: Callable[[], object]) -> None:
+        """Draw a part of this pane: when that fails, the others are drawn nevertheless."""
+        spared(f"{name or 'a part'} of the pane {self.mltop.trail.here.pane}", draw, None)
 
     def on_screen_resume(self) -> None:
         self.draw()
@@ -165,12 +172,13 @@ class Pane(TableScreen):
             self.query_one("#too-small", CellLines).set_lines([[Cell("too small", "warn")]])
         self.call_after_refresh(self.draw)
 
-    def _draw_head(self, picture: Picture | None) -> None:
+    def _draw_head(self, picture: Picture | None) -> bool:
+        """True when it could be."""
         head = self.query_one("#head", CellLines)
         width, crumbs = self.size.width, self.mltop.trail.crumbs()
         if picture is None:
             head.set_lines([[Cell(crumbs, "title")], [Cell("connecting", "accent")]])
-            return
+            return True
         titles = [f"{crumbs}  {self.mltop.session.title}", crumbs, self.mltop.trail.here.title]
         if len(titles[0]) > width // 2:
             titles.pop(0)
@@ -185,6 +193,7 @@ class Pane(TableScreen):
                 marked=len(self.mltop.selection),
             )
         )
+        return True
 
     def _draw_status(self) -> None:
         line = self._status_line()

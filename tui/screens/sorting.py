@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
+from mltop.tui.mishaps import spared
 from mltop.tui.render.cells import Column, Row, layout
 from mltop.tui.render.units import UNKNOWN
 
@@ -73,7 +75,7 @@ def sorted_indexes(indexes: Iterable[int], order: Callable[[int], Any], reverse:
     known: list[tuple[Any, int]] = []
     unknown: list[int] = []
     for index in indexes:
-        value = order(index)
+        value = spared("sorting", partial(order, index), None)
         if value is None:
             unknown.append(index)
         else:

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, cast
 from textual.screen import Screen
 
 from mltop.tui.filters import Filter
+from mltop.tui.mishaps import spared
 from mltop.tui.render.cells import Column, Row, row_keys
 from mltop.tui.screens.narrowing import by_node, narrowed, why_empty
 from mltop.tui.screens.sorting import Sort, first_sort, next_sort
 from mltop.tui.widgets.line_table import LineTable
+from mltop.tui.widgets.unbroken import Unbroken
 
 if TYPE_CHECKING:
     from mltop.tui.app import MltopApp
 
 
-class TableScreen(Screen[None]):
+class TableScreen(Unbroken, Screen[None]):
     """``filter`` is what holds now; fill tables through ``put`` and it is applied."""
 
     def __init__(self) -> None:
@@ -49,6 +51,9 @@ class TableScreen(Screen[None]):
         ``empty_text`` stands in an empty table in place of the table's own text.
         """
         self._columns[table] = columns
+        spared(f"a table of {self.mltop.trail.here.title}", lambda: self._put(table, columns, rows, empty_text), None)
+
+    def _put(self, table: LineTable, columns: Sequence[Column], rows: Sequence[Row], empty_text: str) -> None:
         own_text = self._empty_texts.setdefault(table, table.empty_text)
         findings = by_node(self.mltop.picture.findings) if self.mltop.picture is not None else {}
         shown = narrowed(columns, rows, self.filter, self.sort_of(table), findings)

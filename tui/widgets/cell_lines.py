@@ -116,7 +116,7 @@ class CellLines(CellView, can_focus=True):
             if event.chain == 2:
                 self.action_select()
 
-    def render_line(self, y: int) -> Strip:
+    def paint_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
         index = y + round(self.scroll_y)
         if index >= len(self._lines):

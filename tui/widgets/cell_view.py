@@ -12,7 +12,9 @@ from textual.geometry import Region
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from mltop.tui.mishaps import MISHAPS
 from mltop.tui.render.cells import STYLES, Cell, clip, printable
+from mltop.tui.widgets.unbroken import Unbroken
 
 MOVES: list[BindingType] = [
     Binding("up,k", "cursor(-1)", "up", show=False, tooltip="one line up"),
@@ -25,8 +27,8 @@ MOVES: list[BindingType] = [
 ]
 
 
-class CellView(ScrollView):
-    """Draws lines of cells. Subclasses say which line of cells stands at each screen line."""
+class CellView(Unbroken, ScrollView):
+    """Draws lines of cells. Subclasses say in ``paint_line`` which line of cells stands at each screen line."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"cell--{name}" for name in STYLES if name} | {
         "cell--header",
@@ -109,6 +111,17 @@ class CellView(ScrollView):
             )
             + rules.text_style
         )
+
+    def paint_line(self, y: int) -> Strip:
+        """Screen line ``y``, 0 is the top of the widget."""
+        raise NotImplementedError
+
+    def render_line(self, y: int) -> Strip:
+        try:
+            return self.paint_line(y)
+        except Exception as error:  # noqa: BLE001 - one line is lost, not the screen
+            sentence = MISHAPS.take("this line", error)
+            return self.strip([Cell(sentence, "crit")], self.scrollable_content_region.width)
 
     def strip(self, cells: Iterable[Cell], width: int, over: str = "") -> Strip:
         """A line of cells, cut or filled to ``width``. Every segment has a style: colour filters need one."""

@@ -196,7 +196,7 @@ class Heatmap(CellView, can_focus=True):
 
     # Drawing.
 
-    def render_line(self, y: int) -> Strip:
+    def paint_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
         self._painted[y] = self._content(y)
         line = y + round(self.scroll_y)

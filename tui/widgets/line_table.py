@@ -201,7 +201,7 @@ class LineTable(CellView, can_focus=True):
 
     # Drawing.
 
-    def render_line(self, y: int) -> Strip:
+    def paint_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
         if y < HEADER:
             return self.strip(header_line(self._columns, self._shown, self._sort), width, "header")

@@ -1,0 +1,63 @@
+"""What fails through a bug of ours while something is shown: it costs its row or its part of a pane, and is said once.
+
+Nodes and their users decide what is drawn. Whatever they find that breaks a row, the engineer who watches 512 nodes
+must not lose the screen over it.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+class Mishaps:
+    """From any thread. One is told from another by where it happened, not by whose row it was."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._said: dict[object, tuple[str, Exception]] = {}  # by whose part it is, and where it failed
+        self._unsaid: list[str] = []
+
+    def take(self, what: str, error: Exception) -> str:
+        """Returns the sentence, for the place of what failed."""
+        sentence = f"{what} failed: {type(error).__name__}: {error} (please report)"
+        frames = traceback.extract_tb(error.__traceback__)
+        place = tuple((frame.filename, frame.lineno) for frame in (*frames[:2], *frames[-1:]))
+        with self._lock:
+            if place not in self._said:
+                self._said[place] = sentence, error
+                self._unsaid.append(sentence)
+        return sentence
+
+    def unsaid(self) -> str:
+        """The first one that was not told yet, and that there are more; "" when there is none."""
+        with self._lock:
+            found, self._unsaid = self._unsaid, []
+        more = f"; and {len(found) - 1} more" if len(found) > 1 else ""
+        return found[0] + more if found else ""
+
+    def all(self) -> list[tuple[str, Exception]]:
+        """Each once, for the end of the program."""
+        with self._lock:
+            return list(self._said.values())
+
+    def forget(self) -> None:
+        with self._lock:
+            self._said.clear()
+            self._unsaid.clear()
+
+
+MISHAPS = Mishaps()
+
+
+def spared(what: str, make: Callable[[], Result], instead: Result) -> Result:
+    """What ``make`` returns, or ``instead`` of it when it fails."""
+    try:
+        return make()
+    except Exception as error:  # noqa: BLE001 - the screen says so, and goes on
+        MISHAPS.take(what, error)
+        return instead
