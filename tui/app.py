@@ -21,6 +21,7 @@ from textual.actions import ActionError
 from textual.app import SystemCommand
 from textual.binding import Binding
 from textual.events import Key
+from textual.message import Message
 from textual.screen import Screen
 
 from mltop.tui.colours import TERMINAL_THEME, few_colours
@@ -46,6 +47,10 @@ if TYPE_CHECKING:
 HUNG_UP_S = 5.0  # from the loss of the terminal to the end, however that goes
 CLOSE_S = 1.0  # how long leaving waits for the session; its agents end anyway when their input does
 RETRY_S = 0.05  # between two looks whether the terminal has taken the last frame
+
+
+class Failed(Message):
+    """Something failed that nothing draws by itself."""
 
 
 def print_crash(error: Exception) -> None:
@@ -119,6 +124,7 @@ class MltopApp(Unbroken, WorkingApp):
         self._close_messages_no_wait()
 
     def on_mount(self) -> None:
+        MISHAPS.listen(lambda: self.post_message(Failed()))
         self._feed.start()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -154,6 +160,9 @@ class MltopApp(Unbroken, WorkingApp):
         if not self.paused:
             self.picture = message.picture
             self.redraw()
+
+    def on_failed(self) -> None:
+        self.redraw()
 
     def on_key(self, event: Key) -> None:
         """A key that nothing below has taken: a letter that was typed right after "/" belongs to the filter."""

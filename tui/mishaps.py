@@ -21,6 +21,11 @@ class Mishaps:
         self._lock = threading.Lock()
         self._said: dict[object, tuple[str, Exception]] = {}  # by whose part it is, and where it failed
         self._unsaid: list[str] = []
+        self._listener: Callable[[], object] = lambda: None
+
+    def listen(self, listener: Callable[[], object]) -> None:
+        """``listener`` runs, in the thread where something failed, when there is something to be said."""
+        self._listener = listener
 
     def take(self, what: str, error: Exception) -> str:
         """Returns the sentence, for the place of what failed."""
@@ -28,9 +33,12 @@ class Mishaps:
         frames = traceback.extract_tb(error.__traceback__)
         place = tuple((frame.filename, frame.lineno) for frame in (*frames[:2], *frames[-1:]))
         with self._lock:
-            if place not in self._said:
+            is_new = place not in self._said
+            if is_new:
                 self._said[place] = sentence, error
                 self._unsaid.append(sentence)
+        if is_new:
+            self._listener()
         return sentence
 
     def unsaid(self) -> str:
@@ -49,6 +57,7 @@ class Mishaps:
         with self._lock:
             self._said.clear()
             self._unsaid.clear()
+            self._listener = lambda: None
 
 
 MISHAPS = Mishaps()

@@ -68,9 +68,11 @@ def glance_of_frame(payload: bytes) -> Glance | None:
 
 
 def why_unreadable(error: Exception) -> str:
-    """Behind "is": which kind of UNREADABLE it was."""
+    """Behind "is": which kind of UNREADABLE it was; anything else is a bug of ours, and says so."""
     if isinstance(error, Refused):
         return f"refused: {error}"
+    if not isinstance(error, UNREADABLE):
+        return f"more than mltop can read: {type(error).__name__}: {error} (please report)"
     return f"not readable, or of another version: {error or type(error).__name__}"
 
 

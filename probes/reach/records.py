@@ -15,7 +15,7 @@ from mltop.probes.agent.light import complete
 from mltop.probes.model import Gap, Sample
 from mltop.probes.reach.node import NodeRecord, Phase
 from mltop.probes.reach.received import Received
-from mltop.probes.reach.receiving import UNREADABLE, glance_of_frame, sample_of_frame, why_unreadable
+from mltop.probes.reach.receiving import glance_of_frame, sample_of_frame, why_unreadable
 from mltop.probes.reach.view import Connection, FleetView, NodeView
 
 HISTORY_BYTES = 64 * 1024 * 1024  # over all nodes
@@ -134,7 +134,7 @@ class Records:
         samples: list[Sample] = []
         remembered = size_bytes = 0
         for one in reversed(kept):
-            with contextlib.suppress(*UNREADABLE):  # the view says so of the newest one
+            with contextlib.suppress(Exception):  # the view says so of the newest one
                 sample = self._sample(node, one.payload, one.slow)
                 if sample is not None:
                     samples.append(sample)
@@ -172,7 +172,7 @@ class Records:
         """Or why it cannot be taken."""
         try:
             glance = glance_of_frame(payload)
-        except UNREADABLE as error:
+        except Exception as error:  # noqa: BLE001 - whatever a sample finds costs its own node
             return f"{NEWEST} is {why_unreadable(error)}"
         if glance is None:
             return f"{NEWEST} is empty"
@@ -183,7 +183,7 @@ class Records:
     def _decode_whole(self, record: NodeRecord, payload: bytes, slow: bytes) -> Sample | None:
         try:
             return self._sample(record.node, payload, slow)
-        except UNREADABLE as error:
+        except Exception as error:  # noqa: BLE001 - likewise
             with self._lock:
                 record.refused = f"{NEWEST} is {why_unreadable(error)}"
                 self.serial += 1

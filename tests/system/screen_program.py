@@ -1,6 +1,6 @@
 """Run by tests in a terminal of its own: the app over a scripted session that moves every 0.2 s.
 
-Arguments: ``node``, ``fleet`` or ``broken`` (its views fail from the third on), then how many seconds closing takes.
+Arguments: ``node``, ``fleet`` or ``broken`` (its views fail after the first few), then how many seconds closing takes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from tests.tui.fake_views import fleet, one_node
 
 class Slow(FakeSession):
     close_s = 0.0
-    breaks_at = -1
+    breaks_after = sys.maxsize  # views
+    _taken = 0
 
     def view(self) -> FleetView:
         secret = "the user's data"
-        if 0 <= self.breaks_at <= self._at:
+        self._taken += 1
+        if self._taken > self.breaks_after:
             raise RuntimeError(f"no view {len(secret)}")
         return super().view()
 
@@ -33,7 +35,8 @@ def main() -> None:
     make = {"node": one_node, "fleet": fleet, "broken": one_node}[sys.argv[1]]
     session = Slow([make(tick) for tick in range(5)])
     session.close_s = float(sys.argv[2])
-    session.breaks_at = 2 if sys.argv[1] == "broken" else -1
+    if sys.argv[1] == "broken":
+        session.breaks_after = 8
 
     def move() -> None:
         while True:

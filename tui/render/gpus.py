@@ -67,7 +67,8 @@ def gpu_columns(gpus: Sequence[GpuSample]) -> tuple[Column, ...]:
     if not any(gpu.sm_active is not None or any_instance_known(gpu) for gpu in gpus):
         changed = {"gauge": replace(_BY_KEY["gauge"], title=COARSE, priority=0)}
         changed |= {key: replace(_BY_KEY[key], priority=7) for key in ("tensor", "dram")}
-    if not any(style for gpu in gpus for _, style in spared("a GPU's flags", partial(flags, gpu), [])):
+    none: list[tuple[str, str]] = []
+    if not any(style for gpu in gpus for _, style in spared("a GPU's flags", partial(flags, gpu), none)):
         changed["flags"] = replace(_BY_KEY["flags"], priority=7)
     return tuple(changed.get(column.key, column) for column in GPU_COLUMNS)
 
