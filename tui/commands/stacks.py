@@ -58,6 +58,11 @@ def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: s
         print_json(stacks_object(material, reports))
     elif reports or not failed:  # after a failure, that there is no report does not mean that there are no ranks
         print_text(material, reports)
+    return exit_code(material, reports, interrupted, failed)
+
+
+def exit_code(material: Material, reports: list[JobReport], interrupted: bool, failed: str) -> int:
+    """As ``run`` says; ``failed``: why the dump as a whole did."""
     if interrupted:
         return EXIT_INTERRUPTED
     unjudged = bool(failed) or any(report.error for report in reports)
