@@ -23,6 +23,12 @@ MOST_RANK_NUMBERS = 1 << 24  # of one job: more than any has processors
 MOST_PIDS = 1 << 32
 MOST_TIME_S = 1e11  # unix s: the year 5138; calendars end soon after
 MOST_NUMBER = 1e24  # beyond any counter and any size in bytes
+# Of a probe's result: its figures (bytes/s, FLOPs, iterations), temperatures and -1 for "no NUMA node", ranks.
+MOST_FIGURE = 1e18
+MOST_NEGATIVE = 300
+MOST_PROBE_RANKS = 65_536
+MOST_FIGURES = 65_536  # of one list: every iteration of a collective
+_COUNTS = ("rank", "ranks", "gpu", "to_gpu", "round", "group", "wrong_ranks")
 LONGEST_TEXT = 16_384  # characters of one value
 LARGE_BYTES = 256 * 1024  # a sample's JSON: 8 GPUs and as many ranks make 80 KB
 MOST_SAID = 8  # values left out that have a gap of their own; the rest is counted
@@ -128,6 +134,28 @@ def admit_stacks(stacks: RankStacks) -> None:
     raw, stacks.raw = stacks.raw, []  # is only written out again
     _walk(stacks, "", left_out)
     stacks.raw = raw
+
+
+def admit_result(result: Any) -> None:
+    """One result of a probe, just decoded: a dataclass of numbers, texts, lists and tables. Raises Refused."""
+    for item in fields(result):
+        _admit_figure(getattr(result, item.name), item.name)
+
+
+def _admit_figure(value: Any, name: str) -> None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not -MOST_NEGATIVE <= value <= MOST_FIGURE or (name in _COUNTS and not 0 <= value <= MOST_PROBE_RANKS):
+            raise Refused(f"it says {name} is {said(value)}")
+    elif isinstance(value, str):
+        if len(value) > LONGEST_TEXT:
+            raise Refused(f"{name} has {len(value)} characters")
+    elif isinstance(value, (list, dict)):
+        if len(value) > MOST_FIGURES:
+            raise Refused(f"{name} has {len(value)} entries")
+        for entry in value.values() if isinstance(value, dict) else value:
+            _admit_figure(entry, name)
+    elif is_dataclass(value):
+        admit_result(value)
 
 
 def said(value: object) -> str:

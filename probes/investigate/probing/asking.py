@@ -67,10 +67,17 @@ class Asking:
             self.step()
 
     def _take(self, request: _Request, node: str, message: Message) -> None:
+        if node not in request.open:
+            return  # its words could not be read before: it takes no part any more
         if message.kind == "part":
-            event = event_of(message.data)
-            if event is not None:
-                self._on_event(node, event)
+            try:
+                event = event_of(message.data)
+                if event is not None:
+                    self._on_event(node, event)
+            except Exception as error:  # noqa: BLE001 - what a node says costs itself, not the others' probe
+                request.open.discard(node)
+                why = f"what it says of its probe cannot be read: {type(error).__name__}: {error}"
+                self._on_end(node, why, "the same version of mltop on all nodes")
         elif message.kind in ("done", "error"):
             request.open.discard(node)
             why = "" if message.kind == "done" else message.error or "it did not say why"

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from mltop.probes.investigate.probing.wanted import DeviceProgress
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent, ProbeFailure
+from mltop.probes.model.receipt import MOST_RANK_NUMBERS, Refused, admit_result
 from mltop.probes.reach.plain import plain_text
 
 MOST_NOTES = 400  # lines of NCCL and of the probes themselves; a broken node must not fill our memory
 MOST_CHARS = 600
-_EVENT_FIELDS = {field.name for field in fields(ProbeEvent)}
+MOST_OF_A_NODE = 512  # devices, results, failures and remarks of one node, each
 
 
 def event_of(data: Mapping[str, Any]) -> ProbeEvent | None:
     """One event of a node, its words made fit for a terminal; None for what is none."""
-    known = {name: value for name, value in data.items() if name in _EVENT_FIELDS}
-    if not isinstance(known.get("event"), str):
+    try:
+        event = msgspec.convert({name: value for name, value in data.items() if value is not None}, ProbeEvent)
+    except msgspec.ValidationError:
         return None
-    event = ProbeEvent(**known)
     for name in ("device", "stage", "text", "why", "fix"):
-        setattr(event, name, plain_text(str(getattr(event, name)), MOST_CHARS))
-    if not isinstance(event.data, dict):
-        event.data = {}
-    event.rank = event.rank if isinstance(event.rank, int) else None
-    event.fraction = float(event.fraction) if isinstance(event.fraction, (int, float)) else None
+        setattr(event, name, plain_text(getattr(event, name), MOST_CHARS))
+    if event.rank is not None and not 0 <= event.rank <= MOST_RANK_NUMBERS:
+        event.rank = None
+    if event.fraction is not None:
+        event.fraction = min(max(event.fraction, 0.0), 1.0)
     return event
 
 
@@ -40,6 +44,7 @@ class Board:
         self.notes: list[tuple[str, str]] = []  # node, line
         self.remarks: dict[str, list[str]] = {}  # what the frame found worth saying → nodes
         self.pythons: dict[str, Mapping[str, Any]] = {}  # node → what its devices event said
+        self._counts: Counter[tuple[str, str]] = Counter()
 
     @property
     def simulated(self) -> bool:
@@ -51,7 +56,8 @@ class Board:
     def kinds(self, node: str) -> set[str]:
         """gpu | mig | cpu: what this node measures with; empty while unknown."""
         found = self.pythons.get(node, {}).get("devices", ())
-        return {str(device.get("kind", "")) for device in found if isinstance(device, dict)}
+        devices = found if isinstance(found, list) else ()
+        return {str(device.get("kind", "")) for device in devices if isinstance(device, dict)}
 
     def take(self, node: str, event: ProbeEvent) -> None:
         if event.event == "devices":
@@ -59,11 +65,12 @@ class Board:
         elif event.event == "stage":
             self._update(node, event, stage=event.stage, fraction=event.fraction)
         elif event.event == "result":
-            self.results.append((node, event.data))
+            if self._count("result", node):
+                self.results.append((node, event.data))
             self._update(node, event, stage="done", fraction=1.0, result=event.data)
         elif event.event in ("failed", "refused"):
             self.fail(node, event)
-        elif event.event == "note" and event.data.get("remark") is True:
+        elif event.event == "note" and event.data.get("remark") is True and self._count("remark", node):
             self.remarks.setdefault(event.text, []).append(node)
         elif event.event == "note" and len(self.notes) < MOST_NOTES:
             self.notes.append((node, event.text or str(event.data.get("settings", ""))))
@@ -72,17 +79,18 @@ class Board:
         if event.device and (node, event.device) not in self._devices:
             self._take_devices_of(node, [event.data.get("device")])  # refused before the devices are told
         known = self._devices.get((node, event.device))
-        self.failures.append(
-            ProbeFailure(
-                node,
-                event.why or "it did not say why",
-                gpu=known.gpu if known else None,
-                rank=event.rank,
-                stage=event.stage,
-                fix=event.fix,
-                refused=event.event == "refused",
+        if self._count("failure", node):
+            self.failures.append(
+                ProbeFailure(
+                    node,
+                    event.why or "it did not say why",
+                    gpu=known.gpu if known else None,
+                    rank=event.rank,
+                    stage=event.stage,
+                    fix=event.fix,
+                    refused=event.event == "refused",
+                )
             )
-        )
         self._update(node, event, problem=event.why, fraction=None)
 
     def fail_node(self, node: str, why: str, fix: str = "", stage: str = "") -> None:
@@ -99,19 +107,29 @@ class Board:
         self.pythons[node] = data
         self._take_devices_of(node, data.get("devices", ()))
 
-    def _take_devices_of(self, node: str, described: Iterable[Any]) -> None:
-        known = {field.name for field in fields(ProbeDevice)}
-        for found in described:
-            if isinstance(found, dict) and isinstance(found.get("uuid"), str):
-                device = ProbeDevice(**{name: value for name, value in found.items() if name in known})
-                line = DeviceProgress(node, device.index, device.uuid, plain_text(str(device.name), MOST_CHARS))
-                self._devices.setdefault((node, device.uuid), line)
+    def _take_devices_of(self, node: str, described: Any) -> None:
+        for found in described if isinstance(described, list) else ():
+            try:
+                device = msgspec.convert(found, ProbeDevice)
+                admit_result(device)
+            except (msgspec.ValidationError, Refused):
+                continue
+            self._line_of(node, device.uuid, device.index, plain_text(device.name, MOST_CHARS))
+
+    def _line_of(self, node: str, uuid: str, index: int | None, name: str = "", rank: int | None = None) -> None:
+        if (node, uuid) not in self._devices and self._count("device", node):
+            self._devices[node, uuid] = DeviceProgress(node, index, uuid, name, rank=rank)
+
+    def _count(self, what: str, node: str) -> bool:
+        """Whether there is room for one more of this node's."""
+        self._counts[what, node] += 1
+        return self._counts[what, node] <= MOST_OF_A_NODE
 
     def _update(self, node: str, event: ProbeEvent, **changed: Any) -> None:
         """The line of the event's device; of one that speaks for the node, all of the node's that still run."""
         keys = [(node, event.device)] if event.device else [key for key in self._devices if key[0] == node]
-        if event.device and keys[0] not in self._devices:
-            self._devices[keys[0]] = DeviceProgress(node, None, event.device, rank=event.rank)
+        if event.device:
+            self._line_of(node, event.device, None, rank=event.rank)
         for key in keys:
-            if self._devices[key].result is None:
+            if key in self._devices and self._devices[key].result is None:
                 self._devices[key] = replace(self._devices[key], **changed)

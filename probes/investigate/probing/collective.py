@@ -17,6 +17,7 @@ from mltop.probes.investigate.probing.member import Member
 from mltop.probes.investigate.probing.setting import Setting
 from mltop.probes.judge.active.deadline import Waited, joined_sentence
 from mltop.probes.model.probe import ProbeEvent, RankTimes
+from mltop.probes.model.receipt import Refused, admit_result
 
 LISTEN_S = 20.0  # for the first node to listen: its agent is there, and a Python with torch is looked for
 JOIN_S = 12.0  # for the launchers to meet; they do not need torch for it
@@ -248,7 +249,8 @@ class Collective:
     def _take_times(self, node: str, event: ProbeEvent) -> None:
         try:
             times = msgspec.convert(event.data, RankTimes)
-        except msgspec.ValidationError as error:
+            admit_result(times)
+        except (msgspec.ValidationError, Refused) as error:
             self._board.fail_node(node, f"its times cannot be read: {error}")
             return
         times.node = node

@@ -34,6 +34,7 @@ from mltop.probes.model.probe import (
     ProbeVerdict,
     RankTimes,
 )
+from mltop.probes.model.receipt import Refused, admit_result
 
 Result = TypeVar("Result", bound=DeviceResult)
 
@@ -92,7 +93,8 @@ def _converted(kind: type[Result], board: Board) -> list[Result]:
     for node, data in board.results:
         try:
             result = msgspec.convert(data, kind)
-        except msgspec.ValidationError as error:
+            admit_result(result)
+        except (msgspec.ValidationError, Refused) as error:
             board.fail_node(node, f"its result cannot be read: {error}", "the same version of mltop on all nodes")
             continue
         result.node = node
