@@ -10,9 +10,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mltop.probes.model.receipt import MOST_TIME_S
+
 COMMON_FROM_NODES = 3  # with fewer there is no telling what is common
 COMMON_SHARE = 0.5
 INFO = 6
+# Nodes are not trusted: what is more than any kernel says is not taken.
+MOST_LINES = 20_000  # kinds of one node; a machine has about a thousand
+LONGEST_LINE = 2048  # characters; the kernel's own limit is 1,024
+MOST_COUNT = 10**12
 
 
 @dataclass
@@ -48,7 +54,7 @@ def merge(by_node: Mapping[str, Sequence[Mapping[str, Any]]], known: Collection[
     """
     merged: dict[str, KernelLine] = {}
     for node, found in by_node.items():
-        for entry in found:
+        for entry in found[:MOST_LINES]:
             _add(merged, node, entry)
     for line in merged.values():
         line.known = line.pattern in known
@@ -65,7 +71,7 @@ def ranked(lines: Iterable[KernelLine]) -> list[KernelLine]:
 
 def _add(merged: dict[str, KernelLine], node: str, entry: Mapping[str, Any]) -> None:
     pattern = entry.get("pattern")
-    if not isinstance(pattern, str):
+    if not isinstance(pattern, str) or len(pattern) > LONGEST_LINE:
         return
     line = merged.setdefault(pattern, KernelLine(pattern, level=_whole(entry.get("level"), INFO)))
     line.level = min(line.level, _whole(entry.get("level"), INFO))
@@ -74,14 +80,14 @@ def _add(merged: dict[str, KernelLine], node: str, entry: Mapping[str, Any]) -> 
         line.nodes.append(node)
     first_at, last_at = _time(entry.get("first_at")), _time(entry.get("last_at"))
     if not line.example or (first_at is not None and (line.first_at is None or first_at < line.first_at)):
-        line.example, line.example_node = str(entry.get("example", "")), node
+        line.example, line.example_node = str(entry.get("example", ""))[:LONGEST_LINE], node
     line.first_at = min(filter(None, (line.first_at, first_at)), default=None)
     line.last_at = max(filter(None, (line.last_at, last_at)), default=None)
 
 
 def _whole(value: Any, otherwise: int) -> int:
-    return value if isinstance(value, int) else otherwise
+    return value if isinstance(value, int) and 0 <= value <= MOST_COUNT else otherwise
 
 
 def _time(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None
+    return float(value) if isinstance(value, (int, float)) and 0 <= value <= MOST_TIME_S else None

@@ -12,7 +12,7 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.commands.beside import Beside
 from mltop.tui.commands.live import EXIT_UNREACHABLE, Complete, await_nodes, in_time, print_json, session, unreached
 from mltop.tui.commands.local_checks import local_checks
-from mltop.tui.commands.node_checks import Check, node_checks
+from mltop.tui.commands.node_checks import Check, checks_of, node_checks
 
 ANSWER_S = 10.0  # a node that was reached answers at once, unless its disks hang
 NVML_START_S = 20.0  # nvmlInit takes seconds on machines without persistence mode
@@ -65,5 +65,5 @@ def ask(opened: LiveSession, nodes: list[str], beside: Beside) -> dict[str, list
             message = answer.message
             if message.kind in ("done", "error"):
                 open_nodes.discard(answer.node)
-                found[answer.node] = message.data.get("checks", []) if message.kind == "done" else message.error
+                found[answer.node] = checks_of(message.data) if message.kind == "done" else message.error
     return found

@@ -17,11 +17,26 @@ Check: TypeAlias = dict[str, str]
 SKEW_S = 1.0  # more between two clocks puts events of several nodes into the wrong order
 SLOW_S = 5.0  # to connect: half of what ssh is given
 MOST_NOTES = 3
+MOST_CHECKS = 256  # of one agent, which knows of some ten
 
 
 def check(name: str, state: str, why: str, fix: str = "") -> Check:
     """``state``: ok | info | warning | missing; ``fix``: a command or ""."""
     return {"name": name, "state": state, "why": why, "fix": fix}
+
+
+def checks_of(data: Mapping[str, object]) -> list[Check] | str:
+    """What an agent answered, or why it is no answer."""
+    told = data.get("checks")
+    if not isinstance(told, list) or len(told) > MOST_CHECKS:
+        return "its answer cannot be read"
+    found: list[Check] = []
+    for one in told:
+        words = {name: one.get(name) for name in ("name", "state", "why", "fix")} if isinstance(one, dict) else {}
+        if not words or not all(isinstance(word, str) for word in words.values()):
+            return "its answer cannot be read"
+        found.append({name: str(word) for name, word in words.items()})
+    return found
 
 
 def node_checks(view: NodeView, answers: Mapping[str, list[Check] | str]) -> list[Check]:

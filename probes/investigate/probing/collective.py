@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from mltop.probes.investigate.probing.asking import Asking
-from mltop.probes.investigate.probing.member import Member
+from mltop.probes.investigate.probing.member import Member, heard, ready
 from mltop.probes.investigate.probing.setting import Setting
 from mltop.probes.judge.active.deadline import Waited, joined_sentence
 from mltop.probes.model.probe import ProbeEvent, RankTimes
@@ -156,8 +156,8 @@ class Collective:
             "cpu_ranks": ranks,
             "leader": first,
             "leader_node": leader,
-            "addresses": [] if first else [entry["address"] for entry in self._heard.get("addresses", ())],
-            "port": 0 if first else self._heard.get("port", 0),
+            "addresses": [] if first else self._heard["addresses"],
+            "port": 0 if first else self._heard["port"],
             "nodes": [node for node in self._nodes if not self._is_out(node)],
             "join_s": JOIN_S,
         }
@@ -209,9 +209,9 @@ class Collective:
     def _take(self, node: str, event: ProbeEvent) -> None:
         member = self.members[node]
         if event.event == "listening":
-            self._heard = self._heard or event.data
+            self._heard = self._heard or heard(event.data)
         elif event.event == "ready":
-            member.ready = event.data or {"ranks": 0}
+            member.ready = ready(event.data)
         elif event.event == "round":
             member.rounds.add(int(event.data.get("round", 0)))
         elif event.event == "times":

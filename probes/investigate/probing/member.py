@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from mltop.probes.model.receipt import MOST_PROBE_RANKS
+
+MOST_ADDRESSES = 256
+BACKENDS = ("nccl", "gloo")
+_SCOPE = re.compile(r"[A-Za-z0-9_.-]{1,32}")  # of fe80::1%eth0
 
 
 @dataclass
@@ -36,9 +45,38 @@ class Member:
 
     @property
     def ranks(self) -> int:
-        ranks = self.ready.get("ranks", 0)
-        return ranks if isinstance(ranks, int) else 0
+        ranks: int = self.ready.get("ranks", 0)
+        return ranks
 
     def enter(self, stage: str) -> None:
         if stage != self.stage:
             self.stage, self.stage_at = stage, time.monotonic()
+
+
+# What a launcher says goes to other nodes, and into a command that the user is shown: it is read, or refused.
+
+
+def heard(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the leader listens: {"addresses": [IP, ...], "port": number}. Raises ValueError for anything else."""
+    told, port = said.get("addresses"), said.get("port")
+    if not isinstance(told, list) or not 0 < len(told) <= MOST_ADDRESSES or not isinstance(port, int):
+        raise ValueError("it does not say where it listens")
+    addresses = [_address(entry["address"]) for entry in told]
+    if not 0 < port < 65_536:
+        raise ValueError(f"it listens on port {port}")
+    return {"addresses": addresses, "port": port}
+
+
+def ready(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What it has joined with: {"ranks": number, "backend": nccl | gloo, "address": IP or ""}. Raises ValueError."""
+    ranks, backend, address = said.get("ranks", 0), said.get("backend") or "", said.get("address") or ""
+    if not isinstance(ranks, int) or not 0 <= ranks <= MOST_PROBE_RANKS or backend not in ("", *BACKENDS):
+        raise ValueError(f"it joined with {ranks!r:.40} ranks by {backend!r:.40}")
+    return {**said, "ranks": ranks, "backend": backend, "address": _address(address) if address else ""}
+
+
+def _address(said: object) -> str:
+    address, percent, scope = str(said).partition("%")
+    if percent and not _SCOPE.fullmatch(scope):
+        raise ValueError("its address has a scope that is no interface")
+    return str(ipaddress.ip_address(address)) + percent + scope

@@ -25,7 +25,7 @@ def torchrun_command(wanted: ProbeWanted, members: Mapping[str, Member], results
         address = joined[0].ready.get("address") or joined[0].node
         parts += ["--rdzv-backend=c10d", f"--rdzv-endpoint={address}:{PORT}"]
     collective = "all-reduce" if wanted.kind == "pairs" else wanted.collective
-    parts += [SCRIPT, "--collective", collective, "--backend", str(joined[0].ready.get("backend", "nccl"))]
+    parts += [SCRIPT, "--collective", collective, "--backend", joined[0].ready.get("backend") or "nccl"]
     return " ".join(parts + (["--sizes", ",".join(map(str, sizes))] if sizes else []))
 
 
