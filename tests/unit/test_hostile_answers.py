@@ -135,6 +135,7 @@ def test_what_goes_into_a_command_is_what_it_may_be() -> None:
     """The user is shown a torchrun command, and may run it."""
     for said in (
         {"address": "$(reboot)"},
+        {"address": "fe80::1%$(reboot)"},
         {"backend": "gloo; reboot"},
         {"ranks": -1},
         {"ranks": 10**9},
