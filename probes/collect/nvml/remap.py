@@ -8,8 +8,8 @@ from typing import Any
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
-from mltop.probes.collect.nvml.device import Device, Reading, structure
-from mltop.probes.collect.nvml.fields import FieldValues, first_available
+from mltop.probes.collect.nvml.device import Device, Reading, as_flag, structure
+from mltop.probes.collect.nvml.fields import CALL, FieldValues, fallback_needed, first_available
 
 REMAP = {142: "corrected", 143: "uncorrected", 144: "pending", 145: "failed"}
 RETIRED_SINGLE, RETIRED_DOUBLE, RETIRED_PENDING = 29, 30, 31
@@ -33,10 +33,12 @@ _BANKS = ("max", "high", "partial", "low", "none")
 def read_remap(device: Device, batch: FieldValues, reading: Reading) -> None:
     """``remap.corrected`` … ``remap.failed``."""
     names = tuple(f"remap.{name}" for name in REMAP.values())
-    readers = [partial(remap_fields, batch), partial(remap_call, device)]
-    if is_refused_by_the_gpu(batch, 142):
-        readers.pop()
-    reading.attempt(names, lambda: first_available(*readers))
+    code = batch.code(142)
+    if fallback_needed(NvmlError(CALL, code)) and not is_refused_by_the_gpu(batch, 142):
+        reading.attempt(names, lambda: first_available(partial(remap_field, batch, 142), partial(remap_call, device)))
+        return
+    for field, name in REMAP.items():  # one that cannot be says nothing of the others
+        reading.attempt((f"remap.{name}",), partial(remap_field, batch, field))
 
 
 def is_refused_by_the_gpu(batch: FieldValues, field: int) -> bool:
@@ -44,24 +46,22 @@ def is_refused_by_the_gpu(batch: FieldValues, field: int) -> bool:
     return not batch.whole_code and batch.code(field) == codes.NOT_SUPPORTED
 
 
-def remap_fields(batch: FieldValues) -> dict[str, Any]:
-    return {
-        "remap.corrected": batch.count(142, "REMAPPED_COR"),
-        "remap.uncorrected": batch.count(143, "REMAPPED_UNC"),
-        "remap.pending": batch.flag(144, "REMAPPED_PENDING"),
-        "remap.failed": batch.flag(145, "REMAPPED_FAILURE"),
-    }
+def remap_field(batch: FieldValues, field: int) -> dict[str, Any]:
+    name = REMAP[field]
+    read = batch.flag if name in ("pending", "failed") else batch.count
+    return {f"remap.{name}": read(field, f"REMAPPED {name}")}
 
 
 def remap_call(device: Device) -> dict[str, Any]:
     found = [c_uint() for _ in REMAP]
-    device.call("nvmlDeviceGetRemappedRows", *(byref(number) for number in found))
+    name = "nvmlDeviceGetRemappedRows"
+    device.call(name, *(byref(number) for number in found))
     corrected, uncorrected, pending, failed = (number.value for number in found)
     return {
         "remap.corrected": corrected,
         "remap.uncorrected": uncorrected,
-        "remap.pending": bool(pending),
-        "remap.failed": bool(failed),
+        "remap.pending": as_flag(name, pending),
+        "remap.failed": as_flag(name, failed),
     }
 
 
@@ -100,7 +100,8 @@ def retired_call(device: Device, cause: int) -> int:
 
 
 def pending_call(device: Device) -> bool:
-    return bool(device.uint("nvmlDeviceGetRetiredPagesPendingStatus"))
+    name = "nvmlDeviceGetRetiredPagesPendingStatus"
+    return as_flag(name, device.uint(name))
 
 
 def read_recovery(batch: FieldValues) -> dict[str, Any]:
@@ -143,4 +144,5 @@ class RepairReader:
             raise NvmlError(name, codes.FUNCTION_NOT_FOUND)
         self._repair.version = self._repair_version
         device.call(name, self._repair_ref)
-        return {"remap.repair_pending": bool(self._repair.bChannelRepairPending or self._repair.bTpcRepairPending)}
+        pending = [as_flag(name, self._repair.bChannelRepairPending), as_flag(name, self._repair.bTpcRepairPending)]
+        return {"remap.repair_pending": any(pending)}
