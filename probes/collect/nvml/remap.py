@@ -9,7 +9,7 @@ from typing import Any
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
 from mltop.probes.collect.nvml.device import Device, Reading, as_flag, structure
-from mltop.probes.collect.nvml.fields import CALL, FieldValues, fallback_needed, first_available
+from mltop.probes.collect.nvml.fields import FieldValues, first_available
 
 REMAP = {142: "corrected", 143: "uncorrected", 144: "pending", 145: "failed"}
 RETIRED_SINGLE, RETIRED_DOUBLE, RETIRED_PENDING = 29, 30, 31
@@ -33,9 +33,9 @@ _BANKS = ("max", "high", "partial", "low", "none")
 def read_remap(device: Device, batch: FieldValues, reading: Reading) -> None:
     """``remap.corrected`` … ``remap.failed``."""
     names = tuple(f"remap.{name}" for name in REMAP.values())
-    code = batch.code(142)
-    if fallback_needed(NvmlError(CALL, code)) and not is_refused_by_the_gpu(batch, 142):
-        reading.attempt(names, lambda: first_available(partial(remap_field, batch, 142), partial(remap_call, device)))
+    if batch.code(142):
+        older = [] if is_refused_by_the_gpu(batch, 142) else [partial(remap_call, device)]
+        reading.attempt(names, lambda: first_available(partial(remap_field, batch, 142), *older))
         return
     for field, name in REMAP.items():  # one that cannot be says nothing of the others
         reading.attempt((f"remap.{name}",), partial(remap_field, batch, field))
