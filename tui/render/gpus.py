@@ -231,4 +231,6 @@ def _banner(gpu: GpuSample, ranks: Sequence[RankSample]) -> Cell:
     text += f" {GLYPHS.dash} {gpu.error or 'no reason given by NVML'}"
     if ranks:
         text += f"; used by rank {ranks_text(ranks)} pid {_first_and_more([rank.pid for rank in ranks])}"
+    elif gpu.processes:
+        text += f"; held by pid {_first_and_more([process.pid for process in gpu.processes])}"
     return Cell(text, "crit")
