@@ -54,7 +54,7 @@ class Range:
 
 
 def _digits(number: float) -> str:
-    return str(int(number)) if isinstance(number, int) or number.is_integer() else f"{number:g}"
+    return str(int(number)) if isinstance(number, int) or number.is_integer() else f"{number:.10g}"
 
 
 _TIB = 1 << 40

@@ -11,7 +11,15 @@ import pynvml
 
 from mltop.probes.collect.nvml import codes, nvlink, throttle
 from mltop.probes.collect.nvml.calls import NvmlError
-from mltop.probes.collect.nvml.device import Device, Reading, first_supported, not_blank, structure
+from mltop.probes.collect.nvml.device import (
+    Device,
+    Reading,
+    UntoldError,
+    first_supported,
+    not_blank,
+    structure,
+    unsupported,
+)
 from mltop.probes.collect.nvml.fields import ALL_LINKS, FieldRequest, FieldValues, first_available
 from mltop.probes.collect.nvml.rates import Meter
 
@@ -20,6 +28,7 @@ CLOCK_MEMORY = c_int(2)
 SENSOR_GPU = c_int(0)  # nvml.h NVML_TEMPERATURE_GPU
 
 MEMORY_TEMPERATURE = 82
+NO_MEMORY_SENSOR = unsupported("the driver answered 0 °C, as of a board whose memory has no sensor (dcgm-exporter#460)")
 ENERGY = 83  # mJ since the driver was loaded
 POWER_AVERAGE = 185  # mW over one second
 POWER_INSTANT = 186
@@ -142,4 +151,7 @@ def read_energy(device: Device, batch: FieldValues) -> dict[str, Any]:
 
 
 def read_memory_temperature(batch: FieldValues) -> dict[str, Any]:
-    return {"memory_temperature_c": float(batch.value(MEMORY_TEMPERATURE, "MEMORY_TEMP"))}
+    celsius = batch.value(MEMORY_TEMPERATURE, "MEMORY_TEMP")
+    if celsius == 0:
+        raise UntoldError(NO_MEMORY_SENSOR)
+    return {"memory_temperature_c": float(celsius)}

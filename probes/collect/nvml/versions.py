@@ -7,7 +7,7 @@ from ctypes import byref, c_int, c_uint, create_string_buffer
 from typing import Any
 
 from mltop.probes.collect.nvml import codes
-from mltop.probes.collect.nvml.calls import Calls, NvmlError
+from mltop.probes.collect.nvml.calls import Calls, GarbageError, NvmlError
 from mltop.probes.collect.nvml.device import Device
 
 # "580.65.06", "R590", "vGPU 19.0 (580.65.05)", "535.161.05-grid": a branch has three digits, vGPU software has its own
@@ -31,6 +31,8 @@ def read_cuda(calls: Calls) -> dict[str, Any]:
         if failure.code not in codes.UNSUPPORTED:
             raise
         calls.system("nvmlSystemGetCudaDriverVersion", byref(version))
+    if not 1000 <= version.value < 1_000_000:
+        raise GarbageError(f"the driver answered {version.value}, which is not a CUDA version")
     return {"cuda": f"{version.value // 1000}.{version.value % 1000 // 10}"}
 
 
