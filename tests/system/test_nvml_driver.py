@@ -1,4 +1,4 @@
-"""The driver gone, upgraded or denied while mltop watches; a GPU that needs a reset: from NVML to what is said of it."""
+"""The driver gone, upgraded or denied while mltop watches; a GPU that needs a reset: from NVML to what is told."""
 
 from __future__ import annotations
 

@@ -52,6 +52,8 @@ GPU_COLUMNS = (
 )
 
 
+# By GpuSample.error_code, where that says more than the state.
+_BANNERS = {"needs_reset": "NEEDS RESET", "no_permission": "NO PERMISSION"}
 _BY_KEY = {column.key: column for column in GPU_COLUMNS}
 
 
@@ -225,7 +227,7 @@ def _first_and_more(pids: Sequence[int]) -> str:
 
 def _banner(gpu: GpuSample, ranks: Sequence[RankSample]) -> Cell:
     """The sentence of a GPU that does not answer: "LOST since 12:41:07 - GPU is lost; rank 3 pid 4711"."""
-    text = gpu.state.upper()
+    text = _BANNERS.get(gpu.error_code, gpu.state.upper())
     if gpu.last_seen_at is not None:
         text += f" since {clock_time(gpu.last_seen_at)}"
     text += f" {GLYPHS.dash} {gpu.error or 'no reason given by NVML'}"
@@ -233,4 +235,4 @@ def _banner(gpu: GpuSample, ranks: Sequence[RankSample]) -> Cell:
         text += f"; used by rank {ranks_text(ranks)} pid {_first_and_more([rank.pid for rank in ranks])}"
     elif gpu.processes:
         text += f"; held by pid {_first_and_more([process.pid for process in gpu.processes])}"
-    return Cell(text, "crit")
+    return Cell(text, "warn" if gpu.error_code == "no_permission" else "crit")
