@@ -144,3 +144,4 @@ def test_a_process_that_is_no_rank_is_named_too() -> None:
 def test_the_row_of_a_gpu_that_does_not_answer_says_what_it_needs(code: str, start: str, style: str) -> None:
     banner = gpu_row(GpuSample(3, state="lost", error="why", error_code=code), []).banner
     assert banner is not None and banner.text.startswith(start) and banner.style == style
+    assert ("sudo nvidia-smi -r -i 3" in banner.text) is (code == "needs_reset")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from mltop.probes.judge.health.gpu_recovery import advice
 from mltop.probes.model import GpuProcess, GpuSample, MigInstance, Pcie, RankSample
 from mltop.tui.render.cells import Cell, Column, Row
 from mltop.tui.render.glyphs import GLYPHS, bar, sparkline
@@ -235,4 +236,6 @@ def _banner(gpu: GpuSample, ranks: Sequence[RankSample]) -> Cell:
         text += f"; used by rank {ranks_text(ranks)} pid {_first_and_more([rank.pid for rank in ranks])}"
     elif gpu.processes:
         text += f"; held by pid {_first_and_more([process.pid for process in gpu.processes])}"
+    if gpu.error_code == "needs_reset":
+        text += f"; {advice('gpu_reset', gpu.index)}"
     return Cell(text, "warn" if gpu.error_code == "no_permission" else "crit")
