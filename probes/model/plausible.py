@@ -80,6 +80,7 @@ _PCIE_GEN = Range(1, 8, "", "PCIe generation", "6 is sold, 7 and 8 are announced
 _PCIE_WIDTH = Range(1, 32, "lanes", "PCIe width", "PCI Express Base Specification", frozenset({1, 2, 4, 8, 12, 16, 32}))
 _PCIE_RATE = Range(0, 1e12, "bytes/s", source="generation 7 with 16 lanes moves 0.25e12 in a direction")
 _NVLINK_RATE = Range(0, 1e13, "bytes/s", source="all links of NVLink 6 together move 1.8e12 in a direction")
+_PORT_RATE = Range(0, 1.25e12, "bytes/s", "rate", "several times what a port of 1.6 Tb/s moves")
 _TIME_NS = Range(0, 10 * 365 * 86_400 * 10**9, "ns", "time", "ten years with one load of the driver")
 
 # By path of GpuSample, in its units.
@@ -164,5 +165,7 @@ PCI: dict[str, Range] = {
 # By field of LinkSample, in its units.
 LINKS: dict[str, Range] = {
     "rate_bits_per_s": Range(1e6, 1e13, "bit/s", "rate", "10 Mb/s Ethernet to several times 1.6 Tb/s"),
+    "rx_bytes_per_s": _PORT_RATE,
+    "tx_bytes_per_s": _PORT_RATE,
     "counters.*": Range(0, ALL_ONES_64 - 1, "", "count", "all ones is what a device says that does not answer"),
 }

@@ -108,7 +108,9 @@ def read_recovery(batch: FieldValues) -> dict[str, Any]:
     """The driver's own verdict."""
     number = batch.count(RECOVERY_ACTION, "GET_GPU_RECOVERY_ACTION")
     if number not in ACTIONS:
-        raise GarbageError(f"field {RECOVERY_ACTION} GET_GPU_RECOVERY_ACTION answered {number}, which mltop does not know")
+        raise GarbageError(
+            f"field {RECOVERY_ACTION} GET_GPU_RECOVERY_ACTION answered {number}, which mltop does not know"
+        )
     return {"recovery_action": ACTIONS[number]}
 
 
