@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.collect.nvml import fabric, nvlink, throttle, versions, words
+from mltop.probes.collect.nvml import fabric, margin_words, nvlink, throttle, versions, words
 from mltop.probes.collect.nvml.calls import GarbageError
 from mltop.probes.collect.nvml.device import Reading, UntoldError, implausible, starting, unsupported
 from mltop.probes.collect.nvml.known import Known, as_one
@@ -52,7 +52,7 @@ NOT_SUPPORTED = ["nvmlDeviceGetX", 3]
             ),
         ),
         (implausible("the driver answered 255 °C"), Gap("it", "the driver answered 255 °C", code="implausible")),
-        (words.T_LIMIT_ALONE, Gap("it", words.T_LIMIT_ALONE, words.UPDATE_DRIVER)),
+        (margin_words.T_LIMIT_ALONE, Gap("it", margin_words.T_LIMIT_ALONE, words.UPDATE_DRIVER)),
     ],
 )
 def test_problems_become_gaps(problem: Any, expected: Gap) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 
 from mltop.probes.collect.links.files import READ_BYTES, REFUSED, Attribute, OpenFiles, counter
-from mltop.probes.model.plausible import LINKS
+from mltop.probes.plausible import LINKS
 
 _MOST = int(LINKS["counters.*"].high)
 _SETTINGS = frozenset({"lifespan"})  # how long hw_counters are cached

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mltop.probes.model import Gap
-from mltop.probes.model.plausible import LINKS
+from mltop.probes.plausible import LINKS
 
 SHORTEST_S = 0.05
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from mltop.probes.model.plausible import LINKS
+from mltop.probes.plausible import LINKS
 
 # Width of the counters in the PortCounters attribute that the kernel's files show (drivers/infiniband/core/sysfs.c):
 # they stop at their maximum, they do not wrap.

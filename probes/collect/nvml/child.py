@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.breadcrumb import Breadcrumb
 from mltop.probes.collect.nvml.calls import NvmlError, load
-from mltop.probes.collect.nvml.library import LoadedLibrary
+from mltop.probes.collect.nvml.loaded import LoadedLibrary
 
 if TYPE_CHECKING:
     from mltop.probes.collect.nvml.devices import Devices

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from mltop.probes.model import Fault
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mltop.probes.model import Fault
 
 IMPLAUSIBLE: Fault = "implausible"  # as the first part of a problem: the call succeeded with what cannot be
 

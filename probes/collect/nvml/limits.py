@@ -20,7 +20,7 @@ from typing import Any
 
 import pynvml
 
-from mltop.probes.collect.nvml import codes, words
+from mltop.probes.collect.nvml import codes, margin_words
 from mltop.probes.collect.nvml.calls import NvmlError
 from mltop.probes.collect.nvml.device import (
     Device,
@@ -83,10 +83,10 @@ class Limits:
             # No more is left than to the GPU's own maximum, so that is at least this.
             reference_c = self._gpu_c + left_c
             if memory_left_c < 0 and reference_c >= self._gpu_max_at_least_c - ROUNDING_C:
-                raise UntoldError(words.GPU_OR_MEMORY)
+                raise UntoldError(margin_words.GPU_OR_MEMORY)
             self._gpu_max_at_least_c = max(self._gpu_max_at_least_c, reference_c)
         elif memory_left_c < 0:
-            raise UntoldError(words.GPU_OR_MEMORY)
+            raise UntoldError(margin_words.GPU_OR_MEMORY)
         return memory_left_c
 
 
@@ -138,7 +138,7 @@ class MarginReader:
         except NvmlError as failure:
             limits.lacks_margin = is_unsupported(failure)
             if failure.code == codes.FUNCTION_NOT_FOUND and limits.memory_offset_c is not None:
-                raise UntoldError(words.T_LIMIT_ALONE) from None
+                raise UntoldError(margin_words.T_LIMIT_ALONE) from None
             raise
         limits.lacks_margin = False
         return {MARGIN: float(self._margin.marginTemperature)}

@@ -1,6 +1,6 @@
 """Every number that was read of a GPU passes here: what cannot be is unknown, with what was answered as the reason.
 
-The ranges are in probes/model/plausible.py. What only two numbers together can tell is told here: more memory used than
+The ranges are in probes/plausible.py. What only two numbers together can tell is told here: more memory used than
 there is, a clock far above its maximum, an energy counter that goes back.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mltop.probes.collect.nvml.device import Problem, Reading, implausible
-from mltop.probes.model.plausible import CLOCK_OVER_MAX, GPU, Range
+from mltop.probes.plausible import CLOCK_OVER_MAX, GPU, Range
 
 CLOCKS = {"sm_clock_mhz": "sm_clock_max_mhz", "memory_clock_mhz": "memory_clock_max_mhz"}
 USED, TOTAL = "memory_used_bytes", "memory_total_bytes"

@@ -6,18 +6,13 @@ import signal
 import time
 from typing import Any
 
-from mltop.probes.collect.nvml import codes
+from mltop.probes.collect.nvml import codes, margin_words
 from mltop.probes.model import Fault, Gap
 
 OVERLONG = "NVML's reader process answers without end"
 KERNEL_LOG = "sudo dmesg -T | grep -i -e nvrm -e xid"
 # CAP_SYS_ADMIN alone was not enough for some drivers (NVIDIA/DCGM#214).
 GPM_PERMISSION = "sudo mltop; in a container: start it with --privileged, or --cap-add SYS_ADMIN where that suffices"
-# Of temperatures (limits.py).
-T_LIMIT_ALONE = (
-    "this driver tells its temperature limits only relative to a reading that it does not give: driver 570 gives it"
-)
-GPU_OR_MEMORY = "the GPU or its memory is above its limit: the driver tells only what is left to the nearer of the two"
 UPDATE_DRIVER = "update the NVIDIA driver to 570 or newer"
 _ASKED_BY_NUMBER = ("nvmlDeviceGetFieldValues", "nvmlDeviceGetTemperatureThreshold", "nvmlDeviceGetGpuFabricInfo")
 
@@ -32,7 +27,7 @@ def starting_gap(waited_s: float, call: str) -> Gap:
 def field_gap(what: str, problem: Any) -> Gap:
     """``problem``: a sentence, ``[kind of gap or "implausible", sentence]``, or ``[call, code]`` of what failed."""
     if isinstance(problem, str):
-        return Gap(what, problem, UPDATE_DRIVER if problem == T_LIMIT_ALONE else "")
+        return Gap(what, problem, UPDATE_DRIVER if problem == margin_words.T_LIMIT_ALONE else "")
     call, code = problem
     if call == codes.IMPLAUSIBLE:
         return Gap(what, code, code=codes.IMPLAUSIBLE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mltop.probes.model.plausible import PCI
+from mltop.probes.plausible import PCI
 
 _LONGEST_TEXT = 256
 

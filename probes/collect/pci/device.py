@@ -9,7 +9,7 @@ from mltop.probes.collect.pci import attributes
 from mltop.probes.collect.pci.acs import upstream_ports
 from mltop.probes.collect.small_files import read_small
 from mltop.probes.model import PciDevice
-from mltop.probes.model.plausible import PCI
+from mltop.probes.plausible import PCI
 
 _AER = ("correctable", "nonfatal", "fatal")
 

@@ -4,12 +4,13 @@ A driver that answers 255 °C, or a device whose registers read all ones, tells 
 value is unknown, with what was answered in the reason; it is never clipped into its range and never becomes 0.
 
 Ends are generous: they part what hardware can be from what it cannot, not good from bad. ``*`` in a path stands for
-any key of a dict or any member of a list.
+any key of a dict or any member of a list. Imports nothing of ours and no ``dataclasses``: NVML's reader process, which
+has to stay small, reads it too.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 ALL_ONES_64 = 0xFFFFFFFFFFFFFFFF
 # nvml.h, nvmlDeviceGetMaxClockInfo: "Current P0 clocks … can differ from max clocks by a few MHz"; and an offset that
@@ -17,8 +18,7 @@ ALL_ONES_64 = 0xFFFFFFFFFFFFFFFF
 CLOCK_OVER_MAX = 1.05
 
 
-@dataclass(frozen=True)
-class Range:
+class Range(NamedTuple):
     """``low`` and ``high`` are still plausible. ``noun``: what a number outside is not. ``source``: why these ends.
 
     ``unit`` is printed behind the number, "%" for fractions of 1. ``only``: the numbers in between that exist.
