@@ -15,8 +15,8 @@ class Gap:
     """Something that could not be read: ``what`` (e.g. ``gpu.3.power_w``), ``why``, and ``fix`` (a command or "").
 
     ``kind``: "unknown": there is a value that we do not have; "unsupported": this hardware, driver or kernel has no
-    such thing, nothing is missed; "starting": it comes with one of the next samples. ``code``: of what NVML does not
-    tell, which Fault it is, "" where that does not matter: rules and screens go by it, never by the words.
+    such thing, nothing is missed; "starting": it comes with one of the next samples. ``code``: which Fault it is
+    (gpu.py), "" where that does not matter: rules and screens go by it, never by the words.
     """
 
     what: str
