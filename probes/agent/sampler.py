@@ -10,9 +10,10 @@ from mltop.probes.collect.host import HostSource
 from mltop.probes.collect.kernel_log import KernelLogSource, with_nvml_events
 from mltop.probes.collect.links import LinkSource
 from mltop.probes.collect.pci import PciSource
-from mltop.probes.collect.ranks import RankSource
+from mltop.probes.collect.ranks import RankSource, procfs
 from mltop.probes.model import (
     Gap,
+    GpuProcess,
     GpuSample,
     HostSample,
     KernelEvent,
@@ -48,6 +49,7 @@ class Sampler:
         self._kernel_log = KernelLogSource()
         self._boot_id = read_boot_id()
         self._newest_ranks: list[RankSample] = []
+        self._holders = Holders()
 
     def sample(self, now: float) -> Sample:
         """One sample at ``now`` (unix s). ``cost_s``: wall time of each collector in this process."""
@@ -100,7 +102,41 @@ class Sampler:
         return None, []
 
     def _collect_gpus(self, now: float) -> tuple[list[GpuSample], list[Gap]]:
-        return self._gpus.collect(now, wait_s=min(0.25, self._interval_s / 2))
+        gpus, gaps = self._gpus.collect(now, wait_s=min(0.25, self._interval_s / 2))
+        self._holders.keep(gpus)
+        return gpus, gaps
+
+
+class Holders:
+    """Who held each GPU when its list of processes was last known: one that is lost keeps them as long as they live."""
+
+    def __init__(self) -> None:
+        # By the GPU's index; a process has the time that it started at, as its pid may be another's later.
+        self._held: dict[int, list[tuple[GpuProcess, int | None]]] = {}
+
+    def keep(self, gpus: list[GpuSample]) -> None:
+        """Note who holds those that answer; give those that do not the processes that are still there."""
+        for gpu in gpus:
+            if gpu.processes is not None:
+                held = self._held.get(gpu.index, [])
+                if [process for process, _ in held] != gpu.processes:
+                    self._held[gpu.index] = [(process, started(process.pid)) for process in gpu.processes]
+            elif gpu.state != "ok" and gpu.index in self._held:
+                self._held[gpu.index] = [
+                    (process, at)
+                    for process, at in self._held[gpu.index]
+                    if at is not None and started(process.pid) == at
+                ]
+                gpu.processes = [process for process, _ in self._held[gpu.index]] or None
+
+
+def started(pid: int) -> int | None:
+    """When a process started, in the kernel's ticks; None for one that is not there, or has ended."""
+    try:
+        stat = procfs.read_stat(proc(), pid)
+    except OSError:
+        return None
+    return None if stat.state in ("Z", "X") else stat.start_ticks
 
 
 def guarded(

@@ -93,6 +93,7 @@ def sample_of(index: int, seed: int, pids: list[int], moving: Moving, training: 
         memory_total_bytes=MEMORY_TOTAL_BYTES,
         temperature_slowdown_c=SLOWDOWN_C,
         memory_temperature_max_c=MEMORY_HOTTEST_C,
+        memory_temperature_margin_c=MEMORY_HOTTEST_C - moving.memory_temperature_c,
         power_limit_w=POWER_LIMIT_W,
         power_limit_default_w=POWER_LIMIT_W,
         sm_clock_max_mhz=SM_CLOCK_MAX_MHZ,

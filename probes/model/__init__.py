@@ -17,6 +17,7 @@ from typing import Any
 from mltop.probes.model.gpu import (
     Ecc,
     Fabric,
+    Fault,
     GpuProcess,
     GpuSample,
     MigInstance,
@@ -65,6 +66,7 @@ __all__ = [
     "Culprit",
     "Ecc",
     "Fabric",
+    "Fault",
     "FilesystemSample",
     "Finding",
     "Frame",

@@ -3,6 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
+
+# Why NVML, or a GPU, or a value of it does not answer (GpuSample.error_code, Gap.code; NVML's numbers in brackets).
+# Of the whole node: no_driver (12), no_bindings (nvidia-ml-py is missing), library_broken (it cannot be loaded),
+# driver_not_loaded (9), driver_mismatch (18: upgraded underneath), no_permission (4), failed (any other),
+# stuck (a call does not return), crashed (the reader process died), stale (values are shown that are old).
+# Of one GPU: lost (15, or its handle cannot be had), needs_reset (16), vanished (NVML lists fewer), no_permission,
+# failed, stuck, crashed, and those of the node while all of NVML is down.
+# Of one value: no_permission, implausible (the driver answered with what cannot be).
+Fault = Literal[
+    "no_driver",
+    "no_bindings",
+    "library_broken",
+    "driver_not_loaded",
+    "driver_mismatch",
+    "no_permission",
+    "failed",
+    "stuck",
+    "crashed",
+    "stale",
+    "lost",
+    "needs_reset",
+    "vanished",
+    "implausible",
+]
 
 
 @dataclass
@@ -137,7 +162,10 @@ class MigInstance:
 class GpuSample:
     """One GPU at one moment. ``state``: ok | lost | error; ``error`` says what and where for the latter two.
 
-    ``last_seen_at`` (unix s) is when NVML last answered for it; a lost GPU keeps its identity and this time.
+    ``error_code``: the Fault behind ``error``, "" while the state is ok. ``last_seen_at`` (unix s) is when NVML last
+    answered for it; a lost GPU keeps its identity and this time, and in ``processes`` those that held it then and still
+    live. ``memory_temperature_margin_c``: what is left until the GPU slows itself down for its memory's sake; where the
+    driver tells no limit of the memory's own, at least so much (see limits.py).
     """
 
     index: int
@@ -146,6 +174,7 @@ class GpuSample:
     pci_bus_id: str | None = None
     state: str = "ok"
     error: str | None = None
+    error_code: str = ""
     last_seen_at: float | None = None
     busy: float | None = None  # NVML's GPU-Util: share of time a kernel was resident
     sm_active: float | None = None
@@ -163,6 +192,7 @@ class GpuSample:
     temperature_margin_c: float | None = None  # °C left until the GPU slows itself down
     temperature_slowdown_c: float | None = None
     memory_temperature_max_c: float | None = None
+    memory_temperature_margin_c: float | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
     power_limit_default_w: float | None = None

@@ -16,13 +16,15 @@ class Gap:
     """Something that could not be read: ``what`` (e.g. ``gpu.3.power_w``), ``why``, and ``fix`` (a command or "").
 
     ``kind``: "unknown": there is a value that we do not have; "unsupported": this hardware, driver or kernel has no
-    such thing, nothing is missed; "starting": it comes with one of the next samples.
+    such thing, nothing is missed; "starting": it comes with one of the next samples. ``code``: which Fault it is
+    (gpu.py), "" where that does not matter: rules and screens go by it, never by the words.
     """
 
     what: str
     why: str
     fix: str = ""
     kind: str = "unknown"
+    code: str = ""
 
 
 class JobKey(NamedTuple):

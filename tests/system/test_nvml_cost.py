@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,3 +103,11 @@ def test_cpu_of_the_reader_process(fake: FakeNvml, machine: Machine) -> None:
     for second in range(1, polls + 1):
         machine.poll(float(second))
     assert (cpu_s() - before_s) / polls < 0.02
+
+
+def test_the_reader_process_loads_little() -> None:
+    """Two MiB and a tenth of a second at each start are what the samples' own classes would cost it."""
+    code = "import sys, mltop.probes.collect.nvml.child, mltop.probes.collect.nvml.reader; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "mltop.probes.plausible" in loaded
+    assert {"dataclasses", "inspect", "mltop.probes.model", "mltop.probes.collect.nvml.library"}.isdisjoint(loaded)

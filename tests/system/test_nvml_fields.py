@@ -12,6 +12,7 @@ from mltop.probes.model import GpuProcess
 from tests.fakes.nvml.counts import calls_on_gpu
 from tests.fakes.nvml.machine import Machine, value_at
 from tests.fakes.nvml.scenario import FakeNvml
+from tests.fakes.nvml.shapes import shape
 from tests.nvml_sources import fake_here
 
 
@@ -73,7 +74,6 @@ UNSUPPORTED: list[tuple[str, str, str]] = [
     ("pcie_replay_count", "pcie.replay_count", "pcie.replay_count"),
     ("pcie_gen_max", "pcie.gen_max", "pcie.gen_max"),
     ("pcie_width", "pcie.width", "pcie.width"),
-    ("temperature_margin_c", "temperature_margin_c", "temperature_margin_c"),
     ("temperature_memory_max_c", "memory_temperature_max_c", "memory_temperature_max_c"),
     ("performance_state", "performance_state", "performance_state"),
     ("gsp_firmware", "gsp_firmware", "gsp_firmware"),
@@ -205,7 +205,7 @@ def test_throttle_share_is_of_the_time_between_two_polls(fake: FakeNvml, machine
     assert machine.poll(0.0)[0].throttle_share == {}
     assert machine.gaps()["gpu.*.throttle_share"].kind == "starting"
     fake.set("gpu.0.throttle_ns.sw_power_cap", 1000)
-    fake.set("gpu.0.throttle_ns.hw_thermal", 10**15)
+    fake.set("gpu.0.throttle_ns.hw_thermal", 10**9)  # more than has passed here, and no more than a second of it
     fake.write()
     share = machine.poll(1.0)[0].throttle_share
     assert machine.is_rate(share["sw_power_cap"], 1e-6)
@@ -228,7 +228,7 @@ def test_throttle_share_by_the_old_call(fake: FakeNvml, machine: Machine) -> Non
     fake.set("call.nvmlDeviceGetFieldValues", "missing")
     fake.write()
     machine.poll(0.0)
-    fake.set("gpu.0.throttle_ns.sync_boost", 10**15)
+    fake.set("gpu.0.throttle_ns.sync_boost", 10**9)
     fake.write()
     share = machine.poll(10.0)[0].throttle_share
     assert share["sync_boost"] == 1.0
@@ -236,11 +236,79 @@ def test_throttle_share_by_the_old_call(fake: FakeNvml, machine: Machine) -> Non
     assert "hw_thermal" not in share
 
 
-def test_numbers_that_driver_575_used_for_other_fields_are_not_read(fake: FakeNvml, machine: Machine) -> None:
-    fake.set("driver", "575.57.08")
-    fake.set("gpu.*.throttle_ns.hw_thermal", 4711)
+# What the driver and NVML say of their versions, and whether that tells which fields the moved counters are.
+VERSIONS: list[tuple[str, str, bool]] = [
+    ("570.211.01", "", False),  # has none of them
+    ("575.51.02", "", True),
+    ("575.64.05", "", True),
+    ("580.65.06", "", True),
+    ("580.76.05", "", True),
+    ("580.82.07", "", True),
+    ("580.119.02", "", True),
+    ("590.48.01", "", True),
+    ("610.43.03", "", True),
+    ("vGPU 19.0 (580.65.05)", "13.580.65.05", True),
+    ("R590", "13.590.48.01", True),
+    ("R580", "13.580.65.06", True),
+    ("R580", "13.580.82.07", True),
+    ("R580", "R580", False),
+    ("GRID 19.1", "GRID", False),
+]
+
+
+@pytest.mark.parametrize(("driver", "nvml", "is_known"), VERSIONS)
+def test_throttle_time_is_what_the_driver_s_version_has_where(
+    fake: FakeNvml, machine: Machine, driver: str, nvml: str, is_known: bool
+) -> None:
+    """Power smoothing's numbers, which other versions have there, are never shown as throttle time."""
+    shape("gb200", fake, 2)
+    fake.set("driver", driver)
+    if nvml:
+        fake.set("nvml", nvml)
+    counted = {"sw_thermal": 11_000_000_000, "hw_thermal": 22_000_000_000, "power_brake": 33_000_000_000}
+    for reason, nanoseconds in counted.items():
+        fake.set(f"gpu.*.throttle_ns.{reason}", nanoseconds)
     fake.write()
-    assert "hw_thermal" not in machine.poll()[0].throttle_ns
+    found = machine.poll()[0].throttle_ns
+    assert {reason: found[reason] for reason in found if reason in counted} == (counted if is_known else {})
+    assert found["sw_power_cap"] == 0
+    for reason in counted if not is_known else ():
+        assert machine.gaps()[f"gpu.*.throttle_ns.{reason}"].kind == (
+            "unsupported" if driver.startswith("570") else "unknown"
+        )
+
+
+def test_a_version_that_cannot_be_read_shows_no_moved_counters(fake: FakeNvml, machine: Machine) -> None:
+    shape("b200", fake, 2, driver="580.65")
+    for call in ("nvmlSystemGetDriverVersion", "nvmlSystemGetNVMLVersion"):
+        fake.set(f"call.{call}", "error 999")
+    fake.write()
+    assert machine.poll()[0].throttle_ns.keys() == {
+        "sw_power_cap",
+        "sync_boost",
+        "board_limit",
+        "low_utilization",
+        "reliability",
+    }
+    assert "version" in machine.gaps()["gpu.*.throttle_ns.hw_thermal"].why
+
+
+@pytest.mark.parametrize("gain", [10**15, 90 * 10**9])
+def test_a_counter_that_runs_ahead_of_time_is_not_shown(fake: FakeNvml, machine: Machine, gain: int) -> None:
+    """Whatever the driver's version says: its own time, and the share of it, are unknown with the number."""
+    fake.set("gpu.0.throttle_ns.hw_thermal", 1000)
+    fake.write()
+    machine.poll(0.0)
+    fake.set("gpu.0.throttle_ns.hw_thermal", 1000 + gain)
+    fake.write()
+    for second in (1.0, 2.0):
+        sample = machine.poll(second)[0]
+        assert "hw_thermal" not in sample.throttle_ns and "hw_thermal" not in sample.throttle_share
+        assert sample.throttle_share["power_brake"] == 0.0
+        gap = machine.gaps()["gpu.0.throttle_ns.hw_thermal"]
+        assert (gap.kind, gap.code) == ("unknown", "implausible")
+        assert f"the driver answered {1000 + gain} ns" in gap.why
+    assert machine.poll(3.0)[1].throttle_share["hw_thermal"] == 0.0
 
 
 @pytest.mark.parametrize(("call", "cuda"), [("", 13010), ("call.nvmlSystemGetCudaDriverVersion_v2", 11040)])

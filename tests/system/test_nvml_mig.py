@@ -93,7 +93,8 @@ def test_an_unknown_metric_of_one_instance(fake: FakeNvml, reader: Reader) -> No
     fake.write()
     found = read_until(reader(), lambda found: instances(found)[0].tensor_active, "activity")
     assert instances(found)[0].sm_active is None
-    assert "which is not a value" in found["problems"]["mig_instances.0.sm_active"]
+    kind, why = found["problems"]["mig_instances.0.sm_active"]
+    assert kind == "implausible" and "which is not a value" in why
 
 
 def test_compute_instances_of_one_gpu_instance_share_its_counters(fake: FakeNvml, reader: Reader) -> None:

@@ -12,18 +12,20 @@ import pytest
 from mltop.probes.model import Gap, GpuProcess, GpuSample, NvlinkLink
 from tests.fakes.nvml.machine import Machine, paths_of
 from tests.fakes.nvml.scenario import FakeNvml
-from tests.fakes.nvml.shapes import BLACKWELL_LINK_ERRORS, DRIVERS, FIRST_DRIVER, HOPPER_LINK_ERRORS, shape
+from tests.fakes.nvml.shapes import BLACKWELL_LINK_ERRORS, DRIVERS, FIRST_DRIVER, HOPPER_LINK_ERRORS, branch_of, shape
 
 MIB = 2**20
 COUNT = 3
-PAIRS = [(kind, driver) for kind in FIRST_DRIVER for driver in DRIVERS if int(driver) >= int(FIRST_DRIVER[kind])]
+PAIRS = [
+    (kind, driver) for kind in FIRST_DRIVER for driver in DRIVERS if branch_of(driver) >= branch_of(FIRST_DRIVER[kind])
+]
 # Not of the scenario, or compared by other tests: activity.
 NOT_COMPARED = {
     "last_seen_at", "sm_active", "sm_occupancy", "tensor_active", "dram_active", "fp64_active", "fp32_active",
     "fp16_active", "activity_source", "mig_instances",
 }  # fmt: skip
 # An absent value of these is no gap: there is nothing that could be missing.
-NO_GAP = {"error", "fabric.problems", "fabric.cluster_uuid"}
+NO_GAP = {"error", "error_code", "fabric.problems", "fabric.cluster_uuid"}
 
 # What every shape has, by path of GpuSample; {i} is the GPU's number.
 COMMON: dict[str, Any] = {
@@ -31,6 +33,7 @@ COMMON: dict[str, Any] = {
     "serial": "165{i:010}",
     "state": "ok",
     "error": None,
+    "error_code": "",
     "busy": 0.5,
     "temperature_c": 41.0,
     "memory_temperature_c": 47.0,
@@ -91,9 +94,10 @@ OF_KIND: dict[str, dict[str, Any]] = {
         "memory_clock_max_mhz": 1593,
         "power_limit_w": 400.0,
         "power_limit_default_w": 400.0,
-        "temperature_margin_c": None,
+        "temperature_margin_c": 51.0,
         "temperature_slowdown_c": 92.0,
         "memory_temperature_max_c": 95.0,
+        "memory_temperature_margin_c": 48.0,
         "pcie.gen_max": 4,
         "fabric.state": None,
         "fabric.health": None,
@@ -112,6 +116,7 @@ OF_KIND: dict[str, dict[str, Any]] = {
         "power_limit_w": 700.0,
         "power_limit_default_w": 700.0,
         "temperature_margin_c": 55.0,
+        "memory_temperature_margin_c": 55.0,
     },
     "b200": {
         "name": "NVIDIA B200",
@@ -123,6 +128,7 @@ OF_KIND: dict[str, dict[str, Any]] = {
         "power_limit_w": 1000.0,
         "power_limit_default_w": 1000.0,
         "temperature_margin_c": 60.0,
+        "memory_temperature_margin_c": 60.0,
     },
     "gb200": {
         "name": "NVIDIA GB200",
@@ -134,6 +140,7 @@ OF_KIND: dict[str, dict[str, Any]] = {
         "power_limit_w": 1200.0,
         "power_limit_default_w": 1200.0,
         "temperature_margin_c": 62.0,
+        "memory_temperature_margin_c": 62.0,
         "fabric.clique_id": 32766,
         "fabric.cluster_uuid": "4a2c9e60-1d5b-4f08-9b1e-7f8d3c5a6b01",
     },
@@ -164,10 +171,10 @@ PCIE_ERRORS = (
 
 def of_driver(kind: str, driver: str) -> dict[str, Any]:
     """What depends on the driver: its versions, and what it does not have yet."""
-    branch = int(driver)
+    branch = branch_of(driver)
     found: dict[str, Any] = {
         "driver": DRIVERS[driver],
-        "cuda": {470: "11.4", 535: "12.2", 570: "12.8", 580: "13.0"}[branch],
+        "cuda": {470: "11.4", 535: "12.2", 550: "12.4", 570: "12.8", 575: "12.9", 580: "13.0"}[branch],
         # Version 1 of the memory information counts what the driver reserves as used.
         "memory_used_bytes": (530 if branch == 470 else 30) * MIB,
         "throttle_ns": {"sw_power_cap": 4_000_000_000, **NS_ALWAYS},
@@ -175,19 +182,20 @@ def of_driver(kind: str, driver: str) -> dict[str, Any]:
         "pcie.gen": 2,
         "pcie.errors": {**dict.fromkeys(PCIE_ERRORS, 0), "bad_tlp": 9} if branch > 470 else {},
         "recovery_action": "drain_and_reset" if branch >= 570 else None,
-        "ecc.sram_threshold_exceeded": True if branch >= 570 else None,
+        "ecc.sram_threshold_exceeded": True if branch >= 535 else None,
         "remap.repair_pending": True if branch >= 580 else None,
     }
-    if branch >= 580:
+    if branch >= 575:
         new = dict.fromkeys(("sw_thermal", "hw_thermal", "power_brake"), 0)
         found["throttle_ns"] = {**found["throttle_ns"], **new}
         found["throttle_share"] = dict.fromkeys(found["throttle_ns"], 0.0)
     if kind != "a100":
         found["gsp_firmware"] = DRIVERS[driver]
-    if branch < 570:
-        found["temperature_margin_c"] = None
-        if kind == "h100":
-            found["fabric.health"] = None  # version 1 does not tell
+    if kind == "h100" and branch < 570:  # absolute limits, and no T.Limit
+        found |= {"temperature_slowdown_c": 89.0, "temperature_margin_c": 48.0}
+        found |= {"memory_temperature_max_c": 95.0, "memory_temperature_margin_c": 48.0}
+    if kind == "h100" and branch < 550:
+        found["fabric.health"] = None  # version 1 does not tell
     return found
 
 

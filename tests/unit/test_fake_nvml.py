@@ -79,9 +79,9 @@ def test_building_again_gives_the_same_library() -> None:
 def test_count_alone_is_eight_healthy_idle_gpus(child: Child) -> None:
     assert child("nvmlDeviceGetCount()") == 8
     assert child("[nvmlSystemGetDriverVersion(), nvmlSystemGetNVMLVersion(), nvmlSystemGetCudaDriverVersion_v2()]") == [
-        "570.86.15",
-        "12.570.86.15",
-        12080,
+        "580.95.05",
+        "13.580.95.05",
+        13000,
     ]
     for expression in ("nvmlDeviceGetUUID", "nvmlDeviceGetSerial", "nvmlDeviceGetMinorNumber"):
         assert len(set(child(f"[{expression}(handle(i)) for i in range(8)]"))) == 8

@@ -173,6 +173,23 @@ def test_nonsense_is_unknown_with_a_gap_and_never_raises(tree: SysTree, content:
         assert "links.eth0.rx_bytes" in {gap.what for gap in gaps}
 
 
+def test_counters_with_all_bits_set_are_unknown(tree: SysTree) -> None:
+    ones = (1 << 64) - 1
+    tree.set_counters("mlx5_3", link_downed=ones, port_rcv_data=ones, symbol_error=ones - 1)
+    tree.set_statistics("eth0", rx_crc_errors=ones)
+    links = LinkSource(str(tree.root))
+    for now in (0.0, 1.0, 10.0):
+        sample, gaps = port_of(links, now)
+        assert {"link_downed", "port_rcv_data"}.isdisjoint(sample.counters)
+        assert sample.counters["symbol_error"] == ones - 1
+        assert (sample.rx_bytes_per_s, sample.error) == (None, None)
+        (gap,) = [gap for gap in gaps if gap.what == "links.mlx5_3.counters"]
+        assert gap.why.startswith(f"link_downed: reads {ones}: all bits are set") and gap.kind == "unknown"
+        eth0, gaps = port_of(links, now, "eth0")
+        assert "rx_crc_errors" not in eth0.counters
+        assert "links.eth0.rx_crc_errors" in {gap.what for gap in gaps}
+
+
 def test_folders_where_files_belong_and_files_where_folders_belong(tree: SysTree, links: LinkSource) -> None:
     tree.remove(f"{PORT}/counters/symbol_error")
     tree.write(f"{PORT}/counters/symbol_error/x", "1")

@@ -33,6 +33,8 @@ def test_a_state_without_a_word_is_unknown(text: bytes | None) -> None:
         (b"N/A", None),
         (b"-1 Gb/sec", None),
         (b"9999999999999 Gb/sec", None),
+        (b"0 Gb/sec", None),
+        (b"999999 Gb/sec (4X ?)", None),
         *((text, None) for text in WEIRD),
     ],
 )
@@ -42,7 +44,15 @@ def test_rates(text: bytes, rate: float | None) -> None:
 
 @pytest.mark.parametrize(
     ("text", "speed"),
-    [(b"100000\n", 100e9), (b"-1\n", None), (b"0\n", None), (b"4294967295\n", None), (None, None), (b"fast", None)],
+    [
+        (b"100000\n", 100e9),
+        (b"-1\n", None),
+        (b"0\n", None),
+        (b"4294967295\n", None),
+        (b"65535\n", None),
+        (None, None),
+        (b"fast", None),
+    ],
 )
 def test_speeds_of_interfaces(text: bytes | None, speed: float | None) -> None:
     assert words.speed_bits_per_s(text) == speed
@@ -117,3 +127,13 @@ def test_rates_need_two_looks_and_start_anew_after_a_reset() -> None:
     assert meter.rates(16.0, 7, 73) == (None, None)
     assert meter.rates(3.0, 8, 74) == (None, None)  # the clock went back
     assert meter.rates(4.0, 9, 75) == (4.0, 4.0)
+
+
+def test_a_rate_that_no_port_has_is_unknown_with_its_value() -> None:
+    meter = ByteMeter(unit_bytes=4)
+    meter.rates(10.0, 100, 50)
+    assert meter.rates(11.0, 1 << 60, 60) == (None, None)
+    (gap,) = meter.gaps("links.mlx5_3")
+    assert (gap.what, gap.kind, gap.code) == ("links.mlx5_3.rates", "unknown", "implausible")
+    assert "4.6e+18 bytes/s" in gap.why
+    assert meter.rates(12.0, (1 << 60) + 25, 70) == (100.0, 40.0) and meter.gaps("links.mlx5_3") == []

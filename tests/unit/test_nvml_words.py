@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.collect.nvml import fabric, nvlink, throttle, versions, words
+from mltop.probes.collect.nvml import fabric, margin_words, nvlink, throttle, versions, words
 from mltop.probes.collect.nvml.calls import GarbageError
-from mltop.probes.collect.nvml.device import Reading, UntoldError, starting, unsupported
+from mltop.probes.collect.nvml.device import Reading, UntoldError, implausible, starting, unsupported
 from mltop.probes.collect.nvml.known import Known, as_one
 from mltop.probes.collect.nvml.rates import Meter
 from mltop.probes.collect.nvml.schedule import Schedule
@@ -38,12 +38,21 @@ NOT_SUPPORTED = ["nvmlDeviceGetX", 3]
         (("nvmlDeviceGetX", 2), Gap("it", "nvmlDeviceGetX failed (NVML error 2: Invalid Argument)")),
         (
             ("nvmlDeviceGetX", 4),
-            Gap("it", "no permission for nvmlDeviceGetX (Insufficient Permissions)", "sudo mltop"),
+            Gap(
+                "it", "no permission for nvmlDeviceGetX (Insufficient Permissions)", "sudo mltop", code="no_permission"
+            ),
         ),
         (
             ("nvmlGpmSampleGet", 4),
-            Gap("it", "no permission for nvmlGpmSampleGet (Insufficient Permissions)", words.GPM_PERMISSION),
+            Gap(
+                "it",
+                "no permission for nvmlGpmSampleGet (Insufficient Permissions)",
+                words.GPM_PERMISSION,
+                code="no_permission",
+            ),
         ),
+        (implausible("the driver answered 255 °C"), Gap("it", "the driver answered 255 °C", code="implausible")),
+        (margin_words.T_LIMIT_ALONE, Gap("it", margin_words.T_LIMIT_ALONE, words.UPDATE_DRIVER)),
     ],
 )
 def test_problems_become_gaps(problem: Any, expected: Gap) -> None:
@@ -151,14 +160,44 @@ def test_an_unknown_generation_is_not_guessed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("driver", "has_new"),
-    [((470, 1), True), ((570, 86), True), ((575, 57), False), ((580, 65), True), ((0,), True)],
+    ("version", "first"),
+    [
+        ((0,), None),
+        ((470, 1), 269),  # nothing lies there
+        ((570, 211, 1), 269),
+        ((575,), 251),
+        ((575, 57, 8), 251),
+        ((580,), None),
+        ((580, 65, 6), 251),
+        ((580, 76, 5), 251),
+        ((580, 82, 7), 269),
+        ((580, 119, 2), 269),
+        ((590,), 269),
+        ((1000, 1), 269),
+    ],
 )
-def test_field_ids_that_driver_575_used_otherwise(driver: tuple[int, ...], has_new: bool) -> None:
-    assert (270 in throttle.ns_fields(driver)) is has_new
+def test_field_ids_of_throttle_time_by_version(version: tuple[int, ...], first: int | None) -> None:
+    moved = {field: name for field, name in throttle.ns_fields(version).items() if field > 200}
+    names = ("sw_thermal", "hw_thermal", "power_brake")
+    assert moved == ({} if first is None else dict(zip(range(first, first + 3), names, strict=True)))
 
 
-@pytest.mark.parametrize(("text", "numbers"), [("570.86.15", (570, 86, 15)), (None, (0,)), ("?", (0,))])
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("570.86.15", (570, 86, 15)),
+        ("580.65.06", (580, 65, 6)),
+        ("R590", (590,)),
+        ("535.161.05-grid", (535, 161, 5)),
+        ("vGPU 17.3 (550.90.05)", (550, 90, 5)),
+        ("NVIDIA UNIX Open Kernel Module for x86_64  580.82.09  Release Build", (580, 82, 9)),
+        ("GRID 18.4", (0,)),
+        ("13.580.82.07", (0,)),  # NVML's own has CUDA's version in front
+        ("", (0,)),
+        (None, (0,)),
+        ("?", (0,)),
+    ],
+)
 def test_versions_as_numbers(text: str | None, numbers: tuple[int, ...]) -> None:
     assert versions.as_numbers(text) == numbers
 

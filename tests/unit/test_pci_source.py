@@ -122,6 +122,29 @@ def test_a_device_that_fell_off_is_listed_without_link_values(tree: SysTree) -> 
     assert "all ones" in gap.why and gap.kind == "unknown"
 
 
+def test_a_device_that_answers_at_last_has_its_best_link(tree: SysTree) -> None:
+    gpu = one_gpu(tree)
+    tree.set_pci(gpu, max_link_width="255", max_link_speed="Unknown")
+    pci = source(tree)
+    devices, gaps = pci.read(0.0)
+    assert (devices[0].link_width, devices[0].link_width_max) == (16, None)
+    assert [gap.why for gap in gaps if gap.what == f"pci.{gpu}.link"] == ["max_link_width reads b'255'"]
+    tree.set_pci(gpu, max_link_width="16", max_link_speed="32.0 GT/s PCIe")
+    devices, gaps = pci.read(15.0)
+    assert (devices[0].link_width_max, devices[0].link_speed_max_gt_per_s) == (16, 32.0)
+    assert not [gap for gap in gaps if gap.what == f"pci.{gpu}.link"]
+
+
+def test_a_number_of_errors_that_is_no_count_is_unknown(tree: SysTree) -> None:
+    gpu = one_gpu(tree)
+    tree.pci_errors(gpu, correctable=(1 << 64) - 1)
+    devices, gaps = source(tree).read(0.0)
+    assert devices[0].aer == {"nonfatal": 0, "fatal": 0}
+    assert [gap.why for gap in gaps if gap.what == f"pci.{gpu}.aer"] == [
+        "aer_dev_correctable reads 18446744073709551615, which is not a count"
+    ]
+
+
 def test_a_device_that_vanished_from_the_bus_is_a_gap_until_it_is_back(tree: SysTree) -> None:
     tree.h100_node()
     pci = source(tree)

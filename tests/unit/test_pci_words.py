@@ -79,6 +79,9 @@ def test_kinds(vendor: int | None, pci_class: int | None, kind: str | None) -> N
         (b"Unknown speed\n", None),
         (b"nan GT/s", None),
         (b"inf GT/s", None),
+        (b"0 GT/s", None),
+        (b"1.0 GT/s", None),
+        (b"999.0 GT/s PCIe", None),
         (b"\xff GT/s", None),
         (b"", None),
         (None, None),
@@ -90,7 +93,16 @@ def test_link_speeds(text: bytes | None, speed: float | None) -> None:
 
 @pytest.mark.parametrize(
     ("text", "width"),
-    [(b"16\n", 16), (b"1\n", 1), (b"0\n", None), (b"63\n", None), (b"255\n", None), (b"-1", None), (b"x", None)],
+    [
+        (b"16\n", 16),
+        (b"1\n", 1),
+        (b"0\n", None),
+        (b"63\n", None),
+        (b"255\n", None),
+        (b"-1", None),
+        (b"x", None),
+        (b"5", None),
+    ],
 )
 def test_link_widths(text: bytes, width: int | None) -> None:
     assert attributes.width(text) == width

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from mltop.probes.judge.health.gpu_recovery import advice
 from mltop.probes.model import GpuProcess, GpuSample, MigInstance, Pcie, RankSample
 from mltop.tui.mishaps import spared
 from mltop.tui.render.cells import Cell, Column, Row
@@ -54,6 +55,8 @@ GPU_COLUMNS = (
 )
 
 
+# By GpuSample.error_code, where that says more than the state.
+_BANNERS = {"needs_reset": "NEEDS RESET", "no_permission": "NO PERMISSION"}
 _BY_KEY = {column.key: column for column in GPU_COLUMNS}
 
 
@@ -228,10 +231,14 @@ def _first_and_more(pids: Sequence[int]) -> str:
 
 def _banner(gpu: GpuSample, ranks: Sequence[RankSample]) -> Cell:
     """The sentence of a GPU that does not answer: "LOST since 12:41:07 - GPU is lost; rank 3 pid 4711"."""
-    text = gpu.state.upper()
+    text = _BANNERS.get(gpu.error_code, gpu.state.upper())
     if gpu.last_seen_at is not None:
         text += f" since {clock_time(gpu.last_seen_at)}"
     text += f" {GLYPHS.dash} {gpu.error or 'no reason given by NVML'}"
     if ranks:
         text += f"; used by rank {ranks_text(ranks)} pid {_first_and_more([rank.pid for rank in ranks])}"
-    return Cell(text, "crit")
+    elif gpu.processes:
+        text += f"; held by pid {_first_and_more([process.pid for process in gpu.processes])}"
+    if gpu.error_code == "needs_reset":
+        text += f"; {advice('gpu_reset', gpu.index)}"
+    return Cell(text, "warn" if gpu.error_code == "no_permission" else "crit")

@@ -6,8 +6,10 @@ import os
 import time
 from collections.abc import Iterable
 
-from mltop.probes.collect.links.files import COUNTER_END, READ_BYTES, REFUSED, Attribute, OpenFiles, counter
+from mltop.probes.collect.links.files import READ_BYTES, REFUSED, Attribute, OpenFiles, counter
+from mltop.probes.plausible import LINKS
 
+_MOST = int(LINKS["counters.*"].high)
 _SETTINGS = frozenset({"lifespan"})  # how long hw_counters are cached
 
 
@@ -41,7 +43,7 @@ class CounterFiles:
                 value = int(pread(attribute.descriptor, READ_BYTES, 0))
             except (OSError, ValueError):  # also of a file that is not open
                 value = -1
-            if not 0 <= value < COUNTER_END:
+            if not 0 <= value <= _MOST:
                 careful = self._carefully(name, attribute)
                 if careful is None:
                     continue
@@ -60,6 +62,9 @@ class CounterFiles:
         value = counter(data)
         if value is None:
             self.unreadable[name] = f"reads {data[:20]!r}"
+        elif value > _MOST:
+            self.unreadable[name] = f"reads {value}: all bits are set, as of a device that does not answer"
+            return None
         return value
 
     def forget(self) -> None:

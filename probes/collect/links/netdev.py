@@ -9,7 +9,7 @@ from mltop.probes.collect.links.counters import CounterFiles
 from mltop.probes.collect.links.discovery import NetFacts
 from mltop.probes.collect.links.files import OpenFiles, counter
 from mltop.probes.collect.links.interface import BYTES, CARRIER, DETAILS, ERRORS, bond_ports, counter_paths
-from mltop.probes.collect.links.rates import STARTED_ANEW, ByteMeter
+from mltop.probes.collect.links.rates import ByteMeter
 from mltop.probes.collect.links.tiers import Tier
 from mltop.probes.collect.small_files import read_small
 from mltop.probes.model import Gap, LinkSample
@@ -90,9 +90,7 @@ class NetDevice:
         found += [Gap(f"{name}.{one}", why) for one, why in unreadable.items()]
         if self._state == "UP" and self._speed is None:
             found.append(Gap(f"{name}.rate", "the driver names no speed", kind="unsupported"))
-        if self._meter.why == STARTED_ANEW:
-            found.append(Gap(f"{name}.rates", STARTED_ANEW, kind="starting"))
-        return found
+        return found + self._meter.gaps(name)
 
     def close(self) -> None:
         self._state_file.close()

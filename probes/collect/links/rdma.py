@@ -11,7 +11,6 @@ from mltop.probes.collect.links.discovery import PortFacts
 from mltop.probes.collect.links.files import OpenFiles
 from mltop.probes.collect.links.merged import MergedInterface
 from mltop.probes.collect.links.netdev import DEVICE_VANISHED
-from mltop.probes.collect.links.rates import STARTED_ANEW
 from mltop.probes.collect.links.rdma_counters import PortCounters
 from mltop.probes.collect.links.rdma_state import PortState
 from mltop.probes.collect.links.tiers import Tier
@@ -103,8 +102,8 @@ class RdmaPort:
             found.append(Gap(f"{name}.counters", _listed(counters.unreadable)))
         if counters.refused is None and not counters.has_bytes:
             found.append(Gap(f"{name}.rates", "its driver has no byte counters", kind="unsupported"))
-        elif counters.meter.why == STARTED_ANEW:
-            found.append(Gap(f"{name}.rates", STARTED_ANEW, kind="starting"))
+        else:
+            found += counters.meter.gaps(name)
         if self.facts.kind == "roce" and self.netdev is None:
             found.append(Gap(f"{name}.netdev", "no network interface of this port is visible here"))
         if self.has_chardev is None:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
+from mltop.probes.plausible import LINKS
+
 # Width of the counters in the PortCounters attribute that the kernel's files show (drivers/infiniband/core/sysfs.c):
 # they stop at their maximum, they do not wrap.
 NARROW_MAXIMA = {
@@ -18,6 +20,7 @@ NARROW_MAXIMA = {
     "excessive_buffer_overrun_errors": 0xF,
 }
 _LONGEST_WORD = 64
+_UNKNOWN_16_BITS = 0xFFFF
 _RATE = re.compile(rb"\s*(\d{1,6}(?:\.\d{1,3})?)\s*Gb/sec")
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$", re.IGNORECASE)
 
@@ -39,16 +42,23 @@ def state_word(data: bytes | None) -> str | None:
 def rate_bits_per_s(data: bytes | None) -> float | None:
     """ "400 Gb/sec (4X NDR)" → 4e11."""
     found = _RATE.match(data or b"")
-    return float(found.group(1)) * 1e9 if found else None
+    return _plausible(float(found.group(1)) * 1e9) if found else None
 
 
 def speed_bits_per_s(data: bytes | None) -> float | None:
-    """The speed of an interface, given in Mb/s; -1 (or no answer) without a carrier."""
+    """The speed of an interface, given in Mb/s; -1 (or no answer) without a carrier.
+
+    Drivers that keep SPEED_UNKNOWN in 16 bits answer 65535 for it.
+    """
     try:
         megabits = int(data or b"")
     except ValueError:
         return None
-    return megabits * 1e6 if 0 < megabits < 1 << 31 else None
+    return _plausible(megabits * 1_000_000) if megabits != _UNKNOWN_16_BITS else None
+
+
+def _plausible(rate: float) -> float | None:
+    return float(rate) if LINKS["rate_bits_per_s"].holds(rate) else None
 
 
 def natural(name: str) -> list[tuple[int, str]]:

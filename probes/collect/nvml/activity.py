@@ -71,6 +71,12 @@ class ActivityReader:
             reading.problems.update(dict.fromkeys(PCIE_RATES.values(), problem))
         return reading
 
+    def catch_up(self, device: Device) -> None:
+        """Take the second sample of a GPU at once, and compute all that it has no value of yet."""
+        kept = self._gpus.get(device.index)
+        if kept is not None and kept.device is device and kept.without_gpm is None:
+            kept.track.catch_up(time.monotonic())
+
     def forget(self, device: Device) -> None:
         """Free what is kept for a GPU that is gone, without a call on it."""
         kept = self._gpus.pop(device.index, None)

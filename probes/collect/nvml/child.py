@@ -1,13 +1,14 @@
 """The child process: one JSON line per request on stdin, one JSON line per answer on stdout, one thread.
 
 Request: ``{"at_s": seconds of any one clock, "skip": [NVML indexes], "without": ["events", "activity"],
-"again": bool}``.
+"again": bool, "resumes": bool}``; "resumes": whoever asks has had values before, of another child perhaps.
 Answer: ``{"gpus": [...], "xids": [{"index": NVML index or null, "code"}]}`` with, for each GPU that is not skipped, one
 of:
     ``{"index", "uuid", "read": {tier: {"values": {field: value}, "problems": {field: problem}}}}``
     ``{"index", "uuid", "lost": [call, code], "gone": bool}``
-where a problem is ``[call, code]``, ``[kind of gap, sentence]`` or a sentence, and a tier that was not read again
-or has not changed is not in ``read`` (unless asked "again"); or, without the library, ``{"down": ...}`` with one of:
+where a problem is ``[call, code]``, ``[kind of gap or "implausible", sentence]`` or a sentence, and a tier that was not
+read again or has not changed is not in ``read`` (unless asked "again"); or, without the library, ``{"down": ...}`` with
+one of:
     ``{"kind": "nvml", "call", "code"}``, ``{"kind": "pynvml" | "library", "text"}``.
 """
 
@@ -20,8 +21,10 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.breadcrumb import Breadcrumb
 from mltop.probes.collect.nvml.calls import NvmlError, load
+from mltop.probes.collect.nvml.loaded import LoadedLibrary
 
 if TYPE_CHECKING:
     from mltop.probes.collect.nvml.devices import Devices
@@ -42,6 +45,19 @@ def main() -> None:
     for line in sys.stdin.buffer:
         answer = poller.poll(json.loads(line))
         answers.write(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
+        if poller.is_outdated:
+            start_anew(answers.fileno())
+
+
+def start_anew(answers_fd: int) -> None:
+    """Become a fresh image of this process. A library that was loaded stays, even when its file is another one by now:
+    after an upgrade of the driver only a fresh image finds the new one.
+    """
+    from mltop.probes.spawn import python_command
+
+    os.dup2(answers_fd, 1)
+    command = python_command(__name__, sys.argv[1])
+    os.execv(command[0], command)
 
 
 class Poller:
@@ -50,6 +66,9 @@ class Poller:
     def __init__(self, crumb: Breadcrumb) -> None:
         self._crumb = crumb
         self._reader: Reader | None = None
+        self._library: LoadedLibrary | None = None
+        self._has_read = False
+        self.is_outdated = False  # another version of the library lies where ours was loaded from, and ours is refused
         self._reinit_pause_s = REINIT_FIRST_S
         self._lost_since_s: float | None = None
 
@@ -58,23 +77,51 @@ class Poller:
         try:
             if self._reinit_is_due():
                 self._shut_down()
-            if self._reader is None:
-                self._reader = start_reader(self._crumb)
-            gpus = self._reader.read(
-                request["at_s"], frozenset(request["skip"]), request["again"], "activity" not in request["without"]
-            )
-            xids = [] if "events" in request["without"] else self._reader.read_events()
-            self._watch_lost(self._reader.devices)
-            return {"gpus": gpus, "xids": xids}
+            return self._read_again(request) if self._reader else self._read(request)
         except ImportError as error:
             return {"down": {"kind": "pynvml", "text": str(error)}}
         except OSError as error:
             return {"down": {"kind": "library", "text": str(error)}}
         except NvmlError as failure:
             self._shut_down()
+            is_refused = failure.code == codes.LIB_RM_VERSION_MISMATCH
+            self.is_outdated = is_refused and self._library is not None and self._library.is_replaced()
             return {"down": {"kind": "nvml", "call": failure.call, "code": failure.code}}
         finally:
             self._crumb.clear()
+
+    def _read_again(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A library that worked and fails now may only have to be initialised anew; else that says what is wrong."""
+        try:
+            return self._read(request)
+        except NvmlError:
+            self._shut_down()
+        return self._read(request)
+
+    def _read(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Raises what ``start_reader`` raises, and NvmlError."""
+        starts_anew = self._reader is None and (self._has_read or request.get("resumes", False))
+        if self._reader is None:
+            self._reader = self._start()
+        gpus = self._reader.read(
+            request["at_s"],
+            frozenset(request["skip"]),
+            request["again"],
+            "activity" not in request["without"],
+            # The others' rates must not go blank for two samples because one GPU was lost.
+            twice=starts_anew,
+        )
+        xids = [] if "events" in request["without"] else self._reader.read_events()
+        self._watch_lost(self._reader.devices)
+        self._has_read = True
+        return {"gpus": gpus, "xids": xids}
+
+    def _start(self) -> Reader:
+        try:
+            return start_reader(self._crumb)
+        finally:
+            if self._library is None:
+                self._library = LoadedLibrary.find()
 
     def _watch_lost(self, devices: Devices) -> None:
         if not devices.any_lost():

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mltop.probes.model import Fault
+
+IMPLAUSIBLE: Fault = "implausible"  # as the first part of a problem: the call succeeded with what cannot be
+
 UNINITIALIZED = 1
 INVALID_ARGUMENT = 2
 NOT_SUPPORTED = 3
@@ -28,6 +35,16 @@ GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED})
 GONE_ON_LOOKUP = GONE | {UNKNOWN, GPU_NOT_FOUND}
 # The library as a whole has to be initialised again.
 LIBRARY_DOWN = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH})
+
+# What a code means where nothing but the code is known.
+_FAULTS: dict[int, Fault] = {
+    NO_PERMISSION: "no_permission",
+    DRIVER_NOT_LOADED: "driver_not_loaded",
+    LIBRARY_NOT_FOUND: "no_driver",
+    GPU_IS_LOST: "lost",
+    RESET_REQUIRED: "needs_reset",
+    LIB_RM_VERSION_MISMATCH: "driver_mismatch",
+}
 
 TEXTS = {
     1: "Uninitialized",
@@ -58,6 +75,11 @@ TEXTS = {
     29: "Invalid State",
     999: "Unknown Error",
 }
+
+
+def fault(code: int) -> Fault:
+    """What a return code says is wrong, "failed" for those that say nothing of use."""
+    return _FAULTS.get(code, "failed")
 
 
 def text(code: int) -> str:

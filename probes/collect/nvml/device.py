@@ -16,7 +16,8 @@ _BLANK = 1 << 62  # NVML's "no value" for 64-bit counters is at or above 9.2e18
 
 Number = TypeVar("Number", int, float)
 State = TypeVar("State")
-# Why one field has no value: the call that failed with its code; a gap's kind with a sentence; or a sentence.
+# Why one field has no value: the call that failed with its code; a gap's kind, or "implausible", with a sentence; or a
+# sentence.
 Problem = Union[tuple[str, int], tuple[str, str], str]
 
 
@@ -28,6 +29,11 @@ def unsupported(why: str) -> Problem:
 def starting(why: str) -> Problem:
     """It comes with one of the next samples."""
     return ("starting", why)
+
+
+def implausible(why: str) -> Problem:
+    """The driver answered with what cannot be; ``why`` says with what."""
+    return (codes.IMPLAUSIBLE, why)
 
 
 class UntoldError(Exception):
@@ -57,7 +63,7 @@ class Reading:
                 raise
             self.problems.update(dict.fromkeys(fields, (failure.call, failure.code)))
         except GarbageError as garbage:
-            self.problems.update(dict.fromkeys(fields, str(garbage)))
+            self.problems.update(dict.fromkeys(fields, implausible(str(garbage))))
         except UntoldError as untold:
             self.problems.update(dict.fromkeys(fields, untold.problem))
 
@@ -89,7 +95,7 @@ class Device:
         self.uuid: str | None = None
         self.handle = handle
         self.buffers = buffers
-        self.driver: tuple[int, ...] = (0,)  # the driver's version, e.g. (570, 86, 15)
+        self.numbering: tuple[int, ...] = (0,)  # the version that field ids go by, e.g. (570, 86, 15)
         self._calls = calls
         self._unsupported: dict[str, tuple[int, float]] = {}
         self._states: dict[type, Any] = {}
@@ -165,6 +171,13 @@ def not_blank(name: str, value: Number, blank: int = _BLANK) -> Number:
     if value >= blank:
         raise GarbageError(f"{name} answered {value}, which is not a value")
     return value
+
+
+def as_flag(name: str, number: int | float) -> bool:
+    """NVML's nvmlEnableState_t and its like. Raises GarbageError: all ones is no yes."""
+    if number not in (0, 1):
+        raise GarbageError(f"{name} answered {number}, which is neither 0 nor 1")
+    return bool(number)
 
 
 def structure(name: str) -> Any:

@@ -10,7 +10,7 @@ import pynvml
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import Calls, NvmlError
 from mltop.probes.collect.nvml.device import Buffers, Device, Reading
-from mltop.probes.collect.nvml.versions import as_numbers, read_cuda, read_driver
+from mltop.probes.collect.nvml.versions import numbering, read_cuda, read_driver
 
 COUNT_CALL = "nvmlDeviceGetCount_v2"
 LOOKUP_CALL = "nvmlDeviceGetHandleByIndex_v2"
@@ -37,7 +37,7 @@ class Devices:
         self.system = Reading()  # what is the same for all GPUs
         self.system.attempt(("driver",), partial(read_driver, calls))
         self.system.attempt(("cuda",), partial(read_cuda, calls))
-        self._driver = as_numbers(self.system.values.get("driver"))
+        self._numbering = numbering(calls, self.system.values.get("driver"))
 
     def update(self, skip: frozenset[int], retry_lost: bool) -> list[Device | Lost]:
         """The GPUs to read now. A changed count may have shifted the indexes: all are looked up again."""
@@ -85,7 +85,7 @@ class Devices:
         return self._identify(Device(index, handle, self._calls, self._buffers), last_uuid)
 
     def _identify(self, device: Device, last_uuid: str | None) -> Device | Lost:
-        device.driver = self._driver
+        device.numbering = self._numbering
         try:
             device.uuid = device.text("nvmlDeviceGetUUID", c_uint(96))
         except NvmlError as failure:

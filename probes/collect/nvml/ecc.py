@@ -8,7 +8,7 @@ from typing import Any
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import NvmlError
-from mltop.probes.collect.nvml.device import Device, Reading, not_blank, structure
+from mltop.probes.collect.nvml.device import Device, Reading, as_flag, not_blank, structure
 from mltop.probes.collect.nvml.fields import FieldValues, first_available
 
 # By GpuSample's name: field id, then error type and counter type of nvmlDeviceGetTotalEccErrors.
@@ -48,8 +48,9 @@ def read_mode(device: Device, batch: FieldValues) -> dict[str, Any]:
 
 
 def mode_call(device: Device) -> tuple[bool, bool]:
-    device.call("nvmlDeviceGetEccMode", device.buffers.uint_ref, device.buffers.other_uint_ref)
-    return bool(device.buffers.uint.value), bool(device.buffers.other_uint.value)
+    name = "nvmlDeviceGetEccMode"
+    device.call(name, device.buffers.uint_ref, device.buffers.other_uint_ref)
+    return as_flag(name, device.buffers.uint.value), as_flag(name, device.buffers.other_uint.value)
 
 
 def total_errors(device: Device, error: int, counter: int) -> int:
@@ -82,7 +83,7 @@ class SramReader:
         count = self._status.aggregateUncParity + self._status.aggregateUncSecDed
         return {
             "ecc.sram_uncorrected_aggregate": not_blank(name, count),
-            "ecc.sram_threshold_exceeded": bool(self._status.bThresholdExceeded),
+            "ecc.sram_threshold_exceeded": as_flag(name, self._status.bThresholdExceeded),
         }
 
 

@@ -10,19 +10,25 @@ from typing import Any
 import pynvml
 
 from mltop.probes.collect.nvml import codes, nvlink, throttle
-from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
-from mltop.probes.collect.nvml.device import Device, Reading, first_supported, not_blank, structure
+from mltop.probes.collect.nvml.calls import NvmlError
+from mltop.probes.collect.nvml.device import (
+    Device,
+    Reading,
+    UntoldError,
+    first_supported,
+    not_blank,
+    structure,
+    unsupported,
+)
 from mltop.probes.collect.nvml.fields import ALL_LINKS, FieldRequest, FieldValues, first_available
 from mltop.probes.collect.nvml.rates import Meter
 
 CLOCK_SM = c_int(1)  # nvml.h NVML_CLOCK_SM
 CLOCK_MEMORY = c_int(2)
 SENSOR_GPU = c_int(0)  # nvml.h NVML_TEMPERATURE_GPU
-MAX_PLAUSIBLE_MHZ = 20_000
-MAX_PLAUSIBLE_W = 20_000
-PLAUSIBLE_C = range(-60, 256)
 
 MEMORY_TEMPERATURE = 82
+NO_MEMORY_SENSOR = unsupported("the driver answered 0 °C, as of a board whose memory has no sensor (dcgm-exporter#460)")
 ENERGY = 83  # mJ since the driver was loaded
 POWER_AVERAGE = 185  # mW over one second
 POWER_INSTANT = 186
@@ -37,7 +43,7 @@ class Batch:
 
     def request(self, device: Device) -> FieldRequest:
         if self._request is None:
-            fields = [POWER_AVERAGE, POWER_INSTANT, MEMORY_TEMPERATURE, ENERGY, *throttle.ns_fields(device.driver)]
+            fields = [POWER_AVERAGE, POWER_INSTANT, MEMORY_TEMPERATURE, ENERGY, *throttle.ns_fields(device.numbering)]
             scoped = [(field, 0) for field in fields]
             if device.state(nvlink.Links).count:
                 scoped += [(field, ALL_LINKS) for field in nvlink.TRAFFIC_FIELDS]
@@ -72,7 +78,7 @@ class FastReader:
             partial(self._temperature_v, device),
             partial(device.uint, "nvmlDeviceGetTemperature", SENSOR_GPU),
         )
-        return {"temperature_c": plausible_c("the GPU's temperature", celsius)}
+        return {"temperature_c": float(celsius)}
 
     def _temperature_v(self, device: Device) -> int:
         name = "nvmlDeviceGetTemperatureV"
@@ -97,12 +103,8 @@ def read_fields(device: Device, reading: Reading) -> None:
 
 def read_busy(device: Device) -> dict[str, Any]:
     """Share of the last sample period in which a kernel was resident (nvmlUtilization_t)."""
-    name = "nvmlDeviceGetUtilizationRates"
-    device.call(name, device.buffers.utilization_ref)
-    percent = device.buffers.utilization.gpu
-    if percent > 100:
-        raise GarbageError(f"{name} answered {percent} %, which is not a value")
-    return {"busy": percent / 100}
+    device.call("nvmlDeviceGetUtilizationRates", device.buffers.utilization_ref)
+    return {"busy": device.buffers.utilization.gpu / 100}
 
 
 def read_memory(device: Device) -> dict[str, Any]:
@@ -127,11 +129,7 @@ def memory_v1(device: Device) -> tuple[int, int]:
 
 
 def read_clock(device: Device, field: str, clock: c_int) -> dict[str, Any]:
-    name = "nvmlDeviceGetClockInfo"
-    mhz = device.uint(name, clock)
-    if mhz > MAX_PLAUSIBLE_MHZ:
-        raise GarbageError(f"{name} answered {mhz} MHz, which is not a value")
-    return {field: mhz}
+    return {field: device.uint("nvmlDeviceGetClockInfo", clock)}
 
 
 def read_power(device: Device, batch: FieldValues) -> dict[str, Any]:
@@ -141,8 +139,6 @@ def read_power(device: Device, batch: FieldValues) -> dict[str, Any]:
         partial(batch.value, POWER_INSTANT, "POWER_INSTANT"),
         partial(device.uint, "nvmlDeviceGetPowerUsage"),
     )
-    if milliwatts > MAX_PLAUSIBLE_W * 1000:
-        raise GarbageError(f"the power reading is {milliwatts / 1000:g} W, which is not a value")
     return {"power_w": milliwatts / 1000}
 
 
@@ -156,10 +152,6 @@ def read_energy(device: Device, batch: FieldValues) -> dict[str, Any]:
 
 def read_memory_temperature(batch: FieldValues) -> dict[str, Any]:
     celsius = batch.value(MEMORY_TEMPERATURE, "MEMORY_TEMP")
-    return {"memory_temperature_c": plausible_c("the memory's temperature", celsius)}
-
-
-def plausible_c(what: str, celsius: float) -> float:
-    if int(celsius) not in PLAUSIBLE_C:
-        raise GarbageError(f"{what} reads as {celsius:g} °C, which is not a value")
-    return float(celsius)
+    if celsius == 0:
+        raise UntoldError(NO_MEMORY_SENSOR)
+    return {"memory_temperature_c": float(celsius)}

@@ -16,7 +16,16 @@ import pynvml
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
-from mltop.probes.collect.nvml.device import ASK_AGAIN_S, Device, Reading, first_supported, not_blank
+from mltop.probes.collect.nvml.device import (
+    ASK_AGAIN_S,
+    Device,
+    Problem,
+    Reading,
+    as_flag,
+    first_supported,
+    implausible,
+    not_blank,
+)
 
 CALL = "nvmlDeviceGetFieldValues"
 ALL_LINKS = 0xFFFFFFFF  # the scope of NVLink counters that sums all links
@@ -128,7 +137,7 @@ class FieldValues:
         return not_blank(f"{CALL} {field} {name}", value)
 
     def flag(self, field: int, name: str) -> bool:
-        return bool(self.value(field, name))
+        return as_flag(f"{CALL} {field} {name}", self.value(field, name))
 
     def count(self, field: int, name: str, scope: int = 0) -> int:
         """A counter. Raises as ``value``."""
@@ -145,7 +154,7 @@ def counters(
     for lack of support, and otherwise one each.
     """
     found: dict[str, int] = {}
-    failed: dict[str, tuple[str, int]] = {}
+    failed: dict[str, Problem] = {}
     for field, name in names.items():
         code = values.code(field, scope)
         if code:
@@ -154,7 +163,7 @@ def counters(
         try:
             found[name] = values.count(field, name, scope)
         except GarbageError as garbage:
-            reading.problems[f"{group}.{name}"] = str(garbage)
+            reading.problems[f"{group}.{name}"] = implausible(str(garbage))
     if failed and not found:
         reading.problems[group] = next(iter(failed.values()))
     else:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Callable
+
 from mltop.probes.collect.nvml import codes, gpm_words
 from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
-from mltop.probes.collect.nvml.device import ASK_AGAIN_S, Device, Problem
+from mltop.probes.collect.nvml.device import ASK_AGAIN_S, Device, Problem, implausible
 from mltop.probes.collect.nvml.gpm import STALE, Gpm, Metric, Sample
 
 SHORTEST_S = 0.11  # samples of one GPU must be more than 100 ms apart (nvml.h)
@@ -72,10 +75,19 @@ class Track:
 
         Raises NvmlError when the GPU or the library is gone, or when a GPU instance's id is stale.
         """
+        return self._careful(partial(self._take_turn, now_s), now_s, pace_s)
+
+    def catch_up(self, now_s: float) -> bool:
+        """All first turns at once, from two samples, with as many calls as there are metrics. Otherwise as ``poll``."""
+        if self._newest is None or not self.is_starting:
+            return False
+        return self._careful(partial(self._take_first_turns, now_s), now_s, SHORTEST_S)
+
+    def _careful(self, turn: Callable[[], None], now_s: float, pace_s: float) -> bool:
         if now_s < self._not_before_s:
             return False
         try:
-            self._take_turn(now_s)
+            turn()
         except NvmlError as failure:
             if failure.code in codes.GONE or failure.code in codes.LIBRARY_DOWN:
                 raise
@@ -107,11 +119,21 @@ class Track:
         group = self._plan.turn(self._turn)
         if group.takes_sample:
             self._newest = self._take()
+        self._compute_all(group, now_s)
+        self._turn += 1
+
+    def _take_first_turns(self, now_s: float) -> None:
+        self._newest = self._take()
+        for group in dict.fromkeys(self._plan.first):
+            self._compute_all(group, now_s)
+        self._turn = len(self._plan.first)
+
+    def _compute_all(self, group: Group, now_s: float) -> None:
+        assert self._newest is not None
         for metric in group.metrics:
             self._compute(metric, self._before[group], self._newest, now_s)
         self._before[group] = self._newest
         self.problem = None
-        self._turn += 1
 
     def _take(self) -> int:
         """A new sample in a buffer that nothing refers to."""
@@ -130,7 +152,7 @@ class Track:
         try:
             value = self._gpm.metric(self._device, self._buffers[before], self._buffers[newest], metric)
         except GarbageError as garbage:
-            self.problems[metric.name] = str(garbage)
+            self.problems[metric.name] = implausible(str(garbage))
         except NvmlError as failure:
             if failure.code in codes.GONE or failure.code in codes.LIBRARY_DOWN | {codes.NO_PERMISSION}:
                 raise

@@ -9,6 +9,7 @@ from mltop.probes.collect.nvml import words
 from mltop.probes.model import (
     Ecc,
     Fabric,
+    Fault,
     GpuProcess,
     GpuSample,
     MigInstance,
@@ -54,6 +55,8 @@ class Known:
     uuid: str | None = None
     state: str = "ok"
     error: str | None = None
+    error_code: Fault | None = None
+    denied: list[Any] | None = None  # the call that we may not make, and its code
     last_seen_at: float | None = None
     values: dict[str, dict[str, Any]] = field(default_factory=dict)  # tier -> field -> value
     problems: dict[str, dict[str, Any]] = field(default_factory=dict)  # tier -> field -> problem
@@ -73,11 +76,11 @@ class Known:
         if remotes and ("nvlink" in tiers or "nvlink_calls" in tiers):
             for link in self.calm().values.get("nvlink.links", ()):
                 link.remote = remotes[link.index] if link.index < len(remotes) else None
-        self.state, self.error, self.last_seen_at = "ok", None, at
+        self.state, self.error, self.error_code, self.denied, self.last_seen_at = "ok", None, None, None, at
 
-    def fail(self, state: str, error: str) -> None:
+    def fail(self, state: str, error: str, code: Fault = "failed", denied: list[Any] | None = None) -> None:
         """Unreadable from now on: what it is stays known, what it measured does not."""
-        self.state, self.error = state, error
+        self.state, self.error, self.error_code, self.denied = state, error, code, denied
         static = self.values.get("static", {})
         self.values = {"static": {name: static[name] for name in IDENTITY if name in static}}
         self.problems = {}
@@ -90,7 +93,12 @@ class Known:
         for part, added in quick.inner.items():
             fields[part] = with_fields(PARTS[part], {**vars(base[part]), **added})
         fields.update(
-            index=self.index, uuid=self.uuid, state=self.state, error=self.error, last_seen_at=self.last_seen_at
+            index=self.index,
+            uuid=self.uuid,
+            state=self.state,
+            error=self.error,
+            error_code=self.error_code or "",
+            last_seen_at=self.last_seen_at,
         )
         return with_fields(GpuSample, fields)
 

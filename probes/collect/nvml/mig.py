@@ -17,7 +17,7 @@ import pynvml
 
 from mltop.probes.collect.nvml import codes, gpm, gpm_words
 from mltop.probes.collect.nvml.calls import Calls, GarbageError, NvmlError
-from mltop.probes.collect.nvml.device import Device, Problem, Reading, not_blank
+from mltop.probes.collect.nvml.device import Device, Problem, Reading, implausible, not_blank
 from mltop.probes.collect.nvml.gpm_track import Group, Plan, Track
 
 ACTIVITY = Group((gpm.SM, gpm.TENSOR, gpm.DRAM, gpm.OCCUPANCY))
@@ -88,6 +88,16 @@ class MigReader:
         reading = Reading()
         reading.attempt(("mig_instances",), partial(self._read, device, reading))
         return reading
+
+    def catch_up(self, device: Device) -> None:
+        """Sample the instances of a GPU a second time, whosever turn it is."""
+        parent = self._parents.get(device.index)
+        for track in parent.tracks.values() if parent is not None and parent.device is device else ():
+            try:
+                track.poll(time.monotonic())
+            except NvmlError as failure:
+                if failure.code not in gpm.STALE:
+                    raise
 
     def forget(self, device: Device) -> None:
         """Free what is kept for a GPU that is gone or has left MIG mode, without a call on it."""
@@ -241,7 +251,7 @@ def read_memory(device: Device) -> tuple[dict[str, Any], dict[str, Problem]]:
         device.call(name, device.buffers.memory_ref)
         return dict(zip(MEMORY_FIELDS, (not_blank(name, memory.used), not_blank(name, memory.total)))), {}
     except GarbageError as garbage:
-        return {}, dict.fromkeys(MEMORY_FIELDS, str(garbage))
+        return {}, dict.fromkeys(MEMORY_FIELDS, implausible(str(garbage)))
     except NvmlError as failure:
         if failure.code in codes.GONE | codes.LIBRARY_DOWN | gpm.STALE:
             raise

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from mltop.probes.collect.nvml.calls import GarbageError
-from mltop.probes.collect.nvml.device import Device, Reading
+from mltop.probes.collect.nvml.device import Device, Reading, as_flag
 from mltop.probes.collect.nvml.fields import FieldValues, first_available
 
 POWER_LIMIT = 190  # mW: the limit in force, including those set elsewhere (out of band)
@@ -41,7 +41,8 @@ def read_modes(device: Device) -> Reading:
 
 
 def read_persistence(device: Device) -> dict[str, Any]:
-    return {"persistence": bool(device.uint("nvmlDeviceGetPersistenceMode"))}
+    name = "nvmlDeviceGetPersistenceMode"
+    return {"persistence": as_flag(name, device.uint(name))}
 
 
 def read_compute_mode(device: Device) -> dict[str, Any]:
@@ -54,9 +55,10 @@ def read_compute_mode(device: Device) -> dict[str, Any]:
 
 def read_performance_state(device: Device) -> dict[str, Any]:
     """0 is the fastest."""
-    state = device.uint("nvmlDeviceGetPerformanceState")
-    if state >= UNKNOWN_STATE:
-        raise GarbageError("nvmlDeviceGetPerformanceState does not know the state")
+    name = "nvmlDeviceGetPerformanceState"
+    state = device.uint(name)
+    if state == UNKNOWN_STATE:
+        raise GarbageError(f"{name} does not know the state")
     return {"performance_state": state}
 
 
@@ -69,5 +71,7 @@ def read_mig_mode(device: Device) -> Reading:
 
 
 def mig_mode(device: Device) -> dict[str, Any]:
-    device.call("nvmlDeviceGetMigMode", device.buffers.uint_ref, device.buffers.other_uint_ref)
-    return {"mig_enabled": bool(device.buffers.uint.value), "mig_pending": bool(device.buffers.other_uint.value)}
+    name = "nvmlDeviceGetMigMode"
+    device.call(name, device.buffers.uint_ref, device.buffers.other_uint_ref)
+    enabled, pending = device.buffers.uint.value, device.buffers.other_uint.value
+    return {"mig_enabled": as_flag(name, enabled), "mig_pending": as_flag(name, pending)}

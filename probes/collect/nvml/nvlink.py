@@ -11,14 +11,16 @@ from typing import Any
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
-from mltop.probes.collect.nvml.device import Device, Reading, unsupported
+from mltop.probes.collect.nvml.device import Device, Reading, implausible, unsupported
 from mltop.probes.collect.nvml.fields import ALL_LINKS, CALL, REFUSED, FieldRequest, FieldValues
 from mltop.probes.collect.nvml.rates import Meter
 
 LINK_COUNT = 91
 SPEED, STATE, VERSION = 164, 165, 166  # MB/s, nvml.h NVML_NVLINK_STATE_*, NVML_NVLINK_VERSION_*
 MAX_LINKS = 72
-ACTIVE_STATES = (1, 2)  # active, sleep: a link that sleeps wakes up by itself; 3: traffic is disabled
+# NVML_NVLINK_STATE_*. A link that sleeps wakes up by itself; one whose traffic is disabled does not.
+STATES = {0: "inactive", 1: "active", 2: "sleep", 3: "active, traffic disabled"}
+ACTIVE_STATES = (1, 2)
 ERRORS = {
     161: "replay",
     162: "recovery",
@@ -118,12 +120,15 @@ def one_link(values: FieldValues, link: int, reading: Reading) -> dict[str, Any]
             try:
                 found["errors"][name] = values.count(field, name, link)
             except GarbageError as garbage:
-                reading.problems[f"nvlink.errors.{name}"] = str(garbage)
+                reading.problems[f"nvlink.errors.{name}"] = implausible(str(garbage))
     return found
 
 
 def read_active(values: FieldValues, link: int) -> dict[str, Any]:
-    return {"active": values.count(STATE, "NVLINK_GET_STATE", link) in ACTIVE_STATES}
+    state = values.count(STATE, "NVLINK_GET_STATE", link)
+    if state not in STATES:
+        raise GarbageError(f"the driver answered state {state} of link {link}, which is none that NVLink has")
+    return {"active": state in ACTIVE_STATES}
 
 
 def read_version(values: FieldValues, link: int) -> dict[str, Any]:

@@ -7,15 +7,14 @@ from typing import Any
 
 import pynvml
 
-from mltop.probes.collect.nvml import codes
-from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
-from mltop.probes.collect.nvml.device import Device, Problem, Reading
+from mltop.probes.collect.nvml.device import Device, Problem, Reading, as_flag
 from mltop.probes.collect.nvml.fields import FieldRequest
 from mltop.probes.collect.nvml.nvlink import Links, generation
 
 GPU, IBM_NPU, SWITCH = 0, 1, 2  # nvml.h NVML_NVLINK_DEVICE_TYPE_*
 ERRORS = {0: "replay", 1: "recovery", 2: "crc"}  # nvml.h NVML_NVLINK_ERROR_DL_*
 # Field ids of the speed by link, in MB/s: what drivers before 520 have.
+STATE_CALL = "nvmlDeviceGetNvLinkState"
 SPEEDS = (*range(84, 90), *range(132, 138))
 LINKS_PER_TURN = 1  # of a link four calls; all twelve links of an A100 in a minute
 
@@ -26,7 +25,8 @@ class Kept:
     def __init__(self) -> None:
         self.links: list[dict[str, Any]] = []
         self.next_link = 0
-        self.problems: dict[str, Problem] = {}
+        self.problems: dict[int, dict[str, Problem]] = {}  # by link, then by field
+        self.speed_problems: dict[str, Problem] = {}
         self.speeds: FieldRequest | None = None
 
 
@@ -74,55 +74,41 @@ def read_links_by_calls(device: Device) -> Reading:
             read_link_by_calls(device, kept.next_link, kept)
             kept.next_link = (kept.next_link + 1) % state.count
     reading.values["nvlink.links"] = [{**link, "errors": dict(link["errors"])} for link in kept.links]
-    reading.problems.update(kept.problems)
+    for problems in (*kept.problems.values(), kept.speed_problems):  # of many links alike, one is told
+        reading.problems.update(problems)
     return reading
 
 
 def read_link_by_calls(device: Device, link: int, kept: Kept) -> None:
     """State, version and errors of one link."""
-    known = kept.links[link]
-    active = ask(device, "nvmlDeviceGetNvLinkState", link, kept, "active")
-    known["active"] = None if active is None else bool(active)
-    if "version" not in known:
-        number = ask(device, "nvmlDeviceGetNvLinkVersion", link, kept, "version")
-        known["version"] = None if number is None else told_generation(number, kept)
+    known, problems = kept.links[link], kept.problems.setdefault(link, {})
+    problems.clear()
+
+    def ask(call: str) -> int:
+        return device.uint(call, c_uint(link), part=f" {link}")
+
+    part = Reading()
+    part.attempt(("nvlink.active",), lambda: {"active": as_flag(f"{STATE_CALL} of link {link}", ask(STATE_CALL))})
+    if known.get("version") is None:
+        part.attempt(("nvlink.version",), lambda: {"version": generation(ask("nvmlDeviceGetNvLinkVersion"))})
+    known.update({"active": None, "version": known.get("version"), **part.values})
+    problems.update(part.problems)
     for counter, name in ERRORS.items():
-        count = ask_counter(device, link, counter, kept, name)
+        count = ask_counter(device, link, counter, problems, f"nvlink.errors.{name}")
         if count is not None:
             known["errors"][name] = count
 
 
-def told_generation(number: int, kept: Kept) -> int | None:
-    try:
-        return generation(number)
-    except GarbageError as garbage:
-        kept.problems["nvlink.version"] = str(garbage)
-        return None
+def ask_counter(device: Device, link: int, counter: int, problems: dict[str, Problem], field: str) -> int | None:
+    call, part = "nvmlDeviceGetNvLinkErrorCounter", Reading()
 
-
-def ask(device: Device, call: str, link: int, kept: Kept, name: str) -> int | None:
-    """One number of one link. None when it cannot be read, which becomes a problem."""
-    try:
-        return device.uint(call, c_uint(link), part=f" {link}")
-    except NvmlError as failure:
-        if failure.code in codes.GONE or failure.code in codes.LIBRARY_DOWN:
-            raise
-        kept.problems[f"nvlink.{name}"] = (failure.call, failure.code)
-    except GarbageError as garbage:
-        kept.problems[f"nvlink.{name}"] = str(garbage)
-    return None
-
-
-def ask_counter(device: Device, link: int, counter: int, kept: Kept, name: str) -> int | None:
-    call = "nvmlDeviceGetNvLinkErrorCounter"
-    try:
+    def count() -> dict[str, int]:
         device.call(call, c_uint(link), c_int(counter), device.buffers.ulonglong_ref, part=f" {link} {counter}")
-    except NvmlError as failure:
-        if failure.code in codes.GONE or failure.code in codes.LIBRARY_DOWN:
-            raise
-        kept.problems[f"nvlink.errors.{name}"] = (failure.call, failure.code)
-        return None
-    return device.buffers.ulonglong.value
+        return {field: device.buffers.ulonglong.value}
+
+    part.attempt((field,), count)
+    problems.update(part.problems)
+    return part.values.get(field)
 
 
 def read_speeds(device: Device, kept: Kept) -> None:
@@ -134,4 +120,4 @@ def read_speeds(device: Device, kept: Kept) -> None:
         part.attempt(("speed",), lambda field=field: {"speed": values.count(field, "NVLINK_SPEED_MBPS") * 1e6})  # type: ignore[misc]
         link["speed_bytes_per_s"] = part.values.get("speed")
         if part.problems:
-            kept.problems["nvlink.speed_bytes_per_s"] = part.problems["speed"]
+            kept.speed_problems["nvlink.speed_bytes_per_s"] = part.problems["speed"]

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from typing import Any, Callable
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.activity import ActivityReader, left_out
 from mltop.probes.collect.nvml.breadcrumb import NO_GPU
 from mltop.probes.collect.nvml.calls import Calls, NvmlError
-from mltop.probes.collect.nvml.device import Device, Reading
+from mltop.probes.collect.nvml.device import Device, Problem, Reading
 from mltop.probes.collect.nvml.devices import Devices, Lost
 from mltop.probes.collect.nvml.ecc import SramReader
 from mltop.probes.collect.nvml.events import EventReader
 from mltop.probes.collect.nvml.fabric import FabricReader
 from mltop.probes.collect.nvml.fast import FastReader
+from mltop.probes.collect.nvml.gpm_track import SHORTEST_S
 from mltop.probes.collect.nvml.health import read_health
-from mltop.probes.collect.nvml.limits import MarginReader
+from mltop.probes.collect.nvml.limits import Limits, MarginReader
 from mltop.probes.collect.nvml.mig import MigReader
 from mltop.probes.collect.nvml.modes import Modes, read_mig_mode, read_modes
 from mltop.probes.collect.nvml.nvlink import read_links
@@ -24,6 +27,7 @@ from mltop.probes.collect.nvml.pcie import read_link
 from mltop.probes.collect.nvml.processes import ProcessReader
 from mltop.probes.collect.nvml.remap import RepairReader
 from mltop.probes.collect.nvml.schedule import Schedule
+from mltop.probes.collect.nvml.sieve import Sieve
 from mltop.probes.collect.nvml.static import read_static
 from mltop.probes.collect.nvml.throttle import ViolationReader
 
@@ -64,11 +68,17 @@ class Reader:
         )
 
     def read(
-        self, at_s: float, skip: frozenset[int], again: bool = False, with_activity: bool = True
+        self,
+        at_s: float,
+        skip: frozenset[int],
+        again: bool = False,
+        with_activity: bool = True,
+        twice: bool = False,
     ) -> list[dict[str, Any]]:
         """One entry per GPU that is not skipped. ``at_s``: the time of the request, of any one clock.
 
-        ``again``: everything, whether or not it is due or has changed. ``with_activity``: call GPM, too.
+        ``again``: everything, whether or not it is due or has changed. ``with_activity``: call GPM, too. ``twice``:
+        look at what rates are made of a second time, a tenth of a second later, so that this first poll has rates.
         Raises NvmlError when the library as a whole is down.
         """
         retry_lost = at_s >= self._retry_lost_at_s
@@ -78,7 +88,15 @@ class Reader:
         if again:
             for device in self.devices.readable():
                 device.state(Schedule).forget()
-        return [self._entry(device, at_s, with_activity) for device in devices]
+        read = partial(self._read, at_s=at_s, with_activity=with_activity)
+        entries = [self._entry(device, read) for device in devices]
+        if twice:
+            time.sleep(SHORTEST_S)
+            for place, entry in enumerate(entries):
+                if "read" in entry:
+                    look_again = partial(self._read_rates, entry["read"], with_activity)
+                    entries[place] = self._entry(devices[place], look_again)
+        return entries
 
     def read_events(self) -> list[dict[str, int | None]]:
         """Xids that NVML reported since the call before."""
@@ -93,11 +111,11 @@ class Reader:
         self._mig.shut_down()
         self._calls("nvmlShutdown", NO_GPU)
 
-    def _entry(self, device: Device | Lost, at_s: float, with_activity: bool) -> dict[str, Any]:
+    def _entry(self, device: Device | Lost, read: Callable[[Device], dict[str, Any]]) -> dict[str, Any]:
         if isinstance(device, Lost):
             return lost_entry(device)
         try:
-            return {"index": device.index, "uuid": device.uuid, "read": self._read(device, at_s, with_activity)}
+            return {"index": device.index, "uuid": device.uuid, "read": read(device)}
         except NvmlError as failure:
             if failure.code in codes.LIBRARY_DOWN:
                 raise
@@ -107,23 +125,43 @@ class Reader:
 
     def _read(self, device: Device, at_s: float, with_activity: bool) -> dict[str, Any]:
         tiers: dict[str, Any] = {}
-        schedule = device.state(Schedule)
+        schedule, sieve = device.state(Schedule), device.state(Sieve)
         if schedule.is_due("static", float("inf"), 0, at_s):
-            static = read_static(device, self.devices.system)
+            static = sieve.sift(read_static(device, self.devices.system))
             tiers["static"] = vars(static)
+            device.state(Limits).learn(static)
             if has_passing_problem(static):
                 schedule.put_off("static", at_s + SELDOM_S)
         fast = self._fast.read(device)
         raise_if_nothing_answers(fast)
+        device.state(Limits).add_to(sieve.sift(fast))
         tiers["fast"] = vars(fast)
         # Which traffic it tells depends on the counters, so it comes after them.
-        tiers["activity"] = vars(self._activity.read(device) if with_activity else left_out())
+        tiers["activity"] = vars(sieve.sift(self._activity.read(device) if with_activity else left_out()))
         for number, (name, every_s, read) in enumerate(self._tiers):
             if schedule.is_due(name, every_s, device.index + 2 * number, at_s):
-                reading = read(device)
+                reading = sieve.sift(read(device))
                 if schedule.is_news(name, reading):
                     tiers[name] = vars(reading)
         return tiers
+
+    def _read_rates(self, tiers: dict[str, Any], with_activity: bool, device: Device) -> dict[str, Any]:
+        """What was just read, with the values that need two looks."""
+        sieve = device.state(Sieve)
+        fast = sieve.sift(self._fast.read(device))
+        device.state(Limits).add_to(fast)
+        found = {**tiers, "fast": vars(fast)}
+        if with_activity:
+            self._activity.catch_up(device)
+            found["activity"] = vars(sieve.sift(self._activity.read(device)))
+            if device.state(Modes).mig_enabled:
+                self._mig.catch_up(device)
+        for name, _, read in self._tiers:
+            if name in tiers and any(is_starting(problem) for problem in tiers[name]["problems"].values()):
+                reading = sieve.sift(read(device))
+                device.state(Schedule).is_news(name, reading)
+                found[name] = vars(reading)
+        return found
 
     def _read_mig(self, device: Device) -> Reading:
         """The instances of a GPU in MIG mode."""
@@ -136,17 +174,24 @@ class Reader:
 def has_passing_problem(reading: Reading) -> bool:
     """A failure that may be over the next time, unlike what is not supported or not permitted."""
     return any(
-        isinstance(problem, tuple) and problem[1] not in codes.REMEMBERED for problem in reading.problems.values()
+        isinstance(problem, tuple)
+        and (problem[0] == codes.IMPLAUSIBLE or (isinstance(problem[1], int) and problem[1] not in codes.REMEMBERED))
+        for problem in reading.problems.values()
     )
 
 
+def is_starting(problem: Problem) -> bool:
+    return isinstance(problem, tuple) and problem[0] == "starting"
+
+
 def raise_if_nothing_answers(fast: Reading) -> None:
-    """A GPU whose calls all fail, other than for lack of support, is in trouble: raise the first failure."""
+    """A GPU whose calls all fail, but for lack of support, is in trouble or not ours: raise the first failure."""
     if fast.values.keys() - {"throttle_ns", "throttle_share"}:
         return
-    for problem in fast.problems.values():
-        if isinstance(problem, tuple) and isinstance(problem[1], int) and problem[1] not in codes.REMEMBERED:
-            raise NvmlError(problem[0], problem[1])
+    failures = [problem for problem in fast.problems.values() if isinstance(problem, tuple)]
+    told = [NvmlError(call, code) for call, code in failures if isinstance(code, int) and code not in codes.UNSUPPORTED]
+    for failure in sorted(told, key=lambda failure: failure.code in codes.REMEMBERED):
+        raise failure
 
 
 def lost_entry(lost: Lost) -> dict[str, Any]:

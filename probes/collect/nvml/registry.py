@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mltop.probes.collect.nvml import words
@@ -25,7 +26,9 @@ class Registry:
     def merge(self, entries: list[dict[str, Any]], at: float, skipped: frozenset[int]) -> None:
         """One answer. GPUs that it leaves out although they were not skipped have vanished."""
         answered: list[Known] = []
-        for entry in sorted(entries, key=lambda entry: entry["uuid"] is None):  # identified GPUs choose first
+        uuids = {known.uuid for known in self._known}
+        # Those that are known choose first, then those with a UUID: a board in the place of one that moved is new.
+        for entry in sorted(entries, key=lambda entry: (entry["uuid"] is None, entry["uuid"] not in uuids)):
             known = self._find(entry, answered)
             known.nvml_index = entry["index"]
             answered.append(known)
@@ -34,11 +37,14 @@ class Registry:
             else:
                 call, code = entry["lost"]
                 error = words.lost_error(call, code, entry["gone"], known.last_seen_at)
-                known.fail("lost" if entry["gone"] else "error", error)
+                fault = words.lost_fault(code, entry["gone"])
+                denied = entry["lost"] if fault == "no_permission" else None
+                known.fail("lost" if entry["gone"] else "error", error, fault, denied)
         for known in self._known:
             is_skipped = known.nvml_index in skipped and known.state == "error"
             if not is_skipped and not any(known is other for other in answered):
-                known.fail("lost", words.vanished_error(len(entries) + len(skipped), known.last_seen_at))
+                error = words.vanished_error(len(entries) + len(skipped), known.last_seen_at)
+                known.fail("lost", error, "vanished")
                 known.nvml_index = NOWHERE
 
     def at_nvml_index(self, nvml_index: int) -> Known:
@@ -69,12 +75,22 @@ class Registry:
                 if known.uuid is None and known.nvml_index == nvml_index:
                     known.uuid = uuid
                     return known
-            return self._add(nvml_index, uuid)
+            return self._in_slot(entry, free) or self._add(nvml_index, uuid)
         for known in free:
             if nvml_index in (known.nvml_index, known.index if known.nvml_index == NOWHERE else NOWHERE):
                 return known
         # Only one GPU is not accounted for, so it is this one wherever NVML lists it now.
         return free[0] if len(free) == 1 else self._add(nvml_index, None)
+
+    def _in_slot(self, entry: dict[str, Any], free: list[Known]) -> Known | None:
+        """The GPU at the bus id of a new one, which takes its place: a board was changed, or got a new UUID."""
+        bus_id = entry.get("read", {}).get("static", {}).get("values", {}).get("pci_bus_id")
+        for place, known in enumerate(self._known):
+            own = known.values.get("static", {}).get("pci_bus_id")
+            if bus_id and own == bus_id and any(known is one for one in free):
+                self._known[place] = Known(known.index, entry["index"], entry["uuid"])
+                return self._known[place]
+        return None
 
     def _add(self, nvml_index: int, uuid: str | None) -> Known:
         taken = {known.index for known in self._known}
@@ -106,6 +122,12 @@ class Registry:
         if not is_same(readable, self._gaps_of):
             self._gaps_of, self._gaps = readable, gaps_of(readable)
         return list(self._gaps)
+
+    def denied_gaps(self) -> list[Gap]:
+        """GPUs that we may not open: not broken, but not known either."""
+        denied = [(known.index, {"": known.denied}) for known in self._known if known.denied is not None]
+        gaps = gaps_of(denied) if len(denied) == len(self._known) else [gap for one in denied for gap in gaps_of([one])]
+        return [replace(gap, what=gap.what.rstrip(".")) for gap in gaps]
 
 
 Problems = list[tuple[int, dict[str, Any]]]  # the shown index of a GPU, its problems by field

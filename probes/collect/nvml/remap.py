@@ -8,7 +8,7 @@ from typing import Any
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
-from mltop.probes.collect.nvml.device import Device, Reading, structure
+from mltop.probes.collect.nvml.device import Device, Reading, as_flag, structure
 from mltop.probes.collect.nvml.fields import FieldValues, first_available
 
 REMAP = {142: "corrected", 143: "uncorrected", 144: "pending", 145: "failed"}
@@ -33,10 +33,12 @@ _BANKS = ("max", "high", "partial", "low", "none")
 def read_remap(device: Device, batch: FieldValues, reading: Reading) -> None:
     """``remap.corrected`` … ``remap.failed``."""
     names = tuple(f"remap.{name}" for name in REMAP.values())
-    readers = [partial(remap_fields, batch), partial(remap_call, device)]
-    if is_refused_by_the_gpu(batch, 142):
-        readers.pop()
-    reading.attempt(names, lambda: first_available(*readers))
+    if batch.code(142):
+        older = [] if is_refused_by_the_gpu(batch, 142) else [partial(remap_call, device)]
+        reading.attempt(names, lambda: first_available(partial(remap_field, batch, 142), *older))
+        return
+    for field, name in REMAP.items():  # one that cannot be says nothing of the others
+        reading.attempt((f"remap.{name}",), partial(remap_field, batch, field))
 
 
 def is_refused_by_the_gpu(batch: FieldValues, field: int) -> bool:
@@ -44,24 +46,22 @@ def is_refused_by_the_gpu(batch: FieldValues, field: int) -> bool:
     return not batch.whole_code and batch.code(field) == codes.NOT_SUPPORTED
 
 
-def remap_fields(batch: FieldValues) -> dict[str, Any]:
-    return {
-        "remap.corrected": batch.count(142, "REMAPPED_COR"),
-        "remap.uncorrected": batch.count(143, "REMAPPED_UNC"),
-        "remap.pending": batch.flag(144, "REMAPPED_PENDING"),
-        "remap.failed": batch.flag(145, "REMAPPED_FAILURE"),
-    }
+def remap_field(batch: FieldValues, field: int) -> dict[str, Any]:
+    name = REMAP[field]
+    read = batch.flag if name in ("pending", "failed") else batch.count
+    return {f"remap.{name}": read(field, f"REMAPPED {name}")}
 
 
 def remap_call(device: Device) -> dict[str, Any]:
     found = [c_uint() for _ in REMAP]
-    device.call("nvmlDeviceGetRemappedRows", *(byref(number) for number in found))
+    name = "nvmlDeviceGetRemappedRows"
+    device.call(name, *(byref(number) for number in found))
     corrected, uncorrected, pending, failed = (number.value for number in found)
     return {
         "remap.corrected": corrected,
         "remap.uncorrected": uncorrected,
-        "remap.pending": bool(pending),
-        "remap.failed": bool(failed),
+        "remap.pending": as_flag(name, pending),
+        "remap.failed": as_flag(name, failed),
     }
 
 
@@ -100,14 +100,17 @@ def retired_call(device: Device, cause: int) -> int:
 
 
 def pending_call(device: Device) -> bool:
-    return bool(device.uint("nvmlDeviceGetRetiredPagesPendingStatus"))
+    name = "nvmlDeviceGetRetiredPagesPendingStatus"
+    return as_flag(name, device.uint(name))
 
 
 def read_recovery(batch: FieldValues) -> dict[str, Any]:
     """The driver's own verdict."""
     number = batch.count(RECOVERY_ACTION, "GET_GPU_RECOVERY_ACTION")
     if number not in ACTIONS:
-        raise GarbageError(f"field {RECOVERY_ACTION} GET_GPU_RECOVERY_ACTION is {number}, which mltop does not know")
+        raise GarbageError(
+            f"field {RECOVERY_ACTION} GET_GPU_RECOVERY_ACTION answered {number}, which mltop does not know"
+        )
     return {"recovery_action": ACTIONS[number]}
 
 
@@ -143,4 +146,5 @@ class RepairReader:
             raise NvmlError(name, codes.FUNCTION_NOT_FOUND)
         self._repair.version = self._repair_version
         device.call(name, self._repair_ref)
-        return {"remap.repair_pending": bool(self._repair.bChannelRepairPending or self._repair.bTpcRepairPending)}
+        pending = [as_flag(name, self._repair.bChannelRepairPending), as_flag(name, self._repair.bTpcRepairPending)]
+        return {"remap.repair_pending": any(pending)}

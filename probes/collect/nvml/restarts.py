@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Generic, TypeVar
 
+from mltop.probes.model import Fault
+
 
 @dataclass(frozen=True)
 class Pauses:
@@ -68,6 +70,7 @@ class Skip:
     reason: str
     until_s: float
     times: int = 1
+    code: Fault = "stuck"
 
 
 Key = TypeVar("Key", int, str)
@@ -80,11 +83,11 @@ class Skips(Generic[Key]):
     pauses: Pauses
     _by_key: dict[Key, Skip] = field(default_factory=dict)
 
-    def add(self, key: Key, reason: str, at_s: float) -> None:
+    def add(self, key: Key, reason: str, at_s: float, code: Fault = "stuck") -> None:
         before = self._by_key.get(key)
         times = before.times + 1 if before else 1
         pause_s = min(self.pauses.skipped_gpu_s * 2.0 ** (times - 1), self.pauses.longest_skipped_gpu_s)
-        self._by_key[key] = Skip(reason, at_s + pause_s, times)
+        self._by_key[key] = Skip(reason, at_s + pause_s, times, code)
 
     def now(self, at_s: float) -> frozenset[Key]:
         """Those not to be touched at this moment."""

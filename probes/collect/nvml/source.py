@@ -10,7 +10,7 @@ from mltop.probes.collect.nvml import words
 from mltop.probes.collect.nvml.registry import Registry
 from mltop.probes.collect.nvml.restarts import Pauses, Restarts, Retries, Skips
 from mltop.probes.collect.nvml.worker import Worker
-from mltop.probes.model import MAX_KERNEL_EVENTS, Gap, GpuSample, KernelEvent
+from mltop.probes.model import MAX_KERNEL_EVENTS, Fault, Gap, GpuSample, KernelEvent
 
 LATE_S = 2.0
 # Calls that may get stuck while all others work (by the beginning of their name) → the part of a poll that does
@@ -51,6 +51,7 @@ class NvmlSource:
         self._down: Gap | None = None
         self._has_answered = False
         self._trouble = ""  # why the last child ended, until the next answer
+        self._trouble_code: Fault = "crashed"
         self._is_closed = False
 
     def request(self, now: float) -> None:
@@ -74,6 +75,7 @@ class NvmlSource:
                 "skip": sorted(self._asked_skip),
                 "without": sorted(self._asked_without),
                 "again": self._has_forgotten,
+                "resumes": len(self._registry) > 0,
             }
         )
         self._has_forgotten = False
@@ -138,7 +140,8 @@ class NvmlSource:
         self._down = words.down_gap(down)
         for known in self._registry.all():
             if known.state != "lost":
-                known.fail("error", f"{self._down.why}, {words.last_seen(known.last_seen_at)}")
+                error = f"{self._down.why}, {words.last_seen(known.last_seen_at)}"
+                known.fail("error", error, words.down_fault(down))
 
     def _watch(self, at_s: float) -> None:
         """One step of ending a child that does not answer, or of noticing that it is gone."""
@@ -157,19 +160,26 @@ class NvmlSource:
             if at_s - worker.terminated_s >= KILL_WAIT_S:
                 worker.kill()
         elif self._is_hopeless(worker, at_s):
-            self._trouble = self._silence(worker, at_s)[0]
+            self._trouble = words.OVERLONG if worker.is_overlong else self._silence(worker, at_s)[0]
+            self._trouble_code = "stuck"
             worker.terminate()
 
     def _is_hopeless(self, worker: Worker, at_s: float) -> bool:
-        """Slow calls that do return are waited for, up to the patience for an initialisation."""
+        """Slow calls that do return are waited for, up to the patience for an initialisation; and so is the rest of an
+        answer that is coming.
+        """
         if worker.asked_s is None:
             return False
+        if worker.is_overlong:
+            return True
         waited_s = at_s - worker.asked_s
         note = worker.note()
-        seen = (worker.asked_s, note)
+        seen = (worker.asked_s, note, worker.received_s)
         if seen != self._seen_in:  # one look is not enough: we may have been stopped ourselves meanwhile
             self._seen_in = seen
             return False
+        if worker.received_s is not None:
+            return at_s - worker.received_s > self._kill_after_s
         if note is not None:
             in_call_s = at_s - note.started_s
             if note.call == "nvmlInit" or in_call_s < self._kill_after_s:
@@ -181,13 +191,15 @@ class NvmlSource:
         note = worker.note()
         if worker.terminated_s is None and code is not None:
             self._trouble = words.death(code, self._where(worker), worker.last_words())
+            self._trouble_code = "crashed"
         part = next((part for call, part in OPTIONAL.items() if note is not None and note.call.startswith(call)), None)
         if part is not None:
-            self._parts.add(part, self._trouble, at_s)
+            self._parts.add(part, self._trouble, at_s, self._trouble_code)
         elif note is not None and note.gpu is not None:
-            self._skips.add(note.gpu, self._trouble, at_s)
+            self._skips.add(note.gpu, self._trouble, at_s, self._trouble_code)
             known = self._registry.at_nvml_index(note.gpu)
-            known.fail("error", f"{self._trouble}; it is left out for now, {words.last_seen(known.last_seen_at)}")
+            error = f"{self._trouble}; it is left out for now, {words.last_seen(known.last_seen_at)}"
+            known.fail("error", error, self._trouble_code)
         self._restarts.failed(at_s)
         self._worker = None
         worker.close()
@@ -204,7 +216,8 @@ class NvmlSource:
 
     def _silence(self, worker: Worker, at_s: float) -> tuple[str, int | None]:
         """Why the child does not answer, and the NVML index of the GPU that it is stuck on."""
-        waited_s = at_s - worker.asked_s if worker.asked_s is not None else 0.0
+        since_s = worker.asked_s if worker.received_s is None else worker.received_s
+        waited_s = at_s - since_s if worker.asked_s is not None and since_s is not None else 0.0
         note = worker.note()
         call_s = at_s - note.started_s if note else None
         state = "" if note else worker.kernel_state()
@@ -216,17 +229,17 @@ class NvmlSource:
         if self._silent_s(at_s) > 1.5 * self._kill_after_s:
             for known in self._registry.all():
                 if known.state == "ok":
-                    known.fail("error", f"NVML does not answer, {words.last_seen(known.last_seen_at)}")
+                    known.fail("error", f"NVML does not answer, {words.last_seen(known.last_seen_at)}", "stuck")
                     self._has_forgotten = True
         if stuck_gpu is None:
             return self._registry.samples()
         known = self._registry.at_nvml_index(stuck_gpu)
         if known.last_seen_at is None:
-            known.fail("error", stuck)
+            known.fail("error", stuck, "stuck")
         samples = self._registry.samples()
         for sample in samples:
             if sample.index == known.index and sample.state == "ok":
-                sample.state, sample.error = "error", stuck
+                sample.state, sample.error, sample.error_code = "error", stuck, "stuck"
         return samples
 
     def _stuck(self, at_s: float) -> tuple[str, int | None]:
@@ -240,18 +253,22 @@ class NvmlSource:
         gaps = [self._down] if self._down else []
         stuck, _ = self._stuck(at_s)
         if stuck or self._trouble:
-            gaps.append(Gap("nvml", stuck or self._trouble, words.KERNEL_LOG))
+            code = "stuck" if stuck else self._trouble_code
+            gaps.append(Gap("nvml", stuck or self._trouble, words.KERNEL_LOG, code=code))
         gaps += self._starting_gaps(at_s)
         gaps += self._age_gaps(now, at_s)
         for index, skip in self._skips.items():
             shown = self._registry.shown_index(index)
-            gaps.append(Gap("nvml", f"GPU {shown} is left out for now: {skip.reason}", words.KERNEL_LOG))
+            why = f"GPU {shown} is left out for now: {skip.reason}"
+            gaps.append(Gap("nvml", why, words.KERNEL_LOG, code=skip.code))
         for part, skip in self._parts.items():
-            gaps.append(Gap(f"nvml.{part}", f"not read for now: {skip.reason}", words.KERNEL_LOG))
+            gaps.append(Gap(f"nvml.{part}", f"not read for now: {skip.reason}", words.KERNEL_LOG, code=skip.code))
         for worker in self._abandoned:
             state = worker.kernel_state() or "state unknown"
             why = f"NVML's reader process {worker.pid} cannot be ended ({state}) and was abandoned"
-            gaps.append(Gap("nvml", why, f"sudo cat /proc/{worker.pid}/stack"))
+            gaps.append(Gap("nvml", why, f"sudo cat /proc/{worker.pid}/stack", code="stuck"))
+        if self._down is None:
+            gaps += self._registry.denied_gaps()
         return gaps + self._registry.gaps()
 
     def _starting_gaps(self, at_s: float) -> list[Gap]:
@@ -269,7 +286,8 @@ class NvmlSource:
         ages_s = [now - at for at in seen if at is not None]
         if not ages_s:
             return []
-        return [Gap("nvml_age", f"the values of all GPUs are {max(ages_s):.0f} s old: the newest poll is not answered")]
+        why = f"the values of all GPUs are {max(ages_s):.0f} s old: the newest poll is not answered"
+        return [Gap("nvml_age", why, code="stale")]
 
 
 def wait_for_end(worker: Worker, timeout_s: float) -> bool:

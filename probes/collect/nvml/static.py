@@ -11,7 +11,7 @@ import pynvml
 from mltop.probes.collect.nvml import limits, nvlink, nvlink_calls, pcie, versions
 from mltop.probes.collect.nvml.device import Device, Reading, first_supported
 from mltop.probes.collect.nvml.fast import CLOCK_MEMORY, CLOCK_SM
-from mltop.probes.collect.nvml.fields import FieldRequest
+from mltop.probes.collect.nvml.fields import FieldRequest, FieldValues
 
 
 def read_static(device: Device, system: Reading) -> Reading:
@@ -32,7 +32,13 @@ def read_static(device: Device, system: Reading) -> Reading:
     reading.attempt(("power_limit_default_w",), partial(read_default_limit, device))
     limits.read_thresholds(device, reading)
     pcie.read_maxima(device, reading)
-    read_nvlink(device, reading)
+    fields = [nvlink.LINK_COUNT]
+    if device.numbering >= limits.OFFSETS_SINCE:
+        fields.append(limits.MEMORY_OFFSET)
+    batch = FieldRequest((field, 0) for field in fields).read(device)
+    if limits.MEMORY_OFFSET in fields:
+        limits.read_offsets(device, batch)
+    read_nvlink(device, batch, reading)
     return reading
 
 
@@ -59,9 +65,8 @@ def read_default_limit(device: Device) -> dict[str, Any]:
     return {"power_limit_default_w": device.uint("nvmlDeviceGetPowerManagementDefaultLimit") / 1000}
 
 
-def read_nvlink(device: Device, reading: Reading) -> None:
+def read_nvlink(device: Device, batch: FieldValues, reading: Reading) -> None:
     """How many links there are, for the readers of this GPU, and what is at their other ends."""
-    batch = FieldRequest([(nvlink.LINK_COUNT, 0)]).read(device)
     links = device.state(nvlink.Links)
     reading.attempt(("nvlink",), partial(keep_count, links, partial(nvlink.count_links, device, batch)))
     if links.count == 0:

@@ -10,8 +10,17 @@ from typing import Any
 import pynvml
 
 from mltop.probes.collect.nvml import codes
-from mltop.probes.collect.nvml.calls import NvmlError
-from mltop.probes.collect.nvml.device import Device, Reading, UntoldError, first_supported, not_blank
+from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
+from mltop.probes.collect.nvml.device import (
+    ASK_AGAIN_S,
+    Device,
+    Problem,
+    Reading,
+    UntoldError,
+    first_supported,
+    implausible,
+    not_blank,
+)
 from mltop.probes.collect.nvml.fields import CALL, FieldValues
 from mltop.probes.collect.nvml.rates import Meter
 
@@ -28,7 +37,18 @@ REASONS = {
     0x100: "display_clocks",
 }
 _NS_ALWAYS = {74: "sw_power_cap", 76: "sync_boost", 77: "board_limit", 78: "low_utilization", 79: "reliability"}
-_NS_NEW = {269: "sw_thermal", 270: "hw_thermal", 271: "power_brake"}
+# The numbers of the others moved twice (nvml.h of each driver; NVML's known issues: "#251 - #273 … have changed"): 570
+# has power smoothing at 251 to 268 and nothing beyond; 575.51 to 580.76 have the counters at 251 and power smoothing up
+# to 273; from 580.82 on 570's numbers hold again, with the counters behind them.
+_NEW = ("sw_thermal", "hw_thermal", "power_brake")
+_MOVED_FROM, _MOVED_BACK = (575,), (580, 82)
+_NS_MOVED = dict(zip(range(251, 254), _NEW))
+_NS_NEW = dict(zip(range(269, 272), _NEW))
+UNKNOWN_NUMBERS = "which fields of NVML are these counters depends on the driver's version, which is not known"
+# What holds the clock down cannot do so for longer than time passes. The driver renews its counters at its own pace
+# (within a second) and by its own clock; what gains more is no count of nanoseconds, as power smoothing's numbers.
+_GAIN_SLACK_S = 1.0
+_GAIN_FACTOR = 1.01
 # Only what has no field in older drivers is asked one by one (nvml.h NVML_PERF_POLICY_*).
 VIOLATIONS = {0: "sw_power_cap", 2: "sync_boost", 3: "board_limit", 4: "low_utilization", 5: "reliability"}
 _VIOLATION_CALL = "nvmlDeviceGetViolationStatus"
@@ -40,11 +60,33 @@ class Throttle:
     def __init__(self) -> None:
         self.meter = Meter()
         self.needs_violation_status = False
+        # By reason, monotonic s: what it counted when it was first trusted; until when it is not trusted, and why.
+        self.since: dict[str, tuple[int, float]] = {}
+        self.doubted: dict[str, tuple[float, str]] = {}
+
+    def doubt(self, reason: str, nanoseconds: int, at_s: float) -> None:
+        """Stop trusting a counter that has gained more than time has passed since it was first trusted."""
+        value, since_s = self.since.setdefault(reason, (nanoseconds, at_s))
+        if nanoseconds < value:
+            self.since[reason] = (nanoseconds, at_s)  # it started anew
+            return
+        gain_s, passed_s = (nanoseconds - value) / 1e9, at_s - since_s
+        if gain_s > _GAIN_FACTOR * passed_s + _GAIN_SLACK_S:
+            why = f"the driver answered {nanoseconds} ns, {gain_s:.1f} s more than {passed_s:.1f} s before"
+            self.doubted[reason] = (at_s + ASK_AGAIN_S, f"{why}, which is not a time")
+            del self.since[reason]
 
 
-def ns_fields(driver: tuple[int, ...]) -> dict[int, str]:
-    """Field ids of the time counters. Driver 575 gave other fields these new numbers (NVML's change log of 580)."""
-    return _NS_ALWAYS if 575 <= driver[0] < 580 else {**_NS_ALWAYS, **_NS_NEW}
+def ns_fields(version: tuple[int, ...]) -> dict[int, str]:
+    """Field ids of the time counters under a driver; without those that moved where its version does not tell."""
+    if version >= _MOVED_BACK:
+        return {**_NS_ALWAYS, **_NS_NEW}
+    if version[0] == _MOVED_BACK[0] and len(version) < 2:
+        return _NS_ALWAYS
+    if version >= _MOVED_FROM:
+        return {**_NS_ALWAYS, **_NS_MOVED}
+    # Older drivers have nothing at the new numbers, unless they are told later what the newer ones know.
+    return {**_NS_ALWAYS, **_NS_NEW} if version[0] else _NS_ALWAYS
 
 
 def read_reasons(device: Device) -> dict[str, Any]:
@@ -62,34 +104,46 @@ def read_ns(device: Device, batch: FieldValues, reading: Reading) -> dict[str, A
     state.needs_violation_status = bool(batch.whole_code)
     if batch.whole_code:
         return {}
+    fields = ns_fields(device.numbering)
     found: dict[str, int] = {}
-    problems: dict[str, int] = {}
-    for field, reason in ns_fields(device.driver).items():
+    problems: dict[str, Problem] = {}
+    for field, reason in fields.items():
         code = batch.code(field)
         if code:
-            problems[reason] = code
-        else:
-            found[reason] = batch.count(field, reason)
-    if found:
-        reading.problems.update({f"throttle_ns.{reason}": (CALL, code) for reason, code in problems.items()})
-    else:
-        reading.problems["throttle_ns"] = (CALL, next(iter(problems.values())))
-    return {"throttle_ns": found, **shares(state.meter, found, time.monotonic(), reading)}
-
-
-def shares(meter: Meter, found: dict[str, int], at_s: float, reading: Reading) -> dict[str, Any]:
-    """``throttle_share``: of the time since the read before, by reason, 0..1."""
-    share = {}
-    for reason, nanoseconds in found.items():
+            problems[reason] = (CALL, code)
+            continue
         try:
-            share[reason] = min(1.0, meter.per_s(reason, nanoseconds, at_s) / 1e9)
+            found[reason] = batch.count(field, reason)
+        except GarbageError as garbage:
+            problems[reason] = implausible(str(garbage))
+    if found:
+        problems.update(dict.fromkeys(set(_NEW) - set(fields.values()), UNKNOWN_NUMBERS))
+        reading.problems.update({f"throttle_ns.{reason}": problem for reason, problem in problems.items()})
+    else:
+        reading.problems["throttle_ns"] = next(iter(problems.values()))
+    return timed(state, found, time.monotonic(), reading)
+
+
+def timed(state: Throttle, found: dict[str, int], at_s: float, reading: Reading) -> dict[str, Any]:
+    """``throttle_ns`` and ``throttle_share``, of the time since the read before, by reason, 0..1."""
+    share: dict[str, float] = {}
+    pending: dict[str, Problem] = {}
+    for reason, nanoseconds in list(found.items()):
+        state.doubt(reason, nanoseconds, at_s)
+        until_s, why = state.doubted.get(reason, (0.0, ""))
+        if at_s < until_s:
+            del found[reason]
+            reading.problems[f"throttle_ns.{reason}"] = implausible(why)
+            continue
+        try:
+            share[reason] = min(1.0, state.meter.per_s(reason, nanoseconds, at_s) / 1e9)
         except UntoldError as untold:
-            reading.problems[f"throttle_share.{reason}"] = untold.problem
+            pending[reason] = untold.problem
     if found and not share:  # one problem instead of one for each
-        reading.problems["throttle_share"] = reading.problems[f"throttle_share.{reason}"]
-        for reason in found:
-            del reading.problems[f"throttle_share.{reason}"]
-    return {"throttle_share": share}
+        reading.problems["throttle_share"] = next(iter(pending.values()))
+    else:
+        reading.problems.update({f"throttle_share.{reason}": problem for reason, problem in pending.items()})
+    return {"throttle_ns": found, "throttle_share": share}
 
 
 class ViolationReader:
@@ -114,6 +168,5 @@ class ViolationReader:
                 reading.problems[f"throttle_ns.{reason}"] = (failure.call, failure.code)
                 continue
             found[reason] = not_blank(_VIOLATION_CALL, self._violation.violationTime)
-        reading.values["throttle_ns"] = found
-        reading.values.update(shares(device.state(Throttle).meter, found, time.monotonic(), reading))
+        reading.values.update(timed(device.state(Throttle), found, time.monotonic(), reading))
         return reading

@@ -7,8 +7,12 @@ from ctypes import byref, c_int, c_uint, create_string_buffer
 from typing import Any
 
 from mltop.probes.collect.nvml import codes
-from mltop.probes.collect.nvml.calls import Calls, NvmlError
+from mltop.probes.collect.nvml.calls import Calls, GarbageError, NvmlError
 from mltop.probes.collect.nvml.device import Device
+
+# "580.65.06", "R590", "vGPU 19.0 (580.65.05)", "535.161.05-grid": a branch has three digits, vGPU software has its own
+# numbers of two, and what follows a dot is no branch.
+_VERSION = re.compile(r"(?<![\d.])\d{3,4}(?:\.\d+)*")
 
 
 def read_driver(calls: Calls) -> dict[str, Any]:
@@ -27,6 +31,8 @@ def read_cuda(calls: Calls) -> dict[str, Any]:
         if failure.code not in codes.UNSUPPORTED:
             raise
         calls.system("nvmlSystemGetCudaDriverVersion", byref(version))
+    if not 1000 <= version.value < 1_000_000:
+        raise GarbageError(f"the driver answered {version.value}, which is not a CUDA version")
     return {"cuda": f"{version.value // 1000}.{version.value % 1000 // 10}"}
 
 
@@ -37,4 +43,21 @@ def read_gsp(device: Device) -> dict[str, Any]:
 
 def as_numbers(version: str | None) -> tuple[int, ...]:
     """(570, 86, 15) of "570.86.15", (0,) when unknown."""
-    return tuple(int(number) for number in re.findall(r"\d+", version or "")) or (0,)
+    found = _VERSION.search(version or "")
+    return tuple(int(number) for number in found[0].split(".")) if found else (0,)
+
+
+def numbering(calls: Calls, driver: str | None) -> tuple[int, ...]:
+    """The version whose field ids hold: the driver's, else that of NVML, which is CUDA's version and the driver's."""
+    numbers = as_numbers(driver)
+    if len(numbers) > 1:
+        return numbers
+    buffer: Any = create_string_buffer(96)
+    try:
+        calls.system("nvmlSystemGetNVMLVersion", buffer, c_uint(96))
+    except NvmlError as failure:
+        if failure.code in codes.LIBRARY_DOWN:
+            raise
+        return numbers
+    _, _, of_driver = buffer.value.decode("utf-8", "replace").partition(".")
+    return max(numbers, as_numbers(of_driver))

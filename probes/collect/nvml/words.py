@@ -6,12 +6,14 @@ import signal
 import time
 from typing import Any
 
-from mltop.probes.collect.nvml import codes
-from mltop.probes.model import Gap
+from mltop.probes.collect.nvml import codes, margin_words
+from mltop.probes.model import Fault, Gap
 
+OVERLONG = "NVML's reader process answers without end"
 KERNEL_LOG = "sudo dmesg -T | grep -i -e nvrm -e xid"
 # CAP_SYS_ADMIN alone was not enough for some drivers (NVIDIA/DCGM#214).
 GPM_PERMISSION = "sudo mltop; in a container: start it with --privileged, or --cap-add SYS_ADMIN where that suffices"
+UPDATE_DRIVER = "update the NVIDIA driver to 570 or newer"
 _ASKED_BY_NUMBER = ("nvmlDeviceGetFieldValues", "nvmlDeviceGetTemperatureThreshold", "nvmlDeviceGetGpuFabricInfo")
 
 
@@ -23,10 +25,12 @@ def starting_gap(waited_s: float, call: str) -> Gap:
 
 
 def field_gap(what: str, problem: Any) -> Gap:
-    """``problem``: a sentence, ``[kind of gap, sentence]``, or ``[call, code]`` of the call that failed."""
+    """``problem``: a sentence, ``[kind of gap or "implausible", sentence]``, or ``[call, code]`` of what failed."""
     if isinstance(problem, str):
-        return Gap(what, problem)
+        return Gap(what, problem, UPDATE_DRIVER if problem == margin_words.T_LIMIT_ALONE else "")
     call, code = problem
+    if call == codes.IMPLAUSIBLE:
+        return Gap(what, code, code=codes.IMPLAUSIBLE)
     if isinstance(code, str):
         return Gap(what, code, kind=call)
     if is_unsupported(problem):
@@ -34,7 +38,7 @@ def field_gap(what: str, problem: Any) -> Gap:
         return Gap(what, why, kind="unsupported")
     if code == codes.NO_PERMISSION:
         fix = GPM_PERMISSION if call.startswith("nvmlGpm") else "sudo mltop"
-        return Gap(what, f"no permission for {call} ({codes.text(code)})", fix)
+        return Gap(what, f"no permission for {call} ({codes.text(code)})", fix, code="no_permission")
     return Gap(what, f"{call} failed (NVML error {code}: {codes.text(code)})")
 
 
@@ -49,11 +53,13 @@ def is_unsupported(problem: Any) -> bool:
 
 
 def down_gap(down: dict[str, Any]) -> Gap:
-    """Why there is no NVML at all; ``down`` as in the child's answer."""
+    """Why there is no NVML at all; ``down`` as in the child's answer. Its ``code`` is the Fault."""
     if down["kind"] == "pynvml":
-        return Gap("nvml", f"the Python package nvidia-ml-py is missing ({down['text']})", "pip install nvidia-ml-py")
+        why = f"the Python package nvidia-ml-py is missing ({down['text']})"
+        return Gap("nvml", why, "pip install nvidia-ml-py", code=down_fault(down))
     if down["kind"] == "library":
-        return Gap("nvml", f"libnvidia-ml.so.1 cannot be loaded: {down['text']}", "ldconfig -p | grep libnvidia-ml")
+        why = f"libnvidia-ml.so.1 cannot be loaded: {down['text']}"
+        return Gap("nvml", why, "ldconfig -p | grep libnvidia-ml", code=down_fault(down))
     call, code = down["call"], down["code"]
     said = f"{call}: {codes.text(code)}"
     known = {
@@ -67,9 +73,24 @@ def down_gap(down: dict[str, Any]) -> Gap:
             f"the driver was upgraded while the old one is loaded (NVML error 18, {said})",
             "reboot, or unload all nvidia modules and run: sudo modprobe nvidia",
         ),
+        codes.GPU_IS_LOST: (
+            f"NVML cannot be used: a GPU has fallen off the bus (NVML error 15, {said})",
+            "reboot the node",
+        ),
+        codes.RESET_REQUIRED: (
+            f"NVML cannot be used: a GPU needs a reset (NVML error 16, {said})",
+            "end the jobs on the node, then: sudo nvidia-smi -r",
+        ),
     }
     why, fix = known.get(code, (f"NVML cannot be used (NVML error {code}, {said})", KERNEL_LOG))
-    return Gap("nvml", why, fix)
+    return Gap("nvml", why, fix, code=down_fault(down))
+
+
+def down_fault(down: dict[str, Any]) -> Fault:
+    """The same as data."""
+    if down["kind"] == "nvml":
+        return codes.fault(down["code"])
+    return "no_bindings" if down["kind"] == "pynvml" else "library_broken"
 
 
 def silence(waited_s: float, call: str, call_s: float | None, state: str) -> str:
@@ -105,6 +126,12 @@ def lost_error(call: str, code: int, gone: bool, last_seen_at: float | None) -> 
     if gone:
         return f"GPU is lost {said}, {seen}"
     return f"{call} failed {said}, {seen}"
+
+
+def lost_fault(code: int, gone: bool) -> Fault:
+    """The same as data. A handle that cannot be had is a lost GPU, whatever the code."""
+    fault = codes.fault(code)
+    return "lost" if gone and fault == "failed" else fault
 
 
 def vanished_error(count: int, last_seen_at: float | None) -> str:

@@ -16,6 +16,7 @@ from mltop.probes.spawn import die_with_parent, python_command
 
 CHILD = "mltop.probes.collect.nvml.child"
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
+PIECE_S = 0.05  # from one piece of an answer to the next: the child has only to write it
 
 
 class Worker:
@@ -38,6 +39,7 @@ class Worker:
         self._received = bytearray()
         self.pid = self._process.pid
         self.asked_s: float | None = None  # when the poll under way was asked for
+        self.received_s: float | None = None  # when the newest piece of its answer came
         self.terminated_s: float | None = None
         self.killed_s: float | None = None
 
@@ -58,16 +60,26 @@ class Worker:
         line = json.dumps(request, separators=(",", ":")).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError, BlockingIOError):
             os.write(self._requests_fd, line)
-        self.asked_s = time.monotonic()
+        self.asked_s, self.received_s = time.monotonic(), None
+
+    @property
+    def is_overlong(self) -> bool:
+        """It answers more than any machine has to say: it will not come to an end."""
+        return len(self._received) > MAX_ANSWER_BYTES
 
     def answer(self, wait_s: float) -> dict[str, Any] | None:
-        """The answer to the poll under way, waiting for it at most ``wait_s``; None while there is none."""
+        """The answer to the poll under way, waiting for it at most ``wait_s``; None while there is none.
+
+        One that is larger than a pipe comes in pieces: the child writes the next when this has read the one before.
+        """
         if self.asked_s is None:
             return None
         deadline_s = time.monotonic() + wait_s
         while not self._received.endswith(b"\n"):
-            remaining_s = max(0.0, deadline_s - time.monotonic())
-            if not self._is_readable(remaining_s) or not self._receive():
+            now_s = time.monotonic()
+            more_s = 0.0 if self.received_s is None else self.received_s + PIECE_S - now_s
+            remaining_s = max(0.0, deadline_s - now_s, more_s)
+            if self.is_overlong or not self._is_readable(remaining_s) or not self._receive():
                 return None
         line = bytes(self._received)
         self._received.clear()
@@ -87,7 +99,9 @@ class Worker:
         except BlockingIOError:
             return True
         self._received += data
-        return bool(data) and len(self._received) <= MAX_ANSWER_BYTES
+        if data:
+            self.received_s = time.monotonic()
+        return bool(data)
 
     def note(self) -> Note | None:
         """The NVML call that the child is in, or was in when it died."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from mltop.probes.plausible import PCI
+
 _LONGEST_TEXT = 256
-_UNKNOWN_WIDTHS = (0, 0x3F, 0xFF)  # 63: all ones, the device does not answer; 255: the kernel does not know
 
 
 def number(data: bytes | None, base: int = 10) -> int | None:
@@ -29,13 +30,13 @@ def speed_gt_per_s(data: bytes | None) -> float | None:
         value = float(number_text) if unit else 0.0
     except ValueError:
         return None
-    return value if 0 < value < 1e6 else None
+    return value if PCI["link_speed_gt_per_s"].holds(value) else None
 
 
 def width(data: bytes | None) -> int | None:
-    """Lanes, None where the device does not say."""
+    """Lanes. None for what is no width: 0 (no link), 63 (all ones, no answer), 255 (the kernel does not know)."""
     lanes = number(data)
-    return lanes if lanes is not None and lanes not in _UNKNOWN_WIDTHS and lanes <= 64 else None
+    return lanes if PCI["link_width"].holds(lanes) else None
 
 
 def error_total(data: bytes | None) -> int | None:

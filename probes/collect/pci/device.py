@@ -9,6 +9,7 @@ from mltop.probes.collect.pci import attributes
 from mltop.probes.collect.pci.acs import upstream_ports
 from mltop.probes.collect.small_files import read_small
 from mltop.probes.model import PciDevice
+from mltop.probes.plausible import PCI
 
 _AER = ("correctable", "nonfatal", "fatal")
 
@@ -26,13 +27,12 @@ class DeviceReader:
         self.upstream = upstream_ports(self.path)
         self.answers = True
         self.unclear: dict[str, str] = {}
+        self._max_unclear = ""
         self.facts = PciDevice(
             bus_id=bus_id,
             kind=kind,
             vendor_id=attributes.number(self._read("vendor"), 16),
             device_id=attributes.number(self._read("device"), 16),
-            link_speed_max_gt_per_s=attributes.speed_gt_per_s(self._read("max_link_speed")),
-            link_width_max=attributes.width(self._read("max_link_width")),
             numa_node=attributes.number(self._read("numa_node")),  # -1: the firmware names none
             local_cpus=attributes.text(self._read("local_cpulist")),
         )
@@ -40,6 +40,8 @@ class DeviceReader:
     def read(self) -> PciDevice:
         """A new sample. Never raises."""
         self.unclear = {}
+        if self.facts.link_width_max is None or self.facts.link_speed_max_gt_per_s is None:
+            self._read_most()  # again: whoever did not answer at first may do so now
         sample = replace(self.facts, driver=self._driver(), aer=self._errors())
         speed, width = self._read("current_link_speed"), self._read("current_link_width")
         sample.link_speed_gt_per_s = attributes.speed_gt_per_s(speed)
@@ -59,9 +61,22 @@ class DeviceReader:
             if width is None and os.path.lexists(f"{self.path}/current_link_width"):
                 self.unclear["link"] = "current_link_width cannot be read"
             elif width is not None and width.strip() != b"0":
-                self.unclear["link"] = f"current_link_width reads {width[:20]!r}"
+                self.unclear["link"] = f"current_link_width reads {width.strip()[:20]!r}"
         elif sample.link_speed_gt_per_s is None:
-            self.unclear["link"] = f"current_link_speed reads {(speed or b'')[:20]!r}"
+            self.unclear["link"] = f"current_link_speed reads {(speed or b'').strip()[:20]!r}"
+        elif self._max_unclear:
+            self.unclear["link"] = self._max_unclear
+
+    def _read_most(self) -> None:
+        """What the link could do at best."""
+        speed, width = self._read("max_link_speed"), self._read("max_link_width")
+        self.facts.link_speed_max_gt_per_s = attributes.speed_gt_per_s(speed)
+        self.facts.link_width_max = attributes.width(width)
+        self._max_unclear = ""
+        if width is not None and self.facts.link_width_max is None:
+            self._max_unclear = f"max_link_width reads {width.strip()[:20]!r}"
+        elif speed is not None and self.facts.link_speed_max_gt_per_s is None:
+            self._max_unclear = f"max_link_speed reads {speed.strip()[:20]!r}"
 
     def _driver(self) -> str | None:
         try:
@@ -74,10 +89,11 @@ class DeviceReader:
         for name in _AER:
             data = self._read(f"aer_dev_{name}")
             total = attributes.error_total(data)
-            if total is not None:
+            if total is not None and PCI["aer.*"].holds(total):
                 totals[name] = total
             elif data is not None:
-                self.unclear["aer"] = f"aer_dev_{name} has no total"
+                what = "has no total" if total is None else f"reads {total}, which is not a count"
+                self.unclear["aer"] = f"aer_dev_{name} {what}"
         return totals
 
     def _is_all_ones(self) -> bool:

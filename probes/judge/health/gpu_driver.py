@@ -1,19 +1,20 @@
-"""Versions: a driver that does not match its library, and nodes whose versions are not those of the fleet."""
+"""The driver: gone or not matching its library, and nodes whose versions are not those of the fleet."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 
-from mltop.probes.judge.health.gpu_words import gpu_name
+from mltop.probes.judge.health.gpu_words import gpu_name, plural
+from mltop.probes.judge.health.nvml import fault_of, refusal
 from mltop.probes.judge.health.peers import Fact
 from mltop.probes.judge.health.rule import DRIVER, Hit, Moment, Rule
 from mltop.probes.model import GpuSample, Sample
 
 SIBLINGS_AT_LEAST = 4  # of one model in a node: then a single other version stands out
 NODES_AT_LEAST = 3
-_MISMATCH = re.compile(r"NVML error 18\b|version mismatch", re.IGNORECASE)
+# Without these no GPU was ever seen here, or nobody says that it is gone.
+_NO_FAULT = ("no_permission", "no_bindings")
 # As in _versions: field of GpuSample, topic among peers, what it is called. CUDA's version follows from the driver's.
 _FIELDS = (
     ("driver", "gpu.driver", "driver"),
@@ -31,20 +32,31 @@ def _versions(sample: Sample) -> set[Versions]:
 
 def is_mismatch(sample: Sample) -> str:
     """Why NVML refuses: NVML_ERROR_LIB_RM_VERSION_MISMATCH (18); "" when it does not."""
-    if sample.gpus:
-        return ""
-    return next((gap.why for gap in sample.gaps if gap.what == "nvml" and _MISMATCH.search(gap.why)), "")
+    refused = refusal(sample)
+    return refused.why if refused is not None and fault_of(refused) == "driver_mismatch" else ""
 
 
 def driver(moment: Moment) -> Iterator[Hit]:
-    why = is_mismatch(moment.now) if moment.now.gaps else ""
-    if why:
-        yield Hit("driver", f"The driver was upgraded while the old one is loaded: {why}", severity="critical")
+    yield from _refused(moment)
     found = _versions(moment.now)
     if len(found) > 1:
         yield from _unlike_siblings(moment.now.gpus)
     if moment.peers.nodes >= NODES_AT_LEAST:
         yield from _unlike_fleet(moment, found)
+
+
+def _refused(moment: Moment) -> Iterator[Hit]:
+    """One line for the node, whatever the number of its GPUs. Without any GPU it is a fault only if they must be there:
+    a library that does not match its driver, or GPUs that this node had.
+    """
+    refused = refusal(moment.now) if moment.now.gaps else None
+    if refused is None or fault_of(refused) in _NO_FAULT:
+        return
+    known = {gpu.index: gpu for gpu in (*moment.known_gpus.values(), *moment.now.gpus)}
+    if known or fault_of(refused) == "driver_mismatch":
+        seen = (f"{plural(len(known), 'GPU')} of this node cannot be read",) if known else ()
+        why = refused.why[:1].upper() + refused.why[1:]
+        yield Hit("driver", why, seen, severity="critical", action=refused.fix)
 
 
 def _unlike_siblings(gpus: list[GpuSample]) -> Iterator[Hit]:
@@ -93,10 +105,13 @@ RULES = (
         0.0,
         "bring the node's versions in line with the others",
         driver,
-        meaning="driver, VBIOS or GSP firmware differ from the other GPUs of the node or the other nodes",
+        meaning=(
+            "the driver is gone or does not match its library; or driver, VBIOS or GSP firmware differ from the other "
+            "GPUs of the node or the other nodes"
+        ),
         threshold=(
-            "NVML error 18: critical; another version than most of ≥ 4 GPUs of its model in the node or of ≥ 3 nodes*: "
-            "warning"
+            "NVML error 18, or NVML refused as a whole where GPUs were seen: critical; another version than most of "
+            "≥ 4 GPUs of its model in the node or of ≥ 3 nodes*: warning"
         ),
         source="nvmlSystemGetDriverVersion, nvmlDeviceGetVbiosVersion, nvmlDeviceGetGspFirmwareVersion",
         needs=("gpu.*.driver", "gpu.*.vbios"),

@@ -35,8 +35,13 @@ _CHANGED_TO = re.compile(r"\bto (0x[0-9a-fA-F]+|\d+)\b")
 
 def asked_of(gpu: GpuSample) -> str:
     """The driver's own word on what helps, where it has one."""
-    words = _RECOVERY.get(gpu.recovery_action or "")
-    return "" if words is None else words[1].format(index=gpu.index)
+    return advice(gpu.recovery_action or "", gpu.index)
+
+
+def advice(wanted: str, index: int) -> str:
+    """What to do for a recovery action, "" for none."""
+    words = _RECOVERY.get(wanted)
+    return "" if words is None else words[1].format(index=index)
 
 
 def recovery(moment: Moment) -> Iterator[Hit]:

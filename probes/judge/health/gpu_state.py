@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mltop.probes.judge.health.gpu_recovery import advice
 from mltop.probes.judge.health.gpu_words import at_time, gpu_name
+from mltop.probes.judge.health.nvml import fault_of, refusal
 from mltop.probes.judge.health.rule import DRIVER, GPU_LOST, Hit, Moment, Rule
 from mltop.probes.model import GpuSample
 
@@ -27,8 +29,11 @@ def lost(moment: Moment) -> Iterator[Hit]:
 
 
 def error(moment: Moment) -> Iterator[Hit]:
+    """What ails all of NVML is told once, by gpu.driver; what we may not read is not known to be broken."""
+    whole = refusal(moment.now)
     for gpu in moment.now.gpus:
-        if gpu.state == "error":
+        fault = fault_of(gpu)
+        if gpu.state == "error" and fault != "no_permission" and not (whole and fault == fault_of(whole)):
             name, what = gpu_name(gpu.index), gpu.error or "NVML reports an error for it"
             yield Hit(name, f"{name}: {what}", _identity(gpu))
 
@@ -56,7 +61,10 @@ def _nvml_is_silent(moment: Moment) -> bool:
 def _lost(gpu: GpuSample, why: str) -> Hit:
     name, seen_at = gpu_name(gpu.index), gpu.last_seen_at
     seen = "" if seen_at is None else f" (last seen {at_time(seen_at)})"
-    return Hit(name, f"{name} lost{seen}", (why, *_identity(gpu)), since=seen_at)
+    evidence = (why, *_identity(gpu))
+    if fault_of(gpu) == "needs_reset":
+        return Hit(name, f"{name} needs a reset{seen}", evidence, action=advice("gpu_reset", gpu.index), since=seen_at)
+    return Hit(name, f"{name} lost{seen}", evidence, since=seen_at)
 
 
 def _mute(gpu: GpuSample) -> Hit:
@@ -78,7 +86,10 @@ RULES = (
         "save what you can, reboot the node; if it comes back, reseat it",
         lost,
         meaning="NVML has lost the GPU, it vanished from the list, or none of its values can be read",
-        threshold="NVML error 15 or 16, no longer listed, or 2 samples* without any value while other GPUs have theirs",
+        threshold=(
+            "NVML error 15 or 16 (which asks for a reset), no longer listed, or 2 samples* without any value while "
+            "other GPUs have theirs"
+        ),
         source="nvmlReturn_t; arXiv 2603.28781",
         needs=("nvml",),
         precedence=GPU_LOST,
@@ -91,7 +102,7 @@ RULES = (
         "look for Xid lines: dmesg | grep -i xid",
         error,
         meaning="NVML answers for the GPU with an error",
-        threshold="any",
+        threshold="any but a lack of permission, which leaves it unknown, and what all of NVML is refused with",
         clear_s=10.0,
         source="nvmlReturn_t",
         needs=("nvml",),

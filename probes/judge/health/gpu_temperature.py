@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from operator import itemgetter
 from statistics import median
 
 from mltop.probes.judge.health.gpu_words import gpu_name
@@ -19,13 +21,13 @@ _THERMAL = frozenset({"hw_thermal", "sw_thermal", "hw_slowdown"})
 def margin(moment: Moment) -> Iterator[Hit]:
     """Margins of 0 and less are wrong on some H100 boards: believed only where a thermal bit is set too."""
     for gpu in moment.now.gpus:
-        left_c, source = gpu.temperature_margin_c, "nvmlDeviceGetMarginTemperature"
-        if left_c is None:
-            if gpu.temperature_slowdown_c is None or gpu.temperature_c is None:
-                continue
-            left_c, source = gpu.temperature_slowdown_c - gpu.temperature_c, "temperature and slowdown threshold"
-        elif left_c <= 0 and _THERMAL.isdisjoint(gpu.throttle_reasons or ()):
-            continue
+        found = []
+        if gpu.temperature_slowdown_c is not None and gpu.temperature_c is not None:
+            found.append((gpu.temperature_slowdown_c - gpu.temperature_c, "temperature and slowdown threshold"))
+        told_c = gpu.temperature_margin_c
+        if told_c is not None and (told_c > 0 or not _THERMAL.isdisjoint(gpu.throttle_reasons or ())):
+            found.append((told_c, "nvmlDeviceGetMarginTemperature"))
+        left_c, source = min(found, key=itemgetter(0), default=(math.inf, ""))
         if left_c <= NARROW_C:
             yield _margin(gpu, left_c, source)
 

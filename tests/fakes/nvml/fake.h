@@ -172,8 +172,12 @@ void fake_abort(int line, const char *format, ...) __attribute__((noreturn, form
 struct injection {
     double block_s; /* INFINITY: until the scenario changes */
     nvmlReturn_t result;
+    bool until_init; /* only until the library is initialised again, as when the driver was loaded anew */
 };
 struct injection scenario_injection(const struct call *call, int gpu);
+
+/* How often this process has initialised the library. */
+int init_generation(void);
 
 void count_call(const struct call *call, int gpu);
 

@@ -6,6 +6,7 @@
 
 static const double BLOCK_POLL_S = 0.02;
 static int initialized_count;
+static int generation;
 
 struct fake_device fake_devices[MAX_HANDLES];
 
@@ -71,8 +72,14 @@ int gpu_of(const struct call *call, nvmlDevice_t device)
     return device->index;
 }
 
+int init_generation(void)
+{
+    return __atomic_load_n(&generation, __ATOMIC_RELAXED);
+}
+
 void gate_open(void)
 {
+    __atomic_add_fetch(&generation, 1, __ATOMIC_RELAXED);
     __atomic_add_fetch(&initialized_count, 1, __ATOMIC_RELAXED);
 }
 

@@ -1,7 +1,36 @@
 /* nvmlDeviceGetFieldValues: the ids that the other groups registered with FIELD. */
+#include <stdio.h>
 #include <time.h>
 
 #include "links.h"
+
+enum { FIRST_MOVED = 251, LAST_MOVED = 273, NO_FIELD = 0 };
+
+/* "580.65.06", or of NVML "13.580.65.06". */
+static bool version_of(const char *which, int *branch, int *minor)
+{
+    char text[TEXT_SIZE];
+    scenario_text(which, text);
+    return sscanf(text, which[0] == 'n' ? "%*d.%d.%d" : "%d.%d", branch, minor) == 2;
+}
+
+/*
+ * Ids 251 to 273 as they are numbered from driver 580.82 on, which is how they are registered here. 570 has those up to
+ * 268 and no more; 575.51 to 580.76 have the last five of them first.
+ */
+static unsigned int as_numbered_now(unsigned int id)
+{
+    int branch = 999, minor = 0;
+    if (id < FIRST_MOVED || id > LAST_MOVED)
+        return id;
+    if (!version_of("driver", &branch, &minor))
+        version_of("nvml", &branch, &minor);
+    if (branch > 580 || (branch == 580 && minor >= 82))
+        return id;
+    if (branch >= 575)
+        return id <= 255 ? id + 18 : id - 5;
+    return branch >= 570 && id <= 268 ? id : NO_FIELD;
+}
 
 static const struct field *find_field(unsigned int id)
 {
@@ -41,7 +70,7 @@ static void put(nvmlFieldValue_t *entry, int type, long long number)
 
 static void answer_field(int gpu, nvmlFieldValue_t *entry)
 {
-    const struct field *field = find_field(entry->fieldId);
+    const struct field *field = find_field(as_numbered_now(entry->fieldId));
     const struct link_field *link_field = field ? NULL : find_link_field(entry->fieldId);
     const int type = field        ? field->value_type
                      : link_field ? link_field->value_type

@@ -25,6 +25,21 @@ FIELD(269, key_throttle_ns_sw_thermal, VALUE_UNSIGNED_LONG_LONG);
 FIELD(270, key_throttle_ns_hw_thermal, VALUE_UNSIGNED_LONG_LONG);
 FIELD(271, key_throttle_ns_power_brake, VALUE_UNSIGNED_LONG_LONG);
 
+/* Power smoothing (Blackwell): of its eighteen numbers those whose ids are throttle time under other drivers. */
+KEY_NAMED(power_smoothing_enabled, "power_smoothing.enabled", NUMBER, "unsupported");
+KEY_NAMED(power_smoothing_privilege, "power_smoothing.privilege", NUMBER, "unsupported");
+KEY_NAMED(power_smoothing_ramps_down_at_once, "power_smoothing.ramps_down_at_once", NUMBER, "unsupported");
+KEY_NAMED(power_smoothing_profile, "power_smoothing.profile", NUMBER, "unsupported");
+KEY_NAMED(power_smoothing_floor_percent, "power_smoothing.floor_percent", NUMBER, "unsupported");
+KEY_NAMED(power_smoothing_ramp_up_mw_per_s, "power_smoothing.ramp_up_mw_per_s", NUMBER, "unsupported");
+
+FIELD(251, key_power_smoothing_enabled, VALUE_UNSIGNED_INT);
+FIELD(252, key_power_smoothing_privilege, VALUE_UNSIGNED_INT);
+FIELD(253, key_power_smoothing_ramps_down_at_once, VALUE_UNSIGNED_INT);
+FIELD(264, key_power_smoothing_profile, VALUE_UNSIGNED_INT);
+FIELD(265, key_power_smoothing_floor_percent, VALUE_UNSIGNED_INT);
+FIELD(266, key_power_smoothing_ramp_up_mw_per_s, VALUE_UNSIGNED_INT);
+
 GPU_ULONGLONG(nvmlDeviceGetCurrentClocksEventReasons, key_throttle_mask)
 GPU_ULONGLONG(nvmlDeviceGetCurrentClocksThrottleReasons, key_throttle_mask)
 GPU_ULONGLONG(nvmlDeviceGetSupportedClocksEventReasons, key_throttle_supported_mask)

@@ -6,10 +6,15 @@
 
 #include "scenario.h"
 
-static void parse_action(const char *action, const char *text, int line, struct injection *injection)
+static void parse_action(char *action, const char *text, int line, struct injection *injection)
 {
     long long code;
     char *end;
+    char *until = strstr(action, " until init");
+    if (until != NULL && until[strlen(" until init")] == '\0') {
+        injection->until_init = true;
+        *until = '\0';
+    }
     if (strcmp(action, "ok") == 0) {
         injection->result = NVML_SUCCESS;
     } else if (strcmp(action, "missing") == 0) {
@@ -24,7 +29,7 @@ static void parse_action(const char *action, const char *text, int line, struct 
     } else {
         fake_abort(line,
                    "a call does \"ok\", \"error N\", \"block S\", \"block forever\" or \"missing\", "
-                   "joined by \" + \", not \"%s\"",
+                   "joined by \" + \", perhaps \"until init\", not \"%s\"",
                    text);
     }
 }
@@ -77,6 +82,8 @@ struct injection scenario_injection(const struct call *call, int gpu)
             chosen = rule->injection;
         }
     }
+    if (chosen.until_init && init_generation() != scenario_now->generation)
+        chosen = (struct injection){.block_s = 0, .result = NVML_SUCCESS};
     pthread_mutex_unlock(&scenario_mutex);
     return chosen;
 }

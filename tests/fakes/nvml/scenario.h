@@ -40,6 +40,7 @@ struct field_rule {
 struct scenario {
     unsigned int count;
     int cuda;
+    int generation; /* of the library's initialisation when this was read */
     char driver[TEXT_SIZE], nvml[TEXT_SIZE];
     int highest_gpu, highest_gpu_line; /* of all gpu.N lines, -1 when there is none */
     struct value *rows[1 + MAX_GPUS];  /* [0] is gpu.*; [1 + i] is GPU i; each as long as there are keys */

@@ -58,6 +58,7 @@ static void load(const char *path)
     char *content = read_whole(fd, (size_t)status.st_size);
     close(fd);
     struct scenario *parsed = scenario_parse(content);
+    parsed->generation = init_generation();
     free(content);
     if (scenario_now != NULL)
         scenario_free(scenario_now);

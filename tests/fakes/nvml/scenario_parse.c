@@ -177,7 +177,7 @@ static void fill_in(struct scenario *scenario, unsigned int gpu)
 struct scenario *scenario_parse(char *content)
 {
     struct scenario *scenario = calloc(1, sizeof *scenario);
-    *scenario = (struct scenario){.count = 1, .cuda = 12080, .driver = "570.86.15", .highest_gpu = -1};
+    *scenario = (struct scenario){.count = 1, .cuda = 13000, .driver = "580.95.05", .highest_gpu = -1};
     for (int i = 0; i < 1 + MAX_GPUS; i++)
         scenario->rows[i] = calloc(key_count(), sizeof(struct value));
     int line = 0;
@@ -197,7 +197,8 @@ struct scenario *scenario_parse(char *content)
         fake_abort(scenario->highest_gpu_line, "gpu.%d, but count = %u", scenario->highest_gpu,
                    scenario->count);
     if (scenario->nvml[0] == '\0')
-        snprintf(scenario->nvml, sizeof scenario->nvml, "12.%.200s", scenario->driver);
+        snprintf(scenario->nvml, sizeof scenario->nvml, "%d.%.200s", atoi(scenario->driver) < 580 ? 12 : 13,
+                 scenario->driver);
     for (unsigned int gpu = 0; gpu < scenario->count; gpu++)
         fill_in(scenario, gpu);
     return scenario;

@@ -15,21 +15,39 @@ from typing import Any
 from tests.fakes.nvml.scenario import FakeNvml
 
 MIB = 2**20
-DRIVERS = {"470": "470.256.02", "535": "535.183.06", "570": "570.172.08", "580": "580.95.05"}
-CUDA = {"470": 11040, "535": 12020, "570": 12080, "580": 13000}
-# The newest field id that the branch knows (nvml.h NVML_FI_MAX).
-NEWEST_FIELD = {"470": 160, "535": 192, "570": 268, "580": 302}
+DRIVERS = {
+    "470": "470.256.02",
+    "535": "535.183.06",
+    "550": "550.163.01",
+    "570": "570.172.08",
+    "575": "575.57.08",
+    "580.65": "580.65.06",
+    "580": "580.95.05",
+}
+CUDA = {"470": 11040, "535": 12020, "550": 12040, "570": 12080, "575": 12090, "580.65": 13000, "580": 13000}
+# The field ids that a driver knows (its nvml.h in NVIDIA/nvidia-settings, tag by tag). What 251 to 273 are under those
+# that have them, the library knows (group_fields.c).
+FIELDS = {
+    "470": {*range(1, 161)},
+    "535": {*range(1, 197), 226, 227},
+    "550": {*range(1, 197), 199, 226, 227},
+    "570": {*range(1, 231), *range(235, 269)},
+    "575": {*range(1, 274)},
+    "580.65": {*range(1, 274)},
+    "580": {*range(1, 274)},
+}
 # The newest structure of nvmlDeviceGetGpuFabricInfoV, 0: the function is missing.
-FABRIC_VERSION = {"470": 0, "535": 0, "570": 2, "580": 3}
+FABRIC_VERSION = {"470": 0, "535": 0, "550": 2, "570": 2, "575": 2, "580.65": 3, "580": 3}
 FIRST_DRIVER = {"a100": "470", "h100": "535", "b200": "570", "gb200": "570"}
 # Functions by the branch that brought them.
-NEWER_THAN = {
-    "470": (
+BROUGHT = {
+    510: (
         "nvmlDeviceGetMemoryInfo_v2",
         "nvmlDeviceGetComputeRunningProcesses_v3",
         "nvmlDeviceGetGraphicsRunningProcesses_v3",
         "nvmlDeviceGetMPSComputeRunningProcesses_v3",
-        "nvmlDeviceGetCurrentClocksEventReasons",
+    ),
+    520: (
         "nvmlDeviceGetGpuFabricInfo",
         "nvmlDeviceGetGspFirmwareVersion",
         "nvmlGpmQueryDeviceSupport",
@@ -37,19 +55,20 @@ NEWER_THAN = {
         "nvmlGpmSampleGet",
         "nvmlGpmMetricsGet",
     ),
-    "535": (
-        "nvmlDeviceGetTemperatureV",
-        "nvmlDeviceGetMarginTemperature",
-        "nvmlDeviceGetGpuFabricInfoV",
-        "nvmlDeviceGetSramEccErrorStatus",
-    ),
-    "570": ("nvmlDeviceGetRepairStatus",),
-    "580": (),
+    535: ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetSramEccErrorStatus"),
+    550: ("nvmlDeviceGetGpuFabricInfoV",),
+    565: ("nvmlDeviceGetTemperatureV",),
+    570: ("nvmlDeviceGetMarginTemperature",),
+    580: ("nvmlDeviceGetRepairStatus",),
 }
+# From Ada on "support for reading these temperature thresholds … would be removed from this API" (nvml.h since
+# 525.125); taken for gone where there is T.Limit's reading instead.
+FIRST_WITHOUT_ABSOLUTE_LIMITS = 570
 # All ids that mltop or the fake know.
 FIELD_IDS = (
     *range(1, 7), *range(29, 32), *range(74, 80), 82, 83, *range(84, 90), 91, 94, *range(132, 146), *range(161, 167),
-    169, *range(173, 184), 185, 186, 190, *range(193, 199), 202, 204, *range(206, 216), 219, 221, 230, 269, 270, 271,
+    169, *range(173, 184), 185, 186, 190, *range(193, 199), 202, 204, *range(206, 216), 219, 221, 230,
+    251, 252, 253, 264, 265, 266, 269, 270, 271,
 )  # fmt: skip
 
 BLACKWELL_LINK_ERRORS = (
@@ -66,6 +85,14 @@ BLACKWELL_LINK_ERRORS = (
     "effective",
     "symbol",
 )
+POWER_SMOOTHING = {
+    "power_smoothing.enabled": 1,
+    "power_smoothing.privilege": 2,
+    "power_smoothing.ramps_down_at_once": 1,
+    "power_smoothing.profile": 3,
+    "power_smoothing.floor_percent": 90,
+    "power_smoothing.ramp_up_mw_per_s": 100_000,
+}
 HOPPER_LINK_ERRORS = ("replay", "recovery", "crc")
 NO_ABSOLUTE_LIMITS = {
     "temperature_shutdown_c": "unsupported",
@@ -129,6 +156,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "nvlink_tx_kib": "unsupported",
         "nvlink_rx_kib": "unsupported",
         **NVLINK_5,
+        **POWER_SMOOTHING,
     },
     "gb200": {
         "name": "NVIDIA GB200",
@@ -142,33 +170,40 @@ SHAPES: dict[str, dict[str, Any]] = {
         "temperature_margin_c": 62,
         **NO_ABSOLUTE_LIMITS,
         **NVLINK_5,
+        **POWER_SMOOTHING,
         "fabric_clique": 32766,
         "fabric_cluster_uuid": "4a2c9e60-1d5b-4f08-9b1e-7f8d3c5a6b01",
     },
 }
 
 
+def branch_of(driver: str) -> int:
+    """570 of "570", 580 of "580.65"."""
+    return int(driver.partition(".")[0])
+
+
 def shape(kind: str, fake: FakeNvml, count: int = 8, driver: str = "580") -> None:
     """Sets the scenario of ``count`` GPUs; nothing is written yet. ValueError for a driver older than the GPU."""
-    if driver not in DRIVERS or int(driver) < int(FIRST_DRIVER[kind]):
+    if driver not in DRIVERS or branch_of(driver) < branch_of(FIRST_DRIVER[kind]):
         raise ValueError(f"no {kind} under driver {driver}")
     fake.set("count", count)
     fake.set("driver", DRIVERS[driver])
     fake.set("cuda", CUDA[driver])
     fake.set("gpu.*.gsp_firmware", DRIVERS[driver])
     for key, value in SHAPES[kind].items():
-        fake.set(f"gpu.*.{key}", value)
+        if key not in NO_ABSOLUTE_LIMITS or branch_of(driver) >= FIRST_WITHOUT_ABSOLUTE_LIMITS or kind == "a100":
+            fake.set(f"gpu.*.{key}", value)
     age(fake, driver)
 
 
 def age(fake: FakeNvml, driver: str) -> None:
     """Takes away what came with newer drivers than this one."""
-    for branch, functions in NEWER_THAN.items():
-        if int(branch) >= int(driver):
+    for branch, functions in BROUGHT.items():
+        if branch > branch_of(driver):
             for function in functions:
                 fake.set(f"call.{function}", "missing")
     refusal = "error 2" if driver == "470" else "unsupported"
     for field in FIELD_IDS:
-        if field > NEWEST_FIELD[driver]:
+        if field not in FIELDS[driver]:
             fake.set(f"gpu.*.field.{field}", refusal)
     fake.set("gpu.*.fabric_version", FABRIC_VERSION[driver])
