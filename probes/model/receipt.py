@@ -8,7 +8,6 @@ no number that breaks arithmetic, a calendar or a column.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Callable, TypeVar
@@ -58,8 +57,15 @@ _PARTS: dict[type, tuple[str, ...]] = {
     RankStacks: ("digests",),
     StackDigest: ("frames",),
 }
-# Numbers of 24 digits, or with an exponent beyond that: whoever writes one means no good, or is broken.
-_SUSPECT = re.compile(rb"\d{24}|\d[eE]\+?(?:2[4-9]|[3-9]\d|\d{3})")
+# Whose own numbers are looked at in every sample, and below which fields of a sample they are.
+_LOOKED_AT: tuple[tuple[str, ...], ...] = (
+    ("host",),
+    ("host", "pressure"),
+    ("host", "filesystems"),
+    ("host", "cgroups"),
+)
+_LOOKED_AT += (("host", "blocked"), ("gpus",), ("ranks",), ("links",), ("pci",), ("kernel_events",))
+_numbers_of: dict[type, tuple[str, ...]] = {}
 
 Kept = TypeVar("Kept")
 
@@ -89,10 +95,10 @@ class _LeftOut:
         return self._gaps + more
 
 
-def admit(sample: Sample, payload: bytes = b"") -> list[Gap]:
+def admit(sample: Sample, is_large: bool = True) -> list[Gap]:
     """Bring ``sample``, just decoded, within bounds, in place. Returns gaps for what was left out.
 
-    ``payload``: the JSON that it came as; without a suspect number and not large, its values need not be gone through
+    ``is_large``: its JSON is: else, when no number at the usual places is suspect, its values need not be gone through
     one by one. Raises Refused for one without a time.
     """
     if not 0 <= sample.sampled_at <= MOST_TIME_S:
@@ -112,7 +118,7 @@ def admit(sample: Sample, payload: bytes = b"") -> list[Gap]:
         event for event in sample.kernel_events[-MAX_KERNEL_EVENTS:] if _is_time(event.at, "kernel_log", left_out)
     ]
     _cut(sample, left_out)
-    if len(payload) > LARGE_BYTES or _SUSPECT.search(payload):
+    if is_large or _is_suspect(sample):
         _walk(sample, "", left_out)
     return left_out.gaps()
 
@@ -216,6 +222,30 @@ def _cut(record: Any, left_out: _LeftOut) -> None:
         part = getattr(record, name)
         for entry in part if isinstance(part, list) else (part,):
             _cut(entry, left_out)
+
+
+def _is_suspect(sample: Sample) -> bool:
+    """A quick look: this runs for every sample."""
+    for path in _LOOKED_AT:
+        part: Any = sample
+        for name in path:
+            part = getattr(part, name)
+        if any(map(_has_suspect, part)) if isinstance(part, list) else _has_suspect(part):
+            return True
+    return any(not -MOST_NUMBER <= cost_s <= MOST_NUMBER for cost_s in sample.cost_s.values())
+
+
+def _has_suspect(record: Any) -> bool:
+    names = _numbers_of.get(type(record))
+    if names is None:
+        kinds = ("int", "float", "int | None", "float | None")
+        names = _numbers_of[type(record)] = tuple(item.name for item in fields(record) if item.type in kinds)
+    values = vars(record)  # without those that were not sent
+    for name in names:
+        value = values.get(name)
+        if value is not None and not -MOST_NUMBER <= value <= MOST_NUMBER:
+            return True
+    return False
 
 
 def _walk(record: Any, path: str, left_out: _LeftOut) -> None:

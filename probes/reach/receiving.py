@@ -12,6 +12,7 @@ from mltop.probes.agent.protocol import Message
 from mltop.probes.model import Gap, Sample
 from mltop.probes.model.receipt import LARGE_BYTES, MOST_GPUS, MOST_RANKS, Refused, admit
 from mltop.probes.reach.glance import Glance, SampleFrame
+from mltop.probes.reach.sifting import sift
 
 MOST_SAMPLE_BYTES = 4 * 1024 * 1024  # of JSON: fifty times what a node of 8 GPUs sends
 # What decoding raises; of JSON nested too deep and of bytes that are no UTF-8, msgspec does not make errors of its own.
@@ -47,7 +48,7 @@ def sample_of_frame(payload: bytes) -> tuple[Sample | None, list[Gap]]:
     if _may_be_too_much(payload):
         _bounded(payload, _shapes_of_frames.decode(payload).sample)
     sample = _messages.decode(payload).sample
-    return sample, [] if sample is None else admit(sample, payload)
+    return sample, [] if sample is None else admit(sample, len(payload) > LARGE_BYTES) + sift(sample)
 
 
 def sample_of_line(line: bytes) -> Sample:
@@ -55,7 +56,7 @@ def sample_of_line(line: bytes) -> Sample:
     if _may_be_too_much(line):
         _bounded(line, _shapes.decode(line))
     sample = _samples.decode(line)
-    sample.gaps += admit(sample, line)
+    sample.gaps += admit(sample, len(line) > LARGE_BYTES) + sift(sample)
     return sample
 
 

@@ -117,7 +117,7 @@ def test_numbers_beyond_all_arithmetic_are_what_is_unknown() -> None:
     whole = sample(gpus=[GpuSample(0, power_w=1e300, throttle_ns={"sw_power_cap": 10**40, "hw_thermal": 5})])
     whole.host.blocked = [BlockedProcess(9, blocked_s=1e300)]
     whole.cost_s = {"gpus": 1e300}
-    gaps = admit(whole, b'{"power_w":1e300}')
+    gaps = admit(whole, is_large=False)
     assert whole.gpus[0].power_w is None
     assert whole.gpus[0].throttle_ns == {"hw_thermal": 5}
     assert whole.host.blocked[0].blocked_s == 0.0
