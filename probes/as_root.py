@@ -297,6 +297,6 @@ def _home() -> dict[str, str]:
     return {} if writer_of(home) is not None else {"HOME": home}
 
 
-def in_words(left_out: Mapping[str, str]) -> str:
+def in_words(left_out: Mapping[str, str] = LEFT_OUT) -> str:
     """ "PATH (/opt/tools belongs to ada), HOME (…)", "" for nothing."""
     return ", ".join(f"{name} ({why})" for name, why in left_out.items())

@@ -7,12 +7,34 @@ import os
 import signal
 import sys
 
+_ODD = "'\"`\\!"
+_LONGEST_PATH = 4095  # PATH_MAX, limits.h
+_LOADER = "mltop_compiled.py"  # the bundle's file that imports from it
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _MFD_EXEC = 0x10  # memfd_create(2), since Linux 6.3: wanted where vm.memfd_noexec is 1
 # By number, for Pythons that were built against a C library without it.
 _SYS_MEMFD_CREATE = {"x86_64": 319, "aarch64": 279, "ppc64le": 360}
 # Loaded before any fork: loading a library between fork and exec could deadlock on another thread's lock.
 _LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def why_no_program(word: str) -> str:
+    """What is wrong with a word that names a program, a full path or a name on PATH; "" when nothing is.
+
+    It stands in command lines that login shells of all kinds read, and in sentences.
+    """
+    odd = next((letter for letter in word if not letter.isprintable() or letter in _ODD), "")
+    if not word.strip():
+        return "names no program"
+    if len(os.fsencode(word)) > _LONGEST_PATH:
+        return "is longer than any path"
+    if odd:
+        return f"has {odd!r}, which not every login shell takes"
+    if word.startswith("-"):
+        return "is an option, no program"
+    if word != word.strip() or (" " in word and "/" not in word):
+        return "is not one word: arguments cannot be given"
+    return ""
 
 
 def python_command(module: str, *args: str, python: str = "") -> list[str]:
@@ -22,17 +44,28 @@ def python_command(module: str, *args: str, python: str = "") -> list[str]:
     (``-I -S``): no user site, no PYTHON* variables, nothing imported from the working directory.
     ``args`` arrive as ``sys.argv[1:]``; ``python`` is the interpreter, "" for this one.
     """
-    code = f"import sys; sys.path += {import_path()!r}; {_from_bundle()}from {module} import main; main()"
+    code = f"import sys; sys.path += {import_path()!r}; {from_bundle()}from {module} import main; main()"
     return [python or sys.executable, "-I", "-S", "-c", code, *args]
 
 
-def _from_bundle() -> str:
-    """In a bundle: its modules come from their verified code (``agent/bootstrap/compiled.py``), as they do here."""
-    bundle = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    loader = os.path.join(bundle, "mltop_compiled.py")
-    if not os.path.isfile(loader):
+def from_bundle(packages: tuple[str, ...] = ()) -> str:
+    """What a child process runs first where we come from a bundle in a cache folder, else "": its modules (those of
+    ``packages``, or all) come from the files of its MANIFEST there too (``agent/bootstrap/compiled.py``).
+    """
+    bundle = getattr(getattr(sys.modules["mltop"], "__loader__", None), "bundle", None)
+    if bundle is None:
         return ""
-    return f"exec(open({loader!r}).read()); import_from({bundle!r}, read_compiled({bundle!r})); "
+    arguments = [bundle.manifest, bundle.compiled, packages]
+    loader = checked(bundle.hashes[_LOADER], 1)
+    return f"import sys; folder = {bundle.folder!r}; {loader}import_from(folder, *{arguments!r}); "
+
+
+def checked(sha256: str, exit_code: int) -> str:
+    """Code that runs the loader of the bundle in ``folder``, or ends the process if that has not got this hash."""
+    return (
+        f'import hashlib; text = open(folder + "/{_LOADER}", "rb").read(); '
+        f'hashlib.sha256(text).hexdigest() == "{sha256}" or sys.exit({exit_code}); exec(text); '
+    )
 
 
 def import_path() -> list[str]:

@@ -23,6 +23,7 @@ from mltop.probes.active import endings
 from mltop.probes.active.command import python_words
 from mltop.probes.active.environment import JobProcess, NotTaken, activated_here, with_job
 from mltop.probes.active.process import ProbeProcess
+from mltop.probes.spawn import why_no_program
 
 ASK_S = 5.0
 LOOK_S = 10.0  # root's, at all files of a Python: 80,000 take 0.6 s, and 3 s when none of it is cached
@@ -103,6 +104,10 @@ def find_torch(
     reasons: list[str] = []
     fix = _FIX
     for candidate in candidates(named, jobs):
+        odd = why_no_program(candidate.path)  # in the environment of this node may stand anything
+        if odd:
+            reasons.append(f"{candidate.path[:100]!r} ({candidate.origin}) {odd}")
+            continue
         environ, left_out = with_job(candidate.job or (jobs[0] if jobs else None), candidate.job is not None)
         look = as_root.Look(cancelled.is_set, LOOK_S)
         why = look.why_not_python(candidate.path, environ.get("PATH"))

@@ -1,7 +1,7 @@
 """Writing the bundle: beside its place and renamed, file by file where it is damaged, or into memory."""
 
 # Importing pathlib takes longer than all that is done here with paths.
-# ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH112, PTH118, PTH120, PTH208
+# ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH112, PTH114, PTH118, PTH120, PTH208
 
 import io
 import marshal
@@ -13,8 +13,8 @@ import threading
 import time
 from collections.abc import Iterator
 
-from mltop.probes.agent.bootstrap.cache import Place, Roots, damaged, read, sha256
-from mltop.probes.agent.bootstrap.compiled import compiled_file
+from mltop.probes.agent.bootstrap.cache import Place, Roots, damaged, is_real
+from mltop.probes.agent.bootstrap.compiled import Bundle, compiled_file, keyed, read_file, sha256
 from mltop.probes.agent.bootstrap.frames import Refused
 
 VERSIONS_KEPT_S = 7 * 86400.0
@@ -51,12 +51,13 @@ def discard(place: "Place") -> None:
 
 def write_bundle(place: "Place", content: bytes, manifest: str) -> None:
     """Install, or repair what is there already."""
-    if os.path.isdir(place.path):
+    if os.path.isdir(place.path) and not is_odd(place.path, content):
         repair(place.path, content, manifest)
         return
     for name, data in members(content):
         write(os.path.join(place.folder, name), data)
     sync(place.folder)
+    put_aside(place)
     try:
         os.rename(place.folder, place.path)
     except OSError:
@@ -64,6 +65,32 @@ def write_bundle(place: "Place", content: bytes, manifest: str) -> None:
             raise
         repair(place.path, content, manifest)  # another node was faster
     sync(place.root)
+
+
+def is_odd(path: str, content: bytes) -> bool:
+    """Whether something else than a file of ours is in a file's place, or a link in a folder's: no file can be
+    replaced then without writing to where that leads.
+    """
+    real = {}  # type: dict[str, bool]
+    for name, _ in members(content):
+        folder, file = os.path.dirname(name), os.path.join(path, name)
+        if os.path.lexists(os.path.join(path, folder)) and not is_real(path, folder, real):
+            return True
+        if os.path.lexists(file) and not stat.S_ISREG(os.lstat(file).st_mode):
+            return True
+    return False
+
+
+def put_aside(place: "Place") -> None:
+    """What is in the bundle's place although it is none; removed where it can be."""
+    if not os.path.lexists(place.path):
+        return
+    aside = place.folder + ".old"
+    os.rename(place.path, aside)
+    if os.path.islink(aside) or not os.path.isdir(aside):
+        os.unlink(aside)
+    else:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def members(content: bytes) -> "Iterator[tuple[str, bytes]]":
@@ -122,23 +149,27 @@ def remove(path: str) -> None:
         return  # it was not made, or what failed before fails again
 
 
-def compile_all(bundle: str) -> "dict[str, bytes]":
-    """The code of every module, kept for ``read_compiled``; {} where it cannot be kept: then what is used is enough."""
-    space = os.statvfs(bundle)
-    if space.f_bavail * space.f_frsize < COMPILED_NEEDS_BYTES or not os.access(bundle, os.W_OK):
-        return {}
+def compile_all(bundle: "Bundle", key: str) -> None:
+    """The code of every module, kept for ``read_compiled``. Nothing is done where it cannot be kept, and without a key:
+    then what is used is compiled when it is.
+    """
+    folder = bundle.folder
+    space = os.statvfs(folder)
+    if not key or space.f_bavail * space.f_frsize < COMPILED_NEEDS_BYTES or not os.access(folder, os.W_OK):
+        return
     codes = {}
-    for line in read(os.path.join(bundle, "MANIFEST")).decode().splitlines():
-        name = line.partition(" ")[2]
-        path = os.path.join(bundle, name)
+    for name in bundle.hashes:
         if name.endswith(".py"):
-            codes[name] = marshal.dumps(compile(read(path), path, "exec", dont_inherit=True))
+            path = os.path.join(folder, name)
+            codes[name] = marshal.dumps(compile(bundle.read(name), path, "exec", dont_inherit=True))
     content = marshal.dumps(codes)
+    data = keyed(key, content) + b"\n" + content
+    bundle.codes = codes
     try:
-        replace(compiled_file(bundle), sha256(content).encode() + b"\n" + content)
+        replace(compiled_file(folder), data)
+        bundle.compiled = sha256(data)
     except OSError:
-        return codes  # full after all: this start has them, the next one tries again
-    return codes
+        return  # full after all: this start has them, the next one tries again
 
 
 def remove_old(root: str, current: str) -> None:
@@ -177,13 +208,13 @@ def keep_in_use(path: str) -> None:
 
 
 def remember_python(path: str) -> None:
-    """For the bundle's script ``agent``, which starts without a bootstrap (pdsh)."""
+    """For agents that start without a bootstrap (``reach/launchers/installed_agent.py``)."""
     note, line = os.path.join(path, "python"), os.fsencode(sys.executable + "\n")
-    if read(note) != line:
+    if read_file(note) != line:
         try:
             replace(note, line)
         except OSError:
-            return  # a read-only home: the script looks for a Python itself
+            return  # a read-only home: another Python is looked for there
 
 
 def in_memory(content: bytes) -> str:
