@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Callable
 
-from mltop.probes.writable import EVERYBODY, Writer, is_shared, who_else, writer_of
+from mltop.probes.writable import EVERYBODY, Writer, in_time, is_shared, who_else, writer_of
 
 # Lists of folders and files with colons between them: what is safe in them is kept.
 _LISTS = frozenset(
@@ -37,6 +37,7 @@ _OF_THE_SESSION = re.compile(
 )
 _BETWEEN = re.compile(r"[\s:;,='\"{}\[\]()]+")
 _MOST_PIECES = 1000
+_ANSWER_S, _CLEAN_S = 2.0, 5.0  # for the look at what one variable leads to, and at all of them
 
 # What was left out of this process's own environment, and why, by name.
 LEFT_OUT: dict[str, str] = {}
@@ -107,35 +108,47 @@ class Look:
     def __init__(self, stop: Callable[[], bool], limit_s: float) -> None:
         self._stop = stop
         self._left_s = limit_s
+        self._until_s = 0.0
         self._seen: set[tuple[int, int]] = set()
 
     def why_not_python(self, python: str, search: str | None = None) -> str:
         """As the function of this name; what the interpreter would load of its own counts, too."""
-        program = _program(python, search)
-        if not is_root() or not program or (program == sys.executable and _is_ours(program)):
-            return ""
-        return why_not_python(program) or self.why_not_loaded(_folders_of(program))
+        return self._in_time(lambda: self._python(python, search))
 
     def why_not_loaded(self, folders: Iterable[str]) -> str:
         """Why root loads nothing from these folders: for anything that lies below them."""
+        return self._in_time(lambda: self._loaded(folders))
+
+    def _in_time(self, look: Callable[[], str | None]) -> str:
+        if not is_root():
+            return ""
         began_s = time.monotonic()
-        until_s = began_s + self._left_s
-        try:
-            for folder in folders if is_root() else ():
-                why = why_not(folder)
-                writer = None if why or _is_ours(folder) else self._writer_below(folder, until_s)
-                if why or writer is not None:
-                    return why or _told(writer)
-                if time.monotonic() > until_s:
-                    return "its files could not all be looked at in time (a slow file system?)"
-        finally:
-            self._left_s -= time.monotonic() - began_s
+        self._until_s = began_s + self._left_s
+        why = in_time(look, self._left_s + 1.0)  # longer, where a file server hangs
+        self._left_s -= time.monotonic() - began_s
+        return "its files could not all be looked at in time (a slow file system?)" if why is None else why
+
+    def _python(self, python: str, search: str | None) -> str | None:
+        program = _program(python, search)
+        if not program or (program == sys.executable and _is_ours(program)):
+            return ""
+        return why_not_python(program) or self._loaded(_folders_of(program))
+
+    def _loaded(self, folders: Iterable[str]) -> str | None:
+        """None when there was no time for all of it."""
+        for folder in folders:
+            why = why_not(folder)
+            writer = None if why or _is_ours(folder) else self._writer_below(folder)
+            if why or writer is not None:
+                return why or _told(writer)
+            if time.monotonic() > self._until_s:
+                return None
         return ""
 
-    def _writer_below(self, folder: str, until_s: float) -> Writer | None:
+    def _writer_below(self, folder: str) -> Writer | None:
         """Who else may change anything in it, the nearest first: also what links lead to and what .pth files name."""
         waiting = deque([folder])
-        while waiting and not self._stop() and time.monotonic() < until_s:
+        while waiting and not self._stop() and time.monotonic() < self._until_s:
             place = waiting.popleft()
             try:
                 status = os.stat(place)
@@ -159,12 +172,17 @@ class Look:
 
 def _named_in_script(program: str) -> list[str]:
     """The interpreter of a script: the words of its first line that are paths."""
-    try:
-        with open(program, "rb") as file:
-            first = file.read(256).partition(b"\n")[0] if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
-    except OSError:
-        return []
+    first = _head(program, 256).partition(b"\n")[0]
     return [os.fsdecode(word) for word in first[2:].split() if word.startswith(b"/")] if first[:2] == b"#!" else []
+
+
+def _head(path: str, most_bytes: int) -> bytes:
+    """Of a regular file, b"" of anything else."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            return file.read(most_bytes) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
+    except OSError:
+        return b""
 
 
 def _folders_of(program: str) -> list[str]:
@@ -189,11 +207,7 @@ def _folders_of(program: str) -> list[str]:
 
 def _homes(settings: str) -> Iterator[str]:
     """The folder of the interpreter that a virtual environment was made from."""
-    try:
-        with open(settings, encoding="utf-8", errors="replace") as file:
-            lines = file.read(65_536).splitlines()
-    except OSError:
-        return
+    lines = _head(settings, 65_536).decode(errors="replace").splitlines()
     for line in lines:
         name, equals, value = line.partition("=")
         if equals and name.strip().lower() == "home" and os.path.isabs(value.strip()):
@@ -209,18 +223,14 @@ def _writer_of_entry(entry: os.DirEntry[str]) -> Writer | None:
         return Writer(entry.path, who)
     if entry.is_symlink():
         return writer_of(entry.path)
-    if entry.name.endswith(".pth") and entry.is_file():
+    if entry.name.endswith(".pth"):
         return next(filter(None, map(writer_of, _named_in_pth(entry.path))), None)
     return None
 
 
 def _named_in_pth(path: str) -> list[str]:
     """Folders that a .pth file adds to where modules are found (site's documentation)."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = file.read(1 << 20).splitlines()
-    except OSError:
-        return []
+    lines = os.fsdecode(_head(path, 1 << 20)).splitlines()
     here = os.path.dirname(path)
     named = [line.strip() for line in lines if line.strip() and not line.startswith(("#", "import ", "import\t"))]
     return [place for place in (os.path.join(here, name) for name in named) if os.path.exists(place)]
@@ -249,21 +259,21 @@ def cleaned(environ: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]
     settings and plugins are found by hundreds of them. HOME becomes the one of passwd.
     """
     kept, left_out = dict(environ), {}
-    for name, value in environ.items() if is_root() else ():
-        if "/" not in value and name not in _SEARCHED:
+    until_s = time.monotonic() + _CLEAN_S
+    # HOME may be on a file server that is gone: what else there is comes first.
+    for name, value in sorted(environ.items(), key=lambda item: item[0] not in _LISTS) if is_root() else ():
+        if ("/" not in value and name not in _SEARCHED) or _OF_THE_SESSION.fullmatch(name):
             continue
-        if _OF_THE_SESSION.fullmatch(name):
-            continue
-        safe, why = _safe_part(name, value)
-        if not why:
-            continue
-        left_out[name] = why
-        if safe:
-            kept[name] = safe
-        else:
+        limit_s = min(_ANSWER_S, max(0.0, until_s - time.monotonic()))
+        found = in_time(lambda name=name, value=value: _safe_part(name, value), limit_s)  # type: ignore[misc]
+        safe, why = found or ("", f"did not answer within {_ANSWER_S:g} s")
+        if why:
+            left_out[name] = why
             del kept[name]
+        if why and safe:
+            kept[name] = safe
     if "HOME" in left_out:
-        kept.update(_home())
+        kept.update(in_time(_home, _ANSWER_S) or {})
     return kept, left_out
 
 

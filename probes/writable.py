@@ -13,12 +13,17 @@ import grp
 import os
 import pwd
 import stat
+import threading
+from collections.abc import Callable
+from typing import TypeVar
 
 EVERYBODY = "can be written by everybody"
 MOST_LINKS = 40  # as the kernel: path_resolution(7)
 # Groups that distributions allocate (Debian policy 9.2.2): nobody's login group unless passwd says so. The members of
 # others a directory service need not list.
 SYSTEM_GROUPS = 100
+
+Result = TypeVar("Result")
 
 
 class Writer:
@@ -164,6 +169,27 @@ def group_name(gid: int) -> str:
         return grp.getgrgid(gid).gr_name
     except KeyError:
         return str(gid)
+
+
+def in_time(look: "Callable[[], Result]", limit_s: float) -> "Result | None":
+    """``look()``, or None when it takes too long, as on a file server that is gone; it then hangs on in a thread of its
+    own. What it raises is raised here.
+    """
+    answers = []  # type: list[Result]
+    errors = []  # type: list[Exception]
+
+    def run() -> None:
+        try:
+            answers.append(look())
+        except Exception as error:  # noqa: BLE001 - raised again below
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if errors:
+        raise errors[0]
+    return answers[0] if answers else None
 
 
 def _number_in(path: str) -> int:

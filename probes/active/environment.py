@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from mltop.probes import as_root, paths
 from mltop.probes.model.probe import ProbeDevice
-from mltop.probes.writable import user_name
+from mltop.probes.writable import in_time, user_name
 
 _MOST_BYTES = 1 << 20
+_ANSWERS_S = 1.0
 _NAMESPACES = {"mnt": "mounts", "pid": "process numbers", "user": "users"}
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*[a-z]*(?:-[0-9.]+)?(?:-dbg)?", re.ASCII)
 _DELETED = " (deleted)"  # proc(5)
@@ -153,11 +154,12 @@ def _witness(pid: int, folder: int) -> JobProcess:
 
 
 def _is(program: os.stat_result, path: str) -> bool:
-    """Whether this absolute path leads to that very file."""
+    """Whether this absolute path leads to that very file. A job hangs most often where a file server does."""
     try:
-        return path.startswith("/") and os.path.samestat(program, os.stat(path))  # noqa: PTH116
+        found = in_time(lambda: os.stat(path), _ANSWERS_S) if path.startswith("/") else None  # noqa: PTH116
     except OSError:
         return False
+    return found is not None and os.path.samestat(program, found)
 
 
 def _read(folder: int, name: str) -> bytes:

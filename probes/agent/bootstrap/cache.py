@@ -5,16 +5,11 @@
 
 import os
 import stat
-import threading
-from collections.abc import Callable
-from typing import TypeVar
 
 from mltop.probes.agent.bootstrap.compiled import Damaged, listed, read_file, sha256
-from mltop.probes.writable import Writer, writer_of
+from mltop.probes.writable import Writer, in_time, writer_of
 
 ROOT_ANSWERS_S = 5.0  # a file server that is slower is as good as dead
-
-Result = TypeVar("Result")
 
 
 class Place:
@@ -39,7 +34,7 @@ class Roots:
         """The first folder that works."""
         while self.left:
             base, root = self.left.pop(0)
-            answer = in_time(lambda base=base, root=root: self.look(base, root))  # type: ignore[misc]
+            answer = in_time(lambda base=base, root=root: self.look(base, root), ROOT_ANSWERS_S)  # type: ignore[misc]
             if isinstance(answer, Place):
                 return answer
             self.notes.append(f"{root}: {answer or f'did not answer within {ROOT_ANSWERS_S:g} s'}")
@@ -95,15 +90,6 @@ def own_directory(base: str, root: str) -> None:
 def refuse(writer: "Writer | None") -> None:
     if writer is not None:
         raise OSError(str(writer))
-
-
-def in_time(look: "Callable[[], Result]") -> "Result | None":
-    """``look()``, or None when it takes too long; it then hangs on in a thread of its own."""
-    answers = []  # type: list[Result]
-    thread = threading.Thread(target=lambda: answers.append(look()), daemon=True)
-    thread.start()
-    thread.join(ROOT_ANSWERS_S)
-    return answers[0] if answers else None
 
 
 def damaged(path: str, manifest: str) -> "list[str] | None":

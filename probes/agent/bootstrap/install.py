@@ -1,7 +1,7 @@
 """Writing the bundle: beside its place and renamed, file by file where it is damaged, or into memory."""
 
 # Importing pathlib takes longer than all that is done here with paths.
-# ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH112, PTH114, PTH118, PTH120, PTH208
+# ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH112, PTH118, PTH120, PTH208
 
 import io
 import marshal
@@ -51,13 +51,14 @@ def discard(place: "Place") -> None:
 
 def write_bundle(place: "Place", content: bytes, manifest: str) -> None:
     """Install, or repair what is there already."""
-    if os.path.isdir(place.path) and not is_odd(place.path, content):
+    if is_ours(place.path, content):
         repair(place.path, content, manifest)
         return
     for name, data in members(content):
         write(os.path.join(place.folder, name), data)
     sync(place.folder)
-    put_aside(place)
+    if os.path.lexists(place.path) and not is_ours(place.path, content):
+        put_aside(place)
     try:
         os.rename(place.folder, place.path)
     except OSError:
@@ -67,30 +68,30 @@ def write_bundle(place: "Place", content: bytes, manifest: str) -> None:
     sync(place.root)
 
 
-def is_odd(path: str, content: bytes) -> bool:
-    """Whether something else than a file of ours is in a file's place, or a link in a folder's: no file can be
-    replaced then without writing to where that leads.
+def is_ours(path: str, content: bytes) -> bool:
+    """Whether files can be replaced in there one by one: not where a link is in a folder's place, or something else
+    than a file in a file's. They would be written to where that leads.
     """
     real = {}  # type: dict[str, bool]
+    if not is_real(path, "", real):
+        return False
     for name, _ in members(content):
-        folder, file = os.path.dirname(name), os.path.join(path, name)
-        if os.path.lexists(os.path.join(path, folder)) and not is_real(path, folder, real):
-            return True
+        folder, file = os.path.join(path, os.path.dirname(name)), os.path.join(path, name)
+        if os.path.lexists(folder) and not is_real(path, os.path.dirname(name), real):
+            return False
         if os.path.lexists(file) and not stat.S_ISREG(os.lstat(file).st_mode):
-            return True
-    return False
+            return False
+    return True
 
 
 def put_aside(place: "Place") -> None:
     """What is in the bundle's place although it is none; removed where it can be."""
-    if not os.path.lexists(place.path):
-        return
     aside = place.folder + ".old"
     os.rename(place.path, aside)
-    if os.path.islink(aside) or not os.path.isdir(aside):
-        os.unlink(aside)
-    else:
+    if stat.S_ISDIR(os.lstat(aside).st_mode):
         shutil.rmtree(aside, ignore_errors=True)
+    else:
+        os.unlink(aside)
 
 
 def members(content: bytes) -> "Iterator[tuple[str, bytes]]":
