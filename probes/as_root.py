@@ -35,6 +35,8 @@ _OF_THE_SESSION = re.compile(
     r"_|PWD|OLDPWD|MAIL|SUDO_.*|SSH_(?:AUTH_SOCK|TTY|CLIENT|CONNECTION)|XAUTHORITY|DBUS_SESSION_BUS_ADDRESS"
     r"|GPG_TTY|TMUX|STY|SLURM_SUBMIT_DIR|PBS_O_WORKDIR"
 )
+# Name a program that we look at when we are about to run it: whoever chose it is to hear why not.
+_LOOKED_AT_LATER = frozenset(("MLTOP_PROBE_PYTHON", "MLTOP_PY_SPY"))
 _BETWEEN = re.compile(r"[\s:;,='\"{}\[\]()]+")
 _MOST_PIECES = 1000
 _ANSWER_S, _CLEAN_S = 2.0, 5.0  # for the look at what one variable leads to, and at all of them
@@ -262,7 +264,7 @@ def cleaned(environ: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]
     until_s = time.monotonic() + _CLEAN_S
     # HOME may be on a file server that is gone: what else there is comes first.
     for name, value in sorted(environ.items(), key=lambda item: item[0] not in _LISTS) if is_root() else ():
-        if ("/" not in value and name not in _SEARCHED) or _OF_THE_SESSION.fullmatch(name):
+        if ("/" not in value and name not in _SEARCHED) or name in _LOOKED_AT_LATER or _OF_THE_SESSION.fullmatch(name):
             continue
         limit_s = min(_ANSWER_S, max(0.0, until_s - time.monotonic()))
         found = in_time(lambda name=name, value=value: _safe_part(name, value), limit_s)  # type: ignore[misc]

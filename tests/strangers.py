@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,9 +35,20 @@ def spy(path: Path, seen: Path) -> Path:
     return script(path, f"#!/bin/sh\nid -u >>{seen}\nexec sleep 600\n")
 
 
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder of ours that everybody can enter, on a file system where the setuid bit counts."""
+    places = [place for place in (tempfile.gettempdir(), "/var/tmp", "/run") if os.path.isdir(place)]
+    place = next((place for place in places if not os.statvfs(place).f_flag & os.ST_NOSUID), None)
+    assert place is not None, f"all of {', '.join(places)} are mounted nosuid"
+    folder = Path(tempfile.mkdtemp(prefix="mltop-public-", dir=place))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
 def setuid_copy(program: str, path: Path) -> Path:
-    """Of a program of root's, on a file system where the bit counts."""
-    assert not os.statvfs(path.parent).f_flag & os.ST_NOSUID, f"{path.parent} is mounted nosuid"
+    """Of a program of root's, for everybody to start."""
     shutil.copy(program, path)
     path.chmod(0o4755)
     return path

@@ -193,7 +193,7 @@ def theirs(tmp_path: Path) -> Path:
         ("CUDA_CACHE_PATH", "{}", None),
         ("BASH_ENV", "{}/rc", None),
         ("XDG_CACHE_HOME", "{}/.cache", None),
-        ("MLTOP_PROBE_PYTHON", "{}/bin/python", None),
+        ("MLTOP_PROBE_PYTHON", "{}/bin/python", "{}/bin/python"),  # refused when it would be run
         ("MLTOP_PROBE_MODULES", '{{"matmul": "{}/x.py"}}', None),
         ("MLTOP_SYSROOT", "{}", None),
         ("TMPDIR", "{}", None),
