@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import zlib
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from mltop.probes import writable
 from mltop.probes.agent import bootstrap
-from mltop.probes.reach.bundle.content import bundle, machines
+from mltop.probes.reach.bundle.content import bundle, machines, without_docstrings
 from mltop.probes.reach.bundle.key import compiled_key
 
 # Not sent: imports between the parts, and comments on lines of their own.
@@ -49,22 +48,6 @@ def source() -> str:
     folder = Path(bootstrap.__file__).parent
     parts = [Path(writable.__file__), *(folder / part for part in bootstrap.PARTS)]
     return "".join(without_docstrings(_LEFT_OUT.sub("", part.read_text(encoding="utf-8"))) for part in parts)
-
-
-def without_docstrings(text: str) -> str:
-    """A quarter of what would be sent."""
-    left_out: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
-        body = getattr(node, "body", None)
-        for entry in body if isinstance(body, list) and len(body) > 1 else ():
-            if (
-                isinstance(entry, ast.Expr)
-                and isinstance(entry.value, ast.Constant)
-                and isinstance(entry.value.value, str)
-            ):
-                left_out.update(range(entry.lineno, (entry.end_lineno or entry.lineno) + 1))
-    lines = enumerate(text.splitlines(keepends=True), 1)
-    return "".join(line for number, line in lines if number not in left_out and line.strip())
 
 
 def table() -> dict[str, list[str]]:

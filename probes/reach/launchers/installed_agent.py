@@ -3,9 +3,9 @@
 Like stage 0 of the bootstrap it means the same to bash, dash, zsh, tcsh and fish: everything in single quotes, and
 within them no newline, no single quote and no ``!``; a backslash only before a ``u``.
 
-What lies in the node's cache is checked as the bootstrap does it: the command carries the hashes of the MANIFEST and of
-the file that imports by it (``agent/bootstrap/compiled.py``). A bundle that is not whole is passed by as if there were
-none; it is repaired by the next run over ssh.
+What lies in the node's cache is checked as the bootstrap does it: the command carries the MANIFEST's hash and the code
+that imports by it (``agent/bootstrap/compiled.py``). A bundle that is not whole is passed by as if there were none; it
+is repaired by the next run over ssh.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from mltop.probes.agent.protocol import VERSION
 from mltop.probes.reach.launchers.remote_command import CANDIDATES, FITS, TRUST
-from mltop.probes.spawn import checked
+from mltop.probes.spawn import run_text
 
 NO_AGENT_EXIT = 96
 ENDED_EXIT = 95  # the agent ended although nobody told it to: 0 would look like nothing at all to the carrier
@@ -52,10 +52,10 @@ _SCRIPT = (
     "missing=$0 hashes=$1 python=$2 pythons=$3 start=$4 found= hash= code=; shift 4; "
     f"{TRUST}{_HASHES}{_CACHE.replace('@fits@', FITS)}{_PACKAGE}{_MISSING}"
 )
-# In Python: the bundle's own loader, if it is whole, then the agent, if all of it is.
+# In Python, after the loader: the agent, if all of it is whole.
 _START = (
     'import os, sys; folder, manifest = os.environ["MLTOP_CACHE"] + "/" + sys.argv[1], sys.argv[2]; del sys.argv[1:3]; '
-    f"@loader@import_whole(folder, manifest, {NO_AGENT_EXIT}); from mltop.probes.agent.__main__ import main; main()"
+    f"import_whole(folder, manifest, {NO_AGENT_EXIT}); from mltop.probes.agent.__main__ import main; main()"
 )
 
 
@@ -64,21 +64,21 @@ def installed_agent(
     agent_args: Sequence[str],
     hashes: Mapping[str, Sequence[str]],
     *,
-    loader: str = "",
+    loader: bytes = b"",
     python: str = "",
     one_shot: bool = False,
 ) -> str:
     """The command for a node's login shell.
 
-    ``hashes``: sha256 of this mltop's bundle and of its MANIFEST by machine type, "" for any other; ``loader``: that of
-    its loader; ``python``: the interpreter that has mltop where there is no bundle, "" for python3; ``one_shot``: an
+    ``hashes``: sha256 of this mltop's bundle and of its MANIFEST by machine type, "" for any other; ``loader``: the
+    bundle's; ``python``: the interpreter that has mltop where there is no bundle, "" for python3; ``one_shot``: an
     end with exit code 0 is what is expected. A node without an agent answers with one error frame and exit code 96.
     Raises ValueError for a word that not every login shell takes.
     """
     end = "exit $code" if one_shot else f"[ $code = 0 ] && code={ENDED_EXIT}; exit $code"
     missing = {"kind": "error", "node": node, "error": MISSING, "fix": MISSING_FIX.format(node=node)}
     by_machine = " ".join(":".join((machine, *both)) for machine, both in hashes.items())
-    start = _START.replace("@loader@", checked(loader, NO_AGENT_EXIT))
+    start = run_text(loader) + _START
     words = [_SCRIPT + end, plain_json(missing), by_machine, python or "python3", " ".join(CANDIDATES), start]
     return " ".join(["exec /bin/sh -c", *map(_quoted, [*words, *agent_args])])
 

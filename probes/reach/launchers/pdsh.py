@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 
 from mltop.probes.agent.protocol import Request
-from mltop.probes.reach.bundle.archive import sha256
+from mltop.probes.reach.bundle import loader
 from mltop.probes.reach.channel import Channel, LaunchOptions
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.launchers.installed_agent import installed_agent, plain_json
@@ -85,9 +85,7 @@ def pdsh(
     """The command line: one pdsh that reaches all of ``nodes`` at once."""
     words = ["--node", _NODE, "--text", "--frame-bytes", str(FRAME_BYTES), *agent_args]
     try:
-        line = installed_agent(
-            _NODE, words, agent_hashes(), loader=loader_sha256(), python=options.python, one_shot=one_shot
-        )
+        line = installed_agent(_NODE, words, agent_hashes(), loader=loader(), python=options.python, one_shot=one_shot)
     except ValueError as error:
         raise UsageProblem("--via pdsh", str(error)) from None
     return (
@@ -107,13 +105,6 @@ def agent_hashes() -> dict[str, list[str]]:
     from mltop.probes.reach.bundle.opening import table  # makes the bundles
 
     return table()
-
-
-@cache
-def loader_sha256() -> str:
-    from mltop.probes.reach.bundle.content import loader
-
-    return sha256(loader())
 
 
 @cache
