@@ -15,7 +15,7 @@ import pytest
 
 from mltop.probes.reach.bundle import file_for
 from tests import strangers
-from tests.bootstrapping import command, environment, in_mounts, running, start_once
+from tests.bootstrapping import command, environment, in_mounts, installed, running, start_once
 from tests.probing import MLTOP, probe
 from tests.strangers import STRANGER, give, needs_root, script, setuid_copy, spy
 from tests.waiting import wait_until
@@ -196,6 +196,27 @@ def test_a_folder_that_waits_in_tmp(public: Path) -> None:
         node.close_stdin()
         node.wait()
     assert os.listdir(waiting) == []
+
+
+@pytest.mark.parametrize("what", ["home", "python", "path"])
+def test_by_pdsh_the_same(what: str, trap: Path, public: Path) -> None:
+    home = public / "home"
+    home.mkdir()
+    start_once(home)
+    env = environment(home, PATH="/usr/bin:/bin")  # no Python there has mltop
+    cache = home / ".cache/mltop"
+    if what == "home":
+        os.chown(home, STRANGER, STRANGER)  # all below it is still ours
+    elif what == "python":
+        (cache / SHA256 / "python").write_text(f"{trap}/python3\n")
+    else:
+        env["PATH"] = f"{trap}:/usr/bin:/bin"
+    with running(installed("--text"), env) as node:
+        if what == "home":
+            assert node.next("error").error == "the agent is not on this node"
+            assert node.wait() == 96
+        else:
+            assert node.next("hello").kind == "hello"
 
 
 def test_root_says_why_it_does_not_run_the_one_that_was_named(public: Path, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def _candidates() -> Iterator[str]:
     """Those that can be executed, the best first."""
     chosen = os.environ.get("MLTOP_PY_SPY")
     if chosen:
-        yield from filter(_is_executable, (os.path.abspath(chosen),))
+        yield from map(os.path.abspath, filter(_is_executable, (chosen,)))
         return
     folders = [os.path.dirname(sys.executable), sysconfig.get_path("scripts")]
     folders.append(sysconfig.get_path("scripts", "posix_user"))
