@@ -211,7 +211,7 @@ def test_by_pdsh_the_same(what: str, trap: Path, public: Path) -> None:
         (cache / SHA256 / "python").write_text(f"{trap}/python3\n")
     else:
         env["PATH"] = f"{trap}:/usr/bin:/bin"
-    with running(installed("--text"), env) as node:
+    with running(installed("--text", shell="/bin/sh"), env) as node:
         if what == "home":
             assert node.next("error").error == "the agent is not on this node"
             assert node.wait() == 96
