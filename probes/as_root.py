@@ -33,7 +33,7 @@ _SCRATCH = frozenset(("TMPDIR", "TMP", "TEMP"))
 # Say where a login is and came from; no program is found, loaded or set up by them.
 _OF_THE_SESSION = re.compile(
     r"_|PWD|OLDPWD|MAIL|SUDO_.*|SSH_(?:AUTH_SOCK|TTY|CLIENT|CONNECTION)|XAUTHORITY|DBUS_SESSION_BUS_ADDRESS"
-    r"|GPG_TTY|TMUX|STY|SLURM_SUBMIT_DIR|PBS_O_WORKDIR"
+    r"|GPG_TTY|TMUX|STY|SLURM_(?:JOB|SUBMIT|STEP|SCRIPT)_.*|SLURMD_.*|PBS_O_.*"
 )
 # Name a program that we look at when we are about to run it: whoever chose it is to hear why not.
 _LOOKED_AT_LATER = frozenset(("MLTOP_PROBE_PYTHON", "MLTOP_PY_SPY"))

@@ -54,8 +54,7 @@ class JobProcess:
     """A training process as far as its Python is concerned. ``argv0``: as it was called, "" where that names another
     program; ``python``: what it runs.
 
-    ``activated``: folders of VIRTUAL_ENV and CONDA_PREFIX, those that it runs the Python of; ``variables``: the
-    allowed ones of its environment.
+    ``activated``: folders of VIRTUAL_ENV and CONDA_PREFIX; ``variables``: the allowed ones of its environment.
     """
 
     pid: int
@@ -143,12 +142,11 @@ def _witness(pid: int, folder: int) -> JobProcess:
         name, _, value = os.fsdecode(item).partition("=")
         variables[name] = value
     argv0 = os.fsdecode(_read(folder, "cmdline").split(b"\0", 1)[0])
-    activated = [variables[name] for name in _ACTIVATED if variables.get(name)]
     return JobProcess(
         pid=pid,
         argv0=argv0 if _is(program, argv0) else "",
         python=os.readlink("exe", dir_fd=folder),
-        activated=tuple(one for one in activated if _is(program, f"{one}/bin/python")),
+        activated=tuple(variables[name] for name in _ACTIVATED if variables.get(name)),
         variables={name: value for name, value in variables.items() if _may_be_taken(name)},
     )
 

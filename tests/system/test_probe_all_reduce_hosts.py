@@ -14,6 +14,7 @@ from tests.hosts.cluster import Hosts
 from tests.hosts.keeper import SHARED
 from tests.launchers import Event, Launchers, fake_torch
 from tests.listening import Watch
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.hosts
 nothing_left = fixtures.nothing_left
@@ -126,8 +127,8 @@ def test_of_several_networks_only_the_chosen_one_is_listened_on(hosts: Hosts) ->
         with Launchers() as launchers, Watch(lambda: _processes_of(launchers)) as watch:
             _meet(launchers, hosts, 1, env={"SSH_CONNECTION": ssh})
             launchers.wait_ready()
-            launchers.tell_round(1, [NAMES], [MIB] * 4)
-            launchers.wait_round(1)
+            launchers.tell_round(1, [NAMES], [4 * MIB] * 50, budget_s=5)
+            wait_until(lambda: len(watch.addresses()) >= len(NAMES), 60, "the ranks of every host to listen")
         assert watch.addresses() == {hosts.address(name) for name in NAMES}, watch.seen
     finally:
         for host in hosts:
