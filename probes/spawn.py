@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import os
 import signal
 import sys
+import zlib
+from functools import lru_cache
+from typing import Any
 
+_ODD = "'\"`\\!"
+_LONGEST_PATH = 4095  # PATH_MAX, limits.h
+_LOADER = "mltop_compiled.py"  # the bundle's file that imports from it
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _MFD_EXEC = 0x10  # memfd_create(2), since Linux 6.3: wanted where vm.memfd_noexec is 1
 # By number, for Pythons that were built against a C library without it.
 _SYS_MEMFD_CREATE = {"x86_64": 319, "aarch64": 279, "ppc64le": 360}
 # Loaded before any fork: loading a library between fork and exec could deadlock on another thread's lock.
 _LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def why_no_program(word: str) -> str:
+    """What is wrong with a word that names a program, a full path or a name on PATH; "" when nothing is.
+
+    It stands in command lines that login shells of all kinds read, and in sentences.
+    """
+    odd = next((letter for letter in word if not letter.isprintable() or letter in _ODD), "")
+    if not word.strip():
+        return "names no program"
+    if len(os.fsencode(word)) > _LONGEST_PATH:
+        return "is longer than any path"
+    if odd:
+        return f"has {odd!r}, which not every login shell takes"
+    if word.startswith("-"):
+        return "is an option, no program"
+    if word != word.strip() or (" " in word and "/" not in word):
+        return "is not one word: arguments cannot be given"
+    return ""
 
 
 def python_command(module: str, *args: str, python: str = "") -> list[str]:
@@ -22,17 +48,30 @@ def python_command(module: str, *args: str, python: str = "") -> list[str]:
     (``-I -S``): no user site, no PYTHON* variables, nothing imported from the working directory.
     ``args`` arrive as ``sys.argv[1:]``; ``python`` is the interpreter, "" for this one.
     """
-    code = f"import sys; sys.path += {import_path()!r}; {_from_bundle()}from {module} import main; main()"
+    code = f"import sys; sys.path += {import_path()!r}; {from_bundle()}from {module} import main; main()"
     return [python or sys.executable, "-I", "-S", "-c", code, *args]
 
 
-def _from_bundle() -> str:
-    """In a bundle: its modules come from their verified code (``agent/bootstrap/compiled.py``), as they do here."""
-    bundle = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    loader = os.path.join(bundle, "mltop_compiled.py")
-    if not os.path.isfile(loader):
+def from_bundle(packages: tuple[str, ...] = ()) -> str:
+    """What a child process runs first where we come from a bundle in a cache folder, else "": its modules (those of
+    ``packages``, or all) come from the files of its MANIFEST there too (``agent/bootstrap/compiled.py``).
+    """
+    bundle = getattr(getattr(sys.modules["mltop"], "__loader__", None), "bundle", None)
+    if bundle is None:
         return ""
-    return f"exec(open({loader!r}).read()); import_from({bundle!r}, read_compiled({bundle!r})); "
+    arguments = (bundle.folder, bundle.manifest, bundle.compiled, packages)
+    return f"{_loader_of(bundle)}import_from(*{arguments!r}); "
+
+
+@lru_cache(maxsize=1)
+def _loader_of(bundle: Any) -> str:
+    return run_text(bundle.read(_LOADER))
+
+
+def run_text(text: bytes) -> str:
+    """One line of code that runs these lines. Without characters that are special between single quotes anywhere."""
+    packed = base64.b64encode(zlib.compress(text, 9)).decode()
+    return f'import base64, zlib; exec(zlib.decompress(base64.b64decode("{packed}"))); '
 
 
 def import_path() -> list[str]:

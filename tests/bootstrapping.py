@@ -15,7 +15,9 @@ import msgspec
 
 from mltop.probes.agent.pieces import Assembler
 from mltop.probes.agent.protocol import Boot, Message, Request, encode
-from mltop.probes.reach.bundle import file_for, opening
+from mltop.probes.reach.bundle import file_for, loader, opening
+from mltop.probes.reach.launchers import pdsh
+from mltop.probes.reach.launchers.installed_agent import installed_agent
 from mltop.probes.reach.launchers.remote_command import remote_command
 
 DECODER = msgspec.json.Decoder(Message)
@@ -124,6 +126,12 @@ def running(argv: Sequence[str], env: Mapping[str, str] | None = None) -> Iterat
 def command(*agent_args: str, shell: str = "sh", python: str = "", node: str = "here") -> list[str]:
     """What ssh would make the node's login shell do."""
     return [shell, "-c", remote_command(["--node", node, "--interval", "0.2", *agent_args], python)]
+
+
+def installed(*agent_args: str, node: str = "there", shell: str = "sh", one_shot: bool = False) -> list[str]:
+    """What pdsh would make a node's login shell do."""
+    words = ["--node", node, *agent_args]
+    return [shell, "-c", installed_agent(node, words, pdsh.agent_hashes(), loader=loader(), one_shot=one_shot)]
 
 
 def environment(home: os.PathLike[str] | str, **more: str) -> dict[str, str]:

@@ -13,6 +13,14 @@ if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda _number, _frame: None)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Whatever mltop keeps for its user is not kept for ours."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _psutil_reads_this_machine() -> Iterator[None]:
     """A host source over a made-up /proc points psutil at it, for the whole process."""

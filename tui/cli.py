@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from mltop.probes import as_root
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.version import __version__
 from mltop.tui.probe_cli import probe
@@ -179,6 +180,9 @@ def main() -> None:
     try:
         starting.interrupt_again()
         open_standard_streams()
+        as_root.clean_here()
+        if as_root.LEFT_OUT:
+            say(f"root takes nothing from its environment that others can change, not {as_root.in_words()}")
         code = cli.main(prog_name="mltop", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
@@ -211,8 +215,12 @@ def open_standard_streams() -> None:
 
 
 def complain(sentence: str) -> int:
-    print(f"mltop: {sentence}", file=sys.stderr)  # noqa: T201 - the command line's only error line
+    say(sentence)
     return EXIT_USAGE
+
+
+def say(sentence: str) -> None:
+    print(f"mltop: {sentence}", file=sys.stderr)  # noqa: T201 - the command line's only lines there
 
 
 def usage_sentence(error: click.ClickException) -> str:

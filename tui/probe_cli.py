@@ -14,6 +14,9 @@ from mltop.tui.target_options import run_command, target_options
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)i?b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 MOST_BYTES = 64 << 30
+_LONGEST_SIZE = 40  # more digits than any size has
+# nvidia-smi -L: an index, a UUID, and of older drivers "MIG-GPU-UUID/GI/CI".
+_GPU = re.compile(r"\d{1,4}|(?:GPU|MIG)-[\w/-]{1,100}", re.ASCII | re.IGNORECASE)
 
 
 class Sizes(click.ParamType[Any]):
@@ -27,9 +30,9 @@ class Sizes(click.ParamType[Any]):
         found = []
         for text in str(value).split(","):
             match = _SIZE.fullmatch(text.strip())
-            size = int(float(match[1]) * _UNITS[match[2].lower()]) if match else 0
+            size = int(float(match[1]) * _UNITS[match[2].lower()]) if match and len(text) <= _LONGEST_SIZE else 0
             if not 4 <= size <= MOST_BYTES:
-                self.fail(f"{text.strip()!r} is no size between 4 bytes and 64G, e.g. 256M", param, ctx)
+                self.fail(f"{_shown(text.strip())} is no size between 4 bytes and 64G, e.g. 256M", param, ctx)
             found.append(size // 4 * 4)
         return tuple(dict.fromkeys(found))
 
@@ -44,9 +47,32 @@ class Gpus(click.ParamType[Any]):
             return value
         found = tuple(dict.fromkeys(part.strip() for part in str(value).split(",")))
         for part in found:
-            if not (part.isdigit() or part.upper().startswith(("GPU-", "MIG-"))):
-                self.fail(f"{part!r} is neither an index nor a UUID", param, ctx)
+            if not _GPU.fullmatch(part):
+                self.fail(f"{_shown(part)} is neither an index nor a UUID", param, ctx)
         return found
+
+
+class Program(click.ParamType[Any]):
+    """A program on the nodes: a full path, or a name to be found on PATH there."""
+
+    name = "program"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from mltop.probes.spawn import why_no_program
+
+        word = str(value)
+        why = why_no_program(word)
+        if not why and "/" in word and not word.startswith("/"):
+            why = "is no full path"
+        if why:
+            self.fail(f"{_shown(word)} {why}", param, ctx)
+        return word
+
+
+def _shown(word: str) -> str:
+    from mltop.probes.reach.targets.options import shown
+
+    return shown(word)
 
 
 def _common(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,7 +80,7 @@ def _common(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--gpus", type=Gpus(), default=(), metavar="LIST", help="These only: indexes or UUIDs."),
         click.option("--force", is_flag=True, help="Also GPUs in use; the node's name must be typed."),
         click.option(
-            "--torch-python", "torch_python", default="", metavar="PATH", help="Python with torch, on the nodes."
+            "--torch-python", "torch_python", type=Program(), metavar="PATH", help="Python with torch, on the nodes."
         ),
         click.option("--json", "as_json", is_flag=True, help="One JSON object."),
         click.option("-v", "--verbose", is_flag=True, help="Every device, also those that are alike."),
@@ -143,5 +169,5 @@ def _run(context: click.Context, kind: str, values: dict[str, Any]) -> int:
     names = set(ProbeWanted.__dataclass_fields__) - {"nodes", "python"}  # these are target options, too
     own = {name: values.pop(name) for name in tuple(values) if name in names}
     own["backend"] = own.get("backend") or ""
-    wanted = ProbeWanted(kind, python=values.pop("torch_python"), deadline_s=timeout_s or 0.0, **own)
+    wanted = ProbeWanted(kind, python=values.pop("torch_python") or "", deadline_s=timeout_s or 0.0, **own)
     return run_command(context, "probe", {**values, "wanted": wanted})

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mltop.probes.active.deadlines import total_s
+from mltop.probes.spawn import why_no_program
 
 KINDS = ("matmul", "memory", "copies", "all_reduce")
 # One process for each device, all at the same time; the others have one process for all devices of the node.
@@ -45,13 +46,17 @@ def asked_from(args: Mapping[str, Any]) -> Asked:
     gpus, options, deadlines = args.get("gpus") or [], args.get("options") or {}, args.get("deadlines_s") or {}
     if not isinstance(gpus, list) or not isinstance(options, dict) or not isinstance(deadlines, dict):
         raise ValueError("gpus must be a list, options and deadlines_s objects")
+    python = str(args.get("python") or "")
+    why = why_no_program(python) if python else ""
+    if why or ("/" in python and not python.startswith("/")):
+        raise ValueError(f"{python[:100]!r} {why or 'is no full path'}: name the Python with torch by one")
     deadlines_s = {str(stage): _seconds(value, f"deadlines_s of {stage}") for stage, value in deadlines.items()}
     return Asked(
         key=key,
         kind=kind,
         gpus=tuple(dict.fromkeys(str(gpu) for gpu in gpus)),
         force=bool(args.get("force", False)),
-        python=str(args.get("python") or ""),
+        python=python,
         options=options,
         deadlines_s=deadlines_s,
         total_s=_seconds(args.get("total_s") or total_s(kind, deadlines_s), "total_s"),

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 
+from mltop.probes.spawn import from_bundle
+
 MARK = "mltop-probe"  # the argument by which our processes are known; probe and key follow it
 
 
@@ -44,7 +46,7 @@ def _code(target: str) -> str:
         (
             "import sys, types",
             "sys.path[:] = [entry for entry in sys.path if entry]",
-            *_from_bundle(),
+            *([code] if (code := from_bundle(("mltop",)).rstrip("; ")) else []),  # psutil and pynvml are not for it
             "sys.modules['mltop'] = types.ModuleType('mltop')",
             f"sys.modules['mltop'].__path__ = [{package()!r}]",
             "kept, sys.dont_write_bytecode = sys.dont_write_bytecode, True",
@@ -58,15 +60,3 @@ def _code(target: str) -> str:
 def package() -> str:
     """The folder (or the place in a zip) that is the package ``mltop``."""
     return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
-
-
-def _from_bundle() -> list[str]:
-    bundle = os.path.dirname(package())  # noqa: PTH120
-    loader = f"{bundle}/mltop_compiled.py"
-    if not os.path.isfile(loader):  # noqa: PTH113
-        return []
-    return [
-        f"exec(open({loader!r}).read())",
-        f"import_from({bundle!r}, read_compiled({bundle!r}))",
-        f"sys.path.remove({bundle!r})",  # psutil and pynvml of ours are there
-    ]

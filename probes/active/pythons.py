@@ -3,6 +3,7 @@
 In this order: the one that was named (by the request, or MLTOP_PROBE_PYTHON), the one of a running training process,
 the one of the environment that the agent was started in, the agent's own, python3 on PATH. Each is asked in a process
 of its own (some 50 ms) whether it would find torch, and what torch/version.py says. The first that will do is taken.
+Root asks none that others could change, with anything that it loads (``as_root.py``), whoever named it.
 """
 
 from __future__ import annotations
@@ -15,23 +16,29 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from mltop.probes import as_root
 from mltop.probes.active import endings
 from mltop.probes.active.command import python_words
-from mltop.probes.active.environment import JobProcess, activated_here, with_job
+from mltop.probes.active.environment import JobProcess, NotTaken, activated_here, with_job
 from mltop.probes.active.process import ProbeProcess
+from mltop.probes.spawn import why_no_program
 
 ASK_S = 5.0
+LOOK_S = 10.0  # root's, at all files of a Python: 80,000 take 0.6 s, and 3 s when none of it is cached
 VARIABLE = "MLTOP_PROBE_PYTHON"
 OLDEST = (3, 9)
+_MOST_SAID = 3
 _ANSWER = b"mltop-torch "  # start-up files of a Python may print, too
 _FIX = f"name one that has it: --torch-python PATH (or export {VARIABLE}=PATH on the node)"
+_FIX_ROOT = "run the probe as the user whose Python it is, or name one that only root can change: --torch-python PATH"
 
 # For any Python 3: what is older than 3.9 has to say so. Of version.py nothing but its assignments is run.
 _QUESTION = """
 import json, sys
 sys.path[:] = [entry for entry in sys.path if entry]
-said = {"python": "%d.%d.%d" % sys.version_info[:3], "path": sys.executable}
+said = {"python": "%d.%d.%d" % sys.version_info[:3], "path": sys.executable, "folders": sys.path}
 try:
     from importlib.util import find_spec
     spec = find_spec("torch")
@@ -57,7 +64,8 @@ class Candidate:
 @dataclass(frozen=True)
 class TorchPython:
     """``path``: to start it by, which may be a script around it; ``executable``: itself. ``python``, ``torch``:
-    versions; ``cuda``, ``hip``: that torch was built with, None without. ``environ``: but for the devices.
+    versions; ``cuda``, ``hip``: that torch was built with, None without. ``environ``: but for the devices;
+    ``left_out``: of it, by root, and why, by name.
     """
 
     path: str
@@ -68,6 +76,7 @@ class TorchPython:
     hip: str | None
     origin: str
     environ: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 class NoTorch(Exception):
@@ -79,24 +88,37 @@ class NoTorch(Exception):
 
 
 def find_torch(
-    named: str, jobs: Sequence[JobProcess], for_gpus: bool, cancelled: threading.Event, ask_s: float = ASK_S
+    named: str,
+    jobs: Sequence[JobProcess],
+    for_gpus: bool,
+    cancelled: threading.Event,
+    ask_s: float = ASK_S,
+    *,
+    not_taken: Sequence[NotTaken] = (),
 ) -> TorchPython | None:
     """The first Python with a torch that can use the devices; None when cancelled. Raises NoTorch.
 
     ``named``: in the request, "" for none. One that was named must do: no other is looked for. ``jobs``: a process of
-    each training job that runs here.
+    each training job that runs here; ``not_taken``: those whose Python is not for us.
     """
-    reasons = []
+    reasons: list[str] = []
+    fix = _FIX
     for candidate in candidates(named, jobs):
-        environ = with_job(candidate.job or (jobs[0] if jobs else None), candidate.job is not None)
-        said = ask(candidate.path, environ, cancelled, ask_s)
+        odd = why_no_program(candidate.path)  # in the environment of this node may stand anything
+        if odd:
+            reasons.append(f"{candidate.path[:100]!r} ({candidate.origin}) {odd}")
+            continue
+        environ, left_out = with_job(candidate.job or (jobs[0] if jobs else None), candidate.job is not None)
+        look = as_root.Look(cancelled.is_set, LOOK_S)
+        why = look.why_not_python(candidate.path, environ.get("PATH"))
+        said = {} if why else ask(candidate.path, environ, cancelled, ask_s)
+        if said and isinstance(said, dict):  # a script has become the interpreter, which finds modules where it likes
+            why = look.why_not_python(str(said.get("path"))) or look.why_not_loaded(said.get("folders", ()))
         if cancelled.is_set():
             return None
-        if isinstance(said, str):
-            reasons.append(f"{candidate.path} ({candidate.origin}): {said}")
-            continue
-        why = unfit(said, for_gpus)
-        if not why:
+        fix = _FIX_ROOT if why else fix
+        why = why or (said if isinstance(said, str) else unfit(said, for_gpus))
+        if isinstance(said, dict) and not why:
             return TorchPython(
                 path=candidate.path,
                 executable=said.get("path") or candidate.path,
@@ -106,9 +128,11 @@ def find_torch(
                 hip=said.get("hip"),
                 origin=candidate.origin,
                 environ=environ,
+                left_out=left_out,
             )
         reasons.append(f"{candidate.path} ({candidate.origin}): {why}")
-    raise NoTorch("no Python with a torch that will do: " + "; ".join(reasons))
+    reasons += [] if named else [str(one) for one in not_taken[:_MOST_SAID]]
+    raise NoTorch("no Python with a torch that will do: " + "; ".join(reasons), fix)
 
 
 def candidates(named: str, jobs: Sequence[JobProcess]) -> list[Candidate]:
@@ -140,7 +164,7 @@ def _of_job(job: JobProcess) -> Iterable[Candidate]:
         yield Candidate(job.python, origin, job)
 
 
-def unfit(said: Mapping[str, str | None], for_gpus: bool) -> str:
+def unfit(said: Mapping[str, Any], for_gpus: bool) -> str:
     """Why a Python that answered will not do, "" when it will. Pure."""
     version = str(said.get("python", ""))
     if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
@@ -154,7 +178,7 @@ def unfit(said: Mapping[str, str | None], for_gpus: bool) -> str:
     return ""
 
 
-def ask(path: str, environ: Mapping[str, str], cancelled: threading.Event, ask_s: float) -> dict[str, str] | str:
+def ask(path: str, environ: Mapping[str, str], cancelled: threading.Event, ask_s: float) -> dict[str, Any] | str:
     """What a Python says of itself, or why it says nothing. Does not wait for what hangs in the kernel."""
     try:
         process = ProbeProcess([*python_words(path), "-W", "ignore", "-c", _QUESTION], environ)
@@ -166,14 +190,14 @@ def ask(path: str, environ: Mapping[str, str], cancelled: threading.Event, ask_s
         process.end_now()
 
 
-def _answer(process: ProbeProcess, cancelled: threading.Event, ask_s: float) -> dict[str, str] | str:
+def _answer(process: ProbeProcess, cancelled: threading.Event, ask_s: float) -> dict[str, Any] | str:
     poller = select.poll()
     poller.register(process.out, select.POLLIN)
     while not cancelled.is_set():
         ended = process.has_ended()
         for line in process.receive():
             if line.startswith(_ANSWER):
-                said: dict[str, str] = json.loads(line[len(_ANSWER) :])
+                said: dict[str, Any] = json.loads(line[len(_ANSWER) :])
                 return said
         if ended:
             words = endings.last_words(process.said())

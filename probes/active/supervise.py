@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Callable
 
+from mltop.probes import as_root
 from mltop.probes.active import gate
 from mltop.probes.active.asked import ALONE, Asked, modules
 from mltop.probes.active.child import Order, to_line
 from mltop.probes.active.command import probe_command
 from mltop.probes.active.devices import CPU, Target, choose, cpu_device, refused
-from mltop.probes.active.environment import JobProcess, with_devices
+from mltop.probes.active.environment import JobProcess, NotTaken, with_devices
 from mltop.probes.active.gate import Holder
 from mltop.probes.active.process import ProbeProcess, Untold
 from mltop.probes.active.pythons import NoTorch, TorchPython, find_torch
@@ -30,7 +31,7 @@ _ENDED_KEPT_S = 60.0
 @dataclass
 class Facts:
     """What is known of the node: ``samples`` (newest last, at least one), foreign processes on its GPUs by pid, other
-    probes of mltop that run on it, and the training processes whose Python may be used.
+    probes of mltop that run on it, the training processes whose Python may be used, and those of which it may not.
     """
 
     node: str
@@ -38,6 +39,7 @@ class Facts:
     holders: dict[int, Holder] = field(default_factory=dict)
     other_probes: list[Holder] = field(default_factory=list)
     jobs: list[JobProcess] = field(default_factory=list)
+    not_taken: list[NotTaken] = field(default_factory=list)
 
 
 @dataclass
@@ -113,13 +115,17 @@ class Supervisor:
             return
         for_gpus = any(target.gpu is not None for target in targets)
         try:
-            python = find_torch(turn.asked.python, facts.jobs, for_gpus, cancelled)
+            python = find_torch(turn.asked.python, facts.jobs, for_gpus, cancelled, not_taken=facts.not_taken)
         except NoTorch as error:
             emit(ProbeEvent("failed", stage="find python", why=str(error), fix=error.fix))
             return
         if python is None:
             return
         emit(ProbeEvent("devices", data=_devices_data(python, targets)))
+        if python.left_out:
+            left_out = as_root.in_words(python.left_out)
+            text = f"root takes nothing from its environment that others can change, not {left_out}"
+            emit(ProbeEvent("note", text=text, data={"remark": True}))
         watched: list[Watched] = []
         try:
             for group in [[target] for target in targets] if turn.asked.kind in ALONE else [targets]:

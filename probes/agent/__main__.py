@@ -7,6 +7,7 @@ import json
 import os
 import platform
 
+from mltop.probes import as_root
 from mltop.probes.agent.caller import Terms
 from mltop.probes.agent.loop import Agent, exit_now
 from mltop.probes.agent.wire import Wire
@@ -14,6 +15,7 @@ from mltop.probes.agent.wire import Wire
 
 def main(argv: list[str] | None = None, received: bytes = b"") -> None:
     """``received``: what stage 1 read from stdin beyond its own part."""
+    as_root.clean_here()
     options = parse(argv)
     wire = Wire(options.node, options.text, options.frame_bytes)
     if options.op:

@@ -9,7 +9,7 @@ from typing import Any, Callable, Protocol
 
 from mltop.probes.active.asked import Asked, asked_from
 from mltop.probes.active.devices import CPU
-from mltop.probes.active.environment import JobProcess, job_process
+from mltop.probes.active.environment import JobProcess, NotTaken, job_process
 from mltop.probes.active.supervise import Facts, Supervisor
 from mltop.probes.agent.files import Unavailable
 from mltop.probes.agent.holders import holders_of, other_probes
@@ -68,12 +68,14 @@ class Probing:
         if not samples:
             raise Unavailable("this node has not been sampled yet", "try again")
         newest = samples[-1]
+        jobs, not_taken = _jobs(newest.ranks)
         return Facts(
             node=newest.node,
             samples=samples,
             holders=holders_of(newest.gpus, newest.ranks, asked.key, ended),
             other_probes=other_probes(asked.key) if CPU in asked.gpus or not newest.gpus else [],
-            jobs=_jobs(newest.ranks),
+            jobs=jobs,
+            not_taken=not_taken,
         )
 
     def _unseen(self, samples: list[Sample], ended: Mapping[int, float]) -> bool:
@@ -88,12 +90,16 @@ def _has_gpus(samples: list[Sample]) -> bool:
     return not any(gap.kind == "starting" and gap.what.startswith("nvml") for gap in gaps)
 
 
-def _jobs(ranks: list[RankSample]) -> list[JobProcess]:
-    """One process of each job: all of its processes have the same Python."""
-    found: dict[str, JobProcess] = {}
+def _jobs(ranks: list[RankSample]) -> tuple[list[JobProcess], list[NotTaken]]:
+    """One process of each job, all of whose processes have the same Python; and of each of which none may be used."""
+    found: dict[tuple[int | None, str], JobProcess] = {}
+    not_taken: dict[tuple[int | None, str], NotTaken] = {}
     for rank in ranks:
-        if rank.state != "Z" and rank.job not in found and len(found) < _MOST_JOBS:
-            process = job_process(rank.pid, rank.python)
-            if process is not None:
-                found[rank.job] = process
-    return list(found.values())
+        job = (rank.uid, rank.job)
+        if rank.state != "Z" and job not in found and len(found) < _MOST_JOBS:
+            process = job_process(rank.pid)
+            if isinstance(process, JobProcess):
+                found[job] = process
+            elif process is not None:
+                not_taken.setdefault(job, process)
+    return list(found.values()), [one for job, one in not_taken.items() if job not in found]

@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 
 from mltop.probes import paths
-from mltop.probes.collect.stacks import find_py_spy
+from mltop.probes.collect.stacks import find_py_spy, why_no_py_spy
 
 CAP_SYS_PTRACE = 19  # linux/capability.h
 
@@ -81,7 +81,8 @@ def no_py_spy() -> Ability:
     """An agent that came over its connection ($MLTOP_CACHE) gets py-spy so too, unless one was chosen by hand."""
     if "MLTOP_CACHE" in os.environ and not os.environ.get("MLTOP_PY_SPY"):
         return Ability("py-spy", "ok", "not here yet: it is sent when stacks are first asked for")
-    return Ability("py-spy", "missing", "not found: no stacks can be dumped", "pip install py-spy")
+    why = why_no_py_spy() or "not found: no stacks can be dumped"
+    return Ability("py-spy", "missing", why, "pip install py-spy")
 
 
 def check_stack_permission() -> Ability:

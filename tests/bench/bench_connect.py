@@ -16,10 +16,11 @@ import time
 from dataclasses import dataclass
 
 from tests.bench.table import Goal, print_table
+from tests.bootstrapping import installed
 from tests.hosts.cluster import REPOSITORY, Hosts
 
 ROUNDS = 5
-AGENT = "sh $(ls -td ~/.cache/mltop/*/agent | head -1) --text --op doctor"
+AGENT = installed("--text", "--op", "doctor", one_shot=True)[2].replace("%", "%%")
 PDSH = ["pdsh", "-R", "ssh", "-w"]
 
 

@@ -102,7 +102,7 @@ def test_older_pythons_are_passed_over_and_say_so_when_they_are_asked(version: t
         assert refusal.error == f"{PYTHONS[version]} is no Python 3.9 or newer on this node"
         assert node.wait() == 97
     # Stage 1 itself, had stage 0 let it pass.
-    reader = re.search(r"exec \"\$p\" -I -S -u -c \"(.*?)\"", command()[2])[1]
+    reader = re.search(r"exec \"\$q\" -I -S -u -c \"(.*?)\"", command()[2])[1]
     with running([PYTHONS[version], "-I", "-S", "-u", "-c", reader, "--node", "old"], environment(home)) as node:
         node.send(opening())
         refusal = node.next("error")

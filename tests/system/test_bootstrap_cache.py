@@ -8,11 +8,21 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mltop.probes.agent.protocol import Message, Request
 from mltop.probes.reach.bundle import file_for
-from tests.bootstrapping import Bootstrapped, command, environment, in_mounts, processes_of, running, start_once
+from tests.bootstrapping import (
+    Bootstrapped,
+    command,
+    environment,
+    in_mounts,
+    installed,
+    processes_of,
+    running,
+    start_once,
+)
 from tests.waiting import wait_until
 
 DAY_S = 86400.0
@@ -228,18 +238,26 @@ def test_using_a_version_keeps_it(warm_home: Path) -> None:
     assert time.time() - bundle.stat().st_mtime < DAY_S
 
 
-def test_the_installed_script_starts_the_agent_without_a_bootstrap(warm_home: Path) -> None:
+def test_the_installed_agent_starts_without_a_bootstrap(warm_home: Path) -> None:
     home = warm_home
-    script = cache(home) / SHA256 / "agent"
-    with running(["sh", str(script), "--node", "there", "--text"], environment(home)) as node:
+    with running(installed("--text"), environment(home)) as node:
         assert node.next("hello").node == "there"
         assert node.next("sample").sample.host.memory_total_bytes > 0
         assert environment_of(node)["MLTOP_CACHE"] == str(cache(home))
     (cache(home) / SHA256 / "python").write_text("/nonexistent/python\n")  # it was removed from this node
-    with running(["sh", str(script), "--node", "there"], environment(home)) as node:
+    with running(installed(), environment(home)) as node:
         assert node.next("hello").node == "there"
 
 
+def test_using_it_keeps_it(warm_home: Path) -> None:
+    bundle = cache(warm_home) / SHA256
+    os.utime(bundle, times=(0, 0))
+    with running(installed(), environment(warm_home)) as node:
+        node.next("hello")
+    assert time.time() - bundle.stat().st_mtime < DAY_S
+
+
 def environment_of(node: Bootstrapped) -> dict[str, str]:
-    text = Path(f"/proc/{node.process.pid}/environ").read_text()
+    (agent,) = (child for child in psutil.Process(node.process.pid).children() if child.name() != "sh")
+    text = Path(f"/proc/{agent.pid}/environ").read_text()
     return dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import marshal
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 
-from mltop.probes.reach.bundle import file_for
-from tests.bootstrapping import Bootstrapped, command, environment, in_mounts, running, start_once
+from mltop.probes.agent.protocol import Request
+from mltop.probes.reach.bundle import file_for, opening
+from mltop.probes.reach.bundle.key import compiled_key
+from mltop.probes.version import __version__
+from tests.bootstrapping import Bootstrapped, command, environment, in_mounts, installed, running, start_once
 from tests.waiting import wait_until
 
 SHA256 = file_for("bundle", os.uname().machine).args["sha256"]
@@ -53,27 +58,85 @@ def test_it_is_made_once_and_python_keeps_nothing_itself(home: Path) -> None:
     assert bytecode(home) == []
 
 
-def test_it_is_what_runs(warm_home: Path) -> None:
-    """In the agent, in NVML's child process, and in what the script starts."""
-    home = warm_home
+def signed(content: bytes, key: str) -> bytes:
+    return hmac.new(key.encode(), content, "sha256").hexdigest().encode() + b"\n" + content
+
+
+def changed(home: Path) -> tuple[dict[str, bytes], Path]:
+    """The compiled modules with other code in two of them, and the file that NVML's child makes then."""
     bundle = home / ".cache/mltop" / SHA256
     child = "mltop/probes/collect/nvml/child.py"
     codes = marshal.loads(compiled(home).read_bytes()[HEADER_BYTES:])
     codes["mltop/probes/version.py"] = marshal.dumps(compile("__version__ = 'compiled'", "version.py", "exec"))
     seen = f"open({str(home / 'seen')!r}, 'w').close()\n"
     codes[child] = marshal.dumps(compile((bundle / child).read_text() + seen, child, "exec"))
-    content = marshal.dumps(codes)
-    compiled(home).write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
-    with running(command(), environment(home)) as node:
+    return codes, home / "seen"
+
+
+def test_it_is_what_runs(warm_home: Path) -> None:
+    """In the agent and in NVML's child process: with the key that the caller has, and the agent tells of the file."""
+    codes, seen = changed(warm_home)
+    compiled(warm_home).write_bytes(signed(marshal.dumps(codes), compiled_key()))
+    with running(command(), environment(warm_home)) as node:
         assert node.boot().hello.version == "compiled"
-        wait_until((home / "seen").exists, 30, "NVML's child")
-    (home / "seen").unlink()
-    with running(["sh", str(bundle / "agent"), "--node", "there"], environment(home)) as node:
-        assert node.next("hello").hello.version == "compiled"
-        wait_until((home / "seen").exists, 30, "NVML's child")
+        wait_until(seen.exists, 30, "NVML's child")
 
 
-@pytest.mark.parametrize("damage", ["cut off", "zeroed but for the hash", "changed", "a folder"])
+@pytest.mark.parametrize("head", ["sha256", "another key", "none"])
+def test_what_was_made_without_the_key_does_not_run(head: str, warm_home: Path) -> None:
+    """Whoever gets to write in the cache cannot make the agent run other code than the caller's."""
+    codes, seen = changed(warm_home)
+    content = marshal.dumps(codes)
+    made = {
+        "sha256": hashlib.sha256(content).hexdigest().encode() + b"\n" + content,
+        "another key": signed(content, "0" * 64),
+        "none": b"\n" + content,
+    }[head]
+    compiled(warm_home).write_bytes(made)
+    for argv, boots in ((installed("--text"), False), (command(), True)):
+        with running(argv, environment(warm_home)) as node:
+            hello = node.boot() if boots else node.next("hello")
+            assert hello.hello.version == __version__
+            check_child(node)
+    assert not seen.exists()
+    assert compiled(warm_home).read_bytes() != made  # it was made anew
+
+
+def test_what_changes_after_the_start_is_not_run_either(warm_home: Path) -> None:
+    """NVML's child starts again and again, for weeks."""
+    codes, seen = changed(warm_home)
+    with running(command(), environment(warm_home)) as node:
+        node.boot()
+        check_child(node)
+        compiled(warm_home).write_bytes(signed(marshal.dumps(codes), compiled_key()))
+        version = warm_home / ".cache/mltop" / SHA256 / "mltop/probes/collect/kernel_log/scan.py"
+        version.write_text(f"open({str(seen)!r}, 'w').close()")
+        for child in psutil.Process(node.process.pid).children(recursive=True):
+            child.kill()
+        node.send(Request("request", id=7, op="kernel_lines"))
+        wait_until(lambda: psutil.Process(node.process.pid).children(), 30, "NVML's child again")
+        check_child(node)
+        node.close_stdin()
+        node.wait()
+    assert not seen.exists()
+
+
+def test_without_a_key_nothing_compiled_is_kept_or_taken(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLTOP_STATE_DIR", "/proc/none")
+    for function in (compiled_key, opening):
+        function.cache_clear()
+    try:
+        for _ in range(2):
+            start_once(home)
+            assert list((home / ".cache/mltop" / SHA256).glob("compiled-*")) == []
+    finally:
+        for function in (compiled_key, opening):
+            function.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "damage", ["cut off", "zeroed but for the hash", "changed", "a folder", "a pipe", "a link", "endless", "no code"]
+)
 def test_a_damaged_one_is_made_again(damage: str, warm_home: Path) -> None:
     home = warm_home
     path = compiled(home)
@@ -84,13 +147,23 @@ def test_a_damaged_one_is_made_again(damage: str, warm_home: Path) -> None:
         path.write_bytes(whole[:4096] + bytes(len(whole) - 4096))
     elif damage == "changed":
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    elif damage == "no code":
+        content = marshal.dumps(dict.fromkeys(marshal.loads(whole[HEADER_BYTES:]), b"no code"))
+        path.write_bytes(signed(content, compiled_key()))
     else:
         path.unlink()
-        path.mkdir()
+        if damage == "a folder":
+            path.mkdir()
+        elif damage == "a pipe":
+            os.mkfifo(path)
+        elif damage == "a link":
+            (home / "elsewhere").write_bytes(whole)
+            path.symlink_to(home / "elsewhere")
+        else:
+            path.symlink_to("/dev/zero")
     assert start_once(home).cached
-    if damage != "a folder":
-        header, content = path.read_bytes()[:HEADER_BYTES], path.read_bytes()[HEADER_BYTES:]
-        assert header == hashlib.sha256(content).hexdigest().encode() + b"\n"
+    if damage not in ("a folder", "no code"):
+        assert path.read_bytes() == signed(path.read_bytes()[HEADER_BYTES:], compiled_key())
     assert [name for name in os.listdir(path.parent) if ".tmp" in name] == []
     assert start_once(home).cached
 
@@ -103,21 +176,20 @@ def test_damaged_bytecode_of_pythons_own_is_not_looked_at(warm_home: Path) -> No
         folder.mkdir(exist_ok=True)
         for minor in range(9, 16):
             (folder / f"{source.stem}.cpython-3{minor}.pyc").write_bytes(bytes(500))
-    script = home / ".cache/mltop" / SHA256 / "agent"
-    for argv in (["sh", str(script), "--node", "there", "--text"], command()):
+    for argv, boots in ((installed("--text"), False), (command(), True)):
         with running(argv, environment(home)) as node:
-            if argv[1] == "-c":
+            if boots:
                 node.boot()
             check_child(node)
 
 
-def test_the_script_uses_it_and_runs_without_it(warm_home: Path) -> None:
+def test_by_pdsh_it_is_not_needed(warm_home: Path) -> None:
+    """The key would stand in everybody's list of processes."""
     home = warm_home
-    argv = ["sh", str(home / ".cache/mltop" / SHA256 / "agent"), "--node", "there", "--text"]
     for damage in (None, b"", bytes(900_000)):
         if damage is not None:
             compiled(home).write_bytes(damage)
-        with running(argv, environment(home, LC_ALL="C")) as node:
+        with running(installed("--text"), environment(home, LC_ALL="C")) as node:
             assert node.next("hello").node == "there"
             check_child(node)
     assert bytecode(home) == []

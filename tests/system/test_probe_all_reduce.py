@@ -255,12 +255,13 @@ def test_who_comes_too_late_or_to_the_wrong_place_is_told_why(tmp_path: Path) ->
     with Launchers() as launchers:
         launchers.meet({"h01": 1}, absent=["h02"], env=hangs, deadlines_s=DEADLINES_S, join_s=0.2)
         launchers["h01"].wait("failed", stage="join")
-        port = launchers["h01"].wait("listening")["data"]["port"]
-        assert "began without it" in _joins("h02", port, hangs)
-        assert "h09 is not one of the nodes" in _joins("h09", port, hangs)
-        assert "something else answers there" in _joins("h02", port, hangs, key="of another probe")
-    refused = _joins("h02", port, hangs)
-    assert f"cannot connect to h01 (127.0.0.1) port {port}: refused" in refused
+        told = launchers["h01"].wait("listening")["data"]
+        assert "began without it" in _joins("h02", told, hangs)
+        assert "h09 is not one of the nodes" in _joins("h09", told, hangs)
+        assert "something else answers there" in _joins("h02", told, hangs, key="of another probe")
+    (place,) = told["addresses"]
+    refused = _joins("h02", told, hangs)
+    assert f"cannot connect to h01 ({place['address']}) port {told['port']}: refused" in refused
 
 
 @pytest.mark.parametrize(
@@ -323,11 +324,12 @@ def _goes_on(launchers: Launchers) -> None:
     assert sorted(times) == [0, 1, 2, 3]
 
 
-def _joins(name: str, port: int, env: dict[str, str], key: str = KEY) -> str:
-    """What a launcher says that comes to this port and cannot stay."""
-    options: Event = {"nodes": ["h01", name], "leader": False, "leader_node": "h01", "addresses": ["127.0.0.1"]}
+def _joins(name: str, told: Event, env: dict[str, str], key: str = KEY) -> str:
+    """What a launcher says that comes to where h01 said that it listens, and cannot stay."""
+    options: Event = {"nodes": ["h01", name], "leader": False, "leader_node": "h01", "port": told["port"], "key": key}
+    options["addresses"] = [one["address"] for one in told["addresses"]]
     order: Event = {"kind": "all_reduce", "node": name, "devices": [CPU]}
-    launcher = Launcher({**order, "options": {**options, "port": port, "key": key}}, env)
+    launcher = Launcher({**order, "options": options}, env)
     why = str(launcher.wait("failed", stage="join")["why"])
     assert launcher.wait_end() == 1
     return why

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from tests.hosts import fixtures
 from tests.hosts.cluster import Hosts
 from tests.hosts.keeper import SHARED
 from tests.launchers import Event, Launchers, fake_torch
+from tests.listening import Watch
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.hosts
 nothing_left = fixtures.nothing_left
@@ -45,6 +49,14 @@ def test_rounds_over_four_hosts_until_a_link_is_cut(hosts: Hosts) -> None:
         _slow_rank_waits_least(launchers)
         _pairs_measure_at_the_same_time(launchers)
         _a_cut_off_host_is_named(launchers, hosts)
+
+
+def _processes_of(launchers: Launchers) -> list[int]:
+    found = []
+    for launcher in list(launchers):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [process.pid for process in psutil.Process(launcher.process.pid).children(recursive=True)]
+    return found
 
 
 def _slow_rank_waits_least(launchers: Launchers) -> None:
@@ -100,6 +112,27 @@ def test_a_host_behind_a_firewall_is_named_and_the_others_go_on(hosts: Hosts) ->
             launchers[name].tell({"tell": "round", "round": 1, "groups": [others], "sizes_bytes": [MIB]})
         for name in others:
             assert launchers[name].wait("round", round=1)["data"] == {"round": 1, "group": 0}
+
+
+def test_of_several_networks_only_the_chosen_one_is_listened_on(hosts: Hosts) -> None:
+    """By the sockets of every process of the probe; ssh came by eth0."""
+    for host in hosts:
+        host.run(["ip", "link", "add", "name", "aa0", "type", "veth", "peer", "name", "aa1"])  # first by name
+        host.run(["ip", "address", "add", f"10.99.0.{host.name[1:]}/24", "dev", "aa0"])
+        for end in ("aa0", "aa1"):
+            host.run(["ip", "link", "set", "dev", end, "up"])
+
+    try:
+        ssh = f"{hosts.address('h02')} 51234 {hosts.address('h01')} 22"
+        with Launchers() as launchers, Watch(lambda: _processes_of(launchers)) as watch:
+            _meet(launchers, hosts, 1, env={"SSH_CONNECTION": ssh})
+            launchers.wait_ready()
+            launchers.tell_round(1, [NAMES], [4 * MIB] * 50, budget_s=5)
+            wait_until(lambda: len(watch.addresses()) >= len(NAMES), 60, "the ranks of every host to listen")
+        assert watch.addresses() == {hosts.address(name) for name in NAMES}, watch.seen
+    finally:
+        for host in hosts:
+            host.run(["ip", "link", "delete", "dev", "aa0"])
 
 
 def test_a_leader_that_nobody_reaches_is_named_by_all_others(hosts: Hosts) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import threading
 import time
 import zlib
@@ -92,3 +93,23 @@ def test_a_cancel_ends_the_wait() -> None:
     asked = Asked()
     asked.cancelled.set()
     assert asked.end() == "cancelled"
+
+
+@pytest.mark.parametrize("what", ["a pipe", "endless", "a link", "a folder's place"])
+def test_what_lies_in_the_programs_place_is_not_run(what: str, tmp_path: Path) -> None:
+    """It is asked for, and takes the place."""
+    path = tmp_path / f"program-{SHA256}"
+    if what == "a pipe":
+        os.mkfifo(path)
+    elif what == "endless":
+        path.symlink_to("/dev/zero")
+    elif what == "a link":
+        (tmp_path / "elsewhere").write_bytes(PROGRAM)
+        (tmp_path / "elsewhere").chmod(0o755)
+        path.symlink_to(tmp_path / "elsewhere")
+    else:
+        path.write_bytes(PROGRAM + b"more")
+    asked = Asked()
+    asked.files.receive(frame())
+    assert asked.end() == str(path)
+    assert not path.is_symlink() and path.read_bytes() == PROGRAM

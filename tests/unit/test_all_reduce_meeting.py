@@ -12,7 +12,7 @@ import pytest
 from mltop.probes.active.all_reduce.leader import Leader
 from mltop.probes.active.all_reduce.link import TcpLink
 from mltop.probes.active.all_reduce.listening import listen
-from mltop.probes.active.all_reduce.member import Hello, Meeting, NotJoined, find_leader, join
+from mltop.probes.active.all_reduce.member import Hello, Meeting, NotJoined, find_leader, hello_message, join
 from mltop.probes.active.all_reduce.preflight import accused, named, targets
 
 T = TypeVar("T")
@@ -25,8 +25,9 @@ class Place:
 
     def __init__(self, join_s: float = LIMIT_S) -> None:
         self.joined: list[tuple[int, list[str]]] = []
-        self.leader = Leader(NODES, "key", join_s, 4711, lambda count, missing: self.joined.append((count, missing)))
-        self._listening = listen()
+        store = ("127.0.0.1", 4711)
+        self.leader = Leader(NODES, "key", join_s, store, lambda count, missing: self.joined.append((count, missing)))
+        self._listening = listen("127.0.0.1")
         self.port = self._listening.getsockname()[1]
         self.sockets: list[socket.socket] = []
 
@@ -35,12 +36,14 @@ class Place:
         return asyncio.ensure_future(self.leader.lead())
 
     async def come(self, name: str, key: str = "key", reachable: bool = True) -> TcpLink:
-        own = listen()
+        own = listen("127.0.0.1")
         self.sockets.append(own)
         port = own.getsockname()[1]
         if not reachable:
             own.close()  # as behind a firewall that refuses
-        return await find_leader("h01", ["127.0.0.1"], self.port, Hello(name, key, 2, port))
+        link = await find_leader("h01", ["127.0.0.1"], self.port, key)
+        link.send(hello_message(Hello(name, key, 2, port)))
+        return link
 
     async def join(self, name: str, reachable: bool = True) -> Meeting:
         link = await self.come(name, reachable=reachable)

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.active.all_reduce import environment, measure, rank, sizes
-from mltop.probes.active.all_reduce.listening import Address, interface_of, listen, local_addresses, offered, plain
+from mltop.probes.active.all_reduce.listening import (
+    Address,
+    chosen,
+    interface_of,
+    listen,
+    local_addresses,
+    offered,
+    plain,
+)
 from mltop.probes.active.all_reduce.options import options_of, round_of
 from mltop.probes.active.all_reduce.output import Output
 from mltop.probes.active.child import Order
@@ -49,8 +57,37 @@ def test_the_interface_of_a_route(address: str, interface: str) -> None:
 def test_this_machine_has_addresses_and_listens() -> None:
     assert Address("127.0.0.1", "lo") in local_addresses()
     assert plain("::FFFF:127.0.0.1") == "127.0.0.1"
-    with listen() as one, listen() as other:
+    with listen("127.0.0.1") as one, listen("127.0.0.1") as other:
         assert one.getsockname()[1] != other.getsockname()[1]
+        assert {one.getsockname()[0], other.getsockname()[0]} == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "backend", "address"),
+    [
+        ({}, "gloo", "10.0.0.7"),
+        ({"SSH_CONNECTION": "192.0.2.9 51234 10.1.0.7 22"}, "gloo", "10.1.0.7"),
+        ({"SSH_CONNECTION": "127.0.0.1 51234 127.0.0.1 22"}, "gloo", "10.0.0.7"),  # where nobody else would find us
+        ({"SSH_CONNECTION": "192.0.2.9 51234 198.51.100.7 22"}, "gloo", "10.0.0.7"),  # an address that went
+        ({"GLOO_SOCKET_IFNAME": "ib0", "SSH_CONNECTION": "192.0.2.9 51234 10.0.0.7 22"}, "gloo", "10.1.0.7"),
+        ({"NCCL_SOCKET_IFNAME": "ib"}, "nccl", "10.1.0.7"),
+        ({"NCCL_SOCKET_IFNAME": "=ib"}, "nccl", "10.0.0.7"),  # there is none of that name
+        ({"NCCL_SOCKET_IFNAME": "^eth,lo"}, "nccl", "10.1.0.7"),
+        ({"NCCL_SOCKET_IFNAME": "ib0"}, "gloo", "10.0.0.7"),
+    ],
+)
+def test_the_leader_is_at_one_address(environ: dict[str, str], backend: str, address: str) -> None:
+    assert chosen(environ, backend, "no-such-node.invalid", NODE).address == address
+
+
+def test_the_leader_is_where_its_name_leads() -> None:
+    addresses = [Address("10.0.0.7", "eth0"), Address("127.0.0.2", "dummy0"), Address("10.1.0.7", "ib0")]
+    assert chosen({}, "gloo", "127.0.0.2", addresses).address == "127.0.0.2"
+
+
+def test_one_node_alone_has_nothing_for_others_to_connect_to() -> None:
+    for backend, name, value in (("gloo", "GLOO_SOCKET_IFNAME", "lo"), ("nccl", "NCCL_SOCKET_IFNAME", "=lo")):
+        assert environment.added("lo", backend, {name: "eth0"})[name] == value
 
 
 def test_what_the_user_has_set_is_never_overridden(tmp_path: Path) -> None:
@@ -61,9 +98,10 @@ def test_what_the_user_has_set_is_never_overridden(tmp_path: Path) -> None:
     assert environment.conf_settings({"NCCL_CONF_FILE": str(conf)}, []) == found
     ours = environment.inherited({"NCCL_DEBUG": "WARN", "HOME": "/root", "NCCL_IB_HCA": "mlx5_1"}, found)
     assert ours == {"NCCL_SOCKET_IFNAME": "ib0", "NCCL_IB_HCA": "mlx5_1", "NCCL_DEBUG": "WARN"}
-    assert environment.added("eth0", "nccl", ours) == {}
+    assert environment.added("eth0", "nccl", {**ours, "NCCL_RAS_ENABLE": "1"}) == {}
     assert environment.added("eth0", "nccl", {}) == {
         "NCCL_SOCKET_IFNAME": "=eth0",
+        "NCCL_RAS_ENABLE": "0",
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": environment.SUBSYSTEMS,
     }

@@ -9,19 +9,22 @@ import io
 import json
 import os
 import re
+import stat
 import subprocess
 import sys
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mltop.probes.agent import bootstrap
-from mltop.probes.agent.bootstrap import cache, compiled, frames
+from mltop.probes.agent.bootstrap import cache, frames
 from mltop.probes.agent.protocol import MARK, MAX_FRAME_BYTES, TEXT_MARK, encode
-from mltop.probes.reach.bundle import content, file_for, opening, py_spy_sha256, wheels
+from mltop.probes.reach.bundle import content, file_for, key, loader, opening, py_spy_sha256, wheels
 from mltop.probes.reach.bundle.archive import pack
+from mltop.probes.reach.bundle.content import without_docstrings
 from mltop.probes.reach.bundle.opening import source, table
 
 HERE = os.uname().machine
@@ -57,8 +60,8 @@ def names(machine: str) -> list[str]:
 
 def test_what_is_in_it() -> None:
     found = names(HERE)
-    assert {"mltop/__init__.py", "mltop/probes/__init__.py", "mltop/probes/agent/__main__.py", "agent"} < set(found)
-    assert {"pynvml.py", "psutil/__init__.py", "psutil/_pslinux.py", "MANIFEST"} < set(found)
+    assert {"mltop/__init__.py", "mltop/probes/__init__.py", "mltop/probes/agent/__main__.py"} < set(found)
+    assert {"pynvml.py", "psutil/__init__.py", "psutil/_pslinux.py", "mltop_compiled.py", "MANIFEST"} < set(found)
     assert [name for name in found if name.endswith(".so")]
     assert not [name for name in found if re.search(r"demo|reach|judge|bootstrap|tests|_pswindows|__pycache__", name)]
     for folder in {name.rpartition("/")[0] for name in found if name.startswith("mltop/")}:
@@ -201,6 +204,7 @@ def test_the_opening_is_a_loader_and_exactly_what_it_reads() -> None:
     text = zlib.decompress(packed).decode()
     assert text.startswith(source())
     assert json.dumps(table()) in text
+    assert repr(key.compiled_key()) in text
 
 
 def test_stage_1_is_python_3_6() -> None:
@@ -214,7 +218,61 @@ def test_what_runs_before_any_package_is_ascii() -> None:
     """It is opened with whatever encoding the node's locale says."""
     with zipfile.ZipFile(io.BytesIO(content.bundle(HERE).content)) as archive:
         assert archive.read("mltop_compiled.py").isascii()
-        assert archive.read("mltop_compiled.py").decode() == Path(compiled.__file__).read_text()
+        assert archive.read("mltop_compiled.py") == loader()
+        ast.parse(loader(), feature_version=(3, 9))
+
+
+def test_docstrings_stay_at_home() -> None:
+    lines = ['"""Mine."""', "", "class A(Exception):", '    """All that it has."""', "", "def b():"]
+    lines += ['    """Two', '    lines."""', '    return """kept"""']
+    kept = [*lines[2:4], lines[5], lines[8]]
+    assert without_docstrings("\n".join([*lines, ""])) == "\n".join([*kept, ""])
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("MLTOP_STATE_DIR", str(tmp_path / "state"))
+    key.compiled_key.cache_clear()
+    yield tmp_path / "state"
+    key.compiled_key.cache_clear()
+
+
+def test_the_key_of_compiled_modules_is_made_once_and_kept(state: Path) -> None:
+    first = key.compiled_key()
+    assert re.fullmatch(r"[0-9a-f]{64}", first)
+    assert os.listdir(state) == ["compiled-key"]
+    assert stat.S_IMODE((state / "compiled-key").stat().st_mode) == 0o600
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+    key.compiled_key.cache_clear()
+    assert key.compiled_key() == first
+    code = "from mltop.probes.reach.bundle.key import compiled_key; print(compiled_key())"
+    env = {**os.environ, "PYTHONPATH": str(Path(wheels.__file__).parents[4])}
+    (state / "compiled-key").unlink()
+    several = [subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE) for _ in range(4)]
+    assert len({process.communicate(timeout=60)[0] for process in several}) == 1
+    assert os.listdir(state) == ["compiled-key"]
+
+
+@pytest.mark.parametrize("how", ["readable", "a link", "a pipe", "too short", "no hex", "a folder", "no folder"])
+def test_a_key_that_others_may_know_is_none(how: str, state: Path, tmp_path: Path) -> None:
+    """Then nothing compiled is kept on nodes."""
+    state.mkdir(mode=0o700)
+    path = state / "compiled-key"
+    if how == "a pipe":
+        os.mkfifo(path, 0o600)
+    elif how == "a folder":
+        path.mkdir()
+    elif how == "no folder":
+        state.rmdir()
+        state.write_text("")
+    elif how == "a link":
+        (tmp_path / "elsewhere").write_text("0" * 64)
+        (tmp_path / "elsewhere").chmod(0o600)
+        path.symlink_to(tmp_path / "elsewhere")
+    else:
+        path.write_text({"too short": "0" * 63, "no hex": "x" * 64}.get(how, "0" * 64))
+        path.chmod(0o640 if how == "readable" else 0o600)
+    assert key.compiled_key() == ""
 
 
 def test_stage_1_speaks_the_agents_protocol() -> None:

@@ -106,7 +106,7 @@ def test_json_passes_every_login_shell(shell: str) -> None:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_node_without_the_agent_says_so_in_a_frame(shell: str, tmp_path: Path) -> None:
-    line = installed_agent("h01", ["--node", "h01"], {"": "no-such-hash"}, python=str(tmp_path / "no-python"))
+    line = installed_agent("h01", ["--node", "h01"], {"": ["no-such", "hash"]}, python=str(tmp_path / "no-python"))
     done = subprocess.run([shell, "-c", line], capture_output=True, check=False, timeout=30)
     assert done.returncode == 96
     mark, size, payload = done.stdout.rstrip(b"\n").split(b" ", 2)
@@ -115,25 +115,38 @@ def test_a_node_without_the_agent_says_so_in_a_frame(shell: str, tmp_path: Path)
     assert (message["kind"], message["node"], message["error"]) == ("error", "h01", "the agent is not on this node")
 
 
+LOADER = b"""
+import os, sys
+def import_whole(folder, manifest, exit_code):
+    print(os.path.basename(folder), manifest, *sys.argv[1:])
+    sys.exit(7)
+"""
+
+
 def test_the_agent_of_the_machines_own_type_is_run(tmp_path: Path) -> None:
     machine = subprocess.run(["uname", "-m"], capture_output=True, text=True, check=True).stdout.strip()
     cache = tmp_path / "mltop"
     for name in ("own", "other", "any"):
         (cache / name).mkdir(parents=True)
-        (cache / name / "agent").write_text(f'echo {name} "$@"; exit 7\n')
+        (cache / name / "MANIFEST").write_text("")
     cache.chmod(0o700)
 
-    def said(hashes: dict[str, str]) -> tuple[int, str]:
-        line = installed_agent("h01", ["--x", "a b"], hashes)
+    def said(hashes: dict[str, list[str]]) -> tuple[int, str]:
+        line = installed_agent("h01", ["--x", "a b"], hashes, loader=LOADER)
         environment = {"PATH": "/usr/bin:/bin", "XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}
         done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False, env=environment)
+        assert done.stderr == ""
         return done.returncode, done.stdout.strip()
 
-    assert said({"": "any", "sparc64": "other", machine: "own"}) == (7, "own --x a b")
-    assert said({machine: "own", "": "any"}) == (7, "own --x a b")
-    assert said({"sparc64": "other", "": "any"}) == (7, "any --x a b")
+    own, other, anys = ["own", "m1"], ["other", "m2"], ["any", "m3"]
+    assert said({"": anys, "sparc64": other, machine: own}) == (7, "own m1 --x a b")
+    assert said({machine: own, "": anys}) == (7, "own m1 --x a b")
+    assert said({"sparc64": other, "": anys}) == (7, "any m3 --x a b")
     cache.chmod(0o750)
-    assert said({machine: "own"})[0] == 96
+    assert said({machine: own})[0] == 96
+    cache.chmod(0o700)
+    tmp_path.chmod(0o777)  # another could be put in its place
+    assert said({machine: own})[0] == 96
 
 
 @pytest.mark.parametrize(

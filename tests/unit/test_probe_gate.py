@@ -242,6 +242,10 @@ def test_slurms_cgroups_name_the_job(cgroups: bytes, job: str) -> None:
         ({"key": "k", "kind": "matmul", "gpus": "0"}, "gpus must be a list"),
         ({"key": "k", "kind": "matmul", "deadlines_s": {"warm": "soon"}}, "deadlines_s of warm must be seconds"),
         ({"key": "k", "kind": "matmul", "total_s": -1}, "total_s must be seconds"),
+        ({"key": "k", "kind": "matmul", "python": "a\x00b"}, r"'a\\x00b' has '\\x00'"),
+        ({"key": "k", "kind": "matmul", "python": "a\nb"}, "has '"),
+        ({"key": "k", "kind": "matmul", "python": "venv/bin/python"}, "is no full path"),
+        ({"key": "k", "kind": "matmul", "python": "x" * 10_000}, "longer than any path"),
     ],
 )
 def test_what_cannot_be_asked(args: dict[str, Any], why: str) -> None:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mltop.probes.active.environment import JobProcess, job_process, with_devices, with_job
+from mltop.probes.active.environment import JobProcess, NotTaken, job_process, with_devices, with_job
 from mltop.probes.active.pythons import NoTorch, ask, candidates, find_torch, unfit
 from mltop.probes.model.probe import ProbeDevice
+from tests import strangers
 from tests.fakes.probes import torch_folder, torch_python, torchless_python
+from tests.strangers import STRANGER, give, needs_root, script, setuid_copy, spy
+from tests.waiting import wait_until
 
+public = strangers.public
+REAL = os.path.realpath(sys.executable)
 NEVER = threading.Event()
 
 
@@ -160,49 +169,247 @@ VARIABLES = {
 }
 
 
+SLEEP = ["-S", "-c", "import time; time.sleep(600)"]
+
+
 @pytest.fixture
-def training() -> Iterator[int]:
-    process = subprocess.Popen(["sleep", "600"], env=VARIABLES)
-    try:
-        while not Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(b"sleep"):
-            time.sleep(0.01)
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait()
+def job(tmp_path: Path) -> Iterator[Job]:
+    with Job(tmp_path) as started:
+        yield started
 
 
-def test_of_a_jobs_environment_only_what_its_libraries_need_is_taken(training: int) -> None:
-    job = job_process(training, "/job/venv/bin/python")
-    assert job is not None
-    assert (job.argv0, job.activated) == ("sleep", ("/job/venv",))
-    assert job.variables == {
+class Job:
+    """Training processes, ended with the block. ``venv``: an environment whose Python runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.venv = folder / "venv"
+        (self.venv / "bin").mkdir(parents=True)
+        (self.venv / "bin/python").symlink_to(REAL)
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._running:
+            process.kill()
+            process.wait()
+
+    def start(self, argv: list[str], program: Path | str = "", **more: Any) -> int:
+        """Its pid, once it has become that program."""
+        started = subprocess.Popen(argv, executable=program or None, **{"env": VARIABLES, **more})
+        self._running.append(started)
+        exe = Path(os.path.realpath(program or argv[0]))
+        wait_until(lambda: os.path.samefile(f"/proc/{started.pid}/exe", exe), what=f"{exe} to run")
+        return started.pid
+
+
+def test_of_a_jobs_environment_only_what_its_libraries_need_is_taken(job: Job) -> None:
+    env = {**VARIABLES, "VIRTUAL_ENV": str(job.venv)}
+    found = job_process(job.start([f"{job.venv}/bin/python", *SLEEP], env=env))
+    assert isinstance(found, JobProcess)
+    assert (found.argv0, found.python) == (f"{job.venv}/bin/python", REAL)
+    assert found.activated == (str(job.venv),)
+    assert found.variables == {
         name: VARIABLES[name]
         for name in ("LD_LIBRARY_PATH", "PYTHONPATH", "NCCL_IB_HCA", "GLOO_SOCKET_IFNAME", "CUDA_HOME")
     }
-    with_its_python, with_another = with_job(job, True), with_job(job, False)
+    (with_its_python, _), (with_another, _) = with_job(found, True), with_job(found, False)
     assert (with_its_python["PYTHONPATH"], with_its_python["NCCL_IB_HCA"]) == ("/job/src", "mlx5")
     assert with_another.get("PYTHONPATH") != "/job/src"
     assert with_another["NCCL_IB_HCA"] == "mlx5"
     assert "HF_TOKEN" not in with_its_python
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
-def test_another_users_python_is_not_run() -> None:
-    process = subprocess.Popen(["sleep", "600"], user=65534)
+def test_what_a_process_says_of_its_name_is_no_proof(job: Job, tmp_path: Path) -> None:
+    """argv[0] is chosen freely."""
+    theirs = script(tmp_path / "theirs/bin/python", "#!/bin/sh\n")
+    found = job_process(job.start([str(theirs), *SLEEP], REAL))
+    assert isinstance(found, JobProcess)
+    assert (found.argv0, found.python) == ("", REAL)
+
+
+def test_only_a_python_is_a_witness(job: Job, tmp_path: Path) -> None:
+    assert why_not_taken(job.start([f"{job.venv}/bin/python", "600"], "/bin/sleep")).endswith(
+        f"runs {os.path.realpath('/bin/sleep')}, which is no Python"
+    )
+    copied = tmp_path / "bin/python3"
+    copied.parent.mkdir()
+    shutil.copy("/bin/sleep", copied)
+    pid = job.start([str(copied), "600"])
+    copied.unlink()
+    assert why_not_taken(pid) == f"the training process {pid} runs a Python that was replaced or removed since"
+
+
+def why_not_taken(pid: int) -> str:
+    found = job_process(pid)
+    assert isinstance(found, NotTaken), found
+    return str(found)
+
+
+def test_one_that_is_gone_says_nothing() -> None:
+    ended = subprocess.Popen(["/bin/true"])
+    ended.wait()
+    assert job_process(ended.pid) is None
+    assert job_process(1 << 23) is None
+
+
+@pytest.mark.parametrize(
+    ("unshare", "what"),
+    [
+        (["--mount"], "mounts"),
+        (["--pid", "--fork", "--kill-child"], "process numbers"),
+        (["--user", "--map-root-user"], "users"),
+    ],
+)
+def test_in_a_container_paths_mean_other_files(unshare: list[str], what: str, job: Job) -> None:
+    if os.geteuid() and "--user" not in unshare:
+        unshare = [*unshare, "--user", "--map-root-user"]
+    started = subprocess.Popen(["unshare", *unshare, REAL, *SLEEP], start_new_session=True)
     try:
-        assert job_process(process.pid, "/home/nobody/venv/bin/python") is None
-        assert job_process(1 << 23, None) is None
+        (pid,) = wait_until(lambda: running(started.pid), what="the process in the container")
+        # Of several namespaces the first that differs is named.
+        assert why_not_taken(pid).startswith(f"the training process {pid} runs in a container (")
+        assert os.geteuid() or f"({what} of its own)" in why_not_taken(pid)
     finally:
+        os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+
+
+def running(leader: int) -> list[int]:
+    """Of this session, those that have become the Python."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                session = (entry / "stat").read_text().rpartition(")")[2].split()[3]
+                if session == str(leader) and os.path.samefile(entry / "exe", REAL):
+                    found.append(int(entry.name))
+    return found
+
+
+@needs_root
+def test_another_root_directory(tmp_path: Path) -> None:
+    code = f"import os, time; os.chroot({str(tmp_path)!r}); print(flush=True); time.sleep(600)"
+    with subprocess.Popen([REAL, "-S", "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert "has another root directory" in why_not_taken(process.pid)
         process.kill()
-        process.wait()
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "ids", [(STRANGER,) * 3, (STRANGER, 0, 0), (0, STRANGER, 0), (0, 0, STRANGER), (0, STRANGER, STRANGER)]
+)
+def test_all_four_user_ids_count(ids: tuple[int, int, int]) -> None:
+    """Real, effective and saved; that of the file system follows the effective one."""
+    code = f"import os, time; os.setresuid(*{ids}); print(flush=True); time.sleep(600)"
+    with subprocess.Popen([REAL, "-S", "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        why = f"is uid {STRANGER}'s: run the probe as uid {STRANGER} to use its torch"
+        assert why_not_taken(process.pid) == f"the training process {process.pid} {why}"
+        process.kill()
+
+
+@needs_root
+@pytest.mark.parametrize("name", ["python3", "ping"])
+def test_a_setuid_program_of_roots_that_a_stranger_started(name: str, job: Job, public: Path) -> None:
+    """To /proc it is root's. It says what the stranger likes."""
+    program = setuid_copy("/bin/sleep", public / name)
+    theirs = give(spy(public / "theirs/bin/python", public / "seen").parents[1])
+    env = {"RANK": "0", "WORLD_SIZE": "1", "VIRTUAL_ENV": str(theirs), "NCCL_NET_PLUGIN": f"{theirs}/x.so"}
+    pid = job.start([f"{theirs}/bin/python", "600"], program, env=env, user=STRANGER)
+    assert os.stat(f"/proc/{pid}").st_uid == 0
+    assert why_not_taken(pid).startswith(f"the training process {pid} is uid {STRANGER}'s: run the probe as")
+    with pytest.raises(NoTorch) as error:
+        find_torch("", [], True, NEVER, not_taken=[job_process(pid)])
+    assert f"the training process {pid} is uid {STRANGER}'s" in str(error.value)
+    assert not (public / "seen").exists()
+
+
+# As root: what is named, by whomever.
+
+
+@needs_root
+@pytest.mark.parametrize("how", ["named", "variable", "activated", "path", "job", "behind a script"])
+def test_root_does_not_start_what_a_stranger_can_change(
+    how: str, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = give(spy(tmp_path / "theirs/bin/python", tmp_path / "seen").parents[1])
+    (theirs / "bin/python3").symlink_to("python")
+    path, named, jobs = f"{theirs}/bin/python", "", []
+    if how == "named":
+        named = path
+    elif how == "variable":
+        monkeypatch.setenv("MLTOP_PROBE_PYTHON", path)
+    elif how == "activated":
+        monkeypatch.setenv("VIRTUAL_ENV", str(theirs))
+    elif how == "path":
+        monkeypatch.setenv("PATH", f"{theirs}/bin:{os.environ['PATH']}")
+    elif how == "behind a script":
+        path = named = str(script(tmp_path / "wrapper", f"#!{path}\n"))
+    else:
+        jobs = [JobProcess(7, path, path, (str(theirs),))]
+    with pytest.raises(NoTorch) as error:
+        find_torch(named, jobs, True, NEVER)
+    if how == "path":
+        assert str(theirs) not in str(error.value)  # it is no place to look for anything
+    else:
+        assert f"{path} (" in str(error.value)
+        assert f"root does not run what others can change: {theirs} belongs to uid {STRANGER}" in str(error.value)
+        assert error.value.fix.startswith("run the probe as the user whose Python it is, or name one that only root")
+    assert not (tmp_path / "seen").exists()
+
+
+@needs_root
+def test_root_does_not_load_what_a_stranger_can_change(tmp_path: Path) -> None:
+    """By where the interpreter, behind a script of root's, finds modules."""
+    python = torch_python(tmp_path)
+    assert find_torch(python, [], True, NEVER) is not None
+    give(tmp_path / "lib/torch")
+    with pytest.raises(NoTorch, match=f"{tmp_path}/lib/torch belongs to uid {STRANGER}"):
+        find_torch(python, [], True, NEVER)
+
+
+@needs_root
+def test_root_takes_no_library_or_plugin_of_a_strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    give(theirs)
+    monkeypatch.setenv("LD_PRELOAD", f"{theirs}/a.so")
+    monkeypatch.setenv("NCCL_COMM_ID", "10.0.0.1:4711")  # another job's place to meet
+    variables = {"LD_LIBRARY_PATH": f"{theirs}:/usr/lib", "NCCL_TUNER_PLUGIN": f"{theirs}/b.so", "NCCL_IB_HCA": "mlx5"}
+    environ, left_out = with_job(JobProcess(7, variables=variables), True)
+    assert {"LD_PRELOAD", "NCCL_TUNER_PLUGIN", "NCCL_COMM_ID"}.isdisjoint(environ)
+    assert (environ["LD_LIBRARY_PATH"], environ["NCCL_IB_HCA"]) == ("/usr/lib", "mlx5")
+    assert set(left_out) == {"LD_PRELOAD", "LD_LIBRARY_PATH", "NCCL_TUNER_PLUGIN"}
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        ("a\nb", "has '\\n'"),
+        ("it's", 'has "\'"'),
+        ("x" * 5000, "longer than any path"),
+        ("python3 -u", "is not one word"),
+    ],
+)
+def test_the_nodes_own_variable_may_hold_anything(named: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLTOP_PROBE_PYTHON", named)
+    with pytest.raises(NoTorch) as error:
+        find_torch("", [], False, NEVER)
+    assert why in str(error.value)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400
 
 
 def test_devices_are_seen_by_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("PYTHONHOME", "/somewhere")
     devices = [ProbeDevice("GPU-a"), ProbeDevice("MIG-b", kind="mig")]
-    environ = with_devices(with_job(None, False), devices)
+    environ = with_devices(with_job(None, False)[0], devices)
     assert environ["CUDA_VISIBLE_DEVICES"] == "GPU-a,MIG-b"
     assert "RANK" not in environ
     assert "PYTHONHOME" not in environ

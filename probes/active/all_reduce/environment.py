@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mltop.probes.active.all_reduce.listening import LOOPBACK
+
 FAMILIES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_NCCL_", "UCX_", "FI_", "SHARP_")
 # NCCL reads these itself; a variable of the environment would win over them (NCCL user guide, environment variables).
 CONF_FILES = ("/etc/nccl.conf", "~/.nccl.conf")
@@ -27,16 +29,20 @@ def inherited(env: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]
 
 
 def added(interface: str, backend: str, ours: Mapping[str, str]) -> dict[str, str]:
-    """What we set beside ``ours``, the inherited. ``interface`` "": not known, left to the library."""
-    wanted: dict[str, str] = {}
+    """What we set beside ``ours``, the inherited. ``interface`` "": not known, left to the library; loopback, for ranks
+    of one node alone, stands whatever was set: nothing of it is for others to connect to.
+    """
+    wanted, kept = {}, ours
     if interface:
+        name = "GLOO_SOCKET_IFNAME" if backend == "gloo" else "NCCL_SOCKET_IFNAME"
         # "=": exactly this name; without it "eth1" would also mean eth10.
-        wanted["GLOO_SOCKET_IFNAME" if backend == "gloo" else "NCCL_SOCKET_IFNAME"] = (
-            interface if backend == "gloo" else f"={interface}"
-        )
+        wanted[name] = interface if backend == "gloo" else f"={interface}"
+        kept = {known: value for known, value in ours.items() if known != name or interface != LOOPBACK}
+    if backend == "nccl":
+        wanted["NCCL_RAS_ENABLE"] = "0"  # listens in every process, for a tool that nobody runs here
     if backend == "nccl" and "NCCL_DEBUG" not in ours:
         wanted.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS=SUBSYSTEMS)
-    return {name: value for name, value in wanted.items() if name not in ours}
+    return {name: value for name, value in wanted.items() if name not in kept}
 
 
 def conf_settings(env: Mapping[str, str] = os.environ, files: Sequence[str] = CONF_FILES) -> dict[str, str]:

@@ -3,7 +3,7 @@
 It stays single-threaded, so every fork is safe, also that of a rank in place of a dead one. It serves its launcher
 over a SEQPACKET socket, one JSON object per packet:
     -> {"fork": local rank, "env": {...}, "setup": {...}} with two descriptors: the rank's channel and its output
-    -> {"kill": [local ranks]}       -> {"store": port} with the listening socket
+    -> {"kill": [local ranks]}       -> {"store": [address, port]} with the listening socket
     <- {"imported": {...}} or {"failed": why}     <- {"forked": local, "pid"}     <- {"ended": local, "pid", "status"}
 The end of the socket ends it, and with it every rank.
 """
@@ -143,7 +143,8 @@ class _Importer:
                 os.environ.update(order["env"])
                 rank.serve(socket.socket(fileno=descriptors[0]), self._progress, order["setup"])
             else:
-                serve_store(int(order["store"]), descriptors[0])
+                address, port = order["store"]
+                serve_store(address, port, descriptors[0])
             code = 0
         except BaseException:  # noqa: BLE001 - it would go on as a second importer
             traceback.print_exc()
@@ -195,18 +196,16 @@ def line_buffered() -> None:
     libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, ctypes.c_int(_IOLBF), ctypes.c_size_t(0))
 
 
-def serve_store(port: int, listening: int) -> None:
-    """The key-value store in which the ranks find each other, until it is killed. It takes over the socket."""
+def serve_store(address: str, port: int, listening: int) -> None:
+    """The key-value store in which the ranks find each other, until it is killed. It takes over the socket: one that
+    torch opens listens on every interface.
+    """
     import torch.distributed as dist
 
-    if port:
-        made = partial(dist.TCPStore, "127.0.0.1", port, None, True, wait_for_workers=False)
-        try:
-            _store = made(master_listen_fd=listening)
-        except NotImplementedError:  # torch 2.4 to 2.7: not with libuv, their default
-            _store = made(master_listen_fd=listening, use_libuv=False)
-        except TypeError:  # torch before 2.1 does not know the argument: it listens itself
-            os.close(listening)
-            _store = made()
+    made = partial(dist.TCPStore, address, port, None, True, wait_for_workers=False, master_listen_fd=listening)
+    try:
+        _store = made()
+    except NotImplementedError:  # torch 2.4 to 2.7: not with libuv, their default
+        _store = made(use_libuv=False)
     while True:
         signal.pause()

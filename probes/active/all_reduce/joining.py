@@ -10,8 +10,9 @@ from typing import Any
 from mltop.probes.active import child
 from mltop.probes.active.all_reduce import member
 from mltop.probes.active.all_reduce.leader import Leader
-from mltop.probes.active.all_reduce.link import LocalLink, local_pair
-from mltop.probes.active.all_reduce.member import Hello, Meeting
+from mltop.probes.active.all_reduce.link import LocalLink, TcpLink, local_pair
+from mltop.probes.active.all_reduce.listening import Place, listen, plain
+from mltop.probes.active.all_reduce.member import Hello, Meeting, NotJoined
 from mltop.probes.active.all_reduce.options import Options
 from mltop.probes.active.all_reduce.preflight import LIMIT_S, LINE_LIMIT_BYTES, named
 
@@ -19,11 +20,11 @@ from mltop.probes.active.all_reduce.preflight import LIMIT_S, LINE_LIMIT_BYTES, 
 class Joining:
     """``store``: the socket for the store's server, on the leader only. ``limit_s``: most seconds of ``join()``."""
 
-    def __init__(self, options: Options, sockets: tuple[socket.socket, socket.socket]) -> None:
-        """``sockets``: where other launchers come to, and the store's; both listen already."""
+    def __init__(self, options: Options, place: Place) -> None:
+        """``place``: its sockets listen already."""
         self._options = options
-        self._accepting, self._store = sockets
-        self.store = self._store if options.leader else None
+        self._place = place
+        self.store = place.store
         # All come, all try to reach each other, the leader sums up.
         self.limit_s = options.join_s + 3 * LIMIT_S
         self._leader: Leader | None = None
@@ -37,11 +38,12 @@ class Joining:
             # Port 0: nobody needs to try whether it reaches us, all others are connected already.
             hello = Hello(options.node, options.key, options.ranks, 0)
             return await member.join(await self._open_meeting(hello), hello, self.limit_s)
-        self._store.close()
+        link = await member.find_leader(options.leader_node, options.addresses, options.port, options.key)
         # Nobody accepts on our own port: for the others' pre-flight the kernel's answer is enough.
-        hello = Hello(options.node, options.key, options.ranks, self._accepting.getsockname()[1])
-        link = await member.find_leader(options.leader_node, options.addresses, options.port, hello)
-        return await member.join(link, hello, self.limit_s)
+        with self._listen(link) as tried:
+            hello = Hello(options.node, options.key, options.ranks, tried.getsockname()[1])
+            link.send(member.hello_message(hello))
+            return await member.join(link, hello, self.limit_s)
 
     def without(self, names: list[str]) -> None:
         """The caller knows that they will not come: nobody waits for them."""
@@ -54,12 +56,23 @@ class Joining:
         if self._leader is not None:
             self._leader.end()
 
+    def _listen(self, link: TcpLink) -> socket.socket:
+        """At the address of the route to the leader. Raises NotJoined."""
+        address = plain(link.own_address())
+        try:
+            return listen(address)
+        except OSError as error:
+            raise NotJoined(f"cannot listen on {address}: {error.strerror}") from None
+
     async def _open_meeting(self, hello: Hello) -> LocalLink:
         options = self._options
-        port = self._store.getsockname()[1]
-        leader = self._leader = Leader(options.nodes, options.key, options.join_s, port, self._came)
+        assert self.store is not None
+        store = (self._place.address.address, self.store.getsockname()[1])
+        leader = self._leader = Leader(options.nodes, options.key, options.join_s, store, self._came)
         leader.without(self._absent)
-        self._server = await asyncio.start_server(leader.accept, sock=self._accepting, limit=LINE_LIMIT_BYTES)
+        if self._place.meeting is not None:  # open until the end: who comes too late is told so
+            server = asyncio.start_server(leader.accept, sock=self._place.meeting, limit=LINE_LIMIT_BYTES)
+            self._server = await server
         link, other = local_pair()
         link.send(member.hello_message(hello))
         self._keep(leader.attend(other, ""))

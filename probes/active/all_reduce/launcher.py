@@ -9,12 +9,19 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any
 
 from mltop.probes.active import child
 from mltop.probes.active.all_reduce.importer import fork_importer
-from mltop.probes.active.all_reduce.listening import listen, local_addresses, offered
-from mltop.probes.active.all_reduce.options import options_of
+from mltop.probes.active.all_reduce.listening import (
+    LOOPBACK,
+    Address,
+    Place,
+    chosen,
+    listen,
+    listen_alone,
+    local_addresses,
+)
+from mltop.probes.active.all_reduce.options import Options, options_of
 from mltop.probes.active.all_reduce.progress import Progress
 from mltop.probes.active.command import probe_of
 from mltop.probes.model.probe import ProbeEvent
@@ -35,12 +42,14 @@ def main() -> None:
     # Forked first, before any thread and any socket: torch takes longest, and the ranks are forked from it.
     importer = fork_importer(progress, printed)
     try:
-        meeting, store = listen(), listen()
+        place = _open_place(options)
     except OSError as error:
         child.failed(f"cannot listen: {error}", stage="listen")
         sys.exit(1)
     if options.leader:
-        child.say(ProbeEvent("listening", data=_listening(meeting.getsockname()[1])))
+        port = place.meeting.getsockname()[1] if place.meeting is not None else 0
+        addresses = [vars(place.address)] if place.meeting is not None else []
+        child.say(ProbeEvent("listening", data={"port": port, "addresses": addresses}))
 
     # Imported while the other process imports torch. No bytecode of ours: this Python is not ours.
     sys.dont_write_bytecode = True
@@ -49,13 +58,19 @@ def main() -> None:
     from mltop.probes.active.all_reduce.node import Node
 
     async def run() -> int:
-        return await Node(options, progress, (*importer, output), (meeting, store), began).run()
+        return await Node(options, progress, (*importer, output), place, began).run()
 
     code = asyncio.run(run())
     # At once: the thread that reads stdin would hold up an orderly exit.
     os._exit(code)
 
 
-def _listening(port: int) -> dict[str, Any]:
-    found = offered(os.environ.get("SSH_CONNECTION", ""), local_addresses())
-    return {"port": port, "addresses": [vars(one) for one in found]}
+def _open_place(options: Options) -> Place:
+    """Where the others come to: nothing is opened for nobody, and nothing but loopback for this node's own ranks."""
+    if not options.leader:
+        return Place(Address("", ""))
+    if len(options.nodes) == 1:
+        address, store = listen_alone()
+        return Place(Address(address, LOOPBACK), store=store)
+    address_here = chosen(os.environ, options.backend, options.node, local_addresses())
+    return Place(address_here, listen(address_here.address), listen(address_here.address))

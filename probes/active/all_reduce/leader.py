@@ -25,20 +25,22 @@ STATES_S = 1.5  # how long a launcher may take to say what its ranks were doing
 
 
 class Leader:
-    """``on_joined`` is called with the number of nodes that have come, and those that have not."""
+    """``store``: the leader's address and its store's port; ``on_joined`` is called with the number of nodes that have
+    come, and those that have not.
+    """
 
     def __init__(
         self,
         nodes: Sequence[str],
         key: str,
         join_s: float,
-        store_port: int,
+        store: tuple[str, int],
         on_joined: Callable[[int, list[str]], None],
     ) -> None:
         self._nodes = list(nodes)
         self._key = key
         self._join_s = join_s
-        self._store_port = store_port
+        self._address, self._store_port = store
         self._on_joined = on_joined
         self._links: dict[str, TcpLink | LocalLink] = {}
         self._known: dict[str, Message] = {}
@@ -82,7 +84,7 @@ class Leader:
         missing = self._missing()
         self._closed = f"the others began without it: it was not there after {self._join_s:g} s"
         here = [name for name in self._nodes if name in self._links]
-        own = self._leader_address()
+        own = self._address
         known = {name: self._known[name] for name in here}  # in the order of ranks
         roster = {"t": "roster", "nodes": known, "store_port": self._store_port, "leader_address": own}
         self._send(here, roster)
@@ -114,12 +116,6 @@ class Leader:
 
     def _missing(self) -> list[str]:
         return [name for name in self._nodes if name not in self._links and name not in self._absent]
-
-    def _leader_address(self) -> str:
-        """At which most others found it; of this machine alone where there are no others."""
-        links = [link for link in self._links.values() if isinstance(link, TcpLink)]
-        seen = [plain(link.own_address()) for link in links]
-        return max(seen, key=seen.count, default="127.0.0.1")
 
     def _send(self, names: Iterable[str], message: Message) -> None:
         for name in names:

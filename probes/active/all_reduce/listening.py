@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import socket
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Callable
 
 # Interfaces that lead to containers and virtual machines of this node: other nodes have the same addresses.
 VIRTUAL = ("docker", "veth", "virbr", "br-", "cni", "flannel", "cali", "podman", "lxc", "kube")
 LOOPBACK = "lo"
 _IFF_UP, _IFF_LOOPBACK = 0x1, 0x8  # netdevice(7)
 _BACKLOG = 4096
+_NAME_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -23,30 +27,94 @@ class Address:
     interface: str
 
 
-def listen() -> socket.socket:
-    """A socket on a free port of every address, IPv4 and IPv6 where the kernel has it. Raises OSError."""
-    if socket.has_dualstack_ipv6():
-        try:
-            return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG)
-        except OSError:
-            pass  # IPv6 is compiled in but switched off
-    return socket.create_server(("", 0), backlog=_BACKLOG)
+@dataclass(frozen=True)
+class Place:
+    """Where the leader's node is found, and its sockets: ``meeting`` for the other launchers, ``store`` for all ranks.
+
+    Of other nodes it is empty: they open what they need when they know by which address they reach the leader.
+    """
+
+    address: Address
+    meeting: socket.socket | None = None
+    store: socket.socket | None = None
+
+
+def listen(address: str) -> socket.socket:
+    """A socket on a free port of this address, and of no other. Raises OSError."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, 0), family=family, backlog=_BACKLOG)
+
+
+def listen_alone() -> tuple[str, socket.socket]:
+    """For this machine alone: a loopback address, and a socket there. Raises OSError."""
+    try:
+        return "127.0.0.1", listen("127.0.0.1")
+    except OSError:
+        return "::1", listen("::1")
+
+
+def chosen(environ: Mapping[str, str], backend: str, node: str, addresses: Sequence[Address]) -> Address:
+    """The one address of this node at which others find it.
+
+    Of the interface that the user has named for the library (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME); that at which
+    ssh has reached it already (SSH_CONNECTION of sshd(8)); what its name stands for; else that of a real interface,
+    IPv4 first, then of a virtual one. Loopback only where there is nothing else.
+    """
+    named = wanted_interfaces(environ.get("GLOO_SOCKET_IFNAME" if backend == "gloo" else "NCCL_SOCKET_IFNAME", ""))
+    wanted = [one for one in addresses if named(one.interface)] or list(addresses)
+    found = offered(environ.get("SSH_CONNECTION", ""), wanted)
+    if found[0].address == _reached(environ.get("SSH_CONNECTION", "")) or len(found) == 1:
+        return found[0]
+    by_name = _addresses_of(node)
+    return next((one for one in found if one.address in by_name), found[0])
+
+
+def wanted_interfaces(names: str) -> Callable[[str], bool]:
+    """Of NCCL's list (its user guide, NCCL_SOCKET_IFNAME), which gloo's is a part of: beginnings of names, "=" exact
+    ones, "^" none of these.
+    """
+    exact, none_of = names.startswith("="), names.startswith("^")
+    parts = [part for part in names.lstrip("^=").split(",") if part]
+
+    def is_wanted(interface: str) -> bool:
+        fits = any(interface == part if exact else interface.startswith(part) for part in parts)
+        return fits != none_of
+
+    return is_wanted
+
+
+def _reached(ssh_connection: str) -> str:
+    """The server's address in "client port server port"."""
+    words = ssh_connection.split()
+    return plain(words[2]) if len(words) == 4 else ""
+
+
+def _addresses_of(name: str) -> set[str]:
+    """What a name stands for here, as far as that is known at once: name servers may not answer for many seconds."""
+    found: set[str] = set()
+
+    def look() -> None:
+        with contextlib.suppress(OSError, UnicodeError):
+            found.update(str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    looking.join(_NAME_S)
+    return set(found)
 
 
 def offered(ssh_connection: str, addresses: Iterable[Address]) -> list[Address]:
     """Addresses at which other nodes may find this one, the best first.
 
-    ``ssh_connection``: the variable of sshd(8), "client port server port": the server's address was reached already.
+    ``ssh_connection``: the variable of sshd(8): the server's address was reached already.
     Then real interfaces, IPv4 first, then virtual ones; loopback only where there is nothing else.
     """
-    words = ssh_connection.split()
-    reached = plain(words[2]) if len(words) == 4 else ""
+    reached = _reached(ssh_connection)
     found = sorted(addresses, key=lambda one: (_rank(one), ":" in one.address))
-    first = [one for one in found if one.address == reached]
-    if reached and not first:
-        first = [Address(reached, interface_of(reached, found))]
-    others = [one for one in found if one.interface != LOOPBACK and one.address != reached]
-    return [*first, *others] or [Address("127.0.0.1", LOOPBACK)]
+    real = [one for one in found if one.interface != LOOPBACK]
+    if not real:
+        return [Address(reached if interface_of(reached, found) == LOOPBACK else "127.0.0.1", LOOPBACK)]
+    return sorted(real, key=lambda one: one.address != reached)
 
 
 def interface_of(address: str, addresses: Iterable[Address]) -> str:

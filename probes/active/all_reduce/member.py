@@ -29,7 +29,7 @@ class Hello:
 class Meeting:
     """``ranks``: of each node that came; ``store``: the leader's address as this node sees it, and the store's port.
 
-    ``own_address``: of the route to the leader, or at the leader the one at which most others found it.
+    ``own_address``: of the route to the leader, or at the leader the one at which it listens.
     """
 
     link: TcpLink | LocalLink
@@ -44,13 +44,13 @@ class Meeting:
         return sum(self.ranks.get(name, max(self.ranks.values())) for name in before)
 
 
-async def find_leader(leader: str, addresses: Sequence[str], port: int, hello: Hello) -> TcpLink:
+async def find_leader(leader: str, addresses: Sequence[str], port: int, key: str) -> TcpLink:
     """The first of the leader's addresses at which it answers. Raises NotJoined with every address's reason."""
     why: dict[str, str] = {}
     trying: list[asyncio.Task[TcpLink]] = []
     found: TcpLink | None = None
     for address in addresses:
-        trying.append(asyncio.ensure_future(_try(address, port, hello.key, why)))
+        trying.append(asyncio.ensure_future(_try(address, port, key, why)))
         found = await _first(trying, preflight.STAGGER_S if len(trying) < len(addresses) else None)
         if found is not None:
             break
@@ -58,7 +58,6 @@ async def find_leader(leader: str, addresses: Sequence[str], port: int, hello: H
     if found is None:
         reasons = "; ".join(sorted(set(why.values()))) or "it has no address"
         raise NotJoined(f"cannot connect to {leader} ({', '.join(addresses)}) port {port}: {reasons}")
-    found.send(hello_message(hello))
     return found
 
 
@@ -73,7 +72,10 @@ async def join(link: TcpLink | LocalLink, hello: Hello, limit_s: float) -> Meeti
 async def _join(link: TcpLink | LocalLink, hello: Hello) -> Meeting:
     roster = await _expect(link, "roster")
     nodes: dict[str, Message] = roster["nodes"]
-    own = plain(link.own_address()) if isinstance(link, TcpLink) else str(roster["leader_address"])
+    leader = str(roster["leader_address"])
+    own, store = (
+        (plain(link.own_address()), plain(link.peer_address())) if isinstance(link, TcpLink) else (leader, leader)
+    )
     others = {
         name: (str(nodes[name]["address"]), int(nodes[name]["port"]))
         for name in preflight.targets(list(nodes), hello.name)
@@ -84,7 +86,6 @@ async def _join(link: TcpLink | LocalLink, hello: Hello) -> Meeting:
     if hello.name in go["accused"]:
         raise NotJoined(go["accused"][hello.name])
     here = {name: int(known["ranks"]) for name, known in nodes.items() if name not in go["accused"]}
-    store = plain(link.peer_address()) if isinstance(link, TcpLink) else "127.0.0.1"
     return Meeting(link, (store, int(roster["store_port"])), own, here, [*go["missing"], *go["accused"]])
 
 

@@ -14,6 +14,7 @@ from mltop.probes.active.all_reduce import options as asked
 from mltop.probes.active.all_reduce.causes import Cause, RankState
 from mltop.probes.active.all_reduce.joining import Joining
 from mltop.probes.active.all_reduce.link import Message
+from mltop.probes.active.all_reduce.listening import Place
 from mltop.probes.active.all_reduce.member import NotJoined
 from mltop.probes.active.all_reduce.options import Options, RoundTold
 from mltop.probes.active.all_reduce.output import Output
@@ -36,14 +37,14 @@ class Node:
         options: Options,
         progress: Progress,
         importer: tuple[int, socket.socket, int],
-        sockets: tuple[socket.socket, socket.socket],
+        place: Place,
         began: float,
     ) -> None:
-        """Within a running loop. ``sockets``: where others come to, and the store's."""
+        """Within a running loop."""
         self._options = options
         self._progress = progress
         self._importer = Importer(*importer)
-        self._joining = Joining(options, sockets)
+        self._joining = Joining(options, place)
         self._began = began
         self._tells: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -132,7 +133,7 @@ class Node:
             on_ended=self._on_ended,
         )
         if self._joining.store is not None:
-            self._ranks.serve_store(self._joining.store)
+            self._ranks.serve_store(self._meeting.store[0], self._joining.store)
         # The store is there when the leader's torch is.
         limit_s = self._began + self._limit_s("import torch") + asked.READY_S - time.monotonic()
         self._check_up(await self._ranks.start(range(options.ranks), max(asked.READY_S, limit_s)))
@@ -279,4 +280,7 @@ class Node:
         task.add_done_callback(self._tasks.discard)
 
 
-_JOIN_FIX = "allow TCP between the nodes on all ports: gloo and NCCL choose free ones"
+_JOIN_FIX = (
+    "allow TCP between the nodes on all ports: gloo and NCCL choose free ones; NCCL_SOCKET_IFNAME (GLOO_SOCKET_IFNAME) "
+    "on the nodes names another network"
+)

@@ -153,9 +153,9 @@ class Ranks:
     def __getitem__(self, local: int) -> LocalRank:
         return self._ranks[local]
 
-    def serve_store(self, listening: socket.socket) -> None:
+    def serve_store(self, address: str, listening: socket.socket) -> None:
         """A child of its own serves it, so that it outlives any rank. The socket is given away."""
-        self._importer.send({"store": listening.getsockname()[1]}, [listening.fileno()])
+        self._importer.send({"store": [address, listening.getsockname()[1]]}, [listening.fileno()])
         listening.close()
 
     async def start(self, locals_: Iterable[int], limit_s: float) -> list[int]:

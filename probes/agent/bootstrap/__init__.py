@@ -3,16 +3,18 @@
 The text of these files, in the order of ``PARTS``, is sent over stdin to the Python that stage 0 found
 (``reach/launchers/remote_command.py``), followed by a call of ``main`` with the hashes of the bundles
 (``reach/bundle``). Nothing of ours is importable yet: standard library only; what one file takes from an earlier one
-is there already, and the lines that import it are left out. Annotations are quoted and the syntax is Python 3.6's, so
-that an old Python says what is wrong instead of failing to parse.
+is there already, and the lines that import it are left out. ``probes/writable.py`` goes before them all. Annotations
+are quoted and the syntax is Python 3.6's, so that an old Python says what is wrong instead of failing to parse.
 
 1. Cache folder: the first of ~/.cache/mltop, $XDG_RUNTIME_DIR/mltop, {/tmp,/var/tmp,/dev/shm}/mltop-UID that is a
-   real directory of this user (made 0700), can be written, and answers within some seconds; else memory.
+   real directory of this user (made 0700), which nobody else can replace, can be written, and answers within some
+   seconds; else memory.
 2. Boot frame to the caller. A bundle in the cache is used when the hash of every file is right.
 3. Otherwise the caller sends the file "bundle": a stored zip, gzipped. Its hash is checked before it is looked into.
    It is written beside and renamed to ``<root>/<sha256>``: no locks, any number of nodes may share one home, and who
    loses the race uses the winner's. Damaged files of an installed bundle are replaced one by one.
 4. The bundle's modules are compiled into one file beside them, once for each version of Python (``compiled.py``).
+   Only files of the MANIFEST are ever imported from the folder, each checked when it is read.
 5. The agent's ``main`` runs in this very process, with the standard library and the bundle as import path.
 """
 

@@ -3,16 +3,13 @@
 # Importing pathlib takes longer than all that is done here with paths.
 # ruff: noqa: PTH101, PTH102, PTH111, PTH112, PTH117, PTH118, PTH120
 
-import hashlib
 import os
 import stat
-import threading
-from collections.abc import Callable
-from typing import TypeVar
+
+from mltop.probes.agent.bootstrap.compiled import Damaged, listed, read_file, sha256
+from mltop.probes.writable import Writer, in_time, writer_of
 
 ROOT_ANSWERS_S = 5.0  # a file server that is slower is as good as dead
-
-Result = TypeVar("Result")
 
 
 class Place:
@@ -37,7 +34,7 @@ class Roots:
         """The first folder that works."""
         while self.left:
             base, root = self.left.pop(0)
-            answer = in_time(lambda base=base, root=root: self.look(base, root))  # type: ignore[misc]
+            answer = in_time(lambda base=base, root=root: self.look(base, root), ROOT_ANSWERS_S)  # type: ignore[misc]
             if isinstance(answer, Place):
                 return answer
             self.notes.append(f"{root}: {answer or f'did not answer within {ROOT_ANSWERS_S:g} s'}")
@@ -68,9 +65,12 @@ def candidates() -> "list[tuple[str, str]]":
 
 
 def own_directory(base: str, root: str) -> None:
-    """Make ``root`` a directory that only this user can enter; OSError where it is not one, or not ours."""
+    """Make ``root`` a directory that only this user can enter, and that nobody else can put another in place of;
+    OSError where it is not one, or not ours.
+    """
     if not os.path.isdir(base):
         raise OSError(f"{base} is not there")
+    refuse(writer_of(base, shared=True))
     for folder in (os.path.dirname(root), root):
         try:
             os.mkdir(folder, 0o700)
@@ -82,36 +82,39 @@ def own_directory(base: str, root: str) -> None:
         raise OSError("is a link, not a directory")
     if status.st_uid != os.geteuid():
         raise OSError(f"belongs to uid {status.st_uid}")
+    refuse(writer_of(os.path.dirname(root), shared=True))
     if stat.S_IMODE(status.st_mode) != 0o700:
         os.chmod(root, 0o700)
 
 
-def in_time(look: "Callable[[], Result]") -> "Result | None":
-    """``look()``, or None when it takes too long; it then hangs on in a thread of its own."""
-    answers = []  # type: list[Result]
-    thread = threading.Thread(target=lambda: answers.append(look()), daemon=True)
-    thread.start()
-    thread.join(ROOT_ANSWERS_S)
-    return answers[0] if answers else None
+def refuse(writer: "Writer | None") -> None:
+    if writer is not None:
+        raise OSError(str(writer))
 
 
 def damaged(path: str, manifest: str) -> "list[str] | None":
-    """Names of the files that are not as in the MANIFEST; None when there is no whole MANIFEST."""
-    listed = read(os.path.join(path, "MANIFEST"))
-    if sha256(listed) != manifest:
-        return None
-    lines = [line.split(" ", 1) for line in listed.decode().splitlines()]
-    return [name for digest, name in lines if sha256(read(os.path.join(path, name))) != digest]
+    """Names of the files that are not as in the MANIFEST; None when there is no whole MANIFEST.
 
-
-def read(path: str) -> bytes:
-    """b"" for what cannot be read: its hash is wrong in any case."""
+    A link is no file of ours, whatever it leads to, nor is anything below a folder that is one.
+    """
     try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
+        hashes = listed(path, manifest)
+    except Damaged:
+        return None
+    real = {}  # type: dict[str, bool]
+    return [
+        name
+        for name, digest in hashes.items()
+        if not is_real(path, os.path.dirname(name), real) or sha256(read_file(os.path.join(path, name))) != digest
+    ]
 
 
-def sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def is_real(bundle: str, folder: str, known: "dict[str, bool]") -> bool:
+    """Whether a folder of the bundle is one, and all between them are: no links. ``known``: the answers so far."""
+    if folder not in known:
+        try:
+            is_folder = stat.S_ISDIR(os.lstat(os.path.join(bundle, folder).rstrip("/")).st_mode)
+        except OSError:
+            is_folder = False
+        known[folder] = is_folder and (not folder or is_real(bundle, os.path.dirname(folder), known))
+    return known[folder]

@@ -13,8 +13,8 @@ import threading
 import time
 from collections.abc import Iterator
 
-from mltop.probes.agent.bootstrap.cache import Place, Roots, damaged, read, sha256
-from mltop.probes.agent.bootstrap.compiled import compiled_file
+from mltop.probes.agent.bootstrap.cache import Place, Roots, damaged, is_real
+from mltop.probes.agent.bootstrap.compiled import Bundle, compiled_file, keyed, read_file, sha256
 from mltop.probes.agent.bootstrap.frames import Refused
 
 VERSIONS_KEPT_S = 7 * 86400.0
@@ -51,12 +51,14 @@ def discard(place: "Place") -> None:
 
 def write_bundle(place: "Place", content: bytes, manifest: str) -> None:
     """Install, or repair what is there already."""
-    if os.path.isdir(place.path):
+    if is_ours(place.path, content):
         repair(place.path, content, manifest)
         return
     for name, data in members(content):
         write(os.path.join(place.folder, name), data)
     sync(place.folder)
+    if os.path.lexists(place.path) and not is_ours(place.path, content):
+        put_aside(place)
     try:
         os.rename(place.folder, place.path)
     except OSError:
@@ -64,6 +66,32 @@ def write_bundle(place: "Place", content: bytes, manifest: str) -> None:
             raise
         repair(place.path, content, manifest)  # another node was faster
     sync(place.root)
+
+
+def is_ours(path: str, content: bytes) -> bool:
+    """Whether files can be replaced in there one by one: not where a link is in a folder's place, or something else
+    than a file in a file's. They would be written to where that leads.
+    """
+    real = {}  # type: dict[str, bool]
+    if not is_real(path, "", real):
+        return False
+    for name, _ in members(content):
+        folder, file = os.path.join(path, os.path.dirname(name)), os.path.join(path, name)
+        if os.path.lexists(folder) and not is_real(path, os.path.dirname(name), real):
+            return False
+        if os.path.lexists(file) and not stat.S_ISREG(os.lstat(file).st_mode):
+            return False
+    return True
+
+
+def put_aside(place: "Place") -> None:
+    """What is in the bundle's place although it is none; removed where it can be."""
+    aside = place.folder + ".old"
+    os.rename(place.path, aside)
+    if stat.S_ISDIR(os.lstat(aside).st_mode):
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        os.unlink(aside)
 
 
 def members(content: bytes) -> "Iterator[tuple[str, bytes]]":
@@ -122,23 +150,27 @@ def remove(path: str) -> None:
         return  # it was not made, or what failed before fails again
 
 
-def compile_all(bundle: str) -> "dict[str, bytes]":
-    """The code of every module, kept for ``read_compiled``; {} where it cannot be kept: then what is used is enough."""
-    space = os.statvfs(bundle)
-    if space.f_bavail * space.f_frsize < COMPILED_NEEDS_BYTES or not os.access(bundle, os.W_OK):
-        return {}
+def compile_all(bundle: "Bundle", key: str) -> None:
+    """The code of every module, kept for ``read_compiled``. Nothing is done where it cannot be kept, and without a key:
+    then what is used is compiled when it is.
+    """
+    folder = bundle.folder
+    space = os.statvfs(folder)
+    if not key or space.f_bavail * space.f_frsize < COMPILED_NEEDS_BYTES or not os.access(folder, os.W_OK):
+        return
     codes = {}
-    for line in read(os.path.join(bundle, "MANIFEST")).decode().splitlines():
-        name = line.partition(" ")[2]
-        path = os.path.join(bundle, name)
+    for name in bundle.hashes:
         if name.endswith(".py"):
-            codes[name] = marshal.dumps(compile(read(path), path, "exec", dont_inherit=True))
+            path = os.path.join(folder, name)
+            codes[name] = marshal.dumps(compile(bundle.read(name), path, "exec", dont_inherit=True))
     content = marshal.dumps(codes)
+    data = keyed(key, content) + b"\n" + content
+    bundle.codes = codes
     try:
-        replace(compiled_file(bundle), sha256(content).encode() + b"\n" + content)
+        replace(compiled_file(folder), data)
+        bundle.compiled = sha256(data)
     except OSError:
-        return codes  # full after all: this start has them, the next one tries again
-    return codes
+        return  # full after all: this start has them, the next one tries again
 
 
 def remove_old(root: str, current: str) -> None:
@@ -177,13 +209,13 @@ def keep_in_use(path: str) -> None:
 
 
 def remember_python(path: str) -> None:
-    """For the bundle's script ``agent``, which starts without a bootstrap (pdsh)."""
+    """For agents that start without a bootstrap (``reach/launchers/installed_agent.py``)."""
     note, line = os.path.join(path, "python"), os.fsencode(sys.executable + "\n")
-    if read(note) != line:
+    if read_file(note) != line:
         try:
             replace(note, line)
         except OSError:
-            return  # a read-only home: the script looks for a Python itself
+            return  # a read-only home: another Python is looked for there
 
 
 def in_memory(content: bytes) -> str:

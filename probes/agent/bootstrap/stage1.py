@@ -7,10 +7,11 @@ import sys
 import zlib
 from typing import Any
 
-from mltop.probes.agent.bootstrap.cache import Roots, sha256
-from mltop.probes.agent.bootstrap.compiled import import_from, read_compiled
+from mltop.probes.agent.bootstrap.cache import Roots
+from mltop.probes.agent.bootstrap.compiled import import_from, read_compiled, sha256
 from mltop.probes.agent.bootstrap.frames import FAILED_EXIT, Options, Refused, decode, send, send_boot
 from mltop.probes.agent.bootstrap.install import compile_all, discard, install, keep_in_use, remember_python
+from mltop.probes.writable import writer_of
 
 OLDEST = (3, 9)
 DEADLINE_S = 60  # for what follows, but for the wait for files, which has its own: looking at folders may hang
@@ -19,14 +20,16 @@ MOST_LINE_BYTES = 64 * 1024 * 1024
 MOST_BUNDLE_BYTES = 64 * 1024 * 1024
 
 
-def main(table: "dict[str, list[str]]") -> None:
-    """``table``: machine (platform.machine(), "" for any other) to [the bundle's sha256, its MANIFEST's sha256]."""
+def main(table: "dict[str, list[str]]", key: str = "") -> None:
+    """``table``: machine (platform.machine(), "" for any other) to [the bundle's sha256, its MANIFEST's sha256];
+    ``key``: the caller's, for compiled modules.
+    """
     options = Options(sys.argv[1:])
     signal.alarm(DEADLINE_S)
     os.umask(0o077)
     try:
-        check_version()
-        received = prepare(table, options)
+        check_python()
+        received = prepare(table, options, key)
     except Refused as refusal:
         send({"kind": "error", "error": str(refusal), "fix": refusal.fix}, options)
         os._exit(FAILED_EXIT)
@@ -36,13 +39,18 @@ def main(table: "dict[str, list[str]]") -> None:
     agent(options.argv, received=received)
 
 
-def check_version() -> None:
+def check_python() -> None:
     if sys.version_info < OLDEST:
         version = ".".join(str(part) for part in sys.version_info[:2])
         raise Refused(f"{sys.executable} is Python {version}, older than 3.9", "name another one with --python PATH")
+    # Stage 0 looked at the interpreter before it was started; its own modules may lie anywhere.
+    writer = os.geteuid() == 0 and (writer_of(sys.executable) or writer_of(os.__file__))
+    if writer:
+        fix = "name one that only root can change: --python PATH"
+        raise Refused(f"root does not run {sys.executable}: {writer}", fix)
 
 
-def prepare(table: "dict[str, list[str]]", options: "Options") -> bytes:
+def prepare(table: "dict[str, list[str]]", options: "Options", key: str) -> bytes:
     """Make the bundle importable; returns what was read from stdin and is for the agent."""
     machine = os.uname().machine
     digest, manifest = table.get(machine) or table[""]
@@ -64,7 +72,9 @@ def prepare(table: "dict[str, list[str]]", options: "Options") -> bytes:
     if not place.root:
         sys.path.append(place.path)
     else:
-        import_from(place.path, read_compiled(place.path) or compile_all(place.path))
+        bundle = import_from(place.path, manifest)
+        if not read_compiled(bundle, key):
+            compile_all(bundle, key)
         keep_in_use(place.path)
         remember_python(place.path)
     return received

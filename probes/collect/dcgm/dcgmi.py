@@ -12,6 +12,7 @@ import threading
 import time
 from typing import Callable
 
+from mltop.probes import as_root
 from mltop.probes.collect.dcgm.rows import FIELD_IDS, Row, Snapshot
 from mltop.probes.spawn import die_with_parent
 
@@ -43,9 +44,7 @@ class Dcgmi:
 
         Raises DcgmiError, also when it ends by itself.
         """
-        import shutil
-
-        tool = shutil.which("dcgmi")
+        tool = as_root.find_program("dcgmi")
         if tool is None:
             raise DcgmiError("no dcgmi on PATH")
         gpus = parse_discovery(self._output([tool, "discovery", "-l"], DISCOVERY_S))

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 
+from mltop.probes import as_root
 from mltop.probes.collect.host.part import Reading, starting, unsupported
 from mltop.probes.model import Gap, RankSample
 from mltop.probes.spawn import die_with_parent
@@ -54,9 +55,7 @@ class Services:
         return self._newest
 
     def _ask(self) -> None:
-        import shutil
-
-        program = shutil.which("systemctl")
+        program = as_root.find_program("systemctl")
         if program is None:
             self._newest = Reading(gaps=[Gap(_WHAT, "systemctl is not in PATH")])
             return

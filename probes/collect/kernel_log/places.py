@@ -8,7 +8,7 @@ import stat
 import time
 from dataclasses import dataclass
 
-from mltop.probes import paths
+from mltop.probes import as_root, paths
 from mltop.probes.model import Gap
 
 KMSG_DEVICE = os.makedev(1, 11)  # Documentation/admin-guide/devices.txt
@@ -31,10 +31,17 @@ def default_places() -> Places:
     """A copied tree has a log of its own: this machine's journal says nothing about it."""
     return Places(
         kmsg=paths.SYSROOT + "/dev/kmsg",
-        journalctl="" if paths.SYSROOT else "journalctl",
+        journalctl="" if paths.SYSROOT else _journalctl(),
         kern_log=paths.SYSROOT + "/var/log/kern.log",
         boot_at=tree_boot_at() if paths.SYSROOT else None,
     )
+
+
+def _journalctl() -> str:
+    """Its name, which starting it looks for; "" for one that others could change where we are root."""
+    import shutil
+
+    return "journalctl" if shutil.which("journalctl") is None or as_root.find_program("journalctl") else ""
 
 
 def tree_boot_at() -> float | None:

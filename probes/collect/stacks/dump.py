@@ -128,7 +128,7 @@ class _DumpJob:
         facts = read_facts(pid)
         read = _Read(facts, time.time(), failure=failures.hopeless(facts))
         if read.failure is None and self._py_spy is None:
-            read.failure = failures.MISSING
+            read.failure = failures.missing(pyspy.why_no_py_spy())
         if read.failure is not None:
             return read
         dump = self._run(pid, nonblocking=facts.must_not_block)

@@ -25,7 +25,6 @@ class Failure:
     fix: str = ""
 
 
-MISSING = Failure("py-spy is not installed on this node", "pip install py-spy")
 GONE = Failure("the process is gone")
 
 
@@ -61,6 +60,11 @@ def _unreadable(facts: ProcessFacts) -> Failure | None:
     if facts.state == "D":
         return uninterruptible(facts)
     return None
+
+
+def missing(refused: str) -> Failure:
+    """There is no py-spy, or one that we do not run: ``refused`` says why."""
+    return Failure(refused or "py-spy is not installed on this node", "pip install py-spy")
 
 
 def deadline(facts: ProcessFacts, deadline_s: float) -> Failure:

@@ -12,9 +12,11 @@ import subprocess
 import sys
 import sysconfig
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any, Callable
 
+from mltop.probes import as_root
 from mltop.probes.spawn import die_with_parent
 
 _POLL_S = 0.02  # how late a cancel may be
@@ -53,23 +55,34 @@ class _Output:
 
 def find_py_spy() -> str | None:
     """py-spy's path: $MLTOP_PY_SPY alone when set, else beside this Python, in its scripts folders, beside the
-    site-packages that we were imported from (another Python's, with --python), on PATH, in the agent's cache.
+    site-packages that we were imported from (another Python's, with --python), on PATH, in the agent's cache. None that
+    others could change where we are root.
     """
+    return next((path for path in _candidates() if not as_root.why_not(path)), None)
+
+
+def why_no_py_spy() -> str:
+    """Why the one that is there is not run, "" when there is none."""
+    return next(
+        (f"{path}: {why}" for path, why in ((path, as_root.why_not(path)) for path in _candidates()) if why), ""
+    )
+
+
+def _candidates() -> Iterator[str]:
+    """Those that can be executed, the best first."""
     chosen = os.environ.get("MLTOP_PY_SPY")
     if chosen:
-        return chosen if _is_executable(chosen) else None
+        yield from map(os.path.abspath, filter(_is_executable, (chosen,)))
+        return
     folders = [os.path.dirname(sys.executable), sysconfig.get_path("scripts")]
     folders.append(sysconfig.get_path("scripts", "posix_user"))
     folders += [
         os.path.normpath(os.path.join(entry, "../../../bin")) for entry in sys.path if entry.endswith("-packages")
     ]
-    for folder in folders:
-        candidate = os.path.join(folder, "py-spy")
-        if _is_executable(candidate):
-            return candidate
+    yield from filter(_is_executable, (os.path.join(folder, "py-spy") for folder in folders))
     import shutil
 
-    return shutil.which("py-spy") or _newest_in_cache()
+    yield from (os.path.abspath(path) for path in (shutil.which("py-spy"), _newest_in_cache()) if path)
 
 
 def _newest_in_cache() -> str | None:

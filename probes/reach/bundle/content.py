@@ -1,10 +1,11 @@
-"""Which files the bundle of one machine type has: our own that run on a node, pynvml, psutil, the script ``agent``.
+"""Which files the bundle of one machine type has: our own that run on a node, pynvml, psutil.
 
-"mltop_compiled.py" is ``agent/bootstrap/compiled.py``: it must run before any package can be imported.
+"mltop_compiled.py" is ``agent/bootstrap/compiled.py``: it runs before any package can be imported, by its text.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 from functools import cache
 from pathlib import Path
@@ -13,42 +14,16 @@ from mltop import probes
 from mltop.probes.agent.bootstrap import compiled
 from mltop.probes.reach.bundle import wheels
 from mltop.probes.reach.bundle.archive import Archive, pack
-from mltop.probes.reach.launchers.remote_command import CANDIDATES, OLDEST
 
-_OURS = ("model", "agent", "collect", "active", "paths.py", "spawn.py", "version.py")
+_OURS = ("model", "agent", "collect", "active", "paths.py", "spawn.py", "writable.py", "as_root.py", "version.py")
 _NOT_NEEDED_THERE = ("agent/bootstrap/",)  # sent as text
-
-# Starts the installed agent without a bootstrap: `sh ROOT/SHA256/agent ARGUMENTS`. The first line of the file
-# "python" beside it is the Python that installed it.
-_AGENT = f"""#!/bin/sh
-here=$(cd "$(dirname "$0")" && pwd) || exit 97
-found=
-[ -r "$here/python" ] && read -r found <"$here/python"
-for p in "$found" {" ".join(CANDIDATES)}; do
-    "$p" -I -S -c "import sys; sys.exit(sys.version_info < {OLDEST})" </dev/null >/dev/null 2>&1 || continue
-    MLTOP_CACHE=${{here%/*}} exec "$p" -I -S -u -c "
-import os, sys
-here = os.environ['MLTOP_CACHE'] + '/${{here##*/}}'
-exec(open(here + '/mltop_compiled.py').read())
-import_from(here, read_compiled(here))
-try:
-    os.utime(here)
-except OSError:
-    pass
-from mltop.probes.agent.__main__ import main
-main()" "$@"
-done
-echo "no Python {".".join(map(str, OLDEST))} or newer on this node (name one with --python PATH)" >&2
-exit 97
-"""
 
 
 @cache
 def bundle(machine: str) -> Archive:
     """For ``machine`` (platform.machine() of the node), "" for one that no psutil is at hand for."""
     files = {
-        "agent": _AGENT.encode(),
-        "mltop_compiled.py": Path(compiled.__file__).read_bytes(),
+        compiled.LOADER: loader(),
         "mltop/__init__.py": b"",
         **_our_files(),
         **_pynvml(),
@@ -56,6 +31,27 @@ def bundle(machine: str) -> Archive:
     if machine:
         files.update(wheels.psutil_files(machine))
     return pack(files)
+
+
+def loader() -> bytes:
+    """What imports from a bundle that lies in a cache folder. It stands in command lines."""
+    return without_docstrings(Path(compiled.__file__).read_text(encoding="utf-8")).encode()
+
+
+def without_docstrings(text: str) -> str:
+    """A quarter of what would be sent."""
+    left_out: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        body = getattr(node, "body", None)
+        for entry in body if isinstance(body, list) and len(body) > 1 else ():
+            if (
+                isinstance(entry, ast.Expr)
+                and isinstance(entry.value, ast.Constant)
+                and isinstance(entry.value.value, str)
+            ):
+                left_out.update(range(entry.lineno, (entry.end_lineno or entry.lineno) + 1))
+    lines = enumerate(text.splitlines(keepends=True), 1)
+    return "".join(line for number, line in lines if number not in left_out and line.strip())
 
 
 def machines() -> list[str]:

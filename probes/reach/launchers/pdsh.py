@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 
 from mltop.probes.agent.protocol import Request
+from mltop.probes.reach.bundle import loader
 from mltop.probes.reach.channel import Channel, LaunchOptions
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.launchers.installed_agent import installed_agent, plain_json
@@ -107,7 +108,7 @@ def pdsh(
     """The command line: one pdsh that reaches all of ``nodes`` at once."""
     words = ["--node", _NODE, "--text", "--frame-bytes", str(FRAME_BYTES), *agent_args]
     try:
-        line = installed_agent(_NODE, words, agent_hashes(), options.python, one_shot)
+        line = installed_agent(_NODE, words, agent_hashes(), loader=loader(), python=options.python, one_shot=one_shot)
     except ValueError as error:
         raise UsageProblem("--via pdsh", str(error)) from None
     return (
@@ -122,11 +123,11 @@ def pdsh(
 
 
 @cache
-def agent_hashes() -> dict[str, str]:
-    """Which bundle is this version's, by machine type."""
+def agent_hashes() -> dict[str, list[str]]:
+    """Which bundle is this version's, and its MANIFEST, by machine type."""
     from mltop.probes.reach.bundle.opening import table  # makes the bundles
 
-    return {machine: hashes[0] for machine, hashes in table().items()}
+    return table()
 
 
 @cache

@@ -81,7 +81,10 @@ def launch(nodes: tuple[str, ...], options: LaunchOptions) -> list[Channel]:
         raise UsageProblem("--via srun", "needs a Slurm job to run inside of", "--job ID, or run mltop in the job")
     if shutil.which("srun") is None:
         raise UsageProblem("--via srun", "Slurm's srun is not on this machine", "--via ssh")
-    return [stream(options, nodes)]
+    try:
+        return [stream(options, nodes)]
+    except ValueError as error:
+        raise UsageProblem("--via srun", str(error)) from None
 
 
 def stream(options: LaunchOptions, nodes: tuple[str, ...]) -> Channel:

@@ -35,12 +35,17 @@ _ASK_DEADLINE_S = 5.0  # `Match exec` runs programs of the user's
 
 
 def launch(nodes: tuple[str, ...], options: LaunchOptions) -> list[Channel]:
-    """One channel per node. Raises UsageProblem for a name that ssh would take for an option."""
+    """One channel per node. Raises UsageProblem for a name that ssh would take for an option, and for words that cannot
+    be passed on.
+    """
     for node in nodes:
         if node.startswith("-"):
             raise UsageProblem(node, "a node's name cannot begin with a dash", "check the node list")
     routes = routes_to(nodes, options.user)
-    return [_channel(node, options, route) for node, route in zip(nodes, routes, strict=True)]
+    try:
+        return [_channel(node, options, route) for node, route in zip(nodes, routes, strict=True)]
+    except ValueError as error:
+        raise UsageProblem("--via ssh", str(error)) from None
 
 
 def _channel(node: str, options: LaunchOptions, route: Route) -> Channel:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach.targets.options import shown
 
 MOST_NODES = 16_384
 EXAMPLE = "e.g. -w node[01-16,20]"
@@ -22,7 +23,7 @@ _SET_OPERATORS = frozenset("!&^")
 _BRACKET = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"(\d+)-(\d+)(?:/(\d+))?")
 _LONGEST_RANGE = 40  # characters of "first-last/step": more digits than any node has
-_SHOWN = 60  # characters of a list in an error
+_LONGEST_NAME = 255  # RFC 1035
 
 
 def expand(text: str, source: str = "-w") -> list[str]:
@@ -76,8 +77,8 @@ class _Place:
     text: str
 
     def problem(self, part: str, why: str, fix: str = EXAMPLE) -> UsageProblem:
-        named = "" if part.strip() == self.text else f"{_shown(part)} "
-        return UsageProblem(f"{self.source} {_shown(self.text)}", named + why, fix)
+        named = "" if part.strip() == self.text else f"{shown(part)} "
+        return UsageProblem(f"{self.source} {shown(self.text)}", named + why, fix)
 
     def refuse_too_many(self, part: str, count: int) -> None:
         if count > MOST_NODES:
@@ -86,10 +87,10 @@ class _Place:
 
 def _names(word: str, at: _Place) -> list[str]:
     address = _ADDRESS.fullmatch(word)
-    if address:
-        return [address.group(1)]
-    if NAME.fullmatch(word):  # most lists are plain names: ClusterShell is not even imported
-        return [word]
+    if address or NAME.fullmatch(word):  # most lists are plain names: ClusterShell is not even imported
+        name = address.group(1) if address else word
+        _check(name, at)
+        return [name]
     at.refuse_too_many(word, _size(word))
     names = _by_clustershell(word, at)
     if not names and "@" in word:
@@ -97,9 +98,15 @@ def _names(word: str, at: _Place) -> list[str]:
     if not names:
         raise at.problem(word, "names no node")
     for name in names:
-        if not NAME.fullmatch(name):
-            raise at.problem(name, "is not a host name", "--user NAME" if "@" in name else EXAMPLE)
+        _check(name, at)
     return names
+
+
+def _check(name: str, at: _Place) -> None:
+    if len(name) > _LONGEST_NAME:
+        raise at.problem(name, "is longer than any host name")
+    if not NAME.fullmatch(name):
+        raise at.problem(name, "is not a host name", "--user NAME" if "@" in name else EXAMPLE)
 
 
 def _by_clustershell(word: str, at: _Place) -> list[str]:
@@ -139,7 +146,3 @@ def _range_size(text: str) -> int:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "…")

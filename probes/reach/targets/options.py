@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.spawn import why_no_program
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ _EMPTY = {
     "hostfile": "names no file",
     "job": "names no job",
     "recording": "names no file",
-    "python": "names no program",
+    "python": why_no_program(""),
     "user": "names nobody",
 }
 
@@ -41,6 +43,25 @@ def options_from(given: Mapping[str, Any]) -> TargetOptions:
         if given.get(name) == "":
             raise UsageProblem(f"--{name} ''", why, "is a variable empty?")
     return TargetOptions(**given)
+
+
+# As useradd(8) and directory services have them, with a realm or a domain: ada, svc$, ada@lab.example, LAB+ada.
+_USER_NAME = re.compile(r"\w[\w.@+$%=-]{0,255}")
+_SHOWN = 60  # characters of a word in an error
+
+
+def check_words(options: TargetOptions) -> None:
+    """UsageProblem names an interpreter or a user that could not be passed on."""
+    why = why_no_program(options.python) if options.python else ""
+    if why:
+        raise UsageProblem(f"--python {shown(options.python)}", why, "name it by another path: a link to it")
+    if options.user and not _USER_NAME.fullmatch(options.user):
+        raise UsageProblem(f"--user {shown(options.user)}", "is no user's name")
+
+
+def shown(word: str) -> str:
+    """A word that may hold anything, in one short line."""
+    return repr(word if len(word) <= _SHOWN else word[:_SHOWN] + "…")
 
 
 def check_numbers(options: TargetOptions) -> None:

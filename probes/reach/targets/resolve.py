@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mltop.probes import as_root
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.targets.hostfile import read_hostfile
 from mltop.probes.reach.targets.nodesets import MOST_NODES, expand, one_user, split_user
-from mltop.probes.reach.targets.options import TargetOptions, check_numbers
+from mltop.probes.reach.targets.options import TargetOptions, check_numbers, check_words
 from mltop.probes.reach.targets.routes import Route, routes_for
 from mltop.probes.reach.targets.slurm import Allocation, allocations_here, allocations_of
 
@@ -64,6 +65,7 @@ class _Meant:
 def resolve(options: TargetOptions, environ: Mapping[str, str] = os.environ) -> Targets:
     """UsageProblem names the bad part in one line."""
     check_numbers(options)
+    check_words(options)
     if options.recording:
         return Targets((), options.recording, options.job, Path(options.recording))
     meant = _typed(options)
@@ -108,5 +110,10 @@ def _check_against(routes: tuple[Route, ...], user: str, python: str) -> None:
     ways = {route.via for route in routes}
     if user and not ways & {"ssh", "pdsh"}:
         raise UsageProblem(f"--user {user}", f"{' and '.join(sorted(ways))} runs as you", "--via ssh logs in")
-    if python and "local" in ways and shutil.which(python) is None:
-        raise UsageProblem(f"--python {python}", "no such program on this machine")
+    if python and "local" in ways:
+        found = shutil.which(python)
+        if found is None:
+            raise UsageProblem(f"--python {python}", "no such program on this machine")
+        why = as_root.why_not_python(os.path.abspath(found))  # noqa: PTH100 - keeps links
+        if why:
+            raise UsageProblem(f"--python {python}", why, "name one that only root can change")
