@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import threading
-import traceback
 from collections.abc import Iterable
 from contextlib import suppress
 from copy import deepcopy
@@ -26,6 +24,7 @@ from mltop.tui.colours import TERMINAL_THEME, few_colours
 from mltop.tui.feed import Feed, FeedBroke, Fresh, Picture
 from mltop.tui.history import History
 from mltop.tui.keys import APP_BINDINGS, first_keys
+from mltop.tui.output import say, say_crash
 from mltop.tui.place import Place, Trail
 from mltop.tui.render.trends import Trends
 from mltop.tui.screens.filter_box import FilterHistory
@@ -47,8 +46,8 @@ RETRY_S = 0.05  # between two looks whether the terminal has taken the last fram
 
 def print_crash(error: Exception) -> None:
     """Where it happened, without the values of variables, then one line that says it."""
-    traceback.print_exception(error)
-    sys.stderr.write(f"mltop: the screen failed: {type(error).__name__}: {error} (please report)\n")
+    say_crash(error)
+    say(f"the screen failed: {type(error).__name__}: {error} (please report)")
 
 
 class MltopApp(WorkingApp):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 
+from mltop.probes.investigate.advice import advised
 from mltop.probes.investigate.folding import folded
 from mltop.probes.investigate.material import Material, judge, nodes_by_gap, rank_gaps
 from mltop.probes.investigate.missing import by_reason
@@ -67,7 +68,7 @@ def finish_capture(
     for state, reason, nodes in by_reason(material.not_answered):
         writer.problem(f"{folded(nodes)} did not answer: {reason or state}")
     for gap, nodes in nodes_by_gap(material):
-        writer.problem(f"{folded(nodes)}: {gap.why}" + (f" ({gap.fix})" if gap.fix else ""))
+        writer.problem(f"{folded(nodes)}: {gap.why}" + (f" ({advised(gap.fix)})" if gap.fix else ""))
     if not material.dumps and not writer.problems:
         writer.problem("no stack was dumped: no training rank was found")
     writer.add("verdict.json", to_json(stacks_object(material, reports)).encode())

@@ -14,8 +14,10 @@ from mltop.probes.reach.targets import TargetOptions, resolve
 from mltop.tui.commands.beside import Beside, note
 from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, session
 from mltop.tui.commands.so_far import SoFar
+from mltop.tui.output import OutputFailed, flush, put
 
 EXIT_INCOMPLETE = 1
+EXIT_USAGE = 2
 LOOK_S = 0.2
 
 
@@ -50,7 +52,12 @@ def told(result: CaptureResult) -> int:
         return EXIT_UNREACHABLE
     for problem in result.problems:
         note(problem)
-    print(result.directory)  # noqa: T201 - the command's output
+    try:
+        put(str(result.directory))
+        flush()
+    except OutputFailed as failure:
+        note(f"the capture is in {result.directory} (output: {failure})")
+        return EXIT_USAGE
     if result.cancelled:
         return EXIT_INTERRUPTED
     return EXIT_INCOMPLETE if result.problems else 0

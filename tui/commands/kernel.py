@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from mltop.probes.investigate.advice import advised
 from mltop.probes.investigate.folding import folded
 from mltop.probes.investigate.patience import REACHED
 from mltop.probes.judge.kernel_lines import KernelLine, merge
@@ -106,7 +107,7 @@ def _say_gaps(gaps: Sequence[Mapping[str, str]]) -> None:
     for gap in gaps:
         nodes.setdefault((gap["why"], gap["fix"]), []).append(gap["node"])
     for (why, fix), names in nodes.items():
-        note(f"{folded(names)}: {why}" + (f" ({fix})" if fix else ""))
+        note(f"{folded(names)}: {why}" + (f" ({advised(fix)})" if fix else ""))
 
 
 def _known() -> dict[str, float]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 from mltop.probes.reach.errors import UsageProblem
+from mltop.tui.output import put
 from mltop.tui.state.lemons import Lemon, read_lemons, write_lemons
 from mltop.tui.state.place import BadState
 
@@ -13,7 +13,7 @@ from mltop.tui.state.place import BadState
 def listed() -> int:
     """Every entry on a line."""
     for lemon in _read().values():
-        sys.stdout.write(f"{lemon.gpu}  {lemon.words}\n")
+        put(f"{lemon.gpu}  {lemon.words}")
     return 0
 
 

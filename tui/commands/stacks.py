@@ -6,6 +6,7 @@ seems to hang so far. Ctrl-C prints the verdict on what is known then.
 
 from __future__ import annotations
 
+from mltop.probes.investigate.advice import advised
 from mltop.probes.investigate.capture import rejudge, stacks_object
 from mltop.probes.investigate.folding import folded
 from mltop.probes.investigate.material import Material, nodes_by_gap
@@ -88,11 +89,12 @@ def print_raw(dumps: list[RankStacks]) -> None:
     """One JSON line per process: node, rank, pid, threads (py-spy's JSON, integer locals only)."""
     for dump in dumps:
         for process in dump.raw:
-            print_json({"node": dump.node, "rank": dump.rank, **process})
+            print_json({**process, "node": dump.node, "rank": dump.rank})
         for digest in dump.digests:
             if digest.error:
                 note(
-                    f"rank {digest.rank} pid {digest.pid}: {digest.error}" + (f" ({digest.fix})" if digest.fix else "")
+                    f"rank {digest.rank} pid {digest.pid}: {digest.error}"
+                    + (f" ({advised(digest.fix)})" if digest.fix else "")
                 )
 
 
@@ -107,6 +109,6 @@ def print_text(material: Material, reports: list[JobReport]) -> None:
 def note_gaps(material: Material) -> None:
     """On stderr, in every form of output: what may hide ranks, and what a capture lacks."""
     for gap, nodes in nodes_by_gap(material):
-        note(f"{folded(nodes)}: {gap.why}" + (f" ({gap.fix})" if gap.fix else ""))
+        note(f"{folded(nodes)}: {gap.why}" + (f" ({advised(gap.fix)})" if gap.fix else ""))
     for gap in material.gaps:
         note(f"{gap.what}: {gap.why}")

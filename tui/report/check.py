@@ -10,7 +10,7 @@ from mltop.probes.investigate.folding import folded
 from mltop.probes.model import Finding, Unknown
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.findings import severity_cell
-from mltop.tui.report.page import print_action, print_not_well, print_sentence
+from mltop.tui.report.page import print_action, print_fix, print_not_well, print_sentence
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,7 +59,7 @@ def _unknown(unknown: Unknown, nodes: list[str], console: Console, verbose: bool
         Cell(f" (not judged: {rules})", "dim"),
     ]
     print_sentence(cells, console, indent=5)
-    print_action(unknown.fix, console)
+    print_fix(unknown.fix, console)
 
 
 def _clock(at: float | None) -> str:

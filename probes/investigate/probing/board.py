@@ -8,7 +8,7 @@ from typing import Any
 
 from mltop.probes.investigate.probing.wanted import DeviceProgress
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent, ProbeFailure
-from mltop.probes.reach.plain import plain_text
+from mltop.probes.model.text import plain_text
 
 MOST_NOTES = 400  # lines of NCCL and of the probes themselves; a broken node must not fill our memory
 MOST_CHARS = 600
