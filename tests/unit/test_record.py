@@ -29,7 +29,7 @@ def samples(count: int) -> list[Sample]:
 def test_a_recording_is_read_back(tmp_path: Path, name: str) -> None:
     write_samples(tmp_path / name, samples(5))
     read = read_recording(tmp_path / name)
-    assert read.samples == samples(5)
+    assert list(read.samples.by_time()) == samples(5)
     assert not read.cut_off
 
 
@@ -39,7 +39,7 @@ def test_gzip_files_put_together_are_read_to_the_end(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl.gz"
     path.write_bytes(gzip.compress(whole[: middle + 9]) + gzip.compress(whole[middle + 9 :]) + bytes(512))
     read = read_recording(path)
-    assert (read.samples, read.cut_off) == (samples(5), False)
+    assert (list(read.samples.by_time()), read.cut_off) == (samples(5), False)
 
 
 @pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz"])
@@ -51,7 +51,7 @@ def test_a_recording_cut_off_in_the_middle_gives_what_is_whole(tmp_path: Path, n
     read = read_recording(path)
     assert read.cut_off
     assert 500 < len(read.samples) < 2000
-    assert [sample.node for sample in read.samples] == [f"n{i}" for i in range(len(read.samples))]
+    assert [sample.node for sample in read.samples.by_time()] == [f"n{i}" for i in range(len(read.samples))]
 
 
 def test_other_files_are_refused_with_a_reason(tmp_path: Path) -> None:
@@ -82,7 +82,9 @@ def hung_material() -> Material:
             frames = [Frame("__getitem__", "t.py", 3, {"index": 7}), Frame("train", "t.py", 4)]
         waiting = "all_reduce" if rank == 0 else None
         digest = StackDigest(rank, 10 + rank, state="S", frames=frames, waiting_in=waiting, node="n1", job="j")
-        return RankStacks(10 + rank, rank, "j", "n1", at, 0.01, counters, counters, [digest])
+        return RankStacks(
+            10 + rank, rank, "j", node="n1", taken_at=at, took_s=0.01, before=counters, after=counters, digests=[digest]
+        )
 
     last = Sample("n1", 100.0, ranks=[dump(rank, 100.0).before or RankSample(0) for rank in (0, 1)])
     dumps = [dump(rank, 101.0 + 3 * i) for i in range(3) for rank in (0, 1)]
@@ -138,7 +140,7 @@ def rejudge_without_samples(directory: Path) -> tuple[object, list[RankStacks]]:
 def test_node_names_cannot_leave_the_directory(tmp_path: Path) -> None:
     writer = CaptureWriter(tmp_path / "c")
     writer.add_samples("../../evil", samples(1))
-    assert sorted(path.name for path in (tmp_path / "c/samples").iterdir()) == ["_.._evil.jsonl.gz"]
+    assert sorted(path.name for path in (tmp_path / "c/samples").iterdir()) == ["_.._evil-0fbfd372.jsonl.gz"]
     assert not (tmp_path / "evil.jsonl.gz").exists()
 
 

@@ -51,9 +51,9 @@ def recorded(targets: Targets) -> tuple[list[NodeState], list[Sample]]:
     """The last sample of every node of a capture or recording."""
     assert targets.recording is not None
     try:
-        material = load(targets.recording)
+        saved = load(targets.recording)
     except BadRecording as error:
         raise UsageProblem("--recording", str(error)) from None
-    for gap in material.gaps:
+    for gap in saved.gaps:
         note(f"{gap.what}: {gap.why}")
-    return material.nodes, material.newest
+    return saved.nodes, saved.newest

@@ -1,27 +1,230 @@
-"""Where the state is: ``$MLTOP_STATE_DIR``, or the user's state directory (XDG_STATE_HOME/mltop)."""
+"""The folder of what mltop remembers: ``$MLTOP_STATE_DIR``, or the user's state directory (XDG_STATE_HOME/mltop).
+
+It is a directory of ours that nobody else can write to, and its files are ours: whoever runs mltop as root with another
+user's HOME (``sudo -E``) neither reads what that user put there nor writes there. Everything is reached through the
+folder's descriptor.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import pwd
+import shlex
+import stat
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from mltop.probes.record import write_file
+from mltop.probes.files import BadFile, Folder, blocks, kind_of, named
+
+LOCK_S = 10.0  # most that is waited for another mltop which writes
+_RETRY_S = 0.02
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class BadState(Exception):
-    """A state file that cannot be used; the message is one line with its path."""
+    """State that cannot be used; the message is one line with its path."""
+
+
+class NotOurs(BadState):
+    """The place for it is not one of this user: commands that can do without go on."""
+
+
+class NoHome(NotOurs):
+    """There never was any state, and there will be none."""
 
 
 def state_file(name: str) -> Path:
+    """Raises NoHome."""
     import platformdirs
 
     chosen = os.environ.get("MLTOP_STATE_DIR")
-    return (Path(chosen) if chosen else Path(platformdirs.user_state_dir("mltop"))) / name
+    try:
+        folder = Path(chosen).absolute() if chosen else Path(platformdirs.user_state_dir("mltop"))
+    except (RuntimeError, OSError):
+        folder = Path()
+    if not folder.is_absolute():
+        raise NoHome("there is no home directory to remember anything in (set MLTOP_STATE_DIR)")
+    return folder / name
+
+
+def read_state(path: Path, most_bytes: int) -> bytes | None:
+    """None where there is none. Raises BadState."""
+    with told(path):
+        folder = open_folder(path.parent)
+        if folder is None:
+            return None
+        with folder:
+            fd = open_file(folder, path.name, os.O_RDONLY)
+            if fd is None:
+                return None
+            with closing(fd):
+                return b"".join(blocks(fd, most_bytes, path))
 
 
 def write_state(path: Path, text: str) -> None:
     """Appears whole or not at all, 0600. Raises BadState."""
+    with told(path, "cannot be written: "), ensure_folder(path.parent) as folder:
+        folder.write(path.name, text.encode())
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """For who reads the file and writes it anew: nobody else does meanwhile (where the file server has locks)."""
+    with told(path, "cannot be written: "):
+        folder = ensure_folder(path.parent)
+        with folder:
+            lock = open_lock(folder, path.name)
+    with closing(lock):
+        locked(lock, time.monotonic() + LOCK_S)
+        yield
+
+
+@contextlib.contextmanager
+def told(path: Path, what: str = "") -> Iterator[None]:
+    """What goes wrong in here is a BadState."""
     try:
-        write_file(path, text.encode())
+        yield
+    except BadFile as problem:
+        raise BadState(str(problem)) from None
     except OSError as error:
-        raise BadState(f"{path}: cannot be written: {error.strerror}") from None
+        raise BadState(f"{path}: {what}{error.strerror}") from None
+
+
+@contextlib.contextmanager
+def closing(fd: int) -> Iterator[int]:
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+# The folder.
+
+
+def open_folder(path: Path) -> Folder | None:
+    """None where there is none. Raises BadState and OSError."""
+    try:
+        with _above(path, make=False) as above:
+            return _checked(above.folder(path.name))
+    except FileNotFoundError:
+        return None
+
+
+def ensure_folder(path: Path) -> Folder:
+    """Made, 0700, with all that is missing above it. Raises BadState and OSError."""
+    with _above(path, make=True) as above:
+        return _checked(above.ensure_folder(path.name))
+
+
+def _above(path: Path, make: bool) -> Folder:
+    """The folder above, reached from the root: for root everything on the way must be root's, too."""
+    folder = _trusted(Folder.open(Path("/"), only_through=True))
+    for name in Path(os.path.realpath(path.parent)).parts[1:]:
+        with folder:
+            step = folder.ensure_folder if make else folder.folder
+            folder = _trusted(step(name, only_through=True))
+    return folder
+
+
+def _trusted(folder: Folder) -> Folder:
+    if os.geteuid() != 0:
+        return folder
+    found = os.fstat(folder.fd)
+    sticky = bool(found.st_mode & stat.S_ISVTX)
+    if found.st_uid != 0 and not _is_root_outside(found.st_uid):
+        folder.close()
+        raise NotOurs(f"{folder.path} belongs to {_user(found.st_uid)}, and this is root (sudo -H, or MLTOP_STATE_DIR)")
+    if found.st_mode & stat.S_IWOTH and not sticky:
+        folder.close()
+        raise NotOurs(f"{folder.path}: everybody may write to it, and this is root (MLTOP_STATE_DIR)")
+    return folder
+
+
+def _checked(folder: Folder) -> Folder:
+    found = os.fstat(folder.fd)
+    if found.st_uid != os.geteuid():
+        folder.close()
+        raise NotOurs(f"{folder.path} belongs to {_user(found.st_uid)}, not to {_user(os.geteuid())} (MLTOP_STATE_DIR)")
+    if found.st_mode & _OTHERS_WRITE:
+        folder.close()
+        raise NotOurs(f"{folder.path}: others may write to it (chmod 700 {shlex.quote(str(folder.path))})")
+    return folder
+
+
+def _is_root_outside(uid: int) -> bool:
+    """In a user namespace that does not know the machine's root, what is root's belongs to the overflow uid."""
+    try:
+        overflow = int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii"))
+        mapped = Path("/proc/self/uid_map").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return False
+    return uid == overflow and mapped[:3] != ["0", "0", "4294967295"]
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+# Its files.
+
+
+def open_file(folder: Folder, name: str, flags: int) -> int | None:
+    """A regular file of ours with no second name; None where there is none. Raises BadState and OSError.
+
+    With O_CREAT it is made, 0600.
+    """
+    path = folder.path / name
+    try:
+        with named(path):
+            fd = os.open(
+                name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o600, dir_fd=folder.fd
+            )
+    except FileNotFoundError:
+        return None
+    except OSError:
+        kind = folder.kind(name)
+        if kind:
+            raise BadState(f"{path}: is {kind}, not a regular file") from None
+        raise
+    try:
+        found = os.fstat(fd)
+        if kind_of(found.st_mode):
+            raise BadState(f"{path}: is {kind_of(found.st_mode)}, not a regular file")
+        if found.st_uid != os.geteuid():
+            raise NotOurs(f"{path} belongs to {_user(found.st_uid)}, not to {_user(os.geteuid())}")
+        if found.st_nlink > 1:
+            raise BadState(f"{path}: has {found.st_nlink} names (hard links): one of them may be somebody else's")
+        if flags & os.O_CREAT and stat.S_IMODE(found.st_mode) != 0o600:
+            os.fchmod(fd, 0o600)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def open_lock(folder: Folder, name: str) -> int:
+    """On a file of its own, as the file itself is replaced when it is written anew."""
+    fd = open_file(folder, f".{name}.lock", os.O_RDWR | os.O_CREAT)
+    assert fd is not None
+    return fd
+
+
+def locked(lock: int, deadline: float) -> bool:
+    """Whether nobody else has it until ``deadline`` (monotonic s); False, too, on a file server without locks."""
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_RETRY_S)
+        except OSError:
+            return False
+        else:
+            return True
