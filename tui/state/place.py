@@ -10,18 +10,17 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import pwd
-import shlex
 import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from mltop.probes import own_folder
 from mltop.probes.files import BadFile, Folder, blocks, kind_of, named
+from mltop.probes.own_folder import ensure_own, home_folder, open_own, user_name
 
 LOCK_S = 10.0  # most that is waited for another mltop which writes
 _RETRY_S = 0.02
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class BadState(Exception):
@@ -38,14 +37,9 @@ class NoHome(NotOurs):
 
 def state_file(name: str) -> Path:
     """Raises NoHome."""
-    import platformdirs
-
     chosen = os.environ.get("MLTOP_STATE_DIR")
-    try:
-        folder = Path(chosen).absolute() if chosen else Path(platformdirs.user_state_dir("mltop"))
-    except (RuntimeError, OSError):
-        folder = Path()
-    if not folder.is_absolute():
+    folder = Path(chosen).absolute() if chosen else home_folder("state")
+    if folder is None:
         raise NoHome("there is no home directory to remember anything in (set MLTOP_STATE_DIR)")
     return folder / name
 
@@ -53,7 +47,7 @@ def state_file(name: str) -> Path:
 def read_state(path: Path, most_bytes: int) -> bytes | None:
     """None where there is none. Raises BadState."""
     with told(path):
-        folder = open_folder(path.parent)
+        folder = open_own(path.parent)
         if folder is None:
             return None
         with folder:
@@ -66,7 +60,7 @@ def read_state(path: Path, most_bytes: int) -> bytes | None:
 
 def write_state(path: Path, text: str) -> None:
     """Appears whole or not at all, 0600. Raises BadState."""
-    with told(path, "cannot be written: "), ensure_folder(path.parent) as folder:
+    with told(path, "cannot be written: "), ensure_own(path.parent) as folder:
         folder.write(path.name, text.encode())
 
 
@@ -74,7 +68,7 @@ def write_state(path: Path, text: str) -> None:
 def alone(path: Path) -> Iterator[None]:
     """For who reads the file and writes it anew: nobody else does meanwhile (where the file server has locks)."""
     with told(path, "cannot be written: "):
-        folder = ensure_folder(path.parent)
+        folder = ensure_own(path.parent)
         with folder:
             lock = open_lock(folder, path.name)
     with closing(lock):
@@ -87,6 +81,8 @@ def told(path: Path, what: str = "") -> Iterator[None]:
     """What goes wrong in here is a BadState."""
     try:
         yield
+    except own_folder.NotOurs as problem:
+        raise NotOurs(f"{problem} (sudo -H, or MLTOP_STATE_DIR)") from None
     except BadFile as problem:
         raise BadState(str(problem)) from None
     except OSError as error:
@@ -101,77 +97,7 @@ def closing(fd: int) -> Iterator[int]:
         os.close(fd)
 
 
-# The folder.
-
-
-def open_folder(path: Path) -> Folder | None:
-    """None where there is none. Raises BadState and OSError."""
-    try:
-        with _above(path, make=False) as above:
-            return _checked(above.folder(path.name))
-    except FileNotFoundError:
-        return None
-
-
-def ensure_folder(path: Path) -> Folder:
-    """Made, 0700, with all that is missing above it. Raises BadState and OSError."""
-    with _above(path, make=True) as above:
-        return _checked(above.ensure_folder(path.name))
-
-
-def _above(path: Path, make: bool) -> Folder:
-    """The folder above, reached from the root: for root everything on the way must be root's, too."""
-    folder = _trusted(Folder.open(Path("/"), only_through=True))
-    for name in Path(os.path.realpath(path.parent)).parts[1:]:
-        with folder:
-            step = folder.ensure_folder if make else folder.folder
-            folder = _trusted(step(name, only_through=True))
-    return folder
-
-
-def _trusted(folder: Folder) -> Folder:
-    if os.geteuid() != 0:
-        return folder
-    found = os.fstat(folder.fd)
-    sticky = bool(found.st_mode & stat.S_ISVTX)
-    if found.st_uid != 0 and not _is_root_outside(found.st_uid):
-        folder.close()
-        raise NotOurs(f"{folder.path} belongs to {_user(found.st_uid)}, and this is root (sudo -H, or MLTOP_STATE_DIR)")
-    if found.st_mode & stat.S_IWOTH and not sticky:
-        folder.close()
-        raise NotOurs(f"{folder.path}: everybody may write to it, and this is root (MLTOP_STATE_DIR)")
-    return folder
-
-
-def _checked(folder: Folder) -> Folder:
-    found = os.fstat(folder.fd)
-    if found.st_uid != os.geteuid():
-        folder.close()
-        raise NotOurs(f"{folder.path} belongs to {_user(found.st_uid)}, not to {_user(os.geteuid())} (MLTOP_STATE_DIR)")
-    if found.st_mode & _OTHERS_WRITE:
-        folder.close()
-        raise NotOurs(f"{folder.path}: others may write to it (chmod 700 {shlex.quote(str(folder.path))})")
-    return folder
-
-
-def _is_root_outside(uid: int) -> bool:
-    """In a user namespace that does not know the machine's root, what is root's belongs to the overflow uid."""
-    try:
-        overflow = int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii"))
-        mapped = Path("/proc/self/uid_map").read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        return False
-    return uid == overflow and mapped[:3] != ["0", "0", "4294967295"]
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
-
-
-# Its files.
+# The files.
 
 
 def open_file(folder: Folder, name: str, flags: int) -> int | None:
@@ -197,7 +123,7 @@ def open_file(folder: Folder, name: str, flags: int) -> int | None:
         if kind_of(found.st_mode):
             raise BadState(f"{path}: is {kind_of(found.st_mode)}, not a regular file")
         if found.st_uid != os.geteuid():
-            raise NotOurs(f"{path} belongs to {_user(found.st_uid)}, not to {_user(os.geteuid())}")
+            raise NotOurs(f"{path} belongs to {user_name(found.st_uid)}, not to {user_name(os.geteuid())}")
         if found.st_nlink > 1:
             raise BadState(f"{path}: has {found.st_nlink} names (hard links): one of them may be somebody else's")
         if flags & os.O_CREAT and stat.S_IMODE(found.st_mode) != 0o600:

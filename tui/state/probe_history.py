@@ -17,14 +17,13 @@ from pathlib import Path
 
 from mltop.probes.files import BadFile, Folder, blocks, write_all
 from mltop.probes.model.probe import PastResult
+from mltop.probes.own_folder import ensure_own, open_own
 from mltop.tui.state.place import (
     LOCK_S,
     BadState,
     closing,
-    ensure_folder,
     locked,
     open_file,
-    open_folder,
     open_lock,
     state_file,
     told,
@@ -56,7 +55,7 @@ def read_history(uuids: Collection[str] | None = None, path: Path | None = None)
     """As ``read_past``, with the number of damaged lines. Raises BadState for a file that cannot be read."""
     path = path or state_file(FILE)
     with told(path):
-        folder = open_folder(path.parent)
+        folder = open_own(path.parent)
         if folder is None:
             return History()
         with folder:
@@ -78,7 +77,7 @@ def remember(past: Sequence[PastResult], path: Path | None = None) -> None:
     path = path or state_file(FILE)
     with (
         told(path, "cannot be written: "),
-        ensure_folder(path.parent) as folder,
+        ensure_own(path.parent) as folder,
         closing(open_lock(folder, path.name)) as lock,
     ):
         alone = locked(lock, time.monotonic() + LOCK_S)
@@ -181,17 +180,17 @@ def newest(results: Iterable[PastResult]) -> list[PastResult]:
 
 
 def _read(lines: Iterable[bytes], wanted: Collection[str] | None = None) -> History:
-    """The first line is skipped when it is a header, and counts as damaged when it is neither."""
+    """Headers are passed over: who makes the file at the same moment as somebody else adds a second one."""
     import msgspec
 
     decoder = msgspec.json.Decoder(PastResult)
     history = History()
     seen: set[tuple[str, str, float, float]] = set()
-    for number, line in enumerate(lines):
+    for line in lines:
         try:
             past = decoder.decode(line)
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            history.damaged += not (number == 0 and b'"mltop_probe_results"' in line)
+            history.damaged += bool(line) and b'"mltop_probe_results"' not in line
             continue
         same = (past.uuid, past.key, past.at, past.value)
         if same in seen or (wanted is not None and past.uuid not in wanted):
