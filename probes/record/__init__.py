@@ -10,7 +10,7 @@ No environment variable's value is in it.
 
 from mltop.probes.record.decoding import BadRecording
 from mltop.probes.record.reading import Capture, read_capture, read_raw
-from mltop.probes.record.recording import Recording, header_line, read_recording, recording
+from mltop.probes.record.recordings import Recording, header_line, read_recording, recording
 from mltop.probes.record.stored import NodeSamples, StoredSamples
 from mltop.probes.record.writing import CaptureWriter, safe_name
 

@@ -16,7 +16,7 @@ from mltop.probes.model import Frame, NodeState, RankStacks
 from mltop.probes.model.text import clean
 from mltop.probes.record import limits
 from mltop.probes.record.decoding import BadRecording, decode
-from mltop.probes.record.recording import Budget, check_format, read_samples, sentence
+from mltop.probes.record.recordings import Budget, check_format, read_samples, sentence
 from mltop.probes.record.stored import StoredSamples
 from mltop.probes.record.writing import DUMPS, FORMAT, MANIFEST, SAMPLES, VERDICT
 

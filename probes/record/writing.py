@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mltop.probes.files import Folder
+from mltop.probes.files import BadFile, Folder
 from mltop.probes.model import NodeState, RankStacks, Sample, to_json
 from mltop.probes.model.text import clean
 from mltop.probes.reach.view import Connection
-from mltop.probes.record.recording import recording
+from mltop.probes.record.recordings import recording
 from mltop.probes.version import __version__
 
 FORMAT = 1
@@ -73,8 +73,8 @@ class CaptureWriter:
         """One file, ``name`` relative to the directory; a failure is noted and the rest goes on."""
         try:
             self._write(name, data)
-        except OSError as error:
-            self.problem(f"{name} could not be written: {error.strerror}")
+        except (OSError, BadFile) as error:
+            self.problem(f"{name} could not be written: {getattr(error, 'strerror', None) or error}")
             return
         with self._lock:
             if name not in self._files:

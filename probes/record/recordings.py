@@ -96,7 +96,7 @@ class Budget:
 
     def __init__(self) -> None:
         self.left_bytes = MOST_RECORDING_BYTES
-        self.left_lines = MOST_SAMPLES + 1_000_000  # headers, blank lines
+        self.left_lines = 2 * MOST_SAMPLES  # also headers and blank lines
 
     def take(self, size: int, lines: int, path: Path) -> None:
         self.left_bytes -= size
