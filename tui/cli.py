@@ -196,6 +196,7 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - the last resort: the exit code says that nothing was judged
         output.say(output.in_a_line(error))
         code = EXIT_BUG
+    output.finish()
     sys.exit(code)
 
 

@@ -110,13 +110,20 @@ def _write(stream: TextIO, *parts: Clean) -> None:
 
 
 class _Guarded:
-    """A text stream that raises OutputEnded and OutputFailed in place of OSError; standard error raises nothing."""
+    """A text stream that raises OutputEnded and OutputFailed in place of OSError; standard error raises nothing.
+
+    What it raised once it raises again, until ``finish``: whoever asks a stream what it can do passes over it.
+    """
 
     def __init__(self, stream: TextIO, fd: int, was_closed: bool) -> None:
         self._stream, self._fd, self._was_closed = stream, fd, was_closed
+        self._failure: Exception | None = None
 
     def write(self, text: str) -> int:
-        if self._was_closed and text:
+        self._raise_again()
+        if text == "":
+            return 0
+        if self._was_closed:
             self._failed(OSError(errno.EBADF, "standard output is closed"))
         try:
             return self._stream.write(text)
@@ -125,16 +132,25 @@ class _Guarded:
         return len(text)
 
     def flush(self) -> None:
+        self._raise_again()
         try:
             self._stream.flush()
         except OSError as error:
             self._failed(error)
 
+    def finish(self) -> None:
+        self._failure = None
+
+    def _raise_again(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
     def _failed(self, error: OSError) -> None:
         if not self._was_closed:
             _to_nowhere(self._fd)  # what the stream still holds is written at the interpreter's end
         if self._fd == 1:
-            raise OutputEnded if isinstance(error, BrokenPipeError) else OutputFailed(error.strerror) from None
+            self._failure = OutputEnded() if isinstance(error, BrokenPipeError) else OutputFailed(error.strerror)
+            raise self._failure from None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -157,6 +173,13 @@ def open_streams() -> None:
 def flush() -> None:
     """All that was printed is out, or OutputEnded or OutputFailed says why not."""
     sys.stdout.flush()
+
+
+def finish() -> None:
+    """All is said: the interpreter flushes the streams once more at its end, and nothing comes of that."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, _Guarded):
+            stream.finish()
 
 
 def _to_nowhere(fd: int) -> None:

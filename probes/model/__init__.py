@@ -93,6 +93,7 @@ __all__ = [
     "Waiting",
     "all_fields",
     "to_json",
+    "well_formed",
 ]
 
 SCHEMA = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -9,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mltop.probes.files import BadFile, blocks, open_regular, size_words
 from mltop.probes.model import Sample, to_json
@@ -175,5 +177,18 @@ class _Inflate:
                 if self._members > _MOST_MEMBERS:
                     raise BadRecording(f"{self._path}: more than {_MOST_MEMBERS:,} gzip files in one")
                 self._member = zlib.decompressobj(wbits=31)
-            yield self._member.decompress(block, _UNPACK_BYTES)
+            before = self._member.copy()
+            try:
+                found = self._member.decompress(block, _UNPACK_BYTES)
+            except zlib.error:
+                yield from _up_to_the_damage(before, block)
+                raise
+            yield found
             block = self._member.unconsumed_tail or self._member.unused_data
+
+
+def _up_to_the_damage(member: Any, block: bytes) -> Iterator[bytes]:
+    """zlib gives nothing of a block that is damaged somewhere."""
+    with contextlib.suppress(zlib.error):
+        for place in range(len(block)):
+            yield member.decompress(block[place : place + 1])

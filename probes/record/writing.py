@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mltop.probes.files import BadFile, Folder
-from mltop.probes.model import NodeState, RankStacks, Sample, to_json
+from mltop.probes.model import NodeState, RankStacks, Sample, all_fields, to_json, well_formed
 from mltop.probes.model.text import clean
 from mltop.probes.reach.view import Connection
 from mltop.probes.record.recordings import recording
@@ -114,7 +114,7 @@ class CaptureWriter:
                 folder.close()
 
     def _write_manifest(self) -> None:
-        text = json.dumps(self._manifest, indent=1, default=vars)
+        text = well_formed(json.dumps(self._manifest, indent=1, default=all_fields))
         self._folder.write(MANIFEST, text.encode())
 
 

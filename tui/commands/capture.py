@@ -17,7 +17,6 @@ from mltop.tui.commands.so_far import SoFar
 from mltop.tui.output import OutputFailed, flush, put
 
 EXIT_INCOMPLETE = 1
-EXIT_USAGE = 2
 LOOK_S = 0.2
 
 
@@ -56,8 +55,7 @@ def told(result: CaptureResult) -> int:
         put(str(result.directory))
         flush()
     except OutputFailed as failure:
-        note(f"the capture is in {result.directory} (output: {failure})")
-        return EXIT_USAGE
+        raise OutputFailed(f"{failure}; the capture is in {result.directory}") from None
     if result.cancelled:
         return EXIT_INTERRUPTED
     return EXIT_INCOMPLETE if result.problems else 0

@@ -6,6 +6,9 @@ seems to hang so far. Ctrl-C prints the verdict on what is known then.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
 from mltop.probes.investigate.advice import advised
 from mltop.probes.investigate.capture import rejudge, stacks_object
 from mltop.probes.investigate.folding import folded
@@ -15,7 +18,7 @@ from mltop.probes.investigate.stacks import StackRequest
 from mltop.probes.model import JobReport, RankStacks
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
-from mltop.probes.record import BadRecording
+from mltop.probes.record import BadRecording, read_raw
 from mltop.tui.commands.beside import Beside, note
 from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, print_json, session
 from mltop.tui.commands.so_far import SoFar
@@ -45,7 +48,7 @@ def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: s
         material, reports, interrupted = live(targets, options, request)
     note_gaps(material)
     if raw:
-        print_raw(material.dumps)
+        print_raw(material.dumps if targets.recording is None else raw_of(targets.recording))
     elif as_json:
         print_json(stacks_object(material, reports))
     else:
@@ -85,11 +88,20 @@ def recorded(targets: Targets) -> tuple[Material, list[JobReport]]:
         raise UsageProblem("--recording", str(error)) from None
 
 
-def print_raw(dumps: list[RankStacks]) -> None:
+def raw_of(path: Path) -> Iterator[RankStacks]:
+    """Nothing of a recording, which has no stacks."""
+    try:
+        yield from read_raw(path) if path.is_dir() else ()
+    except BadRecording as error:
+        raise UsageProblem("--recording", str(error)) from None
+
+
+def print_raw(dumps: Iterable[RankStacks]) -> None:
     """One JSON line per process: node, rank, pid, threads (py-spy's JSON, integer locals only)."""
     for dump in dumps:
         for process in dump.raw:
-            print_json({**process, "node": dump.node, "rank": dump.rank})
+            of_file = process if isinstance(process, dict) else {"process": process}
+            print_json({**of_file, "node": dump.node, "rank": dump.rank})
         for digest in dump.digests:
             if digest.error:
                 note(
