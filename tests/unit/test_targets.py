@@ -109,7 +109,7 @@ def test_hostfile_errors_name_the_line(tmp_path: Path) -> None:
         read_hostfile(path)
     with pytest.raises(UsageProblem, match="No such file"):
         read_hostfile(tmp_path / "missing")
-    with pytest.raises(UsageProblem, match="Is a directory"):
+    with pytest.raises(UsageProblem, match="is a directory, not a regular file"):
         read_hostfile(tmp_path)
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageProblem, match="not text"):

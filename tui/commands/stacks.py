@@ -55,7 +55,10 @@ def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: s
         print_text(material, reports)
     if interrupted:
         return EXIT_INTERRUPTED
-    return EXIT_UNREACHABLE if material.not_answered else 0
+    is_empty = targets.recording is not None and not material.dumps and not material.samples
+    if is_empty:
+        note(f"{targets.recording}: neither stacks nor samples in it")
+    return EXIT_UNREACHABLE if material.not_answered or is_empty else 0
 
 
 def live(targets: Targets, options: TargetOptions, request: StackRequest) -> tuple[Material, list[JobReport], bool]:
