@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from mltop.probes.model import Sample
-from mltop.probes.record.limits import LATEST, MOST_NAME_CHARS, MOST_SAMPLE_OBJECTS
+from mltop.probes.record.limits import LATEST, MOST_NODE_CHARS, MOST_SAMPLE_OBJECTS
 
 Kind = TypeVar("Kind")
 VALUES_PER_OBJECT = 25  # numbers and texts; ours have up to 12
@@ -46,7 +46,7 @@ def _encoding(data: bytes) -> str:
 def decode_sample(line: bytes, where: str) -> Sample:
     """One sample, whole and checked: every sample that comes from a file passes here. Raises BadRecording."""
     sample = decode(line, Sample, where, MOST_SAMPLE_OBJECTS)
-    if len(sample.node) > MOST_NAME_CHARS:
+    if len(sample.node) > MOST_NODE_CHARS:
         raise BadRecording(f"{where}: a node's name has {len(sample.node):,} characters")
     if not -LATEST < sample.sampled_at < LATEST:
         raise BadRecording(f"{where}: sampled_at {sample.sampled_at:g} is no time")

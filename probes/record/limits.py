@@ -12,9 +12,10 @@ Where a limit is hit, one line says so and nothing is judged. The reasons:
 from __future__ import annotations
 
 from mltop.probes.agent.protocol import MAX_FRAME_BYTES
-from mltop.probes.reach.targets.nodesets import MOST_NODES
+from mltop.probes.reach.targets.nodesets import MOST_NAME_CHARS, MOST_NODES
 
 MOST_RECORDED_NODES = MOST_NODES
+MOST_NODE_CHARS = MOST_NAME_CHARS
 MOST_LINE_BYTES = MAX_FRAME_BYTES
 MOST_SAMPLE_OBJECTS = 30_000  # of 64 GPUs with their links, ranks, ports and processes: 10,000
 MOST_RECORDING_BYTES = 4 << 30  # unpacked, of all recordings in a capture together
@@ -29,6 +30,5 @@ MOST_VERDICT_BYTES = 256 << 20
 MOST_DUMP_BYTES = 64 << 20  # of one process: 100 rounds, or one with the stacks of 64 children as py-spy saw them
 MOST_DUMP_OBJECTS = 400_000
 MOST_DUMP_PARTS = 1_000_000  # of all: dumps, digests, counters and different stacks' frames
-MOST_NAME_CHARS = 255  # of a node: the longest name of a host
 LATEST = 1e11  # unix s: year 5138
 MOST_PROBLEMS = 20  # of a manifest that are said one by one
