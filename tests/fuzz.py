@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import json
 import os
 import resource
@@ -31,8 +32,9 @@ from mltop.probes.model import Frame, Gap, GpuSample, NodeState, RankSample, Ran
 from mltop.probes.model.probe import PastResult
 from mltop.probes.model.text import clean
 from mltop.probes.reach.errors import UsageProblem
-from mltop.probes.reach.targets import read_hostfile
+from mltop.probes.reach.targets import TargetOptions, read_hostfile
 from mltop.probes.record import BadRecording, CaptureWriter, read_raw, recording
+from mltop.tui.commands import check, snapshot, stacks
 from mltop.tui.state import kernel_lines, lemons, probe_history
 from mltop.tui.state.place import BadState
 
@@ -242,6 +244,30 @@ def damage(data: st.DataObject, path: Path, good: bytes) -> None:
         path.mkdir()
 
 
+def commands(place: Path) -> Callable[[st.DataObject], None]:
+    """The commands themselves, on samples whose fields say anything."""
+    first, line, *_ = RECORDING.splitlines()
+    path = place / "r.jsonl"
+    ways: list[Callable[[TargetOptions], int]] = [
+        lambda options: check.run(options, as_json=False, verbose=True),
+        lambda options: check.run(options, as_json=True),
+        lambda options: snapshot.run(options, as_json=False),
+        lambda options: snapshot.run(options, as_json=True),
+        lambda options: stacks.run(options, samples=None, native=False, locals_="ints", as_json=False, raw=False),
+    ]
+
+    def read(data: st.DataObject) -> None:
+        path.write_bytes(b"\n".join([first, data.draw(json_of(line.decode())), line, b""]))
+        for way in ways:
+            printed = io.StringIO()
+            with answers(UsageProblem), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+                assert way(TargetOptions(recording=str(path))) in (0, 1, 2, 3)
+                assert printed.getvalue(), "nothing was said"
+            assert all(said.isprintable() for said in printed.getvalue().splitlines())
+
+    return read
+
+
 def state_files(place: Path) -> Callable[[st.DataObject], None]:
     folder = place / "state"
     folder.mkdir(mode=0o700)
@@ -285,7 +311,13 @@ def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-READERS = {"recordings": recordings, "captures": captures, "state": state_files, "hosts": host_files}
+READERS = {
+    "recordings": recordings,
+    "captures": captures,
+    "commands": commands,
+    "state": state_files,
+    "hosts": host_files,
+}
 
 
 def run(reader: str, seconds: float, first_seed: int) -> int:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import stat
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mltop.probes.investigate.capture import finish_capture, load, rejudge
+from mltop.probes.investigate.capture import begin, finish_capture, load, rejudge
 from mltop.probes.investigate.material import Material, judge
 from mltop.probes.model import Frame, Gap, NodeState, RankSample, RankStacks, Sample, StackDigest
 from mltop.probes.record import BadRecording, CaptureWriter, read_recording, recording
@@ -192,3 +194,62 @@ def test_missing_permission_is_a_problem_of_the_capture_and_of_the_json(tmp_path
     assert written(tmp_path / "c", material).problems == [f"n1: {gap.why} (sudo mltop)"]
     saved = json.loads((tmp_path / "c/verdict.json").read_text())
     assert saved["gaps"] == [{"node": "n1", "what": "ranks", "why": gap.why, "fix": "sudo mltop", "kind": "unknown"}]
+
+
+NOW = 1_763_640_000.0
+
+
+def test_whatever_stands_at_the_default_name_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = begin(None, NOW).directory.name
+    assert name.startswith("mltop-capture-2025")
+    (tmp_path / f"{name}-2").symlink_to("nowhere")
+    (tmp_path / f"{name}-3").symlink_to(name)
+    (tmp_path / f"{name}-4").touch()
+    os.mkfifo(tmp_path / f"{name}-5")
+    made = begin(None, NOW).directory
+    assert made == tmp_path / f"{name}-6" and made.is_dir() and not made.is_symlink()
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_name_that_was_given_must_be_free(tmp_path: Path) -> None:
+    (tmp_path / "c").symlink_to("nowhere")
+    with pytest.raises(FileExistsError):
+        begin(tmp_path / "c", NOW)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_capture_goes_to_the_temporary_folder_where_the_working_one_takes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert begin(None, NOW).directory.parent == tmp_path
+
+
+def test_a_link_that_somebody_lays_into_a_capture_is_not_followed(tmp_path: Path) -> None:
+    writer, victim = CaptureWriter(tmp_path / "c"), tmp_path / "victim"
+    victim.mkdir()
+    (tmp_path / "c/samples").symlink_to(victim)
+    (tmp_path / "c/stacks").mkdir()
+    (tmp_path / "c/stacks/n1").symlink_to(victim)
+    (tmp_path / "c/verdict.txt").symlink_to(victim / "file")
+    writer.add_samples("n1", samples(1))
+    writer.add_dumps(hung_material().dumps)
+    writer.add("verdict.txt", b"text")
+    assert list(victim.iterdir()) == []
+    assert len(writer.problems) == 3 and all("could not be written" in problem for problem in writer.problems)
+    assert (tmp_path / "c/verdict.txt").read_text() == "text" and not (tmp_path / "c/verdict.txt").is_symlink()
+
+
+def test_a_capture_whose_folder_is_moved_goes_on_in_it(tmp_path: Path) -> None:
+    writer = CaptureWriter(tmp_path / "c")
+    (tmp_path / "c").rename(tmp_path / "moved")
+    (tmp_path / "c").mkdir()
+    writer.add_samples("n1", samples(1))
+    writer.finish()
+    assert list((tmp_path / "c").iterdir()) == []
+    assert [sample.node for sample in load(tmp_path / "moved").newest] == ["n1"]
