@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 NOBODY_KNOWN = 12345  # a uid without an entry in passwd
@@ -17,21 +15,6 @@ def without_home() -> dict[str, str]:
     """The environment without anything that says who the user is and where the user's home is."""
     gone = ("HOME", "USER", "LOGNAME", "XDG_", "MLTOP_STATE_DIR")
     return {name: value for name, value in os.environ.items() if not name.startswith(gone)}
-
-
-def python(code: str, *args: str, umask: int = 0o022, env: Mapping[str, str] | None = None) -> str:
-    """What a Python with our packages prints; its words when it fails."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *args],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        umask=umask,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **(env or {})},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def ordinary(argv: Sequence[str]) -> list[str]:

@@ -84,12 +84,19 @@ def write_over(text: str, columns: int) -> None:
 
 
 def say_crash(error: BaseException) -> None:
-    """Where it happened, without the values of variables."""
+    """Where it happened, without the values of variables. What the errors say are lines that nobody can break."""
     import traceback
 
-    for entry in traceback.format_exception(error):
-        for line in entry.splitlines():
-            _write(sys.stderr, clean(line), _END)
+    chain: list[BaseException] = []
+    one: BaseException | None = error
+    while one is not None and one not in chain:
+        chain.append(one)
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+    for one in reversed(chain):
+        for entry in traceback.format_tb(one.__traceback__):
+            for line in entry.splitlines():
+                _write(sys.stderr, clean(line), _END)
+        _write(sys.stderr, clean(f"{type(one).__name__}: {one}"), _END)
 
 
 def in_a_line(error: BaseException) -> str:
