@@ -222,3 +222,14 @@ def test_without_a_home_the_demo_s_agent_runs(tmp_path: Path) -> None:
 def test_nodes_that_ssh_cannot_reach_for_who_nobody_is_are_one_line_each(tmp_path: Path) -> None:
     ended, _, err = homeless("snapshot -w no-such-host.invalid --timeout 20", tmp_path)
     assert ended == UNKNOWN and len(told(err)) == 1
+
+
+@pytest.mark.parametrize(("command", "words"), [("", "quit"), ("demo", "SIMULATED")])
+def test_without_a_home_the_screen_is_drawn(command: str, words: str, tmp_path: Path) -> None:
+    nothing = [part for name in ("HOME", "USER", "LOGNAME", "XDG_STATE_HOME") for part in ("-u", name)]
+    with Terminal(["env", *nothing, *AS_NOBODY_KNOWN, *MLTOP, *command.split()]) as terminal:
+        terminal.wait_for(words, 60)
+        terminal.send("q")
+        assert terminal.wait(60) == 0
+        assert "Traceback" not in terminal.text()
+    assert list(tmp_path.iterdir()) == []
