@@ -122,6 +122,8 @@ class _Guarded:
     What it raised once it raises again, until ``finish``: whoever asks a stream what it can do passes over it.
     """
 
+    buffer = None  # nobody goes round the guard
+
     def __init__(self, stream: TextIO, fd: int, was_closed: bool) -> None:
         self._stream, self._fd, self._was_closed = stream, fd, was_closed
         self._failure: Exception | None = None

@@ -56,8 +56,9 @@ _COMMANDS = (
     r"the kernel's log tells more \(dmesg\)(?:; such a process ends only when the driver or file system answers)?",
     r"name one that has it: --torch-python PATH \(or export MLTOP_PROBE_PYTHON=PATH on the node\)",
     # Of ssh's and pdsh's ends: our own words around the login.
-    r"(?:if it was reinstalled: )?ssh(?:-keygen -R)? (?:-v |-l \w[\w.-]* )?\w[\w.:@%-]*"
-    r"(?: (?:true )?shows why| once by hand(?:, or --accept-new|; ssh-add -l)?)?",
+    r"if it was reinstalled: ssh-keygen -R \w[\w.:@%-]*",
+    r"ssh (?:-l \w[\w.-]* )?\w[\w.:@%-]* (?:(?:true )?shows why|once by hand(?:, or --accept-new|; ssh-add -l)?)",
+    r"ssh -v (?:-l \w[\w.-]* )?\w[\w.:@%-]*",
     # Of `mltop doctor`.
     r"export (?:TERM=xterm-256color|LC_ALL=C\.UTF-8)|enlarge it|sudo chronyc makestep",
     r"sudo apt install (?:openssh-client|pdsh|slurm-client)",

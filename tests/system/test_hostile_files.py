@@ -173,3 +173,8 @@ def test_a_capture_directory_must_be_new(tmp_path: Path) -> None:
         refused(run("capture", "-o", str(tmp_path / name)), "exists already")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder", "link", "to-folder"]
     assert list((tmp_path / "folder").iterdir()) == []
+
+
+def test_a_capture_s_name_can_be_printed(tmp_path: Path) -> None:
+    refused(run("capture", "-o", str(tmp_path / "a\x1b[2J\nb")), "has characters that cannot be printed")
+    assert list(tmp_path.iterdir()) == []

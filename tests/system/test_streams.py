@@ -55,7 +55,8 @@ def state(tmp_path: Path) -> Path:
 def run(command: str, state: Path, out: str = "", err: str = "") -> tuple[int, str, str]:
     """Exit code, output, error output. ``out``, ``err``: closed | full | left, "" for a pipe that is read.
 
-    Every other command runs with Python's streams unbuffered: what cannot be written is known at another moment then.
+    Every other command runs with Python's streams unbuffered: what cannot be written is known at another moment then;
+    and every third one on a terminal that knows ASCII alone, for which click takes other ways.
     """
     shell = 'exec "$@"' + _redirection(1, out) + _redirection(2, err)
     gone = _left_by_its_reader() if "left" in (out, err) else -1
@@ -67,7 +68,12 @@ def run(command: str, state: Path, out: str = "", err: str = "") -> tuple[int, s
             stderr=gone if err == "left" else subprocess.PIPE,
             timeout=120,
             cwd=state.parent,
-            env={**os.environ, "MLTOP_STATE_DIR": str(state), "PYTHONUNBUFFERED": "1" if len(command) % 2 else ""},
+            env={
+                **os.environ,
+                "MLTOP_STATE_DIR": str(state),
+                "PYTHONUNBUFFERED": "1" if len(command) % 2 else "",
+                "PYTHONIOENCODING": "ascii" if len(command) % 3 == 0 else "utf-8",
+            },
             check=False,
         )
     finally:

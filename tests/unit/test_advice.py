@@ -71,6 +71,7 @@ def test_what_our_agents_advise_is_known() -> None:
         "--python $(reboot)",
         "ssh -oProxyCommand=reboot x",
         "ssh x reboot",
+        "ssh evil.example.com",
         "'; reboot; '",
         "the node says: 'try'; reboot",
         "sudo mltop" + " " * 5000,
