@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import threading
-import traceback
 from collections.abc import Iterable
 from contextlib import suppress
 from copy import deepcopy
@@ -29,6 +27,7 @@ from mltop.tui.feed import Feed, Fresh, Picture
 from mltop.tui.history import History
 from mltop.tui.keys import APP_BINDINGS, first_keys
 from mltop.tui.mishaps import MISHAPS, spared
+from mltop.tui.output import say, say_crash
 from mltop.tui.place import Place, Trail
 from mltop.tui.render.trends import Trends
 from mltop.tui.screens.filter_box import FilterHistory
@@ -55,8 +54,8 @@ class Failed(Message):
 
 def print_crash(error: Exception) -> None:
     """Where it happened, without the values of variables, then one line that says it."""
-    traceback.print_exception(error)
-    sys.stderr.write(f"mltop: the screen failed: {type(error).__name__}: {error} (please report)\n")
+    say_crash(error)
+    say(f"the screen failed: {type(error).__name__}: {error} (please report)")
 
 
 class MltopApp(Unbroken, WorkingApp):
@@ -114,8 +113,8 @@ class MltopApp(Unbroken, WorkingApp):
         finally:
             self._close_session().join(CLOSE_S)
         for sentence, error in MISHAPS.all():
-            traceback.print_exception(error)
-            sys.stderr.write(f"mltop: {sentence}\n")
+            say_crash(error)
+            say(sentence)
         if self._exception is not None:
             print_crash(self._exception)
 

@@ -8,7 +8,6 @@ from mltop.tui import starting
 
 starting.end_quietly_on_interrupt(only_as="mltop")
 
-import os
 import sys
 from typing import Any
 
@@ -17,10 +16,12 @@ import click
 from mltop.probes import as_root
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.version import __version__
+from mltop.tui import output
 from mltop.tui.probe_cli import probe
 from mltop.tui.target_options import INTERVAL, run_command, taken, target_options
 
 EXIT_USAGE = 2
+EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h: none of the codes that a command means something with
 
 EPILOG = """\b
 TARGETS:  -w node[01-16,20]  --hostfile FILE  --job SLURM_ID  (several add up), or --recording PATH
@@ -179,43 +180,32 @@ def main() -> None:
     """The `mltop` command. Bad usage: one line on stderr and exit code 2, never a traceback."""
     try:
         starting.interrupt_again()
-        open_standard_streams()
+        output.open_streams()
+        output.one_line_for_crashes()
         as_root.clean_here()
         if as_root.LEFT_OUT:
-            say(f"root takes nothing from its environment that others can change, not {as_root.in_words()}")
+            output.say(f"root takes nothing from its environment that others can change, not {as_root.in_words()}")
         code = cli.main(prog_name="mltop", standalone_mode=False)
-        sys.stdout.flush()
+        output.flush()
     except click.ClickException as error:
         code = complain(usage_sentence(error))
     except UsageProblem as problem:
         code = complain(str(problem))
     except (KeyboardInterrupt, click.Abort):
         code = 130
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough; stdout must not be flushed again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = 141
-    except OSError as error:
-        if error.filename is not None:
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = complain(f"output: {error.strerror}")
+    except output.OutputEnded:
+        code = 141  # as a shell says it of a program that SIGPIPE ended
+    except output.OutputFailed as failure:
+        code = complain(f"output: {failure}")
+    except Exception as error:  # noqa: BLE001 - the last resort: the exit code says that nothing was judged
+        output.say(output.in_a_line(error))
+        code = EXIT_BUG
+    output.finish()
     sys.exit(code)
 
 
-def open_standard_streams() -> None:
-    """A closed stdin, stdout or stderr (``<&-``) becomes /dev/null: Python would leave it None."""
-    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        if getattr(sys, name) is None:
-            opened = os.open(os.devnull, os.O_RDWR)
-            if opened != fd:
-                os.dup2(opened, fd)
-                os.close(opened)
-            setattr(sys, name, os.fdopen(fd, mode))
-
-
 def complain(sentence: str) -> int:
-    say(sentence)
+    output.say(sentence)
     return EXIT_USAGE
 
 

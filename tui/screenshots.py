@@ -19,6 +19,7 @@ from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
 from mltop.probes.model import GpuSample, JobReport, NodeState
 from mltop.probes.reach.view import FleetView, NodeView
+from mltop.tui.output import say
 from mltop.tui.session import Cancellable
 
 NOW = 1_763_640_000.0  # 2025-11-20 12:00 UTC
@@ -219,7 +220,7 @@ def main(arguments: Sequence[str]) -> None:
         svg.write_text(asyncio.run(take(picture)), encoding="utf-8")
         converted = write_png(svg) and converted
     if not converted:
-        sys.stderr.write("mltop: screenshots: no PNG files: rsvg-convert is not installed (librsvg2-bin)\n")
+        say("screenshots: no PNG files: rsvg-convert is not installed (librsvg2-bin)")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
 from mltop.probes.reach.view import FleetView
 from mltop.tui.filters import Filter
-from mltop.tui.render.cells import Cell, line_width, printable
-from mltop.tui.render.glyphs import GLYPHS, bar
+from mltop.tui.render.cells import Cell, clip, line_width
+from mltop.tui.render.glyphs import bar
 from mltop.tui.render.wrap import flow
 
 if TYPE_CHECKING:
@@ -33,10 +33,9 @@ class Notice:
 def notice_line(notice: Notice, width: int) -> list[Cell]:
     """Where it is too long, the path loses its beginning and keeps at least MIN_PATH cells; then the end is cut."""
     parts = [notice.text, notice.path, notice.more]
-    room = width - line_width([Cell(notice.text), Cell(notice.more)])
-    if notice.path and line_width([Cell(notice.path)]) > room:
-        kept = printable(notice.path)[-max(MIN_PATH, room) + 1 :]
-        parts[1] = notice.path if len(kept) == len(notice.path) else GLYPHS.ellipsis + kept
+    room = max(MIN_PATH, width - line_width([Cell(notice.text), Cell(notice.more)]))
+    if line_width([Cell(notice.path)]) > room:
+        parts[1] = clip(notice.path, room, tail=True, marked=True)
     return [Cell(part, notice.style) for part in parts if part]
 
 

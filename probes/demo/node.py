@@ -6,13 +6,14 @@ Ranks, stacks and host are real; only the GPUs are made up, and so is what probe
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import sys
-from getpass import getuser
 
 from mltop.probes.active.gate import Holder
 from mltop.probes.agent.loop import Agent, exit_now
 from mltop.probes.agent.protocol import Request
+from mltop.probes.collect.ranks.access import user_name
 from mltop.probes.demo.fleet import build, machine_of
 from mltop.probes.demo.gpus import HOT_GPU, SimulatedGpus
 from mltop.probes.demo.job import DemoJob
@@ -48,11 +49,12 @@ class DemoMachines:
         if name != self._options.node:
             return self._others.get(name) or ProbeMachine(name, 0, self._options.gpus)
         alone = all(machine.slow_gpu is None for machine in self._others.values())
+        user = user_name(os.geteuid())
         return ProbeMachine(
             name,
             number=0,
             gpus=self._options.gpus,
-            owners={index: Holder(pid, getuser(), "the demo's job") for pid, index in self._job.on_gpus()},
+            owners={index: Holder(pid, user, "the demo's job") for pid, index in self._job.on_gpus()},
             slow_gpu=SLOW_GPU if alone and self._options.gpus > SLOW_GPU else None,
             hot_gpu=HOT_GPU,
         )

@@ -2,34 +2,50 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
+import errno
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from mltop.probes.investigate.advice import advised
 from mltop.probes.investigate.folding import folded
 from mltop.probes.investigate.material import Material, judge, nodes_by_gap, rank_gaps
 from mltop.probes.investigate.missing import by_reason
-from mltop.probes.model import SCHEMA, Gap, JobReport, Sample, to_json
-from mltop.probes.record import BadRecording, CaptureWriter, read_capture, read_recording
+from mltop.probes.investigate.sharing import Shared
+from mltop.probes.model import SCHEMA, Gap, JobReport, NodeState, RankStacks, Sample, to_json
+from mltop.probes.reach.node import HISTORY_S
+from mltop.probes.record import BadRecording, CaptureWriter, StoredSamples, read_capture, read_recording
 
 Describe = Callable[[list[JobReport]], str]
 NodeSamples = Iterable[tuple[str, list[Sample]]]
+MOST_OF_ONE_SECOND = 1000  # captures beside each other
 
 
-def default_directory(now: float) -> Path:
-    """mltop-capture-<local time> in the working directory, or in the temporary one when that takes no files."""
+def begin(directory: Path | None, now: float) -> CaptureWriter:
+    """A capture at ``directory``, which must be new, or at a name that is free. Raises OSError.
+
+    The default is mltop-capture-<local time> in the working directory, or in the temporary one when that takes no
+    files; whatever stands there, a dangling link too, is passed by.
+    """
+    if directory is not None:
+        return CaptureWriter(directory)
     name = time.strftime("mltop-capture-%Y%m%d-%H%M%S", time.localtime(now))
-    try:
-        parent = Path.cwd()
-    except OSError:  # the working directory was removed
-        parent = Path(tempfile.gettempdir())
-    if not os.access(parent, os.W_OK):
-        parent = Path(tempfile.gettempdir())
-    candidates = [parent / name, *(parent / f"{name}-{number}" for number in range(2, 100))]
-    return next(path for path in candidates if not path.exists())
+    with contextlib.suppress(OSError):  # it takes no files, or was removed
+        return _at_a_free_name(Path.cwd(), name)
+    return _at_a_free_name(Path(tempfile.gettempdir()), name)
+
+
+def _at_a_free_name(parent: Path, name: str) -> CaptureWriter:
+    for number in range(1, MOST_OF_ONE_SECOND):
+        with contextlib.suppress(FileExistsError):
+            return CaptureWriter(parent / (name if number == 1 else f"{name}-{number}"))
+    raise FileExistsError(
+        errno.EEXIST, f"and {MOST_OF_ONE_SECOND - 1} more of this name exist already", str(parent / name)
+    )
 
 
 def stacks_object(material: Material, reports: list[JobReport]) -> dict[str, object]:
@@ -67,7 +83,7 @@ def finish_capture(
     for state, reason, nodes in by_reason(material.not_answered):
         writer.problem(f"{folded(nodes)} did not answer: {reason or state}")
     for gap, nodes in nodes_by_gap(material):
-        writer.problem(f"{folded(nodes)}: {gap.why}" + (f" ({gap.fix})" if gap.fix else ""))
+        writer.problem(f"{folded(nodes)}: {gap.why}" + (f" ({advised(gap.fix)})" if gap.fix else ""))
     for report in reports:
         if report.error:
             writer.problem(f"job {report.job or 'without a name'}: {report.error}")
@@ -78,25 +94,48 @@ def finish_capture(
     writer.finish()
 
 
-def load(path: Path) -> Material:
-    """A capture directory, or a recording file (samples only). BadRecording says what is wrong with it."""
-    if not path.exists():
-        raise BadRecording(f"{path} does not exist")
-    if path.is_dir():
-        capture = read_capture(path)
-        gaps = [Gap("capture", problem) for problem in capture.problems]
-        return Material(capture.nodes, capture.samples, capture.dumps, capture.not_answered, gaps)
-    from mltop.probes.model import NodeState
+@dataclass
+class Saved:
+    """What a capture or a recording (samples only) holds; ``gaps``: what it lacks."""
 
+    nodes: list[NodeState] = field(default_factory=list)
+    samples: StoredSamples = field(default_factory=StoredSamples)
+    dumps: list[RankStacks] = field(default_factory=list)
+    not_answered: list[NodeState] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+
+    @property
+    def newest(self) -> list[Sample]:
+        """The last sample of every node that has one."""
+        return self.samples.newest
+
+    def material(self) -> Material:
+        """What a verdict is made from: as in a live session, the last minutes before each node's newest sample."""
+        shared, minutes = Shared(), {}
+        for node, own in self.samples.items():
+            *earlier, newest = own.since(own.newest_at - HISTORY_S)
+            minutes[node] = [*map(shared.ranks_of, earlier), newest]
+        return Material(self.nodes, minutes, self.dumps, self.not_answered, self.gaps)
+
+
+def load(path: Path) -> Saved:
+    """A capture directory, or a recording file. BadRecording says what is wrong with it."""
+    try:
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
+    except (OSError, ValueError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise BadRecording(f"{path} does not exist") from None
+        raise BadRecording(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    if is_folder:
+        capture = read_capture(path, Shared().stacks)
+        gaps = [Gap("capture", problem) for problem in capture.problems]
+        return Saved(capture.nodes, capture.samples, capture.dumps, capture.not_answered, gaps)
     recording = read_recording(path)
-    material = Material(gaps=[Gap("recording", f"{path.name} is cut off")] if recording.cut_off else [])
-    for sample in recording.samples:
-        material.samples.setdefault(sample.node, []).append(sample)
-    material.nodes = [NodeState(node, "live") for node in material.samples]
-    return material
+    gaps = [Gap("recording", f"{path.name} is cut off")] if recording.cut_off else []
+    return Saved([NodeState(node, "live") for node in recording.samples], recording.samples, gaps=gaps)
 
 
 def rejudge(path: Path, job: str | None = None) -> tuple[Material, list[JobReport]]:
     """The verdict of a capture, made anew from what it holds."""
-    material = load(path)
+    material = load(path).material()
     return material, judge(material, job)

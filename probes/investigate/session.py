@@ -148,27 +148,29 @@ class LiveSession:
         deadline_s: float,
         on_progress: Callable[[StackProgress], None],
     ) -> None:
-        from mltop.probes.investigate.capture import default_directory
-
         # Here, not in the caller's thread: looking at a directory on a dead file server may never return.
-        target = directory or default_directory(time.time())
         try:
-            result = self._write(run, target, deadline_s, on_progress)
+            result = self._write(run, directory, deadline_s, on_progress)
         except OSError as error:
-            result = CaptureResult(target, error=f"cannot write {error.filename or target}: {error.strerror}")
+            why = f"cannot write {error.filename or 'the capture'}: {error.strerror}"
+            result = CaptureResult(directory or Path(), error=why)
         except Exception as error:  # noqa: BLE001 - a thread of its own: the caller must hear of it
-            result = CaptureResult(target, error=f"the capture failed: {type(error).__name__}: {error}")
+            why = f"the capture failed: {type(error).__name__}: {error}"
+            result = CaptureResult(directory or Path(), error=why)
         run.finished.set()
         on_done(result)
 
     def _write(
-        self, run: CaptureRun, target: Path, deadline_s: float, on_progress: Callable[[StackProgress], None]
+        self,
+        run: CaptureRun,
+        directory: Path | None,
+        deadline_s: float,
+        on_progress: Callable[[StackProgress], None],
     ) -> CaptureResult:
         """The directory first, so that one that cannot be written is known at once; then round by round."""
-        from mltop.probes.investigate.capture import finish_capture
-        from mltop.probes.record import CaptureWriter
+        from mltop.probes.investigate.capture import begin, finish_capture
 
-        writer = CaptureWriter(target)
+        writer = begin(directory, time.time())
         stacks = self._recent_dump()
         if stacks is None:
             request = StackRequest(job=self._job, raw=True, deadline_s=deadline_s)
@@ -187,7 +189,7 @@ class LiveSession:
         # What came later than the dump did not go into its verdict.
         whole = self._samples(until=stacks.history_until or math.inf)
         finish_capture(writer, stacks.material, stacks.reports, self._describe, whole)
-        return CaptureResult(target, tuple(writer.problems), cancelled=run.cancelled)
+        return CaptureResult(writer.directory, tuple(writer.problems), cancelled=run.cancelled)
 
     def _samples(self, until: float = math.inf) -> Iterator[tuple[str, list[Sample]]]:
         for view in self.view().nodes:

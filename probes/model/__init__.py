@@ -95,28 +95,31 @@ __all__ = [
     "Unknown",
     "Verdict",
     "Waiting",
+    "all_fields",
     "to_json",
+    "well_formed",
 ]
 
 SCHEMA = 1
 
 
-_LONE_SURROGATE = re.compile(r"(?<!\\ud[89ab][0-9a-f]{2})\\udc[0-9a-f]{2}")
+# One escape after the other: what looks like one behind a written backslash is none.
+_ESCAPE = re.compile(r"\\(?:ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(?P<lone>ud[89a-f][0-9a-f]{2})|.)")
 _FIELDS: dict[type, tuple[str, ...]] = {}
 
 
 def to_json(value: Any) -> str:
     """JSON text of model objects, lists and dicts of them. Non-finite floats raise ValueError."""
-    return well_formed(json.dumps(value, default=_all_fields, separators=(",", ":"), allow_nan=False))
+    return well_formed(json.dumps(value, default=all_fields, separators=(",", ":"), allow_nan=False))
 
 
 def well_formed(text: str) -> str:
     """JSON text without lone surrogates (paths that are no UTF-8, as Python reads them): no decoder takes those."""
-    return _LONE_SURROGATE.sub(r"\\ufffd", text) if "\\udc" in text else text
+    return _ESCAPE.sub(lambda found: r"\ufffd" if found["lone"] else found[0], text) if "\\ud" in text else text
 
 
-def _all_fields(record: Any) -> dict[str, Any]:
-    """A decoder may leave fields that hold their default out of an object's own ones."""
+def all_fields(record: Any) -> dict[str, Any]:
+    """What JSON says of an object: a decoder may leave fields that hold their default out of the object's own ones."""
     known = vars(record)
     names = _FIELDS.get(type(record))
     if names is None:

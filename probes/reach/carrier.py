@@ -6,10 +6,10 @@ import selectors
 import time
 from collections.abc import Callable
 
+from mltop.probes.model.text import plain_text
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.ending import Ending
 from mltop.probes.reach.framing import NOISE_BYTES
-from mltop.probes.reach.plain import plain_text
 from mltop.probes.reach.poller import Poller
 from mltop.probes.reach.stream import Stream
 

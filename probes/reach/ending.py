@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from mltop.probes.reach.plain import MOST_SAID, plain_text
+from mltop.probes.model.text import MOST_SAID, plain_text
 
 MOST_REASON = MOST_SAID + 100  # with our own words around what was said
 AGENT_ENDED = "the agent ended"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mltop.probes.agent.protocol import Request, encode
-from mltop.probes.reach.plain import plain_text
+from mltop.probes.model.text import plain_text
 
 MOST_KEPT = 16  # two files of a few machine types; a machine's name comes from a node, which may tell anything
 

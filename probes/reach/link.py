@@ -8,6 +8,7 @@ from enum import Enum
 import msgspec
 
 from mltop.probes.agent.protocol import Boot, Message, Request, encode
+from mltop.probes.model.text import make_plain
 from mltop.probes.reach import link_words
 from mltop.probes.reach.carrier import Carrier, Misnamed
 from mltop.probes.reach.channel import Channel
@@ -16,7 +17,6 @@ from mltop.probes.reach.envelope import Envelope
 from mltop.probes.reach.ground import Ground
 from mltop.probes.reach.node import Phase
 from mltop.probes.reach.pacing import Backoff
-from mltop.probes.reach.plain import make_plain
 from mltop.probes.reach.receiving import UNREADABLE, sample_of_frame, too_large, why_unreadable
 from mltop.probes.reach.uploads import TooManyFilesError, Uploads
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mltop.probes.agent.protocol import Message
 from mltop.probes.model import NodeState
-from mltop.probes.reach.plain import plain_text
+from mltop.probes.model.text import plain_text
 
 MOST_ERROR = 800  # characters: it may be why a node was lost, and what would fix that
 

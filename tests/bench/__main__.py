@@ -18,6 +18,7 @@ from tests.bench import (
     bench_reader,
     bench_screen,
     bench_stacks,
+    bench_text,
 )
 
 BENCHES = {
@@ -31,6 +32,7 @@ BENCHES = {
     "connect": bench_connect,
     "matmul": bench_matmul,
     "all_reduce": bench_all_reduce,
+    "text": bench_text,
 }
 
 

@@ -21,6 +21,7 @@ TABLES = {
     "connect": "mltop, to the last first sample",
     "matmul": "matmul probe on CPUs",
     "all_reduce": "all-reduce with",
+    "text": "cleaning text",
 }
 
 

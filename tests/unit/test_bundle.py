@@ -26,6 +26,7 @@ from mltop.probes.reach.bundle import content, file_for, key, loader, opening, p
 from mltop.probes.reach.bundle.archive import pack
 from mltop.probes.reach.bundle.content import without_docstrings
 from mltop.probes.reach.bundle.opening import source, table
+from tests.others import NOBODY_KNOWN
 
 HERE = os.uname().machine
 OTHER = "aarch64" if HERE != "aarch64" else "x86_64"
@@ -306,3 +307,20 @@ def test_a_home_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="is not there"):
         cache.own_directory(str(tmp_path / "home"), str(tmp_path / "home/.cache/mltop"))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a home that root may read, and that is another user's, needs root")
+def test_root_sends_no_program_that_another_user_has_laid_into_the_home(data_home: Path) -> None:
+    lay_wheel(data_home, "psutil-7.0-cp36-abi3-manylinux2014_aarch64.whl", {"psutil/__init__.py": b""})
+    assert wheels.psutil_files("aarch64")
+    for path in (data_home, data_home / "mltop", data_home / "mltop/wheels"):
+        os.chown(path, NOBODY_KNOWN, NOBODY_KNOWN)
+        assert wheels.psutil_files("aarch64") == {}
+        os.chown(path, 0, 0)
+    (data_home / "mltop/wheels").chmod(0o777)
+    assert wheels.psutil_files("aarch64") == {}
+
+
+@pytest.mark.parametrize("machine", ["x86_64; reboot", "$(reboot)", "a b", "", "x" * 99])
+def test_what_a_node_calls_its_machine_is_in_no_command_unless_it_is_one(machine: str) -> None:
+    assert wheels.how_to_get(machine) == ""

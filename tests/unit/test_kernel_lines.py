@@ -71,7 +71,7 @@ def test_the_list_is_written_whole_and_only_for_its_owner(tmp_path: Path) -> Non
     learn(["b", "a #"], 7.0, read_known(path), path)
     assert read_known(path) == {"a #": 7.0, "b": 7.0, "é \u2028": 5.0}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert [entry.name for entry in path.parent.iterdir()] == ["kernel-lines.json"]
+    assert sorted(entry.name for entry in path.parent.iterdir()) == [".kernel-lines.json.lock", "kernel-lines.json"]
 
 
 def test_of_too_many_the_oldest_are_forgotten(tmp_path: Path) -> None:
@@ -82,7 +82,9 @@ def test_of_too_many_the_oldest_are_forgotten(tmp_path: Path) -> None:
     assert len(known) == MOST and known["new"] == known["0"] == 2.0
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"patterns": 3}', '{"patterns": {"a": "b"}}', '{"mltop": 1}', "\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"patterns": 3}', '{"patterns": {"a": "b"}}', '{"mltop": 1}', "\xff", "[" * 99_999]
+)
 def test_a_damaged_list_is_one_clear_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "kernel-lines.json"
     path.write_bytes(text.encode("latin-1"))

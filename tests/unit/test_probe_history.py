@@ -170,14 +170,55 @@ def test_a_lock_that_nobody_gives_back_delays_but_loses_nothing(path: Path) -> N
     assert [one.at for one in read_past(path=path)] == [1.0, 2.0]
 
 
+# Nobody waits for the lock, and whoever has it writes the file anew each time: the others add to one that is replaced.
+IMPATIENT_WRITER = """
+import sys
+from mltop.probes.model.probe import PastResult
+from mltop.tui.state import probe_history
+from pathlib import Path
+probe_history.LOCK_S, probe_history._GROWN_BYTES = 0.0, 0
+name = sys.argv[2]
+for run in range(MOST_PER_KEY):
+    results = [PastResult(f"GPU-{name}-{i}", "k" * 100, 1.0, float(run)) for i in range(8)]
+    probe_history.remember(results, Path(sys.argv[1]))
+""".replace("MOST_PER_KEY", str(MOST_PER_KEY))
+
+
+def test_who_adds_to_a_file_that_is_just_replaced_loses_nothing(path: Path) -> None:
+    command = [sys.executable, "-c", IMPATIENT_WRITER, str(path)]
+    writers = [subprocess.Popen([*command, name], env={"PYTHONPATH": ROOT}) for name in "abcd"]
+    assert [writer.wait(60) for writer in writers] == [0] * 4
+    history = read_history(path=path)
+    found = {(one.uuid, one.at) for one in history.results}
+    assert found == {
+        (f"GPU-{name}-{i}", float(run)) for name in "abcd" for i in range(8) for run in range(MOST_PER_KEY)
+    }
+    assert (len(history.results), history.damaged) == (len(found), 0)
+
+
+def test_a_line_that_is_there_twice_counts_once(path: Path) -> None:
+    remember([past(1.0), past(2.0)], path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines, lines[-1]]))
+    assert read_past(path=path) == [past(1.0), past(2.0)]
+
+
+def test_a_line_without_an_end_is_one_damaged_line(path: Path) -> None:
+    remember([past(1.0)], path)
+    with path.open("ab") as file:
+        file.write(b"x" * 3_000_000 + b"\n")
+    history = read_history(path=path)
+    assert (history.results, history.damaged) == ([past(1.0)], 1)
+    remember([past(2.0)], path)
+    assert read_past(path=path) == [past(1.0), past(2.0)]
+
+
 def test_a_place_that_cannot_be_used_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     inside = tmp_path / "file" / "probe-results.jsonl"
-    with pytest.raises(BadState, match=f"^{inside}: Not a directory$"):
-        read_past(path=inside)
-    with pytest.raises(BadState, match=f"^{inside}: cannot be written: "):
-        remember([past(1.0)], inside)
-    with pytest.raises(BadState, match=f"^{tmp_path}: not a regular file$"):
-        read_past(path=tmp_path)
-    with pytest.raises(BadState, match=r"cannot be written: |not a regular file"):
-        remember([past(1.0)], tmp_path)
+    for use in (lambda: read_past(path=inside), lambda: remember([past(1.0)], inside)):
+        with pytest.raises(BadState, match=f"^{tmp_path / 'file'}: is a file, not a directory$"):
+            use()
+    for use in (lambda: read_past(path=tmp_path), lambda: remember([past(1.0)], tmp_path)):
+        with pytest.raises(BadState, match=f"^{tmp_path}: is a directory, not a regular file$"):
+            use()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import stat
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mltop.probes.investigate.capture import finish_capture, load, rejudge
+from mltop.probes.investigate.capture import begin, finish_capture, load, rejudge
 from mltop.probes.investigate.material import Material, judge
 from mltop.probes.model import Frame, Gap, NodeState, RankSample, RankStacks, Sample, StackDigest
 from mltop.probes.record import BadRecording, CaptureWriter, read_recording, recording
@@ -29,7 +31,7 @@ def samples(count: int) -> list[Sample]:
 def test_a_recording_is_read_back(tmp_path: Path, name: str) -> None:
     write_samples(tmp_path / name, samples(5))
     read = read_recording(tmp_path / name)
-    assert read.samples == samples(5)
+    assert list(read.samples.by_time()) == samples(5)
     assert not read.cut_off
 
 
@@ -39,7 +41,7 @@ def test_gzip_files_put_together_are_read_to_the_end(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl.gz"
     path.write_bytes(gzip.compress(whole[: middle + 9]) + gzip.compress(whole[middle + 9 :]) + bytes(512))
     read = read_recording(path)
-    assert (read.samples, read.cut_off) == (samples(5), False)
+    assert (list(read.samples.by_time()), read.cut_off) == (samples(5), False)
 
 
 @pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz"])
@@ -51,7 +53,7 @@ def test_a_recording_cut_off_in_the_middle_gives_what_is_whole(tmp_path: Path, n
     read = read_recording(path)
     assert read.cut_off
     assert 500 < len(read.samples) < 2000
-    assert [sample.node for sample in read.samples] == [f"n{i}" for i in range(len(read.samples))]
+    assert [sample.node for sample in read.samples.by_time()] == [f"n{i}" for i in range(len(read.samples))]
 
 
 def test_other_files_are_refused_with_a_reason(tmp_path: Path) -> None:
@@ -82,7 +84,9 @@ def hung_material() -> Material:
             frames = [Frame("__getitem__", "t.py", 3, {"index": 7}), Frame("train", "t.py", 4)]
         waiting = "all_reduce" if rank == 0 else None
         digest = StackDigest(rank, 10 + rank, state="S", frames=frames, waiting_in=waiting, node="n1", job="j")
-        return RankStacks(10 + rank, rank, "j", "n1", at, 0.01, counters, counters, [digest])
+        return RankStacks(
+            10 + rank, rank, "j", node="n1", taken_at=at, took_s=0.01, before=counters, after=counters, digests=[digest]
+        )
 
     last = Sample("n1", 100.0, ranks=[dump(rank, 100.0).before or RankSample(0) for rank in (0, 1)])
     dumps = [dump(rank, 101.0 + 3 * i) for i in range(3) for rank in (0, 1)]
@@ -138,7 +142,7 @@ def rejudge_without_samples(directory: Path) -> tuple[object, list[RankStacks]]:
 def test_node_names_cannot_leave_the_directory(tmp_path: Path) -> None:
     writer = CaptureWriter(tmp_path / "c")
     writer.add_samples("../../evil", samples(1))
-    assert sorted(path.name for path in (tmp_path / "c/samples").iterdir()) == ["_.._evil.jsonl.gz"]
+    assert sorted(path.name for path in (tmp_path / "c/samples").iterdir()) == ["_.._evil-0fbfd372.jsonl.gz"]
     assert not (tmp_path / "evil.jsonl.gz").exists()
 
 
@@ -192,3 +196,62 @@ def test_missing_permission_is_a_problem_of_the_capture_and_of_the_json(tmp_path
     assert saved["gaps"] == [
         {"node": "n1", "what": "ranks", "why": gap.why, "fix": "sudo mltop", "kind": "unknown", "code": ""}
     ]
+
+
+NOW = 1_763_640_000.0
+
+
+def test_whatever_stands_at_the_default_name_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = begin(None, NOW).directory.name
+    assert name.startswith("mltop-capture-2025")
+    (tmp_path / f"{name}-2").symlink_to("nowhere")
+    (tmp_path / f"{name}-3").symlink_to(name)
+    (tmp_path / f"{name}-4").touch()
+    os.mkfifo(tmp_path / f"{name}-5")
+    made = begin(None, NOW).directory
+    assert made == tmp_path / f"{name}-6" and made.is_dir() and not made.is_symlink()
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_name_that_was_given_must_be_free(tmp_path: Path) -> None:
+    (tmp_path / "c").symlink_to("nowhere")
+    with pytest.raises(FileExistsError):
+        begin(tmp_path / "c", NOW)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_capture_goes_to_the_temporary_folder_where_the_working_one_takes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert begin(None, NOW).directory.parent == tmp_path
+
+
+def test_a_link_that_somebody_lays_into_a_capture_is_not_followed(tmp_path: Path) -> None:
+    writer, victim = CaptureWriter(tmp_path / "c"), tmp_path / "victim"
+    victim.mkdir()
+    (tmp_path / "c/samples").symlink_to(victim)
+    (tmp_path / "c/stacks").mkdir()
+    (tmp_path / "c/stacks/n1").symlink_to(victim)
+    (tmp_path / "c/verdict.txt").symlink_to(victim / "file")
+    writer.add_samples("n1", samples(1))
+    writer.add_dumps(hung_material().dumps)
+    writer.add("verdict.txt", b"text")
+    assert list(victim.iterdir()) == []
+    assert len(writer.problems) == 3 and all("could not be written" in problem for problem in writer.problems)
+    assert (tmp_path / "c/verdict.txt").read_text() == "text" and not (tmp_path / "c/verdict.txt").is_symlink()
+
+
+def test_a_capture_whose_folder_is_moved_goes_on_in_it(tmp_path: Path) -> None:
+    writer = CaptureWriter(tmp_path / "c")
+    (tmp_path / "c").rename(tmp_path / "moved")
+    (tmp_path / "c").mkdir()
+    writer.add_samples("n1", samples(1))
+    writer.finish()
+    assert list((tmp_path / "c").iterdir()) == []
+    assert [sample.node for sample in load(tmp_path / "moved").newest] == ["n1"]

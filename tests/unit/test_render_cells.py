@@ -90,10 +90,11 @@ def test_clip_keeps_the_end_of_a_history():
     assert clip("123456", 3, tail=True, marked=True) == "…56"
 
 
-@pytest.mark.parametrize("text", ["a\x1b[2Jb", "a\nb", "a\tb", "\x00", "\u202eabc", "\x9b31m"])
+@pytest.mark.parametrize("text", ["a\x1b[2Jb", "a\nb", "a\tb", "\x00", "\u202eabc", "\x9b31m", "e" + "\u0301" * 9])
 def test_what_a_machine_says_cannot_move_the_cursor(text):
     assert printable(text).isprintable()
-    assert len(printable(text)) == len(text)
+    assert clip(text, 9).isprintable() and cell_len(clip(text, 9)) == 9
+    assert clip(f"{text}日本語日本語日本語", 10, tail=True, marked=True) == "… 語日本語"
 
 
 def test_a_line_is_as_wide_as_its_columns():

@@ -425,13 +425,13 @@ def test_the_worst_finding():
 
 def test_gaps_with_one_reason_are_one():
     gaps = [Gap(f"gpu.{index}.power_w", "Not Supported") for index in (0, 1, 2, 5)]
-    gaps += [Gap("gpu.0.ecc", "Not Supported"), Gap("kernel_log", "needs root", "sudo dmesg")]
+    gaps += [Gap("gpu.0.ecc", "Not Supported"), Gap("kernel_log", "needs root", "sudo journalctl -k -b")]
     assert merged_gaps(gaps) == [
         Gap("gpu.0-2,5.power_w, gpu.0.ecc", "Not Supported"),
-        Gap("kernel_log", "needs root", "sudo dmesg"),
+        Gap("kernel_log", "needs root", "sudo journalctl -k -b"),
     ]
     cells = cells_of(GAP_COLUMNS, gap_row(gaps[-1]))
-    assert [cell.text for cell in cells.values()] == ["kernel_log", "needs root", "sudo dmesg"]
+    assert [cell.text for cell in cells.values()] == ["kernel_log", "needs root", "sudo journalctl -k -b"]
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_hostfile_errors_name_the_line(tmp_path: Path) -> None:
         read_hostfile(path)
     with pytest.raises(UsageProblem, match="No such file"):
         read_hostfile(tmp_path / "missing")
-    with pytest.raises(UsageProblem, match="Is a directory"):
+    with pytest.raises(UsageProblem, match="is a directory, not a regular file"):
         read_hostfile(tmp_path)
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageProblem, match="not text"):
@@ -117,8 +117,12 @@ def test_hostfile_errors_name_the_line(tmp_path: Path) -> None:
     path.write_text("# nothing\n")
     with pytest.raises(UsageProblem, match="names no host"):
         read_hostfile(path)
-    with pytest.raises(UsageProblem, match="larger than 4 MiB"):
+    with pytest.raises(UsageProblem, match="is a device, not a regular file"):
         read_hostfile(Path("/dev/zero"))
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(UsageProblem, match="is larger than 4 MiB"):
+        read_hostfile(tmp_path / "large")
 
 
 def test_nothing_typed_is_this_machine() -> None:
@@ -216,3 +220,21 @@ def test_every_node_has_a_channel_that_knows_the_options() -> None:
     assert ssh[ssh.index("-l") + 1] == "alice"
     assert "StrictHostKeyChecking=accept-new" in ssh
     assert "2" in ssh[-1].split()
+
+
+@pytest.mark.parametrize(
+    "group", ["@x';touch${IFS}F;'", "@x$(touch${IFS}F)", "@x`touch${IFS}F`", "@local:';>F;'", "@x\\';>F;'"]
+)
+def test_a_group_in_a_host_file_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str) -> None:
+    """ClusterShell's own configuration asks sed for groups, with the group's name in the shell command."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hosts").write_text(f"n1\n{group}\n")
+    with pytest.raises(UsageProblem, match=r"line 2: .* characters that no name and no group has"):
+        read_hostfile(tmp_path / "hosts")
+    assert [path.name for path in tmp_path.iterdir()] == ["hosts"]
+
+
+@pytest.mark.parametrize("name", ["9" * 5000, "n" * 300, "n[1-2]" + "x" * 300, "@" + "g" * 300])
+def test_a_name_that_is_no_host_s_is_refused(name: str) -> None:
+    with pytest.raises(UsageProblem, match="has a name of more than 255 characters"):
+        expand(name)

@@ -12,6 +12,7 @@ from mltop.probes.investigate.missing import sentences
 from mltop.probes.investigate.patience import FAILED
 from mltop.probes.model import NodeState
 from mltop.probes.reach.view import NodeView
+from mltop.tui.output import say, write_over
 
 # Failures of so long are said together, each time of twice as long: sixty nodes behind one dead switch are one line,
 # and a thousand that fail one after the other are a few.
@@ -38,8 +39,7 @@ class Beside:
     def show(self, text: str) -> None:
         """In place of what stood there."""
         if self._terminal:
-            sys.stderr.write("\r\x1b[K" + text[: max(1, columns() - 1)])
-            sys.stderr.flush()
+            write_over(text, max(1, columns() - 1))
             self._shown = True
 
     def note(self, sentence: str) -> None:
@@ -48,8 +48,7 @@ class Beside:
 
     def clear(self) -> None:
         if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            write_over("", 0)
             self._shown = False
 
     def failures(self, views: Iterable[NodeView]) -> None:
@@ -87,4 +86,4 @@ def columns() -> int:
 
 def note(sentence: str) -> None:
     """One line beside the data."""
-    print(f"mltop: {' '.join(sentence.split())}", file=sys.stderr)  # noqa: T201 - data is on stdout
+    say(sentence)

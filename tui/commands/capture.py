@@ -9,11 +9,13 @@ from pathlib import Path
 from types import FrameType
 
 from mltop.probes.investigate.progress import CaptureResult
+from mltop.probes.model.text import clean
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, resolve
 from mltop.tui.commands.beside import Beside, note
 from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, session
 from mltop.tui.commands.so_far import SoFar
+from mltop.tui.output import OutputFailed, flush, put
 
 EXIT_INCOMPLETE = 1
 LOOK_S = 0.2
@@ -26,6 +28,8 @@ def run(options: TargetOptions, directory: str) -> int:
         raise UsageProblem("--recording", "is a capture already", "mltop stacks --recording DIR")
     if directory and os.path.lexists(directory):
         raise UsageProblem(f"-o {directory}", "exists already", "a new directory name")
+    if clean(directory) != directory:
+        raise UsageProblem(f"-o {directory}", "has characters that cannot be printed", "another name")
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup: it goes on
             signal.signal(number, interrupted)
@@ -50,7 +54,14 @@ def told(result: CaptureResult) -> int:
         return EXIT_UNREACHABLE
     for problem in result.problems:
         note(problem)
-    print(result.directory)  # noqa: T201 - the command's output
+    directory = str(result.directory)
+    if clean(directory) != directory:
+        note("the name of the working directory has characters that are not printed")
+    try:
+        put(directory)
+        flush()
+    except OutputFailed as failure:
+        raise OutputFailed(f"{failure}; the capture is in {result.directory}") from None
     if result.cancelled:
         return EXIT_INTERRUPTED
     return EXIT_INCOMPLETE if result.problems else 0

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from mltop.probes.investigate.capture import load
-from mltop.probes.judge.health import Asked, Health, evaluate
+from mltop.probes.judge.health import Asked, Health
 from mltop.probes.judge.health.unknowns import unknowns_of
 from mltop.probes.model import SCHEMA, Finding, NodeState, Sample, Unknown
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.reach.view import NodeView
-from mltop.probes.record import BadRecording
+from mltop.probes.record import BadRecording, StoredSamples
 from mltop.tui.commands.beside import Beside, note
 from mltop.tui.commands.live import Complete, await_nodes, in_time, print_json, session, unreached
 from mltop.tui.state.lemons import known_lemons
-from mltop.tui.state.place import BadState
+from mltop.tui.state.place import BadState, NotOurs
 
 FINE, WARNINGS, CRITICAL, UNKNOWN = range(4)
 BETWEEN_SAMPLES_S = 0.5
@@ -80,6 +80,9 @@ def run(
 def lemons() -> dict[str, str]:
     try:
         return known_lemons()
+    except NotOurs as problem:
+        note(f"known bad GPUs cannot be told: {problem}")
+        return {}
     except BadState as problem:
         raise UsageProblem("lemon list", str(problem)) from None
 
@@ -122,13 +125,22 @@ class Gathered(Complete):
 def recorded(targets: Targets, asked: Asked) -> Checked:
     assert targets.recording is not None
     try:
-        material = load(targets.recording)
+        saved = load(targets.recording)
     except BadRecording as error:
         raise UsageProblem("--recording", str(error)) from None
-    for gap in material.gaps:
+    for gap in saved.gaps:
         note(f"{gap.what}: {gap.why}")
-    samples = [sample for own in material.samples.values() for sample in own]
-    unknown = [one for sample in material.newest for one in unknowns_of(sample)]
-    if not samples:
+    unknown = [one for sample in saved.newest for one in unknowns_of(sample)]
+    if not saved.samples:
         unknown.append(Unknown("", "recording", f"{targets.recording}: no samples in it"))
-    return Checked(material.nodes, evaluate(samples, asked=asked), unknown)
+    return Checked(saved.nodes, judged(saved.samples, asked), unknown)
+
+
+def judged(samples: StoredSamples, asked: Asked) -> list[Finding]:
+    """As ``evaluate``, of samples that are too many to be held at a time."""
+    alone = frozenset(node for node, own in samples.items() if len(own) == 1)
+    health = Health(asked, eager=alone, keep_s=None)
+    health.compare(samples.oldest())
+    for sample in samples.by_time():
+        health.see(sample)
+    return health.findings()

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from mltop.probes.investigate.advice import advised
 from mltop.probes.investigate.folding import folded
 from mltop.probes.investigate.patience import REACHED
 from mltop.probes.judge.kernel_lines import KernelLine, merge
@@ -17,7 +18,7 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.commands.beside import Beside, note
 from mltop.tui.commands.live import EXIT_UNREACHABLE, await_nodes, in_time, print_json, session, unreached
 from mltop.tui.state.kernel_lines import FILE, learn, read_known
-from mltop.tui.state.place import BadState, state_file
+from mltop.tui.state.place import BadState, NoHome, NotOurs, state_file
 
 OP = "kernel_lines"
 ANSWER_S = 30.0  # of a node that was reached: a long log, or an old journal on a slow disk
@@ -42,7 +43,7 @@ def run(options: TargetOptions, as_json: bool, do_learn: bool = False, everythin
     targets = resolve(options)
     if targets.recording is not None:
         raise UsageProblem("--recording", "has no kernel logs in it (mltop kernel looks at machines)")
-    known = _known()
+    known = _known(do_learn)
     found = live(targets, options)
     lines = merge(found.by_node, known)
     shown = [line for line in lines if everything or line.is_new]
@@ -106,12 +107,19 @@ def _say_gaps(gaps: Sequence[Mapping[str, str]]) -> None:
     for gap in gaps:
         nodes.setdefault((gap["why"], gap["fix"]), []).append(gap["node"])
     for (why, fix), names in nodes.items():
-        note(f"{folded(names)}: {why}" + (f" ({fix})" if fix else ""))
+        note(f"{folded(names)}: {why}" + (f" ({advised(fix)})" if fix else ""))
 
 
-def _known() -> dict[str, float]:
+def _known(needed: bool) -> dict[str, float]:
+    """``needed``: they will be written."""
     try:
         return read_known()
+    except NotOurs as problem:
+        if needed:
+            raise UsageProblem("kernel lines", str(problem)) from None
+        if not isinstance(problem, NoHome):
+            note(f"no line is known: {problem}")
+        return {}
     except BadState as problem:
         raise UsageProblem("kernel lines", str(problem)) from None
 

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-import sys
 import time
+from collections.abc import Callable
 
+from mltop.probes.model.text import clean
 from mltop.probes.reach.errors import UsageProblem
-from mltop.tui.state.lemons import Lemon, read_lemons, write_lemons
+from mltop.tui.output import put
+from mltop.tui.state.lemons import Lemon, change_lemons, read_lemons
 from mltop.tui.state.place import BadState
 
 
 def listed() -> int:
     """Every entry on a line."""
     for lemon in _read().values():
-        sys.stdout.write(f"{lemon.gpu}  {lemon.words}\n")
+        put(f"{lemon.gpu}  {lemon.words}")
     return 0
 
 
 def add(gpu: str, text: str) -> int:
     """``gpu``: UUID or serial number; a second time replaces the note."""
     gpu = gpu.strip()
-    if not gpu or " " in gpu:
+    if not gpu or " " in gpu or clean(gpu) != gpu:
         raise UsageProblem("lemon add", f"{gpu!r} is no UUID or serial number (mltop snapshot --json has them)")
-    _write({**_read(), gpu: Lemon(gpu, " ".join(text.split()), time.time())})
+    added = Lemon(gpu, clean(" ".join(text.split())), time.time())
+    _change(lambda lemons: lemons.update({gpu: added}))
     return 0
 
 
 def remove(gpu: str) -> int:
-    lemons = _read()
-    if gpu not in lemons:
-        raise UsageProblem("lemon remove", f"{gpu} is not on the list (mltop lemon shows it)")
-    del lemons[gpu]
-    _write(lemons)
+    def take_off(lemons: dict[str, Lemon]) -> None:
+        if lemons.pop(gpu, None) is None:
+            raise UsageProblem("lemon remove", f"{gpu} is not on the list (mltop lemon shows it)")
+
+    _change(take_off)
     return 0
 
 
@@ -42,8 +45,8 @@ def _read() -> dict[str, Lemon]:
         raise UsageProblem("lemon list", str(problem)) from None
 
 
-def _write(lemons: dict[str, Lemon]) -> None:
+def _change(change: Callable[[dict[str, Lemon]], None]) -> None:
     try:
-        write_lemons(lemons)
+        change_lemons(change)
     except BadState as problem:
         raise UsageProblem("lemon list", str(problem)) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.patience import REACHED, Arrivals, Patience
 from mltop.probes.investigate.session import LiveSession
-from mltop.probes.model import JobReport, NodeState, to_json
+from mltop.probes.model import JobReport, NodeState
 from mltop.probes.reach.targets import TargetOptions, Targets, channels
 from mltop.probes.reach.view import NodeView
 from mltop.tui.commands.beside import Beside
+from mltop.tui.output import put_json
 
 if TYPE_CHECKING:
     from mltop.probes.investigate.probing.memory import ProbeMemory
@@ -130,4 +130,4 @@ def verdict_text(reports: list[JobReport]) -> str:
 
 
 def print_json(value: object) -> None:
-    sys.stdout.write(to_json(value) + "\n")
+    put_json(value)

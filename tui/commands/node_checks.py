@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from mltop.probes.agent.protocol import VERSION
+from mltop.probes.investigate.advice import is_known
 from mltop.probes.investigate.patience import FAILED
 from mltop.probes.model import Sample
 from mltop.probes.reach.ending import reason_and_fix
@@ -60,6 +61,8 @@ def reach_check(view: NodeView) -> Check:
     state, connection = view.state, view.connection
     if view.sample is None or state.state not in ("live", "stale"):
         why, fix = reason_and_fix(state.reason) if state.state in FAILED else (state.reason, "")
+        if not is_known(fix):  # words of the node, or of its login, that only look like one
+            why, fix = state.reason, ""
         return check("connection", "missing", f"{state.state}: {why}" if why else state.state, fix)
     via = "a local agent" if connection.via == "local" else connection.via
     took_s = connection.connect_s

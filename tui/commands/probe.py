@@ -5,7 +5,6 @@ The result is on stdout; what happens meanwhile and what fails is on stderr.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -18,6 +17,7 @@ from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, resolve
 from mltop.tui.commands.beside import Beside, note
 from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, print_json, session
+from mltop.tui.output import ask, put_lines
 from mltop.tui.state.probe_memory import HistoryFile
 
 EXIT_SUSPECTS = 1
@@ -104,12 +104,7 @@ def _check(wanted: ProbeWanted, nodes: list[str], options: TargetOptions) -> Non
 def _confirm(nodes: list[str]) -> None:
     """Load beside somebody's job: only a person may want that, and types the name of what is hit."""
     name = folded(nodes)
-    sys.stderr.write(f"mltop: --force also takes GPUs that are in use. Type {name} to go on: ")
-    sys.stderr.flush()
-    typed = sys.stdin.readline().strip()
-    if typed != name:
-        if not typed:
-            sys.stderr.write("\n")
+    if ask(f"--force also takes GPUs that are in use. Type {name} to go on: ") != name:
         raise UsageProblem("--force", f"the name {name} was not typed; nothing was started")
 
 
@@ -125,5 +120,5 @@ def print_script() -> int:
     """The file that the torchrun command runs."""
     from mltop.probes.investigate.probing.torchrun import script
 
-    sys.stdout.write(script())
+    put_lines(script())
     return 0

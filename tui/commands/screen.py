@@ -36,9 +36,13 @@ def run(options: TargetOptions, no_mouse: bool, read_only: bool) -> int:
 def require_terminal() -> None:
     """The screen needs a terminal that can move its cursor."""
     fix = "use mltop snapshot or mltop stacks, both with --json"
-    streams = ((sys.stdin, "input"), (sys.stdout, "output"), (sys.stderr, "error output, where it is drawn,"))
-    for stream, name in streams:
-        if not stream.isatty():
+    input_, output, error_output = sys.stdin.isatty(), sys.stdout.isatty(), sys.stderr.isatty()
+    for is_terminal, name in (
+        (input_, "input"),
+        (output, "output"),
+        (error_output, "error output, where it is drawn,"),
+    ):
+        if not is_terminal:
             raise UsageProblem("the screen", f"its {name} is not a terminal", fix)
     if os.environ.get("TERM", "") in ("", "dumb", "unknown"):
         raise UsageProblem("the screen", f"TERM={os.environ.get('TERM', '')!s} cannot move the cursor", fix)

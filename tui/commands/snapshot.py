@@ -33,7 +33,7 @@ def run(options: TargetOptions, as_json: bool) -> int:
         from mltop.tui.report import print_snapshot
 
         print_snapshot(samples, findings, nodes, Console())
-    return 0 if len(samples) == len(nodes) else EXIT_UNREACHABLE
+    return 0 if samples and len(samples) == len(nodes) else EXIT_UNREACHABLE
 
 
 def live(targets: Targets, options: TargetOptions) -> tuple[list[NodeState], list[Sample]]:
@@ -51,9 +51,11 @@ def recorded(targets: Targets) -> tuple[list[NodeState], list[Sample]]:
     """The last sample of every node of a capture or recording."""
     assert targets.recording is not None
     try:
-        material = load(targets.recording)
+        saved = load(targets.recording)
     except BadRecording as error:
         raise UsageProblem("--recording", str(error)) from None
-    for gap in material.gaps:
+    for gap in saved.gaps:
         note(f"{gap.what}: {gap.why}")
-    return material.nodes, material.newest
+    if not saved.samples:
+        note(f"{targets.recording}: no samples in it")
+    return saved.nodes, saved.newest

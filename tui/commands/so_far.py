@@ -35,11 +35,11 @@ class SoFar:
         if verdict.kind not in ("hang", "straggler") or verdict.confidence == "low" or who in self._said:
             return
         self._said.add(who)
-        from mltop.tui.render.cells import plain, printable
+        from mltop.tui.render.cells import plain
         from mltop.tui.render.verdicts import headline
 
         of = f"{progress.nodes_answered} of {progress.nodes_total} nodes, " if progress.nodes_total > 1 else ""
-        text = printable(plain(headline(report)))
+        text = plain(headline(report))
         self._beside.note(f"so far ({of}{progress.elapsed_s:.0f} s, confidence {verdict.confidence}): {text}")
 
 

@@ -7,7 +7,10 @@ seems to hang so far. Ctrl-C prints the verdict on what is known then.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
+from mltop.probes.investigate.advice import advised
 from mltop.probes.investigate.capture import rejudge, stacks_object
 from mltop.probes.investigate.folding import folded
 from mltop.probes.investigate.material import Material, nodes_by_gap
@@ -16,7 +19,7 @@ from mltop.probes.investigate.stacks import StackRequest
 from mltop.probes.model import JobReport, RankStacks
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
-from mltop.probes.record import BadRecording
+from mltop.probes.record import BadRecording, read_raw
 from mltop.tui.commands.beside import Beside, note
 from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, print_json, session
 from mltop.tui.commands.so_far import SoFar
@@ -53,12 +56,15 @@ def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: s
         if report.error:
             note(f"{job_words(report, reports)}: {report.error}")
     if raw:
-        print_raw(material.dumps)
+        print_raw(material.dumps if targets.recording is None else raw_of(targets.recording))
     elif as_json:
         print_json(stacks_object(material, reports))
     elif reports or not failed:  # after a failure, that there is no report does not mean that there are no ranks
         print_text(material, reports)
-    return exit_code(material, reports, interrupted, failed)
+    is_empty = targets.recording is not None and not material.dumps and not material.samples
+    if is_empty:
+        note(f"{targets.recording}: neither stacks nor samples in it")
+    return EXIT_UNREACHABLE if is_empty else exit_code(material, reports, interrupted, failed)
 
 
 def exit_code(material: Material, reports: list[JobReport], interrupted: bool, failed: str) -> int:
@@ -105,15 +111,25 @@ def recorded(targets: Targets) -> tuple[Material, list[JobReport]]:
         raise UsageProblem("--recording", str(error)) from None
 
 
-def print_raw(dumps: list[RankStacks]) -> None:
+def raw_of(path: Path) -> Iterator[RankStacks]:
+    """Nothing of a recording, which has no stacks."""
+    try:
+        yield from read_raw(path) if path.is_dir() else ()
+    except BadRecording as error:
+        raise UsageProblem("--recording", str(error)) from None
+
+
+def print_raw(dumps: Iterable[RankStacks]) -> None:
     """One JSON line per process: node, rank, pid, threads (py-spy's JSON, integer locals only)."""
     for dump in dumps:
         for process in dump.raw:
-            print_json({"node": dump.node, "rank": dump.rank, **process})
+            of_file = process if isinstance(process, dict) else {"process": process}
+            print_json({**of_file, "node": dump.node, "rank": dump.rank})
         for digest in dump.digests:
             if digest.error:
                 note(
-                    f"rank {digest.rank} pid {digest.pid}: {digest.error}" + (f" ({digest.fix})" if digest.fix else "")
+                    f"rank {digest.rank} pid {digest.pid}: {digest.error}"
+                    + (f" ({advised(digest.fix)})" if digest.fix else "")
                 )
 
 
@@ -128,6 +144,6 @@ def print_text(material: Material, reports: list[JobReport]) -> None:
 def note_gaps(material: Material) -> None:
     """On stderr, in every form of output: what may hide ranks, and what a capture lacks."""
     for gap, nodes in nodes_by_gap(material):
-        note(f"{folded(nodes)}: {gap.why}" + (f" ({gap.fix})" if gap.fix else ""))
+        note(f"{folded(nodes)}: {gap.why}" + (f" ({advised(gap.fix)})" if gap.fix else ""))
     for gap in material.gaps:
         note(f"{gap.what}: {gap.why}")

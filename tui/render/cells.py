@@ -1,7 +1,7 @@
 """What every renderer makes and every widget draws: rows of cells, without colours and without markup.
 
 A style is one of ``STYLES``; the widget or the printed report maps it to colours. Text that came from a
-machine is made printable when it is cut to its column (``clip``): a command line cannot send escape codes.
+machine is cleaned (``model.text``) when it is measured, cut or drawn: a command line cannot send escape codes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import overload
 
 from rich.cells import cell_len, set_cell_size
 
+from mltop.probes.model.text import Clean, clean
 from mltop.tui.mishaps import MISHAPS
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.units import UNKNOWN
@@ -178,19 +179,16 @@ def unknown_columns(columns: Sequence[Column], rows: Iterable[Row]) -> set[int]:
     return candidates
 
 
-def printable(text: str) -> str:
-    """``text`` with everything replaced that could move the cursor, break a line or not be encoded."""
-    if GLYPHS.ascii_only:
-        text = text.encode("ascii", "replace").decode("ascii")
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else " " if char.isspace() else "?" for char in text)
+def printable(text: str) -> Clean:
+    """``text`` cleaned, and where the terminal takes no more than ASCII, without what it cannot show."""
+    cleaned = clean(text)
+    return Clean(cleaned.encode("ascii", "replace").decode("ascii")) if GLYPHS.ascii_only else cleaned
 
 
 def clip(text: str, width: int, right: bool = False, tail: bool = False, marked: bool = False) -> str:
     """``text`` in exactly ``width`` terminal cells (a wide character is two): padded or cut with an ellipsis.
 
-    ``tail`` keeps the end instead (of narrow text), with an ellipsis where ``marked``.
+    ``tail`` keeps the end instead, with an ellipsis where ``marked``.
     """
     text = printable(text)
     used = len(text) if text.isascii() else cell_len(text)
@@ -199,8 +197,17 @@ def clip(text: str, width: int, right: bool = False, tail: bool = False, marked:
     if width <= 0:
         return ""
     if tail:
-        return GLYPHS.ellipsis + text[len(text) - width + 1 :] if marked else text[-width:]
+        return GLYPHS.ellipsis + _end(text, width - 1) if marked else _end(text, width)
     return set_cell_size(text, width - 1) + GLYPHS.ellipsis
+
+
+def _end(text: str, width: int) -> str:
+    """The last ``width`` cells; half of a wide character is a blank."""
+    start, used = len(text), 0
+    while start > 0 and used + cell_len(text[start - 1]) <= width:
+        start -= 1
+        used += cell_len(text[start])
+    return " " * (width - used) + text[start:]
 
 
 def line_width(line: Iterable[Cell]) -> int:

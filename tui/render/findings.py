@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+from mltop.probes.investigate.advice import advised
 from mltop.probes.judge.fold import fold
 from mltop.probes.model import Finding, Gap
 from mltop.tui.render.cells import Cell, Column, Row
@@ -78,4 +79,4 @@ def merged_gaps(gaps: Iterable[Gap]) -> list[Gap]:
 
 def gap_row(gap: Gap) -> Row:
     """One row of GAP_COLUMNS; a blank fix means that nothing can be done about it."""
-    return Row(gap.what, (Cell(gap.what), Cell(gap.why or UNKNOWN), Cell(gap.fix, "accent")))
+    return Row(gap.what, (Cell(gap.what), Cell(gap.why or UNKNOWN), Cell(advised(gap.fix), "accent")))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from mltop.probes.investigate.advice import to_do
 from mltop.probes.investigate.folding import folded
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.glyphs import GLYPHS, bar
@@ -136,7 +137,8 @@ def failure_lines(failures: Sequence[ProbeFailure], width: int) -> list[Line]:
         cells = [Cell("  "), word, Cell(f"{_who(alike)}: ", "bold"), Cell(stage + _why_of(alike))]
         lines += wrap(cells, width, indent=4)
         if first.fix:
-            lines += wrap([Cell("    do: ", "dim"), Cell(first.fix, "accent")], width, indent=8)
+            label, text = to_do(first.fix)
+            lines += wrap([Cell(f"    {label}", "dim"), Cell(text, "accent")], width, indent=8)
     return lines
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from mltop.probes.investigate.advice import to_do
 from mltop.probes.model import Frame, StackClass, StackDigest
 from mltop.tui.render.cells import Cell, Column, Row, clip, line_width
 from mltop.tui.render.glyphs import GLYPHS
@@ -129,7 +130,8 @@ def stack_lines(digest: StackDigest, width: int, root_first: bool = False) -> li
     if not digest.frames:
         lines += wrap([Cell(f"  no stack: {digest.error or 'the reason is not known'}", "warn")], width, indent=2)
         if digest.fix:
-            lines += wrap([Cell("  do: ", "dim"), Cell(digest.fix, "accent")], width, indent=2)
+            label, text = to_do(digest.fix)
+            lines += wrap([Cell(f"  {label}", "dim"), Cell(text, "accent")], width, indent=2)
         return lines
     frames = list(enumerate(digest.frames))  # the model's order: leaf first
     for number, frame in reversed(frames) if root_first else frames:

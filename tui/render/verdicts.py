@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from mltop.probes.investigate.advice import advised
 from mltop.probes.model import Culprit, Gap, JobReport, Verdict, Waiting
 from mltop.tui.render.cells import Cell, line_width
 from mltop.tui.render.glyphs import GLYPHS
@@ -117,7 +118,7 @@ def count_ranks(folded: str) -> int:
 
 def gap_text(gap: Gap) -> str:
     """ "not known: rank 3: permission denied (sudo ...)"."""
-    return f"not known: {gap.what}: {gap.why}" + (f" ({gap.fix})" if gap.fix else "")
+    return f"not known: {gap.what}: {gap.why}" + (f" ({advised(gap.fix)})" if gap.fix else "")
 
 
 def _named(verdict: Verdict) -> list[Culprit]:

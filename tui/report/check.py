@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,8 @@ from mltop.probes.investigate.folding import folded
 from mltop.probes.model import Finding, Unknown
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.findings import severity_cell
-from mltop.tui.report.page import print_action, print_not_well, print_sentence
+from mltop.tui.render.units import clock_time
+from mltop.tui.report.page import print_action, print_fix, print_not_well, print_sentence
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,7 +33,7 @@ def print_check(checked: Checked, console: Console, verbose: bool = False) -> No
 def _finding(finding: Finding, console: Console, verbose: bool) -> None:
     severity = severity_cell(finding.severity)
     subject = "" if finding.message.startswith(finding.subject) else f" {finding.subject}"
-    span = "" if finding.until is None else f" ({_clock(finding.since)} to {_clock(finding.until)})"
+    span = "" if finding.until is None else f" ({clock_time(finding.since)} to {clock_time(finding.until)})"
     cells = [severity, Cell(f" {finding.node}{subject}: ", "bold"), Cell(finding.message), Cell(span, "dim")]
     print_sentence(cells, console, indent=5)
     if verbose:
@@ -59,8 +59,4 @@ def _unknown(unknown: Unknown, nodes: list[str], console: Console, verbose: bool
         Cell(f" (not judged: {rules})", "dim"),
     ]
     print_sentence(cells, console, indent=5)
-    print_action(unknown.fix, console)
-
-
-def _clock(at: float | None) -> str:
-    return "?" if at is None else time.strftime("%H:%M:%S", time.localtime(at))
+    print_fix(unknown.fix, console)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mltop.probes.investigate.folding import folded
 from mltop.probes.investigate.missing import nameless
 from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, line_width
-from mltop.tui.report.page import print_action, print_lines, print_sentence
+from mltop.tui.report.page import print_fix, print_lines, print_sentence
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +49,8 @@ def print_doctor(rows: Sequence[Mapping[str, str]], console: Console) -> None:
         why = _one_of(line.whys)
         why = why if len(line.nodes) == 1 else nameless(why, line.nodes[0])
         print_sentence([*start, Cell(" " + why)], console, indent)
-        print_action(_example(line), console)
+        # A command that names its node is given for the first one: "the node" cannot be typed.
+        print_fix(line.fix, console, example=len(line.nodes) > 1 and nameless(line.fix, line.nodes[0]) != line.fix)
 
 
 def _folded(rows: Iterable[Mapping[str, str]]) -> list[_Line]:
@@ -62,12 +63,6 @@ def _folded(rows: Iterable[Mapping[str, str]]) -> list[_Line]:
         line.nodes.append(node)
         line.whys.append(why)
     return list(lines.values())
-
-
-def _example(line: _Line) -> str:
-    """A command that names its node is given for the first one: "the node" cannot be typed."""
-    named = nameless(line.fix, line.nodes[0]) != line.fix
-    return f"e.g. {line.fix}" if named and len(line.nodes) > 1 else line.fix
 
 
 def _one_of(whys: Sequence[str]) -> str:

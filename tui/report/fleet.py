@@ -15,7 +15,7 @@ from mltop.tui.render.findings import merged_gaps, severity_cell
 from mltop.tui.render.fleet_problems import Problem, fleet_problems
 from mltop.tui.render.header import header_cells
 from mltop.tui.render.nodes import NODE_COLUMNS, node_row
-from mltop.tui.report.page import print_action, print_lines, print_sentence, print_table, print_title
+from mltop.tui.report.page import print_action, print_fix, print_lines, print_sentence, print_table, print_title
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,4 +87,4 @@ def _gaps(nodes: Sequence[NodeView], console: Console) -> None:
     for (what, why, fix), names in groups.items():
         whose = "all nodes" if len(names) == len(nodes) else folded(names)
         print_sentence([Cell(f"  {whose}: {what}: "), Cell(why, "warn")], console, indent=4)
-        print_action(fix, console)
+        print_fix(fix, console)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from mltop.probes.investigate.advice import to_do
 from mltop.probes.investigate.folding import folded
 from mltop.probes.investigate.missing import by_reason
 from mltop.probes.model import NodeState
@@ -64,9 +65,16 @@ def print_table(title: str, columns: Sequence[Column], rows: Sequence[Row], cons
 
 
 def print_action(action: str, console: Console) -> None:
-    """What would help, on one line of its own however long, so that it can be copied."""
+    """What would help, in mltop's own words: on one line however long, so that it can be copied."""
     if action:
         print_lines([[Cell("    do: ", "dim"), Cell(action, "accent")]], console)
+
+
+def print_fix(fix: str, console: Console, example: bool = False) -> None:
+    """Likewise what a node or a recording advises. ``example``: for one of several nodes."""
+    label, text = to_do(fix, example)
+    if text:
+        print_lines([[Cell(f"    {label}", "dim"), Cell(text, "accent")]], console)
 
 
 def print_not_well(states: Iterable[NodeState], console: Console) -> None:

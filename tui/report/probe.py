@@ -22,7 +22,7 @@ from mltop.probes.model.probe import (
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.probe_lines import listed, ranges, suspect_name
 from mltop.tui.render.units import seconds
-from mltop.tui.report.page import print_action, print_lines, print_not_well, print_sentence, print_title
+from mltop.tui.report.page import print_action, print_fix, print_lines, print_not_well, print_sentence, print_title
 from mltop.tui.report.probe_collectives import print_collectives, print_pairs
 from mltop.tui.report.probe_devices import print_devices
 
@@ -100,7 +100,7 @@ def _failures(failures: Sequence[ProbeFailure], console: Console, verbose: bool)
     for place, group in enumerate(shown):
         _failure(group, console)
         if place + 1 == len(shown) or shown[place + 1][0].fix != group[0].fix:
-            print_action(group[0].fix, console)
+            print_fix(group[0].fix, console)
     if len(shown) < len(groups):
         more = sum(map(len, groups[len(shown) :]))
         print_lines([[Cell(f"  and {more} more (--verbose shows them)", "warn")]], console)

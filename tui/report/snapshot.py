@@ -15,7 +15,15 @@ from mltop.tui.render.header import header_cells
 from mltop.tui.render.nodes import NODE_COLUMNS, node_row
 from mltop.tui.render.ranks import RANK_COLUMNS, rank_columns, rank_row
 from mltop.tui.report.fleet import print_fleet
-from mltop.tui.report.page import print_action, print_lines, print_not_well, print_sentence, print_table, print_title
+from mltop.tui.report.page import (
+    print_action,
+    print_fix,
+    print_lines,
+    print_not_well,
+    print_sentence,
+    print_table,
+    print_title,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,7 +91,7 @@ def _gaps(title: str, gaps: Sequence[Gap], console: Console) -> None:
         print_title(title, console)
     for gap in merged_gaps(missed):
         print_sentence([Cell(f"  {gap.what}: "), Cell(gap.why, "warn")], console, indent=4)
-        print_action(gap.fix, console)
+        print_fix(gap.fix, console)
     absent = merged_gaps([Gap(gap.what, "") for gap in gaps if gap.kind == "unsupported"])
     for gap in absent:
         print_sentence([Cell(f"  not supported here: {gap.what}", "dim")], console, indent=4)

@@ -15,7 +15,7 @@ from mltop.tui.filters import Filter, meanwhile, parse
 from mltop.tui.keys import APP_BINDINGS, PANE_BINDINGS, first_keys
 from mltop.tui.mishaps import spared
 from mltop.tui.place import Place
-from mltop.tui.render.cells import Cell
+from mltop.tui.render.cells import Cell, line_width
 from mltop.tui.render.header import header_cells
 from mltop.tui.screens.filter_box import FilterBox
 from mltop.tui.screens.key_bar import KeyBar
@@ -180,7 +180,7 @@ class Pane(TableScreen):
             head.set_lines([[Cell(crumbs, "title")], [Cell("connecting", "accent")]])
             return True
         titles = [f"{crumbs}  {self.mltop.session.title}", crumbs, self.mltop.trail.here.title]
-        if len(titles[0]) > width // 2:
+        if line_width([Cell(titles[0])]) > width // 2:
             titles.pop(0)
         head.set_lines(
             header_cells(

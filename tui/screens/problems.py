@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from mltop.probes.investigate.advice import advised
 from mltop.probes.model import Finding, Gap
 from mltop.probes.reach.view import FleetView
 from mltop.tui.render.cells import Cell
@@ -85,7 +86,7 @@ def finding_cells(finding: Finding, name_node: bool = False) -> list[Cell]:
 
 def gap_cells(node: str, gap: Gap) -> list[Cell]:
     """E.g. ``GAP  nvml: no driver - install it``."""
-    fix = f" {GLYPHS.dash} {gap.fix}" if gap.fix else ""
+    fix = f" {GLYPHS.dash} {advised(gap.fix)}" if gap.fix else ""
     where = " ".join(filter(None, (node, gap.what)))
     return [Cell(f"{'GAP':<{INDENT}}", "dim"), Cell(f"{where}: ", "bold"), Cell(gap.why), Cell(fix, "accent")]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from textual.widget import Widget
 
+from mltop.probes.investigate.advice import to_do
 from mltop.probes.investigate.folding import folded
 from mltop.probes.investigate.missing import by_reason
 from mltop.probes.model import JobKey, JobReport, NodeState, StackDigest
@@ -131,7 +132,7 @@ def _unread_line(digest: StackDigest, width: int) -> list[list[Cell]]:
     cells = [
         Cell(f"  rank {who} pid {digest.pid}: ", "bold"),
         Cell(digest.error or "the reason is not known", "warn"),
-        Cell(f" (do: {digest.fix})" if digest.fix else "", "accent"),
+        Cell(f" ({''.join(to_do(digest.fix))})" if digest.fix else "", "accent"),
     ]
     return wrap(cells, width, indent=4)[:1]
 

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import math
 import os
@@ -16,14 +15,26 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from mltop.probes.files import BadFile, Folder, blocks, write_all
 from mltop.probes.model.probe import PastResult
-from mltop.tui.state.place import BadState, state_file, write_state
+from mltop.probes.own_folder import ensure_own, open_own
+from mltop.tui.state.place import (
+    LOCK_S,
+    BadState,
+    closing,
+    locked,
+    open_file,
+    open_lock,
+    state_file,
+    told,
+)
 
 FILE = "probe-results.jsonl"
 MOST_PER_KEY = 50  # of each uuid and key
 MOST = 200_000  # of all: about 50 MB
-LOCK_S = 10.0  # most that is waited for another mltop which writes; without the lock a result may miss a new file
-_RETRY_S = 0.02
+MOST_BYTES = 256 << 20  # on a file server without locks everybody only adds
+MOST_LINE_BYTES = 64 << 10
+_MOST_LATE_BYTES = 16 << 20
 _GROWN_BYTES = 256 * 1024  # the file is written anew when it is this much more than twice of what was kept
 
 
@@ -42,13 +53,17 @@ def read_past(uuids: Collection[str] | None = None, path: Path | None = None) ->
 
 def read_history(uuids: Collection[str] | None = None, path: Path | None = None) -> History:
     """As ``read_past``, with the number of damaged lines. Raises BadState for a file that cannot be read."""
-    wanted = None if uuids is None else frozenset(uuids)
     path = path or state_file(FILE)
-    _require_file(path)
-    history = _read(path)
-    if wanted is not None:
-        history.results = [past for past in history.results if past.uuid in wanted]
-    return history
+    with told(path):
+        folder = open_own(path.parent)
+        if folder is None:
+            return History()
+        with folder:
+            file = open_file(folder, path.name, os.O_RDONLY)
+            if file is None:
+                return History()
+            with closing(file):
+                return _read(_lines(file, path), None if uuids is None else frozenset(uuids))
 
 
 def remember(past: Sequence[PastResult], path: Path | None = None) -> None:
@@ -60,88 +75,95 @@ def remember(past: Sequence[PastResult], path: Path | None = None) -> None:
     if not lines:
         return
     path = path or state_file(FILE)
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _alone(path) as alone:
-            size = _append(path, lines.encode())
-            if alone and size > 2 * _kept_bytes(path) + _GROWN_BYTES:
-                with contextlib.suppress(BadState):  # the results are written; the next one tries again
-                    _compact(path)
-    except OSError as error:
-        raise BadState(f"{path}: cannot be written: {error.strerror}") from None
-
-
-def _require_file(path: Path) -> None:
-    """A pipe or a device would block, or take everything. Raises BadState."""
-    if path.exists() and not path.is_file():
-        raise BadState(f"{path}: not a regular file")
+    with (
+        told(path, "cannot be written: "),
+        ensure_own(path.parent) as folder,
+        closing(open_lock(folder, path.name)) as lock,
+    ):
+        alone = locked(lock, time.monotonic() + LOCK_S)
+        size = _append(folder, path.name, lines.encode(), alone)
+        if alone:
+            # What fails here, the next one tries again: the results are written.
+            with contextlib.suppress(BadState, BadFile, OSError):
+                _write_anew(folder, path.name, size)
 
 
 def _line(past: PastResult) -> str:
     return json.dumps(asdict(past), separators=(",", ":"), allow_nan=False) + "\n"
 
 
-def _append(path: Path, data: bytes) -> int:
-    """In one write at the end, so that lines of two processes never mix. Returns the file's new size."""
-    _require_file(path)
-    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        size = os.fstat(handle).st_size
-        if size == 0:
-            data = _header(0).encode() + data
-        elif os.pread(handle, 1, size - 1) != b"\n":
-            data = b"\n" + data  # somebody was killed while writing: only that line is lost
-        while data:
-            data = data[os.write(handle, data) :]
-        return os.fstat(handle).st_size
-    finally:
-        os.close(handle)
+def _append(folder: Folder, name: str, data: bytes, alone: bool) -> int:
+    """At the end, in one write, so that lines of two processes never mix. Returns the file's new size.
 
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[bool]:
-    """Whether nobody else writes meanwhile. On False the file may be added to, but not be written anew.
-
-    The lock is on a file of its own, as the file itself is replaced when it is written anew. On a file server without
-    locks everybody only adds.
+    Not ``alone``, somebody may have written the file anew meanwhile: then what was added to the old one is added to the
+    new one. Whoever wrote it anew takes over what came before that (``_take_over``), so that it may stand there twice.
     """
-    handle = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        yield _locked(handle, time.monotonic() + LOCK_S)
-    finally:
-        os.close(handle)
-
-
-def _locked(handle: int, deadline: float) -> bool:
     while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_RETRY_S)
-        except OSError:
-            return False
-        else:
-            return True
+        with closing(_open_for_adding(folder, name)) as file:
+            added = data
+            size = os.fstat(file).st_size
+            if size == 0:
+                added = _header(0).encode() + data
+            elif os.pread(file, 1, size - 1) != b"\n":
+                added = b"\n" + data  # somebody was killed while writing: only that line is lost
+            write_all(file, added)
+            written = os.fstat(file)
+        if alone or _is_named(folder, name, written):
+            return written.st_size
+
+
+def _open_for_adding(folder: Folder, name: str) -> int:
+    file = open_file(folder, name, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+    assert file is not None
+    return file
+
+
+def _is_named(folder: Folder, name: str, file: os.stat_result) -> bool:
+    """Whether the name still stands for this file."""
+    try:
+        now = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return (now.st_dev, now.st_ino) == (file.st_dev, file.st_ino)
 
 
 def _header(kept_bytes: int) -> str:
     return json.dumps({"mltop_probe_results": 1, "kept_bytes": kept_bytes}) + "\n"
 
 
-def _kept_bytes(path: Path) -> int:
+def _kept_bytes(file: int) -> int:
     """How large the file was when it was last written anew."""
-    with path.open("rb") as file:
-        try:
-            return max(0, int(json.loads(file.readline(200))["kept_bytes"]))
-        except (ValueError, TypeError, KeyError, OverflowError):
-            return 0
+    try:
+        return max(0, int(json.loads(os.pread(file, 200, 0).partition(b"\n")[0])["kept_bytes"]))
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return 0
 
 
-def _compact(path: Path) -> None:
-    text = "".join(_line(past) for past in newest(_read(path).results))
-    write_state(path, _header(len(text)) + text)
+def _write_anew(folder: Folder, name: str, size: int) -> None:
+    """With the newest results only, once much was added. Only those who gave up the lock add something meanwhile."""
+    with closing(_open_for_adding(folder, name)) as old:
+        if size <= 2 * _kept_bytes(old) + _GROWN_BYTES:
+            return
+        text = "".join(_line(past) for past in newest(_read(_lines(old, folder.path / name)).results))
+        seen = _whole_lines(old, os.lseek(old, 0, os.SEEK_CUR))
+        folder.write(name, (_header(len(text)) + text).encode())
+        _take_over(folder, name, old, seen)
+
+
+def _whole_lines(file: int, end: int) -> int:
+    """Where the last line ends that is whole: of another one the rest may just be coming."""
+    start = max(0, end - MOST_LINE_BYTES)
+    newline = os.pread(file, end - start, start).rfind(b"\n")
+    return end if newline < 0 else start + newline + 1
+
+
+def _take_over(folder: Folder, name: str, old: int, seen: int) -> None:
+    """Whole lines that came to the old file after it was read. Who writes there later sees that it has no name."""
+    late = os.pread(old, _MOST_LATE_BYTES, seen)
+    late = late[: late.rfind(b"\n") + 1]
+    if late:
+        with closing(_open_for_adding(folder, name)) as new:
+            write_all(new, late)
 
 
 def newest(results: Iterable[PastResult]) -> list[PastResult]:
@@ -157,22 +179,40 @@ def newest(results: Iterable[PastResult]) -> list[PastResult]:
     return kept[:MOST][::-1]
 
 
-def _read(path: Path) -> History:
-    """Raises BadState. The first line is skipped when it is a header, and counts as damaged when it is neither."""
+def _read(lines: Iterable[bytes], wanted: Collection[str] | None = None) -> History:
+    """Headers are passed over: who makes the file at the same moment as somebody else adds a second one."""
     import msgspec
 
     decoder = msgspec.json.Decoder(PastResult)
     history = History()
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file):
-                try:
-                    history.results.append(decoder.decode(line))
-                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                    history.damaged += not (number == 0 and b'"mltop_probe_results"' in line)
-    except FileNotFoundError:
-        return history
-    except OSError as error:
-        raise BadState(f"{path}: {error.strerror}") from None
+    seen: set[tuple[str, str, float, float]] = set()
+    for line in lines:
+        try:
+            past = decoder.decode(line)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            history.damaged += bool(line) and b'"mltop_probe_results"' not in line
+            continue
+        same = (past.uuid, past.key, past.at, past.value)
+        if same in seen or (wanted is not None and past.uuid not in wanted):
+            continue
+        seen.add(same)
+        history.results.append(past)
+        if len(history.results) > 2 * MOST:
+            history.results = newest(history.results)
+            seen = {(one.uuid, one.key, one.at, one.value) for one in history.results}
     history.results.sort(key=lambda past: past.at)
     return history
+
+
+def _lines(file: int, path: Path) -> Iterator[bytes]:
+    """From the file's beginning. One that is too long is cut off, and so damaged. Raises BadFile for too much."""
+    rest = b""
+    os.lseek(file, 0, os.SEEK_SET)
+    for block in blocks(file, MOST_BYTES, path):
+        *whole, last = block.split(b"\n")
+        for line in whole:
+            yield rest + line
+            rest = b""
+        rest = (rest + last)[:MOST_LINE_BYTES]
+    if rest:
+        yield rest

@@ -12,7 +12,7 @@ import msgspec
 from mltop.probes.investigate.probing.wanted import DeviceProgress
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent, ProbeFailure
 from mltop.probes.model.receipt import MOST_RANK_NUMBERS, Refused, admit_result
-from mltop.probes.reach.plain import plain_text
+from mltop.probes.model.text import plain_text
 
 MOST_NOTES = 400  # lines of NCCL and of the probes themselves; a broken node must not fill our memory
 MOST_CHARS = 600

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -37,6 +38,8 @@ from mltop.probes.model.probe import (
 from mltop.probes.model.receipt import Refused, admit_result
 
 Result = TypeVar("Result", bound=DeviceResult)
+MOST_UUID_CHARS = 120
+_NO_UUID = re.compile(r"[^\w:.,/() -]")
 
 
 @dataclass
@@ -98,6 +101,7 @@ def _converted(kind: type[Result], board: Board) -> list[Result]:
             board.fail_node(node, f"its result cannot be read: {error}", "the same version of mltop on all nodes")
             continue
         result.node = node
+        result.uuid = _NO_UUID.sub("_", result.uuid)[:MOST_UUID_CHARS]  # sentences to copy name it
         found.append(result)
     order = {node: number for number, node in enumerate(dict.fromkeys(node for node, _ in board.results))}
     return sorted(found, key=lambda result: (order[result.node], -1 if result.gpu is None else result.gpu))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
@@ -26,7 +27,8 @@ def torchrun_command(wanted: ProbeWanted, members: Mapping[str, Member], results
         parts += ["--rdzv-backend=c10d", f"--rdzv-endpoint={address}:{PORT}"]
     collective = "all-reduce" if wanted.kind == "pairs" else wanted.collective
     parts += [SCRIPT, "--collective", collective, "--backend", joined[0].ready.get("backend") or "nccl"]
-    return " ".join(parts + (["--sizes", ",".join(map(str, sizes))] if sizes else []))
+    # Address and backend are what a node says.
+    return shlex.join(parts + (["--sizes", ",".join(map(str, sizes))] if sizes else []))
 
 
 def script() -> str:

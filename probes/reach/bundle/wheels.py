@@ -8,14 +8,18 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
+import shlex
 import shutil
 import sys
 import zipfile
 from pathlib import Path
 
-from platformdirs import user_data_path
+from mltop.probes.files import BadFile
+from mltop.probes.own_folder import home_folder, open_own
 
 _OTHER_SYSTEMS = ("_psaix.py", "_psbsd.py", "_psosx.py", "_pssunos.py", "_pswindows.py")
+_MACHINE = re.compile(r"[A-Za-z0-9_]{1,32}")
 _ELF_MACHINES = {3: "i686", 21: "ppc64le", 62: "x86_64", 183: "aarch64", 243: "riscv64"}  # e_machine in elf(5)
 
 
@@ -24,15 +28,20 @@ def here() -> str:
     return platform.machine() if sys.platform == "linux" else ""
 
 
-def wheel_folder() -> Path:
-    return user_data_path("mltop") / "wheels"
+def wheel_folder() -> Path | None:
+    """None where there is no home directory."""
+    data = home_folder("data")
+    return data and data / "wheels"
 
 
 def how_to_get(machine: str) -> str:
-    """A command for the operator's computer."""
+    """A command for the operator's computer, "" where none can be given. ``machine`` is what a node calls itself."""
+    folder = wheel_folder()
+    if folder is None or _MACHINE.fullmatch(machine) is None:
+        return ""
     return (
         f"python3 -m pip download --platform manylinux2014_{machine} --only-binary=:all: --no-deps psutil py-spy "
-        f"-d {wheel_folder()}"
+        f"-d {shlex.quote(str(folder))}"
     )
 
 
@@ -107,8 +116,24 @@ def _installed_py_spy() -> list[Path]:
 
 def _wheels(name: str) -> list[Path]:
     """Newest first, as far as their names tell; only those that serve every Python."""
-    found = sorted(wheel_folder().glob(f"{name}-*.whl"), reverse=True)
+    folder = wheel_folder()
+    if folder is None or not _may_be_sent(folder):
+        return []
+    found = sorted(folder.glob(f"{name}-*.whl"), reverse=True)
     return [wheel for wheel in found if wheel.stem.split("-")[-2] in ("abi3", "none")]
+
+
+def _may_be_sent(folder: Path) -> bool:
+    """Root sends no program to the nodes that another user has put into the HOME that root happens to have."""
+    if os.geteuid() != 0:
+        return True
+    try:
+        found = open_own(folder)
+    except (BadFile, OSError):
+        return False
+    if found is not None:
+        found.close()
+    return found is not None
 
 
 def _fitting(name: str, machine: str) -> list[Path]:

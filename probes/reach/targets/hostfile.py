@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from mltop.probes.files import BadFile, read_regular
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.targets.nodesets import MOST_NODES, expand
 
@@ -42,12 +43,11 @@ def without_slots(word: str) -> str:
 
 def _text(path: Path, what: str) -> str:
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+        data = read_regular(path, MOST_BYTES)
     except OSError as error:
         raise UsageProblem(what, error.strerror or str(error)) from None
-    if len(data) > MOST_BYTES:
-        raise UsageProblem(what, f"is larger than {MOST_BYTES // 1024**2} MiB, no list of hosts")
+    except (BadFile, ValueError) as error:  # a name with a NUL byte
+        raise UsageProblem(what, str(error).removeprefix(f"{path}: ")) from None
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -13,9 +13,13 @@ from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.targets.options import shown
 
 MOST_NODES = 16_384
+MOST_NAME_CHARS = 255  # of a host (RFC 1035)
 EXAMPLE = "e.g. -w node[01-16,20]"
 # A name as ssh and Slurm take it; the first sign keeps it from being read as an option. Colons: IPv6; %: its zone.
 NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*")
+_LONG = re.compile(rf"[A-Za-z0-9_.:%-]{{{MOST_NAME_CHARS + 1}}}")
+# ClusterShell puts a group's name into a shell command as it is, and a host file may come from anybody.
+_WITH_GROUPS = re.compile(r"[A-Za-z0-9_.:%@,\[\]/!&^*?+=-]+")
 _ADDRESS = re.compile(r"\[([0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[\w.-]+)?)\]")  # [2001:db8::1]
 _USER = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.$-]*)@(?=.)")
 _BETWEEN_WORDS = re.compile(r"[,\s]+(?![^\[]*\])")  # not those inside of brackets
@@ -23,7 +27,6 @@ _SET_OPERATORS = frozenset("!&^")
 _BRACKET = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"(\d+)-(\d+)(?:/(\d+))?")
 _LONGEST_RANGE = 40  # characters of "first-last/step": more digits than any node has
-_LONGEST_NAME = 255  # RFC 1035
 
 
 def expand(text: str, source: str = "-w") -> list[str]:
@@ -84,6 +87,10 @@ class _Place:
         if count > MOST_NODES:
             raise self.problem(part, f"names {count:,} nodes, more than the {MOST_NODES:,} that mltop takes", "")
 
+    def refuse_too_long(self, part: str) -> None:
+        if _LONG.search(part):
+            raise self.problem(part, f"has a name of more than {MOST_NAME_CHARS} characters", "")
+
 
 def _names(word: str, at: _Place) -> list[str]:
     address = _ADDRESS.fullmatch(word)
@@ -91,7 +98,10 @@ def _names(word: str, at: _Place) -> list[str]:
         name = address.group(1) if address else word
         _check(name, at)
         return [name]
+    if "@" in word and not _WITH_GROUPS.fullmatch(word):
+        raise at.problem(word, "is not a node list: it has characters that no name and no group has")
     at.refuse_too_many(word, _size(word))
+    at.refuse_too_long(word)
     names = _by_clustershell(word, at)
     if not names and "@" in word:
         raise at.problem(word, "names no node: no such group, or an empty one", "see `nodeset -l`")
@@ -103,8 +113,7 @@ def _names(word: str, at: _Place) -> list[str]:
 
 
 def _check(name: str, at: _Place) -> None:
-    if len(name) > _LONGEST_NAME:
-        raise at.problem(name, "is longer than any host name")
+    at.refuse_too_long(name)
     if not NAME.fullmatch(name):
         raise at.problem(name, "is not a host name", "--user NAME" if "@" in name else EXAMPLE)
 

@@ -1,0 +1,92 @@
+"""What would help, as nodes and recordings say it: text of strangers, which users copy into a root shell.
+
+Our own agents say one of a known set of commands. Whatever else stands in such a field is shown as somebody's words,
+quoted, so that pasting it runs nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from mltop.probes.model.text import plain_text
+
+MOST_CHARS = 300
+_YAMA = "echo 0 | sudo tee /proc/sys/kernel/yama/ptrace_scope"
+_SENTENCES = (
+    "wait (?:until|for)|try again|look at|have it|end (?:what|it)|fewer|allow|dump all|name (?:one|another|the|each)"
+    "|please|one of|add their|free memory|reboot the|reset the GPU|the (?:same|driver|network|job)|logged in"
+    "|IdentitiesOnly=|check (?:the|its|cable|NICs)|--[a-z]+(?:-[a-z]+)*"
+)
+# What the collectors, the agent and the probes say, as regular expressions.
+_COMMANDS = (
+    rf"sudo mltop(?: stacks)?(?:   \(or: {re.escape(_YAMA)}\)|, or: {re.escape(_YAMA)})?",
+    r"sudo mltop; in a container: start it with --privileged, or --cap-add SYS_ADMIN where that suffices",
+    r"sudo usermod -aG adm \$USER   # and log in again",
+    r"run mltop on the host(?:, or start the container with (?:--pid=host|--device /dev/kmsg --cap-add SYSLOG))?",
+    r"start the container with --cap-add[ =]SYS_PTRACE",
+    r"sudo dmesg -T \| grep -i -e nvrm -e xid",
+    r"sudo journalctl -k -b",
+    r"sudo lspci -vvv \| grep ACSCtl",
+    r"sudo cat /proc/\d+/stack",
+    r"(?:end the tracer: )?kill (?:-CONT )?\d+",
+    r"systemctl status (?:systemd-journald|nvidia-fabricmanager)",
+    r"chronyc tracking   \(on the host\)",
+    r"(?:reboot, or unload all nvidia modules and run: )?sudo modprobe nvidia",
+    r"install the NVIDIA driver; in a container: start it with --gpus all",
+    r"ldconfig -p \| grep libnvidia-ml",
+    r"(?:python3 -m )?pip install (?:--force-reinstall )?(?:nvidia-ml-py|py-spy|psutil|'mltop\[torch\]')",
+    r"once by ssh: mltop stacks -w NODE; or pip install (?:py-spy|mltop) there",
+    r"once: mltop snapshot -w [\w.@:-]+ \(by ssh\) puts it into ~/\.cache/mltop, or pip install mltop there",
+    r"python3 -m pip download --platform manylinux2014_\w+ --only-binary=:all: --no-deps psutil py-spy "
+    r"-d [\w./@%+=:,-]+",
+    r"export SPT_NOENV=1 in the job",
+    r"add log_buf_len=16M to the kernel's command line",
+    r"sudo systemctl start nvidia-dcgm; or start dcgm-exporter with [A-Z_, ]+ and [A-Z_]+ in its metrics file \(-f\)",
+    r"uncomment DCGM_FI_PROF_SM_ACTIVE \(and the others\) in dcgm-exporter's metrics file, by default [\w./-]+ or "
+    r"dcp-metrics-included\.csv, and restart it as root or with SYS_ADMIN",
+    r"unset MLTOP_DCGM_EXPORTER",
+    r"sudo fuser -v /dev/nvidia\*   shows who has it open; or --force",
+    r"sudo nvidia-smi (?:-c DEFAULT|--gpu-reset -i \d+), or --force",
+    r"sudo nvidia-smi mig -i \d+ -cgi PROFILE -C",
+    r"nvidia-smi(?: -q -d COMPUTE|; a driver too old for this torch looks like that)",
+    r"mltop check; (?:the kernel log has the Xid|or name the GPUs that work)",
+    r"a slow or dead file system, or a busy machine: try: time python -c 'import torch'",
+    r"if nobody killed it: the kernel's log tells whether memory ran out \(dmesg \| grep -i 'out of memory'\)",
+    r"the kernel's log tells more \(dmesg\)(?:; such a process ends only when the driver or file system answers)?",
+    r"name one that has it: --torch-python PATH \(or export MLTOP_PROBE_PYTHON=PATH on the node\)",
+    # Of ssh's and pdsh's ends: our own words around the login.
+    r"if it was reinstalled: ssh-keygen -R \w[\w.:@%-]*",
+    r"ssh (?:-l \w[\w.-]* )?\w[\w.:@%-]* (?:(?:true )?shows why|once by hand(?:, or --accept-new|; ssh-add -l)?)",
+    r"ssh -v (?:-l \w[\w.-]* )?\w[\w.:@%-]*",
+    # Of `mltop doctor`.
+    r"export (?:TERM=xterm-256color|LC_ALL=C\.UTF-8)|enlarge it|sudo chronyc makestep",
+    r"sudo apt install (?:openssh-client|pdsh|slurm-client)",
+    r"make one of ~/\.cache, /tmp or /var/tmp writable",
+    r"install mltop [\w.+-]+ on the node, or use --via ssh",
+    # Sentences that begin with a word that is no command, and have nothing in them that a shell would obey.
+    rf"(?:{_SENTENCES})[\w ,.:/@%+=-]*",
+)
+NODE_SAYS = "the node says: "
+_KNOWN = re.compile("|".join(f"(?:{command})" for command in _COMMANDS))
+
+
+def is_known(fix: str) -> bool:
+    """Whether mltop itself says so."""
+    return len(fix) <= MOST_CHARS and _KNOWN.fullmatch(fix) is not None
+
+
+def advised(fix: str) -> str:
+    """``fix`` as it may stand in parentheses behind a reason; "" for ""."""
+    if not fix or is_known(fix):
+        return fix
+    said = plain_text(fix, MOST_CHARS)
+    return NODE_SAYS + shlex.quote(said) if said else ""
+
+
+def to_do(fix: str, example: bool = False) -> tuple[str, str]:
+    """The label and the text of a line of its own. ``example``: for one of several nodes."""
+    text = advised(fix)
+    if text.startswith(NODE_SAYS):
+        return "", text
+    return "do: " if text else "", f"e.g. {text}" if text and example else text

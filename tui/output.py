@@ -1,0 +1,219 @@
+"""Everything that leaves for the terminal outside of the screen: cleaned, one line at a time, here and nowhere else.
+
+Data goes to standard output (also `report/page.py`, whose console ends here), everything else to standard error.
+`open_streams` puts a guard before both: what cannot be written ends the command with one line, or quietly where the
+reader left; what standard error does not take is lost, and nothing else with it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from mltop.probes.model.text import Clean, clean
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
+_END = Clean("\n")
+_BEGIN_ANEW = Clean("\r\x1b[K")
+_OURS = f"{os.sep}mltop{os.sep}"
+
+
+class OutputEnded(Exception):
+    """Whoever reads standard output (head, less) has seen enough."""
+
+
+class OutputFailed(Exception):
+    """Standard output takes nothing: it is closed, or its disk is full. The message says which."""
+
+
+# What is printed.
+
+
+def put(line: str) -> None:
+    """One line of data."""
+    _write(sys.stdout, clean(line), _END)
+
+
+def put_lines(text: str) -> None:
+    """Our own text of several lines."""
+    for line in text.splitlines():
+        put(line)
+
+
+def put_json(value: object) -> None:
+    """One object on one line, in ASCII: what a terminal would obey stands there as \\uXXXX."""
+    import json
+
+    from mltop.probes.model import all_fields, to_json
+
+    try:
+        text = to_json(value)
+    except ValueError:  # NaN and infinities, which JSON cannot say, are null, as all that is not known
+        text = to_json(json.loads(json.dumps(value, default=all_fields), parse_constant=lambda _: None))
+    _write(sys.stdout, Clean(text), _END)
+
+
+def say(sentence: str) -> None:
+    """One line beside the data."""
+    _write(sys.stderr, Clean("mltop: "), Clean(" ".join(clean(sentence).split())), _END)
+
+
+def ask(question: str) -> str:
+    """What is typed at the question, "" for nothing."""
+    _write(sys.stderr, Clean("mltop: "), clean(question))
+    sys.stderr.flush()
+    typed = sys.stdin.readline().strip()
+    if not typed:
+        _write(sys.stderr, _END)
+    return typed
+
+
+def write_over(text: str, columns: int) -> None:
+    """On the terminal that standard error is: in place of the line that stands there; "" takes it away."""
+    from rich.cells import set_cell_size
+
+    line = clean(text, 4 * columns)
+    _write(sys.stderr, _BEGIN_ANEW, Clean(set_cell_size(line, columns).rstrip() if line else ""))
+    sys.stderr.flush()
+
+
+def say_crash(error: BaseException) -> None:
+    """Where it happened, without the values of variables. What the errors say are lines that nobody can break."""
+    import traceback
+
+    chain: list[BaseException] = []
+    one: BaseException | None = error
+    while one is not None and one not in chain:
+        chain.append(one)
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+    for one in reversed(chain):
+        for entry in traceback.format_tb(one.__traceback__):
+            for line in entry.splitlines():
+                _write(sys.stderr, clean(line), _END)
+        _write(sys.stderr, clean(f"{type(one).__name__}: {one}"), _END)
+
+
+def in_a_line(error: BaseException) -> str:
+    """Of an error that nobody expected: what it is, and the last place of ours that it came through."""
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if _OURS in frame.filename] or frames
+    where = f"{os.path.basename(ours[-1].filename)}:{ours[-1].lineno}, " if ours else ""  # noqa: PTH119 - no path of ours
+    return f"{type(error).__name__}: {error} ({where}please report)"
+
+
+def _write(stream: TextIO, *parts: Clean) -> None:
+    stream.write("".join(parts))
+
+
+# Where it goes.
+
+
+class _Guarded:
+    """A text stream that raises OutputEnded and OutputFailed in place of OSError; standard error raises nothing.
+
+    What it raised once it raises again, until ``finish``: whoever asks a stream what it can do passes over it.
+    """
+
+    buffer = None  # nobody goes round the guard
+
+    def __init__(self, stream: TextIO, fd: int, was_closed: bool) -> None:
+        self._stream, self._fd, self._was_closed = stream, fd, was_closed
+        self._failure: Exception | None = None
+
+    def write(self, text: str) -> int:
+        self._raise_again()
+        if text == "":
+            return 0
+        if self._was_closed:
+            self._failed(OSError(errno.EBADF, "standard output is closed"))
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            self._failed(error)
+        return len(text)
+
+    def flush(self) -> None:
+        self._raise_again()
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._failed(error)
+
+    def finish(self) -> None:
+        self._failure = None
+
+    def _raise_again(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _failed(self, error: OSError) -> None:
+        if not self._was_closed:
+            _to_nowhere(self._fd)  # what the stream still holds is written at the interpreter's end
+        if self._fd == 1:
+            self._failure = OutputEnded() if isinstance(error, BrokenPipeError) else OutputFailed(error.strerror)
+            raise self._failure from None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def open_streams() -> None:
+    """Guards before standard output and error. A closed stream (``<&-``) becomes /dev/null: Python leaves it None."""
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        stream = getattr(sys, name)
+        was_closed = stream is None
+        if was_closed:
+            _to_nowhere(fd)
+            stream = os.fdopen(fd, mode)
+        if fd:
+            stream.reconfigure(errors="backslashreplace")
+            stream = cast(TextIO, _Guarded(stream, fd, was_closed))
+        setattr(sys, name, stream)
+
+
+def flush() -> None:
+    """All that was printed is out, or OutputEnded or OutputFailed says why not."""
+    sys.stdout.flush()
+
+
+def finish() -> None:
+    """All is said: the interpreter flushes the streams once more at its end, and nothing comes of that."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, _Guarded):
+            stream.finish()
+
+
+def _to_nowhere(fd: int) -> None:
+    opened = os.open(os.devnull, os.O_RDWR)
+    if opened != fd:
+        os.dup2(opened, fd)
+        os.close(opened)
+
+
+def one_line_for_crashes() -> None:
+    """What Python itself would print of an error in a thread or in a finalizer is a line, and clean."""
+    sys.excepthook = _unexpected
+    threading.excepthook = _in_a_thread
+    sys.unraisablehook = _unraisable
+
+
+def _unexpected(_kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
+    say(in_a_line(error))
+
+
+def _in_a_thread(args: threading.ExceptHookArgs) -> None:
+    if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
+        say(f"{args.thread.name if args.thread else 'a thread'} failed: {in_a_line(args.exc_value)}")
+
+
+def _unraisable(args: UnraisableHookArgs) -> None:
+    if args.exc_value is not None:
+        say(in_a_line(args.exc_value))
