@@ -11,6 +11,7 @@ from mltop.probes.collect.kernel_log import KernelLogSource, with_nvml_events
 from mltop.probes.collect.links import LinkSource
 from mltop.probes.collect.pci import PciSource
 from mltop.probes.collect.ranks import RankSource
+from mltop.probes.collect.ranks.values import shown_text
 from mltop.probes.model import (
     Gap,
     GpuSample,
@@ -110,7 +111,8 @@ def guarded(
     try:
         return read()
     except Exception as error:  # noqa: BLE001 - the gap tells every caller, and the other collectors go on
-        return empty(), [Gap(what, f"the collector failed: {type(error).__name__}: {error}", "please report this")]
+        why = f"the collector failed: {type(error).__name__}: {shown_text(str(error))}"
+        return empty(), [Gap(what, why, "please report this")]
 
 
 def without_gpus(gaps: list[Gap], pci: list[PciDevice]) -> list[Gap]:

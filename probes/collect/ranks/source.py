@@ -13,6 +13,7 @@ from mltop.probes.collect.ranks.reading import RankReader
 from mltop.probes.collect.ranks.roles import interpreter
 from mltop.probes.collect.ranks.roster import DeadRank, Rank, find_ranks
 from mltop.probes.collect.ranks.table import Process, ProcessTable
+from mltop.probes.collect.ranks.values import shown_text
 from mltop.probes.collect.ranks.workers import Workers
 from mltop.probes.model import Gap, RankSample
 
@@ -128,7 +129,7 @@ class RankSource:
             world_size=identity.world_size,
             local_world_size=identity.local_world_size,
             master_address=identity.master_address,
-            command=f"[{dead.process.comm}]",
+            command=f"[{shown_text(dead.process.comm)}]",
             uid=dead.process.uid,
             user=user_name(dead.process.uid),
             state="Z",

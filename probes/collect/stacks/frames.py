@@ -7,7 +7,7 @@ from typing import Any
 
 from mltop.probes.model import Frame
 
-from .redact import integer_locals
+from .redact import integer_locals, without_tokens
 
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(.+)$")
 _STDLIB = re.compile(r"/lib(?:64)?/python3(?:\.\d+t?)?/(?!(?:site|dist)-packages/)(.+)$")
@@ -95,8 +95,8 @@ def normalise(raw: list[dict[str, Any]], ints: bool) -> list[Frame]:
     """Leaf-first model frames of one py-spy thread, without wrappers."""
     frames = [
         Frame(
-            function=frame["name"],
-            file=shorten(frame["filename"]),
+            function=without_tokens(frame["name"]),
+            file=without_tokens(shorten(frame["filename"])),
             line=frame["line"],
             ints=integer_locals(frame.get("locals") or []) if ints else {},
         )
