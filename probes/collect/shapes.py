@@ -39,10 +39,12 @@ _HASH = re.compile(r"(?<![A-Za-z0-9])[0-9a-f]{40}(?![0-9A-Za-z])")
 _PRIVATE_KEY = re.compile(r"-----BEGIN [^-]{0,60}-----.*?(?:-----END [^-]{0,60}-----|\Z)", re.DOTALL)
 _BEARER = re.compile(r"\b((?:[Bb]earer|BEARER)\s+|(?:[Bb]asic|BASIC)\s+(?=[\w.~+/-]*[A-Z0-9=]))[\w.~+/-]{8,}=*")
 _BLOB = re.compile(r"[A-Za-z0-9+/_=-]{32,}")
+_LOOKED_AT = 4096  # characters: nothing here is for long texts, and strangers write them
 _BLOB_BITS = 3.8  # per character; 32 random ones of base64 have 4.6, of hex 3.6
 _URL = re.compile(r"[A-Za-z][\w+.-]*://[^\s'\"<>`]*")
 # "user:password@" up to the last "@", as passwords may hold "/", "?" and "@"; and "token@".
-USER_INFO = re.compile(r"(?:[^/:]*:.*|[^/]*)(?=@)", re.DOTALL)
+_USER_INFO = re.compile(r"(?:[^/:]*:.*|[^/]*)(?=@)", re.DOTALL)
+_HOST_AND_PORT = re.compile(r"[\w.-]+:\d{1,5}[/?#]")
 _QUERY = re.compile(r"[?#].*|;[\w.-]+=.*", re.DOTALL)
 
 _LETTER = "[^\\W\\d_]|\ufffd"  # bytes of a path that are no UTF-8 count as letters
@@ -79,10 +81,11 @@ _MOST_ODD_TOGETHER = 14
 
 def masked(text: str, blobs: bool = True, hashes: bool = True) -> str:
     """Free text without tokens, private keys, and what is secret of URLs; ``blobs``: and without long random words;
-    ``hashes``: and without 40 hex digits, which are a key of Weights & Biases or a SHA-1 sum.
+    ``hashes``: and without 40 hex digits, which are a key of Weights & Biases or a SHA-1 sum. At most 4 KiB of it.
     """
     if len(text) < 9:  # shorter than any of them
         return text
+    text = text if len(text) <= _LOOKED_AT else text[:_LOOKED_AT] + "…"
     if "-----BEGIN" in text:
         text = _PRIVATE_KEY.sub(HIDDEN, text)
     if "://" in text:
@@ -92,12 +95,24 @@ def masked(text: str, blobs: bool = True, hashes: bool = True) -> str:
     return _BLOB.sub(lambda found: HIDDEN if _is_random(found[0]) else found[0], text) if blobs else text
 
 
+def without_tokens(text: str) -> str:
+    """A name that may be made of anything, as of a file, a function (in notebooks, generated code) or a job."""
+    return masked(text, blobs=False)
+
+
 def _open_url(url: str) -> str:
     scheme, _, rest = url.partition("://")
-    hidden = USER_INFO.match(rest)
-    if hidden is not None and "@" in rest:
-        rest = HIDDEN + rest[hidden.end() :]
-    return f"{scheme}://{_QUERY.sub('?' + HIDDEN, rest)}"
+    return f"{scheme}://{_QUERY.sub('?' + HIDDEN, without_user(rest))}"
+
+
+def without_user(rest: str) -> str:
+    """What follows ``://`` with ``***`` for USER:PASSWORD or TOKEN before its host."""
+    if "@" not in rest:
+        return rest
+    if _HOST_AND_PORT.match(rest):
+        return HIDDEN  # HOST:443/a?mail=x@y, or a password with a "/" in it
+    user = _USER_INFO.match(rest)
+    return rest if user is None else HIDDEN + rest[user.end() :]
 
 
 def _is_random(blob: str) -> bool:

@@ -33,6 +33,7 @@ from mltop.probes.collect.ranks.values import (
 from mltop.probes.collect.shapes import HIDDEN, is_plain, masked
 
 MAX_CHARACTERS = 200
+_LOOKED_AT = 1000  # characters of one argument: strangers choose how long it is
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\s]+")
 _NUMBER = re.compile(r"-\.?\d.*")
 _OPTION = re.compile(r"--?[^\W\d][\w.-]*")
@@ -40,9 +41,14 @@ _OPTION = re.compile(r"--?[^\W\d][\w.-]*")
 
 def shown_command(argv: Sequence[str]) -> str:
     """The arguments joined, at most 200 characters, with ``***`` for what may be a secret."""
-    cleaned = [_CONTROL.sub(" ", masked(argument, blobs=False)) for argument in argv]
-    text = masked(" ".join(_shown(cleaned)), blobs=False).strip()
+    text = masked(" ".join(_shown([_cut(argument) for argument in argv])), blobs=False).strip()
     return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…"
+
+
+def _cut(argument: str) -> str:
+    """On one line, and not longer than what is worth looking at."""
+    argument = argument if len(argument) <= _LOOKED_AT else argument[:_LOOKED_AT] + "…"
+    return _CONTROL.sub(" ", masked(argument, blobs=False))
 
 
 def _shown(argv: Sequence[str]) -> list[str]:

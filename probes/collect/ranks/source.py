@@ -15,6 +15,7 @@ from mltop.probes.collect.ranks.roster import DeadRank, Rank, find_ranks
 from mltop.probes.collect.ranks.table import Process, ProcessTable
 from mltop.probes.collect.ranks.values import shown_text
 from mltop.probes.collect.ranks.workers import Workers
+from mltop.probes.collect.shapes import without_tokens
 from mltop.probes.model import Gap, RankSample
 
 _MOST_KEPT = 24  # ranks whose files stay open, five of each: a process may usually have 1,024
@@ -109,13 +110,13 @@ class RankSource:
             local_rank=identity.local_rank,
             world_size=identity.world_size,
             local_world_size=identity.local_world_size,
-            job=rank.job,
-            master_address=identity.master_address,
+            job=without_tokens(rank.job),
+            master_address=without_tokens(identity.master_address or "") or None,
             launcher=identity.launcher,
             uid=process.uid,
             user=user_name(process.uid),
             command=shown_command(process.argv),
-            python=interpreter(process.argv, process.exe),
+            python=without_tokens(interpreter(process.argv, process.exe) or "") or None,
             started_at=self._started_at(process),
             children=rank.descendants,
         )
@@ -124,11 +125,11 @@ class RankSource:
         identity = dead.sibling.identity
         return RankSample(
             pid=dead.process.pid,
-            job=dead.sibling.job,
+            job=without_tokens(dead.sibling.job),
             launcher=identity.launcher,
             world_size=identity.world_size,
             local_world_size=identity.local_world_size,
-            master_address=identity.master_address,
+            master_address=without_tokens(identity.master_address or "") or None,
             command=f"[{shown_text(dead.process.comm)}]",
             uid=dead.process.uid,
             user=user_name(dead.process.uid),

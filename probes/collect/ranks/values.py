@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from mltop.probes.collect.ranks.secret_names import is_harmless, is_number, is_switch, names_secret
-from mltop.probes.collect.shapes import HIDDEN, USER_INFO, UUID, is_plain, masked
+from mltop.probes.collect.shapes import HIDDEN, UUID, is_plain, masked, without_user
 
 # Begins where a word does: without that a long word costs the square of its length.
 _PAIR = re.compile(r"(?<![\w.-])([\w.-]+)(['\"\])]*\s*[=:]\s*)(?!//)('[^']*'|\"[^\"]*\"|[^\s'\"&,;)]+)")
@@ -19,7 +19,6 @@ _NAME = re.compile(r"[+~]{0,2}-{0,2}[^\W\d][\w./@-]*(?:\[\w*\])?")
 _ASSIGNMENT = re.compile(rf"({_NAME.pattern})([-+:|!]?==?|:(?!/))(.*)", re.DOTALL)
 _ATTACHED_PASSWORD = re.compile(r"-p=?([^-=].*)", re.DOTALL)
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]{0,30}://\S*")
-_HOST_AND_PORT = re.compile(r"[\w.-]+:\d{1,5}[/?#]")
 _QUERY = re.compile(r"[?#;]")
 # Of these the whole path is what is worth knowing.
 # fmt: off
@@ -71,30 +70,31 @@ def _is_list_of_numbers(value: str) -> bool:
 
 
 def _shown_structure(value: str, name: str, depth: int) -> str:
-    """What is quoted or in brackets; "" when it is neither."""
+    """What is quoted or in brackets; "" when it is neither, or too deep in others."""
+    if depth >= _DEEPEST:
+        return ""
     if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
-        inner = shown_value(value[1:-1], name, depth)
+        inner = shown_value(value[1:-1], name, depth + 1)
         return inner if inner == HIDDEN else f"{value[0]}{inner}{value[0]}"
-    return shown_script(value, depth + 1) if _BRACKETS.get(value[0]) == value[-1] and depth < _DEEPEST else ""
+    return shown_script(value, depth + 1) if _BRACKETS.get(value[0]) == value[-1] else ""
 
 
 def shown_assignment(text: str, depth: int = 0) -> str:
     """``NAME=VALUE`` or ``NAME:VALUE`` with the name and what may be shown of the value; "" when it is none."""
     found = _ASSIGNMENT.fullmatch(text)
-    if found is None or not found[3].strip("="):
+    if found is None or not found[3].strip("=") or depth >= _DEEPEST:
         return ""
     name, operator, value = found.groups()
     if operator == ":" and not names_secret(name):
         return ""  # USER:WORD
-    return f"{name}{operator}{shown_value(value, name, depth)}" if is_plain(name.lstrip("+~-")) else ""
+    return f"{name}{operator}{shown_value(value, name, depth + 1)}" if is_plain(name.lstrip("+~-")) else ""
 
 
 def shown_url(url: str) -> str:
     scheme, _, rest = url.partition("://")
-    if "@" in rest and _HOST_AND_PORT.match(rest):
-        return f"{scheme}://{HIDDEN}"  # HOST:PORT/… or USER:PASSWORD with a "/" in it
-    info = USER_INFO.match(rest) if "@" in rest else None
-    user, rest = (f"{HIDDEN}@", rest[info.end() + 1 :]) if info is not None else ("", rest)
+    rest = without_user(rest)
+    user = f"{HIDDEN}@" if rest.startswith(f"{HIDDEN}@") else ""
+    rest = rest[len(user) :]
     query = _QUERY.search(rest)
     rest, asked = (rest[: query.start()], f"?{HIDDEN}") if query is not None else (rest, "")
     host, slash, path = rest.partition("/")

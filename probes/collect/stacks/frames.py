@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from mltop.probes.collect.shapes import without_tokens
 from mltop.probes.model import Frame
 
-from .redact import integer_locals, without_tokens
+from .redact import integer_locals
 
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(.+)$")
 _STDLIB = re.compile(r"/lib(?:64)?/python3(?:\.\d+t?)?/(?!(?:site|dist)-packages/)(.+)$")

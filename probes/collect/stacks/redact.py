@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 from mltop.probes.collect.ranks.secret_names import is_harmless, names_secret
 from mltop.probes.collect.ranks.values import shown_text
-from mltop.probes.collect.shapes import masked
+from mltop.probes.collect.shapes import without_tokens
 from mltop.probes.model.local_names import OTHER, STEP, meaning_of
 
 # py-spy prints a Python int as its digits; bool is "True", a string is quoted, a huge int is "+bigint".
@@ -38,11 +38,6 @@ def may_leave(name: str, digits: str) -> bool:
     return (
         meaning == STEP or abs(int(digits)) < _SMALL or (meaning != OTHER and len(digits.lstrip("-")) <= _MOST_DIGITS)
     )
-
-
-def without_tokens(text: str) -> str:
-    """A function's or a file's name: code generators and notebooks make them of anything."""
-    return masked(text, blobs=False)
 
 
 def integer_locals(raw: list[dict[str, Any]]) -> dict[str, int]:
