@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import Callable, Protocol, TypeVar
 
 from mltop.probes.collect.dcgm import DcgmSource, without_filled
@@ -36,17 +37,28 @@ class GpuSource(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass
+class Collectors:
+    """Where everything beside the GPUs' samples comes from."""
+
+    dcgm: DcgmSource = field(default_factory=DcgmSource)
+    host: HostSource = field(default_factory=HostSource)
+    ranks: RankSource = field(default_factory=RankSource)
+    links: LinkSource = field(default_factory=LinkSource)
+    pci: PciSource = field(default_factory=PciSource)
+    kernel_log: KernelLogSource = field(default_factory=KernelLogSource)
+
+
 class Sampler:
     """The collectors of one node, from one thread. ``interval_s``: between two samples."""
 
-    def __init__(self, node: str, gpu_source: GpuSource, interval_s: float) -> None:
+    def __init__(
+        self, node: str, gpu_source: GpuSource, interval_s: float, collectors: Collectors | None = None
+    ) -> None:
         self._node, self._gpus, self._interval_s = node, gpu_source, interval_s
-        self._dcgm = DcgmSource()
-        self._host = HostSource()
-        self._ranks = RankSource()
-        self._links = LinkSource()
-        self._pci = PciSource()
-        self._kernel_log = KernelLogSource()
+        collectors = collectors or Collectors()
+        self._dcgm, self._host, self._ranks = collectors.dcgm, collectors.host, collectors.ranks
+        self._links, self._pci, self._kernel_log = collectors.links, collectors.pci, collectors.kernel_log
         self._boot_id = read_boot_id()
         self._newest_ranks: list[RankSample] = []
 

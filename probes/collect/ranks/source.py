@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import Callable
 
 from mltop.probes import paths
 from mltop.probes.collect.ranks import counters, procfs
@@ -24,13 +26,13 @@ _MOST_KEPT = 24  # ranks whose files stay open, five of each: a process may usua
 class RankSource:
     """The training ranks of this machine. Keep one object: it remembers processes between reads.
 
-    ``root`` is another /proc, for copied trees and tests.
+    ``root`` is another /proc, for copied trees and tests. ``only``: see ``ProcessTable``.
     """
 
-    def __init__(self, root: str | None = None) -> None:
+    def __init__(self, root: str | None = None, only: Callable[[], Iterable[int]] | None = None) -> None:
         self._root = paths.proc() if root is None else root
         self._own_pid = os.getpid() if self._root == "/proc" else 0
-        self._table = ProcessTable(self._root)
+        self._table = ProcessTable(self._root, only)
         self._readers: dict[tuple[int, int], RankReader] = {}
         self._meter = counters.CpuMeter()
         self._details = Details(self._root)
