@@ -109,7 +109,7 @@ def test_nobody_elses_processes_are_shown_or_stopped(foreign: list[subprocess.Po
     )
     try:
         stream = messages(agent)
-        first = next(m.sample for m in stream if m.sample is not None and len(m.sample.ranks) == 4)
+        first = next(m.sample for m in stream if m.sample is not None and len(m.sample.ranks) >= 4)
         own = {rank.pid for rank in first.ranks}
         # One that claims to be a rank of the demo's very job.
         address, _, port = first.ranks[0].job.partition(":")
@@ -159,7 +159,7 @@ def test_a_capture_of_the_demo_holds_the_demo_only(
     monkeypatch.setenv("PYTHONPATH", ROOT)
     session = LiveSession("demo", [Channel((*COMMAND, "--node", "here"), ("here",))], 0.2, lambda _: "")
     try:
-        wait_until(lambda: [n for n in session.view().nodes if n.sample and len(n.sample.ranks) == 4], 60, "the job")
+        wait_until(lambda: [n for n in session.view().nodes if n.sample and len(n.sample.ranks) >= 4], 60, "the job")
         others = group_of(foreign[0].pid)
         before = {pid: switches(pid) for pid in others}
         told: list[StackProgress] = []
