@@ -6,12 +6,14 @@ import time
 from dataclasses import dataclass, field
 from typing import Callable, Protocol, TypeVar
 
+from mltop.probes.active.command import probe_of
 from mltop.probes.collect.dcgm import DcgmSource, without_filled
 from mltop.probes.collect.host import HostSource
 from mltop.probes.collect.kernel_log import KernelLogSource, with_nvml_events
 from mltop.probes.collect.links import LinkSource
 from mltop.probes.collect.pci import PciSource
 from mltop.probes.collect.ranks import RankSource
+from mltop.probes.collect.ranks.gpu_processes import GpuProcesses
 from mltop.probes.collect.ranks.values import shown_text
 from mltop.probes.model import (
     Gap,
@@ -44,6 +46,7 @@ class Collectors:
     dcgm: DcgmSource = field(default_factory=DcgmSource)
     host: HostSource = field(default_factory=HostSource)
     ranks: RankSource = field(default_factory=RankSource)
+    processes: GpuProcesses = field(default_factory=lambda: GpuProcesses(probe_of=kind_of_probe))
     links: LinkSource = field(default_factory=LinkSource)
     pci: PciSource = field(default_factory=PciSource)
     kernel_log: KernelLogSource = field(default_factory=KernelLogSource)
@@ -58,6 +61,7 @@ class Sampler:
         self._node, self._gpus, self._interval_s = node, gpu_source, interval_s
         collectors = collectors or Collectors()
         self._dcgm, self._host, self._ranks = collectors.dcgm, collectors.host, collectors.ranks
+        self._processes = collectors.processes
         self._links, self._pci, self._kernel_log = collectors.links, collectors.pci, collectors.kernel_log
         self._boot_id = read_boot_id()
         self._newest_ranks: list[RankSample] = []
@@ -84,6 +88,7 @@ class Sampler:
         gpus = part("gpus", lambda: self._collect_gpus(now), list[GpuSample])
         xids = part("gpus", lambda: (self._gpus.events(), []), list[KernelEvent])
         part("dcgm", lambda: (None, self._dcgm.fill(gpus, now)), lambda: None)
+        part("processes", lambda: (None, self._processes.fill(gpus, clock_s)), lambda: None)
         ranks = part("ranks", lambda: self._ranks.read(clock_s, gpus_of_pid(gpus)), list[RankSample])
         self._newest_ranks = ranks
         return Sample(
@@ -114,6 +119,12 @@ class Sampler:
 
     def _collect_gpus(self, now: float) -> tuple[list[GpuSample], list[Gap]]:
         return self._gpus.collect(now, wait_s=min(0.25, self._interval_s / 2))
+
+
+def kind_of_probe(argv: list[str]) -> str:
+    """Of a command line of mltop's own probes; "" of any other."""
+    found = probe_of(argv)
+    return found[0] if found is not None else ""
 
 
 def guarded(
