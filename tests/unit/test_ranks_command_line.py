@@ -172,6 +172,9 @@ def code(text: str) -> list[str]:
         (["x", f"s3://KEY:{S}/x@bucket/y"], S),
         (["x", f"https://host:443/a?mail=x@y.z&k={S}"], S),
         (["x", f"--mirrors=https://a:{S}@h/x,https://b:{S}@h/y"], S),
+        (["curl", "-H", "Authorization:", "Bearer", S], S),
+        (["curl", "Bearer", S, "-H", "X-Api-Key:", S], S),
+        (["tool", "-c", "correct horse battery"], "horse"),
         # JSON and YAML.
         (["curl", "-d", f'{{"password": "{S}", "user": "bob"}}'], S),
         (["x", f'{{"private_key_id":"{S}","private_key":"-----BEGIN PRIVATE KEY-----\\nMIIE\\n"}}'], S),
@@ -193,6 +196,7 @@ def code(text: str) -> list[str]:
         # A title, which programs write over all of their arguments.
         ([f"python t.py --password {S} --x 1"], S),
         ([f"worker: token={S}"], S),
+        ([f"curl -H Authorization: Bearer {S} -H Authorization: token {S}"], S),
     ],
 )
 def test_what_may_be_a_secret_is_hidden(argv: list[str], hidden: str) -> None:

@@ -16,6 +16,7 @@ import pytest
 from mltop.probes.agent.protocol import Message, Request
 from mltop.probes.agent.requests import Requests
 from mltop.probes.agent.sampler import guarded
+from mltop.probes.collect.dcgm.exporter import Exporter, Silence
 from mltop.probes.collect.filesystems.known import Known
 from mltop.probes.collect.filesystems.mounts import parse
 from mltop.probes.collect.host.processes import Processes
@@ -179,3 +180,12 @@ def test_a_real_rank_and_its_dump(tmp_path: Path) -> None:
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    "url", [f"http://me:{S}@127.0.0.1:1/metrics", f"http://me:{S}@127.0.0.1:x/metrics", f"ftp://me:{S}@h/"]
+)
+def test_where_dcgm_is_asked(url: str) -> None:
+    """MLTOP_DCGM_EXPORTER may be one behind a password."""
+    said = Exporter(url, 1.0).scrape()
+    assert isinstance(said, Silence) and S not in said.why and ("127.0.0.1" in said.why or "ftp" in said.why)

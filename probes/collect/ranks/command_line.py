@@ -22,7 +22,9 @@ from mltop.probes.collect.ranks.secret_names import names_secret
 from mltop.probes.collect.ranks.values import (
     hidden_password,
     is_compound,
+    is_interpreter,
     is_its_value,
+    is_scheme,
     is_script_option,
     shown_assignment,
     shown_script,
@@ -56,15 +58,17 @@ def _shown(argv: Sequence[str]) -> list[str]:
     before = ""  # the option, or the name of a secret, whose value may come next
     for place, argument in enumerate(argv):
         if takes_secret(before) or (before and not before.startswith("-")):
-            if argument == "--":
+            if argument == "--" or is_scheme(argument):
                 shown.append(argument)
                 continue
             if is_its_value(before, argument):
                 shown.append(shown_secret(before, argument))
                 before = argument if takes_secret(argument) else ""
                 continue
-        if place == 0 or is_script_option(before):
-            shown.append(_program(argument) if place == 0 else shown_script(argument))
+        if place == 0:
+            shown.append(_program(argument))
+        elif is_script_option(before) and any(map(is_interpreter, argv[:place])):
+            shown.append(shown_script(argument))
         else:
             shown.append(_argument(argument, before))
         before = argument if _expects(argument, before) else ""
@@ -75,7 +79,9 @@ def _expects(argument: str, before: str) -> bool:
     """Whether the next argument is its value."""
     if argument.startswith("-"):
         return _OPTION.fullmatch(argument) is not None or takes_secret(argument)
-    return not before and is_compound(argument) and argument.isidentifier() and names_secret(argument)
+    if not names_secret(argument):
+        return False
+    return argument.endswith(":") or (not before and is_compound(argument) and argument.isidentifier())
 
 
 def _program(name: str) -> str:

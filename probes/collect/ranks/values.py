@@ -167,12 +167,23 @@ _PIECE = re.compile(
 _OPERATOR = re.compile(r"[=:+\-*/%!.@#^~\\?]{1,3}")
 _EDGE = "=:+*%!.@#^\\?"  # may stand at either end of a word of code
 _ENDS_A_NAME = re.compile(r"[;|&<>`]")
-_SCRIPT_OPTION = re.compile(r"-[a-zA-Z]{0,3}c|--(?:command|cmd|exec|wrap|eval)")
+_SCRIPT_OPTION = re.compile(r"-[a-zA-Z]{0,3}c")
+_INTERPRETER = re.compile(r"(?:.*/)?(?:(?:python|pypy)[\w.-]*|(?:ba|da|z|k|mk|a|fi|c|tc)?sh|busybox|su|runuser|script)")
+_SCHEMES = frozenset(("bearer", "basic", "token", "digest"))  # between "Authorization:" and what is secret
 
 
 def is_script_option(argument: str) -> bool:
-    """What follows is code: ``bash -lc``, ``python -c``, ``sbatch --wrap``."""
+    """Behind an interpreter: what follows is code (``bash -lc``, ``python -c``)."""
     return _SCRIPT_OPTION.fullmatch(argument) is not None
+
+
+def is_interpreter(program: str) -> bool:
+    return _INTERPRETER.fullmatch(program) is not None
+
+
+def is_scheme(word: str) -> bool:
+    """``Bearer`` of "Authorization: Bearer TOKEN": the secret comes after it."""
+    return word.lower() in _SCHEMES
 
 
 def shown_script(text: str, depth: int = 0) -> str:
@@ -255,6 +266,8 @@ class _Script:
             if _OPERATOR.fullmatch(piece):
                 self.is_open = True
                 return piece
+            if self.is_open and is_scheme(piece):
+                return piece
             if self.is_open and is_its_value(self.secret, piece):
                 shown = self._take(piece)
                 self._expect(piece)
@@ -300,5 +313,5 @@ def _opened(mark: str) -> int:
 
 
 def is_compound(name: str) -> bool:
-    """``HF_TOKEN`` and ``api-key`` are names; ``token`` and ``key`` may be words of a sentence."""
-    return "_" in name.strip("_") or "-" in name.strip("-") or name.isupper()
+    """``HF_TOKEN``, ``api-key`` and ``Bearer`` are followed by a secret; ``token`` may be a word of a sentence."""
+    return "_" in name.strip("_") or "-" in name.strip("-") or name.isupper() or name.lower() == "bearer"
