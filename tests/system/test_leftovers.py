@@ -9,13 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from getpass import getuser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mltop.probes.collect.ranks.access import in_first_namespace
+from mltop.probes.collect.ranks.access import in_first_namespace, user_name
 from tests.fakes.machine import FIRST_RANK_PID, FakeMachine
 from tests.fakes.nvml.scenario import FakeNvml
 from tests.fakes.nvml.shapes import shape
@@ -103,11 +102,14 @@ def test_an_epilog_is_told_who_is_left(
     assert code == found["exit"] != 0
     left = leftovers(found)
     of_live, of_dead = left["GPU 0"], left["GPU 1"]
-    assert f"(pid {live.pid} of {getuser()}, " in of_live["message"] and "holds 43 GB of it" in of_live["message"]
+    assert (
+        f"(pid {live.pid} of {user_name(os.getuid())}, " in of_live["message"]
+        and "holds 43 GB of it" in of_live["message"]
+    )
     assert of_live["action"].endswith(f"sudo kill {live.pid}") and of_live["severity"] == "warning"
     assert f"parent {os.getpid()}" in of_live["evidence"][0]
     assert of_dead["message"].startswith("Dead process holds 43 GB on GPU 1: ")
-    assert f"(pid {zombie} of {getuser()}, " in of_dead["message"]
+    assert f"(pid {zombie} of {user_name(os.getuid())}, " in of_dead["message"]
     assert of_dead["action"].startswith(f"sudo kill {parent.pid} (its parent)")
     if in_first_namespace("/proc"):
         assert left["GPU 2"]["message"] == "Dead process holds 43 GB on GPU 2"
@@ -145,7 +147,7 @@ def test_what_a_sample_says_of_them(
     found, code = asked(nvml, tmp_path, "snapshot", "--json")
     assert code == 0
     first, dead, gone = found["samples"][0]["gpus"][0]["processes"]
-    assert (first["pid"], first["user"], first["ppid"]) == (live.pid, getuser(), os.getpid())
+    assert (first["pid"], first["user"], first["ppid"]) == (live.pid, user_name(os.getuid()), os.getpid())
     assert first["name"] == Path(f"/proc/{live.pid}/comm").read_text().strip()
     assert first["state"] in ("S", "R") and 0 < first["started_at"] <= found["samples"][0]["sampled_at"] + 60
     assert (dead["state"], dead["ppid"], dead["absent"]) == ("Z", parent.pid, "")
@@ -200,7 +202,7 @@ def test_the_screen_shows_who_it_is(nvml: FakeNvml, start: Callable[..., subproc
         terminal.wait_for("> gpu 0", 60)
         wait_until(lambda: "PARENT" in terminal.text() and name in terminal.text(), 60, "the GPU's processes")
         (words,) = [line.split() for line in terminal.text().splitlines() if line.split()[:1] == [str(live.pid)]]
-        assert getuser()[:8] in words and str(os.getpid()) in words and words[-1] == name
+        assert user_name(os.getuid())[:8] in words and str(os.getpid()) in words and words[-1] == name
         assert f"CRIT GPU 0 is idle, and {name}" not in terminal.text()
         terminal.send("q")
         assert terminal.wait(30) == 0
