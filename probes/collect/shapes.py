@@ -22,12 +22,13 @@ HIDDEN = "***"
 
 # Publicly known prefixes of tokens: OpenAI and Anthropic, Hugging Face, GitHub, GitLab, Slack, AWS, Google, NVIDIA,
 # npm, PyPI, Docker, Stripe, Replicate, Groq, Together, Weights & Biases, LangSmith, SendGrid, Vault, DigitalOcean,
-# Atlassian, Databricks, Telegram, age; JSON web tokens. After a prefix that is also a word (hf_transfer) 16 characters
-# are needed, or a digit or capital among eight.
+# Atlassian, Databricks, Telegram, age, Notion; JSON web tokens. After a prefix that functions have, too (hf_transfer),
+# 16 letters and digits are needed, or a digit or capital among eight.
 _TOKEN = re.compile(
     r"(?<![A-Za-z0-9])(?:"
     r"sk-[\w-]{8,}|(?:sk|pk|rk)_(?:live|test)_\w{8,}|github_pat_\w{8,}|gh[oprsu]_\w{8,}"
-    r"|(?:hf|gsk|r8|npm|secret|tgp_v1|wandb_v1|lsv2_(?:pt|sk)|api_org)_(?:\w{16,}|(?=\w*[A-Z0-9])\w{8,})"
+    r"|(?:hf|gsk|r8|api_org)_(?:[A-Za-z0-9]{16,}|(?=[A-Za-z0-9]*[A-Z0-9])[A-Za-z0-9]{8,})"
+    r"|(?:npm|secret)_[A-Za-z0-9]{30,}|(?:tgp_v1|wandb_v1|lsv2_(?:pt|sk))_[\w-]{8,}"
     r"|gl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|imt|oas)-[\w-]{8,}|xox[a-z]-[\w-]{8,}|xapp-[\w-]{8,}"
     r"|A(?:KIA|SIA|BIA|CCA|GPA|IDA|IPA|NPA|NVA|PKA|ROA)[A-Z0-9]{12,}|AIza[\w-]{30,}|ya29\.[\w.-]{8,}"
     r"|nvapi-[\w-]{8,}|pypi-[\w-]{16,}|dckr_(?:pat|oat)_[\w-]{8,}|do[opr]_v1_\w{8,}|hv[sbr]\.[\w-]{8,}"
@@ -62,7 +63,7 @@ _MODULE = re.compile(r"(?:^|,)[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\Z")
 _INTERFACE = re.compile(r"(?:en|eth|ib|wl|bond|hsn|roce)[a-z]?\d{1,3}(?:[a-z]{1,3}\d{1,3}){0,4}")
 _REMEMBERED = 200  # characters: longer values are looked at anew
 _MOST_DIGITS = 19  # of an integer of 64 bits
-_MOST_LETTERS = 40
+_MOST_LETTERS = 64
 _SHORT_WORD = 8  # longer ones must look like language
 # For each letter those that often follow it: the 250 commonest pairs in the identifiers of torch and of Python's own
 # library, 93 % of all there. Of 16 random letters 1 % look like language, of its words 99 % do.

@@ -175,6 +175,7 @@ def code(text: str) -> list[str]:
         (["curl", "-H", "Authorization:", "Bearer", S], S),
         (["curl", "Bearer", S, "-H", "X-Api-Key:", S], S),
         (["tool", "-c", "correct horse battery"], "horse"),
+        (["tool", "--password", "basic", "x"], "basic"),
         # JSON and YAML.
         (["curl", "-d", f'{{"password": "{S}", "user": "bob"}}'], S),
         (["x", f'{{"private_key_id":"{S}","private_key":"-----BEGIN PRIVATE KEY-----\\nMIIE\\n"}}'], S),

@@ -117,6 +117,11 @@ def test_tokens_of_known_shapes_are_hidden_in_any_text(token: str, around: str) 
         ("GPU-550e8400-e29b-41d4-a716-446655440000", "GPU-550e8400-e29b-41d4-a716-446655440000"),
         ("task-dist/disk-controller/risk-assessment", "task-dist/disk-controller/risk-assessment"),
         ("pip install hf_transfer; npm_config_cache", "pip install hf_transfer; npm_config_cache"),
+        (
+            "hf_transformers_weights_loader secret_sharing_protocol_of",
+            "hf_transformers_weights_loader secret_sharing_protocol_of",
+        ),
+        ("MultiProcessingDataLoaderIterWorkerThread-1", "MultiProcessingDataLoaderIterWorkerThread-1"),
     ],
 )
 def test_free_text(text: str, shown: str) -> None:

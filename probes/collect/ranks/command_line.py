@@ -58,7 +58,7 @@ def _shown(argv: Sequence[str]) -> list[str]:
     before = ""  # the option, or the name of a secret, whose value may come next
     for place, argument in enumerate(argv):
         if takes_secret(before) or (before and not before.startswith("-")):
-            if argument == "--" or is_scheme(argument):
+            if argument == "--" or is_scheme(before, argument):
                 shown.append(argument)
                 continue
             if is_its_value(before, argument):

@@ -181,9 +181,9 @@ def is_interpreter(program: str) -> bool:
     return _INTERPRETER.fullmatch(program) is not None
 
 
-def is_scheme(word: str) -> bool:
+def is_scheme(name: str, word: str) -> bool:
     """``Bearer`` of "Authorization: Bearer TOKEN": the secret comes after it."""
-    return word.lower() in _SCHEMES
+    return name.rstrip(":").lower().endswith("authorization") and word.lower() in _SCHEMES
 
 
 def shown_script(text: str, depth: int = 0) -> str:
@@ -266,7 +266,7 @@ class _Script:
             if _OPERATOR.fullmatch(piece):
                 self.is_open = True
                 return piece
-            if self.is_open and is_scheme(piece):
+            if self.is_open and is_scheme(self.secret, piece):
                 return piece
             if self.is_open and is_its_value(self.secret, piece):
                 shown = self._take(piece)
