@@ -1,7 +1,7 @@
 """`python -m mltop.probes.demo.node --node NAME`: this machine's real agent, with the demo job.
 
 The job's ranks, their stacks, the host and its ports are real. The GPUs are made up, and so is what probes measure on
-them; of the machine's own GPUs, and of processes that are not the demo's, nothing is read (``own.py``).
+them; of the machine's own GPUs nothing is read, and of processes that are not the demo's nothing is told (``own.py``).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from mltop.probes.judge.job import JobView, names, waiting_lines
 from mltop.probes.judge.mismatch import both_sides
 from mltop.probes.judge.view import RankView
 from mltop.probes.model import Culprit, Frame, Verdict
-from mltop.probes.model.local_names import COUNTER, STEP, meaning_of
+from mltop.probes.model.local_names import meaning_of
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _is_rank_like(values: list[int], views: list[RankView]) -> bool:
 
 def _urgency(name: str) -> int:
     """0: counts steps, 1: counts something, 2: anything else."""
-    return {STEP: 0, COUNTER: 1}.get(meaning_of(name), 2)
+    return {"step": 0, "counter": 1}.get(meaning_of(name), 2)
 
 
 def _text(one: Difference, views: list[RankView]) -> str:

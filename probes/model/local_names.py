@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import Literal
 
-# What ``meaning_of`` says of a name: "step" counts the training loop, "counter" another one, "bound" is a counter's
-# end, "size" and "rank" are what shapes and places are told by, "other" is anything else.
-STEP, COUNTER, BOUND, SIZE, RANK, OTHER = "step", "counter", "bound", "size", "rank", "other"
+# A step counts the training loop, a counter another one, a bound is a counter's end; shapes and places are told by
+# sizes and ranks.
+Meaning = Literal["step", "counter", "bound", "size", "rank", "other"]
 
 _WORDS = re.compile(r"[a-z]+|[A-Z][a-z]*")
 
@@ -41,22 +42,22 @@ _MORE_RANKS = _set("group src dst root peer shard worker node")
 
 
 @lru_cache(maxsize=4096)
-def meaning_of(name: str) -> str:
+def meaning_of(name: str) -> Meaning:
     """``global_step``: step; ``micro_idx``: counter; ``num_steps``: bound; ``batch_size``: size; ``rank``: rank."""
     words = [word.lower() for word in _WORDS.findall(name)]
     known = {_singular(word) for word in words} | set(words)
     is_bound = bool(words) and words[0] in _BOUNDS and _singular(words[-1]) != words[-1]
-    found = (
-        (OTHER, known & _NO_COUNTERS),
-        (RANK, known & _RANKS),
-        (SIZE, known & _SIZES),
-        (BOUND, is_bound),
-        (STEP, known & _STEPS),
-        (COUNTER, known & _COUNTERS),
-        (RANK, known & _MORE_RANKS),
-        (SIZE, known & _MORE_SIZES),
+    found: tuple[tuple[Meaning, object], ...] = (
+        ("other", known & _NO_COUNTERS),
+        ("rank", known & _RANKS),
+        ("size", known & _SIZES),
+        ("bound", is_bound),
+        ("step", known & _STEPS),
+        ("counter", known & _COUNTERS),
+        ("rank", known & _MORE_RANKS),
+        ("size", known & _MORE_SIZES),
     )
-    return next((meaning for meaning, holds in found if holds), OTHER)
+    return next((meaning for meaning, holds in found if holds), "other")
 
 
 def _singular(word: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Callable
 from mltop.probes.collect.ranks.secret_names import is_harmless, names_secret
 from mltop.probes.collect.ranks.values import shown_text
 from mltop.probes.collect.shapes import without_tokens
-from mltop.probes.model.local_names import OTHER, STEP, meaning_of
+from mltop.probes.model.local_names import meaning_of
 
 # py-spy prints a Python int as its digits; bool is "True", a string is quoted, a huge int is "+bigint".
 # It prints the float 1.0 as "1", so a whole float passes as an integer: harmless, and not distinguishable.
@@ -36,7 +36,9 @@ def may_leave(name: str, digits: str) -> bool:
         return False
     meaning = meaning_of(name)
     return (
-        meaning == STEP or abs(int(digits)) < _SMALL or (meaning != OTHER and len(digits.lstrip("-")) <= _MOST_DIGITS)
+        meaning == "step"
+        or abs(int(digits)) < _SMALL
+        or (meaning != "other" and len(digits.lstrip("-")) <= _MOST_DIGITS)
     )
 
 
