@@ -209,10 +209,6 @@ def complain(sentence: str) -> int:
     return EXIT_USAGE
 
 
-def say(sentence: str) -> None:
-    print(f"mltop: {sentence}", file=sys.stderr)  # noqa: T201 - the command line's only lines there
-
-
 def usage_sentence(error: click.ClickException) -> str:
     """click's message as ``what: why (what to do)`` on one line."""
     command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "mltop"

@@ -21,7 +21,7 @@ from mltop.probes.agent.protocol import (
 )
 from mltop.probes.agent.recent import RecentSamples
 from mltop.probes.agent.requests import Requests
-from mltop.probes.agent.sampler import GpuSource, Sampler
+from mltop.probes.agent.sampler import Collectors, GpuSource, Sampler
 from mltop.probes.agent.wire import Wire
 from mltop.probes.model import RankSample, Sample
 from mltop.probes.version import __version__
@@ -40,13 +40,14 @@ class Agent:
         out_fd: int = 1,
         wire: Wire | None = None,
         terms: Terms | None = None,
+        collectors: Collectors | None = None,
     ) -> None:
         terms = terms or Terms()
         self._node = node
         self._wire = wire or Wire(node)
         self._interval_s = interval_s
         self._whole = WholeSamples()
-        self._sampler = Sampler(node, gpu_source, interval_s)
+        self._sampler = Sampler(node, gpu_source, interval_s, collectors)
         self._stop = threading.Event()
         self._outbox = Outbox(out_fd, self._stop.set)
         pong = self._wire.encode(Message("pong", node=node))

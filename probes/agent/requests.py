@@ -11,6 +11,8 @@ from mltop.probes.agent.protocol import Message, Request
 from mltop.probes.collect.abilities import abilities
 from mltop.probes.collect.kernel_log import kernel_lines
 from mltop.probes.collect.ranks import read_counters
+from mltop.probes.collect.ranks.settings import shown_settings
+from mltop.probes.collect.ranks.values import shown_text
 from mltop.probes.collect.stacks import StackOptions, dump_ranks, find_py_spy
 from mltop.probes.model import RankSample, RankStacks
 
@@ -92,7 +94,7 @@ class Requests:
         except Unavailable as missing:
             self._send(Message("error", id=request.id, error=str(missing), fix=missing.fix))
         except Exception as error:  # noqa: BLE001 - the caller is told; a thread's traceback would reach nobody
-            self._send(Message("error", id=request.id, error=f"{type(error).__name__}: {error}"))
+            self._send(Message("error", id=request.id, error=f"{type(error).__name__}: {shown_text(str(error))}"))
         finally:
             with self._lock:
                 self._cancels.pop(request.id, None)
@@ -139,6 +141,9 @@ class Requests:
             raise Unavailable(why, "--via ssh or --via srun")
 
         def emit(event: ProbeEvent) -> None:
+            event.text, event.why = shown_text(event.text), shown_text(event.why)
+            if isinstance(event.data.get("inherited"), dict):  # NCCL's variables, as the job or the user has set them
+                event.data["inherited"] = shown_settings(event.data["inherited"])
             self._send(Message("part", id=request.id, data=fields_of(event)))
 
         self._the_probing().probe(request.args, emit, cancelled)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import Callable, Protocol, TypeVar
 
+from mltop.probes.active.command import probe_of
 from mltop.probes.collect.dcgm import DcgmSource, without_filled
 from mltop.probes.collect.host import HostSource
 from mltop.probes.collect.kernel_log import KernelLogSource, with_nvml_events
 from mltop.probes.collect.links import LinkSource
 from mltop.probes.collect.pci import PciSource
 from mltop.probes.collect.ranks import RankSource, procfs
+from mltop.probes.collect.ranks.gpu_processes import GpuProcesses
+from mltop.probes.collect.ranks.values import shown_text
 from mltop.probes.model import (
     Gap,
     GpuProcess,
@@ -36,17 +40,30 @@ class GpuSource(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass
+class Collectors:
+    """Where everything beside the GPUs' samples comes from."""
+
+    dcgm: DcgmSource = field(default_factory=DcgmSource)
+    host: HostSource = field(default_factory=HostSource)
+    ranks: RankSource = field(default_factory=RankSource)
+    processes: GpuProcesses = field(default_factory=lambda: GpuProcesses(probe_of=kind_of_probe))
+    links: LinkSource = field(default_factory=LinkSource)
+    pci: PciSource = field(default_factory=PciSource)
+    kernel_log: KernelLogSource = field(default_factory=KernelLogSource)
+
+
 class Sampler:
     """The collectors of one node, from one thread. ``interval_s``: between two samples."""
 
-    def __init__(self, node: str, gpu_source: GpuSource, interval_s: float) -> None:
+    def __init__(
+        self, node: str, gpu_source: GpuSource, interval_s: float, collectors: Collectors | None = None
+    ) -> None:
         self._node, self._gpus, self._interval_s = node, gpu_source, interval_s
-        self._dcgm = DcgmSource()
-        self._host = HostSource()
-        self._ranks = RankSource()
-        self._links = LinkSource()
-        self._pci = PciSource()
-        self._kernel_log = KernelLogSource()
+        collectors = collectors or Collectors()
+        self._dcgm, self._host, self._ranks = collectors.dcgm, collectors.host, collectors.ranks
+        self._processes = collectors.processes
+        self._links, self._pci, self._kernel_log = collectors.links, collectors.pci, collectors.kernel_log
         self._boot_id = read_boot_id()
         self._newest_ranks: list[RankSample] = []
         self._holders = Holders()
@@ -73,6 +90,7 @@ class Sampler:
         gpus = part("gpus", lambda: self._collect_gpus(now), list[GpuSample])
         xids = part("gpus", lambda: (self._gpus.events(), []), list[KernelEvent])
         part("dcgm", lambda: (None, self._dcgm.fill(gpus, now)), lambda: None)
+        part("processes", lambda: (None, self._processes.fill(gpus, clock_s)), lambda: None)
         ranks = part("ranks", lambda: self._ranks.read(clock_s, gpus_of_pid(gpus)), list[RankSample])
         self._newest_ranks = ranks
         return Sample(
@@ -139,6 +157,12 @@ def started(pid: int) -> int | None:
     return None if stat.state in ("Z", "X") else stat.start_ticks
 
 
+def kind_of_probe(argv: list[str]) -> str:
+    """Of a command line of mltop's own probes; "" of any other."""
+    found = probe_of(argv)
+    return found[0] if found is not None else ""
+
+
 def guarded(
     what: str, read: Callable[[], tuple[Result, list[Gap]]], empty: Callable[[], Result]
 ) -> tuple[Result, list[Gap]]:
@@ -146,7 +170,8 @@ def guarded(
     try:
         return read()
     except Exception as error:  # noqa: BLE001 - the gap tells every caller, and the other collectors go on
-        return empty(), [Gap(what, f"the collector failed: {type(error).__name__}: {error}", "please report this")]
+        why = f"the collector failed: {type(error).__name__}: {shown_text(str(error))}"
+        return empty(), [Gap(what, why, "please report this")]
 
 
 def without_gpus(gaps: list[Gap], pci: list[PciDevice]) -> list[Gap]:

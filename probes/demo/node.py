@@ -1,6 +1,7 @@
 """`python -m mltop.probes.demo.node --node NAME`: this machine's real agent, with the demo job.
 
-Ranks, stacks and host are real; only the GPUs are made up, and so is what probes measure on them.
+The job's ranks, their stacks, the host and its ports are real. The GPUs are made up, and so is what probes measure on
+them; of the machine's own GPUs nothing is read, and of processes that are not the demo's nothing is told (``own.py``).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 import os
 import platform
 import sys
+from typing import Callable
 
 from mltop.probes.active.gate import Holder
 from mltop.probes.agent.loop import Agent, exit_now
@@ -17,6 +19,7 @@ from mltop.probes.collect.ranks.access import user_name
 from mltop.probes.demo.fleet import build, machine_of
 from mltop.probes.demo.gpus import HOT_GPU, SimulatedGpus
 from mltop.probes.demo.job import DemoJob
+from mltop.probes.demo.own import only_own
 from mltop.probes.demo.probe_machine import ProbeMachine
 from mltop.probes.demo.probing import ProbeThread, SimulatedProbes
 
@@ -25,10 +28,17 @@ SLOW_GPU = 6  # where no node of a fleet has one
 
 
 class DemoAgent(Agent):
-    """The agent, but for probes: what they put load on is simulated."""
+    """The agent, but it sees only the processes of ``pids``, and what probes put load on is simulated."""
 
-    def __init__(self, node: str, gpu_source: SimulatedGpus, interval_s: float, probes: SimulatedProbes) -> None:
-        super().__init__(node, gpu_source, interval_s)
+    def __init__(
+        self,
+        node: str,
+        gpu_source: SimulatedGpus,
+        interval_s: float,
+        probes: SimulatedProbes,
+        pids: Callable[[], list[int]],
+    ) -> None:
+        super().__init__(node, gpu_source, interval_s, collectors=only_own(pids))
         self._probe_thread = ProbeThread(probes, self._send)
 
     def _handle(self, request: Request) -> None:
@@ -69,7 +79,7 @@ def main(argv: list[str] | None = None) -> None:
             options.gpus, job.on_gpus, job.hung_since, culprit_gpu=options.culprit, problem=job.problem
         )
         probes = SimulatedProbes(DemoMachines(options, job), options.probe_speed)
-        code = DemoAgent(options.node, gpus, options.interval, probes).run()
+        code = DemoAgent(options.node, gpus, options.interval, probes, lambda: job.pids).run()
         if job.problem():
             print(job.problem(), file=sys.stderr, flush=True)  # noqa: T201 - the caller keeps an agent's last words
     finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -18,7 +18,7 @@ from mltop.probes.demo.gpus import UPTIME_S, activity_of, sample_of, shape_of
 from mltop.probes.demo.machine import host_of, kernel_events, pci_devices
 from mltop.probes.demo.network import MOVING, is_moving, links_of, moving
 from mltop.probes.demo.simulated_job import FIRST_PID, SimulatedJob, moving_counters, rank_sample
-from mltop.probes.model import GpuSample, to_json
+from mltop.probes.model import GpuProcess, GpuSample, to_json
 
 LOST_GPU = 3
 BRAKED_CLOCK_MHZ = 420
@@ -179,7 +179,15 @@ def _fixed_events(node: SimulatedNode) -> str:
 def _fixed_gpu(node: SimulatedNode, index: int, training: bool, light: bool) -> str:
     pids = [FIRST_PID + node.ranks[index]] if index < len(node.ranks) else []
     moving = move(shape_of(node.number, index, False), 0.0, TRAINING if pids else "idle", 0.0)
-    return known(sample_of(index, node.number, pids, moving, training), light, _MOVING_NAMES | {"last_seen_at"})
+    whole = sample_of(index, node.number, pids, moving, training)
+    whole.processes = [_described(process, node) for process in whole.processes or ()]
+    return known(whole, light, _MOVING_NAMES | {"last_seen_at"})
+
+
+def _described(process: GpuProcess, node: SimulatedNode) -> GpuProcess:
+    """As /proc would say it of a rank. Its parent is above every real pid, too."""
+    parent, started_at = FIRST_PID - 1, node.job.started_at
+    return replace(process, user="demo", name="python3.11", state="S", ppid=parent, started_at=started_at)
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,67 +13,7 @@ from mltop.probes.judge.job import JobView, names, waiting_lines
 from mltop.probes.judge.mismatch import both_sides
 from mltop.probes.judge.view import RankView
 from mltop.probes.model import Culprit, Frame, Verdict
-
-_WORDS = re.compile(r"[a-z]+|[A-Z][a-z]*")
-_STEPS = frozenset({"step", "iter", "iteration", "it", "epoch"})
-_COUNTERS = frozenset(
-    {
-        "i",
-        "j",
-        "k",
-        "t",
-        "idx",
-        "index",
-        "batch",
-        "microbatch",
-        "mb",
-        "micro",
-        "minibatch",
-        "count",
-        "counter",
-        "round",
-        "turn",
-        "tick",
-        "update",
-        "episode",
-        "chunk",
-        "task",
-        "seq",
-    }
-)
-# In front of a plural they make a bound: num_steps, max_train_iters. step_num, n_iter and num_batches_done count.
-_BOUNDS = frozenset({"num", "n", "max", "total"})
-# No counter, whatever else is in the name: batch_size, rank_index, log_every_step.
-_NOT_COUNTERS = frozenset(
-    {
-        "size",
-        "len",
-        "length",
-        "per",
-        "rank",
-        "world",
-        "port",
-        "id",
-        "seed",
-        "stride",
-        "offset",
-        "bytes",
-        "dim",
-        "shape",
-        "stage",
-        "device",
-        "gpu",
-        "numel",
-        "every",
-        "interval",
-        "freq",
-        "pid",
-        "fd",
-        "start",
-        "end",
-        "first",
-    }
-)
+from mltop.probes.model.local_names import meaning_of
 
 
 @dataclass(frozen=True)
@@ -169,21 +108,7 @@ def _is_rank_like(values: list[int], views: list[RankView]) -> bool:
 
 def _urgency(name: str) -> int:
     """0: counts steps, 1: counts something, 2: anything else."""
-    words = [word.lower() for word in _WORDS.findall(name)]
-    singular = {_singular(word) for word in words}
-    if not words or not singular.isdisjoint(_NOT_COUNTERS) or not _NOT_COUNTERS.isdisjoint(words):
-        return 2
-    if words[0] in _BOUNDS and _singular(words[-1]) != words[-1]:
-        return 2
-    if singular & _STEPS:
-        return 0
-    return 1 if singular & _COUNTERS else 2
-
-
-def _singular(word: str) -> str:
-    """Of the counters' names; others come back as they are."""
-    known = _STEPS | _COUNTERS
-    return next((word[:-cut] for cut in (1, 2) if word.endswith("s") and word[:-cut] in known), word)
+    return {"step": 0, "counter": 1}.get(meaning_of(name), 2)
 
 
 def _text(one: Difference, views: list[RankView]) -> str:

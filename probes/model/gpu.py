@@ -36,7 +36,12 @@ class GpuProcess:
 
     What /proc says of it: ``user``, ``name`` (the kernel's, 15 characters), ``state`` (R S D T Z as the kernel prints
     it, "" when there is no such process here: it has ended, or NVML's pid is of another namespace), ``ppid`` and
-    ``started_at`` (unix s). None or "" is unknown.
+    ``started_at`` (unix s). None or "" is unknown; of one that has ended it is what was last known.
+
+    ``absent``, why not all of it can be seen: ended (there is no such process in all of the machine, or there was one
+    here and it is gone) | elsewhere (not in our PID namespace: in another one, or it has ended) | hidden (/proc is
+    mounted with hidepid) | closed (no permission to read its environment: whether it is a rank is unknown) | "".
+    ``probe``: of mltop's own probes the kind, else "".
     """
 
     pid: int
@@ -48,6 +53,12 @@ class GpuProcess:
     state: str = ""
     ppid: int | None = None
     started_at: float | None = None
+    absent: str = ""
+    probe: str = ""
+
+    @property
+    def is_dead(self) -> bool:
+        return self.state in ("Z", "X") or self.absent == "ended"
 
 
 @dataclass

@@ -102,7 +102,7 @@ def admit(sample: Sample, is_large: bool = True) -> list[Gap]:
     one by one. Raises Refused for one without a time.
     """
     if not 0 <= sample.sampled_at <= MOST_TIME_S:
-        raise Refused(f"it says that its time is {said(sample.sampled_at)}")
+        raise Refused(f"its sampled_at, {said(sample.sampled_at)}, is no time")
     left_out = _LeftOut()
     if not 0 < sample.interval_s <= 86_400:
         left_out.value("interval_s", sample.interval_s)

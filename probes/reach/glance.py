@@ -62,7 +62,7 @@ class Glance(msgspec.Struct, frozen=True, gc=False):
     def admitted(self) -> Glance:
         """Itself when all of it can be, else what of it is left, as ``receipt.admit`` does it. Raises Refused."""
         if not 0 <= self.sampled_at <= MOST_TIME_S:
-            raise Refused(f"it says that its time is {said(self.sampled_at)}")
+            raise Refused(f"its sampled_at, {said(self.sampled_at)}, is no time")
         gpus, ranks = self.gpus, self.ranks
         if [gpu.index for gpu in gpus] != list(range(len(gpus))) or len(gpus) > MOST_GPUS:
             by_index = {gpu.index: gpu for gpu in reversed(gpus) if 0 <= gpu.index < MOST_GPUS}

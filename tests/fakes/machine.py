@@ -34,6 +34,7 @@ class FakeMachine:
             self.sys.write(f"module/{module}/refcnt", "1")
         self.sys.write("devices/system/clocksource/clocksource0/current_clocksource", "tsc")
         self.proc = ProcTree(root)
+        self.proc.pid_namespace()
         self._proc_files(self.proc.root)
         (root / "dev" / "shm").mkdir(parents=True)
         self.kmsg = FakeKmsg(root / "dev")

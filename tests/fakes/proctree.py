@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 BOOT_TIME = 1_700_000_000
+FIRST_PID_NAMESPACE = 4026531836  # PROC_PID_INIT_INO, linux/proc_ns.h
 _CPU = "100 0 100 800 0 0 0 0 0 0"  # user nice system idle iowait irq softirq steal guest guest_nice
 _PF_KTHREAD = 0x00200000
 
@@ -51,6 +52,13 @@ class ProcTree:
         self.mount_options("rw,relatime")
         self.processes: dict[int, FakeProcess] = {}
         self.add(1, ppid=0, argv=["/sbin/init"])
+
+    def pid_namespace(self, number: int = FIRST_PID_NAMESPACE) -> None:
+        """Of whoever reads this tree. Without it there is no telling."""
+        link = self.root / "self" / "ns" / "pid"
+        link.parent.mkdir(exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(f"pid:[{number}]")
 
     def mount_options(self, options: str) -> None:
         (self.root / "self" / "mounts").write_text(f"sysfs /sys sysfs rw 0 0\nproc /proc proc {options} 0 0\n")

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from mltop.probes.collect.ranks.access import user_name
 from tests.fakes.nvml.scenario import FakeNvml
 from tests.terminal import Terminal
 from tests.waiting import wait_until
@@ -79,9 +80,10 @@ def test_every_value_of_the_scenario_arrives(tmp_path: Path) -> None:
         "memory_clock_max_mhz": 2619,
     }
     assert {key: gpu[key] for key in expected} == expected
-    assert gpu["processes"] == [
-        {"pid": os.getpid(), "memory_bytes": 1073741824, "kind": "compute", "gpu_instance": None}
-    ]
+    (process,) = gpu["processes"]
+    held = {"pid": os.getpid(), "memory_bytes": 1073741824, "kind": "compute", "gpu_instance": None}
+    known = {"user": user_name(os.getuid()), "ppid": os.getppid(), "absent": "", "probe": ""}
+    assert {name: process[name] for name in (*held, *known)} == {**held, **known}
     assert sorted(gpu["throttle_reasons"]) == ["hw_thermal", "sw_power_cap"]
     assert sample["host"]["memory_total_bytes"] > 0
     assert sample["host"]["cpu_fraction"] is not None

@@ -106,7 +106,7 @@ def gpu_sample(index: int, tick: int, bad: bool = True, seed: int = 0) -> GpuSam
         pcie=Pcie(gen=5, gen_max=5, width=16, width_max=16, rx_bytes_per_s=1.2e9, tx_bytes_per_s=0.8e9),
         nvlink=Nvlink(rx_bytes_per_s=9.1e10, tx_bytes_per_s=9.0e10),
         driver="570.86.15",
-        processes=[GpuProcess(pid=8120 + index, memory_bytes=60 * GIB)] if index < 4 else [],
+        processes=[_process(8120 + index)] if index < 4 else [],
     )
     if bad and index == 3:
         gpu.temperature_c, gpu.sm_clock_mhz, gpu.power_w = 91.0, 345, 310.0
@@ -127,6 +127,10 @@ def gpu_sample(index: int, tick: int, bad: bool = True, seed: int = 0) -> GpuSam
         gpu.power_w, gpu.sm_clock_mhz, gpu.throttle_reasons = 70.0, 345, ["gpu_idle"]
         gpu.memory_used_bytes = 4 * 2**20
     return gpu
+
+
+def _process(pid: int) -> GpuProcess:
+    return GpuProcess(pid, 60 * GIB, user="ada", name="python3.11", state="R", ppid=8101, started_at=T0 - 7384)
 
 
 def rank_sample(number: int, tick: int, gpus: list[int], world_size: int = 4) -> RankSample:

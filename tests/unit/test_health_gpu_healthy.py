@@ -49,6 +49,8 @@ IDS = [
     "gpu.ecc.sram_threshold",
     "gpu.error",
     "gpu.ghost_mem",
+    "gpu.idle_memory",
+    "gpu.leftover",
     "gpu.lemon",
     "gpu.lost",
     "gpu.mig",

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from mltop.probes import record
 from mltop.probes.collect.ranks import RankSource
 from mltop.probes.collect.ranks.details import soft_limit
-from mltop.probes.collect.ranks.settings import MAX_SETTINGS, settings_of
+from mltop.probes.collect.ranks.identity import identify
+from mltop.probes.collect.ranks.settings import MAX_SETTINGS, NAMES, PREFIXES, settings_of
 from mltop.probes.model import UNLIMITED, Gap, RankSample
 from tests.fakes.proctree import ProcTree
 from tests.waiting import wait_until
@@ -120,6 +122,23 @@ def test_settings_of_a_rank_are_read_after_each_exec(tree: ProcTree) -> None:
         (b"NCCL_PROXY_TOKEN=abcd\0UCX_API_KEY=k\0NCCL_MAX_TOKENS=7\0", {"NCCL_MAX_TOKENS": "7"}),
         (b"NCCL_CONF=http://me:secret@host/x\0NCCL_X=a sk-aaaaaaaaaaaaaaaa b\0",
          {"NCCL_CONF": "http://***@host/x", "NCCL_X": "a *** b"}),
+        (b"NCCL_A_KEY=7\0NCCL_B_SECRET=x\0UCX_PASS=x\0GLOO_AUTH=x\0NVTE_PASSWORD=x\0FI_EFA_CREDENTIALS=x\0", {}),
+        (b"HF_TOKEN=x\0WANDB_API_KEY=x\0AWS_SECRET_ACCESS_KEY=x\0PATH=/x\0HOME=/x\0XNCCL_DEBUG=x\0nccl_debug=x\0", {}),
+        (b"NCCL_CONF_FILE=/etc/nccl.conf\0NCCL_COMM_ID=10.0.0.1:29500\0NCCL_SOCKET_IFNAME==eth0,^lo\0",
+         {"NCCL_CONF_FILE": "/etc/nccl.conf", "NCCL_COMM_ID": "10.0.0.1:29500", "NCCL_SOCKET_IFNAME": "=eth0,^lo"}),
+        (b"NCCL_ALGO=allreduce:tree;allgather:ring\0NCCL_IB_HCA=^mlx5_0:1,mlx5_1\0OMP_PLACES={0:4},{4:4}\0",
+         {"NCCL_ALGO": "allreduce:tree;allgather:ring", "NCCL_IB_HCA": "^mlx5_0:1,mlx5_1",
+          "OMP_PLACES": "{0:4},{4:4}"}),
+        (b"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True,max_split_size_mb:128\0CUBLAS_WORKSPACE_CONFIG=:4096:8\0",
+         {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:128",
+          "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}),
+        (b"CUDA_VISIBLE_DEVICES=GPU-550e8400-e29b-41d4-a716-446655440000,1\0LD_PRELOAD=/a/b.so /c/d.so\0",
+         {"CUDA_VISIBLE_DEVICES": "GPU-550e8400-e29b-41d4-a716-446655440000,1", "LD_PRELOAD": "/a/b.so /c/d.so"}),
+        (b"NCCL_X=Zk9pQ2vR7tLmX4wB\0NCCL_Y=aGVsbG8gd29ybGQgdGhpcyBpcyBhIHNlY3JldA==\0NCCL_Z=/a/Zk9pQ2vR7tLmX4wB/b\0",
+         {"NCCL_X": "***", "NCCL_Y": "***", "NCCL_Z": "/a/***/b"}),
+        (b"NCCL_U=https://host/deep/er/x?sig=abc\0NCCL_V=550e8400-e29b-41d4-a716-446655440000\0",
+         {"NCCL_U": "https://host/deep/***?***", "NCCL_V": "***"}),
+        (b"NCCL_" + b"A" * 100 + b"=1\0NCCL_A B=1\0NCCL_hf_abcdefgh12=1\0", {}),
         (b"NCCL_DEBUG=A\0NCCL_DEBUG=B\0", {"NCCL_DEBUG": "A"}),
         (b"NCCL_DEBUG\0=\0\xff=1\0NCCL_\xff=\xfe\n\0", {"NCCL_\ufffd": "\ufffd"}),
         (b"", {}),
@@ -134,6 +153,20 @@ def test_settings_are_few_and_short() -> None:
     settings = settings_of(environ)
     assert len(settings) == MAX_SETTINGS and settings["OMP_NUM_THREADS"] == "4"
     assert {len(value) for value in settings.values()} == {1, 100}
+
+
+def test_what_a_capture_holds_is_written_down() -> None:
+    """Every name that is kept stands in the description of captures, and no other."""
+    text = (record.__doc__ or "").split("sounds like a secret's:")[1].split(";")[0]
+    assert [name.strip() for name in text.split(",")] == sorted({*NAMES, *(f"{prefix}*" for prefix in PREFIXES)})
+
+
+def test_names_out_of_the_environment_that_a_capture_holds_are_written_down() -> None:
+    described = record.__doc__ or ""
+    for name in ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "PMIX_NAMESPACE"):
+        address = {"MASTER_ADDR": "x"} if name == "MASTER_PORT" else {}
+        identity = identify({"RANK": "0", "WORLD_SIZE": "1", **address, name: "named-7"})
+        assert identity is not None and "named-7" in identity.job and name in described
 
 
 def with_workers(tree: ProcTree, count: int) -> RankSource:

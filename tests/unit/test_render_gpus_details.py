@@ -192,3 +192,23 @@ def test_counters_are_watched_anew_for_another_board_or_an_earlier_time() -> Non
 def test_places_of_gpus_differ() -> None:
     assert gpu_place("n1", 3).title == "gpu 3" and gpu_place("n1", 3) != gpu_place("n1", 4)
     assert (gpu_of_row("3"), gpu_of_row("12.0")) == (3, 12)
+
+
+def test_what_is_no_rank_is_told_by_what_the_kernel_says() -> None:
+    processes = [
+        GpuProcess(20, 2**30, user="ada", name="python3", state="S", ppid=10, started_at=1000.0),
+        GpuProcess(21, user="ada", name="python3", state="Z", ppid=10, started_at=1000.0),
+        GpuProcess(22, user="ada", name="python3", ppid=10, started_at=1000.0, absent="ended"),
+        GpuProcess(23, absent="elsewhere"),
+        GpuProcess(24, absent="hidden"),
+        GpuProcess(25, user="root", name="python3", state="R", probe="matmul"),
+    ]
+    lines = process_lines(GpuSample(3, processes=processes), [], NO_GAPS, 140, 8200.0)
+    assert plain(lines[0]).split() == ["PID", "RANK", "MEMORY", "KIND", "STATE", "USER", "AGE", "PARENT", "COMMAND"]
+    found = {plain(line).split()[0]: (plain(line).split()[3:], line) for line in lines[1:]}
+    assert found["20"][0] == ["S", "sleeping", "ada", "2h00m", "10", "python3"]
+    assert found["21"][0] == ["Z", "zombie", "ada", "2h00m", "10", "python3"]
+    assert found["22"][0] == ["ended", "ada", "2h00m", "10", "python3"]
+    assert found["23"][0] == ["not", "here"] and found["24"][0] == ["hidden"]
+    assert found["25"][0] == ["R", "running", "root", "matmul", "probe", "of", "mltop"]
+    assert [any(cell.style == "crit" for cell in found[pid][1]) for pid in ("20", "21", "22")] == [False, True, True]

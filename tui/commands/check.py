@@ -96,7 +96,7 @@ def live(targets: Targets, options: TargetOptions, asked: Asked) -> Checked:
         views = await_nodes(opened, gathered, deadline, beside, "check")
         views = tuple(in_time(view, time.monotonic() - began) for view in views)
         beside.clear()
-    health = Health(asked, eager=True)
+    health = Health(replace(asked, vacated=True), eager=True)
     samples = sorted((one for own in gathered.samples.values() for one in own), key=lambda one: one.sampled_at)
     health.compare(samples)
     for sample in samples:

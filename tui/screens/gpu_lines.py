@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mltop.probes.model import GpuSample, KernelEvent, RankSample, Sample
+from mltop.probes.model import GpuProcess, GpuSample, KernelEvent, RankSample, Sample
 from mltop.tui.render.blocks import block_lines, side_by_side
 from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout
 from mltop.tui.render.gpu_details import blocks_of
@@ -28,6 +28,8 @@ PROCESS_COLUMNS = (
     Column("instance", "GI", 3, right=True, optional=True),
     Column("state", "STATE", 12, priority=1),
     Column("user", "USER", 8, priority=2),
+    Column("age", "AGE", 5, right=True, priority=4),
+    Column("parent", "PARENT", 7, right=True, priority=5),
     Column("command", "COMMAND", 16, priority=3, stretch=True),
 )
 
@@ -35,7 +37,7 @@ PROCESS_COLUMNS = (
 def details(sample: Sample, gpu: GpuSample, first: First, width: int) -> list[list[Cell]]:
     """Everything below the timeline."""
     gaps = GpuGaps(sample.gaps, gpu.index)
-    lines = [*process_lines(gpu, sample.ranks, gaps, width)]
+    lines = [*process_lines(gpu, sample.ranks, gaps, width, sample.sampled_at)]
     lines += [[], *block_lines(blocks_of(gpu, gaps, first.gpu), width)]
     lines += _section(link_lines(gpu, first.gpu, width), _links_title(sample.sampled_at - first.at))
     lines += _section(event_lines(sample.kernel_events, gpu, width), "kernel log")
@@ -43,8 +45,10 @@ def details(sample: Sample, gpu: GpuSample, first: First, width: int) -> list[li
     return lines + _section(why, "not known of this GPU")
 
 
-def process_lines(gpu: GpuSample, ranks: Sequence[RankSample], gaps: GpuGaps, width: int) -> list[list[Cell]]:
-    """Who holds this GPU, a line each; ranks that NVML does not list are there too."""
+def process_lines(
+    gpu: GpuSample, ranks: Sequence[RankSample], gaps: GpuGaps, width: int, now: float | None = None
+) -> list[list[Cell]]:
+    """Who holds this GPU, a line each; ranks that NVML does not list are there too. ``now``: unix s."""
     if gpu.processes is None and not ranks:
         return [[Cell("processes ", "title"), Cell(f"{UNKNOWN} {gaps.why('processes')}", "dim")]]
     by_pid = {rank.pid: rank for rank in ranks if gpu.index in rank.gpus}
@@ -52,16 +56,20 @@ def process_lines(gpu: GpuSample, ranks: Sequence[RankSample], gaps: GpuGaps, wi
     rows = []
     for pid in dict.fromkeys([*by_pid, *listed]):
         process, rank = listed.get(pid), by_pid.get(pid)
-        state = rank.state if rank is not None else ""
+        who = rank or process
+        started_at = who.started_at if who is not None else None
+        parent = process.ppid if process is not None else None
         cells = (
             Cell(str(pid)),
             Cell("" if rank is None else number(rank.rank)),
             Cell(bytes_text(process.memory_bytes) if process is not None else UNKNOWN),
             Cell(process.kind if process is not None else UNKNOWN),
             Cell(number(process.gpu_instance) if process and process.gpu_instance is not None else ""),
-            Cell(state_word(state) if rank is not None else "", STATE_STYLE.get(state[:1], "")),
-            Cell(rank.user if rank is not None else ""),
-            Cell(short_command(rank.command) if rank is not None else ""),
+            _state_cell(rank, process),
+            Cell(who.user if who is not None else ""),
+            Cell(age(max(0.0, now - started_at)) if now is not None and started_at is not None else ""),
+            Cell("" if parent is None else str(parent)),
+            _command_cell(rank, process),
         )
         rows.append(Row(str(pid), cells))
     if not rows:
@@ -69,6 +77,30 @@ def process_lines(gpu: GpuSample, ranks: Sequence[RankSample], gaps: GpuGaps, wi
     hidden = () if any(row.cells[4].text for row in rows) else (4,)
     shown = layout(PROCESS_COLUMNS, width, hidden)
     return [header_line(PROCESS_COLUMNS, shown), *(columns_line(PROCESS_COLUMNS, row, shown) for row in rows)]
+
+
+# Why a process cannot be seen, beside its pid.
+_ABSENT = {
+    "ended": Cell("ended", "crit"),
+    "elsewhere": Cell("not here", "warn"),
+    "hidden": Cell("hidden", "warn"),
+}
+
+
+def _state_cell(rank: RankSample | None, process: GpuProcess | None) -> Cell:
+    if rank is None and process is not None and process.absent in _ABSENT:
+        return _ABSENT[process.absent]
+    state = rank.state if rank is not None else process.state if process is not None else ""
+    return Cell(state_word(state) if rank is not None or state else "", STATE_STYLE.get(state[:1], ""))
+
+
+def _command_cell(rank: RankSample | None, process: GpuProcess | None) -> Cell:
+    """Of what is no rank only the kernel's name is known."""
+    if rank is not None:
+        return Cell(short_command(rank.command))
+    if process is None:
+        return Cell("")
+    return Cell(f"{process.probe} probe of mltop" if process.probe else process.name, "dim")
 
 
 def link_lines(gpu: GpuSample, first: GpuSample, width: int) -> list[list[Cell]]:

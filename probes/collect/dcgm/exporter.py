@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mltop.probes.collect.dcgm import prometheus
 from mltop.probes.collect.dcgm.rows import Snapshot
+from mltop.probes.collect.shapes import masked, without_user
 
 DEFAULT_URL = "http://127.0.0.1:9400/metrics"
 MAX_BYTES = 8 << 20
@@ -33,7 +34,7 @@ class Exporter:
             from urllib.parse import urlsplit
 
             split = urlsplit(url)
-            self.address = split.netloc
+            self.address = without_user(split.netloc)  # said in gaps
             self._host = split.hostname or ""
             self._port = split.port or (443 if split.scheme == "https" else 80)
         except ValueError as error:
@@ -45,7 +46,7 @@ class Exporter:
     def scrape(self) -> Snapshot | Silence:
         """Never raises for anything that a server may do."""
         if self._wrong:
-            return Silence(f"{self._url!r} is no address of an exporter ({self._wrong})")
+            return Silence(f"{masked(self._url)!r} is no address of an exporter ({self._wrong})")
         refused = self._refused()
         if refused is not None:
             return refused

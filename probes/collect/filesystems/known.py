@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mltop.probes.collect.filesystems.mounts import Mount
+from mltop.probes.collect.ranks.values import shown_text
+from mltop.probes.collect.shapes import without_tokens
 from mltop.probes.model import FilesystemSample
 
 LOCAL_EVERY_S = 10.0
@@ -54,7 +56,9 @@ class Known:
 
     def sample(self, at_s: float) -> FilesystemSample:
         mount = self.mount
-        sample = FilesystemSample(mount.path, mount.device, mount.kind, mount.is_network, mount.read_only)
+        # A FUSE's or a web server's "device" is what its user wrote, passwords and all.
+        path, device = without_tokens(mount.path), shown_text(mount.device)
+        sample = FilesystemSample(path, device, mount.kind, mount.is_network, mount.read_only)
         if self.sizes is not None:
             sample.total_bytes, sample.available_bytes, inodes, free = self.sizes
             # Filesystems that make inodes as they are needed (btrfs, vfat, some servers) tell 0 of them.

@@ -7,6 +7,7 @@ import time
 from mltop.probes.collect.filesystems import mounts, mountstats
 from mltop.probes.collect.filesystems.known import FIRST_PAUSE_S, Known
 from mltop.probes.collect.filesystems.worker import Worker
+from mltop.probes.collect.shapes import without_tokens
 from mltop.probes.model import FilesystemSample, Gap
 
 WHAT = "host.filesystems"
@@ -204,7 +205,7 @@ class FilesystemSource:
 
 
 def _named(items: list[str]) -> str:
-    return "; ".join(items[:3]) + (f" and {len(items) - 3} more" if len(items) > 3 else "")
+    return "; ".join(map(without_tokens, items[:3])) + (f" and {len(items) - 3} more" if len(items) > 3 else "")
 
 
 def _whole(path: str) -> bytes:

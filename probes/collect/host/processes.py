@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from mltop.probes.collect.host.files import read_file
 from mltop.probes.collect.host.part import Reading
 from mltop.probes.collect.host.process_states import ProcessStates
+from mltop.probes.collect.ranks.values import shown_text
 from mltop.probes.model import BlockedProcess, Gap, RankSample
 
 _MAX_SHOWN = 40
@@ -96,7 +97,7 @@ class Processes:
             return pid not in ranks, not blocked.name.startswith("nvidia"), blocked.since, pid
 
         return [
-            BlockedProcess(pid, one.name, max(0.0, now - one.since), self._wchan(pid), ranks.get(pid))
+            BlockedProcess(pid, shown_text(one.name), max(0.0, now - one.since), self._wchan(pid), ranks.get(pid))
             for pid, one in sorted(self._blocked.items(), key=order)[:_MAX_SHOWN]
         ]
 

@@ -15,6 +15,7 @@ from mltop.probes.collect.ranks.table import DENIED, HIDDEN, OVERWRITTEN, Proces
 from mltop.probes.model import Gap
 
 _NOT_HIDING = ("0", "off")
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, linux/proc_ns.h
 
 
 @cache
@@ -104,10 +105,20 @@ def _overwritten_gap(table: ProcessTable) -> list[Gap]:
     return [Gap("ranks", why, "export SPT_NOENV=1 in the job")]
 
 
+def in_first_namespace(root: str) -> bool:
+    """Whether our PID namespace is the machine's first one, in which every process has a pid (pid_namespaces(7))."""
+    try:
+        return os.readlink(f"{root}/self/ns/pid") == _FIRST_PID_NAMESPACE
+    except OSError:
+        return False
+
+
 def _foreign_gap(table: ProcessTable, gpu_pids: set[int]) -> list[Gap]:
-    """A GPU's process list is a few seconds old: what has just ended is not foreign."""
+    """A GPU's process list is a few seconds old: what has just ended is not foreign. Where every process of the
+    machine has a pid, it has ended anyway, and a rule tells of its memory.
+    """
     foreign = [pid for pid in gpu_pids if pid not in table.processes and pid not in table.ended_at]
-    if not foreign:
+    if not foreign or in_first_namespace(table.root):
         return []
     noun, verb = ("id", "is") if len(foreign) == 1 else ("ids", "are")
     why = f"{len(foreign)} GPU process {noun} {verb} not visible here (another PID namespace: container?)"

@@ -1,97 +1,106 @@
-"""A command line fit to be shown and recorded: short, on one line, without secrets."""
+"""A command line fit to be shown and recorded: short, on one line, without secrets.
+
+What is shown is an allow-list of shapes (``shapes.is_plain``), whatever an option is called:
+
+* names of options and variables; after a name that holds secrets (``secret_names``) no value but a count, yes or no;
+* plain values: numbers, words, file names and paths, HOST:PORT, module names, lists and NAME=VALUE pairs of such;
+* of a path the components that are plain; of JSON and of the code after ``-c`` the plain words and strings;
+* of a URL scheme, host, port and the first part of the path (of a bucket's or a file's all plain parts); never the
+  user, the query or the fragment;
+* instead of everything else ``***``, and instead of what has the shape of a known token wherever it stands.
+
+So a token, a random key and a passphrase are hidden under any name and without one. A password that looks as a plain
+word is hidden only where a name tells it: no shape could.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Callable
+from collections.abc import Sequence
 
-from mltop.probes.collect.ranks.secret_names import is_harmless, is_number, is_switch, names_secret
+from mltop.probes.collect.ranks.secret_names import names_secret
+from mltop.probes.collect.ranks.values import (
+    hidden_password,
+    is_compound,
+    is_interpreter,
+    is_its_value,
+    is_scheme,
+    is_script_option,
+    shown_assignment,
+    shown_script,
+    shown_secret,
+    shown_value,
+    takes_secret,
+)
+from mltop.probes.collect.shapes import HIDDEN, is_plain, masked
 
 MAX_CHARACTERS = 200
-HIDDEN = "***"
-
-# Shapes of well-known tokens: OpenAI, Hugging Face, GitHub, GitLab, Slack, AWS, JWT, Weights & Biases.
-_SHAPES = re.compile(
-    r"\b(?:sk-[\w-]{8,}|hf_\w{8,}|gh[pousr]_\w{8,}|github_pat_\w{8,}|glpat-[\w-]{8,}|xox[abpr]-[\w-]{8,}"
-    r"|A(?:KIA|SIA)[A-Z0-9]{12,}|eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?|[0-9a-f]{40})\b"
-)
-# "user:password@" up to the last "@", as passwords may hold "/" and "@"; and "token@".
-_USER_INFO = re.compile(r"(?<=://)(?:[^\s/:]*:\S*|[^\s/]+)(?=@)")
-# Begins where a word does: without that a long word costs the square of its length.
-_ASSIGNMENT = re.compile(r"(?<![\w.-])([\w.-]+)(['\"\])]*\s*[=:]\s*)(?!//)('[^']*'|\"[^\"]*\"|[^\s'\"&,;)]+)")
-_BEARER = re.compile(r"\b(bearer|basic)\s+\S+", re.IGNORECASE)
+_LOOKED_AT = 1000  # characters of one argument: strangers choose how long it is
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\s]+")
-_PIECE = re.compile(r"'[^']*'|\"[^\"]*\"|\S+")
-_PASSWORD = "-p"  # mysql, sshpass; elsewhere it often is a port, so numbers are shown
-_ATTACHED = re.compile(r"-p=?([^-=].*)", re.DOTALL)
+_NUMBER = re.compile(r"-\.?\d.*")
+_OPTION = re.compile(r"--?[^\W\d][\w.-]*")
 
 
-def shown_command(argv: list[str]) -> str:
-    """The arguments joined, at most 200 characters, with ``***`` for what looks like a secret."""
-    text = _CONTROL.sub(" ", " ".join(_without_values(argv, _cleaned))).strip()
+def shown_command(argv: Sequence[str]) -> str:
+    """The arguments joined, at most 200 characters, with ``***`` for what may be a secret."""
+    text = masked(" ".join(_shown([_cut(argument) for argument in argv])), blobs=False).strip()
     return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…"
 
 
-def _without_values(arguments: Iterable[str], clean: Callable[[str], str]) -> list[str]:
-    """The arguments, those that follow an option for secrets hidden, all others cleaned."""
-    shown = []
-    waiting = ""  # the option whose value comes next
-    for argument in arguments:
-        if waiting and argument == "--":
-            shown.append(argument)
-            continue
-        if waiting and _is_value(waiting, argument):
-            shown.append(clean(argument) if _may_be_shown(waiting, argument) else HIDDEN)
+def _cut(argument: str) -> str:
+    """On one line, and not longer than what is worth looking at."""
+    argument = argument if len(argument) <= _LOOKED_AT else argument[:_LOOKED_AT] + "…"
+    return _CONTROL.sub(" ", masked(argument, blobs=False))
+
+
+def _shown(argv: Sequence[str]) -> list[str]:
+    shown: list[str] = []
+    before = ""  # the option, or the name of a secret, whose value may come next
+    for place, argument in enumerate(argv):
+        if takes_secret(before) or (before and not before.startswith("-")):
+            if argument == "--" or is_scheme(before, argument):
+                shown.append(argument)
+                continue
+            if is_its_value(before, argument):
+                shown.append(shown_secret(before, argument))
+                before = argument if takes_secret(argument) else ""
+                continue
+        if place == 0:
+            shown.append(_program(argument))
+        elif is_script_option(before) and any(map(is_interpreter, argv[:place])):
+            shown.append(shown_script(argument))
         else:
-            shown.append(clean(argument))
-        waiting = argument if _takes_secret(argument) else ""
+            shown.append(_argument(argument, before))
+        before = argument if _expects(argument, before) else ""
     return shown
 
 
-def _takes_secret(argument: str) -> bool:
-    return argument == _PASSWORD or (argument.startswith("-") and names_secret(argument))
+def _expects(argument: str, before: str) -> bool:
+    """Whether the next argument is its value."""
+    if argument.startswith("-"):
+        return _OPTION.fullmatch(argument) is not None or takes_secret(argument)
+    if not names_secret(argument):
+        return False
+    return argument.endswith(":") or (not before and is_compound(argument) and argument.isidentifier())
 
 
-def _is_value(option: str, argument: str) -> bool:
-    """A secret may begin with dashes, too; only after switches another option is the likelier reading."""
-    if option == _PASSWORD:
-        return not argument.startswith("-")
-    return not (is_switch(option) and argument.startswith("--"))
+def _program(name: str) -> str:
+    """A path; or a title, which programs write over all of their arguments."""
+    return shown_script(name) if " " in name else shown_value(name)
 
 
-def _may_be_shown(option: str, value: str) -> bool:
-    return is_number(value) if option == _PASSWORD else is_harmless(option, value)
+def _argument(argument: str, before: str) -> str:
+    """``before``: the option whose value it may be, "" for none."""
+    attached = hidden_password(argument)
+    if attached:
+        return attached
+    if argument.startswith("-") and not _NUMBER.fullmatch(argument):
+        return _option(argument)
+    return shown_assignment(argument) or shown_value(argument, before)
 
 
-def _cleaned(argument: str) -> str:
-    name, separator, value = argument.partition("=")
-    if separator and names_secret(name):
-        return argument if is_harmless(name, value) else f"{name}={HIDDEN}"
-    if any(character.isspace() for character in argument):
-        argument = _cleaned_script(argument)
-    return _cleaned_word(argument)
-
-
-def _cleaned_script(text: str) -> str:
-    """The text of ``sh -c``: command lines inside one argument."""
-    pieces = iter(_without_values(_PIECE.findall(text), _without_attached))
-    return _PIECE.sub(lambda _: next(pieces), text)
-
-
-def _without_attached(argument: str) -> str:
-    attached = _ATTACHED.fullmatch(argument)
-    return _PASSWORD + HIDDEN if attached and not is_number(attached.group(1)) else argument
-
-
-def _cleaned_word(text: str) -> str:
-    text = _BEARER.sub(lambda match: f"{match.group(1)} {HIDDEN}", _without_attached(text))
-    text = _ASSIGNMENT.sub(_hidden_assignment, text)
-    return _SHAPES.sub(HIDDEN, _USER_INFO.sub(HIDDEN, text))
-
-
-def _hidden_assignment(match: re.Match[str]) -> str:
-    name, separator, value = match.groups()
-    if not names_secret(name) or is_harmless(name, value.strip("'\"")):
-        return match.group(0)
-    return f"{name}{separator}{HIDDEN}"
+def _option(argument: str) -> str:
+    assigned = shown_assignment(argument)
+    if assigned:
+        return assigned
+    return argument if is_plain(argument) else HIDDEN

@@ -14,6 +14,7 @@ from mltop.probes.collect.ranks.access import named, permission_fix
 from mltop.probes.collect.ranks.cgroup import cgroup_of
 from mltop.probes.collect.ranks.settings import settings_of
 from mltop.probes.collect.ranks.table import Process
+from mltop.probes.collect.shapes import without_tokens
 from mltop.probes.model import UNLIMITED, Gap, RankSample
 
 RECHECK_S = 30.0
@@ -77,7 +78,8 @@ class Details:
         detail.memlock_limit_bytes, detail.open_files_limit = self._limits(pid)
         detail.open_files = self._open_files(pid)
         try:
-            detail.cgroup = cgroup_of(procfs.read_all(f"{self._root}/{pid}/cgroup", 65536).decode("utf-8", "replace"))
+            text = procfs.read_all(f"{self._root}/{pid}/cgroup", 65536).decode("utf-8", "replace")
+            detail.cgroup = without_tokens(cgroup_of(text) or "") or None
         except OSError:
             detail.cgroup = None
         if detail.settings_of != process.image:

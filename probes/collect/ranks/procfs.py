@@ -18,6 +18,7 @@ _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 _CHUNK_BYTES = 32768
 _CHILDREN_BYTES = 1 << 20
 _ENVIRON_BYTES = 1 << 20
+_ARGV_BYTES = 8192
 
 
 @dataclass
@@ -165,11 +166,16 @@ def read_exe(root: str, pid: int) -> str | None:
 
 
 def read_argv(root: str, pid: int) -> list[str]:
-    """The first 8 KiB of the command line; [] for kernel threads, zombies and unreadable ones."""
+    """The first 8 KiB of the command line; [] for kernel threads, zombies and unreadable ones.
+
+    What is cut off ends in "…", so that nobody takes the head of a token for a word.
+    """
     try:
-        data = read_all(f"{root}/{pid}/cmdline", 8192)
+        data = read_all(f"{root}/{pid}/cmdline", _ARGV_BYTES)
     except OSError:
         return []
+    if len(data) == _ARGV_BYTES and data[-1:] != b"\0":
+        data += "…".encode()
     return data.rstrip(b"\0").decode("utf-8", "replace").split("\0") if data.strip(b"\0") else []
 
 

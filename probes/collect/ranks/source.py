@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import Callable
 
 from mltop.probes import paths
 from mltop.probes.collect.ranks import counters, procfs
@@ -13,7 +15,9 @@ from mltop.probes.collect.ranks.reading import RankReader
 from mltop.probes.collect.ranks.roles import interpreter
 from mltop.probes.collect.ranks.roster import DeadRank, Rank, find_ranks
 from mltop.probes.collect.ranks.table import Process, ProcessTable
+from mltop.probes.collect.ranks.values import shown_text
 from mltop.probes.collect.ranks.workers import Workers
+from mltop.probes.collect.shapes import without_tokens
 from mltop.probes.model import Gap, RankSample
 
 _MOST_CHILDREN = 2048  # of a rank: data loaders have tens
@@ -23,13 +27,13 @@ _MOST_KEPT = 24  # ranks whose files stay open, five of each: a process may usua
 class RankSource:
     """The training ranks of this machine. Keep one object: it remembers processes between reads.
 
-    ``root`` is another /proc, for copied trees and tests.
+    ``root`` is another /proc, for copied trees and tests. ``only``: see ``ProcessTable``.
     """
 
-    def __init__(self, root: str | None = None) -> None:
+    def __init__(self, root: str | None = None, only: Callable[[], Iterable[int]] | None = None) -> None:
         self._root = paths.proc() if root is None else root
         self._own_pid = os.getpid() if self._root == "/proc" else 0
-        self._table = ProcessTable(self._root)
+        self._table = ProcessTable(self._root, only)
         self._readers: dict[tuple[int, int], RankReader] = {}
         self._meter = counters.CpuMeter()
         self._details = Details(self._root)
@@ -109,13 +113,13 @@ class RankSource:
             local_rank=identity.local_rank,
             world_size=identity.world_size,
             local_world_size=identity.local_world_size,
-            job=rank.job,
-            master_address=identity.master_address,
+            job=without_tokens(rank.job),
+            master_address=without_tokens(identity.master_address or "") or None,
             launcher=identity.launcher,
             uid=process.uid,
             user=user_name(process.uid),
             command=shown_command(process.argv),
-            python=interpreter(process.argv, process.exe),
+            python=without_tokens(interpreter(process.argv, process.exe) or "") or None,
             started_at=self._started_at(process),
             children=rank.descendants[:_MOST_CHILDREN],
         )
@@ -124,12 +128,12 @@ class RankSource:
         identity = dead.sibling.identity
         return RankSample(
             pid=dead.process.pid,
-            job=dead.sibling.job,
+            job=without_tokens(dead.sibling.job),
             launcher=identity.launcher,
             world_size=identity.world_size,
             local_world_size=identity.local_world_size,
-            master_address=identity.master_address,
-            command=f"[{dead.process.comm}]",
+            master_address=without_tokens(identity.master_address or "") or None,
+            command=f"[{shown_text(dead.process.comm)}]",
             uid=dead.process.uid,
             user=user_name(dead.process.uid),
             state="Z",

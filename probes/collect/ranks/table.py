@@ -7,10 +7,12 @@ exec; without one a process's environment cannot have changed and is not read ag
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Callable
 
 from mltop.probes.collect.ranks import procfs, roles
+from mltop.probes.collect.ranks.counters import descendants
 from mltop.probes.collect.ranks.identity import Identity, identify, parse_environ
 
 RECHECK_S = 30.0
@@ -55,10 +57,14 @@ class Process:
 
 
 class ProcessTable:
-    """All processes below one /proc. ``version`` grows with every change that may change the ranks."""
+    """All processes below one /proc. ``version`` grows with every change that may change the ranks.
 
-    def __init__(self, root: str) -> None:
+    ``only``: gives the pids of those that matter, which are looked at with what they started, and no other process.
+    """
+
+    def __init__(self, root: str, only: Callable[[], Iterable[int]] | None = None) -> None:
         self.root = root
+        self._only = only
         self.processes: dict[int, Process] = {}
         self.version = 0
         self.ended_at: dict[int, float] = {}  # pids that ended in the last seconds
@@ -66,7 +72,7 @@ class ProcessTable:
 
     def refresh(self, now: float) -> None:
         """One tick. ``now``: seconds of one clock; when it goes backwards everything is examined again."""
-        listed = set(procfs.list_pids(self.root))
+        listed = set(procfs.list_pids(self.root)) if self._only is None else below(self.root, self._only())
         if self.ended_at:
             self.ended_at = {pid: at for pid, at in self.ended_at.items() if now - at < ENDED_KEPT_S}
         self.forget(self.processes.keys() - listed, now)
@@ -180,3 +186,8 @@ class ProcessTable:
             process.due_at = now + RECHECK_S * (1 + process.pid % 30) / 30
         else:
             process.due_at = now + RECHECK_S
+
+
+def below(root: str, pids: Iterable[int]) -> set[int]:
+    """These processes and all that they started."""
+    return {found for pid in pids for found in (pid, *descendants(root, pid))}

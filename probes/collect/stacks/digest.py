@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
+from mltop.probes.collect.ranks.values import shown_text
 from mltop.probes.model import Frame, StackDigest
 
 from . import threads as kinds
@@ -68,7 +69,7 @@ def _digest(thread: dict[str, Any], name: str, origin: Origin, ints: bool, read_
     return StackDigest(
         rank=origin.rank,
         pid=origin.pid,
-        thread=name,
+        thread=shown_text(name),
         state=task.state,
         frames=frames,
         waiting_in=waiting,

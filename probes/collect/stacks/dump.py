@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
+from mltop.probes.collect.ranks.values import shown_text
 from mltop.probes.model import RankSample, RankStacks, StackDigest
 
 from . import failures, pyspy
@@ -227,7 +228,7 @@ def _origin(rank: RankSample, read: _Read, child_of: int | None) -> Origin:
 def _foreign(rank: RankSample, pid: int) -> StackDigest:
     """A child that is not Python: what the kernel tells. Its key stays the same while it does not run at all."""
     read = _Read(read_facts(pid), time.time())
-    digest = _failed(_origin(rank, read, rank.pid), Failure(f"not Python: {name_of(pid) or 'gone'}"))
+    digest = _failed(_origin(rank, read, rank.pid), Failure(f"not Python: {shown_text(name_of(pid)) or 'gone'}"))
     digest.key = stack_key(activity(pid), None, [])
     return digest
 

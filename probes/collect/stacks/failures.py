@@ -10,6 +10,7 @@ import pwd
 from dataclasses import dataclass
 
 from mltop.probes import paths
+from mltop.probes.collect.ranks.values import shown_text
 
 from .process import ProcessFacts, has_other_threads, name_of, read_text
 
@@ -48,12 +49,12 @@ def classify(stderr: str, facts: ProcessFacts) -> Failure:
         return denied(facts.uid)
     if any(sign in stderr for sign in _NOT_PYTHON):
         return Failure("not a Python process (py-spy finds no Python in it)")
-    return _unreadable(facts) or Failure(f"py-spy failed: {first_cause(stderr)}")
+    return _unreadable(facts) or Failure(f"py-spy failed: {shown_text(first_cause(stderr))}")
 
 
 def _unreadable(facts: ProcessFacts) -> Failure | None:
     if facts.tracer_pid:
-        tracer = f"{facts.tracer_pid} {name_of(facts.tracer_pid)}".strip()
+        tracer = f"{facts.tracer_pid} {shown_text(name_of(facts.tracer_pid))}".strip()
         return Failure(f"already traced by {tracer}", f"end the tracer: kill {facts.tracer_pid}")
     if facts.state in ("T", "t"):
         return Failure("stopped by a signal, and its stack could not be read", f"kill -CONT {facts.pid}")

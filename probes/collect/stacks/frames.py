@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from mltop.probes.collect.shapes import without_tokens
 from mltop.probes.model import Frame
 
 from .redact import integer_locals
@@ -95,8 +96,8 @@ def normalise(raw: list[dict[str, Any]], ints: bool) -> list[Frame]:
     """Leaf-first model frames of one py-spy thread, without wrappers."""
     frames = [
         Frame(
-            function=frame["name"],
-            file=shorten(frame["filename"]),
+            function=without_tokens(frame["name"]),
+            file=without_tokens(shorten(frame["filename"])),
             line=frame["line"],
             ints=integer_locals(frame.get("locals") or []) if ints else {},
         )

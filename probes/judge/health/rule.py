@@ -18,10 +18,13 @@ GPU_LOST, DRIVER, FABRIC, LINK_DOWN, MEMORY_ERRORS, THROTTLE, SYMPTOM = range(1,
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user told us to expect. ``lemons``: UUID or serial of a GPU known to be bad → why."""
+    """What the user told us to expect. ``lemons``: UUID or serial of a GPU known to be bad → why; ``vacated``: nothing
+    of a job may be left on GPUs that do nothing (`mltop check`, which runs in prologs and epilogs).
+    """
 
     expect_gpus: int | None = None
     lemons: Mapping[str, str] = field(default_factory=dict)
+    vacated: bool = False
 
 
 NOTHING_ASKED = Asked()
