@@ -31,6 +31,7 @@ from mltop.probes.model.sample import (
     UNLIMITED,
     BlockedProcess,
     CgroupSample,
+    CounterKind,
     FilesystemSample,
     Gap,
     HostSample,
@@ -43,11 +44,13 @@ from mltop.probes.model.sample import (
     Sample,
 )
 from mltop.probes.model.verdict import (
+    REMEDIES,
     Culprit,
     Finding,
     Frame,
     JobReport,
     RankStacks,
+    Remedy,
     StackClass,
     StackDigest,
     Unknown,
@@ -57,10 +60,12 @@ from mltop.probes.model.verdict import (
 
 __all__ = [
     "MAX_KERNEL_EVENTS",
+    "REMEDIES",
     "SCHEMA",
     "UNLIMITED",
     "BlockedProcess",
     "CgroupSample",
+    "CounterKind",
     "Culprit",
     "Ecc",
     "Fabric",
@@ -85,6 +90,7 @@ __all__ = [
     "RankStacks",
     "Remap",
     "RemapBanks",
+    "Remedy",
     "Sample",
     "StackClass",
     "StackDigest",

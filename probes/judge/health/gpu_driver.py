@@ -39,7 +39,8 @@ def is_mismatch(sample: Sample) -> str:
 def driver(moment: Moment) -> Iterator[Hit]:
     why = is_mismatch(moment.now) if moment.now.gaps else ""
     if why:
-        yield Hit("driver", f"The driver was upgraded while the old one is loaded: {why}", severity="critical")
+        text = f"The driver was upgraded while the old one is loaded: {why}"
+        yield Hit("driver", text, severity="critical", remedy="reboot")
     found = _versions(moment.now)
     if len(found) > 1:
         yield from _unlike_siblings(moment.now.gpus)
@@ -49,9 +50,12 @@ def driver(moment: Moment) -> Iterator[Hit]:
 
 def _unlike_siblings(gpus: list[GpuSample]) -> Iterator[Hit]:
     """The few of a model in one node that have another version than most."""
+    by_name: dict[str | None, list[GpuSample]] = {}
+    for gpu in gpus:
+        by_name.setdefault(gpu.name, []).append(gpu)
     for field, _, called in _FIELDS:
-        for name in {gpu.name for gpu in gpus}:
-            versions = {gpu.index: getattr(gpu, field) for gpu in gpus if gpu.name == name and getattr(gpu, field)}
+        for own in by_name.values():
+            versions = {gpu.index: getattr(gpu, field) for gpu in own if getattr(gpu, field)}
             if len(versions) < SIBLINGS_AT_LEAST or len(set(versions.values())) < 2:
                 continue
             ((usual, count),) = Counter(versions.values()).most_common(1)
@@ -99,7 +103,8 @@ RULES = (
             "warning"
         ),
         source="nvmlSystemGetDriverVersion, nvmlDeviceGetVbiosVersion, nvmlDeviceGetGspFirmwareVersion",
-        needs=("gpu.*.driver", "gpu.*.vbios"),
+        needs=("gpu.*.driver", "gpu.*.vbios", "gpu.*.gsp_firmware"),
+        explains_node=("gpu.error", "gpu.lost", "gpu.missing"),
         precedence=DRIVER,
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mltop.probes.judge.health.gpu_slots import is_replaced
 from mltop.probes.judge.health.gpu_words import at_time, gpu_name
 from mltop.probes.judge.health.rule import DRIVER, GPU_LOST, Hit, Moment, Rule
 from mltop.probes.model import GpuSample
@@ -15,20 +16,20 @@ def lost(moment: Moment) -> Iterator[Hit]:
     """NVML_ERROR_GPU_IS_LOST (15), NVML_ERROR_RESET_REQUIRED (16), a GPU that vanished from the list, or a mute one."""
     now = moment.now
     for gpu in now.gpus:
-        if gpu.state == "lost":
+        if gpu.state == "lost" and not is_replaced(moment, gpu):
             yield _lost(gpu, gpu.error or "NVML has lost it")
         elif gpu.temperature_c is None and gpu.power_w is None and _is_mute(moment, gpu):
             yield _mute(gpu)
     if moment.known_gpus and not _nvml_is_silent(moment):  # where it is, nvml.stuck says why nothing is listed
         listed = {gpu.index for gpu in now.gpus}
         for index, gpu in moment.known_gpus.items():
-            if index not in listed:
+            if index not in listed and not is_replaced(moment, gpu):
                 yield _lost(gpu, "it vanished from NVML's list")
 
 
 def error(moment: Moment) -> Iterator[Hit]:
     for gpu in moment.now.gpus:
-        if gpu.state == "error":
+        if gpu.state == "error" and not is_replaced(moment, gpu):
             name, what = gpu_name(gpu.index), gpu.error or "NVML reports an error for it"
             yield Hit(name, f"{name}: {what}", _identity(gpu))
 
@@ -81,8 +82,13 @@ RULES = (
         threshold="NVML error 15 or 16, no longer listed, or 2 samples* without any value while other GPUs have theirs",
         source="nvmlReturn_t; arXiv 2603.28781",
         needs=("nvml",),
+        remedy="reboot",
         precedence=GPU_LOST,
         explains=("gpu.", "nvlink.", "pcie.", "fabric."),
+        whole_node=(
+            "All {count} GPUs lost",
+            "look for what they share (power, PCIe switch, driver): dmesg; reboot the node",
+        ),
     ),
     Rule(
         "gpu.error",
@@ -97,5 +103,9 @@ RULES = (
         needs=("nvml",),
         precedence=DRIVER,
         explains=("gpu.throttle.",),
+        whole_node=(
+            "NVML answers with an error for all {count} GPUs",
+            "look for what they share: dmesg | grep -i nvrm",
+        ),
     ),
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from functools import lru_cache
 
+from mltop.probes.judge.fold import fold
 from mltop.probes.model import GpuSample
 
 
@@ -51,3 +53,9 @@ def clock_and_heat(gpu: GpuSample) -> str:
 def plural(count: int, noun: str) -> str:
     """``1 row``, ``2 rows``"""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def numbered(noun: str, numbers: Iterable[int]) -> str:
+    """``link 3``, ``links 3, 7-9``: all of them."""
+    text = fold(numbers).replace(",", ", ")
+    return f"{noun} {text}" if text.isdigit() else f"{noun}s {text}"

@@ -31,5 +31,7 @@ RULES = (
         source="breadcrumb of the NVML child",
         precedence=DRIVER,
         explains_node=("gpu.error", "gpu.missing"),
+        needs=("nvml",),
+        remedy="reboot",
     ),
 )
