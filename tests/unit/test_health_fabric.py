@@ -10,8 +10,8 @@ from mltop.probes.judge.health import fabric
 from mltop.probes.judge.health.rule import Rule
 from mltop.probes.judge.health.unknowns import unknowns_of
 from mltop.probes.model import Fabric, Gap, Nvlink, Sample
-from tests.unit.health_links import MODULES, RULES, bare_gpu, board, judge, node, nvlinks, only, over, told
-from tests.unit.health_samples import gpu, rank, sample
+from tests.unit.health_links import MODULES, RULES, bare_gpu, board, judge, nvlinks, only, over, told
+from tests.unit.health_samples import gpu, node_h100, rank, sample
 
 RACK = "5f1c7c52-0b6e-4e0e-9d0e-2f0c3a1b4d5e"
 NOT_JOINED = {"state": "in_progress", "health": None}
@@ -172,18 +172,18 @@ def test_every_module_has_rules_and_ids_are_unique() -> None:
         ("gpu.3.nvlink", {"nvlink.inactive", "nvlink.speed", "nvlink.replay", "nvlink.crc"}),
         ("gpu.3.nvlink.errors", {"nvlink.replay", "nvlink.crc"}),
         ("gpu.3.pcie", {"pcie.width", "pcie.replay"}),
-        ("pci.0000:9b:00.0", {"pcie.width", "pcie.replay"}),
+        ("pci.0000:9b:00.0", {"pcie.width", "pcie.replay", "pcie.limited"}),
         ("pci.acs", {"pcie.acs"}),
         ("host.modules", {"gdr.peermem"}),
         ("kernel_log", {"pcie.limited", "gdr.peermem", "ib.driver"}),
     ],
 )
 def test_what_cannot_be_read_makes_rules_unknown(what: str, rules: set[str]) -> None:
-    (unknown,) = unknowns_of(node(0, gaps=[Gap(what, "no permission")]), RULES)
+    (unknown,) = unknowns_of(node_h100(0, gaps=[Gap(what, "no permission")]), RULES)
     assert set(unknown.rules) == rules
 
 
 def test_a_port_that_cannot_be_read_makes_the_rules_about_ports_unknown() -> None:
-    (unknown,) = unknowns_of(node(0, gaps=[Gap("links.mlx5_4", "Input/output error")]), RULES)
+    (unknown,) = unknowns_of(node_h100(0, gaps=[Gap("links.mlx5_4", "Input/output error")]), RULES)
     assert {"ib.down", "ib.flap", "ib.ber", "eth.slow"} <= set(unknown.rules)
-    assert not unknowns_of(node(0, gaps=[Gap("gpu.0.fabric", "no NVSwitch", kind="unsupported")]), fabric.RULES)
+    assert not unknowns_of(node_h100(0, gaps=[Gap("gpu.0.fabric", "no NVSwitch", kind="unsupported")]), fabric.RULES)

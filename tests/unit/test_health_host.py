@@ -311,10 +311,23 @@ def test_what_a_stalled_filesystem_explains_is_one_line() -> None:
     assert found.id == "fs.stall" and len(found.folded) == 8
 
 
-def test_a_clock_that_differs_from_the_watchers() -> None:
-    (found,) = judged(node_h100(1000.0, clock_skew_s=-4.2))
-    assert found.message == "clock 4.2 s behind the machine that watches"
-    assert judged(node_h100(1000.0, clock_skew_s=0.4)) == []
+@pytest.mark.parametrize(
+    ("skews", "message"),
+    [
+        ([-4.2] * 5, "clock 4.2 s behind the machine that watches"),
+        ([4.0, 4.3, 4.3, 4.1, 4.2], "clock 4.0 s ahead of the machine that watches"),
+        ([-4.2] * 4, ""),  # not yet
+        ([-4.2], ""),
+        ([-9.0, -4.0, -1.5, -1.2, -1.1], ""),  # each came a little sooner: not its clock
+        ([0.4] * 9, ""),
+        ([-4.2] * 4 + [-0.1], ""),
+        ([3.0, -3.0, 3.0, -3.0, 3.0], ""),
+    ],
+)
+@pytest.mark.parametrize("every_s", [0.5, 1.0, 5.0, 40.0])
+def test_a_clock_is_accused_when_samples_agree(skews: list[float], message: str, every_s: float) -> None:
+    found = judged(*(node_h100(1000.0 + every_s * place, clock_skew_s=skew) for place, skew in enumerate(skews)))
+    assert [one.message for one in found] == ([message] if message else [])
 
 
 def test_a_clock_source_that_most_nodes_do_not_have() -> None:

@@ -120,7 +120,7 @@ def test_speed(links: Nvlink, slow: bool) -> None:
 def test_slow_links_are_named_with_their_speed() -> None:
     finding = only(board(0, {2: {"nvlink": nvlinks(speeds={4: HALF, 5: HALF})}}))
     assert (finding.severity, finding.message) == ("warning", "GPU 2: 2 NVLinks run at 13.3 of 26.6 GB/s")
-    assert finding.evidence[0] == "slow: link 4, 5"
+    assert finding.evidence[0] == "slow: link 4-5"
 
 
 # Errors
@@ -159,7 +159,7 @@ def test_errors_by_kind_and_rate(name: str, per_step: int, expected: list[tuple[
 def test_messages_name_rates_and_links() -> None:
     finding = only(*_growing("replay", 2))
     assert finding.message == "NVLink recovery errors growing on GPU 2, per minute: replay 12"
-    assert finding.evidence == ["link 7: replay +2"]
+    assert finding.evidence == ["link 7: replay +12"]
     assert only(*_growing("crc", 1400)).message == "NVLink CRC errors 140/s on GPU 2"
 
 

@@ -10,7 +10,7 @@ from mltop.probes.judge.health.node import NodeHealth
 from mltop.probes.judge.health.peers import PeerBook
 from mltop.probes.judge.health.registry import COUNTERS, FACTS, GAUGES, RULES, VALUES
 from mltop.probes.judge.health.rule import EVENT_LISTED_S, NOTHING_ASKED, SEVERITIES, Asked, Rule
-from mltop.probes.judge.health.unknowns import growth_unknown, unknowns_of
+from mltop.probes.judge.health.unknowns import AnyRule, growth_unknown, unknowns_of
 from mltop.probes.model import Finding, Sample, Unknown
 
 
@@ -80,7 +80,7 @@ class Health:
         starting, and what has not been seen to grow or not to, is not known either.
         """
         found: list[Unknown] = []
-        rules = (*self._rules, *self._jobs.rules)
+        rules: tuple[AnyRule, ...] = (*self._rules, *self._jobs.rules)
         for node in self._nodes.values():
             if node.newest is not None:
                 found += unknowns_of(node.newest, rules, at_the_end)

@@ -28,7 +28,7 @@ def fold_findings(
 
     Only findings whose times overlap (with a minute's slack) explain each other. What is left does not advise against
     each other (remedies.py), and of very many alike most are one line. ``listed_gpus``: also those that do not work.
-    ``about``: the hits of some of the findings, for what else they are about. Takes a time in proportion to their number.
+    ``about``: the hits of some of the findings, for what else they are about. The time it takes grows as their number.
     """
     by_id = {rule.id: rule for rule in rules or _all_rules()}
     others = {id(finding): hit.about for finding, hit in about if hit.about}

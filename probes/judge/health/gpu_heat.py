@@ -27,12 +27,14 @@ def left_c(gpu: GpuSample) -> tuple[float, str] | None:
 
 
 def is_hot(gpu: GpuSample, near_c: float = NEAR_C) -> bool | None:
-    """Whether the GPU or its memory is near a limit of its own; None where no limit is known."""
+    """Whether the GPU or its memory is near a limit of its own, by any of them; None where no limit is known."""
     left = left_c(gpu)
-    memory, most = gpu.memory_temperature_c, gpu.memory_temperature_max_c
     known = [left[0]] if left is not None else []
-    if memory is not None and most is not None:
-        known.append(most - memory)
+    pairs = (
+        (gpu.temperature_c, gpu.temperature_slowdown_c),
+        (gpu.memory_temperature_c, gpu.memory_temperature_max_c),
+    )
+    known += [most - now for now, most in pairs if now is not None and most is not None]
     return min(known) <= near_c if known else None
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 
-from mltop.probes.judge.health.gpu_words import gpu_name, numbered
+from mltop.probes.judge.health.gpu_words import gpu_name, links_of
 from mltop.probes.judge.health.rule import EVENT_LISTED_S, FABRIC, Hit, Moment, Rule
 from mltop.probes.judge.health.xid_events import booted_at, on_switch_fault
 from mltop.probes.model import KernelEvent
-
-_LINK = re.compile(r"\b[Ll]ink (\d+)")
 
 
 def sxid(moment: Moment) -> Iterator[Hit]:
@@ -27,8 +24,7 @@ def sxid(moment: Moment) -> Iterator[Hit]:
 
 def _sxid(moment: Moment, switch: str, code: int | None, severity: str, events: list[KernelEvent]) -> Hit:
     fatal = severity == "fatal"
-    links = [int(number) for event in events for number in _LINK.findall(event.text)]
-    where = f" on {numbered('link', links)}" if links else ""
+    where = links_of(event.text for event in events)
     times = f", {len(events)} times" if len(events) > 1 else ""
     evidence = [events[-1].text] if events[-1].text else []
     if fatal:

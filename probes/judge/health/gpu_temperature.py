@@ -71,8 +71,8 @@ RULES = (
         "improve the cooling: fans, inlet temperature, dust",
         margin,
         meaning="the GPU is about to slow itself down",
-        threshold="≤ 5 °C* for 60 s*; at or above it: at once; margins ≤ 0 count only with a thermal bit set, or from 80 "
-        "°C* on",
+        threshold="≤ 5 °C* for 60 s*; at or above it: at once; margins ≤ 0 count only with a thermal bit set, or from "
+        "80 °C* on",
         source="nvmlDeviceGetMarginTemperature, else temperature and slowdown threshold",
         needs=("gpu.*.temperature_c", "gpu.*.temperature_margin_c | gpu.*.temperature_slowdown_c"),
         decisive=("gpu.*.temperature_margin_c | gpu.*.temperature_slowdown_c",),

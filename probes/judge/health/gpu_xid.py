@@ -5,12 +5,11 @@ Source: lines of the kernel log (NVRM: Xid), NVIDIA's Xid catalog.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from mltop.probes.judge.health import gpu_recovery, gpu_sxid
 from mltop.probes.judge.health.gpu_recovery import asked_of
-from mltop.probes.judge.health.gpu_words import at_time, numbered, plural
+from mltop.probes.judge.health.gpu_words import at_time, links_of, plural
 from mltop.probes.judge.health.link_memo import once_per_moment
 from mltop.probes.judge.health.rule import DRIVER, Hit, Moment, Rule
 from mltop.probes.judge.health.xid_catalog import APP, HW, QUIET, WARN, advice, lookup, remedy
@@ -22,8 +21,6 @@ FATAL_TIMES = 5  # on one GPU in a day
 ONE_OCCURRENCE_S = 10.0  # one fault writes many lines
 PAGE_FAULT = 31
 PAGE_FAULT_TIMES = 2
-
-_LINK = re.compile(r"\b[Ll]ink (\d+)")
 
 
 def hardware(moment: Moment) -> Iterator[Hit]:
@@ -80,8 +77,7 @@ def _links(incident: Incident) -> str:
     code = incident.told.code
     if "NVLink" not in lookup(code).what:
         return ""
-    links = [int(number) for one in incident.xids if one.code == code for number in _LINK.findall(one.text)]
-    return f" on {numbered('link', links)}" if links else ""
+    return links_of(one.text for one in incident.xids if one.code == code)
 
 
 def _lines(incident: Incident) -> Iterator[str]:

@@ -127,8 +127,8 @@ def bad_env(moment: Moment) -> Iterator[Hit]:
     """What slows this job down, here: a setting that changes nothing on this machine is nobody's trouble."""
     found: dict[tuple[int | None, str, str], list[RankSample]] = {}
     for rank in moment.now.ranks:
-        for name in rank.settings.keys() & BAD_SETTINGS.keys():
-            if is_on(name, rank.settings[name]):
+        for name, value in rank.settings.items():
+            if name in BAD_SETTINGS and is_on(name, value):
                 found.setdefault((rank.uid, rank.job, name), []).append(rank)
     for (_, _, name), ranks in found.items():
         if not _is_harmless(moment.now, name, ranks):

@@ -68,20 +68,18 @@ def touches(gap: Gap, need: str) -> bool:
 
 
 def _is_about(what: str, need: str) -> bool:
-    if what == need or need.startswith(what + ".") or what == need + ".*":
-        return True
-    if need == "links" and what.count(".") == 1 and what.startswith("links."):
+    if what == need or need.startswith(what + ".") or whole_of(what) == need:
         return True
     return what == "nvml" and need.startswith("gpu.")
 
 
-def hinders(what: str) -> Iterator[str]:
-    """All needs that a gap about ``what`` (as of ``subjects_of``) may be about, for those who know who has them."""
-    yield what
+def whole_of(what: str) -> str:
+    """The need that a gap about ``what`` (as of ``subjects_of``) is one of many parts of, "" for none: of who needs all
+    GPUs on the PCI bus one is missing.
+    """
     if what.endswith(".*"):
-        yield what[:-2]
-    if what.count(".") == 1 and what.startswith("links."):
-        yield "links"
+        return what[:-2]
+    return "links" if what.count(".") == 1 and what.startswith("links.") else ""
 
 
 @lru_cache(maxsize=4096)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from mltop.probes.judge.health.gpu_words import bus_key
 from mltop.probes.judge.health.many import MORE, MOST_HITS, Ended
@@ -18,8 +17,6 @@ from mltop.probes.model import Finding, GpuSample, Sample
 
 _OF_NVML = ("gpu.", "nvlink.", "fabric.", "pcie.", "nvml.")
 FIRST_SIGHT = "so in the first sample: for how long is unknown"
-
-_One = TypeVar("_One")
 
 
 @dataclass
@@ -106,7 +103,11 @@ class NodeHealth:
         moment = Moment(sample, before, self._known, self._trails, peers, self.asked)
         newest = self.newest
         for rule in self.rules:
-            hits = self._guarded(f"rule {rule.id}", sample.sampled_at, lambda: rule.check(moment))  # noqa: B023
+            try:
+                hits = list(rule.check(moment))
+            except Exception as error:  # noqa: BLE001 - said as a finding, and the other rules go on
+                self.failed(f"rule {rule.id}", error_text(error), sample.sampled_at)
+                continue
             for hit in hits if len(hits) <= MOST_HITS else self._merged(rule, hits):
                 self._take(rule, hit, sample.sampled_at, newest is None or _was_starting(rule, newest))
         self._close(sample)
@@ -144,29 +145,14 @@ class NodeHealth:
         failure = self._failed.setdefault(what, _Failure(why, at, at))
         failure.why, failure.seen = why, at
 
-    def _guarded(self, what: str, at: float, make: Callable[[], Iterable[_One]]) -> list[_One]:
-        """What it makes before it fails."""
-        found: list[_One] = []
-        try:
-            found.extend(make())
-        except Exception as error:  # noqa: BLE001 - said as a finding, and the other rules go on
-            self.failed(what, error_text(error), at)
-        return found
-
     def _remember(self, sample: Sample) -> None:
         """What the readers of the rules' modules name. One that fails costs the rules that need it."""
-
-        def guarded(read: Callable[[Sample], Iterable[_One]]) -> Callable[[Sample], list[_One]]:
-            what = f"what {read.__module__.rpartition('.')[2]} remembers"
-            return lambda one: self._guarded(what, one.sampled_at, lambda: read(one))
-
-        self._trails.see(
-            sample,
-            [guarded(read) for read in self.counters],
-            [guarded(read) for read in self.gauges],
-            [guarded(read) for read in self.values],
-        )
-        if self._trails.is_full:
+        trails = self._trails
+        trails.see(sample, self.counters, self.gauges, self.values)
+        for read, error in trails.failed:
+            what = f"what {getattr(read, '__module__', '').rpartition('.')[2]} remembers"
+            self.failed(what, error_text(error), sample.sampled_at)
+        if trails.is_full:
             why = f"the node names more than {MOST_TRAILS:,} counters or gauges: the growth of others is not judged"
             self.failed("what it counts", why, sample.sampled_at)
 
@@ -214,6 +200,9 @@ class NodeHealth:
     def _know(self, sample: Sample) -> None:
         """The newest that was seen of each GPU. A board that takes another one's slot takes its place, too."""
         working = {gpu.index: gpu for gpu in sample.gpus if gpu.state == "ok"}
+        if working.keys() >= self._known.keys():  # nearly always
+            self._known.update(working)
+            return
         slots = {bus_key(gpu.pci_bus_id): index for index, gpu in working.items() if gpu.pci_bus_id}
         for index, gpu in list(self._known.items()):
             if gpu.pci_bus_id and slots.get(bus_key(gpu.pci_bus_id), index) != index:

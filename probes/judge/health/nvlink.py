@@ -43,7 +43,7 @@ def inactive(moment: Moment) -> Iterator[Hit]:
         expected = nvlink_expected.of(moment, gpu, up) if down else None
         if expected is not None:
             text = f"{gpu_name(gpu)}: {up} of {expected.count} NVLinks up"
-            evidence = (f"inactive: {numbered('link', down)}", expected.why)
+            evidence = (f"inactive: link {numbered(down)}", expected.why)
             yield Hit(gpu_name(gpu), text, evidence, severity=expected.severity)
 
 
@@ -63,7 +63,7 @@ def speed(moment: Moment) -> Iterator[Hit]:
         if least < SLOW * full:
             slow = [link.index for link in gpu.nvlink.links if link.active and _below(link, SLOW * full)]
             text = f"{gpu_name(gpu)}: {len(slow)} NVLinks run at {least / 1e9:.1f} of {full / 1e9:.1f} GB/s"
-            yield Hit(gpu_name(gpu), text, (f"slow: {numbered('link', slow)}",))
+            yield Hit(gpu_name(gpu), text, (f"slow: link {numbered(slow)}",))
 
 
 def replay(moment: Moment) -> Iterator[Hit]:
@@ -155,17 +155,17 @@ def _growth(moment: Moment, one: Linked, name: str, over_s: float) -> Increase:
 
 
 def _by_link(moment: Moment, gpu: GpuSample, names: Collection[str]) -> tuple[str, ...]:
-    """``replay: link 7 +3, link 9 +1``, in the last minute: all links that counted."""
+    """``link 7: replay +3``, in the last minute, of all links that counted."""
     old = moment.was(gpu_key(gpu), _BY_LINK, MINUTE_S)
     if old is None or len(old) != len(gpu.nvlink.links):
         return ()
-    found: dict[str, list[str]] = {}
+    found = []
     for link, before in zip(gpu.nvlink.links, old, strict=True):
-        for name in names:
-            more = link.errors.get(name, 0) - before.get(name, 0)
-            if more > 0:
-                found.setdefault(name, []).append(f"link {link.index} +{more}")
-    return tuple(f"{name}: {', '.join(links)}" for name, links in sorted(found.items()))
+        more = {name: link.errors.get(name, 0) - before.get(name, 0) for name in names}
+        told = ", ".join(f"{name} +{count}" for name, count in sorted(more.items()) if count > 0)
+        if told:
+            found.append(f"link {link.index}: {told}")
+    return tuple(found)
 
 
 def _below(link: NvlinkLink, least: float) -> bool:

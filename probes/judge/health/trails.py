@@ -134,12 +134,13 @@ class _Value:
 
 @dataclass
 class Trails:
-    """Of one node since it is watched, or since its reboot."""
+    """Of one node since it is watched, or since its reboot. ``failed``: readers that raised an exception lately."""
 
     _counters: dict[Key, _Counter] = field(default_factory=dict)
     _gauges: dict[Key, _Gauge] = field(default_factory=dict)
     _values: dict[Key, _Value] = field(default_factory=dict)
     _forgot_at: float = float("-inf")
+    failed: list[tuple[Any, Exception]] = field(default_factory=list)
 
     @property
     def is_full(self) -> bool:
@@ -153,40 +154,51 @@ class Trails:
         gauges: Collection[Gauges],
         values: Collection[Values] = (),
     ) -> None:
-        at = sample.sampled_at
-        if abs(at - self._forgot_at) >= FORGET_EVERY_S:
+        at, self.failed = sample.sampled_at, []
+        for read in counters:
+            self._guarded(read, self._see_counters, sample, at)
+        for read_gauges in gauges:
+            self._guarded(read_gauges, self._see_gauges, sample, at)
+        for read_values in values:
+            self._guarded(read_values, self._see_values, sample, at)
+        if abs(at - self._forgot_at) >= FORGET_EVERY_S and not self.failed:
             self._forgot_at = at
             told = {(subject, name) for read in counters for subject, name, _ in read(sample)}
             told |= {(subject, name) for read_all in (*gauges, *values) for subject, name, *_ in read_all(sample)}
             self._forget_gone(told)
-        self._see_counters(sample, at, counters)
-        for read_gauges in gauges:
-            for subject, name, number, keep_s in read_gauges(sample):
-                gauge = self._gauges.get((subject, name))
-                if gauge is not None:
-                    gauge.see(at, number, keep_s)
-                elif len(self._gauges) < MOST_TRAILS:
-                    gauge = self._gauges[subject, name] = _Gauge(keep_s / SERIES_POINTS, deque())
-                    gauge.see(at, number, keep_s)
-        for read_values in values:
-            for subject, name, value, keep_s in read_values(sample):
-                known = self._values.get((subject, name))
-                if known is not None:
-                    known.see(at, value, keep_s)
-                elif len(self._values) < MOST_TRAILS:
-                    self._values[subject, name] = _Value(deque([(at, value)]))
 
-    def _see_counters(self, sample: Sample, at: float, counters: Collection[Counters]) -> None:
+    def _guarded(self, read: Any, see: Callable[[Any, Sample, float], None], sample: Sample, at: float) -> None:
+        try:
+            see(read, sample, at)
+        except Exception as error:  # noqa: BLE001 - the owner says it, and the other readers go on
+            self.failed.append((read, error))
+
+    def _see_counters(self, read: Counters, sample: Sample, at: float) -> None:
         known = self._counters
-        for read in counters:
-            for subject, name, value in read(sample):
-                key = (subject, name)
-                counter = known.get(key)
-                if counter is None:
-                    if len(known) < MOST_TRAILS:
-                        known[key] = _Counter(at, value)
-                elif value != counter.last:
-                    counter.see(at, value)
+        for subject, name, value in read(sample):
+            key = (subject, name)
+            counter = known.get(key)
+            if counter is None:
+                if len(known) < MOST_TRAILS:
+                    known[key] = _Counter(at, value)
+            elif value != counter.last:
+                counter.see(at, value)
+
+    def _see_gauges(self, read: Gauges, sample: Sample, at: float) -> None:
+        for subject, name, value, keep_s in read(sample):
+            gauge = self._gauges.get((subject, name))
+            if gauge is None and len(self._gauges) < MOST_TRAILS:
+                gauge = self._gauges[subject, name] = _Gauge(keep_s / SERIES_POINTS, deque())
+            if gauge is not None:
+                gauge.see(at, value, keep_s)
+
+    def _see_values(self, read: Values, sample: Sample, at: float) -> None:
+        for subject, name, value, keep_s in read(sample):
+            known = self._values.get((subject, name))
+            if known is not None:
+                known.see(at, value, keep_s)
+            elif len(self._values) < MOST_TRAILS:
+                self._values[subject, name] = _Value(deque([(at, value)]))
 
     def _forget_gone(self, told: set[Key]) -> None:
         """Processes and cgroups come and go: of those that are gone nothing is kept, nor of others when it is full."""

@@ -6,10 +6,12 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
 from mltop.probes.judge.health.jobs import JobRule
-from mltop.probes.judge.health.needs import Told, alternatives, hinders, prefixes, subjects_of, touches
+from mltop.probes.judge.health.needs import Told, alternatives, prefixes, subjects_of, touches, whole_of
 from mltop.probes.judge.health.reads import Reads
 from mltop.probes.judge.health.rule import SEVERITIES, Rule
 from mltop.probes.model import CounterKind, Sample, Unknown
+
+__all__ = ["AnyRule", "growth_unknown", "touches", "unknowns_of"]
 
 AnyRule = Rule | JobRule
 GROWTH = "growth"
@@ -62,28 +64,33 @@ def _applies(rule: Rule, told: Told) -> bool:
     return any(told.tells(one, rule.id) for need in rule.needs for one in alternatives(need))
 
 
+Needed = dict[str, list[tuple[AnyRule, str]]]
+
+
 @lru_cache(maxsize=8)
-def _who_needs(rules: tuple[AnyRule, ...]) -> dict[str, list[tuple[AnyRule, str]]]:
-    """By what a gap may be about, the rules that it hinders, and the need."""
-    found: dict[str, list[tuple[AnyRule, str]]] = {}
+def _who_needs(rules: tuple[AnyRule, ...]) -> tuple[Needed, Needed]:
+    """Rules and their needs by what a gap may be about, and by the need itself."""
+    parts: Needed = {}
+    whole: Needed = {}
     for rule in rules:
         for need in rule.needs:
-            for what in {prefix for one in alternatives(need) for prefix in prefixes(one)}:
-                found.setdefault(what, []).append((rule, need))
-    return found
+            for one in alternatives(need):
+                whole.setdefault(one, []).append((rule, need))
+                for what in prefixes(one):
+                    parts.setdefault(what, []).append((rule, need))
+    return parts, whole
 
 
 def _by_gaps(sample: Sample, rules: tuple[AnyRule, ...], told: Told, at_the_end: bool) -> Iterable[Unknown]:
-    who = _who_needs(rules)
+    parts, whole = _who_needs(rules)
     for gap in sample.gaps:
         if gap.kind == "unsupported" or (gap.kind == "starting" and not at_the_end):
             continue
         hindered: dict[str, AnyRule] = {}
         for subject in subjects_of(gap.what):
-            for what in hinders(subject):
-                for rule, need in who.get(what, ()):
-                    if rule.id not in hindered and not _has_another(rule, need, subject, told):
-                        hindered[rule.id] = rule
+            for rule, need in (*parts.get(subject, ()), *whole.get(whole_of(subject), ())):
+                if rule.id not in hindered and not _has_another(rule, need, subject, told):
+                    hindered[rule.id] = rule
         if hindered:
             yield _unknown(sample, gap.what, gap.why, gap.fix, hindered.values())
 
