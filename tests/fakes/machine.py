@@ -27,6 +27,7 @@ class FakeMachine:
         self.nvml = FakeNvml(directory / "nvml", count=gpus)
         shape("h100", self.nvml, gpus)
         for index in range(gpus):
+            self.nvml.set(f"gpu.{index}.temperature_memory_max_c", 95)
             self.nvml.set(f"gpu.{index}.pci_bus_id", f"00000000:{GPU_BUSES[index].upper()}:00.0")
         self.sys = SysTree(root)
         self.sys.h100_node(acs=False)

@@ -95,6 +95,11 @@ def evaluate(samples: Iterable[Sample], rules: Sequence[Rule] = RULES, asked: As
     ``until`` None: still firing at the node's last sample. A single sample of a node does not tell how long a
     rule holds: it fires at once and its evidence says so. Pure.
     """
+    return evaluated(samples, rules, asked).findings()
+
+
+def evaluated(samples: Iterable[Sample], rules: Sequence[Rule] = RULES, asked: Asked = NOTHING_ASKED) -> Health:
+    """As ``evaluate``: for who also asks what is unknown."""
     ordered = sorted(samples, key=lambda sample: sample.sampled_at)
     counts: dict[str, int] = {}
     for sample in ordered:
@@ -104,7 +109,7 @@ def evaluate(samples: Iterable[Sample], rules: Sequence[Rule] = RULES, asked: As
     health.compare({sample.node: sample for sample in reversed(ordered)}.values())
     for sample in ordered:
         health.see(sample)
-    return health.findings()
+    return health
 
 
 def gravest_first(finding: Finding) -> tuple[int, str, str, str]:

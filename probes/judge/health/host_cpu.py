@@ -156,7 +156,7 @@ RULES = (
         meaning="the cgroup's quota stops the job's processes",
         threshold="throttled in > 5 % of the periods*",
         source="cgroup cpu.stat",
-        needs=("host.cgroups",),
+        needs=("host.cgroups.cpu",),
         eager=False,
     ),
     Rule(

@@ -180,7 +180,10 @@ class Told:
 
     def _of_host(self, name: str) -> object:
         host = self._sample.host
-        if name.startswith("pressure."):
+        values: list[object]
+        if name == "cgroups.cpu":
+            values = [one.cpu_throttled_fraction for one in host.cgroups] or [None]
+        elif name.startswith("pressure."):
             values = [getattr(host.pressure, field) for field in _PRESSURES[name[9:]]]
         else:
             values = [getattr(host, field, _BY_GAPS) for field in _HOST_FIELDS.get(name, (name,))]

@@ -7,9 +7,9 @@ from functools import lru_cache
 
 from mltop.probes.judge.health.jobs import JobRule
 from mltop.probes.judge.health.needs import Told, alternatives, prefixes, subjects_of, touches, whole_of
-from mltop.probes.judge.health.reads import Reads
 from mltop.probes.judge.health.rule import SEVERITIES, Rule
 from mltop.probes.model import CounterKind, Sample, Unknown
+from mltop.probes.model.reads import Reads
 
 __all__ = ["AnyRule", "growth_unknown", "touches", "unknowns_of"]
 
