@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST_OF_A_CORE = 0.03
 BURST_S = 2.0  # of work saved up at most: a whole fleet that has just connected is judged within seconds …
+EVENTS_S = 24 * 3600.0
 ONE_CALL_S = 0.4  # … but the picture does not wait for all of it
 _SEVERITIES = ("critical", "warning", "info")
 
@@ -156,7 +157,7 @@ class HealthWatch:
             found = self._not_judged_because(name, error, newest.sampled_at)
         turn.judged_at = newest.sampled_at
         turn.gpu_states = tuple([gpu.state for gpu in newest.gpus])
-        events = tuple(newest.kernel_events)
+        events = tuple([one for one in newest.kernel_events if one.at > newest.sampled_at - EVENTS_S])
         changed = found != turn.findings or events != turn.events
         turn.findings, turn.events = found, events
         return changed
