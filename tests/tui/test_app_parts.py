@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -130,12 +131,53 @@ def test_a_node_with_a_lost_gpu_is_judged_first_and_those_not_judged_are_known()
 
 
 def test_nodes_that_do_not_answer_are_findings_where_there_are_several() -> None:
-    watch = StateWatch()
-    found = watch.with_states(fleet(0, nodes=9), ())
+    now = 100.0
+    watch = StateWatch(lambda: now)
+    watch.with_states(fleet(0, nodes=9), ())
+    for _ in range(20):
+        now += 1.0
+        found = watch.with_states(fleet(0, nodes=9), ())
     assert [(one.node, one.id) for one in found] == [("node005", "node.stale"), ("node007", "node.lost")]
     assert watch.with_states(fleet(1, nodes=9), ()) is found, "nothing else is wrong, and since when stays"
     assert watch.with_states(fleet(2, nodes=6), ()) == found[:1]
     assert StateWatch().with_states(one_node(), ()) == ()
+
+
+def test_a_pause_while_nodes_or_mltop_start_is_no_finding() -> None:
+    now = 100.0
+    watch = StateWatch(lambda: now)
+    live = fleet(0, nodes=4)
+
+    def stale(age_s: float) -> set[str]:
+        states = [replace(one, state=NodeState(one.node, "stale", "no sample", age_s)) for one in live.nodes]
+        return {one.id for one in watch.with_states(replace(live, nodes=tuple(states)), ())}
+
+    assert watch.with_states(live, ()) == ()
+    now += 1.5
+    assert stale(6.0) == set(), "they have just answered for the first time"
+    for _ in range(12):
+        now += 1.5
+        watch.with_states(live, ())
+    assert stale(3.5) == {"node.stale"}
+    now += 600.0
+    assert stale(603.5) == set(), "mltop was stopped itself"
+    now += 1.5
+    assert stale(605.0) == set()
+    now += 1.5
+    assert stale(606.5) == {"node.stale"}
+
+
+def test_a_node_that_is_silent_from_the_start_is_a_finding_in_the_end() -> None:
+    now = 100.0
+    watch = StateWatch(lambda: now)
+    first = []
+    for second in range(20):
+        silent = fleet(0, nodes=4)
+        states = [replace(one, state=NodeState(one.node, "stale", "", float(second))) for one in silent.nodes]
+        if watch.with_states(replace(silent, nodes=tuple(states)), ()):
+            first.append(second)
+        now += 1.0
+    assert first[0] == 15
 
 
 def test_a_lemon_list_that_cannot_be_read_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
