@@ -110,7 +110,7 @@ def test_findings_keep_when_they_first_appeared_and_go_when_they_are_over() -> N
         since |= {finding.since for finding in findings}
     sample = one_node(0).nodes[0].sample
     assert since == {sample.sampled_at, sample.gpus[6].last_seen_at}, "lost since it last answered"
-    healthy = one_node(200)
+    healthy = one_node(300)
     for gpu in healthy.nodes[0].sample.gpus:  # type: ignore[union-attr]
         gpu.state, gpu.throttle_reasons, gpu.error, gpu.temperature_c = "ok", [], None, 60.0
     watch._allowed_s = 1.0

@@ -77,7 +77,6 @@ RULES = (
         needs=("gpu.*.temperature_c", "gpu.*.temperature_margin_c | gpu.*.temperature_slowdown_c"),
         decisive=("gpu.*.temperature_margin_c | gpu.*.temperature_slowdown_c",),
         eager=False,
-        clear_s=60.0,
         precedence=SYMPTOM,
         explains=("gpu.temp.peer",),
         whole_node=(
