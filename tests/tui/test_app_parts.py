@@ -113,6 +113,7 @@ def test_findings_keep_when_they_first_appeared_and_go_when_they_are_over() -> N
     healthy = one_node(300)
     for gpu in healthy.nodes[0].sample.gpus:  # type: ignore[union-attr]
         gpu.state, gpu.throttle_reasons, gpu.error, gpu.temperature_c = "ok", [], None, 60.0
+        gpu.sm_clock_mhz = 1980
     watch._allowed_s = 1.0
     assert watch.findings(healthy) == ()
 
