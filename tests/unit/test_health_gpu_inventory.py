@@ -105,6 +105,13 @@ def test_what_has_not_answered_yet_is_not_missing() -> None:
     assert judged([first], "gpu.", asked=Asked(expect_gpus=8)) == []
 
 
+@pytest.mark.parametrize("gap", [STARTING, Gap("gpus", "the collector failed: OSError: no")])
+def test_an_agent_that_begins_anew_has_lost_nothing(gap: Gap) -> None:
+    """It was reached again: until NVML answers it lists no GPU."""
+    again = [_without(101.0, *range(8), gaps=[gap]), node_h100(102.0)]
+    assert judged([node_h100(100.0), *again], "gpu.", asked=Asked(expect_gpus=8)) == []
+
+
 def test_a_lost_gpu_is_not_missing_too() -> None:
     lost = {4: {"state": "lost", "error": "GPU is lost (NVML error 15)", "last_seen_at": 95.0}}
     (finding,) = judged([node_h100(100.0, lost)], "gpu.", asked=Asked(expect_gpus=8))

@@ -73,7 +73,7 @@ def sbe_rate(moment: Moment) -> Iterator[Hit]:
         grown = moment.increase(gpu_key(gpu), counter, HOUR_S)
         if grown is not None and grown.amount > CORRECTED_PER_HOUR:
             name = gpu_name(gpu.index)
-            text = f"Correctable errors climbing on {name}: {grown.amount:.0f} in {grown.over_s / 60:.0f} min"
+            text = f"Correctable errors climbing on {name}: {grown.amount:.0f} in {max(1.0, grown.over_s / 60):.0f} min"
             yield Hit(name, text, (f"{count} {'over its life' if counter == CORRECTED else 'since its reset'}",))
 
 

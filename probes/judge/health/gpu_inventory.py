@@ -56,7 +56,7 @@ def _absent(moment: Moment, known: list[GpuSample]) -> list[PciDevice]:
 
 def _is_starting(sample: Sample) -> bool:
     return not sample.gpus and any(
-        gap.what.startswith("nvml") and (gap.kind == "starting" or gap.what == "nvml.starting") for gap in sample.gaps
+        gap.what in ("nvml.starting", "gpus") or (gap.what == "nvml" and gap.kind == "starting") for gap in sample.gaps
     )
 
 

@@ -20,7 +20,7 @@ def lost(moment: Moment) -> Iterator[Hit]:
             yield _lost(gpu, gpu.error or "NVML has lost it")
         elif gpu.temperature_c is None and gpu.power_w is None and _is_mute(moment, gpu):
             yield _mute(gpu)
-    if moment.known_gpus and not _nvml_is_silent(moment):  # where it is, nvml.stuck says why nothing is listed
+    if moment.known_gpus and not _nothing_is_listed(moment):
         listed = {gpu.index for gpu in now.gpus}
         for index, gpu in moment.known_gpus.items():
             if index not in listed and not is_replaced(moment, gpu):
@@ -50,8 +50,9 @@ def _has_no_values(gpu: GpuSample) -> bool:
     return gpu.state == "ok" and all(value is None for value in values)
 
 
-def _nvml_is_silent(moment: Moment) -> bool:
-    return not moment.now.gpus and any(gap.what == "nvml" for gap in moment.now.gaps)
+def _nothing_is_listed(moment: Moment) -> bool:
+    """For a reason that is said: NVML is silent, or mltop's agent has just begun and NVML has not answered yet."""
+    return not moment.now.gpus and any(gap.what in ("nvml", "nvml.starting", "gpus") for gap in moment.now.gaps)
 
 
 def _lost(gpu: GpuSample, why: str) -> Hit:
