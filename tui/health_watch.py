@@ -153,11 +153,11 @@ class HealthWatch:
         try:
             health.see(newest)
             found = health.of(name)
+            events = tuple([one for one in newest.kernel_events if one.at > newest.sampled_at - EVENTS_S])
         except Exception as error:  # noqa: BLE001 - said as a finding, and the other nodes' rules go on
-            found = self._not_judged_because(name, error, newest.sampled_at)
+            found, events = self._not_judged_because(name, error, newest.sampled_at), turn.events
         turn.judged_at = newest.sampled_at
         turn.gpu_states = tuple([gpu.state for gpu in newest.gpus])
-        events = tuple([one for one in newest.kernel_events if one.at > newest.sampled_at - EVENTS_S])
         changed = found != turn.findings or events != turn.events
         turn.findings, turn.events = found, events
         return changed

@@ -8,6 +8,7 @@ from mltop.probes.judge.health import gpu_driver
 from mltop.probes.judge.health.gpu_driver import is_mismatch
 from mltop.probes.judge.health.gpu_slots import in_slots, is_replaced, slots
 from mltop.probes.judge.health.gpu_words import bus_key, gpu_name, plural
+from mltop.probes.judge.health.link_ports import listed
 from mltop.probes.judge.health.rule import GPU_LOST, Hit, Moment, Rule
 from mltop.probes.model import GpuSample, PciDevice, Sample
 
@@ -64,7 +65,7 @@ def _addresses(absent: list[PciDevice]) -> str:
     if not absent:
         return ""
     verb = "is" if len(absent) == 1 else "are"
-    return f"; {', '.join(one.bus_id for one in absent)} {verb} on PCI but not in the driver"
+    return f"; {listed([one.bus_id for one in absent])} {verb} on PCI but not in the driver"
 
 
 def _evidence(moment: Moment, absent: list[PciDevice]) -> Iterator[str]:
@@ -72,7 +73,7 @@ def _evidence(moment: Moment, absent: list[PciDevice]) -> Iterator[str]:
         yield f"{plural(moment.asked.expect_gpus, 'GPU')} expected"
     unbound = [one.bus_id for one in absent if one.driver is None]
     if unbound:
-        yield f"no kernel driver is bound to {', '.join(unbound)}"
+        yield f"no kernel driver is bound to {listed(unbound)}"
     yield from (f"NVML: {gap.why}" for gap in moment.now.gaps if gap.what == "nvml")
 
 

@@ -107,6 +107,7 @@ class Told:
             name for gap in sample.gaps if gap.kind == "unsupported" for name in _exactly(gap.what)
         )
         self._gpus = [gpu for gpu in sample.gpus if gpu.state == "ok"]
+        self._known: dict[tuple[Sequence[str], str], tuple[list[list[str]], int]] = {}
 
     def tells(self, need: str, rule_id: str = "") -> bool:
         """Whether there is any value of it."""
@@ -118,6 +119,12 @@ class Told:
         if values:
             return any(value is not None for _, _, value in values)
         return not self._has_gap(need)
+
+    def has_another(self, ways: Sequence[str], missing: str, rule_id: str) -> bool:
+        """Whether another one of several ways will do where one is missing."""
+        if any(True for way in ways for _ in self._values(way, rule_id)) and _are_alike(ways):
+            return not self._lacking(ways, rule_id)[0]
+        return any(self.is_there(one, rule_id) for one in ways if missing not in prefixes(one))
 
     def untold(self, ways: Sequence[str], rule_id: str = "") -> str:
         """Of which things (GPUs, ports, ranks) none of the ways has a value, and of one of them no gap says why: "" of
@@ -138,6 +145,12 @@ class Told:
 
     def _lacking(self, ways: Sequence[str], rule_id: str) -> tuple[list[list[str]], int]:
         """The names of what each thing lacks, of those that lack all of the ways, and how many things there are."""
+        key = ways, rule_id
+        if key not in self._known:
+            self._known[key] = self._find_lacking(ways, rule_id)
+        return self._known[key]
+
+    def _find_lacking(self, ways: Sequence[str], rule_id: str) -> tuple[list[list[str]], int]:
         names: dict[str, list[str]] = {}
         well: set[str] = set()
         for way in ways:
@@ -147,7 +160,13 @@ class Told:
                 else:
                     well.add(thing)
         lacking = [own for thing, own in names.items() if thing not in well]
+        if lacking and not _are_alike(ways) and any(self._is_whole(way, rule_id) for way in ways):
+            lacking = []
         return lacking, len(names.keys() | well)
+
+    def _is_whole(self, way: str, rule_id: str) -> bool:
+        values = [value for _, _, value in self._values(way, rule_id)]
+        return bool(values) and None not in values
 
     def _values(self, need: str, rule_id: str) -> Iterator[tuple[str, str, object]]:
         """(thing, name, value) for each thing that it could be told of; nothing where only gaps can tell."""
@@ -163,7 +182,8 @@ class Told:
         elif kind == "ranks" and rest:
             for rank in self._sample.ranks:
                 if rank.state not in ("Z", "X", ""):
-                    yield f"ranks.{rank.pid}", need, getattr(rank, rest, None)
+                    value = getattr(rank, rest, None)
+                    yield f"ranks.{rank.pid}", need, None if value == "" else value
         elif need.startswith("links.*.") and need[8:] in _LINK_FIELDS:
             for link in self._ports(rule_id):
                 thing = f"links.{port_name(link)}"
@@ -194,6 +214,11 @@ class Told:
     def _has_gap(self, what: str, gaps: frozenset[str] | None = None) -> bool:
         gaps = self._gaps if gaps is None else gaps
         return not gaps.isdisjoint(prefixes(what)) or not gaps.isdisjoint(prefixes(_starred(what)))
+
+
+def _are_alike(ways: Sequence[str]) -> bool:
+    """Whether they are about the same things: two values of each GPU, not one of the ranks and one of the machine."""
+    return len({way.partition(".")[0] for way in ways}) == 1
 
 
 def _exactly(what: str) -> Iterator[str]:

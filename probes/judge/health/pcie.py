@@ -153,6 +153,7 @@ RULES = (
         threshold="width < maximum; speed < maximum while busy for 10 s; not where like nodes have the same",
         source="NVML PCIe link width and generation, sysfs current_link_width; Imbue",
         needs=("gpu.*.pcie.width", "gpu.*.pcie.gen", "gpu.*.pcie.width_max", "gpu.*.pcie.gen_max", "pci.*.link"),
+        remedy="reboot",
         whole_node=(
             "PCIe links are narrower or slower than they could be on all {count} GPUs",
             "reboot; if it stays, service: riser, switch or slots",

@@ -98,7 +98,7 @@ def _by_gaps(sample: Sample, rules: tuple[AnyRule, ...], told: Told, at_the_end:
 def _has_another(rule: AnyRule, need: str, missing: str, told: Told) -> bool:
     """Whether another one of several things will do, and is there."""
     ways = alternatives(need)
-    return len(ways) > 1 and any(told.is_there(one, rule.id) for one in ways if missing not in prefixes(one))
+    return len(ways) > 1 and told.has_another(ways, missing, rule.id)
 
 
 def _untold(sample: Sample, rules: tuple[AnyRule, ...], told: Told) -> Iterable[Unknown]:
