@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,6 +26,12 @@ def _all(changes: dict[str, Any]) -> dict[int, dict[str, Any]]:
     return {index: {"fabric": changes} for index in range(8)}
 
 
+def _to_switches() -> dict[int, dict[str, Any]]:
+    no_fabric = {"state": None, "health": None}
+    links = [replace(one, remote="switch") for one in nvlinks().links]
+    return {index: {"fabric": no_fabric, "nvlink": {"links": links}} for index in range(8)}
+
+
 # Fabric Manager
 
 
@@ -41,12 +48,27 @@ def _all(changes: dict[str, Any]) -> dict[int, dict[str, Any]]:
         (_services(0, "failed", host={"uptime_s": 90.0}), None),  # just booted
         (_services(0, "inactive", pci=[]), None),  # no NVSwitch
         (board(0, host={"services": {}}), None),  # unknown
+        # Switches that are not this machine's to see: NVLinks lead to them, or the driver speaks of a fabric.
+        (_services(0, "failed", pci=[], gpus=_to_switches()), "Fabric Manager is down (failed)"),
+        (_services(0, "failed", pci=[]), "Fabric Manager is down (failed)"),
+        (_services(0, "inactive", pci=[], gpus=_all(NOT_JOINED)), "Fabric Manager is down (inactive)"),
+        (_services(0, "inactive", pci=[], gpus=_to_switches()), None),  # its service VM has it
     ],
 )
 def test_the_manager(one: Sample, expected: str | None) -> None:
     found = [finding for finding in judge(one) if finding.id == "fabric.manager"]
     assert [finding.severity for finding in found] == ["critical"] * (expected is not None)
     assert expected is None or found[0].message.startswith(expected)
+
+
+def test_a_manager_that_fails_where_no_switch_is_is_worth_knowing_only() -> None:
+    """An image that has it runs on a machine with PCIe cards."""
+    cards = {
+        index: {"fabric": {"state": "not_supported", "health": None}, "nvlink": {"links": []}} for index in range(8)
+    }
+    finding = only(_services(0, "failed", pci=[], gpus=cards))
+    assert (finding.id, finding.severity) == ("fabric.manager", "info")
+    assert "needs none" in finding.message
 
 
 def test_the_manager_explains_the_fabric() -> None:

@@ -14,6 +14,7 @@ from mltop.probes.judge.health.jobs import JobHealth
 from mltop.probes.judge.health.rule import Moment, Rule
 from mltop.probes.model import Finding, Sample
 from mltop.probes.reach.view import FleetView
+from mltop.tui.commands import check
 from mltop.tui.health_watch import HealthWatch
 from tests.tui.fake_views import fleet
 from tests.unit.health_samples import node_h100
@@ -107,6 +108,18 @@ def test_a_rule_about_jobs_that_fails_costs_its_answer_about_that_job() -> None:
     }
     (failed,) = [one for one in found if one.id == FAILED]
     assert failed.message == "rule job.hang failed: KeyError: '7'"
+
+
+def test_a_check_with_a_rule_that_failed_is_not_fine() -> None:
+    """What could not be judged is unknown: exit 3, and not a warning of the machine."""
+    health = Health(rules=failing("gpu.lost"))
+    health.see(node_h100(1000.0))
+    health.see(node_h100(1001.0))
+    checked = check.judged(health, [])
+    (failed,) = [one for one in checked.unknown if one.what == "rule gpu.lost"]
+    assert (failed.why, failed.fix) == ("rule gpu.lost failed: KeyError: '7'", "please report this")
+    assert checked.findings == []
+    assert checked.exit == 3
 
 
 def test_a_node_that_cannot_be_judged_at_all_leaves_the_others_their_findings() -> None:

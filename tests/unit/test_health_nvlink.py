@@ -231,3 +231,23 @@ def test_a_gpu_without_a_uuid_is_remembered_by_its_index() -> None:
         return sample(at, [one])
 
     assert told(*over(range(0, 40, 10), make)) == [("critical", "nvlink.replay", "GPU 0")]
+
+
+def test_all_links_that_count_errors_are_named() -> None:
+    def at(now: float) -> Sample:
+        return _errors(now, {link: {"replay": int(now / 10)} for link in (2, 7, 15)})
+
+    finding = only(*over(range(0, 200, 10), at))
+    assert [text.partition(":")[0] for text in finding.evidence] == ["link 2", "link 7", "link 15"]
+
+
+def test_all_links_that_are_down_are_named() -> None:
+    def at(now: float) -> Sample:
+        sample = board(now)
+        for link in sample.gpus[2].nvlink.links:
+            link.active = now < 50 or link.index not in (3, 7, 8, 9)
+        return sample
+
+    finding = only(*over(range(0, 100, 5), at))
+    assert finding.id == "nvlink.inactive"
+    assert "3, 7-9" in finding.message + str(finding.evidence)

@@ -24,7 +24,7 @@ from mltop.tui.state.place import BadState
 
 FINE, WARNINGS, CRITICAL, UNKNOWN = range(4)
 BETWEEN_SAMPLES_S = 0.5
-GROWTH_S = 8.0  # a node's counters are read a second time within that
+GROWTH_S = 20.0  # a node's counters are read a second time within six seconds, if it is not very busy
 
 
 @dataclass
