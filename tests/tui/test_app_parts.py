@@ -9,8 +9,9 @@ import pytest
 
 from mltop.probes.investigate.progress import StackProgress
 from mltop.probes.model import Finding, Gap, NodeState
+from mltop.probes.reach.view import Connection
 from mltop.tui.feed import StateWatch
-from mltop.tui.health_watch import HealthWatch
+from mltop.tui.health_watch import HealthWatch, own_boot_id
 from mltop.tui.place import Place, Trail
 from mltop.tui.render.cells import Cell, Column, Row, plain
 from mltop.tui.screens.problems import all_problem_lines, problem_lines
@@ -116,6 +117,24 @@ def test_findings_keep_when_they_first_appeared_and_go_when_they_are_over() -> N
         gpu.sm_clock_mhz = 1980
     watch._allowed_s = 1.0
     assert watch.findings(healthy) == ()
+
+
+@pytest.mark.parametrize(
+    ("via", "boot_id", "accused"),
+    [("ssh", "b", True), ("local", "b", False), ("ssh", own_boot_id(), False)],
+    ids=["another machine", "a local agent", "this machine by ssh"],
+)
+def test_this_machines_own_clock_is_never_off(via: str, boot_id: str, accused: bool) -> None:
+    watch = HealthWatch()
+    found: tuple[Finding, ...] = ()
+    for tick in range(9):
+        view = one_node(tick)
+        node = replace(view.nodes[0], connection=Connection(via, clock_skew_s=-12.0))
+        assert node.sample is not None
+        node.sample.boot_id = boot_id
+        watch._allowed_s = 1.0
+        found = watch.findings(replace(view, nodes=(node,)))
+    assert ("time.sync" in [one.id for one in found]) is accused
 
 
 def test_a_node_with_a_lost_gpu_is_judged_first_and_those_not_judged_are_known() -> None:
