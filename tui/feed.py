@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from textual.message import Message
@@ -17,6 +18,8 @@ from mltop.tui.mishaps import spared
 from mltop.tui.render.fleet_problems import state_findings
 from mltop.tui.session import Session
 
+SETTLING_S = 15.0  # of a node that has just answered for the first time: pauses mean nothing yet
+AWAKE_S = 3.0  # mltop itself has run for as long, else nobody could have heard the node
 HEARTBEAT_S = 1.5  # a node that went silent causes no change, but its age grows
 SWITCH_S = 0.0005  # while the feed computes, a key waits for the interpreter lock at most this long, not 5 ms
 # (up to how many nodes, seconds between frames): many answer at different moments, their changes are drawn together.
@@ -53,27 +56,55 @@ class Fresh(Message):
 class StateWatch:
     """Adds the nodes that do not answer to what the health rules found; call it from one thread.
 
-    The same tuple comes out while nothing changes, so that nobody works it through again.
+    The same tuple comes out while nothing changes, so that nobody works it through again. ``clock``: monotonic s.
+
+    A pause between two samples is no problem of the node while it starts or while mltop itself does: agents load
+    their libraries, a hundred connections are made at once. Nor is one in which mltop did not run (ctrl-Z, a lid).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._looked_at = self._awake_since = clock()
+        self._answered_at: dict[str, float] = {}  # when a node's first sample was seen
         self._made: dict[tuple[str, str, str], Finding] = {}
         self._health: tuple[Finding, ...] = ()
         self._findings: tuple[Finding, ...] = ()
 
     def with_states(self, view: FleetView, health: tuple[Finding, ...]) -> tuple[Finding, ...]:
         """A single node's state is on its screen already."""
+        self._look(view)
         if len(view.nodes) < 2:
             return health
         # A finding keeps its ``since``: ages are rounded by when the view was taken.
         made = {
             (one.node, one.id, one.message): self._made.get((one.node, one.id, one.message), one)
-            for one in state_findings(view.nodes, view.taken_at)
+            for one in state_findings(self._told(view), view.taken_at)
         }
         if health is not self._health or made.keys() != self._made.keys():
             self._findings = (*made.values(), *health)
         self._made, self._health = made, health
         return self._findings
+
+    def _look(self, view: FleetView) -> None:
+        now = self._clock()
+        if now - self._looked_at > HEARTBEAT_S + AWAKE_S:
+            self._awake_since = now
+        self._looked_at = now
+        answered = (one.node for one in view.nodes if one.state.age_s is not None)
+        self._answered_at = {node: self._answered_at.get(node, now) for node in answered}
+
+    def _told(self, view: FleetView) -> Iterator[NodeView]:
+        """All but nodes that are silent only since they, or mltop, began."""
+        awake_s = self._looked_at - self._awake_since
+        for one in view.nodes:
+            if one.state.state == "stale":
+                silent_s = min(one.state.age_s or 0.0, awake_s)
+                if silent_s < (AWAKE_S if self._has_settled(one.node) else SETTLING_S):
+                    continue
+            yield one
+
+    def _has_settled(self, node: str) -> bool:
+        return self._looked_at - self._answered_at.get(node, self._looked_at) >= SETTLING_S
 
 
 class Feed:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from mltop.probes.model import Finding, KernelEvent, Sample
+from mltop.probes.paths import proc
 from mltop.probes.reach.glance import Glance
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.mishaps import spared
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 MOST_OF_A_CORE = 0.03
 BURST_S = 2.0  # of work saved up at most: a whole fleet that has just connected is judged within seconds …
+EVENTS_S = 24 * 3600.0
 ONE_CALL_S = 0.4  # … but the picture does not wait for all of it
 _SEVERITIES = ("critical", "warning", "info")
 
@@ -63,7 +65,7 @@ class HealthWatch:
             began = time.thread_time()  # what others do meanwhile is not this thread's share
             newest = due.sample_in_turn()
             if newest is not None:
-                newest.clock_skew_s = due.connection.clock_skew_s
+                take_skew(due, newest)
                 judge = partial(self._judge, health, due.node, newest)
                 changed = spared(f"judging {due.node}", judge, False) or changed
             self._allowed_s -= time.thread_time() - began
@@ -96,6 +98,15 @@ class HealthWatch:
         except BadState as problem:
             lemons, self._no_lemons = {}, str(problem)
         return Health(Asked(lemons=lemons), eager=True)
+
+    def _not_judged_because(self, name: str, error: Exception, now: float) -> tuple[Finding, ...]:
+        from mltop.probes.judge.health import FAILED
+
+        text = f"this node cannot be judged: {type(error).__name__}: {error}"
+        known = [one for one in self._turns[name].findings if (one.id, one.message) == (FAILED, text)]
+        return tuple(known) or (
+            Finding(FAILED, "warning", name, "health rules", text, "please report this", since=now),
+        )
 
     def _without_lemons(self) -> list[Finding]:
         """That the list of bad GPUs cannot be used is told once, of the first node."""
@@ -141,14 +152,34 @@ class HealthWatch:
     def _judge(self, health: Health, name: str, newest: Sample) -> bool:
         """Whether the findings of this node are other ones now."""
         turn = self._turns[name]
-        health.see(newest)
-        found = health.of(name)
+        try:
+            health.see(newest)
+            found = health.of(name)
+            events = tuple([one for one in newest.kernel_events if one.at > newest.sampled_at - EVENTS_S])
+        except Exception as error:  # noqa: BLE001 - said as a finding, and the other nodes' rules go on
+            found, events = self._not_judged_because(name, error, newest.sampled_at), turn.events
         turn.judged_at = newest.sampled_at
         turn.gpu_states = tuple([gpu.state for gpu in newest.gpus])
-        events = tuple(newest.kernel_events)
         changed = found != turn.findings or events != turn.events
         turn.findings, turn.events = found, events
         return changed
+
+
+def take_skew(view: NodeView, sample: Sample) -> None:
+    """Tell the rules how far off the node's clock is. This machine's own clock cannot be off: what is seen of it is how
+    long its samples took.
+    """
+    is_ours = view.connection.via == "local" or (sample.boot_id != "" and sample.boot_id == own_boot_id())
+    sample.clock_skew_s = None if is_ours else view.connection.clock_skew_s
+
+
+@lru_cache(maxsize=1)
+def own_boot_id() -> str:
+    try:
+        with open(proc("sys/kernel/random/boot_id"), encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return ""
 
 
 def _other_states(turn: _Turn, glance: Glance) -> bool:

@@ -10,11 +10,12 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 from mltop.probes.model import GpuSample, HostSample, Nvlink, Pcie, RankSample, Sample
+from mltop.probes.model.reads import Reads
 
 EVERY_S = 4.5  # five seconds at one sample per second, with room for its jitter
 
 # Fields that only whole samples have. What is listed nowhere goes out every second.
-SLOW_SAMPLE = ("links", "pci", "kernel_events")
+SLOW_SAMPLE = ("links", "pci", "kernel_events", "counters_read_at")
 SLOW_HOST = (
     "hostname",
     "kernel",
@@ -153,19 +154,23 @@ class WholeSamples:
     """Sent every five seconds, and at once when something that matters is not as in the last one."""
 
     def __init__(self) -> None:
+        self._reads = Reads()
         self._sent_at = float("-inf")
         self._sent: object = None
 
     def is_due(self, sample: Sample) -> bool:
         """Whether to send this one whole; then it counts as sent."""
-        matters = _what_matters(sample)
+        self._reads.see(sample)
+        # That all counters were read a second time: somebody may wait to see whether they grow.
+        all_twice = all(map(self._reads.twice, sample.counters_read_at))
+        matters = (all_twice, *_what_matters(sample))
         if matters == self._sent and 0 <= sample.sampled_at - self._sent_at < EVERY_S:
             return False
         self._sent_at, self._sent = sample.sampled_at, matters
         return True
 
 
-def _what_matters(sample: Sample) -> object:
+def _what_matters(sample: Sample) -> tuple[object, ...]:
     newest = sample.kernel_events[-1].at if sample.kernel_events else None
     return (
         len(sample.kernel_events),

@@ -29,6 +29,7 @@ from mltop.probes.model import (
 from mltop.probes.paths import proc
 
 Result = TypeVar("Result")
+GPU_COUNTERS_S = 5.0  # a GPU that answers has told its error counters within that
 
 
 class GpuSource(Protocol):
@@ -106,8 +107,23 @@ class Sampler:
             pci=pci,
             kernel_events=with_nvml_events(events, xids),
             gaps=without_gpus(without_filled(gaps, gpus), pci),
+            counters_read_at=self._counters_read_at(now - clock_s, gpus),
             cost_s=cost_s,
         )
+
+    def _counters_read_at(self, clock_began_at: float, gpus: list[GpuSample]) -> dict[str, float]:
+        """``clock_began_at``: unix s of the time 0 of the collectors' clock. Without the kinds that are not here."""
+        seen_at = [gpu.last_seen_at for gpu in gpus if gpu.state == "ok" and gpu.last_seen_at is not None]
+        found: dict[str, float] = {}
+        if seen_at:
+            found["gpus"] = min(seen_at) - GPU_COUNTERS_S
+        by_clock: dict[str, float | None] = {
+            "links": self._links.counters_read_at,
+            "pci": self._pci.counters_read_at,
+            "host": self._host.counters_read_at,
+        }
+        found |= {kind: round(clock_began_at + at, 3) for kind, at in by_clock.items() if at is not None}
+        return found
 
     def close(self) -> None:
         self._gpus.close()

@@ -32,6 +32,7 @@ from mltop.probes.model.sample import (
     UNLIMITED,
     BlockedProcess,
     CgroupSample,
+    CounterKind,
     FilesystemSample,
     Gap,
     HostSample,
@@ -45,11 +46,13 @@ from mltop.probes.model.sample import (
     Sample,
 )
 from mltop.probes.model.verdict import (
+    REMEDIES,
     Culprit,
     Finding,
     Frame,
     JobReport,
     RankStacks,
+    Remedy,
     StackClass,
     StackDigest,
     Unknown,
@@ -59,10 +62,12 @@ from mltop.probes.model.verdict import (
 
 __all__ = [
     "MAX_KERNEL_EVENTS",
+    "REMEDIES",
     "SCHEMA",
     "UNLIMITED",
     "BlockedProcess",
     "CgroupSample",
+    "CounterKind",
     "Culprit",
     "Ecc",
     "Fabric",
@@ -89,6 +94,7 @@ __all__ = [
     "RankStacks",
     "Remap",
     "RemapBanks",
+    "Remedy",
     "Sample",
     "StackClass",
     "StackDigest",

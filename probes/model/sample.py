@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from mltop.probes.model.gpu import GpuSample
+
+CounterKind = Literal["gpus", "links", "pci", "host"]
 
 UNLIMITED = (1 << 63) - 1  # of limits: there is none
 MAX_KERNEL_EVENTS = 100
@@ -275,7 +277,9 @@ class Sample:
     """Everything one node says about one moment. ``cost_s`` is CPU-side wall time per collector.
 
     ``kernel_events``: all that are known of the last 24 hours, the newest last, at most MAX_KERNEL_EVENTS: who misses a
-    sample misses no event. ``clock_skew_s``: the node's clock minus the watcher's, known to who receives samples.
+    sample misses no event; what the kernel says once while it finds the hardware (pcie_limited) for as long as it runs.
+    ``clock_skew_s``: the node's clock minus the watcher's, known to who receives samples. ``counters_read_at``: by kind
+    of error counters (CounterKind) a time (unix s) since which all of that kind have been read.
     """
 
     node: str
@@ -290,6 +294,7 @@ class Sample:
     pci: list[PciDevice] = field(default_factory=list)
     kernel_events: list[KernelEvent] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    counters_read_at: dict[str, float] = field(default_factory=dict)
     clock_skew_s: float | None = None
     cost_s: dict[str, float] = field(default_factory=dict)
 

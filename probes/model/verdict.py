@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from mltop.probes.model.sample import Gap, RankSample
+
+# What an action comes to for the hardware, the farthest-reaching last: what makes the weaker ones pointless.
+Remedy = Literal["none", "watch", "restart", "reset", "reboot", "service", "replace"]
+REMEDIES: tuple[Remedy, ...] = ("none", "watch", "restart", "reset", "reboot", "service", "replace")
 
 
 @dataclass
 class Finding:
-    """What a health rule says. ``severity``: info | warning | critical; times are unix s, ``until`` None: still so."""
+    """What a health rule says. ``severity``: info | warning | critical; times are unix s, ``until`` None: still so.
+
+    ``remedy``: what ``action`` comes to; "none" where it does nothing to the hardware that it is about.
+    """
 
     id: str
     severity: str
@@ -22,17 +29,23 @@ class Finding:
     folded: list[str] = field(default_factory=list)
     since: float | None = None
     until: float | None = None
+    remedy: Remedy = "none"
 
 
 @dataclass
 class Unknown:
-    """What could not be judged: ``rules`` (ids) need ``what``, which is not known; why, and the command that helps."""
+    """What could not be judged: ``rules`` (ids) need ``what``, which is not known; why, and the command that helps.
+
+    ``severity``: the gravest that these rules say as a rule. "info": nothing is missed (what is only worth knowing, or
+    hardware that does not tell it at all).
+    """
 
     node: str
     what: str
     why: str
     fix: str = ""
     rules: list[str] = field(default_factory=list)
+    severity: str = "warning"
 
 
 @dataclass

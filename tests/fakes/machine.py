@@ -19,14 +19,29 @@ MIB = 1024**2
 
 
 class FakeMachine:
-    """``nvml``, ``proc``, ``sys`` and ``kmsg`` can be changed while programs run (``nvml.write()`` makes it seen)."""
+    """``nvml``, ``proc``, ``sys`` and ``kmsg`` can be changed while programs run (``nvml.write()`` makes it seen).
 
-    def __init__(self, directory: Path, gpus: int = 8, ranks: bool = True) -> None:
+    ``name``: the host's. ``ranks``: of a job, one a GPU; it is led by the host ``job``, and ``first`` of ``world`` is
+    the first rank that runs here.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        gpus: int = 8,
+        ranks: bool = True,
+        name: str = "n1",
+        job: str = "n1",
+        first: int = 0,
+        world: int = 0,
+    ) -> None:
         self.directory = directory
+        self.name = name
         root = directory / "root"
         self.nvml = FakeNvml(directory / "nvml", count=gpus)
         shape("h100", self.nvml, gpus)
         for index in range(gpus):
+            self.nvml.set(f"gpu.{index}.temperature_memory_max_c", 95)
             self.nvml.set(f"gpu.{index}.pci_bus_id", f"00000000:{GPU_BUSES[index].upper()}:00.0")
         self.sys = SysTree(root)
         self.sys.h100_node(acs=False)
@@ -40,7 +55,7 @@ class FakeMachine:
         self.kmsg = FakeKmsg(root / "dev")
         self.root = root
         if ranks:
-            self._start_job(gpus)
+            self._start_job(gpus, job, first, world or gpus)
         self.nvml.write()
 
     def env(self, state: bool = True) -> dict[str, str]:
@@ -69,15 +84,15 @@ class FakeMachine:
                 self.nvml.set(f"gpu.{index}.{key}", value)
             self.nvml.set(f"gpu.{index}.throttle_mask", values.get("throttle_mask", 0))
 
-    def _start_job(self, gpus: int) -> None:
+    def _start_job(self, gpus: int, leader: str, first: int, world: int) -> None:
         for index in range(gpus):
             pid = FIRST_RANK_PID + index
             environ = {
-                "RANK": str(index),
+                "RANK": str(first + index),
                 "LOCAL_RANK": str(index),
-                "WORLD_SIZE": str(gpus),
+                "WORLD_SIZE": str(world),
                 "LOCAL_WORLD_SIZE": str(gpus),
-                "MASTER_ADDR": "n1",
+                "MASTER_ADDR": leader,
                 "MASTER_PORT": "29500",
             }
             self.proc.python(pid, "train.py", environ=environ)
@@ -90,8 +105,7 @@ class FakeMachine:
     def _bind(self, pid: int, gpu: int) -> None:
         """To the cores near its GPU."""
         near = (self.sys.root / f"bus/pci/devices/0000:{GPU_BUSES[gpu]}:00.0/local_cpulist").read_text().strip()
-        status = self.proc.root / str(pid) / "status"
-        status.write_text(status.read_text().replace("Cpus_allowed_list:\t0-7", f"Cpus_allowed_list:\t{near}"))
+        self.proc.change(pid, cpus=near)
 
     def _proc_files(self, proc: Path) -> None:
         cpu = "100 0 100 800 0 0 0 0 0 0"
@@ -103,7 +117,7 @@ class FakeMachine:
             "uptime": f"{BOOTED_S:.2f} 1000.00\n",
             "meminfo": _meminfo(2_000_000),
             "vmstat": "pswpin 0\npswpout 0\noom_kill 2\n",
-            "sys/kernel/hostname": "n1\n",
+            "sys/kernel/hostname": f"{self.name}\n",
             "sys/kernel/osrelease": "6.8.0-45-generic\n",
             "sys/kernel/random/boot_id": "11111111-2222-3333-4444-555555555555\n",
             "sys/fs/file-nr": "31000\t0\t9223372\n",

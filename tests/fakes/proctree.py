@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,7 @@ class FakeProcess:
     open_files: int = 3
     cgroup: str = "0::/\n"
     user_ticks: int = 0  # of the main thread
+    cpus: str = "0-7"
 
 
 class ProcTree:
@@ -109,17 +111,17 @@ class ProcTree:
     def _write(self, process: FakeProcess) -> None:
         directory = self.root / str(process.pid)
         (directory / "task" / str(process.pid)).mkdir(parents=True, exist_ok=True)
-        (directory / "stat").write_text(_stat(process))
-        (directory / "task" / str(process.pid) / "stat").write_text(_stat(process, process.user_ticks))
-        (directory / "limits").write_text(_limits(process))
-        (directory / "cgroup").write_text(process.cgroup)
+        put(directory / "stat", _stat(process))
+        put(directory / "task" / str(process.pid) / "stat", _stat(process, process.user_ticks))
+        put(directory / "limits", _limits(process))
+        put(directory / "cgroup", process.cgroup)
         self._write_descriptors(directory / "fd", process.open_files)
-        (directory / "status").write_text(_status(process))
-        (directory / "io").write_text(f"rchar: 1\nwchar: 1\nsyscr: {process.reads}\nsyscw: {process.writes}\n")
-        (directory / "wchan").write_text(process.wchan)
-        (directory / "cmdline").write_bytes("".join(part + "\0" for part in process.argv).encode())
+        put(directory / "status", _status(process))
+        put(directory / "io", f"rchar: 1\nwchar: 1\nsyscr: {process.reads}\nsyscw: {process.writes}\n")
+        put(directory / "wchan", process.wchan)
+        put(directory / "cmdline", "".join(part + "\0" for part in process.argv).encode())
         environ = "".join(f"{name}={value}\0" for name, value in process.environ.items()).encode()
-        (directory / "environ").write_bytes(environ if process.environ_bytes is None else process.environ_bytes)
+        put(directory / "environ", environ if process.environ_bytes is None else process.environ_bytes)
         link = directory / "exe"
         link.unlink(missing_ok=True)
         if process.exe:
@@ -139,7 +141,18 @@ class ProcTree:
         directory = self.root / str(pid) / "task" / str(pid)
         if directory.exists():
             children = sorted(p.pid for p in self.processes.values() if p.ppid == pid)
-            (directory / "children").write_text("".join(f"{child} " for child in children))
+            put(directory / "children", "".join(f"{child} " for child in children))
+
+
+def put(path: Path, content: str | bytes) -> None:
+    """In place: whoever has the file open sees it, and never sees it empty."""
+    data = content.encode() if isinstance(content, str) else content
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        os.pwrite(descriptor, data, 0)
+        os.ftruncate(descriptor, len(data))
+    finally:
+        os.close(descriptor)
 
 
 def _limits(process: FakeProcess) -> str:
@@ -168,6 +181,6 @@ def _status(process: FakeProcess) -> str:
     return (
         f"Name:\t{process.comm}\nUmask:\t0022\nState:\t{process.state} (state)\nPid:\t{process.pid}\n"
         f"PPid:\t{process.ppid}\nUid:\t{process.uid}\t{process.uid}\t{process.uid}\t{process.uid}\n{memory}"
-        "Cpus_allowed:\tff\nCpus_allowed_list:\t0-7\nMems_allowed:\t1\nMems_allowed_list:\t0-1\n"
+        f"Cpus_allowed:\tff\nCpus_allowed_list:\t{process.cpus}\nMems_allowed:\t1\nMems_allowed_list:\t0-1\n"
         f"voluntary_ctxt_switches:\t{process.switches}\nnonvoluntary_ctxt_switches:\t999\n"
     )

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,6 +96,77 @@ def test_an_xid_in_the_log(machine: FakeMachine) -> None:
     assert found["exit"] == 2
     (xid,) = [one for one in found["findings"] if one["id"] == "gpu.xid.hw"]
     assert xid["subject"] == "GPU 3" and "79" in xid["message"]
+
+
+@contextmanager
+def growing(machine: FakeMachine) -> Iterator[None]:
+    """Errors come all the while: on an NVLink of GPU 3, on the port mlx5_2, on the PCIe link of GPU 5."""
+    over = threading.Event()
+
+    def grow() -> None:
+        count = 0
+        while not over.wait(0.2):
+            count += 1
+            machine.nvml.set("gpu.3.nvlink_crc", f"0, {100 * count}, 0")
+            machine.nvml.write()
+            machine.sys.count("mlx5_2", symbol_error=40)
+            machine.sys.pci_errors(machine.sys.gpu_at(5), fatal=count)
+
+    thread = threading.Thread(target=grow)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_what_grows_is_seen(machine: FakeMachine) -> None:
+    with growing(machine):
+        found = report(machine)
+    assert (found["exit"], found["unknown"]) == (2, [])
+    assert {"nvlink.crc", "ib.ber", "pcie.replay"} <= ids(found)
+    assert {"GPU 3", "mlx5_2", "GPU 5"} <= {one["subject"] for one in found["findings"]}
+
+
+def test_errors_of_before_are_no_growth(machine: FakeMachine) -> None:
+    machine.nvml.set("gpu.3.nvlink_crc", "0, 100000, 0")
+    machine.nvml.write()
+    machine.sys.set_counters("mlx5_2", symbol_error=4000)
+    found = report(machine)
+    assert (found["exit"], found["unknown"], found["findings"]) == (0, [], [])
+
+
+def test_a_check_that_is_too_short_to_see_growth_says_so(machine: FakeMachine) -> None:
+    found = report(machine, "--timeout", "5")
+    assert found["exit"] == 3
+    growth = next(one for one in found["unknown"] if one["what"] == "growth.gpus")
+    assert set(growth["rules"]) == {"gpu.ecc.sbe_rate", "nvlink.replay", "nvlink.crc", "pcie.replay"}
+    assert "read once only" in growth["why"]
+    assert growth["fix"]
+    found = report(machine, "--timeout", "5", "--allow-unknown", "growth.*")
+    assert (found["exit"], found["unknown"]) == (0, [])
+
+
+def test_what_nobody_misses_is_told_on_demand(machine: FakeMachine) -> None:
+    machine.nvml.set("gpu.*.temperature_memory_max_c", "unsupported")
+    for index in range(8):
+        machine.nvml.unset(f"gpu.{index}.temperature_memory_max_c")
+    machine.nvml.write()
+    found = report(machine)
+    assert found["exit"] == 0
+    assert [(one["rules"], one["severity"]) for one in found["unknown"]] == [(["gpu.temp.hbm"], "info")]
+    assert run(machine, "check").stdout == ""
+    assert "gpu.temp.hbm" in run(machine, "check", "-v").stdout
+
+
+def test_a_gpu_above_its_slowdown_temperature_is_reported_at_once(machine: FakeMachine) -> None:
+    machine.nvml.set("gpu.3.temperature_c", 91)
+    machine.nvml.set("gpu.3.temperature_margin_c", -4)
+    machine.nvml.write()
+    found = report(machine)
+    assert (found["exit"], ids(found)) == (1, {"gpu.temp.margin"})
+    assert "4 °C above its slowdown temperature" in found["findings"][0]["message"]
 
 
 def test_an_unreadable_log_is_unknown_and_can_be_allowed(machine: FakeMachine) -> None:

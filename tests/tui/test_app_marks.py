@@ -238,6 +238,7 @@ def test_what_is_known_of_a_connection(change: dict[str, object], words: str) ->
     for width in (20, 40, 80):
         assert len(plain(connection_cells(connection, width))) <= width
     assert connection_cells(Connection(), 80) == []
+    assert "clock" not in plain(connection_cells(replace(REACHED, via="local", clock_skew_s=-12.3), 200))
 
 
 def test_a_live_node_has_no_excuse_and_a_connecting_one_no_retry() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mltop.probes.investigate.progress import StackProgress
 from mltop.probes.model import Finding, Gap, NodeState
+from mltop.probes.reach.view import Connection
 from mltop.tui.feed import StateWatch
-from mltop.tui.health_watch import HealthWatch
+from mltop.tui.health_watch import HealthWatch, own_boot_id
 from mltop.tui.place import Place, Trail
 from mltop.tui.render.cells import Cell, Column, Row, plain
 from mltop.tui.screens.problems import all_problem_lines, problem_lines
@@ -109,11 +111,30 @@ def test_findings_keep_when_they_first_appeared_and_go_when_they_are_over() -> N
         since |= {finding.since for finding in findings}
     sample = one_node(0).nodes[0].sample
     assert since == {sample.sampled_at, sample.gpus[6].last_seen_at}, "lost since it last answered"
-    healthy = one_node(200)
+    healthy = one_node(300)
     for gpu in healthy.nodes[0].sample.gpus:  # type: ignore[union-attr]
         gpu.state, gpu.throttle_reasons, gpu.error, gpu.temperature_c = "ok", [], None, 60.0
+        gpu.sm_clock_mhz = 1980
     watch._allowed_s = 1.0
     assert watch.findings(healthy) == ()
+
+
+@pytest.mark.parametrize(
+    ("via", "boot_id", "accused"),
+    [("ssh", "b", True), ("local", "b", False), ("ssh", own_boot_id(), False)],
+    ids=["another machine", "a local agent", "this machine by ssh"],
+)
+def test_this_machines_own_clock_is_never_off(via: str, boot_id: str, accused: bool) -> None:
+    watch = HealthWatch()
+    found: tuple[Finding, ...] = ()
+    for tick in range(9):
+        view = one_node(tick)
+        node = replace(view.nodes[0], connection=Connection(via, clock_skew_s=-12.0))
+        assert node.sample is not None
+        node.sample.boot_id = boot_id
+        watch._allowed_s = 1.0
+        found = watch.findings(replace(view, nodes=(node,)))
+    assert ("time.sync" in [one.id for one in found]) is accused
 
 
 def test_a_node_with_a_lost_gpu_is_judged_first_and_those_not_judged_are_known() -> None:
@@ -130,12 +151,53 @@ def test_a_node_with_a_lost_gpu_is_judged_first_and_those_not_judged_are_known()
 
 
 def test_nodes_that_do_not_answer_are_findings_where_there_are_several() -> None:
-    watch = StateWatch()
-    found = watch.with_states(fleet(0, nodes=9), ())
+    now = 100.0
+    watch = StateWatch(lambda: now)
+    watch.with_states(fleet(0, nodes=9), ())
+    for _ in range(20):
+        now += 1.0
+        found = watch.with_states(fleet(0, nodes=9), ())
     assert [(one.node, one.id) for one in found] == [("node005", "node.stale"), ("node007", "node.lost")]
     assert watch.with_states(fleet(1, nodes=9), ()) is found, "nothing else is wrong, and since when stays"
     assert watch.with_states(fleet(2, nodes=6), ()) == found[:1]
     assert StateWatch().with_states(one_node(), ()) == ()
+
+
+def test_a_pause_while_nodes_or_mltop_start_is_no_finding() -> None:
+    now = 100.0
+    watch = StateWatch(lambda: now)
+    live = fleet(0, nodes=4)
+
+    def stale(age_s: float) -> set[str]:
+        states = [replace(one, state=NodeState(one.node, "stale", "no sample", age_s)) for one in live.nodes]
+        return {one.id for one in watch.with_states(replace(live, nodes=tuple(states)), ())}
+
+    assert watch.with_states(live, ()) == ()
+    now += 1.5
+    assert stale(6.0) == set(), "they have just answered for the first time"
+    for _ in range(12):
+        now += 1.5
+        watch.with_states(live, ())
+    assert stale(3.5) == {"node.stale"}
+    now += 600.0
+    assert stale(603.5) == set(), "mltop was stopped itself"
+    now += 1.5
+    assert stale(605.0) == set()
+    now += 1.5
+    assert stale(606.5) == {"node.stale"}
+
+
+def test_a_node_that_is_silent_from_the_start_is_a_finding_in_the_end() -> None:
+    now = 100.0
+    watch = StateWatch(lambda: now)
+    first = []
+    for second in range(20):
+        silent = fleet(0, nodes=4)
+        states = [replace(one, state=NodeState(one.node, "stale", "", float(second))) for one in silent.nodes]
+        if watch.with_states(replace(silent, nodes=tuple(states)), ()):
+            first.append(second)
+        now += 1.0
+    assert first[0] == 15
 
 
 def test_a_lemon_list_that_cannot_be_read_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from mltop.probes.model import (
     Fabric,
     FilesystemSample,
     Finding,
+    Gap,
     GpuProcess,
     GpuSample,
     HostSample,
@@ -142,6 +143,13 @@ def sample(at: float, gpus: Sequence[GpuSample] = (), **fields: Any) -> Sample:
     return changed(Sample("n1", at, boot_id="boot-1", gpus=list(gpus)), fields)
 
 
+# What a real node of this kind does not have either.
+NOT_HERE = (
+    Gap("gpu.*.{retired_pages,retired_pages_double_bit,retired_pages_pending}", "before Ampere", kind="unsupported"),
+    Gap("host.lustre_health", "no Lustre here", kind="unsupported"),
+)
+
+
 def node_h100(
     at: float,
     gpus: Mapping[int, Mapping[str, Any]] | None = None,
@@ -166,6 +174,7 @@ def node_h100(
         host=host(at, load),
         links=links(at, load),
         pci=pci(load),
+        gaps=list(NOT_HERE),
     )
     return changed(whole, fields)
 

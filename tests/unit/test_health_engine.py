@@ -305,9 +305,14 @@ def test_what_is_unsupported_or_only_starting_is_not_unknown() -> None:
         Gap("host.load", "broken"),
     ]
     (unknown,) = unknowns_of(Sample("n1", 0.0, gaps=gaps), rules)
-    assert (unknown.what, unknown.why, unknown.fix, unknown.rules) == (
+    assert (unknown.what, unknown.why, unknown.fix, unknown.rules, unknown.severity) == (
         "kernel_log",
         "needs root",
         "sudo mltop",
-        ["xid"],
+        ["xid", "hint"],
+        "warning",
     )
+    (hint,) = unknowns_of(Sample("n1", 0.0, gaps=gaps), rules[1:])
+    assert (hint.rules, hint.severity) == (["hint"], "info"), "only worth knowing"
+    known, last = unknowns_of(Sample("n1", 0.0, gaps=gaps), rules, at_the_end=True)
+    assert (known.why, last.why) == ("needs root", "soon"), "no sample comes after this one"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from mltop.probes.judge.health import fabric
 from mltop.probes.judge.health.rule import Rule
 from mltop.probes.judge.health.unknowns import unknowns_of
 from mltop.probes.model import Fabric, Gap, Nvlink, Sample
-from tests.unit.health_links import MODULES, RULES, bare_gpu, board, judge, node, nvlinks, only, over, told
-from tests.unit.health_samples import gpu, rank, sample
+from tests.unit.health_links import MODULES, RULES, bare_gpu, board, judge, nvlinks, only, over, told
+from tests.unit.health_samples import gpu, node_h100, rank, sample
 
 RACK = "5f1c7c52-0b6e-4e0e-9d0e-2f0c3a1b4d5e"
 NOT_JOINED = {"state": "in_progress", "health": None}
@@ -23,6 +24,12 @@ def _services(at: float, manager: str, **fields: Any) -> Sample:
 
 def _all(changes: dict[str, Any]) -> dict[int, dict[str, Any]]:
     return {index: {"fabric": changes} for index in range(8)}
+
+
+def _to_switches() -> dict[int, dict[str, Any]]:
+    no_fabric = {"state": None, "health": None}
+    links = [replace(one, remote="switch") for one in nvlinks().links]
+    return {index: {"fabric": no_fabric, "nvlink": {"links": links}} for index in range(8)}
 
 
 # Fabric Manager
@@ -41,12 +48,27 @@ def _all(changes: dict[str, Any]) -> dict[int, dict[str, Any]]:
         (_services(0, "failed", host={"uptime_s": 90.0}), None),  # just booted
         (_services(0, "inactive", pci=[]), None),  # no NVSwitch
         (board(0, host={"services": {}}), None),  # unknown
+        # Switches that are not this machine's to see: NVLinks lead to them, or the driver speaks of a fabric.
+        (_services(0, "failed", pci=[], gpus=_to_switches()), "Fabric Manager is down (failed)"),
+        (_services(0, "failed", pci=[]), "Fabric Manager is down (failed)"),
+        (_services(0, "inactive", pci=[], gpus=_all(NOT_JOINED)), "Fabric Manager is down (inactive)"),
+        (_services(0, "inactive", pci=[], gpus=_to_switches()), None),  # its service VM has it
     ],
 )
 def test_the_manager(one: Sample, expected: str | None) -> None:
     found = [finding for finding in judge(one) if finding.id == "fabric.manager"]
     assert [finding.severity for finding in found] == ["critical"] * (expected is not None)
     assert expected is None or found[0].message.startswith(expected)
+
+
+def test_a_manager_that_fails_where_no_switch_is_is_worth_knowing_only() -> None:
+    """An image that has it runs on a machine with PCIe cards."""
+    cards = {
+        index: {"fabric": {"state": "not_supported", "health": None}, "nvlink": {"links": []}} for index in range(8)
+    }
+    finding = only(_services(0, "failed", pci=[], gpus=cards))
+    assert (finding.id, finding.severity) == ("fabric.manager", "info")
+    assert "needs none" in finding.message
 
 
 def test_the_manager_explains_the_fabric() -> None:
@@ -172,18 +194,18 @@ def test_every_module_has_rules_and_ids_are_unique() -> None:
         ("gpu.3.nvlink", {"nvlink.inactive", "nvlink.speed", "nvlink.replay", "nvlink.crc"}),
         ("gpu.3.nvlink.errors", {"nvlink.replay", "nvlink.crc"}),
         ("gpu.3.pcie", {"pcie.width", "pcie.replay"}),
-        ("pci.0000:9b:00.0", {"pcie.width", "pcie.replay"}),
+        ("pci.0000:9b:00.0", {"pcie.width", "pcie.replay", "pcie.limited"}),
         ("pci.acs", {"pcie.acs"}),
         ("host.modules", {"gdr.peermem"}),
         ("kernel_log", {"pcie.limited", "gdr.peermem", "ib.driver"}),
     ],
 )
 def test_what_cannot_be_read_makes_rules_unknown(what: str, rules: set[str]) -> None:
-    (unknown,) = unknowns_of(node(0, gaps=[Gap(what, "no permission")]), RULES)
+    (unknown,) = unknowns_of(node_h100(0, gaps=[Gap(what, "no permission")]), RULES)
     assert set(unknown.rules) == rules
 
 
 def test_a_port_that_cannot_be_read_makes_the_rules_about_ports_unknown() -> None:
-    (unknown,) = unknowns_of(node(0, gaps=[Gap("links.mlx5_4", "Input/output error")]), RULES)
+    (unknown,) = unknowns_of(node_h100(0, gaps=[Gap("links.mlx5_4", "Input/output error")]), RULES)
     assert {"ib.down", "ib.flap", "ib.ber", "eth.slow"} <= set(unknown.rules)
-    assert not unknowns_of(node(0, gaps=[Gap("gpu.0.fabric", "no NVSwitch", kind="unsupported")]), fabric.RULES)
+    assert not unknowns_of(node_h100(0, gaps=[Gap("gpu.0.fabric", "no NVSwitch", kind="unsupported")]), fabric.RULES)

@@ -23,7 +23,8 @@ def _one_line(samples: list[Sample], *more: str) -> Finding:
 
 def test_a_gpu_that_fell_off_the_bus() -> None:
     """Lost to NVML, its Xids, its links and what its own numbers said just before."""
-    hot = [node_h100(NOW - 20 + at, {3: {"throttle_reasons": ["hw_thermal"]}}) for at in range(15)]
+    slowed = {3: {"throttle_reasons": ["hw_thermal"], "sm_clock_mhz": 900}}
+    hot = [node_h100(NOW - 20 + at, slowed) for at in range(15)]
     dead = gpu(3, **LOST)
     dead.nvlink.links = [NvlinkLink(index, False) for index in range(18)]
     events = [
@@ -125,7 +126,7 @@ def test_an_unreadable_kernel_log_is_said_with_the_command() -> None:
     gap = Gap("kernel_log", "kernel log unreadable (/dev/kmsg: operation not permitted)", fix)
     (unknown,) = [one for one in unknowns_of(node_h100(NOW, gaps=[gap]), RULES) if "gpu.xid.hw" in one.rules]
     assert (unknown.what, unknown.fix) == ("kernel_log", fix)
-    xid_rules = {"gpu.xid.hw", "gpu.xid.warn", "gpu.xid.repeat", "gpu.sxid"}  # gpu.xid.app is context only
+    xid_rules = {"gpu.xid.hw", "gpu.xid.warn", "gpu.xid.app", "gpu.xid.repeat", "gpu.sxid"}
     assert {rule for rule in unknown.rules if rule.startswith("gpu.")} == xid_rules
     assert judged([node_h100(NOW, gaps=[gap])], "gpu.") == []
 

@@ -228,6 +228,7 @@ def test_only_time_can_tell() -> None:
         "gpu.temp.margin",
         "gpu.orphan",
         "gpu.ecc.sbe_rate",
+        "nvml.stuck",
     }
 
 

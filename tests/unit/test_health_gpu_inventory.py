@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health import Asked
+from mltop.probes.judge.health import RULES, Asked
+from mltop.probes.judge.health.node import NodeHealth
 from mltop.probes.model import Gap, GpuSample, Sample
 from tests.unit.health_samples import gpu, judged, node_h100, sample
 
@@ -104,6 +105,13 @@ def test_what_has_not_answered_yet_is_not_missing() -> None:
     assert judged([first], "gpu.", asked=Asked(expect_gpus=8)) == []
 
 
+@pytest.mark.parametrize("gap", [STARTING, Gap("gpus", "the collector failed: OSError: no")])
+def test_an_agent_that_begins_anew_has_lost_nothing(gap: Gap) -> None:
+    """It was reached again: until NVML answers it lists no GPU."""
+    again = [_without(101.0, *range(8), gaps=[gap]), node_h100(102.0)]
+    assert judged([node_h100(100.0), *again], "gpu.", asked=Asked(expect_gpus=8)) == []
+
+
 def test_a_lost_gpu_is_not_missing_too() -> None:
     lost = {4: {"state": "lost", "error": "GPU is lost (NVML error 15)", "last_seen_at": 95.0}}
     (finding,) = judged([node_h100(100.0, lost)], "gpu.", asked=Asked(expect_gpus=8))
@@ -129,6 +137,22 @@ def test_a_driver_that_was_upgraded_under_a_running_one() -> None:
 def test_nvml_that_hangs_from_the_start_is_one_line() -> None:
     (finding,) = judged([sample(100.0, gaps=[STUCK])], "gpu.", "nvml.", asked=Asked(expect_gpus=8))
     assert (finding.id, finding.folded) == ("nvml.stuck", ["gpu.missing GPUs"])
+
+
+def test_nvml_that_begins_is_given_time() -> None:
+    """Without persistence mode its first answer takes seconds for each GPU."""
+
+    def fired(*gaps: Gap, answered: bool) -> list[bool]:
+        node = NodeHealth(RULES, eager=True)
+        node.see(node_h100(100.0) if answered else sample(100.0, gaps=[STARTING]))
+        found = []
+        for at in range(101, 130):
+            node.see(sample(float(at), gaps=list(gaps)))
+            found.append("nvml.stuck" in [one.id for one in node.findings()])
+        return found
+
+    assert fired(STUCK, STARTING, answered=False) == [False] * 20 + [True] * 9
+    assert all(fired(STUCK, answered=True))
 
 
 def _fleet(count: int, at: float, **odd: Any) -> list[Sample]:

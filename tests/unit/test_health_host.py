@@ -257,6 +257,103 @@ def test_oom_kills_of_before_are_old_and_new_ones_count_where_the_log_is_silent(
     assert [one.id for one in judged(*inside)] == ["mem.oom"]
 
 
+def test_kills_of_which_only_counters_tell_name_the_cgroup() -> None:
+    def at(now: float, kills: dict[str, int], host: int = 2) -> Sample:
+        groups = [replace(group(), path=path, oom_kills=count) for path, count in kills.items()]
+        return node_h100(now, host={"cgroups": groups, "oom_kills": host})
+
+    (found,) = judged(at(1000.0, {"/job_1": 0, "/job_2": 3}), at(1010.0, {"/job_1": 2, "/job_2": 3}, host=4))
+    assert found.message == "kernel killed 2 processes for lack of memory in cgroup /job_1 within the hour"
+    assert found.evidence == ["/job_1: oom_kill +2"]
+    (found,) = judged(at(1000.0, {"/job_1": 0, "/job_2": 3}), at(1010.0, {"/job_1": 1, "/job_2": 4}))
+    assert "in cgroup /job_1, /job_2" in found.message
+
+
+HUNG = event("hung_task", 990.0, "python", "task python:4003 blocked for more than 120 seconds", pid=4003)
+NFS, NFS_OK = event("nfs", 950.0, "filer"), event("nfs_ok", 1200.0, "filer")
+
+
+def test_a_hung_task_is_told_until_it_is_seen_to_go_on() -> None:
+    """The kernel has no line for that: a file server that answers has one, and the task itself is looked at."""
+
+    def hung(*samples: Sample) -> bool:
+        return "cpu.hung" in str([(one.id, one.folded) for one in judged(*samples)])
+
+    def at(now: float, *lines: KernelEvent, blocked: bool = False, **fields: Any) -> Sample:
+        processes = [BlockedProcess(4003, "python", now - 900, "nfs_wait")] if blocked else []
+        return node_h100(now, kernel_events=[HUNG, *lines], host={"blocked": processes}, **fields)
+
+    nobody: dict[str, Any] = {"ranks": []}
+    assert hung(at(1000.0, **nobody)), "nobody knows"
+    assert hung(at(1000.0, blocked=True), at(1010.0, blocked=True))
+    assert not hung(at(1000.0, blocked=True, **nobody), at(1010.0, **nobody)), "it was seen blocked, and is no more"
+    assert not hung(at(1000.0)), "it is a rank, and runs"
+    assert hung(at(1000.0, ranks=[rank(3, pid=4003, state="D")]))
+    assert hung(at(1000.0, NFS, **nobody))
+    assert not hung(at(1300.0, NFS, NFS_OK, **nobody)), "the server that it waited for answers"
+    before = event("nfs_ok", 960.0, "filer")
+    assert hung(at(1300.0, NFS, before, **nobody)), "that was before it hung"
+    assert hung(at(1300.0, NFS, event("nfs_ok", 1200.0, "other"), **nobody))
+
+
+def test_a_task_of_another_pid_that_goes_on_is_another_one() -> None:
+    second = replace(HUNG, pid=4999)
+    (found,) = judged(node_h100(1000.0, kernel_events=[HUNG, second]))
+    assert "(pid 4999)" in found.message
+
+
+ALONE, NO_PARTNER = {"world_size": 1, "local_world_size": 1}, {"world_size": 8, "local_world_size": 1}
+PCIE_BOX = {index: {"nvlink": {"links": []}} for index in range(8)}
+GEFORCE = {index: {"nvlink": {"links": []}, "name": "NVIDIA GeForce RTX 4090"} for index in range(8)}
+
+
+@pytest.mark.parametrize(
+    ("setting", "ranks", "fields", "is_told"),
+    [
+        ({"CUDA_LAUNCH_BLOCKING": "1"}, {}, {}, True),
+        ({"CUDA_LAUNCH_BLOCKING": "0"}, {}, {}, False),
+        ({"CUDA_LAUNCH_BLOCKING": ""}, {}, {}, False),
+        ({"CUDA_LAUNCH_BLOCKING": "1"}, {}, {"gpus": []}, False),  # no GPU, no launches
+        ({"NCCL_P2P_DISABLE": "1"}, {}, {}, True),
+        ({"NCCL_P2P_DISABLE": "0"}, {}, {}, False),
+        ({"NCCL_P2P_DISABLE": "true"}, {}, {}, False),  # NCCL reads a number
+        ({"NCCL_P2P_DISABLE": "1"}, ALONE, {}, False),
+        ({"NCCL_P2P_DISABLE": "1"}, NO_PARTNER, {}, False),  # nobody on this node
+        ({"NCCL_P2P_DISABLE": "1"}, {}, {"gpus": PCIE_BOX}, True),
+        ({"NCCL_P2P_DISABLE": "1"}, {}, {"gpus": GEFORCE}, False),  # the driver allows none anyway
+        ({"NCCL_SHM_DISABLE": "1"}, {}, {}, False),  # NVLink carries it
+        ({"NCCL_SHM_DISABLE": "1"}, {}, {"gpus": PCIE_BOX}, True),
+        ({"NCCL_SHM_DISABLE": "1", "NCCL_P2P_DISABLE": "1"}, {}, {}, True),
+        ({"TORCH_NCCL_BLOCKING_WAIT": "1"}, {}, {}, True),
+        ({"TORCH_NCCL_BLOCKING_WAIT": "1"}, ALONE, {}, False),
+        ({"TORCH_NCCL_BLOCKING_WAIT": "false"}, {}, {}, False),
+        ({"NCCL_IB_DISABLE": "1"}, {"world_size": 16}, {}, True),
+        ({"NCCL_IB_DISABLE": "1"}, {"world_size": 16}, {"links": []}, False),
+        ({"NCCL_IB_DISABLE": "1"}, {}, {}, False),  # one node
+        ({"NCCL_DEBUG": "INFO"}, {}, {}, False),
+    ],
+)
+def test_a_setting_that_changes_nothing_here_is_no_trouble(
+    setting: dict[str, str], ranks: dict[str, Any], fields: dict[str, Any], is_told: bool
+) -> None:
+    changes = fields.get("gpus")
+    sample = node_h100(1000.0, changes or None, ranks=[rank(index, settings=setting, **ranks) for index in range(8)])
+    if changes == []:
+        sample.gpus = []
+    if "links" in fields:
+        sample.links = []
+    assert ("job.bad_env" in [one.id for one in judged(sample)]) is is_told
+
+
+def test_very_many_dead_processes_are_told() -> None:
+    assert judged(node_h100(1000.0, host={"zombies": 900})) == []
+    (found,) = judged(node_h100(1000.0, host={"zombies": 31_000}))
+    assert (found.id, found.message) == (
+        "host.fds",
+        "31,000 dead processes wait for their parents: process numbers run out",
+    )
+
+
 def test_uncorrected_host_memory_errors_that_grow_are_critical_and_corrected_ones_count_when_new() -> None:
     grown = [node_h100(1000.0 + step, host={"memory_errors_uncorrected": step + 1}) for step in range(2)]
     assert [one.severity for one in judged(*grown)] == ["critical"]
@@ -311,10 +408,23 @@ def test_what_a_stalled_filesystem_explains_is_one_line() -> None:
     assert found.id == "fs.stall" and len(found.folded) == 8
 
 
-def test_a_clock_that_differs_from_the_watchers() -> None:
-    (found,) = judged(node_h100(1000.0, clock_skew_s=-4.2))
-    assert found.message == "clock 4.2 s behind the machine that watches"
-    assert judged(node_h100(1000.0, clock_skew_s=0.4)) == []
+@pytest.mark.parametrize(
+    ("skews", "message"),
+    [
+        ([-4.2] * 5, "clock 4.2 s behind the machine that watches"),
+        ([4.0, 4.3, 4.3, 4.1, 4.2], "clock 4.0 s ahead of the machine that watches"),
+        ([-4.2] * 4, ""),  # not yet
+        ([-4.2], ""),
+        ([-9.0, -4.0, -1.5, -1.2, -1.1], ""),  # each came a little sooner: not its clock
+        ([0.4] * 9, ""),
+        ([-4.2] * 4 + [-0.1], ""),
+        ([3.0, -3.0, 3.0, -3.0, 3.0], ""),
+    ],
+)
+@pytest.mark.parametrize("every_s", [0.5, 1.0, 5.0, 40.0])
+def test_a_clock_is_accused_when_samples_agree(skews: list[float], message: str, every_s: float) -> None:
+    found = judged(*(node_h100(1000.0 + every_s * place, clock_skew_s=skew) for place, skew in enumerate(skews)))
+    assert [one.message for one in found] == ([message] if message else [])
 
 
 def test_a_clock_source_that_most_nodes_do_not_have() -> None:

@@ -187,6 +187,20 @@ def test_a_port_that_waits_more_than_its_siblings(samples: list[Sample], subject
     assert told(*samples) == [("info", "ib.wait", subject) for subject in subjects]
 
 
+@pytest.mark.parametrize("every_s", [1.0, 0.5])
+def test_counters_that_are_told_every_five_seconds_only_are_judged_all_the_same(every_s: float) -> None:
+    """As they come from an agent: the light samples in between repeat what the whole one said."""
+    whole = _waiting({4: 700_000_000}, steps=20)
+    samples = []
+    for number in range(int(100 / every_s)):
+        known = whole[int(number * every_s / 5)]
+        samples.append(
+            replace(known, sampled_at=known.sampled_at - STEP_S * int(number * every_s / 5) + number * every_s)
+        )
+    assert told(*samples) == [("info", "ib.wait", "mlx5_4")]
+    assert told(*samples[: int(55 / every_s)]) == [], "not yet a minute"
+
+
 # A healthy hour
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -91,6 +92,34 @@ def test_a_rank_that_works_while_the_others_wait_is_not_accused() -> None:
 def test_work_without_tensor_cores_is_no_hang() -> None:
     fp32 = {"busy": 1.0, "tensor_active": 0.0, "power_w": 610.0}
     assert watched(140, lambda _, __: fp32, "spinning") == []
+
+
+def test_jobs_of_one_name_of_two_users_are_two_jobs() -> None:
+    """One hangs while the other works: together they would neither hang nor work."""
+    health = Health(rules=(), eager=True)
+    for at in range(0, 140, 2):
+        for number, (uid, user, load) in enumerate(((1000, "ada", "spinning"), (1001, "bob", "training"))):
+            one = node(0, float(at), nothing, load)
+            one.node = f"n{number}"
+            for each in one.ranks:
+                each.uid, each.user, each.world_size, each.rank = uid, user, 8, (each.rank or 0) % 8
+            health.see(one)
+    (found,) = [one for one in health.findings() if one.id.startswith("job.")]
+    assert (found.id, found.node, found.subject) == ("job.hang", "n0", "job 1042 of ada")
+
+
+def test_a_stranger_who_claims_a_jobs_ranks_hides_none_of_them() -> None:
+    """Idle ranks of the same address and numbers keep nobody's job from being seen to hang."""
+    health = Health(rules=(), eager=True)
+    for at in range(0, 140, 2):
+        one = node(0, float(at), nothing, "spinning")
+        for each in one.ranks:
+            each.uid, each.user, each.world_size = 1000, "ada", 8
+        claimed = [replace(each, pid=each.pid + 1000, uid=1001, user="eve", gpus=[], state="S") for each in one.ranks]
+        one.ranks += claimed
+        health.see(one)
+    found = [one for one in health.findings() if one.id == "job.hang"]
+    assert [one.subject for one in found] == ["job 1042 of ada"]
 
 
 def test_a_slow_clock_holds_the_others_up() -> None:

@@ -120,7 +120,7 @@ def test_speed(links: Nvlink, slow: bool) -> None:
 def test_slow_links_are_named_with_their_speed() -> None:
     finding = only(board(0, {2: {"nvlink": nvlinks(speeds={4: HALF, 5: HALF})}}))
     assert (finding.severity, finding.message) == ("warning", "GPU 2: 2 NVLinks run at 13.3 of 26.6 GB/s")
-    assert finding.evidence[0] == "slow: link 4, 5"
+    assert finding.evidence[0] == "slow: link 4-5"
 
 
 # Errors
@@ -159,7 +159,7 @@ def test_errors_by_kind_and_rate(name: str, per_step: int, expected: list[tuple[
 def test_messages_name_rates_and_links() -> None:
     finding = only(*_growing("replay", 2))
     assert finding.message == "NVLink recovery errors growing on GPU 2, per minute: replay 12"
-    assert finding.evidence == ["link 7: replay +2"]
+    assert finding.evidence == ["link 7: replay +12"]
     assert only(*_growing("crc", 1400)).message == "NVLink CRC errors 140/s on GPU 2"
 
 
@@ -231,3 +231,23 @@ def test_a_gpu_without_a_uuid_is_remembered_by_its_index() -> None:
         return sample(at, [one])
 
     assert told(*over(range(0, 40, 10), make)) == [("critical", "nvlink.replay", "GPU 0")]
+
+
+def test_all_links_that_count_errors_are_named() -> None:
+    def at(now: float) -> Sample:
+        return _errors(now, {link: {"replay": int(now / 10)} for link in (2, 7, 15)})
+
+    finding = only(*over(range(0, 200, 10), at))
+    assert [text.partition(":")[0] for text in finding.evidence] == ["link 2", "link 7", "link 15"]
+
+
+def test_all_links_that_are_down_are_named() -> None:
+    def at(now: float) -> Sample:
+        sample = board(now)
+        for link in sample.gpus[2].nvlink.links:
+            link.active = now < 50 or link.index not in (3, 7, 8, 9)
+        return sample
+
+    finding = only(*over(range(0, 100, 5), at))
+    assert finding.id == "nvlink.inactive"
+    assert "3, 7-9" in finding.message + str(finding.evidence)

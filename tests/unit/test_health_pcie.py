@@ -125,7 +125,7 @@ def test_limited_bandwidth_of_one_gpu_is_a_warning_and_of_all_a_design() -> None
     every = only(_limited(0, list(GPU_BUSES)))
     assert (every.severity, every.subject) == ("info", "GPU 0")
     assert every.message == (
-        "GPU 0, GPU 1, GPU 2, GPU 3, GPU 4, GPU 5 and 2 more: less PCIe bandwidth than they could use"
+        "GPU 0, GPU 1, GPU 2, GPU 3, GPU 4, GPU 5, GPU 6, GPU 7: less PCIe bandwidth than they could use"
     )
 
 

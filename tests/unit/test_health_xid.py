@@ -202,7 +202,7 @@ def test_nvml_and_the_driver_add_what_they_know() -> None:
     sick = {3: {"ecc": {"uncorrected_volatile": 2}, "remap": {"failed": True}, "recovery_action": "node_reboot"}}
     (finding,) = _xids(xid(NOW, 95), gpus=sick)
     assert finding.id == "gpu.xid.hw"
-    assert finding.action == "drain and reboot the node"
+    assert finding.action == "take the node out of the pool; return the GPU (RMA)", "what failed to be repaired"
     assert "2 uncorrectable memory errors since its reset" in finding.evidence
     assert sorted(finding.folded) == ["gpu.ecc.dbe_volatile GPU 3", "gpu.recovery GPU 3", "gpu.remap.failed GPU 3"]
 
@@ -276,3 +276,17 @@ def test_an_nvswitch_error_is_one_line_with_what_it_did() -> None:
         f"SXid 12028: non-fatal error of NVSwitch {SWITCH} on link 32",
     )
     assert _xids(_sxid(NOW - 4000, "fatal", "Link 48")) == []
+
+
+def test_all_links_of_an_incident_are_named() -> None:
+    """Of several lines about one GPU, or one switch, one is told: with the links of all."""
+    lines = [f"NVLink: fatal error detected on link {link}(0x0, 0x0, 0x10000)" for link in (7, 3, 12, 11)]
+    events = [xid(NOW - 20 + place, 74, 3, text) for place, text in enumerate(lines)]
+    (finding,) = _xids(*events)
+    assert "on links 3, 7, 11-12" in finding.message
+    switch = [
+        _sxid(NOW - 20 + place, "Fatal", f"Link {link} sourcetrack timeout error", 24007)
+        for place, link in enumerate((28, 30))
+    ]
+    (finding,) = _xids(*switch)
+    assert "on links 28, 30" in finding.message

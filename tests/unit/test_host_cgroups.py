@@ -57,12 +57,14 @@ RANK = RankSample(300, cgroup=TASK)
 def test_limits_of_a_cgroup_are_the_lowest_on_its_path(tmp_path: Path) -> None:
     source = Cgroups(write(tmp_path, SLURM_V2))
     first = source.read(0.0, [RANK])
-    assert first.gaps == []
+    assert [(gap.what, gap.kind) for gap in first.gaps] == [("host.cgroups.cpu", "starting")]
     own, task = first.values["cgroups"]
     assert own == CgroupSample("/user.slice", None, 0.0, 1000, UNLIMITED, 2)
     assert task == CgroupSample(TASK, 16.0, None, GIB - 8192, GIB, 1)
     write(tmp_path, {f"{V2}{JOB}/cpu.stat": cpu_stat(150, 27), f"{V2}{JOB}/memory.current": "4096\n"})
-    task = source.read(10.0, [RANK]).values["cgroups"][1]
+    second = source.read(10.0, [RANK])
+    assert second.gaps == []
+    task = second.values["cgroups"][1]
     assert (task.cpu_throttled_fraction, task.memory_used_bytes) == (pytest.approx(17 / 50), 0)
     write(tmp_path, {f"{V2}{JOB}/cpu.stat": cpu_stat(150, 27), f"{V2}{JOB}/cpu.max": "max 100000\n"})
     assert source.read(20.0, [RANK]).values["cgroups"][1].cpu_throttled_fraction == 0.0  # idle: no period passed
@@ -91,6 +93,18 @@ V1 = {
     "sys/fs/cgroup/cpu/slurm/cpu.cfs_quota_us": "-1\n",
     "sys/fs/cgroup/cpu/slurm/cpu.cfs_period_us": "100000\n",
 }
+
+
+def test_shares_that_cannot_be_told_are_said(tmp_path: Path) -> None:
+    unread = {**SLURM_V2, f"{V2}{JOB}/cpu.stat": "strange", f"{V2}/system.slice/cpu.stat": "strange"}
+    source = Cgroups(write(tmp_path / "unread", unread))
+    for now in (0.0, 10.0):
+        (gap,) = source.read(now, [RANK]).gaps
+        assert (gap.what, gap.kind, gap.why) == ("host.cgroups.cpu", "unknown", f"cpu.stat of {TASK} cannot be read")
+    memory_only = {name: text for name, text in V1.items() if "/cpu/" not in name}
+    memory_only["proc/self/cgroup"] = "4:memory:/slurm/job_1\n"
+    gaps = Cgroups(write(tmp_path / "without", memory_only)).read(0.0, []).gaps
+    assert [(gap.what, gap.kind) for gap in gaps] == [("host.cgroups.cpu", "unsupported")]
 
 
 def test_version_1(tmp_path: Path) -> None:

@@ -133,6 +133,32 @@ def test_what_is_older_than_a_day_is_not_kept(kmsg: FakeKmsg) -> None:
     assert codes(source_of(kmsg).read(BOOT_AT + day + 20)[0]) == [79]
 
 
+LIMITED = "pci {bus}: 63.012 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link at 0000:1a:01.0"
+
+
+def test_what_is_said_when_the_machine_starts_is_kept_while_it_runs(kmsg: FakeKmsg) -> None:
+    for at, bus in enumerate(("0000:1b:00.0", "0000:43:00.0", "0000:1b:00.0")):
+        kmsg.write(LIMITED.format(bus=bus), 3.0 + at)
+    source = source_of(kmsg)
+    week = 7 * 24 * 3600.0
+    for reader in (source, source, source_of(kmsg)):
+        events, _ = read_all(reader, BOOT_AT + week)
+        assert [(event.kind, event.subject) for event in events] == [
+            ("pcie_limited", "0000:43:00.0"),
+            ("pcie_limited", "0000:1b:00.0"),
+        ]
+
+
+def test_what_is_kept_for_ever_never_pushes_out_what_happens(kmsg: FakeKmsg) -> None:
+    for number in range(300):
+        kmsg.write(LIMITED.format(bus=f"0000:{number % 256:02x}:{number // 256:02x}.0"), 3.0)
+    for number in range(90):
+        kmsg.write(f"mlx5_core 0000:5c:00.0 ens{number}f0np0: Link down", 4.0)
+    events, _ = read_all(source_of(kmsg), BOOT_AT + 10)
+    assert sum(event.kind == "pcie_limited" for event in events) == MAX_KERNEL_EVENTS - 68
+    assert sum(event.kind == "link" for event in events) == 68
+
+
 def test_of_what_repeats_eight_are_kept_and_they_are_the_newest(kmsg: FakeKmsg) -> None:
     for second in range(30):
         kmsg.write(XID_31, float(second))

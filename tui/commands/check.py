@@ -8,25 +8,30 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from mltop.probes.investigate.capture import load
-from mltop.probes.judge.health import Asked, Health
-from mltop.probes.judge.health.unknowns import unknowns_of
+from mltop.probes.judge.health import FAILED, RULES, Asked, Health
+from mltop.probes.judge.health.unknowns import GROWTH, growth_unknown
 from mltop.probes.model import SCHEMA, Finding, NodeState, Sample, Unknown
+from mltop.probes.model.reads import Reads
 from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.reach.view import NodeView
 from mltop.probes.record import BadRecording, StoredSamples
 from mltop.tui.commands.beside import Beside, note
 from mltop.tui.commands.live import Complete, await_nodes, in_time, print_json, session, unreached
+from mltop.tui.health_watch import take_skew
 from mltop.tui.state.lemons import known_lemons
 from mltop.tui.state.place import BadState, NotOurs
 
 FINE, WARNINGS, CRITICAL, UNKNOWN = range(4)
 BETWEEN_SAMPLES_S = 0.5
+GROWTH_S = 20.0  # a node's counters are read a second time within six seconds, if it is not very busy
 
 
 @dataclass
 class Checked:
-    """What a check found. ``unknown``: what could not be judged, ``nodes`` says which could not be reached."""
+    """What a check found. ``unknown``: what could not be judged (of severity info: what nobody misses), ``nodes`` says
+    which could not be reached.
+    """
 
     nodes: list[NodeState] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -39,7 +44,7 @@ class Checked:
         severities = {finding.severity for finding in self.findings}
         if "critical" in severities:
             return CRITICAL
-        if self.unknown or self.unreached:
+        if any(one.severity != "info" for one in self.unknown) or self.unreached:
             return UNKNOWN
         return WARNINGS if "warning" in severities else FINE
 
@@ -101,25 +106,49 @@ def live(targets: Targets, options: TargetOptions, asked: Asked) -> Checked:
     health.compare(samples)
     for sample in samples:
         health.see(sample)
-    findings = [finding for finding in health.findings() if finding.until is None]
-    return Checked([view.state for view in views], findings, health.unknowns(), unreached(views))
+    checked = judged(health, [view.state for view in views])
+    checked.findings = [finding for finding in checked.findings if finding.until is None]
+    checked.unreached = unreached(views)
+    return checked
+
+
+def judged(health: Health, nodes: list[NodeState]) -> Checked:
+    """What the rules say. A rule that failed has not judged: that is no finding here."""
+    told = health.findings()
+    failed = [Unknown(one.node, one.subject, one.message, one.action) for one in told if one.id == FAILED]
+    findings = [one for one in told if one.id != FAILED]
+    return Checked(nodes, findings, [*failed, *health.unknowns(at_the_end=True)])
 
 
 class Gathered(Complete):
-    """As ``Complete``; keeps every sample that it has seen on the way."""
+    """As ``Complete``, and all counters of errors were read twice: of one reading nobody can say that they do not grow.
+
+    Keeps every sample that it has seen on the way.
+    """
 
     def __init__(self, nvml_deadline: float) -> None:
         super().__init__(nvml_deadline)
         self.samples: dict[str, list[Sample]] = {}
+        self._reads: dict[str, Reads] = {}
+        self._grown_by: dict[str, float] = {}  # monotonic s: a node is not waited for any longer
+        self._looked: dict[str, tuple[int, bool]] = {}  # how many kinds were read twice, and whether that was enough
 
     def __call__(self, view: NodeView) -> bool:
         sample = view.sample
-        if sample is not None:
-            own = self.samples.setdefault(view.node, [])
-            if not own or sample.sampled_at > own[-1].sampled_at:
-                sample.clock_skew_s = view.connection.clock_skew_s
-                own.append(sample)
-        return super().__call__(view)
+        if sample is None:
+            return super().__call__(view)
+        own = self.samples.setdefault(view.node, [])
+        reads = self._reads.setdefault(view.node, Reads())
+        if not own or sample.sampled_at > own[-1].sampled_at:
+            take_skew(view, sample)
+            own.append(sample)
+            reads.see(sample)
+        if not super().__call__(view):
+            return False
+        if self._looked.get(view.node, (-1, False))[0] != reads.count:
+            self._looked[view.node] = reads.count, not growth_unknown(sample, RULES, reads)
+        now = time.monotonic()
+        return self._looked[view.node][1] or now > self._grown_by.setdefault(view.node, now + GROWTH_S)
 
 
 def recorded(targets: Targets, asked: Asked) -> Checked:
@@ -130,17 +159,19 @@ def recorded(targets: Targets, asked: Asked) -> Checked:
         raise UsageProblem("--recording", str(error)) from None
     for gap in saved.gaps:
         note(f"{gap.what}: {gap.why}")
-    unknown = [one for sample in saved.newest for one in unknowns_of(sample)]
+    checked = judged(health_of(saved.samples, asked), saved.nodes)
+    for one in checked.unknown:
+        one.fix = "" if one.what.startswith(GROWTH) else one.fix  # what was not recorded cannot be looked at again
     if not saved.samples:
-        unknown.append(Unknown("", "recording", f"{targets.recording}: no samples in it"))
-    return Checked(saved.nodes, judged(saved.samples, asked), unknown)
+        checked.unknown.append(Unknown("", "recording", f"{targets.recording}: no samples in it"))
+    return checked
 
 
-def judged(samples: StoredSamples, asked: Asked) -> list[Finding]:
-    """As ``evaluate``, of samples that are too many to be held at a time."""
+def health_of(samples: StoredSamples, asked: Asked) -> Health:
+    """As ``evaluated``, of samples that are too many to be held at a time."""
     alone = frozenset(node for node, own in samples.items() if len(own) == 1)
     health = Health(asked, eager=alone, keep_s=None)
     health.compare(samples.oldest())
     for sample in samples.by_time():
         health.see(sample)
-    return health.findings()
+    return health

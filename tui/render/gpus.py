@@ -240,5 +240,5 @@ def _banner(gpu: GpuSample, ranks: Sequence[RankSample]) -> Cell:
     elif gpu.processes:
         text += f"; held by pid {_first_and_more([process.pid for process in gpu.processes])}"
     if gpu.error_code == "needs_reset":
-        text += f"; {advice('gpu_reset', gpu.index)}"
+        text += f"; {advice('gpu_reset', gpu.index)[0]}"
     return Cell(text, "warn" if gpu.error_code == "no_permission" else "crit")

@@ -24,9 +24,10 @@ def print_check(checked: Checked, console: Console, verbose: bool = False) -> No
     for finding in checked.findings:
         if verbose or finding.severity != "info":
             _finding(finding, console, verbose)
-    for unknown, nodes in _by_reason(checked.unknown):
+    missed = [one for one in checked.unknown if verbose or one.severity != "info"]
+    for unknown, nodes in _by_reason(missed):
         _unknown(unknown, nodes, console, verbose)
-    if verbose and not checked.findings and not checked.unknown and not checked.unreached:
+    if verbose and checked.exit == 0 and not checked.findings:
         print_sentence([Cell("ok   ", "ok"), Cell(f"{len(checked.nodes)} nodes: nothing found")], console)
 
 
@@ -53,10 +54,10 @@ def _by_reason(unknown: Sequence[Unknown]) -> list[tuple[Unknown, list[str]]]:
 def _unknown(unknown: Unknown, nodes: list[str], console: Console, verbose: bool) -> None:
     rules = ", ".join(unknown.rules) if verbose or len(unknown.rules) <= 3 else f"{len(unknown.rules)} rules"
     cells = [
-        Cell("?   ", "warn"),
+        Cell("?   ", "dim" if unknown.severity == "info" else "warn"),
         Cell(f" {folded(nodes)} {unknown.what}: ", "bold"),
         Cell(unknown.why),
-        Cell(f" (not judged: {rules})", "dim"),
+        Cell(f" (not judged: {rules})" if rules else "", "dim"),
     ]
     print_sentence(cells, console, indent=5)
     print_fix(unknown.fix, console)

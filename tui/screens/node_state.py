@@ -61,7 +61,7 @@ def connection_cells(connection: Connection, width: int) -> list[Cell]:
     if boot is None and hello is None and connection.connect_s is None and connection.via == "local":
         return []
     python = boot.python if boot is not None else hello.python if hello is not None else ""
-    skew_s = connection.clock_skew_s
+    skew_s = None if connection.via == "local" else connection.clock_skew_s
     parts = [
         (0, _labelled("via", connection.via)),
         (1, _labelled("connected in", seconds(connection.connect_s))),

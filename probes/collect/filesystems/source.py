@@ -12,6 +12,7 @@ from mltop.probes.model import FilesystemSample, Gap
 
 WHAT = "host.filesystems"
 TABLE_EVERY_S = 10.0
+TABLE_AGAIN_S = 4.0  # from the first reading to the second
 DEADLINE_S = 2.0
 QUIET_DEADLINES = 3  # a child that says nothing at all is given so many times that
 START_DEADLINE_S = 15.0  # Python itself may lie on a slow file server
@@ -34,6 +35,7 @@ class FilesystemSource:
         self._first_pause_s = first_pause_s
         self._known: dict[str, Known] = {}
         self._table_at = float("-inf")
+        self._table_due_at = float("-inf")
         self._table = b""
         self._table_gaps: list[Gap] = []
         self._worker: Worker | None = None
@@ -54,7 +56,9 @@ class FilesystemSource:
         if self._idle_from <= now < self._idle_until and self._newest is not None:
             return self._newest, self._newest_gaps
         at_s = time.monotonic()
-        if not 0 <= now - self._table_at < TABLE_EVERY_S:
+        if not self._table_at <= now < self._table_due_at:
+            # The second time comes early: one reading of counters does not tell whether they grow.
+            self._table_due_at = now + (TABLE_AGAIN_S if self._table_at == float("-inf") else TABLE_EVERY_S)
             self._table_at = now
             self._read_table()
         self._take_answers(now)
@@ -73,7 +77,12 @@ class FilesystemSource:
             self._idle_until = now
             return
         next_due = min((known.due_at for known in self._known.values()), default=float("inf"))
-        self._idle_from, self._idle_until = now, min(next_due, self._table_at + TABLE_EVERY_S)
+        self._idle_from, self._idle_until = now, min(next_due, self._table_due_at)
+
+    @property
+    def counters_read_at(self) -> float | None:
+        """When NFS's counters were read, by the clock of ``read``; None: none are."""
+        return self._table_at if any(known.counters for known in self._known.values()) else None
 
     def close(self) -> None:
         """End the children; one that the kernel holds is left to it."""

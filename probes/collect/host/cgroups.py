@@ -9,11 +9,12 @@ from mltop.probes.collect.host import cgroup_files, cgroup_places
 from mltop.probes.collect.host.cgroup_files import CpuLimit, MemoryLimit
 from mltop.probes.collect.host.cgroup_places import Hierarchy, Place
 from mltop.probes.collect.host.files import read_long, read_text
-from mltop.probes.collect.host.part import Reading, unsupported
+from mltop.probes.collect.host.part import Reading, starting, unsupported
 from mltop.probes.collect.ranks.cgroup import cgroup_of
 from mltop.probes.model import UNLIMITED, CgroupSample, Gap, RankSample
 
 _WHAT = "host.cgroups"
+_THROTTLING = "host.cgroups.cpu"
 _LIMITS_KEPT_S = 30.0
 _MAX_CGROUPS = 40
 
@@ -56,7 +57,21 @@ class Cgroups:
         without = [one.path for one in shown if one.memory_limit_bytes is None and one.path not in hidden]
         if without:
             gaps.append(unsupported("host.cgroups.memory", f"no memory controller is at work on {_named(without)}"))
-        return Reading({"cgroups": shown}, gaps)
+        return Reading({"cgroups": shown}, gaps + self._throttling_gaps(shown, hidden))
+
+    def _throttling_gaps(self, shown: list[CgroupSample], hidden: list[str]) -> list[Gap]:
+        gaps = []
+        untold = [one.path for one in shown if one.cpu_throttled_fraction is None and one.path not in hidden]
+        first = [path for path in untold if self._known[path].periods]
+        without = [path for path in untold if self._known[path].cpu_limit is None]
+        unread = [path for path in untold if path not in first and path not in without]
+        if first:
+            gaps.append(starting(_THROTTLING, "first look: shares need two"))
+        if without:
+            gaps.append(unsupported(_THROTTLING, f"no CPU controller is at work on {_named(without)}"))
+        if unread:
+            gaps.append(Gap(_THROTTLING, f"cpu.stat of {_named(unread)} cannot be read"))
+        return gaps
 
     def _keep(self, wanted: dict[str, str]) -> None:
         for path in self._known.keys() - wanted.keys():

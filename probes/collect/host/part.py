@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from mltop.probes.model import Gap, RankSample
 
+AGAIN_S = 4.0  # from the first reading of counters to the second
 _JITTER_S = 0.25  # a tick may come a little early: a tier of five seconds must not become one of six
 
 
@@ -28,20 +29,30 @@ class Part(Protocol):
 class Scheduled:
     """A part that is read every ``every_s`` (0: at each sample) and whose values stand in between.
 
-    What it could not tell yet (rates of a first look) is read again at the next sample.
+    What it could not tell yet (rates of a first look) is read again at the next sample. What ``counts`` errors is read
+    a second time soon after the first: one reading does not tell whether they grow.
     ``name`` is the gap's where the part fails as a whole ("host.pressure").
     """
 
-    def __init__(self, name: str, every_s: float, part: Part) -> None:
+    def __init__(self, name: str, every_s: float, part: Part, counts: bool = False) -> None:
         self.name = name
+        self.counts = counts
         self._every_s = max(0.0, every_s - _JITTER_S)
+        self._pause_s = min(self._every_s, AGAIN_S) if counts else self._every_s  # until it is due again
         self._part = part
         self._last: tuple[float, Reading] | None = None
         self._is_starting = True
 
+    @property
+    def read_at(self) -> float | None:
+        """When its values were read, by the clock of ``reading``."""
+        return None if self._last is None else self._last[0]
+
     def reading(self, now: float, ranks: Sequence[RankSample]) -> Reading:
         """The newest values, read now if that is due. ``now``: seconds of any one clock."""
-        if self._last is None or self._is_starting or not 0 <= now - self._last[0] < self._every_s:
+        if self._last is None or self._is_starting or not 0 <= now - self._last[0] < self._pause_s:
+            if self._last is not None and not self._is_starting:
+                self._pause_s = self._every_s
             try:
                 reading = self._part.read(now, ranks)
             except Exception as error:  # noqa: BLE001 - the gap tells, and the other parts go on

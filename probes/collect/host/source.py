@@ -51,14 +51,14 @@ class HostSource:
             Scheduled("host.{network,disk}", 2, Traffic(root, psutil)),
             Scheduled("host.{blocked,zombies}", 1, self._processes),
             Scheduled("host.pressure", 2, PressureStall(root)),
-            Scheduled("host.{swap_in_bytes_per_s,swap_out_bytes_per_s,oom_kills}", 5, Swapping(root)),
-            Scheduled("host.cgroups", 10, Cgroups(root)),
+            Scheduled("host.{swap_in_bytes_per_s,swap_out_bytes_per_s,oom_kills}", 5, Swapping(root), counts=True),
+            Scheduled("host.cgroups", 10, Cgroups(root), counts=True),
             Scheduled("host.filesystems", 1, _Filesystems(self._filesystems)),
             Scheduled("host.{open_files,open_files_max}", 10, OpenFiles(root)),
             Scheduled("host.{clock_synchronized,clock_error_s}", 10, Clock(root, lambda: confined)),
             Scheduled("host.services", 1, self._services),
             Scheduled("host.{huge_pages_total_bytes,huge_pages_free_bytes}", 30, HugePages(root)),
-            Scheduled("host.{memory_errors_corrected,memory_errors_uncorrected}", 30, MemoryErrors(root)),
+            Scheduled("host.{memory_errors_corrected,memory_errors_uncorrected}", 30, MemoryErrors(root), counts=True),
             Scheduled("host.{modules,nvidia_driver}", 30, Modules(root)),
             Scheduled("host.{clocksource,ptrace_scope,lustre_health}", 30, SmallFiles(root)),
             Scheduled("host.governor", 60, Governor(root)),
@@ -81,6 +81,14 @@ class HostSource:
         if len(gaps) != len(self._gaps) or any(new is not old for new, old in zip(gaps, self._gaps)):
             self._gaps, self._folded = gaps, folded(gaps)
         return HostSample(**values), list(self._folded)
+
+    @property
+    def counters_read_at(self) -> float | None:
+        """Since when all counters of errors have been read, by the clock of ``read``; None: they were not."""
+        read_at = [part.read_at for part in self._parts if part.counts]
+        read_at += [at for at in [self._filesystems.counters_read_at] if at is not None]
+        known = [at for at in read_at if at is not None]
+        return min(known) if len(known) == len(read_at) else None
 
     def close(self) -> None:
         """End the child processes. They also end with the thread that made the first read."""

@@ -1,4 +1,4 @@
-"""What is kept of all events: a day's, and of a flood only some."""
+"""What is kept of all events: a day's, and of a flood only some; what the kernel says but once, of the whole boot."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from mltop.probes.model import MAX_KERNEL_EVENTS, KernelEvent
 
 KEPT_S = 24 * 3600.0
 MOST_ALIKE = 8  # of one kind, subject and code
+SAID_ONCE = ("pcie_limited",)  # when the kernel finds the hardware: true for as long as the machine runs
+MOST_SAID_ONCE = 32  # devices: never so many that they push out what happens
 SAME_KILL_S = 10.0  # between the two lines that the kernel writes about one OOM kill
 SAME_XID_S = 5.0  # between the log's and NVML's word of one Xid
 _BUS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-7])?", re.IGNORECASE)
@@ -26,6 +28,8 @@ class History:
     def add(self, event: KernelEvent) -> None:
         if event in self._events or (event.kind == "oom" and self._is_known_kill(event)):
             return
+        if event.kind in SAID_ONCE and not self._has_room(event):
+            return
         key = event.kind, gpu_key(event.subject), event.code
         self._events.append(event)
         self._keys.append(key)
@@ -35,12 +39,20 @@ class History:
             self._drop(least_missed(self._events))
 
     def events(self, now: float) -> list[KernelEvent]:
-        """Those of the last 24 hours before ``now`` (unix s)."""
+        """Those of the last 24 hours before ``now`` (unix s), and what is said once of this boot."""
         oldest = now - KEPT_S
         for place in range(len(self._events) - 1, -1, -1):
-            if self._events[place].at < oldest:
+            if self._events[place].at < oldest and self._events[place].kind not in SAID_ONCE:
                 self._drop(place)
         return list(self._events)
+
+    def _has_room(self, event: KernelEvent) -> bool:
+        """Of one device the newest is kept."""
+        of_kind = [place for place, one in enumerate(self._events) if one.kind == event.kind]
+        same = [place for place in of_kind if gpu_key(self._events[place].subject) == gpu_key(event.subject)]
+        for place in reversed(same):
+            self._drop(place)
+        return len(of_kind) - len(same) < MOST_SAID_ONCE
 
     def _drop(self, place: int) -> None:
         del self._events[place], self._keys[place]

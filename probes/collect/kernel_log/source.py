@@ -1,4 +1,4 @@
-"""What the agent calls every second: the kernel's events of the last 24 hours."""
+"""What the agent calls every second: the kernel's events of the last 24 hours (what it says but once: of this boot)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from mltop.probes.collect.kernel_log.decoder import Decoder
-from mltop.probes.collect.kernel_log.history import KEPT_S, History
+from mltop.probes.collect.kernel_log.history import KEPT_S, SAID_ONCE, History
 from mltop.probes.collect.kernel_log.journal import Journal
 from mltop.probes.collect.kernel_log.places import (
     Places,
@@ -81,14 +81,14 @@ class KernelLogSource:
         decoder.boot_at = boot_time(self._places, now)
         until = time.monotonic() + (READ_S if self._was_current else HISTORY_READ_S)
         is_live = isinstance(reader, KmsgDevice) and self._current_at is not None
-        oldest = now - KEPT_S
+        oldest, booted_at = now - KEPT_S, decoder.boot_at - BOOT_SLACK_S
         if isinstance(reader, SyslogFile):  # which begins in an earlier boot
-            oldest = max(oldest, decoder.boot_at - BOOT_SLACK_S)
+            oldest = max(oldest, booted_at)
         for batch in reader.batches(until):
             for event in decoder.feed(batch, now):
                 if is_live:  # the kernel's clock drifts; what is new now was written since the read before
                     event.at = min(max(event.at, self._current_at or 0.0), now)
-                if event.at >= oldest:
+                if event.at >= (booted_at if event.kind in SAID_ONCE else oldest):
                     self._history.add(event)
         self._note_losses(reader, decoder, now)
         self._was_current = self._was_current or reader.is_current

@@ -54,6 +54,11 @@ class NetDevice:
         """What stays when an interface is renamed."""
         return self.facts.pci_bus_id, self.facts.unit
 
+    @property
+    def counters_read_at(self) -> float | None:
+        """When the slowest of its counters were read."""
+        return self._tier.read_at
+
     def replaced(self) -> bool:
         """Whether another interface of the same name has taken its place."""
         return self._state_file.replaced()

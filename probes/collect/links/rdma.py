@@ -54,6 +54,11 @@ class RdmaPort:
         self.netdev = netdev
         self._tier.hurry()
 
+    @property
+    def counters_read_at(self) -> float | None:
+        """When the slowest of its counters were read."""
+        return self._tier.read_at
+
     def replaced(self) -> bool:
         """Whether another device of the same name has taken its place."""
         return self._state.replaced()

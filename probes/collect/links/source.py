@@ -53,6 +53,11 @@ class LinkSource:
             gaps.append(Gap("links.rates", FIRST, kind="starting"))
         return self._with_lost(samples, gaps), gaps
 
+    @property
+    def counters_read_at(self) -> float | None:
+        """Since when all ports' counters have been read, by the clock of ``read``; None: there are none."""
+        return min((at for port in self._ports() if (at := port.counters_read_at) is not None), default=None)
+
     def close(self) -> None:
         """Close all files that are kept open."""
         self._rdma.close()

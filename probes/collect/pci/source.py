@@ -13,7 +13,9 @@ from mltop.probes.model import Gap, PciDevice
 
 LISTED_S = 10.0
 READ_S = 15.0
-_TURNS = 15  # devices take turns: only the first look reads all of them
+AGAIN_S = 5.0  # all are read a second time within that: one reading of counters does not tell whether they grow
+# Devices take turns, one second each: only the first look reads all of them.
+_TURNS, _AGAIN_TURNS = int(READ_S), int(AGAIN_S)
 _EARLY_S = 0.5  # looks come once a second, some a little early
 
 VANISHED = "device vanished from the PCI bus"
@@ -27,15 +29,19 @@ class _Kept:
     reader: DeviceReader
     device: PciDevice
     due_at: float
+    read_at: float
+    turn: int  # its place in the order
+    is_second: bool = True  # the next reading
 
     def is_due(self, now: float) -> bool:
         """Also when the clock went back."""
-        return not self.due_at - READ_S <= now < self.due_at - _EARLY_S
+        return not self.read_at <= now < self.due_at - _EARLY_S
 
     def read(self, now: float) -> bool:
         """Whether that changed anything."""
         reader, before = self.reader, (self.device, self.reader.answers, self.reader.unclear)
-        self.due_at = now + READ_S
+        early_s = float(self.turn % _TURNS - self.turn % _AGAIN_TURNS) if self.is_second else 0.0
+        self.read_at, self.due_at, self.is_second = now, now + READ_S - early_s, False
         device = reader.read()
         if (device, reader.answers, reader.unclear) == before:
             return False
@@ -76,6 +82,11 @@ class PciSource:
             self._gaps = self._find_gaps()
         return [one.device for one in self._kept.values()], list(self._gaps)
 
+    @property
+    def counters_read_at(self) -> float | None:
+        """Since when all devices have been read, by the clock of ``read``; None: there are none."""
+        return min((one.read_at for one in self._kept.values()), default=None)
+
     def _list(self, now: float) -> bool:
         """Whether that changed anything."""
         before = self._no_list
@@ -93,16 +104,16 @@ class PciSource:
             return self._no_list != before
         self._vanished = (self._vanished | (known.keys() - kinds.keys())) - kinds.keys()
         self._kept = {
-            bus_id: known.get(bus_id) or self._new(bus_id, kind, now + READ_S * (_TURNS - turn % _TURNS) / _TURNS)
+            bus_id: known.get(bus_id) or self._new(bus_id, kind, now, turn)
             for turn, (bus_id, kind) in enumerate(kinds.items())
         }
         return True
 
-    def _new(self, bus_id: str, kind: str, due_at: float) -> _Kept:
+    def _new(self, bus_id: str, kind: str, now: float, turn: int) -> _Kept:
         reader = DeviceReader(self._folder, bus_id, kind)
         if kind in ("gpu", "nic") and reader.upstream:
             reader.facts.acs = self._acs_reader.is_on(reader.upstream)
-        return _Kept(reader, reader.read(), due_at)
+        return _Kept(reader, reader.read(), now + AGAIN_S - turn % _AGAIN_TURNS, now, turn)
 
     def _find_gaps(self) -> list[Gap]:
         if self._no_list is not None:

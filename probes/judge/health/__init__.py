@@ -1,7 +1,7 @@
 """Health rules: from samples to findings. One file per subject holds its rules."""
 
-from mltop.probes.judge.health.engine import Health, evaluate
+from mltop.probes.judge.health.engine import Health, evaluate, evaluated
 from mltop.probes.judge.health.registry import RULES
-from mltop.probes.judge.health.rule import Asked
+from mltop.probes.judge.health.rule import FAILED, Asked
 
-__all__ = ["RULES", "Asked", "Health", "evaluate"]
+__all__ = ["FAILED", "RULES", "Asked", "Health", "evaluate", "evaluated"]

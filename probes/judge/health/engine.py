@@ -8,12 +8,10 @@ from mltop.probes.judge.health.folding import fold_findings
 from mltop.probes.judge.health.jobs import JobHealth
 from mltop.probes.judge.health.node import NodeHealth
 from mltop.probes.judge.health.peers import PeerBook
-from mltop.probes.judge.health.registry import COUNTERS, FACTS, GAUGES, RULES
-from mltop.probes.judge.health.rule import EVENT_LISTED_S, NOTHING_ASKED, Asked, Rule
-from mltop.probes.judge.health.unknowns import unknowns_of
+from mltop.probes.judge.health.registry import COUNTERS, FACTS, GAUGES, RULES, VALUES
+from mltop.probes.judge.health.rule import EVENT_LISTED_S, NOTHING_ASKED, SEVERITIES, Asked, Rule
+from mltop.probes.judge.health.unknowns import AnyRule, growth_unknown, unknowns_of
 from mltop.probes.model import Finding, Sample, Unknown
-
-_SEVERITIES = {"critical": 0, "warning": 1, "info": 2}
 
 
 class Health:
@@ -44,13 +42,14 @@ class Health:
         node = self._nodes.get(sample.node)
         if node is None:
             eager = self._eager if isinstance(self._eager, bool) else sample.node in self._eager
-            node = NodeHealth(self._rules, COUNTERS, GAUGES, self._asked, eager)
+            node = NodeHealth(self._rules, COUNTERS, GAUGES, self._asked, eager, VALUES)
             self._nodes[sample.node] = node
         moment = node.see(sample, self._book.see(sample))
+        for what, why in self._book.failed.items():
+            node.failed(what, why, sample.sampled_at)
         self._jobs.see(moment)
         if self._keep_s is not None:
-            oldest = sample.sampled_at - self._keep_s
-            node.ended = [one for one in node.ended if one.until is None or one.until >= oldest]
+            node.forget_ended(sample.sampled_at - self._keep_s)
         self._folded[sample.node] = None
 
     def forget(self, name: str) -> None:
@@ -76,10 +75,18 @@ class Health:
         found = [finding for name in self._nodes for finding in self.of(name)]
         return sorted([*found, *self.of_jobs()], key=gravest_first)
 
-    def unknowns(self) -> list[Unknown]:
-        """What could not be judged at each node's newest sample."""
-        newest = (node.newest for node in self._nodes.values())
-        return [one for sample in newest if sample is not None for one in unknowns_of(sample, self._rules)]
+    def unknowns(self, at_the_end: bool = False) -> list[Unknown]:
+        """What could not be judged at each node's newest sample. ``at_the_end``: none comes after it, so what is still
+        starting, and what has not been seen to grow or not to, is not known either.
+        """
+        found: list[Unknown] = []
+        rules: tuple[AnyRule, ...] = (*self._rules, *self._jobs.rules)
+        for node in self._nodes.values():
+            if node.newest is not None:
+                found += unknowns_of(node.newest, rules, at_the_end)
+                if at_the_end:
+                    found += growth_unknown(node.newest, rules, node.reads)
+        return found
 
 
 def evaluate(samples: Iterable[Sample], rules: Sequence[Rule] = RULES, asked: Asked = NOTHING_ASKED) -> list[Finding]:
@@ -88,6 +95,11 @@ def evaluate(samples: Iterable[Sample], rules: Sequence[Rule] = RULES, asked: As
     ``until`` None: still firing at the node's last sample. A single sample of a node does not tell how long a
     rule holds: it fires at once and its evidence says so. Pure.
     """
+    return evaluated(samples, rules, asked).findings()
+
+
+def evaluated(samples: Iterable[Sample], rules: Sequence[Rule] = RULES, asked: Asked = NOTHING_ASKED) -> Health:
+    """As ``evaluate``: for who also asks what is unknown."""
     ordered = sorted(samples, key=lambda sample: sample.sampled_at)
     counts: dict[str, int] = {}
     for sample in ordered:
@@ -97,16 +109,20 @@ def evaluate(samples: Iterable[Sample], rules: Sequence[Rule] = RULES, asked: As
     health.compare({sample.node: sample for sample in reversed(ordered)}.values())
     for sample in ordered:
         health.see(sample)
-    return health.findings()
+    return health
 
 
 def gravest_first(finding: Finding) -> tuple[int, str, str, str]:
-    return _SEVERITIES.get(finding.severity, len(_SEVERITIES)), finding.node, finding.subject, finding.id
+    known = finding.severity in SEVERITIES
+    return SEVERITIES.index(finding.severity) if known else len(SEVERITIES), finding.node, finding.subject, finding.id
 
 
 def _folded(node: NodeHealth) -> tuple[Finding, ...]:
-    if not node.firing and not node.ended:
+    told, ended = node.told(), node.ended
+    if not told and not ended:
         return ()
     assert node.newest is not None
-    working = sum(gpu.state == "ok" for gpu in node.newest.gpus)
-    return tuple(sorted(fold_findings([*node.findings(), *node.ended], working), key=gravest_first))
+    gpus = node.newest.gpus
+    working = sum(gpu.state == "ok" for gpu in gpus)
+    found = fold_findings([*(one for one, _ in told), *ended], working, listed_gpus=len(gpus), about=told)
+    return tuple(sorted(found, key=gravest_first))

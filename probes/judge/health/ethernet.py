@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from mltop.probes.judge.health.link_growth import HOUR_S, MINUTE_S, grown, has_grown, per_second, rate_text
-from mltop.probes.judge.health.link_memo import usual
+from mltop.probes.judge.health.link_memo import once_per_moment, usual
 from mltop.probes.judge.health.link_ports import INTERFACE_VANISHED, NETDEV, board, group, is_up, port_name
 from mltop.probes.judge.health.peers import Fact
 from mltop.probes.judge.health.rule import LINK_DOWN, Hit, Moment, Rule
@@ -163,11 +163,16 @@ def _slower(moment: Moment, link: LinkSample, place: str) -> Iterator[Hit]:
 
 def _carrier_lost(moment: Moment, link: LinkSample) -> bool:
     """The port's own state is always ACTIVE on AWS: where it is not, or its interface is down, it is lost."""
-    own = next((one for one in moment.now.links if one.kind == "ethernet" and one.device == link.netdev), None)
+    own = _ethernet_ports(moment).get(link.netdev or "")
     down = link.state is not None and not is_up(link)
     if own is not None and own.state is not None and not is_up(own):
         return _was_up(moment, port_name(own))
     return down and _was_up(moment, port_name(link))
+
+
+@once_per_moment
+def _ethernet_ports(moment: Moment) -> dict[str, LinkSample]:
+    return {link.device: link for link in moment.now.links if link.kind == "ethernet"}
 
 
 def _was_up(moment: Moment, port: str) -> bool:
@@ -194,7 +199,8 @@ RULES = (
         threshold="rx_crc_errors, rx_errors, tx_errors or rx_missed_errors >= 1/min (5 in 5 min or 3 in one*); "
         "carrier_changes > 2/h",
         source="/sys/class/net/I/statistics; NVSentinel",
-        needs=("links", "links.*.counters"),
+        needs=("links", "links.*.counters", *(f"links.*.{name}" for name in (*_PLAIN, *_MERGED.values()))),
+        grows=("links",),
         clear_s=60.0,
     ),
     Rule(
@@ -206,7 +212,7 @@ RULES = (
         meaning="an Ethernet interface is down, slower or with a smaller MTU than on like nodes",
         threshold="speed, MTU or operstate < most like nodes, or < before",
         source="/sys/class/net/I/{speed,mtu,operstate}; Meta gcm",
-        needs=("links",),
+        needs=("links", "links.*.state", "links.*.rate", "links.*.mtu"),
         explains=("eth.errors",),
     ),
     Rule(
@@ -218,7 +224,8 @@ RULES = (
         meaning="an EFA adapter drops packets or does not answer",
         threshold="rx_drops > 100/s; critical: no_completion_cmds + 1, or no link",
         source="EFA hw_counters; NVSentinel",
-        needs=("links", "links.*.counters"),
+        needs=("links", "links.*.state", "links.*.counters"),
+        grows=("links",),
         clear_s=60.0,
         precedence=LINK_DOWN,
     ),

@@ -1,7 +1,8 @@
 """The NVLink fabric: Fabric Manager, IMEX, and whether the GPUs have joined it.
 
-On nodes with NVSwitches, or where the driver speaks of a fabric at all (NVL72 racks have their switches elsewhere).
-Where drivers run in containers, so does the Fabric Manager: no service of that name on the host is no fault by itself.
+On nodes with NVSwitches, or where the driver speaks of a fabric at all (NVL72 racks have their switches elsewhere, a
+virtual machine may see GPUs only). Where drivers run in containers, so does the Fabric Manager: no service of that name
+on the host is no fault by itself.
 """
 
 from __future__ import annotations
@@ -48,21 +49,38 @@ def state(moment: Moment) -> Iterator[Hit]:
 
 
 def manager(moment: Moment) -> Iterator[Hit]:
+    """A service that has failed was wanted. One that does not run may run elsewhere, unless the switches are here."""
     now = moment.now
     status = now.host.services.get(MANAGER)
     stops = moment.increase(MANAGER, _STOPS, RESTARTS_OVER_S)
     if status is None or (status == "active" and (stops is None or stops.amount < RESTARTS)):
         return
-    if not _has_switches(now) or _is_booting(now):
+    if _is_booting(now):
         return
-    if status in _STOPPED:
+    switches, fabric = _has_switches(now), _leads_to_switches(now)
+    waits = any(_waits(gpu) for gpu in now.gpus)
+    if (status == "failed" and (switches or fabric)) or (status == "inactive" and (switches or (fabric and waits))):
         yield Hit("Fabric Manager", f"Fabric Manager is down ({status})", (_links_of(now),))
-    elif status == "absent" and not now.host.is_confined and any(_waits(gpu) for gpu in now.gpus):
+    elif status == "failed":
+        yield _not_needed()
+    elif not switches:
+        return
+    elif status == "absent" and not now.host.is_confined and waits:
         text = "Fabric Manager is not installed, and GPUs have not joined the fabric"
         yield Hit("Fabric Manager", text, action="install and start nvidia-fabricmanager in the driver's version")
     elif status == "active" and stops is not None:
         text = f"Fabric Manager stopped {stops.amount:.0f} times in {RESTARTS_OVER_S / 60:.0f} min"
         yield Hit("Fabric Manager", text, action="read its log: journalctl -u nvidia-fabricmanager")
+
+
+def _not_needed() -> Hit:
+    """It fails wherever an image that has it finds no NVSwitch."""
+    return Hit(
+        "Fabric Manager",
+        "Fabric Manager has failed; this machine has no NVSwitch, and needs none",
+        severity="info",
+        action="sudo systemctl disable nvidia-fabricmanager",
+    )
 
 
 def imex(moment: Moment) -> Iterator[Hit]:
@@ -105,6 +123,14 @@ def _has_switches(sample: Sample) -> bool:
     return any(device.kind == "nvswitch" for device in sample.pci)
 
 
+def _leads_to_switches(sample: Sample) -> bool:
+    """Whether the GPUs belong to switches, wherever these are: by their NVLinks' other ends, or the driver's word."""
+    return any(
+        gpu.fabric.state not in (None, "not_supported") or any(link.remote == "switch" for link in gpu.nvlink.links)
+        for gpu in sample.gpus
+    )
+
+
 def _has_partners(sample: Sample, gpu: GpuSample) -> bool:
     """A virtual machine with a single GPU has nobody to join, unless its NVLinks are connected."""
     return len(sample.gpus) > 1 or _has_switches(sample) or active_count(gpu.nvlink.links) > 0
@@ -144,7 +170,8 @@ RULES = (
         "sudo systemctl restart nvidia-fabricmanager",
         manager,
         meaning="the service that sets up the NVSwitches does not run: no NVLink traffic for new jobs",
-        threshold="inactive or failed with NVSwitches; absent with GPUs outside of the fabric; 3 stops in 10 min",
+        threshold="failed, with NVSwitches or NVLinks that lead to some (else info); inactive with NVSwitches, or with "
+        "GPUs outside of the fabric; absent with NVSwitches and such GPUs; 3 stops in 10 min",
         source="systemctl is-active; NVSentinel, gpud",
         needs=("host.services",),
         precedence=FABRIC,
@@ -160,6 +187,7 @@ RULES = (
         threshold="not completed, health summary unhealthy or limited, or a problem in the health mask, for 60 s",
         source="nvmlDeviceGetGpuFabricInfoV; gpud, DCGM",
         needs=("gpu.*.fabric.state", "gpu.*.fabric.health", "gpu.*.fabric.status"),
+        remedy="reset",
         precedence=FABRIC,
         explains=("nvlink.",),
         whole_node=(

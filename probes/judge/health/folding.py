@@ -2,33 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from mltop.probes.judge.health.rule import Rule
+from mltop.probes.judge.health.many import first_of_each
+from mltop.probes.judge.health.remedies import give_way, leave_out, strongest
+from mltop.probes.judge.health.rule import SEVERITIES, Hit, Rule
 from mltop.probes.model import Finding
 
 # What ended so shortly before its cause began belongs to it: a GPU throttles, then it is lost.
 SLACK_S = 60.0
+MOST_FOLDED = 64  # names in one finding
 _ALL = "all "
-_SEVERITIES = ("critical", "warning", "info")
+_GPU = "GPU "
 
 
-def fold_findings(findings: Sequence[Finding], working_gpus: int, rules: Sequence[Rule] = ()) -> list[Finding]:
+def fold_findings(
+    findings: Sequence[Finding],
+    working_gpus: int,
+    rules: Sequence[Rule] = (),
+    listed_gpus: int = 0,
+    about: Iterable[tuple[Finding, Hit]] = (),
+) -> list[Finding]:
     """One node's ``findings`` without those that another one explains; its ``folded`` lists them as "id subject".
 
-    Only findings whose times overlap (with a minute's slack) explain each other.
+    Only findings whose times overlap (with a minute's slack) explain each other. What is left does not advise against
+    each other (remedies.py), and of very many alike most are one line. ``listed_gpus``: also those that do not work.
+    ``about``: the hits of some of the findings, for what else they are about. The time it takes grows as their number.
     """
-    known = {rule.id: rule for rule in rules or _all_rules()}
+    by_id = {rule.id: rule for rule in rules or _all_rules()}
+    others = {id(finding): hit.about for finding, hit in about if hit.about}
     # Copies: an ended finding is folded anew with every sample.
-    left = _whole_node([replace(one, folded=list(one.folded)) for one in findings], working_gpus, known)
-    causes = {known[one.id] for one in left if one.id in known}
+    left = _Left(
+        [_Told(replace(one, folded=list(one.folded)), others.get(id(one), ())) for one in findings],
+    )
+    _whole_node(left, working_gpus, listed_gpus, by_id)
+    causes = [by_id[rule_id] for rule_id in left.by_id if rule_id in by_id]
     for cause_rule in sorted(causes, key=lambda rule: (rule.precedence, rule.id)):
         if cause_rule.explains:
-            left = _fold(left, cause_rule.id, cause_rule.explains, same_subject=True)
+            _fold(left, cause_rule, cause_rule.explains, same_subject=True)
         if cause_rule.explains_node:
-            left = _fold(left, cause_rule.id, cause_rule.explains_node, same_subject=False)
-    return left
+            _fold(left, cause_rule, cause_rule.explains_node, same_subject=False)
+    _agree(list(left))
+    found = first_of_each([told.finding for told in left])
+    for one in found:
+        if len(one.folded) > MOST_FOLDED:
+            one.folded[MOST_FOLDED:] = [f"… and {len(one.folded) - MOST_FOLDED:,} more"]
+    return found
 
 
 def _all_rules() -> Sequence[Rule]:
@@ -37,36 +57,84 @@ def _all_rules() -> Sequence[Rule]:
     return RULES
 
 
-def _whole_node(findings: list[Finding], working_gpus: int, known: dict[str, Rule]) -> list[Finding]:
+@dataclass(eq=False)
+class _Told:
+    """A finding, the other names of what it is about, and what was folded into it with an advice of its own."""
+
+    finding: Finding
+    about: tuple[str, ...] = ()
+    place: int = 0
+    advice: list[Finding] = field(default_factory=list)
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        return (self.finding.subject, *self.about)
+
+    def take_advice(self, folded: _Told) -> None:
+        """Of each remedy one will do."""
+        known = {one.remedy for one in self.advice}
+        for one in (folded.finding, *folded.advice):
+            if one.remedy not in known and one.remedy != "none":
+                known.add(one.remedy)
+                self.advice.append(one)
+
+
+class _Left:
+    """The findings that stand for themselves so far, by rule, in the order in which they came."""
+
+    def __init__(self, told: Iterable[_Told]) -> None:
+        self.by_id: dict[str, list[_Told]] = {}
+        for place, one in enumerate(told):
+            one.place = place
+            self.by_id.setdefault(one.finding.id, []).append(one)
+
+    def __iter__(self) -> Iterator[_Told]:
+        return iter(sorted((one for own in self.by_id.values() for one in own), key=lambda one: one.place))
+
+    def matching(self, patterns: Sequence[str]) -> list[str]:
+        """The ids that are left and named, whole or by their beginning ("gpu.")."""
+        return [
+            own
+            for own in self.by_id
+            if any(own == pattern or (pattern[-1] == "." and own.startswith(pattern)) for pattern in patterns)
+        ]
+
+
+def _whole_node(left: _Left, working_gpus: int, listed_gpus: int, known: dict[str, Rule]) -> None:
     """Where all GPUs of a node have it, the cause is outside of them and told once."""
-    if working_gpus < 2:
-        return findings
-    for rule_id in {one.id for one in findings}:
+    for rule_id, own in left.by_id.items():
         rule = known.get(rule_id)
         if rule is None or rule.whole_node is None:
             continue
-        for hit in _together([one for one in findings if one.id == rule_id]):
-            if len({one.subject for one in hit}) == working_gpus:
-                findings = [one for one in findings if not any(one is folded for folded in hit)]
-                findings.append(_of_all(hit, rule.whole_node, working_gpus))
-    return findings
+        kept: list[_Told] = []
+        for group in _together(own):
+            gpus = {one.finding.subject for one in group}
+            alike = len({one.finding.remedy for one in group}) == 1
+            if len(gpus) > 1 and len(gpus) in (working_gpus, listed_gpus) and alike:
+                all_of_them = _of_all([one.finding for one in group], rule.whole_node, len(gpus))
+                kept.append(_Told(all_of_them, tuple(gpus), group[0].place))
+            else:
+                kept += group
+        own[:] = sorted(kept, key=lambda one: one.place)
 
 
-def _together(findings: list[Finding]) -> list[list[Finding]]:
+def _together(told: list[_Told]) -> list[list[_Told]]:
     """Those that fire, and those that ended within a minute of each other."""
-    groups = [[one for one in findings if one.until is None]]
-    for one in sorted((one for one in findings if one.until is not None), key=lambda one: one.until or 0.0):
-        newest = groups[-1][-1].until if len(groups) > 1 else None
-        if newest is not None and (one.until or 0.0) - newest <= SLACK_S:
+    groups = [[one for one in told if one.finding.until is None]]
+    ended = [(one.finding.until, one.place, one) for one in told if one.finding.until is not None]
+    newest = float("-inf")
+    for until, _, one in sorted(ended, key=lambda entry: entry[:2]):
+        if len(groups) > 1 and until - newest <= SLACK_S:
             groups[-1].append(one)
         else:
             groups.append([one])
-    return groups
+        newest = until
+    return [group for group in groups if group]
 
 
 def _of_all(hit: list[Finding], whole_node: tuple[str, str], count: int) -> Finding:
     message, action = whole_node
-    gravest = min(hit, key=lambda one: _SEVERITIES.index(one.severity))
+    gravest = min(hit, key=lambda one: SEVERITIES.index(one.severity))
     return replace(
         gravest,
         subject=f"{_ALL}{count} GPUs",
@@ -78,30 +146,99 @@ def _of_all(hit: list[Finding], whole_node: tuple[str, str], count: int) -> Find
     )
 
 
-def _fold(findings: list[Finding], cause_id: str, explained: tuple[str, ...], same_subject: bool) -> list[Finding]:
-    causes = [one for one in findings if one.id == cause_id]
-    kept = []
-    for one in findings:
-        cause = next((by for by in causes if _explains(by, one, explained, same_subject)), None)
-        if cause is None:
-            kept.append(one)
-        else:
-            cause.folded += [_name(one), *one.folded]
-    return kept
+def _fold(left: _Left, rule: Rule, explained: tuple[str, ...], same_subject: bool) -> None:
+    causes = _Causes(left.by_id[rule.id], same_subject)
+    for rule_id in left.matching(explained):
+        if rule_id == rule.id:
+            continue
+        kept = []
+        for one in left.by_id[rule_id]:
+            cause = causes.of(one)
+            if cause is None:
+                kept.append(one)
+            else:
+                cause.finding.folded += [_name(one.finding), *one.finding.folded]
+                cause.take_advice(one)
+        left.by_id[rule_id] = kept
 
 
-def _explains(cause: Finding, one: Finding, explained: tuple[str, ...], same_subject: bool) -> bool:
-    if one is cause or one.id == cause.id or one.node != cause.node:
-        return False
-    if one.until is None and cause.until is not None:
-        return False  # what has ended does not hide what goes on
-    if _SEVERITIES.index(cause.severity) > _SEVERITIES.index(one.severity):
-        return False  # nor what is harmless something grave
-    of_all = cause.subject.startswith(_ALL) and one.subject.startswith("GPU ")
-    if same_subject and one.subject != cause.subject and not of_all:
-        return False
-    hit = any(one.id == pattern or (pattern[-1] == "." and one.id.startswith(pattern)) for pattern in explained)
-    return hit and _overlap(cause, one)
+@dataclass
+class _Spans:
+    """Causes that are alike but for their times: of those that still fire the first one of each severity counts."""
+
+    firing: dict[str, _Told] = field(default_factory=dict)
+    ended: list[_Told] = field(default_factory=list)
+
+    def add(self, cause: _Told) -> None:
+        finding = cause.finding
+        if finding.until is not None:
+            if len(self.ended) < MOST_FOLDED:
+                self.ended.append(cause)
+            return
+        before = self.firing.get(finding.severity)
+        if before is None or (finding.since or 0.0) < (before.finding.since or 0.0):
+            self.firing[finding.severity] = cause
+
+    def explaining(self, one: Finding) -> _Told | None:
+        """What has ended does not hide what goes on, nor what is harmless something grave."""
+        candidates = [*self.firing.values(), *(self.ended if one.until is not None else ())]
+        grave = SEVERITIES.index(one.severity)
+        fitting = (
+            cause
+            for cause in candidates
+            if SEVERITIES.index(cause.finding.severity) <= grave and _overlap(cause.finding, one)
+        )
+        return min(fitting, key=lambda cause: cause.place, default=None)
+
+
+class _Causes:
+    """All findings of one rule, by what they are about."""
+
+    def __init__(self, causes: Iterable[_Told], same_subject: bool) -> None:
+        self._same_subject = same_subject
+        self._by_subject: dict[str, _Spans] = {}
+        for cause in causes:
+            for subject in cause.subjects if same_subject else ("",):
+                self._by_subject.setdefault(subject, _Spans()).add(cause)
+
+    def of(self, one: _Told) -> _Told | None:
+        for subject in one.subjects[:1] if self._same_subject else ("",):
+            spans = self._by_subject.get(subject)
+            found = spans.explaining(one.finding) if spans is not None else None
+            if found is not None:
+                return found
+        return None
+
+
+def _agree(left: list[_Told]) -> None:
+    """Neither a finding and what it explains nor two findings about one thing advise against each other."""
+    for told in left:
+        stronger = strongest(told.advice, told.finding)
+        if stronger is not None:
+            give_way(told.finding, stronger)
+    by_subject: dict[str, list[Finding]] = {}
+    for told in left:
+        for subject in told.subjects:
+            own = by_subject.setdefault(subject, [])
+            if told.finding.remedy != "none" and len(own) < MOST_FOLDED:
+                own.append(told.finding)
+    for told in left:
+        _give_way_to_neighbours(told, by_subject)
+
+
+def _give_way_to_neighbours(told: _Told, by_subject: dict[str, list[Finding]]) -> None:
+    weak = told.finding
+    apart: dict[str, list[str]] = {}  # by the stronger action, the parts of what this is about
+    for subject in told.subjects:
+        stronger = strongest((one for one in by_subject[subject] if _overlap(one, weak)), weak)
+        if stronger is None:
+            continue
+        if subject == weak.subject or len(told.about) < 2 or stronger.remedy == "reboot":
+            give_way(weak, stronger)
+            return
+        apart.setdefault(stronger.action, []).append(subject)
+    for action, subjects in apart.items():
+        leave_out(weak, subjects, next(one for one in by_subject[subjects[0]] if one.action == action))
 
 
 def _overlap(one: Finding, other: Finding) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from mltop.probes.judge.health.gpu_words import clock_and_heat, gpu_name
+from mltop.probes.judge.health.link_memo import once_per_moment
 from mltop.probes.judge.health.peers import Fact
 from mltop.probes.judge.health.rule import SYMPTOM, THROTTLE, Hit, Moment, Rule
 from mltop.probes.model import GpuSample, Sample
@@ -41,7 +42,7 @@ def peer_clock(moment: Moment, gpu: GpuSample, share: float) -> float | None:
     top = gpu.sm_clock_max_mhz
     if top is not None and clock >= share * top:
         return None  # no peer is faster than the maximum
-    group = _group(gpu.name, _jobs(moment.now).get(gpu.index) or moment.now.node)
+    group = _group(gpu.name, _jobs_of(moment).get(gpu.index) or moment.now.node)
     usual = moment.peers.median(CLOCK, group, PEERS_AT_LEAST)
     if usual is None or clock >= share * usual.value:
         return None
@@ -99,9 +100,16 @@ def facts(sample: Sample) -> Iterator[Fact]:
             yield POWER, group, gpu.power_w
 
 
+@once_per_moment
+def _jobs_of(moment: Moment) -> dict[int, str]:
+    return _jobs(moment.now)
+
+
 def _jobs(sample: Sample) -> dict[int, str]:
-    """The job of each GPU that a rank is known to use. Where none is known, the node's own GPUs are the peers."""
-    return {index: rank.job for rank in sample.ranks if rank.job for index in rank.gpus}
+    """The job of each GPU that a rank is known to use, and whose it is. Where none is known, the node's own GPUs are
+    the peers.
+    """
+    return {index: f"{rank.job} of {rank.uid}" for rank in sample.ranks if rank.job for index in rank.gpus}
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ from mltop.probes.judge.health.gpu_words import gpu_name, plural
 from mltop.probes.judge.health.nvml import fault_of, refusal
 from mltop.probes.judge.health.peers import Fact
 from mltop.probes.judge.health.rule import DRIVER, Hit, Moment, Rule
-from mltop.probes.model import GpuSample, Sample
+from mltop.probes.model import GpuSample, Remedy, Sample
 
 SIBLINGS_AT_LEAST = 4  # of one model in a node: then a single other version stands out
 NODES_AT_LEAST = 3
@@ -56,14 +56,18 @@ def _refused(moment: Moment) -> Iterator[Hit]:
     if known or fault_of(refused) == "driver_mismatch":
         seen = (f"{plural(len(known), 'GPU')} of this node cannot be read",) if known else ()
         why = refused.why[:1].upper() + refused.why[1:]
-        yield Hit("driver", why, seen, severity="critical", action=refused.fix)
+        remedy: Remedy = "reboot" if fault_of(refused) == "driver_mismatch" else "none"
+        yield Hit("driver", why, seen, severity="critical", action=refused.fix, remedy=remedy)
 
 
 def _unlike_siblings(gpus: list[GpuSample]) -> Iterator[Hit]:
     """The few of a model in one node that have another version than most."""
+    by_name: dict[str | None, list[GpuSample]] = {}
+    for gpu in gpus:
+        by_name.setdefault(gpu.name, []).append(gpu)
     for field, _, called in _FIELDS:
-        for name in {gpu.name for gpu in gpus}:
-            versions = {gpu.index: getattr(gpu, field) for gpu in gpus if gpu.name == name and getattr(gpu, field)}
+        for own in by_name.values():
+            versions = {gpu.index: getattr(gpu, field) for gpu in own if getattr(gpu, field)}
             if len(versions) < SIBLINGS_AT_LEAST or len(set(versions.values())) < 2:
                 continue
             ((usual, count),) = Counter(versions.values()).most_common(1)
@@ -114,7 +118,8 @@ RULES = (
             "≥ 4 GPUs of its model in the node or of ≥ 3 nodes*: warning"
         ),
         source="nvmlSystemGetDriverVersion, nvmlDeviceGetVbiosVersion, nvmlDeviceGetGspFirmwareVersion",
-        needs=("gpu.*.driver", "gpu.*.vbios"),
+        needs=("gpu.*.driver", "gpu.*.vbios", "gpu.*.gsp_firmware"),
+        explains_node=("gpu.error", "gpu.lost", "gpu.missing"),
         precedence=DRIVER,
     ),
 )

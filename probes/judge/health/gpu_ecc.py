@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mltop.probes.judge.health.gpu_words import gpu_name, plural
+from mltop.probes.judge.health.link_ports import gpu_key
 from mltop.probes.judge.health.rule import MEMORY_ERRORS, SYMPTOM, Hit, Moment, Rule
 from mltop.probes.judge.health.trails import Counted
 from mltop.probes.model import Sample
@@ -29,11 +30,11 @@ def counters(sample: Sample) -> Iterator[Counted]:
     for gpu in sample.gpus:
         corrected = gpu.ecc.corrected_aggregate
         if corrected is not None:
-            yield gpu_name(gpu.index), CORRECTED, corrected
+            yield gpu_key(gpu), CORRECTED, corrected
         elif gpu.ecc.corrected_volatile is not None:
-            yield gpu_name(gpu.index), CORRECTED_VOLATILE, gpu.ecc.corrected_volatile
+            yield gpu_key(gpu), CORRECTED_VOLATILE, gpu.ecc.corrected_volatile
         if gpu.retired_pages_double_bit is not None:
-            yield gpu_name(gpu.index), DOUBLE_BIT, gpu.retired_pages_double_bit
+            yield gpu_key(gpu), DOUBLE_BIT, gpu.retired_pages_double_bit
 
 
 def dbe_volatile(moment: Moment) -> Iterator[Hit]:
@@ -69,10 +70,10 @@ def sbe_rate(moment: Moment) -> Iterator[Hit]:
             count, counter = gpu.ecc.corrected_volatile, CORRECTED_VOLATILE
         if count is None or count <= CORRECTED_PER_HOUR:
             continue
-        grown = moment.increase(gpu_name(gpu.index), counter, HOUR_S)
+        grown = moment.increase(gpu_key(gpu), counter, HOUR_S)
         if grown is not None and grown.amount > CORRECTED_PER_HOUR:
             name = gpu_name(gpu.index)
-            text = f"Correctable errors climbing on {name}: {grown.amount:.0f} in {grown.over_s / 60:.0f} min"
+            text = f"Correctable errors climbing on {name}: {grown.amount:.0f} in {max(1.0, grown.over_s / 60):.0f} min"
             yield Hit(name, text, (f"{count} {'over its life' if counter == CORRECTED else 'since its reset'}",))
 
 
@@ -97,7 +98,7 @@ def remap_pending(moment: Moment) -> Iterator[Hit]:
             name = gpu_name(gpu.index)
             what = "Row remap" if remap.pending else "Repair of a memory channel or TPC"
             action = f"finish the job, then: sudo nvidia-smi -r -i {gpu.index}"
-            yield Hit(name, f"{what} pending on {name}: reset needed", action=action)
+            yield Hit(name, f"{what} pending on {name}", action=action)
 
 
 def remap_failed(moment: Moment) -> Iterator[Hit]:
@@ -138,13 +139,14 @@ def pages_retired(moment: Moment) -> Iterator[Hit]:
         if pages is not None and pages >= RETIRED_PAGES:
             yield Hit(name, f"{name}: {plural(pages, 'page')} retired", severity="critical", key="retired")
         elif double_bit is not None and double_bit > DOUBLE_BIT_PAGES:
-            grown = moment.increase(name, DOUBLE_BIT, WEEK_S)
+            grown = moment.increase(gpu_key(gpu), DOUBLE_BIT, WEEK_S)
             if grown is not None and grown.amount >= 2:
                 text = f"{name}: {double_bit} pages retired for double bit errors, {grown.amount:.0f} of them this week"
                 yield Hit(name, text, severity="critical", key="retired")
         if gpu.retired_pages_pending:
             action = f"finish the job, then: sudo nvidia-smi -r -i {gpu.index}"
-            yield Hit(name, f"{name}: page retirement pending: reset needed", action=action, key="pending")
+            text = f"{name}: page retirement pending"
+            yield Hit(name, text, severity="warning", action=action, key="pending", remedy="reset")
 
 
 COUNTERS = counters
@@ -162,6 +164,7 @@ RULES = (
         threshold="> 0 since the reset",
         source="nvmlDeviceGetTotalEccErrors(uncorrected, volatile)",
         needs=("gpu.*.ecc.uncorrected_volatile",),
+        remedy="reset",
         precedence=MEMORY_ERRORS,
         explains=("gpu.remap.pending", "gpu.pages.retired", *_WITH_ITS_XIDS),
     ),
@@ -175,6 +178,7 @@ RULES = (
         threshold="bThresholdExceeded",
         source="nvmlDeviceGetSramEccErrorStatus (root)",
         needs=("gpu.*.ecc.sram_threshold_exceeded",),
+        remedy="replace",
         precedence=MEMORY_ERRORS,
         explains=("gpu.ecc.sram_aggregate",),
     ),
@@ -188,6 +192,7 @@ RULES = (
         threshold="1 to 4: info; > 4: warning",
         source="nvmlDeviceGetSramEccErrorStatus, else SRAM counters",
         needs=("gpu.*.ecc.sram_uncorrected_aggregate",),
+        remedy="watch",
         precedence=SYMPTOM,
     ),
     Rule(
@@ -199,7 +204,9 @@ RULES = (
         meaning="the GPU corrects more and more memory errors",
         threshold="> 100* in the last hour; Xid 92 is told by gpu.xid.warn",
         source="nvmlDeviceGetTotalEccErrors(corrected, aggregate), growth only",
-        needs=("gpu.*.ecc.corrected_aggregate",),
+        needs=("gpu.*.ecc.corrected_aggregate | gpu.*.ecc.corrected_volatile",),
+        grows=("gpus",),
+        remedy="watch",
         eager=False,
         precedence=SYMPTOM,
     ),
@@ -213,6 +220,7 @@ RULES = (
         threshold="off, or the pending mode is another one; off on a GeForce or RTX card: info*",
         source="nvmlDeviceGetEccMode",
         needs=("gpu.*.ecc.enabled",),
+        remedy="reset",
         whole_node=("ECC is off or about to change on all {count} GPUs", "sudo nvidia-smi -e 1, then reset the GPUs"),
     ),
     Rule(
@@ -224,7 +232,8 @@ RULES = (
         meaning="a bad memory row (channel, TPC) is replaced at the next reset; until then the job is safe",
         threshold="pending",
         source="nvmlDeviceGetRemappedRows, nvmlDeviceGetRepairStatus",
-        needs=("gpu.*.remap.pending",),
+        needs=("gpu.*.remap.pending", "gpu.*.remap.repair_pending"),
+        remedy="reset",
         precedence=MEMORY_ERRORS,
         explains=("gpu.xid.warn",),
     ),
@@ -238,6 +247,7 @@ RULES = (
         threshold="failure",
         source="nvmlDeviceGetRemappedRows",
         needs=("gpu.*.remap.failed",),
+        remedy="replace",
         precedence=MEMORY_ERRORS,
         explains=("gpu.remap.pending", "gpu.remap.banks", "gpu.remap.count", *_WITH_ITS_XIDS),
     ),
@@ -263,6 +273,7 @@ RULES = (
         threshold="≥ 512 rows for uncorrectable errors",
         source="nvmlDeviceGetRemappedRows; DCGM health",
         needs=("gpu.*.remap.uncorrected",),
+        remedy="replace",
         precedence=SYMPTOM,
     ),
     Rule(
@@ -274,7 +285,8 @@ RULES = (
         meaning="memory pages are retired (GPUs before Ampere)",
         threshold="pending: warning; ≥ 63, or > 15 for double bit errors and 2 more within a week: critical",
         source="nvmlDeviceGetRetiredPages; DCGM health",
-        needs=("gpu.*.retired_pages",),
+        needs=("gpu.*.retired_pages", "gpu.*.retired_pages_double_bit", "gpu.*.retired_pages_pending"),
+        remedy="replace",
         precedence=MEMORY_ERRORS,
         explains=("gpu.xid.warn",),
     ),

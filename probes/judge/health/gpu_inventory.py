@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from mltop.probes.judge.health import gpu_driver
 from mltop.probes.judge.health.gpu_driver import is_mismatch
+from mltop.probes.judge.health.gpu_slots import in_slots, is_replaced, slots
 from mltop.probes.judge.health.gpu_words import bus_key, gpu_name, plural
+from mltop.probes.judge.health.link_ports import listed
 from mltop.probes.judge.health.rule import GPU_LOST, Hit, Moment, Rule
 from mltop.probes.model import GpuSample, PciDevice, Sample
 
@@ -19,37 +21,43 @@ def missing(moment: Moment) -> Iterator[Hit]:
     What the bus has counts only where this program sees the whole machine; a number that was asked for always counts.
     """
     now, asked = moment.now, moment.asked.expect_gpus or 0
-    if len(now.gpus) >= asked and sum(device.kind == "gpu" for device in now.pci) <= len(now.gpus):
+    listed = in_slots(moment)
+    if len(listed) >= asked and sum(device.kind == "gpu" for device in now.pci) <= len(listed):
         return
     if _is_starting(now) or is_mismatch(now):
         return
-    known = {gpu.index: gpu for gpu in (*moment.known_gpus.values(), *now.gpus)}
-    absent = _absent(now, list(known.values()))
+    present = {gpu.index for gpu in now.gpus}
+    vanished = (gpu for index, gpu in moment.known_gpus.items() if index not in present)
+    known = [*listed, *(gpu for gpu in vanished if not is_replaced(moment, gpu))]
+    absent = _absent(moment, known)
     expected = max(asked, len(known) + len(absent))
     if expected > len(known):
-        there = sum(gpu.state != "lost" for gpu in now.gpus)
-        yield Hit("GPUs", f"{there} of {expected} GPUs{_addresses(absent)}", tuple(_evidence(moment, absent)))
+        there = sum(gpu.state != "lost" for gpu in listed)
+        text = f"{there} of {expected} GPUs{_addresses(absent)}"
+        about = tuple(bus_key(one.bus_id) for one in absent)
+        yield Hit("GPUs", text, tuple(_evidence(moment, absent)), about=about)
 
 
-def _absent(sample: Sample, known: list[GpuSample]) -> list[PciDevice]:
+def _absent(moment: Moment, known: list[GpuSample]) -> list[PciDevice]:
     """GPUs on the bus that NVML does not list. One that another driver (vfio) has taken is not ours to list.
 
     One without any driver counts beside others that have theirs: its initialisation has failed.
     """
+    sample = moment.now
     if sample.host.is_confined or not sample.pci or (not sample.gpus and not known):
         return []
     on_bus = [device for device in sample.pci if device.kind == "gpu" and device.vendor_id in (NVIDIA, None)]
     if not any(device.driver == "nvidia" for device in on_bus):
         return []
-    listed = {bus_key(gpu.pci_bus_id) for gpu in known if gpu.pci_bus_id}
-    nameless = sum(not gpu.pci_bus_id for gpu in known)
-    absent = [one for one in on_bus if one.driver in ("nvidia", None) and bus_key(one.bus_id) not in listed]
-    return absent[nameless:]
+    placed = slots(moment)
+    nameless = {gpu.index for gpu in known if not gpu.pci_bus_id}.difference(placed.values())
+    absent = [one for one in on_bus if one.driver in ("nvidia", None) and bus_key(one.bus_id) not in placed]
+    return absent[len(nameless) :]
 
 
 def _is_starting(sample: Sample) -> bool:
     return not sample.gpus and any(
-        gap.what.startswith("nvml") and (gap.kind == "starting" or gap.what == "nvml.starting") for gap in sample.gaps
+        gap.what in ("nvml.starting", "gpus") or (gap.what == "nvml" and gap.kind == "starting") for gap in sample.gaps
     )
 
 
@@ -57,7 +65,7 @@ def _addresses(absent: list[PciDevice]) -> str:
     if not absent:
         return ""
     verb = "is" if len(absent) == 1 else "are"
-    return f"; {', '.join(one.bus_id for one in absent)} {verb} on PCI but not in the driver"
+    return f"; {listed([one.bus_id for one in absent])} {verb} on PCI but not in the driver"
 
 
 def _evidence(moment: Moment, absent: list[PciDevice]) -> Iterator[str]:
@@ -65,7 +73,7 @@ def _evidence(moment: Moment, absent: list[PciDevice]) -> Iterator[str]:
         yield f"{plural(moment.asked.expect_gpus, 'GPU')} expected"
     unbound = [one.bus_id for one in absent if one.driver is None]
     if unbound:
-        yield f"no kernel driver is bound to {', '.join(unbound)}"
+        yield f"no kernel driver is bound to {listed(unbound)}"
     yield from (f"NVML: {gap.why}" for gap in moment.now.gaps if gap.what == "nvml")
 
 
@@ -97,25 +105,13 @@ def prohibited(moment: Moment) -> Iterator[Hit]:
 
 
 def mig(moment: Moment) -> Iterator[Hit]:
-    gpus = moment.now.gpus
-    if not any(gpu.mig_enabled or gpu.mig_pending for gpu in gpus):
-        return
-    in_mig = sum(gpu.mig_enabled is True for gpu in gpus)
-    without = sum(gpu.mig_enabled is False for gpu in gpus)
-    for gpu in gpus:
-        own = gpu.mig_enabled
-        if own is None:
-            continue
-        name = gpu_name(gpu.index)
-        if gpu.mig_pending is not None and gpu.mig_pending != own:
-            to = "goes into" if gpu.mig_pending else "leaves"
+    """Some GPUs in MIG mode beside others that are not is what many sites want: only a change that waits is told."""
+    for gpu in moment.now.gpus:
+        own, pending = gpu.mig_enabled, gpu.mig_pending
+        if own is not None and pending is not None and pending != own:
+            name = gpu_name(gpu.index)
+            to = "goes into" if pending else "leaves"
             yield Hit(name, f"{name} {to} MIG mode at its next reset", action=f"sudo nvidia-smi -r -i {gpu.index}")
-        elif own and in_mig < without:
-            action = f"sudo nvidia-smi -i {gpu.index} -mig 0, then reset it"
-            yield Hit(name, f"{name} is in MIG mode, {without} others are not", action=action)
-        elif not own and without < in_mig:
-            action = f"sudo nvidia-smi -i {gpu.index} -mig 1, then reset it"
-            yield Hit(name, f"{name} is not in MIG mode, {in_mig} others are", action=action)
 
 
 FACTS = gpu_driver.FACTS
@@ -134,6 +130,8 @@ RULES = (
         ),
         source="nvmlDeviceGetCount; /sys/bus/pci/devices",
         needs=("nvml", "pci"),
+        explains=("gpu.xid.", "gpu.recovery", "pcie."),
+        remedy="reboot",
         precedence=GPU_LOST,
     ),
     Rule(
@@ -145,7 +143,8 @@ RULES = (
         meaning="a GPU that you noted as broken is back",
         threshold="its UUID or serial number is in your list",
         source="the list of known bad GPUs that mltop was given",
-        needs=("gpu.*.uuid", "gpu.*.serial"),
+        needs=("gpu.*.uuid | gpu.*.serial",),
+        remedy="replace",
     ),
     Rule(
         "gpu.persistence",
@@ -175,12 +174,13 @@ RULES = (
         "gpu.mig",
         "warning",
         0.0,
-        "nvidia-smi -mig",
+        "reset the GPU, or take it back: sudo nvidia-smi -mig",
         mig,
-        meaning="a GPU's MIG mode is not that of the others, or changes at the next reset",
-        threshold="another mode than most GPUs of the node, or the pending mode is another one",
+        meaning="a GPU's MIG mode changes at the next reset",
+        threshold="the pending mode is another one; some GPUs in MIG mode and others not is a usual set-up",
         source="nvmlDeviceGetMigMode",
-        needs=("gpu.*.mig_enabled",),
+        needs=("gpu.*.mig_enabled", "gpu.*.mig_pending"),
+        remedy="reset",
     ),
     *gpu_driver.RULES,
 )

@@ -204,6 +204,7 @@ RULES = (
         ),
         source="/proc/PID/stat, kill(2); nvmlDeviceGetComputeRunningProcesses",
         needs=("gpu.*.processes", "gpu processes", "ranks"),
+        remedy="reset",
         eager=False,
         precedence=SYMPTOM,
         explains=("gpu.ghost_mem",),
@@ -247,6 +248,7 @@ RULES = (
         threshold="> 500 MiB* used and no process listed for 30 s*; not in a container, a job's cgroup or MIG mode",
         source="nvmlDeviceGetMemoryInfo_v2 (without the driver's reserve); process lists",
         needs=("gpu.*.processes", "gpu.*.memory_used_bytes"),
+        remedy="reset",
         precedence=SYMPTOM,
     ),
 )

@@ -9,7 +9,7 @@ from mltop.probes.judge.health.gpu_words import gpu_name
 from mltop.probes.judge.health.rule import DRIVER, EVENT_LISTED_S, Hit, Moment, Rule
 from mltop.probes.judge.health.xid_catalog import ADVICE
 from mltop.probes.judge.health.xid_events import booted_at, seen_xids
-from mltop.probes.model import GpuSample
+from mltop.probes.model import GpuSample, Remedy
 
 # Field 230 by name; the text of Xid 154 has its number.
 RECOVERY_NAMES = {
@@ -21,27 +21,32 @@ RECOVERY_NAMES = {
     6: "bus_reset",
     7: "system_reboot",
 }
-_RECOVERY = {
-    "gpu_reset": ("GPU reset", "end its job, then: sudo nvidia-smi -r -i {index}"),
-    "node_reboot": ("node reboot", "drain and reboot the node"),
-    "drain_p2p": ("drain of peer-to-peer traffic", "end the jobs that use this GPU together with others"),
-    "drain_and_reset": ("drain and GPU reset", "end the jobs on this GPU, then: sudo nvidia-smi -r -i {index}"),
-    "imex_restart": ("IMEX recovery", "restart nvidia-imex on all nodes of the NVLink domain"),
-    "bus_reset": ("bus reset", "end the jobs on this GPU, then reset it or reboot the node"),
-    "system_reboot": ("system reboot", "drain and reboot the node"),
+_REBOOT = "drain and reboot the node"
+_RECOVERY: dict[str, tuple[str, str, Remedy]] = {
+    "gpu_reset": ("GPU reset", "end its job, then: sudo nvidia-smi -r -i {index}", "reset"),
+    "node_reboot": ("node reboot", _REBOOT, "reboot"),
+    "drain_p2p": ("drain of peer-to-peer traffic", "end the jobs that use this GPU together with others", "none"),
+    "drain_and_reset": (
+        "drain and GPU reset",
+        "end the jobs on this GPU, then: sudo nvidia-smi -r -i {index}",
+        "reset",
+    ),
+    "imex_restart": ("IMEX recovery", "restart nvidia-imex on all nodes of the NVLink domain", "none"),
+    "bus_reset": ("bus reset", "end the jobs on this GPU, then reset it or reboot the node", "reset"),
+    "system_reboot": ("system reboot", _REBOOT, "reboot"),
 }
 _CHANGED_TO = re.compile(r"\bto (0x[0-9a-fA-F]+|\d+)\b")
 
 
-def asked_of(gpu: GpuSample) -> str:
-    """The driver's own word on what helps, where it has one."""
+def asked_of(gpu: GpuSample) -> tuple[str, Remedy | None]:
+    """The driver's own word on what helps, and what that comes to; ("", None) where it has none."""
     return advice(gpu.recovery_action or "", gpu.index)
 
 
-def advice(wanted: str, index: int) -> str:
-    """What to do for a recovery action, "" for none."""
+def advice(wanted: str, index: int) -> tuple[str, Remedy | None]:
+    """The same for a recovery action by name."""
     words = _RECOVERY.get(wanted)
-    return "" if words is None else words[1].format(index=index)
+    return ("", None) if words is None else (words[1].format(index=index), words[2])
 
 
 def recovery(moment: Moment) -> Iterator[Hit]:
@@ -66,7 +71,8 @@ def recovery(moment: Moment) -> Iterator[Hit]:
 
 
 def _recovery(index: int | None, subject: str, wanted: str, evidence: str, since: float | None) -> Hit:
-    words, action = _RECOVERY.get(wanted, (wanted.replace("_", " "), "do what the driver asks for"))
+    unknown: tuple[str, str, Remedy] = (wanted.replace("_", " "), "do what the driver asks for", "none")
+    words, action, remedy = _RECOVERY.get(wanted, unknown)
     return Hit(
         subject,
         f"{subject}: the driver asks for: {words}",
@@ -74,6 +80,7 @@ def _recovery(index: int | None, subject: str, wanted: str, evidence: str, since
         severity="warning" if wanted == "drain_p2p" else "critical",
         action=action.format(index="N" if index is None else index),
         since=since,
+        remedy=remedy,
     )
 
 

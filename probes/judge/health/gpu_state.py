@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mltop.probes.judge.health.gpu_recovery import advice
+from mltop.probes.judge.health.gpu_slots import is_replaced
 from mltop.probes.judge.health.gpu_words import at_time, gpu_name
 from mltop.probes.judge.health.nvml import fault_of, refusal
 from mltop.probes.judge.health.rule import DRIVER, GPU_LOST, Hit, Moment, Rule
@@ -17,14 +18,14 @@ def lost(moment: Moment) -> Iterator[Hit]:
     """NVML_ERROR_GPU_IS_LOST (15), NVML_ERROR_RESET_REQUIRED (16), a GPU that vanished from the list, or a mute one."""
     now = moment.now
     for gpu in now.gpus:
-        if gpu.state == "lost":
+        if gpu.state == "lost" and not is_replaced(moment, gpu):
             yield _lost(gpu, gpu.error or "NVML has lost it")
         elif gpu.temperature_c is None and gpu.power_w is None and _is_mute(moment, gpu):
             yield _mute(gpu)
-    if moment.known_gpus and not _nvml_is_silent(moment):  # where it is, nvml.stuck says why nothing is listed
+    if moment.known_gpus and not _nothing_is_listed(moment):
         listed = {gpu.index for gpu in now.gpus}
         for index, gpu in moment.known_gpus.items():
-            if index not in listed:
+            if index not in listed and not is_replaced(moment, gpu):
                 yield _lost(gpu, "it vanished from NVML's list")
 
 
@@ -33,7 +34,8 @@ def error(moment: Moment) -> Iterator[Hit]:
     whole = refusal(moment.now)
     for gpu in moment.now.gpus:
         fault = fault_of(gpu)
-        if gpu.state == "error" and fault != "no_permission" and not (whole and fault == fault_of(whole)):
+        told_once = fault == "no_permission" or (whole is not None and fault == fault_of(whole))
+        if gpu.state == "error" and not told_once and not is_replaced(moment, gpu):
             name, what = gpu_name(gpu.index), gpu.error or "NVML reports an error for it"
             yield Hit(name, f"{name}: {what}", _identity(gpu))
 
@@ -54,8 +56,9 @@ def _has_no_values(gpu: GpuSample) -> bool:
     return gpu.state == "ok" and all(value is None for value in values)
 
 
-def _nvml_is_silent(moment: Moment) -> bool:
-    return not moment.now.gpus and any(gap.what == "nvml" for gap in moment.now.gaps)
+def _nothing_is_listed(moment: Moment) -> bool:
+    """For a reason that is said: NVML is silent, or mltop's agent has just begun and NVML has not answered yet."""
+    return not moment.now.gpus and any(gap.what in ("nvml", "nvml.starting", "gpus") for gap in moment.now.gaps)
 
 
 def _lost(gpu: GpuSample, why: str) -> Hit:
@@ -63,7 +66,8 @@ def _lost(gpu: GpuSample, why: str) -> Hit:
     seen = "" if seen_at is None else f" (last seen {at_time(seen_at)})"
     evidence = (why, *_identity(gpu))
     if fault_of(gpu) == "needs_reset":
-        return Hit(name, f"{name} needs a reset{seen}", evidence, action=advice("gpu_reset", gpu.index), since=seen_at)
+        action, remedy = advice("gpu_reset", gpu.index)
+        return Hit(name, f"{name} needs a reset{seen}", evidence, action=action, remedy=remedy, since=seen_at)
     return Hit(name, f"{name} lost{seen}", evidence, since=seen_at)
 
 
@@ -92,8 +96,13 @@ RULES = (
         ),
         source="nvmlReturn_t; arXiv 2603.28781",
         needs=("nvml",),
+        remedy="reboot",
         precedence=GPU_LOST,
         explains=("gpu.", "nvlink.", "pcie.", "fabric."),
+        whole_node=(
+            "All {count} GPUs lost",
+            "look for what they share (power, PCIe switch, driver): dmesg; reboot the node",
+        ),
     ),
     Rule(
         "gpu.error",
@@ -108,5 +117,9 @@ RULES = (
         needs=("nvml",),
         precedence=DRIVER,
         explains=("gpu.throttle.",),
+        whole_node=(
+            "NVML answers with an error for all {count} GPUs",
+            "look for what they share: dmesg | grep -i nvrm",
+        ),
     ),
 )

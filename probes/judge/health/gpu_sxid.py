@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 
+from mltop.probes.judge.health.gpu_words import gpu_name, links_of
 from mltop.probes.judge.health.rule import EVENT_LISTED_S, FABRIC, Hit, Moment, Rule
 from mltop.probes.judge.health.xid_events import booted_at, on_switch_fault
 from mltop.probes.model import KernelEvent
-
-_LINK = re.compile(r"\b[Ll]ink (\d+)")
 
 
 def sxid(moment: Moment) -> Iterator[Hit]:
@@ -26,8 +24,7 @@ def sxid(moment: Moment) -> Iterator[Hit]:
 
 def _sxid(moment: Moment, switch: str, code: int | None, severity: str, events: list[KernelEvent]) -> Hit:
     fatal = severity == "fatal"
-    links = sorted({int(found[1]) for event in events if (found := _LINK.search(event.text))})
-    where = f" on link{'s' * (len(links) > 1)} {', '.join(map(str, links))}" if links else ""
+    where = links_of(event.text for event in events)
     times = f", {len(events)} times" if len(events) > 1 else ""
     evidence = [events[-1].text] if events[-1].text else []
     if fatal:
@@ -39,6 +36,8 @@ def _sxid(moment: Moment, switch: str, code: int | None, severity: str, events: 
         tuple(evidence),
         severity="critical" if fatal else "info",
         action="" if fatal else "none needed; watch for more",
+        remedy="reset" if fatal else "watch",
+        about=tuple(gpu_name(gpu.index) for gpu in moment.now.gpus) if fatal else (),
         since=events[0].at,
         key=f"{code} {severity}",
     )
@@ -55,6 +54,7 @@ RULES = (
         threshold="fatal: critical; non-fatal: info; listed for 1 h",
         source="kernel log, nvidia-nvswitch",
         needs=("kernel_log",),
+        remedy="reset",
         precedence=FABRIC,
     ),
 )

@@ -2,78 +2,68 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from operator import itemgetter
 from statistics import median
 
+from mltop.probes.judge.health.gpu_heat import NARROW_C, heat_matters, left_c
 from mltop.probes.judge.health.gpu_words import gpu_name
 from mltop.probes.judge.health.rule import SYMPTOM, Hit, Moment, Rule
 from mltop.probes.model import GpuSample
 
-NARROW_C = 5.0
 HOTTER_C = 12.0
+HOT_C = 15.0  # from its limit: a GPU that is hotter than its siblings and far from that has no trouble
 SIBLINGS_AT_LEAST = 3
+MOST_HOT = 64  # each is compared with all others
 SAME_POWER = 0.8  # siblings that draw so much of this GPU's power work as hard as it does
-_THERMAL = frozenset({"hw_thermal", "sw_thermal", "hw_slowdown"})
 
 
 def margin(moment: Moment) -> Iterator[Hit]:
-    """Margins of 0 and less are wrong on some H100 boards: believed only where a thermal bit is set too."""
+    """Near its slowdown temperature for a while; above it at once."""
     for gpu in moment.now.gpus:
-        found = []
-        if gpu.temperature_slowdown_c is not None and gpu.temperature_c is not None:
-            found.append((gpu.temperature_slowdown_c - gpu.temperature_c, "temperature and slowdown threshold"))
-        told_c = gpu.temperature_margin_c
-        if told_c is not None and (told_c > 0 or not _THERMAL.isdisjoint(gpu.throttle_reasons or ())):
-            found.append((told_c, "nvmlDeviceGetMarginTemperature"))
-        left_c, source = min(found, key=itemgetter(0), default=(math.inf, ""))
-        if left_c <= NARROW_C:
-            yield _margin(gpu, left_c, source)
+        left = left_c(gpu)
+        if left is not None and left[0] <= NARROW_C:
+            yield _margin(gpu, *left)
 
 
-def _margin(gpu: GpuSample, left_c: float, source: str) -> Hit:
+def _margin(gpu: GpuSample, degrees: float, source: str) -> Hit:
     name = gpu_name(gpu.index)
     now = "" if gpu.temperature_c is None else f" at {gpu.temperature_c:.0f} °C"
-    where = f"{left_c:.0f} °C below slowdown" if left_c > 0 else "at its slowdown temperature"
-    return Hit(name, f"{name}{now}: {where}", (f"source: {source}",))
+    if degrees > 0:
+        return Hit(name, f"{name}{now}: {degrees:.0f} °C below slowdown", (f"source: {source}",))
+    where = "at its slowdown temperature" if degrees > -1 else f"{-degrees:.0f} °C above its slowdown temperature"
+    return Hit(name, f"{name}{now}: {where}", (f"source: {source}",), hold_s=0.0)
 
 
 def hbm(moment: Moment) -> Iterator[Hit]:
     for gpu in moment.now.gpus:
-        now, limit = gpu.memory_temperature_c, gpu.memory_temperature_max_c
+        name, now, limit = gpu_name(gpu.index), gpu.memory_temperature_c, gpu.memory_temperature_max_c
+        margin_c = gpu.memory_temperature_margin_c
         if now is not None and limit is not None and now > limit:
-            name = gpu_name(gpu.index)
             yield Hit(name, f"{name}: HBM {now:.0f} °C above limit {limit:.0f}")
+        elif margin_c is not None and margin_c < 0:
+            at = "" if now is None else f" at {now:.0f} °C,"
+            yield Hit(name, f"{name}: HBM{at} {-margin_c:.0f} °C above its limit")
 
 
 def peer(moment: Moment) -> Iterator[Hit]:
     """Siblings that draw much less than this GPU have a reason to be cooler and do not count."""
-    gpus = moment.now.gpus
-    if len(gpus) <= SIBLINGS_AT_LEAST:
-        return
-    known = [gpu.temperature_c for gpu in gpus if gpu.temperature_c is not None]
-    if not known or max(known) - min(known) < HOTTER_C:
-        return
-    for gpu in gpus:
-        if gpu.temperature_c is None or gpu.power_w is None or gpu.temperature_c - min(known) < HOTTER_C:
+    by_name: dict[str, list[tuple[float, float, GpuSample]]] = {}
+    for gpu in moment.now.gpus:
+        if gpu.temperature_c is not None and gpu.power_w is not None:
+            by_name.setdefault(gpu.name or "", []).append((gpu.power_w, gpu.temperature_c, gpu))
+    for like in by_name.values():
+        coolest = min(celsius for _, celsius, _ in like)
+        if len(like) <= SIBLINGS_AT_LEAST or max(celsius for _, celsius, _ in like) - coolest < HOTTER_C:
             continue
-        like = [
-            other.temperature_c
-            for other in gpus
-            if other is not gpu
-            and other.name == gpu.name
-            and other.temperature_c is not None
-            and other.power_w is not None
-            and other.power_w >= SAME_POWER * gpu.power_w
-        ]
-        hotter_c = gpu.temperature_c - median(like) if len(like) >= SIBLINGS_AT_LEAST else 0.0
-        if hotter_c >= HOTTER_C:
-            name = gpu_name(gpu.index)
-            text = f"{name} runs {hotter_c:.0f} °C hotter than its siblings at the same load"
-            yield Hit(
-                name, text, (f"{gpu.temperature_c:.0f} °C at {gpu.power_w:.0f} W, siblings {median(like):.0f} °C",)
-            )
+        hot = [one for one in like if one[1] - coolest >= HOTTER_C][:MOST_HOT]
+        for watts, celsius, gpu in hot:
+            siblings = [other for power, other, one in like if one is not gpu and power >= SAME_POWER * watts]
+            hotter_c = celsius - median(siblings) if len(siblings) >= SIBLINGS_AT_LEAST else 0.0
+            if hotter_c >= HOTTER_C and heat_matters(gpu, HOT_C):
+                name = gpu_name(gpu.index)
+                text = f"{name} runs {hotter_c:.0f} °C hotter than its siblings at the same load"
+                evidence = f"{celsius:.0f} °C at {watts:.0f} W, siblings {median(siblings):.0f} °C"
+                yield Hit(name, text, (evidence,))
 
 
 RULES = (
@@ -84,9 +74,11 @@ RULES = (
         "improve the cooling: fans, inlet temperature, dust",
         margin,
         meaning="the GPU is about to slow itself down",
-        threshold="≤ 5 °C* for 60 s*; margins ≤ 0 count only with a thermal bit set",
+        threshold="≤ 5 °C* for 60 s*; at or above it: at once; margins ≤ 0 count only with a thermal bit set, or from "
+        "80 °C* on",
         source="nvmlDeviceGetMarginTemperature, else temperature and slowdown threshold",
-        needs=("gpu.*.temperature_margin_c",),
+        needs=("gpu.*.temperature_c", "gpu.*.temperature_margin_c | gpu.*.temperature_slowdown_c"),
+        decisive=("gpu.*.temperature_margin_c | gpu.*.temperature_slowdown_c",),
         eager=False,
         precedence=SYMPTOM,
         explains=("gpu.temp.peer",),
@@ -105,6 +97,7 @@ RULES = (
         threshold="above the memory's maximum operating temperature",
         source="field 82 against the memory's threshold",
         needs=("gpu.*.memory_temperature_c", "gpu.*.memory_temperature_max_c"),
+        decisive=("gpu.*.memory_temperature_max_c",),
         clear_s=60.0,
         precedence=SYMPTOM,
         explains=("gpu.temp.peer",),
@@ -120,7 +113,8 @@ RULES = (
         "check its heatsink and thermal paste; reseat it at the next service",
         peer,
         meaning="the GPU is cooled worse than the GPUs beside it",
-        threshold="≥ 12 °C* above the median of 3 or more siblings that draw ≥ 80 %* of its power, for 60 s*",
+        threshold="≥ 12 °C* above the median of 3 or more siblings that draw ≥ 80 %* of its power, for 60 s*, and "
+        "within 15 °C* of a limit or below its highest clock",
         source="nvmlDeviceGetTemperatureV of the node's GPUs",
         needs=("gpu.*.temperature_c", "gpu.*.power_w"),
         eager=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mltop.probes.judge.health.gpu_clocks import BUSY, peer_clock
+from mltop.probes.judge.health.gpu_heat import heat_matters
 from mltop.probes.judge.health.gpu_words import clock_and_heat, gpu_name
 from mltop.probes.judge.health.rule import THROTTLE, Hit, Moment, Rule
 from mltop.probes.model import GpuSample
@@ -19,12 +20,12 @@ _CHECK_POWER = "check PSU, PDU and chassis power"
 
 
 def hw_thermal(moment: Moment) -> Iterator[Hit]:
-    for gpu in _throttled(moment, "hw_thermal"):
+    for gpu in filter(heat_matters, _throttled(moment, "hw_thermal")):
         yield _hit(moment, gpu, "hw_thermal", f"GPU {gpu.index} throttled by HW thermal slowdown")
 
 
 def sw_thermal(moment: Moment) -> Iterator[Hit]:
-    for gpu in _throttled(moment, "sw_thermal"):
+    for gpu in filter(heat_matters, _throttled(moment, "sw_thermal")):
         yield _hit(moment, gpu, "sw_thermal", f"GPU {gpu.index} slowing itself to stay cool")
 
 
@@ -109,6 +110,8 @@ def _hit(moment: Moment, gpu: GpuSample, reason: str, text: str) -> Hit:
 
 
 _REASONS = ("gpu.*.throttle_reasons",)
+_HEAT = (*_REASONS, "gpu.*.sm_clock_mhz | gpu.*.temperature_margin_c | gpu.*.temperature_slowdown_c")
+_LOAD = (*_REASONS, "gpu.*.busy", "gpu.*.sm_clock_mhz")
 
 RULES = (
     Rule(
@@ -118,9 +121,9 @@ RULES = (
         _CHECK_COOLING,
         hw_thermal,
         meaning="the hardware halves the clock because of heat",
-        threshold="bit 0x40 or > 5 % of the time, for 5 s",
+        threshold="bit 0x40 or > 5 % of the time, for 5 s; its clock below the highest, or within 10 °C* of a limit",
         source="nvmlClocksEventReasons, field 270",
-        needs=_REASONS,
+        needs=_HEAT,
         precedence=THROTTLE,
         explains=("gpu.throttle.sw_thermal", "gpu.throttle.hw_slowdown", "gpu.temp.", "gpu.clock.low_busy"),
         whole_node=(
@@ -149,9 +152,9 @@ RULES = (
         "improve the cooling",
         sw_thermal,
         meaning="the driver lowers the clock to stay below a temperature limit",
-        threshold="bit 0x20 or > 5 % of the time, for 30 s",
+        threshold="bit 0x20 or > 5 % of the time, for 30 s; its clock below the highest, or within 10 °C* of a limit",
         source="nvmlClocksEventReasons, field 269",
-        needs=_REASONS,
+        needs=_HEAT,
         precedence=THROTTLE,
         explains=("gpu.temp.", "gpu.clock.low_busy"),
         whole_node=("All {count} GPUs slowing themselves to stay cool", "check the node's fans and inlet temperature"),
@@ -179,7 +182,7 @@ RULES = (
         meaning="the power limit costs this GPU more clock than its peers; at the limit under load alone is normal",
         threshold="bit 0x4, busy ≥ 90 % and SM clock < 0.85 × the median of its peers* for 60 s",
         source="nvmlClocksEventReasons; compared with GPUs of the same model in the same job",
-        needs=_REASONS,
+        needs=_LOAD,
         eager=False,
         precedence=THROTTLE,
         explains=("gpu.clock.low_busy",),
@@ -193,7 +196,7 @@ RULES = (
         meaning="somebody has set the clocks below their maximum",
         threshold="bit 0x2 or 0x10 while busy ≥ 90 % for 10 s*; peers ≥ 5 % faster*: warning",
         source="nvmlClocksEventReasons; compared with GPUs of the same model in the same job",
-        needs=_REASONS,
+        needs=_LOAD,
         precedence=THROTTLE,
         explains=("gpu.clock.low_busy", "gpu.throttle.power_cap"),
         whole_node=("Clocks pinned on all {count} GPUs", "if nobody wants it: sudo nvidia-smi -rgc"),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from functools import lru_cache
 
+from mltop.probes.judge.fold import fold
 from mltop.probes.model import GpuSample
+
+_LINK = re.compile(r"\b[Ll]ink (\d{1,6})\b")
 
 
 @lru_cache(maxsize=1024)
@@ -51,3 +56,14 @@ def clock_and_heat(gpu: GpuSample) -> str:
 def plural(count: int, noun: str) -> str:
     """``1 row``, ``2 rows``"""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def numbered(numbers: Iterable[int]) -> str:
+    """``3, 7-9``: all of them."""
+    return fold(numbers).replace(",", ", ")
+
+
+def links_of(texts: Iterable[str]) -> str:
+    """`` on link 3``, `` on links 3, 7``: all that lines of the kernel log name; "" for none."""
+    links = {int(number) for text in texts for number in _LINK.findall(text)}
+    return f" on link{'s' * (len(links) > 1)} {numbered(links)}" if links else ""

@@ -5,14 +5,14 @@ Source: lines of the kernel log (NVRM: Xid), NVIDIA's Xid catalog.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from mltop.probes.judge.health import gpu_recovery, gpu_sxid
 from mltop.probes.judge.health.gpu_recovery import asked_of
-from mltop.probes.judge.health.gpu_words import at_time, plural
+from mltop.probes.judge.health.gpu_words import at_time, links_of, plural
+from mltop.probes.judge.health.link_memo import once_per_moment
 from mltop.probes.judge.health.rule import DRIVER, Hit, Moment, Rule
-from mltop.probes.judge.health.xid_catalog import APP, HW, QUIET, WARN, advice, lookup
+from mltop.probes.judge.health.xid_catalog import APP, HW, QUIET, WARN, advice, lookup, remedy
 from mltop.probes.judge.health.xid_events import Incident, SeenXid, listed_incidents, seen_xids
 from mltop.probes.model import GpuSample
 
@@ -21,8 +21,6 @@ FATAL_TIMES = 5  # on one GPU in a day
 ONE_OCCURRENCE_S = 10.0  # one fault writes many lines
 PAGE_FAULT = 31
 PAGE_FAULT_TIMES = 2
-
-_LINK = re.compile(r"\b[Ll]ink (\d+)")
 
 
 def hardware(moment: Moment) -> Iterator[Hit]:
@@ -50,13 +48,13 @@ def _hit(moment: Moment, incident: Incident) -> Hit:
     times = sum(one.code == told.code for one in incident.xids)
     what = lookup(told.code).what
     head = f"Xid {told.code}" if "{gpu}" in what else f"Xid {told.code} on {told.subject}"
-    text = f"{head}: {what.format(gpu=told.subject)}{_link(told)}{_by(told)}"
+    text = f"{head}: {what.format(gpu=told.subject)}{_links(incident)}{_by(told)}"
     if times > 1:
         text += f", {times} times since {at_time(incident.xids[0].at)}"
     if told.tier == APP and told.code != 45:
         text += " – probably your code"
     gpu = _gpu(moment, told.index)
-    asked = "" if gpu is None or told.tier != HW else asked_of(gpu)
+    asked, asked_remedy = ("", None) if gpu is None or told.tier != HW else asked_of(gpu)
     return Hit(
         told.subject,
         text,
@@ -64,6 +62,7 @@ def _hit(moment: Moment, incident: Incident) -> Hit:
         action=asked or advice(told.code, told.index),
         since=told.at,
         key=str(incident.xids[0].code),
+        remedy=asked_remedy or remedy(told.code),
     )
 
 
@@ -73,9 +72,12 @@ def _by(one: SeenXid) -> str:
     return f" by pid {one.pid} ({one.process})" if one.process else f" by pid {one.pid}"
 
 
-def _link(one: SeenXid) -> str:
-    found = _LINK.search(one.text) if "NVLink" in lookup(one.code).what else None
-    return f" on link {int(found[1])}" if found else ""
+def _links(incident: Incident) -> str:
+    """All that the incident names: each link that fails has a line of its own."""
+    code = incident.told.code
+    if "NVLink" not in lookup(code).what:
+        return ""
+    return links_of(one.text for one in incident.xids if one.code == code)
 
 
 def _lines(incident: Incident) -> Iterator[str]:
@@ -100,7 +102,12 @@ def _state(gpu: GpuSample | None) -> Iterator[str]:
 
 
 def _gpu(moment: Moment, index: int | None) -> GpuSample | None:
-    return next((gpu for gpu in moment.now.gpus if gpu.index == index), None)
+    return _by_index(moment).get(index) if index is not None else None
+
+
+@once_per_moment
+def _by_index(moment: Moment) -> dict[int, GpuSample]:
+    return {gpu.index: gpu for gpu in moment.now.gpus}
 
 
 def repeat(moment: Moment) -> Iterator[Hit]:
@@ -173,6 +180,7 @@ RULES = (
         needs=_LOG,
         precedence=DRIVER,
         explains=_AFTER_A_FAULT,
+        remedy="reset",
     ),
     Rule(
         "gpu.xid.warn",
@@ -189,6 +197,7 @@ RULES = (
         needs=_LOG,
         precedence=DRIVER,
         explains=("gpu.ecc.sbe_rate",),
+        remedy="restart",
     ),
     Rule(
         "gpu.xid.app",
@@ -215,6 +224,7 @@ RULES = (
         source="NVSentinel's repeat rule; kernel log",
         needs=_LOG,
         precedence=DRIVER,
+        remedy="service",
     ),
     *gpu_recovery.RULES,
     *gpu_sxid.RULES,

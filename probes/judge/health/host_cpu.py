@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mltop.probes.judge.health.host_words import duration
+from mltop.probes.judge.health.link_memo import once_per_moment
 from mltop.probes.judge.health.rule import DRIVER, EVENT_LISTED_S, Hit, Moment, Rule
 from mltop.probes.model import BlockedProcess, KernelEvent, Sample
 
@@ -12,6 +13,8 @@ MOST_LOAD_PER_CORE = 2.0
 MOST_CPU_PRESSURE = 0.20
 MOST_THROTTLED = 0.05
 RANK_BLOCKED_S, OTHERS_BLOCKED_S = 60.0, 300.0
+NFS_SILENT_S = 180.0  # major timeout: so long a server was silent already when the kernel says so
+_BLOCKED = "seen blocked"  # the counter that exists once a process has been seen so
 
 
 def load(moment: Moment) -> Iterator[Hit]:
@@ -63,29 +66,70 @@ def _has_moved(moment: Moment, process: BlockedProcess) -> bool:
 
 
 def hung(moment: Moment) -> Iterator[Hit]:
-    newest: dict[tuple[str, str], KernelEvent] = {}
+    """What has gone on since is over: the kernel says nothing of that, but a file server does, and so does the task."""
+    newest: dict[tuple[str, str, int | None], KernelEvent] = {}
     for event in moment.now.kernel_events:
         recent = moment.now.sampled_at - event.at < EVENT_LISTED_S
         if recent and event.kind in ("hung_task", "soft_lockup"):
-            newest[event.kind, event.subject or event.process] = event
-    for (kind, name), event in newest.items():
+            newest[event.kind, event.subject or event.process, event.pid] = event
+    for (kind, name, pid), event in newest.items():
+        if kind == "hung_task" and _went_on(moment, event):
+            continue
         lockup = kind == "soft_lockup"
         what = "a CPU is locked up in the kernel" if lockup else "blocked in the kernel for minutes"
         subject = name or "kernel"
         yield Hit(
             subject,
-            f"{subject}: {what}",
+            f"{subject}{f' (pid {pid})' if pid is not None else ''}: {what}",
             (event.text,),
             severity="critical" if lockup else "warning",
             since=event.at,
-            key=kind,
+            key=kind if pid is None else f"{kind} {pid}",
         )
+
+
+def _went_on(moment: Moment, event: KernelEvent) -> bool:
+    """Whether the task is seen to be blocked no more, or the NFS server that was silent when it hung has answered."""
+    pid = event.pid
+    if pid is not None and pid in _blocked(moment):
+        return False
+    if pid is not None and (
+        moment.increase(f"task {pid}", _BLOCKED, EVENT_LISTED_S) is not None or pid in _awake(moment)
+    ):
+        return True
+    return any(silent_at <= event.at < answered_at for silent_at, answered_at in _nfs_pauses(moment))
+
+
+@once_per_moment
+def _blocked(moment: Moment) -> set[int]:
+    return {process.pid for process in moment.now.host.blocked}
+
+
+@once_per_moment
+def _awake(moment: Moment) -> set[int]:
+    """Ranks whose main thread is not in the kernel's hands."""
+    return {rank.pid for rank in moment.now.ranks if rank.state not in ("D", "")}
+
+
+@once_per_moment
+def _nfs_pauses(moment: Moment) -> list[tuple[float, float]]:
+    """From when to when servers were silent that answer by now."""
+    silent: dict[str, float] = {}
+    found = []
+    for event in moment.now.kernel_events:
+        if event.kind == "nfs":
+            silent.setdefault(event.subject, event.at)
+        elif event.kind == "nfs_ok" and event.subject in silent:
+            found.append((silent.pop(event.subject) - NFS_SILENT_S, event.at))
+    return found
 
 
 def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
     for rank in sample.ranks:
         if rank.voluntary_switches is not None and rank.state == "D":
             yield f"pid {rank.pid}", "switches", rank.voluntary_switches
+    for process in sample.host.blocked:
+        yield f"task {process.pid}", _BLOCKED, 1
 
 
 COUNTERS = (counters,)
@@ -100,7 +144,7 @@ RULES = (
         meaning="more runs than there are cores",
         threshold="load > 2 x cores*, or PSI cpu some > 20 %*, for 60 s",
         source="/proc/loadavg, /proc/pressure/cpu; NHC",
-        needs=("host.load",),
+        needs=("host.load", "host.cpu_count", "host.pressure.cpu"),
         eager=False,
     ),
     Rule(
@@ -112,7 +156,7 @@ RULES = (
         meaning="the cgroup's quota stops the job's processes",
         threshold="throttled in > 5 % of the periods*",
         source="cgroup cpu.stat",
-        needs=("host.cgroups",),
+        needs=("host.cgroups.cpu",),
         eager=False,
     ),
     Rule(
@@ -124,6 +168,7 @@ RULES = (
         meaning="cores save power while GPUs wait for them",
         threshold="not performance",
         source="cpufreq scaling_governor; gcm",
+        needs=("host.governor",),
     ),
     Rule(
         "cpu.dstate",
@@ -145,7 +190,8 @@ RULES = (
         "see its stack: mltop stacks, or sudo cat /proc/PID/stack",
         hung,
         meaning="the kernel says that a task or a CPU hangs",
-        threshold="each; a soft lockup is critical",
+        threshold="each, for an hour, unless the task is seen to go on or the NFS server that it waits for answers; a "
+        "soft lockup is critical",
         source="kernel log; gpud",
         needs=("kernel_log",),
     ),

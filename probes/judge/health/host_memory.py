@@ -56,14 +56,23 @@ def oom(moment: Moment) -> Iterator[Hit]:
             limit = ", cgroup limit" if "CONSTRAINT_MEMCG" in event.text else ""
             text = f"kernel killed {who}{pid} for lack of memory{limit}"
             yield Hit(who, text, (event.text,), since=event.at, key=str(event.pid))
-    if named:
-        return
+    if not named:
+        yield from _counted_kills(moment)
+
+
+def _counted_kills(moment: Moment) -> Iterator[Hit]:
+    """Where the log is silent the counters tell how many, and in which cgroup."""
     grown = moment.increase("host", "oom_kills", EVENT_LISTED_S)
-    inside = [moment.increase(group.path, "oom_kills", EVENT_LISTED_S) for group in moment.now.host.cgroups]
-    kills = max([one.amount for one in (grown, *inside) if one is not None], default=0.0)
-    if kills > 0:
-        times = "a process" if kills == 1 else f"{kills:.0f} processes"
-        yield Hit("host", f"kernel killed {times} for lack of memory within the hour")
+    paths = [group.path for group in moment.now.host.cgroups]
+    inside = {path: one.amount for path in paths if (one := moment.increase(path, "oom_kills", EVENT_LISTED_S))}
+    inside = {path: amount for path, amount in inside.items() if amount > 0}
+    kills = max(grown.amount if grown is not None else 0.0, *inside.values(), 0.0)
+    if kills <= 0:
+        return
+    times = "a process" if kills == 1 else f"{kills:.0f} processes"
+    where = f" in cgroup {', '.join(inside)}" if inside else ""
+    evidence = tuple(f"{path}: oom_kill +{amount:.0f}" for path, amount in inside.items())
+    yield Hit("host", f"kernel killed {times} for lack of memory{where} within the hour", evidence)
 
 
 def shm(moment: Moment) -> Iterator[Hit]:
@@ -121,7 +130,7 @@ RULES = (
         meaning="tasks wait for memory",
         threshold="PSI memory some > 10 %*; critical: full > 5 %* or < 3 % available*, for 10 s",
         source="/proc/pressure/memory, MemAvailable",
-        needs=("host.memory",),
+        needs=("host.memory", "host.pressure.memory"),
         explains_node=("mem.swap",),
     ),
     Rule(
@@ -133,6 +142,7 @@ RULES = (
         meaning="pages of the node move to and from disk",
         threshold="pswpin + pswpout > 0/s while ranks run; swap in use: info",
         source="/proc/vmstat; imbue, Azure",
+        needs=("ranks", "host.swap", "host.swap_in_bytes_per_s", "host.swap_out_bytes_per_s"),
     ),
     Rule(
         "mem.oom",
@@ -143,6 +153,8 @@ RULES = (
         meaning="the kernel killed a process for lack of memory",
         threshold="each, for an hour",
         source="kernel log, /proc/vmstat oom_kill, memory.events; gpud",
+        needs=("kernel_log | host.oom_kills",),
+        grows=("host",),
         precedence=MEMORY_ERRORS,
         explains_node=("mem.pressure",),
     ),
@@ -166,6 +178,7 @@ RULES = (
         meaning="memory is reserved for huge pages and not used",
         threshold="> 10 % of memory*",
         source="/proc/meminfo HugePages_Free",
+        needs=("host.huge_pages_free_bytes", "host.memory"),
     ),
     Rule(
         "mem.mce",
@@ -176,6 +189,8 @@ RULES = (
         meaning="host memory has errors",
         threshold="uncorrected > 0 (critical while they grow); corrected > 9 a day",
         source="EDAC ue_count, ce_count; NHC",
+        needs=("host.memory_errors_corrected", "host.memory_errors_uncorrected"),
+        grows=("host",),
         precedence=MEMORY_ERRORS,
     ),
 )

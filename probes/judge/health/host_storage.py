@@ -161,7 +161,7 @@ RULES = (
         meaning="a filesystem that could be written to cannot any more",
         threshold="any",
         source="/proc/self/mounts, kernel log; NHC, gpud",
-        needs=("host.filesystems",),
+        needs=("host.filesystems", "kernel_log"),
         precedence=DRIVER,
     ),
     Rule(
@@ -186,7 +186,8 @@ RULES = (
         meaning="a filesystem or its server does not answer",
         threshold="statvfs > 2 s (critical: 10 s); NFS server silent; Lustre not healthy; 100 requests/min sent again*",
         source="statvfs with a deadline, kernel log, mountstats, lustre health_check; gpud",
-        needs=("host.filesystems",),
+        needs=("host.filesystems", "host.filesystems.counters", "host.lustre_health", "kernel_log"),
+        grows=("host",),
         precedence=DRIVER,
         explains_node=("cpu.dstate", "cpu.hung"),
     ),

@@ -9,22 +9,51 @@ from mltop.probes.judge.health.rule import Hit, Moment, Rule
 from mltop.probes.model import UNLIMITED, Sample
 
 CLOCK_WARNING_S, CLOCK_CRITICAL_S = 0.1, 1.0
+SAMPLES_AGREE = 5
+SKEW_APART_S, SKEW_APART = 0.5, 0.2  # what samples that agree may differ by
 FILES_WARNING, FILES_CRITICAL = 0.80, 0.95
+MOST_ZOMBIES = 1000
+# What is kept of the clock's skew, and for how long: one node's samples come every second, a large fleet's in turns.
+_SKEWS = {"clock_skew_s": 60.0, "clock_skew_s in turns": 3600.0}
 SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies")
 PTRACE_ROOT_ONLY, PTRACE_NOBODY = 2, 3
 
 
 def clock(moment: Moment) -> Iterator[Hit]:
     """The difference to who watches (it includes what a sample needs to arrive), and the kernel's own estimate."""
-    skew_s, host = moment.now.clock_skew_s, moment.now.host
+    skew_s, host = _agreed_skew_s(moment), moment.now.host
     if skew_s is not None and abs(skew_s) > CLOCK_CRITICAL_S:
         direction = "ahead of" if skew_s > 0 else "behind"
-        yield Hit("host", f"clock {abs(skew_s):.1f} s {direction} the machine that watches", severity="critical")
+        text = f"clock {abs(skew_s):.1f} s {direction} the machine that watches"
+        yield Hit("host", text, (f"so in {SAMPLES_AGREE} samples or more",), severity="critical")
     elif host.clock_error_s is not None and host.clock_error_s > CLOCK_WARNING_S:
         severity = "critical" if host.clock_error_s > CLOCK_CRITICAL_S else "warning"
         yield Hit("host", f"clock may be off by {host.clock_error_s:.1f} s", severity=severity)
     elif host.clock_synchronized is False:
         yield Hit("host", "clock is not synchronized", severity="info", key="unsync")
+
+
+def _agreed_skew_s(moment: Moment) -> float | None:
+    """The smallest difference that several samples in a row agree about; None where they do not (yet): one that came
+    late looks like a clock that is behind.
+    """
+    if moment.now.clock_skew_s is None:
+        return None
+    for name in _SKEWS:
+        series = moment.series("host", name)
+        newest = series.values[-SAMPLES_AGREE:] if series is not None else ()
+        if len(newest) < SAMPLES_AGREE:
+            continue
+        least = min(newest, key=abs)
+        alike = max(newest) - min(newest) <= max(SKEW_APART_S, SKEW_APART * abs(least))
+        return least if alike and min(newest) * max(newest) > 0 else None
+    return None
+
+
+def gauges(sample: Sample) -> Iterator[tuple[str, str, float, float]]:
+    if sample.clock_skew_s is not None:
+        for name, keep_s in _SKEWS.items():
+            yield "host", name, sample.clock_skew_s, keep_s
 
 
 def ptrace(moment: Moment) -> Iterator[Hit]:
@@ -60,14 +89,18 @@ def files(moment: Moment) -> Iterator[Hit]:
     for rank in moment.now.ranks:
         limit = rank.open_files_limit
         if rank.open_files is not None and limit and limit != UNLIMITED:
-            yield from _files(rank_name(rank), "of its", rank.open_files, limit)
+            yield from _files(rank_name(rank), "of its", rank.open_files, limit, str(rank.pid))
+    if host.zombies is not None and host.zombies > MOST_ZOMBIES:
+        text = f"{host.zombies:,} dead processes wait for their parents: process numbers run out"
+        yield Hit("host", text, action="end or restart the parents: ps -eo stat,ppid | grep ^Z", key="zombies")
 
 
-def _files(subject: str, whose: str, used: int, limit: int) -> Iterator[Hit]:
+def _files(subject: str, whose: str, used: int, limit: int, key: str = "") -> Iterator[Hit]:
     share = used / limit
     if share > FILES_WARNING:
         severity = "critical" if share > FILES_CRITICAL else "warning"
-        yield Hit(subject, f"{subject}: {used} {whose} {limit} file descriptors are used", severity=severity)
+        text = f"{subject}: {used} {whose} {limit} file descriptors are used"
+        yield Hit(subject, text, severity=severity, key=key)
 
 
 def clocksource(moment: Moment) -> Iterator[Hit]:
@@ -86,6 +119,7 @@ def facts(sample: Sample) -> Iterator[tuple[str, str, str]]:
         yield "host.clocksource", "", sample.host.clocksource
 
 
+GAUGES = (gauges,)
 FACTS = (facts,)
 
 RULES = (
@@ -96,9 +130,11 @@ RULES = (
         "sudo chronyc makestep",
         clock,
         meaning="the node's clock is wrong: events of several nodes get into the wrong order",
-        threshold="not synchronized: info; off by > 100 ms: warning; > 1 s: critical*",
+        threshold="not synchronized: info; off by > 100 ms: warning; > 1 s, or so far from the machine that watches in "
+        "5 samples* in a row: critical*",
         clear_s=60.0,
         source="adjtimex, the samples' times",
+        needs=("host.clock_synchronized", "host.clock_error_s"),
     ),
     Rule(
         "host.ptrace",
@@ -109,6 +145,7 @@ RULES = (
         meaning="stacks cannot be read without root",
         threshold="ptrace_scope 2 or 3 (1: told by doctor, and when stacks are asked for)",
         source="kernel.yama.ptrace_scope",
+        needs=("host.ptrace_scope", "ranks"),
     ),
     Rule(
         "host.memlock",
@@ -119,6 +156,7 @@ RULES = (
         meaning="RDMA needs locked memory and the ranks may have little",
         threshold="a limit below half of the memory, with an active RDMA port",
         source="/proc/PID/limits",
+        needs=("ranks", "ranks.memlock_limit_bytes", "links"),
     ),
     Rule(
         "host.fds",
@@ -126,10 +164,18 @@ RULES = (
         0.0,
         "raise the limit (ulimit -n, fs.file-max), or find the leak",
         files,
-        meaning="file descriptors run out",
-        threshold="> 80 %; critical: > 95 %",
+        meaning="file descriptors run out, or process numbers",
+        threshold="> 80 %; critical: > 95 %; > 1000* zombies",
         clear_s=60.0,
-        source="/proc/sys/fs/file-nr, /proc/PID/limits; gpud",
+        source="/proc/sys/fs/file-nr, /proc/PID/{limits,fd,stat}; gpud",
+        needs=(
+            "host.open_files",
+            "host.open_files_max",
+            "host.zombies",
+            "ranks",
+            "ranks.open_files",
+            "ranks.open_files_limit",
+        ),
     ),
     Rule(
         "host.clocksource",
@@ -140,5 +186,6 @@ RULES = (
         meaning="reading the clock is slow",
         threshold="hpet, acpi_pm or jiffies; another one than most nodes have",
         source="/sys/devices/system/clocksource; gcm",
+        needs=("host.clocksource",),
     ),
 )

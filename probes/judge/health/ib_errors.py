@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median_low
 
+from mltop.probes.judge.health import ib_wait
 from mltop.probes.judge.health.ib_wait import waits
 from mltop.probes.judge.health.link_growth import (
     HOUR_S,
@@ -143,7 +144,7 @@ def _now(per_s: float) -> tuple[str, ...]:
     return (f"now {rate_text(per_s)}",) if per_s else ()
 
 
-COUNTERS = (counters,)
+COUNTERS = (counters, ib_wait.counters)
 
 RULES = (
     Rule(
@@ -156,6 +157,7 @@ RULES = (
         threshold="symbol_error > 10/s; critical: > 120/h",
         source="/sys/class/infiniband counters; NVSentinel",
         needs=("links", "links.*.counters"),
+        grows=("links",),
         clear_s=60.0,
         explains=("ib.rcv_errors", "ib.recovery"),
     ),
@@ -169,6 +171,7 @@ RULES = (
         threshold="link_error_recovery > 5/min",
         source="/sys/class/infiniband counters; NVSentinel",
         needs=("links", "links.*.counters"),
+        grows=("links",),
         clear_s=60.0,
     ),
     Rule(
@@ -181,6 +184,7 @@ RULES = (
         threshold="local_link_integrity_errors or excessive_buffer_overrun_errors + 1, for an hour",
         source="/sys/class/infiniband counters; NVSentinel",
         needs=("links", "links.*.counters"),
+        grows=("links",),
         explains=("ib.ber", "ib.recovery", "ib.rcv_errors"),
     ),
     Rule(
@@ -193,6 +197,7 @@ RULES = (
         threshold="port_rcv_errors > 10/s",
         source="/sys/class/infiniband counters; NVSentinel",
         needs=("links", "links.*.counters"),
+        grows=("links",),
         clear_s=60.0,
     ),
     Rule(
@@ -205,6 +210,7 @@ RULES = (
         threshold="port_xmit_discards > 100/s",
         source="/sys/class/infiniband counters; NVSentinel",
         needs=("links", "links.*.counters"),
+        grows=("links",),
         clear_s=60.0,
     ),
     Rule(
@@ -214,9 +220,10 @@ RULES = (
         "look for congestion behind this port",
         waits,
         meaning="a port waits for the receiver's credits longer than others do",
-        threshold="port_xmit_wait per port_xmit_data > 3 x the median of the node's busy ports*, for 60 s",
+        threshold="port_xmit_wait per port_xmit_data in 30 s > 3 x the median of the node's busy ports*, for 60 s",
         source="/sys/class/infiniband counters",
-        needs=("links", "links.*.counters"),
+        needs=("links", "links.*.counters", "links.*.rates"),
+        grows=("links",),
         eager=False,
     ),
     Rule(
@@ -230,6 +237,7 @@ RULES = (
         "where all ports have it); retries exceeded + 1; critical: rnr_nak_retry_err + 1",
         source="/sys/class/infiniband hw_counters; NVSentinel",
         needs=("links", "links.*.counters"),
+        grows=("links",),
         clear_s=60.0,
     ),
     Rule(
@@ -242,6 +250,7 @@ RULES = (
         threshold="roce_slow_restart > 10/s",
         source="/sys/class/infiniband hw_counters; NVSentinel",
         needs=("links", "links.*.counters"),
+        grows=("links",),
         clear_s=60.0,
     ),
 )

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from mltop.probes.judge.health import ib_device, ib_wanted
 from mltop.probes.judge.health.link_growth import DAY_S, HOUR_S, grown, has_grown
-from mltop.probes.judge.health.link_memo import usual
+from mltop.probes.judge.health.link_memo import once_per_moment, usual
 from mltop.probes.judge.health.link_ports import NETDEV, Port, board, group, port_name, rdma_ports
 from mltop.probes.judge.health.peers import Fact
 from mltop.probes.judge.health.rule import LINK_DOWN, Hit, Moment, Rule
@@ -191,8 +191,12 @@ def _stuck(link: LinkSample) -> list[str]:
 
 
 def _was_down(moment: Moment, link: LinkSample) -> bool:
-    old = (one for one in (moment.before.links if moment.before else ()) if port_name(one) == port_name(link))
-    return any(one.state not in _TRAINED for one in old)
+    return _states_before(moment).get(port_name(link), "INIT") not in _TRAINED
+
+
+@once_per_moment
+def _states_before(moment: Moment) -> dict[str, str | None]:
+    return {port_name(link): link.state for link in moment.before.links} if moment.before is not None else {}
 
 
 def _action(wanted: bool) -> str:
@@ -243,7 +247,7 @@ RULES = (
         threshold="not ACTIVE, and it was up, or is on like nodes, or fewer are ACTIVE than the GPUs need; else info; "
         "INIT: warning",
         source="/sys/class/infiniband/D/ports/N/{state,phys_state}; gpud, Meta gcm, NVSentinel",
-        needs=("links",),
+        needs=("links", "links.*.state", "links.*.phys_state"),
         clear_s=10.0,
         precedence=LINK_DOWN,
         explains=(
@@ -268,7 +272,8 @@ RULES = (
         meaning="a port lost its link and got it again",
         threshold="once in the hour: info, warning with ranks; 3 in 12 h: warning; 3 in 1 h: critical",
         source="link_downed, carrier_down_count, state; gpud, NVSentinel, Azure",
-        needs=("links",),
+        needs=("links", "links.*.state", "links.*.counters"),
+        grows=("links",),
         clear_s=60.0,
         precedence=LINK_DOWN,
     ),
@@ -281,7 +286,7 @@ RULES = (
         meaning="an error counter stands at its maximum and shows nothing new",
         threshold="255, 65535 or 15, as wide as the counter is",
         source="kernel infiniband/core/sysfs.c",
-        needs=("links",),
+        needs=("links", "links.*.counters"),
     ),
     Rule(
         "ib.rate",
@@ -292,6 +297,6 @@ RULES = (
         meaning="a port runs slower than it should",
         threshold="< most like nodes; without these < before, or < the node's other ports of this kind",
         source="/sys/class/infiniband/D/ports/N/rate; gpud, NHC, NVIDIA Health Validation",
-        needs=("links",),
+        needs=("links", "links.*.rate"),
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -40,11 +40,14 @@ class RankFacts(NamedTuple):
     """One rank at its node's newest sample; of several GPUs the first. None: not known.
 
     ``moves``: since the sample before it read or wrote ("io") or took a core ("cpu"); "" neither. ``power_share``: of
-    the limit. ``traffic_bytes_per_s``: NVLink of its GPU and its share of the node's fabric ports.
+    the limit. ``traffic_bytes_per_s``: NVLink of its GPU and its share of the node's fabric ports. ``io_wait``: share
+    of the time in which some task of its node waited for disks; ``disk_bytes_per_s``: what these read and write.
     """
 
     node: str
     at: float
+    uid: int | None
+    user: str
     job: str
     rank: int | None
     world_size: int | None
@@ -61,6 +64,8 @@ class RankFacts(NamedTuple):
     traffic_bytes_per_s: float | None = None
     workers_cpu: float | None = None
     workers_blocked: int | None = None
+    io_wait: float | None = None
+    disk_bytes_per_s: float | None = None
     history: History = NO_HISTORY
 
     @property
@@ -83,24 +88,35 @@ def facts_of_ranks(moment: Moment, histories: dict[int, History] | None = None) 
     if not sample.ranks:
         return ()
     gpus = {gpu.index: gpu for gpu in sample.gpus if gpu.state == "ok"}
-    fabric = _fabric_traffic(sample)
-    return tuple(_facts(moment, rank, gpus, fabric, histories) for rank in sample.ranks if rank.job)
+    before = {rank.pid: rank for rank in moment.before.ranks} if moment.before is not None else {}
+    fabric, host = _fabric_traffic(sample), sample.host
+    share = fabric / len(sample.ranks) if fabric is not None else None
+    disk = _sum(host.disk_read_bytes_per_s, host.disk_write_bytes_per_s)
+    of_gpus: dict[int, History] = {}
+    found = []
+    for rank in sample.ranks:
+        if not rank.job:
+            continue
+        gpu = next((gpus[index] for index in rank.gpus if index in gpus), None)
+        facts = _facts(sample, rank, _moves(rank, before.get(rank.pid), moment.passed_s or 1.0), share, gpu)
+        facts = facts._replace(io_wait=host.pressure.io_some, disk_bytes_per_s=disk)
+        if gpu is not None and histories is not None:
+            facts = facts._replace(history=histories.get(rank.pid, NO_HISTORY))
+        elif gpu is not None:
+            if gpu.index not in of_gpus:
+                of_gpus[gpu.index] = _history(moment, gpu)
+            pauses = moment.series(f"pid {rank.pid}", "pause")
+            pause_count = _begins(pauses, bool) if pauses else 0
+            facts = facts._replace(history=replace(of_gpus[gpu.index], pauses=pause_count))
+        found.append(facts)
+    return tuple(found)
 
 
-def _facts(
-    moment: Moment,
-    rank: RankSample,
-    gpus: dict[int, GpuSample],
-    fabric: float | None,
-    histories: dict[int, History] | None,
-) -> RankFacts:
-    sample = moment.now
-    gpu = next((gpus[index] for index in rank.gpus if index in gpus), None)
-    moves = _moves(rank, moment)
-    common = (sample.node, sample.sampled_at, rank.job, rank.rank, rank.world_size, rank.pid, rank.state, moves)
+def _facts(sample: Sample, rank: RankSample, moves: str, share: float | None, gpu: GpuSample | None) -> RankFacts:
+    who = (rank.uid, rank.user, rank.job, rank.rank, rank.world_size, rank.pid)
+    common = (sample.node, sample.sampled_at, *who, rank.state, moves)
     if gpu is None:
         return RankFacts(*common)
-    nvlink = _sum(gpu.nvlink.rx_bytes_per_s, gpu.nvlink.tx_bytes_per_s)
     return RankFacts(
         *common,
         has_gpu=True,
@@ -110,36 +126,32 @@ def _facts(
         power_share=_ratio(gpu.power_w, gpu.power_limit_w),
         clock_mhz=gpu.sm_clock_mhz,
         clock_share=_ratio(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz),
-        traffic_bytes_per_s=_sum(nvlink, fabric / len(sample.ranks) if fabric is not None else None),
+        traffic_bytes_per_s=_sum(gpu.nvlink.rx_bytes_per_s, gpu.nvlink.tx_bytes_per_s, share),
         workers_cpu=rank.children_cpu_fraction,
         workers_blocked=rank.children_blocked,
-        history=_history(moment, rank, gpu) if histories is None else histories.get(rank.pid, NO_HISTORY),
     )
 
 
-def _moves(rank: RankSample, moment: Moment) -> str:
-    for old in moment.before.ranks if moment.before else ():
-        if old.pid == rank.pid:
-            read = (rank.read_syscalls or 0) - (old.read_syscalls or 0)
-            written = (rank.write_syscalls or 0) - (old.write_syscalls or 0)
-            ran_s = (rank.main_cpu_s or 0.0) - (old.main_cpu_s or 0.0)
-            passed_s = moment.passed_s or 1.0
-            if read + written > WORKING_CALLS_PER_S * passed_s:
-                return "io"
-            return "cpu" if ran_s > 0.5 * passed_s else ""
-    return ""
+def _moves(rank: RankSample, before: RankSample | None, passed_s: float) -> str:
+    if before is None:
+        return ""
+    read = (rank.read_syscalls or 0) - (before.read_syscalls or 0)
+    written = (rank.write_syscalls or 0) - (before.write_syscalls or 0)
+    ran_s = (rank.main_cpu_s or 0.0) - (before.main_cpu_s or 0.0)
+    if read + written > WORKING_CALLS_PER_S * passed_s:
+        return "io"
+    return "cpu" if ran_s > 0.5 * passed_s else ""
 
 
-def _history(moment: Moment, rank: RankSample, gpu: GpuSample) -> History:
+def _history(moment: Moment, gpu: GpuSample) -> History:
+    """All of it that is the GPU's."""
     busy = moment.series(f"GPU {gpu.index}", "busy")
     power = moment.series(f"GPU {gpu.index}", "power_w")
-    pauses = moment.series(f"pid {rank.pid}", "pause")
     return History(
         watched_s=busy.span_s if busy else 0.0,
         idle_share=busy.share(_is_idle) if busy else 0.0,
         dips=_begins(busy, _is_idle) if busy else 0,
         power_spread=_spread(power) if power else None,
-        pauses=_begins(pauses, bool) if pauses else 0,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mltop.probes.judge.health.host_words import duration, kernel_list, rank_name, size
+from mltop.probes.judge.health.link_memo import once_per_moment
 from mltop.probes.judge.health.rule import Hit, Moment, Rule
 from mltop.probes.model import PciDevice, RankSample, Sample
 
@@ -12,9 +13,9 @@ GROWTH_KEEP_S, GROWTH_SPAN_S = 7200.0, 900.0
 GROWTH_WITHIN_S = 6 * 3600.0
 STEADY = 0.5  # the last half grows at least this share as fast as the whole: loading a model ends
 DATALOADER_THREADS, OTHER_THREADS = 8, 4
-_OFF = ("", "0", "false", "False", "OFF", "no")
+_YES = ("true", "t", "yes", "y", "on")
 
-# (variable, what it does); bad when it is set to something that is not off.
+# What a setting does that is left over. Where it does nothing, nothing is said: see _is_harmless.
 BAD_SETTINGS = {
     "CUDA_LAUNCH_BLOCKING": "every kernel launch waits for the one before",
     "NSIGHT_CUDA_DEBUGGER": "a debugger is attached to the GPU",
@@ -22,6 +23,8 @@ BAD_SETTINGS = {
     "NCCL_SHM_DISABLE": "ranks of one node do not use shared memory",
     "TORCH_NCCL_BLOCKING_WAIT": "every collective blocks the CPU",
 }
+# Cards between which the driver allows no peer-to-peer traffic.
+_NO_P2P = ("GeForce", "RTX 4", "RTX 5", "TITAN RTX")
 
 
 def affinity(moment: Moment) -> Iterator[Hit]:
@@ -41,7 +44,7 @@ def affinity(moment: Moment) -> Iterator[Hit]:
         else:
             name = rank_name(pinned[0])
             text = f"{name} has core {core} only: its data loader workers and NCCL threads share it"
-            yield Hit(name, text, severity="warning")
+            yield Hit(name, text, severity="warning", key=str(pinned[0].pid))
 
 
 def numa(moment: Moment) -> Iterator[Hit]:
@@ -54,7 +57,7 @@ def numa(moment: Moment) -> Iterator[Hit]:
         for index in rank.gpus:
             device = gpus.get(index)
             if allowed and device is not None and not allowed & kernel_list(device.local_cpus):
-                yield Hit(rank_name(rank), _far(rank, index, device))
+                yield Hit(rank_name(rank), _far(rank, index, device), key=str(rank.pid))
                 break
 
 
@@ -121,24 +124,77 @@ def _steady_slope(moment: Moment, rank: RankSample) -> float | None:
 
 
 def bad_env(moment: Moment) -> Iterator[Hit]:
-    found: dict[tuple[str, str], list[RankSample]] = {}
+    """What slows this job down, here: a setting that changes nothing on this machine is nobody's trouble."""
+    found: dict[tuple[int | None, str, str], list[RankSample]] = {}
     for rank in moment.now.ranks:
         for name, value in rank.settings.items():
-            if name in BAD_SETTINGS and value not in _OFF:
-                found.setdefault((rank.job, name), []).append(rank)
-    for (job, name), ranks in found.items():
-        subject = f"job {job}" if job else rank_name(ranks[0])
-        yield Hit(subject, f"{name}={ranks[0].settings[name]} is set: {BAD_SETTINGS[name]}", key=name)
+            if name in BAD_SETTINGS and is_on(name, value):
+                found.setdefault((rank.uid, rank.job, name), []).append(rank)
+    for (_, _, name), ranks in found.items():
+        if not _is_harmless(moment.now, name, ranks):
+            text = f"{name}={ranks[0].settings[name]} is set: {BAD_SETTINGS[name]}"
+            yield Hit(_job_name(moment, ranks[0]), text, key=name)
     yield from _without_infiniband(moment)
 
 
+def is_on(name: str, value: str) -> bool:
+    """Whether it switches something on: NCCL reads its own as numbers, and a word as 0."""
+    try:
+        return int(value.strip() or "0", 0) != 0
+    except ValueError:
+        return not name.startswith("NCCL_") and value.strip().lower() in _YES
+
+
+def _is_harmless(sample: Sample, name: str, ranks: list[RankSample]) -> bool:
+    if name.startswith(("CUDA_", "NSIGHT_")):
+        return not sample.gpus
+    if all((rank.world_size or 2) < 2 for rank in ranks):
+        return True  # nobody to talk to
+    if not name.startswith("NCCL_"):
+        return False
+    if all(rank.local_world_size == 1 for rank in ranks) or len({*_gpus_of(ranks)}) == 1:
+        return True  # nobody on this node
+    linked = any(link.active for gpu in sample.gpus for link in gpu.nvlink.links)
+    if name == "NCCL_P2P_DISABLE":
+        return not linked and all(any(card in (gpu.name or "") for card in _NO_P2P) for gpu in sample.gpus)
+    # Shared memory is what NCCL takes where GPUs cannot reach each other.
+    return linked and not any(is_on("NCCL_P2P_DISABLE", rank.settings.get("NCCL_P2P_DISABLE", "")) for rank in ranks)
+
+
+def _gpus_of(ranks: list[RankSample]) -> Iterator[int]:
+    for rank in ranks:
+        yield from rank.gpus
+
+
+def _job_name(moment: Moment, rank: RankSample) -> str:
+    if not rank.job:
+        return rank_name(rank)
+    owners = _owners(moment).get(rank.job, set())
+    return f"job {rank.job}" + (f" of {rank.user or rank.uid}" if len(owners) > 1 else "")
+
+
+@once_per_moment
+def _owners(moment: Moment) -> dict[str, set[int | None]]:
+    """By the name of a job whose it is: two users may have one of the same name."""
+    found: dict[str, set[int | None]] = {}
+    for rank in moment.now.ranks:
+        found.setdefault(rank.job, set()).add(rank.uid)
+    return found
+
+
 def _without_infiniband(moment: Moment) -> Iterator[Hit]:
-    active = sum(link.kind in ("infiniband", "roce") and link.state == "ACTIVE" for link in moment.now.links)
-    off = [rank for rank in moment.now.ranks if rank.settings.get("NCCL_IB_DISABLE", "") not in _OFF]
-    if active and off and (off[0].world_size or 0) > (off[0].local_world_size or 0) > 0:
-        subject = f"job {off[0].job}" if off[0].job else rank_name(off[0])
-        text = f"NCCL_IB_DISABLE is set: NCCL uses sockets beside {active} active InfiniBand ports"
-        yield Hit(subject, text, key="NCCL_IB_DISABLE")
+    """Virtual machines have a RoCE port for their everyday network: NCCL is rightly kept off it."""
+    kinds = ("infiniband", "roce") if moment.now.host.is_virtual is False else ("infiniband",)
+    active = sum(link.kind in kinds and link.state == "ACTIVE" for link in moment.now.links)
+    told: set[str] = set()
+    for rank in moment.now.ranks if active else ():
+        if not is_on("NCCL_IB_DISABLE", rank.settings.get("NCCL_IB_DISABLE", "")):
+            continue
+        subject = _job_name(moment, rank)
+        if subject not in told and (rank.world_size or 0) > (rank.local_world_size or 0) > 0:
+            told.add(subject)
+            text = f"NCCL_IB_DISABLE is set: NCCL uses sockets beside {active} active InfiniBand ports"
+            yield Hit(subject, text, key="NCCL_IB_DISABLE")
 
 
 def gauges(sample: Sample) -> Iterator[tuple[str, str, float, float]]:
@@ -159,6 +215,7 @@ RULES = (
         meaning="ranks are pinned to one core",
         threshold="one CPU allowed (warning), the same for several ranks (critical)*",
         source="/proc/PID/status Cpus_allowed_list",
+        needs=("ranks", "ranks.cpus_allowed", "host.cpu_count"),
     ),
     Rule(
         "job.numa",
@@ -169,7 +226,7 @@ RULES = (
         meaning="a rank runs on the other socket than its GPU",
         threshold="allowed CPUs and the GPU's local CPUs are disjoint",
         source="Cpus_allowed_list, PCI local_cpulist; ml-engineering",
-        needs=("pci",),
+        needs=("ranks", "ranks.cpus_allowed", "pci", "gpu.*.pci_bus_id"),
     ),
     Rule(
         "job.threads",
@@ -180,6 +237,7 @@ RULES = (
         meaning="more processes than CPUs",
         threshold="ranks and their workers > allowed CPUs",
         source="/proc/PID/status; ml-engineering",
+        needs=("ranks", "ranks.cpus_allowed"),
     ),
     Rule(
         "job.mem_growth",
@@ -190,6 +248,7 @@ RULES = (
         meaning="the ranks' memory grows until the node has none left",
         threshold="steady over > 15 min, out of memory within 6 h*",
         source="RSS of the ranks",
+        needs=("ranks", "ranks.rss_bytes", "host.memory"),
         eager=False,
     ),
     Rule(
@@ -199,7 +258,9 @@ RULES = (
         "unset it",
         bad_env,
         meaning="a setting that makes training slow is left over",
-        threshold="CUDA_LAUNCH_BLOCKING, NSIGHT_CUDA_DEBUGGER, NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_IB_DISABLE …",
+        threshold="CUDA_LAUNCH_BLOCKING, NSIGHT_CUDA_DEBUGGER, NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_IB_DISABLE, "
+        "TORCH_NCCL_BLOCKING_WAIT, where they change something: not with one rank, one GPU, or no such link",
         source="the ranks' environment; DCGM, ml-engineering",
+        needs=("ranks",),
     ),
 )

@@ -14,6 +14,8 @@ SLOW_CLOCK = 0.85
 STARVED_SHARE = 0.15
 LEAST_DIPS = 4  # in five minutes: a checkpoint is one
 SPREAD_OF_OTHERS = 0.15
+WAITING_FOR_DISKS = 0.20  # of the last ten seconds (PSI)
+MOST_NODES = 4  # in the evidence
 
 
 def hang(moment: JobMoment) -> Iterator[JobHit]:
@@ -27,7 +29,7 @@ def hang(moment: JobMoment) -> Iterator[JobHit]:
     at = f" at {median(powers):.0f} W" if powers else ""
     sent = "" if any(one.traffic_bytes_per_s is None for one in ranks) else ", no traffic"
     text = f'{len(ranks)} GPUs 100% "busy"{at}{sent}: they wait in a collective'
-    yield JobHit(ranks[0].node, f"job {moment.job}", text)
+    yield JobHit(ranks[0].node, moment.name, text)
 
 
 def odd_rank(moment: JobMoment) -> Iterator[JobHit]:
@@ -37,14 +39,22 @@ def odd_rank(moment: JobMoment) -> Iterator[JobHit]:
     if len(ranks) < 3 or not 0 < len(odd) <= max(1, MOST_ODD * len(ranks)) or spinning < len(ranks) - len(odd):
         return
     for one in odd:
+        subject = one.name + moment.owner
         if one.moves and one.state != "Z":
             doing = "reads or writes" if one.moves == "io" else "takes a core"
-            text = f"{one.name} {doing} while {spinning} others wait: a checkpoint, or data only it prepares?"
-            yield JobHit(one.node, one.name, text, severity="info" if one.moves == "io" else "warning")
+            text = f"{subject} {doing} while {spinning} others wait: a checkpoint, or data only it prepares?"
+            severity = "info" if one.moves == "io" else "warning"
+            yield JobHit(one.node, subject, text, _of_disks(one), severity=severity)
             continue
         why = "is in state D" if one.state == "D" else "holds no GPU" if not one.has_gpu else "leaves its GPU idle"
-        text = f"{one.name} {why} while {spinning} others wait: it never reached the collective"
-        yield JobHit(one.node, one.name, text)
+        text = f"{subject} {why} while {spinning} others wait: it never reached the collective"
+        yield JobHit(one.node, subject, text)
+
+
+def _of_disks(one: RankFacts) -> tuple[str, ...]:
+    """What its node's disks do meanwhile."""
+    moved = one.disk_bytes_per_s
+    return () if moved is None else (f"the disks of {one.node} move {moved / 1e6:.0f} MB/s",)
 
 
 def _is_odd(one: RankFacts) -> bool:
@@ -63,19 +73,21 @@ def straggler(moment: JobMoment) -> Iterator[JobHit]:
     if 0 < len(slow) <= max(1, MOST_ODD * len(ranks)):
         for one in slow:
             clocks = f"its GPU runs at {one.clock_mhz} MHz, the others at {usual:.0f}"
-            yield JobHit(one.node, one.name, f"{one.name} keeps {len(ranks) - len(slow)} waiting: {clocks}")
+            subject = one.name + moment.owner
+            yield JobHit(one.node, subject, f"{subject} keeps {len(ranks) - len(slow)} waiting: {clocks}")
         return
-    yield from _level_one(ranks)
+    yield from _level_one(ranks, moment.owner)
 
 
-def _level_one(ranks: Sequence[RankFacts]) -> Iterator[JobHit]:
+def _level_one(ranks: Sequence[RankFacts], owner: str) -> Iterator[JobHit]:
     spreads = [(one.history.power_spread, one) for one in ranks if one.history.power_spread is not None]
     if len(spreads) < max(4, len(ranks)) or min(one.history.watched_s for one in ranks) < 0.8 * HISTORY_S:
         return
     (least, one), *others = sorted(spreads, key=lambda pair: pair[0])
     if others[0][0] > SPREAD_OF_OTHERS and least < 0.5 * others[0][0]:
-        text = f"{one.name} works steadily while the power of {len(others)} others dips: they seem to wait for it"
-        yield JobHit(one.node, one.name, text)
+        subject = one.name + owner
+        text = f"{subject} works steadily while the power of {len(others)} others dips: they seem to wait for it"
+        yield JobHit(one.node, subject, text)
 
 
 def starved(moment: JobMoment) -> Iterator[JobHit]:
@@ -83,11 +95,25 @@ def starved(moment: JobMoment) -> Iterator[JobHit]:
     if not ranks or min(one.history.dips for one in ranks) < LEAST_DIPS:
         return
     share = min(one.history.idle_share for one in ranks)
+    if share <= STARVED_SHARE:
+        return
     loading = [one for one in ranks if (one.workers_cpu or 0.0) > 0.9 or (one.workers_blocked or 0) > 0]
-    if share > STARVED_SHARE and len(loading) > len(ranks) / 2:
-        blocked = sum(one.workers_blocked or 0 for one in ranks)
+    blocked = sum(one.workers_blocked or 0 for one in ranks)
+    waiting = [one for one in ranks if (one.io_wait or 0.0) > WAITING_FOR_DISKS]
+    if len(loading) > len(ranks) / 2:
         how = f"{blocked} workers wait for storage" if blocked else "the workers take all the CPU they get"
-        yield JobHit(ranks[0].node, f"job {moment.job}", f"GPUs wait for data {share:.0%} of the time: {how}")
+    elif len(waiting) > len(ranks) / 2:
+        how = f"tasks wait for disks {median(one.io_wait or 0.0 for one in waiting):.0%} of the time"
+    else:
+        return
+    nodes = {one.node: one for one in waiting}
+    evidence = tuple(
+        text
+        for node, one in list(nodes.items())[:MOST_NODES]
+        for text in (f"some task of {node} waited for disks {one.io_wait or 0.0:.0%} of the time", *_of_disks(one))
+    )
+    text = f"GPUs wait for data {share:.0%} of the time: {how}"
+    yield JobHit(ranks[0].node, moment.name, text, evidence)
 
 
 def garbage(moment: JobMoment) -> Iterator[JobHit]:
@@ -97,7 +123,7 @@ def garbage(moment: JobMoment) -> Iterator[JobHit]:
     if len(ranks) >= 4 and len(pausing) >= 2 and not together:
         names = ", ".join(one.name for one in pausing[:3])
         text = f"single ranks pause in turn with a core at 100% ({names}): looks like Python's garbage collector"
-        yield JobHit(ranks[0].node, f"job {moment.job}", text)
+        yield JobHit(ranks[0].node, moment.name, text)
 
 
 def _watched(moment: JobMoment) -> list[RankFacts]:
@@ -116,6 +142,7 @@ JOB_RULES: tuple[JobRule, ...] = (
         meaning="all ranks wait in a collective",
         threshold="all busy >= 95 %, no tensor work or < 40 % of the power limit, no traffic, for 120 s*",
         source="NVML, ports; ml-engineering, ClusterMAX",
+        needs=("ranks", "gpu.*.busy", "gpu.*.tensor_active | gpu.*.power_w"),
     ),
     JobRule(
         "job.odd_rank",
@@ -126,6 +153,7 @@ JOB_RULES: tuple[JobRule, ...] = (
         meaning="one rank never reached the collective in which the others wait",
         threshold="idle, without a GPU or in state D while all others spin, for 30 s*",
         source="Imbue, ml-engineering",
+        needs=("ranks", "gpu.*.busy", "gpu.*.tensor_active | gpu.*.power_w"),
     ),
     JobRule(
         "job.straggler",
@@ -136,6 +164,7 @@ JOB_RULES: tuple[JobRule, ...] = (
         meaning="all wait for one slow rank",
         threshold="clock < 0.85 x median of the job, or steady power while the others' dips, for 5 min*",
         source="cluster-health-scanner, Imbue",
+        needs=("ranks", "gpu.*.busy", "gpu.*.sm_clock_mhz", "gpu.*.sm_clock_max_mhz"),
     ),
     JobRule(
         "job.starved",
@@ -144,8 +173,10 @@ JOB_RULES: tuple[JobRule, ...] = (
         "more or faster data loader workers (num_workers), faster storage",
         starved,
         meaning="GPUs wait for data",
-        threshold="all idle together > 15 % of 5 min, in 4 dips or more, workers at work or in state D*",
-        source="ml-engineering",
+        threshold="all idle together > 15 % of 5 min, in 4 dips or more, workers at work or in state D, or tasks that "
+        "wait for disks > 20 % of the time*",
+        source="NVML, the ranks' children, /proc/pressure/io; ml-engineering",
+        needs=("ranks", "gpu.*.busy", "ranks.children_blocked | host.pressure.io"),
     ),
     JobRule(
         "job.gc",
@@ -156,5 +187,6 @@ JOB_RULES: tuple[JobRule, ...] = (
         meaning="Python's garbage collector stops single ranks",
         threshold="two ranks pause by themselves with a core at 100 %*",
         source="Imbue, ml-engineering",
+        needs=("ranks", "gpu.*.busy", "ranks.cpu_fraction"),
     ),
 )

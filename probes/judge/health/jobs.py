@@ -1,12 +1,17 @@
-"""Rules about a job as a whole: its ranks are spread over nodes, and what one rank does means little alone."""
+"""Rules about a job as a whole: its ranks are spread over nodes, and what one rank does means little alone.
+
+A job is what one user calls by one name: two users' jobs of one name are two jobs.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from mltop.probes.judge.health.job_facts import RankFacts, facts_of_ranks
-from mltop.probes.judge.health.rule import CLEAR_AFTER_HOLDS, EVENT_LISTED_S, Moment
+from mltop.probes.judge.health.job_facts import History, RankFacts, facts_of_ranks
+from mltop.probes.judge.health.many import MOST_HITS, Ended, first_of_each
+from mltop.probes.judge.health.rule import CLEAR_AFTER_HOLDS, EVENT_LISTED_S, FAILED, SEVERITIES, Moment
 from mltop.probes.model import Finding
 
 JUDGED_EVERY_S = 2.0  # of the samples' time
@@ -14,14 +19,24 @@ HISTORIES_EVERY_S = 10.0
 STALE_S = 60.0  # ranks of a node that has not been heard of for so long say nothing …
 STALE_TURNS = 3  # … or for so many of its turns, on a fleet so large that they take longer
 
+Job = tuple["int | None", str]  # whose it is, and its name
+
 
 @dataclass(frozen=True)
 class JobMoment:
-    """All ranks of one job that are known, by rank; ``at`` is the time of the newest sample, unix s."""
+    """All ranks of one job that are known, by rank; ``at`` is the time of the newest sample, unix s.
+
+    ``owner``: " of ada" where another user has a job of the same name.
+    """
 
     job: str
     at: float
     ranks: tuple[RankFacts, ...]
+    owner: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"job {self.job}{self.owner}"
 
     @property
     def world_size(self) -> int | None:
@@ -53,6 +68,7 @@ class JobRule:
     threshold: str = ""
     source: str = ""
     needs: tuple[str, ...] = ()
+    decisive: tuple[str, ...] = ()
 
 
 @dataclass
@@ -66,9 +82,8 @@ class _Span:
 
     def see(self, hit: JobHit, now: float) -> None:
         self.hit, self.seen = hit, now
-        grade = {"critical": 0, "warning": 1, "info": 2}
         known = self.worst
-        if known is None or grade[hit.severity or self.rule.severity] <= grade[known.severity or self.rule.severity]:
+        if known is None or _grade(self.rule, hit) <= _grade(self.rule, known):
             self.worst = hit
 
     def finding(self, until: float | None) -> Finding:
@@ -87,15 +102,23 @@ class _Span:
         )
 
 
+def _grade(rule: JobRule, hit: JobHit) -> int:
+    return SEVERITIES.index(hit.severity or rule.severity)
+
+
 @dataclass
 class JobHealth:
-    """Keeps the newest facts of every node's ranks and judges the jobs every few seconds."""
+    """Keeps the newest facts of every node's ranks and judges the jobs every few seconds.
+
+    A rule that raises an exception costs its own answer about that job, which is said once.
+    """
 
     rules: Sequence[JobRule] = ()
     keep_s: float | None = EVENT_LISTED_S  # after its end; None: for ever
     _by_node: dict[str, tuple[RankFacts, ...]] = field(default_factory=dict)
-    _spans: dict[tuple[str, str, str, str], _Span] = field(default_factory=dict)
-    _ended: list[Finding] = field(default_factory=list)
+    _spans: dict[tuple[str, Job, str, str], _Span] = field(default_factory=dict)
+    _ended: dict[str, Ended] = field(default_factory=dict)
+    _failed: dict[tuple[str, str], Finding] = field(default_factory=dict)
     _findings: tuple[Finding, ...] = ()
     _judged_at: float = 0.0
     _histories_at: dict[str, float] = field(default_factory=dict)
@@ -115,7 +138,7 @@ class JobHealth:
         self._turns[node] = (now, now - last_at)
         fresh = now - self._histories_at.get(node, float("-inf")) >= HISTORIES_EVERY_S
         known = None if fresh else {one.pid: one.history for one in self._by_node.get(node, ())}
-        facts = facts_of_ranks(moment, known)
+        facts = self._facts(moment, known)
         if facts or node in self._by_node:
             self._by_node[node] = facts
         if fresh:
@@ -130,32 +153,59 @@ class JobHealth:
         self._histories_at.pop(node, None)
         self._turns.pop(node, None)
 
-    def _stale_s(self, node: str) -> float:
-        return max(STALE_S, STALE_TURNS * self._turns[node][1])
-
     def findings(self) -> tuple[Finding, ...]:
         """Firing and ended within the hour."""
         return self._findings
 
+    def _facts(self, moment: Moment, known: dict[int, History] | None) -> tuple[RankFacts, ...]:
+        try:
+            return facts_of_ranks(moment, known)
+        except Exception as error:  # noqa: BLE001 - said as a finding, and the other nodes' ranks are judged
+            self._fails("what jobs are judged by", moment.now.node, error, moment.now.sampled_at)
+            return ()
+
+    def _fails(self, what: str, node: str, error: Exception, now: float) -> None:
+        text = f"{what} failed: {type(error).__name__}: {error}"
+        made = Finding(FAILED, "warning", node, what, text, "please report this", since=now)
+        if len(self._failed) < MOST_HITS:
+            self._failed.setdefault((what, node), made)
+
+    def _stale_s(self, node: str) -> float:
+        return max(STALE_S, STALE_TURNS * self._turns[node][1])
+
     def _judge(self, now: float) -> None:
         self._judged_at = now
-        jobs: dict[str, list[RankFacts]] = {}
-        for facts in self._by_node.values():
-            for one in facts:
-                if now - self._turns[one.node][0] < self._stale_s(one.node):
-                    jobs.setdefault(one.job, []).append(one)
+        jobs: dict[Job, list[RankFacts]] = {}
+        for node, facts in self._by_node.items():
+            if now - self._turns[node][0] < self._stale_s(node):
+                for one in facts:
+                    jobs.setdefault((one.uid, one.job), []).append(one)
+        namesakes = Counter(name for _, name in jobs)
+        failed, self._failed = self._failed, {}
         for job, ranks in jobs.items():
-            moment = JobMoment(job, now, tuple(sorted(ranks, key=lambda one: (one.rank is None, one.rank or 0))))
+            owner = f" of {ranks[0].user or ranks[0].uid}" if namesakes[job[1]] > 1 else ""
+            ordered = tuple(sorted(ranks, key=lambda one: (one.rank is None, one.rank or 0)))
+            moment = JobMoment(job[1], now, ordered, owner)
             for rule in self.rules:
-                for hit in rule.check(moment):
-                    self._take(rule, job, hit, now)
+                self._check(rule, job, moment)
+        self._failed = {what: failed.get(what, finding) for what, finding in self._failed.items()}
         self._close(now)
         firing = [span.finding(None) for span in self._spans.values() if span.fired]
-        found = (*firing, *self._ended)
+        ended = (finding for of_rule in self._ended.values() for finding in of_rule.all())
+        found = (*first_of_each(firing), *self._failed.values(), *ended)
         if found != self._findings:
             self._findings = found
 
-    def _take(self, rule: JobRule, job: str, hit: JobHit, now: float) -> None:
+    def _check(self, rule: JobRule, job: Job, moment: JobMoment) -> None:
+        try:
+            hits = list(rule.check(moment))
+        except Exception as error:  # noqa: BLE001 - said as a finding, and the other rules and jobs are judged
+            self._fails(f"rule {rule.id}", moment.ranks[0].node, error, moment.at)
+            return
+        for hit in hits[:MOST_HITS]:
+            self._take(rule, job, hit, moment.at)
+
+    def _take(self, rule: JobRule, job: Job, hit: JobHit, now: float) -> None:
         span = self._spans.setdefault((rule.id, job, hit.node, hit.subject), _Span(rule, hit, now, now))
         span.see(hit, now)
         span.fired = span.fired or now - span.since >= rule.hold_s
@@ -166,7 +216,7 @@ class JobHealth:
             if span.seen < now and now - span.seen >= patience_s:
                 del self._spans[key]
                 if span.fired:
-                    self._ended.append(span.finding(span.seen))
+                    self._ended.setdefault(key[0], Ended()).add(span.finding(span.seen))
         if self.keep_s is not None:
-            oldest = now - self.keep_s
-            self._ended = [one for one in self._ended if one.until is None or one.until > oldest]
+            for of_rule in self._ended.values():
+                of_rule.forget(now - self.keep_s)

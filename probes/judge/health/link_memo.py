@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Generic, TypeVar
 
 from mltop.probes.judge.health.peers import Peers, Typical
+from mltop.probes.judge.health.rule import Moment
 from mltop.probes.model import Sample
 
 T = TypeVar("T")
+
+
+def once_per_moment(function: Callable[[Moment], T]) -> Callable[[Moment], T]:
+    """Several rules ask the same of one moment, one after the other: the newest answer is kept, and never changed."""
+    kept: list[tuple[Moment, T]] = []
+
+    @wraps(function)
+    def remembered(moment: Moment) -> T:
+        newest = kept[0] if kept else None
+        if newest is None or newest[0] is not moment:
+            newest = (moment, function(moment))
+            kept[:] = [newest]
+        return newest[1]
+
+    return remembered
 
 
 class OfNewest(Generic[T]):

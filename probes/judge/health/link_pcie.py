@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mltop.probes.judge.health.link_memo import usual
-from mltop.probes.judge.health.link_ports import bus_id, gpu_name, owners
+from mltop.probes.judge.health.gpu_slots import owners
+from mltop.probes.judge.health.link_memo import once_per_moment, usual
+from mltop.probes.judge.health.link_ports import bus_id, gpu_name
 from mltop.probes.judge.health.peers import Fact
 from mltop.probes.judge.health.rule import Hit, Moment
 from mltop.probes.model import GpuSample, PciDevice, Sample
@@ -16,6 +17,7 @@ BUSY = 0.5  # of a GPU
 NIC_BUSY_BYTES_PER_S = 1e8
 GT_PER_S = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}  # by PCIe generation
 _WIDEST = 32  # sysfs shows 63 or 255 where there is no width
+Model = tuple[str, "int | None", "int | None"]  # kind, vendor and device
 _GPU_WIDTH, _NIC_LINK = "pcie.gpu_width", "pcie.nic_link"
 
 
@@ -95,17 +97,27 @@ def _as_linked(device: PciDevice) -> tuple[int | None, float | None]:
 
 def _compare(moment: Moment, device: PciDevice) -> _Like:
     typical = usual(moment.peers, _NIC_LINK, _slot(device.bus_id, device.vendor_id, device.device_id))
-    like = [one for one in moment.now.pci if is_like(one, device)]
-    alike = all(_as_linked(one) == _as_linked(device) for one in like)
-    return _Like(typical is not None and typical.value == _as_linked(device), len(like) if alike else 0)
+    count, links = _by_model(moment).get(model_of(device), (0, set()))
+    return _Like(typical is not None and typical.value == _as_linked(device), count if len(links) == 1 else 0)
 
 
-def is_like(one: PciDevice, other: PciDevice) -> bool:
-    return (one.kind, one.vendor_id, one.device_id) == (other.kind, other.vendor_id, other.device_id)
+@once_per_moment
+def _by_model(moment: Moment) -> dict[Model, tuple[int, set[tuple[int | None, float | None]]]]:
+    """How many devices of each model the node has, and how these are linked."""
+    found: dict[Model, tuple[int, set[tuple[int | None, float | None]]]] = {}
+    for device in moment.now.pci:
+        count, links = found.get(model_of(device), (0, set()))
+        links.add(_as_linked(device))
+        found[model_of(device)] = (count + 1, links)
+    return found
+
+
+def model_of(device: PciDevice) -> Model:
+    return device.kind, device.vendor_id, device.device_id
 
 
 def _nic_hit(moment: Moment, device: PciDevice, what: str, key: str, alike: int) -> Hit:
-    name = owners(moment.now).get(bus_id(device.bus_id), device.bus_id)
+    name = owners(moment).get(bus_id(device.bus_id), device.bus_id)
     evidence = _address(device.bus_id)
     if alike < 2:
         return Hit(name, f"{name} PCIe link at {what}", evidence, key=key)
@@ -114,12 +126,16 @@ def _nic_hit(moment: Moment, device: PciDevice, what: str, key: str, alike: int)
 
 
 def _carries_traffic(moment: Moment, device: PciDevice) -> bool:
-    address = bus_id(device.bus_id)
-    for link in moment.now.links:
-        traffic = (link.rx_bytes_per_s or 0.0) + (link.tx_bytes_per_s or 0.0)
-        if traffic >= NIC_BUSY_BYTES_PER_S and bus_id(link.pci_bus_id) == address:
-            return True
-    return False
+    return bus_id(device.bus_id) in _busy_nics(moment)
+
+
+@once_per_moment
+def _busy_nics(moment: Moment) -> set[str]:
+    return {
+        bus_id(link.pci_bus_id)
+        for link in moment.now.links
+        if (link.rx_bytes_per_s or 0.0) + (link.tx_bytes_per_s or 0.0) >= NIC_BUSY_BYTES_PER_S
+    }
 
 
 def _address(text: str | None) -> tuple[str, ...]:

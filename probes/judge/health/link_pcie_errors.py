@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from mltop.probes.judge.health.gpu_slots import owners
 from mltop.probes.judge.health.link_growth import HOUR_S, MINUTE_S, grown, has_grown
 from mltop.probes.judge.health.link_pcie import GT_PER_S
-from mltop.probes.judge.health.link_ports import bus_id, gpu_key, gpu_name, owners
+from mltop.probes.judge.health.link_ports import bus_id, gpu_key, gpu_name
 from mltop.probes.judge.health.rule import Hit, Moment
 from mltop.probes.model import PciDevice, Sample
 
@@ -81,7 +82,7 @@ def _of_devices(moment: Moment, found: dict[str, _Trouble]) -> None:
             continue
         texts, critical = _aer_texts(moment, device)
         if texts:
-            names = names or owners(moment.now)
+            names = names or owners(moment)
             name = names.get(bus_id(device.bus_id), f"{device.kind} {device.bus_id}")
             trouble = found.setdefault(name, _Trouble())
             trouble.texts += texts
@@ -108,7 +109,7 @@ def _of_kernel(moment: Moment, found: dict[str, _Trouble]) -> None:
     oldest = moment.now.sampled_at - HOUR_S
     for event in moment.now.kernel_events:
         if event.kind == "aer" and event.severity == "fatal" and event.at >= oldest:
-            name = owners(moment.now).get(bus_id(event.subject), event.subject or "PCIe")
+            name = owners(moment).get(bus_id(event.subject), event.subject or "PCIe")
             _add_fatal(found.setdefault(name, _Trouble()), "fatal PCIe error", event.text)
 
 

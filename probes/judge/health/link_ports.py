@@ -12,6 +12,7 @@ from mltop.probes.model import GpuSample, LinkSample, Sample
 RDMA = frozenset({"infiniband", "roce", "efa"})
 DEVICE_VANISHED = "device vanished"
 INTERFACE_VANISHED = "interface vanished"
+MOST_LISTED = 128
 NETDEV = "netdev_"  # before the counters of the interface that belongs to an RDMA port
 NOT_LINKED = frozenset({"Polling", "Disabled", "Sleep", "LinkDown"})  # physical states without a partner
 
@@ -85,14 +86,7 @@ def gpu_key(gpu: GpuSample) -> str:
     return gpu.uuid or f"GPU {gpu.index}"
 
 
-def owners(sample: Sample) -> dict[str, str]:
-    """By PCI address the GPU or port that people know by name."""
-    found = {bus_id(link.pci_bus_id): port_name(link) for link in sample.links if link.pci_bus_id}
-    found.update({bus_id(gpu.pci_bus_id): gpu_name(gpu) for gpu in sample.gpus if gpu.pci_bus_id})
-    return found
-
-
-def listed(names: list[str], most: int = 6) -> str:
-    """``3, 7, 9 and 4 more``."""
+def listed(names: list[str], most: int = MOST_LISTED) -> str:
+    """``mlx5_3, mlx5_7``: all of them, unless a node has more than any machine has."""
     more = len(names) - most
     return ", ".join(names) if more <= 0 else f"{', '.join(names[:most])} and {more} more"

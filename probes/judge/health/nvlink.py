@@ -10,12 +10,13 @@ from collections.abc import Collection, Iterator
 from functools import lru_cache
 
 from mltop.probes.judge.health import nvlink_expected
+from mltop.probes.judge.health.gpu_words import numbered
 from mltop.probes.judge.health.link_growth import HOUR_S, MINUTE_S, RATE_S, grown, has_grown, rate_text
-from mltop.probes.judge.health.link_ports import bus_id, gpu_name, listed
+from mltop.probes.judge.health.link_ports import bus_id, gpu_key, gpu_name
 from mltop.probes.judge.health.nvlink_expected import Linked, linked, seen_name
 from mltop.probes.judge.health.peers import Fact
 from mltop.probes.judge.health.rule import LINK_DOWN, Hit, Moment, Rule
-from mltop.probes.judge.health.trails import Increase
+from mltop.probes.judge.health.trails import Increase, Valued
 from mltop.probes.model import GpuSample, NvlinkLink, Sample
 
 REPLAYS = ("replay", "recovery")  # up to Hopper
@@ -30,7 +31,7 @@ NOMINAL = {4: 26.562e9, 5: 53.125e9}
 SLOW = 0.9  # of it: drivers round differently
 XIDS = frozenset({74, *range(144, 151)})
 
-_WATCH, _ERRORS = "nvlink", "errors"
+_WATCH, _ERRORS, _BY_LINK = "nvlink", "errors", "errors by link"
 
 
 def inactive(moment: Moment) -> Iterator[Hit]:
@@ -38,11 +39,11 @@ def inactive(moment: Moment) -> Iterator[Hit]:
         links = gpu.nvlink.links
         if up == len(links):
             continue
-        down = [str(link.index) for link in links if link.active is False]
+        down = [link.index for link in links if link.active is False]
         expected = nvlink_expected.of(moment, gpu, up) if down else None
         if expected is not None:
             text = f"{gpu_name(gpu)}: {up} of {expected.count} NVLinks up"
-            evidence = (f"inactive: link {listed(down)}", expected.why)
+            evidence = (f"inactive: link {numbered(down)}", expected.why)
             yield Hit(gpu_name(gpu), text, evidence, severity=expected.severity)
 
 
@@ -60,9 +61,9 @@ def speed(moment: Moment) -> Iterator[Hit]:
     for gpu, least in slowest:
         full = fastest[gpu.name]
         if least < SLOW * full:
-            slow = [str(link.index) for link in gpu.nvlink.links if link.active and _below(link, SLOW * full)]
+            slow = [link.index for link in gpu.nvlink.links if link.active and _below(link, SLOW * full)]
             text = f"{gpu_name(gpu)}: {len(slow)} NVLinks run at {least / 1e9:.1f} of {full / 1e9:.1f} GB/s"
-            yield Hit(gpu_name(gpu), text, (f"slow: link {listed(slow)}",))
+            yield Hit(gpu_name(gpu), text, (f"slow: link {numbered(slow)}",))
 
 
 def replay(moment: Moment) -> Iterator[Hit]:
@@ -103,6 +104,12 @@ def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
             yield key, _sum_name(name, count), total
         yield key, seen_name(up), 1
     yield _WATCH, _ERRORS, whole
+
+
+def values(sample: Sample) -> Iterator[Valued]:
+    """The counters of each link, to tell which of them it was."""
+    for gpu, key, _ in linked(sample):
+        yield key, _BY_LINK, [link.errors for link in gpu.nvlink.links], 2 * MINUTE_S
 
 
 def facts(sample: Sample) -> Iterator[Fact]:
@@ -148,16 +155,17 @@ def _growth(moment: Moment, one: Linked, name: str, over_s: float) -> Increase:
 
 
 def _by_link(moment: Moment, gpu: GpuSample, names: Collection[str]) -> tuple[str, ...]:
-    """``link 7: replay +3``, since the sample before; nothing where that does not tell."""
-    before = moment.gpu_before(gpu)
-    old = {link.index: link.errors for link in before.nvlink.links} if before else {}
+    """``link 7: replay +3``, in the last minute, of all links that counted."""
+    old = moment.was(gpu_key(gpu), _BY_LINK, MINUTE_S)
+    if old is None or len(old) != len(gpu.nvlink.links):
+        return ()
     found = []
-    for link in gpu.nvlink.links:
-        more = {name: link.errors.get(name, 0) - old.get(link.index, link.errors).get(name, 0) for name in names}
-        told = ", ".join(f"{name} +{count}" for name, count in more.items() if count > 0)
+    for link, before in zip(gpu.nvlink.links, old, strict=True):
+        more = {name: link.errors.get(name, 0) - before.get(name, 0) for name in names}
+        told = ", ".join(f"{name} +{count}" for name, count in sorted(more.items()) if count > 0)
         if told:
             found.append(f"link {link.index}: {told}")
-    return tuple(found[:6])
+    return tuple(found)
 
 
 def _below(link: NvlinkLink, least: float) -> bool:
@@ -176,6 +184,7 @@ def _xid(moment: Moment, gpu: GpuSample) -> str:
 _SERVICE = "reset the GPUs (nvidia-smi -r), then restart the OS, then service"
 
 COUNTERS = (counters,)
+VALUES = (values,)
 FACTS = (facts,)
 
 RULES = (
@@ -189,6 +198,7 @@ RULES = (
         threshold="fewer active than before, than its siblings or like nodes, or than an NVSwitch board has",
         source="nvmlDeviceGetNvLinkState; NVIDIA Health Validation, DCGM",
         needs=("gpu.*.nvlink.links", "gpu.*.nvlink.active"),
+        remedy="reset",
         precedence=LINK_DOWN,
         explains=("nvlink.",),
         whole_node=("NVLinks are down on all {count} GPUs", f"check the Fabric Manager; {_SERVICE}"),
@@ -203,6 +213,7 @@ RULES = (
         threshold="< 90 %* of 26562 MB/s (NVLink 4), 53125 MB/s (NVLink 5), or of the node's fastest",
         source="NVML field 164; NVIDIA Health Validation",
         needs=("gpu.*.nvlink.links", "gpu.*.nvlink.speed_bytes_per_s"),
+        remedy="reboot",
         whole_node=("NVLinks are slow on all {count} GPUs", "restart the OS; if it stays, service"),
     ),
     Rule(
@@ -216,6 +227,8 @@ RULES = (
         "errors after FEC >= 60/min*",
         source="NVML fields 161, 162, 213-215, 219, 221; DCGM",
         needs=("gpu.*.nvlink.errors",),
+        grows=("gpus",),
+        remedy="reset",
         clear_s=60.0,
         explains=("nvlink.crc",),
     ),
@@ -229,6 +242,8 @@ RULES = (
         threshold=">= 100/s; info: >= 1/min",
         source="NVML field 163; DCGM",
         needs=("gpu.*.nvlink.errors",),
+        grows=("gpus",),
+        remedy="watch",
         clear_s=60.0,
     ),
 )

@@ -94,11 +94,31 @@ def _earlier(moment: Moment, gpu: GpuSample, up: int) -> int:
 
 
 def _siblings(sample: Sample, gpu: GpuSample, severity: str) -> tuple[int, str, str]:
-    like = [one for one in linked(sample) if one.gpu.name == gpu.name and one.gpu is not gpu]
-    best = max(like, key=lambda one: one.up, default=None)
-    if best is None:
+    best = _best_of_model(linked(sample)).get(gpu.name)
+    if best is None or best.gpu is gpu:
         return 0, "", severity
     return best.up, f"{gpu_name(best.gpu)} of the same model has {best.up}", severity
+
+
+class _BestOfModel:
+    """By model the first GPU that has most active links; of the list that was asked about last."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[list[Linked], dict[str | None, Linked]] = [], {}
+
+    def __call__(self, gpus: list[Linked]) -> dict[str | None, Linked]:
+        kept = self._kept
+        if kept[0] is not gpus:
+            best: dict[str | None, Linked] = {}
+            for one in gpus:
+                known = best.get(one.gpu.name)
+                if known is None or one.up > known.up:
+                    best[one.gpu.name] = one
+            kept = self._kept = gpus, best
+        return kept[1]
+
+
+_best_of_model = _BestOfModel()
 
 
 def _peers(moment: Moment, gpu: GpuSample, severity: str) -> tuple[int, str, str]:

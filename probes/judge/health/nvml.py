@@ -44,11 +44,16 @@ def refusal(sample: Sample) -> Gap | None:
     return next((gap for gap in sample.gaps if gap.what == "nvml" and fault_of(gap) in REFUSALS), None)
 
 
+START_S = 20.0  # longer than any other answer
+
+
 def stuck(moment: Moment) -> Iterator[Hit]:
     """One hit per node; a stuck driver is most often one GPU that is about to be lost."""
     whys = [gap.why for gap in moment.now.gaps if gap.what == "nvml" and fault_of(gap) == "stuck"]
     if whys:
-        yield Hit("NVML", whys[0], tuple(whys[1:]))
+        # Without persistence mode the driver first wakes every GPU, which takes seconds for each.
+        starts = any(gap.what == "nvml.starting" for gap in moment.now.gaps)
+        yield Hit("NVML", whys[0], tuple(whys[1:]), hold_s=START_S if starts else None)
 
 
 RULES = (
@@ -59,10 +64,13 @@ RULES = (
         "look for Xid lines in dmesg; if the call never returns: reboot",
         stuck,
         meaning="a driver call does not return",
-        threshold="no answer for 5 s",
+        threshold="no answer for 5 s; the first answer, for which the driver wakes all GPUs: 25 s*",
+        eager=False,  # that mltop has just begun is no reason not to wait for it
         clear_s=10.0,
         source="breadcrumb of the NVML child",
         precedence=DRIVER,
         explains_node=("gpu.error", "gpu.missing"),
+        needs=("nvml",),
+        remedy="reboot",
     ),
 )

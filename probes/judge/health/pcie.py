@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from mltop.probes.judge.health import link_pcie, link_pcie_errors
+from mltop.probes.judge.health.gpu_slots import owners
 from mltop.probes.judge.health.link_growth import HOUR_S
 from mltop.probes.judge.health.link_memo import usual
-from mltop.probes.judge.health.link_ports import board, bus_id, listed, owners, rdma_ports
+from mltop.probes.judge.health.link_ports import board, bus_id, listed, rdma_ports
 from mltop.probes.judge.health.peers import Fact
 from mltop.probes.judge.health.rule import Hit, Moment, Rule
 from mltop.probes.model import KernelEvent, PciDevice, Sample
@@ -33,12 +34,16 @@ def limited(moment: Moment) -> Iterator[Hit]:
     if not events:
         return
     told: set[str] = set()
-    names = owners(moment.now)
+    names = owners(moment)
+    by_address = {bus_id(one.bus_id): one for one in moment.now.pci}
+    by_model: dict[link_pcie.Model, list[str]] = {}
+    for one in moment.now.pci:
+        by_model.setdefault(link_pcie.model_of(one), []).append(bus_id(one.bus_id))
     for address, event in events.items():
-        device = next((one for one in moment.now.pci if bus_id(one.bus_id) == address), None)
+        device = by_address.get(address)
         if device is None or device.kind not in ("gpu", "nic") or address in told:
             continue
-        like = [bus_id(one.bus_id) for one in moment.now.pci if link_pcie.is_like(one, device)]
+        like = by_model[link_pcie.model_of(device)]
         hit = [one for one in like if one in events]
         typical = usual(moment.peers, _LIMITED, _model(board(moment.now), device))
         named = [names.get(one, one) for one in hit]
@@ -53,7 +58,9 @@ def limited(moment: Moment) -> Iterator[Hit]:
             continue
         told.update(hit)
         text = f"{listed(named)}: less PCIe bandwidth than they could use"
-        yield Hit(named[0], text, (event.text, why), severity="info", action="known design?", since=event.at)
+        about = tuple(named)
+        evidence = (event.text, why)
+        yield Hit(named[0], text, evidence, severity="info", action="known design?", since=event.at, about=about)
 
 
 def replay(moment: Moment) -> Iterator[Hit]:
@@ -145,7 +152,8 @@ RULES = (
         meaning="a GPU or NIC uses fewer lanes, or at work a lower speed, than it could",
         threshold="width < maximum; speed < maximum while busy for 10 s; not where like nodes have the same",
         source="NVML PCIe link width and generation, sysfs current_link_width; Imbue",
-        needs=("gpu.*.pcie.width", "gpu.*.pcie.gen", "pci.*.link"),
+        needs=("gpu.*.pcie.width", "gpu.*.pcie.gen", "gpu.*.pcie.width_max", "gpu.*.pcie.gen_max", "pci.*.link"),
+        remedy="reboot",
         whole_node=(
             "PCIe links are narrower or slower than they could be on all {count} GPUs",
             "reboot; if it stays, service: riser, switch or slots",
@@ -160,7 +168,7 @@ RULES = (
         meaning="the kernel found less PCIe bandwidth on the way to a GPU or NIC than it could use",
         threshold="the kernel said so since boot; info where all devices of the model or like nodes have it",
         source="kernel log: available PCIe bandwidth, limited by; Imbue",
-        needs=("kernel_log",),
+        needs=("kernel_log", "pci"),
     ),
     Rule(
         "pcie.replay",
@@ -173,6 +181,7 @@ RULES = (
         "critical: any fatal",
         source="NVML field 94, sysfs aer_dev_*, kernel log; DCGM",
         needs=("gpu.*.pcie.replay_count", "pci.*.aer"),
+        grows=("gpus", "pci"),
         clear_s=60.0,
     ),
     Rule(
@@ -184,7 +193,7 @@ RULES = (
         meaning="PCI access control sends traffic between GPUs and NICs through the CPU's root complex",
         threshold="bare metal, and source validation on",
         source="PCI capability ACSCtl SrcValid; gpud",
-        needs=("pci.acs",),
+        needs=("pci.acs", "host.is_virtual"),
     ),
     Rule(
         "gdr.peermem",
@@ -195,6 +204,6 @@ RULES = (
         meaning="NICs may not read GPU memory directly",
         threshold="module absent with active RDMA ports and a kernel before 5.12; or its error in the kernel log",
         source="/sys/module/nvidia_peermem, kernel log; Imbue, gpud",
-        needs=("host.modules", "kernel_log"),
+        needs=("host.modules", "host.kernel", "kernel_log"),
     ),
 )

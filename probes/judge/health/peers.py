@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from statistics import median_low
 from typing import Any
 
 from mltop.probes.model import Sample
 
 REFRESH_S = 5.0  # of the samples' time: what is usual changes slowly
+MOST_FACTS = 4096  # of one node, several times what a large one has
 
 Fact = tuple[str, str, Any]
 Facts = Callable[[Sample], Iterable[Fact]]
@@ -70,29 +72,45 @@ NO_PEERS = Peers()
 
 
 class PeerBook:
-    """Keeps every node's newest facts; ``peers`` is made anew at most every REFRESH_S."""
+    """Keeps every node's newest facts; ``peers`` is made anew at most every REFRESH_S.
+
+    ``failed``: readers that raised an exception on the sample that was seen last, and why.
+    """
 
     def __init__(self, readers: Iterable[Facts]) -> None:
         self._readers = tuple(readers)
         self._by_node: dict[str, list[Fact]] = {}
         self._peers = NO_PEERS
         self._made_at = float("-inf")
+        self.failed: dict[str, str] = {}
 
     def see(self, sample: Sample) -> Peers:
         new = sample.node not in self._by_node
-        self._by_node[sample.node] = [fact for read in self._readers for fact in read(sample)]
+        self._by_node[sample.node] = self._facts(sample)
         # While a fleet connects, a few nodes more do not change what is usual.
         grown = new and len(self._by_node) < 16
-        if grown or abs(sample.sampled_at - self._made_at) >= REFRESH_S:
+        at = sample.sampled_at - (sample.clock_skew_s or 0.0)  # one node's wrong clock makes no work
+        if grown or abs(at - self._made_at) >= REFRESH_S:
             self._peers = Peers.of(self._by_node)
-            self._made_at = sample.sampled_at
+            self._made_at = at
         return self._peers
 
     def learn(self, samples: Iterable[Sample]) -> None:
         """Facts of many nodes at once."""
         for sample in samples:
-            self._by_node[sample.node] = [fact for read in self._readers for fact in read(sample)]
+            self._by_node[sample.node] = self._facts(sample)
         self._peers = Peers.of(self._by_node)
 
     def forget(self, node: str) -> None:
         self._by_node.pop(node, None)
+
+    def _facts(self, sample: Sample) -> list[Fact]:
+        self.failed = {}
+        found: list[Fact] = []
+        for read in self._readers:
+            try:
+                found.extend(islice(read(sample), max(0, MOST_FACTS - len(found))))
+            except Exception as error:  # noqa: BLE001 - said of the node, and the other readers go on
+                what = f"what {getattr(read, '__module__', '').rpartition('.')[2]} compares"
+                self.failed[what] = f"{type(error).__name__}: {error}"
+        return found

@@ -1,7 +1,7 @@
 """All rules. One file per subject; a new subject is a new file with RULES and one entry here.
 
-A module may also have COUNTERS and GAUGES (what to remember of a node: trails.py), FACTS (what to compare between
-nodes: peers.py) and JOB_RULES (what concerns a job as a whole: jobs.py).
+A module may also have COUNTERS, GAUGES and VALUES (what to remember of a node: trails.py), FACTS (what to compare
+between nodes: peers.py) and JOB_RULES (what concerns a job as a whole: jobs.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mltop.probes.judge.health import (
 )
 from mltop.probes.judge.health.peers import Facts
 from mltop.probes.judge.health.rule import Rule
-from mltop.probes.judge.health.trails import Counters, Gauges
+from mltop.probes.judge.health.trails import Counters, Gauges, Values
 
 MODULES: tuple[ModuleType, ...] = (
     gpu_state,
@@ -72,4 +72,5 @@ def _listed(found: Any) -> tuple[Any, ...]:
 RULES: tuple[Rule, ...] = _all("RULES")
 COUNTERS: tuple[Counters, ...] = _all("COUNTERS")
 GAUGES: tuple[Gauges, ...] = _all("GAUGES")
+VALUES: tuple[Values, ...] = _all("VALUES")
 FACTS: tuple[Facts, ...] = _all("FACTS")

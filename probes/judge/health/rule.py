@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 from mltop.probes.judge.health.peers import NO_PEERS, Peers
 from mltop.probes.judge.health.trails import Increase, Series, Trails
-from mltop.probes.model import GpuSample, Sample
+from mltop.probes.model import CounterKind, GpuSample, Remedy, Sample
 
 CLEAR_AFTER_HOLDS = 3.0
 EVENT_LISTED_S = 3600.0  # what the kernel log said is listed for so long
+FAILED = "health.failed"  # the id of what is said when a rule raises an exception
+SEVERITIES = ("critical", "warning", "info")  # the gravest first
 
 # One cause, one line: of findings that explain each other the one with the lowest number is told.
 GPU_LOST, DRIVER, FABRIC, LINK_DOWN, MEMORY_ERRORS, THROTTLE, SYMPTOM = range(1, 8)
@@ -51,10 +55,12 @@ class Moment:
 
     def gpu_before(self, gpu: GpuSample) -> GpuSample | None:
         """The same board in the sample before, None when another one stands at its index."""
-        for old in self.before.gpus if self.before else ():
-            if old.index == gpu.index:
-                return old if old.uuid == gpu.uuid else None
-        return None
+        old = self._gpus_before.get(gpu.index)
+        return old if old is not None and old.uuid == gpu.uuid else None
+
+    @cached_property
+    def _gpus_before(self) -> dict[int, GpuSample]:
+        return {gpu.index: gpu for gpu in self.before.gpus} if self.before is not None else {}
 
     def increase(self, subject: str, name: str, over_s: float) -> Increase | None:
         """How much a counter (see COUNTERS of the rules' modules) has grown in the last ``over_s``."""
@@ -64,13 +70,18 @@ class Moment:
         """The recent values of a gauge (see GAUGES)."""
         return self.trails.series(subject, name)
 
+    def was(self, subject: str, name: str, ago_s: float) -> Any:
+        """What something (see VALUES) was so long ago, or when it was first seen since; None of what never was."""
+        return self.trails.was(subject, name, self.now.sampled_at - ago_s)
+
 
 @dataclass(frozen=True)
 class Hit:
     """The rule holds for ``subject`` (``GPU 3``, ``NVML``, ``mlx5_4``, ``host``, ``/ckpt``) at one moment.
 
-    ``severity`` and ``action`` replace the rule's. ``since`` (unix s): it is known to hold since then. ``key`` tells
-    several hits on one subject apart (two different Xids).
+    ``severity``, ``action``, ``remedy`` and ``hold_s`` replace the rule's. ``since`` (unix s): it is known to hold
+    since then. ``key`` tells several hits on one subject apart (two different Xids). ``about``: other names of what it
+    is about, by which other rules may speak of it (the PCI addresses of missing GPUs).
     """
 
     subject: str
@@ -80,6 +91,9 @@ class Hit:
     action: str = ""
     since: float | None = None
     key: str = ""
+    remedy: Remedy | None = None
+    hold_s: float | None = None
+    about: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,8 +103,10 @@ class Rule:
     once; False for what only time can tell. A rule without a hold whose value may flicker around a threshold has a
     ``clear_s``.
 
-    ``severity``: info | warning | critical. ``action``: what to do, in a few words. ``needs``: what of a sample it is
-    made of, as gaps name it with ``*`` for indexes: where one of these is unknown, so is the rule's answer.
+    ``severity``: info | warning | critical. ``action``: what to do, in a few words, and ``remedy`` what that comes to.
+    ``needs``: what of a sample it is made of, as gaps name it with ``*`` for indexes: where one of these is unknown, so
+    is the rule's answer (needs.py). ``decisive``: needs without which it is unknown even where the hardware tells no
+    such thing. ``grows``: the kinds of counters that it has to see twice.
     ``explains``: ids (or "prefix.") on the same subject that this one is the cause of; ``explains_node``: on the whole
     node. ``whole_node``: (message, action) where every GPU of the node has it ({count} in the message).
     ``meaning``, ``threshold``, ``source``: for the table of all rules.
@@ -105,6 +121,9 @@ class Rule:
     threshold: str = ""
     source: str = ""
     needs: tuple[str, ...] = ()
+    decisive: tuple[str, ...] = ()
+    grows: tuple[CounterKind, ...] = ()
+    remedy: Remedy = "none"
     eager: bool = True
     clear_s: float | None = None
     precedence: int = SYMPTOM

@@ -1,7 +1,7 @@
 """What counters and gauges did so far: every absolute threshold on a counter is wrong, only its growth tells.
 
 Modules of rules name what is to be remembered: ``COUNTERS(sample)`` yields (subject, name, value), ``GAUGES(sample)``
-yields (subject, name, value, keep_s).
+yields (subject, name, value, keep_s), ``VALUES(sample)`` as well, of what hardly ever changes and is no number.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from mltop.probes.model import Sample
 
 KEPT_S = 86_400.0
 MOST_POINTS = 256  # of one counter: then each second one of the oldest half is forgotten
+MOST_TRAILS = 4096  # of one kind and node, four times what a large one has: what it names beyond is not remembered
 SERIES_POINTS = 120
 FORGET_EVERY_S = 600.0
 _FLEETING = ("pid ", "/")  # subjects: processes, cgroups and mounts
@@ -22,8 +24,10 @@ _FLEETING = ("pid ", "/")  # subjects: processes, cgroups and mounts
 Key = tuple[str, str]
 Counted = tuple[str, str, float]
 Gauged = tuple[str, str, float, float]
+Valued = tuple[str, str, Any, float]
 Counters = Callable[[Sample], Iterable[Counted]]
 Gauges = Callable[[Sample], Iterable[Gauged]]
+Values = Callable[[Sample], Iterable[Valued]]
 
 
 @dataclass(frozen=True)
@@ -106,41 +110,101 @@ class _Gauge:
 
 
 @dataclass
+class _Value:
+    """``changes``: (at, value from then on), one more than is needed to know what it was ``keep_s`` ago."""
+
+    changes: deque[tuple[float, Any]]
+
+    def see(self, at: float, value: Any, keep_s: float) -> None:
+        newest = self.changes[-1][1]
+        if value is newest or value == newest:
+            return
+        self.changes.append((at, value))
+        while len(self.changes) > 2 and (self.changes[1][0] <= at - keep_s or len(self.changes) > SERIES_POINTS):
+            self.changes.popleft()
+
+    def at(self, at: float) -> Any:
+        found = self.changes[0][1]
+        for since, value in self.changes:
+            if since > at:
+                break
+            found = value
+        return found
+
+
+@dataclass
 class Trails:
-    """Of one node since it is watched, or since its reboot."""
+    """Of one node since it is watched, or since its reboot. ``failed``: readers that raised an exception lately."""
 
     _counters: dict[Key, _Counter] = field(default_factory=dict)
     _gauges: dict[Key, _Gauge] = field(default_factory=dict)
+    _values: dict[Key, _Value] = field(default_factory=dict)
     _forgot_at: float = float("-inf")
+    failed: list[tuple[Any, Exception]] = field(default_factory=list)
 
-    def see(self, sample: Sample, counters: Collection[Counters], gauges: Collection[Gauges]) -> None:
-        at = sample.sampled_at
-        known = self._counters
-        if abs(at - self._forgot_at) >= FORGET_EVERY_S:
+    @property
+    def is_full(self) -> bool:
+        """Whether there may be more to remember than is."""
+        return max(len(self._counters), len(self._gauges), len(self._values)) >= MOST_TRAILS
+
+    def see(
+        self,
+        sample: Sample,
+        counters: Collection[Counters],
+        gauges: Collection[Gauges],
+        values: Collection[Values] = (),
+    ) -> None:
+        at, self.failed = sample.sampled_at, []
+        for read in counters:
+            self._guarded(read, self._see_counters, sample, at)
+        for read_gauges in gauges:
+            self._guarded(read_gauges, self._see_gauges, sample, at)
+        for read_values in values:
+            self._guarded(read_values, self._see_values, sample, at)
+        if abs(at - self._forgot_at) >= FORGET_EVERY_S and not self.failed:
             self._forgot_at = at
             told = {(subject, name) for read in counters for subject, name, _ in read(sample)}
-            told |= {(subject, name) for read_all in gauges for subject, name, _, _ in read_all(sample)}
+            told |= {(subject, name) for read_all in (*gauges, *values) for subject, name, *_ in read_all(sample)}
             self._forget_gone(told)
-        for read_counters in counters:
-            for subject, name, value in read_counters(sample):
-                key = (subject, name)
-                counter = known.get(key)
-                if counter is None:
+
+    def _guarded(self, read: Any, see: Callable[[Any, Sample, float], None], sample: Sample, at: float) -> None:
+        try:
+            see(read, sample, at)
+        except Exception as error:  # noqa: BLE001 - the owner says it, and the other readers go on
+            self.failed.append((read, error))
+
+    def _see_counters(self, read: Counters, sample: Sample, at: float) -> None:
+        known = self._counters
+        for subject, name, value in read(sample):
+            key = (subject, name)
+            counter = known.get(key)
+            if counter is None:
+                if len(known) < MOST_TRAILS:
                     known[key] = _Counter(at, value)
-                elif value != counter.last:
-                    counter.see(at, value)
-        for read_gauges in gauges:
-            for subject, name, value, keep_s in read_gauges(sample):
-                key = (subject, name)
-                gauge = self._gauges.get(key)
-                if gauge is None:
-                    gauge = self._gauges[key] = _Gauge(keep_s / SERIES_POINTS, deque())
+            elif value != counter.last:
+                counter.see(at, value)
+
+    def _see_gauges(self, read: Gauges, sample: Sample, at: float) -> None:
+        for subject, name, value, keep_s in read(sample):
+            gauge = self._gauges.get((subject, name))
+            if gauge is None and len(self._gauges) < MOST_TRAILS:
+                gauge = self._gauges[subject, name] = _Gauge(keep_s / SERIES_POINTS, deque())
+            if gauge is not None:
                 gauge.see(at, value, keep_s)
 
+    def _see_values(self, read: Values, sample: Sample, at: float) -> None:
+        for subject, name, value, keep_s in read(sample):
+            known = self._values.get((subject, name))
+            if known is not None:
+                known.see(at, value, keep_s)
+            elif len(self._values) < MOST_TRAILS:
+                self._values[subject, name] = _Value(deque([(at, value)]))
+
     def _forget_gone(self, told: set[Key]) -> None:
-        """Processes and cgroups come and go: of those that are gone nothing is kept."""
-        for known in (self._counters, self._gauges):
-            for key in [key for key in known if key[0].startswith(_FLEETING) and key not in told]:
+        """Processes and cgroups come and go: of those that are gone nothing is kept, nor of others when it is full."""
+        for known in (self._counters, self._gauges, self._values):
+            full = len(known) >= MOST_TRAILS
+            for key in [key for key in known if key not in told and (full or key[0].startswith(_FLEETING))]:
                 del known[key]
 
     def increase(self, subject: str, name: str, now: float, over_s: float) -> Increase | None:
@@ -162,3 +226,8 @@ class Trails:
             return None
         points = [*gauge.points, *([gauge.newest] if gauge.newest[0] > gauge.points[-1][0] else [])]
         return Series(tuple(at for at, _ in points), tuple(value for _, value in points))
+
+    def was(self, subject: str, name: str, at: float) -> Any:
+        """The value at that time, of what was seen later only the first; None of what was never seen."""
+        value = self._values.get((subject, name))
+        return None if value is None else value.at(at)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from mltop.probes.model import Remedy
+
 HW, WARN, APP, QUIET, ADVICE = "hw", "warn", "app", "quiet", "advice"
 LAST_XID = 176
 
@@ -27,6 +29,16 @@ class Xid(NamedTuple):
     do: str = ""
 
 
+# What these come to; all others do nothing to the hardware.
+_REMEDIES: dict[str, Remedy] = {
+    "RESTART_APP": "restart",
+    "RESET_GPU": "reset",
+    "WORKFLOW_XID_48": "reset",
+    "WORKFLOW_NVLINK": "reset",
+    "RESTART_BM": "reboot",
+    "RESTART_VM": "reboot",
+    "REMAP_LATER": "reset",
+}
 # {index}: the GPU's index, for the command.
 ACTIONS = {
     "RESTART_APP": "restart the job; if it comes back on the same GPU: dcgmi diag -r 3",
@@ -149,3 +161,9 @@ def advice(code: int, index: int | None) -> str:
     """What to do about this Xid; ``index``: the GPU's, None where NVML does not list it."""
     known = lookup(code)
     return ACTIONS[known.do or known.bucket].format(index="N" if index is None else index)
+
+
+def remedy(code: int) -> Remedy:
+    """What that comes to."""
+    known = lookup(code)
+    return _REMEDIES.get(known.do or known.bucket, "none")

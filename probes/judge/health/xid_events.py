@@ -7,17 +7,18 @@ One fault logs several lines within seconds (an ECC error: 48, 63, 94, then 43 a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import wraps
-from typing import TypeVar
 
+from mltop.probes.judge.health.gpu_slots import slots
 from mltop.probes.judge.health.gpu_words import bus_key, gpu_name
+from mltop.probes.judge.health.link_memo import once_per_moment
 from mltop.probes.judge.health.rule import EVENT_LISTED_S, Moment
 from mltop.probes.judge.health.xid_catalog import ADVICE, APP, HW, NVLINK5, QUIET, WARN, lookup
 from mltop.probes.model import KernelEvent, Sample
 
 CHAIN_S = 60.0  # so close together on one GPU they are one incident
+MOST_OPEN = 64  # incidents of one GPU that may still grow
 SAME_LINE_S = 5.0  # the kernel log and NVML's event of one and the same Xid
 OFF_BUS = 79  # "GPU has fallen off the bus", which comes with and without this Xid
 BOOT_SLACK_S = 5.0  # boot time and the log's times come from different clocks
@@ -48,6 +49,11 @@ class Incident:
     """Xids of one GPU that belong together, the oldest first."""
 
     xids: list[SeenXid] = field(default_factory=list)
+    _codes: set[int] = field(default_factory=set)
+
+    def add(self, one: SeenXid) -> None:
+        self.xids.append(one)
+        self._codes.add(one.code)
 
     @property
     def told(self) -> SeenXid:
@@ -64,25 +70,7 @@ class Incident:
 
     def takes(self, one: SeenXid) -> bool:
         apart_s = one.at - self.last_at
-        return apart_s <= CHAIN_S or (apart_s <= EVENT_LISTED_S and any(one.code == own.code for own in self.xids))
-
-
-Found = TypeVar("Found")
-
-
-def once_per_moment(function: Callable[[Moment], Found]) -> Callable[[Moment], Found]:
-    """Several rules ask the same of one moment, one after the other: the newest answer is kept, and never changed."""
-    kept: list[tuple[Moment, Found]] = []
-
-    @wraps(function)
-    def remembered(moment: Moment) -> Found:
-        newest = kept[0] if kept else None
-        if newest is None or newest[0] is not moment:
-            newest = (moment, function(moment))
-            kept[:] = [newest]
-        return newest[1]
-
-    return remembered
+        return apart_s <= CHAIN_S or (apart_s <= EVENT_LISTED_S and one.code in self._codes)
 
 
 @once_per_moment
@@ -118,11 +106,11 @@ def incidents(xids: list[SeenXid]) -> list[Incident]:
     by_subject: dict[str, list[Incident]] = {}
     for one in xids:
         own = by_subject.setdefault(one.subject, [])
-        incident = next((known for known in reversed(own) if known.takes(one)), None)
+        incident = next((known for known in own[:-MOST_OPEN:-1] if known.takes(one)), None)
         if incident is None:
             incident = Incident()
             own.append(incident)
-        incident.xids.append(one)
+        incident.add(one)
     return [incident for own in by_subject.values() for incident in own]
 
 
@@ -142,17 +130,11 @@ def _of_switch(one: SeenXid, grave_sxids: list[float]) -> bool:
 
 
 def _indexes(moment: Moment) -> dict[str, int]:
-    """By bus id and UUID; a GPU that is gone is known from earlier samples."""
-    found: dict[str, int] = {}
+    """By slot and UUID; a GPU that is gone is known from earlier samples, or by its place on the PCI bus."""
+    found = dict(slots(moment))
     for gpu in (*moment.known_gpus.values(), *moment.now.gpus):
-        if gpu.pci_bus_id:
-            found[bus_key(gpu.pci_bus_id)] = gpu.index
         if gpu.uuid:
             found[gpu.uuid] = gpu.index
-    nameless = [gpu.index for gpu in moment.now.gpus if gpu.state == "lost" and not gpu.pci_bus_id]
-    on_bus = {bus_key(device.bus_id) for device in moment.now.pci if device.kind == "gpu"} - found.keys()
-    if len(nameless) == len(on_bus) == 1:  # lost before we looked: it is the one that the PCI bus has beside the others
-        found[on_bus.pop()] = nameless[0]
     return found
 
 

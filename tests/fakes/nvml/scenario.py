@@ -44,6 +44,10 @@ class FakeNvml:
         """Back to the default. KeyError when it was not set."""
         del self._lines[key]
 
+    def unset_all(self, prefix: str) -> None:
+        """All keys that begin so."""
+        self._lines = {key: text for key, text in self._lines.items() if not key.startswith(prefix)}
+
     def write(self) -> None:
         """Makes what was set visible to running processes, all at once."""
         temporary = self.path.with_suffix(".writing")

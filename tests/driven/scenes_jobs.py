@@ -1,0 +1,113 @@
+"""What happens to training jobs and their ranks, for every rule about them."""
+
+from __future__ import annotations
+
+from tests.driven.node import GIB, Node
+from tests.driven.scene import Scene
+
+PARTNERS = {"odd": ("odd", "odd-2")}  # nodes of one job
+PLACES = {"odd": {"world": 16}, "odd-2": {"job": "odd", "first": 8, "world": 16}}
+SPINNING = {"busy_percent": 100, "power_mw": 180_000, "power_average_mw": 180_000, "sm_clock_mhz": 1980}
+IDLE = {"busy_percent": 0, "power_mw": 90_000, "power_average_mw": 90_000}
+WORKING = {"busy_percent": 99, "power_mw": 560_000, "power_average_mw": 560_000}
+
+
+def all_spin(node: Node) -> None:
+    node.set_gpus(range(8), **SPINNING)
+
+
+def _one_stays_behind(node: Node) -> None:
+    all_spin(node)
+    node.set_gpu(5, **IDLE)
+
+
+def _wait_for_data(node: Node, seconds: float, samples: int) -> None:
+    """All GPUs are idle in every third sample, tasks wait for disks."""
+    if seconds < 0:
+        return
+    node.set_gpus(range(8), **(WORKING if samples % 3 else IDLE))
+    node.nvml.write()
+    node.pressure("io", 60.0, 30.0)
+
+
+def _pause_in_turn(node: Node, seconds: float, samples: int) -> None:
+    """Of three ranks each is alone with its core for a sample, one after the other."""
+    if seconds < 0:
+        return
+    node.set_gpus(range(8), **WORKING)
+    node.set_gpu(samples % 3, **IDLE)
+    node.nvml.write()
+    for rank in range(8):
+        process = node.proc.processes[node.pid(rank)]
+        ticks = int(150 * seconds)
+        node.proc.change(process.pid, cpu_ticks=ticks, user_ticks=ticks)
+
+
+def _grow(node: Node, seconds: float, _samples: int) -> None:
+    """Two ranks keep 15 GiB more each second."""
+    for rank in range(2):
+        kib = int((20 * GIB + max(0.0, seconds) * 15 * GIB) / 1024)
+        node.proc.change(node.pid(rank), rss_kib=kib)
+
+
+def _debugs(node: Node) -> None:
+    environ = {**node.proc.processes[node.pid(0)].environ, "CUDA_LAUNCH_BLOCKING": "1"}
+    node.proc.exec(node.pid(0), "/venv/bin/python", "train.py", environ=environ)
+
+
+def _shares_a_core(node: Node) -> None:
+    for rank in range(2):
+        node.allow_cpus(rank, "5")
+
+
+def _has_many_workers(node: Node) -> None:
+    """24 each, on the cores of one socket."""
+    for rank in range(8):
+        node.allow_cpus(rank, "0-55")
+        for worker in range(24):
+            node.proc.fork(node.pid(rank), 10_000 + 100 * rank + worker)
+
+
+RANKS = (
+    Scene("job.affinity", "lost", "ranks 0 and 1 are pinned to core 5", _shares_a_core),
+    Scene("job.numa", "heat", "rank 6 is pinned to the other socket", lambda node: node.allow_cpus(6, "0-55")),
+    Scene("job.threads", "stuck", "200 processes on the 56 cores of a socket", _has_many_workers, apart_s=10),
+    Scene(
+        "job.mem_growth",
+        "numa",
+        "ranks 0 and 1 keep 15 GiB more each second",
+        lambda node: None,
+        apart_s=100,
+        moves=_grow,
+    ),
+    Scene("job.bad_env", "lost", "rank 0 runs with CUDA_LAUNCH_BLOCKING=1", _debugs),
+    Scene("gpu.orphan", "heat", "rank 4 dies, its memory stays", lambda node: node.proc.die(node.pid(4))),
+    Scene(
+        "gpu.ghost_mem",
+        "lost",
+        "GPU 3 has 70 GiB in use and no process",
+        lambda node: node.set_gpu(3, processes=""),
+        apart_s=10,
+    ),
+)
+JOBS = (
+    Scene("job.hang", "hang", "8 GPUs at 100 % and 180 W, no traffic", all_spin, apart_s=20),
+    Scene("job.odd_rank", "odd", "rank 5 of 16 is idle, all others spin", _one_stays_behind, apart_s=20),
+    Scene(
+        "job.straggler",
+        "straggler",
+        "GPU 2 works at 1400 MHz (with gpu.clock.low_busy)",
+        lambda node: None,
+        apart_s=60,
+    ),
+    Scene(
+        "job.starved",
+        "starved",
+        "the GPUs wait for data again and again",
+        lambda node: None,
+        apart_s=20,
+        moves=_wait_for_data,
+    ),
+    Scene("job.gc", "pauses", "one rank after the other pauses", lambda node: None, apart_s=20, moves=_pause_in_turn),
+)
+SCENES = (*RANKS, *JOBS)

@@ -1,0 +1,165 @@
+"""Every health rule fires where it should: fake machines, real agents, the real hub, light frames, the real rules."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from mltop.probes.judge.health import RULES, Asked
+from mltop.probes.judge.health.job_rules import JOB_RULES
+from mltop.probes.reach.hub import Hub
+from mltop.tui.state.lemons import Lemon, write_lemons
+from tests.driven import scenes_gpu, scenes_host, scenes_jobs, scenes_links
+from tests.driven.node import Node
+from tests.driven.scene import Scene
+from tests.driven.scenes_gpu import LEMON
+from tests.driven.watch import Fired, Watcher, judged_slowly
+from tests.fakes.libc import compiled
+from tests.hubs import opened, patient
+
+SCENES: tuple[Scene, ...] = (*scenes_gpu.SCENES, *scenes_links.SCENES, *scenes_host.SCENES, *scenes_jobs.SCENES)
+RESTARTED = (*scenes_gpu.RESTARTED, *scenes_host.RESTARTED)
+TABLE = Path(__file__).with_name("RULES_DRIVEN.md")
+FIRST_SAMPLES = 3
+HEALTHY_SAMPLES = 11  # all counters have been read twice
+BROKEN_SAMPLES = 22
+MOST_S = 120.0
+MOVE_S = 0.5
+HEAD = """# Which rules have fired
+
+Each was driven the whole way by `tests/system/test_rules_driven.py`: a fake machine, an agent with its collectors, the
+hub, light frames, the rules. The test makes sure that this is the list of all rules, and that it is true.
+
+| Rule | What happens | Fired |
+|---|---|---|"""
+
+
+@dataclass
+class Driven:
+    """What was seen: while all was well, after it was broken, and with samples farther apart (by how many seconds)."""
+
+    healthy: dict[tuple[str, str], str] = field(default_factory=dict)
+    live: Fired = field(default_factory=Fired)
+    slowly: dict[int, Fired] = field(default_factory=dict)
+
+    def fired(self, scene: Scene) -> bool:
+        found = self.live if scene.apart_s == 1 else self.slowly[scene.apart_s]
+        return found.has(nodes_of(scene), scene.rule)
+
+
+def nodes_of(scene: Scene) -> tuple[str, ...]:
+    return scenes_jobs.PARTNERS.get(scene.on, (scene.on,))
+
+
+class Stage:
+    """All nodes and what happens to them."""
+
+    def __init__(self, directory: Path) -> None:
+        names = dict.fromkeys(name for scene in SCENES for name in nodes_of(scene))
+        libc = compiled(directory)
+        self.nodes = {name: Node(directory, libc, name, **scenes_jobs.PLACES.get(name, {})) for name in names}
+        scenes_links.with_roce_and_efa(self.nodes["cloud"])
+        self._acted_s: float | None = None
+        self._moved_s = 0.0
+
+    def act(self) -> None:
+        for scene in SCENES:
+            scene.act(self.nodes[scene.on])
+        scenes_jobs.all_spin(self.nodes["odd-2"])
+        for node in self.nodes.values():
+            node.nvml.write()
+        self._acted_s = time.monotonic()
+
+    def move(self, samples: Callable[[str], int]) -> None:
+        now = time.monotonic()
+        if now - self._moved_s < MOVE_S:
+            return
+        self._moved_s = now
+        for scene in SCENES:
+            if scene.moves is not None:
+                seconds = -1.0 if self._acted_s is None else now - self._acted_s
+                scene.moves(self.nodes[scene.on], seconds, samples(scene.on))
+
+
+@contextmanager
+def watched(stage: Stage) -> Iterator[tuple[Hub, Watcher]]:
+    channels = [node.channel() for node in stage.nodes.values()]
+    with opened(*channels, limits=patient(retry_first_s=0.1), interval_s=1.0) as hub:
+        yield hub, Watcher(hub)
+
+
+def drive(directory: Path) -> Driven:
+    stage, driven = Stage(directory), Driven()
+    stage.move(lambda _: 0)
+    with watched(stage) as (hub, watcher):
+        driven.live = watcher.fired
+
+        def seen(samples: int) -> bool:
+            return all(watcher.samples(name) >= samples for name in stage.nodes)
+
+        def move() -> None:
+            stage.move(watcher.samples)
+
+        assert watcher.until(lambda: seen(FIRST_SAMPLES), MOST_S, move), "no samples"
+        begin_anew(hub, stage.nodes)
+        assert watcher.until(lambda: seen(HEALTHY_SAMPLES), MOST_S, move), "no samples"
+        driven.healthy = dict(watcher.fired.said)
+        acted_at = time.time()
+        stage.act()
+        begin_anew(hub, RESTARTED)
+        live = [scene for scene in SCENES if scene.apart_s == 1]
+        wanted = HEALTHY_SAMPLES + BROKEN_SAMPLES
+        watcher.until(lambda: seen(wanted) and all(map(driven.fired, live)), MOST_S, move)
+    assert all(frame.slow and b'"links":[' not in frame.payload for own in watcher.frames.values() for frame in own)
+    asked = Asked(lemons={LEMON: "broken"})
+    for apart_s in sorted({scene.apart_s for scene in SCENES} - {1}):
+        names = {name for scene in SCENES if scene.apart_s == apart_s for name in nodes_of(scene)}
+        frames = [frame for name in names for frame in watcher.frames[name]]
+        before, driven.slowly[apart_s] = judged_slowly(frames, apart_s, asked, acted_at)
+        driven.healthy |= before.said
+    return driven
+
+
+def begin_anew(hub: Hub, names: Iterable[str]) -> None:
+    """The agents die, and the hub starts others: their first samples are whole ones, of everything."""
+    for name in names:
+        hello = hub.node(name).connection.hello
+        assert hello is not None
+        os.kill(hello.pid, signal.SIGKILL)
+
+
+def table(driven: Driven) -> str:
+    lines = [HEAD]
+    for scene in sorted(SCENES, key=lambda one: one.rule):
+        how = (
+            "no"
+            if not driven.fired(scene)
+            else "yes"
+            if scene.apart_s == 1
+            else f"yes, with samples {scene.apart_s} s apart"
+        )
+        lines.append(f"| `{scene.rule}` | {scene.words} | {how} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_every_rule_fires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLTOP_STATE_DIR", str(tmp_path / "state"))
+    write_lemons({LEMON: Lemon(LEMON, "broken")})
+    driven = drive(tmp_path)
+    assert driven.healthy == {}
+    assert [scene.rule for scene in SCENES if not driven.fired(scene)] == []
+    made = tmp_path / TABLE.name
+    made.write_text(table(driven))
+    assert TABLE.read_text() == made.read_text(), f"cp {made} {TABLE}"
+
+
+def test_no_rule_is_left_out() -> None:
+    rules = [rule.id for rule in (*RULES, *JOB_RULES)]
+    assert sorted(scene.rule for scene in SCENES) == sorted(rules)
