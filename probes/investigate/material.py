@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mltop.probes.investigate.missing import with_reasons
-from mltop.probes.model import Gap, JobReport, NodeState, RankStacks, Sample
+from mltop.probes.model import CONFIDENCES, KINDS, Gap, JobReport, NodeState, RankStacks, Sample
 from mltop.probes.reach.view import Connection
 
 
@@ -45,7 +45,7 @@ def nodes_by_gap(material: Material) -> list[tuple[Gap, list[str]]]:
 
 
 def judge(material: Material, job: str | None = None) -> list[JobReport]:
-    """A report per job, hangs first, then the largest; ``job`` keeps one."""
+    """A report per job: what hangs first, the surest first, then the largest; ``job`` keeps one."""
     from mltop.probes.judge.hang import report
     from mltop.probes.judge.jobs import evidence_by_job, history_of
 
@@ -55,10 +55,17 @@ def judge(material: Material, job: str | None = None) -> list[JobReport]:
         history_of(sample for samples in material.samples.values() for sample in samples),
         [state.node for state in material.not_answered],
         material.gaps,
+        or_ended=True,
     )
     reports = [
         with_reasons(report(evidence), material.not_answered, material.partial)
         for evidence in evidences
         if job is None or evidence.job == job
     ]
-    return sorted(reports, key=lambda made: (made.verdict.kind != "hang", -(made.world_size or 0), made.job))
+    return sorted(reports, key=_worst_first)
+
+
+def _worst_first(report: JobReport) -> tuple[int, int, int, str]:
+    verdict = report.verdict
+    sureness = CONFIDENCES.index(verdict.confidence)
+    return (KINDS.index(verdict.kind), sureness, -(report.world_size or 0), report.job)

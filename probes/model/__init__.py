@@ -43,6 +43,9 @@ from mltop.probes.model.sample import (
     Sample,
 )
 from mltop.probes.model.verdict import (
+    CONFIDENCES,
+    KINDS,
+    Confidence,
     Culprit,
     Finding,
     Frame,
@@ -52,15 +55,19 @@ from mltop.probes.model.verdict import (
     StackDigest,
     Unknown,
     Verdict,
+    VerdictKind,
     Waiting,
 )
 
 __all__ = [
+    "CONFIDENCES",
+    "KINDS",
     "MAX_KERNEL_EVENTS",
     "SCHEMA",
     "UNLIMITED",
     "BlockedProcess",
     "CgroupSample",
+    "Confidence",
     "Culprit",
     "Ecc",
     "Fabric",
@@ -90,6 +97,7 @@ __all__ = [
     "StackDigest",
     "Unknown",
     "Verdict",
+    "VerdictKind",
     "Waiting",
     "to_json",
 ]

@@ -277,6 +277,20 @@ def test_a_program_that_runs_has_another_key_each_time(spawn):
     wait_until(lambda: _foreign(python.pid).key != child.key, 10, "another key")
 
 
+def test_a_program_that_is_stopped_has_one_key_whatever_it_did_before(spawn):
+    """Debuggers move its counters, too."""
+    python = spawn(sys.executable, "-c", PROGRAMS, "while :; do :; done")
+    keys = set()
+    for _ in range(2):
+        running = _foreign(python.pid)
+        wait_until(lambda running=running: _foreign(python.pid).key != running.key, 10, "another key")
+        os.kill(running.pid, signal.SIGSTOP)
+        wait_until(lambda: _foreign(python.pid).state == "T", 10, "the stop")
+        keys.add(_foreign(python.pid).key)
+        os.kill(running.pid, signal.SIGCONT)
+    assert len(keys) == 1
+
+
 def _foreign(pid: int) -> StackDigest:
     """The only child of the dumped rank, once its program runs."""
     found: list[StackDigest] = []
