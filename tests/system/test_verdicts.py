@@ -1,4 +1,4 @@
-"""`mltop stacks --json` beside real jobs that hang in eleven ways, and beside two that do not."""
+"""`mltop stacks --json` beside real jobs that hang in ten ways, and beside two that do not."""
 
 from __future__ import annotations
 
