@@ -1,12 +1,18 @@
-"""What every test leaves behind as it was."""
+"""What every test leaves behind as it was, and the lanes of `tests/run`."""
 
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
+
+# What a test may do to others decides with whom it runs (markers in pyproject.toml): the first that it has, or OTHERS.
+MARKED = ("jobs", "hosts", "serial")
+OTHERS = "others"
 
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     # Under nohup: we go on ignoring it, what the tests start does not (a handler ends with exec, SIG_IGN does not).
@@ -18,3 +24,28 @@ def _psutil_reads_this_machine() -> Iterator[None]:
     """A host source over a made-up /proc points psutil at it, for the whole process."""
     yield
     psutil.PROCFS_PATH = "/proc"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("lanes of tests/run")
+    group.addoption("--lane", choices=[*MARKED, OTHERS], help="of the selected tests those of one lane only")
+    group.addoption("--count-lanes", metavar="FILE", help='write how many are selected of each, as in "jobs 3"')
+
+
+def lane_of(item: pytest.Item) -> str:
+    return next((mark for mark in MARKED if item.get_closest_marker(mark)), OTHERS)
+
+
+@pytest.hookimpl(trylast=True)  # after -m and -k
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    lane = config.getoption("lane")
+    if lane is not None:
+        config.hook.pytest_deselected(items=[item for item in items if lane_of(item) != lane])
+        items[:] = [item for item in items if lane_of(item) == lane]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    counted = session.config.getoption("count_lanes")
+    if counted is not None:
+        counts = Counter(map(lane_of, session.items))
+        Path(counted).write_text("".join(f"{lane} {count}\n" for lane, count in counts.items()))
