@@ -12,7 +12,17 @@ import pytest
 
 from mltop.probes.agent.protocol import Message, Request
 from mltop.probes.reach.bundle import file_for
-from tests.bootstrapping import Bootstrapped, command, environment, in_mounts, processes_of, running, start_once
+from tests.bootstrapping import (
+    SCRATCH,
+    Bootstrapped,
+    command,
+    environment,
+    in_mounts,
+    nowhere_to_write,
+    processes_of,
+    running,
+    start_once,
+)
 from tests.waiting import wait_until
 
 DAY_S = 86400.0
@@ -163,17 +173,14 @@ def test_a_home_where_nothing_may_be_executed(home: Path) -> None:
         assert "host" not in [gap.what for gap in sample.gaps]
 
 
-NOWHERE = "; ".join(f"mount -t tmpfs -o ro none {folder}" for folder in ("/tmp", "/var/tmp", "/dev/shm"))
-
-
 def test_memory_only() -> None:
     """No folder can be written: everything runs from memory, NVML's child process, too."""
-    with running(in_mounts(NOWHERE, command()), environment("/nonexistent")) as node:
+    with running(in_mounts(nowhere_to_write(), command()), environment("/nonexistent")) as node:
         assert node.boot().kind == "hello"
         assert node.booted.root == ""
         assert [note.partition(":")[0] for note in node.booted.notes] == [
             "/nonexistent/.cache/mltop",
-            *(f"{folder}/mltop-{0}" for folder in ("/tmp", "/var/tmp", "/dev/shm")),
+            *(f"{folder}/mltop-0" for folder in SCRATCH),
         ]
         sample = node.next("sample").sample
         assert sample.host.memory_total_bytes > 0

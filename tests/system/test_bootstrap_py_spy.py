@@ -15,7 +15,7 @@ import pytest
 
 from mltop.probes.agent.protocol import Message, Request
 from mltop.probes.reach.bundle import file_for, py_spy_sha256
-from tests.bootstrapping import Bootstrapped, command, environment, in_mounts, running
+from tests.bootstrapping import Bootstrapped, command, environment, in_mounts, nowhere_to_write, running
 from tests.waiting import wait_until
 
 MACHINE = os.uname().machine
@@ -192,8 +192,7 @@ def test_a_cache_where_nothing_may_be_executed(home: Path) -> None:
 
 
 def test_memory_only() -> None:
-    nowhere = "; ".join(f"mount -t tmpfs -o ro none {folder}" for folder in ("/tmp", "/var/tmp", "/dev/shm"))
-    with running(in_mounts(nowhere, node_command()), bare("/nonexistent")) as node:
+    with running(in_mounts(nowhere_to_write(), node_command()), bare("/nonexistent")) as node:
         ask(ready(node))
         assert node.booted.root == ""
         needed(node)
