@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +15,17 @@ import pytest
 # What a test may do to others decides with whom it runs (markers in pyproject.toml): the first that it has, or OTHERS.
 MARKED = ("jobs", "hosts", "serial")
 OTHERS = "others"
+
+# What the surroundings of a run say must not decide what the tests see: how programs draw and in which language they
+# speak, and whose job we are in.
+DECIDES = re.compile(
+    r"COLUMNS|LINES|(FORCE|NO)_COLOR|CLICOLOR\w*|TTY_\w+|TEXTUAL\w*|LC_\w+|LANG|LANGUAGE"
+    r"|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|(SLURM|PMI|PMIX|OMPI|TORCHELASTIC|NCCL|TORCH_NCCL)_\w+"
+    r"|CUDA_VISIBLE_DEVICES|WCOLL|MLTOP_(?!TEST_)\w+|PYTHONWARNINGS"
+)
+for name in filter(DECIDES.fullmatch, tuple(os.environ)):
+    del os.environ[name]
+os.environ["LC_ALL"] = "C.UTF-8"
 
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     # Under nohup: we go on ignoring it, what the tests start does not (a handler ends with exec, SIG_IGN does not).

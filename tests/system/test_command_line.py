@@ -221,7 +221,7 @@ def test_capture_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["--help", "snapshot --json", "snapshot", "doctor", ""])
 def test_closed_and_full_streams_give_no_traceback(command: str, redirect: str) -> None:
     done = subprocess.run(
-        ["sh", "-c", f"{sys.executable} -m mltop {command} {redirect}"],
+        ["sh", "-c", f"'{sys.executable}' -m mltop {command} {redirect}"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -238,7 +238,7 @@ def test_a_removed_working_directory_does_not_matter(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     done = subprocess.run(
-        ["sh", "-c", f"cd {gone}; rmdir {gone}; exec {sys.executable} -m mltop snapshot --json"],
+        ["sh", "-c", f"cd '{gone}'; rmdir '{gone}'; exec '{sys.executable}' -m mltop snapshot --json"],
         capture_output=True,
         text=True,
         timeout=60,
@@ -248,7 +248,7 @@ def test_a_removed_working_directory_does_not_matter(tmp_path: Path) -> None:
 
 
 def test_the_screen_says_when_it_could_not_be_seen(tmp_path: Path) -> None:
-    with Terminal(["sh", "-c", f"{sys.executable} -m mltop 2>{tmp_path}/err; echo RC=$?"]) as terminal:
+    with Terminal(["sh", "-c", f"'{sys.executable}' -m mltop 2>'{tmp_path}/err'; echo RC=$?"]) as terminal:
         terminal.wait_for("RC=2")
     assert "error output, where it is drawn, is not a terminal" in (tmp_path / "err").read_text()
 
@@ -283,7 +283,7 @@ def test_shell_completion_is_there() -> None:
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     done = subprocess.run(
-        f"{sys.executable} -m mltop snapshot --json | head -c 1",
+        f"'{sys.executable}' -m mltop snapshot --json | head -c 1",
         shell=True,
         capture_output=True,
         text=True,

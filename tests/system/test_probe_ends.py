@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.probes import Runs, gpu, idle, of, torch_python
-from tests.nvml_sources import is_gone
+from tests.processes import is_gone
 from tests.waiting import wait_until
 
 DEADLINE_S = 60

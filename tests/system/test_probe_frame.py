@@ -14,7 +14,7 @@ import pytest
 
 from mltop.probes.model.probe import ProbeEvent
 from tests.fakes.probes import Runs, gpu, idle, of, pids_in, torch_python
-from tests.nvml_sources import is_gone
+from tests.processes import is_gone
 
 TWO = (gpu(0), gpu(1))
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.documents import ROOT
+from tests.fakes.scripts import shell_script
 
 LANES = {
     "tests": "others",
@@ -54,13 +55,11 @@ def checkout(tmp_path: Path) -> Path:
 
 def venv(folder: Path, root: Path) -> None:
     """One that is up to date, and whose linters find nothing."""
-    (folder / "bin").mkdir(parents=True)
     programs = dict.fromkeys(("ruff", "mypy", "lint-imports", "vermin"), "exit 0")
     programs["python"] = f'exec "{sys.executable}" "$@"'
     programs["pytest"] = f'exec "{Path(sys.executable).with_name("pytest")}" "$@"'
     for name, line in programs.items():
-        (folder / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
-        (folder / "bin" / name).chmod(0o755)
+        shell_script(folder / "bin" / name, line)
     wanted = hashlib.sha256(b"".join((root / name).read_bytes() for name in ("pyproject.toml", "tests/run")))
     (folder / ".installed-for").write_text(wanted.hexdigest() + "\n")
 

@@ -89,6 +89,7 @@ def test_every_field_of_one_rank(tree: ProcTree) -> None:
         job="run-1",
         master_address="127.0.0.1",
         launcher="torchrun",
+        uid=0,
         user="root",
         command="/venv/bin/python train.py --epochs 3 --token=***",
         python="/venv/bin/python",
