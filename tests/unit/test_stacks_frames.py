@@ -117,6 +117,7 @@ def test_native_frames_that_look_alike_stand_once_and_frames_without_a_file_are_
         raw("0x7f5310ca3f16", "?", 0),
         *[raw(f"0x7fa2b2cc{at:04x}", libcuda, 0, module=libcuda) for at in range(20)],
         raw("cuStreamSynchronize", libcuda, 0, module=libcuda),
+        *[raw(f"0x7fa2b2dd{at:04x}", "/lib/libtorch.so", 0, module="/lib/libtorch.so") for at in range(2)],
         raw("Samples.decode", "/home/me/p/fast.py", 9, module="/home/me/p/fast.so"),  # Cython's
         raw("train", "/home/me/p/train.py", 7),
         raw("0x7f5310ca3f17", "?", 0),
@@ -125,13 +126,14 @@ def test_native_frames_that_look_alike_stand_once_and_frames_without_a_file_are_
     frames = normalise(stack, ints=True)
     assert [(frame.function, frame.file) for frame in frames] == [
         ("??", "?"),
-        ("??", "x86_64-linux-gnu/libcuda.so.535.129.03"),
         ("cuStreamSynchronize", "x86_64-linux-gnu/libcuda.so.535.129.03"),
+        ("??", "lib/libtorch.so"),
         ("Samples.decode", "[p/fast.py]"),
         ("train", "p/train.py"),
         ("main", "p/train.py"),
     ]
     assert [frame.native for frame in frames] == [True] * 4 + [False] * 2
+    assert len({(frame.function, frame.file) for frame in frames}) == len(frames)
 
 
 def test_of_a_deep_native_stack_the_innermost_frames_are_shown():

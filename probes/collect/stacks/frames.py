@@ -92,7 +92,8 @@ def native_leaf(raw: list[dict[str, Any]]) -> list[Frame]:
     """Leaf-first native frames that the innermost Python frame called into (those further out are the interpreter's).
 
     Neither an address nor the arguments of a template says anything to a reader, and both differ between equal
-    processes: they are taken out, and what is then one and the same place stands once.
+    processes: they are taken out, and what is then one and the same place stands once. Addresses below a function of
+    their own file are not told.
     """
     found: list[Frame] = []
     for frame in takewhile(is_native, raw):
@@ -100,7 +101,9 @@ def native_leaf(raw: list[dict[str, Any]]) -> list[Frame]:
         made = Frame(symbol(frame["name"]), file, frame["line"])
         if not made.native:  # Cython's own Python files
             made.file = f"[{file}]"
-        if not found or made != found[-1]:
+        if found and found[-1].function == NO_SYMBOL and found[-1].file == made.file:
+            found[-1] = made
+        elif not found or made != found[-1]:
             found.append(made)
     return found
 
