@@ -27,9 +27,13 @@ for name in filter(DECIDES.fullmatch, tuple(os.environ)):
     del os.environ[name]
 os.environ["LC_ALL"] = "C.UTF-8"
 
+# What the tests start must not ignore a signal because we do (a handler ends with exec, SIG_IGN does not): under nohup,
+# where we go on, and in the background of a script, whose shell lets us ignore Ctrl-C.
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-    # Under nohup: we go on ignoring it, what the tests start does not (a handler ends with exec, SIG_IGN does not).
     signal.signal(signal.SIGHUP, lambda _number, _frame: None)
+for number, otherwise in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, otherwise)
 
 
 @pytest.fixture(autouse=True)
