@@ -37,8 +37,8 @@ _BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
 
 
 def place(frame: Frame) -> str:
-    """``function (file:line)``."""
-    return f"{frame.function} ({frame.file}:{frame.line})"
+    """``function (file:line)``; of a native frame the line may not be known."""
+    return f"{frame.function} ({frame.file}:{frame.line})" if frame.line else f"{frame.function} ({frame.file})"
 
 
 def python_frames(frames: Sequence[Frame]) -> Sequence[Frame]:
@@ -97,7 +97,7 @@ class UserFrames:
 
 def where(digest: StackDigest) -> str:
     """The user's line that the stack stands in, else its leaf, else the kernel function."""
-    frame = user_frame(digest.frames) or leaf_of(digest)
+    frame = user_frame(digest.frames) or leaf_of(digest) or (digest.frames[0] if digest.frames else None)
     return place(frame) if frame else digest.wchan or "unknown"
 
 

@@ -148,7 +148,7 @@ def _newest_digests(view: RankView) -> list[StackDigest]:
         return []
     digests = view.rounds[-1].digests
     main = main_digest(view.rounds[-1])
-    if main is None:
+    if main is None or (len(view.mains) < 2 and main is view.now):
         return digests
     same = (key_of(earlier) == key_of(main) for earlier in reversed(view.mains))
     now = replace(view.now, samples=sum(1 for _ in takewhile(bool, same)))
