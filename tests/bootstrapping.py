@@ -181,5 +181,5 @@ def nowhere_to_write() -> str:
         for fd, path in enumerate(below, 5):
             place = shlex.quote(str(path))
             steps.append(f"mkdir -p {place}; mount --no-canonicalize --rbind /proc/self/fd/{fd} {place}; exec {fd}<&-")
-        steps.append(f"mount -o remount,ro {folder}")
+        steps.append(f"mount -o remount,bind,ro {folder}")
     return "; ".join(steps)

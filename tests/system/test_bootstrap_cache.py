@@ -23,6 +23,7 @@ from tests.bootstrapping import (
     running,
     start_once,
 )
+from tests.fakes.silent_fuse import needs_fuse
 from tests.waiting import wait_until
 
 DAY_S = 86400.0
@@ -115,7 +116,7 @@ def test_a_cache_of_somebody_else_is_not_entered(home: Path, tmp_path: Path) -> 
     foreign = cache(home)
     foreign.mkdir(parents=True)
     mounts = (
-        f"mount --bind / {foreign}" if os.geteuid() else f"chown 12345 {foreign}"
+        f"mount --rbind / {foreign}" if os.geteuid() else f"chown 12345 {foreign}"
     )  # in a user namespace / is foreign
     booted = start_once(home, in_mounts(mounts, command()), XDG_RUNTIME_DIR=str(tmp_path / "run"))
     assert booted.root == str(tmp_path / "run/mltop")
@@ -191,6 +192,7 @@ def test_memory_only() -> None:
         assert node.errors() == ""
 
 
+@needs_fuse
 def test_a_home_on_a_dead_file_server_is_passed_over(home: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     # A FUSE file system whose server never answers, as a file server that is gone: who looks into it waits.

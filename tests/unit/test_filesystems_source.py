@@ -15,7 +15,7 @@ import pytest
 
 from mltop.probes.collect.filesystems.source import FilesystemSource
 from mltop.probes.model import FilesystemSample, Gap
-from tests.fakes.silent_fuse import AVAILABLE, BLOCK_BYTES, BLOCKS, FILES, FREE
+from tests.fakes.silent_fuse import AVAILABLE, BLOCK_BYTES, BLOCKS, FILES, FREE, needs_fuse
 from tests.processes import command_of, own_children, state_of
 from tests.waiting import wait_until
 
@@ -70,7 +70,7 @@ def scenario(tmp_path: Path, mode: str) -> dict[str, Any]:
     return steps
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="no /dev/fuse: a stopped child (below) must do")
+@needs_fuse
 @pytest.mark.parametrize("mode", ["accepts", "ignores"])
 def test_a_filesystem_that_does_not_answer_stalls_alone_and_comes_back(tmp_path: Path, mode: str) -> None:
     steps = scenario(tmp_path, mode)
