@@ -1,8 +1,9 @@
-"""What a dump costs: wall time of 8 ranks at once, and how long it stops a rank."""
+"""What a dump costs: CPU time of 8 ranks at once, and how long it stops a rank."""
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from mltop.probes.collect.stacks import StackOptions, dump_ranks, find_py_spy
 from mltop.probes.model import RankSample, RankStacks
 
 # The goals (0.1 s, 5 ms) are measured by the benchmark; these bounds catch a dump that became many times slower.
-WALL_LIMIT = 2.0  # of the time of as many py-spys one after the other
+CPU_LIMIT = 6.0  # of the CPU time of as many py-spys started by hand
 PAUSE_LIMIT_S = 0.05
 
 SLEEPER = """
@@ -55,19 +56,24 @@ def test_eight_ranks_are_dumped_at_once():
         pids = [process.pid for process in processes]
         ratios = []
         for _ in range(5):
-            began = time.monotonic()
+            began_s = cpu_s()
             stacks = dump(*pids)
-            between = time.monotonic()
+            between_s = cpu_s()
             for pid in pids:
                 subprocess.run([find_py_spy(), "dump", "--json", "--pid", str(pid)], stdout=subprocess.PIPE, check=True)
-            ratios.append((between - began) / (time.monotonic() - between))
+            ratios.append((between_s - began_s) / (cpu_s() - between_s))
             assert [digest.frames[0].function for found in stacks for digest in found.digests] == ["train"] * 8
     finally:
         for process in processes:
             process.kill()
             process.communicate()
-    print("8 ranks, of the time of 8 py-spys one by one:", [round(ratio, 2) for ratio in ratios])
-    assert min(ratios) <= WALL_LIMIT
+    print("8 ranks, of the CPU time of 8 py-spys:", [round(ratio, 2) for ratio in ratios])
+    assert statistics.median(ratios) <= CPU_LIMIT
+
+
+def cpu_s() -> float:
+    """Of this process and of those that it has collected."""
+    return sum(os.times()[:4])
 
 
 @pytest.mark.serial
