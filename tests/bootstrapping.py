@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +24,7 @@ from mltop.probes.reach.launchers.remote_command import remote_command
 
 DECODER = msgspec.json.Decoder(Message)
 DEADLINE_S = 60.0
+REPOSITORY = Path(__file__).parent.parent
 
 
 class Bootstrapped:
@@ -170,3 +173,21 @@ def in_mounts(setup: str, argv: Sequence[str]) -> list[str]:
     """
     unshare = ["unshare", "--mount", "--propagation", "private", *(["--map-root-user"] if os.geteuid() else [])]
     return [*unshare, "sh", "-c", f'set -e; {setup}; exec "$@"', "sh", *argv]
+
+
+SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")
+
+
+def nowhere_to_write() -> str:
+    """For ``in_mounts``: /tmp and its like are read-only, and empty but for what the tests run from."""
+    needed = {REPOSITORY, Path(sys.prefix), Path(sys.base_prefix)}
+    steps = []
+    for folder in filter(os.path.isdir, SCRATCH):
+        below = [path for path in needed if path.is_relative_to(folder) and needed.isdisjoint(path.parents)]
+        steps += [f"exec {fd}<{shlex.quote(str(path))}" for fd, path in enumerate(below, 5)]  # what the mount hides
+        steps.append(f"mount -t tmpfs none {folder}")
+        for fd, path in enumerate(below, 5):
+            place = shlex.quote(str(path))
+            steps.append(f"mkdir -p {place}; mount --no-canonicalize --rbind /proc/self/fd/{fd} {place}; exec {fd}<&-")
+        steps.append(f"mount -o remount,bind,ro {folder}")
+    return "; ".join(steps)

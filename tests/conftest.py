@@ -1,16 +1,39 @@
-"""What every test leaves behind as it was."""
+"""What every test leaves behind as it was, and the lanes of `tests/run`."""
 
 from __future__ import annotations
 
+import os
+import re
 import signal
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
+# What a test may do to others decides with whom it runs (markers in pyproject.toml): the first that it has, or OTHERS.
+MARKED = ("jobs", "hosts", "serial")
+OTHERS = "others"
+
+# What the surroundings of a run say must not decide what the tests see: how programs draw and in which language they
+# speak, and whose job we are in.
+DECIDES = re.compile(
+    r"COLUMNS|LINES|(FORCE|NO)_COLOR|CLICOLOR\w*|TTY_\w+|TEXTUAL\w*|LC_\w+|LANG|LANGUAGE"
+    r"|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|(SLURM|PMI|PMIX|OMPI|TORCHELASTIC|NCCL|TORCH_NCCL)_\w+"
+    r"|CUDA_VISIBLE_DEVICES|WCOLL|MLTOP_(?!TEST_)\w+|PYTHONWARNINGS"
+)
+for name in filter(DECIDES.fullmatch, tuple(os.environ)):
+    del os.environ[name]
+os.environ["LC_ALL"] = "C.UTF-8"
+
+# What the tests start must not ignore a signal because we do (a handler ends with exec, SIG_IGN does not): under nohup,
+# where we go on, and in the background of a script, whose shell lets us ignore Ctrl-C.
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-    # Under nohup: we go on ignoring it, what the tests start does not (a handler ends with exec, SIG_IGN does not).
     signal.signal(signal.SIGHUP, lambda _number, _frame: None)
+for number, otherwise in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, otherwise)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -26,3 +49,28 @@ def _psutil_reads_this_machine() -> Iterator[None]:
     """A host source over a made-up /proc points psutil at it, for the whole process."""
     yield
     psutil.PROCFS_PATH = "/proc"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("lanes of tests/run")
+    group.addoption("--lane", choices=[*MARKED, OTHERS], help="of the selected tests those of one lane only")
+    group.addoption("--count-lanes", metavar="FILE", help='write how many are selected of each, as in "jobs 3"')
+
+
+def lane_of(item: pytest.Item) -> str:
+    return next((mark for mark in MARKED if item.get_closest_marker(mark)), OTHERS)
+
+
+@pytest.hookimpl(trylast=True)  # after -m and -k
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    lane = config.getoption("lane")
+    if lane is not None:
+        config.hook.pytest_deselected(items=[item for item in items if lane_of(item) != lane])
+        items[:] = [item for item in items if lane_of(item) == lane]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    counted = session.config.getoption("count_lanes")
+    if counted is not None:
+        counts = Counter(map(lane_of, session.items))
+        Path(counted).write_text("".join(f"{lane} {count}\n" for lane, count in counts.items()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from mltop.probes.collect.nvml.restarts import Pauses
 from mltop.probes.collect.nvml.source import NvmlSource
 from mltop.probes.model import Gap, GpuSample
 from tests.fakes.nvml.scenario import FakeNvml
+from tests.processes import command_of, is_gone, own_children
 from tests.waiting import wait_until
 
 Start = Callable[..., NvmlSource]
@@ -87,15 +87,6 @@ def whys(answer: Answer) -> str:
 
 def child_pid(source: NvmlSource) -> int:
     """The reader process, found as an operator would: a child of this process that runs our module."""
-    for pid in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split():
-        if b"collect.nvml.child" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return int(pid)
-    raise AssertionError("no reader process")
-
-
-def is_gone(pid: int) -> bool:
-    """Ended, whether or not its parent has noticed."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
+    found = [pid for pid in own_children() if "collect.nvml.child" in command_of(pid)]
+    assert found, "no reader process"
+    return found[0]

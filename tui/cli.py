@@ -18,13 +18,14 @@ from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.version import __version__
 from mltop.tui import output
 from mltop.tui.probe_cli import probe
-from mltop.tui.target_options import INTERVAL, run_command, taken, target_options
+from mltop.tui.target_options import INTERVAL, machines_or_recording, run_command, taken, target_options
 
 EXIT_USAGE = 2
 EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h: none of the codes that a command means something with
 
 EPILOG = """\b
-TARGETS:  -w node[01-16,20]  --hostfile FILE  --job SLURM_ID  (several add up), or --recording PATH
+TARGETS:  -w node[01-16,20]  --hostfile FILE  --job SLURM_ID  (several add up)
+          snapshot, check and stacks also take --recording PATH: a capture or a recording instead
           none: the Slurm job that mltop runs in, else the hosts in $WCOLL, else this machine
           (always this machine: --via local).
           -w takes ClusterShell's node sets and groups: node[1-8/2], @rack4, node[1-9]!node5, user@node1.
@@ -40,6 +41,7 @@ Shell completion:  eval "$(_MLTOP_COMPLETE=bash_source mltop)"   (or zsh_source,
 )
 @click.version_option(__version__, prog_name="mltop", message="%(prog)s %(version)s")
 @target_options
+@click.option("--recording", hidden=True)  # before a command that takes it; the screen does not
 @click.option("--no-mouse", is_flag=True, help="Leave the mouse to the terminal.")
 @click.option("--read-only", is_flag=True, help="No key may put load on a machine.")
 @click.pass_context
@@ -55,7 +57,7 @@ def cli(context: click.Context, /, **values: Any) -> int:
 
 
 @cli.command()
-@target_options
+@machines_or_recording
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.pass_context
 def snapshot(context: click.Context, /, **values: Any) -> int:
@@ -64,7 +66,7 @@ def snapshot(context: click.Context, /, **values: Any) -> int:
 
 
 @cli.command()
-@target_options
+@machines_or_recording
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option("--expect-gpus", type=click.IntRange(0, 64), default=None, metavar="N", help="GPUs every node must have.")
 @click.option(
@@ -81,7 +83,7 @@ def check(context: click.Context, /, **values: Any) -> int:
 
 
 @cli.command()
-@target_options
+@machines_or_recording
 @click.option(
     "--samples",
     type=click.IntRange(1, 100),

@@ -8,8 +8,14 @@ from typing import Any, TypeVar
 import click
 
 INTERVAL = "Between samples (default: 1)."
-TIMEOUT = "For the whole command (default: 30; of probes: what they need)."
+TIMEOUT = "For the whole command (default: 30; of probes: what they need; the screen has none)."
+RECORDING = "A capture or recording instead of machines."
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def machines_or_recording(function: Function) -> Function:
+    """The target options of a command that can look at what was recorded as well."""
+    return target_options(click.option("--recording", metavar="PATH", help=RECORDING)(function))
 
 
 def target_options(function: Function) -> Function:
@@ -19,7 +25,6 @@ def target_options(function: Function) -> Function:
             click.option("-w", "nodes", multiple=True, metavar="NODES", help="Nodes, e.g. node[01-16,20] or @group."),
             click.option("--hostfile", metavar="FILE", help="Nodes from a host file (DeepSpeed's, MPI's)."),
             click.option("--job", metavar="SLURM_ID", help="The nodes and ranks of a Slurm job."),
-            click.option("--recording", metavar="PATH", help="A capture or recording instead of machines."),
             click.option(
                 "--via",
                 type=click.Choice(["ssh", "pdsh", "srun", "local"]),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.missing import with_reasons
-from mltop.probes.model import Gap, JobReport, NodeState, RankStacks, Sample
+from mltop.probes.model import CONFIDENCES, KINDS, Gap, JobReport, NodeState, RankStacks, Sample
 from mltop.probes.reach.view import Connection
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def nodes_by_gap(material: Material) -> list[tuple[Gap, list[str]]]:
 
 
 def judge(material: Material, job: str | None = None, until: float = math.inf) -> list[JobReport]:
-    """A report per job, hangs first, then the largest; ``job`` keeps one.
+    """A report per job: what hangs first, the surest first, then the largest; ``job`` keeps one.
 
     Each job is judged on its own: one that cannot be has a report that says why. Those that it is not the turn of by
     ``until`` (monotonic s) are not judged, and say so; the largest have theirs first.
@@ -67,12 +67,13 @@ def judge(material: Material, job: str | None = None, until: float = math.inf) -
             history_of(sample for samples in material.samples.values() for sample in samples),
             [state.node for state in material.not_answered],
             material.gaps,
+            or_ended=True,
         )
     except Exception as error:  # noqa: BLE001 - no verdict is better than none that anybody hears of
         return [failed_report(JobEvidence(job or ""), f"the jobs could not be told apart: {_words(error)}")]
     wanted = [evidence for evidence in evidences if job is None or evidence.job == job]
     reports = [_judged(evidence, material, until) for evidence in sorted(wanted, key=lambda one: -len(one.roster))]
-    return sorted(reports, key=lambda made: (made.verdict.kind != "hang", -(made.world_size or 0), made.job))
+    return sorted(reports, key=_worst_first)
 
 
 def _judged(evidence: JobEvidence, material: Material, until: float) -> JobReport:
@@ -88,3 +89,9 @@ def _judged(evidence: JobEvidence, material: Material, until: float) -> JobRepor
 
 def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {error} (please report this)"
+
+
+def _worst_first(report: JobReport) -> tuple[int, int, int, str]:
+    verdict = report.verdict
+    sureness = CONFIDENCES.index(verdict.confidence)
+    return (KINDS.index(verdict.kind), sureness, -(report.world_size or 0), report.job)

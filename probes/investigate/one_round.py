@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from mltop.probes.investigate.patience import REACHED, Arrivals, Patience
+from mltop.probes.investigate.patience import REACHED, Arrivals, Patience, waited
 from mltop.probes.model import NodeState, RankStacks
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.pending import Pending
@@ -133,7 +133,7 @@ class Round:
         elif node not in self.asked_at:
             reason = state.reason or "it could not be asked"
             if state.state == "connecting":
-                reason = f"not reached within {now - self._arrivals.began_at:.0f} s ({reason})"
+                reason = f"not reached within {waited(now - self._arrivals.began_at)} ({reason})"
         else:
             reason = self._too_slow(state, now - self.asked_at[node])
         return NodeState(node, state.state, reason, state.age_s)
@@ -141,11 +141,11 @@ class Round:
     def _too_slow(self, state: NodeState, asked_s: float) -> str:
         """Of a node that was asked ``asked_s`` ago and has not answered in full."""
         if asked_s < SOON_S and state.state in REACHED:
-            return f"reached only {asked_s:.1f} s before the end (a longer --timeout)"
+            return f"reached only {waited(asked_s)} before the end (a longer --timeout)"
         node = state.node
         part = f"{self.came.get(node, 0)} of {self.expected[node]} ranks" if node in self.expected else "nothing"
         why = f" ({state.reason})" if state.reason and state.state != "live" else ""
-        return f"answered {part} within {asked_s:.0f} s{why}"
+        return f"answered {part} within {waited(asked_s)}{why}"
 
 
 def _of(nodes: Iterable[str], values: Mapping[str, Number]) -> dict[str, Number]:

@@ -11,6 +11,11 @@ REACHED = ("live", "stale")
 FAILED = ("lost", "refused")
 
 
+def waited(seconds: float) -> str:
+    """``12 s``, ``0.4 s``; never "0 s", which reads as if nobody had waited."""
+    return f"{seconds:.0f} s" if seconds >= 1.0 else f"{max(seconds, 0.1):.1f} s"
+
+
 @dataclass(frozen=True)
 class Patience:
     """Seconds since anything last arrived from any node. ``connecting_s``: for a node that was never reached and has

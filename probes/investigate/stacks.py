@@ -57,6 +57,12 @@ def is_gone(state: NodeState) -> bool:
     return state.state in ("lost", "refused") or (state.state == "stale" and (state.age_s or 0.0) > GONE_S)
 
 
+def _stands_still(report: JobReport) -> bool:
+    """Or may: every rank waits, for too short a time to tell it from a slow step."""
+    unsure = report.verdict.kind == "unclear" and report.classes
+    return report.verdict.stands_still or (bool(unsure) and all(made.waiting_in for made in report.classes))
+
+
 class StackRun:
     """A running dump in a daemon thread of its own. ``material`` grows with every round."""
 
@@ -171,7 +177,7 @@ class StackRun:
             return False
         start = self._round_starts[-TAIL_ROUNDS]
         tail = replace(self.material, dumps=self.material.dumps[start:])
-        if not any(report.verdict.kind == "hang" for report in judge(tail, self._request.job, self._judge_until)):
+        if not any(map(_stands_still, judge(tail, self._request.job, self._judge_until))):
             return False
         self._aside, self.material.dumps = self.material.dumps[:start], tail.dumps
         self._rounds_aside = self._raw_after = self._round
@@ -179,7 +185,7 @@ class StackRun:
 
     def _take_back(self) -> None:
         """It moved again: no hang, and the earlier rounds count."""
-        if self._aside and not any(report.verdict.kind == "hang" for report in self._reports):
+        if self._aside and not any(map(_stands_still, self._reports)):
             self.material.dumps = self._aside + self.material.dumps
             self._judge()
             self._on_round(self)

@@ -12,7 +12,7 @@ from mltop.probes.model import StackClass, StackDigest
 
 @dataclass
 class _Group:
-    first: StackDigest
+    shown: StackDigest
     ranks: list[int] = field(default_factory=list)
     count: int = 0
 
@@ -21,16 +21,18 @@ def merge(digests: Sequence[StackDigest]) -> list[StackClass]:
     """Classes of the ranks' main threads: those outside collectives first, then the smallest first.
 
     Takes one digest per rank; digests of children and other threads, and unreadable ones, are left out.
-    O(digests) dictionary look-ups; equal keys mean equal frames.
+    O(digests) dictionary look-ups; equal keys mean equal Python frames. Of native ones a class shows those of one rank.
     """
-    groups: dict[str, _Group] = {}
+    groups: dict[tuple[str, str | None], _Group] = {}
     for digest in digests:
         if digest.child_of is not None or digest.thread != "MainThread" or not digest.frames:
             continue
-        key = digest.key or key_of(digest)
+        key = (key_of(digest), digest.waiting_in)
         group = groups.get(key)
         if group is None:
             group = groups[key] = _Group(digest)
+        elif len(digest.frames) > len(group.shown.frames):  # py-spy could stop this one: the native frames, too
+            group.shown = digest
         group.count += 1
         if digest.rank is not None:
             group.ranks.append(digest.rank)
@@ -38,7 +40,7 @@ def merge(digests: Sequence[StackDigest]) -> list[StackClass]:
 
 
 def _class(group: _Group) -> StackClass:
-    return StackClass(fold(group.ranks), group.count, group.first.waiting_in, group.first.frames)
+    return StackClass(fold(group.ranks), group.count, group.shown.waiting_in, group.shown.frames)
 
 
 def _order(made: StackClass) -> tuple[bool, int, int]:

@@ -37,8 +37,15 @@ _BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
 
 
 def place(frame: Frame) -> str:
-    """``function (file:line)``."""
-    return f"{frame.function} ({frame.file}:{frame.line})"
+    """``function (file:line)``; of a native frame the line may not be known."""
+    return f"{frame.function} ({frame.file}:{frame.line})" if frame.line else f"{frame.function} ({frame.file})"
+
+
+def python_frames(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """Without the native ones in front: every step judges what it would see without ``--native``."""
+    if not frames or not frames[0].native:
+        return frames
+    return [frame for frame in frames if not frame.native]
 
 
 def last_name(frame: Frame) -> str:
@@ -48,7 +55,9 @@ def last_name(frame: Frame) -> str:
 
 def key_of(digest: StackDigest) -> str:
     """What equal stacks have in common; the digest's own key when the node made one."""
-    return digest.key or "\n".join(f"{frame.function}\t{frame.file}:{frame.line}" for frame in digest.frames)
+    return digest.key or "\n".join(
+        f"{frame.function}\t{frame.file}:{frame.line}" for frame in python_frames(digest.frames)
+    )
 
 
 def is_internal(frame: Frame) -> bool:
@@ -71,7 +80,7 @@ def user_frame(frames: Sequence[Frame]) -> Frame | None:
 
 
 class UserFrames:
-    """Where the user's frames are in a stack (all frames when it has none). Remembers equal stacks."""
+    """Where the user's frames are among a stack's Python frames (all of these, if none is). Remembers equal stacks."""
 
     def __init__(self) -> None:
         self._known: dict[str, list[int]] = {}
@@ -80,20 +89,26 @@ class UserFrames:
         key = digest.key or key_of(digest)
         found = self._known.get(key)
         if found is None:
-            user = [at for at, frame in enumerate(digest.frames) if not is_internal(frame)]
-            found = self._known[key] = user or list(range(len(digest.frames)))
+            frames = python_frames(digest.frames)
+            user = [at for at, frame in enumerate(frames) if not is_internal(frame)]
+            found = self._known[key] = user or list(range(len(frames)))
         return found
 
 
 def where(digest: StackDigest) -> str:
     """The user's line that the stack stands in, else its leaf, else the kernel function."""
-    frame = user_frame(digest.frames) or (digest.frames[0] if digest.frames else None)
+    frame = user_frame(digest.frames) or leaf_of(digest) or (digest.frames[0] if digest.frames else None)
     return place(frame) if frame else digest.wchan or "unknown"
+
+
+def leaf_of(digest: StackDigest) -> Frame | None:
+    """The innermost Python frame, None when there is none."""
+    return next(iter(python_frames(digest.frames)), None)
 
 
 def leaf_note(digest: StackDigest) -> str:
     """`` in wait (threading.py:327)`` when the leaf is not the user's own line, else ""."""
-    leaf = digest.frames[0] if digest.frames else None
+    leaf = leaf_of(digest)
     return f", in {place(leaf)}" if leaf and is_internal(leaf) and user_frame(digest.frames) else ""
 
 
@@ -161,5 +176,5 @@ def is_idle_worker(digest: StackDigest) -> bool:
 
 def in_backward(digest: StackDigest) -> bool:
     """True when the leaf is autograd's engine: computing, or waiting for gradients of other ranks."""
-    leaf = digest.frames[0] if digest.frames else None
+    leaf = leaf_of(digest)
     return leaf is not None and leaf.function == _BACKWARD[1] and leaf.file.startswith("torch/")

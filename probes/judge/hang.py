@@ -14,6 +14,7 @@ the standstill was watched for 5 s or the samples show it for 30 s before.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import takewhile
 
 from mltop.probes.judge import thresholds as limit
@@ -26,7 +27,7 @@ from mltop.probes.judge.mismatch import mismatch
 from mltop.probes.judge.movement import moving
 from mltop.probes.judge.outsiders import non_waiters, outside_lines
 from mltop.probes.judge.stuck import gone_or_stopped, system_facts
-from mltop.probes.judge.view import RankView
+from mltop.probes.judge.view import RankView, main_digest
 from mltop.probes.model import JobReport, StackDigest, Verdict
 
 MOST_SILENT = 8  # nodes named: after these, only their number
@@ -56,8 +57,21 @@ def failed_report(evidence: JobEvidence, why: str) -> JobReport:
 def _judge(job: JobView) -> Verdict:
     verdict = _first_answer(job)
     verdict.evidence.extend(_silent_lines(job, verdict))
+    if verdict.kind == "hang" and verdict.confidence == "low":
+        _lower(job, verdict)
     verdict.gaps.extend(job.gaps)
     return verdict
+
+
+def _lower(job: JobView, verdict: Verdict) -> None:
+    """Who is named with low confidence is suspected only; a standstill that names nobody must be sure to be a hang."""
+    if verdict.culprits:
+        verdict.kind = "suspect"
+    elif job.standstill == "low":
+        verdict.kind = "unclear"
+        known = job.counted or job.quiet_s is not None
+        why = "take more samples" if known else "counters would tell, and could not be read"
+        verdict.evidence.append(f"a slow step looks the same: {why}")
 
 
 def _silent_lines(job: JobView, verdict: Verdict) -> list[str]:
@@ -84,11 +98,14 @@ def _too_little(job: JobView) -> Verdict | None:
     if len(job.running) + len(job.stopped) < limit.READABLE_SHARE * len(job.views) or not job.running:
         return _unclear(job, f"only {len(job.running)} of {len(job.views)} ranks have a readable stack")
     if not job.waiters:
-        watched = f"{job.window_s:.1f} s watched"
-        return _unclear(job, f"no rank waits in a collective and most do not move ({watched})")
+        return _unclear(job, f"no rank waits in a collective and most {_not_seen_to_move(job)}")
     if not job.enough_time:
         return _unclear(job, "one look is not enough to tell a hang from a slow step: take more samples")
     return None
+
+
+def _not_seen_to_move(job: JobView) -> str:
+    return "did not move " + job.watched if job.window_s >= limit.TOLD_WINDOW_S else "were seen once: take more samples"
 
 
 def _by_stacks(job: JobView) -> Verdict:
@@ -102,12 +119,15 @@ def _by_stacks(job: JobView) -> Verdict:
 def _nobody_alive(job: JobView) -> Verdict:
     if job.roster.silent:
         text = "no watched node that runs this job answered"
+    elif job.roster.gone and job.roster.unseen:
+        text = "every rank on the watched nodes has ended: the first one's error file or log tells why"
     elif job.roster.gone:
         text = "every rank of the job has ended: the first one's error file or log tells why"
     else:
         text = "no rank of the job was found"
-    ended = bool(job.roster.gone) and not job.roster.silent  # nothing that one could still watch
-    return Verdict("unclear", evidence=[text, *system_facts(job)], confidence="high" if ended else "low")
+    evidence = [text, *system_facts(job)]
+    ended = bool(job.roster.gone) and not job.roster.silent and not job.roster.unseen
+    return Verdict("unclear", evidence=evidence, confidence="high" if ended else "low", ended=ended)
 
 
 def _unclear(job: JobView, why: str) -> Verdict:
@@ -121,7 +141,7 @@ def _below_python(job: JobView, hints: list[str]) -> Verdict:
     unseen = bool(job.roster.unseen or job.roster.silent or job.unreadable)
     whom = names(job.waiters) if unseen else "every rank" if len(job.views) > 1 else "the only rank"
     wait = "waits" if len(job.waiters) == 1 or not unseen else "wait"
-    evidence = [f"{whom} {wait} in {job.waiters[0].waiting_in} and did not move for {job.watched}"]
+    evidence = [f"{whom} {wait} in {job.waiters[0].waiting_in} and did not move {job.watched}"]
     if unseen:
         evidence.append("nothing differs between the ranks seen: the cause may be in one that was not")
     else:
@@ -134,9 +154,9 @@ def _newest_digests(view: RankView) -> list[StackDigest]:
     if not view.rounds:
         return []
     digests = view.rounds[-1].digests
-    if len(view.mains) < 2 or digests[0] is not view.now:
+    main = main_digest(view.rounds[-1])
+    if main is None or (len(view.mains) < 2 and main is view.now):
         return digests
-    now = StackDigest(**vars(view.now))
-    same = (key_of(main) == key_of(now) for main in reversed(view.mains))
-    now.samples = sum(1 for _ in takewhile(bool, same))
-    return [now, *digests[1:]]
+    same = (key_of(earlier) == key_of(main) for earlier in reversed(view.mains))
+    now = replace(view.now, samples=sum(1 for _ in takewhile(bool, same)))
+    return [now if digest is main else digest for digest in digests]

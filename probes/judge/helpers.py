@@ -15,8 +15,8 @@ from mltop.probes.judge.frames import (
     waits_for_thread,
     where,
 )
-from mltop.probes.judge.view import RankView, is_dead, runs_mostly
-from mltop.probes.model import Culprit, StackDigest
+from mltop.probes.judge.view import STOPPED, RankView, is_dead, runs_mostly
+from mltop.probes.model import Confidence, Culprit, StackDigest
 
 _DATALOADER = "torch/utils/data/dataloader.py"
 _CHILD_STATES = {"T": "which is stopped (state T) in", "t": "which a debugger holds in"}
@@ -31,7 +31,7 @@ class Accusation:
     """
 
     culprit: Culprit
-    cap: str = "high"
+    cap: Confidence = "high"
     computes: bool = False
     stacks: tuple[StackDigest, ...] = ()
 
@@ -135,7 +135,9 @@ def _stable(digests: list[StackDigest]) -> bool:
 
 
 def _computes(digests: list[StackDigest]) -> bool:
-    return not is_dead(digests[-1]) and (not _stable(digests) or runs_mostly([digest.state for digest in digests]))
+    if is_dead(digests[-1]) or digests[-1].state in STOPPED:
+        return False
+    return not _stable(digests) or runs_mostly([digest.state for digest in digests])
 
 
 def _child_text(digests: list[StackDigest]) -> str:
@@ -145,5 +147,8 @@ def _child_text(digests: list[StackDigest]) -> str:
     if child.state == "D":
         wchan = f" ({child.wchan})" if child.wchan else ""
         return f"which is in the kernel{wchan}, state D, below {where(child)}"
-    what = _CHILD_STATES.get(child.state) or ("which is stuck in" if _stable(digests) else "which is busy in")
-    return f"{what} {where(child)}"
+    if child.state in _CHILD_STATES:
+        return f"{_CHILD_STATES[child.state]} {where(child)}"
+    if len(digests) == 1:
+        return f"which was seen once, in {where(child)}"
+    return f"{'which is stuck in' if _stable(digests) else 'which is busy in'} {where(child)}"

@@ -13,11 +13,8 @@ from mltop.probes.judge.evidence import JobEvidence
 from mltop.probes.judge.fold import fold, ranks_text
 from mltop.probes.judge.frames import key_of, where
 from mltop.probes.judge.roster import Roster, read_roster
-from mltop.probes.judge.view import BACKWARD, RankView
-from mltop.probes.model import Gap, Waiting
-
-_STOPPED = ("T", "t")
-CONFIDENCES = ("low", "medium", "high")
+from mltop.probes.judge.view import BACKWARD, RankView, known_waits, with_wait
+from mltop.probes.model import CONFIDENCES, Confidence, Gap, StackDigest, Waiting
 
 
 @dataclass
@@ -38,6 +35,11 @@ class JobView:
     @property
     def running(self) -> list[RankView]:
         return [*self.waiters, *self.others]
+
+    @property
+    def mostly_stopped(self) -> bool:
+        """At least half of the ranks are stopped: whatever the others do, the job does not get on."""
+        return bool(self.stopped) and 2 * len(self.stopped) >= len(self.views)
 
     @cached_property
     def window_s(self) -> float:
@@ -64,33 +66,43 @@ class JobView:
 
     @property
     def watched(self) -> str:
-        """``5.0 s (quiet for 3 min 20 s before that)``."""
+        """Of ranks that "did not move": ``for 5.0 s (quiet for 3 min 20 s before that)``.
+
+        One look alone shows no standstill: then the samples before it do, or nothing does.
+        """
         quiet_s = self.quiet_s or 0.0
-        quiet = f" (quiet for {duration(quiet_s)} before that)" if quiet_s >= 1.0 else ""
-        return f"{self.window_s:.1f} s{quiet}"
+        quiet = f"for {duration(quiet_s)}" if quiet_s >= limit.TOLD_QUIET_S else ""
+        if self.window_s < limit.TOLD_WINDOW_S:
+            return f"{quiet} before the dump" if quiet else "(seen once)"
+        return f"for {self.window_s:.1f} s" + (f" (quiet {quiet} before that)" if quiet else "")
 
     @property
     def enough_time(self) -> bool:
         return self.window_s >= limit.WINDOW_LEAST_S or (self.quiet_s or 0.0) >= limit.QUIET_SHORT_S
 
-    def confidence(self, *caps: str) -> str:
-        """How long the standstill was seen for, and not more than any of ``caps``.
+    def confidence(self, *caps: Confidence) -> Confidence:
+        """How surely it stands still, and not more than any of ``caps``.
 
-        high: watched for 5 s, or quiet for 30 s before; low: under 3 s and not even quiet for 10 s.
-        Lower when counters are unknown (stacks alone look alike in a slow healthy job), when other threads of
-        waiting ranks do I/O, when ranks are unseen or unreadable, or when a wait is a guess (autograd).
+        Lower when other threads of waiting ranks do I/O, when ranks are unseen or unreadable, or when a wait is a
+        guess (autograd).
         """
-        found = [self._by_time(), *caps]
-        if not self.counted and self.quiet_s is None:
-            found.append("low")
+        found: list[Confidence] = [self.standstill, *caps]
         unknown = self.roster.unseen or self.roster.silent or self.unreadable
         guessed = any(view.waiting_in == BACKWARD for view in self.waiters)
         if unknown or guessed or any(view.motion.calling() for view in self.waiters):
             found.append("medium")
-        return min(found, key=CONFIDENCES.index)
+        return max(found, key=CONFIDENCES.index)
 
-    def _by_time(self) -> str:
+    @cached_property
+    def standstill(self) -> Confidence:
+        """How surely nothing moves, whoever is to blame.
+
+        high: watched for 5 s, or quiet for 30 s before; low: under 3 s and not even quiet for 10 s, or with unknown
+        counters (stacks alone look alike in a slow healthy job).
+        """
         quiet_s = self.quiet_s or 0.0
+        if not self.counted and self.quiet_s is None:
+            return "low"
         if self.window_s >= limit.WINDOW_LONG_S - limit.WINDOW_SLACK_S or quiet_s >= limit.QUIET_LONG_S:
             return "high"
         if self.window_s < limit.WINDOW_SHORT_S and quiet_s < limit.QUIET_SHORT_S:
@@ -101,8 +113,9 @@ class JobView:
 def read_job(evidence: JobEvidence) -> JobView:
     roster = read_roster(evidence)
     job = JobView(roster, gaps=list(roster.gaps))
+    _share_waits(roster.views)
     for view in roster.views:
-        if all(state in _STOPPED for state in view.states):
+        if view.stopped:
             job.stopped.append(view)
         elif not view.readable:
             job.unreadable.append(view)
@@ -112,6 +125,22 @@ def read_job(evidence: JobEvidence) -> JobView:
             job.others.append(view)
     job.gaps.extend(_unreadable_gaps(job.unreadable))
     return job
+
+
+def _share_waits(views: Sequence[RankView]) -> None:
+    """What native frames of one rank show holds for a rank at the same place that was read without them."""
+    if not any(_shows_native(view.now) for view in views if view.readable):
+        return
+    known = known_waits(main for view in views for main in view.mains if _shows_native(main))
+    for view in views:
+        for at, main in enumerate(view.mains):
+            if not _shows_native(main):
+                view.mains[at] = with_wait(main, {} if main.waiting_in else known)
+                view.waits[at] = view.waits[at] or view.mains[at].waiting_in
+
+
+def _shows_native(main: StackDigest) -> bool:
+    return main.frames[0].native
 
 
 def _computes(view: RankView) -> bool:

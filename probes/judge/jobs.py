@@ -35,8 +35,11 @@ def evidence_by_job(
     history: History | None = None,
     nodes_missing: Sequence[str] = (),
     gaps: Sequence[Gap] = (),
+    *,
+    or_ended: bool = False,
 ) -> list[JobEvidence]:
-    """One bundle per job that has a live process or a dump, in order of the job's name.
+    """One bundle per job that has a live process or a dump, in order of the job's name. ``or_ended``: where there
+    is none, those that the history still knows.
 
     ``samples``: the newest of each node. ``history``: the last minutes (`history_of`); a process in it that
     its node's newest sample no longer has is gone. ``nodes_missing``: asked and not answered; each job gets
@@ -61,6 +64,7 @@ def evidence_by_job(
         bundle.roster.append(one)
         bundle.dumps += rounds.get((one.node, one.sample.pid), [])
     alive = [bundle for bundle in bundles.values() if bundle.dumps or any(not one.gone for one in bundle.roster)]
+    alive = alive or (list(bundles.values()) if or_ended else [])
     for bundle in alive:
         bundle.nodes_missing = _missing_nodes(bundle, nodes_missing)
         key = JobKey(bundle.job, bundle.uid)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from mltop.probes.judge import thresholds as limit
 from mltop.probes.judge.fold import ranks_text
-from mltop.probes.judge.frames import UserFrames, where
+from mltop.probes.judge.frames import UserFrames, python_frames, where
 from mltop.probes.judge.job import JobView, names, waiting_lines
 from mltop.probes.judge.mismatch import both_sides
 from mltop.probes.judge.view import RankView
-from mltop.probes.model import Culprit, Frame, Verdict
+from mltop.probes.model import Confidence, Culprit, Frame, Verdict
 from mltop.probes.model.local_names import meaning_of
 
 
@@ -52,14 +52,14 @@ def by_loop_counter(job: JobView, found: list[Difference]) -> Verdict | None:
         return None
     best = min(counters, key=lambda one: (one.split, one.urgency, not one.small))
     evidence = [
-        f"every rank waits in {job.waiters[0].waiting_in} at the same line, and none moved for {job.watched}",
+        f"every rank waits in {job.waiters[0].waiting_in} at the same line, and none moved {job.watched}",
         _text(best, job.waiters),
     ]
     waiting = waiting_lines(job.waiters)
     if best.split:
         return Verdict("hang", both_sides(_sides(best, job.waiters)), waiting, [], evidence, "low")
     firm = len(best.values) - len(best.odd) >= limit.MAJORITY_FIRM * len(best.values)
-    cap = "medium" if best.small and firm else "low"
+    cap: Confidence = "medium" if best.small and firm else "low"
     culprits = [_culprit(best, at, job.waiters[at], job.waiters) for at in best.odd]
     return Verdict("hang", culprits, waiting, [], evidence, job.confidence(cap))
 
@@ -72,7 +72,7 @@ def harmless(job: JobView, found: list[Difference]) -> list[str]:
 
 def _differences(views: list[RankView]) -> Iterator[Difference]:
     """Locals of the frames that all ranks share, leaf first, that are not equal everywhere."""
-    stacks = [view.now.frames for view in views]
+    stacks = [python_frames(view.now.frames) for view in views]
     users = UserFrames()
     telling = [users.indexes(view.now) for view in views]
     for depth in range(min(map(len, telling))):

@@ -8,7 +8,7 @@ from mltop.probes.judge import thresholds as limit
 from mltop.probes.judge.frames import is_internal, place, where
 from mltop.probes.judge.job import JobView, names, waiting_lines
 from mltop.probes.judge.view import BACKWARD, RankView
-from mltop.probes.model import Culprit, Verdict
+from mltop.probes.model import Confidence, Culprit, Verdict
 
 POINT_TO_POINT = frozenset(
     {"send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list"}
@@ -29,7 +29,7 @@ def mismatch(job: JobView) -> Verdict | None:
     if any(operation in POINT_TO_POINT for operation, _ in sides):
         evidence = ["every rank waits, some for a neighbour (pipeline): stacks do not tell who is behind"]
         return Verdict("hang", [], waiting_lines(job.waiters), [], evidence + _describe(sides), "low")
-    caps = ("low",) if any(operation in _GENERIC for operation, _ in sides) else ()
+    caps: tuple[Confidence, ...] = ("low",) if any(operation in _GENERIC for operation, _ in sides) else ()
     return _suspect(job, sides, "in different collectives", caps)
 
 
@@ -68,8 +68,8 @@ def _describe(sides: Sides) -> list[str]:
     return lines + ([f"and {len(sides) - len(shown)} more sides"] if len(sides) > len(shown) else [])
 
 
-def _suspect(job: JobView, sides: Sides, how: str, caps: tuple[str, ...]) -> Verdict:
-    evidence = [f"every rank waits, {how}, and none moved for {job.watched}", *_describe(sides)]
+def _suspect(job: JobView, sides: Sides, how: str, caps: tuple[Confidence, ...]) -> Verdict:
+    evidence = [f"every rank waits, {how}, and none moved {job.watched}", *_describe(sides)]
     waiting = waiting_lines(job.waiters)
     if len(sides[0][1]) == len(sides[1][1]):
         return Verdict("hang", both_sides(sides), waiting, [], evidence, "low")

@@ -11,12 +11,12 @@ from mltop.probes.judge import thresholds as limit
 from mltop.probes.judge.frames import where
 from mltop.probes.judge.job import JobView, names
 from mltop.probes.judge.view import RankView
-from mltop.probes.model import Culprit, Verdict
+from mltop.probes.model import Confidence, Culprit, Verdict
 
 
 def moving(job: JobView) -> Verdict | None:
     """The verdict of a job that moves, None for one that does not. May name stragglers, never culprits."""
-    why = _why_it_moves(job)
+    why = None if job.mostly_stopped else _why_it_moves(job)
     if why is None:
         return None
     stragglers, shares = find_stragglers(job.running)
@@ -27,7 +27,7 @@ def moving(job: JobView) -> Verdict | None:
         gone = ", ".join(f"rank {absent.rank}: {absent.reason}" for absent in job.roster.gone[:3])
         evidence.append(f"the others move, but {gone}")
     rounds = max((len(view.waits) for view in job.running), default=0)
-    confidence = "medium" if not stragglers or rounds >= limit.STRAGGLER_ROUNDS_FIRM else "low"
+    confidence: Confidence = "medium" if not stragglers or rounds >= limit.STRAGGLER_ROUNDS_FIRM else "low"
     if not stragglers and job.window_s >= limit.WINDOW_SHORT_S:
         confidence = "high"
     return Verdict("straggler" if stragglers else "moving", [], [], stragglers, evidence, confidence)

@@ -9,7 +9,7 @@ from mltop.probes.judge.frames import leaf_note, saves_or_evaluates, where
 from mltop.probes.judge.helpers import Accusation, accuse_helper
 from mltop.probes.judge.job import JobView, waiting_lines
 from mltop.probes.judge.view import RankView
-from mltop.probes.model import Culprit, Verdict
+from mltop.probes.model import Confidence, Culprit, Verdict
 
 _LOOKS_LIKE_WORK = "a checkpoint or an evaluation on this rank alone looks the same: look again in a minute"
 
@@ -25,7 +25,9 @@ def non_waiters(job: JobView) -> Verdict | None:
         return _few_wait(job)
     found = [_accuse(view) for view in accused]
     may_be_work = [_cap_of_work(job, view, one) for view, one in zip(accused, found, strict=True)]
-    caps = [one.cap for one in found] + may_be_work + (["low"] if minority_waits else [])
+    caps = [one.cap for one in found] + may_be_work
+    if minority_waits:
+        caps.append("low")
     evidence = [_waiting_evidence(job), *outside_lines(accused)]
     if any(cap != "high" for cap in may_be_work):
         evidence.append(_LOOKS_LIKE_WORK)
@@ -43,13 +45,15 @@ def _accuse(view: RankView) -> Accusation:
         reason = "busy outside any collective while the others wait for it"
     elif view.spins:
         reason = "loops or computes outside any collective while the others wait for it"
-    else:
+    elif view.seen_to_stand:
         reason = "stands still outside any collective while the others wait for it"
+    else:
+        reason = "is outside any collective while the others wait for it (seen once)"
     culprit = Culprit(view.rank, view.node, view.pid, reason + leaf_note(view.now), where(view.now))
     return Accusation(culprit, computes=view.spins, stacks=(view.now,))
 
 
-def _cap_of_work(job: JobView, view: RankView, accusation: Accusation) -> str:
+def _cap_of_work(job: JobView, view: RankView, accusation: Accusation) -> Confidence:
     """How sure one may be that this is no checkpoint or evaluation that the others wait for."""
     if view.calls:
         return "medium" if job.known_s >= limit.WORK_MEDIUM_S else "low"
@@ -73,7 +77,7 @@ def _few_wait(job: JobView) -> Verdict:
 
 def _waiting_evidence(job: JobView) -> str:
     verb = "waits" if len(job.waiters) == 1 else "wait"
-    return f"{len(job.waiters)} of {len(job.views)} ranks {verb} and did not move for {job.watched}"
+    return f"{len(job.waiters)} of {len(job.views)} ranks {verb} and did not move {job.watched}"
 
 
 def outside_lines(views: list[RankView]) -> list[str]:
@@ -100,6 +104,8 @@ def _behaviour(view: RankView) -> str:
         return "its counters move: a loop that sleeps or polls, or slow work"
     if not view.same_stack:
         return f"stack or integer locals change over {dumps} dumps without system calls: it loops or computes"
-    if view.spins:
-        return f"one stack in {dumps} dumps at {view.cpu_fraction or 0.0:.0%} CPU: it loops or computes"
-    return f"one stack in {dumps} dumps" if dumps > 1 else "seen in one dump"
+    seen = f"one stack in {dumps} dumps" if dumps > 1 else "seen in one dump"
+    if not view.spins:
+        return seen
+    cpu = "" if view.cpu_fraction is None else f" at {view.cpu_fraction:.0%} CPU"
+    return f"{seen}{cpu}: it loops or computes"

@@ -11,11 +11,10 @@ from mltop.probes.model import Culprit, Verdict
 
 
 def gone_or_stopped(job: JobView) -> Verdict | None:
-    """Accuses them when others wait, or when the whole job is stopped."""
+    """Accuses them when others wait, or when most of the job is stopped."""
     kernel = in_kernel(job)
     waiters = [view for view in job.waiters if view not in kernel]
-    everyone_stopped = bool(job.stopped) and len(job.stopped) == len(job.views)
-    if not waiters and not everyone_stopped:
+    if not waiters and not job.mostly_stopped:
         return None
     culprits = [
         Culprit(absent.rank, absent.node, absent.pid, absent.reason, "no process") for absent in job.roster.gone
@@ -43,8 +42,11 @@ def system_facts(job: JobView) -> list[str]:
     facts = []
     if job.roster.gone:
         facts.append(f"{ranks_text(absent.rank for absent in job.roster.gone)} {job.roster.gone[0].reason}")
-    if job.stopped:
-        facts.append(f"{names(job.stopped)} stopped by a signal (state T in every dump)")
+    traced = [view for view in job.stopped if view.states[-1] == "t"]
+    signalled = [view for view in job.stopped if view.states[-1] == "T"]
+    for views, how in ((signalled, "stopped by a signal (state T"), (traced, "held by a debugger (state t")):
+        if views:
+            facts.append(f"{names(views)} {how}{' in every dump' if len(views[0].states) > 1 else ''})")
     kernel = in_kernel(job)
     if kernel:
         facts.append(f"{names(kernel)} in the kernel (state D) in all of {len(kernel[0].states)} dumps")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeVar
 
 from mltop.probes.judge import thresholds as limit
 from mltop.probes.judge.evidence import RankSeen
-from mltop.probes.judge.frames import UserFrames, in_backward, key_of, waits_for_thread
+from mltop.probes.judge.frames import UserFrames, in_backward, key_of, python_frames, waits_for_thread
 from mltop.probes.model import RankSample, RankStacks, StackDigest
 
 Number = TypeVar("Number", int, float)
 
+STOPPED = ("T", "t")  # by a signal, by a debugger
 BACKWARD = "backward (for gradients)"  # a wait that the stack does not prove: it may also compute
 
 
@@ -98,6 +99,11 @@ class RankView:
         return self.times[-1] - self.times[0] if self.times else 0.0
 
     @property
+    def seen_to_stand(self) -> bool:
+        """It was looked at more than once, or its counters stood still before that."""
+        return len(self.mains) > 1 or (self.seen.quiet_s or 0.0) >= limit.QUIET_SHORT_S
+
+    @property
     def waiting_in(self) -> str | None:
         return self.waits[-1] if self.waits else None
 
@@ -120,15 +126,20 @@ class RankView:
         return self.seen.sample.cpu_fraction
 
     @property
+    def stopped(self) -> bool:
+        """By a signal or a debugger, whenever it was looked at: whatever its counters say, others moved them."""
+        return all(state in STOPPED for state in self.states)
+
+    @property
     def calls(self) -> bool:
         """Its counters move: it goes in and out of the kernel."""
-        return self.motion.switching() or self.motion.calling()
+        return not self.stopped and (self.motion.switching() or self.motion.calling())
 
     @property
     def spins(self) -> bool:
         """It computes or loops without calling into the kernel."""
         changes = self.readable and not self.same_stack
-        return not self.calls and (changes or self.runs)
+        return not self.calls and not self.stopped and (changes or self.runs)
 
     @property
     def runs(self) -> bool:
@@ -141,7 +152,7 @@ class RankView:
     @property
     def moves(self) -> bool:
         """Counters or the stack move. CPU time alone is not progress: a wait for the GPU may spin."""
-        return self.calls or (self.readable and not self.same_stack)
+        return self.calls or (self.readable and not self.same_stack and not self.stopped)
 
     def share_waiting(self) -> float:
         return sum(wait is not None for wait in self.waits) / len(self.waits)
@@ -172,12 +183,13 @@ class RankView:
 def view_of(seen: RankSeen, rounds: list[RankStacks], users: UserFrames) -> RankView:
     """All that is asked of every rank is worked out here, once: jobs have thousands of them."""
     view = RankView(seen, sorted(rounds, key=_taken_at) if len(rounds) > 1 else rounds)
-    for stacks in view.rounds:
-        main = main_digest(stacks)
+    mains = [main_digest(stacks) for stacks in view.rounds]
+    known = known_waits(main for main in mains if main is not None) if len(rounds) > 1 else {}
+    for stacks, main in zip(view.rounds, mains, strict=True):
         if main is not None:
-            view.mains.append(main)
+            view.mains.append(with_wait(main, known))
             view.times.append(stacks.taken_at)
-            view.waits.append(wait_of(main, stacks.digests))
+            view.waits.append(wait_of(view.now, stacks.digests))
         state = _state_of(stacks)
         if state:
             view.states.append(state)
@@ -187,6 +199,23 @@ def view_of(seen: RankSeen, rounds: list[RankStacks], users: UserFrames) -> Rank
         view.motion = motion_between(view.rounds)
         view.same_stack = _all_same(view.mains, users)
     return view
+
+
+def known_waits(mains: Iterable[StackDigest]) -> dict[str, str]:
+    """What is waited in, by stack: one and the same place in Python is one wait, also where one look does not show it.
+
+    Native frames tell it or not, as the moment and py-spy's mode have it, and so does a source file on a slow disk.
+    """
+    known: dict[str, str] = {}
+    for main in mains:
+        if main.waiting_in:
+            known.setdefault(key_of(main), main.waiting_in)
+    return known
+
+
+def with_wait(main: StackDigest, known: Mapping[str, str]) -> StackDigest:
+    wait = known.get(key_of(main)) if known else None
+    return main if wait is None or wait == main.waiting_in else replace(main, waiting_in=wait)
 
 
 def main_digest(stacks: RankStacks) -> StackDigest | None:
@@ -279,10 +308,11 @@ def _all_same(mains: Sequence[StackDigest], users: UserFrames) -> bool:
     if len({key_of(main) for main in mains}) > 1:
         return False
     # A loop, not all(): this runs for the frames of every dump.
-    for at in users.indexes(mains[0]) if len(mains) > 1 else ():
-        ints = mains[0].frames[at].ints
-        for later in mains[1:]:
-            if later.frames[at].ints != ints:
+    first, *others = [python_frames(main.frames) for main in mains] or [()]
+    for at in users.indexes(mains[0]) if others else ():
+        ints = first[at].ints
+        for later in others:
+            if later[at].ints != ints:
                 return False
     return True
 

@@ -46,7 +46,10 @@ from mltop.probes.model.sample import (
     Sample,
 )
 from mltop.probes.model.verdict import (
+    CONFIDENCES,
+    KINDS,
     REMEDIES,
+    Confidence,
     Culprit,
     Finding,
     Frame,
@@ -57,16 +60,20 @@ from mltop.probes.model.verdict import (
     StackDigest,
     Unknown,
     Verdict,
+    VerdictKind,
     Waiting,
 )
 
 __all__ = [
+    "CONFIDENCES",
+    "KINDS",
     "MAX_KERNEL_EVENTS",
     "REMEDIES",
     "SCHEMA",
     "UNLIMITED",
     "BlockedProcess",
     "CgroupSample",
+    "Confidence",
     "CounterKind",
     "Culprit",
     "Ecc",
@@ -100,6 +107,7 @@ __all__ = [
     "StackDigest",
     "Unknown",
     "Verdict",
+    "VerdictKind",
     "Waiting",
     "all_fields",
     "to_json",

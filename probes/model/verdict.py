@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any, Literal, get_args
 
 from mltop.probes.model.sample import Gap, RankSample
 
 # What an action comes to for the hardware, the farthest-reaching last: what makes the weaker ones pointless.
 Remedy = Literal["none", "watch", "restart", "reset", "reboot", "service", "replace"]
 REMEDIES: tuple[Remedy, ...] = ("none", "watch", "restart", "reset", "reboot", "service", "replace")
+
+# What a frame below Python is said to be in: a shared object, a C, C++, CUDA, Rust or Cython source, or nothing known
+# ("?", "[vdso]"). A program's own code has no line where there is no debugging information: "bin/python3.11", line 0.
+_NATIVE_FILE = re.compile(r"\.so[\d.]*\Z|\.(c|cc|cpp|cxx|cu|h|hh|hpp|cuh|S|s|rs|pyx|pxd|pxi)\Z|^\[.*\]\Z|^\??\Z")
 
 
 @dataclass
@@ -50,12 +56,27 @@ class Unknown:
 
 @dataclass
 class Frame:
-    """One Python frame. ``file`` is relative to site-packages or its last parts; ``ints`` are integer locals."""
+    """One frame. ``file`` is relative to site-packages or its last parts; ``ints`` are integer locals.
+
+    Those that the leaf called into below Python (``--native``) come first; of these ``line`` is 0 where unknown.
+    """
 
     function: str
     file: str
     line: int
     ints: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def native(self) -> bool:
+        """Below Python. Such frames differ between equal ranks and from look to look: nothing is told from them."""
+        return _is_native_file(self.file, self.line == 0)
+
+
+@lru_cache(maxsize=4096)  # asked per dump, while jobs share a few hundred files
+def _is_native_file(file: str, no_line: bool) -> bool:
+    if file.endswith(".py") or file.startswith("<"):
+        return False
+    return no_line or _NATIVE_FILE.search(file) is not None
 
 
 @dataclass
@@ -113,20 +134,34 @@ class Waiting:
     where: str
 
 
+# What is said of a job, in the order in which several are told. "suspect": a hang whose culprits are named with low
+# confidence, since they may be doing long work of their own.
+VerdictKind = Literal["hang", "suspect", "straggler", "moving", "unclear"]
+Confidence = Literal["high", "medium", "low"]
+KINDS: tuple[VerdictKind, ...] = get_args(VerdictKind)
+CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
+
+
 @dataclass
 class Verdict:
-    """``kind``: hang | straggler | moving | unclear; ``confidence``: high | medium | low. Moving jobs accuse nobody.
+    """Moving jobs accuse nobody. ``stragglers`` names their slow ranks: these are observations, not accusations.
 
-    ``stragglers`` names the slow ranks of a job that moves: they are observations, not accusations.
+    ``ended``: every rank of the job is gone, and nothing is left to be judged.
     """
 
-    kind: str
+    kind: VerdictKind
     culprits: list[Culprit] = field(default_factory=list)
     waiting: list[Waiting] = field(default_factory=list)
     stragglers: list[Culprit] = field(default_factory=list)
     evidence: list[str] = field(default_factory=list)
-    confidence: str = "low"
+    confidence: Confidence = "low"
     gaps: list[Gap] = field(default_factory=list)
+    ended: bool = False
+
+    @property
+    def stands_still(self) -> bool:
+        """It accuses, or would if it knew whom."""
+        return self.kind in ("hang", "suspect")
 
 
 @dataclass

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.table import Goal, print_table
-from tests.cpu import children_of, command_of, cpu_s, rss_mib
+from tests.cpu import children_of, cpu_s, rss_mib
 from tests.fakes.machine import FakeMachine
 from tests.fakes.nvml.counts import per_gpu
+from tests.processes import command_of
 from tests.terminal import Terminal
 
 GPUS = 8

@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 
 from tests.bench.table import Goal, print_table
-from tests.cpu import children_of, command_of, cpu_s, rss_mib
+from tests.cpu import children_of, cpu_s, rss_mib
 from tests.fakes.nvml.counts import per_gpu
 from tests.fakes.nvml.scenario import FakeNvml
+from tests.processes import command_of
 from tests.terminal import Terminal
 from tests.waiting import wait_until
 

@@ -20,7 +20,8 @@ def tflops(k: int, blas: str) -> float:
 class CudaTorch:
     """``log``: what was asked of the GPU, in order.
 
-    ``wrong_from``: of the GEMMs since a library was chosen, the first whose output has a wrong bit, as all after it.
+    ``wrong_from``: of the GEMMs since cuBLASLt was chosen, the first whose output has a wrong bit, as all after it,
+    whatever library they are done with.
     """
 
     def __init__(self, capability: tuple[int, int] = (9, 0), free_bytes: int = 8 << 30, wrong_from: int = 0) -> None:
@@ -77,7 +78,8 @@ class CudaTorch:
 
     def _prefer(self, library: str) -> None:
         self.blas = library
-        self._gemms = 0
+        if library == "cublaslt":
+            self._gemms = 0
         self.log.append(library)
 
     def _fraction(self, fraction: float, device: int) -> None:

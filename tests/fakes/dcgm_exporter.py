@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import stat
-import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from tests.fakes.scripts import python_script
 
 PROFILING = {
     "sm_active": "DCGM_FI_PROF_SM_ACTIVE",
@@ -108,7 +108,7 @@ ONE_GPU = """| {index}      | Name: NVIDIA A100-SXM4-40GB                       
 |        | Device UUID: {uuid}                |
 +--------+----------------------------------------------------------------------+"""
 # dcgmi/DeviceMonitor.cpp: a header again and again, a line per entity, all flushed together.
-TOOL = """#!{python}
+TOOL = """\
 import os, sys, time
 open({log!r}, "a").write(" ".join(sys.argv[1:]) + f" pid={{os.getpid()}}\\n")
 if {fails!r}:
@@ -139,17 +139,10 @@ class FakeDcgmi:
             ONE_GPU.format(index=index, uuid=uuid, bus_id=bus_id) for index, (uuid, bus_id) in enumerate(gpus)
         )
         discovery = DISCOVERY.format(count=len(gpus), s="" if len(gpus) == 1 else "s", gpus=listed)
-        tool = directory / "dcgmi"
-        tool.write_text(
-            TOOL.format(
-                python=sys.executable,
-                log=str(self.log),
-                rows=str(self.rows),
-                discovery=discovery,
-                fails=fails,
-            )
+        python_script(
+            directory / "dcgmi",
+            TOOL.format(log=str(self.log), rows=str(self.rows), discovery=discovery, fails=fails),
         )
-        tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
 
     def calls(self) -> list[str]:
         """The arguments of every run so far, with "pid=N" at the end."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from mltop.probes.collect.kernel_log.places import Places
+from tests.fakes.scripts import python_script
 
 BOOT_AT = 1_700_000_000.0
 PIPE_BYTES = 1024 * 1024
@@ -68,14 +68,12 @@ def fake_journalctl(directory: Path, lines: Sequence[str] = (), said: str = "", 
 
     Its arguments are in journalctl.args, a line for each run.
     """
-    path = directory / "journalctl"
-    path.write_text(
-        f"#!{sys.executable} -IS\n"
+    return python_script(
+        directory / "journalctl",
         "import sys, time\n"
         f"open({str(directory / 'journalctl.args')!r}, 'a').write(' '.join(sys.argv[1:]) + '\\n')\n"
         f"sys.stderr.write({said!r}); sys.stderr.flush()\n"
         f"sys.stdout.write({''.join(line + chr(10) for line in lines)!r}); sys.stdout.flush()\n"
-        f"while {stays!r} and '--follow' in sys.argv: time.sleep(60)\n"
+        f"while {stays!r} and '--follow' in sys.argv: time.sleep(60)\n",
+        "-IS",
     )
-    path.chmod(0o755)
-    return path

@@ -33,11 +33,21 @@ def measure(order: Order) -> None:
 
 
 def hang(order: Order) -> None:
-    """In the stage "warm", with a child of its own that would stay for ever; ``deaf``: to SIGTERM, both."""
+    """In the stage "warm", with a child of its own that would stay for ever; ``deaf``: to SIGTERM, both.
+
+    Else it makes the file ``asked`` when it is asked to end.
+    """
+
+    def asked(_number: int, _frame: object) -> None:
+        open(order.options["asked"], "w").close()
+        os._exit(0)
+
     child.stage("import torch")
     if order.options.get("deaf"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     grandchild = subprocess.Popen([sys.executable, "-c", "import time\ntime.sleep(600)"])
+    if "asked" in order.options:
+        signal.signal(signal.SIGTERM, asked)
     child.stage("warm", data={"pids": [os.getpid(), grandchild.pid]})
     time.sleep(600)
 

@@ -13,6 +13,7 @@ from mltop.probes.active.asked import KINDS, asked_from
 from mltop.probes.active.supervise import Facts, Supervisor
 from mltop.probes.model import GpuSample, Sample
 from mltop.probes.model.probe import ProbeEvent
+from tests.fakes.scripts import shell_script
 
 CHILD = str(Path(__file__).with_name("probe_child.py"))
 MODULES = dict.fromkeys(KINDS, CHILD)
@@ -45,19 +46,13 @@ def torch_folder(folder: Path, version: str = "2.9.0+cu128", cuda: str | None = 
 def torch_python(folder: Path, version: str = "2.9.0+cu128", cuda: str | None = "12.8") -> str:
     """Path of a Python that finds that torch."""
     found = torch_folder(folder / "lib", version, cuda)
-    script = folder / "bin" / "python"
-    script.parent.mkdir()
-    script.write_text(f'#!/bin/sh\nPYTHONPATH={found} exec {sys.executable} "$@"\n')
-    script.chmod(0o755)
-    return str(script)
+    line = 'PYTHONPATH={found} exec {python} "$@"'
+    return str(shell_script(folder / "bin/python", line, found=found, python=sys.executable))
 
 
 def torchless_python(folder: Path) -> str:
     """Path of a Python that has no torch: isolated from every site-packages."""
-    script = folder / "python"
-    script.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
-    script.chmod(0o755)
-    return str(script)
+    return str(shell_script(folder / "python", 'exec {python} -I -S "$@"', python=sys.executable))
 
 
 class Runs:

@@ -11,6 +11,8 @@ import os
 import struct
 import threading
 
+import pytest
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_REC, _MS_PRIVATE = 0x4000, 1 << 18
@@ -21,6 +23,12 @@ _INIT_OUT = struct.pack("=IIIIHHIIHHI28x", 7, 31, 0, 0, 0, 0, 4096, 0, 0, 0, 0)
 _SMALLEST_READ = 8192
 BLOCKS, AVAILABLE, FILES, FREE, BLOCK_BYTES = 1000, 250, 100, 40, 4096
 _STATFS_OUT = struct.pack("=QQQQQIIII24x", BLOCKS, AVAILABLE, AVAILABLE, FILES, FREE, BLOCK_BYTES, 255, BLOCK_BYTES, 0)
+
+
+# udev lets everybody open it; on a machine without udev only root may.
+needs_fuse = pytest.mark.skipif(
+    not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="no /dev/fuse that this user may open: nothing else hangs so"
+)
 
 
 def private_mounts() -> None:

@@ -69,6 +69,16 @@ class Host:
         home = str(INSIDE / "home")
         return {**CLEAN, "HOME": home, "USER": "root", "LOGNAME": "root", "LANG": "C.UTF-8", **more}
 
+    def as_login(self, argv: list[str]) -> list[str]:
+        """The command that runs ``argv`` as one who has logged in would: only then may an agent look into it.
+
+        Without root, sshd is in a user namespace of its own, and so are all logins.
+        """
+        if not self.user_namespace:
+            return argv
+        sshd = wait_until(self._sshd_pid, 30, "sshd")  # it writes the file when it listens
+        return ["nsenter", f"--user=/proc/{sshd}/ns/user", "--preserve-credentials", "--", *argv]
+
     def start(
         self, argv: list[str], env: dict[str, str] | None = None, cwd: str = "/", **options: Any
     ) -> subprocess.Popen[Any]:

@@ -67,7 +67,7 @@ class FleetJob:
         }
         with (self.directory / f"rank{rank}.log").open("wb") as log:
             process = host.start(
-                [sys.executable, str(SCRIPT), self._case, str(inside), str(self._culprit)],
+                host.as_login([sys.executable, str(SCRIPT), self._case, str(inside), str(self._culprit)]),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

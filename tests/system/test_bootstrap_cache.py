@@ -14,15 +14,18 @@ import pytest
 from mltop.probes.agent.protocol import Message, Request
 from mltop.probes.reach.bundle import file_for
 from tests.bootstrapping import (
+    SCRATCH,
     Bootstrapped,
     command,
     environment,
     in_mounts,
     installed,
+    nowhere_to_write,
     processes_of,
     running,
     start_once,
 )
+from tests.fakes.silent_fuse import needs_fuse
 from tests.waiting import wait_until
 
 DAY_S = 86400.0
@@ -115,7 +118,7 @@ def test_a_cache_of_somebody_else_is_not_entered(home: Path, tmp_path: Path) -> 
     foreign = cache(home)
     foreign.mkdir(parents=True)
     mounts = (
-        f"mount --bind / {foreign}" if os.geteuid() else f"chown 12345 {foreign}"
+        f"mount --rbind / {foreign}" if os.geteuid() else f"chown 12345 {foreign}"
     )  # in a user namespace / is foreign
     booted = start_once(home, in_mounts(mounts, command()), XDG_RUNTIME_DIR=str(tmp_path / "run"))
     assert booted.root == str(tmp_path / "run/mltop")
@@ -173,17 +176,14 @@ def test_a_home_where_nothing_may_be_executed(home: Path) -> None:
         assert "host" not in [gap.what for gap in sample.gaps]
 
 
-NOWHERE = "; ".join(f"mount -t tmpfs -o ro none {folder}" for folder in ("/tmp", "/var/tmp", "/dev/shm"))
-
-
 def test_memory_only() -> None:
     """No folder can be written: everything runs from memory, NVML's child process, too."""
-    with running(in_mounts(NOWHERE, command()), environment("/nonexistent")) as node:
+    with running(in_mounts(nowhere_to_write(), command()), environment("/nonexistent")) as node:
         assert node.boot().kind == "hello"
         assert node.booted.root == ""
         assert [note.partition(":")[0] for note in node.booted.notes] == [
             "/nonexistent/.cache/mltop",
-            *(f"{folder}/mltop-{0}" for folder in ("/tmp", "/var/tmp", "/dev/shm")),
+            *(f"{folder}/mltop-0" for folder in SCRATCH),
         ]
         sample = node.next("sample").sample
         assert sample.host.memory_total_bytes > 0
@@ -194,6 +194,7 @@ def test_memory_only() -> None:
         assert node.errors() == ""
 
 
+@needs_fuse
 def test_a_home_on_a_dead_file_server_is_passed_over(home: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     # A FUSE file system whose server never answers, as a file server that is gone: who looks into it waits.

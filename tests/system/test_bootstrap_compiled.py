@@ -195,6 +195,10 @@ def test_by_pdsh_it_is_not_needed(warm_home: Path) -> None:
     assert bytecode(home) == []
 
 
+# Into a user namespace where the groups may not be changed.
+OF_USER = ["--user", "--preserve-credentials"] if os.geteuid() else []
+
+
 @pytest.mark.parametrize("room", ["400k", "1300k", "2200k", "12m"])
 def test_a_nearly_full_home(room: str, home: Path) -> None:
     """Every start works, whether or not there is room for all; what does not fit goes to the next folder."""
@@ -204,7 +208,7 @@ def test_a_nearly_full_home(room: str, home: Path) -> None:
     with running(in_mounts(f"mount -t tmpfs -o size={room} none {small}", ["cat"])) as keeper:
         keeper.send(b"x\n")
         assert keeper.process.stdout.read(2) == b"x\n"
-        inside = ["nsenter", "--target", str(keeper.process.pid), "--mount", *(["--user"] if os.geteuid() else [])]
+        inside = ["nsenter", "--target", str(keeper.process.pid), "--mount", *OF_USER]
         env = {"XDG_CACHE_HOME": str(small), "XDG_RUNTIME_DIR": str(home)}
         booted = [start_once(home, [*inside, *command()], **env) for _ in range(3)]
         held = Path(f"/proc/{keeper.process.pid}/root{small}/mltop")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from mltop.probes.agent.protocol import Message, Request
 from mltop.probes.reach.bundle import file_for, py_spy_sha256
-from tests.bootstrapping import Bootstrapped, command, environment, in_mounts, running
+from tests.bootstrapping import Bootstrapped, command, environment, in_mounts, nowhere_to_write, running
 from tests.waiting import wait_until
 
 MACHINE = os.uname().machine
@@ -43,6 +44,15 @@ def rank() -> Iterator[int]:
 def bare(home: Path | str, **more: str) -> dict[str, str]:
     """An environment in which no py-spy of the node's own is found."""
     return environment(home, **{"PATH": "/usr/bin:/bin", **more})
+
+
+def beside_a_rank(setup: str) -> str:
+    """For ``in_mounts``: out of a user namespace nobody looks into other processes, so there is a rank inside, too."""
+    if os.geteuid() == 0:
+        return setup
+    environ = ("RANK=0", "WORLD_SIZE=1", f"TORCHELASTIC_RUN_ID={JOB}")
+    rank = ["setpriv", "--pdeathsig", "KILL", "env", *environ, sys.executable, "-c", SCRIPT]
+    return f"{shlex.join(rank)} >/dev/null </dev/null & {setup}"
 
 
 def python_without_py_spy() -> str:
@@ -181,7 +191,7 @@ def test_cancelled_while_it_is_awaited(home: Path) -> None:
 
 
 def test_a_cache_where_nothing_may_be_executed(home: Path) -> None:
-    argv = in_mounts(f"mount -t tmpfs -o noexec none {home}", node_command())
+    argv = in_mounts(beside_a_rank(f"mount -t tmpfs -o noexec none {home}"), node_command())
     with running(argv, bare(home)) as node:
         ask(ready(node))
         needed(node)
@@ -192,8 +202,7 @@ def test_a_cache_where_nothing_may_be_executed(home: Path) -> None:
 
 
 def test_memory_only() -> None:
-    nowhere = "; ".join(f"mount -t tmpfs -o ro none {folder}" for folder in ("/tmp", "/var/tmp", "/dev/shm"))
-    with running(in_mounts(nowhere, node_command()), bare("/nonexistent")) as node:
+    with running(in_mounts(beside_a_rank(nowhere_to_write()), node_command()), bare("/nonexistent")) as node:
         ask(ready(node))
         assert node.booted.root == ""
         needed(node)

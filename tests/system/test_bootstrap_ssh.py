@@ -19,6 +19,7 @@ from mltop.probes.reach.channel import Channel, LaunchOptions
 from mltop.probes.reach.ending import Ending
 from mltop.probes.reach.launchers import ssh
 from tests.bootstrapping import running
+from tests.fakes.scripts import shell_script
 from tests.hubs import DEADLINE_S, await_state, opened, patient, set_limits
 from tests.waiting import wait_until
 
@@ -50,9 +51,9 @@ class Server:
             *settings,
             "HostName 127.0.0.1",
             f"Port {self.port}",
-            f"IdentityFile {self.folder}/{key}",
+            f'IdentityFile "{self.folder}/{key}"',
             "IdentitiesOnly yes",
-            f"UserKnownHostsFile {self.folder}/known_hosts",
+            f'UserKnownHostsFile "{self.folder}/known_hosts"',
             "GlobalKnownHostsFile /dev/null",
         ]
         with open(self.folder / "config", "a") as file:
@@ -64,17 +65,14 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """An sshd of this user on a port of its own, known to an `ssh` that reads our configuration file."""
     for key in ("host_key", "user_key", "other_key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / key], check=True)
-    port = free_port()
-    (tmp_path / "known_hosts").write_text(f"[127.0.0.1]:{port} {(tmp_path / 'host_key.pub').read_text()}")
     (tmp_path / "banner").write_text("Authorized users only\n")
     (tmp_path / "cache").mkdir()
     settings = [
-        f"Port {port}",
         "ListenAddress 127.0.0.1",
-        f"HostKey {tmp_path}/host_key",
-        f"AuthorizedKeysFile {tmp_path}/user_key.pub",
-        f"Banner {tmp_path}/banner",
-        f"SetEnv XDG_CACHE_HOME={tmp_path}/cache",
+        f'HostKey "{tmp_path}/host_key"',
+        f'AuthorizedKeysFile "{tmp_path}/user_key.pub"',
+        f'Banner "{tmp_path}/banner"',
+        f'SetEnv "XDG_CACHE_HOME={tmp_path}/cache"',
         "StrictModes no",
         "UsePAM no",
         "PidFile none",
@@ -82,19 +80,28 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     (tmp_path / "sshd_config").write_text("\n".join(settings) + "\n")
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-    wrapper = tmp_path / "bin/ssh"
-    wrapper.parent.mkdir()
-    wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {tmp_path}/config "$@"\n')
-    wrapper.chmod(0o755)
+    wrapper = shell_script(tmp_path / "bin/ssh", 'exec /usr/bin/ssh -F {config} "$@"', config=tmp_path / "config")
     monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
-    command = ["/usr/sbin/sshd", "-D", "-f", str(tmp_path / "sshd_config"), "-E", str(tmp_path / "log")]
-    process = subprocess.Popen(command)
+    port, process = start_sshd(tmp_path)
+    (tmp_path / "known_hosts").write_text(f"[127.0.0.1]:{port} {(tmp_path / 'host_key.pub').read_text()}")
     try:
-        wait_until(lambda: answers(port), 30, "sshd")
         yield Server(tmp_path, port, process)
     finally:
         process.terminate()
         process.wait(10)
+
+
+def start_sshd(folder: Path) -> tuple[int, subprocess.Popen[bytes]]:
+    """On a free port; another one when somebody takes it meanwhile."""
+    while True:
+        port = free_port()
+        command = ["/usr/sbin/sshd", "-D", "-f", folder / "sshd_config", "-p", str(port), "-E", folder / "log"]
+        process = subprocess.Popen(command)
+        wait_until(lambda: process.poll() is not None or answers(port), 30, "sshd")  # noqa: B023 - waited for here
+        if process.poll() is None:
+            return port, process
+        said = (folder / "log").read_text()
+        assert "in use" in said, said
 
 
 def free_port() -> int:

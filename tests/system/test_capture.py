@@ -14,6 +14,7 @@ import pytest
 
 from mltop.probes.collect.stacks import find_py_spy
 from mltop.probes.investigate.capture import load
+from tests.fakes.scripts import shell_script
 from tests.system.cases.launch import RunningJob, start
 from tests.waiting import wait_until
 
@@ -33,9 +34,8 @@ def job(tmp_path: Path) -> Iterator[RunningJob]:
 
 def slow_py_spy(directory: Path, seconds: float) -> dict[str, str]:
     """An environment in which every stack takes ``seconds``."""
-    wrapper = directory / "py-spy"
-    wrapper.write_text(f'#!/bin/sh\nsleep {seconds}\nexec {find_py_spy()} "$@"\n')
-    wrapper.chmod(0o755)
+    lines = ("sleep {seconds}", 'exec {py_spy} "$@"')
+    wrapper = shell_script(directory / "py-spy", *lines, seconds=seconds, py_spy=find_py_spy())
     return {**os.environ, "MLTOP_PY_SPY": str(wrapper)}
 
 
@@ -90,9 +90,7 @@ def test_a_killed_capture_leaves_whole_files(job: RunningJob, tmp_path: Path) ->
 def test_a_directory_that_cannot_be_made_is_said_before_anything_is_dumped(job: RunningJob, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     marker = tmp_path / "dumped"
-    wrapper = tmp_path / "py-spy"
-    wrapper.write_text(f"#!/bin/sh\ntouch {marker}\nexit 1\n")
-    wrapper.chmod(0o755)
+    wrapper = shell_script(tmp_path / "py-spy", "touch {marker}", "exit 1", marker=marker)
     done = subprocess.run(
         [sys.executable, "-m", "mltop", "capture", "-o", str(tmp_path / "file" / "sub")],
         capture_output=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -12,10 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from mltop.probes.model import Sample
+from mltop.probes.record import recording as records
+from mltop.tui.cli import cli
 from tests.terminal import Terminal
 from tests.waiting import wait_until
 
 MLTOP = [sys.executable, "-m", "mltop"]
+PROGRAM = Path(sys.executable).with_name("mltop")
 COMMANDS = ("snapshot", "stacks", "capture", "demo", "doctor")
 HEAVY = (
     "textual",
@@ -138,6 +143,34 @@ def test_bad_input_gets_one_line_and_exit_code_2(args: list[str], words: str) ->
     assert words in lines[0]
 
 
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(records([Sample("n1", 100.0, "boot")]))
+    return path
+
+
+@pytest.mark.parametrize(
+    "name", ["", *(name for name in cli.commands if name not in ("lemon", "probe")), "probe matmul", "probe pairs"]
+)
+def test_recordings_are_looked_at_where_help_offers_them(name: str, recording: Path) -> None:
+    command = name.split()
+    offered = "--recording" in mltop(*command, "--help").stdout.partition("Options:")[2].partition("TARGETS")[0]
+    for args in ([*command, "--recording", str(recording)], ["--recording", str(recording), *command]):
+        done = mltop(*args)
+        assert (done.returncode != 2) == offered, done
+        assert len(done.stderr.splitlines()) == (0 if offered else 1), done.stderr
+
+
+@pytest.mark.parametrize("more", [["--native"], ["--samples", "3"], ["--locals", "none"]])
+def test_what_was_dumped_is_not_dumped_anew(more: list[str], recording: Path) -> None:
+    done = mltop("stacks", "--recording", str(recording), *more)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "mltop: --recording: holds what was dumped then (--samples, --native and --locals dump anew)\n"
+    )
+
+
 def test_a_job_without_slurm_on_this_machine_is_said() -> None:
     done = mltop("stacks", "--job", "4711", PATH="/nonexistent")
     assert done.returncode == 2
@@ -188,7 +221,7 @@ def test_capture_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["--help", "snapshot --json", "snapshot", "doctor", ""])
 def test_closed_and_full_streams_give_no_traceback(command: str, redirect: str) -> None:
     done = subprocess.run(
-        ["sh", "-c", f"{sys.executable} -m mltop {command} {redirect}"],
+        ["sh", "-c", f"'{sys.executable}' -m mltop {command} {redirect}"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -205,7 +238,7 @@ def test_a_removed_working_directory_does_not_matter(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     done = subprocess.run(
-        ["sh", "-c", f"cd {gone}; rmdir {gone}; exec {sys.executable} -m mltop snapshot --json"],
+        ["sh", "-c", f"cd '{gone}'; rmdir '{gone}'; exec '{sys.executable}' -m mltop snapshot --json"],
         capture_output=True,
         text=True,
         timeout=60,
@@ -215,9 +248,31 @@ def test_a_removed_working_directory_does_not_matter(tmp_path: Path) -> None:
 
 
 def test_the_screen_says_when_it_could_not_be_seen(tmp_path: Path) -> None:
-    with Terminal(["sh", "-c", f"{sys.executable} -m mltop 2>{tmp_path}/err; echo RC=$?"]) as terminal:
+    with Terminal(["sh", "-c", f"'{sys.executable}' -m mltop 2>'{tmp_path}/err'; echo RC=$?"]) as terminal:
         terminal.wait_for("RC=2")
     assert "error output, where it is drawn, is not a terminal" in (tmp_path / "err").read_text()
+
+
+@pytest.mark.parametrize(
+    ("shell", "begins", "knows"),
+    [
+        ("bash", "", "complete -p mltop"),
+        ("zsh", "autoload -Uz compinit; compinit -u -D; ", "test -n $_comps[mltop]"),
+        ("fish", "", "complete | string match -q '*mltop*'"),
+    ],
+)
+def test_the_line_that_help_gives_for_completion_works(shell: str, begins: str, knows: str, tmp_path: Path) -> None:
+    (line,) = re.findall(r'eval ".*?"', mltop("--help").stdout)
+    line = line.replace("bash_source", f"{shell}_source")
+    done = subprocess.run(
+        [shell, "-c", f"{begins}{line}; and {knows}" if shell == "fish" else f"{begins}{line} && {knows}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "HOME": str(tmp_path), "PATH": f"{PROGRAM.parent}{os.pathsep}{os.environ['PATH']}"},
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done
 
 
 def test_shell_completion_is_there() -> None:
@@ -228,7 +283,7 @@ def test_shell_completion_is_there() -> None:
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     done = subprocess.run(
-        f"{sys.executable} -m mltop snapshot --json | head -c 1",
+        f"'{sys.executable}' -m mltop snapshot --json | head -c 1",
         shell=True,
         capture_output=True,
         text=True,

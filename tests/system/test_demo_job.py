@@ -17,19 +17,12 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.demo.job import DemoJob
+from tests.processes import is_gone
 from tests.waiting import wait_until
 
 PY_SPY = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
 STEP_S = 0.25  # DemoJob's default: a healthy rank switches at least once in this time
 HANG_S = 40.0  # importing torch four times on a loaded machine
-
-
-def gone(pid: int) -> bool:
-    """No such process, or a zombie that its new parent has not reaped yet."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 def frames_of(pid: int) -> list[str]:
@@ -67,7 +60,7 @@ def test_culprit_is_in_its_dataset_and_the_others_wait(use_torch: bool, healthy_
         ended = time.monotonic()
         job.close()
         assert time.monotonic() - ended < 40.0
-        assert all(gone(pid) for pid in pids)
+        assert all(is_gone(pid) for pid in pids)
 
 
 def stands_still(pids: list[int], seconds: float) -> bool:
@@ -123,7 +116,7 @@ def test_start_is_quick_and_close_may_come_at_any_time() -> None:
     pids = job.pids
     job.close()
     job.close()
-    assert job.pids == [] and all(gone(pid) for pid in pids) and not job.hung
+    assert job.pids == [] and all(is_gone(pid) for pid in pids) and not job.hung
 
 
 def test_waiters_go_on_waiting_when_a_rank_is_gone() -> None:
@@ -186,10 +179,10 @@ def owner(kind: str, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], 
 @pytest.mark.parametrize("kind", ["torch", "plain"])
 def test_nothing_is_left_when_the_owner_is_killed(kind: str, end: int, tmp_path: Path) -> None:
     with owner(kind, tmp_path) as (process, pids):
-        assert process.stdout.readline() == b"hung\n" and not any(gone(pid) for pid in pids)
+        assert process.stdout.readline() == b"hung\n" and not any(is_gone(pid) for pid in pids)
         process.send_signal(end)
         process.wait()
-        wait_until(lambda: all(gone(pid) for pid in pids), 30, "the ranks' end")
+        wait_until(lambda: all(is_gone(pid) for pid in pids), 30, "the ranks' end")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -197,7 +190,7 @@ def test_nothing_is_left_when_the_owner_dies_while_starting(tmp_path: Path) -> N
     with owner("torch", tmp_path) as (process, pids):
         process.kill()
         process.wait()
-        wait_until(lambda: all(gone(pid) for pid in pids), 30, "the ranks' end")
+        wait_until(lambda: all(is_gone(pid) for pid in pids), 30, "the ranks' end")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -225,12 +218,12 @@ def test_forked_workers_end_with_their_rank(end: str) -> None:
     )
     try:
         pids = [int(word) for word in rank.stdout.readline().split()]
-        assert len(pids) == 2 and not any(gone(pid) for pid in pids)
+        assert len(pids) == 2 and not any(is_gone(pid) for pid in pids)
         if end == "stdin":
             rank.stdin.close()
         else:
             rank.kill()
-        wait_until(lambda: all(gone(pid) for pid in pids), 30, "both to end")
+        wait_until(lambda: all(is_gone(pid) for pid in pids), 30, "both to end")
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(rank.pid, signal.SIGKILL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cpu import children_of
+from tests.processes import is_gone
 from tests.terminal import Terminal
 from tests.waiting import wait_until
 
@@ -47,15 +49,7 @@ def states(terminal: Terminal) -> set[str]:
 
 def alive(pids: list[int]) -> list[int]:
     """Those that still run; zombies that wait for their parent are dead."""
-    found = []
-    for pid in pids:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
-            continue
-        if state != "Z":
-            found.append(pid)
-    return found
+    return [pid for pid in pids if not is_gone(pid)]
 
 
 def test_one_key_names_the_rank_and_line_that_hangs() -> None:
@@ -101,15 +95,13 @@ def kill(number: signal.Signals) -> Callable[[Terminal], None]:
     [hang_up, kill(signal.SIGHUP), kill(signal.SIGTERM), kill(signal.SIGKILL)],
     ids=["terminal dies", "SIGHUP", "SIGTERM", "SIGKILL"],
 )
-def test_nothing_is_left_however_it_ends(end: Callable[[Terminal], None]) -> None:
-    before = set(os.listdir("/tmp"))
-    with Terminal(DEMO) as terminal:
+def test_nothing_is_left_however_it_ends(end: Callable[[Terminal], None], tmp_path: Path) -> None:
+    with Terminal(DEMO, env={"TMPDIR": str(tmp_path)}) as terminal:
         pids = started(terminal)
         end(terminal)
         terminal.wait(30)
         wait_until(lambda: not alive(pids), 30, "the end of every process")
-    left = {name for name in set(os.listdir("/tmp")) - before if "mltop" in name}
-    assert left == set()
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_fleet_is_simulated_and_judged(without_torch: dict[str, str]) -> None:
@@ -124,7 +116,7 @@ def test_a_fleet_is_simulated_and_judged(without_torch: dict[str, str]) -> None:
 
 
 def test_the_terminal_is_left_as_it_was() -> None:
-    with Terminal(["bash", "-c", f"{' '.join(DEMO)}; echo RC=$?; stty -a | grep -o ' echo '"]) as terminal:
+    with Terminal(["bash", "-c", f"{shlex.join(DEMO)}; echo RC=$?; stty -a | grep -o ' echo '"]) as terminal:
         terminal.wait_for("SIMULATED")
         terminal.send("q")
         text = terminal.wait_for("RC=0")

@@ -18,6 +18,7 @@ import pytest
 from mltop.probes.agent import one_shot
 from mltop.probes.agent.pieces import Assembler
 from mltop.probes.agent.protocol import TEXT_MARK, Message, payload_of
+from tests.fakes.scripts import shell_script
 from tests.waiting import wait_until
 
 DECODER = msgspec.json.Decoder(Message)
@@ -59,10 +60,8 @@ def rank() -> Iterator[subprocess.Popen[bytes]]:
 @pytest.fixture
 def endless_py_spy(tmp_path: Path) -> Path:
     """One that never answers, under a name of its own."""
-    program = tmp_path / "py-spy"
-    program.write_text(f"#!/bin/sh\nexec -a {tmp_path}/endless sleep 600\n".replace("/bin/sh", "/bin/bash"))
-    program.chmod(0o700)
-    return program
+    inner = "exec -a {name} sleep 600"  # bash's own
+    return shell_script(tmp_path / "py-spy", "exec bash -c {inner}", inner=inner.format(name=f"'{tmp_path}/endless'"))
 
 
 def running(program: Path) -> list[str]:

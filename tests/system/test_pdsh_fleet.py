@@ -149,7 +149,7 @@ def session(hosts: Hosts, *names: str, **env: str) -> Iterator[Session]:
 def rank(host: Host, number: int) -> Iterator[None]:
     """A training process as a launcher would start it."""
     environment = {"RANK": str(number), "WORLD_SIZE": "3", "LOCAL_RANK": "0", "MASTER_ADDR": "h01", "MASTER_PORT": "1"}
-    process = host.start([sys.executable, "-c", RANK], env=environment, stdin=subprocess.DEVNULL)
+    process = host.start(host.as_login([sys.executable, "-c", RANK]), env=environment, stdin=subprocess.DEVNULL)
     try:
         yield
     finally:

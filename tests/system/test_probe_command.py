@@ -15,7 +15,7 @@ from mltop.probes.active.child import Order, to_line
 from mltop.probes.active.command import probe_command, probe_of
 from mltop.probes.agent.protocol import Message, Request
 from mltop.probes.reach.bundle import file_for
-from tests.bootstrapping import Bootstrapped, command, environment, in_mounts, running
+from tests.bootstrapping import Bootstrapped, command, environment, in_mounts, nowhere_to_write, running
 from tests.fakes.probes import modules_variable, torch_python
 
 SHA256 = file_for("bundle", os.uname().machine).args["sha256"]
@@ -86,9 +86,6 @@ def measured(node: Bootstrapped, python: str) -> dict[str, Any]:
     return result
 
 
-NOWHERE = "; ".join(f"mount -t tmpfs -o ro none {folder}" for folder in ("/tmp", "/var/tmp", "/dev/shm"))
-
-
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     folder = tmp_path / "home"
@@ -114,7 +111,7 @@ def test_from_a_cache_folder(compiled: bool, agents: str, home: Path, tmp_path: 
 def test_from_memory() -> None:
     """A node where no folder can be written."""
     env = environment("/nonexistent", MLTOP_PROBE_MODULES=modules_variable())
-    with running(in_mounts(NOWHERE, command()), env) as node:
+    with running(in_mounts(nowhere_to_write(), command()), env) as node:
         assert node.boot().kind == "hello"
         assert node.booted.root == ""
         assert measured(node, sys.executable)["device"] == "cpu"

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.fakes.probes import Runs, gpu, idle, of, torch_python
-from tests.nvml_sources import is_gone
+from tests.fakes.silent_fuse import needs_fuse
+from tests.processes import is_gone
 from tests.waiting import wait_until
 
 DEADLINE_S = 60
@@ -92,6 +93,7 @@ def test_what_a_process_leaves_behind_is_ended(tmp_path: Path) -> None:
     assert all(is_gone(pid) for pid in result.data["pids"])
 
 
+@needs_fuse
 def test_a_process_that_cannot_be_ended_is_left_and_its_device_not_touched(tmp_path: Path) -> None:
     mount = tmp_path / "mount"
     mount.mkdir()

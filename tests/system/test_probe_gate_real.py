@@ -24,7 +24,8 @@ from mltop.probes.reach.pending import Pending
 from tests.fakes.nvml.scenario import FakeNvml
 from tests.fakes.probes import modules_variable, torch_python, torchless_python
 from tests.hubs import DEADLINE_S, await_state, opened
-from tests.nvml_sources import fake_here, is_gone
+from tests.nvml_sources import fake_here
+from tests.processes import is_gone
 from tests.system.test_one_shot import DECODER, start
 from tests.waiting import wait_until
 

@@ -16,6 +16,7 @@ from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.limits import Limits
 from mltop.probes.reach.targets import TargetOptions, channels, resolve
+from tests.processes import name_of, own_children
 from tests.slurm import Slurm, slurm_cluster
 from tests.waiting import wait_until
 
@@ -97,9 +98,7 @@ def wait_state(hub: Hub, node: str, state: str, words: str = "") -> None:
 
 def srun_pid() -> int:
     """The srun that this process has started."""
-    children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    pids = [pid for path in children for pid in path.read_text().split()]
-    return next(int(pid) for pid in pids if Path(f"/proc/{pid}/comm").read_text() == "srun\n")
+    return next(pid for pid in own_children() if name_of(pid) == "srun")
 
 
 def test_a_snapshot_of_a_job_has_every_node(slurm: Slurm, job: str) -> None:

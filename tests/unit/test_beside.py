@@ -29,5 +29,7 @@ def test_nodes_that_fail_one_after_the_other_are_few_lines(
 def test_who_still_connects_at_the_end_was_not_reached() -> None:
     view = in_time(NodeView(NodeState("h1", "connecting", "starting ssh")), 3.2)
     assert view.state.reason == "not reached within 3 s (starting ssh)"
+    early = in_time(NodeView(NodeState("h1", "connecting")), 0.04)
+    assert early.state.reason == "not reached within 0.1 s"
     lost = NodeView(NodeState("h1", "lost", "no route"))
     assert in_time(lost, 3.2) is lost

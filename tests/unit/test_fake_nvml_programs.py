@@ -57,11 +57,13 @@ def test_a_c_program_that_works_as_nvtop_does(fake: FakeNvml, tmp_path: Path) ->
     assert f"process 1 graphics 99 {2**64 - 1}" in lines
 
 
-def test_nvtop_runs_also_with_a_lost_gpu(fake: FakeNvml) -> None:
+def test_nvtop_runs_also_with_a_lost_gpu(fake: FakeNvml, tmp_path: Path) -> None:
+    """Without a home of its own it does not start, and ours may say what it shows."""
     fake.set("gpu.*.processes", [(os.getpid(), 3 * GIB, "compute")])
     fake.set("gpu.3.call.*", f"error {LOST}")
     fake.write()
-    with Terminal(["nvtop"], columns=160, lines=50, env=fake.env()) as terminal:
+    home = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    with Terminal(["nvtop"], columns=160, lines=50, env={**fake.env(), **home}) as terminal:
         terminal.wait_for("3072MiB")
         assert "Device 0 [NVIDIA H100 80GB HBM3]" in terminal.text()
         terminal.send("q")

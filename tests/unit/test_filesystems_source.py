@@ -15,7 +15,8 @@ import pytest
 
 from mltop.probes.collect.filesystems.source import FilesystemSource
 from mltop.probes.model import FilesystemSample, Gap
-from tests.fakes.silent_fuse import AVAILABLE, BLOCK_BYTES, BLOCKS, FILES, FREE
+from tests.fakes.silent_fuse import AVAILABLE, BLOCK_BYTES, BLOCKS, FILES, FREE, needs_fuse
+from tests.processes import command_of, own_children, state_of
 from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
@@ -26,6 +27,7 @@ PROGRAM = """
 import json, os, sys, time
 from pathlib import Path
 from tests.fakes.silent_fuse import SilentFuse, private_mounts
+from tests.processes import own_children, state_of
 from tests.waiting import wait_until
 from mltop.probes.collect.filesystems.source import FilesystemSource
 from mltop.probes.model import to_json
@@ -43,8 +45,7 @@ def step(name, condition):
     print(json.dumps({"step": name, "seen": json.loads(to_json(wait_until(read, 20, name)))}), flush=True)
 
 def states():
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in children]
+    return [state_of(pid) for pid in own_children()]
 
 step("stalled", lambda found: found[mount].stalled_s is not None and found["/"].total_bytes)
 first = source.read(time.monotonic())[0]
@@ -69,7 +70,7 @@ def scenario(tmp_path: Path, mode: str) -> dict[str, Any]:
     return steps
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="no /dev/fuse: a stopped child (below) must do")
+@needs_fuse
 @pytest.mark.parametrize("mode", ["accepts", "ignores"])
 def test_a_filesystem_that_does_not_answer_stalls_alone_and_comes_back(tmp_path: Path, mode: str) -> None:
     steps = scenario(tmp_path, mode)
@@ -97,8 +98,7 @@ def source() -> Iterator[FilesystemSource]:
 
 
 def child_of(source: FilesystemSource) -> int:
-    mine = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    (pid,) = [int(pid) for pid in mine if b"filesystems.child" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    (pid,) = [pid for pid in own_children() if "filesystems.child" in command_of(pid)]
     return pid
 
 
@@ -129,7 +129,7 @@ def test_between_times_nothing_is_asked(source: FilesystemSource) -> None:
     def runs() -> int:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[2])
 
-    wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S", what="sleep")
+    wait_until(lambda: state_of(pid) == "S", what="sleep")
     before = runs()
     first = source.read(NOW + 1)
     assert [source.read(NOW + tick) for tick in range(2, 9)] == [first] * 7

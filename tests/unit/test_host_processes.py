@@ -14,6 +14,7 @@ import pytest
 from mltop.probes.collect.host.processes import Processes
 from mltop.probes.model import BlockedProcess, RankSample
 from tests.fakes.proctree import ProcTree
+from tests.processes import state_of
 from tests.waiting import wait_until
 
 
@@ -136,7 +137,7 @@ def held() -> Iterator[int]:
     try:
         assert shell.stdout is not None
         pid = int(shell.stdout.readline())
-        wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "D", what="state D")
+        wait_until(lambda: state_of(pid) == "D", what="state D")
         yield pid
     finally:
         os.killpg(shell.pid, signal.SIGKILL)
@@ -158,8 +159,7 @@ def test_a_real_process_that_the_kernel_holds(held: int) -> None:
 def test_real_zombies_are_counted() -> None:
     before = Processes("").read(0.0, []).values["zombies"]
     child = subprocess.Popen(["/bin/true"])
-    stat = Path(f"/proc/{child.pid}/stat")
-    wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z", what="a zombie")
+    wait_until(lambda: state_of(child.pid) == "Z", what="a zombie")
     source = Processes("")
     assert source.read(0.0, []).values["zombies"] >= 1 and before is not None
     child.wait()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +9,8 @@ import pytest
 
 from mltop.probes.collect.host.part import Reading
 from mltop.probes.collect.host.services import SERVICES, Services, parse_states
+from tests.fakes.scripts import shell_script
+from tests.processes import is_gone
 from tests.waiting import wait_until
 
 STATES = {
@@ -49,9 +49,7 @@ def source(root: Path) -> Iterator[Services]:
 
 
 def systemctl(root: Path, script: str) -> None:
-    program = root / "bin" / "systemctl"
-    program.write_text(f"#!/bin/sh\necho $$ >> {root}/asked\n{script}\n")
-    program.chmod(0o755)
+    shell_script(root / "bin/systemctl", "echo $$ >> {asked}", script, asked=root / "asked")
 
 
 def asked(root: Path) -> list[str]:
@@ -68,7 +66,7 @@ def next_reading(source: Services, now: float, before: Reading) -> Reading:
 
 def test_states_are_asked_once_a_minute_and_when_a_service_comes_or_goes(root: Path, source: Services) -> None:
     (root / "answer").write_text(answer(STATES))
-    systemctl(root, f"[ $1 = show ] && cat {root}/answer")
+    systemctl(root, f"[ $1 = show ] && cat '{root}/answer'")
     first = source.read(0.0, [])
     assert [(gap.what, gap.kind) for gap in first.gaps] == [("host.services", "starting")]
     reading = next_reading(source, 1.0, first)
@@ -94,11 +92,7 @@ def test_an_end_of_ours_takes_a_hanging_systemctl_along(root: Path, source: Serv
     pid = int(wait_until(lambda: (root / "asked").exists() and asked(root), what="systemctl's start")[0])
     assert source.read(1.0, []) is first
     source.close()
-    wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z", what="its end")
-    with pytest.raises(ChildProcessError):
-        os.kill(pid, signal.SIGCONT)  # still ours to collect
-        while True:
-            os.waitpid(pid, 0)
+    wait_until(lambda: is_gone(pid), what="its end")
 
 
 def test_without_systemd_nothing_is_missed(tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ HANGS = {
         (2,),
         "spin_forever (job/case.py:45)",
         "loops or computes",
+        kind="suspect",
         confidence=("low",),  # for 30 s it may be an evaluation
     ),
     "g fifo": Case(

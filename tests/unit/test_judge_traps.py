@@ -119,7 +119,16 @@ def test_a_gone_rank_is_not_accused_while_the_others_move() -> None:
 def test_a_job_of_zombies_only_accuses_nobody() -> None:
     verdict = judge_job(evidence({number: Rank(None, state="Z", error="zombie: x") for number in range(4)}))
     assert (verdict.kind, verdict.culprits, verdict.confidence) == ("unclear", [], "high")
-    assert "has ended" in verdict.evidence[0]
+    assert verdict.ended
+    assert "every rank of the job has ended" in verdict.evidence[0]
+
+
+def test_a_job_that_goes_on_elsewhere_has_not_ended() -> None:
+    """Its ranks here have; of those on nodes that nobody watches nothing is known."""
+    dead = {number: Rank(None, state="Z", error="zombie: x", local_rank=number) for number in range(4)}
+    verdict = judge_job(evidence(dead, world_size=8, local_world_size=4))
+    assert (verdict.kind, verdict.ended, verdict.confidence) == ("unclear", False, "low")
+    assert "every rank on the watched nodes has ended" in verdict.evidence[0]
 
 
 def test_ranks_on_a_node_that_did_not_answer_are_unknown() -> None:
@@ -164,6 +173,29 @@ def test_a_stopped_rank_is_not_accused_while_the_others_move() -> None:
     ranks = {number: Rank(compute(), switches_per_s=9, syscalls_per_s=40) for number in (0, 1, 3)}
     verdict = judge_job(evidence({**ranks, 2: Rank(compute(), state="T")}))
     assert (verdict.kind, verdict.culprits) == ("moving", [])
+
+
+@pytest.mark.parametrize("state", ["T", "t"])
+@pytest.mark.parametrize("stopped", [2, 3, 4])
+def test_stopped_ranks_never_move_whatever_a_debugger_does_to_their_counters(state: str, stopped: int) -> None:
+    """Another one that looks at them makes switches, gives them CPU time, and calls for the stack again and again."""
+    poked = {"state": state, "switches_per_s": 40.0, "syscalls_per_s": 90.0, "main_cpu_s_per_s": 0.5, "cpu": 0.9}
+    ranks = {number: Rank(lambda turn: compute(48 + turn), **poked) for number in range(stopped)}  # type: ignore[arg-type]
+    ranks |= {number: Rank(compute(), switches_per_s=9, syscalls_per_s=40) for number in range(stopped, 4)}
+    verdict = judge_job(evidence(ranks))
+    assert (verdict.kind, _ranks(verdict), verdict.confidence) == ("hang", list(range(stopped)), "high")
+    how = "stopped by a signal (state T" if state == "T" else "held by a debugger (state t"
+    assert f"ranks 0-{stopped - 1} {how} in every dump)" in verdict.evidence
+
+
+def test_a_stopped_worker_is_stuck_whatever_a_debugger_does_to_it() -> None:
+    frames = [Child(4711, worker_stuck(), state="t"), Child(4711, worker_idle(), state="t")]
+    given = evidence({**waiters(0, 1, 3), 2: Rank(loader_wait(), children=[frames[0]])})
+    for turn, stacks in enumerate(stacks for stacks in given.dumps if stacks.rank == 2):
+        stacks.digests[1].frames = [*worker_stuck().frames[1:]] if turn == 1 else worker_stuck().frames
+    verdict = judge_job(given)
+    assert (_ranks(verdict), verdict.confidence) == ([2], "high")
+    assert "which a debugger holds in" in verdict.culprits[0].reason
 
 
 def test_a_wholly_stopped_job_says_so() -> None:
@@ -343,7 +375,7 @@ def test_unreadable_ranks_whose_counters_run_still_move() -> None:
 def test_a_tie_shows_both_sides() -> None:
     ranks = {**waiters(0, 1), 2: Rank(broadcast()), 3: Rank(broadcast())}
     verdict = judge_job(evidence(ranks))
-    assert (verdict.kind, _ranks(verdict), verdict.confidence) == ("hang", [0, 1, 2, 3], "low")
+    assert (verdict.kind, _ranks(verdict), verdict.confidence) == ("suspect", [0, 1, 2, 3], "low")
     assert all(one.reason.startswith("mismatch: ") for one in verdict.culprits)
 
 
@@ -524,4 +556,4 @@ def test_five_hundred_healthy_jobs_accuse_nobody() -> None:
 def test_one_switch_in_a_short_window_is_a_poll_not_movement() -> None:
     ranks = {number: Rank(all_reduce(), switches_per_s=0.7) for number in (0, 1, 3)}
     verdict = judge_job(evidence({**ranks, 2: Rank(dataset())}, rounds=2, gap_s=1.5))
-    assert (verdict.kind, _ranks(verdict)) == ("hang", [2])
+    assert (verdict.kind, _ranks(verdict)) == ("suspect", [2])

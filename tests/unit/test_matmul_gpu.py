@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,6 +142,6 @@ def test_the_version_of_cublas_is_asked_of_the_library(tmp_path: Path) -> None:
     source = tmp_path / "cublas.c"
     source.write_text("int cublasGetProperty(int which, int *value) { *value = 12 + which; return which > 2; }")
     library = tmp_path / "libcublas.so.12"
-    assert ctypes.CDLL(None).system(f"cc -shared -fPIC {source} -o {library}".encode()) == 0
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
     assert cublas(str(library)) == "12.13.14"
     assert cublas(str(source)) == cublas("") == ""

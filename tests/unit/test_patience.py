@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mltop.probes.investigate.patience import Arrivals, Patience
+import pytest
+
+from mltop.probes.investigate.patience import Arrivals, Patience, waited
 from mltop.probes.model import NodeState
 from mltop.probes.reach.view import NodeView
 
@@ -58,3 +60,11 @@ def test_who_lives_is_waited_for_until_done() -> None:
     arrivals.look(views(a="live", b="live"), 101.0)
     assert awaited(arrivals, 110.9, ("b",), a="live", b="live") == ["a"]
     assert awaited(arrivals, 111.1, ("b",), a="live", b="live") == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0.1 s"), (0.04, "0.1 s"), (0.44, "0.4 s"), (0.97, "1.0 s"), (1.4, "1 s"), (31.7, "32 s")],
+)
+def test_a_wait_is_never_said_to_be_nothing(seconds: float, text: str) -> None:
+    assert waited(seconds) == text

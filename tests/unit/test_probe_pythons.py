@@ -21,6 +21,7 @@ from mltop.probes.active.pythons import NoTorch, ask, candidates, find_torch, un
 from mltop.probes.model.probe import ProbeDevice
 from tests import strangers
 from tests.fakes.probes import torch_folder, torch_python, torchless_python
+from tests.fakes.scripts import shell_script
 from tests.strangers import STRANGER, give, needs_root, script, setuid_copy, spy
 from tests.waiting import wait_until
 
@@ -83,9 +84,8 @@ def test_torch_is_found_and_not_imported(tmp_path: Path) -> None:
 
 def test_a_folder_called_torch_is_none(tmp_path: Path) -> None:
     (tmp_path / "lib" / "torch").mkdir(parents=True)
-    script = tmp_path / "python"
-    script.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/lib exec {sys.executable} -S "$@"\n')
-    script.chmod(0o755)
+    line = 'PYTHONPATH={lib} exec {python} -S "$@"'
+    script = shell_script(tmp_path / "python", line, lib=tmp_path / "lib", python=sys.executable)
     said = ask(str(script), os.environ, NEVER, 30)
     assert isinstance(said, dict)
     assert unfit(said, False) == "torch is not installed"

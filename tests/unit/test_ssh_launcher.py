@@ -20,6 +20,7 @@ from mltop.probes.reach.launchers.remote_command import remote_command
 from mltop.probes.reach.launchers.ssh_ending import ssh_ended
 from mltop.probes.reach.launchers.ssh_login import login_ended
 from mltop.probes.reach.launchers.ssh_options import plain_session
+from tests.fakes.scripts import shell_script
 
 # OpenSSH 9.2's own words, collected from real failures; the last lines of what it said.
 WORDS = {
@@ -111,10 +112,8 @@ def no_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def fake_ssh(folder: Path, monkeypatch: pytest.MonkeyPatch, config: str) -> Path:
     """The real ssh with this configuration file in place of the user's."""
     (folder / "config").write_text(config)
-    program = folder / "bin/ssh"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\necho "$*" >>{folder}/calls\nexec /usr/bin/ssh -F {folder}/config "$@"\n')
-    program.chmod(0o755)
+    lines = ('echo "$*" >>{calls}', 'exec /usr/bin/ssh -F {config} "$@"')
+    program = shell_script(folder / "bin/ssh", *lines, calls=folder / "calls", config=folder / "config")
     (folder / "calls").touch()
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     return folder / "calls"

@@ -114,3 +114,55 @@ def test_parent_waits_for_child_only_above_the_users_line():
 def test_idle_worker_is_one_that_waits_for_its_next_index():
     assert is_idle_worker(thread(42, *WORKER_QUEUE))
     assert not is_idle_worker(thread(42, frame("Queue.get", "/p/own_queue.py"), WORKER_QUEUE[-1]))
+
+
+LIBTORCH = "/v/lib/python3.11/site-packages/torch/lib/libtorch_cpu.so"
+
+
+def native(function, file=LIBTORCH, line=0):
+    return {"name": function, "filename": file, "line": line, "locals": None, "module": file}
+
+
+def test_key_and_wait_do_not_depend_on_native_frames():
+    """One wait of two processes: loaded elsewhere, looked at a moment later, or not to be stopped at all."""
+    plain = digests(thread(42, REDUCE, TRAIN))[0]
+    for above in (
+        [native("0x7f5310ca3f16", "/lib/x86_64-linux-gnu/libc.so.6"), native("c10d::Foo<bar>::wait")],
+        [native("0x7fb9c22a3f16", "/lib/x86_64-linux-gnu/libc.so.6"), native("c10d::Foo<baz, 3>::wait")],
+        [{**native("0x7fb9c22a3f16", "?"), "module": None}],
+        [native("select_poll_poll", "Modules/clinic/selectmodule.c.h", 223), native("_ZN4c10d4Work4waitEv")],
+    ):
+        shown = digests(thread(42, *above, REDUCE, TRAIN))[0]
+        assert (shown.key, shown.waiting_in) == (plain.key, "all_reduce")
+        assert [frame.native for frame in shown.frames] == [True] * len(above) + [False] * 2
+
+
+def test_a_wait_that_only_native_frames_show_does_not_change_the_key():
+    blocked = frame("Handle.drain", "/p/handles.py", 7)
+    plain = digests(thread(42, blocked, TRAIN))[0]
+    spinning = [native(f"0x7fa2b2cc{at:04x}", f"/lib/libcuda{at}.so") for at in range(30)]
+    shown = digests(thread(42, *spinning, native("c10d::Work::wait"), blocked, TRAIN))[0]
+    assert (plain.waiting_in, shown.waiting_in) == (None, "work.wait")
+    assert shown.key == plain.key
+
+
+def test_what_a_thread_does_is_told_by_its_python_frames():
+    """--native puts frames on top of every stack."""
+    futex = native("0x7f5310ca3f16", "/lib/x86_64-linux-gnu/libc.so.6")
+    pool = [futex, frame("_worker", LIB + "concurrent/futures/thread.py")]
+    found = digests(
+        thread(42, futex, TRAIN),
+        thread(52, *pool, name="ThreadPoolExecutor-0_0"),
+        thread(57, futex, name="pt_autograd_0"),
+    )
+    assert [digest.thread for digest in found] == ["MainThread"]
+    assert is_idle_worker(thread(42, futex, *WORKER_QUEUE))
+    loader = frame("_MultiProcessingDataLoaderIter._try_get_data", TORCH + "utils/data/dataloader.py")
+    built_with_symbols = native("select_poll_poll_impl", "/tmp/build/Modules/selectmodule.c", 655)
+    assert waits_for_child(thread(42, futex, built_with_symbols, loader, TRAIN))
+
+
+def test_source_line_is_the_innermost_python_frames():
+    jitted = {**native("0x7fb9c22a3f16", "?"), "module": None}
+    (digest,) = digests(thread(42, jitted, native("poll"), TRAIN), read_line=lambda file, line: f"work.wait() # {file}")
+    assert digest.waiting_in == "work.wait"

@@ -50,6 +50,11 @@ def wait(*places, line=None, uses_gpu=False):
         ("recv_forward", [("recv_forward", "torch/distributed/pipelining/stage.py")]),
         ("work.wait", [("c10d::ProcessGroupGloo::RecvWork::wait", "lib/libtorch_cpu.so")]),
         ("cuda.synchronize", [("cudaStreamSynchronize", "lib/libcudart.so.12")]),
+        # one wait may be seen in any of its parts: the outermost names it
+        (
+            "work.wait",
+            [("cuEventSynchronize", "lib/libcuda.so.1"), ("c10d::ProcessGroupNCCL::WorkNCCL::wait", "lib/libtorch.so")],
+        ),
     ],
 )
 def test_waits_that_frames_show(name, stack):

@@ -11,6 +11,7 @@ from mltop.probes.reach.targets import TargetOptions, slurm
 from mltop.probes.reach.targets import resolve as resolve_in
 from mltop.probes.reach.targets.routes import Route, routes_for
 from mltop.probes.reach.targets.slurm import Allocation, allocations_here, allocations_of
+from tests.fakes.scripts import shell_script
 
 # What squeue 22.05 prints for -t all -o '%A|%i|%T|%N|%r', and for -s -o '%i|%N'.
 QUEUE = """\
@@ -27,14 +28,13 @@ QUEUE = """\
 """
 STEPS = "9.0|gpu[01-02]\n9.1|gpu03\n9.batch|gpu01\n"
 FAKE = """\
-#!/bin/sh
 # squeue -h [-t all | -s] -j JOB -o FORMAT
-case "$2 $3" in "-t all") job=$5; rows={directory}/queue ;; *) job=$4; rows={directory}/steps ;; esac
+case "$2 $3" in "-t all") job=$5; rows={queue} ;; *) job=$4; rows={steps} ;; esac
 if [ "$job" = 4711 ]; then echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1; fi
 if [ "$job" = 13 ]; then echo 'squeue: error: slow' >&2; exec sleep 1000; fi
 if [ "$job" = 14 ]; then
     echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1; fi
-grep -E "^([0-9]+\\|)?$job[^0-9]" $rows || :
+grep -E "^([0-9]+\\|)?$job[^0-9]" "$rows" || :
 """
 
 
@@ -42,10 +42,7 @@ grep -E "^([0-9]+\\|)?$job[^0-9]" $rows || :
 def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "queue").write_text(QUEUE)
     (tmp_path / "steps").write_text(STEPS)
-    program = tmp_path / "bin" / "squeue"
-    program.parent.mkdir()
-    program.write_text(FAKE.format(directory=tmp_path))
-    program.chmod(0o755)
+    program = shell_script(tmp_path / "bin/squeue", FAKE, queue=tmp_path / "queue", steps=tmp_path / "steps")
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mltop.probes.investigate.patience import REACHED, Arrivals, Patience
+from mltop.probes.investigate.patience import REACHED, Arrivals, Patience, waited
 from mltop.probes.investigate.session import LiveSession
 from mltop.probes.model import JobReport, NodeState
 from mltop.probes.reach.targets import TargetOptions, Targets, channels
@@ -78,7 +78,7 @@ def in_time(view: NodeView, waited_s: float) -> NodeView:
     if state.state != "connecting":
         return view
     step = f" ({state.reason})" if state.reason else ""
-    return replace(view, state=replace(state, reason=f"not reached within {waited_s:.0f} s{step}"))
+    return replace(view, state=replace(state, reason=f"not reached within {waited(waited_s)}{step}"))
 
 
 def waiting_text(views: list[NodeView]) -> str:

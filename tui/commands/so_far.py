@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mltop.probes.investigate.patience import waited
 from mltop.probes.investigate.progress import StackProgress
 from mltop.probes.model import JobReport
 from mltop.tui.commands.beside import Beside
@@ -40,7 +41,7 @@ class SoFar:
 
         of = f"{progress.nodes_answered} of {progress.nodes_total} nodes, " if progress.nodes_total > 1 else ""
         text = plain(headline(report))
-        self._beside.note(f"so far ({of}{progress.elapsed_s:.0f} s, confidence {verdict.confidence}): {text}")
+        self._beside.note(f"so far ({of}{waited(progress.elapsed_s)}, confidence {verdict.confidence}): {text}")
 
 
 def line(progress: StackProgress) -> str:

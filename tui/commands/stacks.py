@@ -37,6 +37,8 @@ def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: s
     if as_json and raw:
         raise UsageProblem("--json --raw", "only one of them can be printed")
     targets = resolve(options)
+    if targets.recording is not None and (samples is not None or native or locals_ != "ints"):
+        raise UsageProblem("--recording", "holds what was dumped then", "--samples, --native and --locals dump anew")
     request = StackRequest(
         nodes=targets.nodes,
         job=targets.job or None,

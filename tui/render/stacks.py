@@ -51,7 +51,18 @@ DIGEST_COLUMNS = (
 
 def place(frame: Frame) -> str:
     """function (file:line)"""
-    return f"{frame.function} ({frame.file}:{frame.line})"
+    return f"{frame.function} ({spot(frame.file, frame.line)})"
+
+
+def spot(file: str, line: int) -> str:
+    """file:line; of a native frame the line may not be known"""
+    return f"{file}:{line}" if line else file
+
+
+def _leaf(frames: Sequence[Frame]) -> str:
+    """The innermost Python frame, which --native does not change"""
+    frame = next((frame for frame in frames if not frame.native), frames[0] if frames else None)
+    return place(frame) if frame else UNKNOWN
 
 
 def class_row(index: int, made: StackClass) -> Row:
@@ -60,7 +71,7 @@ def class_row(index: int, made: StackClass) -> Row:
         Cell(str(made.count)),
         Cell(made.ranks or UNKNOWN),
         Cell(made.waiting_in or ""),
-        Cell(place(made.frames[0]) if made.frames else UNKNOWN),
+        Cell(_leaf(made.frames)),
     )
     return Row(str(index), cells)
 
@@ -68,7 +79,7 @@ def class_row(index: int, made: StackClass) -> Row:
 def digest_row(digest: StackDigest) -> Row:
     """One row of DIGEST_COLUMNS, key "node/pid/thread". Why there is no stack stands in place of the leaf."""
     state = Cell(state_word(digest.state), STATE_STYLE.get(digest.state[:1], ""))
-    leaf = Cell(place(digest.frames[0])) if digest.frames else Cell(digest.error or UNKNOWN, "warn")
+    leaf = Cell(_leaf(digest.frames)) if digest.frames else Cell(digest.error or UNKNOWN, "warn")
     cells = (
         Cell("?" if digest.rank is None else str(digest.rank)),
         Cell(digest.node or UNKNOWN),
@@ -101,7 +112,7 @@ def _tree_line(line: TreeLine, width: int, ranks_width: int, everybody: int) -> 
         same = line.waiting_in == line.function
         left.append(Cell("  waits" if same else f"  waits in {line.waiting_in}", "accent"))
     if line.file:
-        left.append(Cell(f"  {line.file}:{line.line}", "dim"))
+        left.append(Cell(f"  {spot(line.file, line.line)}", "dim"))
     right = f"{line.count} [{line.ranks}]" if line.ranks else str(line.count)
     room = max(0, width - ranks_width - 1)
     ranks = Cell(clip(right, ranks_width, right=True), "bold" if line.count < everybody else "dim")
@@ -163,7 +174,7 @@ def _frame(frame: Frame, leaf: bool) -> list[Cell]:
     cells = [
         Cell(f"  {mark} "),
         Cell(frame.function, "bold" if leaf else ""),
-        Cell(f"  {frame.file}:{frame.line}", "dim"),
+        Cell(f"  {spot(frame.file, frame.line)}", "dim"),
     ]
     if frame.ints:
         values = " ".join(f"{name}={value}" for name, value in sorted(frame.ints.items()))

@@ -11,11 +11,12 @@ from mltop.tui.render.cells import Cell, line_width
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.wrap import wrap
 
-KIND_STYLE = {"hang": "crit", "straggler": "warn", "moving": "ok", "unclear": "warn"}
+KIND_STYLE = {"hang": "crit", "suspect": "warn", "straggler": "warn", "moving": "ok", "unclear": "warn"}
 CONFIDENCE_STYLE = {"high": "bold", "medium": "", "low": "dim"}
 _NOBODY = {
     "moving": "all ranks make progress; nobody is accused",
     "hang": "no rank can be named",
+    "suspect": "no rank can be named",
     "straggler": "no rank can be named",
     "unclear": "not enough evidence to accuse anybody",
 }
@@ -56,6 +57,8 @@ def jobs_left_out(reports: Sequence[JobReport]) -> str:
 def headline(report: JobReport) -> list[Cell]:
     """One sentence: HANG  rank 2 on n1 (pid 4711) ...; 3 ranks wait in all_reduce."""
     verdict = report.verdict
+    if verdict.ended:
+        return [Cell("ENDED", "warn"), Cell("  the job has ended: no rank of it is left")]
     style = KIND_STYLE.get(verdict.kind, "")
     cells = [Cell(verdict.kind.upper(), style), Cell("  ")]
     named = _named(verdict)

@@ -84,7 +84,7 @@ def _dump_title(result: DumpResult) -> list[Cell]:
     ranks = sum(len({digest.rank for digest in report.digests if digest.frames}) for report in result.reports)
     jobs = len(result.reports)
     text = f"{ranks} ranks of {jobs} {'job' if jobs == 1 else 'jobs'}, dumped {clock_time(result.taken_at)}"
-    title = [Cell(f"{text} in {result.took_s:.1f} s", "dim")]
+    title = [Cell(f"{text} in {max(result.took_s, 0.1):.1f} s", "dim")]
     return [*title, Cell("  partial", "warn")] if result.partial else title
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from mltop.probes import paths
 
-from .frames import is_user_code
+from .frames import is_user_code, python_frames
 from .process import name_of, read_facts, read_text
 from .threads import places
 
@@ -36,7 +36,7 @@ CHILD_WAITS: tuple[tuple[str, frozenset[str] | None], ...] = (
 
 def waits_for_child(thread: dict[str, Any]) -> bool:
     """True when the library code above the user's leaf line waits for a child process."""
-    for frame, (file, function) in zip(thread["frames"], places(thread)):
+    for frame, (file, function) in zip(python_frames(thread["frames"]), places(thread)):
         if is_user_code(frame["filename"]):
             return False
         if any(file.startswith(start) and (names is None or function in names) for start, names in CHILD_WAITS):

@@ -9,7 +9,7 @@ from mltop.probes.collect.ranks.values import shown_text
 from mltop.probes.model import Frame, StackDigest
 
 from . import threads as kinds
-from .frames import cut_at_child_root, is_native, is_user_code, normalise
+from .frames import cut_at_child_root, is_user_code, normalise, python_frames, without_depth
 from .process import TaskFacts
 from .waiting import waiting_in
 
@@ -71,9 +71,9 @@ def _digest(thread: dict[str, Any], name: str, origin: Origin, ints: bool, read_
         pid=origin.pid,
         thread=shown_text(name),
         state=task.state,
-        frames=frames,
+        frames=without_depth(frames),
         waiting_in=waiting,
-        key=stack_key(kind, waiting, frames),
+        key=stack_key(kind, frames),
         node=origin.node,
         job=origin.job,
         child_of=origin.child_of,
@@ -82,17 +82,21 @@ def _digest(thread: dict[str, Any], name: str, origin: Origin, ints: bool, read_
     )
 
 
-def stack_key(kind: str, waiting: str | None, frames: list[Frame]) -> str:
-    """12 hex digits, equal for equal kind of thread, wait and frames; integer locals do not count."""
-    parts = [kind, waiting or ""]
-    parts += [f"{frame.function}\x1f{frame.file}\x1f{frame.line}" for frame in frames]
+def stack_key(kind: str, frames: list[Frame]) -> str:
+    """12 hex digits, equal for equal kind of thread and Python frames.
+
+    Integer locals do not count, nor do native frames: they differ between equal processes, and where py-spy must not
+    stop a process there are none. Nor does the wait, which may be told from them alone.
+    """
+    parts = [kind]
+    parts += [f"{frame.function}\x1f{frame.file}\x1f{frame.line}" for frame in frames if not frame.native]
     import hashlib  # loads OpenSSL
 
     return hashlib.blake2b("\x1e".join(parts).encode(errors="replace"), digest_size=6).hexdigest()
 
 
 def _leaf_text(raw: list[dict[str, Any]], read_line: ReadLine) -> str | None:
-    leaf = next((frame for frame in raw if not is_native(frame)), None)
+    leaf = next(iter(python_frames(raw)), None)
     if leaf is None or not is_user_code(leaf["filename"]):
         return None
     return read_line(leaf["filename"], leaf["line"])

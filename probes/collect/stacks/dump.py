@@ -14,7 +14,7 @@ from . import failures, pyspy
 from .children import children_of, waits_for_child
 from .digest import Origin, digest_threads, stack_key
 from .failures import Failure
-from .process import ProcessFacts, activity, name_of, read_facts, read_tasks
+from .process import STOPPED, ProcessFacts, activity, name_of, read_facts, read_tasks
 from .redact import redact_threads
 from .source import SourceLines
 from .threads import is_idle_worker, main_thread
@@ -229,7 +229,8 @@ def _foreign(rank: RankSample, pid: int) -> StackDigest:
     """A child that is not Python: what the kernel tells. Its key stays the same while it does not run at all."""
     read = _Read(read_facts(pid), time.time())
     digest = _failed(_origin(rank, read, rank.pid), Failure(f"not Python: {shown_text(name_of(pid)) or 'gone'}"))
-    digest.key = stack_key(activity(pid), None, [])
+    stopped = read.facts.state in STOPPED  # whoever looks at it moves its counters, too
+    digest.key = stack_key(read.facts.state if stopped else activity(pid), [])
     return digest
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from mltop.probes import paths
 from mltop.probes.collect.ranks.values import shown_text
 
-from .process import ProcessFacts, has_other_threads, name_of, read_text
+from .process import STOPPED, ProcessFacts, has_other_threads, name_of, read_text
 
 _CAP_SYS_PTRACE = 19  # linux/capability.h
 _DENIED = ("Permission denied (os error 13)", "Permission Denied", "EPERM", "Operation not permitted")
@@ -56,7 +56,7 @@ def _unreadable(facts: ProcessFacts) -> Failure | None:
     if facts.tracer_pid:
         tracer = f"{facts.tracer_pid} {shown_text(name_of(facts.tracer_pid))}".strip()
         return Failure(f"already traced by {tracer}", f"end the tracer: kill {facts.tracer_pid}")
-    if facts.state in ("T", "t"):
+    if facts.state in STOPPED:
         return Failure("stopped by a signal, and its stack could not be read", f"kill -CONT {facts.pid}")
     if facts.state == "D":
         return uninterruptible(facts)

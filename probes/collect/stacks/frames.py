@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 from typing import Any
 
 from mltop.probes.collect.shapes import without_tokens
@@ -44,7 +45,15 @@ CHILD_ROOTS = frozenset(
     }
 )
 
-_MAX_NATIVE_FRAMES = 12
+_MAX_NATIVE_FRAMES = 12  # shown
+NO_SYMBOL = "??"  # as gdb says
+_MAX_SYMBOL_CHARS = 120
+_MAX_DEMANGLED_CHARS = 2000  # of what a template may make longer than this, the beginning
+_ADDRESS = re.compile(r"0x[0-9a-f]+\Z")
+# Rust's hash, gcc's and llvm's copies of a function.
+_COMPILERS = re.compile(r"\.(?:cold|part|constprop|isra|llvm|lto_priv|\d)[.\w]*\Z| \[clone .*\Z|::h[0-9a-f]{16}\Z")
+# A name in parts: operators whose own name has brackets (also "->"), brackets, anything else.
+_ANGLES = re.compile(r"operator(?:<=>|->\*?|<<=?|>>=?|<=?|>=?)|->|[<>]|[^<>o-]+|.")
 
 
 def last_name(function: str) -> str:
@@ -69,15 +78,50 @@ def is_user_code(path: str) -> bool:
 
 
 def is_native(raw: dict[str, Any]) -> bool:
-    """py-spy names the shared object of native frames in ``module`` and leaves it null for Python frames."""
-    return raw.get("module") is not None
+    """py-spy names the shared object of native frames in ``module`` and leaves it null for Python frames, and for
+    addresses that belong to no file (compiled on the fly).
+    """
+    return raw.get("module") is not None or (raw["filename"] == "?" and bool(_ADDRESS.match(raw["name"])))
 
 
-def calling_part(raw: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Python frames, and only those native frames that the leaf called into (the rest is the interpreter)."""
-    python = [index for index, frame in enumerate(raw) if not is_native(frame)]
-    first = python[0] if python else len(raw)
-    return raw[:first][:_MAX_NATIVE_FRAMES] + [raw[index] for index in python]
+def python_frames(raw: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leaf first, as they are without ``--native``."""
+    return [frame for frame in raw if not is_native(frame)]
+
+
+def native_leaf(raw: list[dict[str, Any]]) -> list[Frame]:
+    """Leaf-first native frames that the innermost Python frame called into (those further out are the interpreter's).
+
+    Neither an address nor the arguments of a template says anything to a reader, and both differ between equal
+    processes: they are taken out, and what is then one and the same place stands once. Addresses below a function of
+    their own file are not told.
+    """
+    found: list[Frame] = []
+    for frame in takewhile(is_native, raw):
+        file = shorten(frame["filename"])
+        made = Frame(symbol(frame["name"]), file, frame["line"])
+        if not made.native:  # Cython's own Python files
+            made.file = f"[{file}]"
+        if found and found[-1].function == NO_SYMBOL and found[-1].file == made.file:
+            found[-1] = made
+        elif not found or made != found[-1]:
+            found.append(made)
+    return found
+
+
+def symbol(name: str) -> str:
+    """A native function's name without what a compiler added to it; ``NO_SYMBOL`` for an address.
+
+    ``std::future<bool>::get`` → ``std::future::get``; ``poll.part.0`` → ``poll``. Operators keep theirs.
+    """
+    if _ADDRESS.match(name):
+        return NO_SYMBOL
+    kept, depth = "", 0
+    for token in _ANGLES.findall(_COMPILERS.sub("", name[:_MAX_DEMANGLED_CHARS])):
+        depth += (token == "<") - (token == ">")
+        if depth == 0 and token != ">":
+            kept += token
+    return kept.strip(": ")[:_MAX_SYMBOL_CHARS] or NO_SYMBOL
 
 
 def is_wrapper(frame: Frame) -> bool:
@@ -93,7 +137,9 @@ def cut_at_child_root(raw: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def normalise(raw: list[dict[str, Any]], ints: bool) -> list[Frame]:
-    """Leaf-first model frames of one py-spy thread, without wrappers."""
+    """Leaf-first model frames of one py-spy thread: what its leaf called into below Python, then Python without
+    wrappers.
+    """
     frames = [
         Frame(
             function=without_tokens(frame["name"]),
@@ -101,7 +147,13 @@ def normalise(raw: list[dict[str, Any]], ints: bool) -> list[Frame]:
             line=frame["line"],
             ints=integer_locals(frame.get("locals") or []) if ints else {},
         )
-        for frame in calling_part(raw)
+        for frame in python_frames(raw)
     ]
     kept = [frame for frame in frames if not is_wrapper(frame)]
-    return kept or frames
+    return native_leaf(raw) + (kept or frames)
+
+
+def without_depth(frames: list[Frame]) -> list[Frame]:
+    """With the innermost native frames only."""
+    first = next((index for index, frame in enumerate(frames) if not frame.native), len(frames))
+    return frames[: min(first, _MAX_NATIVE_FRAMES)] + frames[first:]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from mltop.probes import paths
 
+STOPPED = ("T", "t")  # by a signal, by a debugger
+
 
 @dataclass
 class ProcessFacts:
@@ -25,7 +27,7 @@ class ProcessFacts:
     @property
     def must_not_block(self) -> bool:
         """A blocking dump would hang (D) or fail (stopped, traced by another process)."""
-        return self.state in ("D", "T", "t") or self.tracer_pid != 0
+        return self.state in ("D", *STOPPED) or self.tracer_pid != 0
 
 
 @dataclass

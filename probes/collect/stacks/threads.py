@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Any
 
-from .frames import last_name, shorten
+from .frames import last_name, python_frames, shorten
 
 # Names of housekeeping threads: Python's (threading.Thread.name) and native ones (/proc/PID/task/TID/comm).
 # Not pt_autograd_*: FSDP's and DDP's Python hooks run there; without Python frames they are dropped anyway.
@@ -47,8 +47,8 @@ _WORKER_WAIT_FILES = (*_WAIT_FILES, "multiprocessing/synchronize.py", "selectors
 
 
 def places(thread: dict[str, Any]) -> list[tuple[str, str]]:
-    """(short file, last part of the function's name) of each frame, leaf first."""
-    return [(shorten(frame["filename"]), last_name(frame["name"])) for frame in thread["frames"]]
+    """(short file, last part of the function's name) of each Python frame, leaf first."""
+    return [(shorten(frame["filename"]), last_name(frame["name"])) for frame in python_frames(thread["frames"])]
 
 
 def is_background(thread: dict[str, Any], name: str) -> bool:

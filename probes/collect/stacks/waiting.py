@@ -91,8 +91,9 @@ def waiting_in(frames: list[Frame], leaf_line: LineText, uses_gpu: bool) -> str 
     ``frames`` are leaf first; ``leaf_line`` gives the leaf's source text when it is user code, and is called
     only when the frames alone say nothing.
     """
-    candidates = [frame for frame in frames if not frame.file.startswith(NOT_COLLECTIVE)]
-    return _by_c10d(candidates) or _by_frames(candidates) or _by_native(candidates) or _by_line(leaf_line, uses_gpu)
+    python = [frame for frame in frames if not frame.native and not frame.file.startswith(NOT_COLLECTIVE)]
+    native = [frame for frame in frames if frame.native]
+    return _by_c10d(python) or _by_frames(python) or _by_native(native) or _by_line(leaf_line, uses_gpu)
 
 
 def _by_c10d(frames: list[Frame]) -> str | None:
@@ -110,14 +111,15 @@ def _by_frames(frames: list[Frame]) -> str | None:
             if frame.file.startswith(prefix) and (functions is None or function in functions):
                 return name or function
     # A leaf inside torch.distributed (a collective on its way, a checkpoint's planner) that no rule names.
-    leaf = next((frame for frame in frames if ".so" not in frame.file), None)
+    leaf = frames[0] if frames else None
     if leaf and leaf.file.startswith("torch/distributed/") and "/checkpoint/" not in leaf.file:
         return last_name(leaf.function)
     return None
 
 
 def _by_native(frames: list[Frame]) -> str | None:
-    for frame in frames:
+    """The outermost one that is known: what is below it changes from look to look while one wait lasts."""
+    for frame in reversed(frames):
         for pattern, name in NATIVE_RULES:
             if pattern.search(frame.function):
                 return name

@@ -67,6 +67,8 @@ def resolve(options: TargetOptions, environ: Mapping[str, str] = os.environ) -> 
     check_numbers(options)
     check_words(options)
     if options.recording:
+        if options.nodes or options.hostfile:
+            raise UsageProblem("--recording", "is looked at instead of machines", "without -w and --hostfile")
         return Targets((), options.recording, options.job, Path(options.recording))
     meant = _typed(options)
     if not meant.names and options.via != "local":

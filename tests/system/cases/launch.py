@@ -192,8 +192,10 @@ def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     }
 
 
-def start(case: str, directory: Path, ranks: int = 4, culprit: int = 2) -> RunningJob:
+def start(case: str, directory: Path, ranks: int = 4, culprit: int = 2, *, forged: bool = True) -> RunningJob:
     """Start all ranks of ``case``; ``directory`` (created) takes their logs and event files.
+
+    Ranks that import torch are ``forged``: they share one import, and the addresses of everything that was loaded.
 
     The kernel kills the ranks when the calling thread ends, so that an interrupted test run leaves nothing.
     KeyError: no such case.
@@ -204,17 +206,19 @@ def start(case: str, directory: Path, ranks: int = 4, culprit: int = 2) -> Runni
     job = RunningJob(chosen, directory, culprit, f"127.0.0.1:{port}")
     try:
         for rank in range(ranks):
-            job.processes.append(_start_rank(job, rank, ranks, port))
+            job.processes.append(_start_rank(job, rank, ranks, port, forged))
     except OSError:
         job.stop()
         raise
     return job
 
 
-def _start_rank(job: RunningJob, rank: int, ranks: int, port: int) -> subprocess.Popen[bytes] | ForgedRank:
+def _start_rank(
+    job: RunningJob, rank: int, ranks: int, port: int, forged: bool
+) -> subprocess.Popen[bytes] | ForgedRank:
     command = [str(HERE / job.case.script), job.case.name, str(job.directory), str(job.culprit)]
     log_path = job.directory / f"rank{rank}.log"
-    if job.case.script == "train.py":
+    if forged and job.case.script == "train.py":
         return _forge().start(command, _environment(rank, ranks, port), log_path)
     with log_path.open("wb") as log:
         return subprocess.Popen(

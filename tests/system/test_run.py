@@ -1,0 +1,142 @@
+"""`bash tests/run` with arguments: what is selected runs in its lane, and nothing selected is an error.
+
+In a checkout of a few tests of its own, with the linters left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.documents import ROOT
+from tests.fakes.scripts import shell_script
+
+LANES = {
+    "tests": "others",
+    "tests of all jobs of a machine": "jobs",
+    "tests that measure": "serial",
+    "tests on hosts of their own": "hosts",
+}
+PLAIN = "def test_one(): pass\ndef test_two(): pass\n"
+MARKED = "import pytest\npytestmark = pytest.mark.{}\ndef test_it(): pass\n"
+BOTH = "import pytest\n@pytest.mark.serial\n@pytest.mark.hosts\ndef test_both(): pass\ndef test_neither(): pass\n"
+BROKEN = "import no_such_module\n"
+FAILS = "def test_it(): assert False\n"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    root = tmp_path / "a checkout"
+    for folder in ("unit", "tui", "system"):
+        (root / "tests" / folder).mkdir(parents=True)
+    for name in ("tests/run", "tests/conftest.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, root / name)
+    (root / "torch/distributed").mkdir(parents=True)  # it is imported to be compiled
+    for name in ("torch/__init__.py", "torch/distributed/__init__.py"):
+        (root / name).touch()
+    for name, text in {
+        "unit/test_plain.py": PLAIN,
+        "unit/test_both.py": BOTH,
+        "system/test_jobs.py": MARKED.format("jobs"),
+        "system/test_hosts.py": MARKED.format("hosts"),
+        "system/test_serial.py": MARKED.format("serial"),
+    }.items():
+        (root / "tests" / name).write_text(text)
+    venv(root / "venv", root)
+    return root
+
+
+def venv(folder: Path, root: Path) -> None:
+    """One that is up to date, and whose linters find nothing."""
+    programs = dict.fromkeys(("ruff", "mypy", "lint-imports", "vermin"), "exit 0")
+    programs["python"] = f'exec "{sys.executable}" "$@"'
+    programs["pytest"] = f'exec "{Path(sys.executable).with_name("pytest")}" "$@"'
+    for name, line in programs.items():
+        shell_script(folder / "bin" / name, line)
+    wanted = hashlib.sha256(b"".join((root / name).read_bytes() for name in ("pyproject.toml", "tests/run")))
+    (folder / ".installed-for").write_text(wanted.hexdigest() + "\n")
+
+
+def run(checkout: Path, *args: str) -> tuple[int, dict[str, int], str]:
+    """The exit code, how many tests passed in each lane that ran, and what was said."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
+    done = subprocess.run(
+        ["bash", str(checkout / "tests/run"), *args],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**own, "MLTOP_TEST_VENV": str(checkout / "venv")},
+    )
+    passed: dict[str, int] = {}
+    lane = ""
+    for line in done.stdout.splitlines():
+        if line.startswith("== "):
+            lane = LANES.get(line.removeprefix("== "), "")
+        elif lane:
+            counted = re.search(r"(\d+) passed", line)
+            passed[lane] = int(counted[1]) if counted else passed.get(lane, 0)
+    return done.returncode, passed, done.stdout
+
+
+ALL = {"others": 3, "jobs": 1, "serial": 1, "hosts": 2}
+
+
+@pytest.mark.parametrize(
+    ("args", "passed"),
+    [
+        ((), ALL),
+        (("tests/unit/test_plain.py",), {"others": 2}),
+        (("tests/unit/test_plain.py::test_two",), {"others": 1}),
+        (("tests/unit/test_plain.py", "-k", "one or nothing"), {"others": 1}),
+        (("-k", "both"), {"others": 1, "hosts": 1}),
+        (("tests/system/test_hosts.py",), {"hosts": 1}),
+        (("tests/system/test_jobs.py", "tests/system/test_serial.py"), {"jobs": 1, "serial": 1}),
+        (("-m", "serial and hosts", "-n", "2"), {"hosts": 1}),
+    ],
+)
+def test_what_is_selected_runs_in_its_lane(checkout: Path, args: tuple[str, ...], passed: dict[str, int]) -> None:
+    code, ran, said = run(checkout, *args)
+    assert (code, ran) == (0, passed), said
+    assert "0 stages failed" in said
+    assert "no tests ran" not in said
+
+
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        (("-k", "nothing or nobody"), "tests/run: no test is selected by: -k nothing or nobody"),
+        (("-k", "no such thing"), "ERROR: Wrong expression passed to '-k': no such thing"),
+        (
+            ("tests/unit/test_plain.py", "-m", "jobs"),
+            "tests/run: no test is selected by: tests/unit/test_plain.py -m jobs",
+        ),
+        (("tests/unit/test_gone.py",), "ERROR: file or directory not found: tests/unit/test_gone.py"),
+        (("tests/unit/test_plain.py::test_gone",), "test_plain.py::test_gone"),
+        (("tests/unit/test_broken.py", "tests/unit/test_plain.py"), "No module named 'no_such_module'"),
+    ],
+)
+def test_a_selection_that_is_none_fails(checkout: Path, args: tuple[str, ...], line: str) -> None:
+    if "tests/unit/test_broken.py" in args:
+        (checkout / "tests/unit/test_broken.py").write_text(BROKEN)
+    code, ran, said = run(checkout, *args)
+    assert (code, ran) == (1, {}), said
+    assert any(line in one for one in said.splitlines()), said
+    assert "test_plain.py::test_one" not in said
+    assert said.splitlines()[-1] == "== FAILED: selecting tests"
+
+
+def test_a_test_that_fails_fails_the_run(checkout: Path) -> None:
+    (checkout / "tests/unit/test_fails.py").write_text(FAILS)
+    code, ran, said = run(checkout, "tests/unit/test_fails.py", "tests/system/test_serial.py")
+    assert (code, ran) == (1, {"others": 0, "serial": 1}), said
+    assert said.splitlines()[-1] == "== FAILED: tests"

@@ -1,0 +1,153 @@
+"""CONTRIBUTING against the tree: what it names is there, what is there is on its map, its lists are the tools' own."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import fields, is_dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from mltop.probes import model
+from mltop.probes.agent import protocol
+from tests.documents import CONTRIBUTING, ROOT, codes, table, text_of
+from tests.system.cases.launch import CASES
+
+TEXT = text_of(CONTRIBUTING)
+CODES = codes(CONTRIBUTING)
+PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+RUN = (ROOT / "tests/run").read_text(encoding="utf-8")
+ON_A_NODE = re.compile(r"what runs on a node \(([^)]*)\)", re.IGNORECASE)
+MADE_BY_A_RUN = {".venv-test"}
+
+PATHS = sorted(
+    {
+        code
+        for code in CODES
+        if "/" in code
+        and re.fullmatch(r"[\w.-]+/[\w./-]*", code)
+        and code.partition("/")[0] in ("probes", "tui", "tests", ".dev")
+    }
+)
+FILES = sorted({code for code in CODES if re.fullmatch(r"\w+\.(py|md|toml)", code)})
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_path_is_there(path: str) -> None:
+    found = ROOT / path
+    assert found.is_dir() if path.endswith("/") else found.exists()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_is_somewhere(name: str) -> None:
+    assert (ROOT / name).exists() or any(any((ROOT / wing).rglob(name)) for wing in ("probes", "tui", "tests"))
+
+
+@pytest.mark.parametrize("cell", [cells[1] for cells in table(CONTRIBUTING, "to find")])
+def test_what_a_row_of_the_map_names_lies_in_its_folder(cell: str) -> None:
+    """ "`probes/agent/` (`loop.py`, …)"."""
+    folder = ROOT
+    for code in re.findall(r"`([^`]+)`", cell):
+        path = ROOT / code
+        if "/" in code.rstrip("/"):
+            assert path.exists(), code
+            folder = path if path.is_dir() else path.parent
+        else:
+            assert (folder / code).exists(), f"{code} is not in {folder}"
+
+
+def test_every_folder_is_on_the_map() -> None:
+    named = {
+        code.rstrip("/") for cells in table(CONTRIBUTING, "to find") for code in re.findall(r"`([^`]+)`", cells[1])
+    }
+    there = {
+        f"{wing}/{path.name}"
+        for wing in ("probes", "tui")
+        for path in (ROOT / wing).iterdir()
+        if path.is_dir() and path.name != "__pycache__"
+    }
+    assert sorted(there - named) == []
+    inside = {path.name for path in (ROOT / "probes/collect").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert sorted(inside - named) == []
+
+
+@pytest.mark.parametrize("code", [code for code in CODES if code.startswith("python -m ")])
+def test_every_module_that_is_run_is_one(code: str) -> None:
+    name = code.split()[2]
+    found = find_spec(name)
+    assert found is not None
+    if found.submodule_search_locations:
+        found = find_spec(f"{name}.__main__")
+    assert found is not None and found.origin is not None
+    assert name != found.name or "__main__" in Path(found.origin).read_text(encoding="utf-8")
+
+
+RECORDS = {
+    **{name: record for name, record in vars(model).items() if is_dataclass(record)},
+    "Message": protocol.Message,
+}
+
+
+def named_fields() -> list[tuple[str, str]]:
+    """`RankSample.local_world_size`, `.master_address`: the second is the first one's."""
+    found, record = [], ""
+    for code in CODES:
+        dotted = re.fullmatch(r"([A-Z]\w*)?\.([a-z]\w*)", code)
+        if dotted and dotted[2] not in ("md", "pyc"):
+            record = dotted[1] or record
+            found.append((record, dotted[2]))
+    return found
+
+
+def test_every_field_is_one() -> None:
+    assert len(named_fields()) > 20
+    for record, name in named_fields():
+        assert name in {field.name for field in fields(RECORDS[record])}, f"{record}.{name}"
+
+
+def test_what_runs_on_a_node_is_one_list() -> None:
+    """In the rules, for the linter that keeps it to Python 3.9, and for the tool that checks that."""
+    found = ON_A_NODE.search(TEXT)
+    assert found is not None
+    rules = set(re.findall(r"`(\w+)`", found[1]))
+    linted = set(re.findall(r'^"probes/(\w+)(?:\.py|/\*\*)" = "py39"', PROJECT, re.MULTILINE))
+    (paths,) = re.findall(r"--violations \\\n(.*)", RUN)
+    checked = {re.sub(r"\.py$", "", path.partition("/")[2]) for path in paths.split()}
+    assert rules == linted == checked
+
+
+def test_the_marks_of_tests_are_those_of_the_project() -> None:
+    (sentence,) = re.findall(r"What a test may do to others says its mark \(`pyproject.toml`\): (.*?)\. ", TEXT)
+    markers = re.findall(r'^    "(\w+): ', PROJECT, re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", sentence)) == sorted(markers)
+    assert all(f"--lane {mark} " in RUN for mark in markers)
+
+
+def test_the_number_of_hanging_jobs() -> None:
+    words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+    (word,) = re.findall(r"jobs that hang in (\w+) ways", TEXT)
+    assert word == words[sum(case.hangs for case in CASES.values()) - 1]
+
+
+def imported(folder: str) -> set[str]:
+    """Parts of probes/ that the modules of one of them import, other than themselves."""
+    found: set[str] = set()
+    for path in (ROOT / "probes" / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                continue
+            found |= {name.split(".")[2] for name in names if name.startswith("mltop.probes.")}
+    return found - {folder}
+
+
+@pytest.mark.parametrize("folder", ["judge", "collect", "active"])
+def test_who_imports_only_what(folder: str) -> None:
+    (allowed,) = re.findall(rf"`{folder}`[^;]*? imports? only ([^;]*);", TEXT)
+    assert imported(folder) == set(re.findall(r"`(\w+)`", allowed)) & imported(folder)
+    assert "model" in imported(folder)
