@@ -1,4 +1,4 @@
-"""What the main panes look like, letter by letter. ``MLTOP_GOLDENS=write`` makes the files anew."""
+"""What the main panes look like, letter by letter. ``MLTOP_TEST_GOLDENS=write`` makes the files anew."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_fleet(size: tuple[int, int]) -> None:
 def _compare(screen: Opened, name: str, size: tuple[int, int]) -> None:
     path = GOLDENS / f"{name}-{size[0]}x{size[1]}.txt"
     text = screen.text().rstrip("\n") + "\n"
-    if os.environ.get("MLTOP_GOLDENS") == "write":
+    if os.environ.get("MLTOP_TEST_GOLDENS") == "write":
         GOLDENS.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")

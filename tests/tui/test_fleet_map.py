@@ -57,7 +57,7 @@ def at_cursor(screen: Opened) -> str:
 def golden(screen: Opened, name: str, size: tuple[int, int]) -> None:
     path = GOLDENS / f"{name}-{size[0]}x{size[1]}.txt"
     text = screen.text().rstrip("\n") + "\n"
-    if os.environ.get("MLTOP_GOLDENS") == "write":
+    if os.environ.get("MLTOP_TEST_GOLDENS") == "write":
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""What probes look like, letter by letter and in few colours. ``MLTOP_GOLDENS=write`` makes the files anew."""
+"""What probes look like, letter by letter and in few colours. ``MLTOP_TEST_GOLDENS=write`` makes the files anew."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_golden(name: str, size: tuple[int, int]) -> None:
         await bring(screen, name)
         path = GOLDENS / f"probe-{name}-{size[0]}x{size[1]}.txt"
         text = screen.text().rstrip("\n") + "\n"
-        if os.environ.get("MLTOP_GOLDENS") == "write":
+        if os.environ.get("MLTOP_TEST_GOLDENS") == "write":
             path.write_text(text, encoding="utf-8")
         assert text == path.read_text(encoding="utf-8")
 

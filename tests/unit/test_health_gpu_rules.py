@@ -33,8 +33,8 @@ CASES = [
     Case(
         "gpu.throttle.hw_thermal",
         "critical",
-        "GPU 3 throttled by HW thermal slowdown, SM 1.10 of 1.98 GHz, 91 °C",
-        {"throttle_reasons": ["hw_thermal"], "sm_clock_mhz": 1100, "temperature_c": 91.0},
+        "GPU 3 throttled by HW thermal slowdown, SM 1.10 of 1.98 GHz, 81 °C",
+        {"throttle_reasons": ["hw_thermal"], "sm_clock_mhz": 1100, "temperature_c": 81.0},
         [{"throttle_share": {"hw_thermal": 0.04}}, {"throttle_reasons": None}],
         hold_s=5.0,
     ),
@@ -143,6 +143,20 @@ CASES = [
         "warning",
         "GPU 3 at 91 °C: 4 °C above its slowdown temperature",
         {"temperature_c": 91.0, "temperature_margin_c": -4.0, "power_w": 700.0},
+    ),
+    Case(
+        "gpu.temp.margin",
+        "warning",
+        "GPU 3 at 91 °C: 4 °C above its slowdown temperature",
+        {"temperature_c": 91.0, "temperature_margin_c": 9.0, "power_w": 700.0},  # one of the two tells
+        [{"temperature_margin_c": -1.0}],
+    ),
+    Case(
+        "gpu.temp.hbm",
+        "warning",
+        "GPU 3: HBM at 90 °C, 2 °C above its limit",
+        {"memory_temperature_c": 90.0, "memory_temperature_max_c": None, "memory_temperature_margin_c": -2.0},
+        [{"memory_temperature_max_c": None, "memory_temperature_margin_c": 3.0}],
     ),
     Case(
         "gpu.temp.hbm",

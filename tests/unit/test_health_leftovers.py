@@ -208,10 +208,10 @@ def test_of_a_gpu_in_mig_mode_the_instance_counts() -> None:
 @pytest.mark.parametrize(
     ("what", "rules"),
     [
-        ("gpu.3.processes", set(OWN) - {"gpu.idle_memory"}),
-        ("gpu.3.busy", {"gpu.leftover"}),
+        ("gpu.3.processes", set(OWN)),
+        ("gpu.3.busy", {"gpu.idle_memory", "gpu.leftover"}),
         ("gpu processes", {"gpu.leftover", "gpu.orphan"}),
-        ("ranks", {"gpu.leftover", "gpu.orphan"}),
+        ("ranks", {"gpu.idle_memory", "gpu.leftover", "gpu.orphan"}),
     ],
 )
 def test_without_what_they_need_they_are_unknown(what: str, rules: set[str]) -> None:

@@ -15,7 +15,17 @@ from tests.unit.health_samples import NOT_HERE, node_h100
 
 RULES = {rule.id: rule for rule in all_rules()}
 # What a gap alone can tell of: there is no value that could be None.
-BY_GAPS = ("nvml", "pci", "pci.acs", "kernel_log", "links", "ranks", "host.blocked", "host.filesystems.counters")
+BY_GAPS = (
+    "nvml",
+    "gpu processes",
+    "pci",
+    "pci.acs",
+    "kernel_log",
+    "links",
+    "ranks",
+    "host.blocked",
+    "host.filesystems.counters",
+)
 HOST_FIELDS = {
     "load": ("load_1m",),
     "memory": ("memory_available_bytes",),
@@ -118,7 +128,7 @@ def test_a_whole_sample_leaves_nothing_unknown() -> None:
 
 
 def test_every_rule_states_what_it_needs() -> None:
-    assert len(RULES) == 98
+    assert len(RULES) == 100
     assert [rule.id for rule in RULES.values() if not rule.needs] == []
 
 
@@ -178,7 +188,7 @@ def test_at_the_end_what_has_not_come_yet_is_unknown_too() -> None:
 @pytest.mark.parametrize(
     ("rule_id", "fields"),
     [
-        ("gpu.temp.hbm", ("memory_temperature_max_c",)),
+        ("gpu.temp.hbm", ("memory_temperature_max_c", "memory_temperature_margin_c")),
         ("gpu.temp.margin", ("temperature_margin_c", "temperature_slowdown_c")),
     ],
 )

@@ -70,6 +70,7 @@ def test_texts_of_a_stack_hold_no_tokens():
     thread = {"thread_name": f"upload password=hunter2 {token}", "frames": [frame], "env": {"A": "secret"}}
     shown = repr(redact_threads([thread], True))
     assert token not in shown and "hunter2" not in shown and "secret" not in shown and "a.py" in shown
+    thread["frames"] = [{**frame, "module": None}]
     digest = digest_threads([{**thread, "os_thread_id": 1}], Origin(2), True, lambda *_: None)[0]
     assert digest.thread == "upload password=*** ***"
     assert (digest.frames[0].function, digest.frames[0].file) == ("f_***", "***/a.py")
