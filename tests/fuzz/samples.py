@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import time
 from io import StringIO
 from typing import Any
 
@@ -191,3 +192,13 @@ def rows(view: FleetView, sample: Sample, findings: list[Finding], trends: Trend
         pci_row(device, device.aer)
     for happening in happenings(findings, (), [(NODE, event) for event in sample.kernel_events]):
         event_row(happening, view.taken_at)
+
+
+def run(seconds: float, seed: int) -> str:
+    """Bent samples, one after the other, for so long; how many. Raises what the product raises."""
+    began, now = time.monotonic(), 0.0
+    bender, watcher = Bender(seed), Watcher()
+    while time.monotonic() - began < seconds:
+        now += 1.0
+        watcher.take(frame_of(bender.sample()), now)
+    return f"{watcher.taken + watcher.refused} samples, {watcher.refused} of them refused"
