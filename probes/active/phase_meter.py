@@ -21,6 +21,8 @@ from typing import Any, Callable
 
 from mltop.probes.active.phase_nvml import Gpu, Nvml, NvmlError
 from mltop.probes.model.probe import Phase, ProbeDevice
+from mltop.probes.nvml_fields import GAIN_FACTOR, GAIN_SLACK_S
+from mltop.probes.plausible import GPU
 
 SAMPLE_S = 0.1
 _FIRST_SAMPLE_S = 0.05
@@ -28,6 +30,16 @@ _ANSWER_S = 1.0
 _START_S = 3.0  # nvmlInit without persistence mode
 _LEAST_FOR_WATTS_S = 0.25  # the energy counter is renewed every 20 to 100 ms
 _LEAST_FOR_HEATING = 6  # samples of a trace
+# By field of Phase.
+_RANGES = {
+    **{
+        name: GPU[name]
+        for name in ("power_w", "power_limit_w", "power_limit_default_w", "temperature_c", "sm_clock_mhz")
+    },
+    "sm_clock_max_mhz": GPU["sm_clock_max_mhz"],
+    "pcie_gen": GPU["pcie.gen"],
+    "pcie_width": GPU["pcie.width"],
+}
 
 
 @dataclass
@@ -166,8 +178,8 @@ class PhaseMeter:
         _append(running.temperatures_c, gpu.temperature_c, running, "temperature_c")
         if self._pcie:
             phase = running.phase
-            gen = _read(gpu.pcie_gen, running, "pcie_gen")
-            width = _read(gpu.pcie_width, running, "pcie_width")
+            gen = _value(gpu.pcie_gen, running, "pcie_gen")
+            width = _value(gpu.pcie_width, running, "pcie_width")
             phase.pcie_gen = max(gen or 0, phase.pcie_gen or 0) or None  # an idle link rests in a lower one
             phase.pcie_width = max(width or 0, phase.pcie_width or 0) or None
 
@@ -184,7 +196,7 @@ def _begin(gpu: Gpu, name: str) -> _Running:
     phase = Phase(name, 0.0)
     running = _Running(phase, _Edge(0.0), 0.0)
     for what in ("power_limit_w", "power_limit_default_w", "sm_clock_max_mhz"):
-        setattr(phase, what, _read(getattr(gpu, what), running, what))
+        setattr(phase, what, _value(getattr(gpu, what), running, what))
     running.began = _edge(gpu, running)
     running.next_s = running.began.at_s + _FIRST_SAMPLE_S
     return running
@@ -196,12 +208,8 @@ def _end(gpu: Gpu, running: _Running) -> None:
     if seconds < _LEAST_FOR_WATTS_S:
         running.problems.setdefault("power_w", f"too short, {seconds * 1e3:.0f} ms")
     elif began.energy_mj is not None and ended.energy_mj is not None:
-        phase.power_w = (ended.energy_mj - began.energy_mj) / 1e3 / seconds
-    phase.throttle_share = {
-        reason: min(1.0, max(0.0, (nanoseconds - began.throttle_ns[reason]) / 1e9 / seconds))
-        for reason, nanoseconds in ended.throttle_ns.items()
-        if reason in began.throttle_ns
-    }
+        phase.power_w = _sifted((ended.energy_mj - began.energy_mj) / 1e3 / seconds, running, "power_w")
+    phase.throttle_share = _throttle_share(began, ended, running)
     if running.clocks_mhz:
         phase.sm_clock_mhz = statistics.fmean(running.clocks_mhz)
     else:
@@ -209,6 +217,21 @@ def _end(gpu: Gpu, running: _Running) -> None:
     phase.temperature_c = max(running.temperatures_c, default=None)
     if phase.temperature_c is None:
         running.problems.setdefault("temperature_c", f"too short, {seconds * 1e3:.0f} ms")
+
+
+def _throttle_share(began: _Edge, ended: _Edge, running: _Running) -> dict[str, float]:
+    """By reason, 0..1. A counter that gains more than time has passed, or loses, is none of nanoseconds."""
+    found, seconds = {}, ended.at_s - began.at_s
+    for reason, nanoseconds in ended.throttle_ns.items():
+        gain_s = (nanoseconds - began.throttle_ns.get(reason, nanoseconds)) / 1e9
+        if reason not in began.throttle_ns:
+            continue
+        if 0 <= gain_s <= GAIN_FACTOR * seconds + GAIN_SLACK_S:
+            found[reason] = min(1.0, gain_s / seconds)
+        else:
+            why = f"the driver counted {gain_s:.1f} s in {seconds:.1f} s, which is not a time"
+            running.problems.setdefault(f"throttle_share.{reason}", why)
+    return found
 
 
 def _edge(gpu: Gpu, running: _Running) -> _Edge:
@@ -220,7 +243,7 @@ def _edge(gpu: Gpu, running: _Running) -> _Edge:
 
 
 def _append(values: list[float], read: Callable[[], float], running: _Running, what: str) -> None:
-    value = _read(read, running, what)
+    value = _value(read, running, what)
     if value is not None:
         values.append(value)
 
@@ -232,3 +255,19 @@ def _read(read: Callable[[], Any], running: _Running, what: str) -> Any:
     except NvmlError as error:
         running.problems.setdefault(what, str(error))
         return None
+
+
+def _value(read: Callable[[], float], running: _Running, what: str) -> Any:
+    """As ``_read``, also for what cannot be."""
+    value = _read(read, running, what)
+    return None if value is None else _sifted(value, running, what)
+
+
+def _sifted(value: float, running: _Running, what: str) -> float | None:
+    """None, and the problem noted, for what cannot be."""
+    limits = _RANGES[what]
+    if limits.holds(value):
+        return value
+    why = f"the driver answered {limits.shown(value)}, which cannot be: {limits.between} are plausible"
+    running.problems.setdefault(what, why)
+    return None

@@ -10,13 +10,12 @@ from contextlib import suppress
 from ctypes import byref, c_char, c_int, c_longlong, c_uint, c_ulonglong, c_void_p, sizeof
 from typing import Any
 
+from mltop.probes.nvml_fields import as_numbers, is_newer, throttle_ns_fields
+
 LIBRARY = "libnvidia-ml.so.1"
 _NOT_FOUND = 6  # NVML_ERROR_NOT_FOUND
 _FUNCTION_NOT_FOUND = 13
 _SM_CLOCK = 1  # NVML_CLOCK_SM
-# Time counters, ns: of all drivers, and of those since 580 (driver 575 gave other fields these numbers).
-_THROTTLE_NS = {74: "sw_power_cap", 76: "sync_boost", 77: "board_limit", 78: "low_utilization", 79: "reliability"}
-_THROTTLE_NS_NEW = {269: "sw_thermal", 270: "hw_thermal", 271: "power_brake"}
 _MOST_MIG_DEVICES = 8
 _TEXT_SIZE = 96
 
@@ -137,11 +136,10 @@ class Gpu:
 
     def throttle_ns(self) -> dict[str, int]:
         """Time that each reason has held the clock down since the driver was loaded, by the model's names."""
-        driver = self._nvml.driver.partition(".")[0]
-        new = {} if driver.isdigit() and 575 <= int(driver) < 580 else _THROTTLE_NS_NEW
-        found = self._fields(_THROTTLE_NS)
+        fields = throttle_ns_fields(as_numbers(self._nvml.driver))
+        found = self._fields({field: name for field, name in fields.items() if not is_newer(field)})
         with suppress(NvmlError):  # older drivers reject a whole batch with an id that they do not know
-            found.update(self._fields(new))
+            found.update(self._fields({field: name for field, name in fields.items() if is_newer(field)}))
         if not found:
             raise NvmlError("nvmlDeviceGetFieldValues", 3, "no counter of throttle time is supported")
         return found

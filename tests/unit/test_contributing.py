@@ -12,6 +12,7 @@ import pytest
 
 from mltop.probes import model
 from mltop.probes.agent import protocol
+from mltop.probes.reach.bundle import content
 from tests.documents import CONTRIBUTING, ROOT, codes, table, text_of
 from tests.system.cases.launch import CASES
 
@@ -108,14 +109,15 @@ def test_every_field_is_one() -> None:
 
 
 def test_what_runs_on_a_node_is_one_list() -> None:
-    """In the rules, for the linter that keeps it to Python 3.9, and for the tool that checks that."""
+    """In the rules, for the linter that keeps it to Python 3.9, the tool that checks that, and as it is sent."""
     found = ON_A_NODE.search(TEXT)
     assert found is not None
     rules = set(re.findall(r"`(\w+)`", found[1]))
     linted = set(re.findall(r'^"probes/(\w+)(?:\.py|/\*\*)" = "py39"', PROJECT, re.MULTILINE))
     (paths,) = re.findall(r"--violations \\\n(.*)", RUN)
     checked = {re.sub(r"\.py$", "", path.partition("/")[2]) for path in paths.split()}
-    assert rules == linted == checked
+    sent = {path.removesuffix(".py") for path in content.OURS}
+    assert rules == linted == checked == sent | {"demo"}
 
 
 def test_the_marks_of_tests_are_those_of_the_project() -> None:

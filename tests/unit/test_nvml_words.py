@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.collect.nvml import fabric, margin_words, nvlink, throttle, versions, words
+from mltop.probes.collect.nvml import fabric, margin_words, nvlink, words
 from mltop.probes.collect.nvml.calls import GarbageError
 from mltop.probes.collect.nvml.device import Reading, UntoldError, implausible, starting, unsupported
 from mltop.probes.collect.nvml.known import Known, as_one
 from mltop.probes.collect.nvml.rates import Meter
 from mltop.probes.collect.nvml.schedule import Schedule
 from mltop.probes.model import Gap, NvlinkLink, RemapBanks
+from mltop.probes.nvml_fields import as_numbers, throttle_ns_fields
 
 NOT_SUPPORTED = ["nvmlDeviceGetX", 3]
 
@@ -177,7 +178,7 @@ def test_an_unknown_generation_is_not_guessed() -> None:
     ],
 )
 def test_field_ids_of_throttle_time_by_version(version: tuple[int, ...], first: int | None) -> None:
-    moved = {field: name for field, name in throttle.ns_fields(version).items() if field > 200}
+    moved = {field: name for field, name in throttle_ns_fields(version).items() if field > 200}
     names = ("sw_thermal", "hw_thermal", "power_brake")
     assert moved == ({} if first is None else dict(zip(range(first, first + 3), names, strict=True)))
 
@@ -199,7 +200,7 @@ def test_field_ids_of_throttle_time_by_version(version: tuple[int, ...], first: 
     ],
 )
 def test_versions_as_numbers(text: str | None, numbers: tuple[int, ...]) -> None:
-    assert versions.as_numbers(text) == numbers
+    assert as_numbers(text) == numbers
 
 
 def test_tiers_are_read_at_first_and_then_in_their_time() -> None:

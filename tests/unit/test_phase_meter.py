@@ -17,7 +17,7 @@ import pytest
 import mltop.probes
 from mltop.probes.active import phase_nvml
 from mltop.probes.active.phase_meter import still_heating
-from mltop.probes.collect.nvml.throttle import ns_fields
+from mltop.probes.nvml_fields import throttle_ns_fields
 from tests.fakes.nvml.counts import read_counts
 from tests.fakes.nvml.scenario import FakeNvml
 from tests.fakes.nvml.shapes import shape
@@ -153,12 +153,51 @@ def test_what_an_old_driver_does_not_know_is_a_gap_and_the_rest_is_measured(
     answer = meter.end()
     assert answer["phase"]["power_w"] is None
     assert answer["phase"]["temperature_c"] == 61  # by the older call
-    assert answer["phase"]["throttle_share"].keys() == set(ns_fields((470, 0)).values()) - {
+    assert answer["phase"]["throttle_share"].keys() == set(throttle_ns_fields((470, 0)).values()) - {
         "sw_thermal",
         "hw_thermal",
         "power_brake",
     }
     assert answer["gaps"] == {"phases.power_w": "nvmlDeviceGetTotalEnergyConsumption: Not Supported (in warm)"}
+
+
+@pytest.mark.parametrize("driver", ["575", "580.65", "580"])
+def test_throttle_time_is_read_where_the_driver_has_it(fake: FakeNvml, meters: list[Meter], driver: str) -> None:
+    """Elsewhere 575 and the first 580 have numbers of power smoothing."""
+    shape("h100", fake, count=2, driver=driver)
+    fake.set("gpu.1.throttle_ns.hw_thermal", 3_000_000_000)
+    fake.write()
+    meter = start(meters, fake, UUID.format(1))
+    meter.begin("burst")
+    until_sampled(fake, 2)
+    fake.set("gpu.1.throttle_ns.hw_thermal", 3_100_000_000)
+    fake.write()
+    answer = meter.end()
+    assert answer["phase"]["throttle_share"]["hw_thermal"] * answer["phase"]["seconds"] == pytest.approx(0.1)
+    assert [name for name in answer["gaps"] if "throttle" in name] == []
+
+
+def test_what_cannot_be_is_unknown_with_what_was_answered(fake: FakeNvml, meters: list[Meter]) -> None:
+    for name, value in {"temperature_c": 255, "pcie_gen": 99, "sm_clock_mhz": 4_000_000}.items():
+        fake.set(f"gpu.1.{name}", value)
+    fake.set("gpu.1.throttle_ns.sw_thermal", 0)
+    fake.write()
+    meter = start(meters, fake, UUID.format(1))
+    meter.begin("burst")
+    until_sampled(fake, 2)
+    fake.set("gpu.1.throttle_ns.sw_thermal", 900_000_000_000)
+    fake.write()
+    answer = meter.end()
+    phase, gaps = answer["phase"], answer["gaps"]
+    for name, said in {
+        "temperature_c": "255 °C",
+        "power_limit_w": "0 W",
+        "pcie_gen": "99",
+        "sm_clock_mhz": "4000000 MHz",
+    }.items():
+        assert phase[name] is None and said in gaps[f"phases.{name}"], name
+    assert "sw_thermal" not in phase["throttle_share"] and "sw_power_cap" in phase["throttle_share"]
+    assert "900.0 s" in gaps["phases.throttle_share.sw_thermal"]
 
 
 def test_a_phase_without_samples_says_so(fake: FakeNvml, meters: list[Meter]) -> None:
@@ -207,12 +246,10 @@ def test_a_library_that_cannot_be_loaded(tmp_path: Path, meters: list[Meter]) ->
     assert phase_nvml.LIBRARY in meters[-1].end()["gaps"]["phases"]
 
 
-def test_structures_and_fields_are_those_of_the_passive_reader() -> None:
+def test_structures_are_those_of_the_passive_reader() -> None:
     assert ctypes.sizeof(phase_nvml._FieldValue) == ctypes.sizeof(pynvml.c_nvmlFieldValue_t)
     assert ctypes.sizeof(phase_nvml._Temperature) == ctypes.sizeof(pynvml.c_nvmlTemperature_v1_t)
     assert phase_nvml._FieldValue.value.offset == pynvml.c_nvmlFieldValue_t.value.offset
-    assert ns_fields((580, 95)) == {**phase_nvml._THROTTLE_NS, **phase_nvml._THROTTLE_NS_NEW}
-    assert ns_fields((0,)) == phase_nvml._THROTTLE_NS
 
 
 @pytest.mark.parametrize(

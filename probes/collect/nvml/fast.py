@@ -22,6 +22,7 @@ from mltop.probes.collect.nvml.device import (
 )
 from mltop.probes.collect.nvml.fields import ALL_LINKS, FieldRequest, FieldValues, first_available
 from mltop.probes.collect.nvml.rates import Meter
+from mltop.probes.nvml_fields import throttle_ns_fields
 
 CLOCK_SM = c_int(1)  # nvml.h NVML_CLOCK_SM
 CLOCK_MEMORY = c_int(2)
@@ -43,7 +44,7 @@ class Batch:
 
     def request(self, device: Device) -> FieldRequest:
         if self._request is None:
-            fields = [POWER_AVERAGE, POWER_INSTANT, MEMORY_TEMPERATURE, ENERGY, *throttle.ns_fields(device.numbering)]
+            fields = [POWER_AVERAGE, POWER_INSTANT, MEMORY_TEMPERATURE, ENERGY, *throttle_ns_fields(device.numbering)]
             scoped = [(field, 0) for field in fields]
             if device.state(nvlink.Links).count:
                 scoped += [(field, ALL_LINKS) for field in nvlink.TRAFFIC_FIELDS]

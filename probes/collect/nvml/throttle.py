@@ -23,6 +23,7 @@ from mltop.probes.collect.nvml.device import (
 )
 from mltop.probes.collect.nvml.fields import CALL, FieldValues
 from mltop.probes.collect.nvml.rates import Meter
+from mltop.probes.nvml_fields import GAIN_FACTOR, GAIN_SLACK_S, NEWER, throttle_ns_fields
 
 # nvml.h nvmlClocksEventReason*. Applications clocks are no longer reported by new drivers.
 REASONS = {
@@ -36,19 +37,7 @@ REASONS = {
     0x80: "power_brake",
     0x100: "display_clocks",
 }
-_NS_ALWAYS = {74: "sw_power_cap", 76: "sync_boost", 77: "board_limit", 78: "low_utilization", 79: "reliability"}
-# The numbers of the others moved twice (nvml.h of each driver; NVML's known issues: "#251 - #273 … have changed"): 570
-# has power smoothing at 251 to 268 and nothing beyond; 575.51 to 580.76 have the counters at 251 and power smoothing up
-# to 273; from 580.82 on 570's numbers hold again, with the counters behind them.
-_NEW = ("sw_thermal", "hw_thermal", "power_brake")
-_MOVED_FROM, _MOVED_BACK = (575,), (580, 82)
-_NS_MOVED = dict(zip(range(251, 254), _NEW))
-_NS_NEW = dict(zip(range(269, 272), _NEW))
 UNKNOWN_NUMBERS = "which fields of NVML are these counters depends on the driver's version, which is not known"
-# What holds the clock down cannot do so for longer than time passes. The driver renews its counters at its own pace
-# (within a second) and by its own clock; what gains more is no count of nanoseconds, as power smoothing's numbers.
-_GAIN_SLACK_S = 1.0
-_GAIN_FACTOR = 1.01
 # Only what has no field in older drivers is asked one by one (nvml.h NVML_PERF_POLICY_*).
 VIOLATIONS = {0: "sw_power_cap", 2: "sync_boost", 3: "board_limit", 4: "low_utilization", 5: "reliability"}
 _VIOLATION_CALL = "nvmlDeviceGetViolationStatus"
@@ -71,22 +60,10 @@ class Throttle:
             self.since[reason] = (nanoseconds, at_s)  # it started anew
             return
         gain_s, passed_s = (nanoseconds - value) / 1e9, at_s - since_s
-        if gain_s > _GAIN_FACTOR * passed_s + _GAIN_SLACK_S:
+        if gain_s > GAIN_FACTOR * passed_s + GAIN_SLACK_S:
             why = f"the driver answered {nanoseconds} ns, {gain_s:.1f} s more than {passed_s:.1f} s before"
             self.doubted[reason] = (at_s + ASK_AGAIN_S, f"{why}, which is not a time")
             del self.since[reason]
-
-
-def ns_fields(version: tuple[int, ...]) -> dict[int, str]:
-    """Field ids of the time counters under a driver; without those that moved where its version does not tell."""
-    if version >= _MOVED_BACK:
-        return {**_NS_ALWAYS, **_NS_NEW}
-    if version[0] == _MOVED_BACK[0] and len(version) < 2:
-        return _NS_ALWAYS
-    if version >= _MOVED_FROM:
-        return {**_NS_ALWAYS, **_NS_MOVED}
-    # Older drivers have nothing at the new numbers, unless they are told later what the newer ones know.
-    return {**_NS_ALWAYS, **_NS_NEW} if version[0] else _NS_ALWAYS
 
 
 def read_reasons(device: Device) -> dict[str, Any]:
@@ -104,7 +81,7 @@ def read_ns(device: Device, batch: FieldValues, reading: Reading) -> dict[str, A
     state.needs_violation_status = bool(batch.whole_code)
     if batch.whole_code:
         return {}
-    fields = ns_fields(device.numbering)
+    fields = throttle_ns_fields(device.numbering)
     found: dict[str, int] = {}
     problems: dict[str, Problem] = {}
     for field, reason in fields.items():
@@ -117,7 +94,7 @@ def read_ns(device: Device, batch: FieldValues, reading: Reading) -> dict[str, A
         except GarbageError as garbage:
             problems[reason] = implausible(str(garbage))
     if found:
-        problems.update(dict.fromkeys(set(_NEW) - set(fields.values()), UNKNOWN_NUMBERS))
+        problems.update(dict.fromkeys(set(NEWER) - set(fields.values()), UNKNOWN_NUMBERS))
         reading.problems.update({f"throttle_ns.{reason}": problem for reason, problem in problems.items()})
     else:
         reading.problems["throttle_ns"] = next(iter(problems.values()))

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from ctypes import byref, c_int, c_uint, create_string_buffer
 from typing import Any
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import Calls, GarbageError, NvmlError
 from mltop.probes.collect.nvml.device import Device
-
-# "580.65.06", "R590", "vGPU 19.0 (580.65.05)", "535.161.05-grid": a branch has three digits, vGPU software has its own
-# numbers of two, and what follows a dot is no branch.
-_VERSION = re.compile(r"(?<![\d.])\d{3,4}(?:\.\d+)*")
+from mltop.probes.nvml_fields import as_numbers
 
 
 def read_driver(calls: Calls) -> dict[str, Any]:
@@ -39,12 +35,6 @@ def read_cuda(calls: Calls) -> dict[str, Any]:
 def read_gsp(device: Device) -> dict[str, Any]:
     """The firmware of the GPU's system processor. NOT_SUPPORTED where the driver runs without it."""
     return {"gsp_firmware": device.text("nvmlDeviceGetGspFirmwareVersion")}
-
-
-def as_numbers(version: str | None) -> tuple[int, ...]:
-    """(570, 86, 15) of "570.86.15", (0,) when unknown."""
-    found = _VERSION.search(version or "")
-    return tuple(int(number) for number in found[0].split(".")) if found else (0,)
 
 
 def numbering(calls: Calls, driver: str | None) -> tuple[int, ...]:

@@ -15,7 +15,10 @@ from mltop.probes.agent.bootstrap import compiled
 from mltop.probes.reach.bundle import wheels
 from mltop.probes.reach.bundle.archive import Archive, pack
 
-_OURS = ("model", "agent", "collect", "active", "paths.py", "spawn.py", "writable.py", "as_root.py", "version.py")
+OURS = (
+    *("model", "agent", "collect", "active", "paths.py", "spawn.py", "version.py"),
+    *("plausible.py", "nvml_fields.py", "writable.py", "as_root.py"),
+)
 _NOT_NEEDED_THERE = ("agent/bootstrap/",)  # sent as text
 
 
@@ -62,7 +65,7 @@ def machines() -> list[str]:
 def _our_files() -> dict[str, bytes]:
     root = Path(probes.__file__).parent
     found = [root / "__init__.py"]
-    for name in _OURS:
+    for name in OURS:
         found += [root / name] if name.endswith(".py") else sorted((root / name).rglob("*.py"))
     named = {path.relative_to(root).as_posix(): path for path in found}
     return {
