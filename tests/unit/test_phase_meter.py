@@ -191,7 +191,6 @@ def test_what_cannot_be_is_unknown_with_what_was_answered(fake: FakeNvml, meters
     phase, gaps = answer["phase"], answer["gaps"]
     for name, said in {
         "temperature_c": "255 °C",
-        "power_limit_w": "0 W",
         "pcie_gen": "99",
         "sm_clock_mhz": "4000000 MHz",
     }.items():
