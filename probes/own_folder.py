@@ -34,6 +34,12 @@ def home_folder(kind: str) -> Path | None:
     return found if found.is_absolute() else None  # older versions leave a "~" that stands for nothing
 
 
+def state_folder() -> Path | None:
+    """``$MLTOP_STATE_DIR``, or the user's state directory (XDG_STATE_HOME/mltop); None where there is no home."""
+    chosen = os.environ.get("MLTOP_STATE_DIR")
+    return Path(chosen).absolute() if chosen else home_folder("state")
+
+
 def open_own(path: Path) -> Folder | None:
     """None where there is none. Raises NotOurs, BadFile and OSError."""
     try:

@@ -1,4 +1,4 @@
-"""The folder of what mltop remembers: ``$MLTOP_STATE_DIR``, or the user's state directory (XDG_STATE_HOME/mltop).
+"""The folder of what mltop remembers (``own_folder.state_folder``).
 
 It is a directory of ours that nobody else can write to, and its files are ours: whoever runs mltop as root with another
 user's HOME (``sudo -E``) neither reads what that user put there nor writes there. Everything is reached through the
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mltop.probes import own_folder
 from mltop.probes.files import BadFile, Folder, blocks, kind_of, named
-from mltop.probes.own_folder import ensure_own, home_folder, open_own, user_name
+from mltop.probes.own_folder import ensure_own, open_own, state_folder, user_name
 
 LOCK_S = 10.0  # most that is waited for another mltop which writes
 _RETRY_S = 0.02
@@ -37,8 +37,7 @@ class NoHome(NotOurs):
 
 def state_file(name: str) -> Path:
     """Raises NoHome."""
-    chosen = os.environ.get("MLTOP_STATE_DIR")
-    folder = Path(chosen).absolute() if chosen else home_folder("state")
+    folder = state_folder()
     if folder is None:
         raise NoHome("there is no home directory to remember anything in (set MLTOP_STATE_DIR)")
     return folder / name
