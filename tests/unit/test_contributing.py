@@ -13,7 +13,7 @@ import pytest
 from mltop.probes import model
 from mltop.probes.agent import protocol
 from mltop.probes.reach.bundle import content
-from tests.documents import CONTRIBUTING, ROOT, codes, table, text_of
+from tests.documents import CONTRIBUTING, README, ROOT, codes, table, text_of
 from tests.system.cases.launch import CASES
 
 TEXT = text_of(CONTRIBUTING)
@@ -118,6 +118,18 @@ def test_what_runs_on_a_node_is_one_list() -> None:
     checked = {re.sub(r"\.py$", "", path.partition("/")[2]) for path in paths.split()}
     sent = {path.removesuffix(".py") for path in content.OURS}
     assert rules == linted == checked == sent | {"demo"}
+
+
+def test_every_statement_on_security_has_its_tests() -> None:
+    stated = re.findall(r"^- (S\d+)\. ", README.read_text(encoding="utf-8"), re.MULTILINE)
+    held = {cells[0].split()[0]: re.findall(r"`([^`]+)`", cells[1]) for cells in table(CONTRIBUTING, "statement")}
+    assert stated == [f"S{number}" for number in range(1, len(stated) + 1)] == list(held)
+    for tests in held.values():
+        assert tests
+        for one in tests:
+            path, _, name = one.partition("::")
+            code = (ROOT / path).read_text(encoding="utf-8")
+            assert re.search(rf"def {name}\(" if name else r"def test_", code), one
 
 
 def test_the_marks_of_tests_are_those_of_the_project() -> None:

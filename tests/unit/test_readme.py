@@ -121,7 +121,7 @@ def test_exit_codes() -> None:
     assert general == (
         f"0 fine, {capture.EXIT_INCOMPLETE} something is missing (`doctor`, `capture`) or a warning (`check`), "
         f"{command_line.EXIT_USAGE} bad usage or something critical (`check`), {live.EXIT_UNREACHABLE} a node did not "
-        f"answer, {live.EXIT_INTERRUPTED} interrupted"
+        f"answer or a job could not be judged, {live.EXIT_INTERRUPTED} interrupted"
     )
     assert (check.WARNINGS, check.CRITICAL, check.UNKNOWN) == (1, 2, 3)
     assert (
