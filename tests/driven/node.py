@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from mltop.probes.reach.channel import Channel
 from tests.fakes.libc import FakeLibc
@@ -68,13 +69,13 @@ class Node(FakeMachine):
         agent = (sys.executable, "-m", "mltop.probes.agent", "--node", self.name, "--interval", str(INTERVAL_S))
         return Channel(("env", *(f"{key}={value}" for key, value in env.items()), *agent), (self.name,), via="ssh")
 
-    def set_gpus(self, gpus: range | list[int], **values: int | str) -> None:
+    def set_gpus(self, gpus: range | list[int], **values: Any) -> None:
         """Keys of the NVML scenario; nothing is seen of it before ``nvml.write()``."""
         for index in gpus:
             for key, value in values.items():
                 self.nvml.set(f"gpu.{index}.{key}", value)
 
-    def set_gpu(self, gpu: int, **values: int | str) -> None:
+    def set_gpu(self, gpu: int, **values: Any) -> None:
         self.set_gpus([gpu], **values)
 
     def forget_gpu(self, index: int) -> None:

@@ -14,7 +14,8 @@ class Scene:
 
     ``moves`` is called again and again from the start on, with the seconds and the node's samples since ``act``
     (negative seconds before it). ``apart_s``: for what takes minutes the samples are judged a second time, as if they
-    had come so many seconds apart; 1: as they came, the rule fires while the test looks on.
+    had come so many seconds apart; 1: as they came, the rule fires while the test looks on. ``vacated``: they are
+    judged as `mltop check` does it after a job.
     """
 
     rule: str
@@ -22,4 +23,5 @@ class Scene:
     words: str
     act: Callable[[Node], object]
     apart_s: int = 1
+    vacated: bool = False
     moves: Callable[[Node, float, int], object] | None = None

@@ -68,6 +68,16 @@ def _has_many_workers(node: Node) -> None:
             node.proc.fork(node.pid(rank), 10_000 + 100 * rank + worker)
 
 
+NOTEBOOK_PID = 90_000
+
+
+def _leaves_a_notebook(node: Node) -> None:
+    """Rank 3 ends; a process of another user keeps 30 GiB of its GPU, which is idle."""
+    node.proc.remove(node.pid(3))
+    node.proc.add(NOTEBOOK_PID, argv=["jupyter-lab"], comm="jupyter-lab", exe="/usr/bin/jupyter-lab", uid=1234)
+    node.set_gpu(3, processes=[(NOTEBOOK_PID, 30 * GIB, "compute")], memory_used_bytes=30 * GIB, **IDLE)
+
+
 RANKS = (
     Scene("job.affinity", "lost", "ranks 0 and 1 are pinned to core 5", _shares_a_core),
     Scene("job.numa", "heat", "rank 6 is pinned to the other socket", lambda node: node.allow_cpus(6, "0-55")),
@@ -82,6 +92,8 @@ RANKS = (
     ),
     Scene("job.bad_env", "lost", "rank 0 runs with CUDA_LAUNCH_BLOCKING=1", _debugs),
     Scene("gpu.orphan", "heat", "rank 4 dies, its memory stays", lambda node: node.proc.die(node.pid(4))),
+    Scene("gpu.idle_memory", "numa", "a notebook holds 30 GiB of an idle GPU", _leaves_a_notebook, apart_s=10),
+    Scene("gpu.leftover", "numa", "the same, in an epilog", lambda node: None, apart_s=2, vacated=True),
     Scene(
         "gpu.ghost_mem",
         "lost",

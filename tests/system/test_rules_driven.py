@@ -43,14 +43,16 @@ hub, light frames, the rules. The test makes sure that this is the list of all r
 
 @dataclass
 class Driven:
-    """What was seen: while all was well, after it was broken, and with samples farther apart (by how many seconds)."""
+    """What was seen: while all was well, after it was broken, and with samples farther apart: by how many seconds, and
+    whether as after a job.
+    """
 
     healthy: dict[tuple[str, str], str] = field(default_factory=dict)
     live: Fired = field(default_factory=Fired)
-    slowly: dict[int, Fired] = field(default_factory=dict)
+    slowly: dict[tuple[int, bool], Fired] = field(default_factory=dict)
 
     def fired(self, scene: Scene) -> bool:
-        found = self.live if scene.apart_s == 1 else self.slowly[scene.apart_s]
+        found = self.live if scene.apart_s == 1 else self.slowly[scene.apart_s, scene.vacated]
         return found.has(nodes_of(scene), scene.rule)
 
 
@@ -118,11 +120,11 @@ def drive(directory: Path) -> Driven:
         wanted = HEALTHY_SAMPLES + BROKEN_SAMPLES
         watcher.until(lambda: seen(wanted) and all(map(driven.fired, live)), MOST_S, move)
     assert all(frame.slow and b'"links":[' not in frame.payload for own in watcher.frames.values() for frame in own)
-    asked = Asked(lemons={LEMON: "broken"})
-    for apart_s in sorted({scene.apart_s for scene in SCENES} - {1}):
-        names = {name for scene in SCENES if scene.apart_s == apart_s for name in nodes_of(scene)}
+    for way in sorted({(scene.apart_s, scene.vacated) for scene in SCENES if scene.apart_s != 1}):
+        names = {name for scene in SCENES if (scene.apart_s, scene.vacated) == way for name in nodes_of(scene)}
         frames = [frame for name in names for frame in watcher.frames[name]]
-        before, driven.slowly[apart_s] = judged_slowly(frames, apart_s, asked, acted_at)
+        asked = Asked(lemons={LEMON: "broken"}, vacated=way[1])
+        before, driven.slowly[way] = judged_slowly(frames, way[0], asked, acted_at)
         driven.healthy |= before.said
     return driven
 
