@@ -164,11 +164,13 @@ class Folder:
             return ""
 
     def ensure_folder(self, name: str, only_through: bool = False) -> Folder:
-        """One that is there, or a new one. Raises as both."""
+        """One that is there, or a new one; of several who make it at once, all have the first one's. Raises as both."""
         try:
             return self.folder(name, only_through)
         except FileNotFoundError:
-            return self.make_folder(name)
+            with contextlib.suppress(FileExistsError):
+                return self.make_folder(name)
+            return self.folder(name, only_through)
 
     def names(self, most: int) -> dict[str, int]:
         """The names in it, sorted, and what they are (`stat.S_IFMT`). Raises BadFile for more than ``most``."""

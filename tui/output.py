@@ -8,6 +8,7 @@ reader left; what standard error does not take is lost, and nothing else with it
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 import threading
@@ -18,6 +19,8 @@ from mltop.probes.model.text import Clean, clean
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
+
+    from _typeshed import ReadableBuffer
 
 _END = Clean("\n")
 _BEGIN_ANEW = Clean("\r\x1b[K")
@@ -122,11 +125,10 @@ class _Guarded:
     What it raised once it raises again, until ``finish``: whoever asks a stream what it can do passes over it.
     """
 
-    buffer = None  # nobody goes round the guard
-
     def __init__(self, stream: TextIO, fd: int, was_closed: bool) -> None:
         self._stream, self._fd, self._was_closed = stream, fd, was_closed
         self._failure: Exception | None = None
+        self.buffer = _Bytes(self)  # nobody goes round the guard
 
     def write(self, text: str) -> int:
         self._raise_again()
@@ -163,6 +165,27 @@ class _Guarded:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+class _Bytes(io.BufferedIOBase):
+    """What writes bytes (click, of completions) comes by the guard, too."""
+
+    def __init__(self, guard: _Guarded) -> None:
+        self._guard = guard
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer) -> int:
+        text = bytes(data)
+        self._guard.write(text.decode("utf-8", "backslashreplace"))
+        return len(text)
+
+    def flush(self) -> None:
+        self._guard.flush()
+
+    def close(self) -> None:
+        """Streams that are wrapped around this one are dropped; the terminal stays open."""
 
 
 def open_streams() -> None:

@@ -152,6 +152,7 @@ def test_what_nobody_misses_is_told_on_demand(machine: FakeMachine) -> None:
     machine.nvml.set("gpu.*.temperature_memory_max_c", "unsupported")
     for index in range(8):
         machine.nvml.unset(f"gpu.{index}.temperature_memory_max_c")
+        machine.nvml.set(f"gpu.{index}.tlimit_memory_max_c", "unsupported")
     machine.nvml.write()
     found = report(machine)
     assert found["exit"] == 0

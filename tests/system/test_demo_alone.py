@@ -170,7 +170,7 @@ def test_a_capture_of_the_demo_holds_the_demo_only(
         wait_until(lambda: done, 60, "the capture")
         material = load(tmp_path / "c")
         assert {dump.pid for dump in material.dumps} and not {dump.pid for dump in material.dumps} & others
-        text = to_json([material.samples, material.dumps])
+        text = to_json([list(material.samples.by_time()), material.dumps])
         assert "foreign-job" not in text
         assert not any(pids_in(sample) & others for own in material.samples.values() for sample in own)
         assert {pid: switches(pid) for pid in others} == before

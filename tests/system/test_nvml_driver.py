@@ -50,7 +50,8 @@ class Watch:
         return [finding for finding in self.health.findings() if finding.severity != "info"]
 
     def unknowns(self) -> list[Unknown]:
-        return self.health.unknowns()
+        """Of the GPUs: nothing else is looked at here."""
+        return [one for one in self.health.unknowns() if one.what.partition(".")[0] in ("gpu", "nvml")]
 
 
 OK = ("ok",) * COUNT

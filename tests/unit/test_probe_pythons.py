@@ -200,7 +200,12 @@ class Job:
         started = subprocess.Popen(argv, executable=program or None, **{"env": VARIABLES, **more})
         self._running.append(started)
         exe = Path(os.path.realpath(program or argv[0]))
-        wait_until(lambda: os.path.samefile(f"/proc/{started.pid}/exe", exe), what=f"{exe} to run")
+
+        def runs() -> bool:  # in the midst of exec(2) the program is there before its arguments are
+            arguments = Path(f"/proc/{started.pid}/cmdline").read_bytes()
+            return os.path.samefile(f"/proc/{started.pid}/exe", exe) and bool(arguments)
+
+        wait_until(runs, what=f"{exe} to run")
         return started.pid
 
 

@@ -218,6 +218,40 @@ def test_a_day_that_is_none_is_left_out(state: Path) -> None:
     assert set(known_lemons().values()) == {"fans"}
 
 
+def test_many_who_make_the_folder_at_once_all_have_it(tmp_path: Path) -> None:
+    """All wait at a pipe for the same moment."""
+    code = (
+        "import sys; from pathlib import Path; from mltop.probes.own_folder import ensure_own\n"
+        "for number in range(20):\n"
+        "    print(flush=True); sys.stdin.readline()\n"
+        "    ensure_own(Path(sys.argv[1]) / str(number) / 'a' / 'b').write(f'{sys.argv[2]}', b'x')"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    makers = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path), name],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in "abcd"
+    ]
+    for _ in range(20):
+        for maker in makers:
+            assert maker.stdout is not None
+            assert maker.stdout.readline()
+        for maker in makers:
+            assert maker.stdin is not None
+            maker.stdin.write("\n")
+            maker.stdin.flush()
+    assert [maker.wait(60) for maker in makers] == [0] * 4
+    for maker in makers:
+        maker.communicate()
+    for number in range(20):
+        assert sorted(path.name for path in (tmp_path / str(number) / "a/b").iterdir()) == list("abcd")
+
+
 def test_two_who_add_at_once_lose_nothing(state: Path) -> None:
     code = (
         "import sys; from mltop.tui.state.lemons import *\n"

@@ -1,0 +1,21 @@
+"""What is made once for all tests stays as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from mltop.probes.model import to_json
+from tests.unit.health_samples import LOADS, node_h100
+
+
+def shared() -> list[str]:
+    return [to_json(node_h100(0.0, load=load)) for load in LOADS]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_test_changes_the_parts_that_samples_share() -> Iterator[None]:
+    before = shared()
+    yield
+    assert shared() == before, "a test of this module has changed them: deepcopy(node_h100(...))"
