@@ -84,6 +84,16 @@ def switches(pid: int) -> str:
     return next(line for line in lines if line.startswith("voluntary"))
 
 
+def at_rest(pids: set[int]) -> dict[int, str]:
+    """Their switches, once all of them sleep for good."""
+
+    def asleep() -> bool:
+        return all(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "SD" for pid in pids)
+
+    wait_until(asleep, what="the foreign processes to sleep")
+    return {pid: switches(pid) for pid in pids}
+
+
 def messages(process: subprocess.Popen[bytes]) -> Iterator[Message]:
     assert process.stdout is not None
     for line in process.stdout:
@@ -116,7 +126,7 @@ def test_nobody_elses_processes_are_shown_or_stopped(foreign: list[subprocess.Po
         foreign.append(foreign_rank(1, MASTER_ADDR=address, MASTER_PORT=port))
         others = set().union(*(group_of(process.pid) for process in foreign))
         assert len(others) >= 4
-        before = {pid: switches(pid) for pid in others}
+        before = at_rest(others)
         began = time.time()
         seen = [m.sample for m in _until(stream, began + 3.0)]
         assert len(seen) > 3
@@ -161,7 +171,7 @@ def test_a_capture_of_the_demo_holds_the_demo_only(
     try:
         wait_until(lambda: [n for n in session.view().nodes if n.sample and len(n.sample.ranks) >= 4], 60, "the job")
         others = group_of(foreign[0].pid)
-        before = {pid: switches(pid) for pid in others}
+        before = at_rest(others)
         told: list[StackProgress] = []
         session.dump_stacks(None, told.append).wait(60)
         assert {report.job for report in told[-1].reports} == {session.view().nodes[0].sample.ranks[0].job}
