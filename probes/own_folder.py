@@ -7,13 +7,13 @@ too: ``sudo -E`` and ``su`` without ``-`` leave another user's HOME.
 from __future__ import annotations
 
 import os
-import pwd
 import shlex
 import stat
 from pathlib import Path
 from typing import NoReturn
 
 from mltop.probes.files import BadFile, Folder
+from mltop.probes.writable import user_name
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -98,10 +98,3 @@ def _is_root_outside(uid: int) -> bool:
     except (OSError, ValueError):
         return False
     return uid == overflow and mapped[:3] != ["0", "0", "4294967295"]
-
-
-def user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"

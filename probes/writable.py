@@ -157,11 +157,16 @@ def whose_file_system(device: int) -> str:
     return ""
 
 
-def user_name(uid: int) -> str:
+def name_of_user(uid: int) -> str:
+    """ "" where the system knows none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return f"uid {uid}"
+        return ""
+
+
+def user_name(uid: int) -> str:
+    return name_of_user(uid) or f"uid {uid}"
 
 
 def group_name(gid: int) -> str:

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from mltop.probes import own_folder
 from mltop.probes.files import BadFile, Folder, blocks, kind_of, named
-from mltop.probes.own_folder import ensure_own, open_own, state_folder, user_name
+from mltop.probes.own_folder import ensure_own, open_own, state_folder
+from mltop.probes.writable import user_name
 
 LOCK_S = 10.0  # most that is waited for another mltop which writes
 _RETRY_S = 0.02

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -13,6 +12,7 @@ from mltop.probes.collect.ranks.roles import looks_like_python
 from mltop.probes.collect.ranks.roster import MOST_RANKS_OF_A_USER, Rank
 from mltop.probes.collect.ranks.table import DENIED, HIDDEN, OVERWRITTEN, ProcessTable
 from mltop.probes.model import Gap
+from mltop.probes.writable import name_of_user
 
 _NOT_HIDING = ("0", "off")
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, linux/proc_ns.h
@@ -21,12 +21,7 @@ _FIRST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, linux/proc_ns.h
 @cache
 def user_name(uid: int | None) -> str:
     """The user's name, the number when the system knows none, "" for unknown."""
-    if uid is None:
-        return ""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    return "" if uid is None else name_of_user(uid) or str(uid)
 
 
 def access_gaps(table: ProcessTable, gpu_pids: set[int], own_pid: int) -> list[Gap]:

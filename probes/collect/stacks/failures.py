@@ -6,11 +6,11 @@ py-spy 0.4 exits 1 for every failure; what it prints was collected by running it
 from __future__ import annotations
 
 import os
-import pwd
 from dataclasses import dataclass
 
 from mltop.probes import paths
 from mltop.probes.collect.ranks.values import shown_text
+from mltop.probes.writable import user_name
 
 from .process import STOPPED, ProcessFacts, has_other_threads, name_of, read_text
 
@@ -86,7 +86,7 @@ def denied(owner_uid: int) -> Failure:
         why = "" if _may_trace() else ": this root has no CAP_SYS_PTRACE, as in a container"
         return Failure("permission denied" + why, "start the container with --cap-add SYS_PTRACE")
     if owner_uid != os.geteuid():
-        return Failure(f"permission denied: it belongs to {_user(owner_uid)}", "sudo mltop stacks")
+        return Failure(f"permission denied: it belongs to {user_name(owner_uid)}", "sudo mltop stacks")
     scope = (read_text(paths.proc(_YAMA)) or "0").strip()
     if scope == "3":
         return Failure("permission denied: kernel.yama.ptrace_scope is 3, which only a reboot can change")
@@ -102,13 +102,6 @@ def _may_trace() -> bool:
     status = read_text(paths.proc("self/status")) or ""
     effective = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
     return bool(int(effective, 16) >> _CAP_SYS_PTRACE & 1)
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
 
 
 def first_cause(stderr: str) -> str:
