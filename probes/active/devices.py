@@ -125,9 +125,7 @@ def _has_no_gpus(sample: Sample) -> bool:
     """A machine without GPUs, not one whose GPUs cannot be read."""
     if sample.gpus or any(device.kind == "gpu" for device in sample.pci):
         return False
-    return all(
-        gap.kind == "unsupported" or gap.why.startswith("no NVIDIA driver") for gap in sample.gaps if _is_nvml(gap)
-    )
+    return all(gap.kind == "unsupported" or gap.code == "no_driver" for gap in sample.gaps if _is_nvml(gap))
 
 
 def _no_gpus(gaps: Sequence[Gap]) -> tuple[str, str]:

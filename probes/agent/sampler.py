@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Callable, Protocol, TypeVar
 
 from mltop.probes.active.command import probe_of
@@ -195,8 +195,8 @@ def without_gpus(gaps: list[Gap], pci: list[PciDevice]) -> list[Gap]:
     if not pci or any(device.kind == "gpu" for device in pci):
         return gaps
     return [
-        Gap(gap.what, f"{gap.why}; no NVIDIA GPU on the PCI bus", gap.fix, "unsupported")
-        if gap.what == "nvml" and gap.why.startswith("no NVIDIA driver")
+        replace(gap, why=f"{gap.why}; no NVIDIA GPU on the PCI bus", kind="unsupported")
+        if gap.what == "nvml" and gap.code == "no_driver"
         else gap
         for gap in gaps
     ]

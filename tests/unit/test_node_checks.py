@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from mltop.probes.agent.protocol import VERSION, Boot, Hello
-from mltop.probes.model import Gap, NodeState, Sample
+from mltop.probes.model import Gap, GpuSample, NodeState, Sample
 from mltop.probes.reach.view import Connection, NodeView
 from mltop.probes.version import __version__
 from mltop.tui.commands.local_checks import program_check
-from mltop.tui.commands.node_checks import Check, node_checks
+from mltop.tui.commands.node_checks import Check, node_checks, nvml_check
 
 HELLO = Hello(__version__, VERSION, 7, "3.11.2", "h1", "x86_64")
 
@@ -70,6 +70,20 @@ def test_an_agent_that_does_not_answer_is_said() -> None:
     found = {check["name"]: check for check in node_checks(view, {"h1": "did not answer within 10 s"})}
     assert found["agent's checks"]["why"] == "did not answer within 10 s"
     assert (found["nvml"]["state"], found["nvml"]["fix"]) == ("missing", "install it")
+
+
+def test_gpus_that_do_not_answer_are_counted_and_said() -> None:
+    gpus = [GpuSample(0), GpuSample(1, state="error", error="no permission", error_code="no_permission")]
+    gap = Gap("gpu.1", "no permission", "sudo mltop", code="no_permission")
+    for sample, said in (
+        (Sample("h1", 1.0, gpus=gpus[:1]), ("ok", "answers for 1 GPU", "")),
+        (
+            Sample("h1", 1.0, gpus=gpus, gaps=[gap]),
+            ("missing", "answers for 1 of 2 GPUs; GPU 1: no permission", "sudo mltop"),
+        ),
+    ):
+        found = nvml_check(sample)
+        assert (found["state"], found["why"], found["fix"]) == said
 
 
 def test_a_program_is_only_missing_where_it_is_needed() -> None:

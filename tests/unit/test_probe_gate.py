@@ -158,7 +158,7 @@ def test_what_else_keeps_the_processors_busy_is_said(samples: list[Sample], rema
 
 
 CPU = ProbeDevice("cpu", None, "A processor", "cpu")
-NO_DRIVER = Gap("nvml", "no NVIDIA driver on this machine (libnvidia-ml.so.1 not found)")
+NO_DRIVER = Gap("nvml", "no NVIDIA driver on this machine (libnvidia-ml.so.1 not found)", code="no_driver")
 STUCK = Gap("nvml", "NVML does not answer", "dmesg")
 TWO = (gpu(0, pci_bus_id="00000000:9B:00.0"), gpu(1))
 SPLIT = gpu(0, mig_enabled=True, mig_instances=[mig(), MigInstance(2, "MIG-2", "2g.20gb")])

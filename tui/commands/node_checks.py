@@ -8,6 +8,7 @@ from typing import TypeAlias
 from mltop.probes.agent.protocol import VERSION
 from mltop.probes.investigate.advice import is_known
 from mltop.probes.investigate.patience import FAILED
+from mltop.probes.judge.health.gpu_words import plural
 from mltop.probes.model import Sample
 from mltop.probes.reach.ending import reason_and_fix
 from mltop.probes.reach.view import Connection, NodeView
@@ -120,4 +121,12 @@ def nvml_check(sample: Sample) -> Check:
         if gap.what.partition(".")[0] == "nvml":
             state = "warning" if gap.what == "nvml.starting" else "missing"
             return check("nvml", state, gap.why, gap.fix)
-    return check("nvml", "ok", f"answers for {len(sample.gpus)} GPUs")
+    bad = [gpu for gpu in sample.gpus if gpu.state != "ok"]
+    if not bad:
+        return check("nvml", "ok", f"answers for {plural(len(sample.gpus), 'GPU')}")
+    first, answering = bad[0], len(sample.gpus) - len(bad)
+    fix = next((gap.fix for gap in sample.gaps if gap.what in ("gpu.*", f"gpu.{first.index}")), "")
+    why = (
+        f"answers for {answering} of {plural(len(sample.gpus), 'GPU')}; GPU {first.index}: {first.error or first.state}"
+    )
+    return check("nvml", "missing", why, fix)
