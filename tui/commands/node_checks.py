@@ -129,4 +129,4 @@ def nvml_check(sample: Sample) -> Check:
     why = (
         f"answers for {answering} of {plural(len(sample.gpus), 'GPU')}; GPU {first.index}: {first.error or first.state}"
     )
-    return check("nvml", "missing", why, fix)
+    return check("nvml", "missing", f"answers for {answering} of {plural(len(sample.gpus), 'GPU')}; {why}", fix)
