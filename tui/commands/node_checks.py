@@ -126,7 +126,5 @@ def nvml_check(sample: Sample) -> Check:
         return check("nvml", "ok", f"answers for {plural(len(sample.gpus), 'GPU')}")
     first, answering = bad[0], len(sample.gpus) - len(bad)
     fix = next((gap.fix for gap in sample.gaps if gap.what in ("gpu.*", f"gpu.{first.index}")), "")
-    why = (
-        f"answers for {answering} of {plural(len(sample.gpus), 'GPU')}; GPU {first.index}: {first.error or first.state}"
-    )
+    why = f"GPU {first.index}: {first.error or first.state}"
     return check("nvml", "missing", f"answers for {answering} of {plural(len(sample.gpus), 'GPU')}; {why}", fix)
