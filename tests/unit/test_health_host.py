@@ -345,6 +345,12 @@ def test_a_setting_that_changes_nothing_here_is_no_trouble(
     assert ("job.bad_env" in [one.id for one in judged(sample)]) is is_told
 
 
+def test_a_setting_of_one_rank_costs_all_that_talk_to_it() -> None:
+    ranks = [rank(index, settings={"NCCL_P2P_DISABLE": "1"} if index == 0 else {}) for index in range(8)]
+    (found,) = judged(node_h100(1000.0, ranks=ranks))
+    assert found.id == "job.bad_env" and "NCCL_P2P_DISABLE=1" in found.message
+
+
 def test_very_many_dead_processes_are_told() -> None:
     assert judged(node_h100(1000.0, host={"zombies": 900})) == []
     (found,) = judged(node_h100(1000.0, host={"zombies": 31_000}))

@@ -70,7 +70,7 @@ def _counted_kills(moment: Moment) -> Iterator[Hit]:
     if kills <= 0:
         return
     times = "a process" if kills == 1 else f"{kills:.0f} processes"
-    where = f" in cgroup {', '.join(inside)}" if inside else ""
+    where = f" in cgroup{'s' if len(inside) > 1 else ''} {', '.join(inside)}" if inside else ""
     evidence = tuple(f"{path}: oom_kill +{amount:.0f}" for path, amount in inside.items())
     yield Hit("host", f"kernel killed {times} for lack of memory{where} within the hour", evidence)
 
