@@ -260,7 +260,7 @@ RULES = (
         meaning="memory banks have no or few spare rows left",
         threshold="banks with none left > 0: critical*; with few left > 0: warning*",
         source="nvmlDeviceGetRowRemapperHistogram",
-        needs=("gpu.*.remap.banks",),
+        needs=("gpu.*.remap.banks.none", "gpu.*.remap.banks.low"),
         precedence=SYMPTOM,
     ),
     Rule(
