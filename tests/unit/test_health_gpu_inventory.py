@@ -219,3 +219,13 @@ def test_nvml_that_cannot_start_for_a_bad_gpu_is_critical_at_first_sight(code: s
     (finding,) = judged([bare], "gpu.")
     assert (finding.id, finding.severity, finding.subject) == ("gpu.driver", "critical", "driver")
     assert (finding.action, finding.remedy) == (fix, remedy)
+
+
+def test_a_driver_that_lists_no_gpu_at_all_misses_those_on_the_bus() -> None:
+    """NVML answers, and counts none: unlike a driver that is not there, this is told by nothing else."""
+    bare = _without(100.0, *range(8))
+    (finding,) = judged([bare], "gpu.")
+    assert (finding.id, finding.severity) == ("gpu.missing", "critical")
+    assert finding.message.startswith("0 of 8 GPUs; ")
+    bare.gaps = [NO_DRIVER]
+    assert judged([bare], "gpu.") == []
