@@ -22,7 +22,9 @@ def moving(job: JobView) -> Verdict | None:
     stragglers, shares = find_stragglers(job.running)
     evidence = [why, *shares]
     if job.stopped:
-        evidence.append(f"{names(job.stopped)} stopped (state T) while the others still move")
+        run_on = " ".join(str(view.pid) for view in job.stopped)
+        stopped = f"{names(job.stopped)} stopped by a signal (state T) while the others still move"
+        evidence.insert(0, f"{stopped}; to let {'it' if len(job.stopped) == 1 else 'them'} run on: kill -CONT {run_on}")
     if job.roster.gone:
         gone = ", ".join(f"rank {absent.rank}: {absent.reason}" for absent in job.roster.gone[:3])
         evidence.append(f"the others move, but {gone}")

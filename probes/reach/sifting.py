@@ -105,9 +105,7 @@ def _sift_record(record: Any, known: _Fields, where: str, gaps: list[Gap], of: s
             setattr(record, name, None)
 
 
-def _sifted_counters(
-    table: dict[str, Any], limits: Range, where: str, gaps: list[Gap], of: str = ""
-) -> dict[str, Any]:
+def _sifted_counters(table: dict[str, Any], limits: Range, where: str, gaps: list[Gap], of: str = "") -> dict[str, Any]:
     """As ``_sifted_table``, of what rules need as a whole: a single counter that is missing is missed."""
     found: list[Gap] = []
     kept = _sifted_table(table, limits, where, found)

@@ -210,7 +210,10 @@ def test_few_busy_gpus_are_no_peers() -> None:
 
 @pytest.mark.parametrize(
     ("code", "fix", "remedy"),
-    [("needs_reset", "end the jobs on the node, then: sudo nvidia-smi -r", "reset"), ("lost", "reboot the node", "reboot")],
+    [
+        ("needs_reset", "end the jobs on the node, then: sudo nvidia-smi -r", "reset"),
+        ("lost", "reboot the node", "reboot"),
+    ],
 )
 def test_nvml_that_cannot_start_for_a_bad_gpu_is_critical_at_first_sight(code: str, fix: str, remedy: str) -> None:
     """NVML itself says that there is a GPU and what it needs: no GPU must have been seen before."""
