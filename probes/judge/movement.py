@@ -15,6 +15,7 @@ from mltop.probes.model import Confidence, Culprit, Verdict
 
 MOST_PIDS = 16  # in one command
 
+
 def moving(job: JobView) -> Verdict | None:
     """The verdict of a job that moves, None for one that does not. May name stragglers, never culprits."""
     why = None if job.mostly_stopped else _why_it_moves(job)

@@ -266,7 +266,9 @@ def test_kills_of_which_only_counters_tell_name_the_cgroup() -> None:
     assert found.message == "kernel killed 2 processes for lack of memory in cgroup /job_1 within the hour"
     assert found.evidence == ["/job_1: oom_kill +2"]
     (found,) = judged(at(1000.0, {"/job_1": 0, "/job_2": 3}), at(1010.0, {"/job_1": 1, "/job_2": 4}))
-    assert "in cgroup /job_1, /job_2" in found.message
+    assert found.message == "kernel killed 2 processes for lack of memory in cgroups /job_1, /job_2 within the hour"
+    (found,) = judged(at(1000.0, {"/a": 0, "/a/b": 0}), at(1010.0, {"/a": 1, "/a/b": 1}))
+    assert "killed a process" in found.message, "the outer one counts what happens in the inner one"
 
 
 HUNG = event("hung_task", 990.0, "python", "task python:4003 blocked for more than 120 seconds", pid=4003)

@@ -96,14 +96,16 @@ def persistence(moment: Moment) -> Iterator[Hit]:
     for gpu in moment.now.gpus:
         if gpu.persistence is False:
             name = gpu_name(gpu.index)
-            yield Hit(name, f"Persistence off on {name}: slow start, lost counters")
+            action = f"sudo nvidia-smi -i {gpu.index} -pm 1"
+            yield Hit(name, f"Persistence off on {name}: slow start, lost counters", action=action)
 
 
 def prohibited(moment: Moment) -> Iterator[Hit]:
     for gpu in moment.now.gpus:
         if gpu.compute_mode == "prohibited":
             name = gpu_name(gpu.index)
-            yield Hit(name, f"{name} is in Prohibited compute mode: no job can start on it")
+            action = f"sudo nvidia-smi -i {gpu.index} -c DEFAULT"
+            yield Hit(name, f"{name} is in Prohibited compute mode: no job can start on it", action=action)
 
 
 def mig(moment: Moment) -> Iterator[Hit]:

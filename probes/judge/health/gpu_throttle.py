@@ -75,7 +75,8 @@ def user_clocks(moment: Moment) -> Iterator[Hit]:
         text = f"{how} at {gpu.sm_clock_mhz} MHz on GPU {gpu.index}"
         if usual is not None:
             text += f", its peers run at {usual:.0f} MHz"
-        yield Hit(gpu_name(gpu.index), text, severity="info" if usual is None else "warning")
+        action = f"if nobody wants it: sudo nvidia-smi -i {gpu.index} -rgc; sudo nvidia-smi -i {gpu.index} -rac"
+        yield Hit(gpu_name(gpu.index), text, severity="info" if usual is None else "warning", action=action)
 
 
 def _throttled(moment: Moment, reason: str) -> Iterator[GpuSample]:
@@ -191,7 +192,7 @@ RULES = (
         "gpu.throttle.user_clocks",
         "info",
         10.0,
-        "if nobody wants it: sudo nvidia-smi -rgc, sudo nvidia-smi -rac",
+        "if nobody wants it: sudo nvidia-smi -rgc; sudo nvidia-smi -rac",
         user_clocks,
         meaning="somebody has set the clocks below their maximum",
         threshold="bit 0x2 or 0x10 while busy ≥ 90 % for 10 s*; peers ≥ 5 % faster*: warning",
@@ -199,6 +200,9 @@ RULES = (
         needs=_LOAD,
         precedence=THROTTLE,
         explains=("gpu.clock.low_busy", "gpu.throttle.power_cap"),
-        whole_node=("Clocks pinned on all {count} GPUs", "if nobody wants it: sudo nvidia-smi -rgc"),
+        whole_node=(
+            "Clocks pinned on all {count} GPUs",
+            "if nobody wants it: sudo nvidia-smi -rgc; sudo nvidia-smi -rac",
+        ),
     ),
 )
