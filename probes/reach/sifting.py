@@ -92,7 +92,9 @@ def _sift_pairs(gpu: GpuSample, where: str, gaps: list[Gap]) -> None:
 
 
 def _sift_record(record: Any, known: _Fields, where: str, gaps: list[Gap], of: str = "") -> None:
-    """``of``: which of several it is, for the reason. Identities (an index, a pid) cannot be None: receipt.py sees to them."""
+    """``of``: which of several it is, for the reason. Identities (an index, a pid) cannot be None: receipt.py sees to
+    them.
+    """
     values = vars(record)
     for name, limits in known:
         # Of a field that was not sent there is no value; a comparison costs a fifth of what ``holds`` does.

@@ -116,8 +116,8 @@ RULES = (
             "GPUs of the node or the other nodes"
         ),
         threshold=(
-            "NVML refused as a whole with error 15, 16 or 18, or with another one where GPUs were seen: critical; another "
-            "version than most of ≥ 4 GPUs of its model in the node or of ≥ 3 nodes*: warning"
+            "NVML refused as a whole with error 15, 16 or 18, or with another one where GPUs were seen: critical; "
+            "another version than most of ≥ 4 GPUs of its model in the node or of ≥ 3 nodes*: warning"
         ),
         source="nvmlSystemGetDriverVersion, nvmlDeviceGetVbiosVersion, nvmlDeviceGetGspFirmwareVersion",
         needs=("gpu.*.driver", "gpu.*.vbios", "gpu.*.gsp_firmware"),
