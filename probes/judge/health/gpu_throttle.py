@@ -12,6 +12,7 @@ from mltop.probes.model import GpuSample
 
 # A reason that flickers between samples still shows in its counter: this share of the time counts as holding.
 HELD_SHARE = 0.05
+LEAST_SHARE = 0.005  # less is told as 0 %
 CAPPED_SLOWER = 0.85  # of what others do at the same limit: within this, chips differ
 PINNED_SLOWER = 0.95
 PINNED_BELOW = 0.98  # of the highest clock: pinned above costs nothing
@@ -106,7 +107,8 @@ def _share(moment: Moment, gpu: GpuSample, reason: str) -> float | None:
 
 def _hit(moment: Moment, gpu: GpuSample, reason: str, text: str) -> Hit:
     share = _share(moment, gpu, reason)
-    evidence = () if share is None else (f"held for {min(share, 1.0):.0%} of the last interval",)
+    # Counters of new drivers may lag behind the bits: "0 %" beside a bit that is set would only confuse.
+    evidence = () if share is None or share < LEAST_SHARE else (f"held for {min(share, 1.0):.0%} of the last interval",)
     return Hit(gpu_name(gpu.index), text + clock_and_heat(gpu), evidence)
 
 
