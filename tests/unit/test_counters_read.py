@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,8 +59,7 @@ def test_what_is_not_there_cannot_grow() -> None:
     without_links.links = []
     assert "growth.links" not in growth(without_links)
     without_gpus = read(1000.0, 999.0)
-    for gpu in without_gpus.gpus:
-        gpu.state = "lost"
+    without_gpus.gpus = [replace(gpu, state="lost") for gpu in without_gpus.gpus]
     assert set(growth(without_gpus)) == {"growth.links", "growth.pci", "growth.host"}, "nothing can be read of them"
 
 
