@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ NOT_SIFTED = ("index", "pid")  # without them there is no record: receipt.py lea
 
 
 def whole() -> Sample:
-    sample = node_h100(1e9)
+    sample = deepcopy(node_h100(1e9))  # its parts are shared by all samples
     sample.gpus[0].processes = [GpuProcess(7, 1 << 30, gpu_instance=1)]
     sample.gpus[0].mig_instances = [MigInstance(0, gpu_instance=1, compute_instance=0)]
     sample.gpus[0].pcie.errors = {"replay": 1}
