@@ -78,6 +78,7 @@ _BANKS = Range(0, 100_000, "banks", "count", "an H100 has 3072 banks")
 _PAGES = Range(0, 1_024, "pages", "count", "a GPU can retire 64 pages for each of two causes")
 _PCIE_GEN = Range(1, 8, "", "PCIe generation", "6 is sold, 7 and 8 are announced (PCI-SIG)")
 _PCIE_WIDTH = Range(1, 32, "lanes", "PCIe width", "PCI Express Base Specification", frozenset({1, 2, 4, 8, 12, 16, 32}))
+_PCIE_SPEED = Range(2.5, 256, "GT/s", "PCIe speed", "2.5 is generation 1, 256 generation 8")
 _PCIE_RATE = Range(0, 1e12, "bytes/s", source="generation 7 with 16 lanes moves 0.25e12 in a direction")
 _NVLINK_RATE = Range(0, 1e13, "bytes/s", source="all links of NVLink 6 together move 1.8e12 in a direction")
 _PORT_RATE = Range(0, 1.25e12, "bytes/s", "rate", "several times what a port of 1.6 Tb/s moves")
@@ -157,8 +158,10 @@ GPU: dict[str, Range] = {
 
 # By field of PciDevice, in its units.
 PCI: dict[str, Range] = {
-    "link_speed_gt_per_s": Range(2.5, 256, "GT/s", "PCIe speed", "2.5 is generation 1, 256 generation 8"),
+    "link_speed_gt_per_s": _PCIE_SPEED,
+    "link_speed_max_gt_per_s": _PCIE_SPEED,
     "link_width": _PCIE_WIDTH,
+    "link_width_max": _PCIE_WIDTH,
     "aer.*": _COUNT,
 }
 

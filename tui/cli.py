@@ -53,7 +53,17 @@ def cli(context: click.Context, /, **values: Any) -> int:
     if context.invoked_subcommand is None:
         return run_command(context, "screen", values)
     context.obj = taken(values)
+    if "recording" in context.obj and not _looks_at_machines(cli.commands[context.invoked_subcommand]):
+        raise UsageProblem(
+            "--recording", f"is nothing to mltop {context.invoked_subcommand} (check, snapshot and stacks take it)"
+        )
     return 0
+
+
+def _looks_at_machines(command: click.Command) -> bool:
+    """Those that do say themselves what a recording is to them."""
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    return any(option.name == "nodes" for one in (command, *below) for option in one.params)
 
 
 @cli.command()

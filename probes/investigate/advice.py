@@ -26,6 +26,8 @@ _COMMANDS = (
     r"run mltop on the host(?:, or start the container with (?:--pid=host|--device /dev/kmsg --cap-add SYSLOG))?",
     r"start the container with --cap-add[ =]SYS_PTRACE",
     r"sudo dmesg -T \| grep -i -e nvrm -e xid",
+    r"end the jobs on the node, then: sudo nvidia-smi -r",
+    r"give it more time: --timeout \d+",
     r"sudo journalctl -k -b",
     r"sudo lspci -vvv \| grep ACSCtl",
     r"sudo cat /proc/\d+/stack",

@@ -13,6 +13,8 @@ from mltop.probes.judge.job import JobView, names
 from mltop.probes.judge.view import RankView
 from mltop.probes.model import Confidence, Culprit, Verdict
 
+MOST_PIDS = 16  # in one command
+
 
 def moving(job: JobView) -> Verdict | None:
     """The verdict of a job that moves, None for one that does not. May name stragglers, never culprits."""
@@ -21,8 +23,7 @@ def moving(job: JobView) -> Verdict | None:
         return None
     stragglers, shares = find_stragglers(job.running)
     evidence = [why, *shares]
-    if job.stopped:
-        evidence.append(f"{names(job.stopped)} stopped (state T) while the others still move")
+    evidence[:0] = _stopped(job.stopped)
     if job.roster.gone:
         gone = ", ".join(f"rank {absent.rank}: {absent.reason}" for absent in job.roster.gone[:3])
         evidence.append(f"the others move, but {gone}")
@@ -31,6 +32,21 @@ def moving(job: JobView) -> Verdict | None:
     if not stragglers and job.window_s >= limit.WINDOW_SHORT_S:
         confidence = "high"
     return Verdict("straggler" if stragglers else "moving", [], [], stragglers, evidence, confidence)
+
+
+def _stopped(views: Sequence[RankView]) -> list[str]:
+    """They are no part of what moves: told first."""
+    held = [view for view in views if view.states[-1] == "t"]
+    signalled = [view for view in views if view.states[-1] != "t"]
+    found = []
+    if signalled:
+        them = "it" if len(signalled) == 1 else "them"
+        pids = " ".join(str(view.pid) for view in signalled[:MOST_PIDS])
+        how = f"stopped by a signal (state T) while the others move; to let {them} run on: kill -CONT {pids}"
+        found.append(f"{names(signalled)} {how}")
+    if held:
+        found.append(f"{names(held)} held by a debugger (state t) while the others move")
+    return found
 
 
 def _why_it_moves(job: JobView) -> str | None:

@@ -32,6 +32,14 @@ _TABLES = ("throttle_ns", "throttle_share")
 _CLOCKS = (("sm_clock_mhz", "sm_clock_max_mhz"), ("memory_clock_mhz", "memory_clock_max_mhz"))
 _PCI = _fields_of(PCI, "")
 _PORT = _fields_of(LINKS, "")
+# What collectors, and so the needs of rules, call what these fields are parts of.
+_CALLED = {
+    "link_speed_gt_per_s": "link",
+    "link_speed_max_gt_per_s": "link",
+    "link_width": "link",
+    "link_width_max": "link",
+    "rate_bits_per_s": "rate",
+}
 
 
 def sift(sample: Sample) -> list[Gap]:
@@ -41,11 +49,11 @@ def sift(sample: Sample) -> list[Gap]:
         _sift_gpu(gpu, gaps)
     for device in sample.pci:
         _sift_record(device, _PCI, f"pci.{device.bus_id}", gaps)
-        device.aer = _sifted_table(device.aer, PCI["aer.*"], f"pci.{device.bus_id}.aer", gaps)
+        device.aer = _sifted_counters(device.aer, PCI["aer.*"], f"pci.{device.bus_id}.aer", gaps)
     for link in sample.links:
         where = f"links.{link.device}"
         _sift_record(link, _PORT, where, gaps)
-        link.counters = _sifted_table(link.counters, LINKS["counters.*"], f"{where}.counters", gaps)
+        link.counters = _sifted_counters(link.counters, LINKS["counters.*"], f"{where}.counters", gaps)
     return gaps
 
 
@@ -59,9 +67,10 @@ def _sift_gpu(gpu: GpuSample, gaps: list[Gap]) -> None:
         setattr(gpu, name, _sifted_table(getattr(gpu, name), GPU[f"{name}.*"], f"{where}.{name}", gaps))
     gpu.pcie.errors = _sifted_table(gpu.pcie.errors, GPU["pcie.errors.*"], f"{where}.pcie.errors", gaps)
     for link in gpu.nvlink.links:
-        _sift_record(link, _LINK, f"{where}.nvlink.links.{link.index}", gaps)
+        of = f"of link {link.index} "
+        _sift_record(link, _LINK, f"{where}.nvlink", gaps, of)
         counters = GPU["nvlink.links.*.errors.*"]
-        link.errors = _sifted_table(link.errors, counters, f"{where}.nvlink.links.{link.index}.errors", gaps)
+        link.errors = _sifted_counters(link.errors, counters, f"{where}.nvlink.errors", gaps, of)
     for instance in gpu.mig_instances:
         _sift_record(instance, _INSTANCE, f"{where}.mig_instances.{instance.index}", gaps)
     for process in gpu.processes or ():
@@ -82,8 +91,10 @@ def _sift_pairs(gpu: GpuSample, where: str, gaps: list[Gap]) -> None:
         gpu.memory_used_bytes = None
 
 
-def _sift_record(record: Any, known: _Fields, where: str, gaps: list[Gap]) -> None:
-    """Identities (an index, a pid) cannot be None: receipt.py sees to them."""
+def _sift_record(record: Any, known: _Fields, where: str, gaps: list[Gap], of: str = "") -> None:
+    """``of``: which of several it is, for the reason. Identities (an index, a pid) cannot be None: receipt.py sees to
+    them.
+    """
     values = vars(record)
     for name, limits in known:
         # Of a field that was not sent there is no value; a comparison costs a fifth of what ``holds`` does.
@@ -91,8 +102,19 @@ def _sift_record(record: Any, known: _Fields, where: str, gaps: list[Gap]) -> No
         if value is None or (limits.only is None and limits.low <= value <= limits.high) or limits.holds(value):
             continue
         if name not in ("index", "pid"):
-            gaps.append(_gap(f"{where}.{name}", limits.shown(value), f"{limits.between} are plausible"))
+            what, said = f"{where}.{_CALLED.get(name, name)}", f"{of}{limits.shown(value)}"
+            gaps.append(_gap(what, said, f"{limits.between} are plausible"))
             setattr(record, name, None)
+
+
+def _sifted_counters(table: dict[str, Any], limits: Range, where: str, gaps: list[Gap], of: str = "") -> dict[str, Any]:
+    """As ``_sifted_table``, of what rules need as a whole: a single counter that is missing is missed."""
+    found: list[Gap] = []
+    kept = _sifted_table(table, limits, where, found)
+    for gap in found:
+        counter = gap.what.removeprefix(f"{where}.")
+        gaps.append(Gap(where, gap.why.replace("it says ", f"it says {of}{counter} ", 1), code=gap.code))
+    return kept
 
 
 def _sifted_table(table: dict[str, Any], limits: Range, where: str, gaps: list[Gap]) -> dict[str, Any]:

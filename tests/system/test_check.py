@@ -149,7 +149,8 @@ def test_a_check_that_is_too_short_to_see_growth_says_so(machine: FakeMachine) -
 
 
 def test_what_nobody_misses_is_told_on_demand(machine: FakeMachine) -> None:
-    machine.nvml.set("gpu.*.temperature_memory_max_c", "unsupported")
+    for key in ("temperature_memory_max_c", "tlimit_memory_max_c"):
+        machine.nvml.set(f"gpu.*.{key}", "unsupported")
     for index in range(8):
         machine.nvml.unset(f"gpu.{index}.temperature_memory_max_c")
         machine.nvml.set(f"gpu.{index}.tlimit_memory_max_c", "unsupported")
@@ -253,3 +254,21 @@ def test_what_is_no_recording_is_one_line(machine: FakeMachine, tmp_path: Path, 
     path.write_text(content)
     done = run(machine, "check", "--recording", str(path))
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "command"),
+    [
+        (18, "reboot, or unload all nvidia modules and run: sudo modprobe nvidia"),
+        (16, "end the jobs on the node, then: sudo nvidia-smi -r"),
+    ],
+)
+def test_a_driver_that_is_gone_is_one_line_with_its_command(machine: FakeMachine, code: int, command: str) -> None:
+    """And what it leaves unknown is not told a second time; nor does anybody wait for what counters would do."""
+    machine.nvml.set("call.nvmlInit", f"error {code}")
+    machine.nvml.write()
+    done = run(machine, "check")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 2 and lines[0].startswith("CRIT "), done.stdout
+    assert [line.strip() for line in lines if line.startswith(("CRIT", "WARN", "?"))] == [lines[0].strip()]
+    assert lines[-1].strip() == f"do: {command}"

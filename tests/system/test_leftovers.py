@@ -104,7 +104,7 @@ def test_an_epilog_is_told_who_is_left(
     of_live, of_dead = left["GPU 0"], left["GPU 1"]
     assert (
         f"(pid {live.pid} of {user_name(os.getuid())}, " in of_live["message"]
-        and "holds 43 GB of it" in of_live["message"]
+        and "holds 43 GB of its memory" in of_live["message"]
     )
     assert of_live["action"].endswith(f"sudo kill {live.pid}") and of_live["severity"] == "warning"
     assert f"parent {os.getpid()}" in of_live["evidence"][0]
@@ -203,6 +203,6 @@ def test_the_screen_shows_who_it_is(nvml: FakeNvml, start: Callable[..., subproc
         wait_until(lambda: "PARENT" in terminal.text() and name in terminal.text(), 60, "the GPU's processes")
         (words,) = [line.split() for line in terminal.text().splitlines() if line.split()[:1] == [str(live.pid)]]
         assert user_name(os.getuid())[:8] in words and str(os.getpid()) in words and words[-1] == name
-        assert f"CRIT GPU 0 is idle, and {name}" not in terminal.text()
+        assert f"CRIT GPU 0 is idle, but {name}" not in terminal.text()
         terminal.send("q")
         assert terminal.wait(30) == 0

@@ -46,6 +46,11 @@ def until(sampler: Sampler, state: str) -> Sample:
     return wait_until(step, DEADLINE_S, f"GPU 1 to be {state}")
 
 
+def held(gpu: GpuSample) -> list[tuple[int, int | None]]:
+    """Which process holds how much of it."""
+    return [(process.pid, process.memory_bytes) for process in gpu.processes or ()]
+
+
 def rank_of(sample: Sample, pid: int) -> RankSample | None:
     return next((rank for rank in sample.ranks if rank.pid == pid), None)
 
@@ -70,9 +75,9 @@ def test_a_lost_gpu_keeps_its_rank_and_pid(fake: FakeNvml, sampler: Sampler, fai
             sample = sampler.sample(time.time())
             rank = rank_of(sample, process.pid)
             assert rank is not None and rank.gpus == [1]
-            assert held(sample) == [(process.pid, 2**30, "compute")]
+            assert held(sample.gpus[1]) == [(process.pid, 2**30)]
         banner = gpu_row(sample.gpus[1], [rank]).banner
-        assert banner is not None and f"used by rank 5 pid {process.pid}" in banner.text
+        assert banner is not None and f", rank 5 pid {process.pid} – " in banner.text
     finally:
         process.kill()
         process.wait()
@@ -89,7 +94,7 @@ def test_a_gpu_that_comes_back_has_the_processes_that_it_has(fake: FakeNvml, sam
         until(sampler, "ok")
         fake.set("gpu.1.call.*", "error 15")
         fake.write()
-        assert held(until(sampler, "lost")) == [(process.pid, 7, "compute")]
+        assert held(until(sampler, "lost").gpus[1]) == [(process.pid, 7)]
         fake.unset("gpu.1.call.*")
         fake.set("gpu.1.processes", [])
         fake.write()
@@ -97,10 +102,6 @@ def test_a_gpu_that_comes_back_has_the_processes_that_it_has(fake: FakeNvml, sam
     finally:
         process.kill()
         process.wait()
-
-
-def held(sample: Sample) -> list[tuple[int, int | None, str]]:
-    return [(one.pid, one.memory_bytes, one.kind) for one in sample.gpus[1].processes or ()]
 
 
 def gpu(state: str, *pids: int) -> GpuSample:
@@ -133,7 +134,7 @@ def test_a_gpu_whose_list_cannot_be_read_while_it_answers_is_unknown() -> None:
 def test_a_process_that_is_no_rank_is_named_too() -> None:
     lost = GpuSample(3, state="lost", error="gone", error_code="lost", processes=[GpuProcess(41), GpuProcess(42)])
     banner = gpu_row(lost, []).banner
-    assert banner is not None and banner.text.endswith("held by pid 41+1")
+    assert banner is not None and ", held by pid 41+1 – " in banner.text
 
 
 @pytest.mark.parametrize(

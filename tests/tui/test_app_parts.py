@@ -207,3 +207,12 @@ def test_a_lemon_list_that_cannot_be_read_is_a_finding(tmp_path: Path, monkeypat
     assert [one.subject for one in found if one.id == "state.lemons"] == ["lemon list"]
     (tmp_path / "lemons.json").unlink()
     assert not [one for one in HealthWatch().findings(one_node()) if one.id == "state.lemons"]
+
+
+def test_what_a_finding_tells_in_the_same_words_is_no_gap_beside_it() -> None:
+    why = "the driver was upgraded while the old one is loaded (NVML error 18)"
+    told = Finding("gpu.driver", "critical", "n1", "driver", why[:1].upper() + why[1:])
+    gaps = [("n1", Gap("nvml", why)), ("n2", Gap("nvml", why)), ("n1", Gap("kernel_log", "not readable"))]
+    for lines in (problem_lines([told], gaps, 200, 9, name_nodes=True), all_problem_lines([told], gaps, 200)):
+        heads = ["".join(cell.text for cell in line).split()[0] for line in lines]
+        assert heads == ["CRIT", "GAP", "GAP"]

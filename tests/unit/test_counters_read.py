@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,9 @@ def test_what_is_not_there_cannot_grow() -> None:
     without_links = read(1000.0, 999.0)
     without_links.links = []
     assert "growth.links" not in growth(without_links)
+    without_gpus = read(1000.0, 999.0)
+    without_gpus.gpus = [replace(gpu, state="lost") for gpu in without_gpus.gpus]
+    assert set(growth(without_gpus)) == {"growth.links", "growth.pci", "growth.host"}, "nothing can be read of them"
 
 
 def test_samples_of_versions_that_do_not_say_it_are_given_half_a_minute() -> None:

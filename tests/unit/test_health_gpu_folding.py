@@ -168,3 +168,27 @@ def test_a_live_view_keeps_one_line_while_a_fault_unfolds() -> None:
         health.see(node_h100(NOW + 5 * step, {3: fields}, kernel_events=events))
         firing = [one for one in health.of("n1") if one.until is None]
         assert [one.id for one in firing] == [told], step
+
+
+def test_gpus_that_all_need_a_reset_are_told_to_be_reset() -> None:
+    """NVML error 16 of each: nothing is gone, and no reboot is asked for."""
+    words = "GPU needs a reset (NVML error 16: GPU requires restart)"
+    fallen = {"state": "lost", "error": words, "error_code": "needs_reset"}
+    finding = _one_line([node_h100(NOW + at, dict.fromkeys(range(8), fallen)) for at in range(5)])
+    assert (finding.subject, finding.message) == ("all 8 GPUs", "All 8 GPUs need a reset")
+    assert (finding.action, finding.remedy) == ("end the jobs on the node, then: sudo nvidia-smi -r", "reset")
+
+
+def test_what_holds_for_all_gpus_gives_way_as_a_whole() -> None:
+    """All go back: nobody lists all eight of them as exceptions."""
+    bad = {"remap": {"failed": True}, "ecc": {"enabled": False}}
+    found = judged([node_h100(NOW, dict.fromkeys(range(8), bad))], "gpu.")
+    (ecc,) = [one for one in found if one.id == "gpu.ecc.off"]
+    assert (ecc.subject, ecc.remedy) == ("all 8 GPUs", "replace")
+    assert "nvidia-smi" not in ecc.action and " not GPU" not in ecc.action
+
+
+def test_exceptions_are_listed_in_order() -> None:
+    bad = {index: {"ecc": {"enabled": False}, "remap": {"failed": index < 6}} for index in range(8)}
+    (ecc,) = [one for one in judged([node_h100(NOW, bad)], "gpu.") if one.id == "gpu.ecc.off"]
+    assert "not GPU 0, GPU 1, GPU 2, GPU 3, GPU 4, GPU 5: take the node" in ecc.action

@@ -206,3 +206,29 @@ def test_few_busy_gpus_are_no_peers() -> None:
 
     assert judged([three(100.0 + at) for at in range(0, 70, 10)], "gpu.") == []
     assert [one.subject for one in judged([four(100.0 + at) for at in range(0, 70, 10)], "gpu.")] == ["GPU 2"]
+
+
+@pytest.mark.parametrize(
+    ("code", "fix", "remedy"),
+    [
+        ("needs_reset", "end the jobs on the node, then: sudo nvidia-smi -r", "reset"),
+        ("lost", "reboot the node", "reboot"),
+    ],
+)
+def test_nvml_that_cannot_start_for_a_bad_gpu_is_critical_at_first_sight(code: str, fix: str, remedy: str) -> None:
+    """NVML itself says that there is a GPU and what it needs: no GPU must have been seen before."""
+    bare = node_h100(100.0, gaps=[Gap("nvml", "NVML cannot be used: …", fix, code=code)])
+    bare.gpus = []
+    (finding,) = judged([bare], "gpu.")
+    assert (finding.id, finding.severity, finding.subject) == ("gpu.driver", "critical", "driver")
+    assert (finding.action, finding.remedy) == (fix, remedy)
+
+
+def test_a_driver_that_lists_no_gpu_at_all_misses_those_on_the_bus() -> None:
+    """NVML answers, and counts none: unlike a driver that is not there, this is told by nothing else."""
+    bare = _without(100.0, *range(8))
+    (finding,) = judged([bare], "gpu.")
+    assert (finding.id, finding.severity) == ("gpu.missing", "critical")
+    assert finding.message.startswith("0 of 8 GPUs; ")
+    bare.gaps = [NO_DRIVER]
+    assert judged([bare], "gpu.") == []

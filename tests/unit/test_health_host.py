@@ -266,7 +266,9 @@ def test_kills_of_which_only_counters_tell_name_the_cgroup() -> None:
     assert found.message == "kernel killed 2 processes for lack of memory in cgroup /job_1 within the hour"
     assert found.evidence == ["/job_1: oom_kill +2"]
     (found,) = judged(at(1000.0, {"/job_1": 0, "/job_2": 3}), at(1010.0, {"/job_1": 1, "/job_2": 4}))
-    assert "in cgroup /job_1, /job_2" in found.message
+    assert found.message == "kernel killed 2 processes for lack of memory in cgroups /job_1, /job_2 within the hour"
+    (found,) = judged(at(1000.0, {"/a": 0, "/a/b": 0}), at(1010.0, {"/a": 1, "/a/b": 1}))
+    assert "killed a process" in found.message, "the outer one counts what happens in the inner one"
 
 
 HUNG = event("hung_task", 990.0, "python", "task python:4003 blocked for more than 120 seconds", pid=4003)
@@ -343,6 +345,12 @@ def test_a_setting_that_changes_nothing_here_is_no_trouble(
     if "links" in fields:
         sample.links = []
     assert ("job.bad_env" in [one.id for one in judged(sample)]) is is_told
+
+
+def test_a_setting_of_one_rank_costs_all_that_talk_to_it() -> None:
+    ranks = [rank(index, settings={"NCCL_P2P_DISABLE": "1"} if index == 0 else {}) for index in range(8)]
+    (found,) = judged(node_h100(1000.0, ranks=ranks))
+    assert found.id == "job.bad_env" and "NCCL_P2P_DISABLE=1" in found.message
 
 
 def test_very_many_dead_processes_are_told() -> None:

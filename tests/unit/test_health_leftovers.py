@@ -41,7 +41,7 @@ def on_screen(*samples: Sample) -> list[Finding]:
 def test_a_live_process_is_found_in_an_epilog() -> None:
     (finding,) = checked(idle(NOTEBOOK), idle(NOTEBOOK, at=NOW + 0.5))
     assert (finding.id, finding.severity, finding.subject) == ("gpu.leftover", "warning", "GPU 3")
-    assert finding.message == "GPU 3 is idle, and python3 (pid 4242 of ada, 2 h old) holds 71 GB of it"
+    assert finding.message == "GPU 3 is idle, but python3 (pid 4242 of ada, 2 h old) holds 71 GB of its memory"
     assert finding.action == "if nothing may run here: sudo kill 4242"
     assert finding.evidence == ["state S: python3 (pid 4242 of ada, 2 h old), 71 GB, parent 4100"]
 

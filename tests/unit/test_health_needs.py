@@ -106,8 +106,6 @@ def blank(record: Any, path: str) -> None:
     if head == "nvlink":
         for link in record.nvlink.links:
             setattr(link, rest, {} if rest == "errors" else None)
-    elif (head, rest) == ("remap", "banks"):
-        record.remap.banks.none = record.remap.banks.low = None
     elif rest:
         blank(getattr(record, head), rest)
     else:

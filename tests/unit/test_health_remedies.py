@@ -159,3 +159,25 @@ def test_a_hit_with_an_action_of_its_own_states_its_remedy_too() -> None:
             rules = [rule for rule in RULES if rule.check.__module__.endswith("." + place.split(".py")[0])]
             alike = {rule.remedy for rule in rules}
             assert "remedy" in words or alike & {"reset", "reboot", "replace"}, (place, said)
+
+
+def test_commands_name_the_one_gpu_or_process_that_they_are_about() -> None:
+    """What is pasted from one GPU's line touches no other GPU, and needs nothing filled in."""
+    bad = {
+        0: {"ecc": {"enabled": False, "enabled_pending": False}},
+        1: {"ecc": {"enabled_pending": False}},
+        2: {"ecc": {"enabled": False, "enabled_pending": True}},
+        3: {"compute_mode": "prohibited"},
+        4: {"persistence": False},
+        5: {"throttle_reasons": ["applications_clocks"], "sm_clock_mhz": 1410, "busy": 0.99},
+        6: {"power_limit_w": 500.0},
+        7: {"mig_pending": True},
+    }
+    found = judged([node_h100(NOW + at, bad) for at in range(0, 80, 5)], "gpu.")
+    assert {one.subject for one in found if one.id != "gpu.clock.low_busy"} == {f"GPU {index}" for index in range(8)}
+    for one in found:
+        index = one.subject.removeprefix("GPU ")
+        for command in re.findall(r"sudo nvidia-smi [^;,]*", one.action):
+            assert f"-i {index}" in command, (one.id, one.action)
+    (off,) = [one for one in found if one.subject == "GPU 1"]
+    assert off.action == "to keep it: sudo nvidia-smi -i 1 -e 1", "a reset would switch it off"

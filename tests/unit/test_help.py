@@ -78,3 +78,9 @@ def test_the_targets_that_are_shown_are_targets() -> None:
     for text in sets.split(", "):
         _, names = split_user(text)
         assert text.startswith("@") or expand(names)
+
+
+@pytest.mark.parametrize("command", ["demo", "lemon"])
+def test_a_recording_before_a_command_that_has_no_use_for_it_is_refused(command: str) -> None:
+    with pytest.raises(UsageProblem, match="--recording: is nothing to mltop"):
+        command_line.cli.main(["--recording", "run.jsonl", command], standalone_mode=False)

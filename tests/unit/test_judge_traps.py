@@ -173,6 +173,9 @@ def test_a_stopped_rank_is_not_accused_while_the_others_move() -> None:
     ranks = {number: Rank(compute(), switches_per_s=9, syscalls_per_s=40) for number in (0, 1, 3)}
     verdict = judge_job(evidence({**ranks, 2: Rank(compute(), state="T")}))
     assert (verdict.kind, verdict.culprits) == ("moving", [])
+    assert "rank 2 stopped by a signal (state T) while the others move; to let it run on: kill" in verdict.evidence[0]
+    verdict = judge_job(evidence({**ranks, 2: Rank(compute(), state="t")}))
+    assert verdict.evidence[0] == "rank 2 held by a debugger (state t) while the others move"
 
 
 @pytest.mark.parametrize("state", ["T", "t"])

@@ -104,7 +104,7 @@ def test_links_lose_only_what_cannot_be_and_the_reason_names_the_link() -> None:
         first, second = found.values["nvlink.links"]
         assert first == fine
         assert second == {"index": 3, "active": True, "version": 4, "errors": {"replay": 1}}
-        assert "link 3: the driver answered 18446744073709551615" in why(found, "nvlink.errors.crc")
+        assert "link 3: crc: the driver answered 18446744073709551615" in why(found, "nvlink.errors")
         assert "link 3: " in why(found, "nvlink.speed_bytes_per_s")
 
 

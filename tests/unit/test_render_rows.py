@@ -131,9 +131,9 @@ def test_a_lost_gpu_says_since_when_and_why():
     at = time.mktime((2026, 11, 20, 12, 41, 7, 0, 0, -1))
     lost = GpuSample(6, state="lost", error="GPU is lost", last_seen_at=at)
     row = gpu_row(lost, [rank(), rank(4)])
-    assert row.banner.text == "LOST since 12:41:07 – GPU is lost; used by rank 3,4 pid 4714+1"
+    assert row.banner.text == "LOST since 12:41:07, rank 3,4 pid 4714+1 – GPU is lost"
     assert row.banner.style == "crit"
-    assert drawn(GPU_COLUMNS, row, 80).startswith("  6 LOST since 12:41:07 – GPU is lost; used by rank 3,4")
+    assert drawn(GPU_COLUMNS, row, 80).startswith("  6 LOST since 12:41:07, rank 3,4 pid 4714+1 – GPU is lost")
     assert "LOST" in row.text
 
 

@@ -79,7 +79,7 @@ def test_several_places_of_waiting():
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("moving", "MOVING  all ranks make progress; nobody is accused"),
+        ("moving", "MOVING  the job makes progress; nobody is accused"),
         ("unclear", "UNCLEAR  not enough evidence to accuse anybody"),
         ("hang", "HANG  no rank can be named"),
         ("new kind", "NEW KIND  nobody is accused"),

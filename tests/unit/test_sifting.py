@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mltop.probes.judge.health.unknowns import unknowns_of
 from mltop.probes.model import GpuProcess, MigInstance, Sample, to_json
 from mltop.probes.plausible import GPU, LINKS, PCI, Range
 from mltop.probes.reach.receiving import sample_of_frame, sample_of_line
@@ -85,6 +86,32 @@ def test_every_row_of_the_table_is_sifted(table: str, path: str, limits: Range) 
     gaps = [gap for gap in sample_of_line(json.dumps(told).encode()).gaps if gap.code == "implausible"]
     assert len(gaps) == 1
     assert limits.shown(value) in gaps[0].why
+
+
+@pytest.mark.parametrize(
+    ("table", "path", "rule"),
+    [
+        ("gpus", "temperature_c", "gpu.temp.peer"),
+        ("gpus", "ecc.uncorrected_volatile", "gpu.ecc.dbe_volatile"),
+        ("gpus", "remap.banks.none", "gpu.remap.banks"),
+        ("gpus", "pcie.width", "pcie.width"),
+        ("gpus", "pcie.replay_count", "pcie.replay"),
+        ("gpus", "nvlink.links.*.speed_bytes_per_s", "nvlink.speed"),
+        ("gpus", "nvlink.links.*.errors.*", "nvlink.crc"),
+        ("pci", "link_width", "pcie.width"),
+        ("pci", "link_width_max", "pcie.width"),
+        ("pci", "aer.*", "pcie.replay"),
+        ("links", "rate_bits_per_s", "ib.rate"),
+        ("links", "counters.*", "ib.ber"),
+    ],
+)
+def test_a_rule_that_needs_it_is_unknown_with_the_value_in_the_reason(table: str, path: str, rule: str) -> None:
+    limits = {"gpus": GPU, "pci": PCI, "links": LINKS}[table][path]
+    value = outside(limits)
+    told = json.loads(to_json(whole()))
+    put(told[table][0], path.split("."), value)
+    (unknown,) = [one for one in unknowns_of(sample_of_line(json.dumps(told).encode())) if rule in one.rules]
+    assert limits.shown(value) in unknown.why
 
 
 def test_what_two_numbers_together_tell() -> None:

@@ -24,6 +24,7 @@ from mltop.tui.state.place import BadState, NotOurs
 
 FINE, WARNINGS, CRITICAL, UNKNOWN = range(4)
 BETWEEN_SAMPLES_S = 0.5
+NO_NVML = ("gpu.driver", "nvml.stuck")  # the rules about NVML as a whole
 GROWTH_S = 20.0  # a node's counters are read a second time within six seconds, if it is not very busy
 
 
@@ -117,7 +118,12 @@ def judged(health: Health, nodes: list[NodeState]) -> Checked:
     told = health.findings()
     failed = [Unknown(one.node, one.subject, one.message, one.action) for one in told if one.id == FAILED]
     findings = [one for one in told if one.id != FAILED]
-    return Checked(nodes, findings, [*failed, *health.unknowns(at_the_end=True)])
+    unknown = health.unknowns(at_the_end=True)
+    why_no_nvml = {one.node for one in findings if one.id in NO_NVML and one.severity == "critical"}
+    for one in unknown:
+        if one.what == "nvml" and one.node in why_no_nvml:
+            one.severity = "info"  # the finding has told it, with what to do
+    return Checked(nodes, findings, [*failed, *unknown])
 
 
 class Gathered(Complete):

@@ -230,15 +230,17 @@ def _first_and_more(pids: Sequence[int]) -> str:
 
 
 def _banner(gpu: GpuSample, ranks: Sequence[RankSample]) -> Cell:
-    """The sentence of a GPU that does not answer: "LOST since 12:41:07 - GPU is lost; rank 3 pid 4711"."""
+    """The sentence of a GPU that does not answer: "LOST since 12:41:07, rank 3 pid 4711 - GPU is lost". Whose it was
+    stands first: the reason may be longer than the screen is wide.
+    """
     text = _BANNERS.get(gpu.error_code, gpu.state.upper())
     if gpu.last_seen_at is not None:
         text += f" since {clock_time(gpu.last_seen_at)}"
-    text += f" {GLYPHS.dash} {gpu.error or 'no reason given by NVML'}"
     if ranks:
-        text += f"; used by rank {ranks_text(ranks)} pid {_first_and_more([rank.pid for rank in ranks])}"
+        text += f", rank {ranks_text(ranks)} pid {_first_and_more([rank.pid for rank in ranks])}"
     elif gpu.processes:
-        text += f"; held by pid {_first_and_more([process.pid for process in gpu.processes])}"
+        text += f", held by pid {_first_and_more([process.pid for process in gpu.processes])}"
+    text += f" {GLYPHS.dash} {gpu.error or 'no reason given by NVML'}"
     if gpu.error_code == "needs_reset":
         text += f"; {advice('gpu_reset', gpu.index)[0]}"
     return Cell(text, "warn" if gpu.error_code == "no_permission" else "crit")

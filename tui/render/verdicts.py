@@ -14,7 +14,7 @@ from mltop.tui.render.wrap import wrap
 KIND_STYLE = {"hang": "crit", "suspect": "warn", "straggler": "warn", "moving": "ok", "unclear": "warn"}
 CONFIDENCE_STYLE = {"high": "bold", "medium": "", "low": "dim"}
 _NOBODY = {
-    "moving": "all ranks make progress; nobody is accused",
+    "moving": "the job makes progress; nobody is accused",
     "hang": "no rank can be named",
     "suspect": "no rank can be named",
     "straggler": "no rank can be named",

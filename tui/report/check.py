@@ -28,7 +28,8 @@ def print_check(checked: Checked, console: Console, verbose: bool = False) -> No
     for unknown, nodes in _by_reason(missed):
         _unknown(unknown, nodes, console, verbose)
     if verbose and checked.exit == 0 and not checked.findings:
-        print_sentence([Cell("ok   ", "ok"), Cell(f"{len(checked.nodes)} nodes: nothing found")], console)
+        counted = "1 node" if len(checked.nodes) == 1 else f"{len(checked.nodes)} nodes"
+        print_sentence([Cell("ok   ", "ok"), Cell(f"{counted}: nothing found")], console)
 
 
 def _finding(finding: Finding, console: Console, verbose: bool) -> None:

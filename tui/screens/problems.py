@@ -46,6 +46,7 @@ def problem_lines(
     Single values that are not known are only counted.
     """
     entries = [finding_cells(finding, name_nodes) for finding in by_severity(findings)]
+    gaps = _untold(gaps, findings)
     entries += [gap_cells(node if name_nodes else "", gap) for node, gap in gaps if not _is_detail(gap)]
     details = sum(_is_detail(gap) for _, gap in gaps)
     if details:
@@ -63,7 +64,7 @@ def problem_lines(
 def all_problem_lines(findings: Sequence[Finding], gaps: Sequence[tuple[str, Gap]], width: int) -> list[list[Cell]]:
     """Everything, wrapped at ``width``."""
     entries = [finding_cells(finding) for finding in by_severity(findings)]
-    entries += [gap_cells("", gap) for _, gap in gaps if is_missed(gap)]
+    entries += [gap_cells("", gap) for _, gap in _untold(gaps, findings) if is_missed(gap)]
     absent = [gap.what for _, gap in gaps if gap.kind == "unsupported"]
     if absent:
         entries.append([Cell(f"{'':<{INDENT}}"), Cell(f"not supported here: {', '.join(absent)}", "dim")])
@@ -89,6 +90,12 @@ def gap_cells(node: str, gap: Gap) -> list[Cell]:
     fix = f" {GLYPHS.dash} {advised(gap.fix)}" if gap.fix else ""
     where = " ".join(filter(None, (node, gap.what)))
     return [Cell(f"{'GAP':<{INDENT}}", "dim"), Cell(f"{where}: ", "bold"), Cell(gap.why), Cell(fix, "accent")]
+
+
+def _untold(gaps: Sequence[tuple[str, Gap]], findings: Sequence[Finding]) -> list[tuple[str, Gap]]:
+    """Without what a finding tells in the same words, as that the driver is gone."""
+    told = {(finding.node, finding.message.casefold()) for finding in findings}
+    return [(node, gap) for node, gap in gaps if (node, gap.why.casefold()) not in told]
 
 
 def _is_detail(gap: Gap) -> bool:

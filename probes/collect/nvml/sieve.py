@@ -105,11 +105,14 @@ def _sifted(
 
 
 def _link(link: dict[str, Any], problems: dict[str, Problem]) -> dict[str, Any]:
-    """Of many links alike, one is told."""
+    """Of many links alike, one is told. Rules need the errors of all links: one counter that is missing is missed."""
     of = f"link {link.get('index')}: "
     kept = _sifted(link, lambda name: GPU.get(f"{_LINKS}.*.{name}"), problems, "nvlink.", of)
     counters = GPU[f"{_LINKS}.*.errors.*"]
-    kept["errors"] = _sifted(link.get("errors") or {}, lambda _: counters, problems, "nvlink.errors.", of)
+    bad: dict[str, Problem] = {}
+    kept["errors"] = _sifted(link.get("errors") or {}, lambda _: counters, bad, "")
+    for name in bad:
+        problems["nvlink.errors"] = complaint(counters, link["errors"][name], f"{of}{name}: ")
     return kept
 
 

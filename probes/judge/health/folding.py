@@ -108,10 +108,11 @@ def _whole_node(left: _Left, working_gpus: int, listed_gpus: int, known: dict[st
             continue
         kept: list[_Told] = []
         for group in _together(own):
-            gpus = {one.finding.subject for one in group}
-            alike = len({one.finding.remedy for one in group}) == 1
-            if len(gpus) > 1 and len(gpus) in (working_gpus, listed_gpus) and alike:
-                all_of_them = _of_all([one.finding for one in group], rule.whole_node, len(gpus))
+            gpus = dict.fromkeys(one.finding.subject for one in group)
+            remedies = {one.finding.remedy for one in group}
+            words = rule.words_of_all(*remedies) if len(remedies) == 1 else None
+            if len(gpus) > 1 and len(gpus) in (working_gpus, listed_gpus) and words is not None:
+                all_of_them = _of_all([one.finding for one in group], words, len(gpus))
                 kept.append(_Told(all_of_them, tuple(gpus), group[0].place))
             else:
                 kept += group
@@ -237,6 +238,10 @@ def _give_way_to_neighbours(told: _Told, by_subject: dict[str, list[Finding]]) -
             give_way(weak, stronger)
             return
         apart.setdefault(stronger.action, []).append(subject)
+    parts = set(told.about) - {weak.subject}
+    if len(apart) == 1 and parts.issubset(*apart.values()):
+        give_way(weak, next(one for one in by_subject[next(iter(parts))] if one.action in apart))
+        return
     for action, subjects in apart.items():
         leave_out(weak, subjects, next(one for one in by_subject[subjects[0]] if one.action == action))
 

@@ -15,6 +15,8 @@ SIBLINGS_AT_LEAST = 4  # of one model in a node: then a single other version sta
 NODES_AT_LEAST = 3
 # Without these no GPU was ever seen here, or nobody says that it is gone.
 _NO_FAULT = ("no_permission", "no_bindings")
+# NVML itself speaks of a GPU here, and of what it needs.
+_REMEDIES: dict[str, Remedy] = {"driver_mismatch": "reboot", "lost": "reboot", "needs_reset": "reset"}
 # As in _versions: field of GpuSample, topic among peers, what it is called. CUDA's version follows from the driver's.
 _FIELDS = (
     ("driver", "gpu.driver", "driver"),
@@ -47,17 +49,17 @@ def driver(moment: Moment) -> Iterator[Hit]:
 
 def _refused(moment: Moment) -> Iterator[Hit]:
     """One line for the node, whatever the number of its GPUs. Without any GPU it is a fault only if they must be there:
-    a library that does not match its driver, or GPUs that this node had.
+    a library that does not match its driver, a GPU that is lost or needs a reset, or GPUs that this node had.
     """
     refused = refusal(moment.now) if moment.now.gaps else None
     if refused is None or fault_of(refused) in _NO_FAULT:
         return
     known = {gpu.index: gpu for gpu in (*moment.known_gpus.values(), *moment.now.gpus)}
-    if known or fault_of(refused) == "driver_mismatch":
+    remedy = _REMEDIES.get(fault_of(refused))
+    if known or remedy is not None:
         seen = (f"{plural(len(known), 'GPU')} of this node cannot be read",) if known else ()
         why = refused.why[:1].upper() + refused.why[1:]
-        remedy: Remedy = "reboot" if fault_of(refused) == "driver_mismatch" else "none"
-        yield Hit("driver", why, seen, severity="critical", action=refused.fix, remedy=remedy)
+        yield Hit("driver", why, seen, severity="critical", action=refused.fix, remedy=remedy or "none")
 
 
 def _unlike_siblings(gpus: list[GpuSample]) -> Iterator[Hit]:
@@ -114,8 +116,8 @@ RULES = (
             "GPUs of the node or the other nodes"
         ),
         threshold=(
-            "NVML error 18, or NVML refused as a whole where GPUs were seen: critical; another version than most of "
-            "≥ 4 GPUs of its model in the node or of ≥ 3 nodes*: warning"
+            "NVML refused as a whole with error 15, 16 or 18, or with another one where GPUs were seen: critical; "
+            "another version than most of ≥ 4 GPUs of its model in the node or of ≥ 3 nodes*: warning"
         ),
         source="nvmlSystemGetDriverVersion, nvmlDeviceGetVbiosVersion, nvmlDeviceGetGspFirmwareVersion",
         needs=("gpu.*.driver", "gpu.*.vbios", "gpu.*.gsp_firmware"),

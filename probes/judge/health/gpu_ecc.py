@@ -85,10 +85,14 @@ def ecc_off(moment: Moment) -> Iterator[Hit]:
         name = gpu_name(gpu.index)
         if now is False and pending is not True:
             as_sold = any(word in (gpu.name or "") for word in _OFF_AS_SOLD)
-            yield Hit(name, f"ECC is off on {name}", severity="info" if as_sold else "")
+            action = f"sudo nvidia-smi -i {gpu.index} -e 1, then reset the GPU"
+            yield Hit(name, f"ECC is off on {name}", severity="info" if as_sold else "", action=action, remedy="reset")
+        elif pending:
+            action = f"sudo nvidia-smi -r -i {gpu.index}"
+            yield Hit(name, f"ECC of {name} goes on at its next reset", action=action, remedy="reset")
         elif now is not None:
-            to = "on" if pending else "off"
-            yield Hit(name, f"ECC of {name} goes {to} at its next reset", action=f"sudo nvidia-smi -r -i {gpu.index}")
+            action = f"to keep it: sudo nvidia-smi -i {gpu.index} -e 1"
+            yield Hit(name, f"ECC of {name} goes off at its next reset", action=action, remedy="none")
 
 
 def remap_pending(moment: Moment) -> Iterator[Hit]:
@@ -260,7 +264,7 @@ RULES = (
         meaning="memory banks have no or few spare rows left",
         threshold="banks with none left > 0: critical*; with few left > 0: warning*",
         source="nvmlDeviceGetRowRemapperHistogram",
-        needs=("gpu.*.remap.banks",),
+        needs=("gpu.*.remap.banks.none", "gpu.*.remap.banks.low"),
         precedence=SYMPTOM,
     ),
     Rule(

@@ -44,8 +44,10 @@ def _absent(moment: Moment, known: list[GpuSample]) -> list[PciDevice]:
     One without any driver counts beside others that have theirs: its initialisation has failed.
     """
     sample = moment.now
-    if sample.host.is_confined or not sample.pci or (not sample.gpus and not known):
+    if sample.host.is_confined or not sample.pci:
         return []
+    if not sample.gpus and not known and any(gap.what.partition(".")[0] in ("nvml", "gpus") for gap in sample.gaps):
+        return []  # none was ever seen, for a reason that is said
     on_bus = [device for device in sample.pci if device.kind == "gpu" and device.vendor_id in (NVIDIA, None)]
     if not any(device.driver == "nvidia" for device in on_bus):
         return []
@@ -94,14 +96,16 @@ def persistence(moment: Moment) -> Iterator[Hit]:
     for gpu in moment.now.gpus:
         if gpu.persistence is False:
             name = gpu_name(gpu.index)
-            yield Hit(name, f"Persistence off on {name}: slow start, lost counters")
+            action = f"sudo nvidia-smi -i {gpu.index} -pm 1"
+            yield Hit(name, f"Persistence off on {name}: slow start, lost counters", action=action)
 
 
 def prohibited(moment: Moment) -> Iterator[Hit]:
     for gpu in moment.now.gpus:
         if gpu.compute_mode == "prohibited":
             name = gpu_name(gpu.index)
-            yield Hit(name, f"{name} is in Prohibited compute mode: no job can start on it")
+            action = f"sudo nvidia-smi -i {gpu.index} -c DEFAULT"
+            yield Hit(name, f"{name} is in Prohibited compute mode: no job can start on it", action=action)
 
 
 def mig(moment: Moment) -> Iterator[Hit]:

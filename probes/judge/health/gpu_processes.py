@@ -126,7 +126,7 @@ def _of_live(gpu: GpuSample, left: Sequence[GpuProcess], now: Sample) -> Hit:
     name = gpu_name(gpu.index)
     holds = "holds" if len(left) == 1 else "hold"
     who = _listed([_named(process, now) for process in left])
-    message = f"{name} is idle, and {who} {holds} {_memory(left) or 'some'} of it"
+    message = f"{name} is idle, but {who} {holds} {_memory(left) or 'some'} of its memory"
     here = [process.pid for process in left if process.absent != "elsewhere"]
     action = f"if nothing may run here: sudo kill {_pids(here)}"
     if not here:

@@ -103,6 +103,9 @@ RULES = (
             "All {count} GPUs lost",
             "look for what they share (power, PCIe switch, driver): dmesg; reboot the node",
         ),
+        whole_node_by={
+            "reset": ("All {count} GPUs need a reset", "end the jobs on the node, then: sudo nvidia-smi -r")
+        },
     ),
     Rule(
         "gpu.error",

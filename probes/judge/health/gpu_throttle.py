@@ -12,6 +12,7 @@ from mltop.probes.model import GpuSample
 
 # A reason that flickers between samples still shows in its counter: this share of the time counts as holding.
 HELD_SHARE = 0.05
+LEAST_SHARE = 0.005  # less is told as 0 %
 CAPPED_SLOWER = 0.85  # of what others do at the same limit: within this, chips differ
 PINNED_SLOWER = 0.95
 PINNED_BELOW = 0.98  # of the highest clock: pinned above costs nothing
@@ -75,7 +76,8 @@ def user_clocks(moment: Moment) -> Iterator[Hit]:
         text = f"{how} at {gpu.sm_clock_mhz} MHz on GPU {gpu.index}"
         if usual is not None:
             text += f", its peers run at {usual:.0f} MHz"
-        yield Hit(gpu_name(gpu.index), text, severity="info" if usual is None else "warning")
+        action = f"if nobody wants it: sudo nvidia-smi -i {gpu.index} -rgc; sudo nvidia-smi -i {gpu.index} -rac"
+        yield Hit(gpu_name(gpu.index), text, severity="info" if usual is None else "warning", action=action)
 
 
 def _throttled(moment: Moment, reason: str) -> Iterator[GpuSample]:
@@ -105,7 +107,8 @@ def _share(moment: Moment, gpu: GpuSample, reason: str) -> float | None:
 
 def _hit(moment: Moment, gpu: GpuSample, reason: str, text: str) -> Hit:
     share = _share(moment, gpu, reason)
-    evidence = () if share is None else (f"held for {min(share, 1.0):.0%} of the last interval",)
+    # Counters of new drivers may lag behind the bits: "0 %" beside a bit that is set would only confuse.
+    evidence = () if share is None or share < LEAST_SHARE else (f"held for {min(share, 1.0):.0%} of the last interval",)
     return Hit(gpu_name(gpu.index), text + clock_and_heat(gpu), evidence)
 
 
@@ -191,7 +194,7 @@ RULES = (
         "gpu.throttle.user_clocks",
         "info",
         10.0,
-        "if nobody wants it: sudo nvidia-smi -rgc, sudo nvidia-smi -rac",
+        "if nobody wants it: sudo nvidia-smi -rgc; sudo nvidia-smi -rac",
         user_clocks,
         meaning="somebody has set the clocks below their maximum",
         threshold="bit 0x2 or 0x10 while busy ≥ 90 % for 10 s*; peers ≥ 5 % faster*: warning",
@@ -199,6 +202,9 @@ RULES = (
         needs=_LOAD,
         precedence=THROTTLE,
         explains=("gpu.clock.low_busy", "gpu.throttle.power_cap"),
-        whole_node=("Clocks pinned on all {count} GPUs", "if nobody wants it: sudo nvidia-smi -rgc"),
+        whole_node=(
+            "Clocks pinned on all {count} GPUs",
+            "if nobody wants it: sudo nvidia-smi -rgc; sudo nvidia-smi -rac",
+        ),
     ),
 )

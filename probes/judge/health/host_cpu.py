@@ -53,7 +53,9 @@ def dstate(moment: Moment) -> Iterator[Hit]:
         where = f" in {process.wchan}" if process.wchan else ""
         name = f"rank {process.rank}" if process.rank is not None else process.name or "process"
         text = f"{name} (pid {process.pid}) stuck in the kernel for {duration(process.blocked_s)}{where}"
-        action = "reboot: the driver does not come back" if process.name.startswith("nvidia-") else ""
+        action = f"look at storage and driver: sudo cat /proc/{process.pid}/stack"
+        if process.name.startswith("nvidia-"):
+            action = "reboot: the driver does not come back"
         severity = "critical" if ours else "warning"
         since = moment.now.sampled_at - process.blocked_s
         yield Hit(name, text, severity=severity, action=action, since=since, key=str(process.pid))
@@ -78,11 +80,13 @@ def hung(moment: Moment) -> Iterator[Hit]:
         lockup = kind == "soft_lockup"
         what = "a CPU is locked up in the kernel" if lockup else "blocked in the kernel for minutes"
         subject = name or "kernel"
+        stack = f"see its stack: mltop stacks, or sudo cat /proc/{pid}/stack" if pid is not None and not lockup else ""
         yield Hit(
             subject,
             f"{subject}{f' (pid {pid})' if pid is not None else ''}: {what}",
             (event.text,),
             severity="critical" if lockup else "warning",
+            action=stack,
             since=event.at,
             key=kind if pid is None else f"{kind} {pid}",
         )
@@ -174,7 +178,7 @@ RULES = (
         "cpu.dstate",
         "critical",
         0.0,
-        "look at storage and driver: sudo cat /proc/PID/stack",
+        "look at storage and driver, and at the process's stack",
         dstate,
         meaning="a process does not come back from the kernel",
         threshold="state D without a switch: ranks and nvidia-* 60 s, others 5 min (warning)",
@@ -187,7 +191,7 @@ RULES = (
         "cpu.hung",
         "warning",
         0.0,
-        "see its stack: mltop stacks, or sudo cat /proc/PID/stack",
+        "see what the kernel does: sudo dmesg -T",
         hung,
         meaning="the kernel says that a task or a CPU hangs",
         threshold="each, for an hour, unless the task is seen to go on or the NFS server that it waits for answers; a "

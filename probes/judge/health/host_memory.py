@@ -66,11 +66,13 @@ def _counted_kills(moment: Moment) -> Iterator[Hit]:
     paths = [group.path for group in moment.now.host.cgroups]
     inside = {path: one.amount for path in paths if (one := moment.increase(path, "oom_kills", EVENT_LISTED_S))}
     inside = {path: amount for path, amount in inside.items() if amount > 0}
-    kills = max(grown.amount if grown is not None else 0.0, *inside.values(), 0.0)
+    # A cgroup's counter (memory.events) also counts what was killed in those below it.
+    outermost = [path for path in inside if not any(path.startswith(f"{other}/") for other in inside)]
+    kills = max(grown.amount if grown is not None else 0.0, sum(inside[path] for path in outermost))
     if kills <= 0:
         return
     times = "a process" if kills == 1 else f"{kills:.0f} processes"
-    where = f" in cgroup {', '.join(inside)}" if inside else ""
+    where = f" in cgroup{'s' if len(inside) > 1 else ''} {', '.join(inside)}" if inside else ""
     evidence = tuple(f"{path}: oom_kill +{amount:.0f}" for path, amount in inside.items())
     yield Hit("host", f"kernel killed {times} for lack of memory{where} within the hour", evidence)
 

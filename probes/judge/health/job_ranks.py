@@ -130,8 +130,9 @@ def bad_env(moment: Moment) -> Iterator[Hit]:
         for name, value in rank.settings.items():
             if name in BAD_SETTINGS and is_on(name, value):
                 found.setdefault((rank.uid, rank.job, name), []).append(rank)
-    for (_, _, name), ranks in found.items():
-        if not _is_harmless(moment.now, name, ranks):
+    for (uid, job, name), ranks in found.items():
+        here = [rank for rank in moment.now.ranks if (rank.uid, rank.job) == (uid, job)] if job else ranks
+        if not _is_harmless(moment.now, name, here):
             text = f"{name}={ranks[0].settings[name]} is set: {BAD_SETTINGS[name]}"
             yield Hit(_job_name(moment, ranks[0]), text, key=name)
     yield from _without_infiniband(moment)
@@ -146,6 +147,7 @@ def is_on(name: str, value: str) -> bool:
 
 
 def _is_harmless(sample: Sample, name: str, ranks: list[RankSample]) -> bool:
+    """``ranks``: the job's on this node, also those that do without the setting: one that has it costs them, too."""
     if name.startswith(("CUDA_", "NSIGHT_")):
         return not sample.gpus
     if all((rank.world_size or 2) < 2 for rank in ranks):

@@ -243,8 +243,6 @@ def _of_gpu(gpu: GpuSample, path: Sequence[str]) -> object:
     value: object = gpu
     for name in path:
         value = getattr(value, name, _BY_GAPS)
-    if path == ["remap", "banks"]:
-        return None if gpu.remap.banks.none is None and gpu.remap.banks.low is None else value
     return value
 
 

@@ -42,9 +42,8 @@ def inactive(moment: Moment) -> Iterator[Hit]:
         down = [link.index for link in links if link.active is False]
         expected = nvlink_expected.of(moment, gpu, up) if down else None
         if expected is not None:
-            text = f"{gpu_name(gpu)}: {up} of {expected.count} NVLinks up"
-            evidence = (f"inactive: link {numbered(down)}", expected.why)
-            yield Hit(gpu_name(gpu), text, evidence, severity=expected.severity)
+            text = f"{gpu_name(gpu)}: {up} of {expected.count} NVLinks up ({numbered(down)} down)"
+            yield Hit(gpu_name(gpu), text, (expected.why,), severity=expected.severity)
 
 
 def speed(moment: Moment) -> Iterator[Hit]:
@@ -62,8 +61,9 @@ def speed(moment: Moment) -> Iterator[Hit]:
         full = fastest[gpu.name]
         if least < SLOW * full:
             slow = [link.index for link in gpu.nvlink.links if link.active and _below(link, SLOW * full)]
-            text = f"{gpu_name(gpu)}: {len(slow)} NVLinks run at {least / 1e9:.1f} of {full / 1e9:.1f} GB/s"
-            yield Hit(gpu_name(gpu), text, (f"slow: link {numbered(slow)}",))
+            who = f"NVLink {slow[0]} runs" if len(slow) == 1 else f"NVLinks {numbered(slow)} run"
+            text = f"{gpu_name(gpu)}: {who} at {least / 1e9:.1f} of {full / 1e9:.1f} GB/s"
+            yield Hit(gpu_name(gpu), text)
 
 
 def replay(moment: Moment) -> Iterator[Hit]:
@@ -78,8 +78,9 @@ def replay(moment: Moment) -> Iterator[Hit]:
         xid = _xid(moment, one.gpu) if hurt >= 1 else ""
         grave = hurt >= MOST_REPLAYS_PER_MIN or counts["recovery_failed"] or xid
         told = ", ".join(f"{name} {count:.0f}" for name, count in sorted(counts.items()) if count)
-        text = f"NVLink recovery errors growing on {gpu_name(one.gpu)}, per minute: {told}"
-        evidence = (*_by_link(moment, one.gpu, counts), *([xid] if xid else []))
+        by_link = _by_link(moment, one.gpu, counts)
+        text = f"NVLink recovery errors growing on {_of(by_link, one.gpu)}, per minute: {told}"
+        evidence = (*_each(by_link), *([xid] if xid else []))
         yield Hit(gpu_name(one.gpu), text, evidence, severity="critical" if grave else "warning")
 
 
@@ -91,9 +92,9 @@ def crc(moment: Moment) -> Iterator[Hit]:
         if lately:
             now = _growth(moment, one, "crc", RATE_S).per(1.0)
             grave = now >= MOST_CRC_PER_S
-            text = f"NVLink CRC errors {rate_text(now if grave else lately)} on {gpu_name(one.gpu)}"
-            evidence = _by_link(moment, one.gpu, ("crc",))
-            yield Hit(gpu_name(one.gpu), text, evidence, severity="critical" if grave else "info")
+            by_link = _by_link(moment, one.gpu, ("crc",))
+            text = f"NVLink CRC errors {rate_text(now if grave else lately)} on {_of(by_link, one.gpu)}"
+            yield Hit(gpu_name(one.gpu), text, _each(by_link), severity="critical" if grave else "info")
 
 
 def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
@@ -154,18 +155,28 @@ def _growth(moment: Moment, one: Linked, name: str, over_s: float) -> Increase:
     return grown(moment, one.key, _sum_name(name, count), over_s)
 
 
-def _by_link(moment: Moment, gpu: GpuSample, names: Collection[str]) -> tuple[str, ...]:
-    """``link 7: replay +3``, in the last minute, of all links that counted."""
+def _by_link(moment: Moment, gpu: GpuSample, names: Collection[str]) -> dict[int, str]:
+    """By link ``replay +3``, in the last minute, of all links that counted."""
     old = moment.was(gpu_key(gpu), _BY_LINK, MINUTE_S)
     if old is None or len(old) != len(gpu.nvlink.links):
-        return ()
-    found = []
+        return {}
+    found = {}
     for link, before in zip(gpu.nvlink.links, old, strict=True):
         more = {name: link.errors.get(name, 0) - before.get(name, 0) for name in names}
         told = ", ".join(f"{name} +{count}" for name, count in sorted(more.items()) if count > 0)
         if told:
-            found.append(f"link {link.index}: {told}")
-    return tuple(found)
+            found[link.index] = told
+    return found
+
+
+def _of(links: Collection[int], gpu: GpuSample) -> str:
+    """``link 3 of GPU 2``, ``links 3, 7-9 of GPU 2``: all of them."""
+    plural = "s" if len(links) > 1 else ""
+    return f"link{plural} {numbered(links)} of {gpu_name(gpu)}" if links else gpu_name(gpu)
+
+
+def _each(by_link: dict[int, str]) -> tuple[str, ...]:
+    return tuple(f"link {number}: {told}" for number, told in by_link.items())
 
 
 def _below(link: NvlinkLink, least: float) -> bool:

@@ -108,7 +108,8 @@ class Rule:
     is the rule's answer (needs.py). ``decisive``: needs without which it is unknown even where the hardware tells no
     such thing. ``grows``: the kinds of counters that it has to see twice.
     ``explains``: ids (or "prefix.") on the same subject that this one is the cause of; ``explains_node``: on the whole
-    node. ``whole_node``: (message, action) where every GPU of the node has it ({count} in the message).
+    node. ``whole_node``: (message, action) where every GPU of the node has it ({count} in the message), and
+    ``whole_node_by`` where their remedy is another one than the rule's.
     ``meaning``, ``threshold``, ``source``: for the table of all rules.
     """
 
@@ -130,6 +131,11 @@ class Rule:
     explains: tuple[str, ...] = ()
     explains_node: tuple[str, ...] = ()
     whole_node: tuple[str, str] | None = None
+    whole_node_by: Mapping[Remedy, tuple[str, str]] = field(default_factory=dict, hash=False)
+
+    def words_of_all(self, remedy: Remedy) -> tuple[str, str] | None:
+        """(message, action) where every GPU of the node has it with this remedy; None: each is told."""
+        return self.whole_node if remedy == self.remedy else self.whole_node_by.get(remedy)
 
     @property
     def patience_s(self) -> float:

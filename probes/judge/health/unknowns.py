@@ -18,11 +18,12 @@ GROWTH = "growth"
 MOST_TOLD = 64  # of one node; there may be a gap for each of its ten thousand GPUs
 _UNTOLD = "the node does not tell it"
 _NO_SUCH = "this hardware, driver or kernel tells none of what it could be judged by"
-_COUNTERS: dict[CounterKind, str] = {
-    "gpus": "NVLink's, PCIe's and memory's error counters of the GPUs",
-    "links": "the error counters of the network ports",
-    "pci": "PCIe's error counters",
-    "host": "the machine's error counters",
+# What their needs begin with, and what they are.
+_COUNTERS: dict[CounterKind, tuple[str, str]] = {
+    "gpus": ("gpu.", "NVLink's, PCIe's and memory's error counters of the GPUs"),
+    "links": ("links.", "the error counters of the network ports"),
+    "pci": ("pci.", "PCIe's error counters"),
+    "host": ("host.", "the machine's error counters"),
 }
 
 
@@ -50,18 +51,21 @@ def growth_unknown(sample: Sample, rules: Sequence[AnyRule], reads: Reads) -> li
     """Rules about counters that were read once only: whether these grow is not known. Pure."""
     told = Told(sample)
     found = []
-    for kind, words in _COUNTERS.items():
+    for kind, (prefix, words) in _COUNTERS.items():
         if reads.twice(kind):
             continue
-        open_rules = [rule for rule in rules if isinstance(rule, Rule) and kind in rule.grows and _applies(rule, told)]
+        counting = (rule for rule in rules if isinstance(rule, Rule) and kind in rule.grows)
+        open_rules = [rule for rule in counting if _applies(rule, prefix, told)]
         if open_rules:
             why = f"{words} were read once only: whether they grow was not judged"
             found.append(_unknown(sample, f"{GROWTH}.{kind}", why, "give it more time: --timeout 30", open_rules))
     return found
 
 
-def _applies(rule: Rule, told: Told) -> bool:
-    return any(told.tells(one, rule.id) for need in rule.needs for one in alternatives(need))
+def _applies(rule: Rule, prefix: str, told: Told) -> bool:
+    """Whether there are such counters: of GPUs that cannot be read none is waited for."""
+    needs = (one for need in rule.needs for one in alternatives(need) if one.startswith(prefix))
+    return any(told.tells(one, rule.id) for one in needs)
 
 
 Needed = dict[str, list[tuple[AnyRule, str]]]
