@@ -56,9 +56,14 @@ class Member:
 # What a launcher says goes to other nodes, and into a command that the user is shown: it is read, or refused.
 
 
-def heard(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Where the leader listens: {"addresses": [IP, ...], "port": number}. Raises ValueError for anything else."""
+def heard(said: Mapping[str, Any], alone: bool = False) -> dict[str, Any]:
+    """Where the leader listens: {"addresses": [IP, ...], "port": number}. Raises ValueError for anything else.
+
+    ``alone``: there are no other nodes, and nothing is opened for them: no addresses, port 0.
+    """
     told, port = said.get("addresses"), said.get("port")
+    if alone and told == [] and port == 0:
+        return {"addresses": [], "port": 0}
     if not isinstance(told, list) or not 0 < len(told) <= MOST_ADDRESSES or not isinstance(port, int):
         raise ValueError("it does not say where it listens")
     addresses = [_address(entry["address"]) for entry in told]
