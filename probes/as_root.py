@@ -35,10 +35,11 @@ _OF_THE_SESSION = re.compile(
     r"_|PWD|OLDPWD|MAIL|SUDO_.*|SSH_(?:AUTH_SOCK|TTY|CLIENT|CONNECTION)|XAUTHORITY|DBUS_SESSION_BUS_ADDRESS"
     r"|GPG_TTY|TMUX|STY|SLURM_(?:JOB|SUBMIT|STEP|SCRIPT)_.*|SLURMD_.*|PBS_O_.*"
 )
-# Name a program that we look at when we are about to run it: whoever chose it is to hear why not.
-_LOOKED_AT_LATER = frozenset(("MLTOP_PROBE_PYTHON", "MLTOP_PY_SPY"))
+# Name a program or a folder that we look at when we are about to use it: whoever chose it is to hear why not.
+_LOOKED_AT_LATER = frozenset(("MLTOP_PROBE_PYTHON", "MLTOP_PY_SPY", "MLTOP_STATE_DIR"))
 _BETWEEN = re.compile(r"[\s:;,='\"{}\[\]()]+")
 _MOST_PIECES = 1000
+_INSTALLED = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # where our packages are
 _ANSWER_S, _CLEAN_S = 2.0, 5.0  # for the look at what one variable leads to, and at all of them
 
 # What was left out of this process's own environment, and why, by name.
@@ -78,8 +79,21 @@ def _is_ours(path: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _own_places() -> tuple[str, ...]:
-    own = [os.path.dirname(sys.executable), *sys.path]
+    chosen = _chosen_to_import_from()
+    own = [os.path.dirname(sys.executable), *(place for place in sys.path if place not in chosen)]
     return tuple(place for place in own if os.path.isabs(place) and place != "/" and writer_of(place) is not None)
+
+
+def _chosen_to_import_from() -> set[str]:
+    """What PYTHONPATH and the working directory (``python -m``) have put on our import path: whoever set these chose
+    it, and we do not come from there.
+    """
+    try:
+        found = {"", os.getcwd()}
+    except OSError:  # it was removed
+        found = {""}
+    found.update(map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(":"))))
+    return found - {_INSTALLED}
 
 
 # Interpreters.
@@ -161,7 +175,7 @@ class Look:
             except OSError as error:
                 return Writer(place, f"cannot be looked at: {error.strerror}")
             self._seen.add(known)
-            if entries and is_shared(place):
+            if is_shared(place):  # an empty one, too: what they put there is imported next time
                 return Writer(place, EVERYBODY)
             for entry in entries:
                 writer = _writer_of_entry(entry)
@@ -243,8 +257,10 @@ def _named_in_pth(path: str) -> list[str]:
 
 def clean_here() -> None:
     """Take out of this process's environment what others could change; it is told in ``LEFT_OUT``. For programs that
-    begin: what they start inherits the rest.
+    begin: what they start inherits the rest. Nor is anything more imported from there.
     """
+    chosen = _chosen_to_import_from() if is_root() else ()
+    sys.path[:] = [place for place in sys.path if place not in chosen or not why_not(os.path.abspath(place))]
     kept, left_out = cleaned(os.environ)
     LEFT_OUT.update(left_out)
     for name in left_out:

@@ -34,17 +34,25 @@ _ANSWER = b"mltop-torch "  # start-up files of a Python may print, too
 _FIX = f"name one that has it: --torch-python PATH (or export {VARIABLE}=PATH on the node)"
 _FIX_ROOT = "run the probe as the user whose Python it is, or name one that only root can change: --torch-python PATH"
 
-# For any Python 3: what is older than 3.9 has to say so. Of version.py nothing but its assignments is run.
+# For any Python 3: what is older than 3.9 has to say so. Of torch nothing is run, of version.py the plain assignments
+# are read: nobody has looked yet at where it was found.
 _QUESTION = """
-import json, sys
+import ast, json, sys
 sys.path[:] = [entry for entry in sys.path if entry]
 said = {"python": "%d.%d.%d" % sys.version_info[:3], "path": sys.executable, "folders": sys.path}
 try:
     from importlib.util import find_spec
     spec = find_spec("torch")
     if spec is not None and spec.origin:
-        names = {"__name__": "version"}
-        exec(open(spec.origin.rpartition("/")[0] + "/version.py").read(), names)
+        place, names = spec.origin.rpartition("/")[0], {}
+        said["folders"] = sys.path + [place]
+        for line in ast.parse(open(place + "/version.py").read()).body:
+            target = line.targets[0] if isinstance(line, ast.Assign) else getattr(line, "target", None)
+            if isinstance(target, ast.Name):
+                try:
+                    names[target.id] = ast.literal_eval(line.value)
+                except ValueError:
+                    pass
         said.update(torch=str(names["__version__"]), cuda=names.get("cuda"), hip=names.get("hip"))
 except Exception as error:
     said["error"] = "%s: %s" % (type(error).__name__, error)

@@ -144,7 +144,7 @@ class Link:
             return
         self._frame_at = self._heard[node] = now = time.monotonic()
         if message.kind in ("slow", "sample") and too_large(payload):
-            self._ground.records.refuse(node, too_large(payload))
+            self._refuse_sample(node, payload)
         elif message.kind == "slow":
             self._ground.records.take_slow(node, payload)
         elif message.sample is not None:
@@ -158,6 +158,12 @@ class Link:
             self._arrived(now)
         else:
             self._take_rest(node, payload)
+
+    def _refuse_sample(self, node: str, payload: bytes) -> None:
+        """Of a node that is not live yet, too, it is said why not."""
+        self._ground.records.refuse(node, too_large(payload))
+        if node not in self._sampled:
+            self._ground.records.note(node, f"refused: {too_large(payload)}")
 
     def _take_rest(self, node: str, payload: bytes) -> None:
         try:

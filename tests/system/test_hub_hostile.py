@@ -40,6 +40,12 @@ def test_a_frame_that_cannot_be_read_costs_nobody_anything(payload: str) -> None
         assert [answer.message.kind for answer in answers] == ["done"]
 
 
+def test_a_first_sample_that_is_too_large_is_said() -> None:
+    many = """b'{"kind":"sample","sample":{"sampled_at":1,"gpus":[' + b'{"index":1},' * 400_000 + b'{"index":1}]}}'"""
+    with opened(program(f"hello()\n{raw(many)}\nhang()")) as hub:
+        assert await_reason(hub, "refused: its sample has 4.8 MB of JSON (at most 4.2)") == "connecting"
+
+
 def test_a_bug_costs_its_own_link_only(tmp_path: Path) -> None:
     """What is asked of a node that connects is encoded at its hello; here that fails."""
     late = well_behaved(f"while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.02)", "late")

@@ -91,6 +91,31 @@ def test_path_and_home_of_somebody_else(trap: Path, public: Path) -> None:
     assert os.listdir(home) == []
 
 
+def test_an_import_path_of_somebody_elses(public: Path, tmp_path: Path) -> None:
+    """mltop's own Python has it, too; what it starts has not."""
+    theirs = public / "theirs"
+    trace = f"open({str(public / 'seen')!r}, 'a').write(__name__)\n"
+    for name in ("torch/__init__.py", "torch/version.py", "psutil.py", "pynvml.py"):
+        script(theirs / name, trace + "__version__ = '2.9'\n")
+    give(theirs)
+    done = probe(tmp_path, "matmul", "--via", "local", PYTHONPATH=str(theirs))
+    assert done.report["results"], done.report
+
+
+@pytest.mark.parametrize("how", ["everybody", "owner"])
+def test_a_state_folder_of_others_that_was_asked_for(how: str, public: Path) -> None:
+    """Nothing is remembered anywhere else in its place."""
+    state = public / "state"
+    state.mkdir()
+    state.chmod(0o777) if how == "everybody" else give(state)
+    env = {**os.environ, "MLTOP_STATE_DIR": str(state), "HOME": str(public)}
+    words = [*MLTOP, "lemon", "add", "GPU-12345678-1234-1234-1234-123456789012"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
+    assert done.stderr.startswith(f"mltop: lemon list: {state}: ")
+    assert os.listdir(public) == ["state"]
+
+
 @pytest.mark.parametrize("python", ["python3", "python"])
 def test_an_interpreter_of_somebody_elses_in_the_command(python: str, trap: Path) -> None:
     words = [*MLTOP, "snapshot", "--via", "local", "--python", f"{trap}/{python}"]

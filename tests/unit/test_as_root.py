@@ -69,6 +69,14 @@ def test_any_part_of_it_in_others_hands(venv: Path, name: str, how: str) -> None
     assert look().why_not_python(f"{venv}/bin/python") == f"root does not run what others can change: {path} {who}"
 
 
+def test_an_empty_folder_where_everybody_makes_entries(venv: Path) -> None:
+    cache = venv / f"lib/python3.{sys.version_info.minor}/site-packages/torch/__pycache__"
+    cache.mkdir()
+    cache.chmod(0o1777)
+    why = look().why_not_python(f"{venv}/bin/python")
+    assert why == f"root does not run what others can change: {cache} can be written by everybody"
+
+
 def test_the_folders_above_it(venv: Path) -> None:
     give(venv.parent)
     why = look().why_not_python(f"{venv}/bin/python")

@@ -131,6 +131,13 @@ def test_where_a_leader_listens_is_an_address_or_nothing(said: dict[str, Any]) -
         heard(said, alone=False)
 
 
+def test_a_node_alone_opens_nothing_for_others() -> None:
+    said = {"addresses": [], "port": 0}
+    assert heard(said, alone=True) == said
+    with pytest.raises(ValueError, match="where it listens"):
+        heard(said)
+
+
 def test_what_goes_into_a_command_is_what_it_may_be() -> None:
     """The user is shown a torchrun command, and may run it."""
     for said in (

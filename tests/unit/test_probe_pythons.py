@@ -82,6 +82,21 @@ def test_torch_is_found_and_not_imported(tmp_path: Path) -> None:
     assert found.executable == sys.executable
 
 
+def test_nothing_of_torch_is_run(tmp_path: Path) -> None:
+    """It may lie where nobody has looked yet: start-up files add folders, and finders of their own."""
+    torch = tmp_path / "torch"
+    torch.mkdir()
+    (torch / "__init__.py").write_text("raise SystemExit")
+    (torch / "version.py").write_text(
+        f"open({str(tmp_path / 'seen')!r}, 'w')\n__version__ = '2.9'\ncuda: str = '13.0'\nhip: str\ngit = len('')\n"
+    )
+    said = ask(sys.executable, {"PYTHONPATH": str(tmp_path)}, threading.Event(), 60)
+    assert isinstance(said, dict)
+    assert (said["torch"], said["cuda"], said["hip"]) == ("2.9", "13.0", None)
+    assert str(torch) in said["folders"]
+    assert not (tmp_path / "seen").exists()
+
+
 def test_a_folder_called_torch_is_none(tmp_path: Path) -> None:
     (tmp_path / "lib" / "torch").mkdir(parents=True)
     line = 'PYTHONPATH={lib} exec {python} -S "$@"'

@@ -209,7 +209,7 @@ class Collective:
     def _take(self, node: str, event: ProbeEvent) -> None:
         member = self.members[node]
         if event.event == "listening":
-            self._heard = self._heard or heard(event.data, alone=len(self.members) == 1)
+            self._heard = self._heard or heard(event.data, alone=len(self._nodes) == 1)
         elif event.event == "ready":
             member.ready = ready(event.data)
         elif event.event == "round":

@@ -56,9 +56,10 @@ class Member:
 # What a launcher says goes to other nodes, and into a command that the user is shown: it is read, or refused.
 
 
-def heard(said: Mapping[str, Any], alone: bool) -> dict[str, Any]:
-    """Where the leader listens: {"addresses": [IP, ...], "port": number}; when it is ``alone`` nowhere that others
-    reach. Raises ValueError for anything else.
+def heard(said: Mapping[str, Any], alone: bool = False) -> dict[str, Any]:
+    """Where the leader listens: {"addresses": [IP, ...], "port": number}. Raises ValueError for anything else.
+
+    ``alone``: there are no other nodes, and nothing is opened for them: no addresses, port 0.
     """
     told, port = said.get("addresses"), said.get("port")
     if alone and told == [] and port == 0:
