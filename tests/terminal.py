@@ -102,6 +102,8 @@ class Terminal:
                 self.exit_code = os.waitstatus_to_exitcode(status)
             else:
                 time.sleep(0.005)
+        if self.exit_code is not None:
+            self._reader.join(2.0)  # what it has written last; longer only where others have the terminal, too
         return self.exit_code
 
     def _read(self) -> None:
