@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from mltop.probes.model import Gap, GpuSample, Sample
+from mltop.probes.model import Gap, GpuSample, HostSample, Sample
 from mltop.probes.plausible import CLOCK_OVER_MAX, GPU, LINKS, PCI, Range
 
 # By the record that they are fields of: ("pcie", "gen"), and (nvlink.links, *, version) as ("nvlink.links", "version").
@@ -50,11 +50,29 @@ def sift(sample: Sample) -> list[Gap]:
     for device in sample.pci:
         _sift_record(device, _PCI, f"pci.{device.bus_id}", gaps)
         device.aer = _sifted_counters(device.aer, PCI["aer.*"], f"pci.{device.bus_id}.aer", gaps)
+    _sift_host(sample.host, gaps)
     for link in sample.links:
         where = f"links.{link.device}"
         _sift_record(link, _PORT, where, gaps)
         link.counters = _sifted_counters(link.counters, LINKS["counters.*"], f"{where}.counters", gaps)
     return gaps
+
+
+def _sift_host(host: HostSample, gaps: list[Gap]) -> None:
+    """Of a machine everything is counted from 0 on."""
+    _sift_counts(host, "host", gaps)
+    _sift_counts(host.pressure, "host.pressure", gaps)
+    for group in host.cgroups:
+        _sift_counts(group, f"host.cgroups.{group.path}", gaps)
+    for filesystem in host.filesystems:
+        _sift_counts(filesystem, f"host.filesystems.{filesystem.mount}", gaps)
+
+
+def _sift_counts(record: Any, where: str, gaps: list[Gap]) -> None:
+    for name, value in vars(record).items():
+        if type(value) in (int, float) and value < 0:
+            gaps.append(_gap(f"{where}.{name}", str(value), "it is counted from 0 on"))
+            setattr(record, name, None)
 
 
 def _sift_gpu(gpu: GpuSample, gaps: list[Gap]) -> None:

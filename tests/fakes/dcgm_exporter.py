@@ -50,13 +50,14 @@ def gpu_lines(values: dict[str, object], names: dict[str, str] = PROFILING, **la
 
 
 class FakeExporter:
-    """Serves ``text`` on a port of its own until closed. ``status``, ``delay_s`` and ``requests`` as they are named."""
+    """Serves ``text`` on a port of its own until closed. ``status``, ``location``, ``delay_s``, ``requests``."""
 
     def __init__(self, text: str = "", port: int = 0) -> None:
         self.text = ALWAYS + text
         self.status = 200
         self.delay_s = 0.0
         self.requests = 0
+        self.location = ""  # with status 302
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -67,6 +68,8 @@ class FakeExporter:
                 self.send_response(fake.status)
                 self.send_header("Content-Type", "text/plain; version=0.0.4")
                 self.send_header("Content-Length", str(len(content)))
+                if fake.location:
+                    self.send_header("Location", fake.location)
                 self.end_headers()
                 try:
                     self.wfile.write(content)

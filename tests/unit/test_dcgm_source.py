@@ -210,6 +210,13 @@ def test_another_program_on_the_port(start: Start, exporter: FakeExporter, statu
     fill_until(start(exporter.url), a100s, says(why), "the reason")
 
 
+def test_whoever_has_the_port_sends_us_nowhere_else(start: Start, exporter: FakeExporter) -> None:
+    with FakeExporter() as elsewhere:
+        exporter.status, exporter.location = 302, elsewhere.url
+        fill_until(start(exporter.url), a100s, says("answers, but not as dcgm-exporter (HTTP 302)"), "the reason")
+        assert elsewhere.requests == 0
+
+
 def test_a_server_that_does_not_answer_in_time(start: Start, exporter: FakeExporter) -> None:
     exporter.delay_s = 2.0
     fill_until(start(exporter.url), a100s, says("does not answer within 0.5 s"), "the reason")

@@ -122,3 +122,15 @@ def test_what_two_numbers_together_tell() -> None:
     assert [gap.what for gap in gaps] == ["gpu.0.sm_clock_mhz", "gpu.1.memory_used_bytes"]
     assert sample.gpus[0].sm_clock_mhz is None
     assert sample.gpus[1].memory_used_bytes is None
+
+
+@pytest.mark.parametrize(
+    "path", ["memory_errors_corrected", "load_1m", "oom_kills", "pressure.io_full", "filesystems.*.available_bytes"]
+)
+def test_a_machine_counts_from_0_on(path: str) -> None:
+    told = json.loads(to_json(whole()))
+    put(told["host"], path.split("."), -1)
+    sample = sample_of_line(json.dumps(told).encode())
+    assert get(json.loads(to_json(sample))["host"], path.split(".")) is None
+    (gap,) = [gap for gap in sample.gaps if gap.code == "implausible"]
+    assert "it says -1" in gap.why and gap.what.startswith("host.") and gap.what.endswith(path.rpartition(".")[2])

@@ -58,6 +58,8 @@ def test_integers_that_leave_the_node(name, value):
         *[(name, -5_551_234_567) for name in ("i", "size")],
         *[(name, 7) for name in ("pin", "otp", "user_pin", "ssn", "cvv", "token", "salt", "secret_step", "auth_token")],
         ("step", 10**20),
+        ("step", 4_111_111_111_111_111),
+        *[(name, 5_551_234_567) for name in ("pin_step", "step_pin", "password_iter")],
     ],
 )
 def test_integers_that_do_not(name, value):

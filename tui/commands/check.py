@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from mltop.tui.state.place import BadState, NotOurs
 
 FINE, WARNINGS, CRITICAL, UNKNOWN = range(4)
 BETWEEN_SAMPLES_S = 0.5
+IN_A_FILE = 10_000  # columns: a line for each thing, as logs of prologs are searched
 NO_NVML = ("gpu.driver", "nvml.stuck")  # the rules about NVML as a whole
 GROWTH_S = 20.0  # a node's counters are read a second time within six seconds, if it is not very busy
 
@@ -79,7 +81,7 @@ def run(
 
         from mltop.tui.report.check import print_check
 
-        print_check(checked, Console(), verbose)
+        print_check(checked, Console(width=None if sys.stdout.isatty() else IN_A_FILE), verbose)
     return checked.exit
 
 

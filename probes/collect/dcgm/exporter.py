@@ -55,7 +55,14 @@ class Exporter:
         import urllib.error
         import urllib.request
 
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy's 127.0.0.1 is another one
+        class Straight(urllib.request.HTTPRedirectHandler):
+            """Whoever has the port here does not choose where else this machine asks."""
+
+            def redirect_request(self, *_: object) -> None:
+                return None
+
+        # A proxy's 127.0.0.1 is another one.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), Straight)
         try:
             with opener.open(self._url, timeout=self._timeout_s) as response:
                 text = self._read(response)

@@ -17,7 +17,7 @@ _STRONG = (
 # A secret only as the last word: "--key-frames" and "--pass-through" are harmless.
 _LAST = frozenset((
     "pass", "pwd", "pw", "psw", "pswd", "passw", "key", "auth", "sas", "sig", "signature", "dsn", "userpwd", "dbpwd",
-    "pin", "otp", "totp", "cvv", "cvc", "ssn", "salt",
+    "pin", "otp", "totp", "cvv", "cvc", "ssn", "salt", "login",
 ))
 # After the last word that counts: "auth_header", "password_value", "key_b64", "key_2".
 _FILLERS = frozenset((
@@ -54,6 +54,11 @@ def names_secret(name: str) -> bool:
     while len(words) > 1 and (words[-1] in _FILLERS or words[-1].isdigit()):
         words.pop()
     return bool(words) and (words[-1].rstrip("0123456789") or words[-1]) in _LAST
+
+
+def mentions_secret(name: str) -> bool:
+    """Whether any word of it is one of a secret's, wherever it stands: "pin_step"."""
+    return any(_is_strong(word) or word in _LAST for word in _words(name))
 
 
 def is_switch(name: str) -> bool:

@@ -1,7 +1,8 @@
 """What may leave the node of a stack: of local variables some integers, and of texts no tokens.
 
 An integer is kept when its name matters to the verdict (loop and step counters, sizes, ranks) and it has fewer than ten
-digits, when it is small, and, however long, when it counts steps; never when its name sounds like a secret's.
+digits, when it is small, and, with up to twelve digits, when it counts steps; never when its name sounds like a
+secret's.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any, Callable
 
-from mltop.probes.collect.ranks.secret_names import is_harmless, names_secret
+from mltop.probes.collect.ranks.secret_names import is_harmless, mentions_secret, names_secret
 from mltop.probes.collect.ranks.values import shown_text
 from mltop.probes.collect.shapes import without_tokens
 from mltop.probes.model.local_names import meaning_of
@@ -19,6 +20,7 @@ from mltop.probes.model.local_names import meaning_of
 _INTEGER = re.compile(r"-?[0-9]{1,20}\Z")
 _SMALL = 1000
 _MOST_DIGITS = 9
+_MOST_DIGITS_OF_STEPS = 12  # a step a microsecond for eleven days; numbers of cards have more
 # Of py-spy's threads, frames and locals: not the command line (process_info), nor what later versions may add.
 _OF_THREAD = ("pid", "thread_id", "thread_name", "os_thread_id", "active", "owns_gil")
 _OF_FRAME = ("name", "filename", "module", "short_filename", "line", "is_entry", "is_shim_entry")
@@ -34,12 +36,12 @@ def may_leave(name: str, digits: str) -> bool:
     """Whether the integer ``digits`` in a local of this name is kept."""
     if looks_secret(name):
         return False
-    meaning = meaning_of(name)
-    return (
-        meaning == "step"
-        or abs(int(digits)) < _SMALL
-        or (meaning != "other" and len(digits.lstrip("-")) <= _MOST_DIGITS)
-    )
+    meaning, length = meaning_of(name), len(digits.lstrip("-"))
+    if abs(int(digits)) < _SMALL:
+        return True
+    if length > _MOST_DIGITS:
+        return meaning == "step" and length <= _MOST_DIGITS_OF_STEPS and not mentions_secret(name)
+    return meaning != "other"
 
 
 def integer_locals(raw: list[dict[str, Any]]) -> dict[str, int]:
