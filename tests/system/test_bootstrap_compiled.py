@@ -39,7 +39,7 @@ def bytecode(folder: Path) -> list[Path]:
 
 
 def check_child(node: Bootstrapped, tries: int = 1) -> None:
-    """NVML's reader runs and answers, whatever it finds. One that was started again has as many samples as ``tries``."""
+    """NVML's reader runs and answers, whatever it finds; one that was started again within ``tries`` samples."""
     for left in reversed(range(tries)):
         sample = node.next("sample").sample
         assert sample.host.memory_total_bytes > 0
