@@ -1,0 +1,68 @@
+"""What a slice is given: how long it may take, the Pythons, the machine, and where its records go."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Pythons:
+    """``mltop``: with pynvml and psutil, as far as there is one. ``torch``: with torch, "" when there is none."""
+
+    mltop: str
+    torch: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine's versions and GPUs (machine.py); None or "" is unknown. ``gaps``: why, by name."""
+
+    versions: dict[str, str | None] = field(default_factory=dict)
+    gpus: list[dict[str, Any]] = field(default_factory=list)  # index, uuid, name, serial
+    gaps: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """`<model>-<driver>`, the name of a folder."""
+        model = self.gpus[0]["name"] if self.gpus else "no-gpu"
+        text = f"{re.sub('^NVIDIA ', '', model)}-{self.versions.get('driver') or 'unknown'}"
+        return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.") or "unknown"
+
+
+@dataclass(frozen=True)
+class Context:
+    """``deadline_s``: of CLOCK_MONOTONIC. ``directory``: of the whole run."""
+
+    directory: Path
+    deadline_s: float
+    pythons: Pythons
+    machine: Machine
+    root: bool
+
+    def left_s(self) -> float:
+        return max(0.0, self.deadline_s - time.monotonic())
+
+    def record(self, name: str, text: str) -> Path:
+        """Saves what will be a fixture, without what tells which machine it was: copy it to tests/fixtures/gpu/."""
+        path = self.directory / "fixtures" / self.machine.label / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.scrubbed(text), encoding="utf-8")
+        return path
+
+    def record_json(self, name: str, data: Any) -> Path:
+        return self.record(name, json.dumps(data, indent=1, sort_keys=True) + "\n")
+
+    def scrubbed(self, text: str) -> str:
+        """UUIDs and serial numbers become made-up ones, one for each; this host's name becomes "host"."""
+        for gpu in self.machine.gpus:
+            made_up = {"uuid": f"GPU-00000000-0000-0000-0000-{gpu['index']:012}", "serial": f"{gpu['index'] + 1:013}"}
+            for key, instead in made_up.items():
+                if len(gpu.get(key) or "") > 4:
+                    text = text.replace(gpu[key], instead)
+        host = self.machine.versions.get("host") or ""
+        return re.sub(rf"(?<![\w-]){re.escape(host)}(?![\w-])", "host", text) if len(host) > 2 else text

@@ -1,0 +1,41 @@
+"""The slices: one module each, with ``CHECKS`` (the names it may yield) and ``run(context) -> Iterator[Check]``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Literal, Protocol
+
+from tests.hardware.checks import Check
+from tests.hardware.context import Context
+
+Need = Literal["gpu", "torch", "root"]
+LIMIT_S = 540.0  # of any slice
+
+
+class Module(Protocol):
+    """``CHECKS``: a slice that breaks off says of those that it did not come to that they were not tried."""
+
+    CHECKS: tuple[str, ...]
+
+    def run(self, context: Context) -> Iterator[Check]: ...
+
+
+@dataclass(frozen=True)
+class Slice:
+    """``seconds``: what it usually takes; it is ended at LIMIT_S, or when the whole run's time is over."""
+
+    purpose: str
+    needs: tuple[Need, ...]
+    seconds: float
+
+
+# By the name of the module.
+SLICES: dict[str, Slice] = {
+    "values": Slice("every field of a GPU's sample against second sources", ("gpu",), 30),
+}
+
+
+def module_of(name: str) -> Module:
+    return import_module(f"{__name__}.{name}")  # type: ignore[return-value]

@@ -1,0 +1,176 @@
+"""Second sources: who else on this machine can tell what mltop tells about a GPU. Each says why it has nothing to say.
+
+nvidia-smi is only asked what it can be asked without effect (READING). Files are found by ``mltop.probes.paths``.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mltop.probes import paths
+from tests.hardware.checks import NotTriedError, Told
+
+SMI_S = 60.0  # without persistence mode nvidia-smi initialises every GPU first
+# All that nvidia-smi may be asked here: whole words, or how a word begins.
+READING = ("-q", "-x", "nvlink", "--status", "--errorcounters")
+READING_STARTS = ("--query-gpu=", "--query-compute-apps=", "--format=csv,noheader,nounits")
+# What nvidia-smi prints instead of a value.
+_NONE = {"n/a", "[n/a]", "not supported", "[not supported]", "requested functionality has been deprecated"}
+_UNKNOWN = {
+    "",
+    "[unknown error]",
+    "unknown error",
+    "err!",
+    "[insufficient permissions]",
+    "[gpu requires reset]",
+    "unknown",
+}
+_NO_FIELD = re.compile(r'Field "([^"]+)" is not a valid field to query')
+
+
+class SmiError(NotTriedError):
+    """nvidia-smi cannot be asked; the text says why."""
+
+
+def smi(*words: str) -> str:
+    """What nvidia-smi prints. SmiError when it is not there, fails or hangs; ValueError for what may change something."""
+    for word in words:
+        if word not in READING and not word.startswith(READING_STARTS):
+            raise ValueError(f"nvidia-smi {word} is not known to change nothing")
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        raise SmiError("nvidia-smi is not on PATH")
+    try:
+        done = subprocess.run(
+            [program, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=SMI_S
+        )
+    except subprocess.TimeoutExpired:
+        raise SmiError(f"nvidia-smi did not answer within {SMI_S:g} s") from None
+    except OSError as error:
+        raise SmiError(f"nvidia-smi cannot be started: {error}") from None
+    if done.returncode != 0:
+        said = (done.stdout + done.stderr).strip().splitlines()
+        raise SmiError(said[0] if said else f"nvidia-smi ended with {done.returncode}")
+    return done.stdout
+
+
+def told(text: str | None, source: str) -> Told:
+    """A value as nvidia-smi prints it, or why it is none."""
+    if text is None:
+        return Told(why=f"{source}: this nvidia-smi does not tell it")
+    stripped = text.strip()
+    if stripped.lower() in _NONE:
+        return Told(why=f"{source} says {stripped}", unsupported=True)
+    if stripped.lower() in _UNKNOWN:
+        return Told(why=f"{source} says {stripped or 'nothing'}")
+    return Told(stripped)
+
+
+@dataclass
+class Query:
+    """`nvidia-smi --query-gpu` over all GPUs, by UUID. Fields that this nvidia-smi does not know are left out."""
+
+    fields: list[str]
+    refused: dict[str, str] = field(default_factory=dict)  # by field, why
+
+    def ask(self) -> dict[str, dict[str, str]]:
+        """By UUID, then field. SmiError as smi()."""
+        while True:
+            asked = ["uuid", *(name for name in self.fields if name not in self.refused)]
+            try:
+                text = smi(f"--query-gpu={','.join(asked)}", "--format=csv,noheader,nounits")
+            except SmiError as error:
+                found = _NO_FIELD.search(str(error))
+                if found is None or found[1] not in asked[1:]:
+                    raise
+                self.refused[found[1]] = f"this nvidia-smi has no {found[1]}"
+                continue
+            rows = [[cell.strip() for cell in line.split(", ")] for line in text.splitlines() if line.strip()]
+            return {row[0]: dict(zip(asked, row, strict=True)) for row in rows if len(row) == len(asked)}
+
+    def told(self, answer: dict[str, dict[str, str]], uuid: str, name: str) -> Told:
+        source = f"nvidia-smi {name}"
+        if name in self.refused:
+            return Told(why=self.refused[name])
+        if uuid not in answer:
+            return Told(why=f"nvidia-smi does not list {uuid}")
+        return told(answer[uuid].get(name), source)
+
+
+class SmiXml:
+    """`nvidia-smi -q -x`. ``text``: as it was printed."""
+
+    def __init__(self, text: str) -> None:
+        """SmiError when it cannot be read."""
+        self.text = text
+        try:
+            self._root = ET.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", text, count=1))
+        except ET.ParseError as error:
+            raise SmiError(f"nvidia-smi -q -x: {error}") from None
+        self._gpus = {gpu.findtext("uuid", "").strip(): gpu for gpu in self._root.findall("gpu")}
+
+    @classmethod
+    def ask(cls) -> SmiXml:
+        return cls(smi("-q", "-x"))
+
+    def system(self, path: str) -> Told:
+        return told(self._root.findtext(path), f"nvidia-smi -q {path}")
+
+    def told(self, uuid: str, *wanted: str) -> Told:
+        """The first of these paths below the GPU that is there: names changed with drivers."""
+        gpu = self._gpus.get(uuid)
+        if gpu is None:
+            return Told(why=f"nvidia-smi -q does not list {uuid}")
+        for path in wanted:
+            text = gpu.findtext(path)
+            if text is not None:
+                return told(text, f"nvidia-smi -q {path}")
+        return Told(why=f"nvidia-smi -q has no {wanted[0]}")
+
+    def children(self, uuid: str, path: str) -> list[dict[str, str]] | None:
+        """The elements below ``path`` as dicts of what is in them; None when there is no such path."""
+        gpu = self._gpus.get(uuid)
+        parent = None if gpu is None else gpu.find(path)
+        if parent is None:
+            return None
+        return [{part.tag: (part.text or "").strip() for part in one.iter()} for one in parent]
+
+
+def kernel_module_version() -> str | None:
+    """Of /proc/driver/nvidia/version: "580.95.05"."""
+    try:
+        text = Path(paths.proc("driver/nvidia/version")).read_text(errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"NVRM version:.*?\s(\d{3,}(?:\.\d+)+)\s", text)
+    return found[1] if found else None
+
+
+def proc_information(bus_id: str) -> dict[str, str] | str:
+    """/proc/driver/nvidia/gpus/<bus id>/information, or why there is none. ``bus_id``: as sysfs writes it."""
+    path = Path(paths.proc("driver/nvidia/gpus", bus_id, "information"))
+    try:
+        text = path.read_text(errors="replace")
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+def pci_attribute(bus_id: str, name: str) -> Told:
+    """Of the PCI device in sysfs."""
+    path = Path(paths.sys("bus/pci/devices", bus_id, name))
+    try:
+        return told(path.read_text(errors="replace"), f"sysfs {name}")
+    except OSError as error:
+        return Told(why=f"{path}: {error.strerror}")
+
+
+def sysfs_bus_id(nvml: str) -> str:
+    """ "00000000:18:00.0" as the kernel writes it: "0000:18:00.0"."""
+    domain, _, rest = nvml.lower().partition(":")
+    return f"{int(domain, 16):04x}:{rest}"
