@@ -78,16 +78,35 @@ def between(
     gap: Gap | None = None,
     **details: Any,
 ) -> Check:
-    """For what moves: it was asked before and after mltop did. ``slack``: beyond both ends, in ``unit``."""
+    """For what moves: it was asked before and after mltop did. ``slack``: beyond both ends, in ``unit``.
+
+    What is no number must be as it was at one of the two times.
+    """
     told = after if before.value is None else before
     missing = _one_is_missing(name, ours, told, unit, gap, details)
     if missing is not None:
         return missing
+    if not (_is_number(ours) and all(_is_number(one.value) for one in (before, after) if one.value is not None)):
+        same = ours in (before.value, after.value)
+        return Check(name, "agrees" if same else "differs", ours, told.value, "", unit, details)
     ends = sorted(one.value for one in (before, after) if one.value is not None)
     low, high = ends[0], ends[-1]
     same = low - slack <= ours <= high + slack
     details["slack"] = slack
     return Check(name, "agrees" if same else "differs", ours, {"low": low, "high": high}, "", unit, details)
+
+
+def among(
+    name: str, ours: list[Any] | None, before: Told, after: Told, gap: Gap | None = None, **details: Any
+) -> Check:
+    """For lists of what comes and goes: all that was told both times, and nothing that was told neither time."""
+    told = after if before.value is None else before
+    missing = _one_is_missing(name, ours, told, "", gap, details)
+    if missing is not None or ours is None:
+        return missing or not_tried(name, told.why)
+    sets = [set(one.value) for one in (before, after) if one.value is not None]
+    same = set.intersection(*sets) <= set(ours) <= set.union(*sets)
+    return Check(name, "agrees" if same else "differs", ours, told.value, "", "", details)
 
 
 def within(

@@ -8,6 +8,7 @@ from typing import Any
 
 from mltop.probes.collect.nvml.source import NvmlSource
 from mltop.probes.model import Gap, GpuSample
+from mltop.tui.render.gpu_gaps import GpuGaps
 from tests.hardware.checks import NotTriedError
 
 WAIT_S = 60.0  # nvmlInit without persistence mode
@@ -45,14 +46,13 @@ class Mltop:
         raise NoAnswer("; ".join(gap.why for gap in self.gaps) or f"no answer within {wait_s:g} s")
 
     def gap(self, index: int, path: str) -> Gap | None:
-        """Why ``path`` ("ecc.enabled") of a GPU has no value: its own gap, or that of what it is part of."""
-        parts = path.split(".")
-        for count in range(len(parts), -1, -1):
-            what = ".".join(["gpu", str(index), *parts[:count]])
-            found = next((gap for gap in self.gaps if gap.what == what), None)
-            if found is not None:
-                return found
-        return next((gap for gap in self.gaps if gap.what in ("nvml", "gpu")), None)
+        """Why ``path`` ("ecc.enabled") of a GPU has no value: its own gap, of what it is part of, or of all of NVML."""
+        return gap_of(self.gaps, index, path)
+
+
+def gap_of(gaps: list[Gap], index: int, path: str) -> Gap | None:
+    whole = next((gap for gap in gaps if gap.what in ("nvml", "gpu")), None)
+    return GpuGaps(gaps, index).of(path) or whole
 
 
 def value_at(sample: GpuSample, path: str) -> Any:

@@ -38,7 +38,7 @@ class SmiError(NotTriedError):
 
 
 def smi(*words: str) -> str:
-    """What nvidia-smi prints. SmiError when it is not there, fails or hangs; ValueError for what may change something."""
+    """What nvidia-smi prints. SmiError when it is not there, fails or hangs; ValueError for what may have an effect."""
     for word in words:
         if word not in READING and not word.startswith(READING_STARTS):
             raise ValueError(f"nvidia-smi {word} is not known to change nothing")
@@ -73,15 +73,15 @@ def told(text: str | None, source: str) -> Told:
 
 @dataclass
 class Query:
-    """`nvidia-smi --query-gpu` over all GPUs, by UUID. Fields that this nvidia-smi does not know are left out."""
+    """`nvidia-smi --query-gpu` over all GPUs, by index. Fields that this nvidia-smi does not know are left out."""
 
     fields: list[str]
     refused: dict[str, str] = field(default_factory=dict)  # by field, why
 
     def ask(self) -> dict[str, dict[str, str]]:
-        """By UUID, then field. SmiError as smi()."""
+        """By index, then field. SmiError as smi()."""
         while True:
-            asked = ["uuid", *(name for name in self.fields if name not in self.refused)]
+            asked = ["index", *(name for name in self.fields if name not in self.refused)]
             try:
                 text = smi(f"--query-gpu={','.join(asked)}", "--format=csv,noheader,nounits")
             except SmiError as error:
@@ -93,17 +93,17 @@ class Query:
             rows = [[cell.strip() for cell in line.split(", ")] for line in text.splitlines() if line.strip()]
             return {row[0]: dict(zip(asked, row, strict=True)) for row in rows if len(row) == len(asked)}
 
-    def told(self, answer: dict[str, dict[str, str]], uuid: str, name: str) -> Told:
+    def told(self, answer: dict[str, dict[str, str]], index: str, name: str) -> Told:
         source = f"nvidia-smi {name}"
         if name in self.refused:
             return Told(why=self.refused[name])
-        if uuid not in answer:
-            return Told(why=f"nvidia-smi does not list {uuid}")
-        return told(answer[uuid].get(name), source)
+        if index not in answer:
+            return Told(why=f"nvidia-smi does not list GPU {index}")
+        return told(answer[index].get(name), source)
 
 
 class SmiXml:
-    """`nvidia-smi -q -x`. ``text``: as it was printed."""
+    """`nvidia-smi -q -x`, by PCI address as nvidia-smi writes it. ``text``: as it was printed."""
 
     def __init__(self, text: str) -> None:
         """SmiError when it cannot be read."""
@@ -112,7 +112,7 @@ class SmiXml:
             self._root = ET.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", text, count=1))
         except ET.ParseError as error:
             raise SmiError(f"nvidia-smi -q -x: {error}") from None
-        self._gpus = {gpu.findtext("uuid", "").strip(): gpu for gpu in self._root.findall("gpu")}
+        self._gpus = {gpu.get("id", "").upper(): gpu for gpu in self._root.findall("gpu")}
 
     @classmethod
     def ask(cls) -> SmiXml:
@@ -121,20 +121,24 @@ class SmiXml:
     def system(self, path: str) -> Told:
         return told(self._root.findtext(path), f"nvidia-smi -q {path}")
 
-    def told(self, uuid: str, *wanted: str) -> Told:
+    def told(self, bus_id: str, *wanted: str) -> Told:
         """The first of these paths below the GPU that is there: names changed with drivers."""
-        gpu = self._gpus.get(uuid)
+        gpu = self._gpus.get(bus_id.upper())
         if gpu is None:
-            return Told(why=f"nvidia-smi -q does not list {uuid}")
+            return Told(why=f"nvidia-smi -q does not list {bus_id or 'this GPU'}")
         for path in wanted:
             text = gpu.findtext(path)
             if text is not None:
                 return told(text, f"nvidia-smi -q {path}")
+        for path in wanted:  # <remapped_rows>N/A</remapped_rows> stands for all that is in it elsewhere
+            whole = told(gpu.findtext(path.rpartition("/")[0] or "."), f"nvidia-smi -q {path.rpartition('/')[0]}")
+            if whole.unsupported:
+                return whole
         return Told(why=f"nvidia-smi -q has no {wanted[0]}")
 
-    def children(self, uuid: str, path: str) -> list[dict[str, str]] | None:
+    def children(self, bus_id: str, path: str) -> list[dict[str, str]] | None:
         """The elements below ``path`` as dicts of what is in them; None when there is no such path."""
-        gpu = self._gpus.get(uuid)
+        gpu = self._gpus.get(bus_id.upper())
         parent = None if gpu is None else gpu.find(path)
         if parent is None:
             return None

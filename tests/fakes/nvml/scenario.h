@@ -16,6 +16,7 @@ struct value {
     enum { ABSENT, UNSUPPORTED, GIVEN } state;
     int line; /* in the scenario, 0 for a default */
     long long number;
+    double per_s, since_s; /* of a number that runs; since_s is CLOCK_MONOTONIC */
     char *text;
     struct process *processes;
     unsigned int process_count;

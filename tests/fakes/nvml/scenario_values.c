@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "scenario.h"
 
@@ -13,6 +14,30 @@ bool parse_integer(const char *text, long long *out)
     errno = 0;
     *out = strtoll(text, &end, strncmp(text, "0x", 2) == 0 ? 16 : 10);
     return end != text && *end == '\0' && errno == 0;
+}
+
+/* "A", or what runs: "A + B/s" or "A + B/s since T", T seconds of CLOCK_MONOTONIC. */
+static bool parse_number(const char *text, struct value *out)
+{
+    int end = 0;
+    if (parse_integer(text, &out->number))
+        return true;
+    if (sscanf(text, "%lld + %lf/s%n", &out->number, &out->per_s, &end) != 2 || end == 0)
+        return false;
+    if (text[end] == '\0')
+        return true;
+    const int more = end;
+    return sscanf(text + more, " since %lf%n", &out->since_s, &end) == 1 && text[more + end] == '\0';
+}
+
+static long long number_now(const struct value *value)
+{
+    if (value->per_s == 0)
+        return value->number;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    const double since_s = (double)now.tv_sec + (double)now.tv_nsec / 1e9 - value->since_s;
+    return value->number + (long long)(value->per_s * since_s);
 }
 
 static bool parse_flag(const char *text, long long *out)
@@ -72,8 +97,8 @@ struct value value_parse(const struct key *key, const char *text, int line)
         value.text = strdup(text);
         break;
     case NUMBER:
-        if (!parse_integer(text, &value.number))
-            fake_abort(line, "%s is an integer, not \"%s\"", key->name, text);
+        if (!parse_number(text, &value))
+            fake_abort(line, "%s is an integer or A + B/s [since T], not \"%s\"", key->name, text);
         break;
     case MASK:
         if (strncmp(text, "0x", 2) != 0 || !parse_integer(text, &value.number))
@@ -122,7 +147,7 @@ nvmlReturn_t number_of(int gpu, const struct key *key, long long *out)
     const struct value *value = value_of(gpu, key);
     const bool given = value->state == GIVEN;
     if (given)
-        *out = value->number;
+        *out = number_now(value);
     pthread_mutex_unlock(&scenario_mutex);
     return given ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }

@@ -15,7 +15,7 @@ LIMIT_S = 540.0  # of any slice
 
 
 class Module(Protocol):
-    """``CHECKS``: a slice that breaks off says of those that it did not come to that they were not tried."""
+    """``CHECKS``: all that may agree or differ. Of those that a slice did not come to the runner says why not."""
 
     CHECKS: tuple[str, ...]
 

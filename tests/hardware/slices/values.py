@@ -1,21 +1,114 @@
-"""Every field of a GpuSample that somebody else can tell, against them. Moving values are asked before and after."""
+"""Every field of a GpuSample that somebody else can tell, against them (rows.py). What moves is asked before and after.
+
+What moves has several rounds and agrees when it does so in one of them: between two answers a GPU may do anything.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 
-from tests.hardware.checks import Check, compare
+from mltop.probes.model import Gap, GpuSample
+from tests.hardware.asked import FIELDS, Asked
+from tests.hardware.checks import Check, Told, among, between, compare, not_tried
 from tests.hardware.context import Context
-from tests.hardware.ours import Mltop
+from tests.hardware.ours import Mltop, gap_of, value_at
+from tests.hardware.rows import NOT_HERE, ROWS, Row, number
 from tests.hardware.sources import Query
 
-CHECKS: tuple[str, ...] = ("name",)
+ROUNDS = 3
+ENERGY = "energy_j"
+ENERGY_SLACK = 0.15  # of what the power makes: a few readings stand for all the time between them
+ENERGY_S = 3.0  # at least: the driver counts energy about ten times a second
+POWER_FIELDS = ("power.draw.instant", "power.draw.average", "power.draw")
+CHECKS: tuple[str, ...] = ("gpus", *dict.fromkeys(row.name for row in ROWS), ENERGY)
 
 
 def run(context: Context) -> Iterator[Check]:
-    query = Query(["name"])
-    answer = query.ask()
+    query = Query(["uuid", "pci.bus_id", *POWER_FIELDS, *FIELDS])
     with Mltop() as mltop:
-        for gpu in mltop.poll():
-            told = query.told(answer, gpu.uuid or "", "name")
-            yield compare("name", gpu.name, told, gap=mltop.gap(gpu.index, "name"), gpu=gpu.index, source="nvidia-smi")
+        rounds = [one_round(mltop, query, context) for _ in range(ROUNDS)]
+        gain_s = rounds[-1].at_s - rounds[0].at_s
+        if gain_s < ENERGY_S:
+            time.sleep(ENERGY_S - gain_s)
+            rounds.append(one_round(mltop, query, context))
+    rounds[-1].after.with_rest(context)
+    context.record("nvidia-smi-q.xml", rounds[-1].after.xml.text)
+    context.record_json("nvidia-smi-query.json", rounds[-1].after.rows)
+    told = len(rounds[-1].after.rows)
+    yield compare("gpus", len(rounds[-1].gpus), Told(told), source="nvidia-smi", what="how many GPUs there are")
+    for gpu in rounds[-1].gpus:
+        for row in ROWS:
+            yield of_row(row, gpu.index, rounds)
+        yield energy(gpu.index, rounds)
+        for path, why in NOT_HERE.items():
+            yield not_tried(path, why, gpu=gpu.index)
+
+
+class Round:
+    """What was told before, by mltop, and after."""
+
+    def __init__(self, before: Asked, mltop: Mltop, at_s: float) -> None:
+        self.before = before
+        self.at_s = at_s  # CLOCK_MONOTONIC, of mltop's poll
+        self.gpus: list[GpuSample] = list(mltop.gpus)
+        self.gaps: list[Gap] = list(mltop.gaps)
+        self.after = before
+
+    def gpu(self, index: int) -> GpuSample:
+        return next((gpu for gpu in self.gpus if gpu.index == index), GpuSample(index))
+
+    def gap(self, index: int, path: str) -> Gap | None:
+        return gap_of(self.gaps, index, path)
+
+
+def one_round(mltop: Mltop, query: Query, context: Context) -> Round:
+    before = Asked.now(query, context)
+    mltop.poll()
+    found = Round(before, mltop, time.monotonic())
+    found.after = Asked.now(query, context)
+    return found
+
+
+def of_row(row: Row, index: int, rounds: list[Round]) -> Check:
+    """What does not move is compared once, with the last answers."""
+    tried = [checked(row, index, one) for one in (rounds if row.kind != "same" else rounds[-1:])]
+    agreed = [one for one in tried if one.outcome == "agrees"]
+    best = (agreed or tried)[-1]
+    if len(tried) > 1 and best.outcome != "not tried":
+        best.details["rounds"] = f"{len(agreed)} of {len(tried)} agree"
+    if best.outcome == "agrees" and row.unit == "ns" and not best.ours:
+        return replace(best, why="0 on both sides proves little")
+    return best
+
+
+def checked(row: Row, index: int, one: Round) -> Check:
+    ours, gap = row.of(one.gpu(index)), one.gap(index, row.path)
+    before, after = row.read(one.before, index), row.read(one.after, index)
+    if row.kind == "same":
+        return compare(row.name, ours, after, row.slack, row.unit, gap, gpu=index, source=row.source)
+    if row.kind == "set":
+        return among(row.name, ours, before, after, gap, gpu=index, source=row.source)
+    return between(row.name, ours, before, after, row.slack, row.unit, gap, gpu=index, source=row.source)
+
+
+def energy(index: int, rounds: list[Round]) -> Check:
+    """What was used between the first and the last poll, against the least and the most power read meanwhile."""
+    first, last = rounds[0], rounds[-1]
+    counts = [value_at(one.gpu(index), ENERGY) for one in (first, last)]
+    used = None if None in counts else counts[1] - counts[0]
+    told = [
+        asked.query.told(asked.rows, str(index), name)
+        for one in rounds
+        for asked in (one.before, one.after)
+        for name in POWER_FIELDS
+    ]
+    watts = [number(one.value) for one in told if one.value is not None]
+    seconds = last.at_s - first.at_s
+    low, high = (
+        Told(limit * seconds * factor) if watts else told[-1]
+        for limit, factor in ((min(watts, default=0), 1 - ENERGY_SLACK), (max(watts, default=0), 1 + ENERGY_SLACK))
+    )
+    source = f"nvidia-smi power.draw over {seconds:.1f} s, ±{ENERGY_SLACK:.0%}"
+    return between(ENERGY, used, low, high, 0, "J", last.gap(index, ENERGY), gpu=index, source=source)

@@ -1,0 +1,61 @@
+"""A node as `bash tests/gpu` meets it: the fake NVML, an nvidia-smi that reads the same scenario, a torch, /proc.
+
+machine = GpuMachine(tmp_path)
+machine.smi.lie("query", "clocks.sm", "999")
+subprocess.run(["bash", "tests/gpu"], env=machine.env())
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.fakes.machine import FakeMachine
+from tests.fakes.nvidia_smi import FakeSmi
+from tests.fakes.sysfs import GPU_BUSES
+
+TORCH = Path(__file__).with_name("gpu_torch")
+POWER_MW = 560_000
+
+
+class GpuMachine(FakeMachine):
+    """One H100 by default, with one rank of a job. What runs in it (energy) runs by itself."""
+
+    def __init__(self, directory: Path, gpus: int = 1, ranks: bool = True) -> None:
+        super().__init__(directory, gpus=gpus, ranks=ranks)
+        self.smi = FakeSmi(directory)
+        for index in range(gpus):
+            self.nvml.set(f"gpu.{index}.energy_mj", f"5000 + {POWER_MW if ranks else 70_000}/s")
+            self.information(index)
+        version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build"
+        self.write_proc("driver/nvidia/version", f"{version}\nGCC version: gcc 12\n")
+        self.nvml.write()
+
+    def information(self, index: int, **lines: str) -> None:
+        """/proc/driver/nvidia/gpus/<bus id>/information; ``lines`` replace some of it: GPU_UUID="…"."""
+        bus_id = f"0000:{GPU_BUSES[index]}:00.0"
+        known = {
+            "Model": "NVIDIA H100 80GB HBM3",
+            "IRQ": "118",
+            "GPU UUID": f"GPU-5a4e0001-0000-4000-8000-{index:012}",
+            "Video BIOS": "96.00.a5.00.01",
+            "Bus Type": "PCIe",
+            "Bus Location": bus_id,
+            "Device Minor": str(index),
+            "GPU Firmware": "580.95.05",
+            "GPU Excluded": "No",
+        }
+        known.update({name.replace("_", " "): text for name, text in lines.items()})
+        text = "".join(f"{name + ':':<17}{value}\n" for name, value in known.items())
+        self.write_proc(f"driver/nvidia/gpus/{bus_id}/information", text)
+
+    def write_proc(self, name: str, text: str) -> None:
+        path = self.proc.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def env(self, state: bool = True) -> dict[str, str]:
+        found = super().env(state)
+        found["PATH"] = f"{self.smi.bin}:{found['PATH']}"
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TORCH), found.get("PYTHONPATH", "")]))
+        return found
