@@ -24,6 +24,9 @@ class GpuMachine(FakeMachine):
     def __init__(self, directory: Path, gpus: int = 1, ranks: bool = True) -> None:
         super().__init__(directory, gpus=gpus, ranks=ranks)
         self.smi = FakeSmi(directory)
+        self.torch_lies: dict[str, object] = {}  # properties of torch's GPUs, once they are in this file
+        self.torch_lies_path = directory / "torch.lies"
+        self._information: dict[int, dict[str, str]] = {}
         for index in range(gpus):
             self.nvml.set(f"gpu.{index}.energy_mj", f"5000 + {POWER_MW if ranks else 70_000}/s")
             self.information(index)
@@ -32,9 +35,9 @@ class GpuMachine(FakeMachine):
         self.nvml.write()
 
     def information(self, index: int, **lines: str) -> None:
-        """/proc/driver/nvidia/gpus/<bus id>/information; ``lines`` replace some of it: GPU_UUID="…"."""
+        """/proc/driver/nvidia/gpus/<bus id>/information; ``lines`` replace some of it."""
         bus_id = f"0000:{GPU_BUSES[index]}:00.0"
-        known = {
+        usual = {
             "Model": "NVIDIA H100 80GB HBM3",
             "IRQ": "118",
             "GPU UUID": f"GPU-5a4e0001-0000-4000-8000-{index:012}",
@@ -45,7 +48,8 @@ class GpuMachine(FakeMachine):
             "GPU Firmware": "580.95.05",
             "GPU Excluded": "No",
         }
-        known.update({name.replace("_", " "): text for name, text in lines.items()})
+        known = self._information.setdefault(index, usual)
+        known.update(lines)
         text = "".join(f"{name + ':':<17}{value}\n" for name, value in known.items())
         self.write_proc(f"driver/nvidia/gpus/{bus_id}/information", text)
 
@@ -57,5 +61,6 @@ class GpuMachine(FakeMachine):
     def env(self, state: bool = True) -> dict[str, str]:
         found = super().env(state)
         found["PATH"] = f"{self.smi.bin}:{found['PATH']}"
+        found["MLTOP_FAKE_TORCH_LIES"] = str(self.torch_lies_path)
         found["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TORCH), found.get("PYTHONPATH", "")]))
         return found

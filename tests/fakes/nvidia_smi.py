@@ -2,7 +2,7 @@
 
 smi = FakeSmi(folder)                            # folder/bin/nvidia-smi; put it first on PATH
 smi.lie("query", "power.draw.average", "999.00") # one answer is another from now on; by GPU index: gpu=1
-smi.lie("xml", "temperature/gpu_temp", "99 C")   # also "system/cuda_version"; "nvlink", "apps": the whole answer
+smi.lie("xml", "temperature/gpu_temp", "99 C")   # "system/cuda_version"; "nvlink", "apps": all of it; "gpus"
 smi.asked()                                      # the words of every call so far
 
 It reads NVML by pynvml, by other calls than mltop where there are any. The names of elements are those of drivers 570
@@ -343,8 +343,10 @@ def xml(gpus: list[Gpu], nvml: Any, lies: dict[str, Any]) -> str:
             for pid, kind, used in processes(gpu)
         )
         listed = gpu.lie("xml", "processes") or listed
+        values.update({path: text for path, text in told.items() if path.startswith("temperature/")})
         bus_id = text_of(gpu.ask("nvmlDeviceGetPciInfo").busId)
-        out += f'<gpu id="{bus_id}">\n{tree(values)}<mig_devices>\n{mig(gpu)}</mig_devices>\n<processes>\n{listed}</processes>\n</gpu>\n'
+        out += f'<gpu id="{bus_id}">\n{tree(values)}<mig_devices>\n{mig(gpu)}</mig_devices>\n'
+        out += f"<processes>\n{listed}</processes>\n</gpu>\n"
     return out + "</nvidia_smi_log>\n"
 
 
@@ -405,6 +407,8 @@ def query(gpus: list[Gpu], names: list[str]) -> int:
             print(f'Field "{names[row.index(None)]}" is not a valid field to query.')
             return 2
         print(", ".join(text or "" for text in row))
+    for more in range(int(gpus[0].lie("gpus", "more") or 0) if gpus else 0):
+        print(", ".join(str(len(gpus) + more) if name == "index" else "[N/A]" for name in names))
     return 0
 
 

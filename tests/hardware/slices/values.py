@@ -29,29 +29,33 @@ def run(context: Context) -> Iterator[Check]:
     query = Query(["uuid", "pci.bus_id", *POWER_FIELDS, *FIELDS])
     with Mltop() as mltop:
         rounds = [one_round(mltop, query, context) for _ in range(ROUNDS)]
-        gain_s = rounds[-1].at_s - rounds[0].at_s
+        gain_s = rounds[-1].began_s - rounds[0].ended_s
         if gain_s < ENERGY_S:
             time.sleep(ENERGY_S - gain_s)
             rounds.append(one_round(mltop, query, context))
     rounds[-1].after.with_rest(context)
     context.record("nvidia-smi-q.xml", rounds[-1].after.xml.text)
     context.record_json("nvidia-smi-query.json", rounds[-1].after.rows)
+    yield from checks_of(rounds)
+
+
+def checks_of(rounds: list[Round]) -> Iterator[Check]:
     told = len(rounds[-1].after.rows)
     yield compare("gpus", len(rounds[-1].gpus), Told(told), source="nvidia-smi", what="how many GPUs there are")
     for gpu in rounds[-1].gpus:
         for row in ROWS:
             yield of_row(row, gpu.index, rounds)
         yield energy(gpu.index, rounds)
-        for path, why in NOT_HERE.items():
-            yield not_tried(path, why, gpu=gpu.index)
+    for path, why in NOT_HERE.items():
+        yield not_tried(path, why)
 
 
 class Round:
     """What was told before, by mltop, and after."""
 
-    def __init__(self, before: Asked, mltop: Mltop, at_s: float) -> None:
+    def __init__(self, before: Asked, mltop: Mltop, began_s: float) -> None:
         self.before = before
-        self.at_s = at_s  # CLOCK_MONOTONIC, of mltop's poll
+        self.began_s, self.ended_s = began_s, time.monotonic()  # of mltop's poll
         self.gpus: list[GpuSample] = list(mltop.gpus)
         self.gaps: list[Gap] = list(mltop.gaps)
         self.after = before
@@ -65,8 +69,9 @@ class Round:
 
 def one_round(mltop: Mltop, query: Query, context: Context) -> Round:
     before = Asked.now(query, context)
+    began_s = time.monotonic()
     mltop.poll()
-    found = Round(before, mltop, time.monotonic())
+    found = Round(before, mltop, began_s)
     found.after = Asked.now(query, context)
     return found
 
@@ -98,17 +103,16 @@ def energy(index: int, rounds: list[Round]) -> Check:
     first, last = rounds[0], rounds[-1]
     counts = [value_at(one.gpu(index), ENERGY) for one in (first, last)]
     used = None if None in counts else counts[1] - counts[0]
-    told = [
-        asked.query.told(asked.rows, str(index), name)
-        for one in rounds
-        for asked in (one.before, one.after)
-        for name in POWER_FIELDS
-    ]
+    told = [_power(asked, str(index)) for one in rounds for asked in (one.before, one.after)]
     watts = [number(one.value) for one in told if one.value is not None]
-    seconds = last.at_s - first.at_s
-    low, high = (
-        Told(limit * seconds * factor) if watts else told[-1]
-        for limit, factor in ((min(watts, default=0), 1 - ENERGY_SLACK), (max(watts, default=0), 1 + ENERGY_SLACK))
-    )
-    source = f"nvidia-smi power.draw over {seconds:.1f} s, ±{ENERGY_SLACK:.0%}"
+    least_s, most_s = last.began_s - first.ended_s, last.ended_s - first.began_s
+    low = Told(min(watts) * least_s * (1 - ENERGY_SLACK)) if watts else told[-1]
+    high = Told(max(watts) * most_s * (1 + ENERGY_SLACK)) if watts else told[-1]
+    source = f"nvidia-smi power.draw over {least_s:.1f} to {most_s:.1f} s, ±{ENERGY_SLACK:.0%}"
     return between(ENERGY, used, low, high, 0, "J", last.gap(index, ENERGY), gpu=index, source=source)
+
+
+def _power(asked: Asked, index: str) -> Told:
+    """At this moment where nvidia-smi tells it, else averaged over a second."""
+    found = [asked.query.told(asked.rows, index, name) for name in POWER_FIELDS]
+    return next((one for one in found if one.value is not None), found[-1])

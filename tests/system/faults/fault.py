@@ -1,0 +1,32 @@
+"""A lie of one second source, which must make a check of `bash tests/gpu` say "differs"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Lie:
+    """``source``: who lies. What ``name`` is depends on it:
+
+    query: a field of nvidia-smi --query-gpu. xml: a path in nvidia-smi -q -x. nvlink: status or errors (all lines of a
+    GPU). apps: all of --query-compute-apps. gpus: "more", how many more nvidia-smi lists. proc: a line of
+    /proc/driver/nvidia/gpus/…/information, or "version". sysfs: a file of the PCI device. torch: a property.
+    violation: a policy's number.
+    """
+
+    source: str
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``also``: checks that the same lie must make differ, since they use the same answer."""
+
+    lies: tuple[Lie, ...]
+    also: frozenset[str] = frozenset()
+
+
+def fault(source: str, name: str, text: str, *also: str) -> Fault:
+    return Fault((Lie(source, name, text),), frozenset(also))

@@ -1,0 +1,73 @@
+"""`bash tests/gpu` on a machine of fakes, and what it wrote."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.fakes.gpu_machine import GpuMachine
+from tests.fakes.sysfs import GPU_BUSES
+from tests.system.faults.fault import Lie
+
+ROOT = Path(__file__).resolve().parents[2]
+POLICY_FIELDS = {"0": 74, "2": 76, "3": 77, "4": 78, "5": 79}  # the field that counts the same
+TIMEOUT_S = 300.0
+
+
+@dataclass
+class Done:
+    code: int
+    said: str
+    directory: Path
+    results: dict[str, Any]
+    report: str
+
+    def names(self, outcome: str) -> set[str]:
+        return {check["name"] for check in self.results["checks"] if check["outcome"] == outcome}
+
+    def check(self, name: str) -> dict[str, Any]:
+        (found,) = [check for check in self.results["checks"] if check["name"] == name]
+        return found
+
+
+def run(machine: GpuMachine, *words: str, env: dict[str, str] | None = None) -> Done:
+    """In a new folder below the machine's."""
+    directory = machine.directory / f"results-{len(list(machine.directory.glob('results-*')))}"
+    done = subprocess.run(
+        ["bash", str(ROOT / "tests/gpu"), "-o", str(directory), *words],
+        env={**machine.env(), **(env or {})},
+        cwd=machine.directory,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert (directory / "results.json").exists(), done.stdout + done.stderr
+    return Done(
+        done.returncode,
+        done.stdout + done.stderr,
+        directory,
+        json.loads((directory / "results.json").read_text()),
+        (directory / "report.txt").read_text(),
+    )
+
+
+def tell(machine: GpuMachine, lie: Lie) -> None:
+    """The second source says so from now on."""
+    if lie.source == "proc":
+        if lie.name == "version":
+            machine.write_proc("driver/nvidia/version", f"NVRM version: NVIDIA UNIX x86_64  {lie.text}  Release\n")
+        else:
+            machine.information(0, **{lie.name: lie.text})
+    elif lie.source == "sysfs":
+        machine.sys.set_pci(f"0000:{GPU_BUSES[0]}:00.0", **{lie.name: lie.text})
+    elif lie.source == "torch":
+        machine.torch_lies[lie.name] = int(lie.text) if lie.text.isdigit() else lie.text
+        machine.torch_lies_path.write_text(json.dumps(machine.torch_lies))
+    elif lie.source == "violation":  # both read one key of the scenario: the field says something else instead
+        machine.nvml.set(f"gpu.0.field.{POLICY_FIELDS[lie.name]}", lie.text)
+        machine.nvml.write()
+    else:
+        machine.smi.lie(lie.source, lie.name, lie.text)

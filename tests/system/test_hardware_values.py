@@ -1,0 +1,149 @@
+"""The slice `values` of `bash tests/gpu` over fakes: all agree where all tell the truth, and every check can differ."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mltop.probes import paths
+from mltop.probes.model import GpuSample
+from tests.fakes.gpu_machine import POWER_MW, GpuMachine
+from tests.fakes.nvml.machine import paths_of
+from tests.hardware.asked import FIELDS, Asked, link_lines
+from tests.hardware.checks import Check
+from tests.hardware.context import Context, Machine, Pythons
+from tests.hardware.ours import Mltop
+from tests.hardware.rows import NOT_HERE, ROWS
+from tests.hardware.slices import values
+from tests.hardware.sources import Query, SmiXml
+from tests.system.faults.fault import Lie
+from tests.system.faults.values import FAULTS
+from tests.system.hardware_runs import run, tell
+
+# With these lies, what nvidia-smi -q or torch says of this GPU is not found any more: they are told on their own.
+HIDE = {"pci_bus_id", "uuid"}
+
+
+def test_all_agree(tmp_path: Path) -> None:
+    done = run(GpuMachine(tmp_path), "--only", "values")
+    assert done.names("differs") == set(), done.report
+    assert set(values.CHECKS) - done.names("agrees") == {"fabric.cluster_uuid"}, done.report
+    assert done.code == 0
+    saved = done.directory / "fixtures/H100-80GB-HBM3-580.95.05"
+    text = (saved / "nvidia-smi-q.xml").read_text()
+    assert "<nvidia_smi_log>" in text and "GPU-5a4e0001" not in text, "it tells which machine it was"
+
+
+def test_all_differ_where_all_lie(tmp_path: Path) -> None:
+    machine = GpuMachine(tmp_path)
+    for name, fault in FAULTS.items():
+        for lie in fault.lies if name not in HIDE else ():
+            tell(machine, lie)
+    done = run(machine, "--only", "values")
+    assert set(values.CHECKS) - done.names("differs") == HIDE, done.report
+    assert done.code == 1
+    assert (
+        "differs    values      name [gpu 0]: mltop NVIDIA H100 80GB HBM3, nvidia-smi name NVIDIA H200" in done.report
+    )
+
+
+@pytest.fixture(scope="module")
+def rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[values.Round]]:
+    """Two real ones of one machine; the time between them is made up, so that no busy machine decides."""
+    machine = GpuMachine(tmp_path_factory.mktemp("machine"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, text in machine.env().items():
+            patch.setenv(name, text)
+        patch.setattr(paths, "SYSROOT", str(machine.root))
+        context = Context(machine.directory, 0.0, Pythons(sys.executable, sys.executable), Machine(), False)
+        query = Query(["uuid", "pci.bus_id", *values.POWER_FIELDS, *FIELDS])
+        with Mltop() as mltop:
+            found = [values.one_round(mltop, query, context) for _ in range(2)]
+        found[-1].after.with_rest(context)
+        for number, one in enumerate(found):
+            one.began_s = one.ended_s = 10.0 * number
+            one.gpus = copy.deepcopy(one.gpus)
+            one.gpus[0].energy_j = 10.0 * number * POWER_MW / 1000
+        yield found
+
+
+def with_lies(rounds: list[values.Round], lies: tuple[Lie, ...]) -> list[values.Round]:
+    """The same answers but for these."""
+    found = copy.deepcopy(rounds)
+    for lie in lies:
+        for one in found:
+            for asked in (one.before, one.after):
+                put(asked, lie)
+    return found
+
+
+def put(asked: Asked, lie: Lie) -> None:
+    if lie.source == "query":
+        asked.rows["0"][lie.name] = lie.text
+    elif lie.source == "gpus":
+        asked.rows["1"] = {"index": "1"}
+    elif lie.source == "xml":
+        asked.xml = SmiXml(changed(asked.xml.text, lie.name, lie.text))
+    elif lie.source == "nvlink":
+        asked.links[{"status": "status", "errors": "errorcounters"}[lie.name]] = link_lines(f"GPU 0: H100\n{lie.text}")
+    elif lie.source == "apps":
+        asked.apps = [lie.text.split(", ")]
+    elif lie.source == "torch" and isinstance(asked.torch, list):
+        asked.torch[0][lie.name] = lie.text
+    elif lie.source == "violation":
+        assert isinstance(asked.violations, list)
+        asked.violations[0][int(lie.name)] = int(lie.text)
+
+
+def changed(text: str, path: str, said: str) -> str:
+    """Of nvidia-smi -q -x one element; elements that are not there come into being."""
+    root = ET.fromstring(text.replace('<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">', ""))
+    top, _, below = path.partition("/")
+    at = root if top == "system" else root.find("gpu")
+    for name in (below if top == "system" else path).split("/"):
+        assert at is not None
+        child = at.find(name)
+        at = ET.SubElement(at, name) if child is None else child
+    assert at is not None
+    at.clear()
+    if said.startswith("<"):
+        at.append(ET.fromstring(said))
+    else:
+        at.text = said
+    return ET.tostring(root, encoding="unicode")
+
+
+def differing(checks: Iterator[Check]) -> set[str]:
+    return {check.name for check in checks if check.outcome == "differs"}
+
+
+def test_nothing_differs_by_itself(rounds: list[values.Round]) -> None:
+    assert differing(values.checks_of(rounds)) == set()
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_one_lie_makes_one_check_differ(name: str, rounds: list[values.Round], tmp_path: Path) -> None:
+    fault = FAULTS[name]
+    files = [lie for lie in fault.lies if lie.source in ("proc", "sysfs")]
+    with pytest.MonkeyPatch.context() as patch:
+        if files:  # they are read when they are compared
+            machine = GpuMachine(tmp_path)
+            for lie in files:
+                tell(machine, lie)
+            patch.setattr(paths, "SYSROOT", str(machine.root))
+        found = differing(values.checks_of(with_lies(rounds, fault.lies)))
+    assert found == {name} | fault.also
+
+
+def test_every_field_of_a_sample_is_compared_or_said_why_not() -> None:
+    compared = {row.path for row in ROWS} | {values.ENERGY} | set(NOT_HERE)
+    fields = set(paths_of(GpuSample(0)))
+    assert {
+        field for field in fields if field not in compared and not any(one.startswith(f"{field}.") for one in compared)
+    } == set()
+    assert {one for one in compared if one not in fields and one.partition(".")[0] not in fields} == set()
