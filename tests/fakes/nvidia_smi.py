@@ -3,6 +3,8 @@
 smi = FakeSmi(folder)                            # folder/bin/nvidia-smi; put it first on PATH
 smi.lie("query", "power.draw.average", "999.00") # one answer is another from now on; by GPU index: gpu=1
 smi.lie("xml", "temperature/gpu_temp", "99 C")   # "system/cuda_version"; "nvlink", "apps": all of it; "gpus"
+smi.lie("does", "at once", "hang")               # or "kill": who asked
+smi.lie("fails", "with", "text")                 # all that it says
 smi.asked()                                      # the words of every call so far
 
 It reads NVML by pynvml, by other calls than mltop where there are any. The names of elements are those of drivers 570
@@ -13,7 +15,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -381,6 +385,8 @@ def main(words: list[str]) -> int:
     with open(folder / "smi.log", "a") as log:
         log.write(json.dumps(words) + "\n")
     lies = json.loads((folder / "smi.lies").read_text()) if (folder / "smi.lies").exists() else {}
+    if "does" in lies:  # to who asked: this is a child of the script that stands on PATH, which has become us
+        act(lies["does"]["at once"])
     if "fails" in lies:
         print(lies["fails"]["with"])
         return 9
@@ -398,6 +404,13 @@ def main(words: list[str]) -> int:
         print(f"Invalid combination of input arguments: {' '.join(words)}")
         return 2
     return 0
+
+
+def act(what: str) -> None:
+    if what == "hang":
+        time.sleep(3600)
+    elif what == "kill":
+        os.kill(os.getppid(), signal.SIGKILL)
 
 
 def query(gpus: list[Gpu], names: list[str]) -> int:

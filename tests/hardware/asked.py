@@ -45,9 +45,14 @@ class Asked:
     torch: list[dict[str, Any]] | str = "not asked"
 
     @classmethod
+    def smi_alone(cls, query: Query) -> Asked:
+        """Only nvidia-smi's two answers. SmiError when it does not answer at all."""
+        return cls(query, query.ask(), SmiXml.ask())
+
+    @classmethod
     def now(cls, query: Query, context: Context) -> Asked:
         """What moves. SmiError when nvidia-smi does not answer at all."""
-        asked = cls(query, query.ask(), SmiXml.ask())
+        asked = cls.smi_alone(query)
         asked.violations = machine.ask(context.pythons.mltop, VIOLATIONS)
         asked.apps = _or_why(lambda: [line.split(", ") for line in smi(*APPS).splitlines() if line.strip()])
         return asked

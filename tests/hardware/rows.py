@@ -296,13 +296,18 @@ def reasons(asked: Asked, index: int) -> Told:
     return Told(sorted(found))
 
 
+def throttle_counter(name: str) -> Reader:
+    """Nanoseconds; ``name`` is mltop's."""
+    return xml(f"clocks_event_reasons_counters/clocks_event_reasons_counters_{COUNTERS[name]}", convert=nanoseconds)
+
+
 THROTTLING = (
     Row("throttle_reasons", "nvidia-smi -q clocks_event_reasons", reasons, "set", ours=sorted),
     *(
         Row(
             f"throttle_ns.{ours}",
             f"nvidia-smi -q clocks_event_reasons_counters {theirs}",
-            xml(f"clocks_event_reasons_counters/clocks_event_reasons_counters_{theirs}", convert=nanoseconds),
+            throttle_counter(ours),
             "moves",
             "ns",
             1e6,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import sys
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,15 +13,15 @@ from mltop.probes import paths
 from mltop.probes.model import GpuSample
 from tests.fakes.gpu_machine import POWER_MW, GpuMachine
 from tests.fakes.nvml.machine import paths_of
-from tests.hardware.asked import FIELDS, Asked, link_lines
-from tests.hardware.checks import Check
+from tests.hardware.asked import FIELDS
 from tests.hardware.context import Context, Machine, Pythons
 from tests.hardware.ours import Mltop
 from tests.hardware.rows import NOT_HERE, ROWS
 from tests.hardware.slices import values
-from tests.hardware.sources import Query, SmiXml
+from tests.hardware.sources import Query
 from tests.system.faults.fault import Lie
 from tests.system.faults.values import FAULTS
+from tests.system.hardware_lies import differing, put
 from tests.system.hardware_runs import run, tell
 
 # With these lies, what nvidia-smi -q or torch says of this GPU is not found any more: they are told on their own.
@@ -80,46 +79,6 @@ def with_lies(rounds: list[values.Round], lies: tuple[Lie, ...]) -> list[values.
             for asked in (one.before, one.after):
                 put(asked, lie)
     return found
-
-
-def put(asked: Asked, lie: Lie) -> None:
-    if lie.source == "query":
-        asked.rows["0"][lie.name] = lie.text
-    elif lie.source == "gpus":
-        asked.rows["1"] = {"index": "1"}
-    elif lie.source == "xml":
-        asked.xml = SmiXml(changed(asked.xml.text, lie.name, lie.text))
-    elif lie.source == "nvlink":
-        asked.links[{"status": "status", "errors": "errorcounters"}[lie.name]] = link_lines(f"GPU 0: H100\n{lie.text}")
-    elif lie.source == "apps":
-        asked.apps = [lie.text.split(", ")]
-    elif lie.source == "torch" and isinstance(asked.torch, list):
-        asked.torch[0][lie.name] = lie.text
-    elif lie.source == "violation":
-        assert isinstance(asked.violations, list)
-        asked.violations[0][int(lie.name)] = int(lie.text)
-
-
-def changed(text: str, path: str, said: str) -> str:
-    """Of nvidia-smi -q -x one element; elements that are not there come into being."""
-    root = ET.fromstring(text.replace('<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">', ""))
-    top, _, below = path.partition("/")
-    at = root if top == "system" else root.find("gpu")
-    for name in (below if top == "system" else path).split("/"):
-        assert at is not None
-        child = at.find(name)
-        at = ET.SubElement(at, name) if child is None else child
-    assert at is not None
-    at.clear()
-    if said.startswith("<"):
-        at.append(ET.fromstring(said))
-    else:
-        at.text = said
-    return ET.tostring(root, encoding="unicode")
-
-
-def differing(checks: Iterator[Check]) -> set[str]:
-    return {check.name for check in checks if check.outcome == "differs"}
 
 
 def test_nothing_differs_by_itself(rounds: list[values.Round]) -> None:

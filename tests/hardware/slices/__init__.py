@@ -34,6 +34,7 @@ class Slice:
 # By the name of the module.
 SLICES: dict[str, Slice] = {
     "values": Slice("every field of a GPU's sample against second sources", ("gpu",), 30),
+    "throttling": Slice("a GEMM at the power limit: reasons, counters, share of time, clocks", ("gpu", "torch"), 90),
 }
 
 

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import pynvml
 
+from torch import effects
+
 _RESERVED = 600 << 20  # torch leaves out what the driver keeps
 
 
@@ -44,3 +46,11 @@ def get_device_properties(index: int) -> SimpleNamespace:
         "minor": 0,
     }
     return SimpleNamespace(**{**known, **_lies()})
+
+
+def init() -> None:
+    pynvml.nvmlInit()
+
+
+def synchronize() -> None:
+    effects.finish()

@@ -1,0 +1,79 @@
+"""Known loads on a GPU, for as long as a slice wants them (load_child.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from tests.hardware.checks import NotTriedError
+from tests.hardware.context import Context
+
+LoadKind = Literal["idle", "bf16", "fp32", "copy", "memory"]
+READY_S = 120.0  # torch from a slow disk, the first kernels
+END_S = 20.0
+
+
+class Load:
+    """with Load(context, "bf16", uuid) as load: …: it runs from `with` on. NotTriedError where it cannot."""
+
+    def __init__(self, context: Context, kind: LoadKind, uuid: str) -> None:
+        if not context.pythons.torch:
+            raise NotTriedError("no Python here has torch")
+        self.kind = kind
+        self.rates: list[float] = []  # FLOP or bytes a second, each over about half a second
+        self._ready = threading.Event()
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (it lives as long as the load)
+        self._process = subprocess.Popen(
+            [context.pythons.torch, str(Path(__file__).with_name("load_child.py")), kind],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+        )
+        self.pid = self._process.pid
+        self._reader = threading.Thread(target=self._read, daemon=True)
+
+    def __enter__(self) -> Load:
+        self._reader.start()
+        if not self._ready.wait(READY_S) or self._process.poll() is not None:
+            self.__exit__(None, None, None)
+            raise NotTriedError(f"the load {self.kind} did not start: {self._why()}")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(END_S)
+
+    def check_alive(self) -> None:
+        """NotTriedError when it has ended by itself."""
+        if self._process.poll() is not None:
+            raise NotTriedError(f"the load {self.kind} broke off: {self._why()}")
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            told: dict[str, Any] = json.loads(line)
+            if told["event"] == "ready":
+                self._ready.set()
+            elif told["event"] == "rate":
+                self.rates.append(told["per_s"])
+        self._ready.set()  # it ended before it was
+
+    def _why(self) -> str:
+        self._errors.seek(0)
+        said = self._errors.read().strip().splitlines()
+        return said[-1] if said else f"it said nothing within {READY_S:g} s"

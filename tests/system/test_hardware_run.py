@@ -1,0 +1,213 @@
+"""`bash tests/gpu` itself: what it needs, what it does with a slice that breaks off, and that it changes nothing."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.gpu_machine import GpuMachine
+from tests.fakes.nvml.counts import read_counts
+from tests.fakes.scripts import shell_script
+from tests.hardware.slices import LIMIT_S, SLICES, module_of
+from tests.hardware.sources import smi
+from tests.system.hardware_runs import ROOT, run
+from tests.waiting import wait_until
+
+# Of NVML what has an effect, and what of that has none beyond the caller's own memory.
+CHANGES = re.compile(
+    r"nvml\w*?(?:Set(?!Wait)|Reset|Clear|Enable|Disable|Create|Destroy|Modify|Remove|Inject|Freeze|Drain)\w*"
+)
+HARMLESS = {"nvmlEventSetCreate", "nvmlEventSetFree"}
+READING = re.compile(
+    r"-q|-x|nvlink|--status|--errorcounters|--query-(gpu|compute-apps)=[\w.,]+|--format=csv,noheader,nounits"
+)
+
+
+def start(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", str(ROOT / "tests/gpu"), *words],
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_without_a_gpu_nothing_is_tried(tmp_path: Path) -> None:
+    done = start("-o", str(tmp_path / "out"))
+    checks = json.loads((tmp_path / "out/results.json").read_text())["checks"]
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert {check["outcome"] for check in checks} == {"not tried"}
+    assert {(check["slice"], check["name"]) for check in checks} == {
+        (name, check) for name in SLICES for check in module_of(name).CHECKS
+    }
+    assert all("NVML" in check["why"] for check in checks)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--only", "nothing"), "'nothing'"),
+        (("--minutes", "0"), "above 0"),
+        (("--minutes", "nan"), "above 0"),
+        (("--minutes", "soon"), "--minutes"),
+        (("--min", "3"), "--min"),
+        (("values",), "values"),
+        (("-o", "/proc/none/here"), "-o /proc/none/here"),
+        (("-o", str(ROOT)), "not empty"),
+    ],
+)
+def test_usage(words: tuple[str, ...], says: str) -> None:
+    done = start(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_module_does_the_same(tmp_path: Path) -> None:
+    """From anywhere, whatever else is called tests or mltop there."""
+    for name in ("tests", "mltop"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('the wrong one')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu", "--help"], cwd=ROOT, capture_output=True, text=True, env={**os.environ}
+    )
+    assert done.returncode == 0 and all(name in done.stdout for name in SLICES)
+    done = start("--help", env={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 0 and all(name in done.stdout for name in SLICES), done.stderr
+
+
+def test_an_old_python_is_refused(tmp_path: Path) -> None:
+    old = shell_script(tmp_path / "python", "exit 1")
+    done = start(env={"MLTOP_GPU_PYTHON": str(old)})
+    assert done.returncode == 2 and f"{old} is no Python ≥ 3.10" in done.stderr
+
+
+def test_a_slice_that_hangs_costs_no_other(tmp_path: Path) -> None:
+    machine = GpuMachine(tmp_path)
+    machine.smi.lie("does", "at once", "hang")
+    done = run(machine, "--minutes", "0.35")
+    why = {check["slice"]: check["why"] for check in done.results["checks"]}
+    assert done.code == 3 and set(why) == set(SLICES), done.report
+    assert re.match(r"it took more than \d+ s", why["values"])
+    assert why["throttling"] == "the time given with --minutes is over"
+    assert done.names("not tried") >= set(module_of("values").CHECKS)
+
+
+def test_a_slice_that_is_killed_costs_no_other(tmp_path: Path) -> None:
+    machine = GpuMachine(tmp_path)
+    machine.smi.lie("does", "at once", "kill")
+    done = run(machine, "--only", "values")
+    assert done.code == 3 and done.names("not tried") == set(module_of("values").CHECKS)
+    assert all(check["why"].startswith("it was ended by SIGKILL") for check in done.results["checks"])
+
+
+def test_a_broken_nvidia_smi_is_told_in_its_own_words(tmp_path: Path) -> None:
+    machine = GpuMachine(tmp_path)
+    machine.smi.lie("fails", "with", "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
+    done = run(machine, "--only", "values")
+    assert done.code == 3
+    assert {check["why"] for check in done.results["checks"]} == {
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+    }
+
+
+def test_a_field_that_an_older_nvidia_smi_does_not_know_costs_only_itself(tmp_path: Path) -> None:
+    machine = GpuMachine(tmp_path)
+    machine.smi.lie("unknown", "ecc.mode.pending", "")
+    done = run(machine, "--only", "values")
+    assert done.code == 0, done.report
+    assert done.check("ecc.enabled_pending")["outcome"] == "not tried"
+    assert done.check("ecc.enabled_pending")["why"] == "this nvidia-smi has no ecc.mode.pending"
+    assert done.check("ecc.enabled")["outcome"] == "agrees"
+
+
+def test_ctrl_c_keeps_what_is_there(tmp_path: Path) -> None:
+    machine = GpuMachine(tmp_path)
+    machine.smi.lie("does", "at once", "hang")
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        ["bash", str(ROOT / "tests/gpu"), "-o", str(out)],
+        env=machine.env(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    wait_until(machine.smi.asked, 60, "the first question to nvidia-smi")
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    results = json.loads((out / "results.json").read_text())
+    assert process.returncode == 130 and "Traceback" not in said, said
+    assert results["interrupted"] and {check["slice"] for check in results["checks"]} == set(SLICES)
+    assert {check["why"] for check in results["checks"]} == {"the run was interrupted"}
+
+
+def test_what_is_saved_tells_the_versions(tmp_path: Path) -> None:
+    done = run(GpuMachine(tmp_path), "--only", "values", env={"LC_ALL": "C"})
+    versions = done.results["versions"]
+    assert {"mltop", "python", "kernel", "driver", "nvml", "cuda_driver", "torch", "cuda"} <= set(versions)
+    assert (versions["driver"], versions["torch"], versions["cuda"]) == ("580.95.05", "2.9.0+cu128", "12.8")
+    assert [gpu["name"] for gpu in done.results["gpus"]] == ["NVIDIA H100 80GB HBM3"]
+    lines = [line for line in done.report.splitlines() if " values " in line]
+    assert len(lines) == len(done.results["checks"])
+    assert all(line.startswith(("agrees ", "differs ", "not tried ")) for line in lines)
+
+
+def test_nothing_on_the_machine_is_changed(tmp_path: Path) -> None:
+    machine = GpuMachine(tmp_path, ranks=False)
+    run(machine, "--minutes", "1")
+    called = {
+        name for name, counts in read_counts(machine.nvml.counts_path).items() if counts and CHANGES.fullmatch(name)
+    }
+    assert called - HARMLESS == set()
+    words = {word for asked in machine.smi.asked() for word in asked}
+    assert words and all(READING.fullmatch(word) for word in words), words
+
+
+@pytest.mark.parametrize(
+    "words", [("-pm", "1"), ("-pl", "300"), ("--gpu-reset",), ("-q", "-lgc", "1000"), ("-mig", "1")]
+)
+def test_nvidia_smi_is_not_asked_for_more(words: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="change nothing"):
+        smi(*words)
+
+
+def test_no_code_of_it_names_what_changes_something() -> None:
+    found = {
+        (path.name, name)
+        for path in (ROOT / "tests/hardware").rglob("*.py")
+        for name in CHANGES.findall(path.read_text(encoding="utf-8"))
+    }
+    assert {one for one in found if one[1] not in HARMLESS} == set()
+    assert CHANGES.search("pynvml.nvmlDeviceSetPowerManagementLimit(handle, 1)")
+
+
+def test_nvidia_smi_is_started_in_one_place() -> None:
+    named = [
+        path.name
+        for path in (ROOT / "tests/hardware").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value == "nvidia-smi"
+    ]
+    assert named.count("sources.py") == 1
+    assert all((ROOT / "tests/hardware" / name).name != "run.py" for name in named)
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_no_check_is_left_without_a_fault(name: str) -> None:
+    faults = import_module(f"tests.system.faults.{name}").FAULTS
+    assert set(faults) == set(module_of(name).CHECKS)
+    assert all(fault.lies and fault.also <= set(faults) for fault in faults.values())
+
+
+def test_every_slice_ends_by_itself() -> None:
+    assert LIMIT_S == 9 * 60
+    assert all(0 < one.seconds < LIMIT_S and one.purpose and one.needs for one in SLICES.values())
