@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.fakes.machine import FakeMachine
 from tests.fakes.nvidia_smi import FakeSmi
+from tests.fakes.nvml.shapes import DRIVERS, SHAPES, shape
 from tests.fakes.sysfs import GPU_BUSES
 
 TORCH = Path(__file__).with_name("gpu_torch")
@@ -19,10 +20,21 @@ POWER_MW = 560_000
 
 
 class GpuMachine(FakeMachine):
-    """One H100 by default, with one rank of a job. What runs in it (energy) runs by itself."""
+    """One H100 by default, with one rank of a job. What runs in it (energy) runs by itself.
 
-    def __init__(self, directory: Path, gpus: int = 1, ranks: bool = True) -> None:
+    ``kind`` and ``driver``: as tests/fakes/nvml/shapes.py has them.
+    """
+
+    def __init__(
+        self, directory: Path, gpus: int = 1, ranks: bool = True, kind: str = "h100", driver: str = "580"
+    ) -> None:
         super().__init__(directory, gpus=gpus, ranks=ranks)
+        if (kind, driver) != ("h100", "580"):
+            self.nvml.unset_all("gpu.*.")
+            self.nvml.unset_all("gpu.0.temperature_memory_max_c")
+            shape(kind, self.nvml, gpus, driver)
+        self._driver = DRIVERS[driver]
+        self._shape = SHAPES[kind]
         self.smi = FakeSmi(directory)
         self.torch_lies: dict[str, object] = {}  # properties of torch's GPUs, once they are in this file
         self.torch_lies_path = directory / "torch.lies"
@@ -30,7 +42,9 @@ class GpuMachine(FakeMachine):
         for index in range(gpus):
             self.nvml.set(f"gpu.{index}.energy_mj", f"5000 + {POWER_MW if ranks else 70_000}/s")
             self.information(index)
-        version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build"
+            if "pcie_gen" in self._shape:
+                self.sys.set_pci(f"0000:{GPU_BUSES[index]}:00.0", current_link_speed="16.0 GT/s PCIe")
+        version = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {self._driver}  Release Build"
         self.write_proc("driver/nvidia/version", f"{version}\nGCC version: gcc 12\n")
         self.nvml.write()
 
@@ -38,14 +52,14 @@ class GpuMachine(FakeMachine):
         """/proc/driver/nvidia/gpus/<bus id>/information; ``lines`` replace some of it."""
         bus_id = f"0000:{GPU_BUSES[index]}:00.0"
         usual = {
-            "Model": "NVIDIA H100 80GB HBM3",
+            "Model": self._shape["name"],
             "IRQ": "118",
             "GPU UUID": f"GPU-5a4e0001-0000-4000-8000-{index:012}",
             "Video BIOS": "96.00.a5.00.01",
             "Bus Type": "PCIe",
             "Bus Location": bus_id,
             "Device Minor": str(index),
-            "GPU Firmware": "580.95.05",
+            "GPU Firmware": "N/A" if "gsp_firmware" in self._shape else self._driver,
             "GPU Excluded": "No",
         }
         known = self._information.setdefault(index, usual)

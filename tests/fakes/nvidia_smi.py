@@ -87,7 +87,7 @@ class Gpu:
         """None where NVML has nothing."""
         try:
             found = getattr(self.nvml, call)(self._handle, *args)
-        except self.nvml.NVMLError:
+        except (self.nvml.NVMLError, self.nvml.NVMLLibraryMismatchError):
             return None
         return found.decode() if isinstance(found, bytes) else found
 
@@ -132,7 +132,8 @@ def query_value(gpu: Gpu, name: str) -> str | None:
     ask, field, mib = gpu.ask, gpu.field, 2**20
 
     def memory(part: str) -> Any:
-        return getattr(ask("nvmlDeviceGetMemoryInfo", gpu.nvml.nvmlMemory_v2), part, None)
+        newer = ask("nvmlDeviceGetMemoryInfo", gpu.nvml.nvmlMemory_v2)
+        return getattr(ask("nvmlDeviceGetMemoryInfo") if newer is None else newer, part, None)
 
     def ecc(kind: int, counter: int) -> str:
         return shown(ask("nvmlDeviceGetTotalEccErrors", kind, counter))
@@ -300,10 +301,11 @@ def mig(gpu: Gpu) -> str:
 
 def processes(gpu: Gpu) -> list[tuple[int, str, int | None]]:
     found = []
-    for call, kind in (("nvmlDeviceGetComputeRunningProcesses", "C"), ("nvmlDeviceGetGraphicsRunningProcesses", "G")):
-        found += [(one.pid, kind, one.usedGpuMemory) for one in gpu.ask(call) or []]
-    for one in gpu.ask("nvmlDeviceGetMPSComputeRunningProcesses") or []:
-        found.append((one.pid, "M+C", one.usedGpuMemory))
+    for call, kind in (("Compute", "C"), ("Graphics", "G"), ("MPSCompute", "M+C")):
+        name = f"nvmlDeviceGet{call}RunningProcesses"
+        listed = gpu.ask(f"{name}_v3")
+        listed = gpu.ask(f"{name}_v2") if listed is None else listed  # drivers before 510
+        found += [(one.pid, kind, one.usedGpuMemory) for one in listed or []]
     return found
 
 

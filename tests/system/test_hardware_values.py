@@ -38,6 +38,20 @@ def test_all_agree(tmp_path: Path) -> None:
     assert "<nvidia_smi_log>" in text and "GPU-5a4e0001" not in text, "it tells which machine it was"
 
 
+@pytest.mark.parametrize(("kind", "driver"), [("a100", "470"), ("h100", "550"), ("h100", "575"), ("b200", "570")])
+def test_other_gpus_and_drivers_agree(kind: str, driver: str, tmp_path: Path) -> None:
+    """Fields moved and came with drivers; older boards tell other limits."""
+    done = run(GpuMachine(tmp_path, kind=kind, driver=driver), "--only", "values")
+    assert (done.code, done.names("differs")) == (0, set()), done.report
+    told = {
+        check["name"]
+        for check in done.results["checks"]
+        if check["outcome"] == "agrees" and check["ours"] != "not supported"
+    }
+    assert {"name", "memory_used_bytes", "power_w", "energy_j", "throttle_reasons", "processes (pids)"} <= told
+    assert ("throttle_ns.sw_thermal" in told) == (driver == "575")
+
+
 def test_all_differ_where_all_lie(tmp_path: Path) -> None:
     machine = GpuMachine(tmp_path)
     for name, fault in FAULTS.items():
