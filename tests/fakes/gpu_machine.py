@@ -33,6 +33,8 @@ class GpuMachine(FakeMachine):
             self.nvml.unset_all("gpu.*.")
             self.nvml.unset_all("gpu.0.temperature_memory_max_c")
             shape(kind, self.nvml, gpus, driver)
+            if ranks:
+                self.work(range(gpus), sm_clock_mhz=int(SHAPES[kind].get("sm_clock_max_mhz", 1980)))
         self._driver = DRIVERS[driver]
         self._shape = SHAPES[kind]
         self.smi = FakeSmi(directory)

@@ -40,6 +40,7 @@ COUNTERS = {
     "hw_power_brake": 271,
 }
 EVENT_COUNTERS = "clocks_event_reasons_counters"
+SPEED_FIELDS = (*range(84, 90), *range(132, 138), *[0] * 24)  # nvml.h NVML_FI_DEV_NVLINK_SPEED_MBPS_L0 and following
 MODES = ("Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process")
 ACTIONS = ("None", "Reset", "Reboot", "Drain P2P", "Drain and Reset")
 FABRIC_STATES = ("Not Supported", "Not Started", "In Progress", "Completed")
@@ -344,7 +345,7 @@ def xml(gpus: list[Gpu], nvml: Any, lies: dict[str, Any]) -> str:
             values[path] = values[path] if lie is None else lie
         listed = "".join(
             f"<process_info><gpu_instance_id>N/A</gpu_instance_id><pid>{pid}</pid><type>{kind}</type>"
-            f"<process_name>python</process_name><used_memory>{shown(used and used // 2**20, 'MiB')}</used_memory>"
+            f"<process_name>python --key=secret</process_name><used_memory>{shown(used and used // 2**20, 'MiB')}</used_memory>"
             "</process_info>\n"
             for pid, kind, used in processes(gpu)
         )
@@ -374,8 +375,8 @@ def link_lines(gpu: Gpu, errors: bool) -> list[str]:
                 value = gpu.ask("nvmlDeviceGetNvLinkErrorCounter", link, number)
                 lines += [] if value is None else [f"\t Link {link}: {kind} Errors: {value}\n"]
             continue
-        values = gpu.ask("nvmlDeviceGetFieldValues", [(164, link)])
-        speed = values[0].value.uiVal / 1000 if values and values[0].nvmlReturn == 0 else 0
+        values = gpu.ask("nvmlDeviceGetFieldValues", [(164, link), SPEED_FIELDS[link]])  # the second: before 520
+        speed = next((one.value.uiVal / 1000 for one in values or [] if one.nvmlReturn == 0), 0)
         lines.append(f"\t Link {link}: {speed:.3f} GB/s\n" if state else f"\t Link {link}: <inactive>\n")
     return lines
 

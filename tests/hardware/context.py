@@ -58,7 +58,13 @@ class Context:
         return self.record(name, json.dumps(data, indent=1, sort_keys=True) + "\n")
 
     def scrubbed(self, text: str) -> str:
-        """UUIDs and serial numbers become made-up ones, one for each; this host's name becomes "host"."""
+        """UUIDs and serial numbers become made-up ones, one for each; this host's name becomes "host".
+
+        Of processes nvidia-smi tells whole command lines: none of them stays.
+        """
+        text = re.sub(
+            r"<process_name>.*?</process_name>", "<process_name>program</process_name>", text, flags=re.DOTALL
+        )
         for gpu in self.machine.gpus:
             made_up = {"uuid": f"GPU-00000000-0000-0000-0000-{gpu['index']:012}", "serial": f"{gpu['index'] + 1:013}"}
             for key, instead in made_up.items():

@@ -11,12 +11,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+from mltop.probes.model import GpuSample
 from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context
 
 LoadKind = Literal["idle", "bf16", "fp32", "copy", "memory"]
 READY_S = 120.0  # torch from a slow disk, the first kernels
 END_S = 20.0
+MOST_BUSY = 0.05
+
+
+def in_use(gpu: GpuSample) -> str:
+    """Why no load may be put on a GPU: somebody else works on it, or it is not known that nobody does. "" for none."""
+    if gpu.processes is None or gpu.busy is None:
+        return "mltop cannot tell whether somebody else uses this GPU"
+    others = [one.pid for one in gpu.processes if one.kind != "graphics"]
+    if others:
+        return f"somebody else uses this GPU (pid {', '.join(map(str, others))}): no load is put on it"
+    return f"this GPU is busy ({gpu.busy:.0%}): no load is put on it" if gpu.busy > MOST_BUSY else ""
 
 
 class Load:

@@ -70,6 +70,14 @@ def test_the_whole_command(tmp_path: Path) -> None:
     assert (done.code, done.names("differs")) == (1, {"throttle_reasons", "sm_clock_mhz", "power_w"}), done.report
 
 
+def test_no_load_is_put_on_a_gpu_that_somebody_uses(tmp_path: Path) -> None:
+    machine = GpuMachine(tmp_path)
+    done = run(machine, "--only", "throttling")
+    assert (done.code, done.names("not tried")) == (3, set(throttling.CHECKS)), done.report
+    assert all("somebody else uses this GPU (pid 4000)" in check["why"] for check in done.results["checks"])
+    assert "sm_clock_mhz = 1410" not in machine.nvml.path.read_text(), "the GEMM has run"
+
+
 def test_without_torch_it_says_so(tmp_path: Path) -> None:
     machine = GpuMachine(tmp_path, ranks=False)
     nowhere = tmp_path / "nowhere/torch"

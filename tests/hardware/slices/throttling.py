@@ -14,7 +14,7 @@ from mltop.probes.model import Gap, GpuSample
 from tests.hardware.asked import Asked
 from tests.hardware.checks import Check, Told, among, between, not_tried, within
 from tests.hardware.context import Context
-from tests.hardware.loads import Load
+from tests.hardware.loads import Load, in_use
 from tests.hardware.ours import Mltop, gap_of
 from tests.hardware.rows import COUNTERS, number, reasons, throttle_counter
 from tests.hardware.sources import Query
@@ -64,9 +64,16 @@ def run(context: Context) -> Iterator[Check]:
     for place, gpu in enumerate(gpus):
         seconds = min(LOAD_S, 0.7 * context.left_s() / (len(gpus) - place) - SETTLE_S)
         if seconds < LEAST_LOAD_S:
-            yield not_tried("throttle_reasons", "no time was left for this GPU", gpu=gpu["index"])
+            yield from (not_tried(name, "no time was left for this GPU", gpu=gpu["index"]) for name in CHECKS)
             continue
-        yield from checks_of(loaded(context, gpu["index"], gpu["uuid"], seconds))
+        with Mltop() as mltop:
+            why = next(
+                (in_use(one) for one in mltop.poll() if one.index == gpu["index"]), "mltop does not list this GPU"
+            )
+        if why:
+            yield from (not_tried(name, why, gpu=gpu["index"]) for name in CHECKS)
+        else:
+            yield from checks_of(loaded(context, gpu["index"], gpu["uuid"], seconds))
 
 
 def loaded(context: Context, index: int, uuid: str, seconds: float) -> Loaded:

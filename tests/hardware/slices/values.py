@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from mltop.probes.model import Gap, GpuSample
 from tests.hardware.asked import FIELDS, Asked
@@ -35,6 +35,7 @@ def run(context: Context) -> Iterator[Check]:
             rounds.append(one_round(mltop, query, context))
     rounds[-1].after.with_rest(context)
     context.record("nvidia-smi-q.xml", rounds[-1].after.xml.text)
+    context.record_json("sample.json", [asdict(gpu) for gpu in rounds[-1].gpus])
     context.record_json("nvidia-smi-query.json", rounds[-1].after.rows)
     yield from checks_of(rounds)
 
