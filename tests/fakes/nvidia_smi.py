@@ -345,8 +345,8 @@ def xml(gpus: list[Gpu], nvml: Any, lies: dict[str, Any]) -> str:
             values[path] = values[path] if lie is None else lie
         listed = "".join(
             f"<process_info><gpu_instance_id>N/A</gpu_instance_id><pid>{pid}</pid><type>{kind}</type>"
-            f"<process_name>python --key=secret</process_name><used_memory>{shown(used and used // 2**20, 'MiB')}</used_memory>"
-            "</process_info>\n"
+            "<process_name>python --key=secret</process_name>"
+            f"<used_memory>{shown(used and used // 2**20, 'MiB')}</used_memory></process_info>\n"
             for pid, kind, used in processes(gpu)
         )
         listed = gpu.lie("xml", "processes") or listed

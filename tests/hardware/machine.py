@@ -16,6 +16,10 @@ from tests.hardware.context import Machine, Pythons
 
 ASK_S = 60.0  # torch from a slow disk, nvmlInit without persistence mode
 
+NO_BINDINGS = (
+    "no Python here has nvidia-ml-py, with which mltop asks GPUs: pip install nvidia-ml-py psutil into one that has torch,"
+    " or name another with MLTOP_GPU_PYTHON"
+)
 HAS = """
 import json, sys
 from importlib.util import find_spec
@@ -66,7 +70,7 @@ def describe(pythons: Pythons) -> Machine:
     gaps: dict[str, str] = {}
     nvml = ask(pythons.mltop, NVML)
     if isinstance(nvml, str):
-        gaps["gpu"] = f"NVML does not answer: {nvml}"
+        gaps["gpu"] = NO_BINDINGS if nvml.endswith("No module named 'pynvml'") else f"NVML does not answer: {nvml}"
         nvml = {}
     gpus = nvml.pop("gpus", [])
     if not gpus:

@@ -89,6 +89,16 @@ def test_the_module_does_the_same(tmp_path: Path) -> None:
     assert done.returncode == 0 and all(name in done.stdout for name in SLICES), done.stderr
 
 
+def test_without_nvidia_ml_py_it_says_what_is_missing(tmp_path: Path) -> None:
+    machine = GpuMachine(tmp_path, ranks=False)
+    nowhere = tmp_path / "nowhere"
+    nowhere.mkdir()
+    (nowhere / "pynvml.py").write_text("raise ModuleNotFoundError(\"No module named 'pynvml'\")\n")
+    done = run(machine, env={"PYTHONPATH": str(nowhere)})
+    assert (done.code, done.names("agrees") | done.names("differs")) == (3, set())
+    assert all("pip install nvidia-ml-py" in check["why"] for check in done.results["checks"])
+
+
 def test_an_old_python_is_refused(tmp_path: Path) -> None:
     old = shell_script(tmp_path / "python", "exit 1")
     done = start(env={"MLTOP_GPU_PYTHON": str(old)})
