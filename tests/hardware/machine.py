@@ -17,7 +17,7 @@ from tests.hardware.context import Machine, Pythons
 ASK_S = 60.0  # torch from a slow disk, nvmlInit without persistence mode
 
 NO_BINDINGS = (
-    "no Python here has nvidia-ml-py, with which mltop asks GPUs: pip install nvidia-ml-py psutil into one that has torch,"
+    "no Python here has nvidia-ml-py, with which mltop asks GPUs: pip install nvidia-ml-py psutil where torch is,"
     " or name another with MLTOP_GPU_PYTHON"
 )
 HAS = """
