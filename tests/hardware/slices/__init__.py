@@ -1,8 +1,8 @@
-"""The slices: one module each, with ``CHECKS`` (names that may agree or differ) and ``run(context) -> Iterator[Check]``.
+"""The slices: one module each, with ``CHECKS`` (names that may agree or differ) and ``run(context)``.
 
-A new one: the module, a row in SLICES, and one fault for each check in tests/system/faults/NAME.py. It yields a check as
-soon as it is known, ends before ``context.left_s()`` is 0, raises NotTriedError where it cannot go on, puts no load on a
-GPU that somebody uses (loads.in_use), and saves raw answers with ``context.record``.
+A new one: the module, a row in SLICES, and one fault for each check in tests/system/faults/NAME.py. It yields a check
+as soon as it is known, ends before ``context.left_s()`` is 0, raises NotTriedError where it cannot go on, puts no load
+on a GPU that somebody uses (loads.in_use), and saves raw answers with ``context.record``.
 """
 
 from __future__ import annotations
