@@ -26,7 +26,7 @@ from mltop.probes.active.process import ProbeProcess
 from mltop.probes.spawn import why_no_program
 
 ASK_S = 5.0
-LOOK_S = 10.0  # root's, at all files of a Python: 80,000 take 0.6 s, and 3 s when none of it is cached
+LOOK_S = 30.0  # root's, at all files of a Python: 80,000 take 0.6 s, 3 s when none is cached, more on a busy machine
 VARIABLE = "MLTOP_PROBE_PYTHON"
 OLDEST = (3, 9)
 _MOST_SAID = 3

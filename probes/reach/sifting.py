@@ -127,22 +127,31 @@ def _sift_record(record: Any, known: _Fields, where: str, gaps: list[Gap], of: s
 
 def _sifted_counters(table: dict[str, Any], limits: Range, where: str, gaps: list[Gap], of: str = "") -> dict[str, Any]:
     """As ``_sifted_table``, of what rules need as a whole: a single counter that is missing is missed."""
-    found: list[Gap] = []
-    kept = _sifted_table(table, limits, where, found)
-    for gap in found:
-        counter = gap.what.removeprefix(f"{where}.")
-        gaps.append(Gap(where, gap.why.replace("it says ", f"it says {of}{counter} ", 1), code=gap.code))
-    return kept
+    bad = _implausible(table, limits)
+    gaps += [
+        _gap(where, f"{of}{name} {limits.shown(table[name])}", f"{limits.between} are plausible")
+        for name in _first(bad)
+    ]
+    return _without(table, bad)
 
 
 def _sifted_table(table: dict[str, Any], limits: Range, where: str, gaps: list[Gap]) -> dict[str, Any]:
-    if not table or (limits.low <= min(table.values()) and max(table.values()) <= limits.high):
-        return table
-    bad = [name for name, value in table.items() if not limits.holds(value)]
+    bad = _implausible(table, limits)
     gaps += [
         _gap(f"{where}.{name}", limits.shown(table[name]), f"{limits.between} are plausible") for name in _first(bad)
     ]
-    return {name: value for name, value in table.items() if name not in bad}
+    return _without(table, bad)
+
+
+def _implausible(table: dict[str, Any], limits: Range) -> list[str]:
+    if not table or (limits.low <= min(table.values()) and max(table.values()) <= limits.high):
+        return []
+    return [name for name, value in table.items() if not limits.holds(value)]
+
+
+def _without(table: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    left_out = set(names)
+    return {name: value for name, value in table.items() if name not in left_out} if names else table
 
 
 def _first(names: Iterable[str], most: int = 8) -> list[str]:

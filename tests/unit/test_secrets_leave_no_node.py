@@ -129,7 +129,7 @@ import ctypes, os, threading, time
 ctypes.CDLL(None).prctl(15, b"%s", 0, 0, 0)  # PR_SET_NAME
 def work(pin, step):
     api_key, phone, global_step, batch_size, ok = 1234567, 5551234567, 98765432101, 4096, True
-    print("ready", flush=True)
+    os.write(1, b"ready\\n")  # at once: both threads do
     time.sleep(600)
 threading.Thread(target=work, args=(4321, 7), name="upload %s", daemon=True).start()
 work(4321, 7)
@@ -145,7 +145,8 @@ def test_a_real_rank_and_its_dump(tmp_path: Path) -> None:
         command, env={**os.environ, "RANK": "0", "WORLD_SIZE": "1", **secrets}, stdout=subprocess.PIPE
     )
     try:
-        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == [b"ready\n"] * 2
         source = RankSource()
 
         def found() -> list[RankSample]:
