@@ -43,6 +43,11 @@ class Fired:
                 self.rules.setdefault(one.node, set()).add(rule)
                 self.said.setdefault((one.node, rule), f"{one.severity} {one.subject}: {one.message} {one.evidence}")
 
+    def join(self, other: Fired) -> None:
+        for node, rules in other.rules.items():
+            self.rules.setdefault(node, set()).update(rules)
+        self.said = {**other.said, **self.said}
+
     def has(self, nodes: Iterable[str], rule: str) -> bool:
         return any(rule in self.rules.get(node, ()) for node in nodes)
 
