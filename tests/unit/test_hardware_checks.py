@@ -10,7 +10,9 @@ from mltop.probes.model import Gap
 from tests.hardware.asked import link_lines
 from tests.hardware.checks import Check, Told, among, between, compare, within
 from tests.hardware.report import line
-from tests.hardware.rows import bus_id, generation, link_errors, link_speeds, number
+from tests.hardware.rows.board import bus_id
+from tests.hardware.rows.links import generation, link_errors, link_speeds
+from tests.hardware.rows.row import number
 from tests.hardware.sources import SmiXml, told
 
 UNSUPPORTED = Gap("gpu.0.x", "not supported", kind="unsupported")

@@ -16,7 +16,8 @@ from tests.hardware.checks import Check, Told, among, between, not_tried, within
 from tests.hardware.context import Context
 from tests.hardware.loads import Load, in_use
 from tests.hardware.ours import Mltop, gap_of
-from tests.hardware.rows import COUNTERS, number, reasons, throttle_counter
+from tests.hardware.rows.row import number
+from tests.hardware.rows.throttling import COUNTERS, reasons, throttle_counter
 from tests.hardware.sources import Query
 
 LOAD_S = 60.0

@@ -14,7 +14,8 @@ from tests.hardware.asked import FIELDS, Asked
 from tests.hardware.checks import Check, Told, among, between, compare, not_tried
 from tests.hardware.context import Context
 from tests.hardware.ours import Mltop, gap_of, value_at
-from tests.hardware.rows import NOT_HERE, ROWS, Row, number
+from tests.hardware.rows import NOT_HERE, ROWS
+from tests.hardware.rows.row import Row, number
 from tests.hardware.sources import Query
 
 ROUNDS = 3
