@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from mltop.probes.version import __version__
@@ -16,10 +17,8 @@ from tests.hardware.context import Machine, Pythons
 
 ASK_S = 60.0  # torch from a slow disk, nvmlInit without persistence mode
 
-NO_BINDINGS = (
-    "no Python here has nvidia-ml-py, with which mltop asks GPUs: pip install nvidia-ml-py psutil where torch is,"
-    " or name another with MLTOP_GPU_PYTHON"
-)
+# nvidia-ml-py as it is published: for machines on which no Python has one, and nothing may be installed.
+WHEELS = Path(__file__).with_name("wheels")
 HAS = """
 import json, sys
 from importlib.util import find_spec
@@ -27,10 +26,14 @@ print(json.dumps([sys.version_info >= (3, 10), *(find_spec(name) is not None for
 """
 NVML = """
 import json, pynvml
+from importlib.metadata import PackageNotFoundError, version
 def text(value): return value.decode() if isinstance(value, bytes) else value
 def ask(call, *args):
     try: return text(call(*args))
     except pynvml.NVMLError: return None
+def bindings():
+    try: return version("nvidia-ml-py")
+    except PackageNotFoundError: return None
 pynvml.nvmlInit()
 cuda = ask(pynvml.nvmlSystemGetCudaDriverVersion_v2)
 gpus = []
@@ -41,7 +44,7 @@ for index in range(pynvml.nvmlDeviceGetCount()):
     else: found.update(uuid=ask(pynvml.nvmlDeviceGetUUID, handle), serial=ask(pynvml.nvmlDeviceGetSerial, handle),
                        name=ask(pynvml.nvmlDeviceGetName, handle) or "")
     gpus.append(found)
-print(json.dumps(dict(driver=ask(pynvml.nvmlSystemGetDriverVersion), nvml=ask(pynvml.nvmlSystemGetNVMLVersion),
+print(json.dumps(dict(pynvml=bindings(), driver=ask(pynvml.nvmlSystemGetDriverVersion), nvml=ask(pynvml.nvmlSystemGetNVMLVersion),
                       cuda_driver=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}", gpus=gpus)))
 """
 TORCH = """
@@ -52,12 +55,20 @@ print(json.dumps(dict(torch=torch.__version__, cuda=torch.version.cuda, availabl
 
 
 def find_pythons() -> Pythons:
-    """This one where it has what is needed, else the next: of the environment, of PATH, of the usual places."""
+    """This one where it has what is needed, else the next: of the environment, of PATH, of the usual places.
+
+    Where none has nvidia-ml-py, all that is started from now on finds our own copy.
+    """
     found = {path: _has(path, "pynvml", "psutil", "torch") for path in _candidates()}
     fit = {path: has for path, has in found.items() if has and has[0]}
+    torch = next((path for path, has in found.items() if has and has[3]), "")
     mltop = next((path for path, has in fit.items() if has[1] and has[2]), None)
-    mltop = mltop or next((path for path, has in fit.items() if has[1]), sys.executable)
-    return Pythons(mltop, next((path for path, has in found.items() if has and has[3]), ""))
+    mltop = mltop or next((path for path, has in fit.items() if has[1]), None)
+    if mltop is None:
+        mltop = next((path for path, has in fit.items() if has[2]), sys.executable)
+        own = map(str, sorted(WHEELS.glob("nvidia_ml_py-*.whl")))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), *own]))
+    return Pythons(mltop, torch)
 
 
 def describe(pythons: Pythons) -> Machine:
@@ -70,7 +81,7 @@ def describe(pythons: Pythons) -> Machine:
     gaps: dict[str, str] = {}
     nvml = ask(pythons.mltop, NVML)
     if isinstance(nvml, str):
-        gaps["gpu"] = NO_BINDINGS if nvml.endswith("No module named 'pynvml'") else f"NVML does not answer: {nvml}"
+        gaps["gpu"] = f"NVML does not answer: {nvml}"
         nvml = {}
     gpus = nvml.pop("gpus", [])
     if not gpus:
@@ -83,6 +94,7 @@ def describe(pythons: Pythons) -> Machine:
         gaps["torch"] = f"torch {torch['torch']} finds no CUDA GPU"
     module = sources.kernel_module_version()
     versions.update(driver=nvml.get("driver") or module, nvml=nvml.get("nvml"), cuda_driver=nvml.get("cuda_driver"))
+    versions.update(pynvml=nvml.get("pynvml"))
     versions.update(torch=torch.get("torch"), cuda=torch.get("cuda"), nvidia_module=module)
     return Machine(versions, gpus, gaps)
 
@@ -107,6 +119,9 @@ def ask(python: str, code: str, *args: str, timeout_s: float = ASK_S) -> Any:
 
 
 def _candidates() -> list[str]:
+    """The one that MLTOP_GPU_PYTHON names is the only one; it is this one."""
+    if os.environ.get("MLTOP_GPU_PYTHON"):
+        return [sys.executable]
     folders = [os.environ.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
     paths = [sys.executable, *(f"{folder}/bin/python" for folder in folders if folder)]
     paths += [shutil.which(name) or "" for name in ("python3", "python")]

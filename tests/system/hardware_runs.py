@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.fakes.gpu_machine import GpuMachine
+from tests.fakes.nvml.counts import read_counts
 from tests.fakes.sysfs import GPU_BUSES
 from tests.system.faults.fault import Lie
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICY_FIELDS = {"0": 74, "2": 76, "3": 77, "4": 78, "5": 79}  # the field that counts the same
 TIMEOUT_S = 300.0
+# Of NVML what has an effect, and what of that has none beyond the caller's own memory.
+CHANGES = re.compile(
+    r"nvml\w*?(?:Set(?!Wait)|Reset|Clear|Enable|Disable|Create|Destroy|Modify|Remove|Inject|Freeze|Drain)\w*"
+)
+HARMLESS = {"nvmlEventSetCreate", "nvmlEventSetFree"}
+READING = re.compile(
+    r"-q|-x|nvlink|--status|--errorcounters|--query-(gpu|compute-apps)=[\w.,]+|--format=csv,noheader,nounits"
+)
 
 
 @dataclass
@@ -34,7 +44,7 @@ class Done:
 
 
 def run(machine: GpuMachine, *words: str, env: dict[str, str] | None = None) -> Done:
-    """In a new folder below the machine's."""
+    """In a new folder below the machine's. Whatever is run changes nothing on it."""
     directory = machine.directory / f"results-{len(list(machine.directory.glob('results-*')))}"
     done = subprocess.run(
         ["bash", str(ROOT / "tests/gpu"), "-o", str(directory), *words],
@@ -44,6 +54,7 @@ def run(machine: GpuMachine, *words: str, env: dict[str, str] | None = None) -> 
         text=True,
         timeout=TIMEOUT_S,
     )
+    nothing_was_changed(machine)
     assert (directory / "results.json").exists(), done.stdout + done.stderr
     return Done(
         done.returncode,
@@ -52,6 +63,15 @@ def run(machine: GpuMachine, *words: str, env: dict[str, str] | None = None) -> 
         json.loads((directory / "results.json").read_text()),
         (directory / "report.txt").read_text(),
     )
+
+
+def nothing_was_changed(machine: GpuMachine) -> None:
+    """By calls of NVML and words for nvidia-smi so far."""
+    counted = read_counts(machine.nvml.counts_path) if machine.nvml.counts_path.exists() else {}
+    called = {name for name, counts in counted.items() if counts and CHANGES.fullmatch(name)}
+    assert called <= HARMLESS
+    words = {word for asked in machine.smi.asked() for word in asked}
+    assert {word for word in words if not READING.fullmatch(word)} == set()
 
 
 def tell(machine: GpuMachine, lie: Lie) -> None:

@@ -9,27 +9,18 @@ import re
 import signal
 import subprocess
 import sys
+import venv
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.gpu_machine import GpuMachine
-from tests.fakes.nvml.counts import read_counts
 from tests.fakes.scripts import shell_script
 from tests.hardware.slices import LIMIT_S, SLICES, module_of
 from tests.hardware.sources import smi
-from tests.system.hardware_runs import ROOT, run
+from tests.system.hardware_runs import CHANGES, HARMLESS, ROOT, nothing_was_changed, run
 from tests.waiting import wait_until
-
-# Of NVML what has an effect, and what of that has none beyond the caller's own memory.
-CHANGES = re.compile(
-    r"nvml\w*?(?:Set(?!Wait)|Reset|Clear|Enable|Disable|Create|Destroy|Modify|Remove|Inject|Freeze|Drain)\w*"
-)
-HARMLESS = {"nvmlEventSetCreate", "nvmlEventSetFree"}
-READING = re.compile(
-    r"-q|-x|nvlink|--status|--errorcounters|--query-(gpu|compute-apps)=[\w.,]+|--format=csv,noheader,nounits"
-)
 
 
 def start(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -89,14 +80,16 @@ def test_the_module_does_the_same(tmp_path: Path) -> None:
     assert done.returncode == 0 and all(name in done.stdout for name in SLICES), done.stderr
 
 
-def test_without_nvidia_ml_py_it_says_what_is_missing(tmp_path: Path) -> None:
-    machine = GpuMachine(tmp_path, ranks=False)
-    nowhere = tmp_path / "nowhere"
-    nowhere.mkdir()
-    (nowhere / "pynvml.py").write_text("raise ModuleNotFoundError(\"No module named 'pynvml'\")\n")
-    done = run(machine, env={"PYTHONPATH": str(nowhere)})
-    assert (done.code, done.names("agrees") | done.names("differs")) == (3, set())
-    assert all("pip install nvidia-ml-py" in check["why"] for check in done.results["checks"])
+def test_it_needs_nothing_but_the_checkout_and_a_torch(tmp_path: Path) -> None:
+    """A Python into which nothing was ever installed; the fake torch is found by PYTHONPATH."""
+    bare = tmp_path / "bare"
+    venv.create(bare, with_pip=False)
+    done = run(GpuMachine(tmp_path / "machine"), "--only", "values", env={"MLTOP_GPU_PYTHON": str(bare / "bin/python")})
+    assert (done.code, done.names("differs")) == (0, set()), done.report
+    assert set(module_of("values").CHECKS) - done.names("agrees") == {"fabric.cluster_uuid"}, done.report
+    assert set(done.results["pythons"].values()) == {str(bare / "bin/python")}
+    (copy,) = (ROOT / "tests/hardware/wheels").glob("nvidia_ml_py-*.whl")
+    assert done.results["versions"]["pynvml"] == copy.name.split("-")[1]
 
 
 def test_an_old_python_is_refused(tmp_path: Path) -> None:
@@ -175,15 +168,18 @@ def test_what_is_saved_tells_the_versions(tmp_path: Path) -> None:
     assert all(line.startswith(("agrees ", "differs ", "not tried ")) for line in lines)
 
 
-def test_nothing_on_the_machine_is_changed(tmp_path: Path) -> None:
-    machine = GpuMachine(tmp_path, ranks=False)
-    run(machine, "--minutes", "1")
-    called = {
-        name for name, counts in read_counts(machine.nvml.counts_path).items() if counts and CHANGES.fullmatch(name)
-    }
-    assert called - HARMLESS == set()
-    words = {word for asked in machine.smi.asked() for word in asked}
-    assert words and all(READING.fullmatch(word) for word in words), words
+def test_a_run_that_changes_something_fails_its_test(tmp_path: Path) -> None:
+    machine = GpuMachine(tmp_path)
+    run(machine, "--only", "values")
+    called = machine.nvml.counts_path.read_bytes()
+    assert b"nvmlDeviceGetPowerUsage\0" in called
+    machine.nvml.counts_path.write_bytes(called.replace(b"nvmlDeviceGetPowerUsage\0", b"nvmlDeviceSetPowerUsage\0"))
+    with pytest.raises(AssertionError, match="nvmlDeviceSetPowerUsage"):
+        nothing_was_changed(machine)
+    machine.nvml.counts_path.unlink()
+    subprocess.run([machine.smi.bin / "nvidia-smi", "-pm", "1"], env=machine.env(), capture_output=True)
+    with pytest.raises(AssertionError, match="-pm"):
+        nothing_was_changed(machine)
 
 
 @pytest.mark.parametrize(
