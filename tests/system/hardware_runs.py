@@ -69,9 +69,10 @@ def nothing_was_changed(machine: GpuMachine) -> None:
     """By calls of NVML and words for nvidia-smi so far."""
     counted = read_counts(machine.nvml.counts_path) if machine.nvml.counts_path.exists() else {}
     called = {name for name, counts in counted.items() if counts and CHANGES.fullmatch(name)}
-    assert called <= HARMLESS
+    assert called <= HARMLESS, called - HARMLESS
     words = {word for asked in machine.smi.asked() for word in asked}
-    assert {word for word in words if not READING.fullmatch(word)} == set()
+    others = {word for word in words if not READING.fullmatch(word)}
+    assert not others, others
 
 
 def tell(machine: GpuMachine, lie: Lie) -> None:
