@@ -131,9 +131,12 @@ class SmiXml:
             if text is not None:
                 return told(text, f"nvidia-smi -q {path}")
         for path in wanted:  # <remapped_rows>N/A</remapped_rows> stands for all that is in it elsewhere
-            whole = told(gpu.findtext(path.rpartition("/")[0] or "."), f"nvidia-smi -q {path.rpartition('/')[0]}")
-            if whole.unsupported:
-                return whole
+            above = path.rpartition("/")[0]
+            while above:
+                whole = told(gpu.findtext(above), f"nvidia-smi -q {above}")
+                if whole.unsupported:
+                    return whole
+                above = above.rpartition("/")[0]
         return Told(why=f"nvidia-smi -q has no {wanted[0]}")
 
     def children(self, bus_id: str, path: str) -> list[dict[str, str]] | None:

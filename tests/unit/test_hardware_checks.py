@@ -139,6 +139,7 @@ def test_xml_where_a_whole_section_is_not_there() -> None:
     text = '<nvidia_smi_log><gpu id="00000000:1B:00.0"><remapped_rows>N/A</remapped_rows></gpu></nvidia_smi_log>'
     xml = SmiXml(text)
     assert xml.told("00000000:1b:00.0", "remapped_rows/remapped_row_corr").unsupported
+    assert xml.told("00000000:1B:00.0", "remapped_rows/row_remapper_histogram/row_remapper_histogram_max").unsupported
     assert not xml.told("00000000:1B:00.0", "temperature/gpu_temp").unsupported
     assert xml.told("00000000:1C:00.0", "remapped_rows/remapped_row_corr").why.startswith("nvidia-smi -q does not list")
 
