@@ -44,8 +44,10 @@ for index in range(pynvml.nvmlDeviceGetCount()):
     else: found.update(uuid=ask(pynvml.nvmlDeviceGetUUID, handle), serial=ask(pynvml.nvmlDeviceGetSerial, handle),
                        name=ask(pynvml.nvmlDeviceGetName, handle) or "")
     gpus.append(found)
-print(json.dumps(dict(pynvml=bindings(), driver=ask(pynvml.nvmlSystemGetDriverVersion), nvml=ask(pynvml.nvmlSystemGetNVMLVersion),
-                      cuda_driver=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}", gpus=gpus)))
+print(json.dumps(dict(
+    pynvml=bindings(), driver=ask(pynvml.nvmlSystemGetDriverVersion), nvml=ask(pynvml.nvmlSystemGetNVMLVersion),
+    cuda_driver=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}", gpus=gpus,
+)))
 """
 TORCH = """
 import json, torch
