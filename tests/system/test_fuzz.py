@@ -27,4 +27,4 @@ def test_nothing_crashes_or_hangs_or_grows(what: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
-    assert int(done.stdout.split()[1]) >= 8, "a batch at least"
+    assert int(done.stdout.split()[1]) >= 2, "healthy, then bent"
