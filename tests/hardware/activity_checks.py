@@ -1,4 +1,4 @@
-"""What GPM must say of known loads, and of what NVML says itself: the judgement of the slice `activity`, without a GPU."""
+"""What GPM must say of known loads, beside what NVML says itself: how the slice `activity` judges."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from mltop.probes.collect.nvml import codes
 from mltop.probes.judge.active.peaks import peak_of, peak_tflops
 from mltop.probes.model import Gap
-from tests.hardware.checks import Check, Told, between, compare, not_tried, within
+from tests.hardware.checks import Check, Told, compare, not_tried, within
 from tests.hardware.loads import LoadKind
 
 # Of a GpuSample the field, of nvml.h the metric's number.
@@ -84,7 +84,11 @@ RELATIONS = (
     Relation("sm_occupancy: memory over bf16", ("memory", "sm_occupancy"), "over", ("bf16", "sm_occupancy"), 0.05, 1),
     Relation("spin: busy over sm_active", ("spin", "busy"), "over", ("spin", "sm_active"), 0.85, 1),
 )
-COPIED, MULTIPLIED, FROM_HOST = "dram_active of the bytes copied", "tensor_active of the GEMM's rate", f"{PCIE_RX} (host)"
+COPIED, MULTIPLIED, FROM_HOST = (
+    "dram_active of the bytes copied",
+    "tensor_active of the GEMM's rate",
+    f"{PCIE_RX} (host)",
+)
 SMI_METRICS = ("sm_active", "sm_occupancy", "tensor_active", "dram_active")
 OTHERS = "as an ordinary user"
 CHECKS: tuple[str, ...] = (
@@ -136,7 +140,7 @@ class Under:
     series: dict[str, list[float]] = field(default_factory=dict)
     gaps: dict[str, dict[str, Any]] = field(default_factory=dict)  # by field, a Gap
     nvml: dict[str, list[float]] = field(default_factory=dict)  # by field, as fractions
-    smi_busy: list[float] = field(default_factory=list)
+    smi_busy: float | None = None
     smi_gpm: dict[str, list[float]] = field(default_factory=dict)
     smi_why: str = "not asked"
     gpu_rate: float | None = None  # FLOP or bytes a second
@@ -190,7 +194,9 @@ class Activity:
     def of(cls, saved: dict[str, Any]) -> Activity:
         """From its record (dataclasses.asdict, as JSON)."""
         found = cls(**saved)
-        found.own, found.other = (View(**{**one, "nvml": Nvml(**one["nvml"])}) for one in (saved["own"], saved["other"]))
+        found.own, found.other = (
+            View(**{**one, "nvml": Nvml(**one["nvml"])}) for one in (saved["own"], saved["other"])
+        )
         found.loads = {kind: Under(**one) for kind, one in saved["loads"].items()}
         found.other_under = Under(**saved["other_under"])
         return found
@@ -208,7 +214,7 @@ def checks_of(found: Activity) -> Iterator[Check]:
 
 def of_view(found: Activity, name: str, view: View) -> Check:
     """mltop says that there is GPM, or why not, as NVML itself does to this user."""
-    details = {"gpu": found.index, "source": "NVML, asked directly,"}
+    details: dict[str, Any] = {"gpu": found.index, "source": "NVML directly"}
     if view.why or not view.nvml.state:
         return not_tried(name, view.why or f"NVML was not asked directly: {view.nvml.why}", **details)
     ours = view.state
@@ -230,7 +236,11 @@ def band(found: Activity, load: LoadKind, metric: str, low: float, high: float) 
     why = "" if ours is not None else missing(found, load, metric)
     if metric == "busy" and not (under.is_settled or under.why):
         why = "the load ran for less than GPU-Util is an average of: give it more --minutes"
-    return not_tried(name, why, gpu=found.index) if why else within(name, ours, low, high, LOADS[load], gpu=found.index)
+    if why:
+        return not_tried(name, why, gpu=found.index)
+    gap = under.gap(metric)
+    said = LOADS[load] + (f"; mltop: {gap.why}" if ours is None and gap is not None else "")
+    return within(name, ours, low, high, said, gpu=found.index)
 
 
 def missing(found: Activity, load: LoadKind, metric: str) -> str:
@@ -247,14 +257,13 @@ def missing(found: Activity, load: LoadKind, metric: str) -> str:
 
 
 def busy(found: Activity, load: LoadKind) -> Check:
-    """mltop's GPU-Util beside nvidia-smi's, which was asked before and after."""
+    """mltop's GPU-Util beside nvidia-smi's, which was asked right after it."""
     under, name = found.under(load), f"busy ({load}, nvidia-smi)"
     if under.why:
         return not_tried(name, under.why, gpu=found.index)
-    ends = [Told(value) for value in under.smi_busy] or [Told(why=under.smi_why)]
+    theirs = Told(under.smi_busy) if under.smi_busy is not None else Told(why=under.smi_why)
     slack, source = BUSY_SLACK.get(load, BUSY_SLACK_ELSE), "nvidia-smi utilization.gpu"
-    gap = under.gap("busy")
-    return between(name, under.value("busy"), ends[0], ends[-1], slack, "", gap, gpu=found.index, source=source)
+    return compare(name, under.value("busy"), theirs, slack, "", under.gap("busy"), gpu=found.index, source=source)
 
 
 def of_all(found: Activity) -> Iterator[Check]:
@@ -283,9 +292,7 @@ def related(found: Activity, relation: Relation) -> Check:
         return not_tried(relation.name, f"{relation.second[1]} is 0 under {relation.second[0]}", gpu=found.index)
     ours = first - second if relation.how == "over" else first / second
     what = "less" if relation.how == "over" else "divided by"
-    return within(
-        relation.name, ours, relation.low, relation.high, f"{first:.3f} {what} {second:.3f}", gpu=found.index
-    )
+    return within(relation.name, ours, relation.low, relation.high, f"{first:.3f} {what} {second:.3f}", gpu=found.index)
 
 
 def of_rate(
@@ -330,9 +337,10 @@ def against_nvml(found: Activity, metric: str) -> Check:
         gap = found.own.gap["why"] if found.own.gap else ""
         state = found.own.nvml.state or found.own.nvml.why
         return not_tried(name, gap or f"there is nothing to compare; NVML, asked directly: {state}", gpu=found.index)
-    worst = max(pairs, key=lambda load: abs(pairs[load][0] - pairs[load][1]) - slack_of(pairs[load][1]))
+    apart = {load: abs(ours - theirs) / slack_of(theirs) for load, (ours, theirs) in pairs.items()}
+    worst = max(pairs, key=lambda load: (apart[load], pairs[load][1]))
     ours, theirs = pairs[worst]
-    check = compare(name, ours, Told(theirs), slack_of(theirs), gpu=found.index, source="NVML, asked directly,")
+    check = compare(name, ours, Told(theirs), slack_of(theirs), gpu=found.index, source="NVML directly")
     check.details["loads"] = f"furthest apart of {len(pairs)} loads under {worst}"
     return check
 
@@ -356,7 +364,7 @@ def against_smi(found: Activity, metric: str) -> Check:
 def as_other(found: Activity, metric: str) -> Check:
     """An ordinary user's mltop beside root's, under the bf16 GEMM."""
     name, theirs = f"{metric} {OTHERS}", found.under("bf16").value(metric)
-    details = {"gpu": found.index, "source": "root's mltop"}
+    details: dict[str, Any] = {"gpu": found.index, "source": "root's mltop"}
     if found.other.why or found.other_under.why:
         return not_tried(name, found.other.why or found.other_under.why, **details)
     ours, gap = found.other_under.value(metric), found.other_under.gap(metric)

@@ -2,9 +2,9 @@
 
 Lines of JSON: {"event": "ready", …} after its first round of work, then about twice a second {"event": "rate",
 "per_s": …, "unit": "FLOP" or "B", "gpu_per_s": … (by the GPU's clock), "began_s", "ended_s" (CLOCK_MONOTONIC)}. Kinds:
-idle (a context and nothing else), bf16, fp32 (GEMMs), copy, memory (a kernel that adds 1 to every element: as many bytes
-read as written), host (from pinned memory to the GPU), spin (a kernel of one thread that waits: the GPU is "busy" and
-does nothing), bursts (short bf16 GEMMs, with the GPU idle for half of the time; it tells no rate).
+idle (a context and nothing else), bf16, fp32 (GEMMs), copy, memory (a kernel that adds 1 to every element: as many
+bytes read as written), host (from pinned memory to the GPU), spin (a kernel of one thread that waits: the GPU is "busy"
+and does nothing), bursts (short bf16 GEMMs, with the GPU idle for half of the time; it tells no rate).
 """
 
 import json

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.fakes.gpu_machine import GpuMachine
+from tests.fakes.nvml.counts import read_counts
 from tests.fakes.sysfs import GPU_BUSES
 from tests.system.faults.fault import Lie
 
+# Of NVML what has an effect, and what of that has none beyond the caller's own memory.
+CHANGES = re.compile(
+    r"nvml\w*?(?:Set(?!Wait)|Reset|Clear|Enable|Disable|Create|Destroy|Modify|Remove|Inject|Freeze|Drain)\w*"
+)
+HARMLESS = {"nvmlEventSetCreate", "nvmlEventSetFree"}
+READING = re.compile(
+    r"-q|-x|nvlink|--status|--errorcounters|--query-(gpu|compute-apps)=[\w.,]+|--format=csv,noheader,nounits"
+    r"|dmon|--(id|count|delay)=\d+|--select=p|--gpm-metrics=[\d,]+"
+)
 ROOT = Path(__file__).resolve().parents[2]
 POLICY_FIELDS = {"0": 74, "2": 76, "3": 77, "4": 78, "5": 79}  # the field that counts the same
 TIMEOUT_S = 300.0
@@ -71,3 +82,13 @@ def tell(machine: GpuMachine, lie: Lie) -> None:
         machine.nvml.write()
     else:
         machine.smi.lie(lie.source, lie.name, lie.text)
+
+
+def assert_nothing_changed(machine: GpuMachine) -> None:
+    """By what was asked of NVML and nvidia-smi on it."""
+    called = {
+        name for name, counts in read_counts(machine.nvml.counts_path).items() if counts and CHANGES.fullmatch(name)
+    }
+    assert called - HARMLESS == set()
+    words = {word for asked in machine.smi.asked() for word in asked}
+    assert words and all(READING.fullmatch(word) for word in words), words

@@ -28,7 +28,7 @@ USUAL_S, SHORTEST_S = 0.5, 0.12  # between two of the agent's samples; GPM wants
 # Of the samples after a load's begin those that are averages of times before it: of what is renewed with (nearly) every
 # sample, and of the rest, which has its turn with every eighth.
 SKIP, SKIP_SLOW = 2, 16
-VALUES = 3
+LEAST, USUAL = 2, 5  # values of a load
 SETTLE_S = 1.2  # GPU-Util is of up to a second
 NEWS_S = 30.0
 SMI_SECONDS = 4
@@ -41,14 +41,14 @@ class Plan:
 
     interval_s: float
     is_long: bool
+    values: int = LEAST
 
     @classmethod
     def of(cls, left_s: float) -> Plan:
         each_s = 0.8 * left_s / len(LOADS) - START_S
-        samples = SKIP_SLOW + VALUES
-        if each_s >= samples * USUAL_S + SETTLE_S:
-            return cls(USUAL_S, True)
-        return cls(SHORTEST_S, each_s >= samples * SHORTEST_S)
+        if each_s >= (SKIP_SLOW + USUAL) * USUAL_S + SETTLE_S:
+            return cls(USUAL_S, True, USUAL)
+        return cls(SHORTEST_S, each_s >= (SKIP_SLOW + LEAST) * SHORTEST_S)
 
 
 def run(context: Context) -> Iterator[Check]:
@@ -194,9 +194,7 @@ class Watch:
         return newest[0][1].get("sm_active") is not None or (gap is not None and gap.kind != "starting")
 
 
-def under(
-    context: Context, index: int, uuid: str, kind: LoadKind, plan: Plan, watches: list[Watch]
-) -> list[Under]:
+def under(context: Context, index: int, uuid: str, kind: LoadKind, plan: Plan, watches: list[Watch]) -> list[Under]:
     """What each of these saw under one load."""
     why = context.machine.gaps.get("torch", "")
     try:
@@ -211,14 +209,14 @@ def under(
 def watched(index: int, kind: LoadKind, plan: Plan, watches: list[Watch], load: Load) -> list[Under]:
     began_s, began_at = time.monotonic(), time.time()
     found = [Under(is_long=plan.is_long and kind in LONG, smi_why="") for _ in watches]
-    ask_smi(index, found[0])
     if kind == "bf16" and watches[0].has_gpm():
         ask_smi_gpm(index, found[0])
-    wanted = (SKIP_SLOW if found[0].is_long else SKIP) + VALUES
+    wanted = (SKIP_SLOW if found[0].is_long else SKIP) + plan.values
     if plan.is_long and ("busy" in (metric for load_kind, metric in judged.BANDS if load_kind == kind)):
         found[0].is_settled = True
         wait_until_s(watches[0].agent, began_s + (0 if kind == "idle" else SETTLE_S))
     for watch in watches:
+        watch.agent.check_alive()
         if not watch.agent.wait(lambda watch=watch: len(watch.samples(began_at)) >= wanted, NEWS_S):  # type: ignore[misc]
             raise NotTriedError(f"mltop's agent told fewer than {wanted} samples within {NEWS_S:g} s")
         if watch.has_gpm():
@@ -230,7 +228,7 @@ def watched(index: int, kind: LoadKind, plan: Plan, watches: list[Watch], load: 
         time.sleep(0.02)
     load.check_alive()
     for one, watch in zip(found, watches, strict=True):
-        take(one, watch, began_s, began_at, ended_s)
+        take(one, watch, began_s, began_at, ended_s, SETTLE_S if found[0].is_settled and kind != "idle" else 0.0)
         one.gpu_rate = load.gpu_rates[-1] if load.gpu_rates else None
     return found
 
@@ -240,12 +238,12 @@ def wait_until_s(agent: Agent, until_s: float) -> None:
     agent.wait(lambda: bool(agent.told) and agent.told[-1][0] > until_s, until_s - time.monotonic() + NEWS_S)
 
 
-def take(one: Under, watch: Watch, began_s: float, began_at: float, ended_s: float) -> None:
+def take(one: Under, watch: Watch, began_s: float, began_at: float, ended_s: float, settle_s: float) -> None:
     samples = watch.samples(began_at)
     for name in ("busy", "sm_clock_mhz", *METRICS, *(name for name in SLOW if name not in METRICS)):
         late = samples[SKIP_SLOW if name in SLOW else SKIP :]
         if name == "busy":
-            late = samples[-VALUES:]
+            late = [one for one in samples if one[0] >= began_s + settle_s][-LEAST:]
         values = [_value(gpu, name) for _, gpu, _ in late]
         one.series[name] = [value for value in values if value is not None]
         gap = gap_of(samples[-1][2], watch.index, name) if samples and not one.series[name] else None
@@ -271,7 +269,7 @@ def ask_smi(index: int, one: Under) -> None:
         return
     one.smi_why = told.why
     if told.value is not None:
-        one.smi_busy.append(float(told.value) / 100)
+        one.smi_busy = float(told.value) / 100
 
 
 def ask_smi_gpm(index: int, one: Under) -> None:
