@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from mltop.probes.agent.protocol import payload_of
 from mltop.probes.spawn import python_command
@@ -23,6 +23,7 @@ END_S = 10.0
 KILL_S = 5.0
 ASK_S = 30.0
 NOBODY = 65534
+Self = TypeVar("Self", bound="Speaker")
 Told = tuple[float, dict[str, Any]]  # CLOCK_MONOTONIC at its arrival, what the line says
 
 
@@ -52,7 +53,7 @@ class Speaker:
         self.pid = self._process.pid
         self._reader = threading.Thread(target=self._read, daemon=True)
 
-    def __enter__(self) -> Speaker:
+    def __enter__(self: Self) -> Self:
         self._reader.start()
         return self
 

@@ -5,12 +5,16 @@ Lines of JSON; a code is NVML's return code. First {"event": "support", "code", 
 {"event": "metrics", "code", "began_s", "ended_s" (CLOCK_MONOTONIC), "metrics": {id: [code, value or null]}}.
 """
 
+from __future__ import annotations
+
 import json
 import math
 import os
 import select
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pynvml
 
@@ -19,11 +23,11 @@ MEMORY_CLOCK = 2
 DOUBLE_DATA_RATE = 2
 
 
-def say(**told):
+def say(**told: Any) -> None:
     print(json.dumps(told), flush=True)
 
 
-def ask(call, *args):
+def ask(call: Callable[..., Any], *args: Any) -> tuple[int, Any]:
     """(code, what it gave)"""
     try:
         return 0, call(*args)
@@ -31,7 +35,7 @@ def ask(call, *args):
         return error.value, None
 
 
-def take(handle):
+def take(handle: Any) -> tuple[int, Any, float]:
     """(code, sample, when)"""
     code, sample = ask(pynvml.nvmlGpmSampleAlloc)
     if code:
@@ -42,7 +46,7 @@ def take(handle):
     return code, None if code else sample, time.monotonic()
 
 
-def metric(before, after, number):
+def metric(before: Any, after: Any, number: int) -> list[Any]:
     """[code, value]: one at a time, as batches were wrong under some drivers."""
     get = pynvml.c_nvmlGpmMetricsGet_t()
     get.version, get.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, 1
@@ -54,17 +58,17 @@ def metric(before, after, number):
     return [code, value if not code and math.isfinite(value) else None]
 
 
-def memory_bytes_per_s(handle):
+def memory_bytes_per_s(handle: Any) -> float | None:
     width = ask(pynvml.nvmlDeviceGetMemoryBusWidth, handle)[1]
     clock = ask(pynvml.nvmlDeviceGetMaxClockInfo, handle, MEMORY_CLOCK)[1]
     return width / 8 * clock * 1e6 * DOUBLE_DATA_RATE if width and clock else None
 
 
-def has_ended(wait_s):
+def has_ended(wait_s: float) -> bool:
     return bool(select.select([0], [], [], wait_s)[0]) and not os.read(0, 4096)
 
 
-def main(uuid, interval_s):
+def main(uuid: str, interval_s: float) -> None:
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
     code, support = ask(pynvml.nvmlGpmQueryDeviceSupport, handle)

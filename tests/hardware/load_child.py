@@ -1,6 +1,6 @@
-"""A known load on one GPU, in any Python with torch: `load_child.py KIND`, until its input ends.
+"""A known load on one GPU, in any Python with torch: `load_child.py KIND REPORT_S`, until its input ends.
 
-Lines of JSON: {"event": "ready", …} after its first round of work, then about twice a second {"event": "rate",
+Lines of JSON: {"event": "ready", …} after its first round of work, then about every REPORT_S {"event": "rate",
 "per_s": …, "unit": "FLOP" or "B", "gpu_per_s": … (by the GPU's clock), "began_s", "ended_s" (CLOCK_MONOTONIC)}. Kinds:
 idle (a context and nothing else), bf16, fp32 (GEMMs), copy, memory (a kernel that adds 1 to every element: as many
 bytes read as written), host (from pinned memory to the GPU), spin (a kernel of one thread that waits: the GPU is "busy"
@@ -18,7 +18,6 @@ BYTES = 1 << 30
 HOST_BYTES = 256 << 20
 SPIN_CYCLES = 20_000_000  # about a hundredth of a second
 BURST_SIDE, BURST_PIECES, BURST_S = 4096, 5, 0.01
-REPORT_S = 0.5
 
 
 def say(**told):
@@ -52,7 +51,7 @@ def work_of(kind, torch):
     raise SystemExit(f"no load is called {kind}")
 
 
-def main(kind):
+def main(kind, report_s):
     import torch
 
     torch.cuda.init()
@@ -69,10 +68,10 @@ def main(kind):
     if kind == "bursts":
         bursts(work, torch)
     else:
-        steadily(work, amount, unit, torch)
+        steadily(work, amount, unit, torch, report_s)
 
 
-def steadily(work, amount, unit, torch):
+def steadily(work, amount, unit, torch, report_s):
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     done, gpu_s, began_s = 0, 0.0, time.monotonic()
     while not has_ended():
@@ -82,7 +81,7 @@ def steadily(work, amount, unit, torch):
         last.record()
         torch.cuda.synchronize()
         done, gpu_s, now_s = done + 10, gpu_s + first.elapsed_time(last) / 1000, time.monotonic()
-        if now_s - began_s >= REPORT_S:
+        if now_s - began_s >= report_s:
             per_s, gpu_per_s = done * amount / (now_s - began_s), done * amount / gpu_s
             say(event="rate", per_s=per_s, unit=unit, gpu_per_s=gpu_per_s, began_s=began_s, ended_s=now_s)
             done, gpu_s, began_s = 0, 0.0, now_s
@@ -110,4 +109,4 @@ def bursts(work, torch):
         at_s = now_s
 
 
-main(sys.argv[1])
+main(sys.argv[1], float(sys.argv[2]))

@@ -62,6 +62,7 @@ def test_the_whole_command(ran: tuple[GpuMachine, Done]) -> None:
     rest = [check for check in done.results["checks"] if check["name"] in AS_OTHER]
     assert len(rest) == len(AS_OTHER)
     assert all(check["outcome"] == "agrees" or check["why"] for check in rest)
+    assert any(words[0] == "dmon" for words in machine.smi.asked())
     assert_nothing_changed(machine)
 
 

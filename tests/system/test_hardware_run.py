@@ -168,6 +168,7 @@ def test_what_is_saved_tells_the_versions(tmp_path: Path) -> None:
 def test_nothing_on_the_machine_is_changed(tmp_path: Path) -> None:
     machine = GpuMachine(tmp_path, ranks=False)
     run(machine, "--minutes", "1", "--only", "values", "throttling")  # the other slices' own tests look at theirs
+    assert machine.smi.asked()
     assert_nothing_changed(machine)
 
 

@@ -17,8 +17,8 @@ from tests.hardware.activity_checks import LOADS, LONG, METRICS, SLOW, SMI_METRI
 from tests.hardware.checks import Check, NotTriedError, not_tried
 from tests.hardware.children import NOBODY, Agent, Speaker, rights_of, script, why_not_as
 from tests.hardware.context import Context
-from tests.hardware.loads import Load, LoadKind, in_use
-from tests.hardware.ours import Mltop, gap_of, value_at
+from tests.hardware.loads import Load, LoadKind, free_gpu
+from tests.hardware.ours import gap_of
 from tests.hardware.sources import Query, SmiError, smi_gpm
 
 CHECKS = judged.CHECKS
@@ -53,16 +53,7 @@ class Plan:
 
 def run(context: Context) -> Iterator[Check]:
     """One GPU: what GPM says is a matter of driver and model, and each has eight loads."""
-    with Mltop() as mltop:
-        gpus = {gpu.index: gpu for gpu in mltop.poll()}
-    whys = {
-        one["index"]: in_use(gpus[one["index"]]) if one["index"] in gpus else "mltop does not list this GPU"
-        for one in context.machine.gpus
-        if one["uuid"]
-    }
-    chosen = next((one for one in context.machine.gpus if whys.get(one["index"]) == ""), None)
-    if chosen is None:
-        raise NotTriedError(next(iter(whys.values()), "no GPU has a UUID"))
+    chosen, whys = free_gpu(context)
     found = Activity(chosen["index"], chosen["name"])
     try:
         yield from measured(context, found, chosen["uuid"], Plan.of(context.left_s()))
@@ -257,7 +248,7 @@ def take(one: Under, watch: Watch, began_s: float, began_at: float, ended_s: flo
 def _value(gpu: dict[str, Any], path: str) -> float | None:
     name, _, key = path.partition(".")
     found = gpu.get(name)
-    return value_at(found, key) if key and found is not None else found  # type: ignore[arg-type]
+    return found.get(key) if key and found is not None else found
 
 
 def ask_smi(index: int, one: Under) -> None:
