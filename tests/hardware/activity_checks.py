@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mltop.probes.collect.nvml import codes
@@ -134,7 +134,9 @@ class Nvml:
 
 @dataclass
 class Under:
-    """What was told under one load. ``series``: of mltop, by field. ``why``: it was not put on the GPU."""
+    """What was told under one load. ``samples``: all of mltop's; ``series``: of them what counts, by field. ``why``: it
+    was not put on the GPU.
+    """
 
     why: str = ""
     series: dict[str, list[float]] = field(default_factory=dict)
@@ -146,6 +148,7 @@ class Under:
     gpu_rate: float | None = None  # FLOP or bytes a second
     is_long: bool = False  # long enough for what is renewed slowly
     is_settled: bool = False  # and for GPU-Util, which is of up to a second
+    samples: list[dict[str, float | None]] = field(default_factory=list)
 
     def value(self, name: str) -> float | None:
         found = self.series.get(name)
@@ -180,7 +183,9 @@ class View:
 
 @dataclass
 class Activity:
-    """One GPU. ``memory_bytes_per_s``: the most its memory could do, by NVML's bus width and clock."""
+    """One GPU. ``memory_bytes_per_s``: the most its memory could do, by NVML's bus width and clock. ``as_whom``: with
+    which rights.
+    """
 
     index: int
     name: str
@@ -189,6 +194,7 @@ class Activity:
     loads: dict[str, Under] = field(default_factory=dict)
     other_under: Under = field(default_factory=Under)
     memory_bytes_per_s: float | None = None
+    as_whom: str = ""
 
     @classmethod
     def of(cls, saved: dict[str, Any]) -> Activity:
@@ -220,7 +226,8 @@ def of_view(found: Activity, name: str, view: View) -> Check:
     ours = view.state
     if ours.startswith("told by") and view.nvml.state != "told":
         return not_tried(name, f"mltop has it {ours.removeprefix('told ')}; NVML says {view.nvml.state}", **details)
-    return compare(name, ours, Told(view.nvml.state), **details)
+    whom = found.as_whom if view is found.own else ""
+    return replace(compare(name, ours, Told(view.nvml.state), **details), why=whom)
 
 
 def of_load(found: Activity, load: LoadKind) -> Iterator[Check]:

@@ -33,12 +33,13 @@ class Speaker:
     ``user``: the uid that it runs as, with no rights beside. NotTriedError where it cannot be started.
     """
 
+    name = "our program"
+
     def __init__(self, command: Sequence[str], user: int | None = None) -> None:
         self.told: list[Told] = []
         self._news = threading.Condition()
         self._ended = False
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (it lives as long as the child)
-        self._name = Path(command[0]).name
         try:
             self._process = subprocess.Popen(
                 command,
@@ -49,7 +50,8 @@ class Speaker:
                 **as_user(user),
             )
         except OSError as error:
-            raise NotTriedError(f"{command[0]} cannot be started{'' if user is None else f' as uid {user}'}: {error}")  # noqa: B904
+            whom = "" if user is None else f" as uid {user}"
+            raise NotTriedError(f"{command[0]} cannot be started{whom}: {error}") from None
         self.pid = self._process.pid
         self._reader = threading.Thread(target=self._read, daemon=True)
 
@@ -85,7 +87,7 @@ class Speaker:
     def check_alive(self) -> None:
         """NotTriedError when it has ended by itself."""
         if self._process.poll() is not None:
-            raise NotTriedError(f"it ended by itself: {self.why()}")
+            raise NotTriedError(f"{self.name} ended by itself: {self.why()}")
 
     def why(self) -> str:
         """Its last words on stderr."""
@@ -113,6 +115,8 @@ class Speaker:
 
 class Agent(Speaker):
     """mltop's own agent as it runs on a node; ``told``: its samples, as they go over the wire."""
+
+    name = "mltop's agent"
 
     def __init__(self, context: Context, interval_s: float = 1.0, user: int | None = None) -> None:
         words = ("--node", "here", "--interval", f"{interval_s:g}")

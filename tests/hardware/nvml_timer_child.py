@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import gpu
+import gpu  # type: ignore[import-not-found]
 
 gpu.own_checkout_first()
 from mltop.probes.collect.nvml.breadcrumb import NO_GPU, Breadcrumb  # noqa: E402

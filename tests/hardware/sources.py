@@ -73,7 +73,12 @@ def smi_gpm(index: int, count: int, metrics: tuple[int, ...]) -> dict[int, list[
     """
     numbers = ",".join(map(str, metrics))
     words = ("dmon", f"--id={index}", "--select=p", f"--count={count}", "--delay=1", f"--gpm-metrics={numbers}")
-    rows = [line.lstrip("#").split() for line in smi(*words).splitlines()]
+    return gpm_rows(smi(*words), index, metrics)
+
+
+def gpm_rows(text: str, index: int, metrics: tuple[int, ...]) -> dict[int, list[float]]:
+    """Of what `nvidia-smi dmon` prints: a line of names, one of units, then rows. SmiError where it has no values."""
+    rows = [line.lstrip("#").split() for line in text.splitlines()]
     units = next((row for row in rows if row[:1] == ["Idx"]), [])
     columns = [place for place, unit in enumerate(units) if unit.startswith("GPM:")]
     if len(columns) != len(metrics):

@@ -16,10 +16,10 @@ import pytest
 
 from tests.fakes.gpu_machine import GpuMachine
 from tests.hardware import activity_checks as judged
-from tests.hardware.activity_checks import CHECKS, LOADS, OTHERS, Activity
+from tests.hardware.activity_checks import CHECKS, LOADS, OTHERS, Activity, Under
 from tests.hardware.children import NOBODY, rights_of, why_not_as
 from tests.hardware.context import Context, Machine, Pythons
-from tests.hardware.slices.activity import Plan, Watch
+from tests.hardware.slices.activity import Plan, Watch, take
 from tests.strangers import needs_root
 from tests.system.faults.activity import FAULTS
 from tests.system.hardware_lies import differing, put_in_record
@@ -133,6 +133,30 @@ def test_without_gpm_it_says_why(kind: str, code: str, sample_code: int, says: s
     assert agree == {name for name in CHECKS if name.startswith("busy")} | {"gpm", f"gpm {OTHERS}"}
     assert all(check.why for check in checks if check.outcome == "not tried")
     assert [says in check.why for check in checks if check.name == "sm_active (bf16)"] == [True]
+
+
+def test_dcgm_is_too_slow_for_loads_of_some_seconds(record: dict[str, Any]) -> None:
+    """Before Hopper, mltop takes what DCGM has."""
+    found = Activity.of(copy.deepcopy(record))
+    found.own.source, found.own.nvml.supported = "dcgm", False
+    (check,) = [check for check in judged.checks_of(found) if check.name == "gpm"]
+    assert (check.outcome, check.why) == ("not tried", "mltop has it by dcgm; NVML says not supported")
+
+    class Told(Watch):
+        def __init__(self) -> None:
+            self.index = 0
+
+        def samples(self, since_at: float = 0.0) -> list[tuple[float, dict[str, Any], dict[str, Any]]]:
+            gpu = {"index": 0, "busy": 0.5, "sm_active": 0.25, "activity_source": "dcgm"}
+            return [(float(number), gpu, {}) for number in range(30)]
+
+        def taken(self, since_s: float, until_s: float) -> list[dict[str, Any]]:
+            return []
+
+    under = Under()
+    take(under, Told(), 0.0, 0.0, 30.0, 0.0)
+    assert (under.value("busy"), under.value("sm_active")) == (0.5, None)
+    assert "DCGM" in under.gaps["sm_active"]["why"]
 
 
 @pytest.fixture

@@ -5,10 +5,12 @@ Beside it: NVML asked directly by a program of ours, nvidia-smi's own reading, a
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from mltop.probes.model import Gap
@@ -31,7 +33,11 @@ SKIP, SKIP_SLOW = 2, 16
 LEAST, USUAL = 2, 5  # values of a load
 SETTLE_S = 1.2  # GPU-Util is of up to a second
 NEWS_S = 30.0
+END_S = 10.0  # to be left for what comes after the last load
 SMI_SECONDS = 4
+NOT_GPM = "it has this from DCGM, whose values are too old for a load of some seconds"
+CAP_SYS_ADMIN = 1 << 21
+SAVED = ("busy", "power_w", "sm_clock_mhz", *METRICS, *(name for name in SLOW if name not in METRICS))
 RATED: tuple[LoadKind, ...] = ("host", "copy", "bf16")
 
 
@@ -54,7 +60,7 @@ class Plan:
 def run(context: Context) -> Iterator[Check]:
     """One GPU: what GPM says is a matter of driver and model, and each has eight loads."""
     chosen, whys = free_gpu(context)
-    found = Activity(chosen["index"], chosen["name"])
+    found = Activity(chosen["index"], chosen["name"], as_whom=whom())
     try:
         yield from measured(context, found, chosen["uuid"], Plan.of(context.left_s()))
     finally:
@@ -62,6 +68,15 @@ def run(context: Context) -> Iterator[Check]:
     for index, why in whys.items():
         if index != found.index:
             yield not_tried("other GPUs", why or "one GPU is enough for what a driver says", gpu=index)
+
+
+def whom() -> str:
+    """What GPM may depend on."""
+    text = Path("/proc/self/status").read_text()
+    rights = int(next((line.split()[1] for line in text.splitlines() if line.startswith("CapEff:")), "0"), 16)
+    name = "root" if os.geteuid() == 0 else "an ordinary user"
+    where = " in a container" if any(map(os.path.exists, ("/.dockerenv", "/run/.containerenv"))) else ""
+    return f"as {name} {'with' if rights & CAP_SYS_ADMIN else 'without'} CAP_SYS_ADMIN{where}"
 
 
 def measured(context: Context, found: Activity, uuid: str, plan: Plan, other: int = NOBODY) -> Iterator[Check]:
@@ -126,23 +141,27 @@ class Watch:
         self.nvml.close()
         self.agent.close()
 
-    def samples(self, since_at: float = 0.0) -> list[tuple[float, dict[str, Any], list[Gap]]]:
-        """(CLOCK_MONOTONIC at arrival, the GPU, the sample's gaps), of polls after ``since_at`` (unix s), each once."""
+    def samples(self, since_at: float = 0.0) -> list[tuple[float, dict[str, Any], dict[str, Any]]]:
+        """(CLOCK_MONOTONIC at arrival, the GPU, the whole sample), of polls after ``since_at`` (unix s), each once."""
         found, seen_at = [], since_at
         for arrived_s, sample in list(self.agent.told):
             for gpu in sample.get("gpus", ()):
                 if gpu["index"] == self.index and (gpu.get("last_seen_at") or 0) > seen_at:
                     seen_at = gpu["last_seen_at"]
-                    found.append((arrived_s, gpu, [Gap(**gap) for gap in sample.get("gaps", ())]))
+                    found.append((arrived_s, gpu, sample))
         return found
+
+    def gap(self, sample: dict[str, Any], name: str) -> Gap | None:
+        """Why it tells no such value of this GPU."""
+        return gap_of([Gap(**gap) for gap in sample.get("gaps", ())], self.index, name)
 
     def view(self) -> View:
         """How GPM stands, once mltop and NVML have said so."""
         self.agent.wait(lambda: self._stands(), NEWS_S)
         self.nvml.wait(lambda: bool(self._said("metrics")) or not self._is_supported(), NEWS_S)
-        view, (_, gpu, gaps) = View(), self.samples()[-1]
+        view, (_, gpu, sample) = View(), self.samples()[-1]
         view.source = gpu.get("activity_source")
-        gap = gap_of(gaps, self.index, "sm_active")
+        gap = self.gap(sample, "sm_active")
         view.gap = None if gap is None or view.source else asdict(gap)
         support, taken = self._said("support"), self._said("metrics")
         if support:
@@ -165,6 +184,14 @@ class Watch:
             if one["code"] == 0 and one["began_s"] >= since_s and one["ended_s"] <= until_s
         ]
 
+    def wait_for(self, samples: int, since_s: float, since_at: float) -> None:
+        """So many new samples, and something of NVML. NotTriedError when they do not come."""
+        self.agent.check_alive()
+        if not self.agent.wait(lambda: len(self.samples(since_at)) >= samples, NEWS_S):
+            raise NotTriedError(f"mltop's agent told fewer than {samples} samples of this GPU within {NEWS_S:g} s")
+        if self.has_gpm():
+            self.nvml.wait(lambda: bool(self.taken(since_s, time.monotonic())), NEWS_S)
+
     def has_gpm(self) -> bool:
         said = self._said("metrics")
         return bool(said) and said[-1]["code"] == 0
@@ -181,7 +208,7 @@ class Watch:
         newest = self.samples()[-1:]
         if not newest:
             return False
-        gap = gap_of(newest[0][2], self.index, "sm_active")
+        gap = self.gap(newest[0][2], "sm_active")
         return newest[0][1].get("sm_active") is not None or (gap is not None and gap.kind != "starting")
 
 
@@ -191,6 +218,8 @@ def under(context: Context, index: int, uuid: str, kind: LoadKind, plan: Plan, w
     try:
         if why:
             raise NotTriedError(why)
+        if context.left_s() < START_S + (SKIP_SLOW + plan.values) * plan.interval_s + END_S:
+            raise NotTriedError("no time was left for this load: torch takes long to start")
         with Load(context, kind, uuid) as load:
             return watched(index, kind, plan, watches, load)
     except NotTriedError as reason:
@@ -206,12 +235,12 @@ def watched(index: int, kind: LoadKind, plan: Plan, watches: list[Watch], load: 
     if plan.is_long and ("busy" in (metric for load_kind, metric in judged.BANDS if load_kind == kind)):
         found[0].is_settled = True
         wait_until_s(watches[0].agent, began_s + (0 if kind == "idle" else SETTLE_S))
-    for watch in watches:
-        watch.agent.check_alive()
-        if not watch.agent.wait(lambda watch=watch: len(watch.samples(began_at)) >= wanted, NEWS_S):  # type: ignore[misc]
-            raise NotTriedError(f"mltop's agent told fewer than {wanted} samples within {NEWS_S:g} s")
-        if watch.has_gpm():
-            watch.nvml.wait(lambda watch=watch: bool(watch.taken(began_s, time.monotonic())), NEWS_S)  # type: ignore[misc]
+    watches[0].wait_for(wanted, began_s, began_at)
+    for one, watch in zip(found[1:], watches[1:], strict=True):
+        try:
+            watch.wait_for(wanted, began_s, began_at)
+        except NotTriedError as reason:
+            one.why = str(reason)
     ask_smi(index, found[0])
     ended_s = time.monotonic()
     while kind in RATED and not load.gpu_rates and time.monotonic() < ended_s + NEWS_S:
@@ -231,13 +260,20 @@ def wait_until_s(agent: Agent, until_s: float) -> None:
 
 def take(one: Under, watch: Watch, began_s: float, began_at: float, ended_s: float, settle_s: float) -> None:
     samples = watch.samples(began_at)
-    for name in ("busy", "sm_clock_mhz", *METRICS, *(name for name in SLOW if name not in METRICS)):
+    one.samples = [
+        {"after_s": round(arrived_s - began_s, 3), **{name: _value(gpu, name) for name in SAVED}}
+        for arrived_s, gpu, _ in samples
+    ]
+    for name in SAVED:
         late = samples[SKIP_SLOW if name in SLOW else SKIP :]
         if name == "busy":
             late = [one for one in samples if one[0] >= began_s + settle_s][-LEAST:]
         values = [_value(gpu, name) for _, gpu, _ in late]
+        if name in METRICS and any(gpu.get("activity_source") not in ("gpm", None) for _, gpu, _ in late):
+            one.series[name], one.gaps[name] = [], asdict(Gap(name, NOT_GPM))
+            continue
         one.series[name] = [value for value in values if value is not None]
-        gap = gap_of(samples[-1][2], watch.index, name) if samples and not one.series[name] else None
+        gap = watch.gap(samples[-1][2], name) if samples and not one.series[name] else None
         if gap is not None:
             one.gaps[name] = asdict(gap)
     for name, number in METRICS.items():

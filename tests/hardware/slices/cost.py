@@ -20,6 +20,7 @@ from tests.hardware.loads import Load, free_gpu
 
 CHECKS = judged.CHECKS
 GPUS_S = 60.0  # nvmlInit without persistence mode
+END_S = 15.0  # to be left for the agent's end and the verdicts
 USUAL_LEFT_S = 400.0  # from there on nothing is shortened
 
 
@@ -139,6 +140,8 @@ def windows(context: Context, plan: Plan, load: Load) -> list[Window]:
     agent: Agent | None = None
     try:
         for number in range(plan.windows):
+            if context.left_s() < 2 * plan.window_s + plan.window_settle_s + END_S:
+                break
             is_with = number % 4 in (1, 2)
             if is_with and agent is None:
                 agent = Agent(context)
