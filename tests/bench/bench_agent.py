@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.bench import goals
 from tests.bench.table import Goal, print_table
-from tests.cpu import children_of, cpu_s, rss_mib
+from tests.cpu import children_of, cpu_s, pss_mib, rss_mib
 from tests.fakes.machine import FakeMachine
 from tests.fakes.nvml.counts import per_gpu
 from tests.processes import command_of
@@ -46,11 +47,11 @@ def main(quick: bool = False) -> None:
             collectors = collector_costs(machine)
         rival = nvitop(machine, seconds)
     rows: list[tuple[str, float, Goal | None]] = [
-        ("agent: CPU, % of a core", 100 * cost.cpu, Goal(at_most=0.5)),
+        ("agent: CPU, % of a core", 100 * cost.cpu, Goal(at_most=goals.AGENT_CPU_PERCENT)),
         *((f"  of it {part}", 100 * share, None) for part, share in cost.parts.items()),
-        ("agent: NVML calls per GPU and second", cost.calls, Goal(at_most=12)),
+        ("agent: NVML calls per GPU and second", cost.calls, Goal(at_most=goals.NVML_CALLS)),
         ("agent: RSS of all its processes, MiB", cost.rss_mib, None),
-        ("agent: PSS of all its processes, MiB", cost.pss_mib, Goal(at_most=30)),
+        ("agent: PSS of all its processes, MiB", cost.pss_mib, Goal(at_most=goals.AGENT_PSS_MIB)),
         *((f"  {what}, wall ms per sample", 1000 * cost_s, None) for what, cost_s in collectors.items()),
         ("nvitop: CPU, % of a core", 100 * rival.cpu, None),
         ("nvitop: NVML calls per GPU and second", rival.calls, None),
@@ -94,11 +95,6 @@ def part_name(pid: int) -> str:
     words = command_of(pid).split()
     module = next((word for word in words if word.startswith("mltop.")), words[0] if words else "?")
     return ".".join(module.split(".")[-2:])
-
-
-def pss_mib(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
 def collector_costs(machine: FakeMachine) -> dict[str, float]:

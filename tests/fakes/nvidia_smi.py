@@ -3,6 +3,7 @@
 smi = FakeSmi(folder)                            # folder/bin/nvidia-smi; put it first on PATH
 smi.lie("query", "power.draw.average", "999.00") # one answer is another from now on; by GPU index: gpu=1
 smi.lie("xml", "temperature/gpu_temp", "99 C")   # "system/cuda_version"; "nvlink", "apps": all of it; "gpus"
+smi.lie("dmon", "5", "12")                       # a metric of GPM, by its id
 smi.lie("does", "at once", "hang")               # or "kill": who asked
 smi.lie("fails", "with", "text")                 # all that it says
 smi.asked()                                      # the words of every call so far
@@ -282,6 +283,38 @@ def fabric(gpu: Gpu) -> dict[str, str]:
     }
 
 
+GPM_NAMES = {1: "gract", 2: "smutil", 3: "smocc", 5: "mmaact", 10: "dram", 12: "fp32"}
+
+
+def dmon(gpus: list[Gpu], options: dict[str, str]) -> None:
+    """`nvidia-smi dmon --id=0 --select=p --count=4 --delay=1 --gpm-metrics=2,5`, but at once."""
+    gpu = gpus[int(options["--id"])]
+    numbers = [int(word) for word in options["--gpm-metrics"].split(",")]
+    print("# gpu    pwr  gtemp  mtemp " + " ".join(f"{GPM_NAMES[number]:>7}" for number in numbers))
+    print("# Idx      W      C      C " + " ".join(f"{'GPM:%':>7}" for _ in numbers))
+    found = gpm_now(gpu, numbers)
+    for row in range(int(options["--count"])):
+        cells = ["0" if row == 0 and found[number] != "-" else found[number] for number in numbers]
+        power = shown(gpu.ask("nvmlDeviceGetPowerUsage"), scale=1000, digits=0)
+        print(f"{gpu.index:>5} {power:>6} {gpu.ask('nvmlDeviceGetTemperature', 0):>6} {'-':>6} ", end="")
+        print(" ".join(f"{cell:>7}" for cell in cells))
+
+
+def gpm_now(gpu: Gpu, numbers: list[int]) -> dict[int, str]:
+    nvml, samples = gpu.nvml, []
+    for wait_s in (0.12, 0.0):
+        samples.append(nvml.nvmlGpmSampleAlloc())
+        if gpu.ask("nvmlGpmSampleGet", samples[-1]) is None:
+            return dict.fromkeys(numbers, "-")
+        time.sleep(wait_s)
+    get = nvml.c_nvmlGpmMetricsGet_t(version=1, numMetrics=len(numbers), sample1=samples[0], sample2=samples[1])
+    for place, number in enumerate(numbers):
+        get.metrics[place].metricId = number
+    nvml.nvmlGpmMetricsGet(get)
+    told = {one.metricId: "-" if one.nvmlReturn else f"{one.value:.0f}" for one in get.metrics[: len(numbers)]}
+    return {number: gpu.lie("dmon", str(number)) or told[number] for number in numbers}
+
+
 def mig(gpu: Gpu) -> str:
     """What is in <mig_devices>: "None", or the devices."""
     lie = gpu.lie("xml", "mig_devices")
@@ -399,6 +432,8 @@ def main(words: list[str]) -> int:
         print(xml(gpus, pynvml, lies), end="")
     elif words[:1] == ["nvlink"]:
         print(nvlink(gpus, words[1] == "--errorcounters"), end="")
+    elif words[:1] == ["dmon"]:
+        dmon(gpus, dict(word.split("=", 1) for word in words[1:]))
     elif words[0].startswith("--query-gpu=") and words[1] == "--format=csv,noheader,nounits":
         return query(gpus, words[0].partition("=")[2].split(","))
     elif words[0].startswith("--query-compute-apps="):

@@ -60,8 +60,9 @@ class Context:
     def scrubbed(self, text: str) -> str:
         """UUIDs and serial numbers become made-up ones, one for each; this host's name becomes "host".
 
-        Of processes nvidia-smi tells whole command lines: none of them stays.
+        Of processes nvidia-smi tells whole command lines: none of them stays. Nor does whose home a file is in.
         """
+        text = re.sub(r"(?:/home/[^/\s\"']+|/root)(?=/)", "~", text.replace(f"{Path.home()}/", "~/"))
         text = re.sub(
             r"<process_name>.*?</process_name>", "<process_name>program</process_name>", text, flags=re.DOTALL
         )

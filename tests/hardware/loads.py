@@ -7,6 +7,7 @@ import os
 import subprocess
 import tempfile
 import threading
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -14,8 +15,9 @@ from typing import Any, Literal
 from mltop.probes.model import GpuSample
 from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context
+from tests.hardware.ours import Mltop
 
-LoadKind = Literal["idle", "bf16", "fp32", "copy", "memory"]
+LoadKind = Literal["idle", "spin", "host", "copy", "memory", "fp32", "bursts", "bf16"]
 READY_S = 120.0  # torch from a slow disk, the first kernels
 END_S = 20.0
 MOST_BUSY = 0.05
@@ -31,23 +33,49 @@ def in_use(gpu: GpuSample) -> str:
     return f"this GPU is busy ({gpu.busy:.0%}): no load is put on it" if gpu.busy > MOST_BUSY else ""
 
 
+def free_gpu(context: Context) -> tuple[dict[str, Any], dict[int, str]]:
+    """The first GPU of context.machine.gpus that a load may be put on, and of all of them why not, by index.
+
+    NotTriedError where there is none.
+    """
+    with Mltop() as mltop:
+        gpus = {gpu.index: gpu for gpu in mltop.poll()}
+    whys = {
+        one["index"]: in_use(gpus[one["index"]]) if one["index"] in gpus else "mltop does not list this GPU"
+        for one in context.machine.gpus
+        if one["uuid"]
+    }
+    for one in context.machine.gpus:
+        if whys.get(one["index"]) == "":
+            return one, whys
+    raise NotTriedError(next(iter(whys.values()), "no GPU has a UUID"))
+
+
 class Load:
     """with Load(context, "bf16", uuid) as load: …: it runs from `with` on. NotTriedError where it cannot."""
 
-    def __init__(self, context: Context, kind: LoadKind, uuid: str) -> None:
+    def __init__(self, context: Context, kind: LoadKind, uuid: str, report_s: float = 0.5) -> None:
         if not context.pythons.torch:
             raise NotTriedError("no Python here has torch")
         self.kind = kind
-        self.rates: list[float] = []  # FLOP or bytes a second, each over about half a second
+        self.rates: list[float] = []  # FLOP or bytes a second, each over about ``report_s``
+        self.gpu_rates: list[float] = []  # the same by the GPU's own clock, without what the host needs between pieces
+        self.spans: list[tuple[float, float]] = []  # from when to when each rate is, CLOCK_MONOTONIC
+        self.ready_at_s = 0.0
         self._ready = threading.Event()
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (it lives as long as the load)
         self._process = subprocess.Popen(
-            [context.pythons.torch, str(Path(__file__).with_name("load_child.py")), kind],
+            [context.pythons.torch, str(Path(__file__).with_name("load_child.py")), kind, f"{report_s:g}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+            env={
+                **os.environ,
+                "CUDA_VISIBLE_DEVICES": uuid,
+                "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+                "NVIDIA_TF32_OVERRIDE": "0",  # whatever an image has chosen: fp32 is no tensor core's
+            },
         )
         self.pid = self._process.pid
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -80,8 +108,11 @@ class Load:
         for line in self._process.stdout:
             told: dict[str, Any] = json.loads(line)
             if told["event"] == "ready":
+                self.ready_at_s = time.monotonic()
                 self._ready.set()
             elif told["event"] == "rate":
+                self.spans.append((told["began_s"], told["ended_s"]))
+                self.gpu_rates.append(told["gpu_per_s"])
                 self.rates.append(told["per_s"])
         self._ready.set()  # it ended before it was
 

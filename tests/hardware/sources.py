@@ -17,8 +17,15 @@ from tests.hardware.checks import NotTriedError, Told
 
 SMI_S = 60.0  # without persistence mode nvidia-smi initialises every GPU first
 # All that nvidia-smi may be asked here: whole words, or how a word begins.
-READING = ("-q", "-x", "nvlink", "--status", "--errorcounters")
-READING_STARTS = ("--query-gpu=", "--query-compute-apps=", "--format=csv,noheader,nounits")
+READING = ("-q", "-x", "nvlink", "--status", "--errorcounters", "dmon", "--select=p", "--delay=1")
+READING_STARTS = (
+    "--query-gpu=",
+    "--query-compute-apps=",
+    "--format=csv,noheader,nounits",
+    "--id=",
+    "--count=",
+    "--gpm-metrics=",
+)
 # What nvidia-smi prints instead of a value.
 _NONE = {"n/a", "[n/a]", "not supported", "[not supported]", "requested functionality has been deprecated"}
 _UNKNOWN = {
@@ -57,6 +64,29 @@ def smi(*words: str) -> str:
         said = (done.stdout + done.stderr).strip().splitlines()
         raise SmiError(said[0] if said else f"nvidia-smi ended with {done.returncode}")
     return done.stdout
+
+
+def smi_gpm(index: int, count: int, metrics: tuple[int, ...]) -> dict[int, list[float]]:
+    """GPM's metrics (ids of nvml.h, percent), one value a second, as `nvidia-smi dmon` prints them. Raises SmiError.
+
+    The first of its rows may be of no time at all and is left out.
+    """
+    numbers = ",".join(map(str, metrics))
+    words = ("dmon", f"--id={index}", "--select=p", f"--count={count}", "--delay=1", f"--gpm-metrics={numbers}")
+    return gpm_rows(smi(*words), index, metrics)
+
+
+def gpm_rows(text: str, index: int, metrics: tuple[int, ...]) -> dict[int, list[float]]:
+    """Of what `nvidia-smi dmon` prints: a line of names, one of units, then rows. SmiError where it has no values."""
+    rows = [line.lstrip("#").split() for line in text.splitlines()]
+    units = next((row for row in rows if row[:1] == ["Idx"]), [])
+    columns = [place for place, unit in enumerate(units) if unit.startswith("GPM:")]
+    if len(columns) != len(metrics):
+        raise SmiError(f"nvidia-smi dmon prints {len(columns)} columns of GPM, not {len(metrics)}")
+    values = [[row[place] for place in columns] for row in rows if row[:1] == [str(index)] and len(row) == len(units)]
+    if not values[1:] or not all(re.fullmatch(r"\d+(?:\.\d+)?", cell) for row in values[1:] for cell in row):
+        raise SmiError("nvidia-smi dmon prints no values of GPM")
+    return {metric: [float(row[place]) for row in values[1:]] for place, metric in enumerate(metrics)}
 
 
 def told(text: str | None, source: str) -> Told:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
+from typing import Any
 
 from mltop.probes.model import GpuSample
 from tests.hardware.asked import Asked, link_lines
@@ -41,6 +43,14 @@ def put_in_sample(gpu: GpuSample, lie: Lie) -> None:
         getattr(gpu, name)[key] = value
     else:
         setattr(gpu, name, value)
+
+
+def put_in_record(record: dict[str, Any], lie: Lie) -> None:
+    *way, last = lie.name.split("/")
+    at = record
+    for name in way:
+        at = at[name]
+    at[last] = json.loads(lie.text)
 
 
 def changed(text: str, path: str, said: str) -> str:

@@ -14,9 +14,6 @@ from tests.fakes.nvml.counts import read_counts
 from tests.fakes.sysfs import GPU_BUSES
 from tests.system.faults.fault import Lie
 
-ROOT = Path(__file__).resolve().parents[2]
-POLICY_FIELDS = {"0": 74, "2": 76, "3": 77, "4": 78, "5": 79}  # the field that counts the same
-TIMEOUT_S = 300.0
 # Of NVML what has an effect, and what of that has none beyond the caller's own memory.
 CHANGES = re.compile(
     r"nvml\w*?(?:Set(?!Wait)|Reset|Clear|Enable|Disable|Create|Destroy|Modify|Remove|Inject|Freeze|Drain)\w*"
@@ -24,7 +21,11 @@ CHANGES = re.compile(
 HARMLESS = {"nvmlEventSetCreate", "nvmlEventSetFree"}
 READING = re.compile(
     r"-q|-x|nvlink|--status|--errorcounters|--query-(gpu|compute-apps)=[\w.,]+|--format=csv,noheader,nounits"
+    r"|dmon|--(id|count|delay)=\d+|--select=p|--gpm-metrics=[\d,]+"
 )
+ROOT = Path(__file__).resolve().parents[2]
+POLICY_FIELDS = {"0": 74, "2": 76, "3": 77, "4": 78, "5": 79}  # the field that counts the same
+TIMEOUT_S = 300.0
 
 
 @dataclass

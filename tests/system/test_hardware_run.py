@@ -183,7 +183,8 @@ def test_a_run_that_changes_something_fails_its_test(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("-pm", "1"), ("-pl", "300"), ("--gpu-reset",), ("-q", "-lgc", "1000"), ("-mig", "1")]
+    "words",
+    [("-pm", "1"), ("-pl", "300"), ("--gpu-reset",), ("-q", "-lgc", "1000"), ("-mig", "1"), ("dmon", "-f", "x")],
 )
 def test_nvidia_smi_is_not_asked_for_more(words: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="change nothing"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,11 +10,12 @@ import pytest
 from mltop.probes.model import Gap
 from tests.hardware.asked import link_lines
 from tests.hardware.checks import Check, Told, among, between, compare, within
+from tests.hardware.context import Context, Machine, Pythons
 from tests.hardware.report import line
 from tests.hardware.rows.board import bus_id
 from tests.hardware.rows.links import generation, link_errors, link_speeds
 from tests.hardware.rows.row import number
-from tests.hardware.sources import SmiXml, told
+from tests.hardware.sources import SmiError, SmiXml, gpm_rows, told
 
 UNSUPPORTED = Gap("gpu.0.x", "not supported", kind="unsupported")
 UNKNOWN = Gap("gpu.0.x", "no permission")
@@ -167,3 +169,32 @@ def test_numbers() -> None:
     assert bus_id("0000:1b:00.0") == bus_id("00000000:1B:00.0") == "00000000:1B:00.0"
     with pytest.raises(ValueError, match="N/A"):
         number("N/A")
+
+
+DMON = """# gpu    pwr  gtemp  mtemp  smutil  mmaact
+# Idx      W      C      C   GPM:%   GPM:%
+    0     91     41     47       0       0
+    0    253     42     48      42      17
+    1     80     40     46       1       2
+# gpu    pwr  gtemp  mtemp  smutil  mmaact
+# Idx      W      C      C   GPM:%   GPM:%
+    0    300     44      -      96      61
+"""
+
+
+def test_gpm_of_nvidia_smi() -> None:
+    """The first row of a GPU is of no time; the head comes again."""
+    assert gpm_rows(DMON, 0, (2, 5)) == {2: [42.0, 96.0], 5: [17.0, 61.0]}
+    for text, says in (
+        (DMON.replace("42      17", "–       –"), "no values"),  # an A100
+        (DMON.replace("  mmaact", "").replace("   GPM:%\n", "\n"), "1 columns of GPM, not 2"),
+        ("GPM is not supported\n", "0 columns of GPM"),
+    ):
+        with pytest.raises(SmiError, match=says):
+            gpm_rows(text, 0, (2, 5))
+
+
+def test_what_is_saved_tells_of_no_home(tmp_path: Path) -> None:
+    context = Context(tmp_path, 0.0, Pythons("", ""), Machine(), False)
+    said = context.scrubbed(f"cannot run /home/alice/env/bin/python, /root/x, {Path.home()}/y; rooted in /rooted/home")
+    assert said == "cannot run ~/env/bin/python, ~/x, ~/y; rooted in /rooted/home"

@@ -40,6 +40,8 @@ class Slice:
 SLICES: dict[str, Slice] = {
     "values": Slice("every field of a GPU's sample against second sources", ("gpu",), 30),
     "throttling": Slice("a GEMM at the power limit: reasons, counters, share of time, clocks", ("gpu", "torch"), 90),
+    "activity": Slice("GPM under known loads, beside NVML's and nvidia-smi's own words", ("gpu",), 200),
+    "cost": Slice("NVML calls and their times, the agent's CPU and memory, what a GEMM loses by it", ("gpu",), 420),
 }
 
 

@@ -13,6 +13,7 @@ class Lie:
     GPU). apps: all of --query-compute-apps. gpus: "more", how many more nvidia-smi lists. proc: a line of
     /proc/driver/nvidia/gpus/…/information, or "version". sysfs: a file of the PCI device. torch: a property.
     violation: a policy's number. mltop: what mltop itself says wrongly, a path of the sample under load.
+    record: a path in what a slice saves, with slashes; ``text`` is JSON.
     """
 
     source: str

@@ -14,21 +14,24 @@ backends = SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace(allow_tf3
 
 
 class Tensor:
-    def __init__(self, count: int, dtype: str) -> None:
+    def __init__(self, count: int, dtype: str, device: str) -> None:
         self.bytes = count * (2 if dtype == bfloat16 else 4)
-        self.dtype = dtype
+        self.dtype, self.device = dtype, device
 
-    def copy_(self, other: Tensor) -> Tensor:
-        effects.queue("copy", 2 * self.bytes / 3e12)
+    def copy_(self, other: Tensor, non_blocking: bool = False) -> Tensor:
+        if other.device == "cpu":
+            effects.queue("host", self.bytes / 50e9)
+        else:
+            effects.queue("copy", 2 * self.bytes / 3e12)
         return self
 
 
-def empty(*shape: int, device: str, dtype: str) -> Tensor:
-    assert device == "cuda"
+def empty(*shape: int, device: str = "cpu", dtype: str, pin_memory: bool = False) -> Tensor:
+    assert device == "cuda" or pin_memory
     count = 1
     for size in shape:
         count *= size
-    return Tensor(count, dtype)
+    return Tensor(count, dtype, device)
 
 
 randn = empty
@@ -36,7 +39,8 @@ randn = empty
 
 def mm(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
     side = (out.bytes / (2 if out.dtype == bfloat16 else 4)) ** 0.5
-    effects.queue(out.dtype, 2 * side**3 / (700e12 if out.dtype == bfloat16 else 50e12))
+    kind = "bursts" if out.dtype == bfloat16 and side < 8192 else out.dtype  # the small GEMMs are those with gaps
+    effects.queue(kind, 2 * side**3 / (700e12 if out.dtype == bfloat16 else 50e12))
     return out
 
 

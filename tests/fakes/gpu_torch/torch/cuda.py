@@ -54,3 +54,21 @@ def init() -> None:
 
 def synchronize() -> None:
     effects.finish()
+
+
+def _sleep(cycles: int) -> None:
+    effects.queue("spin", cycles / 1.98e9)
+
+
+class Event:
+    """At the GPU's own clock."""
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        assert enable_timing
+        self._at_s = 0.0
+
+    def record(self) -> None:
+        self._at_s = effects.at_s
+
+    def elapsed_time(self, other: Event) -> float:
+        return 1e3 * (other._at_s - self._at_s)

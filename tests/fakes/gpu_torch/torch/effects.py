@@ -26,28 +26,68 @@ EFFECTS: dict[str, dict[str, float]] = {
         "throttle_ns.sw_power_cap": 0.9e9,
         "energy_mj": 695_000,
         "gpm.2": 98,
+        "gpm.3": 14,
         "gpm.5": 88,
         "gpm.10": 35,
+        "gpm.12": 2,
     },
-    "fp32": {"busy_percent": 100, "power_mw": 500_000, "energy_mj": 500_000, "sm_clock_mhz": 1980, "throttle_mask": 0},
-    "copy": {"busy_percent": 100, "power_mw": 400_000, "energy_mj": 400_000, "sm_clock_mhz": 1980, "throttle_mask": 0},
+    "bursts": {
+        "busy_percent": 70,
+        "power_mw": 400_000,
+        "energy_mj": 400_000,
+        "sm_clock_mhz": 1980,
+        "throttle_mask": 0,
+        "gpm.2": 48,
+        "gpm.3": 7,
+        "gpm.5": 43,
+        "gpm.10": 17,
+    },
+    "fp32": {
+        "busy_percent": 100,
+        "power_mw": 500_000,
+        "energy_mj": 500_000,
+        "sm_clock_mhz": 1980,
+        "throttle_mask": 0,
+        "gpm.2": 99,
+        "gpm.3": 25,
+        "gpm.10": 12,
+        "gpm.12": 82,
+    },
+    "copy": {
+        "busy_percent": 100,
+        "power_mw": 400_000,
+        "energy_mj": 400_000,
+        "sm_clock_mhz": 1980,
+        "throttle_mask": 0,
+        "gpm.2": 97,
+        "gpm.3": 60,
+        "gpm.10": 90,
+    },
     "memory": {
         "busy_percent": 100,
         "power_mw": 450_000,
         "energy_mj": 450_000,
         "sm_clock_mhz": 1980,
         "throttle_mask": 0,
+        "gpm.2": 98,
+        "gpm.3": 75,
+        "gpm.10": 91,
+        "gpm.12": 6,
     },
+    "spin": {"busy_percent": 100, "power_mw": 130_000, "energy_mj": 130_000, "sm_clock_mhz": 1980, "gpm.2": 0.8},
+    "host": {"power_mw": 120_000, "energy_mj": 120_000, "sm_clock_mhz": 1980, "gpm.20": 500, "gpm.21": 49_000},
 }
 RATES = ("throttle_ns.", "energy_mj")
 _RUNS = re.compile(r"(\d+)(?: \+ ([\d.e+]+)/s(?: since ([\d.]+))?)?")
+at_s = 0.0  # the GPU's clock
 _queued_s = 0.0
 _shown = ""
 _before: dict[str, str] = {}
 
 
 def queue(kind: str, seconds: float) -> None:
-    global _queued_s, _shown
+    global at_s, _queued_s, _shown
+    at_s += seconds
     _queued_s += seconds
     if _shown != kind:
         _shown = kind
