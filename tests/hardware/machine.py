@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +57,11 @@ print(json.dumps(dict(torch=torch.__version__, cuda=torch.version.cuda, availabl
 """
 
 
-def find_pythons() -> Pythons:
+def find_pythons(directory: Path) -> Pythons:
     """This one where it has what is needed, else the next: of the environment, of PATH, of the usual places.
 
-    Where none has nvidia-ml-py, all that is started from now on finds our own copy.
+    Where none has nvidia-ml-py, all that is started from now on finds our own copy, in a folder below ``directory``:
+    from within its archive it would be compiled, and its source kept in memory, in every process anew.
     """
     found = {path: _has(path, "pynvml", "psutil", "torch") for path in _candidates()}
     fit = {path: has for path, has in found.items() if has and has[0]}
@@ -68,8 +70,11 @@ def find_pythons() -> Pythons:
     mltop = mltop or next((path for path, has in fit.items() if has[1]), None)
     if mltop is None:
         mltop = next((path for path, has in fit.items() if has[2]), sys.executable)
-        own = map(str, sorted(WHEELS.glob("nvidia_ml_py-*.whl")))
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), *own]))
+        own = directory / "nvidia-ml-py"
+        for wheel in WHEELS.glob("nvidia_ml_py-*.whl"):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(own)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(own)]))
     return Pythons(mltop, torch)
 
 

@@ -37,7 +37,7 @@ def main(words: Sequence[str]) -> int:
     except OSError as error:
         print(f"tests.gpu: -o {asked.o}: {error.strerror}", file=sys.stderr)
         return USAGE
-    pythons = machine.find_pythons()
+    pythons = machine.find_pythons(directory)
     found = machine.describe(pythons)
     print(report.header(found, pythons), flush=True)
     run = Run(directory, pythons, found, time.monotonic() + 60 * asked.minutes)
