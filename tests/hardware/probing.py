@@ -17,13 +17,12 @@ from typing import Any, Literal
 from mltop.probes.agent.protocol import payload_of
 from mltop.probes.judge.active.peaks import PEAKS
 from mltop.probes.spawn import python_command
-from tests.hardware.checks import NotTriedError, Told
+from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context
 from tests.hardware.loads import in_use
 from tests.hardware.ours import Mltop
 
 Kind = Literal["matmul", "memory", "copies"]
-DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8")
 END_S = 15.0  # the agent ends its probe within 5 s of being asked to
 FREE_S = 15.0  # until what ran before has left the driver's lists and averages
 LOOK_S = 0.5
@@ -71,6 +70,12 @@ class Answer:
         if said is None:
             return f"mltop: {self.error or 'its probe ended without a result'}"
         return f"mltop: {said.why}" + (f" ({said.fix})" if said.fix else "")
+
+    def check_begun(self) -> None:
+        """NotTriedError where mltop did not begin: somebody else has come, or it takes no Python that has torch."""
+        python = any(one.event == "failed" and one.stage == "find python" for one in self.events)
+        if self.refusal is not None or python:
+            raise NotTriedError(self.why_nothing)
 
     def phase(self, uuid: str, name: str) -> dict[str, Any]:
         """What its meter says of a stretch of load, {} without."""
@@ -178,7 +183,3 @@ def one_free_gpu(context: Context) -> dict[str, Any]:
     if not free:
         raise NotTriedError("; ".join(f"gpu {index}: {text}" for index, text in why.items()) or "no GPU has a UUID")
     return free[0]
-
-
-def told_rate(value: float | None, why: str) -> Told:
-    return Told(value) if value is not None else Told(why=why)

@@ -40,6 +40,10 @@ class Slice:
 SLICES: dict[str, Slice] = {
     "values": Slice("every field of a GPU's sample against second sources", ("gpu",), 30),
     "throttling": Slice("a GEMM at the power limit: reasons, counters, share of time, clocks", ("gpu", "torch"), 90),
+    "probes": Slice("mltop's matmul probe: burst against a full scan, sustained, refusal", ("gpu", "torch"), 360),
+    "dtypes": Slice("each data type: whether this GPU can, and its rates", ("gpu", "torch"), 180),
+    "copies": Slice("copies within a GPU, to the host and back, and between GPUs", ("gpu", "torch"), 60),
+    "bits": Slice("mltop's bit checker for five minutes", ("gpu", "torch"), 370),
 }
 
 

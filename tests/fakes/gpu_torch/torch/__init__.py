@@ -33,8 +33,8 @@ def set_grad_enabled(on: bool) -> None:
     pass
 
 
-def manual_seed(seed: int) -> None:
-    pass
+def set_float32_matmul_precision(precision: str) -> None:
+    _matmul.allow_tf32 = precision == "high" and cuda.capability() >= (8, 0)
 
 
 def _new(name: str, shape: tuple[Any, ...], device: str, dtype: str) -> Tensor:
@@ -79,11 +79,18 @@ def mm(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
 
 
 def _scaled_mm(
-    a: Tensor, b: Tensor, *, scale_a: Any, scale_b: Any, out_dtype: str, use_fast_accum: bool, out: Tensor
+    a: Tensor,
+    b: Tensor,
+    *,
+    scale_a: Any,
+    scale_b: Any,
+    out_dtype: str,
+    use_fast_accum: bool = False,
+    out: Tensor | None = None,
 ) -> Tensor:
     if cuda.capability() < (8, 9):
         raise RuntimeError("torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9")
-    return _gemm("fp8", a, b, out)
+    return _gemm("fp8", a, b, empty(a.shape[0], b.shape[1], device=a.device, dtype=out_dtype) if out is None else out)
 
 
 def _gemm(kind: str, a: Tensor, b: Tensor, out: Tensor) -> Tensor:
@@ -91,7 +98,7 @@ def _gemm(kind: str, a: Tensor, b: Tensor, out: Tensor) -> Tensor:
     (m, k), n = a.shape, b.shape[1]
     _gemms += 1
     effects.queue("bf16" if kind in ("fp16", "tf32", "fp8") else kind, rates.gemm_s(kind, m, n, k))
-    is_wrong = 0 < rates.WRONG_FROM <= _gemms and _gemms % 2 == 0
+    is_wrong = 0 < rates.WRONG_FROM <= _gemms and _gemms // 8 % 2 == 0
     return out.computed("mm", kind, a.content, b.content, is_wrong)
 
 
