@@ -94,9 +94,7 @@ def plain(
     return found
 
 
-def _listen(
-    process: subprocess.Popen[str], found: Plain, until_s: float, on_said: Callable[[Said], None]
-) -> str:
+def _listen(process: subprocess.Popen[str], found: Plain, until_s: float, on_said: Callable[[Said], None]) -> str:
     """Why it was not heard to its end."""
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     out = process.stdout

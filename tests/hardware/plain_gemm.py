@@ -115,7 +115,7 @@ def prefer(torch, library):
 
 
 class Scan:
-    """``means``: of every shape that was tried, TFLOPS. The order's ``known`` shapes are tried first, and at the end."""
+    """``means``: of every shape that was tried, TFLOPS. ``known`` of the order comes first, and again at the end."""
 
     def __init__(self, torch, order):
         sides = range(STEP, MOST + 1, STEP)

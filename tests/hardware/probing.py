@@ -68,14 +68,14 @@ class Answer:
         """Why there is no result, in mltop's words."""
         said = next((one for one in self.events if one.event in ("refused", "failed")), None)
         if said is None:
-            return f"mltop: {self.error or 'its probe ended without a result'}"
-        return f"mltop: {said.why}" + (f" ({said.fix})" if said.fix else "")
+            return self.error or "its probe ended without a result"
+        return said.why + (f" ({said.fix})" if said.fix else "")
 
     def check_begun(self) -> None:
         """NotTriedError where mltop did not begin: somebody else has come, or it takes no Python that has torch."""
         python = any(one.event == "failed" and one.stage == "find python" for one in self.events)
         if self.refusal is not None or python:
-            raise NotTriedError(self.why_nothing)
+            raise NotTriedError(f"mltop: {self.why_nothing}")
 
     def phase(self, uuid: str, name: str) -> dict[str, Any]:
         """What its meter says of a stretch of load, {} without."""
@@ -156,30 +156,32 @@ def matmul_options(dtype: str) -> dict[str, Any]:
     return {"dtype": dtype, "first_shapes": [shape for place, shape in enumerate(best) if shape not in best[:place]]}
 
 
-def free_gpus(context: Context, wait_s: float = FREE_S) -> tuple[list[dict[str, Any]], dict[int, str]]:
-    """Those that a load may be put on, and by index why not on the others. Waits for what has just ended."""
-    gpus = [gpu for gpu in context.machine.gpus if gpu["uuid"]]
-    until_s = time.monotonic() + min(wait_s, context.left_s() / 4)
+def looked(context: Context) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """GPUs that a load may be put on now, and by index why not on the others."""
+    free, why = [], {}
     with Mltop() as mltop:
-        while True:
-            told = {gpu.index: gpu for gpu in mltop.poll()}
-            why = {}
-            for gpu in gpus:
-                sample = told.get(gpu["index"])
-                if sample is None:
-                    why[gpu["index"]] = "mltop does not list this GPU"
-                elif sample.mig_enabled:
-                    why[gpu["index"]] = "it is in MIG mode: what CUDA computes on is a part of it"
-                elif in_use(sample):
-                    why[gpu["index"]] = in_use(sample)
-            if not why or time.monotonic() > until_s:
-                return [gpu for gpu in gpus if gpu["index"] not in why], why
-            time.sleep(LOOK_S)
+        told = {gpu.index: gpu for gpu in mltop.poll()}
+    for gpu in (gpu for gpu in context.machine.gpus if gpu["uuid"]):
+        sample = told.get(gpu["index"])
+        if sample is None:
+            why[gpu["index"]] = "mltop does not list this GPU"
+        elif sample.mig_enabled:
+            why[gpu["index"]] = "it is in MIG mode: CUDA computes on a part of it"
+        elif in_use(sample):
+            why[gpu["index"]] = in_use(sample)
+        else:
+            free.append(gpu)
+    return free, why
 
 
-def one_free_gpu(context: Context) -> dict[str, Any]:
-    """The first. NotTriedError where there is none."""
-    free, why = free_gpus(context)
-    if not free:
-        raise NotTriedError("; ".join(f"gpu {index}: {text}" for index, text in why.items()) or "no GPU has a UUID")
-    return free[0]
+def free_gpu(context: Context, uuid: str = "") -> dict[str, Any]:
+    """This one, or the first that is free; waits for what has just ended. NotTriedError where there is none."""
+    until_s = time.monotonic() + min(FREE_S, context.left_s() / 4)
+    while True:
+        free, why = looked(context)
+        found = next((gpu for gpu in free if uuid in ("", gpu["uuid"])), None)
+        if found is not None:
+            return found
+        if time.monotonic() > until_s:
+            raise NotTriedError("; ".join(f"gpu {index}: {text}" for index, text in why.items()) or "no GPU has a UUID")
+        time.sleep(LOOK_S)

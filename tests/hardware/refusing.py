@@ -46,7 +46,8 @@ def refused(context: Context, gpu: dict[str, Any]) -> Refused:
         found = Refused(gpu["index"], gpu["uuid"], "a kernel runs", load.pid, _is_listed(load.pid), answer)
         _ask_command(context, gpu["uuid"], found)
         load.check_alive()
-    context.record("probe-refused.txt", f"{found.said or found.no_command}\n")
+    said = re.sub(r"in use by .* \(pid \d+", "in use by somebody: train (pid 1", found.said)
+    context.record_json("probe-refused.json", {"code": found.code, "said": said, "no_command": bool(found.no_command)})
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.hardware.checks import Check, Told, compare, not_tried, ratio, within
 from tests.hardware.context import Context
-from tests.hardware.probing import Answer, Event, matmul_options, one_free_gpu, probe
+from tests.hardware.probing import Answer, Event, free_gpu, matmul_options, probe
 from tests.hardware.watching import Watch
 
 LOAD_S = 300.0
@@ -64,11 +64,11 @@ def run(context: Context) -> Iterator[Check]:
 
 
 def measured(context: Context, seconds: float) -> Measured:
-    gpu = one_free_gpu(context)
+    gpu = free_gpu(context)
     options = {**matmul_options("bf16"), "seconds": SHORT_S}
     short = probe(context, "matmul", [gpu["uuid"]], options)
     short.check_begun()
-    one_free_gpu(context)
+    free_gpu(context, gpu["uuid"])
     watch = Watch(gpu["index"], ["utilization.gpu", "power.draw", "temperature.gpu", "clocks.sm"], PAUSE_S)
 
     def on_event(event: Event) -> None:
@@ -96,7 +96,7 @@ def checks_of(found: Measured) -> Iterator[Check]:
     if corrupt:
         about += ": either this GPU computes wrong (see its ECC errors and the kernel's log) or the checker does"
     if not checked:
-        corrupt, about = None, f"nothing was compared: {found.long.why_nothing}"
+        corrupt, about = None, f"nothing was compared: mltop: {found.long.why_nothing}"
     yield within("corrupt_iterations", corrupt, 0, 0, about, source="expected", **details)
     yield _checked(found, checked)
     phase = found.long.phase(found.uuid, "sustained").get("seconds")
@@ -113,7 +113,7 @@ def checks_of(found: Measured) -> Iterator[Check]:
     else:
         yield within("busy (nvidia-smi)", busy.value, LEAST_BUSY, 100, why, "%", source="expected", **details)
     before = (found.short.result(found.uuid) or {}).get("checksum")
-    theirs = Told(before) if before else Told(why=found.short.why_nothing)
+    theirs = Told(before) if before else Told(why=f"mltop: {found.short.why_nothing}")
     source = "another process before it"
     yield compare("checksum (again)", result.get("checksum") or None, theirs, source=source, **details)
     yield compare("upload_intact", result.get("upload_intact"), Told(True), source="expected", **details)
@@ -133,4 +133,4 @@ def _checked(found: Measured, checked: int | None) -> Check:
 
 
 def _none(found: Measured) -> Told:
-    return Told(why=found.long.why_nothing)
+    return Told(why=f"mltop: {found.long.why_nothing}")

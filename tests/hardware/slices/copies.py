@@ -9,8 +9,8 @@ from typing import Any
 from tests.hardware.checks import Check, Told, compare, not_tried, ratio
 from tests.hardware.context import Context
 from tests.hardware.plain import Plain, Said, plain
-from tests.hardware.probing import Answer, free_gpus, one_free_gpu, probe
-from tests.hardware.sources import Query, pci_attribute, sysfs_bus_id
+from tests.hardware.probing import Answer, free_gpu, looked, probe
+from tests.hardware.sources import Query, SmiError, pci_attribute, sysfs_bus_id
 from tests.hardware.watching import Watch
 
 SIZES = {"memory": 1 << 30, "host": 256 << 20, "peer": 256 << 20}  # mltop's own
@@ -63,14 +63,14 @@ def run(context: Context) -> Iterator[Check]:
 
 
 def measured(context: Context) -> Measured:
-    one_free_gpu(context)
-    free, why = free_gpus(context, 0.0)
+    free_gpu(context)
+    free, why = looked(context)
     gpus = free[:2]
     alone = "" if len(gpus) > 1 else "; ".join(f"gpu {index}: {text}" for index, text in why.items())
     first, uuids = gpus[0], [gpu["uuid"] for gpu in gpus]
     memory = probe(context, "memory", uuids[:1], {})
     memory.check_begun()
-    one_free_gpu(context)
+    free_gpu(context, uuids[0])
     copies = probe(context, "copies", uuids, {})
     copies.check_begun()
     watch = Watch(first["index"], [name for names in LINK_FIELDS.values() for name in names])
@@ -87,7 +87,8 @@ def measured(context: Context) -> Measured:
             watch.stop()
 
     order = {"size_bytes": sizes, "seconds": SECONDS, "cpus": cpus_beside(first["index"])}
-    one_free_gpu(context)
+    for uuid in uuids:
+        free_gpu(context, uuid)
     with watch.running():
         found.plain = plain(context, "plain_copies.py", order, uuids, LIMIT_S, on_said)
     context.record_json("probe-memory.json", found.result(memory))
@@ -99,7 +100,10 @@ def measured(context: Context) -> Measured:
 def cpus_beside(index: int) -> list[int]:
     """Of sysfs local_cpulist; [] where it is not told."""
     query = Query(["pci.bus_id"])
-    bus_id = query.told(query.ask(), str(index), "pci.bus_id")
+    try:
+        bus_id = query.told(query.ask(), str(index), "pci.bus_id")
+    except SmiError:
+        return []
     told = bus_id if bus_id.value is None else pci_attribute(sysfs_bus_id(bus_id.value), "local_cpulist")
     ends = [part.split("-") for part in (told.value or "").split(",") if part]
     return [cpu for part in ends for cpu in range(int(part[0]), int(part[-1]) + 1)]
@@ -151,7 +155,9 @@ def _peer(found: Measured) -> Iterator[Check]:
 def _rate(found: Measured, name: str, ours: float | None, slack: float, none: str) -> Check:
     theirs = found.plain.told("rate", "bytes_per_s", name=name)
     why = f"plain torch by the host's clock, ±{slack:.0%}"
-    return ratio(name, ours, theirs, 1 - slack, 1 + slack, why, "B/s", none, gpu=found.index)
+    ours = None if ours is None else ours / 1e9
+    theirs = theirs if theirs.value is None else Told(theirs.value / 1e9)
+    return ratio(name, ours, theirs, 1 - slack, 1 + slack, why, "GB/s", none, gpu=found.index)
 
 
 def _intact(found: Measured, name: str, ours: bool | None) -> Check:

@@ -1,7 +1,7 @@
 """Every data type of mltop's matmul probe: which it tries on this GPU against what torch can, and each rate.
 
-What "can" means is shown, not looked up: a GPU without TF32 gives the bits of full precision, and one whose tensor cores
-know no bfloat16 multiplies it no faster than float32.
+What "can" means is shown, not looked up: a GPU without TF32 gives the bits of full precision, and one whose tensor
+cores know no bfloat16 multiplies it no faster than float32.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from tests.hardware.checks import Check, Told, compare, not_tried, ratio
 from tests.hardware.context import Context
 from tests.hardware.plain import Plain, plain
-from tests.hardware.probing import Answer, matmul_options, one_free_gpu, probe
+from tests.hardware.probing import Answer, free_gpu, matmul_options, probe
 
 DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8")
 OTHERS = {
@@ -51,13 +51,13 @@ def run(context: Context) -> Iterator[Check]:
 
 
 def measured(context: Context) -> Measured:
-    gpu = one_free_gpu(context)
+    gpu = free_gpu(context)
     found = Measured(gpu["index"], gpu["uuid"])
     for dtype in DTYPES:
         found.answers[dtype] = probe(context, "matmul", [found.uuid], matmul_options(dtype))
         if found.answers[dtype].began("device") is None:  # what a GPU cannot do is told later
             found.answers[dtype].check_begun()
-        one_free_gpu(context)  # until it has left the driver's lists
+        free_gpu(context, found.uuid)  # until what ended has left the driver's lists
     shapes = {
         dtype: [found.result(dtype).get("shape") or USUAL, found.result(dtype).get("sustained_shape") or STEADY]
         for dtype in DTYPES
@@ -84,7 +84,7 @@ def _tried(found: Measured, dtype: str) -> Check:
     words = {True: "multiplies it", False: "does not"}
     theirs = Told(words[can.value], can.why) if can.value is not None else can
     check = compare(dtype, words[ours], theirs, gpu=found.index, source="plain torch")
-    why = can.why if ours else f"{found.answers[dtype].why_nothing}; {can.why}"
+    why = can.why if ours else f"mltop: {found.answers[dtype].why_nothing}; {can.why}"
     return Check(check.name, check.outcome, check.ours, check.theirs, why, details=check.details)
 
 
@@ -116,7 +116,7 @@ def _rates(found: Measured, dtype: str) -> Iterator[Check]:
     for what, key, theirs, slack, why in rows:
         name = f"{dtype} ({what})"
         if can.value is not True:
-            yield not_tried(name, can.why or found.answers[dtype].why_nothing, gpu=found.index)
+            yield not_tried(name, can.why or f"mltop: {found.answers[dtype].why_nothing}", gpu=found.index)
             continue
         none = found.answers[dtype].why_nothing
         about = f"plain torch, {why}, ±{slack:.0%}"

@@ -1,4 +1,4 @@
-"""mltop's matmul probe on one GPU: burst against a full scan, sustained with clock and power, refusal when it is in use.
+"""mltop's matmul probe on one GPU: burst against a full scan, sustained with clock and power, refusal of one in use.
 
 The scan (plain_gemm.py) follows mamf-finder's protocol and shares nothing with mltop; the time that it has is limited,
 what it saw of its grid is told.
@@ -14,12 +14,13 @@ from typing import Any
 from tests.hardware.checks import Check, Told, compare, not_tried, ratio, within
 from tests.hardware.context import Context
 from tests.hardware.plain import Plain, plain
-from tests.hardware.probing import Answer, Event, matmul_options, one_free_gpu, probe
+from tests.hardware.probing import Answer, Event, free_gpu, matmul_options, probe
 from tests.hardware.refusing import Refused, refused
 from tests.hardware.watching import Watch
 
 SCAN_S = 240.0
 RATES_S = 3.0  # as long as mltop's
+SPARE_S = 5.0  # to tell what there is
 SCAN_SHARE = 0.45  # of the slice's time, where that is less
 DTYPE = "bf16"
 GOAL, GOAL_S = 0.98, 10.0
@@ -64,8 +65,9 @@ class Measured:
 
 
 def run(context: Context) -> Iterator[Check]:
-    yield from checks_of_refusal(refused(context, one_free_gpu(context)))
-    found = measured(context, one_free_gpu(context))
+    gpu = free_gpu(context)
+    yield from checks_of_refusal(refused(context, gpu))
+    found = measured(context, free_gpu(context, gpu["uuid"]))
     yield from checks_of_probe(found)
     yield from checks_of_scan(scanned(context, found, min(SCAN_S, SCAN_SHARE * context.left_s())))
 
@@ -100,7 +102,7 @@ def scanned(context: Context, found: Measured, seconds: float) -> Measured:
         "warm_s": 2.0,
         "rates_s": RATES_S,
     }
-    found.plain = plain(context, "plain_gemm.py", order, [found.uuid], context.left_s())
+    found.plain = plain(context, "plain_gemm.py", order, [found.uuid], context.left_s() - SPARE_S)
     context.record_json("plain-scan.json", found.plain.said)
     return found
 
@@ -136,7 +138,7 @@ def checks_of_probe(found: Measured) -> Iterator[Check]:
     seconds = None if begun is None or over is None else round(over - begun, 2)
     why = "from torch's import to the burst's end"
     if seconds is None:
-        why = found.answer.why_nothing
+        why = f"mltop: {found.answer.why_nothing}"
     yield within("burst (time)", seconds, 0, GOAL_S, why, "s", source="goal", **details)
     for what, name, fields, slack in (
         ("power", "power_w", POWER_FIELDS, POWER_SLACK),
@@ -147,9 +149,7 @@ def checks_of_probe(found: Measured) -> Iterator[Check]:
         unit = "MHz" if what == "clock" else "W"
         why = f"nvidia-smi's mean of {len(found.watch.rows)} answers meanwhile, ±{slack:.0%}"
         none = gaps.get(f"phases.{name}") or gaps.get("phases") or found.answer.why_nothing
-        yield ratio(
-            f"sustained ({what})", phase.get(name), theirs, 1 - slack, 1 + slack, why, unit, none, **details
-        )
+        yield ratio(f"sustained ({what})", phase.get(name), theirs, 1 - slack, 1 + slack, why, unit, none, **details)
     intact = found.result.get("upload_intact")
     yield compare("upload_intact", intact, Told(True), source="expected", **details)
 

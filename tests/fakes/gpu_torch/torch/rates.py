@@ -1,7 +1,7 @@
 """How fast this GPU is, in its own time: whatever is asked twice takes as long twice.
 
 MLTOP_FAKE_TORCH_LIES (JSON, a path) may bend it: ``probe_slower``: by this factor in processes of mltop's probes;
-``wrong_from``: of the GEMMs of such a process the first with a wrong bit.
+``wrong_from``: of the GEMMs of such a process the first with a wrong bit; ``torn``: its copies arrive with wrong bits.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def lies() -> dict[str, Any]:
 _LIES = lies()
 SLOWER = float(_LIES.get("probe_slower", 1.0)) if _IS_PROBE else 1.0
 WRONG_FROM = int(_LIES.get("wrong_from", 0)) if _IS_PROBE else 0
+TORN = bool(_LIES.get("torn")) and _IS_PROBE
 
 
 def gemm_s(kind: str, m: int, n: int, k: int) -> float:
@@ -42,6 +43,5 @@ def copy_s(source: str, target: str, size_bytes: int) -> float:
     elif target == "cpu":
         rate = TO_HOST_B_PER_S
     else:
-        same = source.partition(":")[2] in ("", "0") and target.partition(":")[2] in ("", "0") or source == target
-        rate = MEMORY_B_PER_S / 2 if same else PEER_B_PER_S
+        rate = MEMORY_B_PER_S / 2 if source == target else PEER_B_PER_S
     return SLOWER * size_bytes / rate

@@ -88,7 +88,9 @@ class Tensor:
         name, origin, count = self.content
         if wanted in BYTES:
             return Tensor(Storage(named("to", name, wanted), origin, count, self.device), self.shape, wanted)
-        return Tensor(Storage(name, origin, count, str(wanted)), self.shape, self.dtype)
+        name = named("torn", name) if rates.TORN and wanted != self.device else name
+        device = "cuda:0" if wanted == "cuda" else wanted
+        return Tensor(Storage(name, origin, count, device), self.shape, self.dtype)
 
     def clone(self) -> Tensor:
         return self.to(self.device, copy=True)
@@ -98,6 +100,7 @@ class Tensor:
         if "cpu" not in (self.device, other.device) or self.device != other.device:
             effects.queue("copy", rates.copy_s(other.device, self.device, self.bytes))
         name, origin, count = other.content
+        name = named("torn", name) if rates.TORN else name
         if count != self._storage.count:
             whole, (name, origin) = self._storage, (named("part", self._storage.name, self._start, other.content), 0)
             assert self._start + count <= whole.count
