@@ -16,6 +16,8 @@ import time
 FLUSH_BYTES = 256 << 20
 STEP, MOST = 1024, 16384
 WARM_UPS, ITERATIONS = 50, 100  # mamf-finder's
+FINALS = 13  # shapes that are measured again
+MEAN_S = 2.0  # for a rate of the task "rates"
 BATCH_S = 0.1
 FORMATS = {"bf16": "bfloat16", "fp16": "float16", "tf32": "float32", "fp32": "float32", "fp8": "float8_e4m3fn"}
 
@@ -77,6 +79,13 @@ class Gemms:
         seconds = sum(begin.elapsed_time(end) for begin, end in pairs[warm_ups:]) / 1e3
         m, n, k = shape
         return 2 * m * n * k * iterations / seconds / 1e12
+
+    def careful_mean(self, shape, most_s):
+        """As mamf-finder measures, with fewer iterations where that takes longer. (TFLOPS, iterations)"""
+        m, n, k = shape
+        each_s = 2 * m * n * k / self.mean_tflops(shape, 1, 1) / 1e12
+        iterations = max(10, min(ITERATIONS, int(most_s / 1.5 / each_s)))
+        return self.mean_tflops(shape, iterations * WARM_UPS // ITERATIONS, iterations), iterations
 
     def back_to_back(self, shape, seconds):
         """TFLOPS by the host's clock, and by the GPU's."""
@@ -164,12 +173,13 @@ class Scan:
     def finals(self):
         """The best again with fresh iterations, since the best of many is partly luck; some with cuBLASLt, too."""
         ranking, found = self.ranking(), []
-        for library, shapes in (("", ranking[:8]), ("cublaslt", ranking[:3])):
+        for library, shapes in (("", ranking[: FINALS - 5]), ("cublaslt", ranking[:3])):
             if library and not prefer(self.torch, library):
                 continue
             for shape in dict.fromkeys([*shapes, *self.known]):
-                mean = self.gemms.mean_tflops(shape, WARM_UPS, ITERATIONS)
-                found.append({"shape": list(shape), "library": library or "torch's choice", "tflops": mean})
+                mean, iterations = self.gemms.careful_mean(shape, 0.2 * self.seconds / FINALS)
+                told = {"library": library or "torch's choice", "tflops": mean, "iterations": iterations}
+                found.append({"shape": list(shape), **told})
         prefer(self.torch, "cublas")
         return found
 
@@ -187,7 +197,7 @@ def rates(torch, order):
         shapes = [tuple(shape) for shape in shapes]
         try:
             gemms = Gemms(torch, kind, shapes)
-            means = [gemms.mean_tflops(shape, 10, 50) for shape in shapes]
+            means = [gemms.careful_mean(shape, MEAN_S)[0] for shape in shapes]
             gemms.back_to_back(shapes[-1], order["warm_s"])
             host, gpu = gemms.back_to_back(shapes[-1], order["rates_s"])
         except (RuntimeError, AttributeError, TypeError, ValueError) as error:

@@ -24,7 +24,8 @@ from tests.hardware.ours import Mltop
 
 Kind = Literal["matmul", "memory", "copies"]
 END_S = 15.0  # the agent ends its probe within 5 s of being asked to
-FREE_S = 15.0  # until what ran before has left the driver's lists and averages
+FREE_S = 15.0  # until what we ran has left the driver's lists and averages
+FIRST_S = 1.5  # likewise, what ran before this slice
 LOOK_S = 0.5
 
 
@@ -175,8 +176,8 @@ def looked(context: Context) -> tuple[list[dict[str, Any]], dict[int, str]]:
 
 
 def free_gpu(context: Context, uuid: str = "") -> dict[str, Any]:
-    """This one, or the first that is free; waits for what has just ended. NotTriedError where there is none."""
-    until_s = time.monotonic() + min(FREE_S, context.left_s() / 4)
+    """The first that is free, or after a load of ours that one again. NotTriedError where there is none."""
+    until_s = time.monotonic() + min(FREE_S if uuid else FIRST_S, context.left_s() / 4)
     while True:
         free, why = looked(context)
         found = next((gpu for gpu in free if uuid in ("", gpu["uuid"])), None)

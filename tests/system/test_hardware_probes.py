@@ -8,7 +8,10 @@ import json
 import os
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,8 @@ import pytest
 
 from tests.fakes.gpu_machine import GpuMachine
 from tests.fakes.nvml.counts import read_counts
-from tests.hardware.checks import Check
+from tests.hardware.checks import Check, NotTriedError
+from tests.hardware.context import Context, Machine, Pythons
 from tests.hardware.plain import Plain
 from tests.hardware.probing import Answer, Event
 from tests.hardware.refusing import Refused
@@ -159,7 +163,6 @@ def saved(done: Done) -> str:
 
 
 def test_all_agree(tmp_path: Path) -> None:
-    """Bits are checked at the pace of real time: how many is the machine's business."""
     machine = GpuMachine(tmp_path, gpus=2, ranks=False)
     before = machine.nvml.path.read_text()
     done = run(machine, "--only", "probes", "copies", "dtypes", "--minutes", "4", env=PACE)
@@ -178,12 +181,37 @@ def test_all_agree(tmp_path: Path) -> None:
     ]
 
 
-def test_bits_agree_for_as_long_as_there_is_time(tmp_path: Path) -> None:
-    machine = GpuMachine(tmp_path, ranks=False)
-    done = run(machine, "--only", "bits", "--minutes", "0.4", env={"MLTOP_FAKE_TORCH_PACE": "1"})
-    assert done.names("differs") <= {"checked_iterations"}, done.report  # the machine's business
-    assert done.names("agrees") | {"checked_iterations"} == set(bits.CHECKS), done.report
-    assert " outputs compared, " in done.check("corrupt_iterations")["why"]
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    gpus = [{"index": 0, "uuid": made.UUID, "name": "NVIDIA H100", "serial": None}]
+    pythons = Pythons(sys.executable, sys.executable)
+    return Context(tmp_path, time.monotonic() + 300, pythons, Machine(gpus=gpus), False)
+
+
+def on(machine: GpuMachine, monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
+    """This process, too."""
+    for name, text in {**machine.env(), **more}.items():
+        monkeypatch.setenv(name, text)
+
+
+def test_bits_agree(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the pace of real time: how many are checked in it is the machine's business."""
+    on(GpuMachine(context.directory, ranks=False), monkeypatch, MLTOP_FAKE_TORCH_PACE="1")
+    told = {one.name: one for one in bits.checks_of(bits.measured(context, 1.5))}
+    assert {name for name, one in told.items() if one.outcome == "agrees"} | {"checked_iterations"} == set(bits.CHECKS)
+    assert told["checked_iterations"].ours and " outputs compared, " in told["corrupt_iterations"].why
+
+
+def test_without_time_no_bits_are_checked(context: Context) -> None:
+    with pytest.raises(NotTriedError, match="--minutes 2"):
+        list(bits.run(replace(context, deadline_s=time.monotonic() + 40)))
+
+
+def test_with_little_time_no_second_process_checks_them() -> None:
+    found = made.bits_measured()
+    found.short = None
+    (again,) = [one for one in bits.checks_of(found) if one.name == "checksum (again)"]
+    assert (again.outcome, again.why) == ("not tried", "there was no time for a second process")
 
 
 def test_as_many_differ_as_can(tmp_path: Path) -> None:
@@ -208,11 +236,12 @@ def test_as_many_differ_as_can(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SLICES)
-def test_no_load_is_put_on_a_gpu_that_somebody_uses(name: str, tmp_path: Path) -> None:
-    machine = GpuMachine(tmp_path)
-    done = run(machine, "--only", name, "--minutes", "0.35", env=PACE)
-    assert (done.code, done.names("not tried")) == (3, set(SLICES[name].CHECKS)), done.report
-    assert all("somebody else uses this GPU (pid 4000)" in check["why"] for check in done.results["checks"])
+def test_no_load_is_put_on_a_gpu_that_somebody_uses(
+    name: str, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on(GpuMachine(context.directory), monkeypatch)
+    with pytest.raises(NotTriedError, match=r"gpu 0: somebody else uses this GPU \(pid 4000\)"):
+        list(SLICES[name].run(context))
 
 
 def test_an_end_in_the_middle_leaves_no_process(tmp_path: Path) -> None:

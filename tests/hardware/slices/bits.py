@@ -11,13 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.hardware.checks import Check, Told, compare, not_tried, ratio, within
+from tests.hardware.checks import Check, NotTriedError, Told, compare, not_tried, ratio, within
 from tests.hardware.context import Context
 from tests.hardware.probing import Answer, Event, free_gpu, matmul_options, probe
 from tests.hardware.watching import Watch
 
 LOAD_S = 300.0
-SHARE = 0.6  # of the slice's time, where that is less; the rest is for starting torch twice
+START_S = 40.0  # of a probe's process: torch from a slow disk
+LEAST_S = 5.0
+TWICE_S = 150.0  # with less time there is no second process
 SHORT_S = {"warm": 0.5, "scan": 0.5, "burst": 0.5, "sustained": 0.5}
 MORE_S = 60.0  # until the stage counts as hung
 EVERY = 8  # GEMMs for one comparison (README)
@@ -39,12 +41,14 @@ CHECKS: tuple[str, ...] = (
 
 @dataclass
 class Measured:
-    """``short``: another process before, for the same checksum. ``asked_s``: of the sustained stage."""
+    """``short``: another process before, for the same checksum, where there is time. ``asked_s``: of the sustained
+    stage.
+    """
 
     index: int
     uuid: str
     asked_s: float
-    short: Answer
+    short: Answer | None
     long: Answer
     watch: Watch
 
@@ -60,15 +64,21 @@ class Measured:
 
 
 def run(context: Context) -> Iterator[Check]:
-    yield from checks_of(measured(context, min(LOAD_S, SHARE * context.left_s())))
+    twice = context.left_s() > TWICE_S
+    seconds = min(LOAD_S, context.left_s() - (2 if twice else 1) * START_S)
+    if seconds < LEAST_S:
+        raise NotTriedError("there is no time for it: --minutes 2, or more")
+    yield from checks_of(measured(context, seconds, twice))
 
 
-def measured(context: Context, seconds: float) -> Measured:
+def measured(context: Context, seconds: float, twice: bool = True) -> Measured:
     gpu = free_gpu(context)
     options = {**matmul_options("bf16"), "seconds": SHORT_S}
-    short = probe(context, "matmul", [gpu["uuid"]], options)
-    short.check_begun()
-    free_gpu(context, gpu["uuid"])
+    short = None
+    if twice:
+        short = probe(context, "matmul", [gpu["uuid"]], options)
+        short.check_begun()
+        free_gpu(context, gpu["uuid"])
     watch = Watch(gpu["index"], ["utilization.gpu", "power.draw", "temperature.gpu", "clocks.sm"], PAUSE_S)
 
     def on_event(event: Event) -> None:
@@ -112,10 +122,8 @@ def checks_of(found: Measured) -> Iterator[Check]:
         yield not_tried("busy (nvidia-smi)", busy.why, **details)
     else:
         yield within("busy (nvidia-smi)", busy.value, LEAST_BUSY, 100, why, "%", source="expected", **details)
-    before = (found.short.result(found.uuid) or {}).get("checksum")
-    theirs = Told(before) if before else Told(why=f"mltop: {found.short.why_nothing}")
-    source = "another process before it"
-    yield compare("checksum (again)", result.get("checksum") or None, theirs, source=source, **details)
+    source, again = "another process before it", _checksum_before(found)
+    yield compare("checksum (again)", result.get("checksum") or None, again, source=source, **details)
     yield compare("upload_intact", result.get("upload_intact"), Told(True), source="expected", **details)
 
 
@@ -130,6 +138,13 @@ def _checked(found: Measured, checked: int | None) -> Check:
     why = f"of one in {EVERY} GEMMs at the sustained rate, for {lasted_s or 0:.0f} s by our clock, and of the burst's"
     low, high, none = CHECKED_LOW, CHECKED_HIGH, found.long.why_nothing
     return ratio("checked_iterations", checked, theirs, low, high, why, "outputs", none, gpu=found.index)
+
+
+def _checksum_before(found: Measured) -> Told:
+    if found.short is None:
+        return Told(why="there was no time for a second process")
+    checksum = (found.short.result(found.uuid) or {}).get("checksum")
+    return Told(checksum) if checksum else Told(why=f"mltop: {found.short.why_nothing}")
 
 
 def _none(found: Measured) -> Told:
