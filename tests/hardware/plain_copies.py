@@ -77,4 +77,5 @@ def main(order):
         rate(torch, "peer", *buffers, seconds)
 
 
-main(json.loads(sys.argv[1]))
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -2,8 +2,9 @@
 
 ORDER (JSON) has ``task``: "scan", as mamf-finder searches: random operands, C = A x B^T into the same C, the L2 cache
 flushed and C overwritten before every GEMM, a pair of events around each, the mean over iterations; the best of many
-shapes counts, measured again with 50 + 100 iterations. Or "rates": of each data type and shape the same mean, and the
-rate of GEMMs back to back by the host's own clock. Nothing here is mltop's. Ends when its input ends.
+shapes counts, measured again with 50 + 100 iterations. Before it, or alone with the task "rates": of each data type
+and shape the same mean, with the library of ``libraries``, and the rate of GEMMs back to back by the host's own clock.
+Nothing here is mltop's. Ends when its input ends.
 """
 
 import json
@@ -16,6 +17,7 @@ import time
 FLUSH_BYTES = 256 << 20
 STEP, MOST = 1024, 16384
 WARM_UPS, ITERATIONS = 50, 100  # mamf-finder's
+HOT = (8192, 8192, 8192)
 FINALS = 13  # shapes that are measured again
 MEAN_S = 2.0  # for a rate of the task "rates"
 BATCH_S = 0.1
@@ -156,7 +158,7 @@ class Scan:
         return sorted(self.means, key=lambda shape: -self.means[shape])
 
     def run(self):
-        self.gemms.back_to_back((8192, 8192, 8192), min(10, 0.05 * self.seconds))  # a cold GPU scores higher
+        self.gemms.back_to_back(HOT, min(10, 0.05 * self.seconds))  # a cold GPU scores higher
         for shape in self.waiting:
             if self.over(0.6) and self.means:
                 break
@@ -197,8 +199,11 @@ def rates(torch, order):
         shapes = [tuple(shape) for shape in shapes]
         try:
             gemms = Gemms(torch, kind, shapes)
-            means = [gemms.careful_mean(shape, MEAN_S)[0] for shape in shapes]
+            prefer(torch, "cublas")
             gemms.back_to_back(shapes[-1], order["warm_s"])
+            prefer(torch, order["libraries"].get(kind) or "cublas")
+            means = [gemms.careful_mean(shape, MEAN_S)[0] for shape in shapes]
+            prefer(torch, "cublas")
             host, gpu = gemms.back_to_back(shapes[-1], order["rates_s"])
         except (RuntimeError, AttributeError, TypeError, ValueError) as error:
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -225,9 +230,10 @@ def main(order):
     torch.set_grad_enabled(False)
     torch.cuda.init()
     say(event="ready", pid=os.getpid())
+    rates(torch, order)
     if order["task"] == "scan":
         Scan(torch, order).run()
-    rates(torch, order)
 
 
-main(json.loads(sys.argv[1]))
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -157,6 +157,11 @@ def matmul_options(dtype: str) -> dict[str, Any]:
     return {"dtype": dtype, "first_shapes": [shape for place, shape in enumerate(best) if shape not in best[:place]]}
 
 
+def library_of(result: dict[str, Any]) -> str:
+    """Of its burst, as torch calls it; what is sustained is done with cuBLAS."""
+    return "cublaslt" if "cuBLASLt" in result.get("code_path", "") else "cublas"
+
+
 def looked(context: Context) -> tuple[list[dict[str, Any]], dict[int, str]]:
     """GPUs that a load may be put on now, and by index why not on the others."""
     free, why = [], {}

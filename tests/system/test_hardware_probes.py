@@ -73,7 +73,7 @@ def test_one_lie_makes_one_check_differ(name: str, check: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("factor", "outcome"), [(0.97, "differs"), (0.985, "agrees"), (1.01, "agrees"), (1.03, "differs")]
+    ("factor", "outcome"), [(0.97, "differs"), (0.985, "agrees"), (1.03, "agrees"), (1.05, "differs")]
 )
 def test_a_burst_that_is_too_good_is_as_wrong(factor: float, outcome: str) -> None:
     found = made.probes_measured()
@@ -98,7 +98,7 @@ def test_a_probe_that_fails_where_torch_does_not_differs(name: str) -> None:
     found = MAKERS[name]()
     for answer in made.answers(found):
         answer.events = [Event(5.0, "failed", device=made.UUID, why="CUDA error: it is broken")]
-    told = [one for one in checks_of(name, found) if one.name != "burst (same shape)"]  # there is no such shape
+    told = [one for one in checks_of(name, found) if "shape)" not in one.name]  # there is no such shape
     rates = [one for one in told if one.unit in ("TFLOPS", "GB/s") or one.name in ALSO]
     assert rates and all(one.outcome == "differs" and "it is broken" in one.why for one in rates), rates
 
@@ -197,8 +197,9 @@ def on(machine: GpuMachine, monkeypatch: pytest.MonkeyPatch, **more: str) -> Non
 def test_bits_agree(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the pace of real time: how many are checked in it is the machine's business."""
     on(GpuMachine(context.directory, ranks=False), monkeypatch, MLTOP_FAKE_TORCH_PACE="1")
-    told = {one.name: one for one in bits.checks_of(bits.measured(context, 1.5))}
-    assert {name for name, one in told.items() if one.outcome == "agrees"} | {"checked_iterations"} == set(bits.CHECKS)
+    told = {one.name: one for one in bits.checks_of(bits.measured(context, 1.5, twice=False))}
+    elsewhere = {"checked_iterations", "checksum (again)"}  # the latter: test_as_many_differ_as_can
+    assert {name for name, one in told.items() if one.outcome == "agrees"} | elsewhere == set(bits.CHECKS)
     assert told["checked_iterations"].ours and " outputs compared, " in told["corrupt_iterations"].why
 
 
@@ -232,7 +233,7 @@ def test_as_many_differ_as_can(tmp_path: Path) -> None:
     assert done.code == 1
     same = {"refused (agent)", "refused (command line)", "burst (time)", "peer (direct)", "checksum (again)"}
     everything = {*probes.CHECKS, *copies.CHECKS, *bits.CHECKS}
-    assert everything - done.names("differs") == same, done.report
+    assert (everything - done.names("differs"), same - done.names("agrees")) == (same, set()), done.report
 
 
 @pytest.mark.parametrize("name", SLICES)

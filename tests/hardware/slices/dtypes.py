@@ -13,7 +13,7 @@ from typing import Any
 from tests.hardware.checks import Check, Told, compare, not_tried, ratio
 from tests.hardware.context import Context
 from tests.hardware.plain import Plain, plain
-from tests.hardware.probing import Answer, free_gpu, matmul_options, probe
+from tests.hardware.probing import Answer, free_gpu, library_of, matmul_options, probe
 
 DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8")
 OTHERS = {
@@ -62,7 +62,8 @@ def measured(context: Context) -> Measured:
         dtype: [found.result(dtype).get("shape") or USUAL, found.result(dtype).get("sustained_shape") or STEADY]
         for dtype in DTYPES
     }
-    order = {"task": "rates", "shapes": shapes, "warm_s": WARM_S, "rates_s": RATES_S}
+    libraries = {dtype: library_of(found.result(dtype)) for dtype in DTYPES}
+    order = {"task": "rates", "shapes": shapes, "libraries": libraries, "warm_s": WARM_S, "rates_s": RATES_S}
     found.plain = plain(context, "plain_gemm.py", order, [found.uuid], LIMIT_S)
     context.record_json("probe-dtypes.json", {dtype: found.result(dtype) for dtype in DTYPES})
     context.record_json("plain-dtypes.json", found.plain.said)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from tests.system.faults.fault import Fault, fault
 
-FINALS = '[{"shape": [2048, 2048, 13312], "library": "cublaslt", "tflops": 700}]'
+FINALS = '[{"shape": [2048, 2048, 13312], "library": "cublaslt", "tflops": 770}]'
 FAULTS: dict[str, Fault] = {
     "refused (agent)": fault("refused", "why", '"GPU 0 is in use by ada: python train.py (pid 1)"'),
     "refused (command line)": fault("refused", "code", "0"),
     "burst": fault("result", "burst_tflops", "775"),
     "burst (time)": fault("events", "device", "1.9"),
-    "burst (same shape)": fault("plain", "scan.finals", FINALS),
+    "burst (its shape)": fault("plain", "scan.finals", FINALS),
+    "burst (same shape)": fault("plain", "rates.means", "[740, 740]"),
     "sustained": fault("result", "sustained_tflops", "600"),
     "sustained (power)": fault("watch", "power.draw.instant", '"620.00"'),
     "sustained (power limit)": fault("watch", "enforced.power.limit", '"650.00"'),
