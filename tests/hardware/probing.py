@@ -130,9 +130,9 @@ def _read(process: subprocess.Popen[bytes], answer: Answer, on_event: Callable[[
             continue
         message = json.loads(payload)
         if message["kind"] == "error":
-            answer.error = message["error"]
+            answer.error = message.get("error") or "it did not say why"
         elif message["kind"] == "part":
-            data = message["data"]
+            data = message.get("data", {})
             known = {name: data[name] for name in ("event", "stage", "device", "why", "fix", "data") if name in data}
             answer.events.append(Event(time.monotonic(), **known))
             on_event(answer.events[-1])

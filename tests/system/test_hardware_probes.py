@@ -218,7 +218,7 @@ def test_with_little_time_no_second_process_checks_them() -> None:
 def test_as_many_differ_as_can(tmp_path: Path) -> None:
     """mltop's processes find the GPU slower than plain torch does, and its bits wrong; nvidia-smi lies, too."""
     machine = GpuMachine(tmp_path, gpus=2, ranks=False)
-    lies = {"probe_slower": 1.3, "wrong_from": 1, "torn": True}
+    lies = {"probe_slower": 1.3, "shallow": True, "wrong_from": 1, "torn": True}
     machine.torch_lies_path.write_text(json.dumps(lies))
     for name, text in {
         "clocks.sm": "1980",

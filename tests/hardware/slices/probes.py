@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.hardware.checks import Check, Told, compare, not_tried, ratio, within
+from tests.hardware.checks import Check, NotTriedError, Told, compare, not_tried, ratio, within
 from tests.hardware.context import Context
 from tests.hardware.plain import Plain, plain
 from tests.hardware.probing import Answer, Event, free_gpu, library_of, matmul_options, probe
@@ -68,7 +68,10 @@ class Measured:
 
 def run(context: Context) -> Iterator[Check]:
     gpu = free_gpu(context)
-    yield from checks_of_refusal(refused(context, gpu))
+    try:
+        yield from checks_of_refusal(refused(context, gpu))
+    except NotTriedError as reason:  # the rest needs no load of ours
+        yield from (not_tried(name, str(reason), gpu=gpu["index"]) for name in CHECKS[:2])
     found = measured(context, free_gpu(context, gpu["uuid"]))
     yield from checks_of_probe(found)
     yield from checks_of_scan(scanned(context, found, min(SCAN_S, SCAN_SHARE * context.left_s())))

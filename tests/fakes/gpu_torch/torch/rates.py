@@ -1,7 +1,8 @@
 """How fast this GPU is, in its own time: whatever is asked twice takes as long twice.
 
-MLTOP_FAKE_TORCH_LIES (JSON, a path) may bend it: ``probe_slower``: by this factor in processes of mltop's probes;
-``wrong_from``: of the GEMMs of such a process the first with a wrong bit; ``torn``: its copies arrive with wrong bits.
+MLTOP_FAKE_TORCH_LIES (JSON, a path) may bend it, in processes of mltop's probes only: ``probe_slower``: by this factor;
+``shallow``: shallow GEMMs seem the better ones; ``wrong_from``: the first GEMM with a wrong bit; ``torn``: copies arrive
+with wrong bits.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ def lies() -> dict[str, Any]:
 _LIES = lies()
 SLOWER = float(_LIES.get("probe_slower", 1.0)) if _IS_PROBE else 1.0
 WRONG_FROM = int(_LIES.get("wrong_from", 0)) if _IS_PROBE else 0
+SHALLOW = bool(_LIES.get("shallow")) and _IS_PROBE
 TORN = bool(_LIES.get("torn")) and _IS_PROBE
 
 
 def gemm_s(kind: str, m: int, n: int, k: int) -> float:
     """Nearly flat, better for deep ones: a scan that breaks off anywhere finds nearly the best."""
-    return SLOWER * 2 * m * n * k / (TFLOPS[kind] * 1e12 * k / (k + 64))
+    share = 4096 / (k + 4096) if SHALLOW else k / (k + 64)
+    return SLOWER * 2 * m * n * k / (TFLOPS[kind] * 1e12 * share)
 
 
 def copy_s(source: str, target: str, size_bytes: int) -> float:
