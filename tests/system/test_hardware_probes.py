@@ -4,6 +4,7 @@ numbers, and every check can differ.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -26,7 +27,7 @@ from tests.hardware.plain import Plain
 from tests.hardware.probing import Answer, Event
 from tests.hardware.refusing import Refused
 from tests.hardware.slices import bits, copies, dtypes, probes
-from tests.probing import probe_processes
+from tests.probing import PROBE_MARK
 from tests.system import hardware_probed as made
 from tests.system.hardware_lies import differing
 from tests.system.hardware_runs import ROOT, Done, run
@@ -245,16 +246,30 @@ def test_no_load_is_put_on_a_gpu_that_somebody_uses(
         list(SLICES[name].run(context))
 
 
-def test_an_end_in_the_middle_leaves_no_process(tmp_path: Path) -> None:
+def of_run(mark: str, word: str = "") -> list[int]:
+    """Processes with this in their environment, and the word in their command."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            environ, command = (entry / "environ").read_bytes(), (entry / "cmdline").read_bytes()
+            if mark.encode() in environ and word.encode() in command:
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "word"), [("probes", "load_child.py"), ("bits", PROBE_MARK), ("copies", "plain_copies.py")]
+)
+def test_an_end_in_the_middle_leaves_no_process(name: str, word: str, tmp_path: Path) -> None:
     machine = GpuMachine(tmp_path, ranks=False)
     mark = str(machine.nvml.path)
     process = subprocess.Popen(
-        ["bash", str(ROOT / "tests/gpu"), "--only", "bits", "-o", str(tmp_path / "out")],
+        ["bash", str(ROOT / "tests/gpu"), "--only", name, "-o", str(tmp_path / "out")],
         env={**machine.env(), "MLTOP_FAKE_TORCH_PACE": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    wait_until(lambda: probe_processes(mark), 60, "a probe")
+    wait_until(lambda: of_run(mark, word), 60, word)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
-    wait_until(lambda: not probe_processes(mark), 15, "the end of the probe")
+    wait_until(lambda: not of_run(mark), 15, "the end of all of it")

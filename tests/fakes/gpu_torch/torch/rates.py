@@ -1,8 +1,8 @@
 """How fast this GPU is, in its own time: whatever is asked twice takes as long twice.
 
 MLTOP_FAKE_TORCH_LIES (JSON, a path) may bend it, in processes of mltop's probes only: ``probe_slower``: by this factor;
-``shallow``: shallow GEMMs seem the better ones; ``wrong_from``: the first GEMM with a wrong bit; ``torn``: copies arrive
-with wrong bits.
+``shallow``: shallow GEMMs seem the better ones; ``wrong_from``: the first GEMM with a wrong bit; ``torn``: what is
+copied arrives with wrong bits.
 """
 
 from __future__ import annotations
