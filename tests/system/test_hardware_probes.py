@@ -31,13 +31,14 @@ from tests.probing import PROBE_MARK
 from tests.system import hardware_probed as made
 from tests.system.hardware_lies import differing
 from tests.system.hardware_runs import ROOT, Done, run
-from tests.system.test_hardware_run import CHANGES, HARMLESS
+from tests.system.test_hardware_run import CHANGES, HARMLESS, READING
 from tests.waiting import wait_until
 
 # What the GPU of the fake takes a second for lasts so long; plain torch hurries ten times more.
 PACE = {"MLTOP_FAKE_TORCH_PACE": "0.1"}
-# The energy counter and the clock are not read at the same moment, and a busy machine may come between.
-OF_THE_MOMENT = {"sustained (power)"}
+# What two read within a third of a second, between which a busy machine may come: in the whole command they may say
+# anything, on what is made up they may not.
+OF_THE_MOMENT = {"sustained (power)", "sustained (clock)"}
 
 
 ALSO = ("corrupt_iterations", "burst (time)")  # known or it differs
@@ -156,7 +157,8 @@ def test_two_clocks_that_disagree_are_no_second_source() -> None:
 def nothing_was_changed(machine: GpuMachine) -> bool:
     counts = read_counts(machine.nvml.counts_path)
     called = {name for name, count in counts.items() if count and CHANGES.fullmatch(name)}
-    return called <= HARMLESS
+    words = {word for asked in machine.smi.asked() for word in asked}
+    return called <= HARMLESS and bool(words) and all(READING.fullmatch(word) for word in words)
 
 
 def saved(done: Done) -> str:
@@ -196,10 +198,10 @@ def on(machine: GpuMachine, monkeypatch: pytest.MonkeyPatch, **more: str) -> Non
 
 
 def test_bits_agree(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the pace of real time: how many are checked in it is the machine's business."""
+    """At the pace of real time: how many are checked in it, and when nvidia-smi answers, is the machine's business."""
     on(GpuMachine(context.directory, ranks=False), monkeypatch, MLTOP_FAKE_TORCH_PACE="1")
     told = {one.name: one for one in bits.checks_of(bits.measured(context, 1.5, twice=False))}
-    elsewhere = {"checked_iterations", "checksum (again)"}  # the latter: test_as_many_differ_as_can
+    elsewhere = {"checked_iterations", "busy (nvidia-smi)", "checksum (again)"}  # the last: in the whole command
     assert {name for name, one in told.items() if one.outcome == "agrees"} | elsewhere == set(bits.CHECKS)
     assert told["checked_iterations"].ours and " outputs compared, " in told["corrupt_iterations"].why
 
