@@ -117,6 +117,26 @@ def within(
     return Check(name, "agrees" if same else "differs", ours, {"low": low, "high": high}, why, unit, details)
 
 
+def ratio(
+    name: str,
+    ours: float | None,
+    theirs: Told,
+    low: float,
+    high: float | None,
+    why: str,
+    unit: str = "",
+    why_none: str = "",
+    **details: Any,
+) -> Check:
+    """``ours`` over ``theirs`` between ``low`` and ``high``; ``why_none``: why there is no ``ours``."""
+    missing = _one_is_missing(name, ours, theirs, unit, Gap(name, why_none) if why_none else None, details)
+    if missing is not None or ours is None:
+        return missing or not_tried(name, theirs.why)
+    details["ratio"] = round(ours / theirs.value, 4) if theirs.value else None
+    most = None if high is None else high * theirs.value
+    return within(name, ours, low * theirs.value, most, f"{theirs.value:.6g} {unit}: {why}".strip(), unit, **details)
+
+
 def _one_is_missing(
     name: str, ours: Any, theirs: Told, unit: str, gap: Gap | None, details: dict[str, Any]
 ) -> Check | None:

@@ -9,7 +9,7 @@ import pytest
 
 from mltop.probes.model import Gap
 from tests.hardware.asked import link_lines
-from tests.hardware.checks import Check, Told, among, between, compare, within
+from tests.hardware.checks import Check, Told, among, between, compare, ratio, within
 from tests.hardware.context import Context, Machine, Pythons
 from tests.hardware.report import line
 from tests.hardware.rows.board import bus_id
@@ -155,6 +155,25 @@ def test_links() -> None:
     assert link_speeds(link_lines(status)[0]) == [26.562]
     assert link_errors(link_lines(errors)[0]) == {"replay": 5, "recovery": 0, "crc": 1}
     assert link_errors(link_lines(errors)[1]) == {"replay": 0, "recovery": 0, "crc": 4}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "outcome"),
+    [
+        (99.0, Told(100.0), "agrees"),
+        (94.9, Told(100.0), "differs"),
+        (103.1, Told(100.0), "differs"),
+        (None, Told(100.0), "differs"),
+        (99.0, SILENT, "not tried"),
+        (None, SILENT, "not tried"),
+    ],
+)
+def test_ratio(ours: float | None, theirs: Told, outcome: str) -> None:
+    check = ratio("x", ours, theirs, 0.95, 1.03, "the same shape", "TFLOPS", "it failed")
+    assert check.outcome == outcome
+    assert ("it failed" in check.why) == (ours is None)
+    assert check.details.get("ratio") == (None if ours is None or theirs.value is None else round(ours / 100, 4))
+    assert ratio("x", 300.0, Told(100.0), 0.95, None, "the same shape").outcome == "agrees"
 
 
 def test_numbers() -> None:

@@ -42,6 +42,10 @@ SLICES: dict[str, Slice] = {
     "throttling": Slice("a GEMM at the power limit: reasons, counters, share of time, clocks", ("gpu", "torch"), 90),
     "activity": Slice("GPM under known loads, beside NVML's and nvidia-smi's own words", ("gpu",), 200),
     "cost": Slice("NVML calls and their times, the agent's CPU and memory, what a GEMM loses by it", ("gpu",), 420),
+    "probes": Slice("mltop's matmul probe: burst against a full scan, sustained, refusal", ("gpu", "torch"), 360),
+    "dtypes": Slice("each data type: whether this GPU can, and its rates", ("gpu", "torch"), 180),
+    "copies": Slice("copies within a GPU, to the host and back, and between GPUs", ("gpu", "torch"), 60),
+    "bits": Slice("mltop's bit checker for five minutes", ("gpu", "torch"), 370),
 }
 
 

@@ -1,7 +1,10 @@
 """What work of this process does to the GPU: its scenario says so from the first piece of work to the end.
 
 Counters go on from where they stand (``A + B/s since T``), and stand still after it. MLTOP_FAKE_TORCH_EFFECTS: JSON by
-kind of work, in place of EFFECTS.
+kind of work, in place of EFFECTS. The process is in the GPU's list, and in the machine's /proc where that is made up.
+
+MLTOP_FAKE_TORCH_PACE: so many seconds for one of the GPU's; then ``time.perf_counter`` is the GPU's clock, so that what
+is measured in this process depends on nothing else.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import atexit
 import json
 import os
 import re
+import sys
 import time
 from typing import Any
 
@@ -78,18 +82,24 @@ EFFECTS: dict[str, dict[str, float]] = {
     "host": {"power_mw": 120_000, "energy_mj": 120_000, "sm_clock_mhz": 1980, "gpm.20": 500, "gpm.21": 49_000},
 }
 RATES = ("throttle_ns.", "energy_mj")
+HELD_BYTES = 4 << 30
+_GEMMS = ("bf16", "fp32")  # what is copied between two of them does not show
+_HURRIES = 0.1 if "/plain_" in sys.argv[0] else 1.0  # of whom nobody takes the power
+_PACE = float(os.environ.get("MLTOP_FAKE_TORCH_PACE", "1")) * _HURRIES
 _RUNS = re.compile(r"(\d+)(?: \+ ([\d.e+]+)/s(?: since ([\d.]+))?)?")
 at_s = 0.0  # the GPU's clock
 _queued_s = 0.0
 _shown = ""
 _before: dict[str, str] = {}
+if "MLTOP_FAKE_TORCH_PACE" in os.environ:
+    time.perf_counter = lambda: at_s  # type: ignore[assignment]
 
 
 def queue(kind: str, seconds: float) -> None:
     global at_s, _queued_s, _shown
     at_s += seconds
     _queued_s += seconds
-    if _shown != kind:
+    if _shown != kind and not (kind == "copy" and _shown in _GEMMS):
         _shown = kind
         _show(_effects().get(kind, {}))
 
@@ -97,8 +107,25 @@ def queue(kind: str, seconds: float) -> None:
 def finish() -> None:
     """What was queued takes its time."""
     global _queued_s
-    time.sleep(_queued_s)
+    time.sleep(_queued_s * _PACE)
     _queued_s = 0.0
+
+
+def hold() -> None:
+    """This process uses the GPU from now on."""
+    key, proc = f"gpu.{_index()}.processes", f"{os.environ.get('MLTOP_SYSROOT', '')}/proc/{os.getpid()}"
+    if key in _before:
+        return
+    lines = _read()
+    if not _before:
+        atexit.register(_undo)
+    _before[key] = lines.get(key, "")
+    own = f"{os.getpid()}:{HELD_BYTES}:compute"
+    lines[key] = f"{lines[key]}, {own}" if lines.get(key) else own
+    _write(lines)
+    if not os.path.exists(proc):
+        os.symlink(f"/proc/{os.getpid()}", proc)
+        atexit.register(os.unlink, proc)
 
 
 def _effects() -> dict[str, dict[str, float]]:
@@ -142,7 +169,7 @@ def _now(text: str, now_s: float) -> int:
 
 def _index() -> int:
     pynvml.nvmlInit()
-    uuid = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    uuid = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]
     handle: Any = pynvml.nvmlDeviceGetHandleByUUID(uuid) if uuid else pynvml.nvmlDeviceGetHandleByIndex(0)
     return int(pynvml.nvmlDeviceGetIndex(handle))
 
