@@ -90,21 +90,25 @@ def test_nothing_differs_by_itself(record: dict[str, Any]) -> None:
     assert {check.name for check in checks if check.outcome == "agrees"} == set(CHECKS)
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_one_lie_makes_one_check_differ(name: str, record: dict[str, Any]) -> None:
-    lying = copy.deepcopy(record)
-    for lie in FAULTS[name].lies:
-        put_in_record(lying, lie)
-    assert differing(judged.checks_of(Activity.of(lying))) == {name} | FAULTS[name].also
+def test_one_lie_makes_one_check_differ(record: dict[str, Any]) -> None:
+    others = {}
+    for name, fault in FAULTS.items():
+        lying = copy.deepcopy(record)
+        for lie in fault.lies:
+            put_in_record(lying, lie)
+        found = differing(judged.checks_of(Activity.of(lying)))
+        if found != {name} | fault.also:
+            others[name] = found
+    assert others == {}
 
 
-@pytest.mark.parametrize("name", [name for name in CHECKS if "_active" in name and "(" in name and ":" not in name])
-def test_what_mltop_does_not_tell_differs_where_nvml_does(name: str, record: dict[str, Any]) -> None:
+def test_what_mltop_does_not_tell_differs_where_nvml_does(record: dict[str, Any]) -> None:
     lying = Activity.of(copy.deepcopy(record))
     for under in (*lying.loads.values(), lying.other_under):
         under.series = {"busy": under.series["busy"]}
-    (check,) = [check for check in judged.checks_of(lying) if check.name == name]
-    assert (check.outcome, check.ours) == ("not tried" if name.endswith("(NVML)") else "differs", None)
+    names = [name for name in CHECKS if "_active" in name and "(" in name and ":" not in name]
+    told = {check.name: (check.outcome, check.ours) for check in judged.checks_of(lying) if check.name in names}
+    assert told == {name: ("not tried" if name.endswith("(NVML)") else "differs", None) for name in names}
 
 
 def without_gpm(record: dict[str, Any], gap: dict[str, Any], sample_code: int, supported: bool) -> Activity:

@@ -15,6 +15,7 @@ from tests.fakes.gpu_machine import GpuMachine
 from tests.hardware.context import Context, Machine, Pythons
 from tests.hardware.slices import throttling
 from tests.hardware.slices.throttling import Loaded
+from tests.system.faults.fault import Lie
 from tests.system.faults.throttling import FAULTS
 from tests.system.hardware_lies import differing, put, put_in_sample
 from tests.system.hardware_runs import run, tell
@@ -40,10 +41,18 @@ def test_nothing_differs_by_itself(loaded: Loaded) -> None:
     assert {check.name for check in checks if check.outcome == "agrees"} == set(throttling.CHECKS)
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_one_lie_makes_one_check_differ(name: str, loaded: Loaded) -> None:
+def test_one_lie_makes_one_check_differ(loaded: Loaded) -> None:
+    others = {}
+    for name, fault in FAULTS.items():
+        found = differing(throttling.checks_of(with_lies(loaded, fault.lies)))
+        if found != {name} | fault.also:
+            others[name] = found
+    assert others == {}
+
+
+def with_lies(loaded: Loaded, lies: tuple[Lie, ...]) -> Loaded:
     found = copy.deepcopy(loaded)
-    for lie in FAULTS[name].lies:
+    for lie in lies:
         if lie.source == "mltop":
             # A counter that stands wrong at the end; what is no counter is wrong all along.
             for one in found.looks[-1:] if lie.name.startswith("throttle_ns.") else found.looks:
@@ -52,7 +61,7 @@ def test_one_lie_makes_one_check_differ(name: str, loaded: Loaded) -> None:
         for one in found.looks:
             put(one.before, lie)
             put(one.after, lie)
-    assert differing(throttling.checks_of(found)) == {name} | FAULTS[name].also
+    return found
 
 
 def test_the_whole_command(tmp_path: Path) -> None:

@@ -102,18 +102,20 @@ def test_nothing_differs_by_itself(rounds: list[values.Round]) -> None:
     assert differing(values.checks_of(rounds)) == set()
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_one_lie_makes_one_check_differ(name: str, rounds: list[values.Round], tmp_path: Path) -> None:
-    fault = FAULTS[name]
-    files = [lie for lie in fault.lies if lie.source in ("proc", "sysfs")]
-    with pytest.MonkeyPatch.context() as patch:
-        if files:  # they are read when they are compared
-            machine = GpuMachine(tmp_path)
-            for lie in files:
-                tell(machine, lie)
-            patch.setattr(paths, "SYSROOT", str(machine.root))
-        found = differing(values.checks_of(with_lies(rounds, fault.lies)))
-    assert found == {name} | fault.also
+def test_one_lie_makes_one_check_differ(rounds: list[values.Round], tmp_path: Path) -> None:
+    others = {}
+    for number, (name, fault) in enumerate(FAULTS.items()):
+        files = [lie for lie in fault.lies if lie.source in ("proc", "sysfs")]
+        with pytest.MonkeyPatch.context() as patch:
+            if files:  # they are read when they are compared
+                machine = GpuMachine(tmp_path / str(number))
+                for lie in files:
+                    tell(machine, lie)
+                patch.setattr(paths, "SYSROOT", str(machine.root))
+            found = differing(values.checks_of(with_lies(rounds, fault.lies)))
+        if found != {name} | fault.also:
+            others[name] = found
+    assert others == {}
 
 
 def test_every_field_of_a_sample_is_compared_or_said_why_not() -> None:
