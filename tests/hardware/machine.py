@@ -53,7 +53,7 @@ print(json.dumps(dict(torch=torch.__version__, cuda=torch.version.cuda, availabl
 
 def find_pythons() -> Pythons:
     """This one where it has what is needed, else the next: of the environment, of PATH, of the usual places."""
-    found = {path: _has(path, "pynvml", "psutil", "torch") for path in _candidates()}
+    found = {path: has(path, "pynvml", "psutil", "torch") for path in candidates()}
     fit = {path: has for path, has in found.items() if has and has[0]}
     mltop = next((path for path, has in fit.items() if has[1] and has[2]), None)
     mltop = mltop or next((path for path, has in fit.items() if has[1]), sys.executable)
@@ -106,7 +106,7 @@ def ask(python: str, code: str, *args: str, timeout_s: float = ASK_S) -> Any:
         return f"answered {lines[-1]!r}"
 
 
-def _candidates() -> list[str]:
+def candidates() -> list[str]:
     folders = [os.environ.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
     paths = [sys.executable, *(f"{folder}/bin/python" for folder in folders if folder)]
     paths += [shutil.which(name) or "" for name in ("python3", "python")]
@@ -115,6 +115,6 @@ def _candidates() -> list[str]:
     return [path for path in dict.fromkeys(paths) if path and os.access(path, os.X_OK)]
 
 
-def _has(python: str, *modules: str) -> list[bool]:
+def has(python: str, *modules: str) -> list[bool]:
     answer = ask(python, HAS, *modules, timeout_s=20)
     return [] if isinstance(answer, str) else answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,12 +34,12 @@ class Done:
         return found
 
 
-def run(machine: GpuMachine, *words: str, env: dict[str, str] | None = None) -> Done:
-    """In a new folder below the machine's."""
+def run(machine: GpuMachine, *words: str, env: dict[str, str] | None = None, processes: bool = False) -> Done:
+    """In a new folder below the machine's. ``processes``: real ones, and none but its own, instead of the fake's."""
     directory = machine.directory / f"results-{len(list(machine.directory.glob('results-*')))}"
     done = subprocess.run(
-        ["bash", str(ROOT / "tests/gpu"), "-o", str(directory), *words],
-        env={**machine.env(), **(env or {})},
+        [*(_alone() if processes else []), "bash", str(ROOT / "tests/gpu"), "-o", str(directory), *words],
+        env={**machine.env(), **({"MLTOP_SYSROOT": ""} if processes else {}), **(env or {})},
         cwd=machine.directory,
         capture_output=True,
         text=True,
@@ -52,6 +53,12 @@ def run(machine: GpuMachine, *words: str, env: dict[str, str] | None = None) -> 
         json.loads((directory / "results.json").read_text()),
         (directory / "report.txt").read_text(),
     )
+
+
+def _alone() -> list[str]:
+    """In a process namespace, in which nobody else's training runs."""
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    return unshare if os.geteuid() == 0 else [*unshare, "--user", "--map-root-user"]
 
 
 def tell(machine: GpuMachine, lie: Lie) -> None:

@@ -2,6 +2,9 @@
 
 Counters go on from where they stand (``A + B/s since T``), and stand still after it. MLTOP_FAKE_TORCH_EFFECTS: JSON by
 kind of work, in place of EFFECTS.
+
+Of a training job (RANK is set) only rank 0's work shows, and only while it lasts: such a process is ended while it
+stands still.
 """
 
 from __future__ import annotations
@@ -10,7 +13,12 @@ import atexit
 import json
 import os
 import re
+import signal
+import socket
+import sys
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pynvml
@@ -38,20 +46,65 @@ EFFECTS: dict[str, dict[str, float]] = {
         "sm_clock_mhz": 1980,
         "throttle_mask": 0,
     },
+    # A kernel of one thread, and a collective's that waits for its peer.
+    "spin": {
+        "busy_percent": 100,
+        "power_mw": 180_000,
+        "power_average_mw": 180_000,
+        "energy_mj": 180_000,
+        "gpm.2": 0.8,
+        "gpm.5": 0,
+        "gpm.10": 0,
+    },
+    "nccl": {
+        "busy_percent": 100,
+        "power_mw": 190_000,
+        "power_average_mw": 190_000,
+        "energy_mj": 190_000,
+        "gpm.2": 12,
+        "gpm.5": 0,
+        "gpm.10": 0.1,
+    },
 }
 RATES = ("throttle_ns.", "energy_mj")
 _RUNS = re.compile(r"(\d+)(?: \+ ([\d.e+]+)/s(?: since ([\d.]+))?)?")
+HOLD_S = 0.2  # a rank's GPU has nothing to do for so long: what shows is undone
 _queued_s = 0.0
+_busy_until_s = 0.0
+_later: list[Callable[[], None]] = []
 _shown = ""
 _before: dict[str, str] = {}
+_lock = threading.RLock()
 
 
 def queue(kind: str, seconds: float) -> None:
-    global _queued_s, _shown
+    global _queued_s, _busy_until_s, _shown
     _queued_s += seconds
-    if _shown != kind:
-        _shown = kind
-        _show(_effects().get(kind, {}))
+    if os.environ.get("RANK", "0") != "0":
+        return
+    with _lock:
+        _busy_until_s = max(_busy_until_s, time.monotonic()) + seconds
+        if _shown != kind:
+            if "RANK" in os.environ:
+                _undo()
+                _undo_when_done()
+            _shown = kind
+            _show(_effects().get(kind, {}))
+
+
+def wait_later(kind: str, wait: Callable[[], None]) -> None:
+    """A kernel that ends when ``wait`` returns: called by whoever waits for the GPU."""
+    queue(kind, 0.0)
+    _later.append(wait)
+
+
+def meet(peers: list[socket.socket]) -> None:
+    """Every one of them comes to the same point."""
+    for peer in peers:
+        peer.sendall(b".")
+    for peer in peers:
+        if not peer.recv(1):
+            raise ConnectionError("Connection closed by peer")
 
 
 def finish() -> None:
@@ -59,6 +112,26 @@ def finish() -> None:
     global _queued_s
     time.sleep(_queued_s)
     _queued_s = 0.0
+    while _later:
+        _later[0]()
+        _later.pop(0)
+
+
+def _undo_when_done() -> None:
+    """Of a rank: it never gets to its end."""
+    if threading.active_count() == 1:
+        threading.Thread(target=_watch, daemon=True).start()
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+
+
+def _watch() -> None:
+    global _shown
+    while True:
+        time.sleep(HOLD_S / 2)
+        with _lock:
+            if _shown and not _later and time.monotonic() > _busy_until_s + HOLD_S:
+                _shown = ""
+                _undo()
 
 
 def _effects() -> dict[str, dict[str, float]]:
@@ -68,6 +141,7 @@ def _effects() -> dict[str, dict[str, float]]:
 def _show(values: dict[str, float]) -> None:
     lines, now_s = _read(), time.monotonic()
     if not _before:
+        atexit.unregister(_undo)
         atexit.register(_undo)
     for name, value in values.items():
         key = f"gpu.{_index()}.{name}"
@@ -81,6 +155,8 @@ def _show(values: dict[str, float]) -> None:
 
 
 def _undo() -> None:
+    if not _before:
+        return
     lines, now_s = _read(), time.monotonic()
     for key, text in _before.items():
         if any(rate in key for rate in RATES):
@@ -92,6 +168,7 @@ def _undo() -> None:
         else:
             del lines[key]
     _write(lines)
+    _before.clear()
 
 
 def _now(text: str, now_s: float) -> int:

@@ -54,3 +54,7 @@ def init() -> None:
 
 def synchronize() -> None:
     effects.finish()
+
+
+def _sleep(cycles: int) -> None:
+    effects.queue("spin", cycles / 2e9)
