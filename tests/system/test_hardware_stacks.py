@@ -24,6 +24,7 @@ from tests.hardware.context import Context, Machine, Pythons
 from tests.hardware.jobs import Backend, Case, Job, longest_gap_s
 from tests.hardware.slices import stacks
 from tests.hardware.slices.stacks import Found, checks_of
+from tests.replays import wrong
 from tests.system.faults.stacks import FAULTS
 from tests.system.hardware_lies import differing
 from tests.system.hardware_runs import ROOT, Done, run
@@ -142,6 +143,15 @@ def test_one_lie_makes_one_check_differ(name: str, data: dict[str, Any]) -> None
     for lie in FAULTS[name].lies:
         put(bent, lie.name.split("."), json.loads(lie.text))
     assert differing(checks_of(Found.of(bent))) == {name} | FAULTS[name].also
+
+
+def test_what_was_saved_is_compared_with_the_thresholds_of_today(data: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "stacks.json").write_text(json.dumps(data))
+    assert wrong(tmp_path) == []
+    bent = copy.deepcopy(data)
+    bent["known"]["collective"]["gpu"]["busy"] = 0.9
+    (tmp_path / "stacks.json").write_text(json.dumps(bent))
+    assert {text.partition(":")[0] for text in wrong(tmp_path)} == {"SPINNING_BUSY", "spins (spinning)"}
 
 
 def put(at: Any, path: list[str], value: Any) -> None:
