@@ -24,7 +24,7 @@ from tests.hardware.checks import Check
 from tests.hardware.ours import Mltop
 from tests.hardware.report import line
 from tests.hardware.rows import ROWS, Row
-from tests.hardware.slices import stacks, throttling, values
+from tests.hardware.slices import records, stacks, throttling, values
 
 FOLDERS = Path(__file__).parent / "fixtures/gpu"
 EXPLAINED = "explained.json"
@@ -81,11 +81,17 @@ def stacks_again(folder: Path) -> Iterator[Check]:
     yield from stacks.checks_of(stacks.Found.of(json.loads((folder / "stacks.json").read_text())))
 
 
+def records_again(folder: Path) -> Iterator[Check]:
+    """The shapes that readers rest on today against the records of then."""
+    yield from records.checks_of(records.Had.of(json.loads((folder / "records.json").read_text())))
+
+
 # By the files that they need.
 REPLAYS: dict[str, Callable[[Path], Iterator[Check]]] = {
     "answers.json": values_again,
     "throttling-*.json": throttling_again,
     "stacks.json": stacks_again,
+    "records.json": records_again,
 }
 
 

@@ -4,6 +4,9 @@ RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT stand in the environment, as under
 it is ended), kernel (a kernel that does not end), dataloader (a worker that never answers), collective (the last rank
 never enters the all-reduce). BACKEND: nccl, gloo or "" for a rank alone. It is ended after SECONDS, whatever it does.
 
+JOB_TIMEOUT_S: of the collective that is never entered (default: an hour). A rank whose all-reduce fails leaves its
+flight recorder's dump, which only NCCL's watchdog writes by itself.
+
 In DIRECTORY: steps.RANK (the end of each step, ns of CLOCK_MONOTONIC, one a line) and, once the rank stands where it
 will stand for good or has done its first steps, ready.RANK.
 """
@@ -11,6 +14,7 @@ will stand for good or has done its first steps, ready.RANK.
 import ctypes
 import datetime
 import os
+import resource
 import signal
 import sys
 import time
@@ -76,6 +80,26 @@ def spin_on_gpu(torch, job):
     job.ready()
 
 
+def limit(torch):
+    """The next collective's time: until here a rank may be as late as the machine is slow."""
+    if "JOB_TIMEOUT_S" in os.environ:
+        seconds = float(os.environ["JOB_TIMEOUT_S"])
+        torch.distributed.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=seconds))
+
+
+def all_reduce(torch, job, gradients):
+    try:
+        torch.distributed.all_reduce(gradients)
+    except RuntimeError:
+        from torch._C import _distributed_c10d
+
+        dump = getattr(_distributed_c10d, "_dump_fr_trace", None)
+        if job.backend == "gloo" and dump is not None:
+            with open(os.path.join(job.directory, f"dump.{job.rank}"), "wb") as file:
+                file.write(dump())
+        raise
+
+
 class Work:
     """One step's: GEMMs, and waiting for them."""
 
@@ -105,8 +129,9 @@ def train(torch, job, rows):
             if step == HANG_STEP and job.rank == job.world_size - 1:
                 never_enters(job)
             if step == HANG_STEP:
+                limit(torch)
                 job.ready()
-            torch.distributed.all_reduce(gradients)
+            all_reduce(torch, job, gradients)
         if job.case == "kernel" and step == HANG_STEP:
             spin_on_gpu(torch, job)
         work.wait()
@@ -125,6 +150,7 @@ def rows_of(torch, job):
 
 def main(words):
     end_with_parent()
+    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))  # core(5): none is written, to no file and to no pipe
     signal.alarm(int(float(words[-1])) + 1)  # its default action ends also what stands in the driver's library
     job = Job(words)
     import torch

@@ -13,11 +13,13 @@ from bisect import bisect_left
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
+from mltop.probes.model import GpuSample
 from mltop.probes.spawn import die_with_parent
 from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context
+from tests.hardware.loads import in_use
 
 Case = Literal["healthy", "kernel", "dataloader", "collective"]
 Backend = Literal["nccl", "gloo", ""]
@@ -25,6 +27,13 @@ Device = Literal["cuda", "cpu"]
 READY_S = 180.0  # torch from a slow disk, NCCL's first communicator
 END_S = 10.0
 TURN_S = 0.02
+# Ranks on hosts of their own, as far as NCCL knows, that talk over the loopback interface.
+TWO_HOSTS = {
+    "NCCL_HOSTID": "mltop-{rank}",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_NET": "Socket",
+    "NCCL_IB_DISABLE": "1",
+}
 # Of the job that we may run in ourselves: ours is another one.
 _OF_A_JOB = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|(SLURM|PMI|PMIX|OMPI|TORCHELASTIC|ACCELERATE)_\w+"
@@ -36,7 +45,7 @@ class Job:
     """with Job(context, "kernel", [uuid]) as job: every rank is ready then. NotTriedError where it cannot be started.
 
     One rank for each of ``gpus`` (UUIDs; the same one twice for two ranks on one GPU). ``settings``: of its
-    environment, with {rank} in them. It ends by itself when the slice's time is over.
+    environment, with {rank} and {directory} (of its files) in them. It ends by itself when the slice's time is over.
     """
 
     def __init__(
@@ -112,6 +121,13 @@ class Job:
     def log(self, rank: int) -> Path:
         return self.directory / f"log.{rank}"
 
+    def wait_end(self, rank: int, seconds: float) -> int | None:
+        """How a rank ended, as Popen says it; None: it did not."""
+        try:
+            return self._ranks[rank].wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
     def last_word(self, rank: int) -> str:
         """The line that says most of why it ended: NCCL's own, else the last one."""
         lines = self.log(rank).read_text(errors="replace").strip().splitlines()
@@ -145,7 +161,10 @@ class Job:
             "PYTHONUNBUFFERED": "1",
             "CUDA_VISIBLE_DEVICES": self._gpus[rank],
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            **{name: text.replace("{rank}", str(rank)) for name, text in self._settings.items()},
+            **{
+                name: text.replace("{rank}", str(rank)).replace("{directory}", str(self.directory))
+                for name, text in self._settings.items()
+            },
         }
 
     def _wait_ready(self) -> None:
@@ -155,6 +174,16 @@ class Job:
             if time.monotonic() > until:
                 raise NotTriedError(f"the job {self.case} did not get going: {self.last_word(0)}")
             time.sleep(TURN_S)
+
+
+def free_gpus(context: Context, samples: list[GpuSample]) -> list[dict[str, Any]]:
+    """NotTriedError, with why, when there is none."""
+    why = {sample.index: in_use(sample) for sample in samples}
+    known = [gpu for gpu in context.machine.gpus if gpu["uuid"]]
+    free = [gpu for gpu in known if why.get(gpu["index"]) == ""]
+    if not free:
+        raise NotTriedError("; ".join(f"GPU {index}: {text}" for index, text in why.items()) or "no GPU has a UUID")
+    return free
 
 
 def free_port() -> int:

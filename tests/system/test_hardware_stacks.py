@@ -21,7 +21,7 @@ from tests.fakes.gpu_machine import GpuMachine
 from tests.fakes.scripts import shell_script
 from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context, Machine, Pythons
-from tests.hardware.jobs import Backend, Case, Job, longest_gap_s
+from tests.hardware.jobs import Backend, Case, Job, free_gpus, longest_gap_s
 from tests.hardware.slices import stacks
 from tests.hardware.slices.stacks import Found, checks_of
 from tests.replays import wrong
@@ -197,9 +197,9 @@ def test_no_job_is_put_on_a_gpu_that_somebody_uses() -> None:
     context = Context(Path("/"), 0.0, Pythons("", ""), machine, False)
     used = GpuSample(0, busy=0.0, processes=[GpuProcess(42)])
     free = GpuSample(1, busy=0.0, processes=[])
-    assert [gpu["index"] for gpu in stacks.free_gpus(context, [used, free])] == [1]
+    assert [gpu["index"] for gpu in free_gpus(context, [used, free])] == [1]
     with pytest.raises(NotTriedError, match=r"GPU 0: somebody else uses this GPU \(pid 42\)"):
-        stacks.free_gpus(context, [used])
+        free_gpus(context, [used])
 
 
 def test_the_longest_gap_is_that_of_a_time() -> None:

@@ -41,6 +41,7 @@ SLICES: dict[str, Slice] = {
     "values": Slice("every field of a GPU's sample against second sources", ("gpu",), 30),
     "throttling": Slice("a GEMM at the power limit: reasons, counters, share of time, clocks", ("gpu", "torch"), 90),
     "stacks": Slice("what mltop stacks says of jobs that train and that are stuck on a GPU", ("gpu", "torch"), 150),
+    "records": Slice("NCCL's and torch's logs, RAS and dumps of a collective that times out", ("gpu", "torch"), 120),
 }
 
 

@@ -13,12 +13,12 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from mltop.probes.model import Frame, GpuSample
+from mltop.probes.model import Frame
 from tests.hardware import program, signals
 from tests.hardware.checks import Check, NotTriedError, Told, compare, not_tried, within
 from tests.hardware.context import Context
-from tests.hardware.jobs import Backend, Case, Job, longest_gap_s
-from tests.hardware.loads import Load, in_use
+from tests.hardware.jobs import TWO_HOSTS, Backend, Case, Job, free_gpus, longest_gap_s
+from tests.hardware.loads import Load
 from tests.hardware.ours import Mltop
 from tests.hardware.signals import Signals, State, Watcher, no_others
 
@@ -29,13 +29,6 @@ NCCL_READY_S = 90.0
 # README: "stops each process for a few milliseconds"; with --native the stack below Python is unwound meanwhile.
 PAUSE_S, NATIVE_PAUSE_S = 0.010, 0.050
 STUCK: tuple[Case, ...] = ("dataloader", "collective", "kernel")  # the last two keep the GPU busy, one after the other
-# Ranks on hosts of their own, as far as NCCL knows, that talk over the loopback interface.
-TWO_HOSTS = {
-    "NCCL_HOSTID": "mltop-{rank}",
-    "NCCL_SOCKET_IFNAME": "lo",
-    "NCCL_NET": "Socket",
-    "NCCL_IB_DISABLE": "1",
-}
 HEALTHY = ("kind", "pause", "goes on", "pause (--native)", "goes on (--native)", "native frames")
 OF_STUCK: dict[Case, tuple[str, ...]] = {
     "kernel": ("kind", "culprits", "waits in"),
@@ -115,16 +108,6 @@ def run(context: Context) -> Iterator[Check]:
             yield from signals.checks_of(found.known, found.spinning, found.index)
         finally:
             context.record_json("stacks.json", found.to_json())
-
-
-def free_gpus(context: Context, samples: list[GpuSample]) -> list[dict[str, Any]]:
-    """NotTriedError, with why, when there is none."""
-    why = {sample.index: in_use(sample) for sample in samples}
-    known = [gpu for gpu in context.machine.gpus if gpu["uuid"]]
-    free = [gpu for gpu in known if why.get(gpu["index"]) == ""]
-    if not free:
-        raise NotTriedError("; ".join(f"GPU {index}: {text}" for index, text in why.items()) or "no GPU has a UUID")
-    return free
 
 
 @dataclass

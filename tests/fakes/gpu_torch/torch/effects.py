@@ -98,13 +98,20 @@ def wait_later(kind: str, wait: Callable[[], None]) -> None:
     _later.append(wait)
 
 
-def meet(peers: list[socket.socket]) -> None:
-    """Every one of them comes to the same point."""
+def meet(peers: list[socket.socket], late: Callable[[], None] | None = None) -> None:
+    """Every one of them comes to the same point. ``late``: what happens when one does not come in time."""
     for peer in peers:
         peer.sendall(b".")
     for peer in peers:
-        if not peer.recv(1):
-            raise ConnectionError("Connection closed by peer")
+        try:
+            told = peer.recv(1)
+        except TimeoutError:
+            if late is None:
+                raise
+            late()
+        else:
+            if not told:
+                raise ConnectionError("Connection closed by peer")
 
 
 def finish() -> None:
