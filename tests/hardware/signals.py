@@ -5,9 +5,11 @@ A threshold is right where it lies between what it is to tell apart: idle and sp
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
@@ -103,11 +105,27 @@ class Watcher:
 
 
 def no_others(watcher: Watcher) -> None:
-    """NotTriedError where somebody's ranks run: mltop stops every rank that it finds for moments."""
-    found = [rank.pid for rank in watcher.ranks() if rank.state != "Z"]
+    """NotTriedError where somebody's ranks run: mltop stops every rank that it finds for moments. And where we would be
+    taken for one, as in a pod whose variables are those of a training job.
+    """
+    if "RANK" in os.environ:
+        raise NotTriedError("RANK is set here, so that this command looks like a rank: env -u RANK bash tests/gpu …")
+    ours = set(_own_line())  # in a step of srun's we are its task, which our ranks' own variables outweigh
+    found = [rank.pid for rank in watcher.ranks() if rank.state != "Z" and rank.pid not in ours]
     if found:
         shown = ", ".join(map(str, found[:8]))
         raise NotTriedError(f"training runs on this machine (pid {shown}), which mltop stacks would stop for moments")
+
+
+def _own_line() -> Iterator[int]:
+    """This process, its parent, and so on."""
+    pid = os.getpid()
+    while pid > 0:
+        yield pid
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return
 
 
 def _rates(before: RankSample, after: RankSample, seconds: float) -> Rates:

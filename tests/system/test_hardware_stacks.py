@@ -22,9 +22,11 @@ from tests.fakes.scripts import shell_script
 from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context, Machine, Pythons
 from tests.hardware.jobs import Backend, Case, Job, free_gpus, longest_gap_s
+from tests.hardware.ours import Mltop
+from tests.hardware.signals import Watcher, no_others
 from tests.hardware.slices import stacks
 from tests.hardware.slices.stacks import Found, checks_of
-from tests.replays import wrong
+from tests.replays import on_machine, wrong
 from tests.system.faults.stacks import FAULTS
 from tests.system.hardware_lies import differing
 from tests.system.hardware_runs import ROOT, Done, run
@@ -200,6 +202,18 @@ def test_no_job_is_put_on_a_gpu_that_somebody_uses() -> None:
     assert [gpu["index"] for gpu in free_gpus(context, [used, free])] == [1]
     with pytest.raises(NotTriedError, match=r"GPU 0: somebody else uses this GPU \(pid 42\)"):
         free_gpus(context, [used])
+
+
+def test_nobody_elses_ranks_are_stopped(tmp_path: Path) -> None:
+    """Nor is it tried where we would be taken for one."""
+    machine = GpuMachine(tmp_path)
+    with pytest.MonkeyPatch.context() as patch, on_machine(machine.root, machine.env()), Mltop() as mltop:
+        watcher = Watcher(mltop, 0)
+        with pytest.raises(NotTriedError, match=r"training runs on this machine \(pid 4000\)"):
+            no_others(watcher)
+        patch.setenv("RANK", "0")
+        with pytest.raises(NotTriedError, match="env -u RANK"):
+            no_others(watcher)
 
 
 def test_the_longest_gap_is_that_of_a_time() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from mltop.probes.model import Gap
 from tests.hardware.asked import link_lines
 from tests.hardware.checks import Check, Told, among, between, compare, within
+from tests.hardware.context import Context, Machine, Pythons
 from tests.hardware.report import line
 from tests.hardware.rows import bus_id, generation, link_errors, link_speeds, number
 from tests.hardware.sources import SmiXml, told
@@ -164,3 +166,13 @@ def test_numbers() -> None:
     assert bus_id("0000:1b:00.0") == bus_id("00000000:1B:00.0") == "00000000:1B:00.0"
     with pytest.raises(ValueError, match="N/A"):
         number("N/A")
+
+
+def test_what_is_saved_does_not_tell_whose_machine_it_was() -> None:
+    gpus = [{"index": 1, "uuid": "GPU-5a4e0001-aaaa", "serial": "1650000000001", "name": "H100"}]
+    machine = Machine({"host": "gpu017.cluster.example"}, gpus)
+    context = Context(Path("/"), 0.0, Pythons("", ""), machine, False)
+    text = "gpu017:12 on gpu017.cluster.example, /home/ada/train.py, GPU-5a4e0001-aaaa of 1650000000001, gpu0170"
+    assert context.scrubbed(text) == (
+        "host:12 on host, /home/user/train.py, GPU-00000000-0000-0000-0000-000000000001 of 0000000000002, gpu0170"
+    )

@@ -156,15 +156,22 @@ class Stage:
                     self.found.known[case] = self.watcher.watch(jobs[case].pids, self.pace.settle_s, self.pace.window_s)
                 except NotTriedError as error:
                     self.found.why[case] = str(error)
-            rounds = () if self.pace.rounds is None else ("--samples", str(self.pace.rounds))
-            said = self.dump(*rounds) if jobs else None
-            for case, job in jobs.items():
-                assert said is not None
-                try:
-                    job.check_alive()
-                    self.found.looks[case] = Look(of_job(said.data, job))
-                except NotTriedError as error:
-                    self.found.why[case] = str(error)
+            if jobs:
+                self.dump_stuck(jobs)
+
+    def dump_stuck(self, jobs: dict[str, Job]) -> None:
+        rounds = () if self.pace.rounds is None else ("--samples", str(self.pace.rounds))
+        try:
+            said = self.dump(*rounds)
+        except NotTriedError as error:
+            self.found.why.update(dict.fromkeys(jobs, str(error)))
+            return
+        for case, job in jobs.items():
+            try:
+                job.check_alive()
+                self.found.looks[case] = Look(of_job(said.data, job))
+            except NotTriedError as error:
+                self.found.why[case] = str(error)
 
     def alone(self, case: Case) -> Job:
         return Job(self.context, case, [self.uuid])

@@ -13,6 +13,8 @@ class Lie:
     GPU). apps: all of --query-compute-apps. gpus: "more", how many more nvidia-smi lists. proc: a line of
     /proc/driver/nvidia/gpus/…/information, or "version". sysfs: a file of the PCI device. torch: a property.
     violation: a policy's number. mltop: what mltop itself says wrongly, a path of the sample under load.
+    found, value: a path in what a slice has found; ``text`` is JSON. line: such a path, of a text, in which the pattern
+    ``text`` finds another word.
     """
 
     source: str
