@@ -171,6 +171,15 @@ def test_what_was_not_had_says_why() -> None:
     }
 
 
+def test_a_native_dump_that_failed_costs_no_other(data: dict[str, Any]) -> None:
+    bent = copy.deepcopy(data)
+    del bent["looks"]["healthy (--native)"]
+    bent["why"]["healthy"] = "mltop stacks did not end within 90 s"
+    checks = {check.name: check for check in checks_of(Found.of(bent))}
+    assert checks["healthy: kind"].outcome == "agrees"
+    assert checks["healthy: native frames"].why == "mltop stacks did not end within 90 s"
+
+
 @pytest.mark.parametrize(
     ("error", "fix"),
     [

@@ -29,6 +29,7 @@ NCCL_READY_S = 90.0
 # README: "stops each process for a few milliseconds"; with --native the stack below Python is unwound meanwhile.
 PAUSE_S, NATIVE_PAUSE_S = 0.010, 0.050
 STUCK: tuple[Case, ...] = ("dataloader", "collective", "kernel")  # the last two keep the GPU busy, one after the other
+NATIVE = "healthy (--native)"  # a look of its own at the same job
 HEALTHY = ("kind", "pause", "goes on", "pause (--native)", "goes on (--native)", "native frames")
 OF_STUCK: dict[Case, tuple[str, ...]] = {
     "kernel": ("kind", "culprits", "waits in"),
@@ -130,8 +131,8 @@ class Stage:
         try:
             with Job(self.context, "healthy", [self.uuid]) as job:
                 self.found.known["healthy"] = self.watcher.watch(job.pids, self.pace.settle_s, self.pace.window_s)
-                for name, words in (("healthy", ()), ("healthy (--native)", ("--native",))):
-                    self.found.looks[name] = self.dump_healthy(job, *words)
+                self.found.looks["healthy"] = self.dump_healthy(job)
+                self.found.looks[NATIVE] = self.dump_healthy(job, "--native")
         except NotTriedError as error:
             self.found.why["healthy"] = str(error)
 
@@ -200,7 +201,7 @@ class Stage:
 
 
 def of_job(data: dict[str, Any], job: Job) -> dict[str, Any]:
-    """The report of our ranks, with their pids as numbers of ranks. NotTriedError when mltop has none, or no stacks."""
+    """The report of our ranks. NotTriedError when mltop has none, or may not look into them."""
     for report in data["jobs"]:
         digests = [one for one in report["digests"] if {one["pid"], one["child_of"]} & set(job.pids)]
         if not digests:
@@ -226,15 +227,19 @@ def checks_of(found: Found) -> Iterator[Check]:
 
 
 def healthy_checks(found: Found) -> Iterator[Check]:
-    plain, native = found.looks.get("healthy"), found.looks.get("healthy (--native)")
-    if plain is None or native is None:
-        yield from _not_had(found, "healthy", HEALTHY)
+    plain, native = found.looks.get("healthy"), found.looks.get(NATIVE)
+    if plain is None:
+        yield from _not_had(found, "healthy", HEALTHY[:3])
+    else:
+        yield _truth(found, "healthy: kind", plain.job["verdict"]["kind"], "moving")
+        yield pause(found, "healthy: pause", plain, PAUSE_S)
+        yield _truth(found, "healthy: goes on", plain.goes_on, True)
+    if native is None:
+        yield from _not_had(found, "healthy", HEALTHY[3:])
         return
-    yield _truth(found, "healthy: kind", plain.job["verdict"]["kind"], "moving")
-    for suffix, look, most_s in (("", plain, PAUSE_S), (" (--native)", native, NATIVE_PAUSE_S)):
-        yield pause(found, f"healthy: pause{suffix}", look, most_s)
-        yield _truth(found, f"healthy: goes on{suffix}", look.goes_on, True)
-    frames = [Frame(one["function"], one["file"], one["line"]) for one in _main(native.job, None).get("frames", [])]
+    yield pause(found, "healthy: pause (--native)", native, NATIVE_PAUSE_S)
+    yield _truth(found, "healthy: goes on (--native)", native.goes_on, True)
+    frames = [Frame(one["function"], one["file"], one["line"]) for one in _main_frames(native.job)]
     errors = [one["error"] for one in native.job["digests"] if one["error"]]
     below = any(one.native for one in frames)
     check = _truth(found, "healthy: native frames", below, True)
@@ -308,6 +313,8 @@ def _waits_in(job: dict[str, Any]) -> str | None:
     return str(waiting[0]["where"]).partition(",")[0] if waiting else None
 
 
-def _main(job: dict[str, Any], child_of: int | None) -> dict[str, Any]:
-    found = [one for one in job["digests"] if one["thread"] == "MainThread" and one["child_of"] == child_of]
-    return found[0] if found else {}
+def _main_frames(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of the rank's own main thread."""
+    found = (one for one in job["digests"] if one["thread"] == "MainThread" and one["child_of"] is None)
+    frames: list[dict[str, Any]] = next(found, {"frames": []})["frames"]
+    return frames
