@@ -269,7 +269,8 @@ with Job(context, "dataloader", [uuid]) as job:
     print(job.pids[0], *children, flush=True)
     time.sleep(60)
 """
-    process = subprocess.Popen([sys.executable, "-c", code], env=machine.env(), stdout=subprocess.PIPE, text=True)
+    env = {**machine.env(), "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     pids = [int(word) for word in process.stdout.readline().split()]
     assert len(pids) >= 2 and all(map(alive, pids))
