@@ -65,6 +65,29 @@ class Asked:
         self.torch = gap or machine.ask(context.pythons.torch, TORCH)
         return self
 
+    def to_json(self, xml: str = "") -> dict[str, Any]:
+        """``xml``: what to keep of nvidia-smi -q -x."""
+        return {
+            "rows": self.rows,
+            "refused": self.query.refused,
+            "apps": self.apps,
+            "violations": self.violations,
+            "links": self.links,
+            "torch": self.torch,
+            "xml": xml,
+        }
+
+    @classmethod
+    def of(cls, data: dict[str, Any], xml: str = "") -> Asked:
+        """What ``to_json`` made of it; ``xml`` where that is kept elsewhere."""
+        links = {
+            option: found if isinstance(found, str) else {int(gpu): lines for gpu, lines in found.items()}
+            for option, found in data["links"].items()
+        }
+        query = Query(sorted({name for row in data["rows"].values() for name in row}), dict(data["refused"]))
+        told = SmiXml(xml or data["xml"])
+        return cls(query, data["rows"], told, data["apps"], data["violations"], links, data["torch"])
+
     def bus_id(self, index: int) -> str:
         """As nvidia-smi writes it; "" when it does not."""
         return self.rows.get(str(index), {}).get("pci.bus_id", "")

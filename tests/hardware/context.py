@@ -58,11 +58,11 @@ class Context:
         return self.record(name, json.dumps(data, indent=1, sort_keys=True) + "\n")
 
     def scrubbed(self, text: str) -> str:
-        """UUIDs and serial numbers become made-up ones, one for each; this host's name becomes "host".
+        """UUIDs and serial numbers become made-up ones, one for each; this host's name becomes "host", a home "~".
 
         Of processes nvidia-smi tells whole command lines: none of them stays. Nor does whose home a file is in.
         """
-        text = re.sub(r"(?:/home/[^/\s\"']+|/root)(?=/)", "~", text.replace(f"{Path.home()}/", "~/"))
+        text = re.sub(r"(?:/home/[^/\s\"':]+|/root)(?![^/\s\"':])", "~", text.replace(f"{Path.home()}/", "~/"))
         text = re.sub(
             r"<process_name>.*?</process_name>", "<process_name>program</process_name>", text, flags=re.DOTALL
         )
@@ -71,5 +71,8 @@ class Context:
             for key, instead in made_up.items():
                 if len(gpu.get(key) or "") > 4:
                     text = text.replace(gpu[key], instead)
-        host = self.machine.versions.get("host") or ""
-        return re.sub(rf"(?<![\w-]){re.escape(host)}(?![\w-])", "host", text) if len(host) > 2 else text
+        whole = self.machine.versions.get("host") or ""
+        for host in (whole, whole.partition(".")[0]):  # NCCL and others tell the short one
+            if len(host) > 2:
+                text = re.sub(rf"(?<![\w-]){re.escape(host)}(?![\w-])", "host", text)
+        return text

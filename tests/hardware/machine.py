@@ -63,13 +63,13 @@ def find_pythons(directory: Path) -> Pythons:
     Where none has nvidia-ml-py, all that is started from now on finds our own copy, in a folder below ``directory``:
     from within its archive it would be compiled, and its source kept in memory, in every process anew.
     """
-    found = {path: _has(path, "pynvml", "psutil", "torch") for path in _candidates()}
-    fit = {path: has for path, has in found.items() if has and has[0]}
-    torch = next((path for path, has in found.items() if has and has[3]), "")
-    mltop = next((path for path, has in fit.items() if has[1] and has[2]), None)
-    mltop = mltop or next((path for path, has in fit.items() if has[1]), None)
+    found = {path: has(path, "pynvml", "psutil", "torch") for path in candidates()}
+    fit = {path: there for path, there in found.items() if there and there[0]}
+    torch = next((path for path, there in found.items() if there and there[3]), "")
+    mltop = next((path for path, there in fit.items() if there[1] and there[2]), None)
+    mltop = mltop or next((path for path, there in fit.items() if there[1]), None)
     if mltop is None:
-        mltop = next((path for path, has in fit.items() if has[2]), sys.executable)
+        mltop = next((path for path, there in fit.items() if there[2]), sys.executable)
         own = directory / "nvidia-ml-py"
         for wheel in WHEELS.glob("nvidia_ml_py-*.whl"):
             with zipfile.ZipFile(wheel) as archive:
@@ -125,7 +125,7 @@ def ask(python: str, code: str, *args: str, timeout_s: float = ASK_S) -> Any:
         return f"answered {lines[-1]!r}"
 
 
-def _candidates() -> list[str]:
+def candidates() -> list[str]:
     """The one that MLTOP_GPU_PYTHON names is the only one; it is this one."""
     if os.environ.get("MLTOP_GPU_PYTHON"):
         return [sys.executable]
@@ -137,6 +137,6 @@ def _candidates() -> list[str]:
     return [path for path in dict.fromkeys(paths) if path and os.access(path, os.X_OK)]
 
 
-def _has(python: str, *modules: str) -> list[bool]:
+def has(python: str, *modules: str) -> list[bool]:
     answer = ask(python, HAS, *modules, timeout_s=20)
     return [] if isinstance(answer, str) else answer

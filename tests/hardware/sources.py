@@ -148,6 +148,15 @@ class SmiXml:
     def ask(cls) -> SmiXml:
         return cls(smi("-q", "-x"))
 
+    def only(self, bus_id: str, *names: str) -> str:
+        """The text with nothing but these elements of one GPU."""
+        root = ET.Element(self._root.tag)
+        gpu = self._gpus.get(bus_id.upper())
+        if gpu is not None:
+            kept = ET.SubElement(root, "gpu", {"id": bus_id})
+            kept.extend(part for part in gpu if part.tag in names)
+        return ET.tostring(root, encoding="unicode")
+
     def system(self, path: str) -> Told:
         return told(self._root.findtext(path), f"nvidia-smi -q {path}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from dataclasses import dataclass
@@ -44,12 +45,15 @@ class Done:
         return found
 
 
-def run(machine: GpuMachine, *words: str, env: dict[str, str] | None = None) -> Done:
-    """In a new folder below the machine's. Whatever is run changes nothing on it."""
+def run(machine: GpuMachine, *words: str, env: dict[str, str] | None = None, processes: bool = False) -> Done:
+    """In a new folder below the machine's. Whatever is run changes nothing on it.
+
+    ``processes``: real ones, and none but its own, instead of the fake's.
+    """
     directory = machine.directory / f"results-{len(list(machine.directory.glob('results-*')))}"
     done = subprocess.run(
-        ["bash", str(ROOT / "tests/gpu"), "-o", str(directory), *words],
-        env={**machine.env(), **(env or {})},
+        [*(_alone() if processes else []), "bash", str(ROOT / "tests/gpu"), "-o", str(directory), *words],
+        env={**machine.env(), **({"MLTOP_SYSROOT": ""} if processes else {}), **(env or {})},
         cwd=machine.directory,
         capture_output=True,
         text=True,
@@ -74,6 +78,12 @@ def nothing_was_changed(machine: GpuMachine) -> None:
     words = {word for asked in machine.smi.asked() for word in asked}
     others = {word for word in words if not READING.fullmatch(word)}
     assert not others, others
+
+
+def _alone() -> list[str]:
+    """In a process namespace, in which nobody else's training runs."""
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    return unshare if os.geteuid() == 0 else [*unshare, "--user", "--map-root-user"]
 
 
 def tell(machine: GpuMachine, lie: Lie) -> None:

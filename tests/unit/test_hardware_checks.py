@@ -217,3 +217,13 @@ def test_what_is_saved_tells_of_no_home(tmp_path: Path) -> None:
     context = Context(tmp_path, 0.0, Pythons("", ""), Machine(), False)
     said = context.scrubbed(f"cannot run /home/alice/env/bin/python, /root/x, {Path.home()}/y; rooted in /rooted/home")
     assert said == "cannot run ~/env/bin/python, ~/x, ~/y; rooted in /rooted/home"
+
+
+def test_what_is_saved_does_not_tell_whose_machine_it_was() -> None:
+    gpus = [{"index": 1, "uuid": "GPU-5a4e0001-aaaa", "serial": "1650000000001", "name": "H100"}]
+    machine = Machine({"host": "gpu017.cluster.example"}, gpus)
+    context = Context(Path("/"), 0.0, Pythons("", ""), machine, False)
+    text = "gpu017:12 on gpu017.cluster.example, /home/ada/train.py, GPU-5a4e0001-aaaa of 1650000000001, gpu0170"
+    assert context.scrubbed(text) == (
+        "host:12 on host, ~/train.py, GPU-00000000-0000-0000-0000-000000000001 of 0000000000002, gpu0170"
+    )

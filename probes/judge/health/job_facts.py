@@ -15,6 +15,7 @@ HISTORY_S = 300.0
 IDLE_BUSY, SPINNING_BUSY = 0.20, 0.95
 WORKING_CALLS_PER_S = 20.0  # reads and writes: a heartbeat makes a few
 SPINNING_POWER = 0.40  # of the limit: a collective's kernel that waits draws less
+SPINNING_TENSOR = 0.02  # of the time
 _FABRIC_KINDS = ("infiniband", "roce", "efa")
 
 
@@ -79,7 +80,7 @@ class RankFacts(NamedTuple):
             return False
         if self.power_share is not None and self.power_share >= SPINNING_POWER:
             return False  # work without tensor cores: FP32, or memory
-        return self.power_share is not None if self.tensor_active is None else self.tensor_active < 0.02
+        return self.power_share is not None if self.tensor_active is None else self.tensor_active < SPINNING_TENSOR
 
 
 def facts_of_ranks(moment: Moment, histories: dict[int, History] | None = None) -> tuple[RankFacts, ...]:

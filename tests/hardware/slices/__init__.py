@@ -46,6 +46,8 @@ SLICES: dict[str, Slice] = {
     "dtypes": Slice("each data type: whether this GPU can, and its rates", ("gpu", "torch"), 180),
     "copies": Slice("copies within a GPU, to the host and back, and between GPUs", ("gpu", "torch"), 60),
     "bits": Slice("mltop's bit checker for five minutes", ("gpu", "torch"), 370),
+    "stacks": Slice("what mltop stacks says of jobs that train and that are stuck on a GPU", ("gpu", "torch"), 150),
+    "records": Slice("NCCL's and torch's logs, RAS and dumps of a collective that times out", ("gpu", "torch"), 120),
 }
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from mltop.probes.model import Gap, GpuSample
 from tests.hardware.asked import Asked
@@ -26,6 +27,9 @@ SETTLE_S = 2.0  # from the first GEMM until clocks and averages stand
 AT_LIMIT, BELOW_LIMIT = 0.95, 0.85  # of the power limit
 SHARE_SLACK = 0.05
 FIELDS = ["pci.bus_id", "clocks.sm", "power.draw.average", "power.draw", "enforced.power.limit"]
+# What is saved: of a sample, and of nvidia-smi -q.
+COMPARED = ("throttle_reasons", "sm_clock_mhz", "power_w", "power_limit_w", "throttle_ns", "throttle_share")
+SECTIONS = ("clocks_event_reasons", "clocks_throttle_reasons", "clocks_event_reasons_counters")
 CHECKS: tuple[str, ...] = (
     "throttle_reasons",
     "sm_clock_mhz",
@@ -54,6 +58,34 @@ class Loaded:
     index: int
     looks: list[Look] = field(default_factory=list)
     rate: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Of every look what is compared."""
+        looks = [
+            {
+                "before": one.before.to_json(one.before.xml.only(one.before.bus_id(self.index), *SECTIONS)),
+                "after": one.after.to_json(one.after.xml.only(one.after.bus_id(self.index), *SECTIONS)),
+                "gpu": {name: getattr(one.gpu, name) for name in COMPARED},
+                "gaps": [asdict(gap) for gap in one.gaps],
+                "at_s": one.at_s,
+            }
+            for one in self.looks
+        ]
+        return {"index": self.index, "rate": self.rate, "looks": looks}
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> Loaded:
+        looks = [
+            Look(
+                Asked.of(one["before"]),
+                GpuSample(data["index"], **one["gpu"]),
+                [Gap(**gap) for gap in one["gaps"]],
+                Asked.of(one["after"]),
+                one["at_s"],
+            )
+            for one in data["looks"]
+        ]
+        return cls(data["index"], looks, data["rate"])
 
     def gap(self, path: str) -> Gap | None:
         return gap_of(self.looks[-1].gaps, self.index, path)
@@ -88,13 +120,7 @@ def loaded(context: Context, index: int, uuid: str, seconds: float) -> Loaded:
             load.check_alive()
             found.looks.append(look(mltop, query, index))
         found.rate = statistics.median(load.rates) if load.rates else None
-    context.record_json(
-        f"throttling-{index}.json",
-        [
-            {"before": one.before.rows, "after": one.after.rows, "throttle_ns": one.gpu.throttle_ns, "at_s": one.at_s}
-            for one in found.looks
-        ],
-    )
+    context.record_json(f"throttling-{index}.json", found.to_json())
     return found
 
 

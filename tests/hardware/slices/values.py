@@ -8,8 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from typing import Any
 
 from mltop.probes.model import Gap, GpuSample
+from tests.hardware import answers
 from tests.hardware.asked import FIELDS, Asked
 from tests.hardware.checks import Check, Told, among, between, compare, not_tried
 from tests.hardware.context import Context
@@ -29,15 +31,13 @@ CHECKS: tuple[str, ...] = ("gpus", *dict.fromkeys(row.name for row in ROWS), ENE
 def run(context: Context) -> Iterator[Check]:
     query = Query(["uuid", "pci.bus_id", *POWER_FIELDS, *FIELDS])
     with Mltop() as mltop:
-        rounds = [one_round(mltop, query, context) for _ in range(ROUNDS)]
-        gain_s = rounds[-1].began_s - rounds[0].ended_s
+        rounds = [one_round(mltop, query, context) for _ in range(ROUNDS - 1)]
+        gain_s = time.monotonic() - rounds[0].ended_s
         if gain_s < ENERGY_S:
             time.sleep(ENERGY_S - gain_s)
-            rounds.append(one_round(mltop, query, context))
+        rounds.append(one_round(mltop, query, context, raw=True))
     rounds[-1].after.with_rest(context)
-    context.record("nvidia-smi-q.xml", rounds[-1].after.xml.text)
-    context.record_json("sample.json", [asdict(gpu) for gpu in rounds[-1].gpus])
-    context.record_json("nvidia-smi-query.json", rounds[-1].after.rows)
+    record(rounds[-1], context)
     yield from checks_of(rounds)
 
 
@@ -52,14 +52,24 @@ def checks_of(rounds: list[Round]) -> Iterator[Check]:
         yield not_tried(path, why)
 
 
+def record(one: Round, context: Context) -> None:
+    """What tests/replays.py compares again on a machine without a GPU, and the sample that mltop made of it."""
+    context.record("nvidia-smi-q.xml", one.after.xml.text)
+    context.record_json("sample.json", [asdict(gpu) for gpu in one.gpus])
+    context.record_json("asked.json", {"before": one.before.to_json(), "after": one.after.to_json()})
+    if not isinstance(one.answers, str):
+        context.record_json("answers.json", one.answers)
+
+
 class Round:
-    """What was told before, by mltop, and after."""
+    """What was told before, by mltop, by NVML itself where it was asked (``answers``), and after."""
 
     def __init__(self, before: Asked, mltop: Mltop, began_s: float) -> None:
         self.before = before
         self.began_s, self.ended_s = began_s, time.monotonic()  # of mltop's poll
         self.gpus: list[GpuSample] = list(mltop.gpus)
         self.gaps: list[Gap] = list(mltop.gaps)
+        self.answers: dict[str, Any] | str = "not asked"
         self.after = before
 
     def gpu(self, index: int) -> GpuSample:
@@ -69,11 +79,13 @@ class Round:
         return gap_of(self.gaps, index, path)
 
 
-def one_round(mltop: Mltop, query: Query, context: Context) -> Round:
+def one_round(mltop: Mltop, query: Query, context: Context, raw: bool = False) -> Round:
     before = Asked.now(query, context)
     began_s = time.monotonic()
     mltop.poll()
     found = Round(before, mltop, began_s)
+    if raw:
+        found.answers = answers.ask(context.pythons.mltop)
     found.after = Asked.now(query, context)
     return found
 

@@ -13,9 +13,10 @@ class Lie:
     GPU). apps: all of --query-compute-apps. gpus: "more", how many more nvidia-smi lists. proc: a line of
     /proc/driver/nvidia/gpus/…/information, or "version". sysfs: a file of the PCI device. torch: a property.
     violation: a policy's number. mltop: what mltop itself says wrongly, a path of the sample under load.
-    record: a path in what a slice saves, with slashes; ``text`` is JSON. Of probes (hardware_probed.py; JSON): result,
-    a field of mltop's result by data type or kind; phase, of its sustained load; plain, of what plain torch said;
-    watch, a field of nvidia-smi while it ran; refused, of the refusal; events, when a stage began.
+    record, found, value: a path in what a slice saves or has found, with slashes; ``text`` is JSON. line: such a path,
+    of a text, in which the pattern ``text`` finds another word. Of probes (hardware_probed.py; JSON): result, a field
+    of mltop's result by data type or kind; phase, of its sustained load; plain, of what plain torch said; watch, a
+    field of nvidia-smi while it ran; refused, of the refusal; events, when a stage began.
     """
 
     source: str

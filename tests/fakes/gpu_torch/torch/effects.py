@@ -5,6 +5,9 @@ kind of work, in place of EFFECTS. The process is in the GPU's list, and in the 
 
 MLTOP_FAKE_TORCH_PACE: so many seconds for one of the GPU's; then ``time.perf_counter`` is the GPU's clock, so that what
 is measured in this process depends on nothing else.
+
+Of a training job (RANK is set) only rank 0's work shows, and only while it lasts: such a process is ended while it
+stands still.
 """
 
 from __future__ import annotations
@@ -13,8 +16,12 @@ import atexit
 import json
 import os
 import re
+import signal
+import socket
 import sys
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pynvml
@@ -78,30 +85,83 @@ EFFECTS: dict[str, dict[str, float]] = {
         "gpm.10": 91,
         "gpm.12": 6,
     },
-    "spin": {"busy_percent": 100, "power_mw": 130_000, "energy_mj": 130_000, "sm_clock_mhz": 1980, "gpm.2": 0.8},
+    # A kernel of one thread, and a collective's that waits for its peer.
+    "spin": {
+        "busy_percent": 100,
+        "power_mw": 180_000,
+        "power_average_mw": 180_000,
+        "energy_mj": 180_000,
+        "sm_clock_mhz": 1980,
+        "gpm.2": 0.8,
+        "gpm.5": 0,
+        "gpm.10": 0,
+    },
+    "nccl": {
+        "busy_percent": 100,
+        "power_mw": 190_000,
+        "power_average_mw": 190_000,
+        "energy_mj": 190_000,
+        "gpm.2": 12,
+        "gpm.5": 0,
+        "gpm.10": 0.1,
+    },
     "host": {"power_mw": 120_000, "energy_mj": 120_000, "sm_clock_mhz": 1980, "gpm.20": 500, "gpm.21": 49_000},
 }
 RATES = ("throttle_ns.", "energy_mj")
 HELD_BYTES = 4 << 30
+_IS_RANK = "RANK" in os.environ
 _GEMMS = ("bf16", "fp32")  # what is copied between two of them does not show
 _HURRIES = 0.1 if "/plain_" in sys.argv[0] else 1.0  # of whom nobody takes the power
 _PACE = float(os.environ.get("MLTOP_FAKE_TORCH_PACE", "1")) * _HURRIES
 _RUNS = re.compile(r"(\d+)(?: \+ ([\d.e+]+)/s(?: since ([\d.]+))?)?")
+HOLD_S = 0.2  # a rank's GPU has nothing to do for so long: what shows is undone
 at_s = 0.0  # the GPU's clock
 _queued_s = 0.0
+_busy_until_s = 0.0
+_later: list[Callable[[], None]] = []
 _shown = ""
 _before: dict[str, str] = {}
+_lock = threading.RLock()
 if "MLTOP_FAKE_TORCH_PACE" in os.environ:
     time.perf_counter = lambda: at_s  # type: ignore[assignment]
 
 
 def queue(kind: str, seconds: float) -> None:
-    global at_s, _queued_s, _shown
+    global at_s, _queued_s, _busy_until_s, _shown
     at_s += seconds
     _queued_s += seconds
-    if _shown != kind and not (kind == "copy" and _shown in _GEMMS):
-        _shown = kind
-        _show(_effects().get(kind, {}))
+    if os.environ.get("RANK", "0") != "0":
+        return
+    with _lock:
+        _busy_until_s = max(_busy_until_s, time.monotonic()) + seconds
+        if _shown != kind and not (kind == "copy" and _shown in _GEMMS):
+            if _IS_RANK:
+                _undo()
+                _undo_when_done()
+            _shown = kind
+            _show(_effects().get(kind, {}))
+
+
+def wait_later(kind: str, wait: Callable[[], None]) -> None:
+    """A kernel that ends when ``wait`` returns: called by whoever waits for the GPU."""
+    queue(kind, 0.0)
+    _later.append(wait)
+
+
+def meet(peers: list[socket.socket], late: Callable[[], None] | None = None) -> None:
+    """Every one of them comes to the same point. ``late``: what happens when one does not come in time."""
+    for peer in peers:
+        peer.sendall(b".")
+    for peer in peers:
+        try:
+            told = peer.recv(1)
+        except TimeoutError:
+            if late is None:
+                raise
+            late()
+        else:
+            if not told:
+                raise ConnectionError("Connection closed by peer")
 
 
 def finish() -> None:
@@ -109,12 +169,32 @@ def finish() -> None:
     global _queued_s
     time.sleep(_queued_s * _PACE)
     _queued_s = 0.0
+    while _later:
+        _later[0]()
+        _later.pop(0)
+
+
+def _undo_when_done() -> None:
+    """Of a rank: it never gets to its end."""
+    if threading.active_count() == 1:
+        threading.Thread(target=_watch, daemon=True).start()
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+
+
+def _watch() -> None:
+    global _shown
+    while True:
+        time.sleep(HOLD_S / 2)
+        with _lock:
+            if _shown and not _later and time.monotonic() > _busy_until_s + HOLD_S:
+                _shown = ""
+                _undo()
 
 
 def hold() -> None:
     """This process uses the GPU from now on."""
     key, proc = f"gpu.{_index()}.processes", f"{os.environ.get('MLTOP_SYSROOT', '')}/proc/{os.getpid()}"
-    if key in _before:
+    if _IS_RANK or key in _before:
         return
     lines = _read()
     if not _before:
@@ -135,6 +215,7 @@ def _effects() -> dict[str, dict[str, float]]:
 def _show(values: dict[str, float]) -> None:
     lines, now_s = _read(), time.monotonic()
     if not _before:
+        atexit.unregister(_undo)
         atexit.register(_undo)
     for name, value in values.items():
         key = f"gpu.{_index()}.{name}"
@@ -148,6 +229,8 @@ def _show(values: dict[str, float]) -> None:
 
 
 def _undo() -> None:
+    if not _before:
+        return
     lines, now_s = _read(), time.monotonic()
     for key, text in _before.items():
         if any(rate in key for rate in RATES):
@@ -159,6 +242,7 @@ def _undo() -> None:
         else:
             del lines[key]
     _write(lines)
+    _before.clear()
 
 
 def _now(text: str, now_s: float) -> int:

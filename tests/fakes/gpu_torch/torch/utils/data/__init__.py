@@ -1,0 +1,5 @@
+"""``torch.utils.data``."""
+
+from torch.utils.data.dataloader import DataLoader
+
+__all__ = ["DataLoader"]

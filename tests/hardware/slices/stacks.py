@@ -1,0 +1,320 @@
+"""`mltop stacks` beside training jobs on a GPU: one that trains, and three that are stuck where this slice knows.
+
+What is seen of them from outside (power, activity, CPU time, switches) must lie on the side of mltop's thresholds that
+they are of (signals.py). Stuck in NCCL: two ranks on two GPUs, or on one, which NCCL allows to ranks that say they are
+on different hosts (NCCL_HOSTID); where it does not, gloo with tensors on the GPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from mltop.probes.model import Frame
+from tests.hardware import program, signals
+from tests.hardware.checks import Check, NotTriedError, Told, compare, not_tried, within
+from tests.hardware.context import Context
+from tests.hardware.jobs import TWO_HOSTS, Backend, Case, Job, free_gpus, longest_gap_s
+from tests.hardware.loads import Load
+from tests.hardware.ours import Mltop
+from tests.hardware.signals import Signals, State, Watcher, no_others
+
+SHORT_S = 120.0  # with less time than this everything is shorter
+DUMP_S = 90.0
+GOES_ON_S = 10.0
+NCCL_READY_S = 90.0
+# README: "stops each process for a few milliseconds"; with --native the stack below Python is unwound meanwhile.
+PAUSE_S, NATIVE_PAUSE_S = 0.010, 0.050
+STUCK: tuple[Case, ...] = ("dataloader", "collective", "kernel")  # the last two keep the GPU busy, one after the other
+NATIVE = "healthy (--native)"  # a look of its own at the same job
+HEALTHY = ("kind", "pause", "goes on", "pause (--native)", "goes on (--native)", "native frames")
+OF_STUCK: dict[Case, tuple[str, ...]] = {
+    "kernel": ("kind", "culprits", "waits in"),
+    "dataloader": ("kind", "place"),
+    "collective": ("kind", "culprits", "place", "waits in"),
+}
+CHECKS: tuple[str, ...] = (
+    *(f"healthy: {name}" for name in HEALTHY),
+    *(f"{case}: {name}" for case, names in OF_STUCK.items() for name in names),
+    *signals.CHECKS,
+)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """``rounds``: of a dump of stuck jobs; None: as many as mltop takes."""
+
+    settle_s: float = 2.0
+    window_s: float = 6.0
+    rounds: int | None = None
+
+    @classmethod
+    def of(cls, context: Context) -> Pace:
+        return cls() if context.left_s() >= SHORT_S else cls(0.3, 0.5, 5)
+
+
+@dataclass
+class Look:
+    """What `mltop stacks` said of one job. ``pause_s``: the longest time between two of its steps meanwhile, and
+    ``usual_s`` for as long before; ``goes_on``: it made steps afterwards.
+    """
+
+    job: dict[str, Any]
+    pause_s: float | None = None
+    usual_s: float | None = None
+    goes_on: bool | None = None
+
+
+@dataclass
+class Found:
+    """``why``: of a state that could not be had, or of NCCL. ``looks``: by state; "healthy (--native)" is one, too."""
+
+    index: int
+    backend: Backend = "nccl"
+    known: dict[str, Signals] = field(default_factory=dict)
+    looks: dict[str, Look] = field(default_factory=dict)
+    why: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> Found:
+        known = {state: Signals.of(one) for state, one in data["known"].items()}
+        looks = {state: Look(**one) for state, one in data["looks"].items()}
+        return cls(data["index"], data["backend"], known, looks, data["why"])
+
+    @property
+    def spinning(self) -> State:
+        return "collective" if self.backend == "nccl" and "collective" in self.known else "kernel"
+
+
+def run(context: Context) -> Iterator[Check]:
+    path = program.python()
+    with Mltop() as mltop:
+        free = free_gpus(context, mltop.poll())
+        found = Found(free[0]["index"])
+        stage = Stage(context, path, Watcher(mltop, found.index), free, found, Pace.of(context))
+        no_others(stage.watcher)
+        try:
+            stage.healthy()
+            yield from healthy_checks(found)
+            stage.stuck()
+            yield from stuck_checks(found)
+            stage.measure_load("idle")
+            stage.measure_load("gemm")
+            yield from signals.checks_of(found.known, found.spinning, found.index)
+        finally:
+            context.record_json("stacks.json", found.to_json())
+
+
+@dataclass
+class Stage:
+    """What all parts of a run share."""
+
+    context: Context
+    path: str
+    watcher: Watcher
+    free: list[dict[str, Any]]
+    found: Found
+    pace: Pace
+
+    @property
+    def uuid(self) -> str:
+        uuid: str = self.free[0]["uuid"]
+        return uuid
+
+    def healthy(self) -> None:
+        try:
+            with Job(self.context, "healthy", [self.uuid]) as job:
+                self.found.known["healthy"] = self.watcher.watch(job.pids, self.pace.settle_s, self.pace.window_s)
+                self.found.looks["healthy"] = self.dump_healthy(job)
+                self.found.looks[NATIVE] = self.dump_healthy(job, "--native")
+        except NotTriedError as error:
+            self.found.why["healthy"] = str(error)
+
+    def dump_healthy(self, job: Job, *words: str) -> Look:
+        rounds = () if self.pace.rounds is None else ("--samples", "2")
+        said = self.dump(*words, *rounds)
+        until = time.monotonic() + GOES_ON_S
+        while not (goes_on := any(at > said.ended_s for at in job.steps())) and time.monotonic() < until:
+            job.check_alive()
+            time.sleep(0.05)
+        steps, long_s = job.steps(), said.ended_s - said.began_s
+        usual_s = longest_gap_s(steps, said.began_s - long_s, said.began_s)
+        return Look(of_job(said.data, job), longest_gap_s(steps, said.began_s, said.ended_s), usual_s, goes_on)
+
+    def stuck(self) -> None:
+        """All of them at once before one dump; their signals one by one, as each of them is the newest."""
+        jobs: dict[str, Job] = {}
+        with ExitStack() as stack:
+            for case in STUCK:
+                try:
+                    jobs[case] = stack.enter_context(self.collective() if case == "collective" else self.alone(case))
+                    self.found.known[case] = self.watcher.watch(jobs[case].pids, self.pace.settle_s, self.pace.window_s)
+                except NotTriedError as error:
+                    self.found.why[case] = str(error)
+            if jobs:
+                self.dump_stuck(jobs)
+
+    def dump_stuck(self, jobs: dict[str, Job]) -> None:
+        rounds = () if self.pace.rounds is None else ("--samples", str(self.pace.rounds))
+        try:
+            said = self.dump(*rounds)
+        except NotTriedError as error:
+            self.found.why.update(dict.fromkeys(jobs, str(error)))
+            return
+        for case, job in jobs.items():
+            try:
+                job.check_alive()
+                self.found.looks[case] = Look(of_job(said.data, job))
+            except NotTriedError as error:
+                self.found.why[case] = str(error)
+
+    def alone(self, case: Case) -> Job:
+        return Job(self.context, case, [self.uuid])
+
+    def collective(self) -> Job:
+        """By NCCL where it allows it: then it has been started already, and `with` starts nothing anew."""
+        two = [gpu["uuid"] for gpu in self.free[:2]] if len(self.free) > 1 else [self.uuid, self.uuid]
+        settings = {} if len(self.free) > 1 else TWO_HOSTS
+        job = Job(self.context, "collective", two, "nccl", settings, ready_s=NCCL_READY_S)
+        try:
+            return job.start()
+        except NotTriedError as error:
+            self.found.backend, self.found.why["nccl"] = "gloo", str(error)
+        return Job(self.context, "collective", [self.uuid, self.uuid], "gloo")
+
+    def dump(self, *words: str) -> program.Said:
+        timeout_s = min(DUMP_S, self.context.left_s())
+        return program.say_json(self.path, "stacks", "--via", "local", "--json", *words, timeout_s=timeout_s)
+
+    def measure_load(self, kind: State) -> None:
+        try:
+            with Load(self.context, "bf16" if kind == "gemm" else "idle", self.uuid):
+                self.found.known[kind] = self.watcher.watch([], self.pace.settle_s, self.pace.window_s)
+        except NotTriedError as error:
+            self.found.why[kind] = str(error)
+
+
+def of_job(data: dict[str, Any], job: Job) -> dict[str, Any]:
+    """The report of our ranks. NotTriedError when mltop has none, or may not look into them."""
+    for report in data["jobs"]:
+        digests = [one for one in report["digests"] if {one["pid"], one["child_of"]} & set(job.pids)]
+        if not digests:
+            continue
+        refused = next((one for one in digests if is_refused(one)), None)
+        if refused is not None:
+            raise NotTriedError(f"{refused['error']} ({refused['fix']})")
+        return {"verdict": report["verdict"], "classes": report["classes"], "digests": digests}
+    raise NotTriedError(f"mltop stacks lists no job with the ranks of {job.case}")
+
+
+def is_refused(digest: dict[str, Any]) -> bool:
+    """No py-spy, or nobody may look into this process."""
+    return bool(digest["error"]) and (
+        digest["error"].startswith("permission denied") or digest["fix"] == "pip install py-spy"
+    )
+
+
+def checks_of(found: Found) -> Iterator[Check]:
+    yield from healthy_checks(found)
+    yield from stuck_checks(found)
+    yield from signals.checks_of(found.known, found.spinning, found.index)
+
+
+def healthy_checks(found: Found) -> Iterator[Check]:
+    plain, native = found.looks.get("healthy"), found.looks.get(NATIVE)
+    if plain is None:
+        yield from _not_had(found, "healthy", HEALTHY[:3])
+    else:
+        yield _truth(found, "healthy: kind", plain.job["verdict"]["kind"], "moving")
+        yield pause(found, "healthy: pause", plain, PAUSE_S)
+        yield _truth(found, "healthy: goes on", plain.goes_on, True)
+    if native is None:
+        yield from _not_had(found, "healthy", HEALTHY[3:])
+        return
+    yield pause(found, "healthy: pause (--native)", native, NATIVE_PAUSE_S)
+    yield _truth(found, "healthy: goes on (--native)", native.goes_on, True)
+    frames = [Frame(one["function"], one["file"], one["line"]) for one in _main_frames(native.job)]
+    errors = [one["error"] for one in native.job["digests"] if one["error"]]
+    below = any(one.native for one in frames)
+    check = _truth(found, "healthy: native frames", below, True)
+    yield replace(check, why="; ".join(errors)) if not below else check
+
+
+def pause(found: Found, name: str, look: Look, most_s: float) -> Check:
+    """What a dump adds to the longest time between two steps."""
+    if look.pause_s is None or look.usual_s is None:
+        return not_tried(name, "too few steps to see a pause", gpu=found.index)
+    added_ms = 1000 * max(0.0, look.pause_s - look.usual_s)
+    why = f"between two steps {1000 * look.pause_s:.1f} ms at most, {1000 * look.usual_s:.1f} ms before the dump"
+    source = "README" if most_s == PAUSE_S else "expected"
+    return within(name, added_ms, 0, 1000 * most_s, why, "ms", gpu=found.index, source=source)
+
+
+def stuck_checks(found: Found) -> Iterator[Check]:
+    for case, of_case in (("kernel", _kernel), ("dataloader", _dataloader), ("collective", _collective)):
+        look = found.looks.get(case)
+        if look is None:
+            yield from _not_had(found, case, OF_STUCK[case])  # type: ignore[index]
+        else:
+            yield from of_case(found, look.job)
+
+
+def _kernel(found: Found, job: dict[str, Any]) -> Iterator[Check]:
+    """A rank alone: there is nobody to accuse."""
+    yield _truth(found, "kernel: kind", job["verdict"]["kind"], "hang")
+    yield _truth(found, "kernel: culprits", _culprits(job), [])
+    yield _truth(found, "kernel: waits in", _waits_in(job), "cuda.synchronize")
+
+
+def _dataloader(found: Found, job: dict[str, Any]) -> Iterator[Check]:
+    kind, possible = job["verdict"]["kind"], ("hang", "suspect", "unclear")
+    why = "nobody waits for a rank alone: that may be unclear, but it does not move"
+    details = {"gpu": found.index, "source": "truth"}
+    outcome: Any = "agrees" if kind in possible else "differs"
+    yield Check("dataloader: kind", outcome, kind, " or ".join(possible), why, "", details)
+    worker = next((one for one in job["digests"] if one["child_of"] is not None), {})
+    frames = [one["function"] for one in worker.get("frames", [])]
+    yield _truth(found, "dataloader: place", frames[0] if frames else None, "read_blocked")
+
+
+def _collective(found: Found, job: dict[str, Any]) -> Iterator[Check]:
+    culprits = job["verdict"]["culprits"]
+    place = culprits[0]["where"].partition(" ")[0] if culprits else None
+    waits = "cuda.synchronize" if found.backend == "nccl" else "all_reduce"
+    yield _truth(found, "collective: kind", job["verdict"]["kind"], "hang")
+    yield _truth(found, "collective: culprits", _culprits(job), [1])
+    yield _truth(found, "collective: place", place, "never_enters")
+    yield _truth(found, "collective: waits in", _waits_in(job), waits)
+
+
+def _truth(found: Found, name: str, ours: Any, truth: Any) -> Check:
+    case = name.partition(":")[0]
+    how = {"backend": found.backend, "nccl": found.why.get("nccl", "allowed")} if case == "collective" else {}
+    return compare(name, ours, Told(truth), gpu=found.index, source="truth", **how)
+
+
+def _not_had(found: Found, case: str, names: tuple[str, ...]) -> Iterator[Check]:
+    why = found.why.get(case, "it was not come to")
+    yield from (not_tried(f"{case}: {name}", why, gpu=found.index) for name in names)
+
+
+def _culprits(job: dict[str, Any]) -> list[int | None]:
+    return [one["rank"] for one in job["verdict"]["culprits"]]
+
+
+def _waits_in(job: dict[str, Any]) -> str | None:
+    waiting = job["verdict"]["waiting"]
+    return str(waiting[0]["where"]).partition(",")[0] if waiting else None
+
+
+def _main_frames(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of the rank's own main thread."""
+    found = (one for one in job["digests"] if one["thread"] == "MainThread" and one["child_of"] is None)
+    frames: list[dict[str, Any]] = next(found, {"frames": []})["frames"]
+    return frames
