@@ -20,6 +20,7 @@ from tests.hardware.activity_checks import CHECKS, LOADS, OTHERS, Activity, Unde
 from tests.hardware.children import NOBODY, rights_of, why_not_as
 from tests.hardware.context import Context, Machine, Pythons
 from tests.hardware.slices.activity import Plan, Watch, take
+from tests.once import once
 from tests.strangers import needs_root
 from tests.system.faults.activity import FAULTS
 from tests.system.hardware_lies import differing, put_in_record
@@ -40,14 +41,19 @@ WRONG = {
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[GpuMachine, Done]:
-    """With time enough for everything, and none for taking it slowly."""
-    machine = GpuMachine(tmp_path_factory.mktemp("machine"), ranks=False)
-    return machine, run(machine, "--only", "activity", "--minutes", "3")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[list[str]], Done]:
+    """With time enough for everything, and none for taking it slowly; what nvidia-smi was asked."""
+
+    def make(folder: Path) -> tuple[list[list[str]], Done]:
+        machine = GpuMachine(folder, ranks=False)
+        done = run(machine, "--only", "activity", "--minutes", "3")
+        return machine.smi.asked(), done
+
+    return once(tmp_path_factory, "activity", make)
 
 
 @pytest.fixture(scope="module")
-def record(ran: tuple[GpuMachine, Done]) -> dict[str, Any]:
+def record(ran: tuple[list[list[str]], Done]) -> dict[str, Any]:
     """What was saved, as if an ordinary user had seen the same."""
     found: dict[str, Any] = json.loads(next(ran[1].directory.glob("fixtures/*/activity-0.json")).read_text())
     found["other"] = copy.deepcopy(found["own"])
@@ -55,14 +61,14 @@ def record(ran: tuple[GpuMachine, Done]) -> dict[str, Any]:
     return found
 
 
-def test_the_whole_command(ran: tuple[GpuMachine, Done]) -> None:
-    machine, done = ran
+def test_the_whole_command(ran: tuple[list[list[str]], Done]) -> None:
+    asked, done = ran
     assert (done.code, done.names("differs")) == (0, set()), done.report
     assert set(CHECKS) - AS_OTHER <= done.names("agrees"), done.report
     rest = [check for check in done.results["checks"] if check["name"] in AS_OTHER]
     assert len(rest) == len(AS_OTHER)
     assert all(check["outcome"] == "agrees" or check["why"] for check in rest)
-    assert any(words[0] == "dmon" for words in machine.smi.asked())
+    assert any(words[0] == "dmon" for words in asked)
 
 
 def test_where_everything_is_wrong(tmp_path: Path) -> None:

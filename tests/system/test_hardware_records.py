@@ -8,8 +8,6 @@ import pickle
 import re
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +19,14 @@ from tests.hardware.jobs import Job
 from tests.hardware.ras import Answer
 from tests.hardware.slices import records
 from tests.hardware.slices.records import Had, checks_of, read_dump
+from tests.once import once
 from tests.replays import wrong
 from tests.system.faults.fault import Lie
 from tests.system.faults.records import FAULTS
 from tests.system.hardware_lies import differing
 from tests.system.hardware_runs import Done, run
 
-SHORT = ("--only", "records", "--minutes", "1")
+SHORT = ("--only", "records", "--minutes", "1.7")  # with more, everything takes longer
 GLOO = {"line: gloo timeout"}
 CHANGED = {"4": "6", "3": "4"}  # of digits in a line; of words any other one
 # In what the fake NCCL and torch say.
@@ -40,35 +39,18 @@ LIES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def runs(
-    pool: ThreadPoolExecutor, tmp_path_factory: pytest.TempPathFactory, real_gloo: Future[Had]
-) -> dict[str, Future[Done]]:
-    lies = {"MLTOP_FAKE_TORCH_RECORDS": json.dumps(LIES)}
-    of_each = {"honest": {}, "lying": lies, "gloo": {"MLTOP_FAKE_TORCH_NCCL": "refuses"}}
-
-    def one(env: dict[str, str]) -> Done:
-        machine = GpuMachine(tmp_path_factory.mktemp("machine"), ranks=False)
-        return run(machine, *SHORT, env=env)
-
-    return {name: pool.submit(one, env) for name, env in of_each.items()}
+def one_run(folder: Path, **env: str) -> Done:
+    return run(GpuMachine(folder / "machine", ranks=False), *SHORT, env=env)
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[ThreadPoolExecutor]:
-    """All that takes long at once: most of its time it waits."""
-    with ThreadPoolExecutor(4) as found:
-        yield found
+def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    return once(tmp_path_factory, "records", one_run)
 
 
 @pytest.fixture(scope="module")
-def real_gloo(pool: ThreadPoolExecutor, tmp_path_factory: pytest.TempPathFactory) -> Future[Had]:
-    return pool.submit(with_real_torch, tmp_path_factory.mktemp("torch"))
-
-
-@pytest.fixture(scope="module")
-def data(runs: dict[str, Future[Done]]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(saved(runs["honest"].result()).read_text())
+def data(done: Done) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(saved(done).read_text())
     return found
 
 
@@ -76,8 +58,7 @@ def saved(done: Done) -> Path:
     return next(done.directory.glob("fixtures/*/records.json"))
 
 
-def test_the_whole_command_agrees(runs: dict[str, Future[Done]]) -> None:
-    done = runs["honest"].result()
+def test_the_whole_command_agrees(done: Done) -> None:
     assert (done.code, done.names("differs"), done.names("not tried")) == (0, set(), GLOO), done.report
     assert done.names("agrees") == set(records.CHECKS) - GLOO
     assert wrong(saved(done).parent) == []
@@ -85,32 +66,36 @@ def test_the_whole_command_agrees(runs: dict[str, Future[Done]]) -> None:
     assert re.search(r"^host:\d+:\d+ \[0\] NCCL INFO", log, re.MULTILINE) and str(done.directory) not in log
 
 
-def test_all_that_can_lie_differs(runs: dict[str, Future[Done]]) -> None:
-    done = runs["lying"].result()
+def test_all_that_can_lie_differs(tmp_path: Path) -> None:
+    done = one_run(tmp_path, MLTOP_FAKE_TORCH_RECORDS=json.dumps(LIES))
     lines = {name for name in records.CHECKS if name.startswith("line: ")} - GLOO
     dumps = {f"dump: {name}" for name in ("version", "keys", "entry keys", "pg_status keys", "last entry")}
     answers = {"ras: keys", "ras: communicator keys", "ras: rank keys", "ras: text"}
     assert done.names("differs") == lines | dumps | answers, done.report
 
 
-def test_where_nccl_refuses_gloo_tells_its_own(runs: dict[str, Future[Done]]) -> None:
-    done = runs["gloo"].result()
+def test_where_nccl_refuses_gloo_tells_its_own(tmp_path: Path) -> None:
+    done = one_run(tmp_path, MLTOP_FAKE_TORCH_NCCL="refuses")
     assert {"line: gloo timeout", "line: NCCL init", "dump: plain data", "dump: last entry"} <= done.names("agrees")
     assert done.names("differs") == {"dump: entry keys"}, done.report  # the fake's gloo has few of them
     for name in ("line: watchdog timeout", "timeout: op and limit", "ras: pids"):
         assert "Duplicate GPU detected" in done.check(name)["why"], name
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_one_lie_makes_one_check_differ(name: str, data: dict[str, Any]) -> None:
-    bent = copy.deepcopy(data)
-    if name in GLOO:
-        bent["backend"], bent["dumps"] = "gloo", {}
-        bent["logs"][0] += "RuntimeError: Timed out waiting 1500ms for recv operation to complete\n"
-        assert differing(checks_of(Had.of(bent))) == set()
-    for lie in FAULTS[name].lies:
-        put(bent, lie)
-    assert differing(checks_of(Had.of(bent))) == {name} | FAULTS[name].also
+def test_one_lie_makes_one_check_differ(data: dict[str, Any]) -> None:
+    others = {}
+    for name, fault in FAULTS.items():
+        bent = copy.deepcopy(data)
+        if name in GLOO:
+            bent["backend"], bent["dumps"] = "gloo", {}
+            bent["logs"][0] += "RuntimeError: Timed out waiting 1500ms for recv operation to complete\n"
+            assert differing(checks_of(Had.of(bent))) == set()
+        for lie in fault.lies:
+            put(bent, lie)
+        found = differing(checks_of(Had.of(bent)))
+        if found != {name} | fault.also:
+            others[name] = found
+    assert others == {}
 
 
 def put(data: dict[str, Any], lie: Lie) -> None:
@@ -157,8 +142,8 @@ def test_an_nccl_without_ras_or_json_is_not_tried(data: dict[str, Any]) -> None:
     assert {check.outcome for check in told} == {"not tried"} and "before 2.24" in told[0].why
 
 
-def test_real_gloo_says_and_dumps_so(real_gloo: Future[Had]) -> None:
-    checks = {check.name: check for check in checks_of(real_gloo.result())}
+def test_real_gloo_says_and_dumps_so(tmp_path: Path) -> None:
+    checks = {check.name: check for check in checks_of(with_real_torch(tmp_path))}
     agreed = {name for name, check in checks.items() if check.outcome == "agrees"}
     assert {"line: gloo timeout", *(f"dump: {name}" for name in records.DUMPS[:-1])} <= agreed, checks
     assert differing(checks.values()) == set()
