@@ -13,19 +13,24 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+import msgspec
 
 from mltop.probes import paths
 from tests.fakes.nvml.recorded import load
 from tests.fakes.nvml.scenario import FakeNvml
+from tests.hardware import activity_checks, cost_checks
 from tests.hardware.asked import Asked
 from tests.hardware.checks import Check
 from tests.hardware.ours import Mltop
 from tests.hardware.report import line
 from tests.hardware.rows import ROWS
 from tests.hardware.rows.row import Row
-from tests.hardware.slices import records, stacks, throttling, values
+from tests.hardware.slices import bits, copies, dtypes, probes, records, stacks, throttling, values
 
 FOLDERS = Path(__file__).parent / "fixtures/gpu"
 EXPLAINED = "explained.json"
@@ -87,12 +92,36 @@ def records_again(folder: Path) -> Iterator[Check]:
     yield from records.checks_of(records.Had.of(json.loads((folder / "records.json").read_text())))
 
 
+def activity_again(folder: Path) -> Iterator[Check]:
+    for path in sorted(folder.glob("activity-*.json")):
+        yield from activity_checks.checks_of(activity_checks.Activity.of(json.loads(path.read_text())))
+
+
+def cost_again(folder: Path) -> Iterator[Check]:
+    yield from cost_checks.checks_of(cost_checks.Cost.of(json.loads((folder / "cost.json").read_text())))
+
+
+def probes_again(folder: Path) -> Iterator[Check]:
+    found = msgspec.json.decode((folder / "probes.json").read_bytes(), type=probes.Measured)
+    yield from (*probes.checks_of_probe(found), *probes.checks_of_scan(found))
+
+
+def of_measured(slice_: ModuleType, folder: Path) -> Iterator[Check]:
+    """A slice that saves all that it has measured, in a file of its name."""
+    name = slice_.__name__.rpartition(".")[2]
+    yield from slice_.checks_of(msgspec.json.decode((folder / f"{name}.json").read_bytes(), type=slice_.Measured))
+
+
 # By the files that they need.
 REPLAYS: dict[str, Callable[[Path], Iterator[Check]]] = {
     "answers.json": values_again,
     "throttling-*.json": throttling_again,
     "stacks.json": stacks_again,
     "records.json": records_again,
+    "activity-*.json": activity_again,
+    "cost.json": cost_again,
+    "probes.json": probes_again,
+    **{f"{one.__name__.rpartition('.')[2]}.json": partial(of_measured, one) for one in (dtypes, copies, bits)},
 }
 
 

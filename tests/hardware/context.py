@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+CHECKOUT = Path(__file__).resolve().parents[2]
+
 
 @dataclass(frozen=True)
 class Pythons:
@@ -60,8 +62,11 @@ class Context:
     def scrubbed(self, text: str) -> str:
         """UUIDs and serial numbers become made-up ones, one for each; this host's name becomes "host", a home "~".
 
-        Of processes nvidia-smi tells whole command lines: none of them stays. Nor does whose home a file is in.
+        Of processes nvidia-smi tells whole command lines: none of them stays. Nor does whose home a file is in, or
+        where this checkout and the Pythons are.
         """
+        for path, instead in ((self.pythons.torch, "python"), (self.pythons.mltop, "python"), (str(CHECKOUT), ".")):
+            text = text.replace(path, instead) if path else text
         text = re.sub(r"(?:/home/[^/\s\"':]+|/root)(?![^/\s\"':])", "~", text.replace(f"{Path.home()}/", "~/"))
         text = re.sub(
             r"<process_name>.*?</process_name>", "<process_name>program</process_name>", text, flags=re.DOTALL

@@ -6,6 +6,7 @@ import statistics
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from tests.hardware.checks import Told
@@ -15,13 +16,35 @@ from tests.hardware.sources import Query, SmiError
 END_S = 70.0  # beyond nvidia-smi's own limit
 
 
-class Watch:
-    """``rows``: of one GPU, by field, each asked for between ``start`` and ``stop``. ``why``: why there is none."""
+@dataclass
+class Watched:
+    """``rows``: of one GPU, by field, each asked for between ``start`` and ``stop``. ``why``: why there is none.
+    ``refused``: by field, why this nvidia-smi does not tell it.
+    """
+
+    rows: list[dict[str, str]] = field(default_factory=list)
+    why: str = "nvidia-smi was not asked"
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def told(self, *fields: str, over: Any = statistics.fmean) -> Told:
+        """``over`` all rows, of the first of these fields that has numbers."""
+        query, answer = Query([], self.refused), Told(why=self.why)
+        for name in fields:
+            found = [query.told({"0": row}, "0", name) for row in self.rows]
+            known = [number(one.value) for one in found if one.value is not None]
+            if known:
+                return Told(over(known))
+            answer = found[-1] if found else answer
+        return answer
+
+
+class Watch(Watched):
+    """Asks while it runs."""
 
     def __init__(self, index: int, fields: list[str], pause_s: float = 0.2) -> None:
-        self.rows: list[dict[str, str]] = []
-        self.why = "nvidia-smi was not asked"
-        self._index, self._query, self._pause_s = str(index), Query(list(fields)), pause_s
+        query = Query(list(fields))
+        super().__init__(refused=query.refused)
+        self._index, self._query, self._pause_s = str(index), query, pause_s
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -57,14 +80,3 @@ class Watch:
             if not self._stopped.is_set() or not self.rows:
                 self.rows.append(row)
             self._stopped.wait(self._pause_s)
-
-    def told(self, *fields: str, over: Any = statistics.fmean) -> Told:
-        """``over`` all rows, of the first of these fields that has numbers."""
-        answer = Told(why=self.why)
-        for name in fields:
-            found = [self._query.told({"0": row}, "0", name) for row in self.rows]
-            known = [number(one.value) for one in found if one.value is not None]
-            if known:
-                return Told(over(known))
-            answer = found[-1] if found else answer
-        return answer

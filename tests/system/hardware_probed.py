@@ -12,7 +12,7 @@ from tests.hardware.plain import Plain
 from tests.hardware.probing import Answer, Event
 from tests.hardware.refusing import Refused
 from tests.hardware.slices import bits, copies, dtypes, probes
-from tests.hardware.watching import Watch
+from tests.hardware.watching import Watched
 from tests.system.faults.fault import Lie
 
 UUID, OTHER = "GPU-5a4e0001-0000-4000-8000-000000000000", "GPU-5a4e0001-0000-4000-8000-000000000001"
@@ -52,10 +52,8 @@ def matmul(dtype: str = "bf16", **more: Any) -> dict[str, Any]:
     return {**known, **more}
 
 
-def watch(**row: str) -> Watch:
-    found = Watch(0, list(row))
-    found.rows = [dict(row) for _ in range(5)]
-    return found
+def watch(**row: str) -> Watched:
+    return Watched([dict(row) for _ in range(5)])
 
 
 def rates(dtype: str) -> dict[str, Any]:

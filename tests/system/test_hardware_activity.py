@@ -21,6 +21,7 @@ from tests.hardware.children import NOBODY, rights_of, why_not_as
 from tests.hardware.context import Context, Machine, Pythons
 from tests.hardware.slices.activity import Plan, Watch, take
 from tests.once import once
+from tests.replays import wrong
 from tests.strangers import needs_root
 from tests.system.faults.activity import FAULTS
 from tests.system.hardware_lies import differing, put_in_record
@@ -69,6 +70,7 @@ def test_the_whole_command(ran: tuple[list[list[str]], Done]) -> None:
     assert len(rest) == len(AS_OTHER)
     assert all(check["outcome"] == "agrees" or check["why"] for check in rest)
     assert any(words[0] == "dmon" for words in asked)
+    assert wrong(next(done.directory.glob("fixtures/*"))) == []
 
 
 def test_where_everything_is_wrong(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.hardware import cost_checks as judged
 from tests.hardware.cost_checks import CHECKS, EFFECT, EVERY_SECOND, SLOWER, WHEN, Calls, Cost, Usage, Window
 from tests.hardware.slices.cost import Plan
 from tests.processes import command_of, is_gone
+from tests.replays import replay
 from tests.system.faults.cost import FAULTS
 from tests.system.hardware_lies import differing, put_in_record
 from tests.system.hardware_runs import ROOT, run
@@ -52,7 +53,7 @@ def test_the_whole_command(tmp_path: Path) -> None:
     saved = json.loads(next(done.directory.glob("fixtures/*/cost.json")).read_text())
     assert {tier for calls in saved["calls"].values() for tier in calls["slower"]} == set(SLOWER) - {"static"}
     assert {tier for calls in saved["calls"].values() for tier in calls["seconds"]} <= {*EVERY_SECOND, *SLOWER}
-    assert {check.name for check in judged.checks_of(Cost.of(saved))} == set(CHECKS)
+    assert {check.name for check in replay(next(done.directory.glob("fixtures/*")))} == set(CHECKS)
     assert all(usage["pss_mib"] > 5 for usage in saved["usage"].values())
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,11 @@ from tests.hardware import answers, machine
 from tests.hardware.asked import FIELDS
 from tests.hardware.context import Context, Pythons
 from tests.hardware.ours import Mltop
-from tests.hardware.slices import throttling, values
+from tests.hardware.slices import dtypes, throttling, values
 from tests.hardware.sources import Query
+from tests.once import once
 from tests.replays import EXPLAINED, FOLDERS, on_machine, replay, wrong
+from tests.system.hardware_probed import bits_measured, copies_measured, dtypes_measured, probes_measured
 
 FAKE_LIBRARY = "libnvidia-ml.so.1"  # a real one has its driver's version in its name
 MOVES = {"last_seen_at", "energy_j"}
@@ -38,9 +39,13 @@ def test_no_contributed_run_is_one_of_the_fakes() -> None:
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What two slices save, on one fake H100."""
-    fake = GpuMachine(tmp_path_factory.mktemp("machine"), ranks=False)
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What slices save, on one fake H100: two have run, the others' figures are made up."""
+    return once(tmp_path_factory, "saved", run_two_slices)
+
+
+def run_two_slices(folder: Path) -> Path:
+    fake = GpuMachine(folder, ranks=False)
     with on_machine(fake.root, fake.env()):
         pythons = Pythons(sys.executable, sys.executable)
         context = Context(fake.directory, 1e18, pythons, machine.describe(pythons), False)
@@ -50,7 +55,10 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         found.after.with_rest(context)
         values.record(found, context)
         throttling.loaded(context, 0, context.machine.gpus[0]["uuid"], 1.0)
-        yield fake.directory / "fixtures" / context.machine.label
+        for name, made in {"probes": probes_measured, "dtypes": dtypes_measured, "copies": copies_measured}.items():
+            context.record_json(f"{name}.json", asdict(made()))
+        context.record_json("bits.json", asdict(bits_measured()))
+        return fake.directory / "fixtures" / context.machine.label
 
 
 def test_a_run_agrees_again(saved: Path) -> None:
@@ -62,7 +70,8 @@ def test_a_run_agrees_again(saved: Path) -> None:
     assert {"throttle_reasons", "throttle_share.sw_power_cap", "sw_power_cap at the limit"} <= agreed
     not_tried = {check.name for check in checks if check.outcome == "not tried"}
     told_by_files = {"name (proc)", "uuid (proc)", "driver (proc)", "gsp_firmware (proc)"}
-    assert not_tried == {*told_by_files, "pcie.gen (sysfs)", "pcie.width (sysfs)", "fabric.cluster_uuid"}
+    told_by_files |= {"pcie.gen (sysfs)", "pcie.width (sysfs)"}
+    assert not_tried == {*told_by_files, "fabric.cluster_uuid", *dtypes.OTHERS}
 
 
 @pytest.mark.parametrize(
@@ -76,6 +85,11 @@ def test_a_run_agrees_again(saved: Path) -> None:
         ("answers.json", "gpus.0.processes.compute", {"value": [[77, 1 << 30]]}, "processes (pids)"),
         ("asked.json", "after.rows.0.clocks.max.sm", "1981", "sm_clock_max_mhz"),
         ("asked.json", "after.torch.0.name", "NVIDIA H200", "name (torch)"),
+        ("probes.json", "plain.said.1.best.tflops", 9000, "burst"),
+        ("probes.json", "watch.rows.0.clocks.sm", "9000", "sustained (clock)"),
+        ("dtypes.json", "plain.said.1.means.0", 9000, "fp16 (burst)"),
+        ("copies.json", "memory.events.6.data.copy_bytes_per_s", 1, "memory"),
+        ("bits.json", "long.events.6.data.corrupt_iterations", 1, "corrupt_iterations"),
         ("throttling-0.json", "looks.-1.gpu.throttle_ns.sw_power_cap", 0, "throttle_ns.sw_power_cap (gain)"),
     ],
 )

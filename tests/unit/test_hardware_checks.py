@@ -10,7 +10,7 @@ import pytest
 from mltop.probes.model import Gap
 from tests.hardware.asked import link_lines
 from tests.hardware.checks import Check, Told, among, between, compare, ratio, within
-from tests.hardware.context import Context, Machine, Pythons
+from tests.hardware.context import CHECKOUT, Context, Machine, Pythons
 from tests.hardware.report import line
 from tests.hardware.rows.board import bus_id
 from tests.hardware.rows.links import generation, link_errors, link_speeds
@@ -217,6 +217,12 @@ def test_what_is_saved_tells_of_no_home(tmp_path: Path) -> None:
     context = Context(tmp_path, 0.0, Pythons("", ""), Machine(), False)
     said = context.scrubbed(f"cannot run /home/alice/env/bin/python, /root/x, {Path.home()}/y; rooted in /rooted/home")
     assert said == "cannot run ~/env/bin/python, ~/x, ~/y; rooted in /rooted/home"
+
+
+def test_what_is_saved_does_not_tell_where_programs_are() -> None:
+    context = Context(Path("/"), 0.0, Pythons("/opt/a/bin/python3", "/scratch/t/bin/python"), Machine(), False)
+    text = f'"/opt/a/bin/python3", "/scratch/t/bin/python" {CHECKOUT}/tests/hardware/loads.py'
+    assert context.scrubbed(text) == '"python", "python" ./tests/hardware/loads.py'
 
 
 def test_what_is_saved_does_not_tell_whose_machine_it_was() -> None:

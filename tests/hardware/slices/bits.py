@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tests.hardware.checks import Check, NotTriedError, Told, compare, not_tried, ratio, within
 from tests.hardware.context import Context
 from tests.hardware.probing import Answer, Event, free_gpu, matmul_options, probe
-from tests.hardware.watching import Watch
+from tests.hardware.watching import Watch, Watched
 
 LOAD_S = 300.0
 START_S = 40.0  # of a probe's process: torch from a slow disk
@@ -50,7 +50,7 @@ class Measured:
     asked_s: float
     short: Answer | None
     long: Answer
-    watch: Watch
+    watch: Watched
 
     @property
     def result(self) -> dict[str, Any]:
@@ -93,8 +93,7 @@ def measured(context: Context, seconds: float, twice: bool = True) -> Measured:
         long = probe(context, "matmul", [gpu["uuid"]], options, deadlines_s, on_event)
     long.check_begun()
     found = Measured(gpu["index"], gpu["uuid"], seconds, short, long, watch)
-    context.record_json("probe-bits.json", found.result)
-    context.record_json("probe-bits-nvidia-smi.json", watch.rows)
+    context.record_json("bits.json", asdict(found))
     return found
 
 

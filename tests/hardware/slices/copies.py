@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tests.hardware.checks import Check, Told, compare, not_tried, ratio
@@ -11,7 +11,7 @@ from tests.hardware.context import Context
 from tests.hardware.plain import Plain, Said, plain
 from tests.hardware.probing import Answer, free_gpu, looked, probe
 from tests.hardware.sources import Query, SmiError, pci_attribute, sysfs_bus_id
-from tests.hardware.watching import Watch
+from tests.hardware.watching import Watch, Watched
 
 SIZES = {"memory": 1 << 30, "host": 256 << 20, "peer": 256 << 20}  # mltop's own
 SECONDS = 2.0  # of each kind of copy: nvidia-smi is asked about the link meanwhile
@@ -45,7 +45,7 @@ class Measured:
 
     gpus: list[dict[str, Any]]
     alone: str
-    watch: Watch
+    watch: Watched
     memory: Answer
     copies: Answer
     plain: Plain = field(default_factory=Plain)
@@ -91,9 +91,7 @@ def measured(context: Context) -> Measured:
         free_gpu(context, uuid)
     with watch.running():
         found.plain = plain(context, "plain_copies.py", order, uuids, LIMIT_S, on_said)
-    context.record_json("probe-memory.json", found.result(memory))
-    context.record_json("probe-copies.json", [one.data for one in copies.of("result")])
-    context.record_json("plain-copies.json", [found.plain.said, watch.rows])
+    context.record_json("copies.json", asdict(found))
     return found
 
 

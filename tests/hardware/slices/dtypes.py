@@ -7,7 +7,7 @@ cores know no bfloat16 multiplies it no faster than float32.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tests.hardware.checks import Check, Told, compare, not_tried, ratio
@@ -65,8 +65,7 @@ def measured(context: Context) -> Measured:
     libraries = {dtype: library_of(found.result(dtype)) for dtype in DTYPES}
     order = {"task": "rates", "shapes": shapes, "libraries": libraries, "warm_s": WARM_S, "rates_s": RATES_S}
     found.plain = plain(context, "plain_gemm.py", order, [found.uuid], LIMIT_S)
-    context.record_json("probe-dtypes.json", {dtype: found.result(dtype) for dtype in DTYPES})
-    context.record_json("plain-dtypes.json", found.plain.said)
+    context.record_json("dtypes.json", asdict(found))
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tests.hardware.checks import Check, NotTriedError, Told, compare, not_tried, ratio, within
@@ -16,7 +16,7 @@ from tests.hardware.context import Context
 from tests.hardware.plain import Plain, plain
 from tests.hardware.probing import Answer, Event, free_gpu, library_of, matmul_options, probe
 from tests.hardware.refusing import Refused, refused
-from tests.hardware.watching import Watch
+from tests.hardware.watching import Watch, Watched
 
 SCAN_S = 240.0
 RATES_S = 3.0  # as long as mltop's
@@ -58,7 +58,7 @@ class Measured:
     index: int
     uuid: str
     answer: Answer
-    watch: Watch
+    watch: Watched
     plain: Plain = field(default_factory=Plain)
 
     @property
@@ -90,10 +90,7 @@ def measured(context: Context, gpu: dict[str, Any]) -> Measured:
     with watch.running():
         answer = probe(context, "matmul", [gpu["uuid"]], matmul_options(DTYPE), on_event=on_event)
     answer.check_begun()
-    found = Measured(gpu["index"], gpu["uuid"], answer, watch)
-    context.record_json("probe-matmul.json", found.result)
-    context.record_json("probe-matmul-nvidia-smi.json", watch.rows)
-    return found
+    return Measured(gpu["index"], gpu["uuid"], answer, watch)
 
 
 def scanned(context: Context, found: Measured, seconds: float) -> Measured:
@@ -109,7 +106,7 @@ def scanned(context: Context, found: Measured, seconds: float) -> Measured:
         "rates_s": RATES_S,
     }
     found.plain = plain(context, "plain_gemm.py", order, [found.uuid], context.left_s() - SPARE_S)
-    context.record_json("plain-scan.json", found.plain.said)
+    context.record_json("probes.json", asdict(found))
     return found
 
 
