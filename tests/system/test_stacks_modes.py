@@ -134,7 +134,7 @@ def test_state_is_left_as_it_was(spawn):
     os.kill(python.pid, signal.SIGCONT)
     wait_until(lambda: state_of(python.pid) == "S", what="continue")
     assert only(dump(python.pid)).frames
-    assert state_of(python.pid) == "S"
+    wait_until(lambda: state_of(python.pid) == "S", what="its sleep")
 
 
 def test_zombie_worker_is_named(spawn):
