@@ -159,6 +159,8 @@ class Watch:
         """How GPM stands, once mltop and NVML have said so."""
         self.agent.wait(lambda: self._stands(), NEWS_S)
         self.nvml.wait(lambda: bool(self._said("metrics")) or not self._is_supported(), NEWS_S)
+        if not self.samples():
+            raise NotTriedError("mltop's agent tells of other GPUs, but not of this one")
         view, (_, gpu, sample) = View(), self.samples()[-1]
         view.source = gpu.get("activity_source")
         gap = self.gap(sample, "sm_active")
