@@ -17,6 +17,7 @@ from mltop.probes.model import GpuSample
 from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context
 from tests.hardware.ours import Mltop
+from tests.hardware.sources import last_words
 
 LoadKind = Literal["idle", "spin", "host", "copy", "memory", "fp32", "bursts", "bf16"]
 READY_S = 120.0  # torch from a slow disk, the first kernels
@@ -129,5 +130,6 @@ class Load:
 
     def _why(self) -> str:
         self._errors.seek(0)
-        said = self._errors.read().strip().splitlines()
-        return said[-1] if said else f"it said nothing within {READY_S:g} s"
+        code = self._process.poll()
+        silent = f"it said nothing within {READY_S:g} s" if code is None else f"it ended with {code} and no word"
+        return last_words(self._errors.read()) or silent

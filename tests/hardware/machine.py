@@ -110,16 +110,16 @@ def describe(pythons: Pythons) -> Machine:
 def ask(python: str, code: str, *args: str, timeout_s: float = ASK_S) -> Any:
     """The JSON that ``code`` prints as its last line, or in one line why there is none."""
     try:
-        done = subprocess.run(
-            [python, "-c", code, *args], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
-        )
+        done = sources.run_for(timeout_s, [python, "-c", code, *args])
     except subprocess.TimeoutExpired:
         return f"no answer within {timeout_s:g} s"
     except OSError as error:
         return str(error)
-    lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
-    if done.returncode != 0 or not lines:
-        return lines[-1] if lines else f"ended with {done.returncode} and no word"
+    if done.returncode != 0:
+        return sources.last_words(done.stderr) or f"ended with {done.returncode} and no word"
+    lines = done.stdout.strip().splitlines()
+    if not lines:
+        return "ended without a word"
     try:
         return json.loads(lines[-1])
     except ValueError:

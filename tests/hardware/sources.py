@@ -9,12 +9,14 @@ import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mltop.probes import paths
 from tests.hardware.checks import NotTriedError, Told
 
+KILL_S = 5.0
 SMI_S = 60.0  # without persistence mode nvidia-smi initialises every GPU first
 # All that nvidia-smi may be asked here: whole words, or how a word begins.
 READING = ("-q", "-x", "nvlink", "--status", "--errorcounters", "dmon", "--select=p", "--delay=1")
@@ -56,9 +58,7 @@ def smi(*words: str) -> str:
     if program is None:
         raise SmiError("nvidia-smi is not on PATH")
     try:
-        done = subprocess.run(
-            [program, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=SMI_S
-        )
+        done = run_for(SMI_S, [program, *words])
     except subprocess.TimeoutExpired:
         raise SmiError(f"nvidia-smi did not answer within {SMI_S:g} s") from None
     except OSError as error:
@@ -67,6 +67,44 @@ def smi(*words: str) -> str:
         said = (done.stdout + done.stderr).strip().splitlines()
         raise SmiError(said[0] if said else f"nvidia-smi ended with {done.returncode}")
     return done.stdout
+
+
+def run_for(seconds: float, command: list[str]) -> subprocess.CompletedProcess[str]:
+    """subprocess.run, but what is stuck in the driver, where no signal reaches it, is left behind, not waited for.
+
+    Raises subprocess.TimeoutExpired, OSError.
+    """
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    try:
+        out, errors = process.communicate(timeout=seconds)
+    except BaseException:
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_S)
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, out, errors)
+
+
+_RAISED = re.compile(r"[\w.]+(?:Error|Exception|Interrupt): .")
+
+
+def last_words(text: str) -> str:
+    """Of what a program said on stderr the line that tells most: torch explains its errors in lines behind them. "" for
+    none.
+    """
+    lines = text.strip().splitlines()
+    raised = [line for line in lines if _RAISED.match(line)]
+    return (raised or lines or [""])[-1]
 
 
 def smi_gpm(index: int, count: int, metrics: tuple[int, ...]) -> dict[int, list[float]]:

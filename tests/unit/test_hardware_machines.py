@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +13,21 @@ from pathlib import Path
 import pytest
 
 from mltop.probes import paths
-from mltop.probes.model import GpuProcess, GpuSample, NvlinkLink
+from mltop.probes.collect.nvml import margin_words
+from mltop.probes.model import Gap, GpuProcess, GpuSample, NvlinkLink
 from tests.fakes.scripts import shell_script
+from tests.hardware import machine
 from tests.hardware.activity_checks import FROM_HOST, Activity, Under, from_host
 from tests.hardware.asked import Asked, link_lines, moving, proc, sysfs, torch
+from tests.hardware.checks import Told, between
 from tests.hardware.context import Context, Machine, Pythons
 from tests.hardware.loads import MOST_BYTES, in_use
 from tests.hardware.ours import Mltop
+from tests.hardware.rows import ROWS
 from tests.hardware.rows.links import counted_errors, lanes, link_errors, told_errors
-from tests.hardware.slices import throttling
+from tests.hardware.slices import throttling, values
 from tests.hardware.slices.throttling import Loaded, Look
-from tests.hardware.sources import Query, SmiError, SmiXml, gpm_rows, smi, told
+from tests.hardware.sources import Query, SmiError, SmiXml, gpm_rows, last_words, run_for, smi, told
 
 BUS = "00000000:1B:00.0"
 DMON = """# gpu    pwr  gtemp  mtemp  smutil  mmaact
@@ -204,3 +210,46 @@ def test_a_gpu_that_cannot_be_loaded_costs_no_other(tmp_path: Path) -> None:
 def test_a_gpu_that_mltop_does_not_list() -> None:
     with Mltop() as mltop, pytest.raises(throttling.NotTriedError, match="does not list"):
         throttling.of_gpu(mltop, 0)
+
+
+def test_what_nvml_cannot_tell_before_driver_570_is_no_difference() -> None:
+    """nvidia-smi tells T.Limit all the same."""
+    row = next(row for row in ROWS if row.path == "temperature_margin_c")
+    one = values.Round(asked("<temperature><gpu_temp_tlimit>45 C</gpu_temp_tlimit></temperature>"), Mltop(), 0.0)
+    one.gpus = [GpuSample(0)]
+    assert values.checked(row, 0, one).outcome == "differs"
+    one.gaps = [Gap("gpu.0.temperature_margin_c", margin_words.T_LIMIT_ALONE)]
+    check = values.checked(row, 0, one)
+    assert (check.outcome, "driver 570" in check.why) == ("not tried", True)
+
+
+@pytest.mark.parametrize(
+    ("ours", "outcome"),
+    [({"7": 511, "8": None}, "agrees"), ({"7": 510, "8": None}, "differs"), ({"7": 512}, "differs")],
+)
+def test_mebibytes_may_be_rounded(ours: dict[str, int | None], outcome: str) -> None:
+    told_of = Told({"7": 512, "8": None})
+    assert between("processes (memory)", ours, told_of, told_of, 1, "MiB").outcome == outcome
+
+
+def test_torchs_own_words_are_those_before_its_advice() -> None:
+    said = """Traceback (most recent call last):
+  File "load_child.py", line 112, in <module>
+torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device
+CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
+For debugging consider passing CUDA_LAUNCH_BLOCKING=1
+Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
+"""
+    assert last_words(said).startswith("torch.AcceleratorError: CUDA error: no kernel image")
+    assert last_words("warning\nKilled\n") == "Killed"
+    assert last_words("") == ""
+    code = f"import sys; sys.stderr.write({said!r}); sys.exit(1)"
+    assert machine.ask(sys.executable, code).startswith("torch.AcceleratorError")
+
+
+def test_a_child_that_does_not_end_is_ended() -> None:
+    began_s = time.monotonic()
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_for(0.1, ["sleep", "600"])
+    assert time.monotonic() - began_s < 60
+    assert run_for(60, ["printf", r"\377"]).stdout == "\ufffd"

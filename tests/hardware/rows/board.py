@@ -242,6 +242,8 @@ PROCESSES = (
         "nvidia-smi --query-compute-apps, MiB by pid",
         compute_apps,
         "moves",
+        "MiB",
+        1,  # it may round up
         ours=lambda processes: {
             str(one.pid): None if one.memory_bytes is None else one.memory_bytes // MIB
             for one in processes

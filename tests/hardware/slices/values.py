@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
+from mltop.probes.collect.nvml import margin_words
 from mltop.probes.model import Gap, GpuSample
 from tests.hardware import answers
 from tests.hardware.asked import FIELDS, Asked
@@ -24,6 +25,7 @@ ROUNDS = 3
 ENERGY = "energy_j"
 ENERGY_SLACK = 0.15  # of what the power makes: a few readings stand for all the time between them
 ENERGY_S = 3.0  # at least: the driver counts energy about ten times a second
+NOT_BY_NVML = (margin_words.T_LIMIT_ALONE, margin_words.GPU_OR_MEMORY)  # nvidia-smi has other ways to ask
 POWER_FIELDS = ("power.draw.instant", "power.draw.average", "power.draw")
 CHECKS: tuple[str, ...] = ("gpus", *dict.fromkeys(row.name for row in ROWS), ENERGY)
 
@@ -105,6 +107,8 @@ def of_row(row: Row, index: int, rounds: list[Round]) -> Check:
 def checked(row: Row, index: int, one: Round) -> Check:
     ours, gap = row.of(one.gpu(index)), one.gap(index, row.path)
     before, after = row.read(one.before, index), row.read(one.after, index)
+    if ours is None and gap is not None and gap.why in NOT_BY_NVML:
+        return not_tried(row.name, f"mltop: {gap.why}", gpu=index, source=row.source)
     if row.kind == "same":
         return compare(row.name, ours, after, row.slack, row.unit, gap, gpu=index, source=row.source)
     if row.kind == "set":
