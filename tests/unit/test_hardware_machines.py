@@ -253,3 +253,21 @@ def test_a_child_that_does_not_end_is_ended() -> None:
         run_for(0.1, ["sleep", "600"])
     assert time.monotonic() - began_s < 60
     assert run_for(60, ["printf", r"\377"]).stdout == "\ufffd"
+
+
+def test_nvidia_smi_hides_processes_of_other_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "SYSROOT", str(tmp_path))
+    row = next(row for row in ROWS if row.name == "processes (pids)")
+    one = values.Round(asked("<processes/>"), Mltop(), 0.0)
+    one.gpus = [GpuSample(0, processes=[GpuProcess(4000, kind="compute")])]
+    assert values.checked(row, 0, one).outcome == "differs"
+    namespace = tmp_path / "proc/self/ns/pid"
+    namespace.parent.mkdir(parents=True)
+    namespace.symlink_to("pid:[4026532999]")
+    assert values.checked(row, 0, one).outcome == "not tried"
+    (tmp_path / "proc/4000").mkdir()
+    assert values.checked(row, 0, one).outcome == "differs"
+    (tmp_path / "proc/4000").rmdir()
+    namespace.unlink()
+    namespace.symlink_to(values.HOSTS_PIDS)
+    assert values.checked(row, 0, one).outcome == "differs"
