@@ -271,3 +271,15 @@ def test_nvidia_smi_hides_processes_of_other_containers(tmp_path: Path, monkeypa
     namespace.unlink()
     namespace.symlink_to(values.HOSTS_PIDS)
     assert values.checked(row, 0, one).outcome == "differs"
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "value"),
+    [("Completed", "Success", 0), ("Completed", "Insufficient Resources", None), ("In Progress", "N/A", None)],
+)
+def test_a_fabric_that_a_gpu_is_not_registered_in(state: str, status: str, value: int | None) -> None:
+    row = next(row for row in ROWS if row.path == "fabric.clique_id")
+    said = f"<fabric><state>{state}</state><status>{status}</status><cliqueId>0</cliqueId></fabric>"
+    told_then = row.read(asked(said), 0)
+    assert told_then.value == value
+    assert value is not None or "means nothing" in told_then.why

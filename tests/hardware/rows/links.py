@@ -97,6 +97,16 @@ _FABRIC_STATES = {"not supported": "not_supported", "not started": "not_started"
 _FABRIC_HEALTH = {"healthy": "ok", "unhealthy": "unhealthy", "limited capacity": "limited"}
 
 
+def clique_id(asked: Asked, index: int) -> Told:
+    """0 may be one; but of a GPU that is not registered in its fabric nvidia-smi prints zeros, too."""
+    told = xml("fabric/cliqueId", convert=number)(asked, index)
+    for name, wanted in (("state", "completed"), ("status", "success")):
+        then = xml(f"fabric/{name}", convert=str.lower)(asked, index)
+        if told.value == 0 and then.value not in (None, wanted):
+            return Told(why=f"nvidia-smi -q says fabric {name} {then.value}: cliqueId 0 means nothing then")
+    return told
+
+
 def cluster_uuid(asked: Asked, index: int) -> Told:
     told = xml("fabric/clusterUuid", convert=str.lower)(asked, index)
     if told.value and not told.value.strip("0-"):
@@ -115,6 +125,6 @@ FABRIC = (
         "nvidia-smi -q fabric health summary",
         xml("fabric/health/summary", convert=lambda text: _FABRIC_HEALTH[text.lower()]),
     ),
-    Row("fabric.clique_id", "nvidia-smi -q fabric cliqueId", xml("fabric/cliqueId", convert=number)),
+    Row("fabric.clique_id", "nvidia-smi -q fabric cliqueId", clique_id),
     Row("fabric.cluster_uuid", "nvidia-smi -q fabric clusterUuid", cluster_uuid),
 )

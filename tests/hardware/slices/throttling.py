@@ -24,6 +24,7 @@ from tests.hardware.sources import Query
 LOAD_S, OTHERS_LOAD_S = 60.0, 20.0  # of the first GPU, of each other one: they share the time of all slices
 LEAST_LOAD_S = 4.0
 SETTLE_S = 2.0  # from the first GEMM until clocks and averages stand
+PACE_S = 1.0  # between two polls at least, as of the agent
 AT_LIMIT, BELOW_LIMIT = 0.95, 0.85  # of the power limit
 SHARE_SLACK = 0.05
 FIELDS = ["pci.bus_id", "clocks.sm", "power.draw.average", "power.draw", "enforced.power.limit"]
@@ -137,6 +138,7 @@ def loaded(context: Context, index: int, uuid: str, seconds: float) -> Loaded:
         while len(found.looks) < 2 or time.monotonic() < end_s:
             load.check_alive()
             found.looks.append(look(mltop, query, index))
+            time.sleep(max(0.0, found.looks[-1].at_s + PACE_S - time.monotonic()))
         found.rate = statistics.median(load.rates) if load.rates else None
     context.record_json(f"throttling-{index}.json", found.to_json())
     return found
