@@ -294,7 +294,7 @@ def dmon(gpus: list[Gpu], options: dict[str, str]) -> None:
     print("# Idx      W      C      C " + " ".join(f"{'GPM:%':>7}" for _ in numbers))
     found = gpm_now(gpu, numbers)
     for row in range(int(options["--count"])):
-        cells = ["0" if row == 0 and found[number] != "-" else found[number] for number in numbers]
+        cells = ["-" if row < 2 else found[number] for number in numbers]
         power = shown(gpu.ask("nvmlDeviceGetPowerUsage"), scale=1000, digits=0)
         print(f"{gpu.index:>5} {power:>6} {gpu.ask('nvmlDeviceGetTemperature', 0):>6} {'-':>6} ", end="")
         print(" ".join(f"{cell:>7}" for cell in cells))
@@ -428,14 +428,15 @@ def main(words: list[str]) -> int:
         return 9
     pynvml.nvmlInit()
     gpus = [Gpu(pynvml, index, lies) for index in range(pynvml.nvmlDeviceGetCount())]
-    if words == ["-q", "-x"]:
-        print(xml(gpus, pynvml, lies), end="")
+    one = next((int(word[5:]) for word in words if word.startswith("--id=")), None)
+    if words[:2] == ["-q", "-x"]:
+        print(xml(gpus if one is None else [gpus[one]], pynvml, lies), end="")
     elif words[:1] == ["nvlink"]:
         print(nvlink(gpus, words[1] == "--errorcounters"), end="")
     elif words[:1] == ["dmon"]:
         dmon(gpus, dict(word.split("=", 1) for word in words[1:]))
     elif words[0].startswith("--query-gpu=") and words[1] == "--format=csv,noheader,nounits":
-        return query(gpus, words[0].partition("=")[2].split(","))
+        return query(gpus if one is None else [gpus[one]], words[0].partition("=")[2].split(","))
     elif words[0].startswith("--query-compute-apps="):
         apps(gpus, lies)
     else:

@@ -104,6 +104,7 @@ CHECKS: tuple[str, ...] = (
     f"gpm {OTHERS}",
     *(f"{metric} {OTHERS}" for metric in MAIN),
 )
+_C2C = re.compile(r"\bG[BH]\d")  # "NVIDIA GB200", "NVIDIA GH200 480GB": a Grace beside it, with a link of its own
 ABSOLUTE, RELATIVE = 0.05, 0.15  # two averages of one steady load over two spans of time
 BUSY_SLACK = {"bursts": 0.35}
 BUSY_SLACK_ELSE = 0.15
@@ -277,7 +278,7 @@ def of_all(found: Activity) -> Iterator[Check]:
     yield from (related(found, relation) for relation in RELATIONS)
     yield of_rate(found, COPIED, "copy", "dram_active", found.memory_bytes_per_s, (0.8, 1.3))
     yield of_rate(found, MULTIPLIED, "bf16", "tensor_active", _peak_flops(found), (0.75, 1.3))
-    yield of_rate(found, FROM_HOST, "host", PCIE_RX, 1.0, (0.85, 1.35), "B/s")
+    yield from_host(found)
     yield from (against_nvml(found, metric) for metric in METRICS)
     yield from (against_smi(found, metric) for metric in SMI_METRICS)
     yield of_view(found, f"gpm {OTHERS}", found.other)
@@ -322,6 +323,12 @@ def of_rate(
     share = under.gpu_rate / most
     why = f"{LOADS[load]}: {under.gpu_rate:.3g} a second" + (f" of {most:.3g}" if most != 1 else "")
     return within(name, ours, factors[0] * share, factors[1] * share, why, unit, gpu=found.index)
+
+
+def from_host(found: Activity) -> Check:
+    if _C2C.search(found.name):
+        return not_tried(FROM_HOST, "this GPU's copies from the host go over NVLink-C2C, not PCIe", gpu=found.index)
+    return of_rate(found, FROM_HOST, "host", PCIE_RX, 1.0, (0.85, 1.35), "B/s")
 
 
 def _peak_flops(found: Activity) -> float | None:

@@ -96,7 +96,7 @@ LINK_CALLS: dict[str, tuple[str, list[int]]] = {
 }
 # An answer is {"value": …} or {"error": nvmlReturn_t}; {} where this pynvml has no such function.
 CODE = """
-import json, os, sys, pynvml
+import json, os, sys, uuid, pynvml
 from ctypes import byref
 calls, fields, link_fields, link_calls = json.loads(sys.argv[1])
 pynvml.nvmlInit()
@@ -143,8 +143,8 @@ def fabric(handle):
         if "error" in found: continue
         names = ("status", "cliqueId", "state", "healthMask", "healthSummary")
         told = {name: getattr(info, name) for name in names if hasattr(info, name)}
-        uuid = "".join(f"{byte % 256:02x}" for byte in info.clusterUuid)
-        return {"value": dict(told, version=version, clusterUuid=uuid)}
+        cluster = str(uuid.UUID(bytes=bytes(byte % 256 for byte in info.clusterUuid)))
+        return {"value": dict(told, version=version, clusterUuid=cluster)}
     return found
 def processes(handle, kind):
     for version in ("_v3", "_v2"):

@@ -29,6 +29,8 @@ for index in range(torch.cuda.device_count()):
     found.append(dict(name=one.name, total_memory=one.total_memory, uuid=str(getattr(one, "uuid", "") or "")))
 print(json.dumps(found))
 """
+_INSTANCE = re.compile(r" MIG \d+")  # "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+_BUS_ID = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 _LINK = re.compile(r"^\s*Link (\d+): (.*?)\s*$")
 
 
@@ -43,16 +45,19 @@ class Asked:
     violations: list[list[int | None]] | str = "not asked"
     links: dict[str, dict[int, list[str]] | str] = field(default_factory=dict)  # status, errorcounters
     torch: list[dict[str, Any]] | str = "not asked"
+    sysfs: dict[str, dict[str, str]] = field(default_factory=dict)  # of MOVING what can be read
 
     @classmethod
-    def smi_alone(cls, query: Query) -> Asked:
-        """Only nvidia-smi's two answers. SmiError when it does not answer at all."""
-        return cls(query, query.ask(), SmiXml.ask())
+    def smi_alone(cls, query: Query, index: int | None = None) -> Asked:
+        """Only nvidia-smi's two answers, of all GPUs or of one. SmiError when it does not answer at all."""
+        words = () if index is None else (f"--id={index}",)  # all of eight may take it seconds
+        return cls(query, query.ask(*words), SmiXml.ask(*words))
 
     @classmethod
     def now(cls, query: Query, context: Context) -> Asked:
         """What moves. SmiError when nvidia-smi does not answer at all."""
         asked = cls.smi_alone(query)
+        asked.sysfs = {index: moving(asked.bus_id(int(index))) for index in asked.rows if index.isdigit()}
         asked.violations = machine.ask(context.pythons.mltop, VIOLATIONS)
         asked.apps = _or_why(lambda: [line.split(", ") for line in smi(*APPS).splitlines() if line.strip()])
         return asked
@@ -74,6 +79,7 @@ class Asked:
             "violations": self.violations,
             "links": self.links,
             "torch": self.torch,
+            "sysfs": self.sysfs,
             "xml": xml,
         }
 
@@ -86,11 +92,21 @@ class Asked:
         }
         query = Query(sorted({name for row in data["rows"].values() for name in row}), dict(data["refused"]))
         told = SmiXml(xml or data["xml"])
-        return cls(query, data["rows"], told, data["apps"], data["violations"], links, data["torch"])
+        rest = (data["apps"], data["violations"], links, data["torch"], data["sysfs"])
+        return cls(query, data["rows"], told, *rest)
 
     def bus_id(self, index: int) -> str:
         """As nvidia-smi writes it; "" when it does not."""
-        return self.rows.get(str(index), {}).get("pci.bus_id", "")
+        found = self.rows.get(str(index), {}).get("pci.bus_id", "")
+        return found if _BUS_ID.fullmatch(found) else ""
+
+
+MOVING = ("current_link_speed", "current_link_width")  # in sysfs: a link that is idle may be slow
+
+
+def moving(bus_id: str) -> dict[str, str]:
+    told = {name: pci_attribute(sysfs_bus_id(bus_id), name) for name in MOVING} if bus_id else {}
+    return {name: one.value for name, one in told.items() if one.value is not None}
 
 
 APPS = ("--query-compute-apps=gpu_uuid,pid,used_memory", "--format=csv,noheader,nounits")
@@ -133,10 +149,14 @@ def proc(name: str) -> Reader:
 
 
 def sysfs(name: str, convert: Callable[[str], Any] = str) -> Reader:
+    """Of the PCI device; what moves as it was then."""
+
     def read(asked: Asked, index: int) -> Told:
         if not asked.bus_id(index):
             return Told(why="nvidia-smi does not tell the PCI address")
-        return converted(pci_attribute(sysfs_bus_id(asked.bus_id(index)), name), convert)
+        then = asked.sysfs.get(str(index), {}).get(name)
+        told = pci_attribute(sysfs_bus_id(asked.bus_id(index)), name) if then is None else Told(then)
+        return converted(told, convert)
 
     return read
 
@@ -151,6 +171,8 @@ def torch(name: str, convert: Callable[[str], Any] = str) -> Reader:
         own = [one for one in asked.torch if one["uuid"].removeprefix("GPU-") == uuid]
         if not own and len(asked.torch) == len(asked.rows) == 1:
             own = asked.torch
+        if own and _INSTANCE.search(own[0]["name"]):
+            return Told(why="MIG is enabled on this GPU: torch sees only an instance of it")
         return converted(Told(str(own[0][name])), convert) if own else Told(why="torch does not list this GPU")
 
     return read

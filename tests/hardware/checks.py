@@ -80,14 +80,14 @@ def between(
 ) -> Check:
     """For what moves: it was asked before and after mltop did. ``slack``: beyond both ends, in ``unit``.
 
-    What is no number must be as it was at one of the two times.
+    What is no number must be as it was at one of the two times; in a dict numbers may be ``slack`` away.
     """
     told = after if before.value is None else before
     missing = _one_is_missing(name, ours, told, unit, gap, details)
     if missing is not None:
         return missing
     if not (_is_number(ours) and all(_is_number(one.value) for one in (before, after) if one.value is not None)):
-        same = ours in (before.value, after.value)
+        same = any(_alike(ours, one.value, slack) for one in (before, after))
         return Check(name, "agrees" if same else "differs", ours, told.value, "", unit, details)
     ends = sorted(one.value for one in (before, after) if one.value is not None)
     low, high = ends[0], ends[-1]
@@ -154,6 +154,15 @@ def _one_is_missing(
         return Check(name, "agrees", "not supported", "not supported", f"{theirs.why}; {why_ours}", unit, details)
     why = "; ".join(part for part in (theirs.why, why_ours) if part)
     return Check(name, "not tried", None, None, why or "neither has a value, nor a reason", unit, details)
+
+
+def _alike(ours: Any, theirs: Any, slack: float) -> bool:
+    if not (isinstance(ours, dict) and isinstance(theirs, dict)):
+        return bool(ours == theirs)
+    return ours.keys() == theirs.keys() and all(
+        abs(value - theirs[name]) <= slack if _is_number(value) and _is_number(theirs[name]) else value == theirs[name]
+        for name, value in ours.items()
+    )
 
 
 def _is_number(value: Any) -> bool:

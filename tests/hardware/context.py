@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import time
@@ -10,6 +11,15 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+_MADE_UP = "00000000-0000-0000-0000-"
+_UUID = re.compile(r"\b[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}\b")
+
+
+def _made_up_uuid(found: re.Match[str]) -> str:
+    """The same one for the same, in every file and whichever letters it is written with."""
+    if found[0].startswith(_MADE_UP):
+        return found[0]
+    return _MADE_UP + hashlib.sha256(found[0].lower().encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
@@ -72,10 +82,16 @@ class Context:
             r"<process_name>.*?</process_name>", "<process_name>program</process_name>", text, flags=re.DOTALL
         )
         for gpu in self.machine.gpus:
-            made_up = {"uuid": f"GPU-00000000-0000-0000-0000-{gpu['index']:012}", "serial": f"{gpu['index'] + 1:013}"}
+            made_up = {"uuid": f"GPU-{_MADE_UP}{gpu['index']:012}", "serial": f"{gpu['index'] + 1:013}"}
             for key, instead in made_up.items():
                 if len(gpu.get(key) or "") > 4:
                     text = text.replace(gpu[key], instead)
+            bare = (gpu.get("uuid") or "").removeprefix("GPU-")  # as torch writes it
+            if len(bare) > 4:
+                text = text.replace(bare, made_up["uuid"].removeprefix("GPU-"))
+        text = _UUID.sub(_made_up_uuid, text)  # of MIG instances, of an NVLink domain
+        for element in ("chassis_serial_number", "gpu_fabric_guid"):
+            text = re.sub(rf"(<{element}>)(?!N/A)[^<]+", r"\g<1>0", text)
         whole = self.machine.versions.get("host") or ""
         for host in (whole, whole.partition(".")[0]):  # NCCL and others tell the short one
             if len(host) > 2:

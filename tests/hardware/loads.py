@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -16,20 +17,30 @@ from mltop.probes.model import GpuSample
 from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context
 from tests.hardware.ours import Mltop
+from tests.hardware.sources import last_words
 
 LoadKind = Literal["idle", "spin", "host", "copy", "memory", "fp32", "bursts", "bf16"]
 READY_S = 120.0  # torch from a slow disk, the first kernels
 END_S = 20.0
 MOST_BUSY = 0.05
+MOST_BYTES = 1 << 30  # older drivers count what they keep for themselves, which is less
 
 
 def in_use(gpu: GpuSample) -> str:
-    """Why no load may be put on a GPU: somebody else works on it, or it is not known that nobody does. "" for none."""
+    """Why no load may be put on a GPU: somebody else works on it, or it is not known that nobody does. "" for none.
+
+    Processes of other containers may not be listed, but their memory is counted.
+    """
+    if gpu.mig_enabled:
+        return "MIG is enabled on this GPU: loads are for whole GPUs"
     if gpu.processes is None or gpu.busy is None:
         return "mltop cannot tell whether somebody else uses this GPU"
     others = [one.pid for one in gpu.processes if one.kind != "graphics"]
     if others:
         return f"somebody else uses this GPU (pid {', '.join(map(str, others))}): no load is put on it"
+    used = gpu.memory_used_bytes or 0
+    if not gpu.processes and used > MOST_BYTES:
+        return f"{used / 2**30:.1f} GiB of this GPU are in use by nobody who is seen from here: no load is put on it"
     return f"this GPU is busy ({gpu.busy:.0%}): no load is put on it" if gpu.busy > MOST_BUSY else ""
 
 
@@ -96,7 +107,8 @@ class Load:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(END_S)
+            with suppress(subprocess.TimeoutExpired):  # it is stuck in the driver and left behind
+                self._process.wait(END_S)
 
     def check_alive(self) -> None:
         """NotTriedError when it has ended by itself."""
@@ -118,5 +130,6 @@ class Load:
 
     def _why(self) -> str:
         self._errors.seek(0)
-        said = self._errors.read().strip().splitlines()
-        return said[-1] if said else f"it said nothing within {READY_S:g} s"
+        code = self._process.poll()
+        silent = f"it said nothing within {READY_S:g} s" if code is None else f"it ended with {code} and no word"
+        return last_words(self._errors.read()) or silent

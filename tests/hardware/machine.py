@@ -16,7 +16,8 @@ from mltop.probes.version import __version__
 from tests.hardware import sources
 from tests.hardware.context import Machine, Pythons
 
-ASK_S = 60.0  # torch from a slow disk, nvmlInit without persistence mode
+ASK_S = 60.0  # nvmlInit without persistence mode
+TORCH_S = 180.0  # for the first time, from a disk of the network
 
 # nvidia-ml-py as it is published: for machines on which no Python has one, and nothing may be installed.
 WHEELS = Path(__file__).with_name("wheels")
@@ -93,7 +94,7 @@ def describe(pythons: Pythons) -> Machine:
     gpus = nvml.pop("gpus", [])
     if not gpus:
         gaps.setdefault("gpu", "NVML lists no GPU")
-    torch = ask(pythons.torch, TORCH) if pythons.torch else "no Python here has torch"
+    torch = ask(pythons.torch, TORCH, timeout_s=TORCH_S) if pythons.torch else "no Python here has torch"
     if isinstance(torch, str):
         gaps["torch"] = torch
         torch = {}
@@ -109,16 +110,16 @@ def describe(pythons: Pythons) -> Machine:
 def ask(python: str, code: str, *args: str, timeout_s: float = ASK_S) -> Any:
     """The JSON that ``code`` prints as its last line, or in one line why there is none."""
     try:
-        done = subprocess.run(
-            [python, "-c", code, *args], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
-        )
+        done = sources.run_for(timeout_s, [python, "-c", code, *args])
     except subprocess.TimeoutExpired:
         return f"no answer within {timeout_s:g} s"
     except OSError as error:
         return str(error)
-    lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
-    if done.returncode != 0 or not lines:
-        return lines[-1] if lines else f"ended with {done.returncode} and no word"
+    if done.returncode != 0:
+        return sources.last_words(done.stderr) or f"ended with {done.returncode} and no word"
+    lines = done.stdout.strip().splitlines()
+    if not lines:
+        return "ended without a word"
     try:
         return json.loads(lines[-1])
     except ValueError:

@@ -18,6 +18,7 @@ from typing import Any
 from tests.hardware.checks import Told
 from tests.hardware.context import Context
 from tests.hardware.loads import END_S
+from tests.hardware.sources import last_words
 
 Said = dict[str, Any]
 CLOCKS_AGREE = 0.03  # host's and GPU's over seconds: launching costs far less
@@ -89,8 +90,7 @@ def plain(
             _end(process)
         if process.returncode != 0 and not found.error:
             errors.seek(0)
-            said = errors.read().strip().splitlines()
-            found.error = said[-1] if said else f"it ended with {process.returncode}"
+            found.error = last_words(errors.read()) or f"it ended with {process.returncode}"
     return found
 
 

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -147,7 +148,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait(END_S)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.wait(END_S)
+        with suppress(subprocess.TimeoutExpired):  # it is stuck in the driver and left behind
+            process.wait(END_S)
     process.stdout.close()
 
 

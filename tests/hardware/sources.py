@@ -9,12 +9,14 @@ import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mltop.probes import paths
 from tests.hardware.checks import NotTriedError, Told
 
+KILL_S = 5.0
 SMI_S = 60.0  # without persistence mode nvidia-smi initialises every GPU first
 # All that nvidia-smi may be asked here: whole words, or how a word begins.
 READING = ("-q", "-x", "nvlink", "--status", "--errorcounters", "dmon", "--select=p", "--delay=1")
@@ -26,17 +28,20 @@ READING_STARTS = (
     "--count=",
     "--gpm-metrics=",
 )
-# What nvidia-smi prints instead of a value.
-_NONE = {"n/a", "[n/a]", "not supported", "[not supported]", "requested functionality has been deprecated"}
+INFOROM_CORRUPT = 14  # nvidia-smi(1), RETURN VALUE: it has answered all the same, and adds a line that warns
+# What nvidia-smi prints instead of a value, in brackets where it prints CSV.
+_NONE = {"n/a", "not supported", "requested functionality has been deprecated"}
 _UNKNOWN = {
     "",
-    "[unknown error]",
     "unknown error",
     "err!",
-    "[insufficient permissions]",
-    "[gpu requires reset]",
+    "insufficient permissions",
+    "gpu requires reset",
+    "gpu is lost",
+    "not found",
     "unknown",
 }
+_END_OF_XML = re.compile(r"(</nvidia_smi_log>).*", re.DOTALL)  # warnings stand behind it
 _NO_FIELD = re.compile(r'Field "([^"]+)" is not a valid field to query')
 
 
@@ -53,23 +58,59 @@ def smi(*words: str) -> str:
     if program is None:
         raise SmiError("nvidia-smi is not on PATH")
     try:
-        done = subprocess.run(
-            [program, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=SMI_S
-        )
+        done = run_for(SMI_S, [program, *words])
     except subprocess.TimeoutExpired:
         raise SmiError(f"nvidia-smi did not answer within {SMI_S:g} s") from None
     except OSError as error:
         raise SmiError(f"nvidia-smi cannot be started: {error}") from None
-    if done.returncode != 0:
+    if done.returncode not in (0, INFOROM_CORRUPT):
         said = (done.stdout + done.stderr).strip().splitlines()
         raise SmiError(said[0] if said else f"nvidia-smi ended with {done.returncode}")
     return done.stdout
 
 
+def run_for(seconds: float, command: list[str]) -> subprocess.CompletedProcess[str]:
+    """subprocess.run, but what is stuck in the driver, where no signal reaches it, is left behind, not waited for.
+
+    Raises subprocess.TimeoutExpired, OSError.
+    """
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    try:
+        out, errors = process.communicate(timeout=seconds)
+    except BaseException:
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_S)
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, out, errors)
+
+
+_RAISED = re.compile(r"[\w.]+(?:Error|Exception|Interrupt): .")
+
+
+def last_words(text: str) -> str:
+    """Of what a program said on stderr the line that tells most: torch explains its errors in lines behind them. "" for
+    none.
+    """
+    lines = text.strip().splitlines()
+    raised = [line for line in lines if _RAISED.match(line)]
+    return (raised or lines or [""])[-1]
+
+
 def smi_gpm(index: int, count: int, metrics: tuple[int, ...]) -> dict[int, list[float]]:
     """GPM's metrics (ids of nvml.h, percent), one value a second, as `nvidia-smi dmon` prints them. Raises SmiError.
 
-    The first of its rows may be of no time at all and is left out.
+    The first of its rows are of no time at all: one or two, of zeros or of "-".
     """
     numbers = ",".join(map(str, metrics))
     words = ("dmon", f"--id={index}", "--select=p", f"--count={count}", "--delay=1", f"--gpm-metrics={numbers}")
@@ -84,9 +125,10 @@ def gpm_rows(text: str, index: int, metrics: tuple[int, ...]) -> dict[int, list[
     if len(columns) != len(metrics):
         raise SmiError(f"nvidia-smi dmon prints {len(columns)} columns of GPM, not {len(metrics)}")
     values = [[row[place] for place in columns] for row in rows if row[:1] == [str(index)] and len(row) == len(units)]
-    if not values[1:] or not all(re.fullmatch(r"\d+(?:\.\d+)?", cell) for row in values[1:] for cell in row):
+    told = [row for row in values[1:] if all(re.fullmatch(r"\d+(?:\.\d+)?", cell) for cell in row)]
+    if not told:
         raise SmiError("nvidia-smi dmon prints no values of GPM")
-    return {metric: [float(row[place]) for row in values[1:]] for place, metric in enumerate(metrics)}
+    return {metric: [float(row[place]) for row in told] for place, metric in enumerate(metrics)}
 
 
 def told(text: str | None, source: str) -> Told:
@@ -94,9 +136,10 @@ def told(text: str | None, source: str) -> Told:
     if text is None:
         return Told(why=f"{source}: this nvidia-smi does not tell it")
     stripped = text.strip()
-    if stripped.lower() in _NONE:
+    plain = stripped.strip("[]").lower()
+    if plain in _NONE:
         return Told(why=f"{source} says {stripped}", unsupported=True)
-    if stripped.lower() in _UNKNOWN:
+    if plain in _UNKNOWN:
         return Told(why=f"{source} says {stripped or 'nothing'}")
     return Told(stripped)
 
@@ -108,12 +151,12 @@ class Query:
     fields: list[str]
     refused: dict[str, str] = field(default_factory=dict)  # by field, why
 
-    def ask(self) -> dict[str, dict[str, str]]:
-        """By index, then field. SmiError as smi()."""
+    def ask(self, *words: str) -> dict[str, dict[str, str]]:
+        """By index, then field. ``words``: what else nvidia-smi is told. SmiError as smi()."""
         while True:
             asked = ["index", *(name for name in self.fields if name not in self.refused)]
             try:
-                text = smi(f"--query-gpu={','.join(asked)}", "--format=csv,noheader,nounits")
+                text = smi(f"--query-gpu={','.join(asked)}", "--format=csv,noheader,nounits", *words)
             except SmiError as error:
                 found = _NO_FIELD.search(str(error))
                 if found is None or found[1] not in asked[1:]:
@@ -137,16 +180,16 @@ class SmiXml:
 
     def __init__(self, text: str) -> None:
         """SmiError when it cannot be read."""
-        self.text = text
+        self.text = _END_OF_XML.sub(r"\1\n", text)
         try:
-            self._root = ET.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", text, count=1))
+            self._root = ET.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", self.text, count=1))
         except ET.ParseError as error:
             raise SmiError(f"nvidia-smi -q -x: {error}") from None
         self._gpus = {gpu.get("id", "").upper(): gpu for gpu in self._root.findall("gpu")}
 
     @classmethod
-    def ask(cls) -> SmiXml:
-        return cls(smi("-q", "-x"))
+    def ask(cls, *words: str) -> SmiXml:
+        return cls(smi("-q", "-x", *words))
 
     def only(self, bus_id: str, *names: str) -> str:
         """The text with nothing but these elements of one GPU."""

@@ -31,7 +31,7 @@ STATIC = (
     Row("uuid", "/proc/driver/nvidia GPU UUID", proc("GPU UUID"), suffix="proc"),
     Row("pci_bus_id", "nvidia-smi pci.bus_id", query("pci.bus_id", convert=bus_id), ours=bus_id),
     Row("serial", "nvidia-smi serial", query("serial")),
-    Row("vbios", "nvidia-smi vbios_version", query("vbios_version"), ours=str.upper),
+    Row("vbios", "nvidia-smi vbios_version", query("vbios_version", convert=str.upper), ours=str.upper),
     Row("driver", "nvidia-smi driver_version", query("driver_version")),
     Row("driver", "/proc/driver/nvidia/version", kernel_module, suffix="proc"),
     Row("cuda", "nvidia-smi -q cuda_version", system("cuda_version")),
@@ -242,6 +242,8 @@ PROCESSES = (
         "nvidia-smi --query-compute-apps, MiB by pid",
         compute_apps,
         "moves",
+        "MiB",
+        1,  # it may round up
         ours=lambda processes: {
             str(one.pid): None if one.memory_bytes is None else one.memory_bytes // MIB
             for one in processes

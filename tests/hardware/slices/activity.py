@@ -34,7 +34,7 @@ LEAST, USUAL = 2, 5  # values of a load
 SETTLE_S = 1.2  # GPU-Util is of up to a second
 NEWS_S = 30.0
 END_S = 10.0  # to be left for what comes after the last load
-SMI_SECONDS = 4
+SMI_SECONDS = 6  # of which the first two tell nothing
 NOT_GPM = "it has this from DCGM, whose values are too old for a load of some seconds"
 CAP_SYS_ADMIN = 1 << 21
 SAVED = ("busy", "power_w", "sm_clock_mhz", *METRICS, *(name for name in SLOW if name not in METRICS))
@@ -159,6 +159,8 @@ class Watch:
         """How GPM stands, once mltop and NVML have said so."""
         self.agent.wait(lambda: self._stands(), NEWS_S)
         self.nvml.wait(lambda: bool(self._said("metrics")) or not self._is_supported(), NEWS_S)
+        if not self.samples():
+            raise NotTriedError("mltop's agent tells of other GPUs, but not of this one")
         view, (_, gpu, sample) = View(), self.samples()[-1]
         view.source = gpu.get("activity_source")
         gap = self.gap(sample, "sm_active")

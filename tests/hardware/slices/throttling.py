@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mltop.probes.model import Gap, GpuSample
 from tests.hardware.asked import Asked
-from tests.hardware.checks import Check, Told, among, between, not_tried, within
+from tests.hardware.checks import Check, NotTriedError, Told, among, between, not_tried, within
 from tests.hardware.context import Context
 from tests.hardware.loads import Load, in_use
 from tests.hardware.ours import Mltop, gap_of
@@ -21,9 +21,10 @@ from tests.hardware.rows.row import number
 from tests.hardware.rows.throttling import COUNTERS, reasons, throttle_counter
 from tests.hardware.sources import Query
 
-LOAD_S = 60.0
+LOAD_S, OTHERS_LOAD_S = 60.0, 20.0  # of the first GPU, of each other one: they share the time of all slices
 LEAST_LOAD_S = 4.0
 SETTLE_S = 2.0  # from the first GEMM until clocks and averages stand
+PACE_S = 1.0  # between two polls at least, as of the agent
 AT_LIMIT, BELOW_LIMIT = 0.95, 0.85  # of the power limit
 SHARE_SLACK = 0.05
 FIELDS = ["pci.bus_id", "clocks.sm", "power.draw.average", "power.draw", "enforced.power.limit"]
@@ -91,22 +92,40 @@ class Loaded:
         return gap_of(self.looks[-1].gaps, self.index, path)
 
 
+Take = Callable[[Context, int, str, float], Loaded]
+
+
 def run(context: Context) -> Iterator[Check]:
+    yield from of_gpus(context, loaded_if_free)
+
+
+def of_gpus(context: Context, take: Take) -> Iterator[Check]:
     """One GPU after the other, since they may share a power supply; as many as the time allows."""
     gpus = [gpu for gpu in context.machine.gpus if gpu["uuid"]]
+    most_s = LOAD_S
     for place, gpu in enumerate(gpus):
-        seconds = min(LOAD_S, 0.7 * context.left_s() / (len(gpus) - place) - SETTLE_S)
+        seconds = min(most_s, 0.7 * context.left_s() / (len(gpus) - place) - SETTLE_S)
         if seconds < LEAST_LOAD_S:
             yield from (not_tried(name, "no time was left for this GPU", gpu=gpu["index"]) for name in CHECKS)
             continue
-        with Mltop() as mltop:
-            why = next(
-                (in_use(one) for one in mltop.poll() if one.index == gpu["index"]), "mltop does not list this GPU"
-            )
-        if why:
+        try:
+            found = take(context, gpu["index"], gpu["uuid"], seconds)
+        except NotTriedError as reason:
+            why = str(reason)
             yield from (not_tried(name, why, gpu=gpu["index"]) for name in CHECKS)
         else:
-            yield from checks_of(loaded(context, gpu["index"], gpu["uuid"], seconds))
+            most_s = OTHERS_LOAD_S
+            yield from checks_of(found)
+
+
+def loaded_if_free(context: Context, index: int, uuid: str, seconds: float) -> Loaded:
+    """NotTriedError where it is not, or where it cannot be loaded."""
+    with Mltop() as mltop:
+        mltop.poll()
+        why = in_use(of_gpu(mltop, index))
+    if why:
+        raise NotTriedError(why)
+    return loaded(context, index, uuid, seconds)
 
 
 def loaded(context: Context, index: int, uuid: str, seconds: float) -> Loaded:
@@ -119,16 +138,25 @@ def loaded(context: Context, index: int, uuid: str, seconds: float) -> Loaded:
         while len(found.looks) < 2 or time.monotonic() < end_s:
             load.check_alive()
             found.looks.append(look(mltop, query, index))
+            time.sleep(max(0.0, found.looks[-1].at_s + PACE_S - time.monotonic()))
         found.rate = statistics.median(load.rates) if load.rates else None
     context.record_json(f"throttling-{index}.json", found.to_json())
     return found
 
 
 def look(mltop: Mltop, query: Query, index: int) -> Look:
-    before = Asked.smi_alone(query)
-    sample = next(gpu for gpu in mltop.poll() if gpu.index == index)
+    before = Asked.smi_alone(query, index)
+    mltop.poll()
     at_s = time.monotonic()
-    return Look(before, sample, list(mltop.gaps), Asked.smi_alone(query), at_s)
+    return Look(before, of_gpu(mltop, index), list(mltop.gaps), Asked.smi_alone(query, index), at_s)
+
+
+def of_gpu(mltop: Mltop, index: int) -> GpuSample:
+    """Of mltop's last poll."""
+    found = next((gpu for gpu in mltop.gpus if gpu.index == index), None)
+    if found is None:
+        raise NotTriedError("mltop does not list this GPU")
+    return found
 
 
 def checks_of(found: Loaded) -> Iterator[Check]:
@@ -225,17 +253,26 @@ def share(found: Loaded, name: str) -> Check:
 
 
 def at_limit(found: Loaded) -> Check:
-    """Where the power stands at its limit, that is what holds the clock for much of the time; and nowhere else."""
+    """Where the power stands at its limit, that is what holds the clock for much of the time; and nowhere else, unless
+    nvidia-smi says so, too: a module or a rail may have a limit of its own.
+    """
     name = "sw_power_cap at the limit"
     watts = [one.gpu.power_w for one in found.looks if one.gpu.power_w is not None]
     limit = found.looks[-1].gpu.power_limit_w
-    share_now = share(found, "sw_power_cap").ours
+    shares = share(found, "sw_power_cap")
     if not watts or limit is None:
         return not_tried(name, "mltop knows neither the power nor its limit", gpu=found.index)
+    if shares.ours is None:
+        return not_tried(name, f"mltop knows no share of time: {shares.why}", gpu=found.index)
     part = statistics.median(watts) / limit
     why = f"the GEMM took {part:.0%} of the power limit"
     if part >= AT_LIMIT:
-        return within(name, share_now, 0.05, 1.0, why, gpu=found.index)
+        return within(name, shares.ours, 0.05, 1.0, why, gpu=found.index)
     if part <= BELOW_LIMIT:
-        return within(name, share_now, 0.0, 0.2, why, gpu=found.index)
+        below = within(name, shares.ours, 0.0, 0.2, why, gpu=found.index)
+        told = _told(found, found.looks[-1].after, ("enforced.power.limit",)).value
+        if below.outcome == "differs" and shares.outcome == "agrees" and told is not None and abs(told - limit) < 1:
+            other = f"{why}, and nvidia-smi counts the same share of time: another limit, as of a module, holds it"
+            return not_tried(name, other, gpu=found.index)
+        return below
     return not_tried(name, f"{why}: too little to meet it, too much to be far from it", gpu=found.index)
