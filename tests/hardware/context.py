@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import re
 import time
 from dataclasses import dataclass, field
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+_OF_ALL = ("", "/", "/usr", "/usr/local")  # folders of Pythons that tell nothing about a machine
 
 
 @dataclass(frozen=True)
@@ -63,11 +66,16 @@ class Context:
         """UUIDs and serial numbers become made-up ones, one for each; this host's name becomes "host", a home "~".
 
         Of processes nvidia-smi tells whole command lines: none of them stays. Nor does whose home a file is in, or
-        where this checkout and the Pythons are.
+        where this checkout and the Pythons are, or a folder that is called as who runs this.
         """
-        for path, instead in ((self.pythons.torch, "python"), (self.pythons.mltop, "python"), (str(CHECKOUT), ".")):
-            text = text.replace(path, instead) if path else text
+        for path in filter(None, (self.pythons.torch, self.pythons.mltop)):
+            text = text.replace(path, "python")
+            folder = os.path.dirname(os.path.dirname(path))
+            text = text if folder in _OF_ALL else text.replace(f"{folder}/", "python/")
+        text = text.replace(str(CHECKOUT), ".")
         text = re.sub(r"(?:/home/[^/\s\"':]+|/root)(?![^/\s\"':])", "~", text.replace(f"{Path.home()}/", "~/"))
+        for user in {_user(), os.environ.get("SUDO_USER", "")} - {"", "root"}:
+            text = re.sub(rf"(?<=/){re.escape(user)}(?=[/\s\"':]|$)", "user", text)
         text = re.sub(
             r"<process_name>.*?</process_name>", "<process_name>program</process_name>", text, flags=re.DOTALL
         )
@@ -81,3 +89,10 @@ class Context:
             if len(host) > 2:
                 text = re.sub(rf"(?<![\w-]){re.escape(host)}(?![\w-])", "host", text)
         return text
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a uid without a name, as in containers
+        return ""

@@ -34,10 +34,12 @@ TWO_HOSTS = {
     "NCCL_NET": "Socket",
     "NCCL_IB_DISABLE": "1",
 }
-# Of the job that we may run in ourselves: ours is another one.
+# Of the job that we may run in ourselves: ours is another one. And whatever changes what NCCL and torch do and say.
 _OF_A_JOB = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|(SLURM|PMI|PMIX|OMPI|TORCHELASTIC|ACCELERATE)_\w+"
     r"|CROSS_RANK|LOCAL_SIZE"
+    r"|(TORCH_)?NCCL_\w+|TORCH_FR_\w+|TORCH_(CPP_LOG_LEVEL|DISTRIBUTED_DEBUG|SHOW_CPP_STACKTRACES)|GLOO_\w+"
+    r"|CUDA_LAUNCH_BLOCKING"
 )
 
 
@@ -61,7 +63,7 @@ class Job:
         if not context.pythons.torch:
             raise NotTriedError("no Python here has torch")
         self.case, self.backend = case, backend
-        self._folder = tempfile.TemporaryDirectory(prefix="mltop-job-")
+        self._folder = tempfile.TemporaryDirectory(prefix="mltop-job-", ignore_cleanup_errors=True)
         self.directory = Path(self._folder.name)
         self.port = free_port()
         self._context, self._gpus, self._device = context, gpus, device
@@ -117,6 +119,10 @@ class Job:
         path = self.directory / f"steps.{rank}"
         whole = path.read_text().rpartition("\n")[0] if path.exists() else ""
         return [int(line) / 1e9 for line in whole.splitlines()]
+
+    def stood_s(self, rank: int) -> float:
+        """For how long a rank has been ready."""
+        return time.time() - (self.directory / f"ready.{rank}").stat().st_mtime
 
     def log(self, rank: int) -> Path:
         return self.directory / f"log.{rank}"

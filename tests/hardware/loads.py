@@ -25,6 +25,8 @@ MOST_BUSY = 0.05
 
 def in_use(gpu: GpuSample) -> str:
     """Why no load may be put on a GPU: somebody else works on it, or it is not known that nobody does. "" for none."""
+    if gpu.mig_enabled:
+        return "it is in MIG mode: CUDA computes on a part of it"
     if gpu.processes is None or gpu.busy is None:
         return "mltop cannot tell whether somebody else uses this GPU"
     others = [one.pid for one in gpu.processes if one.kind != "graphics"]
@@ -63,7 +65,7 @@ class Load:
         self.spans: list[tuple[float, float]] = []  # from when to when each rate is, CLOCK_MONOTONIC
         self.ready_at_s = 0.0
         self._ready = threading.Event()
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (it lives as long as the load)
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (it lives as long as the load)
         self._process = subprocess.Popen(
             [context.pythons.torch, str(Path(__file__).with_name("load_child.py")), kind, f"{report_s:g}"],
             stdin=subprocess.PIPE,
@@ -106,7 +108,10 @@ class Load:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            told: dict[str, Any] = json.loads(line)
+            try:
+                told: dict[str, Any] = json.loads(line)
+            except ValueError:  # start-up files of a Python may print, too
+                continue
             if told["event"] == "ready":
                 self.ready_at_s = time.monotonic()
                 self._ready.set()

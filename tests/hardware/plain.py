@@ -20,6 +20,7 @@ from tests.hardware.context import Context
 from tests.hardware.loads import END_S
 
 Said = dict[str, Any]
+SPARE_S = 5.0  # the slice is ended when its time is over, whatever it knows by then
 CLOCKS_AGREE = 0.03  # host's and GPU's over seconds: launching costs far less
 
 
@@ -67,16 +68,20 @@ def plain(
     limit_s: float,
     on_said: Callable[[Said], None] = lambda _: None,
 ) -> Plain:
-    """Runs it to its end, or to ``limit_s``; ``on_said`` is called with each line as it comes."""
+    """Runs it to its end, or to ``limit_s``, or until the slice has just the time to tell what there is.
+
+    ``on_said`` is called with each line as it comes.
+    """
     found = Plain()
-    until_s = time.monotonic() + min(limit_s, context.left_s())
-    with tempfile.TemporaryFile("w+") as errors:
+    until_s = time.monotonic() + min(limit_s, max(0.0, context.left_s() - SPARE_S))
+    with tempfile.TemporaryFile("w+", errors="replace") as errors:
         process = subprocess.Popen(
             [context.pythons.torch, str(Path(__file__).with_name(program)), json.dumps(order)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
+            errors="replace",
             env={**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(uuids), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
         )
         try:

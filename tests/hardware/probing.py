@@ -76,7 +76,8 @@ class Answer:
         """NotTriedError where mltop did not begin: somebody else has come, or it takes no Python that has torch."""
         python = any(one.event == "failed" and one.stage == "find python" for one in self.events)
         if self.refusal is not None or python:
-            raise NotTriedError(f"mltop: {self.why_nothing}")
+            here = "; here that is MLTOP_GPU_PYTHON=PATH bash tests/gpu …" if python else ""
+            raise NotTriedError(f"mltop: {self.why_nothing}{here}")
 
     def phase(self, uuid: str, name: str) -> dict[str, Any]:
         """What its meter says of a stretch of load, {} without."""
@@ -103,7 +104,7 @@ def probe(
     }
     words = ("--node", "here", "--text", "--op", "probe", "--args", json.dumps(asked))
     answer = Answer(kind, time.monotonic())
-    with tempfile.TemporaryFile("w+") as errors:
+    with tempfile.TemporaryFile("w+", errors="replace") as errors:
         process = subprocess.Popen(
             python_command("mltop.probes.agent.__main__", *words),
             stdin=subprocess.DEVNULL,
@@ -171,8 +172,6 @@ def looked(context: Context) -> tuple[list[dict[str, Any]], dict[int, str]]:
         sample = told.get(gpu["index"])
         if sample is None:
             why[gpu["index"]] = "mltop does not list this GPU"
-        elif sample.mig_enabled:
-            why[gpu["index"]] = "it is in MIG mode: CUDA computes on a part of it"
         elif in_use(sample):
             why[gpu["index"]] = in_use(sample)
         else:

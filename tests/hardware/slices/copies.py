@@ -63,9 +63,9 @@ def run(context: Context) -> Iterator[Check]:
 
 
 def measured(context: Context) -> Measured:
-    free_gpu(context)
+    own = free_gpu(context)
     free, why = looked(context)
-    gpus = free[:2]
+    gpus = [own, *(gpu for gpu in free if gpu["uuid"] != own["uuid"])][:2]
     alone = "" if len(gpus) > 1 else "; ".join(f"gpu {index}: {text}" for index, text in why.items())
     first, uuids = gpus[0], [gpu["uuid"] for gpu in gpus]
     memory = probe(context, "memory", uuids[:1], {})

@@ -93,11 +93,10 @@ class Found:
 
 
 def run(context: Context) -> Iterator[Check]:
-    path = program.python()
     with Mltop() as mltop:
         free = free_gpus(context, mltop.poll())
         found = Found(free[0]["index"])
-        stage = Stage(context, path, Watcher(mltop, found.index), free, found, Pace.of(context))
+        stage = Stage(context, Watcher(mltop, found.index), free, found, Pace.of(context))
         no_others(stage.watcher)
         try:
             stage.healthy()
@@ -116,7 +115,6 @@ class Stage:
     """What all parts of a run share."""
 
     context: Context
-    path: str
     watcher: Watcher
     free: list[dict[str, Any]]
     found: Found
@@ -189,8 +187,9 @@ class Stage:
         return Job(self.context, "collective", [self.uuid, self.uuid], "gloo")
 
     def dump(self, *words: str) -> program.Said:
-        timeout_s = min(DUMP_S, self.context.left_s())
-        return program.say_json(self.path, "stacks", "--via", "local", "--json", *words, timeout_s=timeout_s)
+        """NotTriedError also where no Python has what `mltop stacks` needs: signals need none of it."""
+        path, timeout_s = program.python(), min(DUMP_S, self.context.left_s())
+        return program.say_json(path, "stacks", "--via", "local", "--json", *words, timeout_s=timeout_s)
 
     def measure_load(self, kind: State) -> None:
         try:
