@@ -20,6 +20,7 @@ from tests.hardware.context import Context
 from tests.hardware.loads import END_S
 
 Said = dict[str, Any]
+STOP_S = 2.0  # from the end of its input until it is killed: it has nothing to put in order
 SPARE_S = 5.0  # the slice is ended when its time is over, whatever it knows by then
 CLOCKS_AGREE = 0.03  # host's and GPU's over seconds: launching costs far less
 
@@ -129,8 +130,8 @@ def _end(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     with suppress(OSError):
         process.stdin.close()
-    for ask in (lambda: None, process.kill):
+    for ask, seconds in ((lambda: None, STOP_S), (process.kill, END_S)):
         ask()
         with suppress(subprocess.TimeoutExpired):
-            process.wait(END_S)
+            process.wait(seconds)
             return

@@ -65,7 +65,7 @@ def run(context: Context) -> Iterator[Check]:
 def measured(context: Context) -> Measured:
     own = free_gpu(context)
     free, why = looked(context)
-    gpus = [own, *(gpu for gpu in free if gpu["uuid"] != own["uuid"])][:2]
+    gpus = own_and_another(own, free)
     alone = "" if len(gpus) > 1 else "; ".join(f"gpu {index}: {text}" for index, text in why.items())
     first, uuids = gpus[0], [gpu["uuid"] for gpu in gpus]
     memory = probe(context, "memory", uuids[:1], {})
@@ -93,6 +93,11 @@ def measured(context: Context) -> Measured:
         found.plain = plain(context, "plain_copies.py", order, uuids, LIMIT_S, on_said)
     context.record_json("copies.json", asdict(found))
     return found
+
+
+def own_and_another(own: dict[str, Any], free: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """``free``: as found a moment later, when a desktop may keep even ``own`` busy."""
+    return [own, *(gpu for gpu in free if gpu["uuid"] != own["uuid"])][:2]
 
 
 def cpus_beside(index: int) -> list[int]:

@@ -49,7 +49,7 @@ _NCCL_HOST = re.compile(r"[\w.-]+(:\d+:\d+ \[\d+\] )")
 # As "eth0:10.1.2.3<0>" in logs, as "host": "10.1.2.3" in answers. The loopback interface's own stay.
 _IPV4 = re.compile(r"(?<![\w.])(?!127\.)(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\w.])")
 _IPV6 = re.compile(
-    r"(?<![0-9a-zA-Z:])(?!::1\b)(?=[0-9a-fA-F:]*::|(?:[0-9a-fA-F]*:){5})[0-9a-fA-F:.]+(?:%\w+)?(?=[<\"\]])"
+    r"(?<![0-9a-zA-Z])(?!::1\b)(?=[0-9a-fA-F:]*::|(?:[0-9a-fA-F]*:){5})[0-9a-fA-F:.]+(?:%\w+)?(?=[<\"\]])"
 )
 SETTINGS = {
     "NCCL_DEBUG": "INFO",
