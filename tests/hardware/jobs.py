@@ -30,7 +30,6 @@ TURN_S = 0.02
 # Ranks on hosts of their own, as far as NCCL knows, that talk over the loopback interface.
 TWO_HOSTS = {
     "NCCL_HOSTID": "mltop-{rank}",
-    "NCCL_SOCKET_IFNAME": "lo",
     "NCCL_NET": "Socket",
     "NCCL_IB_DISABLE": "1",
 }
@@ -163,6 +162,7 @@ class Job:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self.port),
             "GLOO_SOCKET_IFNAME": "lo",
+            "NCCL_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
             "CUDA_VISIBLE_DEVICES": self._gpus[rank],

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+from mltop.probes.active.gate import USED_BYTES
 from mltop.probes.model import GpuSample
 from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context
@@ -32,6 +33,9 @@ def in_use(gpu: GpuSample) -> str:
     others = [one.pid for one in gpu.processes if one.kind != "graphics"]
     if others:
         return f"somebody else uses this GPU (pid {', '.join(map(str, others))}): no load is put on it"
+    used_bytes = gpu.memory_used_bytes or 0
+    if not gpu.processes and used_bytes > USED_BYTES:  # in a container nobody else's are listed
+        return f"{used_bytes / 2**30:.1f} GiB of this GPU are in use by nobody that is seen: no load is put on it"
     return f"this GPU is busy ({gpu.busy:.0%}): no load is put on it" if gpu.busy > MOST_BUSY else ""
 
 

@@ -16,7 +16,8 @@ from mltop.probes.version import __version__
 from tests.hardware import sources
 from tests.hardware.context import Machine, Pythons
 
-ASK_S = 60.0  # torch from a slow disk, nvmlInit without persistence mode
+ASK_S = 60.0  # nvmlInit without persistence mode
+TORCH_S = 180.0  # the first import, from a slow disk
 
 # nvidia-ml-py as it is published: for machines on which no Python has one, and nothing may be installed.
 WHEELS = Path(__file__).with_name("wheels")
@@ -93,7 +94,7 @@ def describe(pythons: Pythons) -> Machine:
     gpus = nvml.pop("gpus", [])
     if not gpus:
         gaps.setdefault("gpu", "NVML lists no GPU")
-    torch = ask(pythons.torch, TORCH) if pythons.torch else "no Python here has torch"
+    torch = ask(pythons.torch, TORCH, timeout_s=TORCH_S) if pythons.torch else "no Python here has torch"
     if isinstance(torch, str):
         gaps["torch"] = torch
         torch = {}

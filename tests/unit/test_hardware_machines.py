@@ -88,6 +88,14 @@ def test_a_gpu_in_mig_mode_gets_no_load() -> None:
     assert in_use(GpuSample(0, busy=0.0, processes=[GpuProcess(7, 300 << 20, "graphics")])) == ""
 
 
+def test_memory_that_nobody_seen_holds_is_somebodys() -> None:
+    """In a container NVML lists nobody else's processes."""
+    held = GpuSample(0, busy=0.0, processes=[], memory_used_bytes=60 << 30)
+    assert in_use(held) == "60.0 GiB of this GPU are in use by nobody that is seen: no load is put on it"
+    held.processes = [GpuProcess(7, 60 << 30, "graphics")]
+    assert in_use(held) == ""
+
+
 def test_a_desktop_that_draws_in_between_costs_no_copy() -> None:
     first, second = {"index": 0, "uuid": "GPU-0"}, {"index": 1, "uuid": "GPU-1"}
     assert copies.own_and_another(first, []) == [first]
@@ -102,7 +110,8 @@ def test_jobs_have_no_settings_of_their_users(monkeypatch: pytest.MonkeyPatch, t
         monkeypatch.setenv(name, "/x")
     job = Job(context(tmp_path), "collective", [UUID, UUID], "nccl", {"NCCL_DEBUG": "INFO"})
     environment = job._environment(1)
-    assert not {*names} & environment.keys()
+    assert "/x" not in {environment.get(name) for name in names}
+    assert environment["NCCL_SOCKET_IFNAME"] == environment["GLOO_SOCKET_IFNAME"] == "lo"
     assert (environment["NCCL_DEBUG"], environment["LD_LIBRARY_PATH"], environment["RANK"]) == ("INFO", "/x", "1")
 
 
