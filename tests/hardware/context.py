@@ -73,7 +73,9 @@ class Context:
             folder = os.path.dirname(os.path.dirname(path))
             text = text if folder in _OF_ALL else text.replace(f"{folder}/", "python/")
         text = text.replace(str(CHECKOUT), ".")
-        text = re.sub(r"(?:/home/[^/\s\"':]+|/root)(?![^/\s\"':])", "~", text.replace(f"{Path.home()}/", "~/"))
+        home = os.path.expanduser("~")  # as it is where nobody knows; "/" of a uid without a name
+        text = text.replace(f"{home}/", "~/") if len(home) > 1 else text
+        text = re.sub(r"(?:/home/[^/\s\"':]+|/root)(?![^/\s\"':])", "~", text)
         for user in {_user(), os.environ.get("SUDO_USER", "")} - {"", "root"}:
             text = re.sub(rf"(?<=/){re.escape(user)}(?=[/\s\"':]|$)", "user", text)
         text = re.sub(

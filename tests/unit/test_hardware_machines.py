@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import pwd
 import signal
 import sys
 import time
@@ -230,3 +231,20 @@ def test_the_end_of_a_job_waits_for_no_folder(tmp_path: Path) -> None:
     job.directory.rmdir()
     job.end()
     assert not job.directory.exists()
+
+
+@pytest.mark.parametrize("home", ["/", None])
+def test_a_user_without_a_home_can_save(home: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As uid 1234 in a container, of which no passwd knows."""
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: {}[uid])
+    monkeypatch.delenv("HOME")
+    if home is not None:
+        monkeypatch.setenv("HOME", home)
+    text = "/data/a.py https://docs"
+    assert Context(tmp_path, 0.0, Pythons("", ""), Machine(), False).scrubbed(text) == text
+
+
+def test_keys_that_are_missing_are_named() -> None:
+    check = records.missing_keys("dump: keys", {"version": 1, "new": 2}, frozenset({"version", "entries", "pg_config"}))
+    assert (check.outcome, check.ours, check.theirs) == ("differs", "all 3 keys", "all but entries, pg_config")
+    assert check.details["more"] == ["new"]
