@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import pwd
 import re
 import time
 from dataclasses import dataclass, field
@@ -13,6 +15,7 @@ from typing import Any
 CHECKOUT = Path(__file__).resolve().parents[2]
 _MADE_UP = "00000000-0000-0000-0000-"
 _UUID = re.compile(r"\b[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}\b")
+_OF_ALL = ("", "/", "/usr", "/usr/local")  # folders of Pythons that tell nothing about a machine
 
 
 def _made_up_uuid(found: re.Match[str]) -> str:
@@ -73,11 +76,18 @@ class Context:
         """UUIDs and serial numbers become made-up ones, one for each; this host's name becomes "host", a home "~".
 
         Of processes nvidia-smi tells whole command lines: none of them stays. Nor does whose home a file is in, or
-        where this checkout and the Pythons are.
+        where this checkout and the Pythons are, or a folder that is called as who runs this.
         """
-        for path, instead in ((self.pythons.torch, "python"), (self.pythons.mltop, "python"), (str(CHECKOUT), ".")):
-            text = text.replace(path, instead) if path else text
-        text = re.sub(r"(?:/home/[^/\s\"':]+|/root)(?![^/\s\"':])", "~", text.replace(f"{Path.home()}/", "~/"))
+        for path in filter(None, (self.pythons.torch, self.pythons.mltop)):
+            text = text.replace(path, "python")
+            folder = os.path.dirname(os.path.dirname(path))
+            text = text if folder in _OF_ALL else text.replace(f"{folder}/", "python/")
+        text = text.replace(str(CHECKOUT), ".")
+        home = os.path.expanduser("~")  # as it is where nobody knows; "/" of a uid without a name
+        text = text.replace(f"{home}/", "~/") if len(home) > 1 else text
+        text = re.sub(r"(?:/home/[^/\s\"':]+|/root)(?![^/\s\"':])", "~", text)
+        for user in {_user(), os.environ.get("SUDO_USER", "")} - {"", "root"}:
+            text = re.sub(rf"(?<=/){re.escape(user)}(?=[/\s\"':]|$)", "user", text)
         text = re.sub(
             r"<process_name>.*?</process_name>", "<process_name>program</process_name>", text, flags=re.DOTALL
         )
@@ -97,3 +107,10 @@ class Context:
             if len(host) > 2:
                 text = re.sub(rf"(?<![\w-]){re.escape(host)}(?![\w-])", "host", text)
         return text
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a uid without a name, as in containers
+        return ""

@@ -13,13 +13,11 @@ from bisect import bisect_left
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
-from mltop.probes.model import GpuSample
 from mltop.probes.spawn import die_with_parent
 from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context
-from tests.hardware.loads import in_use
 
 Case = Literal["healthy", "kernel", "dataloader", "collective"]
 Backend = Literal["nccl", "gloo", ""]
@@ -30,14 +28,15 @@ TURN_S = 0.02
 # Ranks on hosts of their own, as far as NCCL knows, that talk over the loopback interface.
 TWO_HOSTS = {
     "NCCL_HOSTID": "mltop-{rank}",
-    "NCCL_SOCKET_IFNAME": "lo",
     "NCCL_NET": "Socket",
     "NCCL_IB_DISABLE": "1",
 }
-# Of the job that we may run in ourselves: ours is another one.
+# Of the job that we may run in ourselves: ours is another one. And whatever changes what NCCL and torch do and say.
 _OF_A_JOB = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|(SLURM|PMI|PMIX|OMPI|TORCHELASTIC|ACCELERATE)_\w+"
     r"|CROSS_RANK|LOCAL_SIZE"
+    r"|(TORCH_)?NCCL_\w+|TORCH_FR_\w+|TORCH_(CPP_LOG_LEVEL|DISTRIBUTED_DEBUG|SHOW_CPP_STACKTRACES)|GLOO_\w+"
+    r"|CUDA_LAUNCH_BLOCKING"
 )
 
 
@@ -61,7 +60,7 @@ class Job:
         if not context.pythons.torch:
             raise NotTriedError("no Python here has torch")
         self.case, self.backend = case, backend
-        self._folder = tempfile.TemporaryDirectory(prefix="mltop-job-")
+        self._folder = tempfile.TemporaryDirectory(prefix="mltop-job-", ignore_cleanup_errors=True)
         self.directory = Path(self._folder.name)
         self.port = free_port()
         self._context, self._gpus, self._device = context, gpus, device
@@ -118,6 +117,10 @@ class Job:
         whole = path.read_text().rpartition("\n")[0] if path.exists() else ""
         return [int(line) / 1e9 for line in whole.splitlines()]
 
+    def stood_s(self, rank: int) -> float:
+        """For how long a rank has been ready."""
+        return time.time() - (self.directory / f"ready.{rank}").stat().st_mtime
+
     def log(self, rank: int) -> Path:
         return self.directory / f"log.{rank}"
 
@@ -157,6 +160,7 @@ class Job:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self.port),
             "GLOO_SOCKET_IFNAME": "lo",
+            "NCCL_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
             "CUDA_VISIBLE_DEVICES": self._gpus[rank],
@@ -174,16 +178,6 @@ class Job:
             if time.monotonic() > until:
                 raise NotTriedError(f"the job {self.case} did not get going: {self.last_word(0)}")
             time.sleep(TURN_S)
-
-
-def free_gpus(context: Context, samples: list[GpuSample]) -> list[dict[str, Any]]:
-    """NotTriedError, with why, when there is none."""
-    why = {sample.index: in_use(sample) for sample in samples}
-    known = [gpu for gpu in context.machine.gpus if gpu["uuid"]]
-    free = [gpu for gpu in known if why.get(gpu["index"]) == ""]
-    if not free:
-        raise NotTriedError("; ".join(f"GPU {index}: {text}" for index, text in why.items()) or "no GPU has a UUID")
-    return free
 
 
 def free_port() -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+from mltop.probes.active.gate import USED_BYTES
 from mltop.probes.model import GpuSample
 from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context
@@ -23,7 +24,9 @@ LoadKind = Literal["idle", "spin", "host", "copy", "memory", "fp32", "bursts", "
 READY_S = 120.0  # torch from a slow disk, the first kernels
 END_S = 20.0
 MOST_BUSY = 0.05
-MOST_BYTES = 1 << 30  # older drivers count what they keep for themselves, which is less
+FREE_S = 15.0  # until what we ran has left the driver's lists and averages
+FIRST_S = 3.0  # likewise, what ran before this slice
+LOOK_S = 0.5
 
 
 def in_use(gpu: GpuSample) -> str:
@@ -39,27 +42,46 @@ def in_use(gpu: GpuSample) -> str:
     if others:
         return f"somebody else uses this GPU (pid {', '.join(map(str, others))}): no load is put on it"
     used = gpu.memory_used_bytes or 0
-    if not gpu.processes and used > MOST_BYTES:
+    if not gpu.processes and used > USED_BYTES:
         return f"{used / 2**30:.1f} GiB of this GPU are in use by nobody who is seen from here: no load is put on it"
     return f"this GPU is busy ({gpu.busy:.0%}): no load is put on it" if gpu.busy > MOST_BUSY else ""
 
 
-def free_gpu(context: Context) -> tuple[dict[str, Any], dict[int, str]]:
-    """The first GPU of context.machine.gpus that a load may be put on, and of all of them why not, by index.
+def why_not(gpu: dict[str, Any], sample: GpuSample | None) -> str:
+    """Why no load may be put on a GPU of context.machine.gpus. "" for none."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")  # as schedulers and users say which GPUs are theirs
+    words = [word for word in map(str.strip, (given or "").split(",")) if word]
+    if given is not None and not any(word == str(gpu["index"]) or gpu["uuid"].startswith(word) for word in words):
+        return f"CUDA_VISIBLE_DEVICES={given} leaves this GPU out: no load is put on it"
+    return in_use(sample) if sample is not None else "mltop does not list this GPU"
 
-    NotTriedError where there is none.
+
+def sorted_out(gpus: list[dict[str, Any]], samples: list[GpuSample]) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """Those that a load may be put on, and by index why not on the others."""
+    told = {sample.index: sample for sample in samples}
+    why = {gpu["index"]: why_not(gpu, told.get(gpu["index"])) for gpu in gpus if gpu["uuid"]}
+    return [gpu for gpu in gpus if why.get(gpu["index"]) == ""], {index: text for index, text in why.items() if text}
+
+
+def free_gpus(context: Context, uuid: str = "") -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """As ``sorted_out``, with one that is free at least; ``uuid``: that one, after a load of ours. What still shows of
+    work that has just ended is waited for. NotTriedError where none is free.
     """
-    with Mltop() as mltop:
-        gpus = {gpu.index: gpu for gpu in mltop.poll()}
-    whys = {
-        one["index"]: in_use(gpus[one["index"]]) if one["index"] in gpus else "mltop does not list this GPU"
-        for one in context.machine.gpus
-        if one["uuid"]
-    }
-    for one in context.machine.gpus:
-        if whys.get(one["index"]) == "":
-            return one, whys
-    raise NotTriedError(next(iter(whys.values()), "no GPU has a UUID"))
+    until_s = time.monotonic() + min(FREE_S if uuid else FIRST_S, context.left_s() / 4)
+    while True:
+        with Mltop() as mltop:
+            free, why = sorted_out(context.machine.gpus, mltop.poll())
+        if any(uuid in ("", gpu["uuid"]) for gpu in free):
+            return free, why
+        if time.monotonic() > until_s:
+            told = "; ".join(f"GPU {index}: {text}" for index, text in why.items())
+            raise NotTriedError(told or "no GPU has a UUID")
+        time.sleep(LOOK_S)
+
+
+def free_gpu(context: Context, uuid: str = "") -> dict[str, Any]:
+    """The first of them, or the one of this UUID."""
+    return next(gpu for gpu in free_gpus(context, uuid)[0] if uuid in ("", gpu["uuid"]))
 
 
 class Load:
@@ -74,7 +96,7 @@ class Load:
         self.spans: list[tuple[float, float]] = []  # from when to when each rate is, CLOCK_MONOTONIC
         self.ready_at_s = 0.0
         self._ready = threading.Event()
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (it lives as long as the load)
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (it lives as long as the load)
         self._process = subprocess.Popen(
             [context.pythons.torch, str(Path(__file__).with_name("load_child.py")), kind, f"{report_s:g}"],
             stdin=subprocess.PIPE,
@@ -118,7 +140,10 @@ class Load:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            told: dict[str, Any] = json.loads(line)
+            try:
+                told: dict[str, Any] = json.loads(line)
+            except ValueError:  # start-up files of a Python may print, too
+                continue
             if told["event"] == "ready":
                 self.ready_at_s = time.monotonic()
                 self._ready.set()

@@ -21,6 +21,8 @@ from tests.hardware.loads import END_S
 from tests.hardware.sources import last_words
 
 Said = dict[str, Any]
+STOP_S = 2.0  # from the end of its input until it is killed: it has nothing to put in order
+SPARE_S = 5.0  # the slice is ended when its time is over, whatever it knows by then
 CLOCKS_AGREE = 0.03  # host's and GPU's over seconds: launching costs far less
 
 
@@ -68,16 +70,20 @@ def plain(
     limit_s: float,
     on_said: Callable[[Said], None] = lambda _: None,
 ) -> Plain:
-    """Runs it to its end, or to ``limit_s``; ``on_said`` is called with each line as it comes."""
+    """Runs it to its end, or to ``limit_s``, or until the slice has just the time to tell what there is.
+
+    ``on_said`` is called with each line as it comes.
+    """
     found = Plain()
-    until_s = time.monotonic() + min(limit_s, context.left_s())
-    with tempfile.TemporaryFile("w+") as errors:
+    until_s = time.monotonic() + min(limit_s, max(0.0, context.left_s() - SPARE_S))
+    with tempfile.TemporaryFile("w+", errors="replace") as errors:
         process = subprocess.Popen(
             [context.pythons.torch, str(Path(__file__).with_name(program)), json.dumps(order)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
+            errors="replace",
             env={**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(uuids), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
         )
         try:
@@ -124,8 +130,8 @@ def _end(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     with suppress(OSError):
         process.stdin.close()
-    for ask in (lambda: None, process.kill):
+    for ask, seconds in ((lambda: None, STOP_S), (process.kill, END_S)):
         ask()
         with suppress(subprocess.TimeoutExpired):
-            process.wait(END_S)
+            process.wait(seconds)
             return

@@ -179,7 +179,12 @@ class Scan:
             if library and not prefer(self.torch, library):
                 continue
             for shape in dict.fromkeys([*shapes, *self.known]):
-                mean, iterations = self.gemms.careful_mean(shape, 0.2 * self.seconds / FINALS)
+                try:
+                    mean, iterations = self.gemms.careful_mean(shape, 0.2 * self.seconds / FINALS)
+                except RuntimeError:
+                    if not library:
+                        raise
+                    continue  # cuBLASLt has no algorithm for it
                 told = {"library": library or "torch's choice", "tflops": mean, "iterations": iterations}
                 found.append({"shape": list(shape), **told})
         prefer(self.torch, "cublas")
@@ -196,6 +201,7 @@ def rates(torch, order):
     """What torch cannot do on this GPU is told with its reason."""
     for kind, shapes in order["shapes"].items():
         end_with_input()
+        gemms = None  # those of the type before are freed first, also after an error
         shapes = [tuple(shape) for shape in shapes]
         try:
             gemms = Gemms(torch, kind, shapes)
@@ -210,7 +216,6 @@ def rates(torch, order):
             say(event="rates", dtype=kind, why=f"{type(error).__name__}: {first}"[:300])
             continue
         say(event="rates", dtype=kind, means=means, host=host, gpu=gpu)
-        del gemms
     say(event="tf32", differs=tf32_differs(torch), capability=list(torch.cuda.get_device_capability()))
 
 

@@ -20,14 +20,9 @@ from mltop.probes.judge.active.peaks import PEAKS
 from mltop.probes.spawn import python_command
 from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context
-from tests.hardware.loads import in_use
-from tests.hardware.ours import Mltop
 
 Kind = Literal["matmul", "memory", "copies"]
 END_S = 15.0  # the agent ends its probe within 5 s of being asked to
-FREE_S = 15.0  # until what we ran has left the driver's lists and averages
-FIRST_S = 1.5  # likewise, what ran before this slice
-LOOK_S = 0.5
 
 
 @dataclass
@@ -77,7 +72,8 @@ class Answer:
         """NotTriedError where mltop did not begin: somebody else has come, or it takes no Python that has torch."""
         python = any(one.event == "failed" and one.stage == "find python" for one in self.events)
         if self.refusal is not None or python:
-            raise NotTriedError(f"mltop: {self.why_nothing}")
+            here = "; here that is MLTOP_GPU_PYTHON=PATH bash tests/gpu …" if python else ""
+            raise NotTriedError(f"mltop: {self.why_nothing}{here}")
 
     def phase(self, uuid: str, name: str) -> dict[str, Any]:
         """What its meter says of a stretch of load, {} without."""
@@ -104,7 +100,7 @@ def probe(
     }
     words = ("--node", "here", "--text", "--op", "probe", "--args", json.dumps(asked))
     answer = Answer(kind, time.monotonic())
-    with tempfile.TemporaryFile("w+") as errors:
+    with tempfile.TemporaryFile("w+", errors="replace") as errors:
         process = subprocess.Popen(
             python_command("mltop.probes.agent.__main__", *words),
             stdin=subprocess.DEVNULL,
@@ -162,34 +158,3 @@ def matmul_options(dtype: str) -> dict[str, Any]:
 def library_of(result: dict[str, Any]) -> str:
     """Of its burst, as torch calls it; what is sustained is done with cuBLAS."""
     return "cublaslt" if "cuBLASLt" in result.get("code_path", "") else "cublas"
-
-
-def looked(context: Context) -> tuple[list[dict[str, Any]], dict[int, str]]:
-    """GPUs that a load may be put on now, and by index why not on the others."""
-    free, why = [], {}
-    with Mltop() as mltop:
-        told = {gpu.index: gpu for gpu in mltop.poll()}
-    for gpu in (gpu for gpu in context.machine.gpus if gpu["uuid"]):
-        sample = told.get(gpu["index"])
-        if sample is None:
-            why[gpu["index"]] = "mltop does not list this GPU"
-        elif sample.mig_enabled:
-            why[gpu["index"]] = "it is in MIG mode: CUDA computes on a part of it"
-        elif in_use(sample):
-            why[gpu["index"]] = in_use(sample)
-        else:
-            free.append(gpu)
-    return free, why
-
-
-def free_gpu(context: Context, uuid: str = "") -> dict[str, Any]:
-    """The first that is free, or after a load of ours that one again. NotTriedError where there is none."""
-    until_s = time.monotonic() + min(FREE_S if uuid else FIRST_S, context.left_s() / 4)
-    while True:
-        free, why = looked(context)
-        found = next((gpu for gpu in free if uuid in ("", gpu["uuid"])), None)
-        if found is not None:
-            return found
-        if time.monotonic() > until_s:
-            raise NotTriedError("; ".join(f"gpu {index}: {text}" for index, text in why.items()) or "no GPU has a UUID")
-        time.sleep(LOOK_S)

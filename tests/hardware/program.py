@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,22 +43,30 @@ def python() -> str:
         has = machine.has(path, *NEEDS)
         if has and all(has):
             return path
-    raise NotTriedError(f"no Python here has {', '.join(NEEDS)}, which mltop's commands need: pip install {DEV.parent}")
+    needed = ", ".join(NEEDS)
+    fix = f"{sys.executable} -m pip install {DEV.parent}"
+    raise NotTriedError(f"no Python here has {needed}, which mltop's commands need: {fix}")
+
+
+def start(path: str, *words: str, timeout_s: float, **env: str) -> subprocess.CompletedProcess[str]:
+    """`mltop WORDS` in the Python ``path``. Raises TimeoutExpired."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("SLURM_")}
+    return subprocess.run(
+        [path, "-c", START, *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
+        env={**kept, **env},
+    )
 
 
 def say_json(path: str, *words: str, timeout_s: float) -> Said:
     """What `mltop WORDS` prints as JSON, in the Python ``path``. NotTriedError when it prints none."""
     began_s = time.monotonic()
     try:
-        done = subprocess.run(
-            [path, "-c", START, *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            env={name: text for name, text in os.environ.items() if not name.startswith("SLURM_")},
-        )
+        done = start(path, *words, timeout_s=timeout_s)
     except subprocess.TimeoutExpired:
         raise NotTriedError(f"mltop {words[0]} did not end within {timeout_s:.0f} s") from None
     ended_s = time.monotonic()

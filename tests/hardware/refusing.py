@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from typing import Any
 
-from mltop.probes.spawn import python_command
+from tests.hardware import program
 from tests.hardware.asked import APPS
+from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context
 from tests.hardware.loads import Load
 from tests.hardware.probing import Answer, matmul_options, probe
 from tests.hardware.sources import SmiError, smi
 
 COMMAND_S = 120.0
-_MISSING = re.compile(r"No module named '([\w.]+)'")
 
 
 @dataclass
@@ -60,25 +58,18 @@ def _is_listed(pid: int) -> bool:
 
 def _ask_command(context: Context, uuid: str, found: Refused) -> None:
     words = ("probe", "matmul", "--via", "local", "--gpus", uuid, "--torch-python", context.pythons.torch, "--json")
+    try:
+        path = program.python()
+    except NotTriedError as reason:
+        found.no_command = str(reason)
+        return
+    timeout_s = min(COMMAND_S, max(1.0, context.left_s()))
     with tempfile.TemporaryDirectory() as state:
         try:
-            done = subprocess.run(
-                python_command("mltop.tui.cli", *words),
-                env={**os.environ, "MLTOP_STATE_DIR": state},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=min(COMMAND_S, max(1.0, context.left_s())),
-            )
+            done = program.start(path, *words, timeout_s=timeout_s, MLTOP_STATE_DIR=state)
         except subprocess.TimeoutExpired:
             found.code, found.said = -1, f"it did not end within {COMMAND_S:g} s"
             return
-    missing = _MISSING.search(done.stderr)
-    if missing is not None and not done.stdout:
-        found.no_command = (
-            f"{sys.executable} has no {missing[1]}, which mltop's command line needs: pip install mltop there"
-        )
-        return
     found.code = done.returncode
     try:
         failures = json.loads(done.stdout)["failures"]

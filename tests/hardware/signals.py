@@ -91,7 +91,10 @@ class Watcher:
         gpus: list[GpuSample] = []
         while not gpus or time.monotonic() < began_s + seconds:
             time.sleep(min(0.5, seconds / 2))
-            gpus.append(next(gpu for gpu in self._mltop.poll() if gpu.index == self._index))
+            found = [gpu for gpu in self._mltop.poll() if gpu.index == self._index]
+            if not found:
+                raise NotTriedError(f"mltop does not list GPU {self._index} any more")
+            gpus += found
         after, passed_s = self._by_pid(), time.monotonic() - began_s
         ranks = {
             rank: _rates(before[pid], after[pid], passed_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from tests.hardware.rows.row import number
 from tests.hardware.sources import Query, SmiError
 
 END_S = 70.0  # beyond nvidia-smi's own limit
+SLOW_S = 3.5  # an answer that took longer than the shortest load, and came after its end, may be of no load at all
 
 
 @dataclass
@@ -69,6 +71,7 @@ class Watch(Watched):
 
     def _ask(self) -> None:
         while not self._stopped.is_set():
+            began_s = time.monotonic()
             try:
                 row = self._query.ask().get(self._index)
             except SmiError as error:
@@ -77,6 +80,9 @@ class Watch(Watched):
             if row is None:
                 self.why = f"nvidia-smi does not list GPU {self._index}"
                 return
-            if not self._stopped.is_set() or not self.rows:
+            took_s = time.monotonic() - began_s
+            if not self._stopped.is_set() or (not self.rows and took_s < SLOW_S):
                 self.rows.append(row)
+            elif not self.rows:
+                self.why = f"nvidia-smi answered after {took_s:.1f} s, when the load was over"
             self._stopped.wait(self._pause_s)

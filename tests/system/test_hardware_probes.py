@@ -234,7 +234,7 @@ def test_no_load_is_put_on_a_gpu_that_somebody_uses(
     name: str, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on(GpuMachine(context.directory), monkeypatch)
-    with pytest.raises(NotTriedError, match=r"gpu 0: somebody else uses this GPU \(pid 4000\)"):
+    with pytest.raises(NotTriedError, match=r"GPU 0: somebody else uses this GPU \(pid 4000\)"):
         list(SLICES[name].run(context))
 
 

@@ -19,7 +19,8 @@ from tests.fakes.gpu_machine import GpuMachine
 from tests.fakes.scripts import shell_script
 from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context, Machine, Pythons
-from tests.hardware.jobs import Backend, Case, Job, free_gpus, longest_gap_s
+from tests.hardware.jobs import Backend, Case, Job, longest_gap_s
+from tests.hardware.loads import sorted_out
 from tests.hardware.ours import Mltop
 from tests.hardware.signals import Watcher, no_others
 from tests.hardware.slices import stacks
@@ -189,12 +190,25 @@ class FakeJob:
 
 def test_no_job_is_put_on_a_gpu_that_somebody_uses() -> None:
     machine = Machine(gpus=[{"index": index, "uuid": f"GPU-{index}"} for index in range(2)])
-    context = Context(Path("/"), 0.0, Pythons("", ""), machine, False)
     used = GpuSample(0, busy=0.0, processes=[GpuProcess(42)])
     free = GpuSample(1, busy=0.0, processes=[])
-    assert [gpu["index"] for gpu in free_gpus(context, [used, free])] == [1]
-    with pytest.raises(NotTriedError, match=r"GPU 0: somebody else uses this GPU \(pid 42\)"):
-        free_gpus(context, [used])
+    found, why = sorted_out(machine.gpus, [used, free])
+    assert [gpu["index"] for gpu in found] == [1]
+    assert why == {0: "somebody else uses this GPU (pid 42): no load is put on it"}
+    assert sorted_out(machine.gpus, [used])[1][1] == "mltop does not list this GPU"
+
+
+@pytest.mark.parametrize(
+    ("given", "free"), [("1", [1]), ("GPU-0", [0]), ("1,0", [0, 1]), ("", []), ("7", []), ("GPU-", [0, 1]), ("-1", [])]
+)
+def test_loads_are_for_the_gpus_that_we_were_given(
+    given: str, free: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    gpus = [{"index": index, "uuid": f"GPU-{index}"} for index in range(2)]
+    found, why = sorted_out(gpus, [GpuSample(index, busy=0.0, processes=[]) for index in range(2)])
+    assert [gpu["index"] for gpu in found] == free
+    assert all(f"CUDA_VISIBLE_DEVICES={given} leaves this GPU out" in text for text in why.values())
 
 
 def test_nobody_elses_ranks_are_stopped(tmp_path: Path) -> None:

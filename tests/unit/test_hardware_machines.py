@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mltop.probes import paths
+from mltop.probes.active.gate import USED_BYTES
 from mltop.probes.collect.nvml import margin_words
 from mltop.probes.model import Gap, GpuProcess, GpuSample, NvlinkLink
 from tests.fakes.scripts import shell_script
@@ -21,7 +22,7 @@ from tests.hardware.activity_checks import FROM_HOST, Activity, Under, from_host
 from tests.hardware.asked import Asked, link_lines, moving, proc, sysfs, torch
 from tests.hardware.checks import Told, between
 from tests.hardware.context import Context, Machine, Pythons
-from tests.hardware.loads import MOST_BYTES, in_use
+from tests.hardware.loads import in_use
 from tests.hardware.ours import Mltop
 from tests.hardware.rows import ROWS
 from tests.hardware.rows.links import counted_errors, lanes, link_errors, told_errors
@@ -124,7 +125,7 @@ def test_a_links_speed_is_that_of_then(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_whom_a_load_would_disturb() -> None:
-    free = GpuSample(0, processes=[], busy=0.0, memory_used_bytes=MOST_BYTES)
+    free = GpuSample(0, processes=[], busy=0.0, memory_used_bytes=USED_BYTES)
     assert in_use(free) == ""
     seen_from_here = GpuSample(0, processes=[], busy=0.0, memory_used_bytes=3 << 30)
     assert in_use(seen_from_here).startswith("3.0 GiB of this GPU are in use by nobody who is seen from here")

@@ -103,6 +103,24 @@ def test_a_scan_measures_its_best_again(capfd: pytest.CaptureFixture[str]) -> No
     assert all(10 <= one["iterations"] <= 100 for one in finals)
 
 
+def test_a_library_that_cannot_costs_no_scan(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cuBLASLt has not an algorithm for every shape."""
+    real, preferred = plain_gemm.Gemms.mean_tflops, [""]
+
+    def mean_tflops(self: Any, *words: Any) -> Any:
+        if preferred[-1] == "cublaslt":
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED")
+        return real(self, *words)
+
+    monkeypatch.setattr(plain_gemm, "prefer", lambda _, library: preferred.append(library) or True)
+    monkeypatch.setattr(plain_gemm.Gemms, "mean_tflops", mean_tflops)
+    plain_gemm.Scan(OnProcessors(), {"dtype": "bf16", "seconds": 0.5, "known": [[64, 64, 192]]}).run()
+    scan = said(capfd)[-1]
+    assert {one["library"] for one in scan["finals"]} == {"torch's choice"} and preferred[1:] == ["cublaslt", "cublas"]
+
+
 @pytest.mark.parametrize("step", [512, 128])
 def test_neighbours_stay_in_range(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_gemm, "MOST", 1024)

@@ -19,7 +19,7 @@ from tests.hardware.activity_checks import LOADS, LONG, METRICS, SLOW, SMI_METRI
 from tests.hardware.checks import Check, NotTriedError, not_tried
 from tests.hardware.children import NOBODY, Agent, Speaker, rights_of, script, why_not_as
 from tests.hardware.context import Context
-from tests.hardware.loads import Load, LoadKind, free_gpu
+from tests.hardware.loads import Load, LoadKind, free_gpus
 from tests.hardware.ours import gap_of
 from tests.hardware.sources import Query, SmiError, smi_gpm
 
@@ -59,15 +59,14 @@ class Plan:
 
 def run(context: Context) -> Iterator[Check]:
     """One GPU: what GPM says is a matter of driver and model, and each has eight loads."""
-    chosen, whys = free_gpu(context)
+    (chosen, *_), whys = free_gpus(context)
     found = Activity(chosen["index"], chosen["name"], as_whom=whom())
     try:
         yield from measured(context, found, chosen["uuid"], Plan.of(context.left_s()))
     finally:
         context.record_json(f"activity-{found.index}.json", asdict(found))
-    for index, why in whys.items():
-        if index != found.index:
-            yield not_tried("other GPUs", why or "one GPU is enough for what a driver says", gpu=index)
+    for index in (gpu["index"] for gpu in context.machine.gpus if gpu["index"] != found.index):
+        yield not_tried("other GPUs", whys.get(index) or "one GPU is enough for what a driver says", gpu=index)
 
 
 def whom() -> str:

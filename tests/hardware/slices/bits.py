@@ -13,7 +13,8 @@ from typing import Any
 
 from tests.hardware.checks import Check, NotTriedError, Told, compare, not_tried, ratio, within
 from tests.hardware.context import Context
-from tests.hardware.probing import Answer, Event, free_gpu, matmul_options, probe
+from tests.hardware.loads import free_gpu
+from tests.hardware.probing import Answer, Event, matmul_options, probe
 from tests.hardware.watching import Watch, Watched
 
 LOAD_S = 300.0

@@ -8,8 +8,9 @@ from typing import Any
 
 from tests.hardware.checks import Check, Told, compare, not_tried, ratio
 from tests.hardware.context import Context
+from tests.hardware.loads import free_gpu, free_gpus
 from tests.hardware.plain import Plain, Said, plain
-from tests.hardware.probing import Answer, free_gpu, looked, probe
+from tests.hardware.probing import Answer, probe
 from tests.hardware.sources import Query, SmiError, pci_attribute, sysfs_bus_id
 from tests.hardware.watching import Watch, Watched
 
@@ -63,8 +64,7 @@ def run(context: Context) -> Iterator[Check]:
 
 
 def measured(context: Context) -> Measured:
-    free_gpu(context)
-    free, why = looked(context)
+    free, why = free_gpus(context)
     gpus = free[:2]
     alone = "" if len(gpus) > 1 else "; ".join(f"gpu {index}: {text}" for index, text in why.items())
     first, uuids = gpus[0], [gpu["uuid"] for gpu in gpus]

@@ -51,7 +51,7 @@ class Plan:
 
 def run(context: Context) -> Iterator[Check]:
     """With a load on one GPU, as what the agent costs is hardly a matter of which."""
-    chosen, _ = free_gpu(context)
+    chosen = free_gpu(context)
     found, plan = Cost(), Plan.of(context.left_s())
     try:
         yield from measured(context, found, chosen["uuid"], plan)

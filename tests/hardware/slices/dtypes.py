@@ -12,8 +12,9 @@ from typing import Any
 
 from tests.hardware.checks import Check, Told, compare, not_tried, ratio
 from tests.hardware.context import Context
+from tests.hardware.loads import free_gpu
 from tests.hardware.plain import Plain, plain
-from tests.hardware.probing import Answer, free_gpu, library_of, matmul_options, probe
+from tests.hardware.probing import Answer, library_of, matmul_options, probe
 
 DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8")
 OTHERS = {

@@ -13,14 +13,14 @@ from typing import Any
 
 from tests.hardware.checks import Check, NotTriedError, Told, compare, not_tried, ratio, within
 from tests.hardware.context import Context
+from tests.hardware.loads import free_gpu
 from tests.hardware.plain import Plain, plain
-from tests.hardware.probing import Answer, Event, free_gpu, library_of, matmul_options, probe
+from tests.hardware.probing import Answer, Event, library_of, matmul_options, probe
 from tests.hardware.refusing import Refused, refused
 from tests.hardware.watching import Watch, Watched
 
 SCAN_S = 240.0
 RATES_S = 3.0  # as long as mltop's
-SPARE_S = 5.0  # to tell what there is
 SCAN_SHARE = 0.45  # of the slice's time, where that is less
 DTYPE = "bf16"
 GOAL, GOAL_S = 0.98, 10.0
@@ -105,7 +105,7 @@ def scanned(context: Context, found: Measured, seconds: float) -> Measured:
         "warm_s": 2.0,
         "rates_s": RATES_S,
     }
-    found.plain = plain(context, "plain_gemm.py", order, [found.uuid], context.left_s() - SPARE_S)
+    found.plain = plain(context, "plain_gemm.py", order, [found.uuid], context.left_s())
     context.record_json("probes.json", asdict(found))
     return found
 

@@ -12,9 +12,10 @@ import json
 import pickle
 import pickletools
 import re
+import signal
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from tests.hardware import anchors, ras
 from tests.hardware.anchors import Anchor
 from tests.hardware.checks import Check, NotTriedError, Told, compare, not_tried
 from tests.hardware.context import Context
-from tests.hardware.jobs import TWO_HOSTS, Backend, Job, free_gpus, free_port
-from tests.hardware.ours import Mltop
+from tests.hardware.jobs import TURN_S, TWO_HOSTS, Backend, Job, free_port
+from tests.hardware.loads import free_gpus
 
 SHORT_S = 90.0  # with less time than this everything is shorter
 TIMEOUT_S, SHORT_TIMEOUT_S = 15.0, 1.5
@@ -42,7 +43,14 @@ CHECKS: tuple[str, ...] = (
     *(f"dump: {name}" for name in DUMPS),
     *(f"ras: {name}" for name in RAS),
 )
+EARLY = 0.9  # of the timeout: who ends before has met something else
+SLOW_S = 5.0  # from the timeout until it is told; the absent rank's dump after the waiter's
 _NCCL_HOST = re.compile(r"[\w.-]+(:\d+:\d+ \[\d+\] )")
+# As "eth0:10.1.2.3<0>" in logs, as "host": "10.1.2.3" in answers. The loopback interface's own stay.
+_IPV4 = re.compile(r"(?<![\w.])(?!127\.)(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\w.])")
+_IPV6 = re.compile(
+    r"(?<![0-9a-zA-Z])(?!::1\b)(?=[0-9a-fA-F:]*::|(?:[0-9a-fA-F]*:){5})[0-9a-fA-F:.]+(?:%\w+)?(?=[<\"\]])"
+)
 SETTINGS = {
     "NCCL_DEBUG": "INFO",
     "NCCL_DEBUG_SUBSYS": "INIT,COLL,NET,ENV",
@@ -99,8 +107,7 @@ class Had:
 
 
 def run(context: Context) -> Iterator[Check]:
-    with Mltop() as mltop:
-        free = free_gpus(context, mltop.poll())
+    free, _ = free_gpus(context)
     had = timed_out(context, [gpu["uuid"] for gpu in free])
     context.record_json("records.json", had.to_json())
     yield from checks_of(had)
@@ -117,7 +124,7 @@ def timed_out(context: Context, free: list[str]) -> Had:
         with Job(context, "collective", two, "nccl", of_nccl, ready_s=NCCL_READY_S) as job:
             had = Had("nccl", timeout_s, job.pids)
             time.sleep(min(SETTLE_S, timeout_s / 3))
-            had.ras = [ras.ask(port, as_json) for as_json in (True, False)]
+            had.ras = [without_addresses(ras.ask(port, as_json)) for as_json in (True, False)]
             collect(context, job, had)
             had.nccl_log = "\n".join(had.logs)
             return had
@@ -143,13 +150,29 @@ def collect(context: Context, job: Job, had: Had) -> None:
         if all(path.exists() for path in dumping) and (had.backend == "nccl" or "RuntimeError: " in shown(job, 0)):
             job.wait_end(0, min(10.0, had.timeout_s))
             break
+    had.why.update(why_no_timeout(job, had))
+    until = min(until, time.monotonic() + SLOW_S)
+    while "watchdog" not in had.why and time.monotonic() < until and not all(path.exists() for path in dumping):
+        time.sleep(TURN_S)
     had.logs = [shown(job, rank) for rank in range(len(job.pids))]
     for rank, path in enumerate(dumps_of(job)):
         if path.exists():
             had.dumps[rank], opcodes = read_dump(path.read_bytes())
             had.opcodes = sorted({*had.opcodes, *opcodes})
     if not had.dumps:
-        had.why["dump"] = "no rank left a dump (is torch's flight recorder in this build?)"
+        none = "no rank left a dump (is torch's flight recorder in this build?)"
+        had.why["dump"] = had.why.get("watchdog", none)
+
+
+def why_no_timeout(job: Job, had: Had) -> dict[str, str]:
+    """Where the waiter met something else before, as a screen's GPU that ends long kernels; or where time was short."""
+    lasted_s, code = job.stood_s(0), job.wait_end(0, 0)
+    of = f"{lasted_s:.0f} s of the {had.timeout_s:g} s that it was to wait"
+    if code is not None and (lasted_s < EARLY * had.timeout_s or code == -signal.SIGSEGV):
+        return {"watchdog": f"rank 0 ended ({code}) after {of}: {job.last_word(0)}"}
+    if code is None and lasted_s < had.timeout_s + SLOW_S and not any(path.exists() for path in dumps_of(job)):
+        return {"watchdog": f"the slice's time was over after {of}: --minutes with more"}
+    return {}
 
 
 def dumps_of(job: Job) -> list[Path]:
@@ -159,7 +182,11 @@ def dumps_of(job: Job) -> list[Path]:
 def shown(job: Job, rank: int) -> str:
     """A rank's log, without its folder and its host."""
     text = job.log(rank).read_text(errors="replace")[-MOST_LOG:].replace(str(job.directory), "/job")
-    return _NCCL_HOST.sub(r"host\1", text)
+    return _IPV6.sub("2001:db8::1", _IPV4.sub("192.0.2.1", _NCCL_HOST.sub(r"host\1", text)))
+
+
+def without_addresses(answer: ras.Answer) -> ras.Answer:
+    return replace(answer, text=_IPV6.sub("2001:db8::1", _IPV4.sub("192.0.2.1", answer.text)))
 
 
 def read_dump(raw: bytes) -> tuple[Any, list[str]]:
@@ -187,6 +214,8 @@ def line_check(had: Had, anchor: Anchor) -> Check:
         return not_tried(name, "the ranks talk by NCCL: gloo's lines are looked at where NCCL refuses")
     if anchor in anchors.NCCL and "NCCL's log" in had.why:
         return not_tried(name, had.why["NCCL's log"])
+    if anchor not in anchors.NCCL and "watchdog" in had.why:
+        return not_tried(name, had.why["watchdog"])
     text = had.log(anchor)
     found = anchor.find(text)
     details = {"source": "this log", "place": anchor.place}
@@ -251,7 +280,9 @@ def _enqueued(dump: Any) -> int | None:
 def missing_keys(name: str, found: dict[str, Any], claimed: frozenset[str]) -> Check:
     missing = sorted(claimed - found.keys())
     more = sorted(found.keys() - claimed)
-    return compare(name, missing, Told([]), source="what is claimed and not there", more=more)
+    all_of_them = f"all {len(claimed)} keys"
+    there = f"all but {', '.join(missing)}" if missing else all_of_them
+    return compare(name, all_of_them, Told(there), source="this record", more=more)
 
 
 def ras_checks(had: Had) -> Iterator[Check]:

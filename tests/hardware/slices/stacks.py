@@ -17,8 +17,8 @@ from mltop.probes.model import Frame
 from tests.hardware import program, signals
 from tests.hardware.checks import Check, NotTriedError, Told, compare, not_tried, within
 from tests.hardware.context import Context
-from tests.hardware.jobs import TWO_HOSTS, Backend, Case, Job, free_gpus, longest_gap_s
-from tests.hardware.loads import Load
+from tests.hardware.jobs import TWO_HOSTS, Backend, Case, Job, longest_gap_s
+from tests.hardware.loads import Load, free_gpus
 from tests.hardware.ours import Mltop
 from tests.hardware.signals import Signals, State, Watcher, no_others
 
@@ -93,11 +93,10 @@ class Found:
 
 
 def run(context: Context) -> Iterator[Check]:
-    path = program.python()
+    free, _ = free_gpus(context)
     with Mltop() as mltop:
-        free = free_gpus(context, mltop.poll())
         found = Found(free[0]["index"])
-        stage = Stage(context, path, Watcher(mltop, found.index), free, found, Pace.of(context))
+        stage = Stage(context, Watcher(mltop, found.index), free, found, Pace.of(context))
         no_others(stage.watcher)
         try:
             stage.healthy()
@@ -116,7 +115,6 @@ class Stage:
     """What all parts of a run share."""
 
     context: Context
-    path: str
     watcher: Watcher
     free: list[dict[str, Any]]
     found: Found
@@ -189,8 +187,9 @@ class Stage:
         return Job(self.context, "collective", [self.uuid, self.uuid], "gloo")
 
     def dump(self, *words: str) -> program.Said:
-        timeout_s = min(DUMP_S, self.context.left_s())
-        return program.say_json(self.path, "stacks", "--via", "local", "--json", *words, timeout_s=timeout_s)
+        """NotTriedError also where no Python has what `mltop stacks` needs: signals need none of it."""
+        path, timeout_s = program.python(), min(DUMP_S, self.context.left_s())
+        return program.say_json(path, "stacks", "--via", "local", "--json", *words, timeout_s=timeout_s)
 
     def measure_load(self, kind: State) -> None:
         try:
@@ -239,9 +238,8 @@ def healthy_checks(found: Found) -> Iterator[Check]:
         return
     yield pause(found, "healthy: pause (--native)", native, NATIVE_PAUSE_S)
     yield _truth(found, "healthy: goes on (--native)", native.goes_on, True)
-    frames = [Frame(one["function"], one["file"], one["line"]) for one in _main_frames(native.job)]
     errors = [one["error"] for one in native.job["digests"] if one["error"]]
-    below = any(one.native for one in frames)
+    below = any(frame.native for frame in _frames(native.job))
     check = _truth(found, "healthy: native frames", below, True)
     yield replace(check, why="; ".join(errors)) if not below else check
 
@@ -313,8 +311,7 @@ def _waits_in(job: dict[str, Any]) -> str | None:
     return str(waiting[0]["where"]).partition(",")[0] if waiting else None
 
 
-def _main_frames(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of the rank's own main thread."""
-    found = (one for one in job["digests"] if one["thread"] == "MainThread" and one["child_of"] is None)
-    frames: list[dict[str, Any]] = next(found, {"frames": []})["frames"]
-    return frames
+def _frames(job: dict[str, Any]) -> list[Frame]:
+    """Of all threads: the main one may be in Python at this moment, the others wait below it."""
+    told = (one for digest in job["digests"] for one in digest["frames"])
+    return [Frame(one["function"], one["file"], one["line"]) for one in told]

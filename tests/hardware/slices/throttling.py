@@ -15,7 +15,7 @@ from mltop.probes.model import Gap, GpuSample
 from tests.hardware.asked import Asked
 from tests.hardware.checks import Check, NotTriedError, Told, among, between, not_tried, within
 from tests.hardware.context import Context
-from tests.hardware.loads import Load, in_use
+from tests.hardware.loads import Load, why_not
 from tests.hardware.ours import Mltop, gap_of
 from tests.hardware.rows.row import number
 from tests.hardware.rows.throttling import COUNTERS, reasons, throttle_counter
@@ -122,7 +122,7 @@ def loaded_if_free(context: Context, index: int, uuid: str, seconds: float) -> L
     """NotTriedError where it is not, or where it cannot be loaded."""
     with Mltop() as mltop:
         mltop.poll()
-        why = in_use(of_gpu(mltop, index))
+        why = why_not({"index": index, "uuid": uuid}, of_gpu(mltop, index))
     if why:
         raise NotTriedError(why)
     return loaded(context, index, uuid, seconds)

@@ -28,7 +28,7 @@ FAULTS: dict[str, Fault] = {
     "healthy: goes on": found("looks.healthy.goes_on", False),
     "healthy: pause (--native)": found("looks.healthy (--native).pause_s", 0.5),
     "healthy: goes on (--native)": found("looks.healthy (--native).goes_on", False),
-    "healthy: native frames": found("looks.healthy (--native).job.digests.0.frames", []),
+    "healthy: native frames": found("looks.healthy (--native).job.digests", []),
     "kernel: kind": found("looks.kernel.job.verdict.kind", "moving"),
     "kernel: culprits": found("looks.kernel.job.verdict.culprits", [{"rank": 0, "where": "train (job.py:1)"}]),
     "kernel: waits in": found(
