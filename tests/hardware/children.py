@@ -18,6 +18,7 @@ from mltop.probes.agent.protocol import payload_of
 from mltop.probes.spawn import python_command
 from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context
+from tests.hardware.sources import last_words_in
 
 END_S = 10.0
 KILL_S = 5.0
@@ -91,9 +92,7 @@ class Speaker:
 
     def why(self) -> str:
         """Its last words on stderr."""
-        self._errors.seek(0)
-        said = self._errors.read().strip().splitlines()
-        return said[-1] if said else "it said nothing"
+        return last_words_in(self._errors) or "it said nothing"
 
     def decode(self, line: bytes) -> dict[str, Any] | None:
         found: dict[str, Any] = json.loads(line)

@@ -18,7 +18,7 @@ from mltop.probes.model import GpuSample
 from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context
 from tests.hardware.ours import Mltop
-from tests.hardware.sources import last_words
+from tests.hardware.sources import last_words_in
 
 LoadKind = Literal["idle", "spin", "host", "copy", "memory", "fp32", "bursts", "bf16"]
 READY_S = 120.0  # torch from a slow disk, the first kernels
@@ -154,7 +154,6 @@ class Load:
         self._ready.set()  # it ended before it was
 
     def _why(self) -> str:
-        self._errors.seek(0)
         code = self._process.poll()
         silent = f"it said nothing within {READY_S:g} s" if code is None else f"it ended with {code} and no word"
-        return last_words(self._errors.read()) or silent
+        return last_words_in(self._errors) or silent

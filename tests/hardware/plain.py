@@ -18,7 +18,7 @@ from typing import Any
 from tests.hardware.checks import Told
 from tests.hardware.context import Context
 from tests.hardware.loads import END_S
-from tests.hardware.sources import last_words
+from tests.hardware.sources import last_words_in
 
 Said = dict[str, Any]
 STOP_S = 2.0  # from the end of its input until it is killed: it has nothing to put in order
@@ -95,8 +95,7 @@ def plain(
         finally:
             _end(process)
         if process.returncode != 0 and not found.error:
-            errors.seek(0)
-            found.error = last_words(errors.read()) or f"it ended with {process.returncode}"
+            found.error = last_words_in(errors) or f"it ended with {process.returncode}"
     return found
 
 

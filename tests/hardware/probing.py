@@ -20,6 +20,7 @@ from mltop.probes.judge.active.peaks import PEAKS
 from mltop.probes.spawn import python_command
 from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context
+from tests.hardware.sources import last_words_in
 
 Kind = Literal["matmul", "memory", "copies"]
 END_S = 15.0  # the agent ends its probe within 5 s of being asked to
@@ -113,9 +114,8 @@ def probe(
             _end(process)
         answer.ended_s = time.monotonic()
         if not answer.events and not answer.error:
-            errors.seek(0)
-            said = errors.read().strip().splitlines()
-            answer.error = said[-1] if said else f"its agent ended with {process.returncode} and no word"
+            silent = f"its agent ended with {process.returncode} and no word"
+            answer.error = last_words_in(errors) or silent
     return answer
 
 

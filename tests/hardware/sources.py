@@ -5,6 +5,7 @@ nvidia-smi is only asked what it can be asked without effect (READING). Files ar
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -12,11 +13,13 @@ import xml.etree.ElementTree as ET
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, Any
 
 from mltop.probes import paths
 from tests.hardware.checks import NotTriedError, Told
 
 KILL_S = 5.0
+MOST_WORDS_BYTES = 1 << 20
 SMI_S = 60.0  # without persistence mode nvidia-smi initialises every GPU first
 # All that nvidia-smi may be asked here: whole words, or how a word begins.
 READING = ("-q", "-x", "nvlink", "--status", "--errorcounters", "dmon", "--select=p", "--delay=1")
@@ -105,6 +108,13 @@ def last_words(text: str) -> str:
     lines = text.strip().splitlines()
     raised = [line for line in lines if _RAISED.match(line)]
     return (raised or lines or [""])[-1]
+
+
+def last_words_in(errors: IO[Any]) -> str:
+    """Of what a child has written there so far: it goes on where it was, as its place in the file is not moved."""
+    end = os.fstat(errors.fileno()).st_size
+    words = os.pread(errors.fileno(), MOST_WORDS_BYTES, max(0, end - MOST_WORDS_BYTES))
+    return last_words(words.decode(errors="replace"))
 
 
 def smi_gpm(index: int, count: int, metrics: tuple[int, ...]) -> dict[int, list[float]]:

@@ -6,6 +6,7 @@ import copy
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from tests.hardware.rows import ROWS
 from tests.hardware.rows.links import counted_errors, lanes, link_errors, told_errors
 from tests.hardware.slices import throttling, values
 from tests.hardware.slices.throttling import Loaded, Look
-from tests.hardware.sources import Query, SmiError, SmiXml, gpm_rows, last_words, run_for, smi, told
+from tests.hardware.sources import Query, SmiError, SmiXml, gpm_rows, last_words, last_words_in, run_for, smi, told
 
 BUS = "00000000:1B:00.0"
 DMON = """# gpu    pwr  gtemp  mtemp  smutil  mmaact
@@ -246,6 +247,17 @@ Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
     assert last_words("") == ""
     code = f"import sys; sys.stderr.write({said!r}); sys.exit(1)"
     assert machine.ask(sys.executable, code).startswith("torch.AcceleratorError")
+
+
+def test_who_is_asked_for_its_last_words_goes_on_where_it_was() -> None:
+    with tempfile.TemporaryFile() as errors:
+        errors.write(b"first\n")
+        errors.flush()
+        assert last_words_in(errors) == "first"
+        assert errors.tell() == 6
+        errors.write(b"x" * (2 << 20) + b"\nlast \xff\n")
+        errors.flush()
+        assert last_words_in(errors) == "last \ufffd"
 
 
 def test_a_child_that_does_not_end_is_ended() -> None:
