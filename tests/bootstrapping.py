@@ -15,12 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from mltop.probes.agent.pieces import Assembler
-from mltop.probes.agent.protocol import Boot, Message, Request, encode
+from mltop.probes.agent.protocol import Assembler, Boot, Message, Request, encode
 from mltop.probes.reach.bundle import file_for, loader, opening
 from mltop.probes.reach.launchers import pdsh
-from mltop.probes.reach.launchers.installed_agent import installed_agent
-from mltop.probes.reach.launchers.remote_command import remote_command
+from mltop.probes.reach.launchers.remote_command import installed_agent, remote_command
 
 DECODER = msgspec.json.Decoder(Message)
 DEADLINE_S = 60.0

@@ -11,7 +11,7 @@ import psutil
 
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.hub import Hub
-from mltop.probes.reach.limits import Limits
+from mltop.probes.reach.pacing import Limits
 from tests.waiting import wait_until
 
 DEADLINE_S = 30.0

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.collect.nvml.restarts import Pauses
 from mltop.probes.collect.nvml.source import NvmlSource
+from mltop.probes.collect.nvml.worker import Pauses
 from mltop.probes.model import Gap, GpuSample
 from tests.fakes.nvml.scenario import FakeNvml
 from tests.processes import command_of, is_gone, own_children

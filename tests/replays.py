@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from mltop.probes import paths
+from mltop.probes.system import paths
 from tests.fakes.nvml.recorded import load
 from tests.fakes.nvml.scenario import FakeNvml
 from tests.hardware import activity_checks, cost_checks

@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from mltop.probes.spawn import die_with_parent
+from mltop.probes.system.spawn import die_with_parent
 from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[1]

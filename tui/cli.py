@@ -13,12 +13,11 @@ from typing import Any
 
 import click
 
-from mltop.probes import as_root
-from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach import UsageProblem
+from mltop.probes.system import as_root
 from mltop.probes.version import __version__
-from mltop.tui import output
-from mltop.tui.probe_cli import probe
-from mltop.tui.target_options import INTERVAL, machines_or_recording, run_command, taken, target_options
+from mltop.tui.app import output
+from mltop.tui.commands.options import INTERVAL, machines_or_recording, probe, run_command, taken, target_options
 
 EXIT_USAGE = 2
 EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h: none of the codes that a command means something with

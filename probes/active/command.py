@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from mltop.probes.spawn import from_bundle
+from mltop.probes.system.spawn import from_bundle
 
 MARK = "mltop-probe"  # the argument by which our processes are known; probe and key follow it
 

@@ -19,10 +19,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
-from mltop.probes.active.phase_nvml import Gpu, Nvml, NvmlError
+from mltop.probes.active.nvml import Gpu, Nvml, NvmlError
+from mltop.probes.model.nvml_fields import GAIN_FACTOR, GAIN_SLACK_S
+from mltop.probes.model.plausible import GPU
 from mltop.probes.model.probe import Phase, ProbeDevice
-from mltop.probes.nvml_fields import GAIN_FACTOR, GAIN_SLACK_S
-from mltop.probes.plausible import GPU
 
 SAMPLE_S = 0.1
 _FIRST_SAMPLE_S = 0.05

@@ -7,10 +7,10 @@ import json
 import os
 import platform
 
-from mltop.probes import as_root
 from mltop.probes.agent.caller import Terms
 from mltop.probes.agent.loop import Agent, exit_now
-from mltop.probes.agent.wire import Wire
+from mltop.probes.agent.protocol import Wire
+from mltop.probes.system import as_root
 
 
 def main(argv: list[str] | None = None, received: bytes = b"") -> None:

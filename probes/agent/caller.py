@@ -1,4 +1,14 @@
-"""Who started this agent: what it says, and whether it is still there.
+"""Writes frames to the caller from a thread of its own: a caller that reads slowly never delays a sample.
+
+Replies are kept in order and all of them; of samples and pongs only the newest waits.
+
+Whether the link to whoever logged in is dead: what sshd writes is not acknowledged any more.
+
+For agents that hear nothing from their caller (pdsh): their samples vanish in sshd's send buffer long before a write
+of theirs blocks, and the kernel gives a connection up only after about 15 minutes (tcp_retries2 in tcp(7)). That it
+repeats itself shows much earlier, by sock_diag(7). (/proc/net/tcp shows it, too, at 20 ms per look.)
+
+Who started this agent: what it says, and whether it is still there.
 
 An agent must not outlive its caller, whatever its own threads are stuck in (a collector in a system call, a write to
 a link that is dead). So two threads that do nothing else look after that, and end the process.
@@ -6,16 +16,140 @@ a link that is dead). So two threads that do nothing else look after that, and e
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import select
+import socket
+import struct
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import Callable
 
-from mltop.probes.agent.outbox import Outbox
 from mltop.probes.agent.protocol import MAX_FRAME_BYTES, Request, decode_request
-from mltop.probes.agent.tcp_link import TcpLink
+
+MOST_REPLY_BYTES = 8 * 1024 * 1024  # whoever has more to say waits for the reader
+
+
+class Outbox:
+    """Frames to a file descriptor. ``on_broken`` is called in its thread when the caller closed its end."""
+
+    def __init__(self, fd: int, on_broken: Callable[[], None]) -> None:
+        self._fd = fd
+        self._on_broken = on_broken
+        self._wake = threading.Condition()
+        self._replies: deque[bytes] = deque()
+        self._reply_bytes = 0
+        self._newest: dict[str, bytes] = {}
+        self._broken = False
+        self.writes = 0  # grows with everything that left
+        threading.Thread(target=self._run, name="mltop-outbox", daemon=True).start()
+
+    def put_newest(self, kind: str, frame: bytes) -> None:
+        """One that waits is replaced."""
+        with self._wake:
+            self._newest.pop(kind, None)  # what was put last goes out last
+            self._newest[kind] = frame
+            self._wake.notify_all()
+
+    def put(self, frame: bytes) -> None:
+        """Waits while too much is unread; returns at once when the caller is gone."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._reply_bytes < MOST_REPLY_BYTES or self._broken)
+            if not self._broken:
+                self._replies.append(frame)
+                self._reply_bytes += len(frame)
+                self._wake.notify_all()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._write(self._next())
+        except OSError:
+            with self._wake:
+                self._broken = True
+                self._wake.notify_all()
+            self._on_broken()
+
+    def _next(self) -> bytes:
+        with self._wake:
+            self._wake.wait_for(lambda: bool(self._replies or self._newest))
+            frames = [*self._replies, *self._newest.values()]
+            self._replies.clear()
+            self._newest.clear()
+            self._reply_bytes = 0
+            self._wake.notify_all()
+        return b"".join(frames)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+            self.writes += 1
+
+
+_SOCK_DIAG = 4  # NETLINK_SOCK_DIAG
+_BY_FAMILY = 20  # SOCK_DIAG_BY_FAMILY
+_REQUEST = 1  # NLM_F_REQUEST
+_HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
+_WANTED = struct.Struct("=BBBBI")  # struct inet_diag_req_v2 up to its sockid
+_SOCKID = struct.Struct("!HH16s16s")  # struct inet_diag_sockid up to its interface
+_ANY = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)  # any interface, no cookie
+_FOUND = struct.Struct("=BBBB48sIII")  # struct inet_diag_msg up to its write queue
+_ALL_STATES = 0xFFFFFFFF
+# Timers of tcp_diag.c: repeating what was sent, and asking whether anything may be sent at all (the peer's window is
+# closed, or our own side drops every packet). A peer that is there answers, which sets the count of tries to 0.
+_TRYING = (1, 4)
+
+
+class TcpLink:
+    """The connection that SSH_CONNECTION (ssh(1)) names: "client port server port", "" for none."""
+
+    def __init__(self, connection: str | None = None) -> None:
+        words = (os.environ.get("SSH_CONNECTION", "") if connection is None else connection).split()
+        self._query = query(*words) if len(words) == 4 else b""
+        self._repeating_since: float | None = None
+
+    def unanswered_s(self, now: float) -> float:
+        """For how long the kernel has been repeating itself without an answer; ``now`` in seconds of any one clock.
+
+        As precise as it is called often. 0 without a connection by ssh, or where the kernel does not tell.
+        """
+        if not self._query or not repeats(self._query):
+            self._repeating_since = None
+            return 0.0
+        if self._repeating_since is None:
+            self._repeating_since = now
+        return now - self._repeating_since
+
+
+def query(client: str, client_port: str, server: str, server_port: str) -> bytes:
+    """The question to the kernel about one connection, b"" when these are no addresses."""
+    try:
+        ends = ipaddress.ip_address(server).packed, ipaddress.ip_address(client).packed
+        sockid = _SOCKID.pack(int(server_port), int(client_port), *ends)
+    except (ValueError, struct.error):  # a link-local address with its interface
+        return b""
+    family = socket.AF_INET if len(ends[0]) == 4 else socket.AF_INET6
+    body = _WANTED.pack(family, socket.IPPROTO_TCP, 0, 0, _ALL_STATES) + sockid + _ANY
+    return _HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _REQUEST, 1, 0) + body
+
+
+def repeats(question: bytes) -> bool:
+    """Whether the connection has something to send and has tried in vain."""
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as netlink:
+            netlink.settimeout(1.0)
+            netlink.send(question)
+            answer = netlink.recv(4096)
+    except OSError:
+        return False  # not in this kernel
+    if len(answer) < _HEADER.size + _FOUND.size or _HEADER.unpack_from(answer)[1] != _BY_FAMILY:
+        return False  # an error: there is no such connection
+    _, _, timer, tries, _, _, _, unacknowledged = _FOUND.unpack_from(answer, _HEADER.size)
+    return bool(timer in _TRYING and tries and unacknowledged)
+
 
 EXIT_GRACE_S = 1.5  # after the caller is gone, whatever a collector is stuck in
 UNANSWERED_S = 15.0  # without a caller on stdin: nobody acknowledged for so long what left this machine

@@ -10,7 +10,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 from mltop.probes.model import GpuSample, HostSample, Nvlink, Pcie, RankSample, Sample
-from mltop.probes.model.reads import Reads
+from mltop.probes.model.sample import Reads
 
 EVERY_S = 4.5  # five seconds at one sample per second, with room for its jitter
 

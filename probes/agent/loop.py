@@ -10,19 +10,17 @@ import threading
 import time
 from typing import Any
 
-from mltop.probes.agent.caller import Caller, Terms
+from mltop.probes.agent.caller import Caller, Outbox, Terms
 from mltop.probes.agent.light import WholeSamples
-from mltop.probes.agent.outbox import Outbox
 from mltop.probes.agent.protocol import (
     VERSION,
     Hello,
     Message,
     Request,
+    Wire,
 )
-from mltop.probes.agent.recent import RecentSamples
 from mltop.probes.agent.requests import Requests
-from mltop.probes.agent.sampler import Collectors, GpuSource, Sampler
-from mltop.probes.agent.wire import Wire
+from mltop.probes.agent.sampler import Collectors, GpuSource, RecentSamples, Sampler
 from mltop.probes.model import RankSample, Sample
 from mltop.probes.version import __version__
 

@@ -11,10 +11,9 @@ import time
 from functools import partial
 from typing import Any, Callable
 
-from mltop.probes.agent.protocol import Message, Request
-from mltop.probes.agent.recent import KEPT
+from mltop.probes.agent.protocol import Message, Request, Wire
 from mltop.probes.agent.requests import Requests
-from mltop.probes.agent.wire import Wire
+from mltop.probes.agent.sampler import KEPT
 from mltop.probes.collect.ranks import RankSource
 from mltop.probes.model import RankSample, Sample
 
@@ -64,7 +63,7 @@ def limit_s(op: str, args: dict[str, Any]) -> float:
     """For everything. Taken out of ``args``, but for a probe, which has more to do than its own limit is for."""
     if op != "probe":
         return float(args.pop("total_s", TOTAL_S))
-    from mltop.probes.active.asked import asked_from
+    from mltop.probes.active.supervisor.request import asked_from
 
     try:
         return asked_from(args).total_s + PROBE_EXTRA_S
@@ -80,7 +79,7 @@ def samples(
     suits: Callable[[list[Sample]], bool] = lambda _: True,
 ) -> list[Sample]:
     """Three samples of what decides about probes, as ``recent.RecentSamples.wait`` gives them."""
-    from mltop.probes.agent.brief import BriefSampler
+    from mltop.probes.agent.sampler import BriefSampler
 
     sampler = BriefSampler(node)
     found: list[Sample] = []

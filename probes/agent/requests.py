@@ -6,13 +6,13 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Callable
 
-from mltop.probes.agent.files import Files, Unavailable
+from mltop.probes.agent.programs import Files, Unavailable
 from mltop.probes.agent.protocol import Message, Request
 from mltop.probes.collect.abilities import abilities
 from mltop.probes.collect.kernel_log import kernel_lines
 from mltop.probes.collect.ranks import read_counters
-from mltop.probes.collect.ranks.settings import shown_settings
-from mltop.probes.collect.ranks.values import shown_text
+from mltop.probes.collect.redaction.process import shown_settings
+from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.collect.stacks import StackOptions, dump_ranks, find_py_spy
 from mltop.probes.model import RankSample, RankStacks
 
@@ -134,7 +134,7 @@ class Requests:
         self._send(Message("done", id=request.id, data=kernel_lines()))
 
     def _probe(self, request: Request, cancelled: threading.Event) -> None:
-        from mltop.probes.active.lines import fields_of
+        from mltop.probes.active.child import fields_of
 
         if request.args.get("kind") == "all_reduce" and not self._receives:
             why = "a collective is told its rounds while it runs, and nothing reaches a running probe this way"

@@ -1,8 +1,15 @@
-"""One sample of everything: asks every collector in turn, and lets none take the others with it."""
+"""One sample of everything: asks every collector in turn, and lets none take the others with it.
+
+Samples of what decides whether a node is free for a probe: GPUs, ranks, processors. For an agent without a loop.
+
+The newest samples of this node, for requests that need to know how it is right now.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Callable, Protocol, TypeVar
 
@@ -11,10 +18,11 @@ from mltop.probes.collect.dcgm import DcgmSource, without_filled
 from mltop.probes.collect.host import HostSource
 from mltop.probes.collect.kernel_log import KernelLogSource, with_nvml_events
 from mltop.probes.collect.links import LinkSource
+from mltop.probes.collect.nvml.source import NvmlSource
 from mltop.probes.collect.pci import PciSource
 from mltop.probes.collect.ranks import RankSource, procfs
 from mltop.probes.collect.ranks.gpu_processes import GpuProcesses
-from mltop.probes.collect.ranks.values import shown_text
+from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.model import (
     Gap,
     GpuProcess,
@@ -26,7 +34,7 @@ from mltop.probes.model import (
     RankSample,
     Sample,
 )
-from mltop.probes.paths import proc
+from mltop.probes.system.paths import proc
 
 Result = TypeVar("Result")
 GPU_COUNTERS_S = 5.0  # a GPU that answers has told its error counters within that
@@ -219,3 +227,84 @@ def read_boot_id() -> str:
             return file.read().strip()
     except OSError:
         return ""
+
+
+WAIT_S = 0.5
+
+
+class BriefSampler:
+    """Reads NVML in a child process of its own, which ``close`` ends."""
+
+    def __init__(self, node: str, gpu_source: GpuSource | None = None) -> None:
+        self._node = node
+        self._gpus: GpuSource = gpu_source or NvmlSource()
+        self._host, self._ranks, self._pci = HostSource(), RankSource(), PciSource()
+
+    def sample(self, now: float) -> Sample:
+        """At ``now`` (unix s)."""
+        clock_s = time.monotonic()
+        self._gpus.request(now)
+        pci, _ = guarded("pci", lambda: self._pci.read(clock_s), list[PciDevice])
+        gpus, gaps = guarded("gpus", lambda: self._read_gpus(now), list[GpuSample])
+        ranks, _ = guarded("ranks", lambda: self._ranks.read(clock_s, gpus_of_pid(gpus)), list[RankSample])
+        host, _ = guarded("host", lambda: self._host.read(clock_s, ranks), HostSample)
+        return Sample(self._node, now, gpus=gpus, ranks=ranks, host=host, pci=pci, gaps=without_gpus(gaps, pci))
+
+    def _read_gpus(self, now: float) -> tuple[list[GpuSample], list[Gap]]:
+        return self._gpus.collect(now, WAIT_S)
+
+    def close(self) -> None:
+        self._gpus.close()
+        self._host.close()
+
+
+KEPT = 3
+HURRY_S = 0.5  # between two samples while somebody waits for them
+LOOK_S = 1.0  # how late a hurry may begin
+_POLL_S = 0.1  # how late a cancel may be
+
+
+class RecentSamples:
+    """The loop adds samples; requests wait for them in threads of their own."""
+
+    def __init__(self) -> None:
+        self._newest: deque[tuple[float, Sample]] = deque(maxlen=KEPT)  # monotonic s
+        self._changed = threading.Condition()
+        self._waiting = 0
+
+    def add(self, sample: Sample) -> None:
+        with self._changed:
+            self._newest.append((time.monotonic(), sample))
+            self._changed.notify_all()
+
+    def pause(self, stop: threading.Event, until_s: float) -> None:
+        """The loop's wait for its next sample (monotonic s): shorter while somebody waits for samples."""
+        while not stop.is_set():
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                return
+            if self._waiting:
+                stop.wait(min(left_s, HURRY_S))
+                return
+            stop.wait(min(left_s, LOOK_S))
+
+    def wait(
+        self,
+        after_s: float,
+        timeout_s: float,
+        cancelled: threading.Event,
+        suits: Callable[[list[Sample]], bool] = lambda _: True,
+    ) -> list[Sample]:
+        """KEPT samples taken after ``after_s`` (monotonic) that suit; at the end of the time what there is."""
+        deadline_s = time.monotonic() + timeout_s
+        with self._changed:
+            self._waiting += 1
+            try:
+                while True:
+                    found = [sample for at_s, sample in self._newest if at_s > after_s]
+                    left_s = deadline_s - time.monotonic()
+                    if (len(found) == KEPT and suits(found)) or left_s <= 0 or cancelled.is_set():
+                        return found or [sample for _, sample in self._newest]
+                    self._changed.wait(min(left_s, _POLL_S))
+            finally:
+                self._waiting -= 1

@@ -11,8 +11,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from mltop.probes import paths
 from mltop.probes.collect.stacks import find_py_spy, why_no_py_spy
+from mltop.probes.system import paths
 
 CAP_SYS_PTRACE = 19  # linux/capability.h
 

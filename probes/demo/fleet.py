@@ -16,13 +16,12 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from mltop.probes.active.gate import Holder
+from mltop.probes.active.supervisor.gate import Holder
 from mltop.probes.agent.light import EVERY_S
 from mltop.probes.agent.protocol import MARK, VERSION, Hello, Message, Request, decode_request, encode
-from mltop.probes.demo.probe_machine import ProbeMachine
-from mltop.probes.demo.probing import SimulatedProbes
-from mltop.probes.demo.simulated_job import FIRST_PID, JOB, RAN_S, SimulatedJob, rank_stacks
-from mltop.probes.demo.simulated_node import LOST_GPU, SimulatedNode
+from mltop.probes.demo.probes.replay import ProbeMachine
+from mltop.probes.demo.probes.requests import SimulatedProbes
+from mltop.probes.demo.simulated import FIRST_PID, JOB, LOST_GPU, RAN_S, SimulatedJob, SimulatedNode, rank_stacks
 from mltop.probes.version import __version__
 
 SLOTS = 20  # the samples of an interval are spread over this many moments

@@ -1,25 +1,21 @@
-"""Simulated GPUs, labelled as such: a GPU source for the agent, and the pure function behind it."""
+"""How a simulated H100 behaves over time: pure arithmetic, cheap enough for thousands of GPUs a second.
+
+Orders of magnitude are those of an H100 SXM: 700 W limit, 1980 MHz boost, about 70 W idle. A GPU whose rank
+waits in a collective reports busy 1.0 at a fraction of its power: the collective's kernel only spins.
+
+Simulated GPUs, labelled as such: a GPU source for the agent, and the pure function behind it.
+"""
 
 from __future__ import annotations
 
+import math
+import random
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Callable
 
-from mltop.probes.demo.curves import (
-    IDLE,
-    MEMORY_TOTAL_BYTES,
-    POWER_LIMIT_W,
-    SLOWDOWN_C,
-    SM_CLOCK_MAX_MHZ,
-    STARVED,
-    TRAINING,
-    WAITING,
-    Moving,
-    Shape,
-    move,
-)
 from mltop.probes.model import (
     Ecc,
     Fabric,
@@ -33,6 +29,193 @@ from mltop.probes.model import (
     Remap,
     RemapBanks,
 )
+
+POWER_LIMIT_W = 700.0
+SM_CLOCK_MAX_MHZ = 1980
+SLOWDOWN_C = 87.0
+MEMORY_TOTAL_BYTES = 81_559 * 1024**2
+
+TRAINING, WAITING, STARVED, IDLE = "training", "waiting", "starved", "idle"
+_MEAN_W = {TRAINING: 545.0, WAITING: 131.0, STARVED: 112.0, IDLE: 69.0}
+_WAVES = ((47.0, 60.0), (11.0, 35.0), (3.1, 20.0))  # period in s, amplitude in W: epochs, steps, noise
+_SMALL = 0.05  # of those amplitudes when nothing is computed
+_CAP_FROM_W = 640.0  # above this the power cap begins to take clocks away
+_CAPPED = 0.03  # of the time spent training, about
+_COOLING_S = 20.0
+
+EPISODE_PERIOD_S, EPISODE_S = 40.0, 12.0
+_EPISODE_W = 330.0
+_EPISODE_CLOCK_MHZ = 1095
+_EPISODE_FROM_C, _EPISODE_TO_C = 72.0, SLOWDOWN_C
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What makes one GPU differ from the next. ``hot``: badly cooled, hw_thermal episodes while training."""
+
+    phases: tuple[float, float, float]
+    offset_w: float
+    memory_bytes: int
+    hot: bool
+
+    @classmethod
+    def of(cls, seed: int, index: int, hot: bool) -> Shape:
+        source = random.Random(seed * 1009 + index)
+        first, second, third = (source.uniform(0, math.tau) for _ in range(3))
+        memory = int(source.uniform(0.78, 0.92) * MEMORY_TOTAL_BYTES)
+        return cls((first, second, third), source.uniform(-20, 20), memory, hot)
+
+
+@dataclass(frozen=True)
+class Moving:
+    """The values of one GPU that change; names as in GpuSample."""
+
+    busy: float
+    sm_active: float
+    sm_occupancy: float
+    tensor_active: float
+    dram_active: float
+    fp64_active: float
+    fp32_active: float
+    fp16_active: float
+    memory_used_bytes: int
+    temperature_c: float
+    memory_temperature_c: float
+    temperature_margin_c: float
+    power_w: float
+    energy_j: float
+    sm_clock_mhz: int
+    throttle_reasons: list[str]
+    throttle_ns: dict[str, int]
+    throttle_share: dict[str, float]
+
+
+def move(shape: Shape, t: float, activity: str, since: float) -> Moving:
+    """The GPU at ``t`` seconds. It has been at ``activity`` since ``since`` and was training before."""
+    training = activity == TRAINING
+    wave = math.sin(math.tau * t / _WAVES[1][0] + shape.phases[1])
+    throttled = training and shape.hot and in_episode(t)
+    power = _power(shape, t, activity)
+    temperature = _temperature(shape, t, activity, since)
+    trained_s = t if training else since
+    reasons, clock = _clock(activity, throttled, power)
+    return Moving(
+        busy=round(_BUSY[activity] + (0.03 * wave if training else 0.0), 2),  # NVML gives whole percents
+        sm_active=round(_SM_ACTIVE[activity] * (1 + 0.08 * wave), 4),
+        sm_occupancy=round(_OCCUPANCY[activity] * (1 + 0.08 * wave), 4),
+        tensor_active=round(0.46 * (1 + 0.15 * wave), 4) if training else 0.0,
+        dram_active=round(0.55 * (1 + 0.12 * wave), 4) if training else 0.0,
+        fp64_active=0.0,
+        fp32_active=round(0.09 * (1 + 0.1 * wave), 4) if training else 0.01 if activity == WAITING else 0.0,
+        fp16_active=round(0.04 * (1 + 0.1 * wave), 4) if training else 0.0,
+        memory_used_bytes=4 * 1024**2 if activity == IDLE else shape.memory_bytes,
+        temperature_c=float(round(temperature)),
+        memory_temperature_c=float(round(temperature + 7)),
+        temperature_margin_c=SLOWDOWN_C - round(temperature),
+        power_w=round(power, 1),
+        energy_j=round(_energy(shape, t, activity, since), 1),
+        sm_clock_mhz=clock,
+        throttle_reasons=reasons,
+        throttle_ns={
+            "hw_thermal": int(episode_seconds(trained_s) * 1e9) if shape.hot else 0,
+            "sw_power_cap": int(trained_s * _CAPPED * 1e9) if activity != IDLE else 0,
+        },
+        throttle_share=_shares(shape, t, activity, reasons),
+    )
+
+
+def _shares(shape: Shape, t: float, activity: str, reasons: list[str]) -> dict[str, float]:
+    """Of the last second, as far as it is not 0."""
+    shares = {"sw_power_cap": 1.0} if "sw_power_cap" in reasons else {}
+    if activity == TRAINING and shape.hot:
+        hot = round(episode_seconds(t) - episode_seconds(t - 1.0), 2)
+        shares = {**shares, "hw_thermal": hot} if hot else shares
+    return shares
+
+
+_BUSY = {TRAINING: 0.97, WAITING: 1.0, STARVED: 0.0, IDLE: 0.0}
+_SM_ACTIVE = {TRAINING: 0.74, WAITING: 0.11, STARVED: 0.0, IDLE: 0.0}
+_OCCUPANCY = {TRAINING: 0.31, WAITING: 0.05, STARVED: 0.0, IDLE: 0.0}
+
+
+def in_episode(t: float) -> bool:
+    return t % EPISODE_PERIOD_S >= EPISODE_PERIOD_S - EPISODE_S
+
+
+def episode_seconds(t: float) -> float:
+    """How much of the time from 0 to ``t`` lay in episodes."""
+    whole, part = divmod(max(0.0, t), EPISODE_PERIOD_S)
+    return whole * EPISODE_S + max(0.0, part - (EPISODE_PERIOD_S - EPISODE_S))
+
+
+def _power(shape: Shape, t: float, activity: str) -> float:
+    if activity == TRAINING and shape.hot and in_episode(t):
+        return _EPISODE_W
+    scale = 1.0 if activity == TRAINING else _SMALL
+    waves = sum(
+        amplitude * math.sin(math.tau * t / period + phase) for (period, amplitude), phase in zip(_WAVES, shape.phases)
+    )
+    return _MEAN_W[activity] + scale * (shape.offset_w + waves)
+
+
+def _clock(activity: str, throttled: bool, power_w: float) -> tuple[list[str], int]:
+    if throttled:
+        return ["hw_slowdown", "hw_thermal"], _EPISODE_CLOCK_MHZ
+    if activity == IDLE:
+        return ["gpu_idle"], 345
+    if activity == STARVED:
+        return ["gpu_idle"], SM_CLOCK_MAX_MHZ
+    if power_w > _CAP_FROM_W:
+        return ["sw_power_cap"], SM_CLOCK_MAX_MHZ - int((power_w - _CAP_FROM_W) * 4)
+    return [], SM_CLOCK_MAX_MHZ
+
+
+def _settled_c(power_w: float) -> float:
+    """Where the temperature ends at this power."""
+    return 30.0 + 0.055 * power_w
+
+
+def _temperature(shape: Shape, t: float, activity: str, since: float) -> float:
+    if activity == TRAINING:
+        return _training_c(shape, t)
+    if activity == IDLE:
+        return _settled_c(_MEAN_W[IDLE])
+    settled = _settled_c(_MEAN_W[activity])
+    return settled + (_training_c(shape, since) - settled) * math.exp(-max(0.0, t - since) / _COOLING_S)
+
+
+def _training_c(shape: Shape, t: float) -> float:
+    if shape.hot:
+        part, build_s = t % EPISODE_PERIOD_S, EPISODE_PERIOD_S - EPISODE_S
+        rise = part / build_s if part < build_s else 1 - (part - build_s) / EPISODE_S
+        return _EPISODE_FROM_C + (_EPISODE_TO_C - _EPISODE_FROM_C) * rise
+    # The slow wave arrives late, the fast ones hardly at all: the heat sink is a low pass.
+    (period, amplitude), phase = _WAVES[0], shape.phases[0]
+    slow = amplitude * 0.8 * math.sin(math.tau * (t - 6) / period + phase)
+    return _settled_c(_MEAN_W[TRAINING] + shape.offset_w + slow)
+
+
+def _energy(shape: Shape, t: float, activity: str, since: float) -> float:
+    """The integral of the power from 0 to ``t``; episodes are counted with the mean power they replace."""
+    if activity == IDLE:
+        return _integral(shape, t, IDLE)
+    trained_s = t if activity == TRAINING else since
+    energy = _integral(shape, trained_s, TRAINING)
+    if shape.hot:
+        energy -= episode_seconds(trained_s) * (_MEAN_W[TRAINING] + shape.offset_w - _EPISODE_W)
+    if activity != TRAINING:
+        energy += _integral(shape, t, activity) - _integral(shape, since, activity)
+    return energy
+
+
+def _integral(shape: Shape, t: float, activity: str) -> float:
+    scale = 1.0 if activity == TRAINING else _SMALL
+    waves = sum(
+        amplitude * period / math.tau * (math.cos(phase) - math.cos(math.tau * t / period + phase))
+        for (period, amplitude), phase in zip(_WAVES, shape.phases)
+    )
+    return (_MEAN_W[activity] + scale * shape.offset_w) * t + scale * waves
+
 
 NAME = "NVIDIA H100 80GB HBM3 (SIMULATED)"
 HOT_GPU = 1

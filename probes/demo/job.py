@@ -18,7 +18,7 @@ import threading
 import time
 from pathlib import Path
 
-from mltop.probes.demo.rank import RankSetup
+from mltop.probes.demo.training import RankSetup
 
 CLOSE_S = 1.0  # SIGKILLed processes are gone long before
 # Set by launchers; in a rank's environment they would make it look like a part of the job we were started in.

@@ -14,7 +14,7 @@ if __name__ == "__main__":
 
 from mltop.probes.demo.collective import Group, all_reduce
 from mltop.probes.demo.dataset import TOKENS, ShardDataset
-from mltop.probes.demo.rank import BATCH, STEPS, RankSetup, begin
+from mltop.probes.demo.training import BATCH, STEPS, RankSetup, begin
 
 LEARNING_RATE = 1e-3
 

@@ -15,7 +15,7 @@ if __name__ == "__main__":
     sys.path.append(str(Path(__file__).absolute().parents[3]))
 
 from mltop.probes.demo.dataset import TOKENS
-from mltop.probes.demo.rank import BATCH, STEPS, RankSetup, begin
+from mltop.probes.demo.training import BATCH, STEPS, RankSetup, begin
 
 LEARNING_RATE = 1e-3
 FOR_EVER = timedelta(days=7)  # gloo's own default would end the hang after 30 minutes

@@ -12,12 +12,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from mltop.probes.investigate.advice import advised
-from mltop.probes.investigate.folding import folded
-from mltop.probes.investigate.material import Material, judge, nodes_by_gap, rank_gaps
-from mltop.probes.investigate.missing import by_reason
-from mltop.probes.investigate.sharing import Shared
+from mltop.probes.investigate.material import Material, Shared, judge, nodes_by_gap, rank_gaps
+from mltop.probes.judge.nodes import by_reason, folded
 from mltop.probes.model import SCHEMA, Gap, JobReport, NodeState, RankStacks, Sample, to_json
-from mltop.probes.reach.node import HISTORY_S
+from mltop.probes.reach.records import HISTORY_S
 from mltop.probes.record import BadRecording, CaptureWriter, StoredSamples, read_capture, read_recording
 
 Describe = Callable[[list[JobReport]], str]

@@ -1,4 +1,7 @@
-"""Everything a verdict is made from, the same live and from a capture on disk."""
+"""Equal parts of many dumps kept once: 16 rounds of 4,096 ranks repeat the same stacks, commands and lists.
+
+Everything a verdict is made from, the same live and from a capture on disk.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,57 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mltop.probes.investigate.missing import with_reasons
-from mltop.probes.model import CONFIDENCES, KINDS, Gap, JobReport, NodeState, RankStacks, Sample
+from mltop.probes.judge.nodes import with_reasons
+from mltop.probes.model import CONFIDENCES, KINDS, Frame, Gap, JobReport, NodeState, RankSample, RankStacks, Sample
 from mltop.probes.reach.view import Connection
 
 if TYPE_CHECKING:
-    from mltop.probes.judge.evidence import JobEvidence
+    from mltop.probes.judge.hang.evidence import JobEvidence
+
+
+class Shared:
+    """Replaces parts of what it is given by equal ones seen before. They are never changed after they arrived."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+        self._numbers: dict[tuple[int, ...], list[int]] = {}
+        self._frames: dict[object, list[Frame]] = {}
+
+    def stacks(self, stacks: RankStacks) -> None:
+        stacks.job, stacks.node = self._text(stacks.job), self._text(stacks.node)
+        for rank in (stacks.before, stacks.after):
+            if rank is not None:
+                self.rank(rank)
+        for digest in stacks.digests:
+            places = tuple([(frame.function, frame.file, frame.line, *frame.ints.items()) for frame in digest.frames])
+            digest.frames = self._frames.setdefault(places, digest.frames)
+            digest.key, digest.thread = self._text(digest.key), self._text(digest.thread)
+            digest.job, digest.node = self._text(digest.job), self._text(digest.node)
+            digest.waiting_in = self._optional(digest.waiting_in)
+
+    def rank(self, rank: RankSample) -> None:
+        rank.job, rank.launcher = self._text(rank.job), self._text(rank.launcher)
+        rank.user, rank.command = self._text(rank.user), self._text(rank.command)
+        rank.python, rank.master_address = self._optional(rank.python), self._optional(rank.master_address)
+        rank.cpus_allowed, rank.numa_nodes = self._optional(rank.cpus_allowed), self._optional(rank.numa_nodes)
+        rank.gpus, rank.children = self._list(rank.gpus), self._list(rank.children)
+
+    def ranks_of(self, sample: Sample) -> Sample:
+        """The sample with its ranks only: all that a verdict needs of the past."""
+        for rank in sample.ranks:
+            self.rank(rank)
+        return Sample(
+            sample.node, sample.sampled_at, sample.boot_id, sample.interval_s, sample.simulated, ranks=sample.ranks
+        )
+
+    def _text(self, text: str) -> str:
+        return self._texts.setdefault(text, text)
+
+    def _optional(self, text: str | None) -> str | None:
+        return None if text is None else self._texts.setdefault(text, text)
+
+    def _list(self, numbers: list[int]) -> list[int]:
+        return self._numbers.setdefault(tuple(numbers), numbers)
 
 
 @dataclass
@@ -56,9 +104,9 @@ def judge(material: Material, job: str | None = None, until: float = math.inf) -
     Each job is judged on its own: one that cannot be has a report that says why. Those that it is not the turn of by
     ``until`` (monotonic s) are not judged, and say so; the largest have theirs first.
     """
-    from mltop.probes.judge.evidence import JobEvidence
-    from mltop.probes.judge.hang import failed_report
-    from mltop.probes.judge.jobs import evidence_by_job, history_of
+    from mltop.probes.judge.hang.evidence import JobEvidence
+    from mltop.probes.judge.hang.jobs import evidence_by_job, history_of
+    from mltop.probes.judge.hang.verdict import failed_report
 
     try:
         evidences = evidence_by_job(
@@ -77,7 +125,7 @@ def judge(material: Material, job: str | None = None, until: float = math.inf) -
 
 
 def _judged(evidence: JobEvidence, material: Material, until: float) -> JobReport:
-    from mltop.probes.judge.hang import failed_report, report
+    from mltop.probes.judge.hang.verdict import failed_report, report
 
     if time.monotonic() > until:
         return failed_report(evidence, "not judged within the time: a longer --timeout, or --job for it alone")

@@ -2,14 +2,23 @@
 
 A hang is certain after a window of some seconds in which nothing moved (or at once, when the samples of the last
 minutes already show the standstill). A job that moves is dumped more often, to see who waits for whom.
+
+One round of a dump: every node that is reached is asked once, also those that are reached while it runs.
 """
 
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from mltop.probes.model import JobReport
+from mltop.probes.investigate.patience import REACHED, Arrivals, Patience, waited
+from mltop.probes.model import JobReport, NodeState, RankStacks
+from mltop.probes.reach.hub import Hub
+from mltop.probes.reach.requests import Pending
+from mltop.probes.reach.view import NodeView
 
 STUCK_GAPS_S = (1.0, 2.0, 2.5, 5.0)  # pauses before round 2, 3, 4, 5: the window grows to 5.5, then 10.5 s
 MOVING_GAP_S = 0.35  # between rounds once the job was seen to move
@@ -62,3 +71,143 @@ def judge_due(plan: Plan, done: int, reports: list[JobReport], last_took_s: floa
 
 def random_unit() -> float:
     return random.random()
+
+
+Number = TypeVar("Number", int, float)
+
+LOOK_S = 0.1  # between two looks at all nodes' states, and at least LOOK_SHARE times what one costs
+LOOK_SHARE = 10.0
+SOON_S = 1.0  # asked so shortly before the end, a node cannot have answered
+ANSWER_S = 0.02  # waited for one request's answers before the others' are looked at
+
+
+class Round:
+    """``step`` until nobody is ``awaited``. By node: ``expected`` ranks and those that ``came``; ``failed``: why.
+
+    A node that still owes the answer to an ``earlier`` round is not asked again: that answer counts in this one.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        nodes: Sequence[str],
+        args: dict[str, object],
+        arrivals: Arrivals,
+        *,
+        take: Callable[[RankStacks, int], None],
+        earlier: Round | None = None,
+    ) -> None:
+        self._hub = hub
+        self._arrivals = arrivals
+        self._nodes = set(nodes)
+        self._args = args
+        self._take = take
+        self._look_at = 0.0
+        self.views: list[NodeView] = []
+        self._open: dict[str, Pending] = dict(earlier._open) if earlier else {}
+        self.asked_at: dict[str, float] = _of(self._open, earlier.asked_at) if earlier else {}
+        self.expected: dict[str, int] = _of(self._open, earlier.expected) if earlier else {}
+        self.came: dict[str, int] = _of(self._open, earlier.came) if earlier else {}
+        self.done: set[str] = set()
+        self.failed: dict[str, str] = {}
+        self._arrivals.news_at = time.monotonic()
+        self._look(self._arrivals.news_at)
+
+    def step(self) -> None:
+        """Ask nodes that are reached now, and take in what has come; returns within a fraction of a second."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look(now)
+        for pending in self._pendings():
+            self._drain(pending, 0.0)
+        pendings = self._pendings()
+        if pendings:
+            self._drain(pendings[-1], ANSWER_S)
+        else:
+            time.sleep(ANSWER_S)
+
+    def quiet_s(self) -> float:
+        """Since a node was last reached, failed or answered."""
+        return time.monotonic() - self._arrivals.news_at
+
+    def awaited(self, patience: Patience) -> list[NodeView]:
+        """Whom it makes sense to wait for."""
+        return self._arrivals.awaited(self.views, self.done | self.failed.keys(), time.monotonic(), patience)
+
+    def slow(self, most_s: float) -> list[NodeView]:
+        """Nodes that live, were asked less than ``most_s`` ago and still owe their answer."""
+        since = time.monotonic() - most_s
+        return [
+            view
+            for view in self.views
+            if view.node in self._open and view.state.state == "live" and self.asked_at[view.node] > since
+        ]
+
+    def cancel(self) -> None:
+        """What is still asked for is of no use any more."""
+        for pending in self._pendings():
+            pending.cancel()
+
+    def _pendings(self) -> list[Pending]:
+        """The requests that somebody still owes an answer to."""
+        return list(dict.fromkeys(self._open.values()))
+
+    def silent(self) -> list[NodeState]:
+        """The nodes without a full answer in this round, and why."""
+        now = time.monotonic()
+        return [self._why(view, now) for view in self.views if view.node not in self.done]
+
+    def _look(self, now: float) -> None:
+        self.views = [view for view in self._hub.view().nodes if view.node in self._nodes]
+        self._arrivals.look(self.views, now)
+        ended = time.monotonic()
+        self._look_at = ended + max(LOOK_S, LOOK_SHARE * (ended - now))
+        fresh = tuple(
+            view.node for view in self.views if view.state.state in REACHED and view.node not in self.asked_at
+        )
+        if fresh:
+            self.asked_at.update(dict.fromkeys(fresh, now))
+            self._open.update(dict.fromkeys(fresh, self._hub.request("stacks", self._args, fresh)))
+
+    def _drain(self, pending: Pending, timeout_s: float) -> None:
+        for answer in pending.answers(timeout_s):
+            node, message = answer.node, answer.message
+            now = self._arrivals.news_at = time.monotonic()
+            if message.expected is not None:
+                self.expected[node] = message.expected
+            if message.stacks is not None:
+                self.came[node] = self.came.get(node, 0) + 1
+                self._take(message.stacks, answer.size_bytes)
+            if message.kind in ("done", "error"):
+                self._open.pop(node, None)
+            if message.kind == "done":
+                self.done.add(node)
+            elif message.kind == "error":
+                self.failed[node] = message.error + (f" ({message.fix})" if message.fix else "")
+            if now >= self._look_at:
+                return
+
+    def _why(self, view: NodeView, now: float) -> NodeState:
+        state, node = view.state, view.node
+        if node in self.failed:
+            reason = self.failed[node]
+        elif node not in self.asked_at:
+            reason = state.reason or "it could not be asked"
+            if state.state == "connecting":
+                reason = f"not reached within {waited(now - self._arrivals.began_at)} ({reason})"
+        else:
+            reason = self._too_slow(state, now - self.asked_at[node])
+        return NodeState(node, state.state, reason, state.age_s)
+
+    def _too_slow(self, state: NodeState, asked_s: float) -> str:
+        """Of a node that was asked ``asked_s`` ago and has not answered in full."""
+        if asked_s < SOON_S and state.state in REACHED:
+            return f"reached only {waited(asked_s)} before the end (a longer --timeout)"
+        node = state.node
+        part = f"{self.came.get(node, 0)} of {self.expected[node]} ranks" if node in self.expected else "nothing"
+        why = f" ({state.reason})" if state.reason and state.state != "live" else ""
+        return f"answered {part} within {waited(asked_s)}{why}"
+
+
+def _of(nodes: Iterable[str], values: Mapping[str, Number]) -> dict[str, Number]:
+    return {node: values[node] for node in nodes if node in values}

@@ -19,8 +19,7 @@ from mltop.probes.reach.view import FleetView
 
 if TYPE_CHECKING:  # a capture's and a probe's modules are imported when they begin: they would delay the first paint
     from mltop.probes.investigate.capture import Describe
-    from mltop.probes.investigate.probing.memory import ProbeMemory
-    from mltop.probes.investigate.probing.run import ProbeRun
+    from mltop.probes.investigate.probing.run import ProbeMemory, ProbeRun
     from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
     from mltop.probes.model.probe import PastResult
     from mltop.probes.record import CaptureWriter

@@ -12,12 +12,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from mltop.probes.investigate.material import Material, judge
-from mltop.probes.investigate.one_round import Round
+from mltop.probes.investigate.material import Material, Shared, judge
 from mltop.probes.investigate.patience import Arrivals, Patience
 from mltop.probes.investigate.progress import StackProgress
-from mltop.probes.investigate.rounds import STUCK_GAPS_S, TAIL_ROUNDS, Plan, judge_due, next_pause, random_unit
-from mltop.probes.investigate.sharing import Shared
+from mltop.probes.investigate.rounds import STUCK_GAPS_S, TAIL_ROUNDS, Plan, Round, judge_due, next_pause, random_unit
 from mltop.probes.model import JobKey, JobReport, NodeState, RankStacks
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.view import NodeView

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mltop.probes.agent.pieces import PIECE_MARK, Assembler, is_piece
-from mltop.probes.agent.protocol import MARK, MAX_FRAME_BYTES, TEXT_MARK, frame_size
+from mltop.probes.agent.protocol import MARK, MAX_FRAME_BYTES, PIECE_MARK, TEXT_MARK, Assembler, frame_size, is_piece
 
 NOISE_BYTES = 4096  # how much of it is kept
 EVERY_MARK = b"MLT1"  # is in all of them

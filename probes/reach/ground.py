@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mltop.probes.reach.carrier import Reaper
-from mltop.probes.reach.files import Files
-from mltop.probes.reach.limits import Limits
+from mltop.probes.reach.pacing import Limits
 from mltop.probes.reach.poller import Poller
 from mltop.probes.reach.records import Records
-from mltop.probes.reach.switchboard import Switchboard
+from mltop.probes.reach.requests import Switchboard
+from mltop.probes.reach.stream import Reaper
+from mltop.probes.reach.uploads import Files
 
 if TYPE_CHECKING:
     from mltop.probes.reach.link import Link

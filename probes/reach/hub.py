@@ -12,19 +12,15 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from mltop.probes.model import Sample
-from mltop.probes.reach.carrier import REAP_POLL_S, Reaper
 from mltop.probes.reach.channel import Channel
-from mltop.probes.reach.files import FileFor, Files, PySpyFor
 from mltop.probes.reach.ground import Ground
-from mltop.probes.reach.limits import Limits
 from mltop.probes.reach.link import Link, Stage
-from mltop.probes.reach.node import Phase
-from mltop.probes.reach.one_shot import OneShot
-from mltop.probes.reach.pacing import Pacer
-from mltop.probes.reach.pending import Pending
+from mltop.probes.reach.pacing import Limits, Pacer
 from mltop.probes.reach.poller import Poller
-from mltop.probes.reach.records import Records
-from mltop.probes.reach.switchboard import Ask, Switchboard
+from mltop.probes.reach.records import Phase, Records
+from mltop.probes.reach.requests import Ask, OneShot, Pending, Switchboard
+from mltop.probes.reach.stream import REAP_POLL_S, Reaper
+from mltop.probes.reach.uploads import FileFor, Files, PySpyFor
 from mltop.probes.reach.view import FleetView, NodeView
 
 STOPPED_S = 2.0

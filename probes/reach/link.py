@@ -1,4 +1,7 @@
-"""One channel's life: waiting, starting, booting, up, and its end, which decides whether it is tried again."""
+"""A link's own endings in words: nobody said hello, or its second way in failed.
+
+One channel's life: waiting, starting, booting, up, and its end, which decides whether it is tried again.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,40 @@ import msgspec
 
 from mltop.probes.agent.protocol import Boot, Message, Request, encode
 from mltop.probes.model.text import make_plain
-from mltop.probes.reach import link_words
-from mltop.probes.reach.carrier import Carrier, Misnamed
-from mltop.probes.reach.channel import Channel
-from mltop.probes.reach.ending import Ending
-from mltop.probes.reach.envelope import Envelope
+from mltop.probes.reach.channel import Channel, Ending, last_words
 from mltop.probes.reach.ground import Ground
-from mltop.probes.reach.node import Phase
 from mltop.probes.reach.pacing import Backoff
-from mltop.probes.reach.receiving import UNREADABLE, sample_of_frame, too_large, why_unreadable
+from mltop.probes.reach.receiving import UNREADABLE, Envelope, sample_of_frame, too_large, why_unreadable
+from mltop.probes.reach.records import Phase
+from mltop.probes.reach.stream import Carrier, Misnamed, Stream
 from mltop.probes.reach.uploads import TooManyFilesError, Uploads
+
+
+def no_hello(channel: Channel, hello_s: float, booted: bool, words: str) -> Ending:
+    """``booted``: stage 1 of the bootstrap was heard; ``words``: what else was said."""
+    said = last_words(words)
+    if booted:
+        return Ending(f"no hello from its agent within {hello_s:g} s" + (f": {said}" if said else ""))
+    reason = f"no answer from its shell within {hello_s:g} s"
+    fix = "logged in? a hanging home directory or rc file"
+    if channel.fallback is not None:
+        fix += f", or {channel.fallback_fix}"
+    return Ending(reason + (f", it only said: {said}" if said else ""), fix)
+
+
+def ended(channel: Channel, stream: Stream, code: int | None, *, heard: bool, fell_back: bool) -> Ending:
+    """``heard``: a frame came before."""
+    words, running = stream.last_words(), stream.channel
+    if heard or running.login_ending is None:
+        ending = running.ending(code, words)
+    else:
+        ending = running.login_ending(code, f"{stream.noise}\n{words}")
+    if heard or not fell_back:
+        return ending
+    # What was avoided may be the only way in, for a login that asks for a second factor: it is tried again.
+    fix = f"{channel.fallback_fix}; {ending.fix}".rstrip("; ")
+    return Ending(f"without the shared connection: {ending.reason}", fix)
+
 
 PING = encode(Request("ping"))
 QUIET_S = 2.0  # without a frame: time to see whether the process is still there
@@ -274,7 +301,7 @@ class Link:
                 self._give_up(next(iter(self._said.values())))
             return
         if not self._ready:
-            ending = link_words.no_hello(self.channel, hello_s, bool(self._booted), carrier.stream.last_words())
+            ending = no_hello(self.channel, hello_s, bool(self._booted), carrier.stream.last_words())
             self._falls_back = self.channel.fallback is not None and not self._booted and not self._falls_back
             self._nobody_came(ending, missing)
             return
@@ -337,7 +364,7 @@ class Link:
             return
         heard, fell_back = bool(self._heard), self._falls_back
         self._falls_back = fell_back and heard
-        self._down(link_words.ended(self.channel, carrier.stream, code, heard=heard, fell_back=fell_back))
+        self._down(ended(self.channel, carrier.stream, code, heard=heard, fell_back=fell_back))
 
     def _down(self, ending: Ending) -> None:
         self._carrier = None

@@ -28,11 +28,9 @@ Beside these: the machine's GPUs, ports, PCI devices, mounts and services, and l
 well-known shapes are hidden in all texts that users and their programs choose (`collect/shapes.py`).
 """
 
+from mltop.probes.record.captures import Capture, CaptureWriter, read_capture, read_raw, safe_name
 from mltop.probes.record.decoding import BadRecording
-from mltop.probes.record.reading import Capture, read_capture, read_raw
-from mltop.probes.record.recordings import Recording, header_line, read_recording, recording
-from mltop.probes.record.stored import NodeSamples, StoredSamples
-from mltop.probes.record.writing import CaptureWriter, safe_name
+from mltop.probes.record.recordings import NodeSamples, Recording, StoredSamples, header_line, read_recording, recording
 
 __all__ = [
     "BadRecording",

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from mltop.probes.active import all_reduce
-from mltop.probes.active.all_reduce.measure import MOST, WARM_UPS
+from mltop.probes.active.all_reduce.collectives import MOST, WARM_UPS
 from tests.bench.table import Goal, print_table
 from tests.launchers import Launchers
 

@@ -22,7 +22,7 @@ from mltop.probes.investigate.rounds import Plan
 from mltop.probes.investigate.session import LiveSession
 from mltop.probes.investigate.stacks import StackRequest
 from mltop.probes.reach.channel import Channel
-from mltop.probes.spawn import python_command
+from mltop.probes.system.spawn import python_command
 from tests.bench.table import Goal, print_table
 
 NEVER_S = 1e6

@@ -14,12 +14,11 @@ from typing import Any
 
 import mltop.probes
 from mltop.probes.active.child import Order, to_line
-from mltop.probes.active.matmul.burst import Burst
+from mltop.probes.active.device import Cpu
 from mltop.probes.active.matmul.corruption import EVERY, Checker, checksum
-from mltop.probes.active.matmul.device import Cpu
-from mltop.probes.active.matmul.gemm import KERNELS
-from mltop.probes.active.matmul.inputs import Inputs
+from mltop.probes.active.matmul.gemm import KERNELS, Inputs
 from mltop.probes.active.matmul.shapes import Shape
+from mltop.probes.active.matmul.timing import Burst
 from mltop.probes.model.probe import ProbeDevice
 from tests.bench.table import Goal, print_table
 

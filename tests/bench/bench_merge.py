@@ -14,10 +14,9 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[2] / ".dev"), str(Path(__file__).parents[2])]
 
-from mltop.probes.judge.classes import merge
-from mltop.probes.judge.evidence import JobEvidence, RankSeen
-from mltop.probes.judge.hang import report
-from mltop.probes.judge.tree import merged_tree
+from mltop.probes.judge.hang.classes import merge, merged_tree
+from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen
+from mltop.probes.judge.hang.verdict import report
 from mltop.probes.model import Frame, RankSample, RankStacks, StackDigest
 
 REPEATS = 5

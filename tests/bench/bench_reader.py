@@ -21,7 +21,7 @@ from mltop.probes.agent.protocol import MARK
 from mltop.probes.demo.fleet import build
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.hub import Hub, allow_files
-from mltop.probes.reach.limits import Limits
+from mltop.probes.reach.pacing import Limits
 from tests.bench.table import Goal, print_table
 
 FEEDERS = 2
@@ -156,7 +156,7 @@ def read(directory: Path, nodes: int, seconds: float, viewed: bool) -> dict[str,
 
 def stalls(count: int, dies_with_us: bool) -> dict[str, float]:
     """Run in a process as large as the screen's: its page tables are what fork copies."""
-    import mltop.tui.app  # noqa: F401 - for its size
+    import mltop.tui.app.app  # noqa: F401 - for its size
 
     ballast = [bytearray(os.urandom(4096)) for _ in range(15_000)]
     gaps: list[float] = []

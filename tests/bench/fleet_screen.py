@@ -6,7 +6,7 @@ import sys
 
 from mltop.probes.investigate.session import LiveSession
 from mltop.probes.reach.channel import Channel
-from mltop.probes.spawn import python_command
+from mltop.probes.system.spawn import python_command
 
 NEVER_S = "1000000"
 
@@ -15,7 +15,7 @@ def main(nodes: int) -> int:
     names = tuple(f"sim{number:03d}" for number in range(1, nodes + 1))
     command = python_command("mltop.probes.demo.fleet", "--nodes", str(nodes), "--hang-after", NEVER_S)
     session = LiveSession("benchmark", [Channel(tuple(command), names)], 1.0, lambda reports: "")
-    from mltop.tui.app import MltopApp
+    from mltop.tui.app.app import MltopApp
 
     app = MltopApp(session)
     app.run()

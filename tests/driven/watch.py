@@ -12,9 +12,9 @@ from typing import Any
 from mltop.probes.judge.health import Asked, Health
 from mltop.probes.model import Finding
 from mltop.probes.reach.hub import Hub
-from mltop.probes.reach.received import Received
 from mltop.probes.reach.records import Records
-from mltop.tui.health_watch import HealthWatch
+from mltop.probes.reach.view import Received
+from mltop.tui.app.health_watch import HealthWatch
 
 LOOK_S = 0.1
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from mltop.probes.collect.kernel_log.places import Places
+from mltop.probes.collect.kernel_log.readers import Places
 from tests.fakes.scripts import python_script
 
 BOOT_AT = 1_700_000_000.0

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mltop.probes.active.asked import KINDS, asked_from
-from mltop.probes.active.supervise import Facts, Supervisor
+from mltop.probes.active.supervisor.request import KINDS, asked_from
+from mltop.probes.active.supervisor.supervise import Facts, Supervisor
 from mltop.probes.model import GpuSample, Sample
 from mltop.probes.model.probe import ProbeEvent
 from tests.fakes.scripts import shell_script

@@ -28,12 +28,12 @@ from mltop.probes.investigate.material import Material
 from mltop.probes.model import Frame, Gap, GpuSample, NodeState, RankSample, RankStacks, Sample, StackDigest, to_json
 from mltop.probes.model.probe import PastResult
 from mltop.probes.model.text import clean
-from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, read_hostfile
 from mltop.probes.record import BadRecording, CaptureWriter, read_raw, recording
 from mltop.tui.commands import check, snapshot, stacks
 from mltop.tui.state import kernel_lines, lemons, probe_history
-from mltop.tui.state.place import BadState
+from mltop.tui.state.files import BadState
 
 MOST_SECONDS = 20  # of one example: none needs one
 BATCH = 60  # examples of one seed

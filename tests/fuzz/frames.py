@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mltop.probes.agent.pieces import split
-from mltop.probes.agent.protocol import MARK, TEXT_MARK
+from mltop.probes.agent.protocol import MARK, TEXT_MARK, split
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.framing import FrameReader
 from mltop.probes.reach.hub import Hub

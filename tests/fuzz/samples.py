@@ -13,25 +13,20 @@ from rich.console import Console
 
 from mltop.probes.judge.health import Health
 from mltop.probes.model import SCHEMA, Finding, NodeState, Sample, Unknown, to_json
-from mltop.probes.reach.node import Phase
-from mltop.probes.reach.records import Records
+from mltop.probes.reach.records import Phase, Records
 from mltop.probes.reach.view import FleetView
+from mltop.tui.app.history import History
 from mltop.tui.commands.check import Checked
-from mltop.tui.history import History
-from mltop.tui.render.events import event_row, happenings
-from mltop.tui.render.fleet_lines import node_lines
-from mltop.tui.render.fleet_problems import fleet_problems
-from mltop.tui.render.gpu_details import blocks_of
-from mltop.tui.render.gpu_gaps import GpuGaps
-from mltop.tui.render.gpu_sorting import gpu_value
-from mltop.tui.render.gpus import GPU_COLUMNS, gpu_row, mig_row
-from mltop.tui.render.header import header_cells
-from mltop.tui.render.heat import Heats
+from mltop.tui.render.findings import event_row, fleet_problems, happenings
+from mltop.tui.render.fleet.header import header_cells
+from mltop.tui.render.fleet.heat import METRICS, Heats
+from mltop.tui.render.fleet.map import node_lines
+from mltop.tui.render.gpus.details import GpuGaps, blocks_of
+from mltop.tui.render.gpus.table import GPU_COLUMNS, gpu_row, gpu_value, mig_row
+from mltop.tui.render.gpus.table import link_row as nvlink_row
+from mltop.tui.render.gpus.timelines import timeline_lines
 from mltop.tui.render.links import link_row, pci_row
-from mltop.tui.render.metrics import METRICS
-from mltop.tui.render.nvlink import link_row as nvlink_row
 from mltop.tui.render.ranks import rank_row
-from mltop.tui.render.timelines import timeline_lines
 from mltop.tui.render.trends import Trends
 from mltop.tui.report import print_snapshot
 from mltop.tui.report.check import print_check

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mltop.probes.collect.nvml import codes
-from mltop.probes.judge.active.peaks import peak_of, peak_tflops
+from mltop.probes.judge.probes.hardware.peaks import peak_of, peak_tflops
 from mltop.probes.model import Gap
 from tests.hardware.checks import Check, Told, compare, not_tried, within
 from tests.hardware.loads import LoadKind

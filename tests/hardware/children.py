@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 from mltop.probes.agent.protocol import payload_of
-from mltop.probes.spawn import python_command
+from mltop.probes.system.spawn import python_command
 from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context
 from tests.hardware.sources import last_words_in

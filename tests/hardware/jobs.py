@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Literal
 
-from mltop.probes.spawn import die_with_parent
+from mltop.probes.system.spawn import die_with_parent
 from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context
 

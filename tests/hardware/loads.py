@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from mltop.probes.active.gate import USED_BYTES
+from mltop.probes.active.supervisor.gate import USED_BYTES
 from mltop.probes.model import GpuSample
 from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context

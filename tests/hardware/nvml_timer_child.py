@@ -20,8 +20,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import gpu  # type: ignore[import-not-found]
 
 gpu.own_checkout_first()
-from mltop.probes.collect.nvml.breadcrumb import NO_GPU, Breadcrumb  # noqa: E402
-from mltop.probes.collect.nvml.calls import Calls, load  # noqa: E402
+from mltop.probes.collect.nvml.calls import (  # noqa: E402
+    NO_GPU,
+    Breadcrumb,
+    Calls,
+    load,
+)
 from mltop.probes.collect.nvml.device import Device  # noqa: E402
 from mltop.probes.collect.nvml.reader import Reader  # noqa: E402
 

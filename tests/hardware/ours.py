@@ -8,7 +8,7 @@ from typing import Any
 
 from mltop.probes.collect.nvml.source import NvmlSource
 from mltop.probes.model import Gap, GpuSample
-from mltop.tui.render.gpu_gaps import GpuGaps
+from mltop.tui.render.gpus.details import GpuGaps
 from tests.hardware.checks import NotTriedError
 
 WAIT_S = 60.0  # nvmlInit without persistence mode

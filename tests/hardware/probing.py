@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mltop.probes.agent.protocol import payload_of
-from mltop.probes.judge.active.peaks import PEAKS
-from mltop.probes.spawn import python_command
+from mltop.probes.judge.probes.hardware.peaks import PEAKS
+from mltop.probes.system.spawn import python_command
 from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context
 from tests.hardware.sources import last_words_in

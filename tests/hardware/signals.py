@@ -14,9 +14,10 @@ from statistics import median
 from typing import Any, Literal
 
 from mltop.probes.collect.ranks import RankSource
-from mltop.probes.judge import thresholds
-from mltop.probes.judge.health import gpu_processes, job_facts
-from mltop.probes.judge.health.job_facts import RankFacts
+from mltop.probes.judge.hang import thresholds
+from mltop.probes.judge.health.gpu import processes
+from mltop.probes.judge.health.job import facts as job_facts
+from mltop.probes.judge.health.job.facts import RankFacts
 from mltop.probes.model import GpuSample, RankSample
 from tests.hardware.checks import Check, NotTriedError, not_tried, within
 from tests.hardware.ours import Mltop
@@ -181,7 +182,7 @@ GPU_THRESHOLDS = (
     Threshold(
         "SPINNING_TENSOR", job_facts.SPINNING_TENSOR, "tensor_active", "spinning", "gemm", "from it on a GPU works"
     ),
-    Threshold("IDLE_SM", gpu_processes.IDLE_SM, "sm_active", "idle", "spinning", "below it a GPU is idle"),
+    Threshold("IDLE_SM", processes.IDLE_SM, "sm_active", "idle", "spinning", "below it a GPU is idle"),
 )
 RANK_THRESHOLDS = ("MOVE_PER_S", "WORKING_CALLS_PER_S", "BUSY_CPU", "BUSY_MAIN_CPU", "MOVE_CPU_S_PER_S")
 SPINS = {"spins (idle)": False, "spins (spinning)": True, "spins (gemm)": False}

@@ -1,6 +1,6 @@
 """Second sources: who else on this machine can tell what mltop tells about a GPU. Each says why it has nothing to say.
 
-nvidia-smi is only asked what it can be asked without effect (READING). Files are found by ``mltop.probes.paths``.
+nvidia-smi is only asked what it can be asked without effect (READING). ``mltop.probes.system.paths`` finds files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from mltop.probes import paths
+from mltop.probes.system import paths
 from tests.hardware.checks import NotTriedError, Told
 
 KILL_S = 5.0

@@ -16,7 +16,7 @@ import threading
 import time
 
 from mltop.probes.reach.hub import Hub
-from mltop.probes.reach.limits import Limits
+from mltop.probes.reach.pacing import Limits
 from mltop.probes.reach.targets import TargetOptions, channels, resolve
 from mltop.probes.reach.view import NodeView
 

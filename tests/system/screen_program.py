@@ -10,7 +10,7 @@ import threading
 import time
 
 from mltop.probes.reach.view import FleetView
-from mltop.tui.app import MltopApp
+from mltop.tui.app.app import MltopApp
 from tests.tui.fake_session import FakeSession
 from tests.tui.fake_views import fleet, one_node
 

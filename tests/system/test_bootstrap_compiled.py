@@ -12,8 +12,7 @@ import psutil
 import pytest
 
 from mltop.probes.agent.protocol import Request
-from mltop.probes.reach.bundle import file_for, opening
-from mltop.probes.reach.bundle.key import compiled_key
+from mltop.probes.reach.bundle import compiled_key, file_for, opening
 from mltop.probes.version import __version__
 from tests.bootstrapping import Bootstrapped, command, environment, in_mounts, installed, running, start_once
 from tests.waiting import wait_until

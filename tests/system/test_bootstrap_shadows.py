@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from mltop.probes.agent.protocol import Request
-from mltop.probes.reach.bundle import file_for, opening
-from mltop.probes.reach.bundle.key import compiled_key
+from mltop.probes.reach.bundle import compiled_key, file_for, opening
 from tests.bootstrapping import Bootstrapped, command, environment, installed, running, start_once
 from tests.fakes.probes import modules_variable
 
@@ -227,7 +226,7 @@ DAMAGES = (changed, linked, piped, endless, huge, a_folder)
     [
         *((damage, "mltop/probes/agent/loop.py") for damage in (*DAMAGES, linked_alike, folder_linked, bundle_linked)),
         *((damage, "mltop_compiled.py") for damage in DAMAGES),
-        (changed, "mltop/probes/spawn.py"),
+        (changed, "mltop/probes/system/spawn.py"),
         (changed, "MANIFEST"),
     ],
 )
@@ -269,7 +268,7 @@ def test_what_changes_while_an_agent_runs_is_not_imported(no_key: None, warm_hom
     with running(command(), bare(warm_home, MLTOP_PROBE_MODULES=modules_variable())) as node:
         assert node.boot().kind == "hello"
         node.next("sample")
-        victim = bundle / "mltop/probes/active/supervise.py"
+        victim = bundle / "mltop/probes/active/supervisor/supervise.py"
         changed(victim, evil)
         args = {"key": "k1", "kind": "matmul", "gpus": ["cpu"], "force": True, "options": {"do": "measure"}}
         node.send(Request("request", id=1, op="probe", args=args))

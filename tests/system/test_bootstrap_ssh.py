@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.reach.channel import Channel, LaunchOptions
-from mltop.probes.reach.ending import Ending
+from mltop.probes.reach.channel import Channel, Ending, LaunchOptions
 from mltop.probes.reach.launchers import ssh
 from tests.bootstrapping import running
 from tests.fakes.scripts import shell_script

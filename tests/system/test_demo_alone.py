@@ -16,8 +16,7 @@ import pytest
 
 from mltop.probes.agent.protocol import Message, Request, encode, payload_of
 from mltop.probes.demo import node
-from mltop.probes.demo.curves import move
-from mltop.probes.demo.gpus import sample_of, shape_of
+from mltop.probes.demo.gpus import move, sample_of, shape_of
 from mltop.probes.investigate.capture import load
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
 from mltop.probes.investigate.session import LiveSession

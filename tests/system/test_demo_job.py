@@ -196,7 +196,7 @@ def test_nothing_is_left_when_the_owner_dies_while_starting(tmp_path: Path) -> N
 
 RANK = """
 import os, time
-from mltop.probes.demo.lifeline import tie_to_parent
+from mltop.probes.demo.training import tie_to_parent
 tie_to_parent(os.getppid())
 child = os.fork()
 if child == 0:

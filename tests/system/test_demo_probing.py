@@ -14,8 +14,8 @@ from mltop.probes.demo.fleet import node_names
 from mltop.probes.model.probe import CopiesResult, MatmulResult, MemoryResult, RankTimes
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.hub import Hub
-from mltop.probes.reach.pending import Pending
-from mltop.probes.spawn import python_command
+from mltop.probes.reach.requests import Pending
+from mltop.probes.system.spawn import python_command
 from tests.hubs import DEADLINE_S, await_state, opened
 
 NODES, SPARES, SPEED = 15, 4, "40"

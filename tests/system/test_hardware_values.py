@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes import paths
 from mltop.probes.model import GpuSample
+from mltop.probes.system import paths
 from tests.fakes.gpu_machine import POWER_MW, GpuMachine
 from tests.fakes.nvml.machine import paths_of
 from tests.hardware.asked import FIELDS

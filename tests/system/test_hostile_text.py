@@ -34,7 +34,7 @@ from mltop.probes.model.probe import MatmulResult, ProbeFailure, ProbeReport, Pr
 from mltop.probes.record import CaptureWriter
 from mltop.tui.commands.live import verdict_text
 from mltop.tui.report import print_doctor
-from mltop.tui.report.kernel import print_kernel
+from mltop.tui.report.check import print_kernel
 from mltop.tui.report.probe import print_probe
 from tests.spoiled import NASTY, spoiled
 

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from mltop.probes.agent.protocol import Request
-from mltop.probes.reach.limits import Limits
+from mltop.probes.reach.pacing import Limits
 from tests.fakes.agents import ANSWERS, program
 from tests.hubs import DEADLINE_S, await_reason, await_state, opened, patient, set_limits, state
 

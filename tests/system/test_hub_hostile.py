@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.agent.protocol import Boot, Request
-from mltop.probes.reach.files import MOST_KEPT, Files
-from mltop.probes.reach.limits import Limits
+from mltop.probes.reach.pacing import Limits
+from mltop.probes.reach.uploads import MOST_KEPT, Files
 from tests.fakes.agents import program, well_behaved
 from tests.hubs import DEADLINE_S, await_reason, await_state, opened, state
 from tests.waiting import wait_until

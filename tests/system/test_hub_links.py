@@ -6,8 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from mltop.probes.reach.channel import Channel
-from mltop.probes.reach.ending import Ending
+from mltop.probes.reach.channel import Channel, Ending
 from tests.fakes.agents import once_then, program, well_behaved
 from tests.hubs import DEADLINE_S, await_reason, await_state, opened, patient, set_limits, state
 from tests.waiting import wait_until

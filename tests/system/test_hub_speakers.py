@@ -18,7 +18,7 @@ DEADLINE_S = 30.0
 NODES = ("h01", "h02")
 # `say_as(label, message)`: a line as pdsh and srun pass it on. `beat_as`: 20 samples a second of a node that is well.
 LABELLED = """
-from mltop.probes.agent.pieces import split
+from mltop.probes.agent.protocol import split
 def put(data):
     with lock: sys.stdout.buffer.write(data); sys.stdout.buffer.flush()
 def say_as(label, message): put(label.encode() + b": " + encode(message, TEXT_MARK))

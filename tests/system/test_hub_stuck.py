@@ -14,8 +14,7 @@ import pytest
 
 from mltop.probes.agent.protocol import Request
 from mltop.probes.reach import hub as hub_module
-from mltop.probes.reach.channel import Channel
-from mltop.probes.reach.ending import Ending
+from mltop.probes.reach.channel import Channel, Ending
 from tests.fakes.agents import program, well_behaved
 from tests.hubs import DEADLINE_S, await_reason, await_state, opened, patient, set_limits, state
 from tests.waiting import wait_until

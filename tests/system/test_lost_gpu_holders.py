@@ -14,7 +14,7 @@ import pytest
 from mltop.probes.agent.sampler import Holders, Sampler, started
 from mltop.probes.collect.nvml.source import NvmlSource
 from mltop.probes.model import GpuProcess, GpuSample, RankSample, Sample
-from mltop.tui.render.gpus import gpu_row
+from mltop.tui.render.gpus.table import gpu_row
 from tests.fakes.nvml.scenario import FakeNvml
 from tests.nvml_sources import DEADLINE_S, fake_here
 from tests.waiting import wait_until

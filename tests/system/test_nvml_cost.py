@@ -109,5 +109,5 @@ def test_the_reader_process_loads_little() -> None:
     """Two MiB and a tenth of a second at each start are what the samples' own classes would cost it."""
     code = "import sys, mltop.probes.collect.nvml.child, mltop.probes.collect.nvml.reader; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "mltop.probes.plausible" in loaded
+    assert "mltop.probes.model.plausible" in loaded
     assert {"dataclasses", "inspect", "mltop.probes.model", "mltop.probes.collect.nvml.library"}.isdisjoint(loaded)

@@ -16,8 +16,7 @@ import msgspec
 import pytest
 
 from mltop.probes.agent import one_shot
-from mltop.probes.agent.pieces import Assembler
-from mltop.probes.agent.protocol import TEXT_MARK, Message, payload_of
+from mltop.probes.agent.protocol import TEXT_MARK, Assembler, Message, payload_of
 from tests.fakes.scripts import shell_script
 from tests.waiting import wait_until
 

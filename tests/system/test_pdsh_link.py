@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mltop.probes.agent.tcp_link import TcpLink
+from mltop.probes.agent.caller import TcpLink
 from tests.hosts.cluster import Hosts
 from tests.hosts.host import Host
 from tests.waiting import wait_until
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.hosts
 # Writes to its caller like an agent, and what it sees of the link into a file.
 PROGRAM = """
 import os, sys, time
-from mltop.probes.agent.tcp_link import TcpLink
+from mltop.probes.agent.caller import TcpLink
 link = TcpLink()
 while True:
     print("x" * 1000, flush=True)

@@ -21,7 +21,7 @@ START = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 from pathlib import Path
-from mltop.probes.active.lines import fields_of
+from mltop.probes.active.child import fields_of
 import pytest
 
 from tests.fakes.probes import Runs, gpu, idle, of, pids_in

@@ -20,7 +20,7 @@ from mltop.probes.model import Sample
 from mltop.probes.reach.channel import LaunchOptions
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.launchers import local
-from mltop.probes.reach.pending import Pending
+from mltop.probes.reach.requests import Pending
 from tests.fakes.nvml.scenario import FakeNvml
 from tests.fakes.probes import modules_variable, torch_python, torchless_python
 from tests.hubs import DEADLINE_S, await_state, opened

@@ -125,11 +125,11 @@ def test_sigterm_ends_it_while_it_copies() -> None:
 CPU_NODE = """
 import time, torch
 from dataclasses import asdict
-from mltop.probes.active.copies.gpus import Buffers, CudaNode
+from mltop.probes.active.copies.child import Buffers, CudaNode
 from mltop.probes.active.copies.measure import Measurement
-from mltop.probes.active.copies.near import Place
-from mltop.probes.active.copies.pcie import Link
-from mltop.probes.active.copies.timing import Plan
+from mltop.probes.active.host import Place
+from mltop.probes.active.nvml import Link
+from mltop.probes.active.copies.measure import Plan
 from mltop.probes.model.probe import CopiesResult
 
 class Done:

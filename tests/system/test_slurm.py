@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.hub import Hub
-from mltop.probes.reach.limits import Limits
+from mltop.probes.reach.pacing import Limits
 from mltop.probes.reach.targets import TargetOptions, channels, resolve
 from tests.processes import name_of, own_children
 from tests.slurm import Slurm, slurm_cluster

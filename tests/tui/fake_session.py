@@ -8,9 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
-from mltop.probes.reach.glance import glance_of
-from mltop.probes.reach.received import Received
-from mltop.probes.reach.view import FleetView, NodeView
+from mltop.probes.reach.view import FleetView, NodeView, Received, glance_of
 from tests.tui.fake_reports import dump_script
 from tests.tui.fake_views import one_node
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from mltop.tui.app import MltopApp
+from mltop.tui.app.app import MltopApp
 from tests.tui.fake_session import FakeSession
 
 TIMEOUT_S = 30.0

@@ -10,12 +10,9 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.filters import FIELDS, Subject, parse
 from mltop.tui.render.cells import Column, LazyRows, Row, plain
 from mltop.tui.render.glyphs import ASCII
-from mltop.tui.screens.filter_box import FilterBox, FilterHistory
-from mltop.tui.screens.help import HelpScreen, drawable
-from mltop.tui.screens.help_filters import EXAMPLES
-from mltop.tui.screens.narrowing import SubjectRows, narrowed
-from mltop.tui.screens.sorting import Sort
-from mltop.tui.status import filter_line, typing_line
+from mltop.tui.screens.bars import FilterBox, FilterHistory, filter_line, typing_line
+from mltop.tui.screens.help import EXAMPLES, HelpScreen, drawable
+from mltop.tui.screens.rows import Sort, SubjectRows, narrowed
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession
 from tests.tui.opened import Opened, opened

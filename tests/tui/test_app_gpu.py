@@ -8,9 +8,9 @@ import pytest
 
 from mltop.probes.model import Gap, MigInstance, NodeState
 from mltop.probes.reach.view import FleetView
+from mltop.tui.app.history import history_of
+from mltop.tui.app.navigation import GpuPlace
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.screens.gpu_history import history_of
-from mltop.tui.screens.gpu_place import GpuPlace
 from mltop.tui.widgets.cell_lines import CellLines
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession, received

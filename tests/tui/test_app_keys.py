@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from textual.binding import Binding
 
-from mltop.tui.keys import APP_BINDINGS, PANE_BINDINGS, help_rows, key_name
+from mltop.tui.app.keys import APP_BINDINGS, PANE_BINDINGS, help_rows, key_name
 from mltop.tui.widgets.cell_view import MOVES
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession

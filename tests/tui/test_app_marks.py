@@ -11,11 +11,10 @@ from mltop.probes.agent.protocol import Boot, Hello
 from mltop.probes.investigate.progress import StackProgress
 from mltop.probes.model import NodeState
 from mltop.probes.reach.view import Connection, FleetView, NodeView
+from mltop.tui.app.selection import Selection, dump_scope, first_of, retry_scope
 from mltop.tui.render.cells import plain
-from mltop.tui.scope import dump_scope, first_of, retry_scope
-from mltop.tui.screens.node_state import connection_cells, state_lines
-from mltop.tui.selection import Selection
-from mltop.tui.status import connecting_line, waiting_for
+from mltop.tui.screens.bars import connecting_line, waiting_for
+from mltop.tui.screens.problems import connection_cells, state_lines
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession
 from tests.tui.opened import Opened, opened

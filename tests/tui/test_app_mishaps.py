@@ -13,10 +13,8 @@ import pytest
 
 from mltop.probes.judge.health import FAILED, evaluate
 from mltop.probes.model import GpuSample, KernelEvent, LinkSample, PciDevice, Sample
-from mltop.probes.reach.glance import glance_of
-from mltop.probes.reach.received import Received
-from mltop.probes.reach.view import FleetView, NodeView
-from mltop.tui.mishaps import MISHAPS, Mishaps, spared
+from mltop.probes.reach.view import FleetView, NodeView, Received, glance_of
+from mltop.tui.app.mishaps import MISHAPS, Mishaps, spared
 from mltop.tui.render.cells import Cell, LazyRows, Row
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession

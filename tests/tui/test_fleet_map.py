@@ -11,9 +11,9 @@ import pytest
 
 from mltop.probes.model import NodeState
 from mltop.probes.reach.view import FleetView, NodeView
-from mltop.tui.render.heat import MARK
-from mltop.tui.screens.fleet import FleetPart
-from mltop.tui.screens.node_parts import GpuTable
+from mltop.tui.render.fleet.heat import MARK
+from mltop.tui.screens.overview import FleetPart
+from mltop.tui.screens.tables import GpuTable
 from mltop.tui.widgets.heatmap import Heatmap
 from mltop.tui.widgets.line_table import LineTable
 from tests.tui import fake_views

@@ -279,12 +279,12 @@ async def test_late_progress_of_a_run_that_is_over_is_dropped() -> None:
 
 def test_the_start_imports_nothing_of_it() -> None:
     heavy = [
-        "plotext", "mltop.tui.screens.probes", "mltop.tui.screens.confirm", "mltop.probes.model.probe",
-        "mltop.tui.render.probe_results", "mltop.probes.judge.active.compare", "mltop.probes.judge.active.peaks",
+        "plotext", "mltop.tui.screens.probes.screen", "mltop.tui.screens.probes.question", "mltop.probes.model.probe",
+        "mltop.tui.render.probes.devices", "mltop.probes.judge.probes.compare", "mltop.probes.judge.probes.hardware.peaks",
     ]  # fmt: skip
-    start = "import sys, mltop.tui.app, mltop.tui.screens.overview"
+    start = "import sys, mltop.tui.app.app, mltop.tui.screens.overview"
     code = f"{start}; print([name for name in {heavy} if name in sys.modules])"
-    code += "; import mltop.tui.screens.probes; print('plotext' in sys.modules)"
+    code += "; import mltop.tui.screens.probes.screen; print('plotext' in sys.modules)"
     paths = {"PYTHONPATH": str(ROOT / ".dev"), "PATH": "/usr/bin:/bin"}
     done = subprocess.run([sys.executable, "-c", code], env=paths, capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[:2] == ["[]", "False"]

@@ -10,8 +10,7 @@ from textual.pilot import Pilot
 
 from mltop.probes.model import GpuSample, NodeState, Sample
 from mltop.probes.reach.view import NodeView
-from mltop.tui.render.heat import Heats, NodeHeat
-from mltop.tui.render.metrics import METRICS
+from mltop.tui.render.fleet.heat import METRICS, Heats, NodeHeat
 from mltop.tui.widgets.heatmap import Heatmap
 
 NODES = 60

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mltop.probes.judge.health import ethernet, evaluate, fabric, ib_errors, ib_state, nvlink, pcie
+from mltop.probes.judge.health import evaluate
+from mltop.probes.judge.health.link import ethernet, fabric, ib_errors, ib_state, nvlink, pcie
 from mltop.probes.judge.health.rule import Rule
 from mltop.probes.model import Finding, GpuSample, KernelEvent, LinkSample, Nvlink, PciDevice, Sample
 from tests.unit.health_samples import GPU_BUSES, NIC_BUSES, gpu, link, node_h100, pci

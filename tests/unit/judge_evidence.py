@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from mltop.probes.judge.evidence import JobEvidence, RankSeen
+from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen
 from mltop.probes.model import Frame, RankSample, RankStacks, StackDigest
 
 C10D = "torch/distributed/distributed_c10d.py"

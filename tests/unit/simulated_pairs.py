@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from mltop.probes.judge.active.pairs import PairSearch
+from mltop.probes.judge.probes.pairs import PairSearch
 from mltop.probes.model.probe import PairResult
 
 SPEED = 48e9

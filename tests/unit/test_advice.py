@@ -11,7 +11,7 @@ import pytest
 
 from mltop.probes.investigate.advice import NODE_SAYS, advised, is_known, to_do
 from mltop.probes.investigate.probing.member import Member
-from mltop.probes.investigate.probing.torchrun import torchrun_command
+from mltop.probes.investigate.probing.report import torchrun_command
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 
 PROBES = Path(__file__).parents[2] / "probes"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.agent.files import Files, Unavailable
+from mltop.probes.agent.programs import Files, Unavailable
 from mltop.probes.agent.protocol import Message, Request
 
 PROGRAM = b"#!/bin/sh\nexit 0\n"

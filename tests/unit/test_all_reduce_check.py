@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.active.all_reduce.collectives import NAMES, PERIOD, Collective
-from mltop.probes.active.all_reduce.work import OwnWork
+from mltop.probes.active.all_reduce.collectives import NAMES, PERIOD, Collective, OwnWork
 
 torch = pytest.importorskip("torch")
 CPU = torch.device("cpu")

@@ -9,11 +9,9 @@ from typing import TypeVar
 
 import pytest
 
-from mltop.probes.active.all_reduce.leader import Leader
-from mltop.probes.active.all_reduce.link import TcpLink
+from mltop.probes.active.all_reduce.connections import TcpLink, accused, named, targets
 from mltop.probes.active.all_reduce.listening import listen
-from mltop.probes.active.all_reduce.member import Hello, Meeting, NotJoined, find_leader, hello_message, join
-from mltop.probes.active.all_reduce.preflight import accused, named, targets
+from mltop.probes.active.all_reduce.meeting import Hello, Leader, Meeting, NotJoined, find_leader, hello_message, join
 
 T = TypeVar("T")
 NODES = ["h01", "h02", "h03", "h04"]

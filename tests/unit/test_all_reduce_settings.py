@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.active.all_reduce import environment, measure, rank, sizes
+from mltop.probes.active.all_reduce import collectives, options, rank
 from mltop.probes.active.all_reduce.listening import (
     Address,
     chosen,
@@ -17,7 +17,7 @@ from mltop.probes.active.all_reduce.listening import (
     plain,
 )
 from mltop.probes.active.all_reduce.options import options_of, round_of
-from mltop.probes.active.all_reduce.output import Output
+from mltop.probes.active.all_reduce.ranks import Output
 from mltop.probes.active.child import Order
 from mltop.probes.model.probe import ProbeDevice
 
@@ -87,34 +87,34 @@ def test_the_leader_is_where_its_name_leads() -> None:
 
 def test_one_node_alone_has_nothing_for_others_to_connect_to() -> None:
     for backend, name, value in (("gloo", "GLOO_SOCKET_IFNAME", "lo"), ("nccl", "NCCL_SOCKET_IFNAME", "=lo")):
-        assert environment.added("lo", backend, {name: "eth0"})[name] == value
+        assert options.added("lo", backend, {name: "eth0"})[name] == value
 
 
 def test_what_the_user_has_set_is_never_overridden(tmp_path: Path) -> None:
     conf = tmp_path / "nccl.conf"
     conf.write_text("# site\nNCCL_SOCKET_IFNAME=ib0 # fast\nNCCL_IB_HCA = mlx5_0\nPATH=/bin\n\n")
-    found = environment.conf_settings({}, [str(tmp_path / "none"), str(conf)])
+    found = options.conf_settings({}, [str(tmp_path / "none"), str(conf)])
     assert found == {"NCCL_SOCKET_IFNAME": "ib0", "NCCL_IB_HCA": "mlx5_0"}
-    assert environment.conf_settings({"NCCL_CONF_FILE": str(conf)}, []) == found
-    ours = environment.inherited({"NCCL_DEBUG": "WARN", "HOME": "/root", "NCCL_IB_HCA": "mlx5_1"}, found)
+    assert options.conf_settings({"NCCL_CONF_FILE": str(conf)}, []) == found
+    ours = options.inherited({"NCCL_DEBUG": "WARN", "HOME": "/root", "NCCL_IB_HCA": "mlx5_1"}, found)
     assert ours == {"NCCL_SOCKET_IFNAME": "ib0", "NCCL_IB_HCA": "mlx5_1", "NCCL_DEBUG": "WARN"}
-    assert environment.added("eth0", "nccl", {**ours, "NCCL_RAS_ENABLE": "1"}) == {}
-    assert environment.added("eth0", "nccl", {}) == {
+    assert options.added("eth0", "nccl", {**ours, "NCCL_RAS_ENABLE": "1"}) == {}
+    assert options.added("eth0", "nccl", {}) == {
         "NCCL_SOCKET_IFNAME": "=eth0",
         "NCCL_RAS_ENABLE": "0",
         "NCCL_DEBUG": "INFO",
-        "NCCL_DEBUG_SUBSYS": environment.SUBSYSTEMS,
+        "NCCL_DEBUG_SUBSYS": options.SUBSYSTEMS,
     }
-    assert environment.added("eth0", "gloo", {}) == {"GLOO_SOCKET_IFNAME": "eth0"}
-    assert environment.added("", "gloo", {}) == {}
+    assert options.added("eth0", "gloo", {}) == {"GLOO_SOCKET_IFNAME": "eth0"}
+    assert options.added("", "gloo", {}) == {}
 
 
 def test_injected_delays() -> None:
-    assert environment.delays("") == {}
-    assert environment.delays("1:0.03,12:2") == {1: 0.03, 12: 2.0}
+    assert options.delays("") == {}
+    assert options.delays("1:0.03,12:2") == {1: 0.03, 12: 2.0}
     for wrong in ("1", "a:b", "1:2:3"):
         with pytest.raises(ValueError):
-            environment.delays(wrong)
+            options.delays(wrong)
 
 
 @pytest.mark.parametrize(
@@ -125,30 +125,30 @@ def test_injected_delays() -> None:
     ],
 )
 def test_sizes_in_words(size: int, text: str) -> None:
-    assert sizes.size_text(size) == text
-    assert sizes.stage_of("all-reduce", size) == f"measure {text}"
-    assert sizes.stage_of("all-gather", size) == f"measure all-gather {text}"
+    assert collectives.size_text(size) == text
+    assert collectives.stage_of("all-reduce", size) == f"measure {text}"
+    assert collectives.stage_of("all-gather", size) == f"measure all-gather {text}"
 
 
 def test_sizes_take_at_most_half_of_the_memory_with_all_ranks() -> None:
-    assert sizes.too_big([MIB, GIB], 16 * GIB, 4) == {}
-    assert sizes.too_big([MIB, GIB], 16 * GIB - 1, 4) == {
+    assert collectives.too_big([MIB, GIB], 16 * GIB, 4) == {}
+    assert collectives.too_big([MIB, GIB], 16 * GIB - 1, 4) == {
         GIB: "1 GiB for each of 4 ranks (2 buffers each) does not fit into half of the available memory (8 GiB)"
     }
-    assert sizes.too_big([1 << 60], None, 4) == {}  # unknown refuses nothing
-    assert list(sizes.too_big_for_gpu([MIB, GIB], 3 * GIB)) == [GIB]
-    available = sizes.available_memory_bytes()
+    assert collectives.too_big([1 << 60], None, 4) == {}  # unknown refuses nothing
+    assert list(collectives.too_big_for_gpu([MIB, GIB], 3 * GIB)) == [GIB]
+    available = collectives.available_memory_bytes()
     assert available is not None and 0 < available < 1 << 50
 
 
 @pytest.mark.parametrize(("typical_s", "count"), [(0.001, 20), (0.1, 10), (0.19, 5), (10.0, 5), (0.0, 20)])
 def test_iterations_by_budget(typical_s: float, count: int) -> None:
-    assert measure.iterations(typical_s, 1.0) == count
+    assert collectives.iterations(typical_s, 1.0) == count
 
 
 def test_a_size_that_cannot_be_done_in_time_is_left_out() -> None:
-    assert measure.fits(0.5, 8.0)
-    assert not measure.fits(3.0, 8.0)
+    assert collectives.fits(0.5, 8.0)
+    assert not collectives.fits(3.0, 8.0)
 
 
 @pytest.mark.parametrize(

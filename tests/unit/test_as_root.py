@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes import as_root
 from mltop.probes.collect.stacks import find_py_spy, why_no_py_spy
+from mltop.probes.system import as_root
 from tests.strangers import STRANGER, give, needs_root, script
 
 pytestmark = needs_root
@@ -133,7 +133,7 @@ def test_the_interpreter_that_runs_us_may_go_on(venv: Path, tmp_path: Path) -> N
     """Whoever can change it has us already: `sudo .venv/bin/mltop`. That is no leave for others of theirs."""
     give(venv)
     other = give(environment(tmp_path / "other", ""))
-    code = "import sys; from mltop.probes.as_root import Look; "
+    code = "import sys; from mltop.probes.system.as_root import Look; "
     code += "print([Look(bool, 60).why_not_python(path) for path in sys.argv[1:]])"
     command = [f"{venv}/bin/python", "-c", code, f"{venv}/bin/python", f"{other}/bin/python"]
     env = {"PYTHONPATH": str(Path(as_root.__file__).parents[2])}

@@ -6,7 +6,7 @@ import pytest
 
 from mltop.probes.model import NodeState
 from mltop.probes.reach.view import NodeView
-from mltop.tui.commands import beside
+from mltop.tui.commands import live
 from mltop.tui.commands.live import in_time
 
 
@@ -15,7 +15,7 @@ def test_nodes_that_fail_one_after_the_other_are_few_lines(
 ) -> None:
     now = 0.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    with beside.Beside() as said:
+    with live.Beside() as said:
         states = [NodeState(f"h{number:04d}", "lost", "unknown host name") for number in range(1, 1002)]
         for number in range(0, 1001, 10):
             now += 0.18

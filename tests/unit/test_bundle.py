@@ -22,10 +22,18 @@ import pytest
 from mltop.probes.agent import bootstrap
 from mltop.probes.agent.bootstrap import cache, frames
 from mltop.probes.agent.protocol import MARK, MAX_FRAME_BYTES, TEXT_MARK, encode
-from mltop.probes.reach.bundle import content, file_for, key, loader, opening, py_spy_sha256, wheels
-from mltop.probes.reach.bundle.archive import pack
-from mltop.probes.reach.bundle.content import without_docstrings
-from mltop.probes.reach.bundle.opening import source, table
+from mltop.probes.reach import bundle
+from mltop.probes.reach.bundle import (
+    file_for,
+    loader,
+    opening,
+    pack,
+    py_spy_sha256,
+    source,
+    table,
+    wheels,
+    without_docstrings,
+)
 from tests.others import NOBODY_KNOWN
 
 HERE = os.uname().machine
@@ -42,7 +50,7 @@ def data_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def forget() -> None:
-    for function in (content.bundle, opening, py_spy_sha256):
+    for function in (bundle.bundle, opening, py_spy_sha256):
         function.cache_clear()
 
 
@@ -70,7 +78,7 @@ def test_what_is_in_it() -> None:
 
 
 def test_the_manifest_lists_every_file_with_its_hash() -> None:
-    archive = content.bundle(HERE)
+    archive = bundle.bundle(HERE)
     with zipfile.ZipFile(io.BytesIO(archive.content)) as opened:
         manifest = opened.read("MANIFEST")
         listed = dict(line.split(" ", 1)[::-1] for line in manifest.decode().splitlines())
@@ -86,7 +94,7 @@ def test_another_process_makes_the_same_bytes() -> None:
     root = str(Path(wheels.__file__).parents[4])
     env = {**os.environ, "PYTHONPATH": root, "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7", "LC_ALL": "C"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == content.bundle(HERE).sha256
+    assert done.stdout.strip() == bundle.bundle(HERE).sha256
 
 
 def test_the_order_of_files_does_not_matter() -> None:
@@ -106,7 +114,7 @@ def test_a_machine_without_wheels_gets_what_runs_everywhere() -> None:
     assert "pynvml.py" in found
     assert not [name for name in found if name.startswith("psutil/")]
     assert file_for("bundle", "riscv64").args["sha256"] == file_for("bundle", OTHER).args["sha256"]
-    assert table()[""] == [content.bundle("").sha256, content.bundle("").manifest_sha256]
+    assert table()[""] == [bundle.bundle("").sha256, bundle.bundle("").manifest_sha256]
 
 
 def test_py_spy_is_this_machines_program() -> None:
@@ -196,7 +204,7 @@ def test_wheels_for_another_machine(tag: str, data_home: Path) -> None:
 def test_wheels_that_do_not_fit_are_left_alone(name: str, data_home: Path) -> None:
     lay_wheel(data_home, name, {"psutil/__init__.py": b""})
     assert OTHER not in table()
-    assert file_for("bundle", OTHER).args["sha256"] == content.bundle("").sha256
+    assert file_for("bundle", OTHER).args["sha256"] == bundle.bundle("").sha256
 
 
 def test_the_opening_is_a_loader_and_exactly_what_it_reads() -> None:
@@ -205,7 +213,7 @@ def test_the_opening_is_a_loader_and_exactly_what_it_reads() -> None:
     text = zlib.decompress(packed).decode()
     assert text.startswith(source())
     assert json.dumps(table()) in text
-    assert repr(key.compiled_key()) in text
+    assert repr(bundle.compiled_key()) in text
 
 
 def test_stage_1_is_python_3_6() -> None:
@@ -217,7 +225,7 @@ def test_stage_1_is_python_3_6() -> None:
 
 def test_what_runs_before_any_package_is_ascii() -> None:
     """It is opened with whatever encoding the node's locale says."""
-    with zipfile.ZipFile(io.BytesIO(content.bundle(HERE).content)) as archive:
+    with zipfile.ZipFile(io.BytesIO(bundle.bundle(HERE).content)) as archive:
         assert archive.read("mltop_compiled.py").isascii()
         assert archive.read("mltop_compiled.py") == loader()
         ast.parse(loader(), feature_version=(3, 9))
@@ -233,20 +241,20 @@ def test_docstrings_stay_at_home() -> None:
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("MLTOP_STATE_DIR", str(tmp_path / "state"))
-    key.compiled_key.cache_clear()
+    bundle.compiled_key.cache_clear()
     yield tmp_path / "state"
-    key.compiled_key.cache_clear()
+    bundle.compiled_key.cache_clear()
 
 
 def test_the_key_of_compiled_modules_is_made_once_and_kept(state: Path) -> None:
-    first = key.compiled_key()
+    first = bundle.compiled_key()
     assert re.fullmatch(r"[0-9a-f]{64}", first)
     assert os.listdir(state) == ["compiled-key"]
     assert stat.S_IMODE((state / "compiled-key").stat().st_mode) == 0o600
     assert stat.S_IMODE(state.stat().st_mode) == 0o700
-    key.compiled_key.cache_clear()
-    assert key.compiled_key() == first
-    code = "from mltop.probes.reach.bundle.key import compiled_key; print(compiled_key())"
+    bundle.compiled_key.cache_clear()
+    assert bundle.compiled_key() == first
+    code = "from mltop.probes.reach.bundle import compiled_key; print(compiled_key())"
     env = {**os.environ, "PYTHONPATH": str(Path(wheels.__file__).parents[4])}
     (state / "compiled-key").unlink()
     several = [subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE) for _ in range(4)]
@@ -273,7 +281,7 @@ def test_a_key_that_others_may_know_is_none(how: str, state: Path, tmp_path: Pat
     else:
         path.write_text({"too short": "0" * 63, "no hex": "x" * 64}.get(how, "0" * 64))
         path.chmod(0o640 if how == "readable" else 0o600)
-    assert key.compiled_key() == ""
+    assert bundle.compiled_key() == ""
 
 
 def test_stage_1_speaks_the_agents_protocol() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mltop.probes.judge.active import busbw_table
-from mltop.probes.judge.active.busbw import expected_busbw, network_ceiling
-from mltop.probes.judge.active.peaks import PEAKS
+from mltop.probes.judge.probes.hardware import busbw
+from mltop.probes.judge.probes.hardware.busbw import expected_busbw, network_ceiling
+from mltop.probes.judge.probes.hardware.peaks import PEAKS
 
 MIB, GIB = 1 << 20, 1 << 30
 A100, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"
@@ -107,9 +107,9 @@ def test_ceiling_of_the_network(nodes: int, gb_per_s: float) -> None:
     assert network_ceiling(8, nodes, 50e9) == pytest.approx(gb_per_s * 1e9, rel=1e-3)
 
 
-@pytest.mark.parametrize("curve", busbw_table.MANY_NODES, ids=lambda curve: f"{curve.nodes} x {curve.model}")
-def test_measured_figures_keep_below_their_ceiling(curve: busbw_table.Curve) -> None:
-    ceiling = network_ceiling(curve.gpus, curve.nodes, busbw_table.MANY_NODES_NIC)
+@pytest.mark.parametrize("curve", busbw.MANY_NODES, ids=lambda curve: f"{curve.nodes} x {curve.model}")
+def test_measured_figures_keep_below_their_ceiling(curve: busbw.Curve) -> None:
+    ceiling = network_ceiling(curve.gpus, curve.nodes, busbw.MANY_NODES_NIC)
     assert all(rate < ceiling for rate in curve.points.values())
 
 
@@ -137,6 +137,6 @@ def test_wrong_marks_of_other_tools_are_not_here() -> None:
 
 
 def test_families_are_rows_of_the_table() -> None:
-    assert set(busbw_table.FAMILY) <= {peak.name for peak in PEAKS}
-    assert {curve.model for curve in busbw_table.ONE_NODE} <= set(busbw_table.FAMILY.values())
-    assert all(curve.source for curve in (*busbw_table.ONE_NODE, *busbw_table.MANY_NODES))
+    assert set(busbw.FAMILY) <= {peak.name for peak in PEAKS}
+    assert {curve.model for curve in busbw.ONE_NODE} <= set(busbw.FAMILY.values())
+    assert all(curve.source for curve in (*busbw.ONE_NODE, *busbw.MANY_NODES))

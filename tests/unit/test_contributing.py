@@ -12,7 +12,7 @@ import pytest
 
 from mltop.probes import model
 from mltop.probes.agent import protocol
-from mltop.probes.reach.bundle import content
+from mltop.probes.reach import bundle
 from tests.documents import CONTRIBUTING, README, ROOT, codes, table, text_of
 from tests.system.cases.launch import CASES
 
@@ -116,7 +116,7 @@ def test_what_runs_on_a_node_is_one_list() -> None:
     linted = set(re.findall(r'^"probes/(\w+)(?:\.py|/\*\*)" = "py39"', PROJECT, re.MULTILINE))
     (paths,) = re.findall(r"--violations \\\n(.*)", RUN)
     checked = {re.sub(r"\.py$", "", path.partition("/")[2]) for path in paths.split()}
-    sent = {path.removesuffix(".py") for path in content.OURS}
+    sent = {path.removesuffix(".py") for path in bundle.OURS}
     assert rules == linted == checked == sent | {"demo"}
 
 

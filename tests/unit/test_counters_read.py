@@ -14,7 +14,7 @@ from mltop.probes.collect.links import LinkSource
 from mltop.probes.judge.health import RULES, Health, evaluated
 from mltop.probes.judge.health.unknowns import growth_unknown
 from mltop.probes.model import Sample, Unknown
-from mltop.probes.model.reads import KINDS, UNTOLD_S, Reads
+from mltop.probes.model.sample import KINDS, UNTOLD_S, Reads
 from tests.fakes.proctree import ProcTree
 from tests.fakes.sysfs import SysTree
 from tests.unit.health_samples import node_h100

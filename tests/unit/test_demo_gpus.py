@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 
-from mltop.probes.demo.curves import SM_CLOCK_MAX_MHZ
-from mltop.probes.demo.gpus import SimulatedGpus, simulate
+from mltop.probes.demo.gpus import SM_CLOCK_MAX_MHZ, SimulatedGpus, simulate
 from mltop.probes.model import Gap, GpuSample, to_json
 
 RANKS = [(4001, 0), (4002, 1), (4003, 2), (4004, 3)]

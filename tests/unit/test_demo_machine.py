@@ -8,7 +8,7 @@ import pytest
 from mltop.probes.demo.fleet import build
 from mltop.probes.demo.gpus import simulate
 from mltop.probes.demo.machine import FULL_SHARE
-from mltop.probes.demo.simulated_node import SimulatedNode
+from mltop.probes.demo.simulated import SimulatedNode
 from mltop.probes.model import Sample
 
 DECODER = msgspec.json.Decoder(Sample)

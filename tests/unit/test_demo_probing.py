@@ -6,12 +6,10 @@ import statistics
 
 import pytest
 
-from mltop.probes.active.asked import asked_from
+from mltop.probes.active.supervisor.request import asked_from
 from mltop.probes.demo.fleet import build, machine_of
-from mltop.probes.demo.probe_collectives import Member, busbw, collective_times
-from mltop.probes.demo.probe_figures import matmul_result
-from mltop.probes.demo.probe_launcher import Launcher, World, stage_of
-from mltop.probes.demo.probe_machine import ProbeMachine
+from mltop.probes.demo.probes.collectives import Launcher, Member, World, busbw, collective_times, stage_of
+from mltop.probes.demo.probes.replay import ProbeMachine, matmul_result
 
 MIB, GIB = 1 << 20, 1 << 30
 

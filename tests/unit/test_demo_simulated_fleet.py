@@ -9,8 +9,7 @@ import msgspec
 from mltop.probes.agent.light import complete
 from mltop.probes.agent.protocol import Message, payload_of
 from mltop.probes.demo.fleet import build, light_frame, node_names, slow_frame
-from mltop.probes.demo.simulated_job import FIRST_PID, rank_stacks
-from mltop.probes.demo.simulated_node import SimulatedNode
+from mltop.probes.demo.simulated import FIRST_PID, SimulatedNode, rank_stacks
 from mltop.probes.model import Sample
 
 DECODER = msgspec.json.Decoder(Message)

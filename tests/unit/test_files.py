@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.files import BadFile, Folder, open_regular, read_regular
+from mltop.probes.system.files import BadFile, Folder, open_regular, read_regular
 from tests.others import ordinary
 from tests.waiting import wait_until
 
@@ -70,7 +70,7 @@ def test_errors_name_the_whole_path(tmp_path: Path) -> None:
 MAKE = """
 import sys
 from pathlib import Path
-from mltop.probes.files import Folder
+from mltop.probes.system.files import Folder
 from mltop.probes.record import CaptureWriter
 with Folder.make(Path(sys.argv[1]) / "a" / "b") as folder:
     folder.write("file", b"1")

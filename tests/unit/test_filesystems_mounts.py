@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mltop.probes.collect.filesystems import mounts, mountstats
+from mltop.probes.collect.filesystems import mounts
 
 TABLE = r"""
 sysfs /sys sysfs rw,nosuid 0 0
@@ -113,7 +113,7 @@ device /dev/sda mounted on /c with fstype ext4
 
 
 def test_nfs_counters_by_mount() -> None:
-    assert mountstats.parse(STATS) == {
+    assert mounts.parse_counters(STATS) == {
         "/a": {"operations": 151, "retrans": 10, "timeouts": 4, "backlog": 80},
         "/b": {"operations": 7, "retrans": 2, "timeouts": 1, "backlog": 33},
     }
@@ -121,4 +121,4 @@ def test_nfs_counters_by_mount() -> None:
 
 @pytest.mark.parametrize("text", ["", "device", "device x mounted on /a with fstype nfs\n\txprt:\tnew 1\n"])
 def test_short_mountstats_are_no_error(text: str) -> None:
-    assert all(not any(counters.values()) for counters in mountstats.parse(text).values())
+    assert all(not any(counters.values()) for counters in mounts.parse_counters(text).values())

@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from mltop.probes.agent.pieces import split
-from mltop.probes.agent.protocol import MARK, TEXT_MARK, Message, encode, payload_of
+from mltop.probes.agent.protocol import MARK, TEXT_MARK, Message, encode, payload_of, split
 from mltop.probes.reach.framing import LINE_BYTES, NOISE_BYTES, FrameReader
 
 FRAMES = [encode(Message("done", id=n, data={"text": "x" * (n * 37 % 3000)})) for n in range(1, 40)]

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes import paths
-from mltop.probes.active.gate import USED_BYTES
-from mltop.probes.collect.nvml import margin_words
+from mltop.probes.active.supervisor.gate import USED_BYTES
+from mltop.probes.collect.nvml import codes
 from mltop.probes.model import Gap, GpuProcess, GpuSample, NvlinkLink
+from mltop.probes.system import paths
 from tests.fakes.scripts import shell_script
 from tests.hardware import machine
 from tests.hardware.activity_checks import FROM_HOST, Activity, Under, from_host
@@ -220,7 +220,7 @@ def test_what_nvml_cannot_tell_before_driver_570_is_no_difference() -> None:
     one = values.Round(asked("<temperature><gpu_temp_tlimit>45 C</gpu_temp_tlimit></temperature>"), Mltop(), 0.0)
     one.gpus = [GpuSample(0)]
     assert values.checked(row, 0, one).outcome == "differs"
-    one.gaps = [Gap("gpu.0.temperature_margin_c", margin_words.T_LIMIT_ALONE)]
+    one.gaps = [Gap("gpu.0.temperature_margin_c", codes.T_LIMIT_ALONE)]
     check = values.checked(row, 0, one)
     assert (check.outcome, "driver 570" in check.why) == ("not tried", True)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health import fabric
+from mltop.probes.judge.health.link import fabric
 from mltop.probes.judge.health.rule import Rule
 from mltop.probes.judge.health.unknowns import unknowns_of
 from mltop.probes.model import Fabric, Gap, Nvlink, Sample

@@ -7,19 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from mltop.probes.judge.health import (
-    RULES,
-    Asked,
-    gpu_clocks,
-    gpu_ecc,
-    gpu_inventory,
-    gpu_processes,
-    gpu_state,
-    gpu_temperature,
-    gpu_throttle,
-    gpu_xid,
-    nvml,
-)
+from mltop.probes.judge.health import RULES, Asked
+from mltop.probes.judge.health.gpu import clocks, ecc, inventory, nvml, processes, state, temperature, throttle, xids
 from mltop.probes.judge.health.node import NodeHealth
 from mltop.probes.judge.health.peers import PeerBook
 from mltop.probes.judge.health.registry import COUNTERS, FACTS
@@ -27,15 +16,15 @@ from mltop.probes.model import GpuProcess, Sample
 from tests.unit.health_samples import changed, gpu, judged, node_h100, sample, xid
 
 MODULES = (
-    gpu_state,
+    state,
     nvml,
-    gpu_xid,
-    gpu_ecc,
-    gpu_throttle,
-    gpu_temperature,
-    gpu_clocks,
-    gpu_inventory,
-    gpu_processes,
+    xids,
+    ecc,
+    throttle,
+    temperature,
+    clocks,
+    inventory,
+    processes,
 )
 OWN = ("gpu.", "nvml.")
 IDS = [
@@ -177,7 +166,7 @@ CHANGING = ("training", "checkpointing", "starting job", "cooling down")
 def test_a_healthy_hour_says_nothing(scene: str) -> None:
     """With these rules alone: those about links and jobs have their own hours."""
     rules = [rule for module in MODULES for rule in module.RULES]
-    node, book = NodeHealth(rules, [gpu_ecc.COUNTERS]), PeerBook([gpu_clocks.FACTS, gpu_inventory.FACTS])
+    node, book = NodeHealth(rules, [ecc.COUNTERS]), PeerBook([clocks.FACTS, inventory.FACTS])
     for at in HOUR if scene in CHANGING else HOUR[::3]:
         one = SCENES[scene](at)
         node.see(one, book.see(one))
@@ -205,13 +194,13 @@ def test_all_rules_are_there() -> None:
     rules = [rule for module in MODULES for rule in module.RULES]
     assert sorted(rule.id for rule in rules) == sorted(IDS)
     assert {rule.id for rule in rules} <= {rule.id for rule in RULES}
-    assert gpu_ecc.COUNTERS in COUNTERS
-    assert gpu_clocks.FACTS in FACTS
-    assert gpu_inventory.FACTS in FACTS
+    assert ecc.COUNTERS in COUNTERS
+    assert clocks.FACTS in FACTS
+    assert inventory.FACTS in FACTS
 
 
 @pytest.mark.parametrize("rule", [rule for module in MODULES for rule in module.RULES], ids=lambda rule: rule.id)
-def test_every_rule_says_what_it_means(rule: gpu_state.Rule) -> None:
+def test_every_rule_says_what_it_means(rule: state.Rule) -> None:
     assert rule.meaning
     assert rule.threshold
     assert rule.source

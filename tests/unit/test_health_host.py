@@ -7,16 +7,10 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health import (
-    Health,
-    evaluate,
-    host_cpu,
-    host_memory,
-    host_storage,
-    host_system,
-    job_ranks,
-)
-from mltop.probes.judge.health.host_words import duration, kernel_list, size
+from mltop.probes.judge.health import Health, evaluate
+from mltop.probes.judge.health.host import cpu, memory, storage, system
+from mltop.probes.judge.health.host.system import duration, kernel_list, size
+from mltop.probes.judge.health.job import ranks as job_ranks
 from mltop.probes.judge.health.unknowns import unknowns_of
 from mltop.probes.model import (
     BlockedProcess,
@@ -30,7 +24,7 @@ from mltop.probes.model import (
 )
 from tests.unit.health_samples import GIB, host, node_h100, rank
 
-RULES = (*host_cpu.RULES, *host_memory.RULES, *host_storage.RULES, *host_system.RULES, *job_ranks.RULES)
+RULES = (*cpu.RULES, *memory.RULES, *storage.RULES, *system.RULES, *job_ranks.RULES)
 
 
 def judged(*samples: Sample, eager: bool = True) -> list[Finding]:

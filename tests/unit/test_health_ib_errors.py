@@ -8,8 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from mltop.probes.judge.health.link_growth import clock, grown, rate_text
-from mltop.probes.judge.health.rule import Moment
+from mltop.probes.judge.health.rule import Moment, clock, grown, rate_text
 from mltop.probes.judge.health.trails import Trails
 from mltop.probes.model import LinkSample, PciDevice, Sample
 from tests.unit.health_links import RULES, bare_gpu, judge, node, nvlinks, only, over, port, ports, told

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mltop.probes.judge.health import Health
-from mltop.probes.judge.health.job_rules import JOB_RULES
+from mltop.probes.judge.health.job.whole_job import JOB_RULES
 from mltop.probes.model import Finding, Sample
 from tests.unit.health_samples import gpu, links, rank, sample
 

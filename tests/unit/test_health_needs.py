@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health.needs import alternatives
-from mltop.probes.judge.health.unknowns import all_rules, unknowns_of
+from mltop.probes.judge.health.unknowns import all_rules, alternatives, unknowns_of
 from mltop.probes.model import Gap, LinkSample, Sample, Unknown
 from tests.unit.health_samples import NOT_HERE, node_h100
 

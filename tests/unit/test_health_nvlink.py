@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health.nvlink import _sums
+from mltop.probes.judge.health.link.nvlink import _sums
 from mltop.probes.model import GpuSample, Nvlink, Sample
 from tests.unit.health_links import board, judge, nvlinks, only, over, told
 from tests.unit.health_samples import gpu, sample, xid

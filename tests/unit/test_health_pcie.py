@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health.link_pcie_errors import replay_limit_per_min
+from mltop.probes.judge.health.link.pcie import replay_limit_per_min
 from mltop.probes.model import PciDevice, Sample
 from tests.unit.health_links import (
     bare_gpu,

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health.gpu_words import bus_key
-from mltop.probes.judge.health.xid_catalog import (
+from mltop.probes.judge.health.gpu.xid_catalog import (
     ACTIONS,
     ADVICE,
     APP,
@@ -19,6 +18,7 @@ from mltop.probes.judge.health.xid_catalog import (
     advice,
     lookup,
 )
+from mltop.probes.judge.health.names import bus_key
 from mltop.probes.model import Finding, KernelEvent, Sample
 from tests.unit.health_samples import judged, node_h100, xid
 

@@ -10,11 +10,11 @@ import click
 import pytest
 
 from mltop.probes.investigate.probing.wanted import ProbeWanted
-from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, expand, resolve
 from mltop.probes.reach.targets.nodesets import split_user
 from mltop.tui import cli as command_line
-from mltop.tui.target_options import INTERVAL, TIMEOUT
+from mltop.tui.commands.options import INTERVAL, TIMEOUT
 
 TARGETS = set(TargetOptions.__dataclass_fields__)
 GROUP = command_line.cli

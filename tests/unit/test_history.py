@@ -8,7 +8,7 @@ import pytest
 
 from mltop.probes.model import GpuSample, NodeState, Sample
 from mltop.probes.reach.view import FleetView, NodeView
-from mltop.tui.history import SPAN_S, History, Track, has
+from mltop.tui.app.history import SPAN_S, History, Track, has
 
 T0 = 1_763_640_000.0
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.collect.host.cgroup_places import USUAL, Place, parse_mounts, parse_paths, place
-from mltop.probes.collect.host.cgroups import Cgroups
-from mltop.probes.collect.ranks.cgroup import cgroup_of
+from mltop.probes.collect.host.cgroups import USUAL, Cgroups, Place, parse_mounts, parse_paths, place
+from mltop.probes.collect.ranks.details import cgroup_of
 from mltop.probes.model import UNLIMITED, CgroupSample, RankSample
 
 JOB = "/system.slice/slurmstepd.scope/job_7"

@@ -9,16 +9,21 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.collect.host.basics import Load, Uptime
-from mltop.probes.collect.host.clock import Clock, judged
-from mltop.probes.collect.host.cpus import Governor
-from mltop.probes.collect.host.memory import HugePages
-from mltop.probes.collect.host.memory_errors import MemoryErrors
-from mltop.probes.collect.host.modules import MODULES, Modules, driver_version
+from mltop.probes.collect.host.machine import (
+    MODULES,
+    Clock,
+    Governor,
+    Load,
+    Modules,
+    OpenFiles,
+    SmallFiles,
+    Uptime,
+    driver_version,
+    judged,
+)
+from mltop.probes.collect.host.memory import HugePages, MemoryErrors, Swapping
 from mltop.probes.collect.host.part import Part, Reading
-from mltop.probes.collect.host.pressure import PressureStall
-from mltop.probes.collect.host.single_files import OpenFiles, SmallFiles
-from mltop.probes.collect.host.swapping import Swapping
+from mltop.probes.collect.host.rates import PressureStall
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 

@@ -18,8 +18,7 @@ import psutil
 import pytest
 
 from mltop.probes.collect.host import HostSource
-from mltop.probes.collect.host.folding import folded
-from mltop.probes.collect.host.part import Reading, Scheduled, starting
+from mltop.probes.collect.host.part import Reading, Scheduled, folded, starting
 from mltop.probes.model import Gap, HostSample, to_json
 
 RATES = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.collect.host.surroundings import Surroundings, in_container, is_virtual
+from mltop.probes.collect.host.machine import Surroundings, in_container, is_virtual
 
 FLAGS = "processor : 0\nflags\t\t: fpu vme {} sse\n\nprocessor : 1\n"
 ID = "3f" * 32

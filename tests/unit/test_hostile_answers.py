@@ -10,13 +10,12 @@ from rich.console import Console
 
 from mltop.probes.investigate.probing.board import MOST_OF_A_NODE, Board, event_of
 from mltop.probes.investigate.probing.member import Member, heard, ready
-from mltop.probes.investigate.probing.report import Measured, judged
-from mltop.probes.investigate.probing.torchrun import torchrun_command
+from mltop.probes.investigate.probing.report import Measured, judged, torchrun_command
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.probes.judge.kernel_lines import MOST_LINES, merge
 from mltop.probes.model.probe import ProbeEvent, ProbeReport
-from mltop.tui.commands.node_checks import checks_of
-from mltop.tui.report.kernel import print_kernel
+from mltop.tui.commands.doctor import checks_of
+from mltop.tui.report.check import print_kernel
 from mltop.tui.report.probe import print_probe
 from tests.unit.matmul_results import gpu
 

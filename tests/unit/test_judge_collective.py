@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from mltop.probes.judge.active.arrival import arrivals, find_late
-from mltop.probes.judge.active.collective import busbw_factor, judge_collective, merge_times, with_expected
-from mltop.probes.judge.active.deadline import Waited, joined_sentence
-from mltop.probes.judge.active.expected import Expected
+from mltop.probes.investigate.probing.member import Waited, joined_sentence
+from mltop.probes.judge.probes.arrival import arrivals, find_late
+from mltop.probes.judge.probes.collective import busbw_factor, judge_collective, merge_times, with_expected
+from mltop.probes.judge.probes.hardware.peaks import Expected
 from mltop.probes.model.probe import CollectiveResult, PastResult, ProbeFailure, RankArrival, RankTimes
 from tests.unit.gloo_times import EIGHT, EIGHT_SLOW, TWO, TWO_SLOW
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mltop.probes.judge.active.copies import judge_copies
-from mltop.probes.judge.active.past import copies_key
+from mltop.probes.judge.probes.compare import copies_key
+from mltop.probes.judge.probes.copies import judge_copies
 from mltop.probes.model.probe import CopiesResult, PeerCopy, ProbeVerdict
 from tests.unit.probe_copies import L40S, Machines, earlier, uuid_of, ways_of
 

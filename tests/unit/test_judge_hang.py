@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from mltop.probes.judge.evidence import JobEvidence
-from mltop.probes.judge.hang import judge_job, report
+from mltop.probes.judge.hang.evidence import JobEvidence
+from mltop.probes.judge.hang.verdict import judge_job, report
 from mltop.probes.model import Verdict
 from tests.unit.judge_evidence import (
     Child,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mltop.probes.judge.hang import judge_job
-from mltop.probes.judge.jobs import evidence_by_job, history_of, quiet_for
+from mltop.probes.judge.hang.jobs import evidence_by_job, history_of, quiet_for
+from mltop.probes.judge.hang.verdict import judge_job
 from mltop.probes.model import Gap, RankSample, RankStacks, Sample, StackDigest
 from tests.unit.judge_evidence import all_reduce, dataset
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.active.matmul import judge_matmul, with_efficiency
+from mltop.probes.judge.probes.matmul import judge_matmul, with_efficiency
 from mltop.probes.model.probe import MatmulResult, PastResult, ProbeFailure
 from tests.unit.matmul_results import BURST, CLOCK, RATE, SPREAD, VERSIONS, cpus, gpu, node, phase
 

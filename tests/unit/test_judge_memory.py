@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mltop.probes.judge.active.memory import judge_memory
-from mltop.probes.judge.active.past import memory_key, past_of
+from mltop.probes.judge.probes.compare import memory_key, past_of
+from mltop.probes.judge.probes.memory import judge_memory
 from mltop.probes.model.probe import MemoryResult, Phase, ProbeFailure, ProbeReport
 from tests.unit.probe_copies import OTHER_VERSIONS, Machines, earlier, uuid_of
 

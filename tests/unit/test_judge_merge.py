@@ -8,11 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from mltop.probes.judge.classes import merge
-from mltop.probes.judge.fold import fold, ranks_text, unfold
-from mltop.probes.judge.hang import report
-from mltop.probes.judge.tree import TreeLine, merged_tree
+from mltop.probes.judge.hang.classes import TreeLine, merge, merged_tree
+from mltop.probes.judge.hang.verdict import report
 from mltop.probes.model import Frame, StackClass, StackDigest
+from mltop.probes.model.ranks import fold, ranks_text, unfold
 from tests.bench import bench_merge
 from tests.unit.judge_evidence import (
     C10D,

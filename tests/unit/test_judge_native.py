@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from mltop.probes.judge.classes import merge
-from mltop.probes.judge.hang import judge_job, report
+from mltop.probes.judge.hang.classes import merge
+from mltop.probes.judge.hang.verdict import judge_job, report
 from mltop.probes.model import Frame, StackDigest, Verdict
 from tests.unit.judge_evidence import (
     Rank,

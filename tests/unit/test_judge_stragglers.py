@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from mltop.probes.judge.hang import judge_job
-from mltop.probes.judge.movement import chance_of_at_most, find_stragglers
-from mltop.probes.judge.roster import read_roster
+from mltop.probes.judge.hang.job import read_roster
+from mltop.probes.judge.hang.movement import chance_of_at_most, find_stragglers
+from mltop.probes.judge.hang.verdict import judge_job
 from mltop.probes.model import Verdict
 from tests.unit.judge_evidence import Rank, Stack, all_reduce, compute, evidence
 

@@ -9,10 +9,10 @@ import pytest
 
 from mltop.probes.agent.requests import chosen
 from mltop.probes.investigate.material import Material, judge
-from mltop.probes.judge.fold import Ranges, fold
-from mltop.probes.judge.hang import report
-from mltop.probes.judge.jobs import evidence_by_job, history_of
+from mltop.probes.judge.hang.jobs import evidence_by_job, history_of
+from mltop.probes.judge.hang.verdict import report
 from mltop.probes.model import JobReport, NodeState, RankSample, RankStacks, Sample, StackDigest
+from mltop.probes.model.ranks import Ranges, fold
 from tests.unit.judge_evidence import Stack, all_reduce, dataset
 
 ADDRESS = "10.0.0.1:29500"

@@ -7,10 +7,10 @@ import re
 import pytest
 
 from mltop.probes.investigate.material import Material, judge
-from mltop.probes.judge.hang import judge_job, report
+from mltop.probes.judge.hang.verdict import judge_job, report
 from mltop.probes.model import RankSample, Sample, Verdict
 from mltop.tui.render.cells import plain
-from mltop.tui.render.verdicts import headline, verdict_lines
+from mltop.tui.render.stacks import headline, verdict_lines
 from tests.unit.judge_evidence import (
     START,
     Child,

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from mltop.probes.judge.hang import judge_job
+from mltop.probes.judge.hang.verdict import judge_job
 from mltop.probes.model import StackDigest, Verdict
 from tests.unit.judge_evidence import (
     C10D,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mltop.probes.judge.hang import judge_job
+from mltop.probes.judge.hang.verdict import judge_job
 from mltop.probes.model import Verdict
 from tests.unit.judge_evidence import (
     Child,

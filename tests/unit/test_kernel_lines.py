@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from mltop.probes.judge.kernel_lines import merge
-from mltop.tui.report.kernel import print_kernel, summary
+from mltop.tui.report.check import print_kernel, summary
+from mltop.tui.state.files import BadState
 from mltop.tui.state.kernel_lines import MOST, learn, read_known
-from mltop.tui.state.place import BadState
 
 
 def entry(pattern: str, level: int = 6, at: float | None = 100.0, count: int = 1) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from mltop.probes.collect.kernel_log import KernelLogSource
-from mltop.probes.collect.kernel_log.places import Places
+from mltop.probes.collect.kernel_log.readers import Places
 from mltop.probes.collect.kernel_log.scan import scan
 from mltop.probes.model import Gap, KernelEvent
 from tests.fakes.kmsg import FakeKmsg, fake_journalctl, journal_line

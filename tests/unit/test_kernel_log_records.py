@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.collect.kernel_log.patterns import MAX_PATTERNS, Patterns, pattern_of
 from mltop.probes.collect.kernel_log.records import Record, parse
-from mltop.probes.collect.kernel_log.scan import scan
+from mltop.probes.collect.kernel_log.scan import MAX_PATTERNS, Patterns, pattern_of, scan
 from tests.fakes.kmsg import BOOT_AT, FakeKmsg
 
 NOW = BOOT_AT + 1000.0

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.collect.kernel_log import KernelLogSource, with_nvml_events
-from mltop.probes.collect.kernel_log.places import Places
+from mltop.probes.collect.kernel_log.readers import Places
 from mltop.probes.collect.kernel_log.source import LOST_SAID_S
 from mltop.probes.model import MAX_KERNEL_EVENTS, Gap, KernelEvent
 from tests.fakes.kmsg import BOOT_AT, FakeKmsg

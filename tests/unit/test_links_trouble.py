@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.collect.links import LinkSource
-from mltop.probes.collect.links.files import OpenFiles
+from mltop.probes.collect.sysfile import OpenFiles
 from mltop.probes.model import Gap, LinkSample
 from tests.fakes.sysfs import SysTree
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mltop.probes.collect.links import words
-from mltop.probes.collect.links.files import counter
-from mltop.probes.collect.links.rates import FIRST, STARTED_ANEW, ByteMeter
+from mltop.probes.collect.links import parsing
+from mltop.probes.collect.links.counters import FIRST, STARTED_ANEW, ByteMeter
+from mltop.probes.collect.sysfile import counter
 
 WEIRD = [b"", b"\n", b"\0\0", b"\xff\xfe", b"\x1b[31mred", b"x" * 4096, "é".encode()]
 
@@ -16,12 +16,12 @@ WEIRD = [b"", b"\n", b"\0\0", b"\xff\xfe", b"\x1b[31mred", b"x" * 4096, "é".enc
     [(b"4: ACTIVE\n", "ACTIVE"), (b"5: LinkUp\n", "LinkUp"), (b"2: INIT", "INIT"), (b"ACTIVE\n", "ACTIVE")],
 )
 def test_states(text: bytes, state: str) -> None:
-    assert words.state_word(text) == state
+    assert parsing.state_word(text) == state
 
 
 @pytest.mark.parametrize("text", [*WEIRD, b"4:", None])
 def test_a_state_without_a_word_is_unknown(text: bytes | None) -> None:
-    assert words.state_word(text) is None
+    assert parsing.state_word(text) is None
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_state_without_a_word_is_unknown(text: bytes | None) -> None:
     ],
 )
 def test_rates(text: bytes, rate: float | None) -> None:
-    assert words.rate_bits_per_s(text) == rate
+    assert parsing.rate_bits_per_s(text) == rate
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_rates(text: bytes, rate: float | None) -> None:
     ],
 )
 def test_speeds_of_interfaces(text: bytes | None, speed: float | None) -> None:
-    assert words.speed_bits_per_s(text) == speed
+    assert parsing.speed_bits_per_s(text) == speed
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_counters(text: bytes, value: int | None) -> None:
     ],
 )
 def test_pci_addresses_of_devices(path: str, address: str | None) -> None:
-    assert words.last_pci_address(path) == address
+    assert parsing.last_pci_address(path) == address
 
 
 @pytest.mark.parametrize(
@@ -102,19 +102,19 @@ def test_pci_addresses_of_devices(path: str, address: str | None) -> None:
     ],
 )
 def test_counters_at_their_maximum(counters: dict[str, int], stuck: list[str]) -> None:
-    assert words.saturated(counters) == stuck
-    assert not words.beyond_narrow(counters)
+    assert parsing.saturated(counters) == stuck
+    assert not parsing.beyond_narrow(counters)
 
 
-@pytest.mark.parametrize("name", words.NARROW_MAXIMA)
+@pytest.mark.parametrize("name", parsing.NARROW_MAXIMA)
 def test_a_value_above_the_narrow_maximum_proves_a_wide_counter(name: str) -> None:
-    assert words.beyond_narrow({name: words.NARROW_MAXIMA[name] + 1})
+    assert parsing.beyond_narrow({name: parsing.NARROW_MAXIMA[name] + 1})
 
 
 def test_names_sort_by_their_numbers() -> None:
     names = ["mlx5_10", "mlx5_9", "eth0", "mlx5_bond_0", "ibp24s0", "rdmap0s6"]
-    assert sorted(names, key=words.natural)[:2] == ["eth0", "ibp24s0"]
-    assert sorted(["mlx5_10", "mlx5_9"], key=words.natural) == ["mlx5_9", "mlx5_10"]
+    assert sorted(names, key=parsing.natural)[:2] == ["eth0", "ibp24s0"]
+    assert sorted(["mlx5_10", "mlx5_9"], key=parsing.natural) == ["mlx5_9", "mlx5_10"]
 
 
 def test_rates_need_two_looks_and_start_anew_after_a_reset() -> None:

@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from mltop.probes.active.matmul.burst import Burst, Scan
+from mltop.probes.active.device import Cpu
 from mltop.probes.active.matmul.corruption import Checker
-from mltop.probes.active.matmul.device import Cpu
-from mltop.probes.active.matmul.gemm import KERNELS, Operands
-from mltop.probes.active.matmul.inputs import Buffers, Inputs
+from mltop.probes.active.matmul.gemm import KERNELS, Buffers, Inputs, Operands
 from mltop.probes.active.matmul.shapes import Shape
-from mltop.probes.active.matmul.sustained import sustain, warm
+from mltop.probes.active.matmul.timing import Burst, Scan, sustain, warm
 
 CUBE = Shape(256, 256, 256)
 SMALL = Shape(32, 32, 32)

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from mltop.probes.active.matmul.device import Cpu
-from mltop.probes.active.matmul.gemm import BYTES, FORMATS, KERNELS, OUTPUT_BYTES, Operands
-from mltop.probes.active.matmul.inputs import Inputs
+from mltop.probes.active.device import Cpu
+from mltop.probes.active.matmul.gemm import BYTES, FORMATS, KERNELS, OUTPUT_BYTES, Inputs, Operands, refusal
 from mltop.probes.active.matmul.shapes import Shape
-from mltop.probes.active.matmul.support import refusal
-from mltop.probes.active.torch_errors import in_words
+from mltop.probes.active.torch_support import in_words
 
 SHAPE = Shape(48, 32, 64)
 

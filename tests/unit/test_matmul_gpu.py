@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from mltop.probes.active.matmul.device import Cuda
-from mltop.probes.active.matmul.gpu_versions import cublas, versions
-from mltop.probes.active.matmul.measure import OnGpu
-from mltop.probes.active.matmul.plan import Plan
-from mltop.probes.active.matmul.progress import Progress
+from mltop.probes.active.device import Cuda
+from mltop.probes.active.matmul.child import OnGpu, Plan, Progress
 from mltop.probes.active.phase_meter import PhaseMeter
+from mltop.probes.active.torch_support import cublas, gemm_versions
 from mltop.probes.model.probe import MatmulResult, ProbeDevice
 from tests.fakes.cuda_torch import CudaTorch, tflops
 
@@ -132,7 +130,7 @@ def test_no_more_memory_than_is_free() -> None:
 
 
 def test_versions() -> None:
-    found = versions(CudaTorch(), "580.95.05")
+    found = gemm_versions(CudaTorch(), "580.95.05")
     assert found["torch"] == torch.__version__
     assert (found["cuda"], found["driver"]) == ("12.8", "580.95.05")
     assert "hip" not in found and "cublas" not in found  # none is loaded here

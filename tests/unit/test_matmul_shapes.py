@@ -7,8 +7,8 @@ import math
 import pytest
 
 from mltop.probes.active.matmul import shapes
-from mltop.probes.active.matmul.burst import next_batch, rates
 from mltop.probes.active.matmul.shapes import Room, Shape
+from mltop.probes.active.matmul.timing import next_batch, rates
 
 GIB = 2**30
 ROOM = Room(int(3.25 * GIB), 2, 2)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mltop.probes.investigate.folding import folded
 from mltop.probes.investigate.material import Material, judge
-from mltop.probes.investigate.missing import by_reason, nameless, sentences, with_reasons
-from mltop.probes.judge.hang import report as report_of
-from mltop.probes.judge.jobs import evidence_by_job
+from mltop.probes.judge.hang.jobs import evidence_by_job
+from mltop.probes.judge.hang.verdict import report as report_of
+from mltop.probes.judge.nodes import by_reason, folded, nameless, sentences, with_reasons
 from mltop.probes.model import NodeState, RankSample, Sample
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mltop.probes.judge.active.nccl_words import settings, translate
+from mltop.probes.judge.probes.nccl import settings, translate
 
 _LINES = [
     (

@@ -6,8 +6,7 @@ from mltop.probes.agent.protocol import VERSION, Boot, Hello
 from mltop.probes.model import Gap, GpuSample, NodeState, Sample
 from mltop.probes.reach.view import Connection, NodeView
 from mltop.probes.version import __version__
-from mltop.tui.commands.local_checks import program_check
-from mltop.tui.commands.node_checks import Check, node_checks, nvml_check
+from mltop.tui.commands.doctor import Check, node_checks, nvml_check, program_check
 
 HELLO = Hello(__version__, VERSION, 7, "3.11.2", "h1", "x86_64")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.collect.nvml import words
-from mltop.probes.collect.nvml.breadcrumb import NO_GPU, Breadcrumb
-from mltop.probes.collect.nvml.restarts import Pauses, Restarts, Retries, Skips
-from mltop.probes.spawn import die_with_parent, python_command
+from mltop.probes.collect.nvml import faults
+from mltop.probes.collect.nvml.calls import NO_GPU, Breadcrumb
+from mltop.probes.collect.nvml.worker import Pauses, Restarts, Retries, Skips
+from mltop.probes.system.spawn import die_with_parent, python_command
 
 
 def test_restarts_slow_down_and_recover() -> None:
@@ -63,7 +63,7 @@ def test_the_breadcrumb_is_seen_by_another_process() -> None:
         assert crumb.read() is None
         code = (
             f"import sys; sys.path[:] = {sys.path!r}\n"
-            "from mltop.probes.collect.nvml.breadcrumb import Breadcrumb\n"
+            "from mltop.probes.collect.nvml.calls import Breadcrumb\n"
             f"Breadcrumb({crumb.fd}).note(b'nvmlDeviceGetName', 5)"
         )
         subprocess.run([sys.executable, "-c", code], pass_fds=(crumb.fd,), check=True)
@@ -94,7 +94,7 @@ def test_the_breadcrumb_is_seen_by_another_process() -> None:
     ],
 )
 def test_silence_is_described(call: str, call_s: float | None, state: str, expected: str) -> None:
-    assert words.silence(6.2, call, call_s, state) == expected
+    assert faults.silence(6.2, call, call_s, state) == expected
 
 
 def test_the_child_starts_from_anywhere(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mltop.probes.collect.nvml.device import Reading
-from mltop.probes.collect.nvml.sieve import Sieve
-from mltop.probes.plausible import GPU
+from mltop.probes.collect.nvml.readers.sieve import Sieve
+from mltop.probes.model.plausible import GPU
 
 
 def sifted(sieve: Sieve, **values: Any) -> Reading:

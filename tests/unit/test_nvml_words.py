@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.collect.nvml import fabric, margin_words, nvlink, words
+from mltop.probes.collect.nvml import codes, faults
 from mltop.probes.collect.nvml.calls import GarbageError
 from mltop.probes.collect.nvml.device import Reading, UntoldError, implausible, starting, unsupported
-from mltop.probes.collect.nvml.known import Known, as_one
-from mltop.probes.collect.nvml.rates import Meter
-from mltop.probes.collect.nvml.schedule import Schedule
+from mltop.probes.collect.nvml.fields import Meter
+from mltop.probes.collect.nvml.reader import Schedule
+from mltop.probes.collect.nvml.readers import nvlink
+from mltop.probes.collect.nvml.registry import Known, as_one
 from mltop.probes.model import Gap, NvlinkLink, RemapBanks
-from mltop.probes.nvml_fields import as_numbers, throttle_ns_fields
+from mltop.probes.model.nvml_fields import as_numbers, throttle_ns_fields
 
 NOT_SUPPORTED = ["nvmlDeviceGetX", 3]
 
@@ -48,17 +49,17 @@ NOT_SUPPORTED = ["nvmlDeviceGetX", 3]
             Gap(
                 "it",
                 "no permission for nvmlGpmSampleGet (Insufficient Permissions)",
-                words.GPM_PERMISSION,
+                faults.GPM_PERMISSION,
                 code="no_permission",
             ),
         ),
         (implausible("the driver answered 255 °C"), Gap("it", "the driver answered 255 °C", code="implausible")),
-        (margin_words.T_LIMIT_ALONE, Gap("it", margin_words.T_LIMIT_ALONE, words.UPDATE_DRIVER)),
+        (codes.T_LIMIT_ALONE, Gap("it", codes.T_LIMIT_ALONE, faults.UPDATE_DRIVER)),
     ],
 )
 def test_problems_become_gaps(problem: Any, expected: Gap) -> None:
-    assert words.field_gap("it", problem) == expected
-    assert words.field_gap("it", list(problem) if isinstance(problem, tuple) else problem) == expected  # through JSON
+    assert faults.field_gap("it", problem) == expected
+    assert faults.field_gap("it", list(problem) if isinstance(problem, tuple) else problem) == expected  # through JSON
 
 
 @pytest.mark.parametrize(
@@ -146,8 +147,8 @@ def test_a_meter_counts_per_second() -> None:
     ],
 )  # fmt: skip
 def test_the_health_of_a_fabric_by_its_mask(mask: int, health: str | None, problems: list[str]) -> None:
-    assert fabric.health_of(mask) == health
-    assert fabric.problems_of(mask) == problems
+    assert nvlink.health_of(mask) == health
+    assert nvlink.problems_of(mask) == problems
 
 
 @pytest.mark.parametrize(("number", "expected"), [(1, 1), (3, 2), (4, 3), (5, 3), (6, 4), (7, 5), (8, 6)])

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from mltop.tui import output
+from mltop.tui.app import output
 from tests.spoiled import NASTY
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mltop.probes.reach.limits import Limits
-from mltop.probes.reach.pacing import Backoff, Pacer
+from mltop.probes.reach.pacing import Backoff, Limits, Pacer
 
 LIMITS = Limits(connecting=4, per_gate=2, slot_s=2.0, spawns_per_turn=2)
 

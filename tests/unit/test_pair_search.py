@@ -6,8 +6,8 @@ from itertools import combinations
 
 import pytest
 
-from mltop.probes.judge.active.expected import Expected
-from mltop.probes.judge.active.pairs import PairSearch, circle_rounds, judge_pairs
+from mltop.probes.judge.probes.hardware.peaks import Expected
+from mltop.probes.judge.probes.pairs import PairSearch, circle_rounds, judge_pairs
 from mltop.probes.model.probe import PairResult
 from tests.unit.simulated_pairs import Cluster, run
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from mltop.probes.judge.active.pairs import judge_pairs
+from mltop.probes.judge.probes.pairs import judge_pairs
 from tests.unit.simulated_pairs import Cluster, run
 
 

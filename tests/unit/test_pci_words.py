@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.collect.pci import attributes, same_bus, sysfs_bus_id
+from mltop.probes.collect.pci import device, same_bus, sysfs_bus_id
 from mltop.probes.collect.pci.acs import Unreadable, source_validation, upstream_ports
-from mltop.probes.collect.pci.listing import kind_of
+from mltop.probes.collect.pci.source import kind_of
 from tests.fakes.sysfs import acs_config
 
 
@@ -88,7 +88,7 @@ def test_kinds(vendor: int | None, pci_class: int | None, kind: str | None) -> N
     ],
 )
 def test_link_speeds(text: bytes | None, speed: float | None) -> None:
-    assert attributes.speed_gt_per_s(text) == speed
+    assert device.speed_gt_per_s(text) == speed
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_link_speeds(text: bytes | None, speed: float | None) -> None:
     ],
 )
 def test_link_widths(text: bytes, width: int | None) -> None:
-    assert attributes.width(text) == width
+    assert device.lanes(text) == width
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_link_widths(text: bytes, width: int | None) -> None:
     ],
 )
 def test_totals_of_error_counters(text: bytes | None, total: int | None) -> None:
-    assert attributes.error_total(text) == total
+    assert device.error_total(text) == total
 
 
 def test_the_bridges_above_a_device() -> None:

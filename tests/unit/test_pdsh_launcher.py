@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.agent.protocol import Request
+from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.channel import LaunchOptions
-from mltop.probes.reach.errors import UsageProblem
 from mltop.probes.reach.launchers import pdsh
-from mltop.probes.reach.launchers.installed_agent import installed_agent, plain_json
-from mltop.probes.reach.launchers.pdsh_endings import NodeEndings, pdsh_ending
+from mltop.probes.reach.launchers.pdsh import NodeEndings, pdsh_ending
+from mltop.probes.reach.launchers.remote_command import installed_agent, plain_json
 
 NASTY = """it's "quoted"! \\ \\\\ $HOME `id` 100% %h \n\t é | & ; * ? {a,b} ~ # <x> !! \\' \\" ^"""
 ENDED = "pdsh@login: h02: ssh exited with exit code"

@@ -15,9 +15,9 @@ import pynvml
 import pytest
 
 import mltop.probes
-from mltop.probes.active import phase_nvml
+from mltop.probes.active import nvml
 from mltop.probes.active.phase_meter import still_heating
-from mltop.probes.nvml_fields import throttle_ns_fields
+from mltop.probes.model.nvml_fields import throttle_ns_fields
 from tests.fakes.nvml.counts import read_counts
 from tests.fakes.nvml.scenario import FakeNvml
 from tests.fakes.nvml.shapes import shape
@@ -239,16 +239,16 @@ def test_a_device_that_nvml_does_not_have(fake: FakeNvml, meters: list[Meter], u
 
 
 def test_a_library_that_cannot_be_loaded(tmp_path: Path, meters: list[Meter]) -> None:
-    (tmp_path / phase_nvml.LIBRARY).write_text("no library")
+    (tmp_path / nvml.LIBRARY).write_text("no library")
     meters.append(Meter({"LD_LIBRARY_PATH": str(tmp_path)}, "GPU-any"))
     meters[-1].begin("warm")
-    assert phase_nvml.LIBRARY in meters[-1].end()["gaps"]["phases"]
+    assert nvml.LIBRARY in meters[-1].end()["gaps"]["phases"]
 
 
 def test_structures_are_those_of_the_passive_reader() -> None:
-    assert ctypes.sizeof(phase_nvml._FieldValue) == ctypes.sizeof(pynvml.c_nvmlFieldValue_t)
-    assert ctypes.sizeof(phase_nvml._Temperature) == ctypes.sizeof(pynvml.c_nvmlTemperature_v1_t)
-    assert phase_nvml._FieldValue.value.offset == pynvml.c_nvmlFieldValue_t.value.offset
+    assert ctypes.sizeof(nvml._FieldValue) == ctypes.sizeof(pynvml.c_nvmlFieldValue_t)
+    assert ctypes.sizeof(nvml._Temperature) == ctypes.sizeof(pynvml.c_nvmlTemperature_v1_t)
+    assert nvml._FieldValue.value.offset == pynvml.c_nvmlFieldValue_t.value.offset
 
 
 @pytest.mark.parametrize(

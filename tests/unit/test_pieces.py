@@ -6,9 +6,7 @@ import random
 
 import pytest
 
-from mltop.probes.agent.pieces import Assembler, split
-from mltop.probes.agent.protocol import MARK, Message, encode, payload_of
-from mltop.probes.agent.wire import Wire
+from mltop.probes.agent.protocol import MARK, Assembler, Message, Wire, encode, payload_of, split
 from mltop.probes.model import RankStacks, StackDigest
 
 PAYLOAD = bytes(range(32, 127)) * 50

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mltop.probes.model import GpuSample, LinkSample, PciDevice
-from mltop.probes.plausible import GPU, LINKS, PCI, Range
+from mltop.probes.model.plausible import GPU, LINKS, PCI, Range
 
 # Ours, or the kernel's: no driver answers them.
 NOT_OF_THE_DRIVER = {"index", "last_seen_at", "processes.*.ppid", "processes.*.started_at"}

@@ -11,12 +11,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # Who may, and what: each of them calls `model.text.clean` on all that it writes or draws.
 PRINTERS = {
-    "tui/output.py": "streams",
+    "tui/app/output.py": "streams",
     "tui/report/page.py": "rich",
     "tui/widgets/cell_view.py": "rich",
     # Programs that print their own words for the developer.
     "probes/judge/health/table.py": "streams",
-    "probes/judge/active/table.py": "streams",
+    "probes/judge/probes/hardware/table.py": "streams",
 }
 OPERATOR_SIDE = ("tui", "probes/reach", "probes/investigate", "probes/judge", "probes/model")
 STREAMS = {"sys.stdout", "sys.stderr", "sys.__stdout__", "sys.__stderr__"}
@@ -96,7 +96,7 @@ def test_only_printers_print() -> None:
         for kind, line, what in of_file
         if PRINTERS.get(name) != kind
     ]
-    assert found == [], "print by mltop.tui.output, by report.page, or as cells"
+    assert found == [], "print by mltop.tui.app.output, by report.page, or as cells"
 
 
 @pytest.mark.parametrize("printer", [name for name in PRINTERS if name.startswith("tui/")])

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from mltop.probes.judge.active.compare import against_past, slower_than_peers
-from mltop.probes.judge.active.nodes import folded, natural
+from mltop.probes.judge.probes.compare import against_past, slower_than_peers
+from mltop.probes.judge.probes.devices import folded, natural
 from mltop.probes.model.probe import PastResult
 
 VERSIONS = {"torch": "2.9.0", "driver": "580.65"}

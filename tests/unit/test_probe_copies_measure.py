@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 import mltop.probes
-from mltop.probes.active.copies.measure import Measurement
-from mltop.probes.active.copies.near import on_cpus
-from mltop.probes.active.copies.pcie import NO_LINK, Link
-from mltop.probes.active.copies.timing import Plan, Timed, timed
+from mltop.probes.active.copies.measure import Measurement, Plan, Timed, timed
+from mltop.probes.active.host import on_cpus
+from mltop.probes.active.nvml import NO_LINK, Link
 from mltop.probes.model.probe import CopiesResult
 from tests.fakes.nvml.scenario import FakeNvml
 
@@ -201,7 +200,7 @@ def ask(code: str, **env: str) -> Any:
 
 PLACE = """
 from dataclasses import asdict
-from mltop.probes.active.copies.near import place_of
+from mltop.probes.active.host import place_of
 place = asdict(place_of("0000:1b:00.0"))
 print(json.dumps({**place, "cpus": sorted(place["cpus"])}))
 """
@@ -226,7 +225,7 @@ def test_an_unknown_gpu_is_nowhere(tmp_path: Path) -> None:
 
 
 PCIE = """
-from mltop.probes.active.copies.pcie import PcieLinks
+from mltop.probes.active.nvml import PcieLinks
 links, uuid = PcieLinks(), UUID
 now, most = links.now(uuid), links.most(uuid)
 print(json.dumps([links.why, now.gen, now.width, most.gen, most.width, links.address(uuid)]))

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.active.asked import Asked, asked_from
-from mltop.probes.active.devices import choose
-from mltop.probes.active.gate import Holder, cpu_refusal, cpu_remark, refusal, unknowns
-from mltop.probes.agent.holders import slurm_job_in
+from mltop.probes.active.supervisor.devices import choose
+from mltop.probes.active.supervisor.gate import Holder, cpu_refusal, cpu_remark, refusal, unknowns
+from mltop.probes.active.supervisor.request import Asked, asked_from
+from mltop.probes.agent.probing import slurm_job_in
 from mltop.probes.model import Gap, GpuProcess, GpuSample, HostSample, MigInstance, PciDevice, RankSample, Remap, Sample
 from mltop.probes.model.probe import ProbeDevice
 from tests.fakes.probes import GIB, gpu

@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
+from mltop.probes.active.child import MOST_LINE_BYTES, Lines, event_of, fields_of
 from mltop.probes.active.deadlines import deadline_s
 from mltop.probes.active.endings import died, last_words
-from mltop.probes.active.lines import MOST_LINE_BYTES, Lines, event_of, fields_of
 from mltop.probes.model.probe import ProbeEvent
 
 

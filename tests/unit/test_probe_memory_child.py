@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import mltop.probes
-from mltop.probes.active.memory import measure, room
-from mltop.probes.active.memory.measure import Options, options_of
+from mltop.probes.active import buffers as room
+from mltop.probes.active import memory as measure
+from mltop.probes.active.memory import Options, options_of
 
 MIB, GIB = 1 << 20, 1 << 30
 IMPORT_PATH = str(Path(mltop.probes.__file__).parent.parent.parent)

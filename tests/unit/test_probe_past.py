@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.active.compare import against_past
-from mltop.probes.judge.active.past import collective_key, group_subject, matmul_key, past_of, subject
+from mltop.probes.judge.probes.compare import against_past, collective_key, group_subject, matmul_key, past_of, subject
 from mltop.probes.model.probe import CollectiveResult, CopiesResult, MemoryResult, PairResult, ProbeReport
 from tests.unit.matmul_results import BURST, RATE, VERSIONS, cpus, gpu
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.active.environment import JobProcess, NotTaken, job_process, with_devices, with_job
-from mltop.probes.active.pythons import NoTorch, ask, candidates, find_torch, unfit
+from mltop.probes.active.supervisor.environment import JobProcess, NotTaken, job_process, with_devices, with_job
+from mltop.probes.active.supervisor.pythons import NoTorch, ask, candidates, find_torch, unfit
 from mltop.probes.model.probe import ProbeDevice
 from tests import strangers
 from tests.fakes.probes import torch_folder, torch_python, torchless_python

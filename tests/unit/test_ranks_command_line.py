@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.collect.ranks.command_line import MAX_CHARACTERS, shown_command
 from mltop.probes.collect.ranks.procfs import read_argv
+from mltop.probes.collect.redaction.process import MAX_COMMAND_CHARACTERS, shown_command
 
 TOKEN = "Xy7-" + "q" * 20
 ODD = "a;b,c)d&e f"
@@ -101,7 +101,7 @@ def test_ordinary_arguments_stay(argv: list[str]) -> None:
 
 def test_the_result_is_one_short_line_without_terminal_escapes() -> None:
     shown = shown_command(["python", "-c", "a\n\tb\x1b[31mc\x9b2J", "x" * 500])
-    assert len(shown) == MAX_CHARACTERS and shown.startswith("python -c a b [31mc 2J xxx")
+    assert len(shown) == MAX_COMMAND_CHARACTERS and shown.startswith("python -c a b [31mc 2J xxx")
     assert shown.isprintable()
     assert shown_command([]) == ""
 
@@ -229,7 +229,7 @@ def test_what_may_be_a_secret_is_hidden(argv: list[str], hidden: str) -> None:
 )
 def test_what_is_worth_knowing_stays(line: str) -> None:
     shown = shown_command(line.split(" "))
-    assert shown == line[:MAX_CHARACTERS]
+    assert shown == line[:MAX_COMMAND_CHARACTERS]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from mltop.probes import record
 from mltop.probes.collect.ranks import RankSource
 from mltop.probes.collect.ranks.details import soft_limit
 from mltop.probes.collect.ranks.identity import identify
-from mltop.probes.collect.ranks.settings import MAX_SETTINGS, NAMES, PREFIXES, settings_of
+from mltop.probes.collect.redaction.process import MAX_SETTINGS, NAMES, PREFIXES, settings_of
 from mltop.probes.model import UNLIMITED, Gap, RankSample
 from tests.fakes.proctree import ProcTree
 from tests.waiting import wait_until

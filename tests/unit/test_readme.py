@@ -9,14 +9,13 @@ import pytest
 from textual.binding import Binding
 
 from mltop.probes.judge.health import registry
-from mltop.probes.judge.health.job_rules import JOB_RULES
+from mltop.probes.judge.health.job.whole_job import JOB_RULES
 from mltop.probes.model import KINDS
 from mltop.tui import cli as command_line
+from mltop.tui.app.keys import APP_BINDINGS, PANE_BINDINGS, PANES
 from mltop.tui.commands import capture, check, live, probe
 from mltop.tui.filters import parse
-from mltop.tui.keys import APP_BINDINGS, PANE_BINDINGS
 from mltop.tui.screens.help import own_bindings
-from mltop.tui.screens.registry import PANES
 from mltop.tui.widgets.cell_view import MOVES
 from mltop.tui.widgets.heatmap import Heatmap
 from tests.documents import README, ROOT, codes, fenced_lines, links, table, text_of

@@ -12,8 +12,6 @@ import pytest
 
 from mltop.probes.model import BlockedProcess, Gap, GpuSample, KernelEvent, RankSample, RankStacks, Sample, StackDigest
 from mltop.probes.model.receipt import MOST_GPUS, MOST_RANK_NUMBERS, MOST_RANKS, Refused, admit, admit_stacks
-from mltop.probes.reach.glance import GpuGlance, RankGlance, glance_of
-from mltop.probes.reach.node import MOST_KEPT, NodeRecord, Phase
 from mltop.probes.reach.receiving import (
     MOST_SAMPLE_BYTES,
     UNREADABLE,
@@ -21,7 +19,8 @@ from mltop.probes.reach.receiving import (
     sample_of_frame,
     sample_of_line,
 )
-from mltop.probes.reach.records import Records
+from mltop.probes.reach.records import MOST_KEPT, NodeRecord, Phase, Records
+from mltop.probes.reach.view import GpuGlance, RankGlance, glance_of
 
 NOW = 1_763_640_000.0
 HEAD = f'{{"kind":"sample","sample":{{"node":"n1","sampled_at":{NOW},'
@@ -187,7 +186,7 @@ def test_what_is_no_sample_raises_only_what_is_expected(payload: bytes) -> None:
 # A minute of the largest samples that are still kept: taken, looked at and remembered.
 MEMORY = """
 import json, sys
-from mltop.probes.reach.node import Phase
+from mltop.probes.reach.records import Phase
 from mltop.probes.reach.records import Records
 records = Records(["n1"], 1.0)
 records.set_phase("n1", Phase.UP, "")

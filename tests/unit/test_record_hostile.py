@@ -16,7 +16,7 @@ import pytest
 from mltop.probes.investigate.capture import finish_capture, load
 from mltop.probes.investigate.material import Material
 from mltop.probes.model import Frame, NodeState, RankStacks, Sample, StackDigest
-from mltop.probes.record import BadRecording, CaptureWriter, limits, read_raw, read_recording, recording
+from mltop.probes.record import BadRecording, CaptureWriter, decoding, read_raw, read_recording, recording
 from mltop.probes.record.decoding import decode_sample
 
 HEADER = b'{"mltop_recording": 1, "version": "0.1", "started_at": 1.0}\n'
@@ -138,7 +138,7 @@ def test_what_is_too_much_in_all_is_said(
 ) -> None:
     for module in ("recordings", "stored"):
         monkeypatch.setattr(f"mltop.probes.record.{module}.{limit}", most, raising=False)
-    monkeypatch.setattr("mltop.probes.record.stored._UNPACKED_BYTES", 1 << 16)
+    monkeypatch.setattr("mltop.probes.record.recordings._UNPACKED_BYTES", 1 << 16)
     samples = [Sample(f"n{number % 20}", float(number), boot_id=os.urandom(20).hex()) for number in range(20_000)]
     assert words in refused(packed(tmp_path / "r.jsonl.gz", [recording(samples)]))
 
@@ -159,7 +159,7 @@ def test_a_damaged_gzip_file_is_a_gap(tmp_path: Path) -> None:
 
 
 def test_samples_come_in_the_order_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mltop.probes.record.stored._PIECE_BYTES", (100, 1000))
+    monkeypatch.setattr("mltop.probes.record.recordings._PIECE_BYTES", (100, 1000))
     times = [float((number * 7919) % 2003) for number in range(2003)]
     path = tmp_path / "r.jsonl"
     path.write_bytes(recording([Sample(f"n{int(at) % 3}", at) for at in times]))
@@ -168,7 +168,7 @@ def test_samples_come_in_the_order_of_time(tmp_path: Path, monkeypatch: pytest.M
     assert sorted(sample.sampled_at for sample in samples.newest) == [2000.0, 2001.0, 2002.0]
     assert sorted(sample.sampled_at for sample in samples.oldest()) == [0.0, 1.0, 2.0]
     assert [sample.sampled_at for sample in samples["n1"].since(1990.0)] == [1990.0, 1993.0, 1996.0, 1999.0, 2002.0]
-    monkeypatch.setattr("mltop.probes.record.stored.MOST_DISORDERED_BYTES", 10)
+    monkeypatch.setattr("mltop.probes.record.recordings.MOST_DISORDERED_BYTES", 10)
     assert "do not stand in the order of time" in refused(path)
 
 
@@ -258,7 +258,7 @@ def test_a_file_that_is_too_large_is_named(capture: Path, name: str) -> None:
 
 @pytest.mark.parametrize(("limit", "most"), [("MOST_FILES", 3), ("MOST_DUMP_PARTS", 3)])
 def test_a_capture_of_too_much_is_said(capture: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
-    monkeypatch.setattr(limits, limit, most)
+    monkeypatch.setattr(decoding, limit, most)
     refused(capture)
 
 

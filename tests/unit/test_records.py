@@ -11,11 +11,8 @@ import msgspec
 
 from mltop.probes.agent.protocol import Message, encode, encode_light, payload_of
 from mltop.probes.model import Ecc, Gap, GpuSample, LinkSample, NodeState, RankSample, Sample
-from mltop.probes.reach.glance import SampleFrame, glance_of
-from mltop.probes.reach.node import NodeRecord, Phase
-from mltop.probes.reach.received import Received
-from mltop.probes.reach.records import Records, newer_skew
-from mltop.probes.reach.view import NodeView
+from mltop.probes.reach.records import NodeRecord, Phase, Records, newer_skew
+from mltop.probes.reach.view import NodeView, Received, SampleFrame, glance_of
 
 
 def payload(node: str, at: float) -> bytes:

@@ -17,11 +17,21 @@ from mltop.probes.model import (
     RemapBanks,
 )
 from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, plain, unknown_columns
-from mltop.tui.render.gpu_flags import flags_cell
-from mltop.tui.render.gpu_sorting import gpu_value
-from mltop.tui.render.gpus import GPU_COLUMNS, gpu_columns, gpu_row, memory_text, mig_row, pcie_cell, spins
-from mltop.tui.render.nvlink import errors_cell, link_row, nvlink_cell
-from mltop.tui.render.throttle import gpu_throttle_cell
+from mltop.tui.render.gpus.table import (
+    GPU_COLUMNS,
+    errors_cell,
+    flags_cell,
+    gpu_columns,
+    gpu_row,
+    gpu_value,
+    link_row,
+    memory_text,
+    mig_row,
+    nvlink_cell,
+    pcie_cell,
+    spins,
+)
+from mltop.tui.render.gpus.throttle import gpu_throttle_cell
 
 GIB = 2**30
 RANK = RankSample(4711, rank=3, gpus=[0], state="S", user="anna", command="python train.py")

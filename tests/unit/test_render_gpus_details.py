@@ -8,13 +8,10 @@ import pytest
 
 from mltop.probes.demo.gpus import simulate
 from mltop.probes.model import Gap, GpuProcess, GpuSample, KernelEvent, MigInstance, NvlinkLink, RankSample, Sample
-from mltop.tui.render.blocks import Block, Fact, block_lines
+from mltop.tui.app.navigation import gpu_of_row, gpu_place
 from mltop.tui.render.cells import line_width, plain
-from mltop.tui.render.gpu_details import blocks_of
-from mltop.tui.render.gpu_gaps import GpuGaps
-from mltop.tui.screens.gpu_lines import details, event_lines, link_lines, process_lines, same_device
-from mltop.tui.screens.gpu_place import gpu_of_row, gpu_place
-from mltop.tui.screens.gpu_watched import First, WatchedGpus
+from mltop.tui.render.gpus.details import Block, Fact, GpuGaps, block_lines, blocks_of
+from mltop.tui.screens.gpu import First, WatchedGpus, details, event_lines, link_lines, process_lines, same_device
 
 NO_GAPS = GpuGaps([], 3)
 

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from mltop.probes.model import Finding, GpuSample, NodeState, RankSample, Sample
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.cells import plain
-from mltop.tui.render.header import header_cells
+from mltop.tui.render.fleet.header import header_cells
 
 AT = time.mktime((2026, 11, 20, 12, 41, 7, 0, 0, -1))
 

@@ -9,14 +9,42 @@ import pytest
 from mltop.probes.model import Finding, GpuSample, NodeState, Sample
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import line_width, plain
-from mltop.tui.render.fleet_lines import Legend, counts, list_legend, map_legend, node_lines
-from mltop.tui.render.fleet_problems import FOLD_FROM, fleet_problems, folded_names
-from mltop.tui.render.heat import FINE, LEVELS, LOST, MARK, SIGNS, UNKNOWN, Heats, level, troubles
-from mltop.tui.render.heat_grid import CELLS, DENSITIES, GROUPED, NAMED, fitting, line_cells, make_grid
-from mltop.tui.render.heat_order import BETTER_FOR_S, WorstFirst, by_name, natural
-from mltop.tui.render.metrics import METRICS, activity_source, next_metric
-from mltop.tui.render.names import NAME_MOST, short_names
-from mltop.tui.render.nodes import metric_glyphs
+from mltop.tui.render.findings import FOLD_FROM, fleet_problems, folded_names
+from mltop.tui.render.fleet.heat import (
+    BETTER_FOR_S,
+    FINE,
+    LEVELS,
+    LOST,
+    MARK,
+    METRICS,
+    SIGNS,
+    UNKNOWN_CODE,
+    Heats,
+    WorstFirst,
+    activity_source,
+    by_name,
+    level,
+    natural,
+    next_metric,
+    troubles,
+)
+from mltop.tui.render.fleet.map import (
+    CELLS,
+    DENSITIES,
+    GROUPED,
+    NAME_MOST,
+    NAMED,
+    Legend,
+    counts,
+    fitting,
+    line_cells,
+    list_legend,
+    make_grid,
+    map_legend,
+    node_lines,
+    short_names,
+)
+from mltop.tui.render.fleet.nodes import metric_glyphs
 
 ACTIVITY, CLOCK, TEMPERATURE, POWER, MEMORY = METRICS
 GIB = 2**30
@@ -63,9 +91,9 @@ def legend(heats, metric, width):
         (1.0, LEVELS - 1),
         (7.0, LEVELS - 1),
         (-1.0, 0),
-        (None, UNKNOWN),
-        (float("nan"), UNKNOWN),
-        (float("inf"), UNKNOWN),
+        (None, UNKNOWN_CODE),
+        (float("nan"), UNKNOWN_CODE),
+        (float("inf"), UNKNOWN_CODE),
     ],
 )
 def test_a_share_has_one_of_eight_levels(share, expected):
@@ -81,7 +109,7 @@ def test_a_value_near_a_border_does_not_flicker():
     assert seen == {4}
     assert level(0.40, 4) == 3 and level(0.66, 4) == 5, "a real change is followed"
     assert level(0.0, 1) == 0 and level(1.0, LEVELS - 2) == LEVELS - 1, "both ends can be reached"
-    assert level(0.5, UNKNOWN) == 4 and level(None, 4) == UNKNOWN
+    assert level(0.5, UNKNOWN_CODE) == 4 and level(None, 4) == UNKNOWN_CODE
 
 
 def test_every_level_and_sign_has_its_own_glyph():
@@ -94,9 +122,9 @@ def test_every_level_and_sign_has_its_own_glyph():
 
 def test_what_is_unknown_is_not_the_lowest_level_and_not_fine():
     heat = heats_of([view("n1", *busy(0.0, None, 1.0))])[0]
-    assert list(heat.codes) == [0, UNKNOWN, LEVELS - 1]
+    assert list(heat.codes) == [0, UNKNOWN_CODE, LEVELS - 1]
     assert heat.styles == ("ok", "dim", "ok")
-    assert (heat.cell, heat.cell_style) == (SIGNS[UNKNOWN], "dim"), "what is not known may be the worst"
+    assert (heat.cell, heat.cell_style) == (SIGNS[UNKNOWN_CODE], "dim"), "what is not known may be the worst"
 
 
 def test_a_lost_gpu_makes_its_node_critical_before_any_rule_says_so():
@@ -272,7 +300,7 @@ def test_lines_say_names_levels_states_marks_and_sections():
     grid = make_grid(heats, [0, 0, 2], 60, NAMED)
     top, bottom = SIGNS[LEVELS - 1], SIGNS[0]
     assert plain(line_cells(grid, heats, 0, {"gone"})) == f"CRIT  !bad        {top}{bottom} {MARK}gone       LL"
-    assert plain(line_cells(grid, heats, 1, ())) == f"fine   a-fine-one {SIGNS[4]}{SIGNS[UNKNOWN]}"
+    assert plain(line_cells(grid, heats, 1, ())) == f"fine   a-fine-one {SIGNS[4]}{SIGNS[UNKNOWN_CODE]}"
     grid = make_grid(heats, None, 60, CELLS)
     assert plain(line_cells(grid, heats, 0, {"a-fine-one"})) == f"bad        {bottom}L{MARK}"
     styles = [cell.style for cell in line_cells(grid, heats, 0, (), cursor=1)]
@@ -347,7 +375,7 @@ def test_the_number_of_gpus_may_differ_and_be_odd():
     for density in DENSITIES:
         line = plain(line_cells(make_grid(heats, None, 120, density), heats, 0, ()))
         assert "no GPU" in line or density == CELLS
-    assert heats[2].cell == SIGNS[UNKNOWN] and heats[2].status == "unknown"
+    assert heats[2].cell == SIGNS[UNKNOWN_CODE] and heats[2].status == "unknown"
 
 
 def test_a_long_name_keeps_its_end():

@@ -6,7 +6,7 @@ import pytest
 
 from mltop.probes.model import Finding, KernelEvent, LinkSample, PciDevice
 from mltop.tui.render.cells import Row
-from mltop.tui.render.events import EVENT_COLUMNS, event_row, happenings
+from mltop.tui.render.findings import EVENT_COLUMNS, event_row, happenings
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, grown, link_row, pci_row
 from mltop.tui.render.units import UNKNOWN, clock_time
 

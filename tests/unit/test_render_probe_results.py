@@ -16,11 +16,10 @@ from mltop.probes.model.probe import (
     ProbeFailure,
     ProbeReport,
 )
-from mltop.tui.render.probe_against import Compared
-from mltop.tui.render.probe_devices import Line, banner_of, slowest_first
-from mltop.tui.render.probe_results import BRIEF, TABLES
-from mltop.tui.render.probe_units import bandwidth, flops, heights, short_time, signed_percent, size_text, work_done
-from mltop.tui.screens.probe_tables import ResultTables
+from mltop.tui.render.probes.comparison import Compared
+from mltop.tui.render.probes.devices import BRIEF, TABLES, Line, banner_of, slowest_first
+from mltop.tui.render.units import bandwidth, flops, heights, short_time, signed_percent, size_text, work_done
+from mltop.tui.screens.probes.tables import ResultTables
 
 
 @pytest.mark.parametrize(

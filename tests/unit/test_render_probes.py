@@ -21,12 +21,28 @@ from mltop.probes.model.probe import (
     Suspect,
 )
 from mltop.tui.render.cells import line_width, plain
-from mltop.tui.render.probe_collectives import by_lag, pair_row, rank_row, size_row, usual_busbw, worst_first
-from mltop.tui.render.probe_curve import curve_lines, round_steps
-from mltop.tui.render.probe_history import history_lines
-from mltop.tui.render.probe_lines import command_lines, failure_lines, headline, ranges, shell_lines, split_verdict
-from mltop.tui.render.probe_matrix import pair_matrix, peer_matrix
-from mltop.tui.render.probe_words import takes_text, title_of, where_text
+from mltop.tui.render.probes.collectives import (
+    by_lag,
+    curve_lines,
+    pair_matrix,
+    pair_row,
+    peer_matrix,
+    rank_row,
+    round_steps,
+    size_row,
+    usual_busbw,
+    worst_first,
+)
+from mltop.tui.render.probes.kinds import takes_text, title_of, where_text
+from mltop.tui.render.probes.summary import (
+    command_lines,
+    failure_lines,
+    headline,
+    history_lines,
+    ranges,
+    shell_lines,
+    split_verdict,
+)
 
 MIB = 2**20
 

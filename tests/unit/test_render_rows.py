@@ -24,8 +24,8 @@ from mltop.tui.render.findings import (
     merged_gaps,
     worst,
 )
-from mltop.tui.render.gpus import GPU_COLUMNS, gpu_row, throttle_cell
-from mltop.tui.render.nodes import NODE_COLUMNS, node_row
+from mltop.tui.render.fleet.nodes import NODE_COLUMNS, node_row
+from mltop.tui.render.gpus.table import GPU_COLUMNS, gpu_row, throttle_cell
 from mltop.tui.render.ranks import RANK_COLUMNS, rank_columns, rank_row, short_command
 from mltop.tui.render.trends import EarlierRank
 

@@ -3,7 +3,7 @@
 import pytest
 from rich.cells import cell_len
 
-from mltop.probes.judge.tree import merged_tree
+from mltop.probes.judge.hang.classes import merged_tree
 from mltop.probes.model import (
     Culprit,
     Frame,
@@ -19,11 +19,12 @@ from mltop.tui.render.stacks import (
     CLASS_COLUMNS,
     DIGEST_COLUMNS,
     class_row,
+    count_ranks,
     digest_row,
     stack_lines,
     tree_lines,
+    verdict_lines,
 )
-from mltop.tui.render.verdicts import count_ranks, verdict_lines
 
 GETITEM = Frame("DS.__getitem__", "case.py", 14, {"step": 3, "index": -1})
 CULPRIT = Culprit(2, "n1", 4711, "stands still", "DS.__getitem__ (case.py:14)")

@@ -3,8 +3,7 @@
 import pytest
 from rich.cells import cell_len
 
-from mltop.tui.render.cells import Cell, plain
-from mltop.tui.render.wrap import flow, wrap
+from mltop.tui.render.cells import Cell, flow, plain, wrap
 
 
 @pytest.mark.parametrize("width", range(1, 60))

@@ -8,11 +8,19 @@ import pytest
 
 from mltop.probes.model import GpuSample, NodeState, Sample
 from mltop.probes.reach.view import FleetView, NodeView
-from mltop.tui.history import History, Track
+from mltop.tui.app.history import History, Track
 from mltop.tui.render.cells import Cell, line_width, plain
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.timeline_plot import Grid, axis, mean, plot
-from mltop.tui.render.timelines import compact_axis, compact_lines, compact_title, timeline_lines
+from mltop.tui.render.gpus.timelines import (
+    Grid,
+    axis,
+    compact_axis,
+    compact_lines,
+    compact_title,
+    mean,
+    plot,
+    timeline_lines,
+)
 
 T0 = 1_763_640_000.0
 

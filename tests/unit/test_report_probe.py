@@ -24,8 +24,8 @@ from mltop.probes.model.probe import (
     RankArrival,
     Suspect,
 )
+from mltop.tui.report.page import span
 from mltop.tui.report.probe import MOST_SUSPECTS, print_probe
-from mltop.tui.report.probe_page import span
 
 H100 = "NVIDIA H100 80GB HBM3"
 NASTY = "[red]x[/red] :smile: \x1b[31m日本"

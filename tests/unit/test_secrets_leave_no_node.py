@@ -17,14 +17,14 @@ from mltop.probes.agent.protocol import Message, Request
 from mltop.probes.agent.requests import Requests
 from mltop.probes.agent.sampler import guarded
 from mltop.probes.collect.dcgm.exporter import Exporter, Silence
-from mltop.probes.collect.filesystems.known import Known
 from mltop.probes.collect.filesystems.mounts import parse
+from mltop.probes.collect.filesystems.source import Known
 from mltop.probes.collect.host.processes import Processes
 from mltop.probes.collect.kernel_log.decode import decode
-from mltop.probes.collect.kernel_log.patterns import Patterns
 from mltop.probes.collect.kernel_log.records import Record
+from mltop.probes.collect.kernel_log.scan import Patterns
 from mltop.probes.collect.ranks import RankSource
-from mltop.probes.collect.stacks import failures
+from mltop.probes.collect.stacks import pyspy
 from mltop.probes.collect.stacks.process import ProcessFacts
 from mltop.probes.model import RankSample, to_json
 from tests.fakes.proctree import ProcTree
@@ -119,7 +119,7 @@ def test_words_of_errors() -> None:
     Requests(send, fail).start(Request("request", id=1, op="stacks"))
     assert answered.wait(30)
     facts = ProcessFacts(os.getpid(), state="S")
-    failure = failures.classify(f"Error: no such file\nCaused by:\n 0: /x/{TOKEN}: token={S}\n", facts)
+    failure = pyspy.classify(f"Error: no such file\nCaused by:\n 0: /x/{TOKEN}: token={S}\n", facts)
     for text in (gaps[0].why, told[0].error, failure.error):
         assert S not in text and TOKEN not in text and "***" in text
 

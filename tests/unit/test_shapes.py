@@ -7,7 +7,7 @@ import string
 
 import pytest
 
-from mltop.probes.collect.shapes import HIDDEN, is_plain, masked, without_tokens
+from mltop.probes.collect.redaction.shapes import HIDDEN, is_plain, masked, without_tokens
 
 
 def words(text: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mltop.probes.investigate.sharing import Shared
+from mltop.probes.investigate.material import Shared
 from mltop.probes.model import Frame, GpuSample, RankSample, RankStacks, Sample, StackDigest, to_json
 
 

@@ -10,9 +10,8 @@ import pytest
 
 from mltop.probes.judge.health.unknowns import unknowns_of
 from mltop.probes.model import GpuProcess, MigInstance, Sample, to_json
-from mltop.probes.plausible import GPU, LINKS, PCI, Range
-from mltop.probes.reach.receiving import sample_of_frame, sample_of_line
-from mltop.probes.reach.sifting import sift
+from mltop.probes.model.plausible import GPU, LINKS, PCI, Range
+from mltop.probes.reach.receiving import sample_of_frame, sample_of_line, sift
 from tests.unit.health_samples import node_h100
 
 NOT_SIFTED = ("index", "pid")  # without them there is no record: receipt.py leaves such a one out

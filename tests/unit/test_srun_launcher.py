@@ -6,11 +6,9 @@ import itertools
 
 import pytest
 
-from mltop.probes.reach.channel import LaunchOptions
-from mltop.probes.reach.ending import Ending
-from mltop.probes.reach.errors import UsageProblem
-from mltop.probes.reach.launchers.srun import command, launch
-from mltop.probes.reach.launchers.srun_ending import NodeEndings, srun_ended
+from mltop.probes.reach import UsageProblem
+from mltop.probes.reach.channel import Ending, LaunchOptions
+from mltop.probes.reach.launchers.srun import NodeEndings, command, launch, srun_ended
 
 
 def test_one_srun_beside_the_steps_of_the_job() -> None:

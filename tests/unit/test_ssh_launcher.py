@@ -11,15 +11,12 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.agent.protocol import payload_of
+from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.bundle import opening
-from mltop.probes.reach.channel import LaunchOptions
-from mltop.probes.reach.ending import Ending, agent_ended, reason_and_fix
-from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach.channel import Ending, LaunchOptions, agent_ended, reason_and_fix
 from mltop.probes.reach.launchers import ssh
 from mltop.probes.reach.launchers.remote_command import remote_command
-from mltop.probes.reach.launchers.ssh_ending import ssh_ended
-from mltop.probes.reach.launchers.ssh_login import login_ended
-from mltop.probes.reach.launchers.ssh_options import plain_session
+from mltop.probes.reach.launchers.ssh import login_ended, plain_session, ssh_ended
 from tests.fakes.scripts import shell_script
 
 # OpenSSH 9.2's own words, collected from real failures; the last lines of what it said.

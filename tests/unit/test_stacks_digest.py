@@ -1,7 +1,6 @@
 from mltop.probes.collect.stacks.children import waits_for_child
-from mltop.probes.collect.stacks.digest import Origin, digest_threads
+from mltop.probes.collect.stacks.digest import Origin, digest_threads, is_idle_worker
 from mltop.probes.collect.stacks.process import TaskFacts
-from mltop.probes.collect.stacks.threads import is_idle_worker
 
 LIB = "/v/lib/python3.11/"
 TORCH = LIB + "site-packages/torch/"

@@ -2,9 +2,8 @@ import os
 
 import pytest
 
-from mltop.probes.collect.stacks import failures, find_py_spy
-from mltop.probes.collect.stacks.process import ProcessFacts
-from mltop.probes.collect.stacks.source import SourceLines
+from mltop.probes.collect.stacks import find_py_spy, pyspy
+from mltop.probes.collect.stacks.process import ProcessFacts, SourceLines
 
 NO_EXECUTABLE = "Error: Failed to get process executable name. Check that the process is running.\n\nCaused by:\n"
 
@@ -41,12 +40,12 @@ def facts(state="S", **known):
     ],
 )
 def test_every_failure_has_plain_words(stderr, known, says):
-    assert failures.classify(stderr, known).error.startswith(says)
+    assert pyspy.classify(stderr, known).error.startswith(says)
 
 
 def test_deadline_names_the_limit_or_the_kernel():
-    assert failures.deadline(facts("S"), 3.0).error == "py-spy did not finish within 3 s and was ended"
-    assert "state D" in failures.deadline(facts("D"), 3.0).error
+    assert pyspy.deadline(facts("S"), 3.0).error == "py-spy did not finish within 3 s and was ended"
+    assert "state D" in pyspy.deadline(facts("D"), 3.0).error
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 import pytest
 
 from mltop.probes.collect.stacks.digest import Origin, digest_threads
-from mltop.probes.collect.stacks.redact import integer_locals, looks_secret, redact_threads
+from mltop.probes.collect.stacks.frames import integer_locals, looks_secret, redact_threads
 
 
 def local(name, text):

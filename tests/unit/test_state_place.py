@@ -16,9 +16,9 @@ import pytest
 
 from mltop.probes.model.probe import PastResult
 from mltop.tui.state import kernel_lines, lemons, probe_history
+from mltop.tui.state.files import BadState, NoHome, NotOurs, state_file
 from mltop.tui.state.lemons import Lemon, change_lemons, known_lemons, read_lemons
-from mltop.tui.state.place import BadState, NoHome, NotOurs, state_file
-from mltop.tui.state.probe_memory import HistoryFile
+from mltop.tui.state.probe_history import HistoryFile
 from tests.others import AS_NOBODY_KNOWN, ordinary, somebody_elses, without_home
 
 PAST = PastResult("GPU-a", "matmul bf16", 700.0, 1.0)
@@ -147,7 +147,7 @@ def test_without_a_home_there_is_no_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, use: Callable[[], object]
 ) -> None:
     code = (
-        "import sys; from tests.unit.test_state_place import READ, WRITE\nfrom mltop.tui.state.place import NoHome\n"
+        "import sys; from tests.unit.test_state_place import READ, WRITE\nfrom mltop.tui.state.files import NoHome\n"
         f"try: {'READ' if use is READ[name] else 'WRITE'}[{name!r}]()\nexcept NoHome as problem: print(problem)"
     )
     env = {**without_home(), "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])}
@@ -221,7 +221,7 @@ def test_a_day_that_is_none_is_left_out(state: Path) -> None:
 def test_many_who_make_the_folder_at_once_all_have_it(tmp_path: Path) -> None:
     """All wait at a pipe for the same moment."""
     code = (
-        "import sys; from pathlib import Path; from mltop.probes.own_folder import ensure_own\n"
+        "import sys; from pathlib import Path; from mltop.probes.system.files import ensure_own\n"
         "for number in range(20):\n"
         "    print(flush=True); sys.stdin.readline()\n"
         "    ensure_own(Path(sys.argv[1]) / str(number) / 'a' / 'b').write(f'{sys.argv[2]}', b'x')"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, channels, expand, options_from, read_hostfile
 from mltop.probes.reach.targets import resolve as resolve_in
 from mltop.probes.reach.targets.nodesets import MOST_NODES, split_user

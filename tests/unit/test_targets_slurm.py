@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, slurm
 from mltop.probes.reach.targets import resolve as resolve_in
-from mltop.probes.reach.targets.routes import Route, routes_for
+from mltop.probes.reach.targets.resolve import Route, routes_for
 from mltop.probes.reach.targets.slurm import Allocation, allocations_here, allocations_of
 from tests.fakes.scripts import shell_script
 

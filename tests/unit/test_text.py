@@ -11,8 +11,8 @@ from rich.cells import cell_len
 
 from mltop.probes.agent.protocol import Boot, Message
 from mltop.probes.model.text import MOST_LINE, MOST_MARKS, MOST_SAID, clean, make_plain, plain_text
-from mltop.probes.reach.ending import MOST_REASON, Ending
-from mltop.probes.reach.pending import MOST_ERROR, Pending
+from mltop.probes.reach.channel import MOST_REASON, Ending
+from mltop.probes.reach.requests import MOST_ERROR, Pending
 from mltop.tui.render.cells import clip
 
 NASTY = "\x1b]0;title\x07\x1b[2J\x1b[31mred\x1b[0m\nline two\t\u202eend\x9b\x00"  # cleaned: "red line two end"

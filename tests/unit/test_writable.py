@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes import writable
 from mltop.probes.reach.launchers.remote_command import TRUST
-from mltop.probes.writable import EVERYBODY, writer_of
+from mltop.probes.system import writable
+from mltop.probes.system.writable import EVERYBODY, writer_of
 
 STRANGER = 54321  # nobody's number
 needs_chown = pytest.mark.skipif(
@@ -193,7 +193,7 @@ def test_a_file_system_of_another_users_shows_what_owners_it_likes(tmp_path: Pat
     mounted.mkdir()
     # Nobody answers, so only what the kernel itself knows can be asked for: not the files.
     fuse = f"exec 9<>/dev/fuse; mount -i -t fuse -o fd=9,rootmode=40000,user_id={STRANGER},group_id=0 x {mounted}"
-    look = "import os, sys; from mltop.probes.writable import *; print(whose_file_system(int(sys.argv[1])))"
+    look = "import os, sys; from mltop.probes.system.writable import *; print(whose_file_system(int(sys.argv[1])))"
     ask = f"major=$(awk -v p={mounted} '$5 == p {{print $3}}' /proc/self/mountinfo); {sys.executable} -c \"{look}\" "
     ask += "$(( ${major%:*} * 256 + ${major#*:} ))"
     done = subprocess.run(

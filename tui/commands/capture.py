@@ -10,12 +10,11 @@ from types import FrameType
 
 from mltop.probes.investigate.progress import CaptureResult
 from mltop.probes.model.text import clean
-from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, resolve
-from mltop.tui.commands.beside import Beside, note
-from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, session
-from mltop.tui.commands.so_far import SoFar
-from mltop.tui.output import OutputFailed, flush, put
+from mltop.tui.app.output import OutputFailed, flush, put
+from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, Beside, note, session
+from mltop.tui.commands.stacks import SoFar
 
 EXIT_INCOMPLETE = 1
 LOOK_S = 0.2

@@ -12,16 +12,15 @@ from mltop.probes.investigate.capture import load
 from mltop.probes.judge.health import FAILED, RULES, Asked, Health
 from mltop.probes.judge.health.unknowns import GROWTH, growth_unknown
 from mltop.probes.model import SCHEMA, Finding, NodeState, Sample, Unknown
-from mltop.probes.model.reads import Reads
-from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.model.sample import Reads
+from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.reach.view import NodeView
 from mltop.probes.record import BadRecording, StoredSamples
-from mltop.tui.commands.beside import Beside, note
-from mltop.tui.commands.live import Complete, await_nodes, in_time, print_json, session, unreached
-from mltop.tui.health_watch import take_skew
+from mltop.tui.app.health_watch import take_skew
+from mltop.tui.commands.live import Beside, Complete, await_nodes, in_time, note, print_json, session, unreached
+from mltop.tui.state.files import BadState, NotOurs
 from mltop.tui.state.lemons import known_lemons
-from mltop.tui.state.place import BadState, NotOurs
 
 FINE, WARNINGS, CRITICAL, UNKNOWN = range(4)
 BETWEEN_SAMPLES_S = 0.5

@@ -10,7 +10,7 @@ import platform
 from mltop.probes.investigate.session import LiveSession
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.targets import TargetOptions, check_numbers
-from mltop.probes.spawn import python_command
+from mltop.probes.system.spawn import python_command
 from mltop.tui.commands.live import verdict_text
 from mltop.tui.commands.screen import require_terminal, show
 

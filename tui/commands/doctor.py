@@ -1,18 +1,211 @@
-"""`mltop doctor`: what works here and on every node, what does not, and the command that fixes it."""
+"""What `mltop doctor` says of one node: how it was reached, its clock, its agent, NVML, and what the agent found.
+
+What `mltop doctor` says of the machine it runs on: the terminal, and the programs that reach others.
+
+`mltop doctor`: what works here and on every node, what does not, and the command that fixes it.
+"""
 
 from __future__ import annotations
 
+import locale
+import os
+import shutil
+import subprocess
+import sys
 import time
+from collections.abc import Collection, Mapping
+from typing import TypeAlias
 
+from mltop.probes.agent.protocol import VERSION
+from mltop.probes.investigate.advice import is_known
+from mltop.probes.investigate.patience import FAILED
 from mltop.probes.investigate.session import LiveSession
-from mltop.probes.model import SCHEMA
-from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.judge.health.names import plural
+from mltop.probes.model import SCHEMA, Sample
+from mltop.probes.reach import UsageProblem
+from mltop.probes.reach.channel import reason_and_fix
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
-from mltop.probes.reach.view import NodeView
-from mltop.tui.commands.beside import Beside
-from mltop.tui.commands.live import EXIT_UNREACHABLE, Complete, await_nodes, in_time, print_json, session, unreached
-from mltop.tui.commands.local_checks import local_checks
-from mltop.tui.commands.node_checks import Check, checks_of, node_checks
+from mltop.probes.reach.view import Connection, NodeView
+from mltop.probes.version import __version__
+from mltop.tui.commands.live import (
+    EXIT_UNREACHABLE,
+    Beside,
+    Complete,
+    await_nodes,
+    in_time,
+    print_json,
+    session,
+    unreached,
+)
+
+Check: TypeAlias = dict[str, str]
+
+SKEW_S = 1.0  # more between two clocks puts events of several nodes into the wrong order
+SLOW_S = 5.0  # to connect: half of what ssh is given
+MOST_NOTES = 3
+MOST_CHECKS = 256  # of one agent, which knows of some ten
+
+
+def check(name: str, state: str, why: str, fix: str = "") -> Check:
+    """``state``: ok | info | warning | missing; ``fix``: a command or ""."""
+    return {"name": name, "state": state, "why": why, "fix": fix}
+
+
+def checks_of(data: Mapping[str, object]) -> list[Check] | str:
+    """What an agent answered, or why it is no answer."""
+    told = data.get("checks")
+    if not isinstance(told, list) or len(told) > MOST_CHECKS:
+        return "its answer cannot be read"
+    found: list[Check] = []
+    for one in told:
+        words = {name: one.get(name) for name in ("name", "state", "why", "fix")} if isinstance(one, dict) else {}
+        if not words or not all(isinstance(word, str) for word in words.values()):
+            return "its answer cannot be read"
+        found.append({name: str(word) for name, word in words.items()})
+    return found
+
+
+def node_checks(view: NodeView, answers: Mapping[str, list[Check] | str]) -> list[Check]:
+    """``answers``: what the agents found, or why they did not say, by node; none for nodes that were not asked."""
+    if view.sample is None:
+        return [reach_check(view)]
+    answer = answers.get(view.node, "was not asked")
+    abilities = answer if isinstance(answer, list) else [check("agent's checks", "missing", answer)]
+    return [
+        reach_check(view),
+        *cache_checks(view.connection),
+        *version_checks(view.connection),
+        *clock_checks(view.connection),
+        nvml_check(view.sample),
+        # Only the demo needs torch, and only where mltop is installed.
+        *(found for found in abilities if found.get("name") != "torch" or view.connection.boot is None),
+    ]
+
+
+def reach_check(view: NodeView) -> Check:
+    state, connection = view.state, view.connection
+    if view.sample is None or state.state not in ("live", "stale"):
+        why, fix = reason_and_fix(state.reason) if state.state in FAILED else (state.reason, "")
+        if not is_known(fix):  # words of the node, or of its login, that only look like one
+            why, fix = state.reason, ""
+        return check("connection", "missing", f"{state.state}: {why}" if why else state.state, fix)
+    via = "a local agent" if connection.via == "local" else connection.via
+    took_s = connection.connect_s
+    why = via if took_s is None else f"{via}, connected in {took_s:.2f} s"
+    if connection.restarts:
+        why += f", reconnected {connection.restarts} times"
+    if state.state == "stale":
+        return check("connection", "warning", f"{why}; {state.reason}")
+    if took_s is not None and took_s > SLOW_S:
+        return check("connection", "warning", f"{why}: slow (name service, home directory or start-up files?)")
+    return check("connection", "warning" if connection.restarts else "ok", why)
+
+
+def cache_checks(connection: Connection) -> list[Check]:
+    """Where the agent installed itself; nothing where it did not have to."""
+    boot = connection.boot
+    if boot is None:
+        return []
+    tried = "; ".join(boot.notes[:MOST_NOTES])
+    if not boot.root:
+        why = "in memory only, sent again at every connection" + (f": {tried}" if tried else "")
+        return [check("agent cache", "warning", why, "make one of ~/.cache, /tmp or /var/tmp writable")]
+    why = f"{boot.root}, {'found there' if boot.cached else 'sent now'}"
+    return [check("agent cache", "ok", f"{why} ({tried})" if tried else why)]
+
+
+def version_checks(connection: Connection) -> list[Check]:
+    hello = connection.hello
+    if hello is None:
+        return []
+    if hello.protocol != VERSION:
+        why = f"speaks protocol {hello.protocol} (mltop {hello.version}), this mltop {VERSION} ({__version__})"
+        return [check("agent", "missing", why, f"install mltop {__version__} on the node, or use --via ssh")]
+    if hello.version != __version__:
+        why = f"mltop {hello.version}, this is {__version__}"
+        return [check("agent", "warning", why, f"install mltop {__version__} on the node, or use --via ssh")]
+    return [check("agent", "ok", f"mltop {hello.version}, {hello.machine}")]
+
+
+def clock_checks(connection: Connection) -> list[Check]:
+    """The skew includes what a sample needs to arrive, so that small ones mean nothing."""
+    skew_s = connection.clock_skew_s
+    if skew_s is None or connection.via == "local":
+        return []
+    if abs(skew_s) <= SKEW_S:
+        return [check("clock", "ok", f"within {SKEW_S:g} s of this machine's")]
+    direction = "ahead of" if skew_s > 0 else "behind"
+    why = f"{abs(skew_s):.1f} s {direction} this machine's: events of several nodes get into the wrong order"
+    return [check("clock", "warning", why, "sudo chronyc makestep")]
+
+
+def nvml_check(sample: Sample) -> Check:
+    """What NVML itself answered."""
+    for gap in sample.gaps:
+        if gap.what.partition(".")[0] == "nvml":
+            state = "warning" if gap.what == "nvml.starting" else "missing"
+            return check("nvml", state, gap.why, gap.fix)
+    bad = [gpu for gpu in sample.gpus if gpu.state != "ok"]
+    if not bad:
+        return check("nvml", "ok", f"answers for {plural(len(sample.gpus), 'GPU')}")
+    first, answering = bad[0], len(sample.gpus) - len(bad)
+    fix = next((gap.fix for gap in sample.gaps if gap.what in ("gpu.*", f"gpu.{first.index}")), "")
+    why = f"GPU {first.index}: {first.error or first.state}"
+    return check("nvml", "missing", f"answers for {answering} of {plural(len(sample.gpus), 'GPU')}; {why}", fix)
+
+
+# (program, what it is for, the package that has it)
+_PROGRAMS = (
+    ("ssh", "--via ssh", "openssh-client"),
+    ("pdsh", "--via pdsh", "pdsh"),
+    ("srun", "--via srun", "slurm-client"),
+    ("squeue", "--job", "slurm-client"),
+)
+VERSION_S = 5.0
+
+
+def local_checks(via: Collection[str]) -> list[Check]:
+    """``via``: how the nodes are reached; a program that this needs must be here, others may be missing."""
+    return [terminal_check(), glyphs_check(), *(program_check(*program, via) for program in _PROGRAMS)]
+
+
+def terminal_check() -> Check:
+    size = shutil.get_terminal_size()
+    term = os.environ.get("TERM", "")
+    if not sys.stdout.isatty():
+        return check("terminal", "ok", "output is not a terminal: text and --json only")
+    if term in ("", "dumb", "unknown"):
+        return check("terminal", "warning", f"TERM={term} cannot show the screen", "export TERM=xterm-256color")
+    if size.columns < 80 or size.lines < 24:
+        return check("terminal", "warning", f"{size.columns}x{size.lines} is small (80x24 holds 8 GPUs)", "enlarge it")
+    return check("terminal", "ok", f"{term}, {size.columns}x{size.lines}")
+
+
+def glyphs_check() -> Check:
+    encoding = (getattr(sys.__stderr__, "encoding", "") or locale.getpreferredencoding(False)).lower()
+    if "utf" in encoding:
+        return check("glyphs", "ok", encoding)
+    return check("glyphs", "warning", f"{encoding}: ASCII is drawn instead", "export LC_ALL=C.UTF-8")
+
+
+def program_check(program: str, option: str, package: str, via: Collection[str]) -> Check:
+    path = shutil.which(program)
+    if path is None:
+        needed = program in via
+        fix = f"sudo apt install {package}" if needed else ""
+        return check(program, "missing" if needed else "info", f"not here: {option} cannot be used", fix)
+    return check(program, "ok", f"{ssh_version(path)} at {path}" if program == "ssh" else path)
+
+
+def ssh_version(path: str) -> str:
+    """ "OpenSSH_9.2p1" of what `ssh -V` says on stderr."""
+    try:
+        done = subprocess.run([path, "-V"], capture_output=True, text=True, timeout=VERSION_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"does not run ({error})"
+    words = (done.stderr or done.stdout).replace(",", " ").split()
+    return words[0] if words else "of unknown version"
+
 
 ANSWER_S = 10.0  # a node that was reached answers at once, unless its disks hang
 NVML_START_S = 20.0  # nvmlInit takes seconds on machines without persistence mode

@@ -8,17 +8,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mltop.probes.investigate.advice import advised
-from mltop.probes.investigate.folding import folded
 from mltop.probes.investigate.patience import REACHED
 from mltop.probes.judge.kernel_lines import KernelLine, merge
+from mltop.probes.judge.nodes import folded
 from mltop.probes.model import SCHEMA, NodeState
-from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.reach.view import NodeView
-from mltop.tui.commands.beside import Beside, note
-from mltop.tui.commands.live import EXIT_UNREACHABLE, await_nodes, in_time, print_json, session, unreached
+from mltop.tui.commands.live import EXIT_UNREACHABLE, Beside, await_nodes, in_time, note, print_json, session, unreached
+from mltop.tui.state.files import BadState, NoHome, NotOurs, state_file
 from mltop.tui.state.kernel_lines import FILE, learn, read_known
-from mltop.tui.state.place import BadState, NoHome, NotOurs, state_file
 
 OP = "kernel_lines"
 ANSWER_S = 30.0  # of a node that was reached: a long log, or an old journal on a slow disk
@@ -136,6 +135,6 @@ def _learn(lines: Sequence[KernelLine], known: Mapping[str, float]) -> None:
 def _print(lines: Sequence[KernelLine], shown: Sequence[KernelLine], found: Found, most: int) -> None:
     from rich.console import Console
 
-    from mltop.tui.report.kernel import print_kernel
+    from mltop.tui.report.check import print_kernel
 
     print_kernel(lines, shown, Console(), most=most, nodes=len(found.by_node), now=time.time())

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 
 from mltop.probes.model.text import clean
-from mltop.probes.reach.errors import UsageProblem
-from mltop.tui.output import put
+from mltop.probes.reach import UsageProblem
+from mltop.tui.app.output import put
+from mltop.tui.state.files import BadState
 from mltop.tui.state.lemons import Lemon, change_lemons, read_lemons
-from mltop.tui.state.place import BadState
 
 
 def listed() -> int:

@@ -1,24 +1,105 @@
-"""What the commands share: opening a session on the targets, waiting for its nodes, printing."""
+"""What a command says on stderr while it works: one line that is written over, and lines that stay.
+
+What the commands share: opening a session on the targets, waiting for its nodes, printing.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import TracebackType
 from typing import TYPE_CHECKING
 
-from mltop.probes.investigate.patience import REACHED, Arrivals, Patience, waited
+from mltop.probes.investigate.patience import FAILED, REACHED, Arrivals, Patience, waited
 from mltop.probes.investigate.session import LiveSession
+from mltop.probes.judge.nodes import sentences
 from mltop.probes.model import JobReport, NodeState
 from mltop.probes.reach.targets import TargetOptions, Targets, channels
 from mltop.probes.reach.view import NodeView
-from mltop.tui.commands.beside import Beside
-from mltop.tui.output import put_json
+from mltop.tui.app.output import put_json, say, write_over
 
 if TYPE_CHECKING:
-    from mltop.probes.investigate.probing.memory import ProbeMemory
+    from mltop.probes.investigate.probing.run import ProbeMemory
+
+# Failures of so long are said together, each time of twice as long: sixty nodes behind one dead switch are one line,
+# and a thousand that fail one after the other are a few.
+GATHER_S = 0.4
+
+
+class Beside:
+    """The rewritten line is only shown on a terminal; lines that stay always are. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._shown = False
+        self._failed: set[str] = set()  # said already, or about to be
+        self._unsaid: list[NodeState] = []
+        self._unsaid_since = 0.0
+        self._gather_s = GATHER_S
+
+    def __enter__(self) -> Beside:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, _: TracebackType | None) -> None:
+        self.clear()
+
+    def show(self, text: str) -> None:
+        """In place of what stood there."""
+        if self._terminal:
+            write_over(text, max(1, columns() - 1))
+            self._shown = True
+
+    def note(self, sentence: str) -> None:
+        self.clear()
+        note(sentence)
+
+    def clear(self) -> None:
+        if self._shown:
+            write_over("", 0)
+            self._shown = False
+
+    def failures(self, views: Iterable[NodeView]) -> None:
+        """Say once of every node that it cannot be reached, as soon as that is known, those of one reason together."""
+        now = time.monotonic()
+        for view in views:
+            if view.state.state in FAILED and view.node not in self._failed:
+                self._failed.add(view.node)
+                self._unsaid_since = self._unsaid_since if self._unsaid else now
+                self._unsaid.append(view.state)
+        if self._unsaid and now - self._unsaid_since > self._gather_s:
+            self._gather_s *= 2
+            self._say_failures()
+
+    def last_failures(self, states: Iterable[NodeState]) -> None:
+        """At the end: of these nodes, those of which nothing was said yet."""
+        unsaid = {state.node for state in self._unsaid}
+        self._unsaid = [state for state in states if state.node not in self._failed or state.node in unsaid]
+        self._failed.update(state.node for state in self._unsaid)
+        self._say_failures()
+
+    def _say_failures(self) -> None:
+        for sentence in sentences(self._unsaid):
+            self.note(sentence)
+        self._unsaid = []
+
+
+def columns() -> int:
+    """Of the terminal that stderr is."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+def note(sentence: str) -> None:
+    """One line beside the data."""
+    say(sentence)
+
 
 EXIT_UNREACHABLE = 3
 EXIT_INTERRUPTED = 130

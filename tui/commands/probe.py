@@ -9,16 +9,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from mltop.probes.investigate.folding import folded
 from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
+from mltop.probes.judge.nodes import folded
 from mltop.probes.model import SCHEMA, NodeState
 from mltop.probes.model.probe import PastResult, ProbeReport
-from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, resolve
-from mltop.tui.commands.beside import Beside, note
-from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, print_json, session
-from mltop.tui.output import ask, put_lines
-from mltop.tui.state.probe_memory import HistoryFile
+from mltop.tui.app.output import ask, put_lines
+from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, Beside, note, print_json, session
+from mltop.tui.state.probe_history import HistoryFile
 
 EXIT_SUSPECTS = 1
 LOOK_S = 0.1
@@ -118,7 +117,7 @@ def _print(report: ProbeReport, states: list[NodeState], verbose: bool, past: Se
 
 def print_script() -> int:
     """The file that the torchrun command runs."""
-    from mltop.probes.investigate.probing.torchrun import script
+    from mltop.probes.investigate.probing.report import script
 
     put_lines(script())
     return 0

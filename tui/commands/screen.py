@@ -6,10 +6,10 @@ import os
 import sys
 
 from mltop.probes.investigate.session import LiveSession
-from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, channels, resolve
 from mltop.tui.commands.live import verdict_text
-from mltop.tui.state.probe_memory import HistoryFile
+from mltop.tui.state.probe_history import HistoryFile
 
 
 def run(options: TargetOptions, no_mouse: bool, read_only: bool) -> int:
@@ -50,7 +50,7 @@ def require_terminal() -> None:
 
 def show(session: LiveSession, mouse: bool = True, read_only: bool = False) -> int:
     """Run the screen until the user leaves; the session is closed whatever happens."""
-    from mltop.tui.app import MltopApp
+    from mltop.tui.app.app import MltopApp
 
     try:
         app = MltopApp(session, mouse=mouse, read_only=read_only)

@@ -8,11 +8,20 @@ from dataclasses import replace
 from mltop.probes.investigate.capture import load
 from mltop.probes.judge.health import evaluate
 from mltop.probes.model import SCHEMA, NodeState, Sample
-from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.record import BadRecording
-from mltop.tui.commands.beside import Beside, note
-from mltop.tui.commands.live import EXIT_UNREACHABLE, Complete, await_nodes, in_time, print_json, session, unreached
+from mltop.tui.commands.live import (
+    EXIT_UNREACHABLE,
+    Beside,
+    Complete,
+    await_nodes,
+    in_time,
+    note,
+    print_json,
+    session,
+    unreached,
+)
 
 FIRST_LOOK_S = 0.5  # between the two samples that rates are made of
 

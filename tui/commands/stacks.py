@@ -1,4 +1,6 @@
-"""`mltop stacks`: dump every rank, merge, and say which rank hangs and where.
+"""A running dump on stderr: a progress line, and who seems to hang as soon as somebody can be named.
+
+`mltop stacks`: dump every rank, merge, and say which rank hangs and where.
 
 The verdict is on stdout, once. What is known before the end goes to stderr as it comes: nodes that fail, and who
 seems to hang so far. Ctrl-C prints the verdict on what is known then.
@@ -12,18 +14,65 @@ from pathlib import Path
 
 from mltop.probes.investigate.advice import advised
 from mltop.probes.investigate.capture import rejudge, stacks_object
-from mltop.probes.investigate.folding import folded
 from mltop.probes.investigate.material import Material, nodes_by_gap
+from mltop.probes.investigate.patience import waited
+from mltop.probes.investigate.progress import StackProgress
 from mltop.probes.investigate.rounds import Plan
 from mltop.probes.investigate.stacks import StackRequest
+from mltop.probes.judge.nodes import folded
 from mltop.probes.model import JobReport, RankStacks
-from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.record import BadRecording, read_raw
-from mltop.tui.commands.beside import Beside, note
-from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, print_json, session
-from mltop.tui.commands.so_far import SoFar
-from mltop.tui.render.verdicts import job_words
+from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, Beside, note, print_json, session
+from mltop.tui.render.stacks import job_words
+
+_VERBS = {"connecting": "connecting", "dumping": "dumping stacks", "watching": "watching for progress"}
+
+
+class SoFar:
+    """``take`` comes from the dump's thread, ``show`` is called in the command's."""
+
+    def __init__(self, beside: Beside) -> None:
+        self._beside = beside
+        self._newest = StackProgress("connecting")
+        self._said: set[tuple[str, ...]] = set()
+
+    def take(self, progress: StackProgress) -> None:
+        self._newest = progress
+
+    def show(self) -> None:
+        progress = self._newest
+        if not progress.finished:
+            for report in progress.reports:
+                self._say(report, progress)
+            self._beside.show(progress_line(progress))
+
+    def _say(self, report: JobReport, progress: StackProgress) -> None:
+        """A line for every new name that there is some evidence for; one that only grows surer is not said again."""
+        verdict = report.verdict
+        named = verdict.culprits or verdict.stragglers
+        who = (report.job, verdict.kind, *(f"{culprit.node} {culprit.rank} {culprit.pid}" for culprit in named))
+        if verdict.kind not in ("hang", "straggler") or verdict.confidence == "low" or who in self._said:
+            return
+        self._said.add(who)
+        from mltop.tui.render.cells import plain
+        from mltop.tui.render.stacks import headline
+
+        of = f"{progress.nodes_answered} of {progress.nodes_total} nodes, " if progress.nodes_total > 1 else ""
+        text = plain(headline(report))
+        self._beside.note(f"so far ({of}{waited(progress.elapsed_s)}, confidence {verdict.confidence}): {text}")
+
+
+def progress_line(progress: StackProgress) -> str:
+    """ "dumping stacks: 12/16 nodes, 96/128 ranks, round 1, 0.8 s"."""
+    of = "?" if progress.ranks_expected is None else str(progress.ranks_expected)
+    parts = [f"{progress.ranks_done}/{of} ranks", f"round {progress.round}", f"{progress.elapsed_s:.1f} s"]
+    if progress.nodes_total > 1:
+        nodes = f"{progress.nodes_reached}/{progress.nodes_total} nodes connected"
+        parts = [nodes, *(parts if progress.nodes_reached else parts[2:])]
+    return f"{_VERBS.get(progress.phase, progress.phase)}: {', '.join(parts)}"
+
 
 LOOK_S = 0.15
 CANCEL_S = 5.0  # for an interrupted dump to judge what it has

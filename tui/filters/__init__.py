@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mltop.tui.filters.fields import ALIASES, FIELDS, Field
+from mltop.tui.filters.fields import ALIASES, FIELDS, Field, Subject
 from mltop.tui.filters.filter import Filter, meanwhile, parse
-from mltop.tui.filters.subject import Subject
 
 __all__ = ["ALIASES", "FIELDS", "Field", "Filter", "Subject", "meanwhile", "parse"]

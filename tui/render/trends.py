@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mltop.probes.model import RankSample
-from mltop.probes.reach.glance import Glance, RankGlance
-from mltop.probes.reach.view import FleetView
-from mltop.tui.mishaps import spared
+from mltop.probes.reach.view import FleetView, Glance, RankGlance
+from mltop.tui.app.mishaps import spared
 from mltop.tui.render.units import known
 
 LENGTH = 60  # samples

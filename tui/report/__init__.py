@@ -4,8 +4,8 @@ Everything printed is ``Text`` made of cells: what machines say is never read as
 follow the console (no colours when it is no terminal or NO_COLOR is set). Nodes are folded: ``h[01-16]``.
 """
 
-from mltop.tui.report.doctor import print_doctor
+from mltop.tui.report.check import print_doctor
 from mltop.tui.report.snapshot import print_snapshot
-from mltop.tui.report.verdict import MOST_UNREADABLE, print_reports
+from mltop.tui.report.stacks import MOST_UNREADABLE, print_reports
 
 __all__ = ["MOST_UNREADABLE", "print_doctor", "print_reports", "print_snapshot"]

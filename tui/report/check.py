@@ -1,16 +1,24 @@
-"""What `mltop check` prints: nothing when all is well, else a line for each thing, the gravest first."""
+"""What `mltop check` prints: nothing when all is well, else a line for each thing, the gravest first.
+
+What `mltop doctor` prints: what is missing first, nodes that say the same on one line.
+
+What `mltop kernel` prints: every new kind of line with an example, what the fewest nodes have first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mltop.probes.investigate.folding import folded
+from mltop.probes.judge.kernel_lines import KernelLine
+from mltop.probes.judge.nodes import folded, nameless
 from mltop.probes.model import Finding, Unknown
-from mltop.tui.render.cells import Cell
+from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, line_width
 from mltop.tui.render.findings import severity_cell
-from mltop.tui.render.units import clock_time
-from mltop.tui.report.page import print_action, print_fix, print_not_well, print_sentence
+from mltop.tui.render.units import UNKNOWN, clock_time, count, seconds
+from mltop.tui.report.page import print_action, print_fix, print_lines, print_not_well, print_sentence
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,3 +70,107 @@ def _unknown(unknown: Unknown, nodes: list[str], console: Console, verbose: bool
     ]
     print_sentence(cells, console, indent=5)
     print_fix(unknown.fix, console)
+
+
+_STYLE = {"ok": "ok", "info": "dim", "warning": "warn", "missing": "crit"}
+_ORDER = {"missing": 0, "warning": 1, "ok": 2, "info": 3}
+_DOCTOR_COLUMNS = (Column("node", "NODE", 16), Column("name", "CHECK", 16), Column("state", "STATE", 8))
+_SECONDS = re.compile(r"(\d+(?:\.\d+)?) s\b")
+WIDE_NAMES = 16  # cells: folded names that are longer get a line of their own
+
+
+@dataclass
+class _Line:
+    """One check with one answer, of all nodes that gave it."""
+
+    name: str
+    state: str
+    fix: str
+    nodes: list[str] = field(default_factory=list)
+    whys: list[str] = field(default_factory=list)
+
+
+def print_doctor(rows: Sequence[Mapping[str, str]], console: Console) -> None:
+    """Checks with the keys node, name, state (ok | info | warning | missing), why and fix (a command or "")."""
+    shown = layout(_DOCTOR_COLUMNS, console.width)
+    print_lines([[*header_line(_DOCTOR_COLUMNS, shown), Cell(" WHY", "title")]], console)
+    for line in sorted(_folded(rows), key=lambda line: _ORDER.get(line.state, 0)):
+        names = folded(line.nodes)
+        cells = (Cell(names), Cell(line.name), Cell(line.state, _STYLE.get(line.state, "warn")))
+        if len(names) > WIDE_NAMES:
+            print_sentence([Cell(names)], console)
+            cells = (Cell(f"  {len(line.nodes)} nodes" if len(line.nodes) > 1 else ""), *cells[1:])
+        start = columns_line(_DOCTOR_COLUMNS, Row("", cells), shown)
+        indent = line_width(start) + 1
+        indent = indent if indent < console.width * 2 // 3 else 4
+        why = _one_of(line.whys)
+        why = why if len(line.nodes) == 1 else nameless(why, line.nodes[0])
+        print_sentence([*start, Cell(" " + why)], console, indent)
+        # A command that names its node is given for the first one: "the node" cannot be typed.
+        print_fix(line.fix, console, example=len(line.nodes) > 1 and nameless(line.fix, line.nodes[0]) != line.fix)
+
+
+def _folded(rows: Iterable[Mapping[str, str]]) -> list[_Line]:
+    """Answers that differ in their seconds or in the node's name only are one."""
+    lines: dict[tuple[str, ...], _Line] = {}
+    for row in rows:
+        node, name, state, why, fix = (row.get(key, "") for key in ("node", "name", "state", "why", "fix"))
+        key = (name, state, _SECONDS.sub("# s", nameless(why, node)), nameless(fix, node))
+        line = lines.setdefault(key, _Line(name, state, fix))
+        line.nodes.append(node)
+        line.whys.append(why)
+    return list(lines.values())
+
+
+def _one_of(whys: Sequence[str]) -> str:
+    """ "ssh, connected in 0.21-0.63 s" of the sentences of several nodes."""
+    ranges = [sorted(values, key=float) for values in zip(*map(_SECONDS.findall, whys), strict=True)]
+    texts = iter(values[0] if values[0] == values[-1] else f"{values[0]}-{values[-1]}" for values in ranges)
+    return _SECONDS.sub(lambda _: f"{next(texts)} s", whys[0])
+
+
+LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
+_KERNEL_COLUMNS = (
+    Column("level", "LEVEL", 6),
+    Column("nodes", "NODES", 16),
+    Column("count", "COUNT", 5, right=True),
+    Column("last", "LAST", 7, right=True),
+)
+_WIDE_NAMES = 16  # cells: folded names that are longer get a line of their own
+
+
+def print_kernel(
+    lines: Sequence[KernelLine], shown: Sequence[KernelLine], console: Console, *, most: int, nodes: int, now: float
+) -> None:
+    """``lines``: all that ``nodes`` nodes have; of ``shown`` the first ``most`` are listed; ``now``: unix s."""
+    shown, hidden = shown[:most], len(shown) - most
+    if shown:
+        columns = layout(_KERNEL_COLUMNS, console.width)
+        print_lines([[*header_line(_KERNEL_COLUMNS, columns), Cell(" LINE", "title")]], console)
+        for line in shown:
+            _print_line(line, now, console)
+    if hidden > 0:
+        print_lines([[Cell(f"and {hidden} more (--all shows them)", "dim")]], console)
+    print_lines([[Cell(summary(lines, nodes))]], console)
+
+
+def summary(lines: Sequence[KernelLine], nodes: int) -> str:
+    """ "2 of 1216 kinds of lines are new (1200 known, 14 on most of 32 nodes)"."""
+    new, known = sum(line.is_new for line in lines), sum(line.known for line in lines)
+    others = [f"{known} known"] if known else []
+    common = len(lines) - new - known
+    others += [f"{common} on most of {nodes} nodes"] if common else []
+    return f"{new or 'none'} of {len(lines)} kinds of lines new" + (f" ({', '.join(others)})" if others else "")
+
+
+def _print_line(line: KernelLine, now: float, console: Console) -> None:
+    names = folded(line.nodes)
+    style = "crit" if line.level <= 3 else "warn" if line.level == 4 else ""
+    last = UNKNOWN if line.last_at is None else seconds(max(0.0, now - line.last_at))
+    cells = (Cell(LEVELS[line.level & 7], style), Cell(names), Cell(count(line.count)), Cell(last))
+    if len(names) > _WIDE_NAMES:
+        print_sentence([Cell(names)], console)
+        cells = (cells[0], Cell(f"{len(line.nodes)} nodes"), *cells[2:])
+    start = columns_line(_KERNEL_COLUMNS, Row("", cells), layout(_KERNEL_COLUMNS, console.width))
+    indent = line_width(start) + 1
+    print_sentence([*start, Cell(" " + line.example)], console, indent if indent < console.width * 2 // 3 else 4)

@@ -1,13 +1,16 @@
-"""The printed page: lines of cells on a rich console. What machines say is never read as markup."""
+"""The printed page: lines of cells on a rich console. What machines say is never read as markup.
+
+Parts of the printed probe: a table that says what it left out, and a span of figures.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.advice import to_do
-from mltop.probes.investigate.folding import folded
-from mltop.probes.investigate.missing import by_reason
+from mltop.probes.judge.nodes import by_reason, folded
 from mltop.probes.model import NodeState
 from mltop.tui.render.cells import (
     Cell,
@@ -18,9 +21,11 @@ from mltop.tui.render.cells import (
     layout,
     printable,
     unknown_columns,
+    wrap,
 )
+from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.states import NODE_STYLE
-from mltop.tui.render.wrap import wrap
+from mltop.tui.render.units import known
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,3 +88,30 @@ def print_not_well(states: Iterable[NodeState], console: Console) -> None:
         text = f"{folded(nodes)} {state}" + (f": {reason}" if reason else "")
         many = f"{len(nodes)} nodes: " if len(nodes) > 1 else ""
         print_sentence([Cell(many + text, NODE_STYLE.get(state, "warn") if state != "live" else "warn")], console)
+
+
+_UNIT = re.compile(r"[^\d.]*$")
+
+
+def print_whole_table(title: str, columns: Sequence[Column], rows: Sequence[Row], console: Console) -> None:
+    """As ``print_table``; the columns for which there was no room are named below it."""
+    print_table(title, columns, rows, console)
+    hidden = unknown_columns(columns, rows)
+    shown = {index for index, _ in layout(columns, console.width, hidden)} | hidden
+    left_out = [column.title for index, column in enumerate(columns) if index not in shown and column.title]
+    if left_out:
+        text = f"not shown at this width: {', '.join(left_out)} (--json has everything)"
+        print_sentence([Cell(text, "dim")], console)
+
+
+def span(values: Iterable[float | None], text: Callable[[float], str]) -> str:
+    """ "655-682T" of 655.1 to 681.7; "" where nothing is known."""
+    found = [value for value in values if value is not None and known(value)]
+    if not found:
+        return ""
+    least, most = text(min(found)), text(max(found))
+    if least == most:
+        return least
+    unit = _UNIT.search(most)
+    end = unit.group() if unit is not None else ""
+    return f"{least.removesuffix(end) if end else least}{GLYPHS.dash}{most}"

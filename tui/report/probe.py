@@ -1,13 +1,17 @@
-"""What `mltop probe` prints: the verdict first, then figures, what was not measured, settings, and the command."""
+"""Printed results of collectives, by size, with the ranks where one is accused; and of pairs of nodes.
+
+What `mltop probe` prints: the verdict first, then figures, what was not measured, settings, and the command.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mltop.probes.investigate.folding import folded
-from mltop.probes.investigate.missing import nameless
+from mltop.probes.judge.nodes import folded, nameless
+from mltop.probes.judge.probes.pairs import Levels
 from mltop.probes.model import NodeState
 from mltop.probes.model.probe import (
     CollectiveResult,
@@ -17,17 +21,152 @@ from mltop.probes.model.probe import (
     ProbeFailure,
     ProbeReport,
     ProbeVerdict,
+    RankArrival,
     Suspect,
 )
 from mltop.tui.render.cells import Cell
-from mltop.tui.render.probe_lines import listed, ranges, suspect_name
-from mltop.tui.render.units import seconds
-from mltop.tui.report.page import print_action, print_fix, print_lines, print_not_well, print_sentence, print_title
-from mltop.tui.report.probe_collectives import print_collectives, print_pairs
+from mltop.tui.render.probes.collectives import (
+    PAIR_COLUMNS,
+    RANK_COLUMNS,
+    SIZE_COLUMNS,
+    by_lag,
+    pair_matrix,
+    pair_row,
+    rank_row,
+    size_row,
+    usual_busbw,
+    worst_first,
+)
+from mltop.tui.render.probes.kinds import LEGENDS
+from mltop.tui.render.probes.summary import listed, ranges, suspect_name
+from mltop.tui.render.units import bandwidth, seconds, short_time, size_text
+from mltop.tui.report.page import (
+    print_action,
+    print_fix,
+    print_lines,
+    print_not_well,
+    print_sentence,
+    print_title,
+    print_whole_table,
+    span,
+)
 from mltop.tui.report.probe_devices import print_devices
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+MOST_RANKS = 10
+MOST_PAIRS = 20
+# On 80 columns the share of what is expected says more than the expected figure.
+_PRIORITIES = {"expected": 5, "best": 6}
+_PAIR_COLUMNS = tuple(one for one in PAIR_COLUMNS if one.key != "why")  # the last one; reasons stand below
+_COLUMNS = tuple(replace(one, priority=_PRIORITIES.get(one.key, one.priority)) for one in SIZE_COLUMNS)
+
+
+def print_collectives(
+    results: Sequence[CollectiveResult], suspects: Sequence[Suspect], console: Console, verbose: bool
+) -> None:
+    for collective in dict.fromkeys(one.collective for one in results):
+        of_kind = [one for one in results if one.collective == collective]
+        first = of_kind[0]
+        nodes = f"{len(first.nodes)} nodes, {folded(first.nodes)}" if len(first.nodes) > 1 else folded(first.nodes)
+        ranks = max(one.ranks for one in of_kind)
+        print_lines([[]], console)
+        where = f" of {ranks} ranks on {nodes}, {first.path or first.backend}"
+        print_sentence([Cell(collective, "title"), Cell(where)], console)
+        print_whole_table("", _COLUMNS, [size_row(one) for one in of_kind], console)
+        _sources(of_kind, console)
+        if verbose or any(one.rank is not None for one in suspects):
+            _ranks(of_kind, suspects, console, verbose)
+    if verbose:
+        print_lines([[]], console)
+        print_sentence(
+            [Cell(f"{LEGENDS['sizes'].removesuffix(' Enter: all ranks.')} {LEGENDS['ranks']}", "dim")], console
+        )
+
+
+def _sources(results: Sequence[CollectiveResult], console: Console) -> None:
+    """Whose figures are expected."""
+    sizes: dict[str, list[str]] = {}
+    for one in results:
+        if one.expected_source:
+            sizes.setdefault(one.expected_source, []).append(size_text(one.size_bytes))
+    for source, of_source in sizes.items():
+        at = f" at {', '.join(of_source)}" if len(sizes) > 1 else ""
+        print_sentence([Cell(f"expected{at}: {source}", "dim")], console)
+
+
+def _ranks(results: Sequence[CollectiveResult], suspects: Sequence[Suspect], console: Console, verbose: bool) -> None:
+    """Who comes last first, at the size at which the accused's lag is the largest part of the collective's time."""
+    accused = {one.rank for one in suspects if one.rank is not None}
+    result = max(results, key=lambda one: _worst_share(one, accused))
+    ranks = by_lag(result)
+    shown = ranks if verbose else [one for place, one in enumerate(ranks) if place < MOST_RANKS or one.rank in accused]
+    if not shown:
+        return
+    print_lines([[]], console)
+    print_sentence([Cell(f"ranks at {size_text(result.size_bytes)}", "title"), Cell(", who comes last first")], console)
+    width = max(len("NODE"), *(len(one.node) for one in shown))
+    columns = [replace(one, width=width) if one.key == "node" else one for one in RANK_COLUMNS]
+    print_whole_table("", columns, [rank_row(one, result) for one in shown], console)
+    rest = [one for one in ranks if one not in shown]
+    if rest:
+        most = short_time(max(one.lag_s for one in rest))
+        print_lines([[Cell(f"and {len(rest)} more ranks, at most {most} after the first", "dim")]], console)
+
+
+def _worst_share(result: CollectiveResult, accused: set[int]) -> float:
+    def counts(arrival: RankArrival) -> bool:
+        return not accused or arrival.rank in accused
+
+    lag_s = max((one.lag_s for one in result.arrivals if counts(one)), default=0.0)
+    return lag_s / result.time_s if result.time_s else 0.0
+
+
+def print_pairs(pairs: Sequence[PairResult], console: Console, verbose: bool) -> None:
+    """The bad pairs, the worst first, and a sentence of the good ones."""
+    levels = Levels(sorted({node for pair in pairs for node in pair.nodes}), pairs)
+    bad = [pair for pair in pairs if pair.why or len(pair.nodes) != 2 or not levels.is_good(*pair.nodes)]
+    usual, most = usual_busbw(pairs)
+    listed = worst_first(pairs if verbose else bad)
+    shown = listed if verbose else listed[:MOST_PAIRS]
+    if shown:
+        width = max(len("NODE"), *(len(node) for pair in shown for node in pair.nodes))
+        columns = [replace(one, width=width) if one.key in ("first", "second") else one for one in _PAIR_COLUMNS]
+        rows = [pair_row(pair, usual, most) for pair in shown]
+        rows = [replace(row, cells=row.cells[: len(columns)]) for row in rows]
+        print_whole_table("", columns, rows, console)
+        _whys(shown, console)
+    if len(shown) < len(listed):
+        print_lines([[Cell(f"and {len(listed) - len(shown)} more bad pairs (--verbose shows them)", "warn")]], console)
+    _good_pairs(pairs, bad, console)
+    if verbose:
+        print_lines([[], *pair_matrix(pairs, console.width)], console)
+        print_sentence([Cell(LEGENDS["pairs"], "dim")], console)
+
+
+def _whys(pairs: Sequence[PairResult], console: Console) -> None:
+    """In whole, and once: the table has no room for it."""
+    whys: dict[str, list[str]] = {}
+    for pair in pairs:
+        if pair.why:
+            whys.setdefault(pair.why, []).append(" and ".join(pair.nodes))
+    for why, names in whys.items():
+        more = f" (and {len(names) - 1} more pairs)" if len(names) > 1 else ""
+        print_sentence([Cell(f"{names[0]}{more}: ", "bold"), Cell(why)], console)
+
+
+def _good_pairs(pairs: Sequence[PairResult], bad: Sequence[PairResult], console: Console) -> None:
+    set_apart = {id(pair) for pair in bad}
+    good = [pair for pair in pairs if id(pair) not in set_apart]
+    rounds = len({pair.round for pair in pairs})
+    sizes = ", ".join(dict.fromkeys(size_text(pair.size_bytes) for pair in good))
+    rates = span((pair.busbw_bytes_per_s for pair in good), bandwidth)
+    figures = f": {rates} at {sizes}" if rates else ""
+    text = f"{len(good)} of {len(pairs)} pairs are good{figures}, measured in {rounds} round{'s' * (rounds != 1)}"
+    print_lines([[]], console)
+    print_sentence([Cell(text)], console)
+
 
 MOST_SUSPECTS = 20
 MOST_FAILURES = 20  # kinds of them

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mltop.probes.investigate.folding import folded
 from mltop.probes.investigate.probing.wanted import DeviceProgress
-from mltop.probes.judge.active.compare import PEER_GAP
+from mltop.probes.judge.nodes import folded
+from mltop.probes.judge.probes.compare import PEER_GAP
 from mltop.probes.model.probe import (
     CopiesResult,
     DeviceResult,
@@ -18,18 +18,14 @@ from mltop.probes.model.probe import (
     Suspect,
 )
 from mltop.tui.render.cells import Cell, Column
-from mltop.tui.render.probe_against import Compared, main_value
-from mltop.tui.render.probe_collectives import SLOW_PAIR, place_of
-from mltop.tui.render.probe_devices import Line, Shown, columns_of, device_row, is_wrong
-from mltop.tui.render.probe_lines import ranges
-from mltop.tui.render.probe_matrix import peer_matrix
-from mltop.tui.render.probe_results import BRIEF, TABLES, load_phase
-from mltop.tui.render.probe_units import bandwidth, flops, middle, size_text, work_done
-from mltop.tui.render.probe_words import LEGENDS
-from mltop.tui.render.throttle import ALARMING
-from mltop.tui.render.units import celsius, mhz, number, percent, watts
-from mltop.tui.report.page import print_lines, print_sentence
-from mltop.tui.report.probe_page import print_whole_table, span
+from mltop.tui.render.gpus.throttle import ALARMING
+from mltop.tui.render.probes.collectives import SLOW_PAIR, peer_matrix, place_of
+from mltop.tui.render.probes.comparison import Compared, main_value
+from mltop.tui.render.probes.devices import BRIEF, TABLES, Line, Shown, columns_of, device_row, is_wrong, load_phase
+from mltop.tui.render.probes.kinds import LEGENDS
+from mltop.tui.render.probes.summary import ranges
+from mltop.tui.render.units import bandwidth, celsius, flops, mhz, middle, number, percent, size_text, watts, work_done
+from mltop.tui.report.page import print_lines, print_sentence, print_whole_table, span
 
 if TYPE_CHECKING:
     from rich.console import Console

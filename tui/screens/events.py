@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from textual.widget import Widget
 
-from mltop.tui.feed import Picture
+from mltop.tui.app.feed import Picture
+from mltop.tui.app.navigation import Place
 from mltop.tui.filters import Subject
-from mltop.tui.place import Place
-from mltop.tui.render.events import EVENT_COLUMNS, Happening, event_row, happenings
-from mltop.tui.screens.narrowing import SubjectRows
+from mltop.tui.render.findings import EVENT_COLUMNS, Happening, event_row, happenings
 from mltop.tui.screens.pane import Pane
+from mltop.tui.screens.rows import SubjectRows
 from mltop.tui.widgets.line_table import LineTable
 
 

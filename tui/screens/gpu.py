@@ -1,29 +1,197 @@
-"""One GPU: what is wrong with it, its last ten minutes, and everything that is known of it."""
+"""Every GPU as it was when it was first looked at: counters are worth what they grew by since.
+
+The text of the GPU pane: details, NVLinks, processes and what the kernel log said. Pure functions.
+
+One GPU: what is wrong with it, its last ten minutes, and everything that is known of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
-from mltop.probes.model import GpuSample, Sample
+from mltop.probes.model import GpuProcess, GpuSample, KernelEvent, RankSample, Sample
 from mltop.probes.reach.view import NodeView
-from mltop.tui.feed import Picture
-from mltop.tui.filters.subject import of_gpu, users_of
-from mltop.tui.mishaps import spared
-from mltop.tui.render.cells import Cell, plain
-from mltop.tui.render.timelines import timeline_lines
-from mltop.tui.screens.gpu_history import ShownHistory
-from mltop.tui.screens.gpu_lines import details
-from mltop.tui.screens.gpu_place import GpuPlace, gpu_place
-from mltop.tui.screens.gpu_watched import WatchedGpus
-from mltop.tui.screens.node_parts import NO_SAMPLE, GpuTable
-from mltop.tui.screens.node_state import state_lines
+from mltop.tui.app.feed import Picture
+from mltop.tui.app.history import ShownHistory
+from mltop.tui.app.mishaps import spared
+from mltop.tui.app.navigation import GpuPlace, gpu_place
+from mltop.tui.filters.fields import of_gpu, users_of
+from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, plain, wrap
+from mltop.tui.render.gpus.details import GpuGaps, block_lines, blocks_of, side_by_side
+from mltop.tui.render.gpus.table import LINK_COLUMNS, link_row
+from mltop.tui.render.gpus.timelines import timeline_lines
+from mltop.tui.render.ranks import short_command
+from mltop.tui.render.states import STATE_STYLE, state_word
+from mltop.tui.render.units import UNKNOWN, age, bytes_text, clock_time, number
 from mltop.tui.screens.pane import Pane, TextLines
-from mltop.tui.screens.problems import all_problem_lines
+from mltop.tui.screens.problems import all_problem_lines, gap_cells, state_lines
+from mltop.tui.screens.tables import NO_SAMPLE, GpuTable
 from mltop.tui.widgets.cell_lines import CellLines
+
+
+@dataclass(frozen=True)
+class First:
+    """``at``: unix s."""
+
+    at: float
+    gpu: GpuSample
+
+
+class WatchedGpus:
+    """By node and index. Another board in the place, or a time that goes back (a replay), starts anew."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, int], First] = {}
+
+    def first(self, node: str, gpu: GpuSample, at: float) -> First:
+        key = (node, gpu.index)
+        known = self._first.get(key)
+        if known is None or known.gpu.uuid != gpu.uuid or at < known.at:
+            known = self._first[key] = First(at, gpu)
+        return known
+
+
+LINK_PANEL = 60  # cells: wider screens show links in several panels
+MOST_EVENTS = 8
+
+PROCESS_COLUMNS = (
+    Column("pid", "PID", 8, right=True),
+    Column("rank", "RANK", 5, right=True),
+    Column("memory", "MEMORY", 6, right=True),
+    Column("kind", "KIND", 8),
+    Column("instance", "GI", 3, right=True, optional=True),
+    Column("state", "STATE", 12, priority=1),
+    Column("user", "USER", 8, priority=2),
+    Column("age", "AGE", 5, right=True, priority=4),
+    Column("parent", "PARENT", 7, right=True, priority=5),
+    Column("command", "COMMAND", 16, priority=3, stretch=True),
+)
+
+
+def details(sample: Sample, gpu: GpuSample, first: First, width: int) -> list[list[Cell]]:
+    """Everything below the timeline."""
+    gaps = GpuGaps(sample.gaps, gpu.index)
+    lines = [*process_lines(gpu, sample.ranks, gaps, width, sample.sampled_at)]
+    lines += [[], *block_lines(blocks_of(gpu, gaps, first.gpu), width)]
+    lines += _section(link_lines(gpu, first.gpu, width), _links_title(sample.sampled_at - first.at))
+    lines += _section(event_lines(sample.kernel_events, gpu, width), "kernel log")
+    why = [line for gap in gaps.distinct() for line in wrap(gap_cells("", gap), width, 5)]
+    return lines + _section(why, "not known of this GPU")
+
+
+def process_lines(
+    gpu: GpuSample, ranks: Sequence[RankSample], gaps: GpuGaps, width: int, now: float | None = None
+) -> list[list[Cell]]:
+    """Who holds this GPU, a line each; ranks that NVML does not list are there too. ``now``: unix s."""
+    if gpu.processes is None and not ranks:
+        return [[Cell("processes ", "title"), Cell(f"{UNKNOWN} {gaps.why('processes')}", "dim")]]
+    by_pid = {rank.pid: rank for rank in ranks if gpu.index in rank.gpus}
+    listed = {one.pid: one for one in gpu.processes or ()}
+    rows = []
+    for pid in dict.fromkeys([*by_pid, *listed]):
+        process, rank = listed.get(pid), by_pid.get(pid)
+        who = rank or process
+        started_at = who.started_at if who is not None else None
+        parent = process.ppid if process is not None else None
+        cells = (
+            Cell(str(pid)),
+            Cell("" if rank is None else number(rank.rank)),
+            Cell(bytes_text(process.memory_bytes) if process is not None else UNKNOWN),
+            Cell(process.kind if process is not None else UNKNOWN),
+            Cell(number(process.gpu_instance) if process and process.gpu_instance is not None else ""),
+            _state_cell(rank, process),
+            Cell(who.user if who is not None else ""),
+            Cell(age(max(0.0, now - started_at)) if now is not None and started_at is not None else ""),
+            Cell("" if parent is None else str(parent)),
+            _command_cell(rank, process),
+        )
+        rows.append(Row(str(pid), cells))
+    if not rows:
+        return [[Cell("no process holds this GPU", "dim")]]
+    hidden = () if any(row.cells[4].text for row in rows) else (4,)
+    shown = layout(PROCESS_COLUMNS, width, hidden)
+    return [header_line(PROCESS_COLUMNS, shown), *(columns_line(PROCESS_COLUMNS, row, shown) for row in rows)]
+
+
+# Why a process cannot be seen, beside its pid.
+_ABSENT = {
+    "ended": Cell("ended", "crit"),
+    "elsewhere": Cell("not here", "warn"),
+    "hidden": Cell("hidden", "warn"),
+}
+
+
+def _state_cell(rank: RankSample | None, process: GpuProcess | None) -> Cell:
+    if rank is None and process is not None and process.absent in _ABSENT:
+        return _ABSENT[process.absent]
+    state = rank.state if rank is not None else process.state if process is not None else ""
+    return Cell(state_word(state) if rank is not None or state else "", STATE_STYLE.get(state[:1], ""))
+
+
+def _command_cell(rank: RankSample | None, process: GpuProcess | None) -> Cell:
+    """Of what is no rank only the kernel's name is known."""
+    if rank is not None:
+        return Cell(short_command(rank.command))
+    if process is None:
+        return Cell("")
+    return Cell(f"{process.probe} probe of mltop" if process.probe else process.name, "dim")
+
+
+def link_lines(gpu: GpuSample, first: GpuSample, width: int) -> list[list[Cell]]:
+    """A line per NVLink, in as many panels as fit beside each other."""
+    links = gpu.nvlink.links
+    if not links:
+        return []
+    before = {link.index: link.errors for link in first.nvlink.links}
+    panels = max(1, min(3, width // LINK_PANEL))
+    each = width // panels
+    shown = layout(LINK_COLUMNS, each - 2)
+    drawn = []
+    for link in links:
+        old = before.get(link.index, {})
+        grown = {name: value - old[name] for name, value in link.errors.items() if name in old and value > old[name]}
+        drawn.append(columns_line(LINK_COLUMNS, link_row(link, grown), shown))
+    rows = -(-len(drawn) // panels)
+    cut = [drawn[start : start + rows] for start in range(0, len(drawn), rows)]
+    return side_by_side([[header_line(LINK_COLUMNS, shown), *part] for part in cut], each)
+
+
+def event_lines(events: Sequence[KernelEvent], gpu: GpuSample, width: int) -> list[list[Cell]]:
+    """What the kernel log said of this GPU, the newest first."""
+    own = [event for event in events if gpu.pci_bus_id and same_device(event.subject, gpu.pci_bus_id)]
+    lines = []
+    for event in reversed(own[-MOST_EVENTS:]):
+        what = event.kind if event.code is None else f"{event.kind.capitalize()} {event.code}"
+        cells = [Cell(f"{clock_time(event.at)}  ", "dim"), Cell(f"{what}  ", "bold"), Cell(event.text)]
+        lines += wrap(cells, width, 10)
+    return lines
+
+
+def same_device(one: str, other: str) -> bool:
+    """Whether two PCI bus ids are of one device: "0000:1b:00" in the log is "00000000:1B:00.0" in NVML."""
+    return bool(one) and _device(one) == _device(other)
+
+
+def _device(bus_id: str) -> tuple[int, str, str] | None:
+    parts = bus_id.lower().split(".")[0].split(":")
+    try:
+        return (int(parts[0], 16), parts[1], parts[2]) if len(parts) == 3 else None
+    except ValueError:
+        return None
+
+
+def _links_title(watched_s: float) -> str:
+    return f"NVLinks (+: errors in the {age(watched_s)} that they are watched)" if watched_s > 0 else "NVLinks"
+
+
+def _section(lines: list[list[Cell]], title: str) -> list[list[Cell]]:
+    return [[], [Cell(title, "title")], *lines] if lines else []
+
 
 LEAST_DETAILS = 5  # lines
 MOST_TIMELINE = 28  # lines

@@ -7,15 +7,14 @@ from collections.abc import Iterable
 from textual.widget import Widget
 
 from mltop.probes.model import LinkSample, PciDevice
-from mltop.tui.feed import Picture
-from mltop.tui.place import Place
+from mltop.tui.app.feed import Picture
+from mltop.tui.app.navigation import Place
 from mltop.tui.render.cells import Cell, Row, made_rows
 from mltop.tui.render.findings import severity_cell
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, link_name, link_row, pci_row
-from mltop.tui.screens.node_parts import NO_SAMPLE
-from mltop.tui.screens.one_node import OneNodePane
-from mltop.tui.screens.pane import TextLines
+from mltop.tui.screens.pane import OneNodePane, TextLines
 from mltop.tui.screens.problems import all_problem_lines
+from mltop.tui.screens.tables import NO_SAMPLE
 from mltop.tui.widgets.line_table import LineTable
 
 Counters = dict[str, int]

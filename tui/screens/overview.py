@@ -1,20 +1,319 @@
-"""The first pane. One node: its GPUs, its ranks and what is wrong. Several: the fleet."""
+"""Many nodes: the heatmap or the list, the node under the cursor, and what is wrong anywhere.
+
+The first pane. One node: its GPUs, its ranks and what is wrong. Several: the fleet.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import ClassVar
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import ClassVar, cast
 
-from textual.binding import BindingType
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
 from textual.widget import Widget
 
-from mltop.tui.feed import Picture
-from mltop.tui.mishaps import spared
-from mltop.tui.place import Place
-from mltop.tui.screens.fleet import FLEET_BINDINGS, FleetPart
-from mltop.tui.screens.node_parts import GpuTable, HostLine, ProblemLines, RankTable, why_no_ranks
-from mltop.tui.screens.pane import Pane
+from mltop.probes.model import Finding
+from mltop.probes.reach.view import NodeView
+from mltop.tui.app.feed import Picture
+from mltop.tui.app.mishaps import spared
+from mltop.tui.app.navigation import Place
+from mltop.tui.filters import Subject
+from mltop.tui.render.cells import Row
+from mltop.tui.render.findings import finding_columns, problems_of
+from mltop.tui.render.fleet.heat import (
+    FINE,
+    METRICS,
+    Heats,
+    NodeHeat,
+    WorstFirst,
+    activity_source,
+    by_name,
+    next_metric,
+    troubles,
+)
+from mltop.tui.render.fleet.map import Legend, list_legend, map_legend, name_width, node_lines, short_names
+from mltop.tui.render.fleet.nodes import marked_node_columns, marked_node_row
+from mltop.tui.screens.pane import Pane, TextLines
+from mltop.tui.screens.rows import SubjectRows, by_node
+from mltop.tui.screens.tables import GpuTable, HostLine, ProblemLines, RankTable, why_no_ranks
+from mltop.tui.widgets.heatmap import Heatmap
 from mltop.tui.widgets.line_table import LineTable
+
+PROBLEMS = "problems"
+NODE_WIDTHS = (14, 12)  # cells at least, in the list and in the table of problems
+MIN_ROOM = 8  # lines: below, the map stands alone
+TALL_ROOM = 12  # from here on the node under the cursor has two lines
+MIN_PROBLEMS = 6  # lines that stay for problems when the GPUs of the node under the cursor are shown
+
+FLEET_BINDINGS = [
+    Binding("m", "metric", "metric", show=False, tooltip="map: the next metric (activity, clock, temperature, …)"),
+    Binding("o", "order", "order", show=False, tooltip="nodes: those with problems first, or by name"),
+    Binding("v", "view", "list/map", show=False, tooltip="nodes: as a map or as a list"),
+]
+
+
+class FleetPart(Container):
+    """Everything of the overview of several nodes. Which view, order and metric: the user's, kept here."""
+
+    DEFAULT_CSS = """
+    FleetPart { height: 1fr; }
+    FleetPart #legend { height: 1; }
+    FleetPart #nodes { display: none; }
+    FleetPart #node-lines { height: 2; }
+    FleetPart #problems { height: 1fr; }
+    FleetPart GpuTable { display: none; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heats = Heats(METRICS[0])
+        self._order = WorstFirst()
+        self._worst_first = True
+        self._as_list = False
+        self._picture: Picture | None = None
+        self._views: dict[str, NodeView] = {}
+        self._findings: tuple[Finding, ...] | None = None
+        self._findings_of: Mapping[str, Sequence[Finding]] = {}
+        self._troubles = troubles(())
+        self._names: Mapping[str, str] = {}
+        self._left: int | None = None  # lines below the map at the last draw; None: the list stands there
+
+    def compose(self) -> ComposeResult:
+        yield TextLines(id="legend")
+        yield Heatmap(self._moved, id="map", empty_text="no nodes")
+        yield LineTable(id="nodes", empty_text="no nodes")
+        yield TextLines(id="node-lines")
+        yield GpuTable(classes="gap-above")
+        yield LineTable(id=PROBLEMS, empty_text="no problems", classes="gap-above")
+
+    @property
+    def pane(self) -> Pane:
+        return cast("Pane", self.screen)
+
+    @property
+    def main(self) -> Heatmap | LineTable:
+        """What the user moves on: the map or the list."""
+        return self.query_one("#nodes", LineTable) if self._as_list else self.query_one(Heatmap)
+
+    def node_at_cursor(self) -> str:
+        main = self.main
+        return (main.cursor_key if isinstance(main, LineTable) else main.cursor_node) or ""
+
+    # Drawing.
+
+    def show(self, picture: Picture) -> None:
+        self._picture = picture
+        if picture.findings is not self._findings:
+            self._findings = picture.findings
+            self._findings_of, self._troubles = by_node(picture.findings), troubles(picture.findings)
+        self._names = short_names(tuple([view.node for view in picture.view.nodes]))
+        self._left = None
+        shown = self._shown(picture)
+        self._views = {view.node: view for view in shown}
+        self.pane.kept = (len(shown), len(picture.view.nodes))
+        heats, ranks = self._heats_in_order(shown, picture)
+        room = self._room()
+        if self._as_list:
+            self._show_list(heats, room)
+        else:
+            self._show_map(heats, ranks, room)
+
+    def _shown(self, picture: Picture) -> list[NodeView]:
+        keep = self.pane.filter
+        if keep.empty:
+            return list(picture.view.nodes)
+        return [view for view in picture.view.nodes if keep.node(view, self._findings_of.get(view.node, ()))]
+
+    def _heats_in_order(self, shown: list[NodeView], picture: Picture) -> tuple[list[NodeHeat], list[int] | None]:
+        keep = self.pane.filter
+        matches = keep.gpu if any(field.needs_gpus for field in keep.fields) else None
+        heats = {
+            view.node: spared(
+                "a node of the map",
+                partial(self._heats.of, view, self._troubles.get(view.node, FINE), matches),
+                NodeHeat(view.node, view.state.state, "unknown", b"", (), "?", "crit"),
+            )
+            for view in shown
+        }
+        self._heats.keep_only(view.node for view in picture.view.nodes)
+        if not self._worst_first:
+            return [heats[name] for name in by_name(heats)], None
+        placed = self._order.ordered(((heat.node, heat.status) for heat in heats.values()), time.monotonic())
+        return [heats[name] for name, _ in placed], [rank for _, rank in placed]
+
+    def _room(self) -> int:
+        """Lines of this part without the blank ones between its widgets."""
+        gpus = self.query_one(GpuTable)
+        hidden_gap = bool(gpus.display) and self.pane.has_class("-roomy")
+        return self.pane.size.height - self.pane.chrome_height() + hidden_gap
+
+    def _show_map(self, heats: list[NodeHeat], ranks: list[int] | None, room: int) -> None:
+        legend, lines = room >= MIN_ROOM // 2, (0 if room < MIN_ROOM else 1 if room < TALL_ROOM else 2)
+        reserved = 0 if room < MIN_ROOM else max(2, room // 4)
+        heatmap = self.query_one(Heatmap)
+        heatmap.empty_text = self._why_empty()
+        map_room = max(1, room - legend - lines - reserved)
+        marks = self.pane.mltop.selection.nodes
+        grid = heatmap.set_map(heats, ranks, marks, map_room, self._names)
+        heatmap.styles.height = height = max(1, min(len(grid.rows), map_room))
+        self.pane.part("the legend", lambda: self._show_legend(legend, heats, grid.density, len(marks)))
+        self.query_one("#node-lines").display = lines > 0
+        self.query_one("#node-lines").styles.height = lines
+        self._left = left = room - legend - lines - height
+        self.pane.part("the GPUs of the node under the cursor", lambda: self._show_gpus(left))
+        self.pane.part("the problems", lambda: self._show_problems(reserved > 0))
+        self.pane.part("the node under the cursor", self._show_node)
+
+    def _show_legend(self, shown: bool, heats: list[NodeHeat], density: str, marked: int) -> None:
+        legend = self.query_one("#legend", TextLines)
+        legend.display = shown
+        width = self.pane.size.width
+        metric = self._heats.metric
+        source = ""
+        if metric is METRICS[0]:
+            live = (view.glance for view in self._views.values() if view.glance is not None)
+            source = activity_source(gpu for glance in live for gpu in glance.gpus[:1])  # one speaks for its node
+        sorted_by = self._sorted_by() if self._as_list else ""
+        said = Legend(heats, metric, source, self._worst_first, marked, self._not_judged(), sorted_by)
+        legend.set_lines([list_legend(said, width) if self._as_list else map_legend(said, density, width)])
+
+    def _sorted_by(self) -> str:
+        """The title of the list's column that the user sorted by."""
+        sort = self.pane.sort_of(self.query_one("#nodes", LineTable))
+        titles = {column.key: column.title for column in marked_node_columns(0)}
+        return titles[sort.column] if sort is not None else ""
+
+    def _not_judged(self) -> int:
+        """How many of the nodes that are shown."""
+        return len(self._picture.not_judged & self._views.keys()) if self._picture is not None else 0
+
+    def _show_gpus(self, left: int) -> None:
+        """The GPUs of the node under the cursor, where there is room for all of them."""
+        gpus = self.query_one(GpuTable)
+        view = self._views.get(self.node_at_cursor())
+        wanted = gpus.full_height(view) if view is not None else 0
+        gap = self.pane.has_class("-roomy")
+        if view is None or not wanted or left - wanted - gap < MIN_PROBLEMS:
+            gpus.display = False
+            return
+        gpus.display = True
+        gpus.styles.height = wanted
+        self.pane.put(gpus, *gpus.rows_of(view, self.pane.mltop.trends))
+
+    def _show_node(self) -> None:
+        view = self._views.get(self.node_at_cursor())
+        lines = self.query_one("#node-lines", TextLines)
+        if view is None:
+            lines.set_lines([])
+            return
+        findings = self._findings_of.get(view.node, ())
+        judged = self._picture is None or view.node not in self._picture.not_judged
+        made = node_lines(view, findings, self._heats.metric, self.pane.size.width, judged)
+        height = lines.styles.height
+        lines.set_lines(made[: round(height.value) if height is not None else 2])
+
+    def _show_list(self, heats: list[NodeHeat], room: int) -> None:
+        selection, metric, names = self.pane.mltop.selection, self._heats.metric, self._names
+        views = [self._views[heat.node] for heat in heats]
+
+        def make(index: int) -> Row:
+            view = views[index]
+            findings, name = self._findings_of.get(view.node, ()), names.get(view.node, view.node)
+            return marked_node_row(view, heats[index], metric, findings, name=name, marked=view.node in selection)
+
+        table = self.query_one("#nodes", LineTable)
+        rows = SubjectRows(
+            [view.node for view in views],
+            make,
+            lambda index: Subject(views[index]),
+            text=lambda index: f"{views[index].node} {rows[index].text}",  # the row has the short name
+        )
+        columns = marked_node_columns(name_width(names, NODE_WIDTHS[0]))
+        self.pane.put(table, columns, rows, self._why_empty())
+        self.pane.kept = (table.row_count, len(self._picture.view.nodes) if self._picture is not None else 0)
+        legend = room >= MIN_ROOM // 2
+        self.pane.part("the legend", lambda: self._show_legend(legend, heats, "", len(selection)))
+        self.query_one(GpuTable).display = False
+        found = spared("the problems", lambda: self._show_problems(room >= MIN_ROOM), 0)
+        problems = min(1 + max(1, found), max(2, room // 3)) if room >= MIN_ROOM else 0
+        table.styles.height = max(1, room - legend - problems)
+
+    def _show_problems(self, shown: bool) -> int:
+        """How many there are."""
+        table = self.query_one(f"#{PROBLEMS}", LineTable)
+        table.display = shown
+        if self._picture is None or not shown:
+            return 0
+        found = problems_of(self._views, self._findings or (), self._names)
+        rows = SubjectRows(
+            [problem.row.key for problem in found],
+            lambda index: found[index].row,
+            lambda index: Subject(self._views[found[index].nodes[0]], findings=found[index].findings),
+            text=lambda index: " ".join([found[index].row.text, *found[index].nodes]),
+        )
+        kept = self.pane.kept
+        self.pane.put(table, finding_columns(name_width(self._names, NODE_WIDTHS[1])), rows, self._no_problems())
+        self.pane.kept = kept  # the filter's figures are about nodes
+        return len(found)
+
+    def _no_problems(self) -> str:
+        everyone = len(self._picture.view.nodes) if self._picture is not None else 0
+        number, not_judged = len(self._views), self._not_judged()
+        if not number:
+            return self._why_empty()
+        whose = " of the nodes that the filter shows" if number < everyone else ""
+        waiting = sum(view.glance is None for view in self._views.values())
+        if waiting:
+            return f"no problems known{whose}; nothing is known yet of {waiting} of {number} nodes"
+        if not_judged:
+            judged = number - not_judged
+            shown = " that the filter shows" if whose else ""
+            return f"no problems in {judged} of {number} nodes{shown}, {not_judged} not judged yet"
+        if whose:
+            return f"no problems{whose}"
+        glances = [view.glance for view in self._views.values() if view.glance]
+        gaps = sum(gap.kind == "unknown" for glance in glances for gap in glance.gaps)
+        return f"no problems found; {gaps} gaps: 2 shows those of a node" if gaps else "no problems found"
+
+    def _why_empty(self) -> str:
+        text = self.pane.filter.text.strip()
+        return f"no node matches {text!r}" if text else "no nodes"
+
+    # Keys and mouse.
+
+    def _moved(self, node: str) -> None:
+        """The cursor is on another node: say all about it."""
+        if self._left is not None and node in self._views:  # while the map itself is drawn, what is left comes later
+            self._show_node()
+            self._show_gpus(self._left)
+
+    def on_heatmap_selected(self, event: Heatmap.Selected) -> None:
+        event.stop()
+        self.pane.mltop.drill(Place("node", event.node))
+
+    def next_metric(self) -> None:
+        self._heats = Heats(next_metric(self._heats.metric))
+        self.pane.draw()
+
+    def switch_order(self) -> None:
+        self._worst_first = not self._worst_first
+        self.pane.draw()
+
+    def switch_view(self) -> None:
+        """The same node stays under the cursor."""
+        node, had_focus = self.node_at_cursor(), self.main.has_focus
+        self.main.display = False
+        self._as_list = not self._as_list
+        self.main.display = True
+        self.query_one("#node-lines").display = not self._as_list
+        self.pane.draw()
+        self.main.move_cursor(node)
+        if had_focus:
+            self.main.focus()
+
 
 MIN_RANK_LINES = 4
 

@@ -1,9 +1,14 @@
-"""What every pane has: the header with crumbs, a filter, sorting, the status line and the key bar."""
+"""What a pane does with its tables: the filter in force, the order of each table, their heights.
+
+What every pane has: the header with crumbs, a filter, sorting, the status line and the key bar.
+
+A pane about one node: which one that is, and the keys to its neighbours.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import events
 from textual.app import ComposeResult
@@ -11,17 +16,16 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widget import Widget
 
+from mltop.probes.reach.view import NodeView
+from mltop.tui.app.keys import APP_BINDINGS, PANE_BINDINGS, first_keys
+from mltop.tui.app.mishaps import spared
+from mltop.tui.app.navigation import Place
 from mltop.tui.filters import Filter, meanwhile, parse
-from mltop.tui.keys import APP_BINDINGS, PANE_BINDINGS, first_keys
-from mltop.tui.mishaps import spared
-from mltop.tui.place import Place
-from mltop.tui.render.cells import Cell, line_width
-from mltop.tui.render.header import header_cells
-from mltop.tui.screens.filter_box import FilterBox
-from mltop.tui.screens.key_bar import KeyBar
-from mltop.tui.screens.narrowing import by_node
-from mltop.tui.screens.tables import TableScreen
-from mltop.tui.status import (
+from mltop.tui.render.cells import Cell, Column, Row, line_width, row_keys
+from mltop.tui.render.fleet.header import header_cells
+from mltop.tui.screens.bars import (
+    FilterBox,
+    KeyBar,
     connecting_line,
     dump_line,
     filter_line,
@@ -30,11 +34,118 @@ from mltop.tui.status import (
     typing_line,
     waiting_for,
 )
+from mltop.tui.screens.rows import Sort, by_node, first_sort, narrowed, next_sort, why_empty
 from mltop.tui.widgets.cell_lines import CellLines
-from mltop.tui.widgets.cell_view import MOVES
+from mltop.tui.widgets.cell_view import MOVES, Unbroken
+from mltop.tui.widgets.line_table import LineTable
 
 if TYPE_CHECKING:
-    from mltop.tui.feed import Picture
+    from mltop.tui.app.app import MltopApp
+    from mltop.tui.app.feed import Picture
+
+
+class TableScreen(Unbroken, Screen[None]):
+    """``filter`` is what holds now; fill tables through ``put`` and it is applied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filter = Filter()
+        self.kept: tuple[int, int] | None = None  # rows of the table that was filled first: shown, and all
+        self._focus_moved = False  # by the user
+        self._sorts: dict[LineTable, Sort | None] = {}
+        self._columns: dict[LineTable, Sequence[Column]] = {}
+        self._empty_texts: dict[LineTable, str] = {}
+        self._shown_keys: dict[LineTable, Sequence[str]] = {}
+
+    @property
+    def mltop(self) -> MltopApp:
+        return cast("MltopApp", self.app)
+
+    def tables(self) -> Sequence[LineTable]:
+        """The tables that are shown, the main one first."""
+        return [table for table in self.query(LineTable) if table.display]
+
+    def draw(self) -> None:
+        """Everything from the app's picture."""
+        raise NotImplementedError
+
+    def put(self, table: LineTable, columns: Sequence[Column], rows: Sequence[Row], empty_text: str = "") -> None:
+        """Filtered and sorted rows into a table of this pane; lazy rows stay lazy where nothing is asked of them.
+
+        An expression with fields is asked of ``SubjectRows`` only: other rows have no fields, and all stay.
+        ``empty_text`` stands in an empty table in place of the table's own text.
+        """
+        self._columns[table] = columns
+        spared(f"a table of {self.mltop.trail.here.title}", lambda: self._put(table, columns, rows, empty_text), None)
+
+    def _put(self, table: LineTable, columns: Sequence[Column], rows: Sequence[Row], empty_text: str) -> None:
+        own_text = self._empty_texts.setdefault(table, table.empty_text)
+        findings = by_node(self.mltop.picture.findings) if self.mltop.picture is not None else {}
+        shown = narrowed(columns, rows, self.filter, self.sort_of(table), findings)
+        nothing_left = rows and not shown
+        table.empty_text = why_empty(rows, self.filter, findings) if nothing_left else empty_text or own_text
+        self._shown_keys[table] = row_keys(shown)
+        if self.kept is None and rows:
+            self.kept = (len(shown), len(rows))
+        table.set_table(columns, shown)
+
+    def shown_keys(self, table: LineTable) -> Sequence[str]:
+        """The keys of the rows that the filter lets through, in order."""
+        return self._shown_keys.get(table, ())
+
+    def sort_of(self, table: LineTable) -> Sort | None:
+        """By which column the user has sorted it; None: not at all."""
+        return self._sorts.get(table)
+
+    def action_sort(self) -> None:
+        table = self._active_table()
+        if table is not None:
+            self._sort(table, next_sort(self._columns[table], table.size.width, self.sort_of(table)))
+
+    def action_reverse(self) -> None:
+        table = self._active_table()
+        sort = self.sort_of(table) if table is not None else None
+        if table is not None and sort is not None:
+            self._sort(table, Sort(sort.column, not sort.reverse))
+
+    def on_line_table_header_clicked(self, event: LineTable.HeaderClicked) -> None:
+        if event.table not in self._columns:
+            return
+        now, first = self.sort_of(event.table), first_sort(self._columns[event.table], event.key)
+        again = now is not None and now.column == event.key
+        self._sort(event.table, Sort(event.key, not now.reverse) if again and now is not None else first)
+
+    def _sort(self, table: LineTable, sort: Sort | None) -> None:
+        self._sorts[table] = sort
+        table.set_sort(sort.column if sort else "", sort.reverse if sort else False)
+        self.draw()
+
+    def action_next_table(self) -> None:
+        self._focus_moved = True
+        self.focus_next()
+
+    def on_click(self) -> None:
+        self._focus_moved = True
+
+    def limit_height(self, table: LineTable, height: int) -> int:
+        """Give a table ``height`` lines, hide it at 0; returns the height.
+
+        The main table gets the focus when it comes late, unless the user has begun elsewhere.
+        """
+        came = height > 0 and not table.display
+        table.display = height > 0
+        table.styles.height = height
+        untouched = self.focused is None or (isinstance(self.focused, LineTable) and self.focused.at_top)
+        if came and untouched and not self._focus_moved and self.tables()[:1] == [table]:
+            table.focus()
+        return height
+
+    def _active_table(self) -> LineTable | None:
+        """The table with the focus, or the main one."""
+        if isinstance(self.focused, LineTable) and self.focused in self._columns:
+            return self.focused
+        return next((table for table in self.tables() if table in self._columns), None)
+
 
 MIN_WIDTH, MIN_HEIGHT = 16, 4
 LOW_HEIGHT = 10  # below it the second header line goes
@@ -297,3 +408,31 @@ class Pane(TableScreen):
         if tables:
             tables[0].focus()
         self.draw()
+
+
+class OneNodePane(Pane):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("n", "neighbour(1)", "next node", show=False, tooltip="to the next node"),
+        Binding("N", "neighbour(-1)", "node before", show=False, tooltip="to the node before"),
+    ]
+
+    def node_here(self) -> NodeView | None:
+        """The node that was asked for, or the first one."""
+        picture = self.mltop.picture
+        if picture is None or not picture.view.nodes:
+            return None
+        named = (node for node in picture.view.nodes if node.node == self.mltop.trail.here.node)
+        return next(named, picture.view.nodes[0])
+
+    def node_at_cursor(self) -> str:
+        node = self.node_here()
+        return node.node if node is not None else ""
+
+    def action_neighbour(self, step: int) -> None:
+        """From the last node on to the first."""
+        picture, here = self.mltop.picture, self.node_here()
+        if picture is not None and here is not None:
+            names = [node.node for node in picture.view.nodes]
+            to = names[(names.index(here.node) + step) % len(names)]
+            self.mltop.trail.replace(Place(self.mltop.trail.here.pane, to))
+            self.draw()

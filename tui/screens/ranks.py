@@ -1,4 +1,7 @@
-"""All training ranks, or those of one node or one class of stacks."""
+"""One rank: what it does right now, and the stacks of its threads and children from the last dump.
+
+All training ranks, or those of one node or one class of stacks.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,89 @@ from collections.abc import Iterable
 
 from textual.widget import Widget
 
-from mltop.probes.judge.fold import unfold
-from mltop.tui.feed import Picture
-from mltop.tui.render.heat import MARK
-from mltop.tui.screens.node_parts import RankTable, why_no_ranks
-from mltop.tui.screens.pane import Pane
+from mltop.probes.model import RankSample, StackDigest
+from mltop.probes.model.ranks import unfold
+from mltop.tui.app.feed import Picture
+from mltop.tui.render.cells import Cell, wrap
+from mltop.tui.render.fleet.heat import MARK
+from mltop.tui.render.stacks import stack_lines
+from mltop.tui.render.units import clock_time
+from mltop.tui.screens.pane import Pane, TextLines
+from mltop.tui.screens.tables import RankTable, why_no_ranks
+from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.line_table import LineTable
+
+
+class RankScreen(Pane):
+    AUTO_FOCUS = "#stack"
+    DEFAULT_CSS = """
+    RankScreen #stack { height: 1fr; }
+    RankScreen RankTable { height: 2; }
+    """
+
+    def body(self) -> Iterable[Widget]:
+        yield RankTable()
+        yield TextLines(id="about")
+        yield CellLines(id="stack", classes="gap-above", empty_text="no dump of this rank yet: press t")
+
+    def node_at_cursor(self) -> str:
+        return self.mltop.trail.here.node
+
+    def fill(self, picture: Picture) -> None:
+        here = self.mltop.trail.here
+        ranks = self.query_one(RankTable)
+        views = [node for node in picture.view.nodes if node.node == here.node]
+        columns, rows = ranks.rows_of(views, self.mltop.trends)
+        this_rank = [row for row in rows if row.key == f"{here.node}/{here.pid}"]
+        self.put(ranks, columns, this_rank, empty_text=f"pid {here.pid} is gone")
+        self._fill_about([rank for view in views if view.sample for rank in view.sample.ranks])
+        stack = self.query_one("#stack", CellLines)
+        stack.set_lines(self._stack_lines(self.size.width - 1))
+
+    def _fill_about(self, ranks: list[RankSample]) -> None:
+        found = [rank for rank in ranks if rank.pid == self.mltop.trail.here.pid]
+        lines = about_lines(found[0], self.size.width) if found else []
+        about = self.query_one("#about", CellLines)
+        about.styles.height = len(lines)
+        about.display = bool(lines)
+        about.set_lines(lines)
+
+    def _digests(self) -> list[StackDigest]:
+        """Of the rank itself and of its children, as the last dump brought them."""
+        here, result = self.mltop.trail.here, self.mltop.investigation.result
+        found = [digest for report in result.reports for digest in report.digests] if result else []
+        return [d for d in found if d.node in (here.node, "") and here.pid in (d.pid, d.child_of)]
+
+    def _stack_lines(self, width: int) -> list[list[Cell]]:
+        lines: list[list[Cell]] = []
+        for digest in self._digests():
+            lines += [[]] if lines else []
+            lines += stack_lines(digest, width)
+            if digest.taken_at is not None:
+                lines.append([Cell(f"  taken {clock_time(digest.taken_at)}", "dim")])
+        return lines
+
+    def on_line_table_selected(self, event: LineTable.Selected) -> None:
+        """Nothing lies below a rank."""
+        event.stop()
+
+
+def about_lines(rank: RankSample, width: int) -> list[list[Cell]]:
+    """Job, launcher, place in the kernel and command, wrapped."""
+    facts = {
+        "job": rank.job,
+        "launcher": rank.launcher,
+        "user": rank.user,
+        "started": clock_time(rank.started_at),
+        "kernel function": rank.wchan if rank.wchan not in (None, "", "0") else "",
+        "cpus": rank.cpus_allowed,
+        "children": str(len(rank.children)) if rank.children else "",
+    }
+    cells = []
+    for label, value in facts.items():
+        cells += [Cell(f"{label} ", "dim"), Cell(f"{value}  ")] if value else []
+    lines = wrap(cells, width) if cells else []
+    return [*lines, *wrap([Cell(rank.command, "dim")], width)[:2]] if rank.command else lines
 
 
 class RanksScreen(Pane):

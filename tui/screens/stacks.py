@@ -7,18 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 from textual.widget import Widget
 
 from mltop.probes.investigate.advice import to_do
-from mltop.probes.investigate.folding import folded
-from mltop.probes.investigate.missing import by_reason
+from mltop.probes.judge.nodes import by_reason, folded
 from mltop.probes.model import JobKey, JobReport, NodeState, StackDigest
-from mltop.tui.feed import Picture
-from mltop.tui.investigation import DumpResult
-from mltop.tui.place import Place
-from mltop.tui.render.cells import Cell, columns_line, header_line, layout
-from mltop.tui.render.stacks import CLASS_COLUMNS, class_row, tree_lines, verdict_lines
+from mltop.tui.app.feed import Picture
+from mltop.tui.app.navigation import Place
+from mltop.tui.app.selection import counted, first_of
+from mltop.tui.app.session import DumpResult
+from mltop.tui.render.cells import Cell, columns_line, header_line, layout, wrap
+from mltop.tui.render.stacks import CLASS_COLUMNS, class_row, job_words, jobs_left_out, tree_lines, verdict_lines
 from mltop.tui.render.units import clock_time
-from mltop.tui.render.verdicts import job_words, jobs_left_out
-from mltop.tui.render.wrap import wrap
-from mltop.tui.scope import counted, first_of
 from mltop.tui.screens.pane import Pane
 from mltop.tui.widgets.cell_lines import CellLines
 
@@ -95,7 +92,7 @@ def _scope_line(nodes: Sequence[str]) -> list[Cell]:
 
 
 def _report_lines(at: int, report: JobReport, job: str, width: int, keep: Keep) -> list[KeyedLine]:
-    from mltop.probes.judge.tree import merged_tree
+    from mltop.probes.judge.hang.classes import merged_tree
 
     size = f", world size {report.world_size}" if report.world_size else ""
     lines: list[KeyedLine] = [([Cell(f"{job}{size}", "title")], None)]

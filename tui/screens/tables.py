@@ -1,122 +1,274 @@
-"""What a pane does with its tables: the filter in force, the order of each table, their heights."""
+"""The ranks of some nodes as rows that are only made when they are looked at: 4,096 of them cost little.
+
+The parts that the overview and the node pane share: host line, GPU table, rank table, problems.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from textual.screen import Screen
-
-from mltop.tui.filters import Filter
-from mltop.tui.mishaps import spared
-from mltop.tui.render.cells import Column, Row, row_keys
-from mltop.tui.screens.narrowing import by_node, narrowed, why_empty
-from mltop.tui.screens.sorting import Sort, first_sort, next_sort
+from mltop.probes.model import HostSample, JobKey, RankSample, Sample
+from mltop.probes.reach.view import NodeView
+from mltop.tui.app.feed import Picture
+from mltop.tui.app.history import history_of
+from mltop.tui.filters import Subject
+from mltop.tui.render.cells import Cell, Column, Row, aged, flow
+from mltop.tui.render.fleet.nodes import state_sentence
+from mltop.tui.render.glyphs import GLYPHS
+from mltop.tui.render.gpus.table import GPU_COLUMNS, gpu_columns, gpu_row, gpu_value, mig_row
+from mltop.tui.render.ranks import rank_columns, rank_row, short_command
+from mltop.tui.render.states import state_word
+from mltop.tui.render.trends import EarlierRank, Trends
+from mltop.tui.render.units import age, bytes_text, number, of, percent
+from mltop.tui.screens.problems import gaps_of, problem_lines
+from mltop.tui.screens.rows import SortValue, SubjectRows
+from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.line_table import LineTable
-from mltop.tui.widgets.unbroken import Unbroken
 
 if TYPE_CHECKING:
-    from mltop.tui.app import MltopApp
+    from mltop.tui.app.app import MltopApp
+
+Found = tuple[NodeView, RankSample]
+Marked = Callable[[str], str]  # of a node's name: what stands before it when the user marked it, else ""
 
 
-class TableScreen(Unbroken, Screen[None]):
-    """``filter`` is what holds now; fill tables through ``put`` and it is applied."""
+def rank_rows(
+    nodes: Iterable[NodeView], trends: Trends, only: tuple[JobKey, set[int]] | None, marked: Marked | None = None
+) -> tuple[Sequence[Column], SubjectRows]:
+    """Columns and rows, ordered by job and rank; ``only`` narrows to (job, ranks)."""
+    found: list[Found] = [
+        (node, rank)
+        for node in nodes
+        if node.sample is not None
+        for rank in node.sample.ranks
+        if only is None or (rank.job_key == only[0] and rank.rank in only[1])
+    ]
+    found.sort(key=_place)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.filter = Filter()
-        self.kept: tuple[int, int] | None = None  # rows of the table that was filled first: shown, and all
-        self._focus_moved = False  # by the user
-        self._sorts: dict[LineTable, Sort | None] = {}
-        self._columns: dict[LineTable, Sequence[Column]] = {}
-        self._empty_texts: dict[LineTable, str] = {}
-        self._shown_keys: dict[LineTable, Sequence[str]] = {}
+    def make(index: int) -> Row:
+        node, rank = found[index]
+        row = rank_row(node.node, rank, trends.previous_rank(node.node, rank.pid))
+        row = row if node.state.state == "live" else aged(row)
+        mark = marked(node.node) if marked is not None else ""
+        return _with_mark(row, mark, columns) if mark else row
 
-    @property
-    def mltop(self) -> MltopApp:
-        return cast("MltopApp", self.app)
+    columns = rank_columns(len({rank.job_key for _, rank in found}), len({node.node for node, _ in found}))
+    keys = [f"{node.node}/{rank.pid}" for node, rank in found]
+    rows = SubjectRows(
+        keys,
+        make,
+        subject=lambda index: Subject(found[index][0], rank=found[index][1]),
+        value=lambda column, index: sort_value(column, *found[index], trends),
+        text=lambda index: words_of_rank(*found[index]),
+    )
+    return columns, rows
 
-    def tables(self) -> Sequence[LineTable]:
-        """The tables that are shown, the main one first."""
-        return [table for table in self.query(LineTable) if table.display]
 
-    def draw(self) -> None:
-        """Everything from the app's picture."""
-        raise NotImplementedError
+def sort_value(column: str, node: NodeView, rank: RankSample, trends: Trends) -> SortValue:
+    """What a rank is sorted by; None: unknown. Rates are those that its row shows."""
+    if column in ("switches", "syscalls"):
+        return _rate(column, rank, trends.previous_rank(node.node, rank.pid))
+    value = _SORT_VALUES[column](node, rank)
+    return value.casefold() or None if isinstance(value, str) else value
 
-    def put(self, table: LineTable, columns: Sequence[Column], rows: Sequence[Row], empty_text: str = "") -> None:
-        """Filtered and sorted rows into a table of this pane; lazy rows stay lazy where nothing is asked of them.
 
-        An expression with fields is asked of ``SubjectRows`` only: other rows have no fields, and all stay.
-        ``empty_text`` stands in an empty table in place of the table's own text.
-        """
-        self._columns[table] = columns
-        spared(f"a table of {self.mltop.trail.here.title}", lambda: self._put(table, columns, rows, empty_text), None)
+_SORT_VALUES: dict[str, Callable[[NodeView, RankSample], SortValue]] = {
+    "rank": lambda _, rank: rank.rank,
+    "node": lambda node, _: node.node,
+    "gpus": lambda _, rank: min(rank.gpus, default=None),
+    "pid": lambda _, rank: rank.pid,
+    "state": lambda _, rank: rank.state,
+    "cpu": lambda _, rank: rank.cpu_fraction,
+    "rss": lambda _, rank: rank.rss_bytes,
+    "job": lambda _, rank: rank.job,
+    "launcher": lambda _, rank: rank.launcher,
+    "user": lambda _, rank: rank.user,
+    "command": lambda _, rank: short_command(rank.command),
+}
 
-    def _put(self, table: LineTable, columns: Sequence[Column], rows: Sequence[Row], empty_text: str) -> None:
-        own_text = self._empty_texts.setdefault(table, table.empty_text)
-        findings = by_node(self.mltop.picture.findings) if self.mltop.picture is not None else {}
-        shown = narrowed(columns, rows, self.filter, self.sort_of(table), findings)
-        nothing_left = rows and not shown
-        table.empty_text = why_empty(rows, self.filter, findings) if nothing_left else empty_text or own_text
-        self._shown_keys[table] = row_keys(shown)
-        if self.kept is None and rows:
-            self.kept = (len(shown), len(rows))
-        table.set_table(columns, shown)
 
-    def shown_keys(self, table: LineTable) -> Sequence[str]:
-        """The keys of the rows that the filter lets through, in order."""
-        return self._shown_keys.get(table, ())
+def words_of_rank(node: NodeView, rank: RankSample) -> str:
+    """What words look for: what the row says, without its rates."""
+    number = "?" if rank.rank is None else rank.rank
+    gpus = ",".join(map(str, rank.gpus))
+    return (
+        f"{number} {node.node} {gpus} {rank.pid} {state_word(rank.state)} {percent(rank.cpu_fraction)} "
+        f"{bytes_text(rank.rss_bytes)} {rank.job} {rank.launcher} {rank.user} {short_command(rank.command)}"
+    )
 
-    def sort_of(self, table: LineTable) -> Sort | None:
-        """By which column the user has sorted it; None: not at all."""
-        return self._sorts.get(table)
 
-    def action_sort(self) -> None:
-        table = self._active_table()
-        if table is not None:
-            self._sort(table, next_sort(self._columns[table], table.size.width, self.sort_of(table)))
+def _rate(column: str, rank: RankSample, before: EarlierRank | None) -> float | None:
+    if before is None or before.elapsed_s <= 0:
+        return None
+    names = ("voluntary_switches",) if column == "switches" else ("read_syscalls", "write_syscalls")
+    differences = []
+    for name in names:
+        earlier, now = getattr(before, name), getattr(rank, name)
+        if earlier is None or now is None:
+            return None
+        differences.append(now - earlier)
+    return None if sum(differences) < 0 else sum(differences) / before.elapsed_s
 
-    def action_reverse(self) -> None:
-        table = self._active_table()
-        sort = self.sort_of(table) if table is not None else None
-        if table is not None and sort is not None:
-            self._sort(table, Sort(sort.column, not sort.reverse))
 
-    def on_line_table_header_clicked(self, event: LineTable.HeaderClicked) -> None:
-        if event.table not in self._columns:
-            return
-        now, first = self.sort_of(event.table), first_sort(self._columns[event.table], event.key)
-        again = now is not None and now.column == event.key
-        self._sort(event.table, Sort(event.key, not now.reverse) if again and now is not None else first)
+def _with_mark(row: Row, mark: str, columns: Sequence[Column]) -> Row:
+    cells = list(row.cells)
+    at = [column.key for column in columns].index("node")
+    cells[at] = Cell(mark + cells[at].text, "accent")
+    return replace(row, cells=tuple(cells))
 
-    def _sort(self, table: LineTable, sort: Sort | None) -> None:
-        self._sorts[table] = sort
-        table.set_sort(sort.column if sort else "", sort.reverse if sort else False)
-        self.draw()
 
-    def action_next_table(self) -> None:
-        self._focus_moved = True
-        self.focus_next()
+def _place(pair: Found) -> tuple[str, float, str, int]:
+    node, rank = pair
+    return rank.job, float("inf") if rank.rank is None else rank.rank, node.node, rank.pid
 
-    def on_click(self) -> None:
-        self._focus_moved = True
 
-    def limit_height(self, table: LineTable, height: int) -> int:
-        """Give a table ``height`` lines, hide it at 0; returns the height.
+NO_SAMPLE = "{} unknown: no sample"
 
-        The main table gets the focus when it comes late, unless the user has begun elsewhere.
-        """
-        came = height > 0 and not table.display
-        table.display = height > 0
-        table.styles.height = height
-        untouched = self.focused is None or (isinstance(self.focused, LineTable) and self.focused.at_top)
-        if came and untouched and not self._focus_moved and self.tables()[:1] == [table]:
-            table.focus()
-        return height
+Table = tuple[Sequence[Column], Sequence[Row]]
 
-    def _active_table(self) -> LineTable | None:
-        """The table with the focus, or the main one."""
-        if isinstance(self.focused, LineTable) and self.focused in self._columns:
-            return self.focused
-        return next((table for table in self.tables() if table in self._columns), None)
+
+class HostLine(CellLines, can_focus=False):
+    """One line about the machine, or why there is no sample."""
+
+    DEFAULT_CSS = "HostLine { height: 1; }"
+
+    def show(self, node: NodeView, width: int) -> None:
+        self.set_lines([host_cells(node, width)])
+
+
+class GpuTable(LineTable):
+    """All GPUs of one node, as high as they need or as there is room for."""
+
+    def rows_of(self, node: NodeView, trends: Trends) -> Table:
+        history_of(cast("MltopApp", self.app))  # so that timelines begin when GPUs are first shown
+        sample = node.sample
+        if sample is None:
+            return GPU_COLUMNS, ()
+        users = users_of_gpus(sample)
+        # A GPU in MIG mode is followed by its instances.
+        lines = [(gpu, one) for gpu in sample.gpus for one in (None, *gpu.mig_instances)]
+
+        def make(index: int) -> Row:
+            gpu, instance = lines[index]
+            if instance is None:
+                busy = trends.busy(node.node, gpu.index)
+                row = gpu_row(gpu, users.get(gpu.index, ()), busy, sample.simulated)
+            else:
+                row = mig_row(gpu, instance)
+            return row if is_live(node) else aged(row)
+
+        keys = [str(gpu.index) if one is None else f"{gpu.index}.{one.index}" for gpu, one in lines]
+        rows = SubjectRows(
+            keys,
+            make,
+            subject=lambda index: Subject(node, lines[index][0]),
+            value=lambda column, index: gpu_value(column, lines[index][0], users.get(lines[index][0].index, ())),
+        )
+        return gpu_columns(sample.gpus), rows
+
+    def full_height(self, node: NodeView) -> int:
+        """Lines of the whole table, none when there are no GPUs: the problems say why then."""
+        gpus = node.sample.gpus if node.sample is not None else ()
+        return 1 + sum(1 + len(gpu.mig_instances) for gpu in gpus) if gpus else 0
+
+    def wanted_height(self, node: NodeView, room: int) -> int:
+        """As high as needed, at most ``room`` lines; 0: nothing to show."""
+        return min(self.full_height(node), max(2, room))
+
+
+class RankTable(LineTable):
+    """The ranks of some nodes, ordered by job and rank; ``only`` narrows to (job, rank) pairs."""
+
+    def __init__(self, **options: str) -> None:
+        seen_by = f"(processes with RANK, SLURM_PROCID, {GLYPHS.ellipsis})"
+        super().__init__(empty_text=f"no training ranks seen {seen_by}", **options)
+
+    def rows_of(
+        self,
+        nodes: Iterable[NodeView],
+        trends: Trends,
+        only: tuple[JobKey, set[int]] | None = None,
+        marked: Marked | None = None,
+    ) -> Table:
+        return rank_rows(nodes, trends, only, marked)
+
+
+def why_no_ranks(nodes: Sequence[NodeView]) -> str:
+    """What an empty rank table says where nothing is known of some nodes; "" where all is: the table's own text."""
+    waiting = sum(node.sample is None for node in nodes)
+    if not waiting:
+        return ""
+    if waiting == len(nodes):
+        return NO_SAMPLE.format("ranks")
+    return f"no training ranks seen; of {waiting} of {len(nodes)} nodes nothing is known"
+
+
+class ProblemLines(CellLines, can_focus=False):
+    """The worst findings and gaps, a line each; no height when all is well."""
+
+    def show(self, picture: Picture, width: int, room: int) -> int:
+        """How many lines they take, at most ``room``."""
+        lines = problem_lines(picture.findings, gaps_of(picture.view), width, room)
+        self.display = bool(lines)
+        self.styles.height = len(lines)
+        self.set_lines(lines)
+        return len(lines)
+
+
+def host_cells(node: NodeView, width: int) -> list[Cell]:
+    """E.g. ``cpu 31% of 192  memory 848G/2.0T  load 64 60 58``; first of all why what follows is not of now."""
+    state = [] if node.state.state == "live" else [state_sentence(node)]
+    if node.sample is None:
+        return [Cell(f"{node.node} ", "bold"), *state]
+    host = node.sample.host
+    parts = [
+        (0, state),
+        (0, _labelled("cpu", f"{percent(host.cpu_fraction)} of {number(host.cpu_count)}")),
+        (1, _labelled("memory", of(bytes_text(_used_memory(host)), bytes_text(host.memory_total_bytes)))),
+        (2, _labelled("load", " ".join(map(_load, _known_loads(host))))),
+        (3, _labelled("shm", of(bytes_text(host.shm_used_bytes), bytes_text(host.shm_total_bytes)))),
+        (4, _labelled("in", _per_s(host.network_rx_bytes_per_s))),
+        (4, _labelled("out", _per_s(host.network_tx_bytes_per_s))),
+        (5, _labelled("up", age(host.uptime_s))),
+        (6, _labelled("kernel", host.kernel)),
+    ]
+    return flow(parts, width)
+
+
+def is_live(node: NodeView) -> bool:
+    return node.state.state == "live"
+
+
+def users_of_gpus(sample: Sample) -> dict[int, list[RankSample]]:
+    """By GPU index, the ranks that use it."""
+    users: dict[int, list[RankSample]] = {}
+    for rank in sample.ranks:
+        for index in rank.gpus:
+            users.setdefault(index, []).append(rank)
+    return users
+
+
+def _labelled(label: str, value: str) -> list[Cell]:
+    return [Cell(f"{label} ", "dim"), Cell(value)]
+
+
+def _used_memory(host: HostSample) -> int | None:
+    if host.memory_total_bytes is None or host.memory_available_bytes is None:
+        return None
+    return host.memory_total_bytes - host.memory_available_bytes
+
+
+def _known_loads(host: HostSample) -> list[float | None]:
+    """Over 1, 5 and 15 minutes, as far as they are known; one unknown when none is."""
+    loads = [load for load in (host.load_1m, host.load_5m, host.load_15m) if load is not None]
+    return [*loads] or [None]
+
+
+def _load(value: float | None) -> str:
+    return number(value) if value is None or value >= 10 else f"{value:.1f}"
+
+
+def _per_s(value: float | None) -> str:
+    return f"{bytes_text(value)}/s"

@@ -2,6 +2,8 @@
 
 ``PastResult.uuid`` is a GPU's UUID, wherever the GPU is put; processors and groups of nodes have none and are named by
 ``judge.active.past``.
+
+The user's history of probe results as a probe run takes it: what goes wrong is told, and stops nothing.
 """
 
 from __future__ import annotations
@@ -15,19 +17,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from mltop.probes.files import BadFile, Folder, blocks, write_all
 from mltop.probes.model.probe import PastResult
-from mltop.probes.own_folder import ensure_own, open_own
-from mltop.tui.state.place import (
-    LOCK_S,
-    BadState,
-    closing,
-    locked,
-    open_file,
-    open_lock,
-    state_file,
-    told,
-)
+from mltop.probes.system.files import BadFile, Folder, blocks, ensure_own, open_own, write_all
+from mltop.tui.state.files import LOCK_S, BadState, NotOurs, closing, locked, open_file, open_lock, state_file, told
 
 FILE = "probe-results.jsonl"
 MOST_PER_KEY = 50  # of each uuid and key
@@ -216,3 +208,32 @@ def _lines(file: int, path: Path) -> Iterator[bytes]:
         rest = (rest + last)[:MOST_LINE_BYTES]
     if rest:
         yield rest
+
+
+class HistoryFile:
+    """``problems``: sentences for the user. ``before``: what the newest run was compared with."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.before: Sequence[PastResult] = ()
+        self._not_ours = ""
+
+    def past(self) -> Sequence[PastResult]:
+        self.before = ()
+        try:
+            history = read_history()
+            self.before = history.results
+            if history.damaged:
+                self.problems.append(f"{history.damaged} damaged lines of the earlier results are passed over")
+        except NotOurs as problem:
+            self._not_ours = str(problem)  # said when the results are not kept either
+        except BadState as problem:
+            self.problems.append(f"earlier results are not compared: {problem}")
+        return self.before
+
+    def keep(self, results: Sequence[PastResult]) -> None:
+        try:
+            remember(results)
+        except BadState as problem:
+            compared = "earlier results are not compared, and " if str(problem) == self._not_ours else ""
+            self.problems.append(f"{compared}the results are not kept: {problem}")

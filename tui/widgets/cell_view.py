@@ -1,4 +1,7 @@
-"""What the table and the text view share: cells become strips, styles come from CSS and are cached."""
+"""Parts of the screen that survive what fails in them.
+
+What the table and the text view share: cells become strips, styles come from CSS and are cached.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,23 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
 from textual.geometry import Region
+from textual.message_pump import MessagePump
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from mltop.tui.mishaps import MISHAPS
+from mltop.tui.app.mishaps import MISHAPS
 from mltop.tui.render.cells import STYLES, Cell, clip, printable
-from mltop.tui.widgets.unbroken import Unbroken
+
+
+class Unbroken(MessagePump):
+    """A part of the screen whose handlers may fail: Textual would end the program at the first one."""
+
+    async def _dispatch_message(self, message: Any) -> None:
+        try:
+            await super()._dispatch_message(message)
+        except Exception as error:  # noqa: BLE001 - likewise
+            MISHAPS.take(f"{type(self).__name__} at {type(message).__name__}", error)
+
 
 MOVES: list[BindingType] = [
     Binding("up,k", "cursor(-1)", "up", show=False, tooltip="one line up"),

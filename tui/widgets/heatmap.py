@@ -13,8 +13,8 @@ from textual.message import Message
 from textual.strip import Strip
 
 from mltop.tui.render.cells import Cell
-from mltop.tui.render.heat import NodeHeat
-from mltop.tui.render.heat_grid import AT, Grid, fitting, line_cells
+from mltop.tui.render.fleet.heat import NodeHeat
+from mltop.tui.render.fleet.map import AT, Grid, fitting, line_cells
 from mltop.tui.widgets.cell_view import MOVES, CellView
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mltop.probes.active import endings
-from mltop.probes.active.all_reduce.preflight import named
+from mltop.probes.active.all_reduce.connections import named
 
 STRONG = ("died", "stopped", "stuck")
 # What gloo, NCCL and torch's store say when another rank is gone or late.

@@ -2,11 +2,26 @@
 
 fp32 holds whole numbers up to 2^24 exactly and adds them exactly in any order, so one wrong element is one fault.
 Sizes are nccl-tests': of the whole buffer, so all-gather's output and reduce-scatter's input.
+
+Timing one collective of one size in one rank: warm-ups, an agreed number of iterations, the exact check.
+
+Nothing but the collective is between two readings of the clock, and there is no barrier between iterations: a rank
+that comes late has the shortest time, because it waits for nobody.
+
+A rank's own work between two collectives: one small GEMM, so that a slow rank is named by what it does alone.
+
+Sizes in words, and which of them fit into this node's memory.
 """
 
 from __future__ import annotations
 
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
+
+from mltop.probes.system import paths
 
 NAMES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 PERIOD = 1021  # a prime: no chunk of a power of two repeats the pattern at the same place
@@ -111,3 +126,241 @@ def equal(found: Any, base: Any, offset: float, first: int = 0) -> bool:
         if not bool((part[whole:] == expected[: part.numel() - whole]).all()):
             return False
     return True
+
+
+WARM_UPS = 3
+LEAST, MOST = 5, 20
+LEFT_OUT = 0
+# Above this the host waits for every collective on a GPU, so that it is known which one hangs; below, waiting would
+# be part of the time.
+PACED_FROM_BYTES = 1 << 24
+
+
+@dataclass
+class Measured:
+    """``left_out_s``: what the first warm-up took when more of them would not fit into the time; then nothing else."""
+
+    times_s: list[float] = field(default_factory=list)
+    work_s: float | None = None
+    wrong: int = 0
+    left_out_s: float | None = None
+
+
+class CpuClock:
+    """A collective on the CPU is done when the call returns."""
+
+    def __init__(self) -> None:
+        self._times_s: list[float] = []
+
+    def time(self, call: Callable[[], None], paced: bool = True) -> None:  # noqa: ARG002 - it always is
+        began = time.perf_counter()
+        call()
+        self._times_s.append(time.perf_counter() - began)
+
+    def take(self) -> list[float]:
+        """The times since the last ``take``."""
+        taken, self._times_s = self._times_s, []
+        return taken
+
+
+class CudaClock:
+    """Two events on the stream around each call: the time on the GPU, the wait for other ranks within."""
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[Any, Any]] = []
+
+    def time(self, call: Callable[[], None], paced: bool = True) -> None:
+        import torch
+
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        call()
+        end.record()
+        self._pairs.append((begin, end))
+        if paced:
+            end.synchronize()
+
+    def take(self) -> list[float]:
+        import torch
+
+        torch.cuda.synchronize()
+        taken, self._pairs = self._pairs, []
+        return [begin.elapsed_time(end) / 1000 for begin, end in taken]
+
+
+@dataclass
+class Conditions:
+    """Under which a rank measures. ``agree`` gives every rank the number of the group's first rank.
+
+    ``begin`` is called before every collective; ``delay_s`` is slept before each timed one (fault injection);
+    ``work`` is done before each timed one when it is given.
+    """
+
+    budget_s: float
+    deadline_s: float
+    agree: Callable[[int], int]
+    begin: Callable[[], None]
+    clock: Callable[[], CpuClock | CudaClock]
+    delay_s: float = 0.0
+    work: Callable[[], None] | None = None
+
+
+def measure(collective: Collective, size_bytes: int, under: Conditions) -> Measured:
+    """Raises what ``Collective.run`` raises."""
+    clock = under.clock()
+    collective.fill()
+    first_s = _warm_up(collective, clock, under, 1)
+    if under.agree(int(fits(first_s, under.deadline_s))) == LEFT_OUT:
+        return Measured(left_out_s=first_s)
+    typical_s = _warm_up(collective, clock, under, WARM_UPS - 1)
+    count = under.agree(iterations(typical_s, under.budget_s))
+    times_s, work_s = _loop(collective, clock, under, count, size_bytes >= PACED_FROM_BYTES)
+    collective.fill()
+    under.begin()
+    collective.run()
+    return Measured(times_s, work_s, int(collective.wrong()))
+
+
+def iterations(typical_s: float, budget_s: float) -> int:
+    """How many fit into the budget, from 5 to 20."""
+    return max(LEAST, min(MOST, int(budget_s / max(typical_s, 1e-9))))
+
+
+def fits(first_s: float, deadline_s: float) -> bool:
+    """Would the warm-ups, the fewest iterations and the check be done before the deadline, judged by the first?
+
+    The first one is slow: it makes buffers and connections. Only half of its time counts.
+    """
+    return first_s + (WARM_UPS - 1 + LEAST + 1) * first_s / 2 < deadline_s
+
+
+def _warm_up(collective: Collective, clock: CpuClock | CudaClock, under: Conditions, count: int) -> float:
+    for _ in range(count):
+        under.begin()
+        clock.time(collective.run)
+    return statistics.median(clock.take())
+
+
+def _loop(
+    collective: Collective, clock: CpuClock | CudaClock, under: Conditions, count: int, paced: bool
+) -> tuple[list[float], float | None]:
+    own = under.clock()
+    for _ in range(count):
+        if under.work is not None:
+            own.time(under.work, paced=False)
+        if under.delay_s:
+            time.sleep(under.delay_s)
+        under.begin()
+        clock.time(collective.run, paced)
+    works_s = own.take()
+    return clock.take(), statistics.median(works_s) if works_s else None
+
+
+CPU_SIZE = 256  # 33 MFLOP: a third of a millisecond of one core
+GPU_SIZE = 4096  # 137 GFLOP: about 0.2 ms of an H100
+
+
+class OwnWork:
+    def __init__(self, device: Any) -> None:
+        """Raises RuntimeError when memory does not suffice."""
+        import torch
+
+        is_gpu = device.type == "cuda"
+        size, dtype = (GPU_SIZE, torch.float16) if is_gpu else (CPU_SIZE, torch.float32)
+        source = torch.Generator().manual_seed(1)
+        self._a, self._b = (torch.randn(size, size, generator=source).to(dtype).to(device) for _ in range(2))
+        self._out = torch.empty(size, size, dtype=dtype, device=device)
+
+    def __call__(self) -> None:
+        import torch
+
+        torch.mm(self._a, self._b, out=self._out)
+
+
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+# Input and output, or input and what gloo and the check keep beside it.
+COPIES = 2
+
+
+def size_text(size_bytes: float) -> str:
+    """262144 -> "256 KiB"; one decimal where it is no whole number."""
+    value, unit = float(size_bytes), UNITS[0]
+    for bigger in UNITS[1:]:
+        if value < 1024:
+            break
+        value, unit = value / 1024, bigger
+    return f"{value:.1f}".replace(".0", "") + f" {unit}"
+
+
+def stage_of(collective: str, size_bytes: int) -> str:
+    """The stage's name: "measure 256 MiB", with the collective's name where it is not the all-reduce."""
+    which = "" if collective == "all-reduce" else f"{collective} "
+    return f"measure {which}{size_text(size_bytes)}"
+
+
+def most_bytes(available_bytes: int | None, ranks: int) -> int | None:
+    """The largest size when all ranks of a node together may take half of its available memory."""
+    return None if available_bytes is None else available_bytes // 2 // COPIES // max(1, ranks)
+
+
+def too_big(sizes_bytes: Iterable[int], available_bytes: int | None, ranks: int) -> dict[int, str]:
+    """Size -> the sentence why it is refused."""
+    most = most_bytes(available_bytes, ranks)
+    if most is None or available_bytes is None:
+        return {}
+    return {
+        size: f"{size_text(size)} for each of {ranks} ranks ({COPIES} buffers each) does not fit into half of the"
+        f" available memory ({size_text(available_bytes // 2)})"
+        for size in sizes_bytes
+        if size > most
+    }
+
+
+def too_big_for_gpu(sizes_bytes: Iterable[int], free_bytes: int) -> dict[int, str]:
+    """Size -> the sentence, when its buffers would take more than half of the GPU's free memory."""
+    free = f"half of the GPU's free memory ({size_text(free_bytes // 2)})"
+    return {
+        size: f"{size_text(size)} ({COPIES} buffers) does not fit into {free}"
+        for size in sizes_bytes
+        if size * COPIES > free_bytes // 2
+    }
+
+
+def available_memory_bytes() -> int | None:
+    """The least of the kernel's estimate and of what this process's cgroups have left, None if neither is known."""
+    found = [value for value in (_of_machine(), _of_cgroup()) if value is not None]
+    return min(found) if found else None
+
+
+def _of_machine() -> int | None:
+    for line in _read(paths.proc("meminfo")).splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _of_cgroup() -> int | None:
+    """Version 2: the limit nearest to us and those above it."""
+    own = next((line[3:] for line in _read(paths.proc("self", "cgroup")).splitlines() if line.startswith("0::")), "")
+    left = []
+    parts = [part for part in own.split("/") if part]
+    for depth in range(len(parts) + 1):
+        folder = paths.sys("fs", "cgroup", *parts[:depth])
+        most, now = _read(f"{folder}/memory.max").strip(), _read(f"{folder}/memory.current").strip()
+        if most.isdigit() and now.isdigit():
+            left.append(max(0, int(most) - int(now) + _cache(folder)))
+    return min(left) if left else None
+
+
+def _cache(folder: str) -> int:
+    """Bytes of files in memory that the kernel gives back when they are needed."""
+    lines = [line.split() for line in _read(f"{folder}/memory.stat").splitlines()]
+    return sum(int(value) for name, value in lines if name == "inactive_file")
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

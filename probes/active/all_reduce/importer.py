@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from mltop.probes.active.all_reduce import rank
-from mltop.probes.active.all_reduce.environment import DEFAULTS
-from mltop.probes.active.all_reduce.progress import Progress
-from mltop.probes.spawn import die_with_parent
+from mltop.probes.active.all_reduce.options import DEFAULTS
+from mltop.probes.active.all_reduce.rank import Progress
+from mltop.probes.system.spawn import die_with_parent
 
 PACKET_BYTES = 1 << 17
 _IOLBF = 1  # stdio.h

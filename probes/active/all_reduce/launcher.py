@@ -22,7 +22,7 @@ from mltop.probes.active.all_reduce.listening import (
     local_addresses,
 )
 from mltop.probes.active.all_reduce.options import Options, options_of
-from mltop.probes.active.all_reduce.progress import Progress
+from mltop.probes.active.all_reduce.rank import Progress
 from mltop.probes.active.command import probe_of
 from mltop.probes.model.probe import ProbeEvent
 

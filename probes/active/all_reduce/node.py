@@ -12,16 +12,13 @@ from typing import Any, TypeVar
 from mltop.probes.active import child, endings
 from mltop.probes.active.all_reduce import options as asked
 from mltop.probes.active.all_reduce.causes import Cause, RankState
-from mltop.probes.active.all_reduce.joining import Joining
-from mltop.probes.active.all_reduce.link import Message
+from mltop.probes.active.all_reduce.connections import Message
 from mltop.probes.active.all_reduce.listening import Place
-from mltop.probes.active.all_reduce.member import NotJoined
+from mltop.probes.active.all_reduce.meeting import Joining, NotJoined
 from mltop.probes.active.all_reduce.options import Options, RoundTold
-from mltop.probes.active.all_reduce.output import Output
-from mltop.probes.active.all_reduce.progress import Progress
-from mltop.probes.active.all_reduce.ranks import CannotEnd, Importer, ImportFailed, Ranks
+from mltop.probes.active.all_reduce.rank import Progress
+from mltop.probes.active.all_reduce.ranks import CannotEnd, Importer, ImportFailed, Output, Ranks, ready_data, setups_of
 from mltop.probes.active.all_reduce.rounds import SUPERVISOR_S, NoVerdict, RoundRun, plan_of, say_causes
-from mltop.probes.active.all_reduce.setups import ready_data, setups_of
 from mltop.probes.model.probe import ProbeEvent
 
 T = TypeVar("T")

@@ -1,4 +1,8 @@
-"""A rank: forked from a process that has torch imported, it waits for rounds and measures in them.
+"""How far each rank of this node has come, in memory that the ranks and their launcher share.
+
+A rank cannot tell what it waits for while it waits: the launcher reads its two numbers when a deadline passes.
+
+A rank: forked from a process that has torch imported, it waits for rounds and measures in them.
 
 Its channel carries JSON lines. From the launcher: rounds (``Round``'s fields). To the launcher:
     {"up": pid}   {"stage", "deadline_s"}   {"times": RankTimes}   {"done": round}
@@ -9,21 +13,55 @@ Its channel carries JSON lines. From the launcher: rounds (``Round``'s fields). 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import socket
+import struct
 import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from mltop.probes.active.all_reduce import sizes
+from mltop.probes.active.all_reduce import collectives as sizes
 from mltop.probes.active.all_reduce.causes import is_lost
-from mltop.probes.active.all_reduce.collectives import Collective, Unsupported
-from mltop.probes.active.all_reduce.measure import Conditions, CpuClock, CudaClock, measure
-from mltop.probes.active.all_reduce.progress import Progress
-from mltop.probes.active.all_reduce.work import OwnWork
+from mltop.probes.active.all_reduce.collectives import (
+    Collective,
+    Conditions,
+    CpuClock,
+    CudaClock,
+    OwnWork,
+    Unsupported,
+    measure,
+)
 from mltop.probes.model.probe import RankTimes
+
+_SLOT = struct.Struct("=qq")
+
+
+class Progress:
+    """Made before the first fork; one slot per rank of the node."""
+
+    def __init__(self, ranks: int) -> None:
+        self._memory = mmap.mmap(-1, max(1, ranks) * _SLOT.size)
+
+    def clear(self, slot: int) -> None:
+        _SLOT.pack_into(self._memory, slot * _SLOT.size, 0, 0)
+
+    def begin_stage(self, slot: int) -> None:
+        begun, _ = self.read(slot)
+        _SLOT.pack_into(self._memory, slot * _SLOT.size, begun + 1, 0)
+
+    def begin(self, slot: int) -> None:
+        """One more collective is begun."""
+        begun, in_stage = self.read(slot)
+        _SLOT.pack_into(self._memory, slot * _SLOT.size, begun + 1, in_stage + 1)
+
+    def read(self, slot: int) -> tuple[int, int]:
+        """Steps begun in this round, and how many of them in this stage."""
+        begun, in_stage = _SLOT.unpack_from(self._memory, slot * _SLOT.size)
+        return begun, in_stage
+
 
 # init_process_group(device_id=...) hangs in these (pytorch#153960).
 DEVICE_ID_HANGS = ((2, 6, 0), (2, 7, 1))

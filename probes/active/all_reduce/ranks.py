@@ -1,19 +1,32 @@
-"""The launcher's side of the importer and its ranks: fork, tell, hear, end, replace."""
+"""The launcher's side of the importer and its ranks: fork, tell, hear, end, replace.
+
+What ranks print: NCCL's settings and warnings as notes, the last lines of a rank that failed.
+
+What each rank of this node is given for its whole life: its device, its store, its environment.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from mltop.probes import paths
-from mltop.probes.active import endings
+from mltop.probes.active import child, endings
+from mltop.probes.active.all_reduce import options as environment
 from mltop.probes.active.all_reduce.importer import PACKET_BYTES, STORE
+from mltop.probes.active.all_reduce.listening import interface_of, local_addresses
+from mltop.probes.active.all_reduce.meeting import Meeting
+from mltop.probes.active.all_reduce.options import IMPORT_S, PATHS, READY_S, Options
+from mltop.probes.active.all_reduce.rank import Setup
+from mltop.probes.model.probe import ProbeEvent
+from mltop.probes.system import paths
 
 LAST_LINES = 40
 END_S = 3.0
@@ -250,3 +263,97 @@ async def read_lines(descriptor: int, on_line: Callable[[str], None]) -> None:
             on_line(rest.decode(errors="replace").rstrip())
     finally:
         transport.close()
+
+
+CHATTER = "[Gloo] Rank "  # how many peers it is connected to
+MOST_SETTINGS, MOST_WARNINGS = 200, 50
+LAST = 8
+# "host:4711:4720 [0] NCCL INFO Channel 00/02 : 0 1": what stands before differs from rank to rank.
+_NCCL = re.compile(r"\bNCCL (?P<kind>[A-Z]+) (?P<text>.*)")
+
+
+class Output:
+    """``first_rank``: this node's first, of all ranks. Settings are told of that one: the others' are alike."""
+
+    def __init__(self, first_rank: int, is_nccl: bool) -> None:
+        self._first_rank = first_rank
+        self._is_nccl = is_nccl
+        self._settings: set[str] = set()
+        self._warnings: set[str] = set()
+
+    def line(self, local: int, line: str) -> None:
+        found = _NCCL.search(line) if self._is_nccl else None
+        if found is None:
+            return
+        rank, text = self._first_rank + local, found["text"]
+        if found["kind"] == "INFO":
+            if local == 0 and text not in self._settings and len(self._settings) < MOST_SETTINGS:
+                self._settings.add(text)
+                child.say(ProbeEvent("note", rank=rank, text=line, data={"settings": line}))
+        elif text not in self._warnings and len(self._warnings) < MOST_WARNINGS:
+            self._warnings.add(text)
+            child.say(ProbeEvent("note", rank=rank, text=line))
+
+    def say_last(self, ranks: Ranks, failed: Iterable[int | None]) -> None:
+        """The last lines of those of this node's ranks that failed."""
+        for local in range(len(ranks)):
+            rank = self._first_rank + local
+            lines = [line for line in ranks[local].lines if not line.startswith(CHATTER)]
+            if rank in failed and lines:
+                child.say(ProbeEvent("note", rank=rank, text="\n".join(lines[-LAST:])))
+
+
+@dataclass
+class Setups:
+    """``ranks`` and ``environments`` by local rank; ``first_rank``: of all ranks of all nodes."""
+
+    first_rank: int
+    interface: str
+    inherited: dict[str, str]
+    added: dict[str, str]
+    ranks: list[dict[str, Any]]
+    environments: list[dict[str, str]]
+
+
+def setups_of(options: Options, meeting: Meeting) -> Setups:
+    """Raises ValueError when MLTOP_PROBE_DELAY is not what it must be."""
+    interface = interface_of(meeting.own_address, local_addresses())
+    conf = environment.conf_settings() if options.backend == "nccl" else {}
+    inherited = environment.inherited(os.environ, conf)
+    added = environment.added(interface, options.backend, inherited)
+    delays = environment.delays(os.environ.get("MLTOP_PROBE_DELAY", ""))
+    first = meeting.first_rank(options.nodes, options.node)
+    found = Setups(first, interface, inherited, added, [], [])
+    for local in range(options.ranks):
+        device = options.device(local)
+        setup = Setup(
+            local=local,
+            node=options.node,
+            backend=options.backend,
+            store_host=meeting.store[0],
+            store_port=meeting.store[1],
+            uuid=device.uuid,
+            gpu=device.index,
+            connect_s=IMPORT_S + READY_S,  # our launcher's deadline comes first
+            delay_s=delays.get(first + local, 0.0),
+        )
+        found.ranks.append(asdict(setup))
+        # Each rank sees its own GPU only, as its device 0.
+        visible = device.uuid if options.backend == "nccl" else ""
+        found.environments.append({**added, "CUDA_VISIBLE_DEVICES": visible})
+    return found
+
+
+def ready_data(options: Options, meeting: Meeting, setups: Setups) -> dict[str, Any]:
+    """Of the ready event."""
+    return {
+        "interface": setups.interface,
+        "address": meeting.own_address,
+        "ranks": options.ranks,
+        "first_rank": setups.first_rank,
+        "joined": [name for name in options.nodes if name in meeting.ranks],
+        "backend": options.backend,
+        "path": PATHS[options.backend],
+        "inherited": setups.inherited,
+        "added": setups.added,
+    }

@@ -9,15 +9,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mltop.probes.active import child
+from mltop.probes.active.all_reduce import collectives
 from mltop.probes.active.all_reduce import options as asked
-from mltop.probes.active.all_reduce import sizes
 from mltop.probes.active.all_reduce.causes import Cause, RankState, death
-from mltop.probes.active.all_reduce.link import Message
-from mltop.probes.active.all_reduce.member import Meeting
+from mltop.probes.active.all_reduce.connections import Message, named
+from mltop.probes.active.all_reduce.meeting import Meeting
 from mltop.probes.active.all_reduce.options import Options, RoundTold
-from mltop.probes.active.all_reduce.preflight import named
-from mltop.probes.active.all_reduce.progress import Progress
-from mltop.probes.active.all_reduce.rank import Round
+from mltop.probes.active.all_reduce.rank import Progress, Round
 from mltop.probes.active.all_reduce.ranks import Ranks
 from mltop.probes.model.probe import ProbeEvent
 
@@ -52,10 +50,10 @@ def plan_of(told: RoundTold, group: int, options: Options, meeting: Meeting, gon
     if absent:
         raise ValueError(f"{named(absent)} did not join, or has ended")
     first = sum(counts[name] for name in names[: names.index(options.node)])
-    available = sizes.available_memory_bytes() if options.backend == "gloo" else None
+    available = collectives.available_memory_bytes() if options.backend == "gloo" else None
     measure_s = asked.MEASURE_BUDGETS * told.budget_s + asked.MEASURE_S
     deadlines_s = {"init": options.limit_s("init", asked.INIT_S), "measure": options.limit_s("measure", measure_s)}
-    too_big = sizes.too_big(told.sizes_bytes, available, options.ranks)
+    too_big = collectives.too_big(told.sizes_bytes, available, options.ranks)
     tasks = [
         Round(
             round=told.round,

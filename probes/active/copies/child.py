@@ -1,25 +1,108 @@
-"""``main`` of the copies probe: all GPUs of a node in one process, because they share what is between them."""
+"""The GPUs of a node with their buffers: pinned host memory beside each, and one to receive from other GPUs.
+
+``main`` of the copies probe: all GPUs of a node in one process, because they share what is between them.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from mltop.probes.active import child
-from mltop.probes.active.copies.gpus import CudaNode
-from mltop.probes.active.copies.measure import PEER_ITERATIONS, Measurement
-from mltop.probes.active.copies.near import Place, place_of
-from mltop.probes.active.copies.pcie import PcieLinks
-from mltop.probes.active.copies.timing import Plan
+from mltop.probes.active import buffers, child
+from mltop.probes.active.copies.measure import PEER_ITERATIONS, Measurement, Plan, Running
 from mltop.probes.active.deadlines import deadline_s
-from mltop.probes.active.memory import room
-from mltop.probes.active.memory.measure import Options, options_of
-from mltop.probes.active.torch_errors import in_words
-from mltop.probes.active.torch_side import Unusable, import_torch, versions, why_no_gpu
+from mltop.probes.active.host import Place, on_cpus, place_of
+from mltop.probes.active.memory import Options, options_of
+from mltop.probes.active.nvml import PcieLinks
+from mltop.probes.active.torch_support import Unusable, import_torch, in_words, versions, why_no_gpu
 from mltop.probes.model.probe import CopiesResult, ProbeEvent
+
+
+class Buffers:
+    """Of one GPU (``where``: torch's name). ``sent``, ``returned``: host memory; ``held``, ``received``: its own."""
+
+    def __init__(self, torch: Any, where: str, size_bytes: int, place: Place, pinned: bool = True) -> None:
+        words = size_bytes // buffers.WORD_BYTES
+        with on_cpus(place.cpus):
+            self.sent = torch.zeros(words, dtype=torch.int64, pin_memory=pinned)
+            self.returned = torch.zeros(words, dtype=torch.int64, pin_memory=pinned)
+        buffers.fill(torch, self.sent)
+        self.held = torch.zeros(words, dtype=torch.int64, device=where)
+        self.received = torch.zeros(words, dtype=torch.int64, device=where)
+
+    def of(self, way: str) -> tuple[Any, Any]:
+        """(source, target)"""
+        return (self.sent, self.held) if way == "to_device" else (self.held, self.returned)
+
+
+class CudaNode:
+    """As many GPUs as there are places, in the order of CUDA_VISIBLE_DEVICES. Raises RuntimeError."""
+
+    def __init__(self, torch: Any, places: Sequence[Place], size_bytes: int, cap_bytes: int) -> None:
+        self._torch = torch
+        self._buffers = []
+        for number, place in enumerate(places):
+            total_bytes = torch.cuda.get_device_properties(number).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, cap_bytes / total_bytes), number)
+            self._buffers.append(Buffers(torch, f"cuda:{number}", size_bytes, place))
+        for number in range(len(places)):
+            torch.cuda.synchronize(number)
+
+    def start(self, place: int, way: str, copies: int) -> Running:
+        source, target = self._buffers[place].of(way)
+        return self._start(place, source, target, copies)
+
+    def arrived(self, place: int, way: str) -> bool:
+        target = self._buffers[place].of(way)[1]
+        whole = buffers.is_in(self._torch, target)
+        if way == "to_host":
+            target.zero_()
+        return whole
+
+    def reaches(self, source: int, target: int) -> bool:
+        return bool(self._torch.cuda.can_device_access_peer(source, target))
+
+    def start_peer(self, source: int, target: int, copies: int) -> Running:
+        return self._start(source, self._buffers[source].held, self._buffers[target].received, copies)
+
+    def peer_arrived(self, target: int) -> bool:
+        received = self._buffers[target].received
+        whole = buffers.is_in(self._torch, received)
+        received.zero_()
+        self._torch.cuda.synchronize(target)
+        return whole
+
+    def _start(self, place: int, source: Any, target: Any, copies: int) -> CudaCopies:
+        """torch puts a copy between devices on the current stream of the source's device, where the events are, too."""
+        with self._torch.cuda.device(place):
+            running = CudaCopies(self._torch)
+            for _ in range(copies):
+                target.copy_(source, non_blocking=True)
+            running.end()
+        return running
+
+
+class CudaCopies:
+    """Copies between two events of the current stream."""
+
+    def __init__(self, torch: Any) -> None:
+        self._began = torch.cuda.Event(enable_timing=True)
+        self._ended = torch.cuda.Event(enable_timing=True)
+        self._began.record()
+
+    def end(self) -> None:
+        self._ended.record()
+
+    def done(self) -> bool:
+        return bool(self._ended.query())
+
+    def seconds(self) -> float:
+        return float(self._began.elapsed_time(self._ended)) / 1e3
+
 
 SIZE_BYTES = 256 << 20
 _MIB = 1 << 20
@@ -64,7 +147,7 @@ def _run(order: child.Order, options: Options) -> None:
     results = _results(order, versions(torch), places, links)
     for result in results:
         result.size_bytes = size
-    node = CudaNode(torch, places, size, room.GPU_CAP_BYTES)
+    node = CudaNode(torch, places, size, buffers.GPU_CAP_BYTES)
     stopped = Measurement(node, results, links, _plans(order, options, size), _progress).run()
     for result in results:
         result.seconds = round(time.monotonic() - began, 3)
@@ -84,10 +167,10 @@ def _count(torch: Any, wanted: int) -> None:
 
 def _size(torch: Any, wanted_bytes: int, gpus: int) -> int:
     free_bytes = min(torch.cuda.mem_get_info(number)[0] for number in range(gpus))
-    on_device = room.fitting(wanted_bytes, room.of_gpu(free_bytes), _ON_DEVICE)
+    on_device = buffers.fitting(wanted_bytes, buffers.of_gpu(free_bytes), _ON_DEVICE)
     if not on_device:
         raise Unusable(f"only {free_bytes // _MIB} MiB of a GPU's memory are free", "end what uses the GPUs")
-    size = room.fitting(on_device, room.of_host(), _ON_HOST * gpus)
+    size = buffers.fitting(on_device, buffers.of_host(), _ON_HOST * gpus)
     if not size:
         raise Unusable(f"the host has no memory for the pinned buffers of {gpus} GPUs", "free memory of the node")
     return size

@@ -11,11 +11,9 @@ import sys
 from typing import Any
 
 from mltop.probes.active.child import Order, end_with_stdin, failed, read_order
-from mltop.probes.active.matmul.measure import measure
-from mltop.probes.active.matmul.plan import plan
-from mltop.probes.active.matmul.progress import Progress
+from mltop.probes.active.matmul.child import Progress, measure, plan
 from mltop.probes.active.phase_meter import PhaseMeter
-from mltop.probes.active.torch_errors import in_words
+from mltop.probes.active.torch_support import in_words
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from mltop.probes import paths
+from mltop.probes.system import paths
 
 # What does the multiplying of each type, best first: flag of /proc/cpuinfo, name.
 _UNITS = {

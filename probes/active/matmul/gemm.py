@@ -2,12 +2,23 @@
 
 Each function of ``KERNELS`` takes torch and gives ``run(operands)``, which starts one GEMM and returns its output.
 ``allow_fp16_accumulation`` stays off: with it GeForce GPUs count half the work. ``use_fast_accum`` likewise (fp8).
+
+What a device cannot do, in plain sentences; pure.
+
+Operands of GEMMs: seeded random numbers, uploaded once and verified, as views of one buffer each.
+
+Random, not constant: zeros need so little power that an A100 gave 295 TFLOPS with them and 257 with random numbers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
+
+from mltop.probes.active.device import Device
+from mltop.probes.active.matmul.corruption import checksum
+from mltop.probes.active.matmul.shapes import Shape
 
 FORMATS = {"bf16": "bfloat16", "fp16": "float16", "tf32": "float32", "fp32": "float32", "fp8": "float8_e4m3fn"}
 BYTES = {"bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4, "fp8": 1}
@@ -108,3 +119,92 @@ def _set_fp32_precision(torch: Any, tf32: bool) -> None:
         matmul.fp32_precision = "tf32" if tf32 else "ieee"
     else:
         matmul.allow_tf32 = tf32
+
+
+# Compute capability that brought the format to the tensor cores (CUDA C++ programming guide, "Compute capabilities").
+_SINCE = {"bf16": ((8, 0), "Ampere"), "tf32": ((8, 0), "Ampere"), "fp8": ((8, 9), "Ada and Hopper")}
+_LABELS = {"bf16": "BF16", "fp16": "FP16", "tf32": "TF32", "fp32": "FP32", "fp8": "FP8"}
+
+
+def refusal(torch: Any, dtype: str, capability: tuple[int, int] | None, name: str) -> tuple[str, str] | None:
+    """Why this data type cannot be measured, and what can be; None when it can. ``capability`` None: of CPUs."""
+    if dtype not in FORMATS:
+        return f"no such data type: {dtype}", f"one of {', '.join(FORMATS)}"
+    label = _LABELS[dtype]
+    if not hasattr(torch, FORMATS[dtype]):
+        return f"torch {torch.__version__} has no {label} (2.1 and newer have)", "--dtype bf16"
+    if capability is None:
+        gpus_only = f"{label} GEMMs are of GPUs; CPUs have no instructions for them"
+        return (gpus_only, "--dtype bf16 or --dtype fp32") if dtype in ("fp8", "tf32") else None
+    if dtype == "fp8" and not _multiplies_fp8(torch):
+        return f"torch {torch.__version__} has no FP8 GEMM that can be measured (2.5 and newer have)", "--dtype bf16"
+    return _too_old(dtype, capability, name)
+
+
+def _too_old(dtype: str, capability: tuple[int, int], name: str) -> tuple[str, str] | None:
+    since, generation = _SINCE.get(dtype, ((0, 0), ""))
+    if capability >= since:
+        return None
+    have = f"{name} has compute capability {capability[0]}.{capability[1]}"
+    fix = "--dtype fp16" if capability < (8, 0) else "--dtype bf16"
+    return f"{have}: {_LABELS[dtype]} tensor cores came with {since[0]}.{since[1]} ({generation})", fix
+
+
+def _multiplies_fp8(torch: Any) -> bool:
+    """Until 2.4 _scaled_mm gave a second output (amax), and took two."""
+    if hasattr(torch, "_scaled_mm"):
+        return len(torch.ops.aten._scaled_mm.default._schema.returns) == 1
+    return hasattr(torch.nn.functional, "scaled_mm")
+
+
+_BLOCK = (1 << 24) - 3  # numbers; larger buffers repeat it, not aligned with any row
+
+
+class Inputs:
+    """A block of random numbers on the device. ``intact``: what came back from it is what was sent."""
+
+    def __init__(self, device: Device, dtype: str, seed: int, most: int) -> None:
+        """``most``: numbers that one operand needs at most."""
+        torch = device.torch
+        self._device = device
+        self._dtype = dtype
+        self._format = getattr(torch, FORMATS[dtype])
+        generator = torch.Generator().manual_seed(seed)
+        sent = torch.randn(min(most, _BLOCK), generator=generator).to(self._format)
+        self._block = sent.to(device.where, copy=True)
+        self.intact = checksum(torch, self._block.to("cpu", copy=True)) == checksum(torch, sent)
+
+    def buffers(self, shapes: Sequence[Shape]) -> Buffers:
+        """That hold each of these shapes in turn."""
+        a = self._filled(max(shape.m * shape.k for shape in shapes), 0)
+        b = self._filled(max(shape.k * shape.n for shape in shapes), self._block.numel() // 2)
+        outputs = max(shape.m * shape.n for shape in shapes)
+        kind = self._device.torch.bfloat16 if self._dtype == "fp8" else self._format
+        c = self._device.torch.empty(outputs, dtype=kind, device=self._device.where)
+        fresh = self._filled(outputs, 1).to(kind) if self._device.flushes else None
+        return Buffers(self._device, self._dtype, a=a, b=b, c=c, fresh=fresh)
+
+    def _filled(self, count: int, start: int) -> Any:
+        """``count`` numbers, the first of them at ``start`` of the block."""
+        buffer = self._device.torch.empty(count, dtype=self._format, device=self._device.where)
+        done, block = 0, self._block
+        while done < count:
+            part = block[start : start + count - done]
+            buffer[done : done + part.numel()].copy_(part)
+            done, start = done + part.numel(), 0
+        return buffer
+
+
+class Buffers:
+    def __init__(self, device: Device, dtype: str, *, a: Any, b: Any, c: Any, fresh: Any) -> None:
+        self._a, self._b, self._c, self._fresh = a, b, c, fresh
+        # The layout of mamf-finder on GPUs (of training, too: weights are N x K); fp8 has no other.
+        self._column_major = device.flushes or dtype == "fp8"
+        self._scale = device.torch.ones((), device=device.where) if dtype == "fp8" else None
+
+    def operands(self, shape: Shape) -> Operands:
+        m, n, k = shape
+        a = self._a[: m * k].view(m, k)
+        b = self._b[: k * n].view(n, k).t() if self._column_major else self._b[: k * n].view(k, n)
+        fresh = None if self._fresh is None else self._fresh[: m * n].view(m, n)
+        return Operands(a, b, self._c[: m * n].view(m, n), fresh, self._scale)

@@ -1,13 +1,25 @@
-"""The cache folder: which one is safe and works, and whether the bundle in it is whole."""
+"""The cache folder: which one is safe and works, and whether the bundle in it is whole.
+
+Writing the bundle: beside its place and renamed, file by file where it is damaged, or into memory.
+"""
+
+import io
+import marshal
+import os
+import shutil
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+from mltop.probes.agent.bootstrap.compiled import Bundle, Damaged, compiled_file, keyed, listed, read_file, sha256
+from mltop.probes.agent.bootstrap.frames import Refused
+from mltop.probes.system.writable import Writer, in_time, writer_of
 
 # Importing pathlib takes longer than all that is done here with paths.
 # ruff: noqa: PTH101, PTH102, PTH111, PTH112, PTH117, PTH118, PTH120
 
-import os
-import stat
-
-from mltop.probes.agent.bootstrap.compiled import Damaged, listed, read_file, sha256
-from mltop.probes.writable import Writer, in_time, writer_of
 
 ROOT_ANSWERS_S = 5.0  # a file server that is slower is as good as dead
 
@@ -118,3 +130,229 @@ def is_real(bundle: str, folder: str, known: "dict[str, bool]") -> bool:
             is_folder = False
         known[folder] = is_folder and (not folder or is_real(bundle, os.path.dirname(folder), known))
     return known[folder]
+
+
+# Importing pathlib takes longer than all that is done here with paths.
+# ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH112, PTH118, PTH120, PTH208
+
+
+VERSIONS_KEPT_S = 7 * 86400.0
+REMAINS_KEPT_S = 86400.0
+COMPILED_NEEDS_BYTES = 8_000_000  # it takes 1 MB; the last of a full home is not for what only saves time
+TOUCH_EVERY_S = 6 * 3600.0  # an agent that runs for weeks keeps its version
+# memfd_create(2) by number, for Pythons that were built against a C library older than it.
+MEMFD_CREATE = {"x86_64": 319, "aarch64": 279, "ppc64le": 360}
+MFD_CLOEXEC = 1
+
+
+def install(roots: "Roots", place: "Place", content: bytes) -> "Place":
+    """Write the bundle to ``place``, or to the next folder that takes it, or to memory."""
+    while place.root:
+        try:
+            write_bundle(place, content, roots.manifest)
+            remove_old(place.root, roots.digest)
+            return place
+        except OSError as error:
+            roots.notes.append(f"{place.root}: {error.strerror or error}")
+        finally:
+            discard(place)
+        place = roots.find()
+        if place.cached:
+            return place
+    return Place(path=in_memory(content))
+
+
+def discard(place: "Place") -> None:
+    """The folder of an installation that did not come to its end, or was not needed."""
+    if place.folder:
+        shutil.rmtree(place.folder, ignore_errors=True)
+
+
+def write_bundle(place: "Place", content: bytes, manifest: str) -> None:
+    """Install, or repair what is there already."""
+    if is_ours(place.path, content):
+        repair(place.path, content, manifest)
+        return
+    for name, data in members(content):
+        write(os.path.join(place.folder, name), data)
+    sync(place.folder)
+    if os.path.lexists(place.path) and not is_ours(place.path, content):
+        put_aside(place)
+    try:
+        os.rename(place.folder, place.path)
+    except OSError:
+        if not os.path.isdir(place.path):
+            raise
+        repair(place.path, content, manifest)  # another node was faster
+    sync(place.root)
+
+
+def is_ours(path: str, content: bytes) -> bool:
+    """Whether files can be replaced in there one by one: not where a link is in a folder's place, or something else
+    than a file in a file's. They would be written to where that leads.
+    """
+    real = {}  # type: dict[str, bool]
+    if not is_real(path, "", real):
+        return False
+    for name, _ in members(content):
+        folder, file = os.path.join(path, os.path.dirname(name)), os.path.join(path, name)
+        if os.path.lexists(folder) and not is_real(path, os.path.dirname(name), real):
+            return False
+        if os.path.lexists(file) and not stat.S_ISREG(os.lstat(file).st_mode):
+            return False
+    return True
+
+
+def put_aside(place: "Place") -> None:
+    """What is in the bundle's place although it is none; removed where it can be."""
+    aside = place.folder + ".old"
+    os.rename(place.path, aside)
+    if stat.S_ISDIR(os.lstat(aside).st_mode):
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        os.unlink(aside)
+
+
+def members(content: bytes) -> "Iterator[tuple[str, bytes]]":
+    """Name and bytes of each file in the zip."""
+    import zipfile
+
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for name in archive.namelist():
+            if name.startswith("/") or ".." in name.split("/") or name.endswith("/"):
+                raise Refused(f"the agent's files have a bad name among them: {name!r}")
+            yield name, archive.read(name)
+
+
+def write(path: str, data: bytes) -> None:
+    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+    # Not synced one by one, which takes seconds beside a training job's checkpoint: what a crash of the machine
+    # leaves empty is found by its hash and replaced at the next start.
+    with open(path, "xb") as file:
+        file.write(data)
+
+
+def sync(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def repair(path: str, content: bytes, manifest: str) -> None:
+    """Replace files that are missing or damaged; others may be running from this directory."""
+    bad = damaged(path, manifest)
+    if bad == []:
+        return
+    for name, data in members(content):
+        if bad is None or name in bad:
+            replace(os.path.join(path, name), data)
+    if damaged(path, manifest) != []:
+        raise OSError(f"damaged files in {path} cannot be replaced")
+
+
+def replace(path: str, data: bytes) -> None:
+    beside = path + ".tmp." + os.urandom(8).hex()
+    try:
+        write(beside, data)
+        os.replace(beside, path)
+    except OSError:
+        remove(beside)
+        raise
+
+
+def remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        return  # it was not made, or what failed before fails again
+
+
+def compile_all(bundle: "Bundle", key: str) -> None:
+    """The code of every module, kept for ``read_compiled``. Nothing is done where it cannot be kept, and without a key:
+    then what is used is compiled when it is.
+    """
+    folder = bundle.folder
+    space = os.statvfs(folder)
+    if not key or space.f_bavail * space.f_frsize < COMPILED_NEEDS_BYTES or not os.access(folder, os.W_OK):
+        return
+    codes = {}
+    for name in bundle.hashes:
+        if name.endswith(".py"):
+            path = os.path.join(folder, name)
+            codes[name] = marshal.dumps(compile(bundle.read(name), path, "exec", dont_inherit=True))
+    content = marshal.dumps(codes)
+    data = keyed(key, content) + b"\n" + content
+    bundle.codes = codes
+    try:
+        replace(compiled_file(folder), data)
+        bundle.compiled = sha256(data)
+    except OSError:
+        return  # full after all: this start has them, the next one tries again
+
+
+def remove_old(root: str, current: str) -> None:
+    """Bundles and files that nobody used for a week, and remains of installations that were cut off."""
+    now_s = time.time()
+    for name in os.listdir(root):
+        path = os.path.join(root, name)
+        is_ours = len(name) == len(current) or name.startswith("py-spy-")
+        kept_s = VERSIONS_KEPT_S if is_ours else REMAINS_KEPT_S
+        if name == current or not (is_ours or name.startswith(".tmp.")):
+            continue
+        try:
+            status = os.lstat(path)
+            if now_s - status.st_mtime < kept_s:
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
+        except OSError:
+            continue  # another node was faster; or it cannot be removed, and the next version will try again
+
+
+def keep_in_use(path: str) -> None:
+    """Touch the bundle now and then: ``remove_old`` of a newer version goes by that time."""
+
+    def touch() -> None:
+        while True:
+            try:
+                os.utime(path)
+            except OSError:
+                return  # a read-only home, where nothing is removed either
+            time.sleep(TOUCH_EVERY_S)
+
+    threading.Thread(target=touch, name="mltop-in-use", daemon=True).start()
+
+
+def remember_python(path: str) -> None:
+    """For agents that start without a bootstrap (``reach/launchers/installed_agent.py``)."""
+    note, line = os.path.join(path, "python"), os.fsencode(sys.executable + "\n")
+    if read_file(note) != line:
+        try:
+            replace(note, line)
+        except OSError:
+            return  # a read-only home: another Python is looked for there
+
+
+def in_memory(content: bytes) -> str:
+    """Path of a zip in memory. By our pid, so that child processes find it, too."""
+    fd = memory_file("mltop-bundle")
+    with os.fdopen(os.dup(fd), "wb") as file:
+        file.write(content)
+    return f"/proc/{os.getpid()}/fd/{fd}"
+
+
+def memory_file(name: str) -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name)
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = int(libc.syscall(MEMFD_CREATE.get(os.uname().machine, -1), name.encode(), MFD_CLOEXEC))
+    if fd < 0:
+        why = os.strerror(ctypes.get_errno())
+        raise Refused(f"no cache folder can be written, and no file in memory can be made: {why}")
+    return fd

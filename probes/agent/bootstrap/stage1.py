@@ -7,11 +7,10 @@ import sys
 import zlib
 from typing import Any
 
-from mltop.probes.agent.bootstrap.cache import Roots
+from mltop.probes.agent.bootstrap.cache import Roots, compile_all, discard, install, keep_in_use, remember_python
 from mltop.probes.agent.bootstrap.compiled import import_from, read_compiled, sha256
 from mltop.probes.agent.bootstrap.frames import FAILED_EXIT, Options, Refused, decode, send, send_boot
-from mltop.probes.agent.bootstrap.install import compile_all, discard, install, keep_in_use, remember_python
-from mltop.probes.writable import writer_of
+from mltop.probes.system.writable import writer_of
 
 OLDEST = (3, 9)
 DEADLINE_S = 60  # for what follows, but for the wait for files, which has its own: looking at folders may hang

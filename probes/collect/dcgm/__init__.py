@@ -6,7 +6,6 @@ rows (what both yield, and which GPU a row belongs to), words.
 Never an embedded DCGM: the profiling counters have one owner per machine (NVIDIA/DCGM#56).
 """
 
-from mltop.probes.collect.dcgm.filling import without_filled
-from mltop.probes.collect.dcgm.source import DcgmSource, Patience
+from mltop.probes.collect.dcgm.source import DcgmSource, Patience, without_filled
 
 __all__ = ["DcgmSource", "Patience", "without_filled"]

@@ -12,9 +12,9 @@ import threading
 import time
 from typing import Callable
 
-from mltop.probes import as_root
 from mltop.probes.collect.dcgm.rows import FIELD_IDS, Row, Snapshot
-from mltop.probes.spawn import die_with_parent
+from mltop.probes.system import as_root
+from mltop.probes.system.spawn import die_with_parent
 
 WHERE = "DCGM (dcgmi dmon)"
 DISCOVERY_S = 5.0

@@ -1,14 +1,167 @@
-"""All filesystems of this machine, asked in a child process that may hang instead of us."""
+"""What is known of one mount between reads.
+
+The child process as its parent sees it: start it, ask it, end it. Nothing here waits for it.
+
+All filesystems of this machine, asked in a child process that may hang instead of us.
+"""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
+from dataclasses import dataclass, field
+from typing import Any
 
-from mltop.probes.collect.filesystems import mounts, mountstats
-from mltop.probes.collect.filesystems.known import FIRST_PAUSE_S, Known
-from mltop.probes.collect.filesystems.worker import Worker
-from mltop.probes.collect.shapes import without_tokens
+from mltop.probes.collect.filesystems import mounts
+from mltop.probes.collect.filesystems.mounts import Mount
+from mltop.probes.collect.redaction.shapes import without_tokens
+from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.model import FilesystemSample, Gap
+from mltop.probes.system.spawn import die_with_parent, python_command
+
+LOCAL_EVERY_S = 10.0
+NETWORK_EVERY_S = 30.0
+FIRST_PAUSE_S = 10.0
+LONGEST_PAUSE_S = 60.0
+
+
+@dataclass
+class Known:
+    """``due_at``: in the caller's clock. ``stalled_since_s``, ``retry_s``: CLOCK_MONOTONIC."""
+
+    mount: Mount
+    first_pause_s: float = FIRST_PAUSE_S
+    due_at: float = float("-inf")
+    sizes: tuple[int, int, int, int] | None = None  # bytes, bytes available, inodes, inodes free
+    error: str = ""
+    stalled_since_s: float | None = None
+    retry_s: float = 0.0
+    pause_s: float = 0.0
+    counters: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_unasked(self) -> bool:
+        return self.sizes is None and not self.error and self.stalled_since_s is None
+
+    def is_due(self, now: float, at_s: float) -> bool:
+        """A stalled one is tried again after pauses of 10, 20, 40 and then 60 s."""
+        return now >= self.due_at if self.stalled_since_s is None else at_s >= self.retry_s
+
+    def answered(self, answer: list[Any], now: float) -> None:
+        """``answer`` as of ``Worker.answers``: it is not stalled (any more), though it may refuse."""
+        self.stalled_since_s, self.pause_s = None, 0.0
+        self.due_at = now + (NETWORK_EVERY_S if self.mount.is_network else LOCAL_EVERY_S)
+        if answer[0] == "full":
+            self.sizes, self.error = tuple(answer[2:6]), ""
+        else:
+            self.sizes, self.error = None, os.strerror(answer[2])
+
+    def stalled(self, since_s: float, at_s: float) -> None:
+        if self.stalled_since_s is None:
+            self.stalled_since_s = since_s
+        self.pause_s = min(2 * self.pause_s or self.first_pause_s, LONGEST_PAUSE_S)
+        self.retry_s = at_s + self.pause_s
+
+    def sample(self, at_s: float) -> FilesystemSample:
+        mount = self.mount
+        # A FUSE's or a web server's "device" is what its user wrote, passwords and all.
+        path, device = without_tokens(mount.path), shown_text(mount.device)
+        sample = FilesystemSample(path, device, mount.kind, mount.is_network, mount.read_only)
+        if self.sizes is not None:
+            sample.total_bytes, sample.available_bytes, inodes, free = self.sizes
+            # Filesystems that make inodes as they are needed (btrfs, vfat, some servers) tell 0 of them.
+            sample.inodes_total, sample.inodes_free = (inodes, free) if inodes else (None, None)
+        if self.stalled_since_s is not None:
+            sample.stalled_s = round(at_s - self.stalled_since_s, 3)
+        sample.counters = dict(self.counters)
+        return sample
+
+
+CHILD = "mltop.probes.collect.filesystems.child"
+_CHUNK_BYTES = 65536
+
+
+class Worker:
+    """A running child. Raises OSError when it cannot be started. Times are CLOCK_MONOTONIC.
+
+    ``inside``: the path that it asks about and since when; None between requests and before it has begun.
+    """
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            python_command(CHILD),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            cwd="/",  # it must not keep anything from being unmounted
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 (one prepared system call)
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._requests, self._answers = self._process.stdin, self._process.stdout
+        os.set_blocking(self._answers.fileno(), False)
+        os.set_blocking(self._requests.fileno(), False)
+        self._received = b""
+        self._asked: list[str] = []
+        self.pid = self._process.pid
+        self.asked_s: float | None = None
+        self.killed_s = 0.0
+        self.inside: tuple[str, float] | None = None
+        self.has_answered = False
+
+    def ask(self, paths: list[str]) -> None:
+        """Only when nothing is under way (``asked_s`` is None)."""
+        self.asked_s = time.monotonic()
+        self._asked = paths
+        request = b"".join(os.fsencode(path) + b"\0" for path in paths) + b"\0"
+        try:
+            os.write(self._requests.fileno(), request)
+        except (BrokenPipeError, BlockingIOError):
+            return  # it has ended, or is stuck: both are found by looking at it
+
+    def answers(self) -> list[list[Any]]:
+        """What it has said since the last call, without the notes about where it is: ``["full", path, bytes, bytes
+        available, inodes, inodes free]`` or ``["error", path, errno]``.
+        """
+        try:
+            while more := os.read(self._answers.fileno(), _CHUNK_BYTES):
+                self._received += more
+        except BlockingIOError:
+            pass
+        *lines, self._received = self._received.split(b"\n")
+        told: list[list[Any]] = []
+        for line in lines:
+            kind, *words = line.decode("ascii").split()
+            if kind == "done":
+                self.asked_s = self.inside = None
+                self.has_answered = True
+                continue
+            path = self._asked[int(words[0])]
+            if kind == "in":
+                self.inside = (path, float(words[1]))
+            else:
+                told.append([kind, path, *map(int, words[1:])])
+        return told
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def kill(self) -> None:
+        """It may outlive this for as long as the kernel holds it (state D)."""
+        self._process.kill()
+        self.killed_s = time.monotonic()
+        self._requests.close()
+        self._answers.close()
+
+    def wait(self, timeout_s: float) -> None:
+        """After ``kill``: collect it if it ends within the time."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return
+
 
 WHAT = "host.filesystems"
 TABLE_EVERY_S = 10.0
@@ -119,7 +272,7 @@ class FilesystemSource:
     def _read_counters(self) -> None:
         try:
             text = _whole(f"{self._root}/proc/self/mountstats").decode("utf-8", "surrogateescape")
-            found = mountstats.parse(text)
+            found = mounts.parse_counters(text)
         except (OSError, ValueError, IndexError) as error:
             self._table_gaps.append(Gap(f"{WHAT}.counters", f"NFS's counters (mountstats) cannot be read: {error}"))
             return

@@ -1,17 +1,194 @@
-"""The cgroups that ranks and mltop itself run in: what they may use, what they use, how often they had to pause."""
+"""Where the files of a process's cgroup are, in version 1, version 2 and where both are in use.
+
+Pure parsing of /proc/PID/cgroup and /proc/self/mountinfo (cgroups(7), proc_pid_mountinfo(5)).
+
+Limits and use of one cgroup. Source: cgroup-v2.rst, cgroup-v1/memory.rst, sched-bwc.rst of the kernel.
+
+The cgroups that ranks and mltop itself run in: what they may use, what they use, how often they had to pause.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mltop.probes.collect.host import cgroup_files, cgroup_places
-from mltop.probes.collect.host.cgroup_files import CpuLimit, MemoryLimit
-from mltop.probes.collect.host.cgroup_places import Hierarchy, Place
-from mltop.probes.collect.host.files import read_long, read_text
 from mltop.probes.collect.host.part import Reading, starting, unsupported
-from mltop.probes.collect.ranks.cgroup import cgroup_of
+from mltop.probes.collect.ranks.details import cgroup_of
+from mltop.probes.collect.sysfile import number_after, read_file, read_long, read_number, read_text
 from mltop.probes.model import UNLIMITED, CgroupSample, Gap, RankSample
+
+CONTROLLERS = ("memory", "cpu")
+UNIFIED = ""  # the name of version 2's only hierarchy
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cgroup's folder is ``base + path``; its ancestors are between them. ``version``: 1 or 2."""
+
+    version: int
+    base: str
+    path: str
+
+    def folders(self) -> list[str]:
+        """Its own folder first, then all above up to the hierarchy's root as it is seen here."""
+        parts = [part for part in self.path.split("/") if part]
+        return [self.base + "".join(f"/{part}" for part in parts[:depth]) for depth in range(len(parts), -1, -1)]
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """One mounted cgroup file system. ``inside``: the cgroup that its mount point shows (a container's own)."""
+
+    version: int
+    controllers: frozenset[str]
+    mount: str
+    inside: str = "/"
+
+
+# Where they are on every distribution, for when mountinfo is not at hand.
+USUAL = (
+    Hierarchy(1, frozenset(("memory",)), "/sys/fs/cgroup/memory"),
+    Hierarchy(1, frozenset(("cpu",)), "/sys/fs/cgroup/cpu"),
+    Hierarchy(2, frozenset(), "/sys/fs/cgroup"),
+)
+
+
+def parse_paths(text: str) -> dict[str, str]:
+    """/proc/PID/cgroup: path by controller, version 2's under UNIFIED."""
+    paths: dict[str, str] = {}
+    for line in text.splitlines():
+        _, _, rest = line.partition(":")
+        names, separator, path = rest.partition(":")
+        if separator and path.startswith("/"):
+            for name in names.split(","):
+                paths.setdefault(name, path)
+    return paths
+
+
+def parse_mounts(mountinfo: str) -> list[Hierarchy]:
+    """All mounted hierarchies; of several mounts of one the first."""
+    found: list[Hierarchy] = []
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(), after.split()
+        if len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
+            continue
+        version = 2 if kind[0] == "cgroup2" else 1
+        controllers = frozenset(kind[2].split(",")) & frozenset(CONTROLLERS) if version == 1 else frozenset[str]()
+        if version == 2 or controllers:
+            found.append(Hierarchy(version, controllers, fields[4], fields[3]))
+    return found
+
+
+def place(controller: str, paths: dict[str, str], hierarchies: list[Hierarchy]) -> Place | None:
+    """Where the controller's files of a process with these paths are; None where they are not visible here."""
+    version = 1 if controller in paths else 2
+    path = paths.get(controller, paths.get(UNIFIED))
+    if path is None or "/.." in path:  # outside of our own cgroup namespace
+        return None
+    for one in hierarchies:
+        if one.version != version or (version == 1 and controller not in one.controllers):
+            continue
+        inside = one.inside.rstrip("/")
+        if path == inside or path.startswith(inside + "/"):
+            return Place(version, one.mount, path[len(inside) :])
+        if "/.." in inside:  # mounted from above our namespace's root: its files are not ours
+            continue
+        return None
+    return None
+
+
+_V1_UNLIMITED = 1 << 62  # version 1 prints the largest number of whole pages
+
+_MEMORY = {
+    1: {"limit": "memory.limit_in_bytes", "used": "memory.usage_in_bytes", "killed": "memory.oom_control"},
+    2: {"limit": "memory.max", "used": "memory.current", "killed": "memory.events"},
+}
+_IDLE_CACHE = {1: b"\ntotal_inactive_file ", 2: b"\ninactive_file "}
+
+
+@dataclass(frozen=True)
+class MemoryLimit:
+    """The lowest limit of a cgroup and its ancestors, and whose it is; ``bytes`` None: there is none."""
+
+    folder: str
+    bytes: int | None
+
+
+@dataclass(frozen=True)
+class CpuLimit:
+    """``cores``: the lowest quota, None: there is none. ``folders``: all that have a quota."""
+
+    cores: float | None
+    folders: tuple[str, ...]
+
+
+def lowest_memory_limit(root: str, place: Place) -> MemoryLimit | None:
+    """None where no memory controller is at work on this cgroup."""
+    limits = [
+        MemoryLimit(folder, limit if limit < _V1_UNLIMITED else None)
+        for folder in place.folders()
+        if (limit := _limit_bytes(f"{root}{folder}/{_MEMORY[place.version]['limit']}")) is not None
+    ]
+    if not limits:
+        return None
+    return min(limits, key=lambda one: _V1_UNLIMITED if one.bytes is None else one.bytes)
+
+
+def _limit_bytes(path: str) -> int | None:
+    text = read_text(path)
+    if text == "max":
+        return _V1_UNLIMITED
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def memory_used(root: str, place: Place, folder: str) -> int | None:
+    """Bytes in use that the kernel cannot simply drop: without page cache that is not in use (as kubelet counts)."""
+    used = read_number(f"{root}{folder}/{_MEMORY[place.version]['used']}")
+    if used is None:
+        return None
+    try:
+        stat = b"\n" + read_file(f"{root}{folder}/memory.stat")
+    except OSError:
+        return used
+    return max(0, used - (number_after(stat, _IDLE_CACHE[place.version]) or 0))
+
+
+def oom_kills(root: str, place: Place) -> int | None:
+    """Processes of this cgroup that the kernel has killed for memory."""
+    try:
+        data = read_file(f"{root}{place.folders()[0]}/{_MEMORY[place.version]['killed']}")
+    except OSError:
+        return None
+    return number_after(b"\n" + data, b"\noom_kill ")
+
+
+def lowest_cpu_limit(root: str, place: Place) -> CpuLimit:
+    """Of this cgroup and all above it."""
+    quotas = {folder: quota for folder in place.folders() if (quota := _quota(root + folder, place.version))}
+    return CpuLimit(min(quotas.values(), default=None), tuple(quotas))
+
+
+def _quota(folder: str, version: int) -> float | None:
+    """Cores; None without a quota."""
+    if version == 2:
+        words = (read_text(f"{folder}/cpu.max") or "").split()
+    else:
+        words = [read_text(f"{folder}/cpu.cfs_{name}_us") or "" for name in ("quota", "period")]
+    if len(words) != 2 or not all(word.isdigit() for word in words) or int(words[1]) == 0:
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def throttling(root: str, folder: str) -> tuple[int, int] | None:
+    """Periods that have passed, and those in which the cgroup had to pause."""
+    try:
+        data = b"\n" + read_file(f"{root}{folder}/cpu.stat")
+    except OSError:
+        return None
+    periods, throttled = number_after(data, b"\nnr_periods "), number_after(data, b"\nnr_throttled ")
+    return None if periods is None or throttled is None else (periods, throttled)
+
 
 _WHAT = "host.cgroups"
 _THROTTLING = "host.cgroups.cpu"
@@ -82,8 +259,8 @@ class Cgroups:
         hierarchies = self._hierarchies()
         for path, process in wanted.items():
             if path in new:
-                paths = cgroup_places.parse_paths(read_text(f"{self._root}/proc/{process}/cgroup") or "")
-                memory, cpu = (cgroup_places.place(name, paths, hierarchies) for name in cgroup_places.CONTROLLERS)
+                paths = parse_paths(read_text(f"{self._root}/proc/{process}/cgroup") or "")
+                memory, cpu = (place(name, paths, hierarchies) for name in CONTROLLERS)
                 self._known[path] = _Cgroup(path, memory, cpu)
 
     def _hierarchies(self) -> list[Hierarchy]:
@@ -91,20 +268,20 @@ class Cgroups:
             mounts = read_long(f"{self._root}/proc/self/mountinfo").decode("utf-8", "replace")
         except OSError:
             mounts = ""
-        return cgroup_places.parse_mounts(mounts) or list(cgroup_places.USUAL)
+        return parse_mounts(mounts) or list(USUAL)
 
     def _sample(self, one: _Cgroup, now: float) -> CgroupSample:
         if not 0 <= now - one.limits_at < _LIMITS_KEPT_S:
             one.limits_at = now
-            one.memory_limit = cgroup_files.memory_limit(self._root, one.memory) if one.memory else None
-            one.cpu_limit = cgroup_files.cpu_limit(self._root, one.cpu) if one.cpu else None
+            one.memory_limit = lowest_memory_limit(self._root, one.memory) if one.memory else None
+            one.cpu_limit = lowest_cpu_limit(self._root, one.cpu) if one.cpu else None
         sample = CgroupSample(one.path)
         if one.memory is not None and one.memory_limit is not None:
             limit = one.memory_limit
             folder = limit.folder if limit.bytes is not None else one.memory.folders()[0]
             sample.memory_limit_bytes = UNLIMITED if limit.bytes is None else limit.bytes
-            sample.memory_used_bytes = cgroup_files.memory_used(self._root, one.memory, folder)
-            sample.oom_kills = cgroup_files.oom_kills(self._root, one.memory)
+            sample.memory_used_bytes = memory_used(self._root, one.memory, folder)
+            sample.oom_kills = oom_kills(self._root, one.memory)
         elif one.memory is not None and one.path == "/":
             sample.memory_limit_bytes = UNLIMITED  # version 2's root has no files for it
         if one.cpu_limit is not None:
@@ -119,7 +296,7 @@ class Cgroups:
         shares = []
         before, one.periods = one.periods, {}
         for folder in limit.folders:
-            counted = cgroup_files.throttling(self._root, folder)
+            counted = throttling(self._root, folder)
             if counted is None:
                 continue
             one.periods[folder] = counted

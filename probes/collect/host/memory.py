@@ -1,4 +1,9 @@
-"""Memory, swap space, /dev/shm and huge pages. Source: psutil; /proc/meminfo, statvfs, /sys/kernel/mm/hugepages."""
+"""Memory, swap space, /dev/shm and huge pages. Source: psutil; /proc/meminfo, statvfs, /sys/kernel/mm/hugepages.
+
+Errors of the machine's own memory modules. Source: EDAC, /sys/devices/system/edac/mc/mc*/{ce,ue}_count.
+
+Pages swapped in and out, and processes that the kernel killed for memory. Source: /proc/vmstat.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from mltop.probes.collect.host.files import KeptFile, number_after, read_number
-from mltop.probes.collect.host.part import Reading, unreadable, unsupported
+from mltop.probes.collect.host.part import Reading, starting, unreadable, unsupported
 from mltop.probes.collect.host.psutil_loading import UNREADABLE, Psutil
+from mltop.probes.collect.sysfile import KeptFile, number_after, read_number
 from mltop.probes.model import Gap, RankSample
 
 _HUGE = "host.{huge_pages_total_bytes,huge_pages_free_bytes}"
@@ -102,3 +107,67 @@ class HugePages:
         labels = (b"\nHugepagesize:", b"\nHugePages_Total:", b"\nHugePages_Free:")
         kib, total, free = (number_after(data, label) for label in labels)
         return [] if kib is None else [(kib * 1024, total, free)]
+
+
+_WHAT = "host.{memory_errors_corrected,memory_errors_uncorrected}"
+_FIELDS = {"memory_errors_corrected": "ce_count", "memory_errors_uncorrected": "ue_count"}
+
+
+class MemoryErrors:
+    """Sums over all memory controllers; one that cannot be read leaves the sum unknown."""
+
+    def __init__(self, root: str) -> None:
+        self._folder = root + "/sys/devices/system/edac/mc"
+
+    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
+        try:
+            names = [name for name in os.listdir(self._folder) if name[:2] == "mc" and name[2:].isdigit()]
+        except OSError:
+            names = []
+        if not names:
+            return Reading(gaps=[unsupported(_WHAT, "no memory controller reports errors here (no EDAC driver)")])
+        reading = Reading()
+        for field, file in _FIELDS.items():
+            counts = [read_number(f"{self._folder}/{name}/{file}") for name in names]
+            if None in counts:
+                unread = sum(count is None for count in counts)
+                why = f"{file} of {unread} of {len(names)} memory controllers cannot be read"
+                reading.gaps.append(Gap(f"host.{field}", why))
+            else:
+                reading.values[field] = sum(count for count in counts if count is not None)
+        return reading
+
+
+_RATES = "host.{swap_in_bytes_per_s,swap_out_bytes_per_s}"
+_ALL = "host.{swap_in_bytes_per_s,swap_out_bytes_per_s,oom_kills}"
+_MIN_INTERVAL_S = 0.05
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Swapping:
+    """``swap_in_bytes_per_s``, ``swap_out_bytes_per_s`` since the read before, and the counter ``oom_kills``."""
+
+    def __init__(self, root: str) -> None:
+        self._file = KeptFile(root, "/proc/vmstat", in_pieces=True)
+        self._last: tuple[float, int, int] | None = None
+
+    def read(self, now: float, _ranks: Sequence[RankSample]) -> Reading:
+        try:
+            data = b"\n" + self._file.read()
+        except OSError as error:
+            return Reading(gaps=[unreadable(_ALL, error)])
+        reading = Reading({"oom_kills": number_after(data, b"\noom_kill ")})
+        if reading.values["oom_kills"] is None:
+            reading.gaps.append(unsupported("host.oom_kills", "this kernel does not count them (before Linux 4.13)"))
+        pages_in, pages_out = number_after(data, b"\npswpin "), number_after(data, b"\npswpout ")
+        if pages_in is None or pages_out is None:
+            reading.gaps.append(unsupported(_RATES, "this kernel was built without swap space"))
+            return reading
+        last, self._last = self._last, (now, pages_in, pages_out)
+        if last is None or now - last[0] < _MIN_INTERVAL_S:
+            reading.gaps.append(starting(_RATES, "first look: rates need two"))
+            return reading
+        pages_to_rate = _PAGE_BYTES / (now - last[0])
+        reading.values["swap_in_bytes_per_s"] = max(0, pages_in - last[1]) * pages_to_rate
+        reading.values["swap_out_bytes_per_s"] = max(0, pages_out - last[2]) * pages_to_rate
+        return reading

@@ -1,4 +1,11 @@
-"""Processes stuck in the kernel (state D) and zombies.
+"""The state letter of every process, a few of them at a time.
+
+Every process is looked at once in ten seconds, kernel threads once a minute. One that has not run since the last look
+is in the state that it was in, and that it has not run is told by a file at a fourth of the cost of its state. These
+files stay open; one that is open can never become another process's.
+Source: /proc/PID/stat (proc_pid_stat(5)), /proc/PID/schedstat (Documentation/scheduler/sched-stats.rst).
+
+Processes stuck in the kernel (state D) and zombies.
 
 One that is found blocked is from then on looked at each second, as are ranks and their children that were seen so.
 Source: /proc/PID/task/PID/{stat,io}, /proc/PID/wchan (proc_pid_stat(5) and its neighbours).
@@ -8,13 +15,136 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from mltop.probes.collect.host.files import read_file
 from mltop.probes.collect.host.part import Reading
-from mltop.probes.collect.host.process_states import ProcessStates
-from mltop.probes.collect.ranks.values import shown_text
+from mltop.probes.collect.redaction.values import shown_text
+from mltop.probes.collect.sysfile import read_file
 from mltop.probes.model import BlockedProcess, Gap, RankSample
+
+ROUND_S = 10.0
+_KERNEL_THREADS_EVERY = 6  # rounds
+_MOST_OPEN = 250  # of the 1024 files that a process may usually have open
+_PF_KTHREAD = 0x00200000  # linux/sched.h
+
+
+class ProcessStates:
+    """``zombies`` is of the newest whole round, ``denied`` are those that hidepid keeps from us."""
+
+    def __init__(self, root: str) -> None:
+        self._proc = root + "/proc"
+        self._most_open = 0 if root else _MOST_OPEN  # files of a copied tree may be replaced
+        self._open: dict[int, int] = {}  # pid → descriptor of its schedstat
+        self._runs: dict[int, bytes] = {}
+        self._states: dict[int, bytes] = {}
+        self._kernel_threads: set[int] = set()
+        self._round = 0
+        self._round_started: float | None = None
+        self._queue: list[int] = []
+        self._done = 0
+        self.zombies = 0
+        self.denied: set[int] = set()
+
+    def look(self, now: float) -> list[int]:
+        """As much of a round as its time has passed, before the first one all at once: the pids found in state D.
+
+        ``now``: seconds of any one clock. Raises OSError when processes cannot be listed.
+        """
+        blocked: list[int] = []
+        started = self._round_started
+        if started is None or not 0 <= now - started < ROUND_S:
+            self._look_until(len(self._queue), blocked)
+            self._start_round(now)
+            if started is None:
+                self._look_until(len(self._queue), blocked)
+                self._done = 0
+            started = now
+        share = (now - started) / ROUND_S
+        self._look_until(min(len(self._queue), int(len(self._queue) * share) + 1), blocked)
+        return blocked
+
+    def close(self) -> None:
+        for pid in list(self._open):
+            self._close(pid)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _look_until(self, end: int, blocked: list[int]) -> None:
+        if end <= self._done:
+            return
+        for pid in self._queue[self._done : end]:
+            if self._state(pid) == b"D":
+                blocked.append(pid)
+        self._done = end
+        if end == len(self._queue):
+            self.zombies = sum(state == b"Z" for state in self._states.values())
+
+    def _start_round(self, now: float) -> None:
+        pids = set(map(int, filter(str.isdigit, os.listdir(self._proc))))
+        for pid in self._states.keys() - pids:
+            self._forget(pid)
+        self.denied &= pids
+        self._kernel_threads &= pids
+        skipped = self._kernel_threads if self._round % _KERNEL_THREADS_EVERY else set()
+        self._queue, self._done = sorted(pids - skipped), 0
+        self._round += 1
+        self._round_started = now
+
+    def _state(self, pid: int) -> bytes:
+        try:
+            # Read before the state: what runs in between will be looked at again.
+            runs = self._runs_of(pid)
+            if runs and runs == self._runs.get(pid):
+                return self._states.get(pid, b"")
+            data = read_file(f"{self._proc}/{pid}/stat")
+        except PermissionError:
+            self.denied.add(pid)
+            return b""
+        except OSError:
+            self._forget(pid)
+            return b""
+        if pid not in self._states and _is_kernel_thread(data):
+            self._kernel_threads.add(pid)
+            self._forget(pid)
+        at = data.rfind(b")") + 2
+        state = self._states[pid] = data[at : at + 1]
+        self._runs[pid] = runs
+        return state
+
+    def _runs_of(self, pid: int) -> bytes:
+        """Changes each time that the process has run; b"" where the kernel does not count."""
+        fd = self._open.get(pid)
+        if fd is None:
+            if pid in self._kernel_threads or len(self._open) >= self._most_open:
+                return b""
+            try:
+                fd = self._open[pid] = os.open(f"{self._proc}/{pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return b""
+        runs = os.pread(fd, 128, 0)
+        return b"" if runs.startswith(b"0 0 0") else runs
+
+    def _forget(self, pid: int) -> None:
+        self._states.pop(pid, None)
+        self._runs.pop(pid, None)
+        self._close(pid)
+
+    def _close(self, pid: int) -> None:
+        fd = self._open.pop(pid, None)
+        if fd is not None:
+            with suppress(OSError):
+                os.close(fd)
+
+
+def _is_kernel_thread(data: bytes) -> bool:
+    """The NVIDIA driver's own threads do not count: they are looked at as often as processes."""
+    flags = data[data.rfind(b")") + 2 :].split(None, 7)[6:7]
+    if not flags or not flags[0].isdigit() or not int(flags[0]) & _PF_KTHREAD:
+        return False
+    return not data[data.find(b"(") + 1 :].startswith((b"nvidia", b"nv_", b"UVM"))
+
 
 _MAX_SHOWN = 40
 _MAX_WATCHED = 200  # a dead file server may block thousands

@@ -12,9 +12,9 @@ import zipimport
 from functools import lru_cache
 from typing import Any
 
-from mltop.probes.collect.host.files import MALFORMED
+from mltop.probes.collect.sysfile import MALFORMED
 from mltop.probes.model import Gap
-from mltop.probes.spawn import memory_file
+from mltop.probes.system.spawn import memory_file
 
 # What psutil raises on files that are not as expected.
 UNREADABLE = (OSError, RuntimeError, AssertionError, *MALFORMED)

@@ -10,10 +10,10 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from mltop.probes import as_root
 from mltop.probes.collect.host.part import Reading, starting, unsupported
 from mltop.probes.model import Gap, RankSample
-from mltop.probes.spawn import die_with_parent
+from mltop.probes.system import as_root
+from mltop.probes.system.spawn import die_with_parent
 
 SERVICES = ("nvidia-fabricmanager", "nvidia-imex", "nvidia-persistenced", "nvidia-dcgm")
 _WHAT = "host.services"

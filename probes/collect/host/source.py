@@ -5,26 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mltop.probes import paths
 from mltop.probes.collect.filesystems.source import FilesystemSource
-from mltop.probes.collect.host.basics import Facts, Load, Uptime
 from mltop.probes.collect.host.cgroups import Cgroups
-from mltop.probes.collect.host.clock import Clock
-from mltop.probes.collect.host.cpus import Governor
-from mltop.probes.collect.host.folding import folded
-from mltop.probes.collect.host.memory import HugePages, Memory
-from mltop.probes.collect.host.memory_errors import MemoryErrors
-from mltop.probes.collect.host.modules import Modules
-from mltop.probes.collect.host.part import Reading, Scheduled
-from mltop.probes.collect.host.pressure import PressureStall
+from mltop.probes.collect.host.machine import (
+    Clock,
+    Facts,
+    Governor,
+    Load,
+    Modules,
+    OpenFiles,
+    SmallFiles,
+    Surroundings,
+    Uptime,
+    in_container,
+)
+from mltop.probes.collect.host.memory import HugePages, Memory, MemoryErrors, Swapping
+from mltop.probes.collect.host.part import Reading, Scheduled, folded
 from mltop.probes.collect.host.processes import Processes
 from mltop.probes.collect.host.psutil_loading import Psutil
-from mltop.probes.collect.host.rates import Cpu, Traffic
+from mltop.probes.collect.host.rates import Cpu, PressureStall, Traffic
 from mltop.probes.collect.host.services import Services
-from mltop.probes.collect.host.single_files import OpenFiles, SmallFiles
-from mltop.probes.collect.host.surroundings import Surroundings, in_container
-from mltop.probes.collect.host.swapping import Swapping
 from mltop.probes.model import Gap, HostSample, RankSample
+from mltop.probes.system import paths
 
 
 class HostSource:

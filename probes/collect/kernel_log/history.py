@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 
-from mltop.probes.collect.kernel_log.words import shown
+from mltop.probes.collect.kernel_log.records import shown
 from mltop.probes.model import MAX_KERNEL_EVENTS, KernelEvent
 
 KEPT_S = 24 * 3600.0

@@ -1,13 +1,114 @@
-"""Lines of a log as it grows. No read waits, and none takes longer than it is allowed to."""
+"""Where this node's kernel log can be read, and when the node was started.
+
+Lines of a log as it grows. No read waits, and none takes longer than it is allowed to.
+
+/var/log/kern.log as it grows and is rotated.
+
+The journal's kernel lines, by `journalctl` as a child process that ends with us.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import stat
+import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from mltop.probes.collect.kernel_log.records import seq_of
+from mltop.probes.model import Gap
+from mltop.probes.system import as_root, paths
+from mltop.probes.system.spawn import die_with_parent
+
+KMSG_DEVICE = os.makedev(1, 11)  # Documentation/admin-guide/devices.txt
+UNKNOWN_HISTORY = "Xid history before start unknown"
+_JOIN_ADM = "sudo usermod -aG adm $USER   # and log in again"
+_ON_HOST = "run mltop on the host, or start the container with --device /dev/kmsg --cap-add SYSLOG"
+
+
+@dataclass(frozen=True)
+class Places:
+    """``journalctl``: the program, "" for none. ``boot_at``: unix s of the boot, None: ask this machine."""
+
+    kmsg: str
+    journalctl: str
+    kern_log: str
+    boot_at: float | None = None
+
+
+def default_places() -> Places:
+    """A copied tree has a log of its own: this machine's journal says nothing about it."""
+    return Places(
+        kmsg=paths.SYSROOT + "/dev/kmsg",
+        journalctl="" if paths.SYSROOT else _journalctl(),
+        kern_log=paths.SYSROOT + "/var/log/kern.log",
+        boot_at=tree_boot_at() if paths.SYSROOT else None,
+    )
+
+
+def _journalctl() -> str:
+    """Its name, which starting it looks for; "" for one that others could change where we are root."""
+    import shutil
+
+    return "journalctl" if shutil.which("journalctl") is None or as_root.find_program("journalctl") else ""
+
+
+def tree_boot_at() -> float | None:
+    """``btime`` of /proc/stat, whole seconds; None where there is no such file."""
+    try:
+        with open(paths.proc("stat"), encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.startswith("btime "):
+                    return float(line.split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return None
+
+
+def boot_time(places: Places, now: float) -> float:
+    """Unix s at which the kernel's own clock was 0: it counts as CLOCK_MONOTONIC does, without time in suspend."""
+    return now - time.monotonic() if places.boot_at is None else places.boot_at
+
+
+def open_log(path: str) -> tuple[int | None, str]:
+    """A file descriptor that never blocks, or None and why not.
+
+    Containers often have something else under this name (a terminal, /dev/null), which must not be opened.
+    """
+    try:
+        status = os.stat(path)
+        mode = status.st_mode
+        if stat.S_ISCHR(mode) and status.st_rdev != KMSG_DEVICE:
+            return None, "is not the kernel's log (a container?)"
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)):
+            return None, "is no file"
+        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), ""
+    except OSError as error:
+        return None, (error.strerror or str(error)).lower()
+
+
+def is_device(fd: int) -> bool:
+    return stat.S_ISCHR(os.fstat(fd).st_mode)
+
+
+def unreadable(tried: list[str], kmsg_is_there: bool) -> Gap:
+    """``tried``: "/dev/kmsg: operation not permitted" and so on, in the order of trying."""
+    why = f"kernel log unreadable ({'; '.join(tried)}): {UNKNOWN_HISTORY}"
+    return Gap("kernel_log", why, _JOIN_ADM if kmsg_is_there else _ON_HOST)
+
+
+def is_there(path: str) -> bool:
+    """Whether the kernel's log exists here, readable or not."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        return error.errno not in (errno.ENOENT, errno.ENOTDIR)
+    return not stat.S_ISCHR(status.st_mode) or status.st_rdev == KMSG_DEVICE
+
 
 RECORD_BYTES = 16 * 1024  # a record of /dev/kmsg has at most 8 KB
 CHUNK_BYTES = 64 * 1024
@@ -132,3 +233,124 @@ class GrowingFile(Reader):
             return [rest]
         self._rest_at_end = rest
         return []
+
+
+TAIL_BYTES = 2 * 1024 * 1024
+
+
+class SyslogFile(Reader):
+    """The last ``tail_bytes`` of a file, then what is added to it, also after it was replaced by a new one."""
+
+    def __init__(self, fd: int, path: str, tail_bytes: int = TAIL_BYTES) -> None:
+        super().__init__(fd)
+        self._path = path
+        self._file = GrowingFile(fd, tail_bytes)
+
+    def batches(self, until: float) -> Iterator[list[bytes]]:
+        yield from self._file.batches(until)
+        self.is_current = self._file.is_current
+        if self.is_current and self._was_replaced():
+            fd, _ = open_log(self._path)
+            if fd is not None:
+                self.close()
+                self._fd, self._file = fd, GrowingFile(fd)
+
+    def _was_replaced(self) -> bool:
+        """Another file has its name now, or it was emptied (logrotate's copytruncate)."""
+        ours = os.fstat(self._fd)
+        try:
+            named = os.stat(self._path)
+        except OSError:
+            return False  # between the two steps of a rotation
+        return (named.st_dev, named.st_ino) != (ours.st_dev, ours.st_ino) or named.st_size < os.lseek(
+            self._fd, 0, os.SEEK_CUR
+        )
+
+
+ANSWER_S = 20.0  # of an old journal on a slow disk
+MOST_LINES = 20_000
+_KILL_WAIT_S = 0.2
+
+
+def command(program: str, *more: str) -> list[str]:
+    fields = "--output-fields=MESSAGE,PRIORITY"
+    return [program, "--dmesg", "--boot", "--output=json", fields, "--no-pager", *more]
+
+
+class Journal(Reader):
+    """``refused``: why it says nothing more, "" while it may. ``is_permitted``: we may see the kernel's lines in it.
+
+    Whoever may not see the system's journal gets no line of it, and with --follow that looks like silence. So the
+    newest line is asked for first: every boot has kernel lines.
+    """
+
+    def __init__(self, program: str, since: float | None = None) -> None:
+        """``since``: unix s, for what was read before up to there. Raises OSError where there is no such program."""
+        super().__init__(-1)
+        self._program = program
+        self._since = () if since is None else (f"--since=@{since:.0f}",)
+        self.is_permitted = False
+        self._said = b""
+        self._began_s = time.monotonic()
+        self._has_lines = False
+        self.refused = ""
+        self._start("--lines=1")
+
+    def batches(self, until: float) -> Iterator[list[bytes]]:
+        self.is_current = False
+        if not self.is_permitted and not self._look_for_a_line(until):
+            return
+        for batch in self._out.batches(until):
+            lines = [line for line in batch if line[:1] == b"{"]  # not "-- No entries --"
+            if lines:
+                self._has_lines = True
+                yield lines
+        self.is_current = self._out.is_current and (self._has_lines or bool(self._since))
+        if self._has_ended():
+            self._refuse("journalctl ended")
+
+    def close(self) -> None:
+        process = self._process
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_KILL_WAIT_S)
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def _start(self, *more: str) -> None:
+        self._process = subprocess.Popen(
+            command(self._program, *more),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "LC_ALL": "C"},
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - prctl only, and its library is loaded already
+        )
+        assert self._process.stdout and self._process.stderr
+        for pipe in (self._process.stdout, self._process.stderr):
+            os.set_blocking(pipe.fileno(), False)
+        self._out = GrowingFile(self._process.stdout.fileno())
+
+    def _look_for_a_line(self, until: float) -> bool:
+        """Whether the newest line has come; then the next child follows the journal."""
+        found = any(line[:1] == b"{" for batch in self._out.batches(until) for line in batch)
+        if found:
+            self.close()
+            self.is_permitted = True
+            self._start(f"--lines={MOST_LINES}", "--follow", *self._since)
+        elif self._has_ended():
+            self._refuse("no permission, or no journal")
+        elif time.monotonic() - self._began_s > ANSWER_S:
+            self._refuse(f"no kernel line within {ANSWER_S:g} s")
+        return found
+
+    def _has_ended(self) -> bool:
+        assert self._process.stderr
+        with contextlib.suppress(BlockingIOError):
+            self._said = (self._said + os.read(self._process.stderr.fileno(), 4096))[-4096:]
+        return self._out.has_ended and self._process.poll() is not None
+
+    def _refuse(self, why: str) -> None:
+        words = "" if self._said.startswith(b"Hint:") else self._said.decode("utf-8", "replace").strip()
+        self.refused = why + (f": {words.splitlines()[-1][:100]}" if words else "")

@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from mltop.probes.collect.kernel_log.decoder import Decoder
+from mltop.probes.collect.kernel_log.decode import Decoder
 from mltop.probes.collect.kernel_log.history import KEPT_S, SAID_ONCE, History
-from mltop.probes.collect.kernel_log.journal import Journal
-from mltop.probes.collect.kernel_log.places import (
+from mltop.probes.collect.kernel_log.readers import (
+    GrowingFile,
+    Journal,
+    KmsgDevice,
     Places,
+    Reader,
+    SyslogFile,
     boot_time,
     default_places,
     is_device,
@@ -17,10 +21,8 @@ from mltop.probes.collect.kernel_log.places import (
     open_log,
     unreadable,
 )
-from mltop.probes.collect.kernel_log.readers import GrowingFile, KmsgDevice, Reader
 from mltop.probes.collect.kernel_log.records import parse
 from mltop.probes.collect.kernel_log.scan import scan
-from mltop.probes.collect.kernel_log.syslog_file import SyslogFile
 from mltop.probes.model import Gap, KernelEvent
 
 HISTORY_READ_S = 0.05  # of one read at the start: 2 MB of lines are two reads

@@ -10,9 +10,8 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from mltop.probes.collect.links.files import counter
-from mltop.probes.collect.links.words import last_pci_address, natural, state_word, word
-from mltop.probes.collect.small_files import read_small
+from mltop.probes.collect.links.parsing import last_pci_address, natural, state_word, word
+from mltop.probes.collect.sysfile import counter, read_small
 
 ARPHRD_INFINIBAND = 32  # linux/if_arp.h: IP over InfiniBand
 # Interfaces by which a switching NIC shows its virtual functions to the host carry their traffic, not a port's.

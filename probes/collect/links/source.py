@@ -1,18 +1,82 @@
-"""The network ports of this machine once a second."""
+"""The ports that are there, and those that were: a port that is missing is a finding.
+
+The network ports of this machine once a second.
+"""
 
 from __future__ import annotations
 
-from mltop.probes import paths
+from collections.abc import Callable, Hashable, Sequence
+from typing import Generic, Protocol, TypeVar
+
 from mltop.probes.collect.links import discovery
-from mltop.probes.collect.links.files import OpenFiles
-from mltop.probes.collect.links.known import Known, Port
-from mltop.probes.collect.links.merged import MergedInterface
-from mltop.probes.collect.links.netdev import DEVICE_VANISHED, INTERFACE_VANISHED, NetDevice
-from mltop.probes.collect.links.rates import FIRST
+from mltop.probes.collect.links.counters import FIRST, LISTED_S, Tier
+from mltop.probes.collect.links.netdev import DEVICE_VANISHED, INTERFACE_VANISHED, MergedInterface, NetDevice
+from mltop.probes.collect.links.parsing import natural
 from mltop.probes.collect.links.rdma import RdmaPort
-from mltop.probes.collect.links.tiers import LISTED_S, Tier
-from mltop.probes.collect.links.words import natural
+from mltop.probes.collect.sysfile import OpenFiles
 from mltop.probes.model import Gap, LinkSample
+from mltop.probes.system import paths
+
+
+class _Facts(Protocol):
+    @property
+    def is_virtual_function(self) -> bool: ...
+
+
+class Port(Protocol):
+    """What RdmaPort and NetDevice have in common."""
+
+    @property
+    def facts(self) -> _Facts: ...
+    @property
+    def place(self) -> tuple[str | None, int]: ...
+    @property
+    def gone(self) -> bool: ...
+    @property
+    def rates_why(self) -> str: ...
+    @property
+    def counters_read_at(self) -> float | None: ...
+    def replaced(self) -> bool: ...
+    def read(self, now: float) -> LinkSample: ...
+    def vanished(self) -> LinkSample: ...
+    def gaps(self) -> list[Gap]: ...
+    def close(self) -> None: ...
+
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Port = TypeVar("_Port", bound=Port)
+
+
+class Known(Generic[_Key, _Port]):
+    """``present`` and ``lost`` ports by key; a port is in one of them."""
+
+    def __init__(self) -> None:
+        self.present: dict[_Key, _Port] = {}
+        self.lost: dict[_Key, _Port] = {}
+
+    def update(self, found: Sequence[_Key], make: Callable[[_Key], _Port]) -> None:
+        """``found``: all that are there now, in the order to show. ``make`` builds the reader of a new one."""
+        for key, port in list(self.present.items()):
+            if key not in found:
+                self.lost[key] = port
+            elif not port.replaced():
+                continue
+            port.close()
+            del self.present[key]
+        self.present = {key: self.present.get(key) or make(key) for key in found}
+        self._forget_lost(found)
+
+    def _forget_lost(self, found: Sequence[_Key]) -> None:
+        """Those that are back, that have another name now, and virtual functions: these come and go."""
+        places = {port.place for port in self.present.values() if port.place[0]}
+        for key, port in list(self.lost.items()):
+            if key in found or port.place in places or port.facts.is_virtual_function:
+                del self.lost[key]
+
+    def close(self) -> None:
+        for port in self.present.values():
+            port.close()
+
 
 _WHY_LOST = {
     DEVICE_VANISHED: DEVICE_VANISHED,

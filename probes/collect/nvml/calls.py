@@ -1,11 +1,75 @@
-"""Calling NVML from the child: each call is noted in the breadcrumb first, each failure has a name."""
+"""Which NVML call the child is in: a small shared page that survives a hung or killed child.
+
+Calling NVML from the child: each call is noted in the breadcrumb first, each failure has a name.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Callable
+import mmap
+import os
+import struct
+import time
+from typing import Any, Callable, NamedTuple
 
 from mltop.probes.collect.nvml import codes
-from mltop.probes.collect.nvml.breadcrumb import NO_GPU, Breadcrumb
+
+_LAYOUT = struct.Struct("=qd64s")  # GPU index, CLOCK_MONOTONIC at the start of the call, name of the call
+NO_GPU = -1
+
+
+class Note(NamedTuple):
+    """A call under way: ``gpu`` is NVML's index or None, ``started_s`` is CLOCK_MONOTONIC of this machine."""
+
+    call: str
+    gpu: int | None
+    started_s: float
+
+    def where(self) -> str:
+        """E.g. "nvmlDeviceGetTemperatureV on GPU 3"."""
+        return self.call if self.gpu is None else f"{self.call} on GPU {self.gpu}"
+
+
+def anonymous_file(name: str) -> int:
+    """Descriptor of an unlinked file: in memory where the C library offers it (glibc), else in TMPDIR."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    import tempfile  # with what it imports it is a twentieth of the child's memory
+
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+class Breadcrumb:
+    """One note. The child writes it before each call; the parent reads it when no answer comes."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._page = mmap.mmap(fd, mmap.PAGESIZE)
+
+    @classmethod
+    def create(cls) -> Breadcrumb:
+        """A new page; pass ``fd`` on to the child."""
+        fd = anonymous_file("mltop-nvml")
+        os.ftruncate(fd, mmap.PAGESIZE)
+        return cls(fd)
+
+    def note(self, call: bytes, gpu: int) -> None:
+        _LAYOUT.pack_into(self._page, 0, gpu, time.monotonic(), call)
+
+    def clear(self) -> None:
+        _LAYOUT.pack_into(self._page, 0, NO_GPU, 0.0, b"")
+
+    def read(self) -> Note | None:
+        """The call under way, None between polls."""
+        gpu, started_s, call = _LAYOUT.unpack_from(self._page, 0)
+        name = call.rstrip(b"\0").decode("ascii", "replace")
+        if not name:
+            return None
+        return Note(name, None if gpu == NO_GPU else gpu, started_s)
+
+    def close(self) -> None:
+        self._page.close()
+        os.close(self.fd)
 
 
 class NvmlError(Exception):

@@ -1,4 +1,6 @@
-"""The child process: one JSON line per request on stdin, one JSON line per answer on stdout, one thread.
+"""Which file libnvidia-ml.so.1 was when this process loaded it: an upgrade of the driver puts another in its place.
+
+The child process: one JSON line per request on stdin, one JSON line per answer on stdout, one thread.
 
 Request: ``{"at_s": seconds of any one clock, "skip": [NVML indexes], "without": ["events", "activity"],
 "again": bool, "resumes": bool}``; "resumes": whoever asks has had values before, of another child perhaps.
@@ -22,13 +24,45 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mltop.probes.collect.nvml import codes
-from mltop.probes.collect.nvml.breadcrumb import Breadcrumb
-from mltop.probes.collect.nvml.calls import NvmlError, load
-from mltop.probes.collect.nvml.loaded import LoadedLibrary
+from mltop.probes.collect.nvml.calls import Breadcrumb, NvmlError, load
 
 if TYPE_CHECKING:
-    from mltop.probes.collect.nvml.devices import Devices
+    from mltop.probes.collect.nvml.device import Devices
     from mltop.probes.collect.nvml.reader import Reader
+
+_NAME = "libnvidia-ml.so.1"
+
+
+class LoadedLibrary:
+    """Where this process has the library from, and which file that was."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file = _identity(path)
+
+    @classmethod
+    def find(cls) -> LoadedLibrary | None:
+        """None where it is not loaded."""
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            for line in maps:
+                path = line.rstrip("\n").partition("/")[2]
+                if os.path.basename(path).startswith(_NAME.removesuffix("1")):
+                    return cls(os.path.join("/", os.path.dirname(path), _NAME))  # the loader's name leads to the file
+        return None
+
+    def is_replaced(self) -> bool:
+        """Whether another file has taken its place, as an upgrade of the driver does."""
+        now = _identity(self._path)
+        return now is not None and now != self._file
+
+
+def _identity(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
+
 
 # A GPU that was reset may only be found again when the library is initialised anew. That takes seconds and
 # may hang, so it is tried rarely.
@@ -53,7 +87,7 @@ def start_anew(answers_fd: int) -> None:
     """Become a fresh image of this process. A library that was loaded stays, even when its file is another one by now:
     after an upgrade of the driver only a fresh image finds the new one.
     """
-    from mltop.probes.spawn import python_command
+    from mltop.probes.system.spawn import python_command
 
     os.dup2(answers_fd, 1)
     command = python_command(__name__, sys.argv[1])

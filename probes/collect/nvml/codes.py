@@ -1,4 +1,7 @@
-"""NVML's return codes (nvml.h, nvmlReturn_t) by what they mean for a monitor."""
+"""NVML's return codes (nvml.h, nvmlReturn_t) by what they mean for a monitor.
+
+Why a margin to a limit of temperature cannot be told (limits.py).
+"""
 
 from __future__ import annotations
 
@@ -85,3 +88,9 @@ def fault(code: int) -> Fault:
 def text(code: int) -> str:
     """NVML's own words for a return code (nvmlErrorString), known without calling NVML."""
     return TEXTS.get(code, f"NVML error {code}")
+
+
+T_LIMIT_ALONE = (
+    "this driver tells its temperature limits only relative to a reading that it does not give: driver 570 gives it"
+)
+GPU_OR_MEMORY = "the GPU or its memory is above its limit: the driver tells only what is left to the nearer of the two"

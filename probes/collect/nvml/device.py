@@ -1,15 +1,22 @@
-"""One GPU as the child sees it: its handle, what it does not support, and the shared result buffers."""
+"""One GPU as the child sees it: its handle, what it does not support, and the shared result buffers.
+
+Versions: of the driver, of the CUDA that it supports, of the GPU's firmware.
+
+Which GPUs there are: handles by index, identities by UUID, and what became of those that are lost.
+"""
 
 from __future__ import annotations
 
 import time
-from ctypes import byref, c_uint, c_ulonglong, create_string_buffer
+from ctypes import byref, c_int, c_uint, c_ulonglong, create_string_buffer
+from functools import partial
 from typing import Any, Callable, TypeVar, Union
 
 import pynvml
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import Calls, GarbageError, NvmlError
+from mltop.probes.model.nvml_fields import as_numbers
 
 ASK_AGAIN_S = 60.0  # a driver update or a MIG change can bring support back
 _BLANK = 1 << 62  # NVML's "no value" for 64-bit counters is at or above 9.2e18
@@ -184,3 +191,129 @@ def structure(name: str) -> Any:
     """A structure of pynvml by its name, None in releases that came before it."""
     kind = getattr(pynvml, name, None)
     return None if kind is None else kind()
+
+
+def read_driver(calls: Calls) -> dict[str, Any]:
+    """The driver's version, the same for all GPUs."""
+    buffer: Any = create_string_buffer(96)
+    calls.system("nvmlSystemGetDriverVersion", buffer, c_uint(96))
+    return {"driver": buffer.value.decode("utf-8", "replace") or None}
+
+
+def read_cuda(calls: Calls) -> dict[str, Any]:
+    """The newest CUDA that the driver supports: NVML says 13000 for 13.0."""
+    version = c_int()
+    try:
+        calls.system("nvmlSystemGetCudaDriverVersion_v2", byref(version))
+    except NvmlError as failure:
+        if failure.code not in codes.UNSUPPORTED:
+            raise
+        calls.system("nvmlSystemGetCudaDriverVersion", byref(version))
+    if not 1000 <= version.value < 1_000_000:
+        raise GarbageError(f"the driver answered {version.value}, which is not a CUDA version")
+    return {"cuda": f"{version.value // 1000}.{version.value % 1000 // 10}"}
+
+
+def read_gsp(device: Device) -> dict[str, Any]:
+    """The firmware of the GPU's system processor. NOT_SUPPORTED where the driver runs without it."""
+    return {"gsp_firmware": device.text("nvmlDeviceGetGspFirmwareVersion")}
+
+
+def numbering(calls: Calls, driver: str | None) -> tuple[int, ...]:
+    """The version whose field ids hold: the driver's, else that of NVML, which is CUDA's version and the driver's."""
+    numbers = as_numbers(driver)
+    if len(numbers) > 1:
+        return numbers
+    buffer: Any = create_string_buffer(96)
+    try:
+        calls.system("nvmlSystemGetNVMLVersion", buffer, c_uint(96))
+    except NvmlError as failure:
+        if failure.code in codes.LIBRARY_DOWN:
+            raise
+        return numbers
+    _, _, of_driver = buffer.value.decode("utf-8", "replace").partition(".")
+    return max(numbers, as_numbers(of_driver))
+
+
+COUNT_CALL = "nvmlDeviceGetCount_v2"
+LOOKUP_CALL = "nvmlDeviceGetHandleByIndex_v2"
+
+
+class Lost:
+    """A GPU that cannot be read at present, with the failure that said so."""
+
+    def __init__(self, index: int, uuid: str | None, failure: NvmlError, gone: bool) -> None:
+        self.index = index
+        self.uuid = uuid
+        self.failure = failure
+        self.gone = gone  # False: it is there, but we may not or cannot open it
+
+
+class Devices:
+    """All GPUs by NVML index. ``update`` is called once per poll; skipped indexes are never touched."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._buffers = Buffers()
+        self._count = 0
+        self._by_index: dict[int, Device | Lost] = {}
+        self.system = Reading()  # what is the same for all GPUs
+        self.system.attempt(("driver",), partial(read_driver, calls))
+        self.system.attempt(("cuda",), partial(read_cuda, calls))
+        self._numbering = numbering(calls, self.system.values.get("driver"))
+
+    def update(self, skip: frozenset[int], retry_lost: bool) -> list[Device | Lost]:
+        """The GPUs to read now. A changed count may have shifted the indexes: all are looked up again."""
+        count = self._read_count()
+        if count != self._count:
+            self._by_index.clear()
+            self._count = count
+        for index in range(count):
+            if index in skip:
+                self._by_index.pop(index, None)
+                continue
+            entry = self._by_index.get(index)
+            if entry is None or (retry_lost and isinstance(entry, Lost)):
+                self._by_index[index] = self._look_up(index, entry.uuid if entry else None)
+        return [self._by_index[index] for index in sorted(self._by_index)]
+
+    def lose(self, device: Device, failure: NvmlError) -> Lost:
+        """Remember why a GPU cannot be read; its handle is dropped and looked up again later."""
+        lost = Lost(device.index, device.uuid, failure, gone=failure.code in codes.GONE)
+        self._by_index[device.index] = lost
+        return lost
+
+    def readable(self) -> list[Device]:
+        """Those that are neither lost nor skipped."""
+        return [entry for entry in self._by_index.values() if isinstance(entry, Device)]
+
+    def any_lost(self) -> bool:
+        return any(isinstance(entry, Lost) for entry in self._by_index.values())
+
+    def _read_count(self) -> int:
+        count = c_uint()
+        self._calls.system(COUNT_CALL, byref(count))
+        return count.value
+
+    def _look_up(self, index: int, last_uuid: str | None) -> Device | Lost:
+        handle = pynvml.c_nvmlDevice_t()
+        code = self._calls(LOOKUP_CALL, index, c_uint(index), byref(handle))
+        if code == 0 and not handle:
+            code = codes.UNKNOWN  # NVML dereferences a NULL handle (XuehaiPan/nvitop#145)
+        if code in codes.LIBRARY_DOWN:
+            raise NvmlError(LOOKUP_CALL, code)
+        if code:
+            failure = NvmlError(LOOKUP_CALL, code)
+            return Lost(index, last_uuid, failure, gone=code in codes.GONE_ON_LOOKUP)
+        return self._identify(Device(index, handle, self._calls, self._buffers), last_uuid)
+
+    def _identify(self, device: Device, last_uuid: str | None) -> Device | Lost:
+        device.numbering = self._numbering
+        try:
+            device.uuid = device.text("nvmlDeviceGetUUID", c_uint(96))
+        except NvmlError as failure:
+            if failure.code in codes.LIBRARY_DOWN:
+                raise
+            if failure.code in codes.GONE:
+                return Lost(device.index, last_uuid, failure, gone=True)
+        return device

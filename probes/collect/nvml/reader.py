@@ -1,4 +1,7 @@
-"""One poll of all GPUs with an initialised library, as the entries of the child's answer."""
+"""When each tier of each GPU is read again. The slow tiers of a machine are spread over the polls.
+
+One poll of all GPUs with an initialised library, as the entries of the child's answer.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +10,62 @@ from functools import partial
 from typing import Any, Callable
 
 from mltop.probes.collect.nvml import codes
-from mltop.probes.collect.nvml.activity import ActivityReader, left_out
-from mltop.probes.collect.nvml.breadcrumb import NO_GPU
-from mltop.probes.collect.nvml.calls import Calls, NvmlError
-from mltop.probes.collect.nvml.device import Device, Problem, Reading
-from mltop.probes.collect.nvml.devices import Devices, Lost
-from mltop.probes.collect.nvml.ecc import SramReader
-from mltop.probes.collect.nvml.events import EventReader
-from mltop.probes.collect.nvml.fabric import FabricReader
-from mltop.probes.collect.nvml.fast import FastReader
-from mltop.probes.collect.nvml.gpm_track import SHORTEST_S
-from mltop.probes.collect.nvml.health import read_health
-from mltop.probes.collect.nvml.limits import Limits, MarginReader
-from mltop.probes.collect.nvml.mig import MigReader
-from mltop.probes.collect.nvml.modes import Modes, read_mig_mode, read_modes
-from mltop.probes.collect.nvml.nvlink import read_links
-from mltop.probes.collect.nvml.nvlink_calls import read_links_by_calls
-from mltop.probes.collect.nvml.pcie import read_link
-from mltop.probes.collect.nvml.processes import ProcessReader
-from mltop.probes.collect.nvml.remap import RepairReader
-from mltop.probes.collect.nvml.schedule import Schedule
-from mltop.probes.collect.nvml.sieve import Sieve
-from mltop.probes.collect.nvml.static import read_static
-from mltop.probes.collect.nvml.throttle import ViolationReader
+from mltop.probes.collect.nvml.calls import NO_GPU, Calls, NvmlError
+from mltop.probes.collect.nvml.device import Device, Devices, Lost, Problem, Reading
+from mltop.probes.collect.nvml.readers.configuration import Modes, read_link, read_mig_mode, read_modes, read_static
+from mltop.probes.collect.nvml.readers.events import EventReader
+from mltop.probes.collect.nvml.readers.fast import FastReader, ViolationReader
+from mltop.probes.collect.nvml.readers.gpm import SHORTEST_S, ActivityReader, left_out
+from mltop.probes.collect.nvml.readers.health import RepairReader, SramReader, read_health
+from mltop.probes.collect.nvml.readers.limits import Limits, MarginReader
+from mltop.probes.collect.nvml.readers.mig import MigReader
+from mltop.probes.collect.nvml.readers.nvlink import FabricReader, read_links, read_links_by_calls
+from mltop.probes.collect.nvml.readers.processes import ProcessReader
+from mltop.probes.collect.nvml.readers.sieve import Sieve
+
+SLACK_S = 0.5  # polls come once a second, and never exactly
+_STEPS = 5
+
+
+class Schedule:
+    """Of one GPU. Times are the requests' clock."""
+
+    def __init__(self) -> None:
+        self._due_s: dict[str, float] = {}
+        self._told: dict[str, Reading] = {}
+
+    def forget(self) -> None:
+        """Everything is due again, and news."""
+        self._due_s.clear()
+        self._told.clear()
+
+    def is_due(self, tier: str, every_s: float, offset: int, at_s: float) -> bool:
+        """Also plans the next time. ``offset``: a number of its own for each GPU and tier.
+
+        Everything is due at the first poll. The second time comes early, by the offset, so that from then on GPUs and
+        tiers take turns.
+        """
+        due_s = self._due_s.get(tier)
+        if due_s is None:
+            self._due_s[tier] = at_s + every_s * (offset % _STEPS + 1) / _STEPS
+            return True
+        if at_s < due_s - SLACK_S:
+            return False
+        self._due_s[tier] = max(due_s, at_s - SLACK_S) + every_s
+        return True
+
+    def put_off(self, tier: str, due_s: float) -> None:
+        """It is due then, and not before."""
+        self._due_s[tier] = due_s
+
+    def is_news(self, tier: str, reading: Reading) -> bool:
+        """Whether it differs from what was told before: the agent keeps what it is not told again."""
+        before = self._told.get(tier)
+        self._told[tier] = reading
+        if before is None or before is reading:
+            return before is None
+        return before.values != reading.values or before.problems != reading.problems
+
 
 RETRY_LOST_S = 4.5
 SLOW_S, CALM_S, RARE_S, SELDOM_S = 5.0, 10.0, 30.0, 60.0

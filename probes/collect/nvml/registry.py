@@ -1,13 +1,207 @@
-"""All GPUs that this agent has ever seen, by UUID. A lost one stays, with the time when it was last seen."""
+"""One GPU as the agent knows it: what its child has read of it, tier by tier, as one GpuSample.
+
+All GPUs that this agent has ever seen, by UUID. A lost one stays, with the time when it was last seen.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
-from mltop.probes.collect.nvml import words
-from mltop.probes.collect.nvml.known import Known
-from mltop.probes.model import Gap, GpuSample, KernelEvent
+from mltop.probes.collect.nvml import faults
+from mltop.probes.model import (
+    Ecc,
+    Fabric,
+    Fault,
+    Gap,
+    GpuProcess,
+    GpuSample,
+    KernelEvent,
+    MigInstance,
+    Nvlink,
+    NvlinkLink,
+    Pcie,
+    Remap,
+    RemapBanks,
+)
+
+IDENTITY = ("name", "pci_bus_id", "driver", "cuda", "gsp_firmware", "vbios", "serial")
+# Read at every poll. A field in two tiers has the value of the later one: static, any other, these in this order.
+LAST_TIERS = ("fast", "activity")
+PARTS = {"ecc": Ecc, "remap": Remap, "pcie": Pcie, "nvlink": Nvlink, "fabric": Fabric}
+_NOTHING: tuple[Any, ...] = (None, [], {})
+_Kind = TypeVar("_Kind")
+
+
+@dataclass
+class Calm:
+    """What the tiers that are read now and then say together: kept until one of them says something else."""
+
+    values: dict[str, Any]
+    fields: dict[str, Any]  # all of GpuSample's, parts as objects
+    problems: dict[str, Any]
+
+
+@dataclass
+class Quick:
+    """What the last tiers say together, up to the next poll."""
+
+    values: dict[str, Any]
+    whole: dict[str, Any]  # fields of GpuSample
+    inner: dict[str, dict[str, Any]]  # part -> field -> value
+
+
+@dataclass
+class Known:
+    """One GPU. ``index`` is what users see and never changes; ``nvml_index`` is where NVML has it now."""
+
+    index: int
+    nvml_index: int
+    uuid: str | None = None
+    state: str = "ok"
+    error: str | None = None
+    error_code: Fault | None = None
+    denied: list[Any] | None = None  # the call that we may not make, and its code
+    last_seen_at: float | None = None
+    values: dict[str, dict[str, Any]] = field(default_factory=dict)  # tier -> field -> value
+    problems: dict[str, dict[str, Any]] = field(default_factory=dict)  # tier -> field -> problem
+    _calm: Calm | None = None
+    _quick: Quick | None = None
+    _told: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # the newest problems and what they were made of
+
+    def read(self, tiers: dict[str, Any], at: float) -> None:
+        """Tiers that were read again take the place of what they said before."""
+        for tier, reading in tiers.items():
+            self.values[tier] = reading["values"] if tier in LAST_TIERS else with_objects(reading["values"])
+            self.problems[tier] = reading["problems"]
+        self._quick = None
+        if not tiers.keys() <= set(LAST_TIERS):
+            self._calm = None
+        remotes = self.values.get("static", {}).get("nvlink.remotes")
+        if remotes and ("nvlink" in tiers or "nvlink_calls" in tiers):
+            for link in self.calm().values.get("nvlink.links", ()):
+                link.remote = remotes[link.index] if link.index < len(remotes) else None
+        self.state, self.error, self.error_code, self.denied, self.last_seen_at = "ok", None, None, None, at
+
+    def fail(self, state: str, error: str, code: Fault = "failed", denied: list[Any] | None = None) -> None:
+        """Unreadable from now on: what it is stays known, what it measured does not."""
+        self.state, self.error, self.error_code, self.denied = state, error, code, denied
+        static = self.values.get("static", {})
+        self.values = {"static": {name: static[name] for name in IDENTITY if name in static}}
+        self.problems = {}
+        self._calm = self._quick = None
+
+    def sample(self) -> GpuSample:
+        """Objects of slow tiers are the same in every sample until they are read again: nobody changes them."""
+        base, quick = self.calm().fields, self.quick()
+        fields = {**base, **quick.whole}
+        for part, added in quick.inner.items():
+            fields[part] = with_fields(PARTS[part], {**vars(base[part]), **added})
+        fields.update(
+            index=self.index,
+            uuid=self.uuid,
+            state=self.state,
+            error=self.error,
+            error_code=self.error_code or "",
+            last_seen_at=self.last_seen_at,
+        )
+        return with_fields(GpuSample, fields)
+
+    def calm(self) -> Calm:
+        """Of all tiers but the last ones."""
+        if self._calm is None:
+            values = merged(self.values)
+            values.pop("nvlink.remotes", None)
+            whole, inner = in_parts(values)
+            parts = {part: PARTS[part](**fields) for part, fields in inner.items()}
+            self._calm = Calm(values, vars(GpuSample(self.index, **whole, **parts)), merged(self.problems))
+        return self._calm
+
+    def quick(self) -> Quick:
+        """Of the last tiers."""
+        if self._quick is None:
+            values: dict[str, Any] = {}
+            for tier in LAST_TIERS:
+                values.update(self.values.get(tier, {}))
+            self._quick = Quick(values, *in_parts(values))
+        return self._quick
+
+    def all_problems(self) -> dict[str, Any]:
+        """By field, of all tiers; a field that some tier knows is no problem. Parts that do not exist are one.
+
+        The same object as before while nothing changes.
+        """
+        calm, quick = self.calm(), self.quick().values
+        last = [self.problems.get(tier, {}) for tier in LAST_TIERS]
+        named = {**calm.problems, **last[0], **last[1]}
+        solved = [name for name in named if quick.get(name) not in _NOTHING]
+        made_of = (calm, solved, *last)
+        if self._told is not None and self._told[0][0] is calm and self._told[0][1:] == made_of[1:]:
+            return self._told[1]
+        known = {name for values in (calm.values, quick) for name, value in values.items() if value not in _NOTHING}
+        found = {name: problem for name, problem in named.items() if name not in known}
+        for part in PARTS:
+            found = as_one(part, found, known)
+        self._told = (made_of, found)
+        return found
+
+
+def with_fields(kind: type[_Kind], fields: dict[str, Any]) -> _Kind:
+    """An object of the model from all of its fields. Its own __init__ takes ten times as long, each second."""
+    made = object.__new__(kind)
+    made.__dict__ = fields
+    return made
+
+
+def merged(tiers: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """By field, of all tiers but the last ones."""
+    found = dict(tiers.get("static", {}))
+    for tier, fields in tiers.items():
+        if tier != "static" and tier not in LAST_TIERS:
+            found.update(fields)
+    return found
+
+
+def with_objects(values: dict[str, Any]) -> dict[str, Any]:
+    """Lists of dicts as lists of the model's objects, made once."""
+    made = dict(values)
+    for name, kind in (("processes", GpuProcess), ("nvlink.links", NvlinkLink), ("mig_instances", MigInstance)):
+        if made.get(name) is not None:
+            made[name] = [kind(**entry) for entry in made[name]]
+    return made
+
+
+def in_parts(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """From "busy", "ecc.enabled" and "remap.banks.max" to fields of GpuSample and fields of its parts."""
+    whole: dict[str, Any] = {}
+    parts: dict[str, dict[str, Any]] = {}
+    banks: dict[str, Any] = {}
+    for name, value in values.items():
+        if "." not in name:
+            whole[name] = value
+            continue
+        part, _, inner = name.partition(".")
+        if inner.startswith("banks."):
+            banks[inner[len("banks.") :]] = value
+        else:
+            parts.setdefault(part, {})[inner] = value
+    if banks:
+        parts.setdefault("remap", {})["banks"] = RemapBanks(**banks)
+    return whole, parts
+
+
+def as_one(part: str, problems: dict[str, Any], known: set[str]) -> dict[str, Any]:
+    """Where nothing of a part is known and all of it is unsupported, that is one problem: of the part."""
+    prefix = f"{part}."
+    names = [name for name in problems if name == part or name.startswith(prefix)]
+    if len(names) < 2 or any(name.startswith(prefix) for name in known):
+        return problems
+    if not all(faults.is_unsupported(problems[name]) for name in names):
+        return problems
+    rest = {name: problem for name, problem in problems.items() if name not in names}
+    rest[part] = problems[part] if part in problems else problems[names[0]]
+    return rest
+
 
 NOWHERE = -1  # nvml_index of a GPU that NVML no longer lists
 
@@ -36,14 +230,14 @@ class Registry:
                 known.read(entry["read"], at)
             else:
                 call, code = entry["lost"]
-                error = words.lost_error(call, code, entry["gone"], known.last_seen_at)
-                fault = words.lost_fault(code, entry["gone"])
+                error = faults.lost_error(call, code, entry["gone"], known.last_seen_at)
+                fault = faults.lost_fault(code, entry["gone"])
                 denied = entry["lost"] if fault == "no_permission" else None
                 known.fail("lost" if entry["gone"] else "error", error, fault, denied)
         for known in self._known:
             is_skipped = known.nvml_index in skipped and known.state == "error"
             if not is_skipped and not any(known is other for other in answered):
-                error = words.vanished_error(len(entries) + len(skipped), known.last_seen_at)
+                error = faults.vanished_error(len(entries) + len(skipped), known.last_seen_at)
                 known.fail("lost", error, "vanished")
                 known.nvml_index = NOWHERE
 
@@ -110,7 +304,7 @@ class Registry:
             if xid["index"] is not None and known.nvml_index == xid["index"]
         ]
         subject = next((bus_id for bus_id in bus_ids if bus_id), "")
-        text = words.xid_text(xid["code"], subject)
+        text = faults.xid_text(xid["code"], subject)
         return KernelEvent(at, "xid", subject=subject, code=xid["code"], text=text, source="nvml")
 
     def samples(self) -> list[GpuSample]:
@@ -152,5 +346,5 @@ def gaps_of(problems: Problems) -> list[Gap]:
     for key, indexes in lacking.items():
         folded = len(indexes) == len(problems) > 1
         for which in ["*"] if folded else indexes:
-            gaps.append(words.field_gap(f"gpu.{which}.{key[0]}", examples[key]))
+            gaps.append(faults.field_gap(f"gpu.{which}.{key[0]}", examples[key]))
     return gaps

@@ -6,10 +6,9 @@ import time
 from collections import deque
 from typing import Any
 
-from mltop.probes.collect.nvml import words
+from mltop.probes.collect.nvml import faults
 from mltop.probes.collect.nvml.registry import Registry
-from mltop.probes.collect.nvml.restarts import Pauses, Restarts, Retries, Skips
-from mltop.probes.collect.nvml.worker import Worker
+from mltop.probes.collect.nvml.worker import Pauses, Restarts, Retries, Skips, Worker
 from mltop.probes.model import MAX_KERNEL_EVENTS, Fault, Gap, GpuSample, KernelEvent
 
 LATE_S = 2.0
@@ -137,11 +136,11 @@ class NvmlSource:
 
     def _take_down(self, down: dict[str, Any], at_s: float) -> None:
         self._retries.failed(at_s, has_worked=len(self._registry) > 0)
-        self._down = words.down_gap(down)
+        self._down = faults.down_gap(down)
         for known in self._registry.all():
             if known.state != "lost":
-                error = f"{self._down.why}, {words.last_seen(known.last_seen_at)}"
-                known.fail("error", error, words.down_fault(down))
+                error = f"{self._down.why}, {faults.last_seen(known.last_seen_at)}"
+                known.fail("error", error, faults.down_fault(down))
 
     def _watch(self, at_s: float) -> None:
         """One step of ending a child that does not answer, or of noticing that it is gone."""
@@ -160,7 +159,7 @@ class NvmlSource:
             if at_s - worker.terminated_s >= KILL_WAIT_S:
                 worker.kill()
         elif self._is_hopeless(worker, at_s):
-            self._trouble = words.OVERLONG if worker.is_overlong else self._silence(worker, at_s)[0]
+            self._trouble = faults.OVERLONG if worker.is_overlong else self._silence(worker, at_s)[0]
             self._trouble_code = "stuck"
             worker.terminate()
 
@@ -190,7 +189,7 @@ class NvmlSource:
         """Plan the next child. The GPU of the call it ended in is left out from now on."""
         note = worker.note()
         if worker.terminated_s is None and code is not None:
-            self._trouble = words.death(code, self._where(worker), worker.last_words())
+            self._trouble = faults.death(code, self._where(worker), worker.last_words())
             self._trouble_code = "crashed"
         part = next((part for call, part in OPTIONAL.items() if note is not None and note.call.startswith(call)), None)
         if part is not None:
@@ -198,7 +197,7 @@ class NvmlSource:
         elif note is not None and note.gpu is not None:
             self._skips.add(note.gpu, self._trouble, at_s, self._trouble_code)
             known = self._registry.at_nvml_index(note.gpu)
-            error = f"{self._trouble}; it is left out for now, {words.last_seen(known.last_seen_at)}"
+            error = f"{self._trouble}; it is left out for now, {faults.last_seen(known.last_seen_at)}"
             known.fail("error", error, self._trouble_code)
         self._restarts.failed(at_s)
         self._worker = None
@@ -221,7 +220,7 @@ class NvmlSource:
         note = worker.note()
         call_s = at_s - note.started_s if note else None
         state = "" if note else worker.kernel_state()
-        sentence = words.silence(waited_s, self._where(worker), call_s, state)
+        sentence = faults.silence(waited_s, self._where(worker), call_s, state)
         return sentence, note.gpu if note and call_s is not None and call_s >= waited_s / 2 else None
 
     def _samples(self, at_s: float) -> list[GpuSample]:
@@ -229,7 +228,7 @@ class NvmlSource:
         if self._silent_s(at_s) > 1.5 * self._kill_after_s:
             for known in self._registry.all():
                 if known.state == "ok":
-                    known.fail("error", f"NVML does not answer, {words.last_seen(known.last_seen_at)}", "stuck")
+                    known.fail("error", f"NVML does not answer, {faults.last_seen(known.last_seen_at)}", "stuck")
                     self._has_forgotten = True
         if stuck_gpu is None:
             return self._registry.samples()
@@ -254,15 +253,15 @@ class NvmlSource:
         stuck, _ = self._stuck(at_s)
         if stuck or self._trouble:
             code = "stuck" if stuck else self._trouble_code
-            gaps.append(Gap("nvml", stuck or self._trouble, words.KERNEL_LOG, code=code))
+            gaps.append(Gap("nvml", stuck or self._trouble, faults.KERNEL_LOG, code=code))
         gaps += self._starting_gaps(at_s)
         gaps += self._age_gaps(now, at_s)
         for index, skip in self._skips.items():
             shown = self._registry.shown_index(index)
             why = f"GPU {shown} is left out for now: {skip.reason}"
-            gaps.append(Gap("nvml", why, words.KERNEL_LOG, code=skip.code))
+            gaps.append(Gap("nvml", why, faults.KERNEL_LOG, code=skip.code))
         for part, skip in self._parts.items():
-            gaps.append(Gap(f"nvml.{part}", f"not read for now: {skip.reason}", words.KERNEL_LOG, code=skip.code))
+            gaps.append(Gap(f"nvml.{part}", f"not read for now: {skip.reason}", faults.KERNEL_LOG, code=skip.code))
         for worker in self._abandoned:
             state = worker.kernel_state() or "state unknown"
             why = f"NVML's reader process {worker.pid} cannot be ended ({state}) and was abandoned"
@@ -276,7 +275,7 @@ class NvmlSource:
         if self._has_answered or self._restarts.exhausted:
             return []
         where = self._where(self._worker) if self._worker else ""
-        return [words.starting_gap(self._silent_s(at_s), where)]
+        return [faults.starting_gap(self._silent_s(at_s), where)]
 
     def _age_gaps(self, now: float, at_s: float) -> list[Gap]:
         """Values that are shown although newer ones should be there."""

@@ -4,7 +4,7 @@
 different programs write them, ``source`` ties these together.
 """
 
+from mltop.probes.collect.bus_id import same_bus, sysfs_bus_id
 from mltop.probes.collect.pci.source import PciSource
-from mltop.probes.collect.pci.topology import same_bus, sysfs_bus_id
 
 __all__ = ["PciSource", "same_bus", "sysfs_bus_id"]

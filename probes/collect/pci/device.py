@@ -1,15 +1,61 @@
-"""One PCI device: what it is, its link, its errors. Source: /sys/bus/pci/devices (sysfs-bus-pci)."""
+"""What the text in the small files of a PCI device in /sys means.
+
+One PCI device: what it is, its link, its errors. Source: /sys/bus/pci/devices (sysfs-bus-pci).
+"""
 
 from __future__ import annotations
 
 import os
 from dataclasses import replace
 
-from mltop.probes.collect.pci import attributes
 from mltop.probes.collect.pci.acs import upstream_ports
-from mltop.probes.collect.small_files import read_small
+from mltop.probes.collect.sysfile import read_small
 from mltop.probes.model import PciDevice
-from mltop.probes.plausible import PCI
+from mltop.probes.model.plausible import PCI
+
+_LONGEST_TEXT = 256
+
+
+def number(data: bytes | None, base: int = 10) -> int | None:
+    """A small number without a sign, decimal or (base 16) as in "0x10de"; None for anything else."""
+    try:
+        value = int((data or b"").strip()[:20] or b"-", base)
+    except ValueError:
+        return None
+    return value if 0 <= value < 1 << 64 else None
+
+
+def text(data: bytes | None) -> str | None:
+    """A short printable text, None for anything else."""
+    found = (data or b"").decode("ascii", "replace").strip()
+    good = found and len(found) <= _LONGEST_TEXT and found.isprintable() and "\ufffd" not in found
+    return found if good else None
+
+
+def speed_gt_per_s(data: bytes | None) -> float | None:
+    """ "32.0 GT/s PCIe" → 32.0; None for "Unknown"."""
+    number_text, unit, _ = (text(data) or "").partition(" GT/s")
+    try:
+        value = float(number_text) if unit else 0.0
+    except ValueError:
+        return None
+    return value if PCI["link_speed_gt_per_s"].holds(value) else None
+
+
+def lanes(data: bytes | None) -> int | None:
+    """Lanes. None for what is no width: 0 (no link), 63 (all ones, no answer), 255 (the kernel does not know)."""
+    lanes = number(data)
+    return lanes if PCI["link_width"].holds(lanes) else None
+
+
+def error_total(data: bytes | None) -> int | None:
+    """The last line of aer_dev_*: "TOTAL_ERR_COR 12" → 12. Source: sysfs-bus-pci-devices-aer_stats."""
+    for line in reversed((data or b"").splitlines()):
+        words = line.split()
+        if len(words) == 2 and words[0].startswith(b"TOTAL_ERR_"):
+            return number(words[1])
+    return None
+
 
 _AER = ("correctable", "nonfatal", "fatal")
 
@@ -31,10 +77,10 @@ class DeviceReader:
         self.facts = PciDevice(
             bus_id=bus_id,
             kind=kind,
-            vendor_id=attributes.number(self._read("vendor"), 16),
-            device_id=attributes.number(self._read("device"), 16),
-            numa_node=attributes.number(self._read("numa_node")),  # -1: the firmware names none
-            local_cpus=attributes.text(self._read("local_cpulist")),
+            vendor_id=number(self._read("vendor"), 16),
+            device_id=number(self._read("device"), 16),
+            numa_node=number(self._read("numa_node")),  # -1: the firmware names none
+            local_cpus=text(self._read("local_cpulist")),
         )
 
     def read(self) -> PciDevice:
@@ -44,8 +90,8 @@ class DeviceReader:
             self._read_most()  # again: whoever did not answer at first may do so now
         sample = replace(self.facts, driver=self._driver(), aer=self._errors())
         speed, width = self._read("current_link_speed"), self._read("current_link_width")
-        sample.link_speed_gt_per_s = attributes.speed_gt_per_s(speed)
-        sample.link_width = attributes.width(width)
+        sample.link_speed_gt_per_s = speed_gt_per_s(speed)
+        sample.link_width = lanes(width)
         # Only a device whose link looks odd is asked: a look at the configuration space wakes a sleeping one.
         self.answers = sample.link_width is not None or not self._is_all_ones()
         if not self.answers:
@@ -70,8 +116,8 @@ class DeviceReader:
     def _read_most(self) -> None:
         """What the link could do at best."""
         speed, width = self._read("max_link_speed"), self._read("max_link_width")
-        self.facts.link_speed_max_gt_per_s = attributes.speed_gt_per_s(speed)
-        self.facts.link_width_max = attributes.width(width)
+        self.facts.link_speed_max_gt_per_s = speed_gt_per_s(speed)
+        self.facts.link_width_max = lanes(width)
         self._max_unclear = ""
         if width is not None and self.facts.link_width_max is None:
             self._max_unclear = f"max_link_width reads {width.strip()[:20]!r}"
@@ -88,7 +134,7 @@ class DeviceReader:
         totals = {}
         for name in _AER:
             data = self._read(f"aer_dev_{name}")
-            total = attributes.error_total(data)
+            total = error_total(data)
             if total is not None and PCI["aer.*"].holds(total):
                 totals[name] = total
             elif data is not None:

@@ -12,7 +12,7 @@ from mltop.probes.collect.ranks.roles import looks_like_python
 from mltop.probes.collect.ranks.roster import MOST_RANKS_OF_A_USER, Rank
 from mltop.probes.collect.ranks.table import DENIED, HIDDEN, OVERWRITTEN, ProcessTable
 from mltop.probes.model import Gap
-from mltop.probes.writable import name_of_user
+from mltop.probes.system.writable import name_of_user
 
 _NOT_HIDING = ("0", "off")
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, linux/proc_ns.h

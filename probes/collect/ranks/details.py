@@ -1,4 +1,6 @@
-"""What changes seldom about a rank: its limits, open files, cgroup and settings. Read every half minute.
+"""The one name of a process's cgroup, whatever version the machine uses. Source: /proc/PID/cgroup (cgroups(7)).
+
+What changes seldom about a rank: its limits, open files, cgroup and settings. Read every half minute.
 
 Source: /proc/PID/{limits,fd,cgroup,environ} (proc_pid_limits(5) and its neighbours).
 """
@@ -11,11 +13,29 @@ from dataclasses import dataclass, field
 
 from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.ranks.access import named, permission_fix
-from mltop.probes.collect.ranks.cgroup import cgroup_of
-from mltop.probes.collect.ranks.settings import settings_of
 from mltop.probes.collect.ranks.table import Process
-from mltop.probes.collect.shapes import without_tokens
+from mltop.probes.collect.redaction.process import settings_of
+from mltop.probes.collect.redaction.shapes import without_tokens
 from mltop.probes.model import UNLIMITED, Gap, RankSample
+
+# Version 1 has one hierarchy per controller: jobs are told apart best by memory's, then by the processors'.
+_FIRST_CHOICES = ("memory", "cpu")
+
+
+def cgroup_of(text: str) -> str:
+    """Its path, below /sys/fs/cgroup or, in version 1, below /sys/fs/cgroup/memory; "/" when the text names none."""
+    paths: dict[str, str] = {}
+    for line in text.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, separator, path = rest.partition(":")
+        if separator and path.startswith("/"):
+            for name in controllers.split(","):
+                paths.setdefault(name, path)
+    for name in (*_FIRST_CHOICES, ""):
+        if name in paths:
+            return paths[name]
+    return "/"
+
 
 RECHECK_S = 30.0
 _FIELDS = {

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Callable
 
-from mltop.probes import paths
 from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.ranks.access import in_first_namespace, user_name
-from mltop.probes.collect.ranks.values import shown_text
+from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.model import Gap, GpuProcess, GpuSample
+from mltop.probes.system import paths
 
 EVERY_S = 5.0
 _JITTER_S = 0.25

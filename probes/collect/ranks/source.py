@@ -6,19 +6,18 @@ import os
 from collections.abc import Iterable
 from typing import Callable
 
-from mltop.probes import paths
 from mltop.probes.collect.ranks import counters, procfs
 from mltop.probes.collect.ranks.access import access_gaps, doubtful_gaps, unreadable_counters_gap, user_name
-from mltop.probes.collect.ranks.command_line import shown_command
+from mltop.probes.collect.ranks.counters import RankReader, Workers
 from mltop.probes.collect.ranks.details import Details, missing_details
-from mltop.probes.collect.ranks.reading import RankReader
 from mltop.probes.collect.ranks.roles import interpreter
 from mltop.probes.collect.ranks.roster import DeadRank, Rank, find_ranks
 from mltop.probes.collect.ranks.table import Process, ProcessTable
-from mltop.probes.collect.ranks.values import shown_text
-from mltop.probes.collect.ranks.workers import Workers
-from mltop.probes.collect.shapes import without_tokens
+from mltop.probes.collect.redaction.process import shown_command
+from mltop.probes.collect.redaction.shapes import without_tokens
+from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.model import Gap, RankSample
+from mltop.probes.system import paths
 
 _MOST_CHILDREN = 2048  # of a rank: data loaders have tens
 _MOST_KEPT = 24  # ranks whose files stay open, five of each: a process may usually have 1,024

@@ -5,7 +5,7 @@ Public: StackOptions, dump_ranks, find_py_spy, why_no_py_spy.
 
 from __future__ import annotations
 
-from .dump import StackOptions, dump_ranks
-from .pyspy import find_py_spy, why_no_py_spy
+from mltop.probes.collect.stacks.dump import StackOptions, dump_ranks
+from mltop.probes.collect.stacks.pyspy import find_py_spy, why_no_py_spy
 
 __all__ = ["StackOptions", "dump_ranks", "find_py_spy", "why_no_py_spy"]

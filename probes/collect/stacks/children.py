@@ -7,11 +7,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from mltop.probes import paths
-
-from .frames import is_user_code, python_frames
-from .process import name_of, read_facts, read_text
-from .threads import places
+from mltop.probes.collect.stacks.digest import places
+from mltop.probes.collect.stacks.frames import is_user_code, python_frames
+from mltop.probes.collect.stacks.process import name_of, read_facts, read_text
+from mltop.probes.system import paths
 
 _PYTHON = re.compile(r"(^|/)(python|pypy)[\d.]*t?$")
 # multiprocessing's helpers: they never run user code, only their own children may.

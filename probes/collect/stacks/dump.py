@@ -7,17 +7,22 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
-from mltop.probes.collect.ranks.values import shown_text
+from mltop.probes.collect.redaction.values import shown_text
+from mltop.probes.collect.stacks import pyspy
+from mltop.probes.collect.stacks.children import children_of, waits_for_child
+from mltop.probes.collect.stacks.digest import Origin, digest_threads, is_idle_worker, main_thread, stack_key
+from mltop.probes.collect.stacks.frames import redact_threads
+from mltop.probes.collect.stacks.process import (
+    STOPPED,
+    ProcessFacts,
+    SourceLines,
+    activity,
+    name_of,
+    read_facts,
+    read_tasks,
+)
+from mltop.probes.collect.stacks.pyspy import Failure
 from mltop.probes.model import RankSample, RankStacks, StackDigest
-
-from . import failures, pyspy
-from .children import children_of, waits_for_child
-from .digest import Origin, digest_threads, stack_key
-from .failures import Failure
-from .process import STOPPED, ProcessFacts, activity, name_of, read_facts, read_tasks
-from .redact import redact_threads
-from .source import SourceLines
-from .threads import is_idle_worker, main_thread
 
 _MAX_CHILDREN = 32  # dumped per rank: 16 dataloader workers of two loaders
 _MAX_FOREIGN = 8  # told per rank: the newest programs that are not Python
@@ -127,9 +132,9 @@ class _DumpJob:
     def _read_process(self, pid: int) -> _Read:
         """py-spy in the mode that fits the process's state; once more without pausing it if that fails."""
         facts = read_facts(pid)
-        read = _Read(facts, time.time(), failure=failures.hopeless(facts))
+        read = _Read(facts, time.time(), failure=pyspy.hopeless(facts))
         if read.failure is None and self._py_spy is None:
-            read.failure = failures.missing(pyspy.why_no_py_spy())
+            read.failure = pyspy.missing(pyspy.why_no_py_spy())
         if read.failure is not None:
             return read
         dump = self._run(pid, nonblocking=facts.must_not_block)
@@ -139,9 +144,7 @@ class _DumpJob:
         if dump.threads is None:
             now = read_facts(pid)
             late = dump.timed_out
-            read.failure = (
-                failures.deadline(now, self.options.deadline_s) if late else failures.classify(dump.stderr, now)
-            )
+            read.failure = pyspy.deadline(now, self.options.deadline_s) if late else pyspy.classify(dump.stderr, now)
         return read
 
     def _run(self, pid: int, nonblocking: bool) -> pyspy.Dump:
@@ -155,7 +158,7 @@ class _DumpJob:
     def _digests(self, rank: RankSample, read: _Read, child_of: int | None) -> list[StackDigest]:
         origin = _origin(rank, read, child_of)
         if read.threads is None:
-            failure = read.failure or failures.GONE
+            failure = read.failure or pyspy.GONE
             return [_failed(origin, failure)]
         pid = read.facts.pid
         found = digest_threads(
@@ -193,7 +196,7 @@ class _DumpJob:
 
 def _worth_a_retry(dump: pyspy.Dump, facts: ProcessFacts) -> bool:
     """Not for what a second look cannot change: a dead process, no Python, no permission."""
-    if failures.hopeless(facts):
+    if pyspy.hopeless(facts):
         return False
     return dump.timed_out or "Failed to get stack traces" in dump.stderr or "Failed to suspend" in dump.stderr
 

@@ -1,27 +1,32 @@
-"""From what was measured to the report: results as dataclasses, the judge's verdict, and what was not measured."""
+"""The same measurement without mltop: a torchrun command, and the script that it runs.
+
+From what was measured to the report: results as dataclasses, the judge's verdict, and what was not measured.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import TypeVar
 
 import msgspec
 
-from mltop.probes.investigate.folding import folded
 from mltop.probes.investigate.probing.board import Board
 from mltop.probes.investigate.probing.collective import Collective
-from mltop.probes.investigate.probing.torchrun import torchrun_command
+from mltop.probes.investigate.probing.member import Member
 from mltop.probes.investigate.probing.wanted import ProbeWanted
-from mltop.probes.judge.active.busbw import Expected, expected_busbw
-from mltop.probes.judge.active.collective import judge_collective, merge_times, with_expected
-from mltop.probes.judge.active.copies import judge_copies
-from mltop.probes.judge.active.matmul import judge_matmul, with_efficiency
-from mltop.probes.judge.active.memory import judge_memory
-from mltop.probes.judge.active.nccl_words import settings, translate
-from mltop.probes.judge.active.pair_verdict import judge_pairs
-from mltop.probes.judge.active.past import cpu_subject
+from mltop.probes.judge.nodes import folded
+from mltop.probes.judge.probes.collective import judge_collective, merge_times, with_expected
+from mltop.probes.judge.probes.compare import cpu_subject
+from mltop.probes.judge.probes.copies import judge_copies
+from mltop.probes.judge.probes.hardware.busbw import Expected, expected_busbw
+from mltop.probes.judge.probes.matmul import judge_matmul, with_efficiency
+from mltop.probes.judge.probes.memory import judge_memory
+from mltop.probes.judge.probes.nccl import settings, translate
+from mltop.probes.judge.probes.pairs import judge_pairs
 from mltop.probes.model.probe import (
     CollectiveResult,
     CopiesResult,
@@ -36,6 +41,33 @@ from mltop.probes.model.probe import (
     RankTimes,
 )
 from mltop.probes.model.receipt import Refused, admit_result
+
+SCRIPT = "collective_bench.py"
+PORT = 29400  # torchrun's own default
+
+
+def torchrun_command(wanted: ProbeWanted, members: Mapping[str, Member], results: Sequence[object]) -> str:
+    """To be run on every node. ``mltop probe all-reduce --script`` prints the file it names."""
+    joined = [member for member in members.values() if member.ready]
+    if not joined:
+        return ""
+    sizes = sorted({size for size in (getattr(result, "size_bytes", 0) for result in results) if size})
+    parts = ["torchrun", f"--nnodes={len(joined)}", f"--nproc-per-node={joined[0].ranks}"]
+    if len(joined) == 1:
+        parts.append("--standalone")
+    else:
+        address = joined[0].ready.get("address") or joined[0].node
+        parts += ["--rdzv-backend=c10d", f"--rdzv-endpoint={address}:{PORT}"]
+    collective = "all-reduce" if wanted.kind == "pairs" else wanted.collective
+    parts += [SCRIPT, "--collective", collective, "--backend", joined[0].ready.get("backend") or "nccl"]
+    # Address and backend are what a node says.
+    return shlex.join(parts + (["--sizes", ",".join(map(str, sizes))] if sizes else []))
+
+
+def script() -> str:
+    """A file of its own that needs torch and nothing else."""
+    return files("mltop.probes.active.all_reduce").joinpath("plain_bench.py").read_text(encoding="utf-8")
+
 
 Result = TypeVar("Result", bound=DeviceResult)
 MOST_UUID_CHARS = 120

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from mltop.probes.judge.health.job_facts import History, RankFacts, facts_of_ranks
-from mltop.probes.judge.health.many import MOST_HITS, Ended, first_of_each
+from mltop.probes.judge.health.job.facts import History, RankFacts, facts_of_ranks
 from mltop.probes.judge.health.rule import CLEAR_AFTER_HOLDS, EVENT_LISTED_S, FAILED, SEVERITIES, Moment
+from mltop.probes.judge.health.spans import MOST_HITS, Ended, first_of_each
 from mltop.probes.model import Finding
 
 JUDGED_EVERY_S = 2.0  # of the samples' time
@@ -127,7 +127,7 @@ class JobHealth:
     )  # node → (newest, seconds since the one before)
 
     def __post_init__(self) -> None:
-        from mltop.probes.judge.health.job_rules import JOB_RULES  # its rules are made of what stands above
+        from mltop.probes.judge.health.job.whole_job import JOB_RULES  # its rules are made of what stands above
 
         self.rules = self.rules or JOB_RULES
 

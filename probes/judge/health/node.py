@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from mltop.probes.judge.health.gpu_words import bus_key
-from mltop.probes.judge.health.many import MORE, MOST_HITS, Ended
-from mltop.probes.judge.health.needs import touches
+from mltop.probes.judge.health.names import bus_key
 from mltop.probes.judge.health.peers import NO_PEERS, Peers
 from mltop.probes.judge.health.rule import FAILED, NOTHING_ASKED, SEVERITIES, Asked, Hit, Moment, Rule
+from mltop.probes.judge.health.spans import MORE, MOST_HITS, Ended
 from mltop.probes.judge.health.trails import MOST_TRAILS, Counters, Gauges, Trails, Values
+from mltop.probes.judge.health.unknowns import touches
 from mltop.probes.model import Finding, GpuSample, Sample
-from mltop.probes.model.reads import Reads
+from mltop.probes.model.sample import Reads
 
 _OF_NVML = ("gpu.", "nvlink.", "fabric.", "pcie.", "nvml.")
 FIRST_SIGHT = "so in the first sample: for how long is unknown"

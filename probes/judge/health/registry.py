@@ -9,55 +9,36 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from mltop.probes.judge.health import (
-    ethernet,
-    fabric,
-    gpu_clocks,
-    gpu_ecc,
-    gpu_inventory,
-    gpu_processes,
-    gpu_state,
-    gpu_temperature,
-    gpu_throttle,
-    gpu_xid,
-    host_cpu,
-    host_memory,
-    host_storage,
-    host_system,
-    ib_errors,
-    ib_state,
-    job_facts,
-    job_ranks,
-    nvlink,
-    nvml,
-    pcie,
-)
+from mltop.probes.judge.health.gpu import clocks, ecc, inventory, nvml, processes, state, temperature, throttle, xids
+from mltop.probes.judge.health.host import cpu, memory, storage, system
+from mltop.probes.judge.health.job import facts, ranks
+from mltop.probes.judge.health.link import ethernet, fabric, ib_errors, ib_state, nvlink, pcie
 from mltop.probes.judge.health.peers import Facts
 from mltop.probes.judge.health.rule import Rule
 from mltop.probes.judge.health.trails import Counters, Gauges, Values
 
 MODULES: tuple[ModuleType, ...] = (
-    gpu_state,
+    state,
     nvml,
-    gpu_xid,
-    gpu_ecc,
-    gpu_throttle,
-    gpu_temperature,
-    gpu_clocks,
-    gpu_inventory,
-    gpu_processes,
+    xids,
+    ecc,
+    throttle,
+    temperature,
+    clocks,
+    inventory,
+    processes,
     nvlink,
     fabric,
     pcie,
     ib_state,
     ib_errors,
     ethernet,
-    host_cpu,
-    host_memory,
-    host_storage,
-    host_system,
-    job_ranks,
-    job_facts,
+    cpu,
+    memory,
+    storage,
+    system,
+    ranks,
+    facts,
 )
 
 

@@ -1,13 +1,18 @@
-"""What a health rule is: words, a hold time, and a pure function from one moment of a node to hits."""
+"""What a health rule is: words, a hold time, and a pure function from one moment of a node to hits.
+
+Many rules ask the same of one sample or one set of peers, one right after the other: the newest answer is kept.
+
+How fast counters of links grow, without being fooled by pauses between samples.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, wraps
+from typing import Any, Generic, TypeVar
 
-from mltop.probes.judge.health.peers import NO_PEERS, Peers
+from mltop.probes.judge.health.peers import NO_PEERS, Peers, Typical
 from mltop.probes.judge.health.trails import Increase, Series, Trails
 from mltop.probes.model import CounterKind, GpuSample, Remedy, Sample
 
@@ -141,3 +146,103 @@ class Rule:
     def patience_s(self) -> float:
         """For so long it may be false before it has ended."""
         return CLEAR_AFTER_HOLDS * self.hold_s if self.clear_s is None else self.clear_s
+
+
+T = TypeVar("T")
+
+
+def once_per_moment(function: Callable[[Moment], T]) -> Callable[[Moment], T]:
+    """Several rules ask the same of one moment, one after the other: the newest answer is kept, and never changed."""
+    kept: list[tuple[Moment, T]] = []
+
+    @wraps(function)
+    def remembered(moment: Moment) -> T:
+        newest = kept[0] if kept else None
+        if newest is None or newest[0] is not moment:
+            newest = (moment, function(moment))
+            kept[:] = [newest]
+        return newest[1]
+
+    return remembered
+
+
+class OfNewest(Generic[T]):
+    """``read`` of the sample that was last asked about. ``afresh`` is for who sees a sample first: it may have been
+    changed in place since it was last judged.
+    """
+
+    def __init__(self, read: Callable[[Sample], T]) -> None:
+        self._read = read
+        self._kept: tuple[Sample, T] | None = None
+
+    def __call__(self, sample: Sample) -> T:
+        kept = self._kept  # one look: another thread may put another sample there
+        return kept[1] if kept is not None and kept[0] is sample else self.afresh(sample)
+
+    def afresh(self, sample: Sample) -> T:
+        found = self._read(sample)
+        self._kept = sample, found
+        return found
+
+
+class _Usual:
+    def __init__(self) -> None:
+        self._kept: tuple[Peers, dict[tuple[str, str], Typical | None]] = Peers(), {}
+
+    def __call__(self, peers: Peers, topic: str, group: str) -> Typical | None:
+        """``peers.common``, which finds the majority anew each time: peers stay the same for seconds."""
+        if not peers.nodes:
+            return None
+        if self._kept[0] is not peers:
+            self._kept = peers, {}
+        known, key = self._kept[1], (topic, group)
+        if key not in known:
+            known[key] = peers.common(topic, group)
+        return known[key]
+
+
+usual = _Usual()
+
+
+RATE_S = 10.0  # rates per second are taken over so long: a single burst is not a rate
+MINUTE_S = 60.0
+HOUR_S = 3600.0
+DAY_S = 86_400.0
+
+_WATCH, _CLOCK = "links", "clock"
+_EXACT_S = 120.0
+NOTHING = Increase(0.0, HOUR_S)
+
+
+def clock(sample: Sample) -> Iterator[tuple[str, str, float]]:
+    """A counter of seconds. What grew while nobody looked is seen all at once; the clock then grew as much."""
+    yield _WATCH, _CLOCK, sample.sampled_at
+
+
+def grown(moment: Moment, subject: str, name: str, over_s: float) -> Increase:
+    """What came in the last ``over_s``. Its ``over_s`` is never less than asked for, so that no burst right after the
+    start is made into a rate, and longer where the samples are further apart. Nothing of a counter never seen.
+    """
+    increase = moment.increase(subject, name, over_s)
+    if increase is None or not increase.amount:
+        return NOTHING
+    watched = moment.increase(_WATCH, _CLOCK, over_s)
+    covered_s = (moment.passed_s or 0.0) if watched is None else watched.amount
+    if over_s > _EXACT_S and covered_s < 2 * over_s:
+        covered_s = over_s  # the clock's older points are thinned out
+    return Increase(increase.amount, max(over_s, covered_s))
+
+
+def per_second(moment: Moment, subject: str, name: str) -> float:
+    return grown(moment, subject, name, RATE_S).per(1.0)
+
+
+def has_grown(moment: Moment, subject: str, name: str, over_s: float) -> bool:
+    """The cheap question before the others."""
+    increase = moment.increase(subject, name, over_s)
+    return increase is not None and increase.amount > 0
+
+
+def rate_text(per_s: float) -> str:
+    """``140/s``, or ``12/min`` below one a second."""
+    return f"{per_s:.0f}/s" if per_s >= 1 else f"{per_s * 60:.0f}/min"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from mltop.probes.judge.health.job_rules import JOB_RULES
+from mltop.probes.judge.health.job.whole_job import JOB_RULES
 from mltop.probes.judge.health.jobs import JobRule
 from mltop.probes.judge.health.registry import RULES
 from mltop.probes.judge.health.rule import Rule

@@ -1,4 +1,19 @@
-"""What travels to a node that has nothing of ours: stage 1, the bundle of the agent's files, py-spy.
+"""The bundle's bytes: a zip without compression and without anything that depends on when or where it was made.
+
+Which files the bundle of one machine type has: our own that run on a node, pynvml, psutil.
+
+"mltop_compiled.py" is ``agent/bootstrap/compiled.py``: it runs before any package can be imported, by its text.
+
+The key of compiled modules in nodes' caches: made once by every user of mltop, and kept with their state.
+
+A node's cache holds the agent's modules in compiled form (``agent/bootstrap/compiled.py``), which no hash that is known
+here can vouch for: each version of Python makes another. What carries this key's hash was made by an agent of ours.
+
+Stage 1 as it is sent: the text of ``agent/bootstrap`` and the hashes of the bundles.
+
+The frames that carry files to a node.
+
+What travels to a node that has nothing of ours: stage 1, the bundle of the agent's files, py-spy.
 
 ``opening()`` goes to every node; ``file_for`` makes the frames that a node asks for; ``loader()`` imports from what has
 been installed. The bundle of one machine type is the same bytes on every computer that has the same versions of mltop,
@@ -7,8 +22,259 @@ pynvml and psutil, so its hash names it in the nodes' caches.
 
 from __future__ import annotations
 
-from mltop.probes.reach.bundle.content import loader
-from mltop.probes.reach.bundle.files import file_for, py_spy_sha256
-from mltop.probes.reach.bundle.opening import opening
+import ast
+import base64
+import contextlib
+import hashlib
+import importlib.util
+import io
+import json
+import os
+import re
+import secrets
+import stat
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from mltop import probes
+from mltop.probes.agent import bootstrap
+from mltop.probes.agent.bootstrap import compiled
+from mltop.probes.agent.protocol import Request
+from mltop.probes.reach.bundle import wheels
+from mltop.probes.system import writable
+from mltop.probes.system.files import BadFile, Folder, ensure_own, state_folder, write_all
+
+MANIFEST = "MANIFEST"
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest that zip knows
+_REGULAR_FILE_0600 = 0o100600 << 16
+
+
+@dataclass(frozen=True)
+class Archive:
+    """``sha256``: of the content, it names the bundle; ``manifest_sha256``: of the list of its files' hashes."""
+
+    content: bytes
+    sha256: str
+    manifest_sha256: str
+
+
+def pack(files: Mapping[str, bytes]) -> Archive:
+    """``files`` by their names in the zip. Stored, because it travels gzipped as a whole and is imported as it is."""
+    manifest = "".join(f"{sha256(files[name])} {name}\n" for name in sorted(files)).encode()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in (*sorted(files.items()), (MANIFEST, manifest)):
+            info = zipfile.ZipInfo(name, _EPOCH)
+            info.create_system = 3  # Unix, also where it is made on another system
+            info.external_attr = _REGULAR_FILE_0600
+            archive.writestr(info, data)
+    content = buffer.getvalue()
+    return Archive(content, sha256(content), sha256(manifest))
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+OURS = (
+    *("model", "agent", "collect", "active", "paths.py", "spawn.py", "version.py"),
+    *("plausible.py", "nvml_fields.py", "writable.py", "as_root.py"),
+)
+_NOT_NEEDED_THERE = ("agent/bootstrap/",)  # sent as text
+
+
+@cache
+def bundle(machine: str) -> Archive:
+    """For ``machine`` (platform.machine() of the node), "" for one that no psutil is at hand for."""
+    files = {
+        compiled.LOADER: loader(),
+        "mltop/__init__.py": b"",
+        **_our_files(),
+        **_pynvml(),
+    }
+    if machine:
+        files.update(wheels.psutil_files(machine))
+    return pack(files)
+
+
+def loader() -> bytes:
+    """What imports from a bundle that lies in a cache folder. It stands in command lines."""
+    return without_docstrings(Path(compiled.__file__).read_text(encoding="utf-8")).encode()
+
+
+def without_docstrings(text: str) -> str:
+    """A quarter of what would be sent."""
+    left_out: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        body = getattr(node, "body", None)
+        for entry in body if isinstance(body, list) and len(body) > 1 else ():
+            if (
+                isinstance(entry, ast.Expr)
+                and isinstance(entry.value, ast.Constant)
+                and isinstance(entry.value.value, str)
+            ):
+                left_out.update(range(entry.lineno, (entry.end_lineno or entry.lineno) + 1))
+    lines = enumerate(text.splitlines(keepends=True), 1)
+    return "".join(line for number, line in lines if number not in left_out and line.strip())
+
+
+def machines() -> list[str]:
+    """The machine types that have a bundle with psutil."""
+    return wheels.machines_with_psutil()
+
+
+def _our_files() -> dict[str, bytes]:
+    root = Path(probes.__file__).parent
+    found = [root / "__init__.py"]
+    for name in OURS:
+        found += [root / name] if name.endswith(".py") else sorted((root / name).rglob("*.py"))
+    named = {path.relative_to(root).as_posix(): path for path in found}
+    return {
+        f"mltop/probes/{name}": path.read_bytes()
+        for name, path in named.items()
+        if not name.startswith(_NOT_NEEDED_THERE)
+    }
+
+
+def _pynvml() -> dict[str, bytes]:
+    """nvidia-ml-py is one module; the older package of that name is a folder."""
+    spec = importlib.util.find_spec("pynvml")
+    if spec is None or spec.origin is None:
+        return {}
+    module = Path(spec.origin)
+    if module.name != "__init__.py":
+        return {module.name: module.read_bytes()}
+    return {f"pynvml/{path.name}": path.read_bytes() for path in sorted(module.parent.glob("*.py"))}
+
+
+_NAME = "compiled-key"
+_BYTES = 32
+
+
+@cache
+def compiled_key() -> str:
+    """In hex; "" where it cannot be kept: nodes then compile what they use at every start, for 0.2 s."""
+    path = state_folder()
+    if path is None:
+        return ""
+    with contextlib.suppress(OSError, BadFile), ensure_own(path) as folder:
+        return _kept(folder) or _made(folder)
+    return ""
+
+
+def _made(folder: Folder) -> str:
+    """Several at once make one: the first link stands."""
+    beside, fd = folder.new_file()
+    try:
+        try:
+            write_all(fd, secrets.token_hex(_BYTES).encode())
+        finally:
+            os.close(fd)
+        with contextlib.suppress(FileExistsError):
+            os.link(beside, _NAME, src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
+    finally:
+        os.unlink(beside, dir_fd=folder.fd)
+    return _kept(folder)
+
+
+def _kept(folder: Folder) -> str:
+    """ "" for none, and for a file that others may know or have put there."""
+    try:
+        fd = folder.open_file(_NAME)
+    except FileNotFoundError:
+        return ""
+    with open(fd, encoding="ascii", errors="replace") as file:
+        status = os.fstat(fd)
+        is_ours = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
+        text = file.read(2 * _BYTES + 1) if is_ours else ""
+    return text if len(text) == 2 * _BYTES and all(letter in "0123456789abcdef" for letter in text) else ""
+
+
+# Not sent: imports between the parts, and comments on lines of their own.
+_LEFT_OUT = re.compile(r"^(from mltop\.probes\.(?:agent\.bootstrap|writable)\b.*|\s*#.*)\n", re.MULTILINE)
+# Stage 0 reads byte by byte up to the NUL; this little program reads the rest as a whole.
+# Empty lines first: a `read` in a shell's start-up file takes the first line of stdin.
+_LOADER = """
+
+
+
+
+
+
+
+import os, zlib
+text = b""
+while len(text) < {size}:
+    part = os.read(0, {size} - len(text))
+    if not part:
+        os._exit(98)
+    text += part
+exec(zlib.decompress(text))
+\0"""
+
+
+@cache
+def opening() -> bytes:
+    """The first bytes for every node's stdin: ends exactly where frames may begin."""
+    packed = zlib.compress(f"{source()}main(json.loads({json.dumps(table())!r}), {compiled_key()!r})\n".encode(), 9)
+    return _LOADER.format(size=len(packed)).encode() + packed
+
+
+def source() -> str:
+    """Stage 1's text."""
+    folder = Path(bootstrap.__file__).parent
+    parts = [Path(writable.__file__), *(folder / part for part in bootstrap.PARTS)]
+    return "".join(without_docstrings(_LEFT_OUT.sub("", part.read_text(encoding="utf-8"))) for part in parts)
+
+
+def table() -> dict[str, list[str]]:
+    """Machine type, "" for any other, to the bundle's sha256 and its MANIFEST's."""
+    archives = {machine: bundle(machine) for machine in ("", *machines())}
+    return {machine: [archive.sha256, archive.manifest_sha256] for machine, archive in archives.items()}
+
+
+_GZIP = 31  # zlib's name for it; the header it writes has no time of making
+_BEST, _QUICK = 9, 3  # py-spy, 8 MB: 0.13 s and 3.0 MB at 3; 1.2 s and 2.8 MB at 9
+
+
+def file_for(name: str, machine: str) -> Request:
+    """The frame for a node of this machine type (platform.machine()): ``name`` is "bundle" or "py-spy".
+
+    args: sha256 (of the unpacked bytes) and data (base64 of gzip); or error and fix, when there is none. Takes 0.1 to
+    0.3 s, and nothing is kept: the caller keeps the frame when it has many such nodes.
+    """
+    if name not in ("bundle", "py-spy"):
+        return Request("file", op=name, args={"error": f"there is no file {name!r}"})
+    args = _bundle(machine if machine in machines() else "") if name == "bundle" else _py_spy(machine)
+    return Request("file", op=name, args=dict(args))
+
+
+@cache
+def py_spy_sha256(machine: str) -> str:
+    """Of the py-spy that ``file_for`` has for this machine type, "" when it has none."""
+    program = wheels.py_spy(machine)
+    return sha256(program) if program else ""
+
+
+def _bundle(machine: str) -> dict[str, str]:
+    archive = bundle(machine)
+    return {"sha256": archive.sha256, "data": _packed(archive.content, _BEST)}
+
+
+def _py_spy(machine: str) -> dict[str, str]:
+    program = wheels.py_spy(machine)
+    if program is None:
+        return {"error": f"no py-spy for {machine} at hand to send there", "fix": wheels.how_to_get(machine)}
+    return {"sha256": sha256(program), "data": _packed(program, _QUICK)}
+
+
+def _packed(content: bytes, level: int) -> str:
+    compressor = zlib.compressobj(level, zlib.DEFLATED, _GZIP)
+    return base64.b64encode(compressor.compress(content) + compressor.flush()).decode()
+
 
 __all__ = ["file_for", "loader", "opening", "py_spy_sha256"]

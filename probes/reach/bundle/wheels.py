@@ -15,8 +15,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from mltop.probes.files import BadFile
-from mltop.probes.own_folder import home_folder, open_own
+from mltop.probes.system.files import BadFile, home_folder, open_own
 
 _OTHER_SYSTEMS = ("_psaix.py", "_psbsd.py", "_psosx.py", "_pssunos.py", "_pswindows.py")
 _MACHINE = re.compile(r"[A-Za-z0-9_]{1,32}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mltop.probes.reach.channel import Channel, LaunchOptions
-from mltop.probes.spawn import python_command
+from mltop.probes.system.spawn import python_command
 
 
 def launch(nodes: tuple[str, ...], options: LaunchOptions) -> list[Channel]:

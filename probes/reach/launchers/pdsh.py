@@ -1,4 +1,6 @@
-"""Many nodes by one pdsh process (pdsh(1)) whose lines carry frames; the agent must already be on the nodes.
+"""Which node's part of a pdsh is over, and why: pdsh goes on with the others and tells it on stderr (pdsh(1)).
+
+Many nodes by one pdsh process (pdsh(1)) whose lines carry frames; the agent must already be on the nodes.
 
 pdsh forwards no input, so requests go by a second, short-lived pdsh. When pdsh ends, however it ends, so do its ssh
 processes, and the agents find their output closed. What pdsh 2.34 does with lines, measured: a NUL byte cuts a line,
@@ -10,16 +12,76 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cache, partial
 
 from mltop.probes.agent.protocol import Request
+from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.bundle import loader
-from mltop.probes.reach.channel import Channel, LaunchOptions
-from mltop.probes.reach.errors import UsageProblem
-from mltop.probes.reach.launchers.installed_agent import installed_agent, plain_json
-from mltop.probes.reach.launchers.pdsh_endings import NodeEndings, pdsh_ending
-from mltop.probes.reach.launchers.ssh_options import plain_session
+from mltop.probes.reach.channel import Channel, Ending, LaunchOptions, exit_words
+from mltop.probes.reach.launchers.remote_command import (
+    ENDED_EXIT,
+    MISSING,
+    MISSING_FIX,
+    NO_AGENT_EXIT,
+    installed_agent,
+    plain_json,
+)
+from mltop.probes.reach.launchers.ssh import plain_session, ssh_ended
+
+_EXITED = re.compile(
+    r"pdsh@[^:]*: (?P<node>.+): ssh (?:exited with exit code (?P<code>\d+)|killed by signal (?P<signal>\d+))$"
+)
+_LINES_KEPT = 20  # per node: a changed host key needs a dozen
+
+
+@dataclass(eq=False)
+class NodeEndings:
+    """Call it with every line of stderr, in order. Hashable, as part of a Channel."""
+
+    nodes: tuple[str, ...]
+    python: str = ""
+    user: str = ""
+    _said: dict[str, list[str]] = field(default_factory=dict)
+
+    def __call__(self, line: str) -> tuple[str, Ending] | None:
+        """The node that this line ends, and why; what its ssh said before makes the reason."""
+        exited = _EXITED.match(line)
+        if exited and exited["node"] in self.nodes:
+            code = int(exited["code"]) if exited["code"] else -int(exited["signal"])
+            words = "\n".join(self._said.pop(exited["node"], ()))
+            return exited["node"], node_ended(exited["node"], code, words, self.python, self.user)
+        node, colon, words = line.partition(": ")
+        if colon and node in self.nodes:
+            said = self._said.setdefault(node, [])
+            said.append(words)
+            del said[:-_LINES_KEPT]
+        return None
+
+
+def node_ended(node: str, code: int, words: str, python: str = "", user: str = "") -> Ending:
+    """The end of one node's ssh; ``code`` is negative for a signal."""
+    if code == NO_AGENT_EXIT:
+        return Ending(MISSING, MISSING_FIX.format(node=node))
+    if code == ENDED_EXIT:
+        return Ending("the agent ended")
+    return ssh_ended(code, words, host=node, python=python, user=user)
+
+
+def pdsh_ending(nodes: tuple[str, ...], python: str = "", user: str = "") -> Callable[[int | None, str], Ending]:
+    """For ``Channel.ending``: of one node it is what its ssh said, of several that all of them are gone."""
+
+    def ending(code: int | None, words: str) -> Ending:
+        endings = NodeEndings(nodes, python, user)
+        told = [ended[1] for ended in map(endings, words.splitlines()) if ended]
+        if told and len(nodes) == 1:
+            return told[-1]
+        last = (words.strip().splitlines() or [""])[-1]
+        return Ending(f"pdsh ended ({exit_words(code)})" + (f": {last}" if last else ""))
+
+    return ending
+
 
 NODES_PER_PDSH = 256  # a thread, two sockets and an ssh each
 FRAME_BYTES = 65_536
@@ -125,7 +187,7 @@ def pdsh(
 @cache
 def agent_hashes() -> dict[str, list[str]]:
     """Which bundle is this version's, and its MANIFEST, by machine type."""
-    from mltop.probes.reach.bundle.opening import table  # makes the bundles
+    from mltop.probes.reach.bundle import table  # makes the bundles
 
     return table()
 

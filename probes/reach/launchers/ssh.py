@@ -1,4 +1,14 @@
-"""One OpenSSH per node: the user's own program, configuration, keys and jump hosts; the agent installs itself.
+"""ssh's options against what a user's configuration may hold that is meant for a person at a terminal.
+
+What ssh's last words mean, and whether trying again can help.
+
+The words are OpenSSH's (sshconnect.c, sshconnect2.c, packet.c, clientloop.c) and pam_slurm_adopt's. Authentication
+and host keys are not tried again: since OpenSSH 9.8 a server shuts out an address that fails often
+(PerSourcePenalties in sshd_config(5)).
+
+The end of an ssh whose remote side never said a word of ours: the login itself, or the login shell, failed.
+
+One OpenSSH per node: the user's own program, configuration, keys and jump hosts; the agent installs itself.
 
 The options that are set here: no terminal, no forwarding, no questions, no command but ours, deadlines for connecting
 and for silence, and no master connection of ours (the user's own is used, unless it is stuck). Everything else is the
@@ -9,17 +19,154 @@ from __future__ import annotations
 
 import functools
 import re
+import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.bundle import opening
-from mltop.probes.reach.channel import Channel, LaunchOptions
-from mltop.probes.reach.errors import UsageProblem
-from mltop.probes.reach.launchers.remote_command import remote_command
-from mltop.probes.reach.launchers.ssh_ending import ssh_ended
-from mltop.probes.reach.launchers.ssh_login import login_ended
-from mltop.probes.reach.launchers.ssh_options import plain_session
+from mltop.probes.reach.channel import Channel, Ending, LaunchOptions, agent_ended, exit_words
+from mltop.probes.reach.launchers.remote_command import NO_PYTHON_EXIT, no_python, remote_command
+
+# One that is told to listen on a port, or to start tmux, is for one session of the user's, not for every node.
+NO_FORWARDS = "ClearAllForwardings=yes"
+_SINCE_7_6 = ("RemoteCommand=none",)
+_SINCE_8_7 = ("SessionType=default", "StdinNull=no", "ForkAfterAuthentication=no")
+_DEADLINE_S = 5.0
+
+
+def plain_session() -> tuple[str, ...]:
+    """The options that make every host's session a command with stdin, as far as the ssh of this machine has them."""
+    program = shutil.which("ssh")
+    return (NO_FORWARDS, *(_known(program) if program else ()))
+
+
+@functools.cache
+def _known(program: str) -> tuple[str, ...]:
+    """An ssh refuses options that it does not know. IgnoreUnknown would hide the user's mistakes too."""
+    for options in ((*_SINCE_7_6, *_SINCE_8_7), _SINCE_7_6):
+        words = [word for option in options for word in ("-o", option)]
+        try:
+            done = subprocess.run(
+                [program, "-G", "-F", "/dev/null", *words, "--", "localhost"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_DEADLINE_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return ()
+        if done.returncode == 0:
+            return options
+    return ()
+
+
+SSH_FAILED = 255
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """``pattern`` is searched for in ssh's words; {host} stands for the node's name, {login} for
+    that and the user, {line} for the words' line, {1} for the first group.
+    """
+
+    pattern: str
+    reason: str
+    fix: str = ""
+    retry: bool = True
+
+
+# The first one that fits: those that say why stand before those that only say that the connection is gone.
+_MEANINGS = tuple(
+    _Meaning(*row)
+    for row in (
+        (
+            r"Access denied by pam_slurm_adopt|you have no active jobs on this node",
+            "Slurm admits only users with a job on this node",
+            "--via srun, from inside the job",
+            False,
+        ),
+        (
+            r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key for .* has changed",
+            "its host key is not the known one",
+            "if it was reinstalled: ssh-keygen -R {host}",
+            False,
+        ),
+        (
+            r"Host key verification failed|No \S+ host key is known for",
+            "its host key is not known here",
+            "ssh {login} once by hand, or --accept-new",
+            False,
+        ),
+        (
+            r"channel \d+: open failed: (?:administratively prohibited|connect failed): (.*)",
+            "its jump host cannot reach it: {1}",
+        ),
+        (r"Permission denied \(([^)]*)\)", "login refused ({1})", "ssh {login} once by hand; ssh-add -l", False),
+        (r"Too many authentication failures", "login refused: too many keys were tried", "IdentitiesOnly=yes", False),
+        (r"User .* not allowed|[Aa]ccess denied", "login refused", "ssh {login} shows why", False),
+        (r"Bad configuration option|[Bb]ad owner or permissions|terminating, \d+ bad", "ssh: {line}", "", False),
+        (r"Could not resolve hostname|Name or service not known", "unknown host name", "check the name"),
+        (r"Unable to negotiate|no matching .* found", "ssh: {line}", "ssh -v {login}", False),
+        (r"[Cc]onnection timed out|Operation timed out", "no answer to a connection (timed out)"),
+        (r"Connection refused", "connection refused: no sshd is listening"),
+        (r"No route to host|Network is unreachable", "no route to it"),
+        (
+            r"kex_exchange_identification|Exceeded MaxStartups|[Cc]onnection (?:closed|reset).*(?:banner|preauth)",
+            "sshd closed the connection before the login (too many at once?)",
+        ),
+        (r"Timeout, server .* not responding", "the link is dead: it did not answer for 15 s"),
+        (r"Connection to .* closed|[Cc]onnection (?:closed|reset)|Broken pipe", "the connection was closed"),
+    )
+)
+
+
+def ssh_ended(code: int | None, words: str, *, host: str, python: str = "", user: str = "") -> Ending:
+    """An ssh process's end. 255 is ssh's own failure; everything else is the remote command's.
+
+    ``words``: all that it said last, not one line only: what the server gives as its reason stands before ssh's line
+    that the connection is closed. ``user``: the login name that was given.
+    """
+    login = f"-l {user} {host}" if user else host
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    if code == NO_PYTHON_EXIT:
+        return Ending(*no_python(python))
+    if code != SSH_FAILED:
+        return agent_ended(code, lines[-1] if lines else "")
+    for meaning in _MEANINGS:
+        match = re.search(meaning.pattern, words)
+        if match:
+            values = {"host": host, "login": login, "line": _line_of(words, match.start())}
+            return Ending(_filled(meaning.reason, match, values), _filled(meaning.fix, match, values), meaning.retry)
+    reason = f"ssh failed: {lines[-1]}" if lines else "the agent was killed, or ssh failed without a word"
+    return Ending(reason, f"ssh {login} shows why")
+
+
+def _filled(text: str, match: re.Match[str], values: dict[str, str]) -> str:
+    for name, value in values.items():
+        text = text.replace("{" + name + "}", value)
+    return text.replace("{1}", match.group(1)) if match.re.groups else text
+
+
+def _line_of(words: str, at: int) -> str:
+    return words[words.rfind("\n", 0, at) + 1 :].partition("\n")[0].strip()
+
+
+_NO_ACCOUNT = re.compile(r"[Tt]his account is (?:currently )?not available")  # nologin(8)
+
+
+def login_ended(code: int | None, words: str, *, host: str, python: str = "", user: str = "") -> Ending:
+    """As ``ssh_ended``, where neither the bootstrap nor the agent was heard: exit codes are the login shell's."""
+    if code is None or code < 0 or code in (SSH_FAILED, NO_PYTHON_EXIT):
+        return ssh_ended(code, words, host=host, python=python, user=user)
+    last = ([line.strip() for line in words.splitlines() if line.strip()] or [""])[-1]
+    login = f"-l {user} {host}" if user else host
+    locked_out = _NO_ACCOUNT.search(words)
+    said = locked_out[0] if locked_out else last
+    reason = f"its login shell ended ({exit_words(code)})" + (f": {said}" if said else "")
+    return Ending(reason, f"ssh {login} true shows why", retry=not locked_out)
+
 
 SILENCE_S = 20  # an agent ends after so long without a word from the hub
 _OPTIONS = (

@@ -1,10 +1,8 @@
 """From what the user typed to the nodes that are meant, and to the processes that reach them."""
 
-from mltop.probes.reach.targets.dispatch import channels
-from mltop.probes.reach.targets.hostfile import read_hostfile
-from mltop.probes.reach.targets.nodesets import expand
+from mltop.probes.reach.targets.nodesets import expand, read_hostfile
 from mltop.probes.reach.targets.options import TargetOptions, check_numbers, options_from
-from mltop.probes.reach.targets.resolve import Targets, resolve
+from mltop.probes.reach.targets.resolve import Targets, channels, resolve
 
 __all__ = [
     "TargetOptions",

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mltop.probes.reach.errors import UsageProblem
-from mltop.probes.spawn import why_no_program
+from mltop.probes.reach import UsageProblem
+from mltop.probes.system.spawn import why_no_program
 
 
 @dataclass(frozen=True)

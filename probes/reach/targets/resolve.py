@@ -1,21 +1,82 @@
-"""What the user meant: -w, --hostfile and --job together; else the Slurm job around us, WCOLL, or this machine."""
+"""Which launcher reaches which node.
+
+What the user meant: -w, --hostfile and --job together; else the Slurm job around us, WCOLL, or this machine.
+
+The processes to start for what was resolved. A launcher is imported when a node needs it.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mltop.probes import as_root
-from mltop.probes.reach.errors import UsageProblem
-from mltop.probes.reach.targets.hostfile import read_hostfile
-from mltop.probes.reach.targets.nodesets import MOST_NODES, expand, one_user, split_user
+from mltop.probes.reach import UsageProblem
+from mltop.probes.reach.channel import Channel, LaunchOptions
+from mltop.probes.reach.targets.nodesets import MOST_NODES, expand, one_user, read_hostfile, split_user
 from mltop.probes.reach.targets.options import TargetOptions, check_numbers, check_words
-from mltop.probes.reach.targets.routes import Route, routes_for
 from mltop.probes.reach.targets.slurm import Allocation, allocations_here, allocations_of
+from mltop.probes.system import as_root
+
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1", "localhost.localdomain"})
+
+
+@dataclass(frozen=True)
+class Route:
+    """``job``: the Slurm job to run inside of, for srun: "123", or "123+1" in a heterogeneous one."""
+
+    via: str
+    nodes: tuple[str, ...]
+    job: str = ""
+
+
+def own_names(environ: Mapping[str, str] = os.environ) -> frozenset[str]:
+    """What this machine is called: its host name, short and long, and the name that Slurm gave it."""
+    here = platform.node()
+    return LOCAL_NAMES | {here, here.partition(".")[0], environ.get("SLURMD_NODENAME", here)}
+
+
+def routes_for(
+    nodes: Sequence[str], via: str, allocations: Sequence[Allocation], environ: Mapping[str, str] = os.environ
+) -> tuple[Route, ...]:
+    """``via`` "": this machine without any network, nodes of the job that we are inside of by srun, others by ssh.
+
+    ``allocations``: the Slurm jobs that were asked for. UsageProblem when srun cannot reach a node.
+    """
+    if via == "srun":
+        return _by_srun(nodes, allocations or allocations_here(environ))
+    if via:
+        return (Route(via, tuple(nodes)),)
+    own = own_names(environ)
+    local = [node for node in nodes if node in own]
+    rest = [node for node in nodes if node not in own]
+    ours = allocations_here(environ) if rest and shutil.which("srun", path=environ.get("PATH")) else []
+    reached = {node for allocation in ours for node in allocation.nodes}
+    routes = [Route("local", tuple(local))] if local else []
+    routes += _by_srun([node for node in rest if node in reached], ours)
+    ssh = tuple(node for node in rest if node not in reached)
+    return tuple([*routes, Route("ssh", ssh)] if ssh else routes)
+
+
+def _by_srun(nodes: Sequence[str], allocations: Sequence[Allocation]) -> tuple[Route, ...]:
+    if nodes and not allocations:
+        raise UsageProblem("--via srun", "needs a Slurm job to run inside of", "--job ID, or run mltop in the job")
+    routes = []
+    left = dict.fromkeys(nodes)
+    for allocation in allocations:
+        reached = tuple(node for node in left if node in allocation.nodes)
+        if reached:
+            routes.append(Route("srun", reached, allocation.job))
+        for node in reached:
+            del left[node]
+    if left:
+        jobs = ", ".join(allocation.job for allocation in allocations)
+        raise UsageProblem("--via srun", f"{next(iter(left))} is not a node of job {jobs}", "--via ssh, or without -w")
+    return tuple(routes)
+
 
 THIS_MACHINE = "this machine"
 
@@ -119,3 +180,31 @@ def _check_against(routes: tuple[Route, ...], user: str, python: str) -> None:
         why = as_root.why_not_python(os.path.abspath(found))  # noqa: PTH100 - keeps links
         if why:
             raise UsageProblem(f"--python {python}", why, "name one that only root can change")
+
+
+def channels(targets: Targets, options: TargetOptions) -> list[Channel]:
+    """What the hub is to start. ``options`` are those that ``targets`` were resolved from."""
+    launch_options = LaunchOptions(options.interval_s, options.python, targets.user, options.accept_new)
+    found: list[Channel] = []
+    for route in targets.routes:
+        found += launcher(route.via)(route.nodes, replace(launch_options, job=route.job))
+    return found
+
+
+def launcher(via: str) -> Callable[[tuple[str, ...], LaunchOptions], list[Channel]]:
+    """The ``launch`` of one launcher; only that one is imported."""
+    if via == "local":
+        from mltop.probes.reach.launchers import local
+
+        return local.launch
+    if via == "ssh":
+        from mltop.probes.reach.launchers import ssh
+
+        return ssh.launch
+    if via == "pdsh":
+        from mltop.probes.reach.launchers import pdsh
+
+        return pdsh.launch
+    from mltop.probes.reach.launchers import srun
+
+    return srun.launch

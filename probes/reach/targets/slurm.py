@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mltop.probes.reach.errors import UsageProblem
+from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets.nodesets import expand
 
 SQUEUE_TIMEOUT_S = 10.0

@@ -11,12 +11,12 @@ from tests.fakes.nvml.scenario import FakeNvml
 HELPERS = """
 import sys
 sys.path.insert(0, {path!r})
-from mltop.probes.collect.nvml.breadcrumb import Breadcrumb
+from mltop.probes.collect.nvml.calls import Breadcrumb
 from mltop.probes.collect.nvml.calls import Calls, NvmlError, load
 calls = load(Breadcrumb.create())
-from mltop.probes.collect.nvml.activity import ActivityReader
+from mltop.probes.collect.nvml.readers.gpm import ActivityReader
 from mltop.probes.collect.nvml.device import Buffers, Device
-from mltop.probes.collect.nvml.mig import MigReader
+from mltop.probes.collect.nvml.readers.mig import MigReader
 def device(index): return Device(index, handle(index), calls, Buffers())
 def read(reader, device):
     try: return vars(reader.read(device))

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from mltop.probes import paths
-from mltop.probes.collect.nvml import margin_words
+from mltop.probes.collect.nvml import codes
 from mltop.probes.model import Gap, GpuSample
+from mltop.probes.system import paths
 from tests.hardware import answers
 from tests.hardware.asked import FIELDS, Asked
 from tests.hardware.checks import Check, Told, among, between, compare, not_tried
@@ -27,7 +27,7 @@ ROUNDS = 3
 ENERGY = "energy_j"
 ENERGY_SLACK = 0.15  # of what the power makes: a few readings stand for all the time between them
 ENERGY_S = 3.0  # at least: the driver counts energy about ten times a second
-NOT_BY_NVML = (margin_words.T_LIMIT_ALONE, margin_words.GPU_OR_MEMORY)  # nvidia-smi has other ways to ask
+NOT_BY_NVML = (codes.T_LIMIT_ALONE, codes.GPU_OR_MEMORY)  # nvidia-smi has other ways to ask
 HOSTS_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO of linux/proc_ns.h
 HIDDEN = "nvidia-smi leaves out processes of which no name is known here: try it where the host's processes are seen"
 POWER_FIELDS = ("power.draw.instant", "power.draw.average", "power.draw")

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mltop.probes.spawn import die_with_parent
+from mltop.probes.system.spawn import die_with_parent
 
 ROOM = "MLTOP_TESTS_ROOM"  # a variable whose only purpose is its length: ranks have more variables than the forge
 ROOM_BYTES = 4096

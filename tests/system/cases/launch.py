@@ -21,7 +21,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mltop.probes.spawn import die_with_parent
+from mltop.probes.system.spawn import die_with_parent
 from tests.system.cases.forge import Forge, ForgedRank
 
 HERE = Path(__file__).parent

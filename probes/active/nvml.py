@@ -1,0 +1,282 @@
+"""The few NVML calls that phases of load need, by ctypes: the Python that has torch may have no pynvml.
+
+Names, field ids and structures are those of nvml.h; newer calls are tried before the older ones that they replace.
+
+The PCIe link of a GPU, read while it copies: an idle link trains down, so no other moment tells anything.
+
+Functions of nvml.h: nvmlDeviceGetHandleByUUID, nvmlDeviceGet{Curr,Max}PcieLink{Generation,Width},
+nvmlDeviceGetPciInfo_v3.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import suppress
+from ctypes import byref, c_char, c_int, c_longlong, c_uint, c_ulonglong, c_void_p, sizeof
+from dataclasses import dataclass
+from typing import Any
+
+from mltop.probes.model.nvml_fields import as_numbers, is_newer, throttle_ns_fields
+
+LIBRARY = "libnvidia-ml.so.1"
+_NOT_FOUND = 6  # NVML_ERROR_NOT_FOUND
+_FUNCTION_NOT_FOUND = 13
+_SM_CLOCK = 1  # NVML_CLOCK_SM
+_MOST_MIG_DEVICES = 8
+_TEXT_SIZE = 96
+
+
+class NvmlError(Exception):
+    """``call`` failed; ``why`` is NVML's own text."""
+
+    def __init__(self, call: str, code: int, why: str) -> None:
+        super().__init__(f"{call}: {why}")
+        self.call = call
+        self.code = code
+
+
+class _Value(ctypes.Union):
+    _fields_ = (("unsigned", c_uint), ("long", c_ulonglong), ("signed", c_longlong))
+
+
+class _FieldValue(ctypes.Structure):
+    _fields_ = (
+        ("field", c_uint),
+        ("scope", c_uint),
+        ("timestamp", c_longlong),
+        ("latency_us", c_longlong),
+        ("value_type", c_uint),
+        ("result", c_int),
+        ("value", _Value),
+    )
+
+
+class _Temperature(ctypes.Structure):
+    _fields_ = (("version", c_uint), ("sensor", c_uint), ("celsius", c_int))
+
+
+class Nvml:
+    """The library, initialised. ``calling``: the call that runs now, "" when none does; ``driver``: its version.
+
+    Raises OSError when the library cannot be loaded, NvmlError when it does not start.
+    """
+
+    def __init__(self) -> None:
+        self.calling = ""
+        self._library = ctypes.CDLL(LIBRARY)
+        self.call("nvmlInit_v2")
+        self.driver = self._driver()
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Raises NvmlError for any other answer than success."""
+        try:
+            function = getattr(self._library, name)
+        except AttributeError:
+            raise NvmlError(name, _FUNCTION_NOT_FOUND, "this driver does not have it") from None
+        self.calling = name
+        code = function(*arguments)
+        self.calling = ""
+        if code != 0:
+            raise NvmlError(name, code, self._text(code))
+
+    def gpu(self, uuid: str) -> Gpu:
+        """By GPU-UUID; by MIG-UUID the GPU that has the instance: clocks and power are its own alone."""
+        return Gpu(self, self._parent_of(uuid) if uuid.startswith("MIG-") else self._by_uuid(uuid))
+
+    def _driver(self) -> str:
+        text = (c_char * _TEXT_SIZE)()
+        self.call("nvmlSystemGetDriverVersion", text, c_uint(_TEXT_SIZE))
+        return text.value.decode(errors="replace")
+
+    def _text(self, code: int) -> str:
+        error_string = self._library.nvmlErrorString
+        error_string.restype = ctypes.c_char_p
+        return str(error_string(c_int(code)).decode(errors="replace"))
+
+    def _by_uuid(self, uuid: str) -> c_void_p:
+        handle = c_void_p()
+        self.call("nvmlDeviceGetHandleByUUID", uuid.encode(), byref(handle))
+        return handle
+
+    def _parent_of(self, uuid: str) -> c_void_p:
+        count = c_uint()
+        self.call("nvmlDeviceGetCount_v2", byref(count))
+        for index in range(count.value):
+            gpu = self._handle("nvmlDeviceGetHandleByIndex_v2", c_uint(index))
+            for place in range(_MOST_MIG_DEVICES if gpu else 0):
+                instance = self._handle("nvmlDeviceGetMigDeviceHandleByIndex", gpu, c_uint(place))
+                if instance and self._uuid(instance) == uuid and gpu:
+                    return gpu
+        raise NvmlError("nvmlDeviceGetMigDeviceHandleByIndex", _NOT_FOUND, f"no GPU has the instance {uuid}")
+
+    def _handle(self, name: str, *arguments: Any) -> c_void_p | None:
+        """None where there is none; never a NULL handle, which NVML would dereference."""
+        handle = c_void_p()
+        try:
+            self.call(name, *arguments, byref(handle))
+        except NvmlError:
+            return None
+        return handle or None
+
+    def _uuid(self, handle: c_void_p) -> str:
+        text = (c_char * _TEXT_SIZE)()
+        try:
+            self.call("nvmlDeviceGetUUID", handle, text, c_uint(_TEXT_SIZE))
+        except NvmlError:
+            return ""
+        return text.value.decode(errors="replace")
+
+
+class Gpu:
+    """What one GPU says. Everything raises NvmlError."""
+
+    def __init__(self, nvml: Nvml, handle: c_void_p) -> None:
+        self._nvml = nvml
+        self._handle = handle
+
+    def energy_mj(self) -> int:
+        """Since the driver was loaded; Volta and newer."""
+        energy = c_ulonglong()
+        self._nvml.call("nvmlDeviceGetTotalEnergyConsumption", self._handle, byref(energy))
+        return energy.value
+
+    def throttle_ns(self) -> dict[str, int]:
+        """Time that each reason has held the clock down since the driver was loaded, by the model's names."""
+        fields = throttle_ns_fields(as_numbers(self._nvml.driver))
+        found = self._fields({field: name for field, name in fields.items() if not is_newer(field)})
+        with suppress(NvmlError):  # older drivers reject a whole batch with an id that they do not know
+            found.update(self._fields({field: name for field, name in fields.items() if is_newer(field)}))
+        if not found:
+            raise NvmlError("nvmlDeviceGetFieldValues", 3, "no counter of throttle time is supported")
+        return found
+
+    def sm_clock_mhz(self) -> int:
+        return self._unsigned("nvmlDeviceGetClockInfo", c_int(_SM_CLOCK))
+
+    def sm_clock_max_mhz(self) -> int:
+        return self._unsigned("nvmlDeviceGetMaxClockInfo", c_int(_SM_CLOCK))
+
+    def temperature_c(self) -> int:
+        reading = _Temperature(version=sizeof(_Temperature) | 1 << 24, sensor=0)
+        try:
+            self._nvml.call("nvmlDeviceGetTemperatureV", self._handle, byref(reading))
+        except NvmlError:
+            return self._unsigned("nvmlDeviceGetTemperature", c_int(0))
+        return int(reading.celsius)
+
+    def power_limit_w(self) -> float:
+        return self._unsigned("nvmlDeviceGetEnforcedPowerLimit") / 1e3
+
+    def power_limit_default_w(self) -> float:
+        return self._unsigned("nvmlDeviceGetPowerManagementDefaultLimit") / 1e3
+
+    def pcie_gen(self) -> int:
+        return self._unsigned("nvmlDeviceGetCurrPcieLinkGeneration")
+
+    def pcie_width(self) -> int:
+        return self._unsigned("nvmlDeviceGetCurrPcieLinkWidth")
+
+    def _unsigned(self, name: str, *arguments: Any) -> int:
+        value = c_uint()
+        self._nvml.call(name, self._handle, *arguments, byref(value))
+        return value.value
+
+    def _fields(self, names: dict[int, str]) -> dict[str, int]:
+        """Those that are supported. One entry more than asked for: NVML may write past the end."""
+        values = (_FieldValue * (len(names) + 1))()
+        for value, field in zip(values, names):
+            value.field = field
+        self._nvml.call("nvmlDeviceGetFieldValues", self._handle, c_int(len(names)), values)
+        return {name: value.value.long for value, name in zip(values, names.values()) if value.result == 0}
+
+
+class _PciInfo(ctypes.Structure):
+    """nvmlPciInfo_t"""
+
+    _fields_ = (
+        ("busIdLegacy", ctypes.c_char * 16),
+        ("domain", ctypes.c_uint),
+        ("bus", ctypes.c_uint),
+        ("device", ctypes.c_uint),
+        ("pciDeviceId", ctypes.c_uint),
+        ("pciSubSystemId", ctypes.c_uint),
+        ("busId", ctypes.c_char * 32),
+    )
+
+
+@dataclass(frozen=True)
+class Link:
+    """Generation and lanes; None where NVML does not tell."""
+
+    gen: int | None = None
+    width: int | None = None
+
+    def best(self, other: Link) -> Link:
+        """The higher of both: a link that trains up is low for a moment."""
+        return Link(_higher(self.gen, other.gen), _higher(self.width, other.width))
+
+
+NO_LINK = Link()
+
+
+class PcieLinks:
+    """Of GPUs by their UUID. ``why``: why nothing can be read, "" when it can."""
+
+    def __init__(self) -> None:
+        self.why = ""
+        self._handles: dict[str, ctypes.c_void_p | None] = {}
+        try:
+            self._nvml: Nvml | None = Nvml()
+        except (OSError, NvmlError) as error:
+            self._nvml = None
+            self.why = f"NVML: {error}"
+
+    def now(self, uuid: str) -> Link:
+        return self._link(uuid, "Curr")
+
+    def most(self, uuid: str) -> Link:
+        """What GPU and slot could do together."""
+        return self._link(uuid, "Max")
+
+    def address(self, uuid: str) -> str:
+        """As sysfs has it: ``0000:9b:00.0``; "" when unknown."""
+        info = _PciInfo()
+        if not self._call("nvmlDeviceGetPciInfo_v3", uuid, info):
+            return ""
+        function = info.busId.decode("ascii", "replace").rpartition(".")[2]
+        return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.{function or 0}"
+
+    def _link(self, uuid: str, which: str) -> Link:
+        gen = self._number(f"nvmlDeviceGet{which}PcieLinkGeneration", uuid)
+        return Link(gen, self._number(f"nvmlDeviceGet{which}PcieLinkWidth", uuid))
+
+    def _number(self, name: str, uuid: str) -> int | None:
+        value = ctypes.c_uint()
+        return value.value if self._call(name, uuid, value) else None
+
+    def _call(self, name: str, uuid: str, answer: ctypes.c_uint | _PciInfo) -> bool:
+        """Whether NVML has filled ``answer``."""
+        handle = self._handle(uuid)
+        if self._nvml is None or handle is None:
+            return False
+        try:
+            self._nvml.call(name, handle, ctypes.byref(answer))
+        except NvmlError:
+            return False
+        return True
+
+    def _handle(self, uuid: str) -> ctypes.c_void_p | None:
+        if self._nvml is not None and uuid not in self._handles:
+            handle = ctypes.c_void_p()
+            try:
+                self._nvml.call("nvmlDeviceGetHandleByUUID", uuid.encode(), ctypes.byref(handle))
+            except NvmlError:
+                self._handles[uuid] = None
+            else:
+                self._handles[uuid] = handle
+        return self._handles.get(uuid)
+
+
+def _higher(one: int | None, other: int | None) -> int | None:
+    known = [value for value in (one, other) if value is not None]
+    return max(known) if known else None

@@ -1,0 +1,157 @@
+"""What a probe measures on this node: which GPUs, MIG instances or processors. Pure but for ``cpu_device``."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+from mltop.probes.active.supervisor.request import Asked
+from mltop.probes.model import Gap, GpuSample, MigInstance, Sample
+from mltop.probes.model.probe import ProbeDevice, ProbeEvent
+from mltop.probes.system import paths
+
+CPU = "cpu"
+_ONE_PROCESS = {
+    "copies": "CUDA shows a process one MIG instance at a time, and there are no copies between instances",
+    "all_reduce": "NCCL does not work between MIG instances",
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """One device, and the GPU (and MIG instance) that it is."""
+
+    device: ProbeDevice
+    gpu: GpuSample | None = None
+    instance: MigInstance | None = None
+
+
+@dataclass
+class Choice:
+    """``refused``: events for what cannot be measured, whether or not somebody uses it."""
+
+    targets: list[Target] = field(default_factory=list)
+    refused: list[ProbeEvent] = field(default_factory=list)
+
+    def refuse(self, device: ProbeDevice, why: str, fix: str = "") -> None:
+        self.refused.append(refused(device, why, fix))
+
+
+def refused(device: ProbeDevice, why: str, fix: str = "") -> ProbeEvent:
+    return ProbeEvent("refused", device=device.uuid, why=why, fix=fix, data={"device": asdict(device)})
+
+
+def choose(asked: Asked, sample: Sample, cpu: ProbeDevice) -> Choice:
+    """The devices of the newest sample that are asked for; without GPUs in the machine its processors."""
+    choice = Choice()
+    wanted = [name for name in asked.gpus if name != CPU]
+    if CPU in asked.gpus or (not asked.gpus and _has_no_gpus(sample)):
+        _add_cpu(choice, asked.kind, cpu, alone=not wanted)
+        if not wanted:
+            return choice
+    if sample.gpus and sample.simulated:
+        choice.refuse(ProbeDevice(""), "the GPUs of this node are made up (mltop demo): there is nothing to measure")
+    elif not sample.gpus:
+        choice.refuse(ProbeDevice(""), *_no_gpus(sample.gaps))
+    else:
+        _add_gpus(choice, asked.kind, sample, wanted)
+    return choice
+
+
+def _add_cpu(choice: Choice, kind: str, cpu: ProbeDevice, alone: bool) -> None:
+    if kind == "copies":
+        choice.refuse(cpu, "no GPU here: copies are between a GPU and the host")
+    elif not alone:
+        choice.refuse(cpu, "processors are measured by themselves, not together with GPUs")
+    else:
+        choice.targets.append(Target(cpu))
+
+
+def _add_gpus(choice: Choice, kind: str, sample: Sample, wanted: Sequence[str]) -> None:
+    left = list(wanted)
+    for gpu in sample.gpus:
+        names = {str(gpu.index), gpu.uuid}
+        instances = [one for one in gpu.mig_instances if not wanted or one.uuid in left or names & set(left)]
+        is_named = not wanted or bool(names & set(left))
+        left = [name for name in left if name not in names and name not in {one.uuid for one in instances}]
+        if gpu.mig_enabled and (is_named or instances):
+            _add_instances(choice, kind, sample, gpu, instances)
+        elif is_named:
+            device = _device(gpu, sample)
+            if gpu.uuid:
+                choice.targets.append(Target(device, gpu))
+            else:
+                choice.refuse(device, f"GPU {gpu.index} has no UUID that is known: {gpu.error or gpu.state}")
+    here = ", ".join(str(gpu.index) for gpu in sample.gpus)
+    for name in left:
+        choice.refuse(ProbeDevice(name), f"no GPU {name} on this node (there are {here})")
+
+
+def _add_instances(choice: Choice, kind: str, sample: Sample, gpu: GpuSample, instances: Sequence[MigInstance]) -> None:
+    parent = _device(gpu, sample)
+    if kind in _ONE_PROCESS:
+        choice.refuse(parent, f"GPU {gpu.index} is in MIG mode: {_ONE_PROCESS[kind]}")
+    elif not instances:
+        fix = f"sudo nvidia-smi mig -i {gpu.index} -cgi PROFILE -C"
+        choice.refuse(parent, f"GPU {gpu.index} is in MIG mode and has no instance", fix)
+    for instance in instances if kind not in _ONE_PROCESS else ():
+        name = f"{gpu.name or 'GPU'} MIG {instance.name or instance.index}"
+        device = ProbeDevice(
+            instance.uuid or "", gpu.index, name, "mig", parent.pci_device, instance.memory_total_bytes
+        )
+        if instance.uuid:
+            choice.targets.append(Target(device, gpu, instance))
+        else:
+            choice.refuse(device, f"MIG instance {instance.index} of GPU {gpu.index} has no UUID that is known")
+
+
+def _device(gpu: GpuSample, sample: Sample) -> ProbeDevice:
+    return ProbeDevice(
+        gpu.uuid or "", gpu.index, gpu.name or "", "gpu", _pci_device(gpu, sample), gpu.memory_total_bytes
+    )
+
+
+def _pci_device(gpu: GpuSample, sample: Sample) -> str:
+    """NVML writes a PCI domain with eight digits, the kernel with four."""
+    bus_id = (gpu.pci_bus_id or "").lower()
+    for device in sample.pci:
+        if bus_id and bus_id.endswith(device.bus_id) and device.device_id is not None:
+            return f"{device.device_id:04x}"
+    return ""
+
+
+def _has_no_gpus(sample: Sample) -> bool:
+    """A machine without GPUs, not one whose GPUs cannot be read."""
+    if sample.gpus or any(device.kind == "gpu" for device in sample.pci):
+        return False
+    return all(gap.kind == "unsupported" or gap.code == "no_driver" for gap in sample.gaps if _is_nvml(gap))
+
+
+def _no_gpus(gaps: Sequence[Gap]) -> tuple[str, str]:
+    for gap in gaps:
+        if _is_nvml(gap):
+            return f"the GPUs of this node cannot be read: {gap.why}", gap.fix
+    return "no GPU is seen on this node", ""
+
+
+def _is_nvml(gap: Gap) -> bool:
+    return gap.what in ("nvml", "nvml.starting", "gpus")
+
+
+def cpu_device() -> ProbeDevice:
+    """All processors of this node as one device. Sources: /proc/cpuinfo, /proc/meminfo."""
+    memory = _value("meminfo", "MemTotal").split()
+    total = int(memory[0]) * 1024 if memory and memory[0].isdigit() else None
+    return ProbeDevice(CPU, None, _value("cpuinfo", "model name") or platform.machine(), CPU, "", total)
+
+
+def _value(file_name: str, name: str) -> str:
+    try:
+        with open(paths.proc(file_name), encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith(name):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        return ""
+    return ""

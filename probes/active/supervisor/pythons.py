@@ -1,0 +1,219 @@
+"""Which Python has torch, found without importing torch.
+
+In this order: the one that was named (by the request, or MLTOP_PROBE_PYTHON), the one of a running training process,
+the one of the environment that the agent was started in, the agent's own, python3 on PATH. Each is asked in a process
+of its own (some 50 ms) whether it would find torch, and what torch/version.py says. The first that will do is taken.
+Root asks none that others could change, with anything that it loads (``as_root.py``), whoever named it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mltop.probes.active import endings
+from mltop.probes.active.command import python_words
+from mltop.probes.active.supervisor.environment import JobProcess, NotTaken, activated_here, with_job
+from mltop.probes.active.supervisor.process import ProbeProcess
+from mltop.probes.system import as_root
+from mltop.probes.system.spawn import why_no_program
+
+ASK_S = 5.0
+LOOK_S = 30.0  # root's, at all files of a Python: 80,000 take 0.6 s, 3 s when none is cached, more on a busy machine
+VARIABLE = "MLTOP_PROBE_PYTHON"
+OLDEST = (3, 9)
+_MOST_SAID = 3
+_ANSWER = b"mltop-torch "  # start-up files of a Python may print, too
+_FIX = f"name one that has it: --torch-python PATH (or export {VARIABLE}=PATH on the node)"
+_FIX_ROOT = "run the probe as the user whose Python it is, or name one that only root can change: --torch-python PATH"
+
+# For any Python 3: what is older than 3.9 has to say so. Of torch nothing is run, of version.py the plain assignments
+# are read: nobody has looked yet at where it was found.
+_QUESTION = """
+import ast, json, sys
+sys.path[:] = [entry for entry in sys.path if entry]
+said = {"python": "%d.%d.%d" % sys.version_info[:3], "path": sys.executable, "folders": sys.path}
+try:
+    from importlib.util import find_spec
+    spec = find_spec("torch")
+    if spec is not None and spec.origin:
+        place, names = spec.origin.rpartition("/")[0], {}
+        said["folders"] = sys.path + [place]
+        for line in ast.parse(open(place + "/version.py").read()).body:
+            target = line.targets[0] if isinstance(line, ast.Assign) else getattr(line, "target", None)
+            if isinstance(target, ast.Name):
+                try:
+                    names[target.id] = ast.literal_eval(line.value)
+                except ValueError:
+                    pass
+        said.update(torch=str(names["__version__"]), cuda=names.get("cuda"), hip=names.get("hip"))
+except Exception as error:
+    said["error"] = "%s: %s" % (type(error).__name__, error)
+print("\\n" + "ANSWER" + json.dumps(said))
+""".replace("ANSWER", _ANSWER.decode())
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """``path``, or a name to be found on PATH; ``origin``: whose it is, in words; ``job``: whose process it was."""
+
+    path: str
+    origin: str
+    job: JobProcess | None = None
+
+
+@dataclass(frozen=True)
+class TorchPython:
+    """``path``: to start it by, which may be a script around it; ``executable``: itself. ``python``, ``torch``:
+    versions; ``cuda``, ``hip``: that torch was built with, None without. ``environ``: but for the devices;
+    ``left_out``: of it, by root, and why, by name.
+    """
+
+    path: str
+    executable: str
+    python: str
+    torch: str
+    cuda: str | None
+    hip: str | None
+    origin: str
+    environ: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+class NoTorch(Exception):
+    """Why there is no Python to run a probe with; ``fix``: what would help."""
+
+    def __init__(self, why: str, fix: str = _FIX) -> None:
+        super().__init__(why)
+        self.fix = fix
+
+
+def find_torch(
+    named: str,
+    jobs: Sequence[JobProcess],
+    for_gpus: bool,
+    cancelled: threading.Event,
+    ask_s: float = ASK_S,
+    *,
+    not_taken: Sequence[NotTaken] = (),
+) -> TorchPython | None:
+    """The first Python with a torch that can use the devices; None when cancelled. Raises NoTorch.
+
+    ``named``: in the request, "" for none. One that was named must do: no other is looked for. ``jobs``: a process of
+    each training job that runs here; ``not_taken``: those whose Python is not for us.
+    """
+    reasons: list[str] = []
+    fix = _FIX
+    for candidate in candidates(named, jobs):
+        odd = why_no_program(candidate.path)  # in the environment of this node may stand anything
+        if odd:
+            reasons.append(f"{candidate.path[:100]!r} ({candidate.origin}) {odd}")
+            continue
+        environ, left_out = with_job(candidate.job or (jobs[0] if jobs else None), candidate.job is not None)
+        look = as_root.Look(cancelled.is_set, LOOK_S)
+        why = look.why_not_python(candidate.path, environ.get("PATH"))
+        said = {} if why else ask(candidate.path, environ, cancelled, ask_s)
+        if said and isinstance(said, dict):  # a script has become the interpreter, which finds modules where it likes
+            why = look.why_not_python(str(said.get("path"))) or look.why_not_loaded(said.get("folders", ()))
+        if cancelled.is_set():
+            return None
+        fix = _FIX_ROOT if why else fix
+        why = why or (said if isinstance(said, str) else unfit(said, for_gpus))
+        if isinstance(said, dict) and not why:
+            return TorchPython(
+                path=candidate.path,
+                executable=said.get("path") or candidate.path,
+                python=said["python"],
+                torch=said["torch"],
+                cuda=said.get("cuda"),
+                hip=said.get("hip"),
+                origin=candidate.origin,
+                environ=environ,
+                left_out=left_out,
+            )
+        reasons.append(f"{candidate.path} ({candidate.origin}): {why}")
+    reasons += [] if named else [str(one) for one in not_taken[:_MOST_SAID]]
+    raise NoTorch("no Python with a torch that will do: " + "; ".join(reasons), fix)
+
+
+def candidates(named: str, jobs: Sequence[JobProcess]) -> list[Candidate]:
+    """In the order in which they are asked, each once."""
+    of_jobs = [one for job in jobs for one in _of_job(job)]
+    for path, origin in ((named, "named for this probe"), (os.environ.get(VARIABLE), f"{VARIABLE} on this node")):
+        if path:
+            return [Candidate(path, origin, next((one.job for one in of_jobs if one.path == path), None))]
+    found = list(of_jobs)
+    found += [Candidate(f"{folder}/bin/python", "activated where the agent was started") for folder in activated_here()]
+    found += [Candidate(sys.executable, "the agent's own")] if sys.executable else []
+    found.append(Candidate("python3", "on PATH"))
+    first_of_path: dict[str, Candidate] = {}
+    for candidate in found:
+        first_of_path.setdefault(candidate.path, candidate)
+    return list(first_of_path.values())
+
+
+def _of_job(job: JobProcess) -> Iterable[Candidate]:
+    """A full path in the command line is the interpreter itself (it may be another than the activated one); behind a
+    bare "python" is the activated one. What /proc/PID/exe says comes last: it resolves past virtual environments.
+    """
+    origin = f"of the training process {job.pid}"
+    if job.argv0.startswith("/"):
+        yield Candidate(job.argv0, origin, job)
+    for folder in job.activated:
+        yield Candidate(f"{folder}/bin/python", origin, job)
+    if job.python.startswith("/"):
+        yield Candidate(job.python, origin, job)
+
+
+def unfit(said: Mapping[str, Any], for_gpus: bool) -> str:
+    """Why a Python that answered will not do, "" when it will. Pure."""
+    version = str(said.get("python", ""))
+    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
+        return f"it is Python {version}, older than {'.'.join(map(str, OLDEST))}"
+    if said.get("error"):
+        return f"its torch cannot be looked at: {said['error']}"
+    if not said.get("torch"):
+        return "torch is not installed"
+    if for_gpus and not (said.get("cuda") or said.get("hip")):
+        return f"its torch {said['torch']} is built without CUDA"
+    return ""
+
+
+def ask(path: str, environ: Mapping[str, str], cancelled: threading.Event, ask_s: float) -> dict[str, Any] | str:
+    """What a Python says of itself, or why it says nothing. Does not wait for what hangs in the kernel."""
+    try:
+        process = ProbeProcess([*python_words(path), "-W", "ignore", "-c", _QUESTION], environ)
+    except OSError as error:
+        return f"cannot be started: {error.strerror or error}"
+    try:
+        return _answer(process, cancelled, ask_s)
+    finally:
+        process.end_now()
+
+
+def _answer(process: ProbeProcess, cancelled: threading.Event, ask_s: float) -> dict[str, Any] | str:
+    poller = select.poll()
+    poller.register(process.out, select.POLLIN)
+    while not cancelled.is_set():
+        ended = process.has_ended()
+        for line in process.receive():
+            if line.startswith(_ANSWER):
+                said: dict[str, Any] = json.loads(line[len(_ANSWER) :])
+                return said
+        if ended:
+            words = endings.last_words(process.said())
+            return words or f"ended with exit code {process.reap()} and no answer"
+        if time.monotonic() - process.started_s > ask_s:
+            return f"did not answer within {ask_s:g} s"
+        if process.is_silent:
+            cancelled.wait(0.01)
+        else:
+            poller.poll(50)
+    return "cancelled"

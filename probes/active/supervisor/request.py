@@ -1,0 +1,75 @@
+"""What a caller asks of the probes of one node."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mltop.probes.active.deadlines import total_s
+from mltop.probes.system.spawn import why_no_program
+
+KINDS = ("matmul", "memory", "copies", "all_reduce")
+# One process for each device, all at the same time; the others have one process for all devices of the node.
+ALONE = ("matmul", "memory")
+_KEY = re.compile(r"[!-~]{1,100}", re.ASCII)  # it stands in command lines and sentences
+
+
+@dataclass(frozen=True)
+class Asked:
+    """``key`` names the run, equal on all of its nodes; ``gpus``: indexes, GPU- or MIG-UUIDs, "cpu"; () means all.
+
+    ``python``: that has torch, "" looks for one. ``total_s``: for everything from the first process on.
+    """
+
+    key: str
+    kind: str
+    gpus: tuple[str, ...] = ()
+    force: bool = False
+    python: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    deadlines_s: dict[str, float] = field(default_factory=dict)
+    total_s: float = 60.0
+
+
+def asked_from(args: Mapping[str, Any]) -> Asked:
+    """From a request's ``args``. ValueError says what is wrong with them."""
+    kind, key = str(args.get("kind", "")), str(args.get("key", ""))
+    if kind not in KINDS:
+        raise ValueError(f"unknown probe {kind!r} (there are {', '.join(KINDS)})")
+    if not _KEY.fullmatch(key):
+        raise ValueError("a probe needs a key: 1 to 100 printable characters without blanks")
+    gpus, options, deadlines = args.get("gpus") or [], args.get("options") or {}, args.get("deadlines_s") or {}
+    if not isinstance(gpus, list) or not isinstance(options, dict) or not isinstance(deadlines, dict):
+        raise ValueError("gpus must be a list, options and deadlines_s objects")
+    python = str(args.get("python") or "")
+    why = why_no_program(python) if python else ""
+    if why or ("/" in python and not python.startswith("/")):
+        raise ValueError(f"{python[:100]!r} {why or 'is no full path'}: name the Python with torch by one")
+    deadlines_s = {str(stage): _seconds(value, f"deadlines_s of {stage}") for stage, value in deadlines.items()}
+    return Asked(
+        key=key,
+        kind=kind,
+        gpus=tuple(dict.fromkeys(str(gpu) for gpu in gpus)),
+        force=bool(args.get("force", False)),
+        python=python,
+        options=options,
+        deadlines_s=deadlines_s,
+        total_s=_seconds(args.get("total_s") or total_s(kind, deadlines_s), "total_s"),
+    )
+
+
+def modules() -> dict[str, str]:
+    """Where the ``main`` of each kind is: a module; MLTOP_PROBE_MODULES (JSON, by kind) may name others, or files."""
+    chosen = json.loads(os.environ.get("MLTOP_PROBE_MODULES", "{}"))
+    return {kind: str(chosen.get(kind, f"mltop.probes.active.{kind}")) for kind in KINDS}
+
+
+def _seconds(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+        raise ValueError(f"{what} must be seconds, not {value!r}")
+    return float(value)

@@ -1,0 +1,250 @@
+"""The probes of one node: what may run, with which Python, one process per device or one for all, until the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Callable
+
+from mltop.probes.active.child import Order, to_line
+from mltop.probes.active.command import probe_command
+from mltop.probes.active.supervisor import gate
+from mltop.probes.active.supervisor.devices import CPU, Target, choose, cpu_device, refused
+from mltop.probes.active.supervisor.environment import JobProcess, NotTaken, with_devices
+from mltop.probes.active.supervisor.gate import Holder
+from mltop.probes.active.supervisor.process import ProbeProcess, Untold
+from mltop.probes.active.supervisor.pythons import NoTorch, TorchPython, find_torch
+from mltop.probes.active.supervisor.request import ALONE, Asked, modules
+from mltop.probes.active.supervisor.watch import Emit, Stuck, Watched, watch
+from mltop.probes.model import GpuSample, Sample
+from mltop.probes.model.probe import ProbeDevice, ProbeEvent
+from mltop.probes.system import as_root
+
+_SMALLEST_LIMIT_BYTES = 1 << 30
+_ENDED_KEPT_S = 60.0
+
+
+@dataclass
+class Facts:
+    """What is known of the node: ``samples`` (newest last, at least one), foreign processes on its GPUs by pid, other
+    probes of mltop that run on it, the training processes whose Python may be used, and those of which it may not.
+    """
+
+    node: str
+    samples: list[Sample]
+    holders: dict[int, Holder] = field(default_factory=dict)
+    other_probes: list[Holder] = field(default_factory=list)
+    jobs: list[JobProcess] = field(default_factory=list)
+    not_taken: list[NotTaken] = field(default_factory=list)
+
+
+@dataclass
+class _Turn:
+    """The one probe that may run here."""
+
+    asked: Asked
+    processes: list[ProbeProcess] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        pids = [process.pid for process in self.processes] or [os.getpid()]
+        noun, pid = ("pids", f"{pids[0]}-{pids[-1]}") if len(pids) > 1 else ("pid", str(pids[0]))
+        return f"{gate.a_probe(self.asked.kind)} ({noun} {pid}, key {self.asked.key}) runs here"
+
+
+class Supervisor:
+    """One per agent: it remembers processes that cannot be ended. Any thread may call it; one probe runs at a time.
+
+    ``modules``: where each kind's ``main`` is (``asked.modules``).
+    """
+
+    def __init__(self, modules_of_kinds: Mapping[str, str] | None = None) -> None:
+        self._modules = dict(modules_of_kinds or modules())
+        self._lock = threading.Lock()
+        self._turn: _Turn | None = None
+        self._stuck: list[Stuck] = []
+        self._ended_s: dict[int, float] = {}  # pid → monotonic
+
+    def run(self, asked: Asked, facts: Callable[[], Facts | None], emit: Emit, cancelled: threading.Event) -> None:
+        """Run one probe to its end, be that the end of ``cancelled``; what is said goes to ``emit``.
+
+        ``facts`` is called once the turn is ours; None from it: cancelled.
+        """
+        turn = _Turn(asked)
+        with self._lock:
+            before, self._turn = self._turn, self._turn or turn
+        if before is not None:
+            emit(ProbeEvent("refused", why=str(before), fix="wait until it is over, or cancel it"))
+            return
+        try:
+            known = facts()
+            if known is not None and not cancelled.is_set():
+                self._run(turn, known, emit, cancelled)
+        finally:
+            with self._lock:
+                self._turn = None
+
+    def tell(self, key: str, line: dict[str, Any]) -> str:
+        """A line for every process of the probe that has this key; "" or why it cannot be told."""
+        with self._lock:
+            turn = self._turn
+            processes = list(turn.processes) if turn is not None and turn.asked.key == key else []
+        if not processes:
+            return f"no probe with the key {key} runs here" + (f": {turn}" if turn and turn.asked.key != key else "")
+        data = to_json_line(line)
+        for process in processes:
+            try:
+                process.tell(data)
+            except Untold as why:
+                return f"the probe (pid {process.pid}) cannot be told: {why}"
+        return ""
+
+    def ended(self) -> dict[int, float]:
+        """Pids of our processes that ended in the last minute, and when (monotonic s)."""
+        with self._lock:
+            now = time.monotonic()
+            self._ended_s = {pid: at_s for pid, at_s in self._ended_s.items() if now - at_s < _ENDED_KEPT_S}
+            return dict(self._ended_s)
+
+    def _run(self, turn: _Turn, facts: Facts, emit: Emit, cancelled: threading.Event) -> None:
+        targets = self._admitted(turn.asked, facts, emit)
+        if not targets:
+            return
+        for_gpus = any(target.gpu is not None for target in targets)
+        try:
+            python = find_torch(turn.asked.python, facts.jobs, for_gpus, cancelled, not_taken=facts.not_taken)
+        except NoTorch as error:
+            emit(ProbeEvent("failed", stage="find python", why=str(error), fix=error.fix))
+            return
+        if python is None:
+            return
+        emit(ProbeEvent("devices", data=_devices_data(python, targets)))
+        if python.left_out:
+            left_out = as_root.in_words(python.left_out)
+            text = f"root takes nothing from its environment that others can change, not {left_out}"
+            emit(ProbeEvent("note", text=text, data={"remark": True}))
+        watched: list[Watched] = []
+        try:
+            for group in [[target] for target in targets] if turn.asked.kind in ALONE else [targets]:
+                one = self._started(turn, facts, group, python, emit)
+                watched += [one] if one is not None else []
+        finally:
+            self._watch(watched, cancelled, turn.asked.total_s)
+
+    def _watch(self, watched: Sequence[Watched], cancelled: threading.Event, total_s: float) -> None:
+        try:
+            watch(watched, cancelled, total_s)
+        finally:
+            with self._lock:
+                for one in watched:
+                    self._stuck += one.stuck
+                    self._ended_s[one.process.pid] = time.monotonic()
+
+    def _admitted(self, asked: Asked, facts: Facts, emit: Emit) -> list[Target]:
+        """The devices that may be measured; why others may not is said."""
+        choice = choose(asked, facts.samples[-1], cpu_device())
+        self._stuck = [stuck for stuck in self._stuck if stuck.is_there()]
+        events, admitted = list(choice.refused), []
+        for target in choice.targets:
+            why = self._refusal(target, asked, facts)
+            if why is not None:
+                events.append(refused(target.device, *why))
+            else:
+                admitted.append(target)
+        if asked.kind == "all_reduce" and events and admitted:  # with fewer devices it would be another measurement
+            why_all = f"not started, because another device of this node is refused: {events[0].why}"
+            events += [refused(target.device, why_all, "choose the devices: --gpus") for target in admitted]
+            admitted = []
+        for event in events:
+            emit(event)
+        for target in admitted:
+            for text in _remarks(target, facts):
+                emit(ProbeEvent("note", device=target.device.uuid, text=text, data={"remark": True}))
+        return admitted
+
+    def _refusal(self, target: Target, asked: Asked, facts: Facts) -> gate.Refusal | None:
+        for stuck in self._stuck:
+            if stuck.uuid == target.device.uuid:
+                why = f"pid {stuck.pid} of an earlier probe still holds it and cannot be ended"
+                return why, "reset the GPU, or reboot the node" if target.gpu is not None else "reboot the node"
+        if target.gpu is None:
+            return gate.cpu_refusal(facts.samples, facts.other_probes, force=asked.force)
+        return gate.refusal(
+            target.gpu,
+            _recent(target.gpu, facts.samples),
+            facts.holders,
+            force=asked.force,
+            instance=target.instance,
+        )
+
+    def _started(
+        self, turn: _Turn, facts: Facts, group: Sequence[Target], python: TorchPython, emit: Emit
+    ) -> Watched | None:
+        asked, devices = turn.asked, [target.device for target in group]
+        order = Order(asked.kind, facts.node, devices, completed(asked, devices), asked.deadlines_s)
+        try:
+            process = ProbeProcess(
+                probe_command(python.path, self._modules[asked.kind], asked.kind, asked.key),
+                with_devices(python.environ, devices),
+                to_line(order).encode(),
+                _memory_limit(group, facts.samples[-1]),
+            )
+        except OSError as error:
+            why = f"no process can be started: {error.strerror or error}"
+            emit(ProbeEvent("failed", device=devices[0].uuid if len(devices) == 1 else "", why=why))
+            return None
+        with self._lock:
+            turn.processes.append(process)
+        return Watched(process, asked.kind, devices, asked.deadlines_s, emit)
+
+
+def completed(asked: Asked, devices: Sequence[ProbeDevice]) -> dict[str, Any]:
+    """The options of the order. all_reduce gets its key, and what the caller left to the devices of the node:
+    ``backend`` by what they are, ``ranks`` on processors (``cpu_ranks``, else one per core, 2 to 8).
+    """
+    options = dict(asked.options)
+    if asked.kind == "all_reduce":
+        options.setdefault("key", asked.key)
+        options["backend"] = options.get("backend") or ("gloo" if devices[0].kind == CPU else "nccl")
+        if not options.get("ranks") and options["backend"] == "gloo":
+            options["ranks"] = options.get("cpu_ranks") or min(8, max(2, os.cpu_count() or 2))
+    return options
+
+
+def to_json_line(line: dict[str, Any]) -> bytes:
+    return (json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n").encode()
+
+
+def _devices_data(python: TorchPython, targets: Sequence[Target]) -> dict[str, Any]:
+    return {
+        "python": python.executable,
+        "python_version": python.python,
+        "python_origin": python.origin,
+        "torch": python.torch,
+        "cuda": python.cuda,
+        "hip": python.hip,
+        "devices": [asdict(target.device) for target in targets],
+    }
+
+
+def _recent(gpu: GpuSample, samples: Sequence[Sample]) -> list[GpuSample]:
+    """The same GPU in each sample that has it."""
+    return [one for sample in samples for one in sample.gpus if one.uuid == gpu.uuid and one.index == gpu.index]
+
+
+def _remarks(target: Target, facts: Facts) -> list[str]:
+    if target.gpu is None:
+        remark = gate.cpu_remark(facts.samples)
+        return [remark] if remark else []
+    return gate.unknowns(target.gpu, _recent(target.gpu, facts.samples), target.instance)
+
+
+def _memory_limit(group: Sequence[Target], sample: Sample) -> int | None:
+    """On processors: half of what is free, so that a probe never takes a node's last memory."""
+    available = sample.host.memory_available_bytes
+    if available is None or any(target.gpu is not None for target in group):
+        return None
+    return max(_SMALLEST_LIMIT_BYTES, available // 2)

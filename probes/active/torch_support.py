@@ -1,0 +1,138 @@
+"""What torch's exceptions say, in plain sentences; pure.
+
+What probe processes ask of torch beside their work: loading it, versions, why it finds no GPU.
+
+Versions of what a GEMM on a GPU depends on: results are compared only between equal ones.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import warnings
+from typing import Any
+
+from mltop.probes.system import paths
+
+_BROKEN = "mltop check; the kernel log has the Xid"
+_NO_MEMORY = ("not enough free memory", "end what uses the device")
+# (words of the message in lower case, what they mean or "" where the message is clear, what would help)
+_KNOWN = (
+    ("not yet initialized", "", "systemctl status nvidia-fabricmanager"),  # CUDA error 802
+    ("out of memory", *_NO_MEMORY),
+    ("can't allocate memory", *_NO_MEMORY),  # of a machine's own
+    ("no kernel image", "this torch is built for other GPUs", "--torch-python with a torch for this GPU"),
+    ("built without cuda", "", "--torch-python with a CUDA build of torch"),
+    ("no gpu it can use", "", "nvidia-smi; a driver too old for this torch looks like that"),
+    ("ecc error", "the GPU's memory failed", _BROKEN),
+    ("launch failure", "a kernel was aborted on the GPU", _BROKEN),
+    ("illegal memory access", "a kernel was aborted on the GPU", _BROKEN),
+    ("illegal instruction", "a kernel was aborted on the GPU", _BROKEN),
+    ("busy or unavailable", "the GPU is in exclusive mode or in use", "nvidia-smi -q -d COMPUTE"),
+)
+
+
+def first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__
+
+
+def in_words(error: BaseException) -> tuple[str, str]:
+    """(why, fix) of an exception of torch: its first line, and what is known about such."""
+    text = first_line(error)
+    for words, why, fix in _KNOWN:
+        if words in str(error).lower():
+            return (f"{why} ({text})" if why else text), fix
+    return (f"{_NO_MEMORY[0]} ({text})", _NO_MEMORY[1]) if isinstance(error, MemoryError) else (text, "")
+
+
+class Unusable(Exception):
+    """Why nothing can be measured, and what would help."""
+
+    def __init__(self, why: str, fix: str = "") -> None:
+        super().__init__(why)
+        self.why = why
+        self.fix = fix
+
+
+def import_torch() -> Any:
+    """Raises Unusable."""
+    # It says on stderr that there is no numpy; nothing here needs it.
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+    try:
+        return importlib.import_module("torch")
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:  # a broken or foreign torch
+        raise Unusable(f"torch does not import: {error}", "--torch-python PATH of one that has torch") from error
+
+
+def versions(torch: Any) -> dict[str, str]:
+    """torch, cuda or hip, driver: those that are known. Copies depend on no library."""
+    found = {
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "hip": getattr(torch.version, "hip", None),
+        "driver": driver_version(),
+    }
+    return {name: version for name, version in found.items() if version}
+
+
+def why_no_gpu(torch: Any) -> str:
+    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
+        return f"torch {torch.__version__} is built without CUDA"
+    try:
+        torch.cuda.init()  # raises what is_available() only warns of
+    except (RuntimeError, AssertionError) as error:
+        return f"torch {torch.__version__} finds no GPU it can use: {first_line(error)}"
+    return f"torch {torch.__version__} finds no GPU it can use"
+
+
+def driver_version() -> str:
+    """Version of the kernel module, "" where there is none. For who does without NVML."""
+    try:
+        with open(paths.sys("module", "nvidia", "version"), encoding="utf-8") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def gemm_versions(torch: Any, driver: str) -> dict[str, str]:
+    """torch, cuda or hip, cublas, cudnn, driver, arch: those that are known."""
+    try:
+        cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
+    except RuntimeError:  # another cuDNN than torch was built with: no GEMM needs it
+        cudnn = None
+    found = {
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "hip": getattr(torch.version, "hip", None),
+        "cublas": cublas(_loaded("libcublas.so")),
+        "cudnn": None if cudnn is None else str(cudnn),
+        "driver": driver or driver_version(),
+    }
+    return {name: version for name, version in found.items() if version}
+
+
+def cublas(path: str) -> str:
+    """Of the library that this process has loaded (cublasGetProperty: major, minor, patch), "" without it."""
+    if not path:
+        return ""
+    try:
+        get_property = ctypes.CDLL(path).cublasGetProperty
+    except (OSError, AttributeError):
+        return ""
+    parts = []
+    for which in range(3):
+        value = ctypes.c_int()
+        if get_property(which, ctypes.byref(value)) != 0:
+            return ""
+        parts.append(str(value.value))
+    return ".".join(parts)
+
+
+def _loaded(name: str) -> str:
+    """Path of a library of this process (proc_pid_maps(5))."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+            return next((line.split(None, 5)[5].strip() for line in file if f"/{name}" in line), "")
+    except OSError:
+        return ""

@@ -1,0 +1,200 @@
+"""Programs that the caller sends when they are first needed: asked for, checked, kept in the cache or in memory."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import platform
+import stat
+import subprocess
+import threading
+import time
+import zlib
+from pathlib import Path
+from typing import Callable
+
+from mltop.probes.agent.protocol import Message, Request
+from mltop.probes.system.spawn import memory_file
+
+WAIT_S = 60.0  # without a sign that more of it arrives: 3 MB take minutes over a slow link
+_POLL_S = 0.05  # how late a cancel may be
+_MOST_BYTES = 256 * 1024 * 1024
+_GZIP = 31  # zlib's name for it
+_STARTS_WITHIN_S = 10.0
+
+
+class Unavailable(Exception):
+    """Why a program cannot be had; ``fix`` is what to do."""
+
+    def __init__(self, why: str, fix: str = "") -> None:
+        super().__init__(why)
+        self.fix = fix
+
+
+class Files:
+    """The programs of one agent. ``can_ask`` is False where nothing can be sent to it (pdsh); ``wait_s``: how long one
+    that was asked for may make no progress.
+    """
+
+    def __init__(self, send: Callable[[Message], None], can_ask: bool = True, wait_s: float = WAIT_S) -> None:
+        self._send = send
+        self._wait_s = wait_s
+        self._can_ask = can_ask
+        self._cache = os.environ.get("MLTOP_CACHE", "")
+        self._obtaining = threading.Lock()  # one at a time, so that two requests send for one file once
+        self._lock = threading.Lock()
+        self._awaited = ""  # the name of the file that was asked for
+        self._answer: bytes | Unavailable | None = None
+        self._progress_s = 0.0  # monotonic
+        self._programs: dict[str, str] = {}  # sha256 to a path that runs
+
+    def receive(self, request: Request) -> None:
+        """A frame of kind "file" has come. What nobody waits for is dropped."""
+        with self._lock:
+            is_awaited = request.op == self._awaited
+        if is_awaited:
+            answer = unpacked(request)
+            with self._lock:
+                self._awaited, self._answer = "", answer
+
+    def receiving(self) -> None:
+        """Some more of a long frame has arrived, which may be the file."""
+        self._progress_s = time.monotonic()
+
+    def program(self, name: str, sha256: str, request_id: int, cancelled: threading.Event) -> str:
+        """Path of a program that has this hash and runs. Raises Unavailable, also when ``cancelled`` is set."""
+        while not self._obtaining.acquire(timeout=_POLL_S):
+            if cancelled.is_set():
+                raise Unavailable("cancelled")
+        try:
+            known = self._programs.get(sha256, "")
+            if not _is_there(known):
+                known = self._programs[sha256] = self._obtain(name, sha256, request_id, cancelled)
+            return known
+        finally:
+            self._obtaining.release()
+
+    def _obtain(self, name: str, sha256: str, request_id: int, cancelled: threading.Event) -> str:
+        path = f"{self._cache}/{name}-{sha256}" if self._cache else ""
+        content = _whole(path, sha256)
+        if content is None:
+            content = self._ask(name, sha256, request_id, cancelled)
+            path = _keep(path, content)
+        return path if runs(path) else _in_memory(name, content)
+
+    def _ask(self, name: str, sha256: str, request_id: int, cancelled: threading.Event) -> bytes:
+        if not self._can_ask:
+            fix = f"once by ssh: mltop stacks -w NODE; or pip install {name} there"
+            raise Unavailable(f"{name} is not on this node, and it cannot be sent this way", fix)
+        with self._lock:
+            self._awaited, self._answer = name, None
+        self._send(Message("need", id=request_id, data={"file": name, "machine": platform.machine()}))
+        answer = self._wait(name, cancelled)
+        if isinstance(answer, Unavailable):
+            raise answer
+        if _sha256(answer) != sha256:
+            raise Unavailable(f"the {name} that came is not the one that was announced", "try again")
+        return answer
+
+    def _wait(self, name: str, cancelled: threading.Event) -> bytes | Unavailable:
+        self._progress_s = time.monotonic()
+        while time.monotonic() - self._progress_s < self._wait_s and not cancelled.wait(_POLL_S):
+            with self._lock:
+                answer = self._answer
+            if answer is not None:
+                self._answer = None
+                return answer
+        with self._lock:
+            self._awaited = ""
+        late = f"{name} did not arrive: nothing came for {self._wait_s:g} s"
+        return Unavailable("cancelled" if cancelled.is_set() else late)
+
+
+def unpacked(request: Request) -> bytes | Unavailable:
+    """The bytes of a file frame, which must have the hash that it names."""
+    args = request.args
+    if args.get("error"):
+        return Unavailable(str(args["error"]), str(args.get("fix", "")))
+    try:
+        content = zlib.decompressobj(_GZIP).decompress(base64.b64decode(args["data"]), _MOST_BYTES)
+    except (KeyError, TypeError, ValueError, zlib.error) as error:
+        return Unavailable(f"{request.op} arrived damaged: {error}", "try again")
+    if _sha256(content) != args.get("sha256"):
+        return Unavailable(f"{request.op} arrived damaged: its sha256 is another", "try again")
+    return content
+
+
+def _whole(path: str, sha256: str) -> bytes | None:
+    """A file of the cache when its hash is right. Read once per agent: 8 MB take 10 ms."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            status = os.fstat(fd)
+            is_ours = stat.S_ISREG(status.st_mode) and status.st_size <= _MOST_BYTES
+            content = file.read(_MOST_BYTES) if is_ours else b""
+    except OSError:
+        return None
+    return content if _sha256(content) == sha256 else None
+
+
+def _keep(path: str, content: bytes) -> str:
+    """``path`` once the file is there, "" when it cannot be written (no cache, read-only, full)."""
+    if not path:
+        return ""
+    beside = Path(path).parent / f".tmp.{os.urandom(8).hex()}"
+    try:
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        return ""
+    return path
+
+
+def _in_memory(name: str, content: bytes) -> str:
+    """For caches where nothing may be executed, and for no cache."""
+    try:
+        path = memory_file(name, content)
+    except OSError as error:
+        raise Unavailable(f"{name} runs neither from the cache nor from memory: {error.strerror}") from error
+    if not runs(path):
+        raise Unavailable(f"{name} was sent, but this node does not run programs that are not installed")
+    return path
+
+
+def runs(path: str) -> bool:
+    """Whether it starts: not where it is forbidden (noexec, a policy of the kernel), or built for another machine."""
+    if not _is_there(path):
+        return False
+    command = [path, "--version"]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_STARTS_WITHIN_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def _is_there(path: str) -> bool:
+    """Touches it, too: what was not used for long is removed from the cache by a newer version."""
+    try:
+        if path:
+            os.utime(path)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return Path(path).exists()  # a read-only cache
+    return bool(path)
+
+
+def _sha256(content: bytes) -> str:
+    import hashlib  # loads OpenSSL
+
+    return hashlib.sha256(content).hexdigest()

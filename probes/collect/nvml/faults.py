@@ -1,0 +1,152 @@
+"""From NVML's codes to sentences and gaps."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any
+
+from mltop.probes.collect.nvml import codes
+from mltop.probes.model import Fault, Gap
+
+OVERLONG = "NVML's reader process answers without end"
+KERNEL_LOG = "sudo dmesg -T | grep -i -e nvrm -e xid"
+# CAP_SYS_ADMIN alone was not enough for some drivers (NVIDIA/DCGM#214).
+GPM_PERMISSION = "sudo mltop; in a container: start it with --privileged, or --cap-add SYS_ADMIN where that suffices"
+UPDATE_DRIVER = "update the NVIDIA driver to 570 or newer"
+_ASKED_BY_NUMBER = ("nvmlDeviceGetFieldValues", "nvmlDeviceGetTemperatureThreshold", "nvmlDeviceGetGpuFabricInfo")
+
+
+def starting_gap(waited_s: float, call: str) -> Gap:
+    """``call``: the one that NVML's reader process is in, or ""."""
+    now_in = f", now in {call}" if call else ""
+    why = f"GPUs not read yet: no answer from NVML since {waited_s:.1f} s{now_in}"
+    return Gap("nvml.starting", why, kind="starting")
+
+
+def field_gap(what: str, problem: Any) -> Gap:
+    """``problem``: a sentence, ``[kind of gap or "implausible", sentence]``, or ``[call, code]`` of what failed."""
+    if isinstance(problem, str):
+        return Gap(what, problem, UPDATE_DRIVER if problem == codes.T_LIMIT_ALONE else "")
+    call, code = problem
+    if call == codes.IMPLAUSIBLE:
+        return Gap(what, code, code=codes.IMPLAUSIBLE)
+    if isinstance(code, str):
+        return Gap(what, code, kind=call)
+    if is_unsupported(problem):
+        why = f"not supported by this GPU or driver ({call}: {codes.text(code)})"
+        return Gap(what, why, kind="unsupported")
+    if code == codes.NO_PERMISSION:
+        fix = GPM_PERMISSION if call.startswith("nvmlGpm") else "sudo mltop"
+        return Gap(what, f"no permission for {call} ({codes.text(code)})", fix, code="no_permission")
+    return Gap(what, f"{call} failed (NVML error {code}: {codes.text(code)})")
+
+
+def is_unsupported(problem: Any) -> bool:
+    """Whether there is no such value here. Old drivers call fields that they do not know an invalid argument."""
+    if isinstance(problem, str):
+        return False
+    call, code = problem
+    if isinstance(code, str):
+        return bool(call == "unsupported")
+    return code in codes.UNSUPPORTED or (code == codes.INVALID_ARGUMENT and call.startswith(_ASKED_BY_NUMBER))
+
+
+def down_gap(down: dict[str, Any]) -> Gap:
+    """Why there is no NVML at all; ``down`` as in the child's answer. Its ``code`` is the Fault."""
+    if down["kind"] == "pynvml":
+        why = f"the Python package nvidia-ml-py is missing ({down['text']})"
+        return Gap("nvml", why, "pip install nvidia-ml-py", code=down_fault(down))
+    if down["kind"] == "library":
+        why = f"libnvidia-ml.so.1 cannot be loaded: {down['text']}"
+        return Gap("nvml", why, "ldconfig -p | grep libnvidia-ml", code=down_fault(down))
+    call, code = down["call"], down["code"]
+    said = f"{call}: {codes.text(code)}"
+    known = {
+        codes.LIBRARY_NOT_FOUND: (
+            "no NVIDIA driver on this machine (libnvidia-ml.so.1 not found)",
+            "install the NVIDIA driver; in a container: start it with --gpus all",
+        ),
+        codes.DRIVER_NOT_LOADED: (f"the NVIDIA driver is not loaded ({said})", "sudo modprobe nvidia"),
+        codes.NO_PERMISSION: (f"no permission to use the NVIDIA driver ({said})", "sudo mltop"),
+        codes.LIB_RM_VERSION_MISMATCH: (
+            f"the driver was upgraded while the old one is loaded (NVML error 18, {said})",
+            "reboot, or unload all nvidia modules and run: sudo modprobe nvidia",
+        ),
+        codes.GPU_IS_LOST: (
+            f"NVML cannot be used: a GPU has fallen off the bus (NVML error 15, {said})",
+            "reboot the node",
+        ),
+        codes.RESET_REQUIRED: (
+            f"NVML cannot be used: a GPU needs a reset (NVML error 16, {said})",
+            "end the jobs on the node, then: sudo nvidia-smi -r",
+        ),
+    }
+    why, fix = known.get(code, (f"NVML cannot be used (NVML error {code}, {said})", KERNEL_LOG))
+    return Gap("nvml", why, fix, code=down_fault(down))
+
+
+def down_fault(down: dict[str, Any]) -> Fault:
+    """The same as data."""
+    if down["kind"] == "nvml":
+        return codes.fault(down["code"])
+    return "no_bindings" if down["kind"] == "pynvml" else "library_broken"
+
+
+def silence(waited_s: float, call: str, call_s: float | None, state: str) -> str:
+    """Why no answer comes. ``call`` is where the child is ("" between calls) and ``call_s`` for how long."""
+    if not call or call_s is None:
+        state = state or "state unknown"
+        return f"NVML does not answer: its reader process is in no call for {waited_s:.0f} s ({state})"
+    if call_s < waited_s / 2:
+        return f"NVML is slow: no answer for {waited_s:.0f} s, now in {call}"
+    return f"NVML does not answer: stuck in {call} for {call_s:.0f} s"
+
+
+def death(exit_code: int, call: str, last_words: str) -> str:
+    """How the child ended without being asked to; ``call`` is the NVML call that it was in, or ""."""
+    how = f"exit code {exit_code}"
+    if exit_code < 0:
+        try:
+            how = signal.Signals(-exit_code).name
+        except ValueError:
+            how = f"signal {-exit_code}"
+    where = f" in {call}" if call else ""
+    return f"NVML's reader process died ({how}){where}" + (f": {last_words}" if last_words else "")
+
+
+def lost_error(call: str, code: int, gone: bool, last_seen_at: float | None) -> str:
+    """E.g. "GPU is lost (NVML error 15: GPU is lost), last seen 12:41:07Z"."""
+    seen = last_seen(last_seen_at)
+    if code == codes.NO_PERMISSION:
+        return f"no permission to open this GPU ({call}: {codes.text(code)}), {seen}"
+    said = f"(NVML error {code}: {codes.text(code)})"
+    if code == codes.RESET_REQUIRED:
+        return f"GPU needs a reset {said}, {seen}"
+    if gone:
+        return f"GPU is lost {said}, {seen}"
+    return f"{call} failed {said}, {seen}"
+
+
+def lost_fault(code: int, gone: bool) -> Fault:
+    """The same as data. A handle that cannot be had is a lost GPU, whatever the code."""
+    fault = codes.fault(code)
+    return "lost" if gone and fault == "failed" else fault
+
+
+def vanished_error(count: int, last_seen_at: float | None) -> str:
+    gpus = f"{count} GPU{'' if count == 1 else 's'}"
+    return f"GPU is lost: the driver now lists {gpus} without it, {last_seen(last_seen_at)}"
+
+
+def last_seen(at: float | None) -> str:
+    return "not seen since mltop started" if at is None else f"last seen {clock(at)}"
+
+
+def clock(at: float) -> str:
+    """Time of day in UTC, e.g. 12:41:07Z."""
+    return time.strftime("%H:%M:%SZ", time.gmtime(at))
+
+
+def xid_text(code: int, where: str) -> str:
+    return f"NVML reports Xid {code} of the GPU at {where}" if where else f"NVML reports Xid {code}"

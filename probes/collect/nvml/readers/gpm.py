@@ -1,0 +1,438 @@
+"""GPM (GPU performance monitoring, Hopper and newer): samples, and metrics computed from two of them.
+
+Functions and metric ids: nvml.h, nvmlGpm*. One metric per nvmlGpmMetricsGet: with batches some drivers gave wrong
+values (DataDog/datadog-agent#51934; DCGM asks one by one too). Samples are not safe to take from two threads, even of
+different GPUs (DataDog/datadog-agent#54458): the reader process has one.
+
+Why there are no GPM values. What to do about a lack of permission: words.GPM_PERMISSION.
+
+The samples of one GPU or GPU instance over time, and the newest value of each metric.
+
+What the GPU's units really do, from GPM counters: never more than four calls per GPU and poll.
+
+Three polls in four take a sample (one call) and compute SM, tensor and DRAM activity (three). The fourth computes up to
+four of the others from the sample of the poll before: occupancy and FP pipes in one such poll, PCIe in the next, and
+NVLink with it where its own counters do not work. At one poll per second the first three are averages over one second
+(two after such a poll) and at most one second old; the others are averages over eight seconds, renewed every eight.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from ctypes import byref, c_uint
+from functools import partial
+from typing import Any, Callable, NamedTuple
+
+import pynvml
+
+from mltop.probes.collect.nvml import codes
+from mltop.probes.collect.nvml.calls import NO_GPU, Calls, GarbageError, NvmlError
+from mltop.probes.collect.nvml.device import ASK_AGAIN_S, Device, Problem, Reading, implausible, starting, unsupported
+from mltop.probes.collect.nvml.readers import configuration
+from mltop.probes.collect.nvml.readers.configuration import Modes
+from mltop.probes.collect.nvml.readers.nvlink import Links
+
+METRICS_GET = "nvmlGpmMetricsGet"
+NOT_FOUND = 6  # nvml.h NVML_ERROR_NOT_FOUND
+# What NVML says of a MIG device or GPU instance that was destroyed.
+STALE = frozenset({codes.INVALID_ARGUMENT, NOT_FOUND})
+MIB = 1 << 20
+# A ratio of two counters read one after the other may come out a little over 100 %.
+LARGEST_PERCENT = 110.0
+LARGEST_BYTES_PER_S = 1e14
+
+Sample = Any  # pynvml.c_nvmlGpmSample_t, an opaque pointer
+
+
+class Metric(NamedTuple):
+    """One GPM metric. ``name`` is a field of GpuSample, or of our own for rates; ``id`` as in nvml.h."""
+
+    name: str
+    id: int
+    is_rate: bool = False  # MiB/s, otherwise percent
+
+
+SM = Metric("sm_active", 2)
+OCCUPANCY = Metric("sm_occupancy", 3)
+TENSOR = Metric("tensor_active", 5)
+DRAM = Metric("dram_active", 10)
+FP64 = Metric("fp64_active", 11)
+FP32 = Metric("fp32_active", 12)
+FP16 = Metric("fp16_active", 13)
+PCIE_TX = Metric("pcie_tx", 20, is_rate=True)
+PCIE_RX = Metric("pcie_rx", 21, is_rate=True)
+NVLINK_RX = Metric("nvlink_rx", 60, is_rate=True)
+NVLINK_TX = Metric("nvlink_tx", 61, is_rate=True)
+
+
+class Gpm:
+    """The GPM functions of one library, with the result buffers that all GPUs share."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._support = pynvml.c_nvmlGpmSupport_t()
+        self._support_ref = byref(self._support)
+        self._get = pynvml.c_nvmlGpmMetricsGet_t()
+        self._get_ref = byref(self._get)
+        self._metric = self._get.metrics[0]
+
+    def is_supported(self, device: Device) -> bool:
+        """Raises NvmlError, e.g. from a driver that has no GPM."""
+        self._support.version = pynvml.NVML_GPM_SUPPORT_VERSION
+        device.call("nvmlGpmQueryDeviceSupport", self._support_ref)
+        return bool(self._support.isSupportedDevice)
+
+    def allocate(self) -> Sample:
+        sample = pynvml.c_nvmlGpmSample_t()
+        self._calls.system("nvmlGpmSampleAlloc", byref(sample))
+        return sample
+
+    def free(self, sample: Sample) -> None:
+        """Concerns no GPU, so it is safe for the samples of a lost one. The code does not matter."""
+        self._calls("nvmlGpmSampleFree", NO_GPU, sample)
+
+    def take(self, device: Device, into: Sample, gpu_instance: int | None = None) -> None:
+        """Read the counters of a GPU, or of one MIG GPU instance on it. Raises NvmlError.
+
+        Not through ``Device.call``, which would not ask again for a minute once permission was refused.
+        """
+        name = "nvmlGpmSampleGet" if gpu_instance is None else "nvmlGpmMigSampleGet"
+        of = () if gpu_instance is None else (c_uint(gpu_instance),)
+        code = device.code_now(name, *of, into)
+        if code:
+            raise NvmlError(name, code)
+
+    def metric(self, device: Device, older: Sample, newer: Sample, metric: Metric) -> float:
+        """The average between two samples: a fraction 0..1, or bytes/s. Raises NvmlError and GarbageError."""
+        self._get.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        self._get.numMetrics = 1
+        self._get.sample1 = older
+        self._get.sample2 = newer
+        self._metric.metricId = metric.id
+        self._metric.nvmlReturn = codes.UNKNOWN
+        code = self._calls(METRICS_GET, device.index, self._get_ref)
+        if code:
+            raise NvmlError(METRICS_GET, code)
+        if self._metric.nvmlReturn:
+            raise NvmlError(f"{METRICS_GET} {metric.id} ({metric.name})", self._metric.nvmlReturn)
+        return plausible(metric, self._metric.value)
+
+
+def plausible(metric: Metric, value: float) -> float:
+    """NVML's percent or MiB/s as a fraction or bytes/s. Raises GarbageError for what cannot be (NaN: geopm#3550)."""
+    largest = LARGEST_BYTES_PER_S / MIB if metric.is_rate else LARGEST_PERCENT
+    if not math.isfinite(value) or not 0 <= value <= largest:
+        unit = "MiB/s" if metric.is_rate else "%"
+        raise GarbageError(f"{METRICS_GET} {metric.id} ({metric.name}) answered {value:g} {unit}, which is not a value")
+    return value * MIB if metric.is_rate else min(value / 100, 1.0)
+
+
+STARTING = starting("an average between two samples: it comes with one of the next")
+NEEDS_HOPPER = unsupported("GPM needs Hopper or newer: GPU-Util only says that a kernel was resident")
+
+
+def together(*names: str) -> str:
+    """Several fields as one: "{sm_active,tensor_active}"."""
+    return names[0] if len(names) == 1 else f"{{{','.join(names)}}}"
+
+
+SHORTEST_S = 0.11  # samples of one GPU must be more than 100 ms apart (nvml.h)
+RETRY_S = 3.0  # after a refusal: permission is a state that comes and goes (NVIDIA/DCGM#214)
+
+
+class Group:
+    """Metrics that are computed together, each as the average since this group's turn before.
+
+    ``takes_sample``: False: computed from the sample of the poll before.
+    """
+
+    def __init__(self, metrics: tuple[Metric, ...], takes_sample: bool = True) -> None:
+        self.metrics = metrics
+        self.takes_sample = takes_sample
+
+
+class Plan:
+    """Which group has its turn at which poll: ``first``, then ``cycle`` again and again."""
+
+    def __init__(self, first: tuple[Group, ...], cycle: tuple[Group, ...]) -> None:
+        self.first = first
+        self.cycle = cycle
+
+    def turn(self, number: int) -> Group:
+        if number < len(self.first):
+            return self.first[number]
+        return self.cycle[(number - len(self.first)) % len(self.cycle)]
+
+    def metrics(self) -> list[Metric]:
+        return list(dict.fromkeys(metric for group in self.first + self.cycle for metric in group.metrics))
+
+
+class Track:
+    """``values`` by metric name, as of each metric's last turn; ``problems`` of single metrics; ``problem`` of all.
+
+    Buffers: one for the newest sample, one for each group's last turn, and one to write the next into.
+    """
+
+    def __init__(self, gpm: Gpm, device: Device, plan: Plan, gpu_instance: int | None = None) -> None:
+        self._gpm = gpm
+        self._device = device
+        self._plan = plan
+        self._gpu_instance = gpu_instance
+        self._buffers: list[Sample] = []
+        self._not_before_s = 0.0
+        self._restart(STARTING)
+
+    def _restart(self, problem: Problem) -> None:
+        self.values: dict[str, float] = {}
+        self.problems: dict[str, Problem] = {}
+        self.problem: Problem | None = problem
+        self._newest: int | None = None  # index of a buffer, as those in _before
+        self._before: dict[Group, int] = {}
+        self._unsupported_until_s: dict[Metric, float] = {}
+        self._turn = 0
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether some metric has not had its first turn yet."""
+        return self._turn < len(self._plan.first)
+
+    def poll(self, now_s: float, pace_s: float = SHORTEST_S) -> bool:
+        """One turn, unless the last one is newer than ``pace_s``: then False. Monotonic seconds.
+
+        Raises NvmlError when the GPU or the library is gone, or when a GPU instance's id is stale.
+        """
+        return self._careful(partial(self._take_turn, now_s), now_s, pace_s)
+
+    def catch_up(self, now_s: float) -> bool:
+        """All first turns at once, from two samples, with as many calls as there are metrics. Otherwise as ``poll``."""
+        if self._newest is None or not self.is_starting:
+            return False
+        return self._careful(partial(self._take_first_turns, now_s), now_s, SHORTEST_S)
+
+    def _careful(self, turn: Callable[[], None], now_s: float, pace_s: float) -> bool:
+        if now_s < self._not_before_s:
+            return False
+        try:
+            turn()
+        except NvmlError as failure:
+            if failure.code in codes.GONE or failure.code in codes.LIBRARY_DOWN:
+                raise
+            unsupported = failure.code in codes.UNSUPPORTED
+            self._not_before_s = now_s + (ASK_AGAIN_S if unsupported else RETRY_S)
+            self._restart((failure.call, failure.code))
+            if self._gpu_instance is not None and failure.code in STALE:
+                raise
+        else:
+            self._not_before_s = now_s + max(SHORTEST_S, 0.0 if self.is_starting else pace_s)
+        return True
+
+    def pending(self) -> list[Metric]:
+        """Metrics without a value or a problem: their turn comes."""
+        return [m for m in self._plan.metrics() if m.name not in self.values and m.name not in self.problems]
+
+    def release(self) -> None:
+        """Free the buffers. The track must not be polled again."""
+        for sample in self._buffers:
+            self._gpm.free(sample)
+        self._buffers = []
+
+    def _take_turn(self, now_s: float) -> None:
+        if self._newest is None:
+            self._newest = self._take()
+            self._before = dict.fromkeys(self._plan.first + self._plan.cycle, self._newest)
+            self.problem = STARTING
+            return
+        group = self._plan.turn(self._turn)
+        if group.takes_sample:
+            self._newest = self._take()
+        self._compute_all(group, now_s)
+        self._turn += 1
+
+    def _take_first_turns(self, now_s: float) -> None:
+        self._newest = self._take()
+        for group in dict.fromkeys(self._plan.first):
+            self._compute_all(group, now_s)
+        self._turn = len(self._plan.first)
+
+    def _compute_all(self, group: Group, now_s: float) -> None:
+        assert self._newest is not None
+        for metric in group.metrics:
+            self._compute(metric, self._before[group], self._newest, now_s)
+        self._before[group] = self._newest
+        self.problem = None
+
+    def _take(self) -> int:
+        """A new sample in a buffer that nothing refers to."""
+        used = {self._newest, *self._before.values()}
+        index = next((index for index in range(len(self._buffers)) if index not in used), len(self._buffers))
+        if index == len(self._buffers):
+            self._buffers.append(self._gpm.allocate())
+        self._gpm.take(self._device, self._buffers[index], self._gpu_instance)
+        return index
+
+    def _compute(self, metric: Metric, before: int, newest: int, now_s: float) -> None:
+        if now_s < self._unsupported_until_s.get(metric, 0.0):
+            return
+        self.values.pop(metric.name, None)
+        self.problems.pop(metric.name, None)
+        try:
+            value = self._gpm.metric(self._device, self._buffers[before], self._buffers[newest], metric)
+        except GarbageError as garbage:
+            self.problems[metric.name] = implausible(str(garbage))
+        except NvmlError as failure:
+            if failure.code in codes.GONE or failure.code in codes.LIBRARY_DOWN | {codes.NO_PERMISSION}:
+                raise
+            self.problems[metric.name] = (failure.call, failure.code)
+            if failure.code in codes.UNSUPPORTED:
+                self._unsupported_until_s[metric] = now_s + ASK_AGAIN_S
+        else:
+            self.values[metric.name] = value
+
+
+MAIN = Group((SM, TENSOR, DRAM))
+PIPES = Group((OCCUPANCY, FP64, FP32, FP16), takes_sample=False)
+PCIE = Group((PCIE_RX, PCIE_TX), takes_sample=False)
+ALL_TRAFFIC = Group((PCIE_RX, PCIE_TX, NVLINK_RX, NVLINK_TX), takes_sample=False)
+
+
+def plan_with(traffic: Group) -> Plan:
+    return Plan((MAIN, PIPES, MAIN, traffic), (MAIN, MAIN, MAIN, PIPES, MAIN, MAIN, MAIN, traffic))
+
+
+PLAN, PLAN_WITHOUT_NVLINK = plan_with(ALL_TRAFFIC), plan_with(PCIE)
+ACTIVITY_FIELDS = tuple(metric.name for metric in PLAN.metrics() if not metric.is_rate)
+ALL_ACTIVITY = together(*ACTIVITY_FIELDS)
+# By the metric's name: bytes/s as seen from the GPU.
+PCIE_RATES = {PCIE_RX.name: "pcie.rx_bytes_per_s", PCIE_TX.name: "pcie.tx_bytes_per_s"}
+NVLINK_RATES = {NVLINK_RX.name: "nvlink.rx_bytes_per_s", NVLINK_TX.name: "nvlink.tx_bytes_per_s"}
+# A GPU in MIG mode is sampled less often: its instances take their share of the calls.
+MIG_PACE_S = 3.9
+
+
+class _Gpu:
+    """What is kept for one GPU."""
+
+    def __init__(self, device: Device, plan: Plan, track: Track) -> None:
+        self.device = device
+        self.plan = plan
+        self.track = track
+        self.support_known_until_s = 0.0
+        self.without_gpm: Problem | None = None
+
+
+class ActivityReader:
+    """Keeps the samples of every GPU that its metrics are made of. For one thread."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._gpm = Gpm(calls)
+        self._gpus: dict[int, _Gpu] = {}
+
+    def read(self, device: Device) -> Reading:
+        """``sm_active`` … and ``activity_source`` ("gpm"), as fractions 0..1, None with a problem where unknown.
+
+        Also ``pcie.rx_bytes_per_s`` and ``tx``, and those of ``nvlink`` where its own counters, which are a second
+        fresh, do not tell them. Raises NvmlError when the GPU or the library is
+        gone.
+        """
+        reading = Reading()
+        reading.attempt((ALL_ACTIVITY,), partial(self._read, device, reading))
+        if ALL_ACTIVITY in reading.problems:
+            problem = pcie_problem(reading.problems[ALL_ACTIVITY])
+            reading.problems.update(dict.fromkeys(PCIE_RATES.values(), problem))
+        return reading
+
+    def catch_up(self, device: Device) -> None:
+        """Take the second sample of a GPU at once, and compute all that it has no value of yet."""
+        kept = self._gpus.get(device.index)
+        if kept is not None and kept.device is device and kept.without_gpm is None:
+            kept.track.catch_up(time.monotonic())
+
+    def forget(self, device: Device) -> None:
+        """Free what is kept for a GPU that is gone, without a call on it."""
+        kept = self._gpus.pop(device.index, None)
+        if kept is not None:
+            kept.track.release()
+
+    def shut_down(self) -> None:
+        """Free all samples, before the library is shut down."""
+        for kept in list(self._gpus.values()):
+            self.forget(kept.device)
+
+    def _read(self, device: Device, reading: Reading) -> dict[str, Any]:
+        kept = self._kept(device)
+        now_s = time.monotonic()
+        if now_s >= kept.support_known_until_s:
+            self._ask(kept)
+            kept.support_known_until_s = now_s + ASK_AGAIN_S
+        problem = kept.without_gpm
+        if problem is None:
+            kept.track.poll(now_s, MIG_PACE_S if device.state(Modes).mig_enabled else SHORTEST_S)
+            problem = kept.track.problem
+        if problem is not None:
+            reading.problems[ALL_ACTIVITY] = problem
+            return {}
+        return take_values(kept.track, kept.plan, reading)
+
+    def _kept(self, device: Device) -> _Gpu:
+        links = device.state(Links)
+        plan = PLAN_WITHOUT_NVLINK if links.counts_traffic or links.count == 0 else PLAN
+        kept = self._gpus.get(device.index)
+        # Another GPU at this index, this one came back, or NVLink's own counters have started or stopped working.
+        if kept is None or kept.device is not device or kept.plan is not plan:
+            self.forget(device)
+            kept = self._gpus[device.index] = _Gpu(device, plan, Track(self._gpm, device, plan))
+        return kept
+
+    def _ask(self, kept: _Gpu) -> None:
+        """What changes only with the driver."""
+        kept.without_gpm = None
+        try:
+            if not self._gpm.is_supported(kept.device):
+                kept.without_gpm = NEEDS_HOPPER
+        except NvmlError as failure:
+            if failure.code == codes.NO_PERMISSION:
+                return  # sampling will say so, and is asked again sooner
+            if failure.code != codes.NOT_SUPPORTED:
+                raise
+            kept.without_gpm = NEEDS_HOPPER
+
+
+def take_values(track: Track, plan: Plan, reading: Reading) -> dict[str, Any]:
+    """The values of a track by field; problems of single fields go into ``reading``."""
+    values: dict[str, Any] = {}
+    pending = []
+    for name in ACTIVITY_FIELDS:
+        if name in track.values:
+            values[name] = track.values[name]
+        elif name in track.problems:
+            reading.problems[name] = track.problems[name]
+        else:
+            pending.append(name)
+    if pending:
+        reading.problems[together(*pending)] = STARTING
+    if values:
+        values["activity_source"] = "gpm"
+    rates = {**PCIE_RATES, **NVLINK_RATES} if plan is PLAN else PCIE_RATES
+    for name, field in rates.items():
+        if name in track.values:
+            values[field] = track.values[name]
+        else:
+            problem = track.problems.get(name, STARTING)
+            reading.problems[field] = pcie_problem(problem) if name in PCIE_RATES else problem
+    return values
+
+
+def left_out() -> Reading:
+    """Where GPM got stuck: nothing of it is called for now."""
+    reading = Reading()
+    reading.problems.update(
+        dict.fromkeys((ALL_ACTIVITY, *PCIE_RATES.values()), "GPM got stuck and is left out for now")
+    )
+    return reading
+
+
+def pcie_problem(problem: Problem) -> Problem:
+    """Why PCIe traffic is unknown where GPM does not tell it: nothing else does."""
+    is_unsupported = not isinstance(problem, str) and (problem[0] == "unsupported" or problem[1] in codes.UNSUPPORTED)
+    return configuration.TRAFFIC_NEEDS_GPM if is_unsupported else problem

@@ -1,0 +1,144 @@
+"""Thermal limits: the temperatures at which the GPU slows itself down, and how many degrees are left until then.
+
+Two ways of telling, by nvml.h and by nvidia-smi's reports of boards:
+
+- absolute, nvmlDeviceGetTemperatureThreshold: up to Ampere. For Ada and newer "support … would be removed from this API
+  in future releases", so it is asked everywhere and may be refused there by any driver;
+- T.Limit, Ada and newer: nvmlDeviceGetMarginTemperature (driver 570) says how many degrees are left to the nearer of
+  the GPU's and the memory's maximum; fields 193 to 196 (driver 525.125) at which value of that something happens: 0 for
+  both maxima, -2 for the hardware's slowdown. These offsets alone tell nothing.
+
+T.Limit names neither of the two, so what it says of the memory is this: at least so much is left; and when less than
+nothing is left, it is the memory's fault if the GPU itself is cooler than it was when something was left.
+"""
+
+from __future__ import annotations
+
+from ctypes import byref, c_int
+from functools import partial
+from typing import Any
+
+import pynvml
+
+from mltop.probes.collect.nvml import codes
+from mltop.probes.collect.nvml.calls import NvmlError
+from mltop.probes.collect.nvml.device import (
+    Device,
+    Reading,
+    UntoldError,
+    is_unsupported,
+    structure,
+    unsupported,
+)
+from mltop.probes.collect.nvml.fields import FieldValues
+
+# By GpuSample's name: nvml.h NVML_TEMPERATURE_THRESHOLD_*.
+THRESHOLDS = {"temperature_slowdown_c": 1, "memory_temperature_max_c": 2}
+MEMORY_OFFSET = 195  # NVML_FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT: of a board whose memory has a sensor
+OFFSETS_SINCE = (525,)
+MARGIN, MEMORY_MARGIN = "temperature_margin_c", "memory_temperature_margin_c"
+# Current temperature and T.Limit add up to 82 (RTX 4090) to 87 (H100, L40S) in reports of boards.
+LOWEST_GPU_MAX_C = 75.0
+ROUNDING_C = 2.0  # two whole numbers, and a moment between them
+NO_MEMORY_LIMIT = unsupported("this GPU or driver tells no limit of the memory's temperature")
+
+
+class Limits:
+    """What is known of one GPU's limits; temperatures as of the newest poll."""
+
+    def __init__(self) -> None:
+        self.slowdown_c: float | None = None
+        self.memory_max_c: float | None = None
+        self.memory_offset_c: float | None = None
+        self.lacks_margin = False  # nvmlDeviceGetMarginTemperature is refused
+        self._gpu_c: float | None = None
+        self._memory_c: float | None = None
+        self._gpu_max_at_least_c = LOWEST_GPU_MAX_C
+
+    def learn(self, static: Reading) -> None:
+        """After it was sifted."""
+        self.slowdown_c = static.values.get("temperature_slowdown_c")
+        self.memory_max_c = static.values.get("memory_temperature_max_c")
+
+    def add_to(self, fast: Reading) -> None:
+        """The margins to absolute limits, fresh at every poll, after it was sifted."""
+        self._gpu_c, self._memory_c = fast.values.get("temperature_c"), fast.values.get("memory_temperature_c")
+        fast.values.update(self.to_thresholds())
+
+    def to_thresholds(self) -> dict[str, float]:
+        """Where the board tells its margin itself, that counts: it may know a hotter sensor."""
+        found = {}
+        if self.lacks_margin and self._gpu_c is not None and self.slowdown_c is not None:
+            found[MARGIN] = self.slowdown_c - self._gpu_c
+        if self._memory_c is not None and self.memory_max_c is not None:
+            found[MEMORY_MARGIN] = self.memory_max_c - self._memory_c
+        return found
+
+    def memory_left(self, left_c: float) -> float:
+        """By T.Limit. Raises UntoldError."""
+        if self.memory_offset_c is None:
+            raise UntoldError(NO_MEMORY_LIMIT)
+        memory_left_c = left_c - self.memory_offset_c
+        if self._gpu_c is not None:
+            # No more is left than to the GPU's own maximum, so that is at least this.
+            reference_c = self._gpu_c + left_c
+            if memory_left_c < 0 and reference_c >= self._gpu_max_at_least_c - ROUNDING_C:
+                raise UntoldError(codes.GPU_OR_MEMORY)
+            self._gpu_max_at_least_c = max(self._gpu_max_at_least_c, reference_c)
+        elif memory_left_c < 0:
+            raise UntoldError(codes.GPU_OR_MEMORY)
+        return memory_left_c
+
+
+def read_thresholds(device: Device, reading: Reading) -> None:
+    """Absolute limits, from GPUs that have them."""
+    for field, threshold in THRESHOLDS.items():
+        reading.attempt((field,), partial(read_threshold, device, field, threshold))
+
+
+def read_threshold(device: Device, field: str, threshold: int) -> dict[str, Any]:
+    return {field: float(device.uint("nvmlDeviceGetTemperatureThreshold", c_int(threshold), part=field))}
+
+
+def read_offsets(device: Device, batch: FieldValues) -> None:
+    """``batch``: with MEMORY_OFFSET, where the driver has it."""
+    reading = Reading()
+    reading.attempt(("offset",), lambda: {"offset": float(batch.value(MEMORY_OFFSET, "TEMPERATURE_MEM_MAX_TLIMIT"))})
+    device.state(Limits).memory_offset_c = reading.values.get("offset")
+
+
+class MarginReader:
+    """``temperature_margin_c`` and ``memory_temperature_margin_c``."""
+
+    def __init__(self) -> None:
+        self._margin = structure("c_nvmlMarginTemperature_v1_t")
+        if self._margin is not None:
+            self._margin.version = pynvml.nvmlMarginTemperature_v1
+            self._margin_ref = byref(self._margin)
+
+    def read(self, device: Device) -> Reading:
+        """Raises NvmlError when the GPU or the library is gone."""
+        reading, limits = Reading(), device.state(Limits)
+        reading.attempt((MARGIN, MEMORY_MARGIN), partial(self._read, device))
+        left_c = reading.values.get(MARGIN)
+        if left_c is not None:
+            reading.attempt((MEMORY_MARGIN,), lambda: {MEMORY_MARGIN: limits.memory_left(left_c)})
+        absolute = limits.to_thresholds()
+        reading.values.update(absolute)
+        for field in absolute:
+            reading.problems.pop(field, None)
+        return reading
+
+    def _read(self, device: Device) -> dict[str, Any]:
+        name, limits = "nvmlDeviceGetMarginTemperature", device.state(Limits)
+        try:
+            if self._margin is None:
+                raise NvmlError(name, codes.FUNCTION_NOT_FOUND)
+            device.call(name, self._margin_ref)
+        except NvmlError as failure:
+            limits.lacks_margin = is_unsupported(failure)
+            if failure.code == codes.FUNCTION_NOT_FOUND and limits.memory_offset_c is not None:
+                raise UntoldError(codes.T_LIMIT_ALONE) from None
+            raise
+        limits.lacks_margin = False
+        return {MARGIN: float(self._margin.marginTemperature)}

@@ -1,0 +1,402 @@
+"""The one vocabulary of names that hold secrets: options, variables, keys of JSON, and locals of Python frames.
+
+"--hf-token", "API_KEY", "dbPassword", "+trainer.logger.api_key", "X-Auth-Token", "PIN".
+
+What is shown of one value, of a structure (JSON, lists, NAME=VALUE), of a URL or path, and of code.
+
+``command_line`` says what the rules are, ``shapes`` which values are plain.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mltop.probes.collect.redaction.shapes import HIDDEN, UUID, is_plain, masked, without_user
+
+# fmt: off
+# A secret wherever they stand in a name, also in the plural and at the end of a longer word ("hftoken").
+_STRONG = (
+    "token", "secret", "password", "passwd", "passphrase", "passcode", "credential", "cred", "jwt", "bearer",
+    "authorization", "cookie", "apikey", "secretkey", "accesskey", "privatekey", "authkey", "accountkey", "sharedkey",
+    "masterkey", "sessionkey", "signingkey", "encryptionkey", "sshkey",
+)
+# A secret only as the last word: "--key-frames" and "--pass-through" are harmless.
+_LAST = frozenset((
+    "pass", "pwd", "pw", "psw", "pswd", "passw", "key", "auth", "sas", "sig", "signature", "dsn", "userpwd", "dbpwd",
+    "pin", "otp", "totp", "cvv", "cvc", "ssn", "salt", "login",
+))
+# After the last word that counts: "auth_header", "password_value", "key_b64", "key_2".
+_FILLERS = frozenset((
+    "value", "header", "headers", "string", "str", "text", "raw", "plain", "hex", "base64", "b64", "hash", "env",
+))
+_KINDS_OF_KEY = frozenset((
+    "api", "access", "account", "private", "shared", "signing", "encryption", "master", "license", "storage", "secret",
+))
+_CONNECTIONS = (("connection", "string"), ("connection", "str"), ("conn", "string"), ("conn", "str"))
+# With one of these in its name an option counts tokens or numbers them: its numbers are shown.
+_COUNTING = frozenset((
+    "tokens", "num", "max", "min", "n", "count", "number", "length", "len", "limit", "size", "budget", "per", "id",
+    "idx", "index", "pos", "position", "total",
+))
+_SWITCHES = frozenset(("use", "no", "add", "with", "without", "enable", "disable", "skip", "allow", "is", "has"))
+_PLAIN_VALUES = frozenset(("true", "false", "yes", "no", "on", "off", "none", "null"))
+# fmt: on
+_STRONG_ENDS = (*_STRONG, *(word + "s" for word in _STRONG))
+_NOT_STRONG = frozenset(("sacred",))
+_WORD_BREAK = re.compile(r"[\W_]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_NUMBER = re.compile(r"[-+]?\d[\d.,:_]*(?:[eE][-+]?\d+)?[kKmMgG]?")
+
+
+def names_secret(name: str) -> bool:
+    """Whether what an option, a variable or a local of this name holds must not be shown."""
+    words = _words(name)
+    if any(_is_strong(word) for word in words):
+        return True
+    pairs = list(zip(words, words[1:]))
+    if any(first in _KINDS_OF_KEY and second in ("key", "keys") for first, second in pairs):
+        return True
+    if any(pair in _CONNECTIONS for pair in pairs):
+        return True
+    while len(words) > 1 and (words[-1] in _FILLERS or words[-1].isdigit()):
+        words.pop()
+    return bool(words) and (words[-1].rstrip("0123456789") or words[-1]) in _LAST
+
+
+def mentions_secret(name: str) -> bool:
+    """Whether any word of it is one of a secret's, wherever it stands: "pin_step"."""
+    return any(_is_strong(word) or word in _LAST for word in _words(name))
+
+
+def is_switch(name: str) -> bool:
+    """Whether an option may well stand alone ("--use-auth-token")."""
+    return not _SWITCHES.isdisjoint(_words(name)[:1])
+
+
+def is_harmless(name: str, value: str) -> bool:
+    """Whether this value of a secret-sounding name is none: "--max-tokens 4096", "--use-token true"."""
+    return value.lower() in _PLAIN_VALUES or (is_number(value) and _counts_tokens(_words(name)))
+
+
+def is_number(value: str) -> bool:
+    return _NUMBER.fullmatch(value) is not None
+
+
+def _counts_tokens(words: list[str]) -> bool:
+    """Of the strong words only tokens are also counted."""
+    strong = {word for word in words if _is_strong(word)}
+    return bool(strong) and strong <= {"token", "tokens"} and not _COUNTING.isdisjoint(words)
+
+
+def _words(name: str) -> list[str]:
+    return [word.lower() for word in _WORD_BREAK.split(name) if word]
+
+
+def _is_strong(word: str) -> bool:
+    return word not in _NOT_STRONG and word.rstrip("0123456789").endswith(_STRONG_ENDS)
+
+
+# Begins where a word does: without that a long word costs the square of its length.
+_PAIR = re.compile(r"(?<![\w.-])([\w.-]+)(['\"\])]*\s*[=:]\s*)(?!//)('[^']*'|\"[^\"]*\"|[^\s'\"&,;)]+)")
+PASSWORD = "-p"  # mysql, sshpass; elsewhere it often is a port, so numbers are shown
+
+_NAME = re.compile(r"[+~]{0,2}-{0,2}[^\W\d][\w./@-]*(?:\[\w*\])?")
+_ASSIGNMENT = re.compile(rf"({_NAME.pattern})([-+:|!]?==?|:(?!/))(.*)", re.DOTALL)
+_ATTACHED_PASSWORD = re.compile(r"-p=?([^-=].*)", re.DOTALL)
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]{0,30}://\S*")
+_QUERY = re.compile(r"[?#;]")
+# Of these the whole path is what is worth knowing.
+# fmt: off
+_DATA_SCHEMES = frozenset((
+    "s3", "s3a", "s3n", "gs", "gcs", "az", "abfs", "abfss", "adl", "wasb", "wasbs", "hdfs", "viewfs", "oss", "obs",
+    "cos", "r2", "ceph", "swift", "dbfs", "file", "nfs", "lustre", "gpfs", "weka", "hf", "mc", "memory", "unix", "tcp",
+    "ipc", "env",
+))
+# fmt: on
+_VERSION_CONTROL = "git+"  # pip: the repository and its owner
+_ANCHORED = re.compile(r"(?:/|~|\.{1,2}/|\$)")
+_EXTENSION = re.compile(r"[^/]*\.[A-Za-z]\w{0,7}")
+_NUMBERS = re.compile(r"[\d\s.,+\-eE:()\[\]]+")
+_MOST_DIGITS = 19
+_ITEMS = re.compile(r"([,;])")
+_BRACKETS = {"{": "}", "[": "]", "(": ")"}
+_IDENTITIES = ("id", "ids", "uuid", "uuids", "guid")
+_USERS = ("u", "user", "username", "login", "userpwd")
+_DEEPEST = 3  # quoted code inside of quoted code
+
+
+def shown_text(text: str) -> str:
+    """Free text (a thread's name, an error, a mount's device): all of it but tokens and the values of secret names."""
+    return _PAIR.sub(_shown_pair, masked(text))
+
+
+def _shown_pair(found: re.Match[str]) -> str:
+    name, operator, value = found.groups()
+    kept = not names_secret(name) or is_harmless(name, value.strip("'\""))
+    return found[0] if kept else f"{name}{operator}{HIDDEN}"
+
+
+def shown_value(value: str, name: str = "", depth: int = 0) -> str:
+    """``name``: of the option or variable that has this value, "" for an argument of its own."""
+    if name and names_secret(name):
+        return value if is_harmless(name, value) else HIDDEN
+    if _URL.fullmatch(value):
+        return shown_url(value)
+    if ":" in value and name.lstrip("-").lower() in _USERS:
+        return f"{shown_word(value.partition(':')[0])}:{HIDDEN}"
+    if is_plain(value) or _is_list_of_numbers(value) or (UUID.fullmatch(value) and name.lower().endswith(_IDENTITIES)):
+        return value
+    return _shown_structure(value, name, depth) or _shown_items(value, depth) or shown_path(value) or HIDDEN
+
+
+def _is_list_of_numbers(value: str) -> bool:
+    numbers = re.findall(r"\d+", value) if _NUMBERS.fullmatch(value) else []
+    return bool(numbers) and all(len(digits) <= _MOST_DIGITS for digits in numbers)
+
+
+def _shown_structure(value: str, name: str, depth: int) -> str:
+    """What is quoted or in brackets; "" when it is neither, or too deep in others."""
+    if depth >= _DEEPEST:
+        return ""
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        inner = shown_value(value[1:-1], name, depth + 1)
+        return inner if inner == HIDDEN else f"{value[0]}{inner}{value[0]}"
+    return shown_script(value, depth + 1) if _BRACKETS.get(value[0]) == value[-1] else ""
+
+
+def shown_assignment(text: str, depth: int = 0) -> str:
+    """``NAME=VALUE`` or ``NAME:VALUE`` with the name and what may be shown of the value; "" when it is none."""
+    found = _ASSIGNMENT.fullmatch(text)
+    if found is None or not found[3].strip("=") or depth >= _DEEPEST:
+        return ""
+    name, operator, value = found.groups()
+    if operator == ":" and not names_secret(name):
+        return ""  # USER:WORD
+    return f"{name}{operator}{shown_value(value, name, depth + 1)}" if is_plain(name.lstrip("+~-")) else ""
+
+
+def shown_url(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    rest = without_user(rest)
+    user = f"{HIDDEN}@" if rest.startswith(f"{HIDDEN}@") else ""
+    rest = rest[len(user) :]
+    query = _QUERY.search(rest)
+    rest, asked = (rest[: query.start()], f"?{HIDDEN}") if query is not None else (rest, "")
+    host, slash, path = rest.partition("/")
+    place = _shown_parts(path, scheme) if slash else ""
+    return f"{scheme}://{user}{host if is_plain(host) else HIDDEN}{slash}{place}{asked}"
+
+
+def _shown_parts(path: str, scheme: str) -> str:
+    kind = scheme.rpartition(":")[2].lower()
+    parts = path.split("/")
+    most = len(parts) if kind in _DATA_SCHEMES else 2 if kind.startswith(_VERSION_CONTROL) else 1
+    shown = [shown_word(part) for part in parts[:most]]
+    return "/".join(shown if not any(parts[most:]) else [*shown, HIDDEN])
+
+
+def shown_word(word: str) -> str:
+    return word if is_plain(word) else HIDDEN
+
+
+def shown_path(path: str) -> str:
+    """The plain components of a path; "" for what is none."""
+    parts = path.split("/")
+    below_a_folder = len(parts) > 1 and is_plain(parts[0]) and is_plain(parts[-1]) and _EXTENSION.fullmatch(parts[-1])
+    if any(character.isspace() for character in path) or not (_ANCHORED.match(path) or below_a_folder):
+        return ""
+    return "/".join(map(shown_word, parts))
+
+
+def hidden_password(argument: str) -> str:
+    """``-pPASSWORD`` without it; "" for anything else."""
+    attached = _ATTACHED_PASSWORD.fullmatch(argument)
+    return PASSWORD + HIDDEN if attached and not is_number(attached[1]) else ""
+
+
+def takes_secret(argument: str) -> bool:
+    return argument == PASSWORD or (argument.startswith("-") and "=" not in argument and names_secret(argument))
+
+
+def is_its_value(option: str, argument: str) -> bool:
+    """A secret may begin with dashes, too; only after switches another option is the likelier reading."""
+    if option == PASSWORD:
+        return not argument.startswith("-")
+    return not (is_switch(option) and argument.startswith("--"))
+
+
+def shown_secret(option: str, value: str) -> str:
+    """Of the value of an option that ``takes_secret``."""
+    harmless = is_number(value) if option == PASSWORD else is_harmless(option, value)
+    return value if harmless else HIDDEN
+
+
+def _shown_items(value: str, depth: int) -> str:
+    """``a=1,b=2``, ``ALL,NAME=VALUE``, ``x;y=z``; "" when an item is neither an assignment nor plain."""
+    pieces = _ITEMS.split(value)
+    items = [shown_assignment(piece, depth) or (piece if is_plain(piece) else "") for piece in pieces[::2]]
+    if any(piece and not item for piece, item in zip(pieces[::2], items)):
+        return ""
+    if ";" in value and not all("=" in item for item in items if item):
+        return ""
+    return "".join(item + mark for item, mark in zip(items, [*pieces[1::2], ""]))
+
+
+_PIECE = re.compile(
+    r"(?P<space>\s+)"
+    r"|(?P<quoted>\"(?:[^\"\\]|\\.)*(?:\"|\Z)|'(?:[^'\\]|\\.)*(?:'|\Z))"
+    r"|(?P<mark>[(){}\[\],;|&<>`]+)"
+    r"|(?P<bare>[^\s\"'(){}\[\],;|&<>`]+)",
+    re.DOTALL,
+)
+_OPERATOR = re.compile(r"[=:+\-*/%!.@#^~\\?]{1,3}")
+_EDGE = "=:+*%!.@#^\\?"  # may stand at either end of a word of code
+_ENDS_A_NAME = re.compile(r"[;|&<>`]")
+_SCRIPT_OPTION = re.compile(r"-[a-zA-Z]{0,3}c")
+_INTERPRETER = re.compile(r"(?:.*/)?(?:(?:python|pypy)[\w.-]*|(?:ba|da|z|k|mk|a|fi|c|tc)?sh|busybox|su|runuser|script)")
+_SCHEMES = frozenset(("bearer", "basic", "token", "digest"))  # between "Authorization:" and what is secret
+
+
+def is_script_option(argument: str) -> bool:
+    """Behind an interpreter: what follows is code (``bash -lc``, ``python -c``)."""
+    return _SCRIPT_OPTION.fullmatch(argument) is not None
+
+
+def is_interpreter(program: str) -> bool:
+    return _INTERPRETER.fullmatch(program) is not None
+
+
+def is_scheme(name: str, word: str) -> bool:
+    """``Bearer`` of "Authorization: Bearer TOKEN": the secret comes after it."""
+    return name.rstrip(":").lower().endswith("authorization") and word.lower() in _SCHEMES
+
+
+def shown_script(text: str, depth: int = 0) -> str:
+    """Code, a shell's command lines, JSON: the plain words and strings of it."""
+    cleaner = _Script(depth)
+    return "".join(cleaner.shown(found.lastgroup or "", found[0]) for found in _PIECE.finditer(text))
+
+
+@dataclass
+class _Script:
+    """Goes through the pieces of a text. ``secret``: the name whose value comes next, ``is_open``: an operator (``=``,
+    ``:``, ``,``) or an option has asked for it already; ``before``: the bare word or option before this one.
+
+    A hidden value may go on: ``touches``: it ends where this piece begins ("b'…'"); ``typed``: the name whose it is
+    ("key: str = …", "'%s' % …"); ``hiding``: so many of its brackets are open ("token=$(…)", "password=get(…)").
+    """
+
+    depth: int
+    secret: str = ""
+    is_open: bool = False
+    before: str = ""
+    typed: str = ""
+    hiding: int = 0
+    touches: bool = False
+
+    def shown(self, kind: str, piece: str) -> str:
+        if self.hiding:
+            self.hiding = max(0, self.hiding + (_opened(piece) if kind == "mark" else 0))
+            return ""
+        touches, self.touches = self.touches, False
+        if kind == "space":
+            return piece
+        if kind == "mark":
+            return self._mark(piece)
+        if touches and not self.secret:
+            self.touches = True
+            return ""
+        before, self.before = self.before, piece
+        if self.typed and _OPERATOR.match(piece):
+            self.secret, self.is_open = self.typed, True
+        self.typed = ""
+        shown = self._quoted(piece, before) if kind == "quoted" else self._bare(piece)
+        self.touches = shown.endswith(HIDDEN)
+        return shown
+
+    def _mark(self, piece: str) -> str:
+        waits = bool(self.secret) and self.is_open
+        if (waits or self.typed) and piece[0] in _BRACKETS:
+            self.hiding = max(0, _opened(piece))
+            self.secret = self.typed = self.before = ""
+            return HIDDEN if waits else ""
+        self.typed = ""
+        if _ENDS_A_NAME.search(piece):
+            self.secret = ""
+        elif "," in piece:
+            self.is_open = True  # putenv('TOKEN', 'value')
+        self.before = ""
+        return piece
+
+    def _take(self, value: str) -> str:
+        option, self.secret = self.secret, ""
+        shown = shown_secret(option, value)
+        self.typed = option if shown == HIDDEN else ""
+        return shown
+
+    def _quoted(self, piece: str, before: str) -> str:
+        inner = piece[1:-1] if len(piece) > 1 and piece[-1] == piece[0] else piece[1:]
+        if self.secret and self.is_open:
+            return self._take(inner)
+        if is_script_option(before) and self.depth < _DEEPEST:
+            return f"{piece[0]}{shown_script(inner, self.depth + 1)}{piece[0]}"
+        if inner and names_secret(inner) and _NAME.fullmatch(inner):
+            self.secret, self.is_open = inner, False
+            return piece
+        shown = shown_value(inner, depth=self.depth)
+        return shown if shown == HIDDEN else f"{piece[0]}{shown}{piece[0]}"
+
+    def _bare(self, piece: str) -> str:
+        if self.secret:
+            if _OPERATOR.fullmatch(piece):
+                self.is_open = True
+                return piece
+            if self.is_open and is_scheme(self.secret, piece):
+                return piece
+            if self.is_open and is_its_value(self.secret, piece):
+                shown = self._take(piece)
+                self._expect(piece)
+                return shown
+            self.secret = ""
+        attached = hidden_password(piece)
+        if attached:
+            return attached
+        return self._named(piece) or self._word(piece)
+
+    def _named(self, piece: str) -> str:
+        """Options and variables; "" for other words."""
+        found = _ASSIGNMENT.fullmatch(piece)
+        if found is None or _URL.fullmatch(piece):
+            self._expect(piece)
+            return ""
+        name, _, value = found.groups()
+        if not value.strip("=") and names_secret(name):
+            self.secret, self.is_open = name, True
+            return piece
+        if not value and is_plain(name.lstrip("+~-")):
+            return piece
+        shown = shown_assignment(piece, self.depth)
+        self.typed = name if names_secret(name) and shown != piece else ""
+        return shown
+
+    def _expect(self, piece: str) -> None:
+        """A value after an option, or after a name that is not one of every day ("aws_secret_access_key VALUE")."""
+        if takes_secret(piece):
+            self.secret, self.is_open = piece, True
+        elif names_secret(piece) and _NAME.fullmatch(piece):
+            self.secret, self.is_open = piece, is_compound(piece)
+
+    def _word(self, piece: str) -> str:
+        if _OPERATOR.fullmatch(piece) or is_plain(piece.strip(_EDGE)):
+            return piece
+        return shown_value(piece, depth=self.depth)
+
+
+def _opened(mark: str) -> int:
+    """How many brackets it opens, less those that it closes."""
+    return sum((letter in _BRACKETS) - (letter in _BRACKETS.values()) for letter in mark)
+
+
+def is_compound(name: str) -> bool:
+    """``HF_TOKEN``, ``api-key`` and ``Bearer`` are followed by a secret; ``token`` may be a word of a sentence."""
+    return "_" in name.strip("_") or "-" in name.strip("-") or name.isupper() or name.lower() == "bearer"

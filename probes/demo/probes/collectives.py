@@ -1,0 +1,270 @@
+"""How long collectives take among simulated H100s with one 400 Gb/s NIC each, and who comes last. Pure.
+
+The simulated all-reduce: one launcher per node, as active/all_reduce speaks, without a word between them.
+
+All launchers compute the same figures from the same round, so that those of two processes fit together.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from mltop.probes.active.supervisor.request import Asked
+from mltop.probes.demo.probes.replay import INTERFACE, TORCH, ProbeMachine, Timeline, speed_share
+from mltop.probes.model.probe import ProbeEvent, RankTimes
+
+MIB = 1 << 20
+ITERATIONS = 20
+ALL_REDUCE_BYTES_PER_S = 480e9  # 8 GPUs of one node with NVLS; rings, and so all other collectives, reach 363
+RING_BYTES_PER_S = 363e9
+NVLS_FROM_RANKS = 5
+NIC_BYTES_PER_S = 47e9
+SLOW_NIC_SHARE = 0.45
+GLOO_BYTES_PER_S = 1.6e9
+WORK_S = 0.004  # of a healthy GPU between two collectives
+JITTER_S = 4e-6  # of arrivals, beside the work
+NOISE = 0.01  # of a collective's time, from iteration to iteration
+
+
+@dataclass(frozen=True)
+class Member:
+    """A rank: ``work_s`` is what its own work takes it between two collectives."""
+
+    node: str
+    gpu: int
+    work_s: float
+    slow_nic: bool
+
+    @classmethod
+    def of(cls, machine: ProbeMachine, gpu: int) -> Member:
+        share = speed_share(machine, gpu)
+        return cls(machine.name, gpu, round(WORK_S * _own(machine.uuid(gpu)) / share, 6), machine.slow_nic)
+
+
+@lru_cache(maxsize=8192)
+def _own(uuid: str) -> float:
+    """How a GPU's work differs from that of its model."""
+    return random.Random(f"{uuid} work").gauss(1.0, 0.004)
+
+
+@lru_cache(maxsize=64)
+def collective_times(
+    members: tuple[Member, ...], collective: str, size_bytes: int, backend: str, *, works: bool, run: str
+) -> tuple[tuple[float, ...], ...]:
+    """Every iteration's time of every rank, s. Who comes late waits less than the others, who wait for it.
+
+    ``works``: each does its own work first, so that slow GPUs come late.
+    """
+    source = random.Random(f"{run} {collective} {size_bytes}")
+    together_s = duration(members, collective, size_bytes, backend)
+    least_work = min(member.work_s for member in members)
+    late = [member.work_s - least_work if works else 0.0 for member in members]
+    times: list[list[float]] = [[] for _ in members]
+    for _ in range(ITERATIONS):
+        arrivals = [one + abs(source.gauss(0.0, JITTER_S)) for one in late]
+        last, took = max(arrivals), together_s * max(0.9, source.gauss(1.0, NOISE))
+        for mine, arrival in zip(times, arrivals):
+            mine.append(round(took + last - arrival, 9))
+    return tuple(map(tuple, times))
+
+
+def duration(members: tuple[Member, ...], collective: str, size_bytes: int, backend: str = "nccl") -> float:
+    """Seconds from the last arrival on."""
+    ranks = len(members)
+    if ranks < 2:
+        return 5e-6
+    factor = (2.0 if collective == "all-reduce" else 1.0) * (ranks - 1) / ranks
+    return size_bytes * factor / busbw(members, collective, size_bytes, backend)
+
+
+def busbw(members: tuple[Member, ...], collective: str, size_bytes: int, backend: str = "nccl") -> float:
+    """Bus bandwidth at this size, bytes/s: half of the most is reached at 10 MiB in a node, at 40 MiB beyond it."""
+    on_node = Counter(member.node for member in members)
+    nodes, ranks = len(on_node), len(members)
+    if backend == "gloo":
+        most = GLOO_BYTES_PER_S
+    else:
+        nvls = collective == "all-reduce" and max(on_node.values()) >= NVLS_FROM_RANKS
+        most = ALL_REDUCE_BYTES_PER_S if nvls else RING_BYTES_PER_S
+        if nodes > 1:
+            # What each NIC has to carry, of a ring that enters and leaves every node once per GPU.
+            most = min(most, NIC_BYTES_PER_S * (ranks - 1) / (nodes - 1)) * (0.92 if nodes == 2 else 0.85)
+            most *= SLOW_NIC_SHARE if any(member.slow_nic for member in members) else 1.0
+    half = (10 if nodes == 1 else 40) * MIB
+    return float(most / (1 + (half / max(1, size_bytes)) ** 0.7))
+
+
+IMPORT_S = 0.6
+MEASURE_S = 0.3  # per size, or the budget where that is less
+PORT = 41_000
+GROUPS_KEPT = 512
+
+MachineOf = Callable[[str], ProbeMachine]
+
+
+@dataclass
+class World:
+    """``machine_of`` gives any node of the demo, also those that other processes simulate.
+
+    ``groups``: who was in them, by key, round and number; for all launchers of this process.
+    """
+
+    machine_of: MachineOf
+    groups: dict[tuple[str, int, int], tuple[Member, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a launcher has to do: ``own`` are its ranks' places among ``members``; ``first``: place -> global rank."""
+
+    number: int
+    group: int
+    members: tuple[Member, ...]
+    own: tuple[int, ...]
+    first: int
+    works: bool
+
+
+class Launcher(Timeline):
+    """Raises ValueError or TypeError for options that cannot be read."""
+
+    def __init__(self, machine: ProbeMachine, asked: Asked, now: float, speed: float, world: World) -> None:
+        super().__init__(machine, asked, now, speed)
+        self._world = world
+        self._is_up = False
+        options = asked.options
+        self._nodes = [str(node) for node in options.get("nodes") or [machine.name]]
+        self._backend = str(options.get("backend") or "nccl")
+        taken, ranks = self._take_devices(), int(options.get("ranks") or 0)
+        if not taken:
+            return
+        if ranks > len(taken):
+            why = f"{ranks} ranks were asked for, and {len(taken)} GPUs can be used"
+            self._plan(0.1, ProbeEvent("failed", stage="listen", why=why, fix="fewer ranks"))
+        elif not options.get("leader") and not options.get("addresses"):
+            why = f"cannot connect to {options.get('leader_node') or 'the leader'}: it has no address"
+            self._plan(0.1, ProbeEvent("failed", stage="join", why=why))
+        else:
+            self._is_up = True
+            self._plan_start(bool(options.get("leader")), ranks or len(taken))
+
+    def tell(self, line: dict[str, Any], now: float) -> None:
+        """A round, or the end. Raises ValueError or TypeError for a round that cannot be read."""
+        if line.get("tell") == "end":
+            self._planned, self._is_up = [], False
+        elif line.get("tell") == "round" and self._is_up:
+            self._plan_round(line, now)
+
+    def _is_open(self) -> bool:
+        return self._is_up
+
+    def _plan_start(self, is_leader: bool, ranks: int) -> None:
+        if is_leader:
+            self._plan_stage(0.05, "listen")
+            addresses = [{"address": self.machine.address, "interface": INTERFACE}]
+            data = {"port": PORT + self.machine.number, "addresses": addresses}
+            self._plan(0.1, ProbeEvent("listening", data=data))
+        self._plan_stage(0.15, "import torch")
+        self._plan_stage(0.15 + IMPORT_S, "join")
+        ready = {
+            "import_s": IMPORT_S,
+            "join_s": 0.1,
+            "torch": TORCH,
+            "backend": self._backend,
+            "interface": INTERFACE,
+            "address": self.machine.address,
+            "ranks": ranks,
+            "inherited": {},
+        }
+        self._plan(0.25 + IMPORT_S, ProbeEvent("ready", data=ready))
+
+    def _plan_round(self, line: dict[str, Any], now: float) -> None:
+        wanted = self._round(line)
+        if wanted is None:
+            idle = {"round": int(line.get("round") or 0), "idle": True}
+            self._plan(0.0, ProbeEvent("round", data=idle), since=now)
+            return
+        step_s = min(MEASURE_S, float(line.get("budget_s") or MEASURE_S))
+        at = 0.1
+        self._plan_stage(0.0, "init", since=now)
+        for collective in map(str, line.get("collectives") or ["all-reduce"]):
+            for size in map(int, line.get("sizes_bytes") or []):
+                stage = stage_of(collective, size)
+                self._plan_stage(at, stage, since=now)
+                at += step_s
+                for times in self._times(wanted, collective, size):
+                    rank = wanted.first + times.rank
+                    self._plan(at, ProbeEvent("times", rank=rank, stage=stage, data=asdict(times)), since=now)
+        done = {"round": wanted.number, "group": wanted.group}
+        self._plan(at + 0.02, ProbeEvent("round", data=done), since=now)
+
+    def _round(self, line: dict[str, Any]) -> Round | None:
+        groups = [[str(node) for node in group] for group in line.get("groups") or []]
+        group = next((number for number, nodes in enumerate(groups) if self.machine.name in nodes), None)
+        if group is None:
+            return None
+        number = int(line.get("round") or 0)
+        ranks = {str(node): int(count) for node, count in (line.get("ranks") or {}).items()}
+        members = self._members(number, group, groups[group], ranks)
+        own = tuple(place for place, member in enumerate(members) if member.node == self.machine.name)
+        if not own:
+            return None
+        return Round(number, group, members, own, self._first_rank(ranks) - own[0], bool(line.get("work")))
+
+    def _members(self, number: int, group: int, nodes: list[str], ranks: dict[str, int]) -> tuple[Member, ...]:
+        """Everyone in the group: the same for all of its launchers, and found once for those of this process."""
+        known, key = self._world.groups, (self.asked.key, number, group)
+        if key not in known:
+            while len(known) >= GROUPS_KEPT:
+                known.pop(next(iter(known)))
+            machines = [(self._world.machine_of(node), ranks.get(node)) for node in nodes]
+            known[key] = tuple(
+                Member.of(machine, gpu) for machine, most in machines for gpu in self._gpus(machine, most)
+            )
+        return known[key]
+
+    def _gpus(self, machine: ProbeMachine, most: int | None) -> list[int]:
+        """The first of its GPUs that can be used, as many as it has ranks."""
+        named = self.asked.gpus if machine.chosen(self.asked.gpus)[0] else ()  # by UUIDs of another node
+        return machine.usable(named, self.asked.force)[:most]
+
+    def _first_rank(self, ranks: dict[str, int]) -> int:
+        """The number of this node's first rank among all nodes' ranks."""
+        before = self._nodes[: self._nodes.index(self.machine.name)] if self.machine.name in self._nodes else []
+        return sum(ranks.get(node, 0) for node in before)
+
+    def _times(self, wanted: Round, collective: str, size: int) -> list[RankTimes]:
+        members, run = wanted.members, f"{self.asked.key} {wanted.number} {wanted.group}"
+        times = collective_times(members, collective, size, self._backend, works=wanted.works, run=run)
+        return [
+            RankTimes(
+                round=wanted.number,
+                group=wanted.group,
+                collective=collective,
+                size_bytes=size,
+                rank=place,
+                ranks=len(members),
+                node=self.machine.name,
+                gpu=members[place].gpu,
+                uuid=self.machine.uuid(members[place].gpu),
+                times_s=list(times[place]),
+                work_s=members[place].work_s if wanted.works else None,
+            )
+            for place in wanted.own
+        ]
+
+
+def stage_of(collective: str, size_bytes: int) -> str:
+    """ "measure 256 MiB", "measure all-gather 32 KiB"."""
+    value, unit = float(size_bytes), "B"
+    for unit in ("B", "KiB", "MiB", "GiB"):  # noqa: B007 - where it stopped
+        if value < 1024:
+            break
+        value /= 1024
+    name = "" if collective == "all-reduce" else f"{collective} "
+    return f"measure {name}{value:g} {unit}"

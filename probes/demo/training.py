@@ -1,0 +1,110 @@
+"""Ties a rank's life to the process that started it, however that one ends (exit, SIGKILL, a dead terminal).
+
+Two independent mechanisms, both in the kernel, so that a rank stuck in C code dies as well:
+PR_SET_PDEATHSIG (prctl(2)), and SIGIO at the end of stdin, a pipe whose other end only the parent holds
+(fcntl(2), F_SETOWN): its default action ends the process, and it goes to the rank's whole process group.
+
+What the demo job tells its training scripts (JSON in one environment variable).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import select
+import signal
+import sys
+import time
+from dataclasses import asdict, dataclass
+
+from mltop.probes.demo.dataset import ShardDataset
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_PTRACER = 0x59616D61
+PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
+
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+_forking_pid = 0
+
+
+def tie_to_parent(parent_pid: int) -> None:
+    """Die with ``parent_pid``; what this process forks from now on (dataloader workers) dies with it.
+
+    Call it first thing in a process that leads its own session and whose stdin is a pipe from the parent.
+    """
+    _die_with(parent_pid)
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+    fcntl.fcntl(0, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([0], [], [], 0)[0]:  # readable: the end came before SIGIO was armed
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def allow_stacks() -> None:
+    """Let any process of this user read our stack where Yama restricts that to ancestors (ptrace_scope 1).
+
+    A kernel without Yama answers EINVAL and restricts nothing.
+    """
+    _prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0)
+
+
+def _die_with(parent_pid: int) -> None:
+    if _prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0) != 0:
+        # The pipe on stdin still holds; a sandbox may refuse this call.
+        print(f"prctl(PR_SET_PDEATHSIG): {os.strerror(ctypes.get_errno())}", file=sys.stderr)  # noqa: T201
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _before_fork() -> None:
+    global _forking_pid  # noqa: PLW0603 - os.register_at_fork passes no arguments
+    _forking_pid = os.getpid()
+
+
+def _after_fork() -> None:
+    _die_with(_forking_pid)
+
+
+VARIABLE = "MLTOP_DEMO_RANK"
+BATCH = 2
+STEPS = 100_000
+HEALTHY_STEPS = 4  # at least, however long the imports took
+
+
+@dataclass
+class RankSetup:
+    """``stuck_from``: monotonic seconds from which this rank's dataset is stuck, None for never."""
+
+    rank: int
+    world_size: int
+    parent_pid: int
+    step_s: float
+    hung_fd: int
+    store_fd: int
+    inbox_fd: int
+    outbox_fds: list[int]
+    stuck_from: float | None = None
+    may_fall_back: bool = False
+
+    def to_environment(self) -> dict[str, str]:
+        return {VARIABLE: json.dumps(asdict(self))}
+
+    def dataset(self) -> ShardDataset:
+        return ShardDataset(STEPS * BATCH, self.is_stuck_at, self.report_hang)
+
+    def is_stuck_at(self, index: int) -> bool:
+        healthy_first = index < HEALTHY_STEPS * BATCH
+        return self.stuck_from is not None and not healthy_first and time.monotonic() >= self.stuck_from
+
+    def report_hang(self) -> None:
+        os.write(self.hung_fd, f"{time.time():.6f}\n".encode())
+
+
+def begin() -> RankSetup:
+    """The first call of a training script: from here on the process dies with its parent."""
+    setup = RankSetup(**json.loads(os.environ[VARIABLE]))
+    tie_to_parent(setup.parent_pid)
+    allow_stacks()
+    return setup

@@ -1,0 +1,403 @@
+"""Step 0: which ranks should be there, which are, and which are gone. Unseen is not gone.
+
+One job as the judge sees it: who waits, who does not, who cannot be read, and how long it was watched.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from mltop.probes.judge.hang import thresholds as limit
+from mltop.probes.judge.hang.classes import by_place
+from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen
+from mltop.probes.judge.hang.frames import UserFrames, key_of, where
+from mltop.probes.judge.hang.view import BACKWARD, RankView, is_dead, known_waits, view_of, with_wait
+from mltop.probes.model import CONFIDENCES, Confidence, Gap, RankSample, RankStacks, StackDigest, Waiting
+from mltop.probes.model.ranks import Ranges, fold, ranks_text
+
+MOST_ON_ONE_MACHINE = 4096  # ranks: a job that claims to have more on one machine is not believed
+_DEAD_STATES = ("Z", "X")
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A rank that a watched machine should run and does not. ``pid`` None: never seen, or unclear which."""
+
+    rank: int
+    node: str
+    pid: int | None
+    reason: str
+
+
+@dataclass
+class Roster:
+    """``silent``: ranks on nodes that did not answer; ``unseen``: numbers on machines that nobody watches."""
+
+    world_size: int | None
+    views: list[RankView]
+    gone: list[Absent] = field(default_factory=list)
+    silent: list[RankView] = field(default_factory=list)
+    unseen: Ranges = field(default_factory=Ranges)
+    twice: list[int] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+
+
+def read_roster(evidence: JobEvidence) -> Roster:
+    """Match dumps to ranks, take out the dead, and name the numbers that nothing was seen of."""
+    views = _views(evidence)
+    silent_nodes = set(evidence.nodes_missing)
+    alive, dead, silent = [], [], []
+    for view in views:
+        if _is_gone(view):
+            dead.append(view)
+        elif view.node in silent_nodes and not view.rounds:
+            silent.append(view)
+        else:
+            alive.append(view)
+    samples = [(view.node, view.seen.sample) for view in views]
+    roster = Roster(world_size_of(sample for _, sample in samples), _without_wrappers(alive), silent=silent)
+    counts = Counter(view.rank for view in roster.views if view.rank is not None)
+    roster.twice = sorted(rank for rank, count in counts.items() if count > 1)
+    _Search(roster, dead, samples, silent_nodes).run()
+    _note_gaps(roster, evidence)
+    return roster
+
+
+def world_size_of(samples: Iterable[RankSample]) -> int | None:
+    """The world size that most ranks name, None when none does."""
+    sizes = Counter(sample.world_size for sample in samples if sample.world_size)
+    return sizes.most_common(1)[0][0] if sizes else None
+
+
+def is_loopback(address: str | None) -> bool:
+    return address is not None and (address in ("localhost", "::1") or address.startswith("127."))
+
+
+def _views(evidence: JobEvidence) -> list[RankView]:
+    dumps: dict[tuple[str, int], list[RankStacks]] = {}
+    for stacks in evidence.dumps:
+        dumps.setdefault((stacks.node, stacks.pid), []).append(stacks)
+    users = UserFrames()
+    views = [view_of(seen, dumps.pop((seen.node, seen.sample.pid), []), users) for seen in evidence.roster]
+    for (node, pid), rounds in dumps.items():
+        sample = next((found for stacks in rounds for found in (stacks.after, stacks.before) if found), None)
+        views.append(view_of(RankSeen(node, sample or RankSample(pid, rounds[0].rank)), rounds, users))
+    views.sort(key=lambda view: (view.rank is None, view.rank or 0, view.node, view.pid))
+    return views
+
+
+def _is_gone(view: RankView) -> bool:
+    if view.seen.gone or view.states[-1] in _DEAD_STATES or view.seen.sample.state in _DEAD_STATES:
+        return True
+    last = view.rounds[-1].digests if view.rounds else []
+    return any(digest.child_of is None and is_dead(digest) for digest in last)
+
+
+def _without_wrappers(views: list[RankView]) -> list[RankView]:
+    """A launcher's shell may carry its rank's environment: the child with the same number is the rank."""
+    pids = {(view.node, view.pid): view.rank for view in views}
+
+    def wraps(view: RankView) -> bool:
+        return view.rank is not None and any(
+            pids.get((view.node, child), -1) == view.rank for child in view.seen.sample.children
+        )
+
+    return [view for view in views if not wraps(view)]
+
+
+class _Search:
+    """Looks for the numbers that no live process has, from the surest to the least sure reason."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        dead: list[RankView],
+        samples: list[tuple[str, RankSample]],
+        silent_nodes: set[str],
+    ) -> None:
+        self.roster = roster
+        self.dead = dead
+        self.samples = samples
+        self.silent_nodes = silent_nodes
+        self.nodes = list(dict.fromkeys(node for node, _ in samples if node not in silent_nodes))
+        seen = (view.rank for view in [*roster.views, *roster.silent] if view.rank is not None)
+        self.open = Ranges.below(roster.world_size or 0).without(Ranges.of(seen))
+        self.replaced = {view.rank for view in roster.views}  # a restart took the dead one's number
+        self.on_node = self._ranks_by_node()
+
+    def run(self) -> None:
+        self._dead_with_number()
+        self._dead_without_number()
+        for node in self.nodes:
+            numbers = self._expected(node)
+            self._gone(self.open.within(numbers), node, f"no process on {node}, which runs {ranks_text(numbers)}")
+        self._all_on_one_machine()
+        self.roster.unseen = self.open
+
+    def _gone(self, ranks: Ranges, node: str, reason: str, pid: int | None = None) -> None:
+        if ranks:
+            self.open = self.open.without(ranks)
+            self.roster.gone += [Absent(rank, node, pid, f"gone: {reason}") for rank in ranks]
+
+    def _dead_with_number(self) -> None:
+        for view in self.dead:
+            if view.rank is not None and view.rank not in self.replaced and view.node not in self.silent_nodes:
+                self._gone(Ranges.of([view.rank]), view.node, _how_it_went(view), view.pid)
+
+    def _dead_without_number(self) -> None:
+        dead_of: dict[str, list[RankView]] = {}
+        for view in self.dead:
+            if view.rank is None:
+                dead_of.setdefault(view.node, []).append(view)
+        for node in self.nodes:
+            dead = dead_of.get(node, [])
+            missing = self.open.within(self._expected(node) or self.open)
+            if dead and len(dead) == missing.count:
+                self._gone(missing, node, _how_it_went(dead[0]), dead[0].pid if len(dead) == 1 else None)
+
+    def _ranks_by_node(self) -> dict[str, Ranges]:
+        """The numbers each node should run, where every rank there agrees on the first one."""
+        first: dict[str, set[tuple[int, int]]] = {}
+        for node, sample in self.samples:
+            if None not in (sample.rank, sample.local_rank, sample.local_world_size):
+                assert sample.rank is not None
+                assert sample.local_rank is not None
+                assert sample.local_world_size is not None
+                block = (sample.rank - sample.local_rank, sample.local_world_size)
+                first.setdefault(node, set()).add(block)
+            elif sample.local_world_size and sample.local_world_size == sample.world_size:
+                first.setdefault(node, set()).add((0, sample.local_world_size))
+        blocks = {node: next(iter(found)) for node, found in first.items() if len(found) == 1}
+        return {
+            node: Ranges([(start, start + size - 1)])
+            for node, (start, size) in blocks.items()
+            if start >= 0 and 0 < size <= MOST_ON_ONE_MACHINE
+        }
+
+    def _expected(self, node: str) -> Ranges:
+        return self.on_node.get(node, Ranges())
+
+    def _all_on_one_machine(self) -> None:
+        """Without local sizes: the master's address may say that the whole job is on the one node seen."""
+        missing = self.open.count
+        if len(self.nodes) != 1 or self.silent_nodes or not 0 < missing <= MOST_ON_ONE_MACHINE:
+            return
+        node = self.nodes[0]
+        masters = {sample.master_address for _, sample in self.samples if sample.master_address}
+        sizes_known = any(sample.local_world_size for _, sample in self.samples)
+        # One of two ranks missing is also the usual job of one rank per node: ask for a clear majority.
+        # Started by hand without a master's address: nothing could have brought ranks of other machines in.
+        by_hand = not masters and all(sample.launcher == "env" for _, sample in self.samples)
+        local = masters == {node} or by_hand
+        mostly_here = not sizes_known and local and 2 * missing < len(self.roster.views)
+        if (masters and all(map(is_loopback, masters))) or mostly_here:
+            self._gone(self.open, node, f"no process on {node}, where the whole job runs")
+
+
+def _how_it_went(view: RankView) -> str:
+    if view.seen.gone:
+        return f"its process {view.pid} was seen before and is gone"
+    if "Z" in (view.states[-1], view.seen.sample.state):
+        return "its process has died (zombie)"
+    return f"its process {view.pid} is gone"
+
+
+def _note_gaps(roster: Roster, evidence: JobEvidence) -> None:
+    roster.gaps.extend(evidence.gaps)
+    for node in evidence.nodes_missing:
+        here = [view.rank for view in roster.silent if view.node == node and view.rank is not None]
+        whose = f" ({ranks_text(here)})" if here else ""
+        roster.gaps.append(Gap(f"node.{node}", f"it did not answer, so its ranks{whose} are unknown"))
+    if roster.unseen:
+        verb = "is" if roster.unseen.count == 1 else "are"
+        why = f"{ranks_text(roster.unseen)} {verb} not on the watched nodes"
+        fix = "add their nodes with -w" if not evidence.nodes_missing else ""
+        roster.gaps.append(Gap(f"rank.{fold(roster.unseen)}", why, fix))
+    if roster.twice:
+        why = f"{ranks_text(roster.twice)} of job {evidence.job} exist more than once: jobs that share a name"
+        roster.gaps.append(Gap(f"rank.{fold(roster.twice)}", why, "one of them at a time: -w with its nodes only"))
+
+
+@dataclass
+class JobView:
+    """``views`` are the ranks with a live process on a node that answered; the lists below divide them."""
+
+    roster: Roster
+    stopped: list[RankView] = field(default_factory=list)
+    waiters: list[RankView] = field(default_factory=list)
+    others: list[RankView] = field(default_factory=list)  # readable, and in no collective
+    unreadable: list[RankView] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+
+    @property
+    def views(self) -> list[RankView]:
+        return self.roster.views
+
+    @property
+    def running(self) -> list[RankView]:
+        return [*self.waiters, *self.others]
+
+    @property
+    def mostly_stopped(self) -> bool:
+        """At least half of the ranks are stopped: whatever the others do, the job does not get on."""
+        return bool(self.stopped) and 2 * len(self.stopped) >= len(self.views)
+
+    @cached_property
+    def window_s(self) -> float:
+        """How long the waiting ranks (or all, when none waits) were watched: what half of them reach."""
+        watched = self.waiters or self.running
+        return statistics.median(view.window_s for view in watched) if watched else 0.0
+
+    @cached_property
+    def quiet_s(self) -> float | None:
+        """How long before the first dump the waiting ranks stood still; None when too few have a history."""
+        known = [view.seen.quiet_s for view in self.waiters if view.seen.quiet_s is not None]
+        return min(known) if known and 2 * len(known) >= len(self.waiters) else None
+
+    @cached_property
+    def counted(self) -> bool:
+        """The counters of most waiting ranks could be read."""
+        known = sum(view.motion.switches is not None for view in self.waiters)
+        return 2 * known > len(self.waiters)
+
+    @property
+    def known_s(self) -> float:
+        """For how long the standstill is known: watched, and quiet before that."""
+        return self.window_s + (self.quiet_s or 0.0)
+
+    @property
+    def watched(self) -> str:
+        """Of ranks that "did not move": ``for 5.0 s (quiet for 3 min 20 s before that)``.
+
+        One look alone shows no standstill: then the samples before it do, or nothing does.
+        """
+        quiet_s = self.quiet_s or 0.0
+        quiet = f"for {duration(quiet_s)}" if quiet_s >= limit.TOLD_QUIET_S else ""
+        if self.window_s < limit.TOLD_WINDOW_S:
+            return f"{quiet} before the dump" if quiet else "(seen once)"
+        return f"for {self.window_s:.1f} s" + (f" (quiet {quiet} before that)" if quiet else "")
+
+    @property
+    def enough_time(self) -> bool:
+        return self.window_s >= limit.WINDOW_LEAST_S or (self.quiet_s or 0.0) >= limit.QUIET_SHORT_S
+
+    def confidence(self, *caps: Confidence) -> Confidence:
+        """How surely it stands still, and not more than any of ``caps``.
+
+        Lower when other threads of waiting ranks do I/O, when ranks are unseen or unreadable, or when a wait is a
+        guess (autograd).
+        """
+        found: list[Confidence] = [self.standstill, *caps]
+        unknown = self.roster.unseen or self.roster.silent or self.unreadable
+        guessed = any(view.waiting_in == BACKWARD for view in self.waiters)
+        if unknown or guessed or any(view.motion.calling() for view in self.waiters):
+            found.append("medium")
+        return max(found, key=CONFIDENCES.index)
+
+    @cached_property
+    def standstill(self) -> Confidence:
+        """How surely nothing moves, whoever is to blame.
+
+        high: watched for 5 s, or quiet for 30 s before; low: under 3 s and not even quiet for 10 s, or with unknown
+        counters (stacks alone look alike in a slow healthy job).
+        """
+        quiet_s = self.quiet_s or 0.0
+        if not self.counted and self.quiet_s is None:
+            return "low"
+        if self.window_s >= limit.WINDOW_LONG_S - limit.WINDOW_SLACK_S or quiet_s >= limit.QUIET_LONG_S:
+            return "high"
+        if self.window_s < limit.WINDOW_SHORT_S and quiet_s < limit.QUIET_SHORT_S:
+            return "low"
+        return "medium"
+
+
+def read_job(evidence: JobEvidence) -> JobView:
+    roster = read_roster(evidence)
+    job = JobView(roster, gaps=list(roster.gaps))
+    _share_waits(roster.views)
+    for view in roster.views:
+        if view.stopped:
+            job.stopped.append(view)
+        elif not view.readable:
+            job.unreadable.append(view)
+        elif view.waiting_in is not None and not _computes(view):
+            job.waiters.append(view)
+        else:
+            job.others.append(view)
+    job.gaps.extend(_unreadable_gaps(job.unreadable))
+    return job
+
+
+def _share_waits(views: Sequence[RankView]) -> None:
+    """What native frames of one rank show holds for a rank at the same place that was read without them."""
+    if not any(_shows_native(view.now) for view in views if view.readable):
+        return
+    known = known_waits(main for view in views for main in view.mains if _shows_native(main))
+    for view in views:
+        for at, main in enumerate(view.mains):
+            if not _shows_native(main):
+                view.mains[at] = with_wait(main, {} if main.waiting_in else known)
+                view.waits[at] = view.waits[at] or view.mains[at].waiting_in
+
+
+def _shows_native(main: StackDigest) -> bool:
+    return main.frames[0].native
+
+
+def _computes(view: RankView) -> bool:
+    """Autograd that burns CPU computes gradients; only one that sleeps may wait for those of others."""
+    return view.waiting_in == BACKWARD and view.spins
+
+
+def names(views: Sequence[RankView]) -> str:
+    """``ranks 0-1,3``, or pids for processes without a rank."""
+    numbers = [view.rank for view in views if view.rank is not None]
+    pids = ", ".join(view.name for view in views if view.rank is None)
+    return " and ".join(filter(None, (ranks_text(numbers) if numbers else "", pids)))
+
+
+def waiting_place(view: RankView) -> str:
+    """``all_reduce, called from train (case.py:60)``."""
+    return f"{view.waiting_in}, called from {where(view.now)}"
+
+
+def waiting_lines(views: Iterable[RankView]) -> list[Waiting]:
+    """One line per place, the fullest first. Ranks without a number are counted as none."""
+    places: dict[tuple[str, str | None], str] = {}  # thousands of ranks stand in a few places
+
+    def text(view: RankView) -> str:
+        key = (key_of(view.now), view.waiting_in)
+        if key not in places:
+            places[key] = waiting_place(view)
+        return places[key]
+
+    groups = by_place((-1 if view.rank is None else view.rank, text(view)) for view in views)
+    lines = [Waiting(fold(rank for rank in ranks if rank >= 0), text) for text, ranks in groups.items()]
+    return sorted(lines, key=lambda line: -len(groups[line.where]))
+
+
+def duration(seconds: float) -> str:
+    """``45 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _unreadable_gaps(views: Sequence[RankView]) -> list[Gap]:
+    """One gap per reason."""
+    reasons: dict[tuple[str, str], list[RankView]] = {}
+    for view in views:
+        digest = view.error
+        reason = (digest.error or "", digest.fix) if digest else ("no stack was taken", "")
+        reasons.setdefault(reason, []).append(view)
+    return [
+        Gap("stacks." + (fold(view.rank for view in hit if view.rank is not None) or hit[0].name), why, fix)
+        for (why, fix), hit in reasons.items()
+    ]

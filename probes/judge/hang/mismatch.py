@@ -1,0 +1,221 @@
+"""Step 4: every rank waits, but not in the same collective, or not called from the same lines.
+
+Step 5: every rank waits at the same line. Integer locals tell who is in another turn of the loop.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from mltop.probes.judge.hang import thresholds as limit
+from mltop.probes.judge.hang.frames import UserFrames, is_internal, place, python_frames, where
+from mltop.probes.judge.hang.job import JobView, names, waiting_lines
+from mltop.probes.judge.hang.view import BACKWARD, RankView
+from mltop.probes.model import Confidence, Culprit, Frame, Verdict
+from mltop.probes.model.local_names import meaning_of
+from mltop.probes.model.ranks import ranks_text
+
+POINT_TO_POINT = frozenset(
+    {"send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list"}
+)
+# What is waited for cannot be told from these: they may hide the same collective.
+_GENERIC = frozenset({"work.wait", "wait_tensor", "cuda.synchronize", "store.wait", BACKWARD})
+
+Sides = list[tuple[str, list[RankView]]]
+
+
+def mismatch(job: JobView) -> Verdict | None:
+    """The ranks in the rarer collective are suspects; two sides of equal size are both shown."""
+    if not job.waiters or job.others:
+        return None
+    sides = _split(job.waiters, lambda view: view.waiting_in or "")
+    if len(sides) == 1:
+        return _different_lines(job)
+    if any(operation in POINT_TO_POINT for operation, _ in sides):
+        evidence = ["every rank waits, some for a neighbour (pipeline): stacks do not tell who is behind"]
+        return Verdict("hang", [], waiting_lines(job.waiters), [], evidence + _describe(sides), "low")
+    caps: tuple[Confidence, ...] = ("low",) if any(operation in _GENERIC for operation, _ in sides) else ()
+    return _suspect(job, sides, "in different collectives", caps)
+
+
+def _different_lines(job: JobView) -> Verdict | None:
+    """The same operation reached on different ways through the user's code."""
+    if job.waiters[0].waiting_in in POINT_TO_POINT:
+        return None
+    chains: dict[str, str] = {}
+
+    def chain(view: RankView) -> str:
+        key = view.now.key
+        if key not in chains or not key:
+            chains[key] = " < ".join(place(frame) for frame in view.now.frames if not is_internal(frame))
+        return chains[key]
+
+    sides = _split(job.waiters, chain)
+    if len(sides) == 1:
+        return None
+    named = [(f"{views[0].waiting_in} from {way.partition(' < ')[0] or '?'}", views) for way, views in sides]
+    if len({text for text, _ in named}) < len(named):  # the callers differ, not the line itself
+        named = [(f"{views[0].waiting_in} from {way}", views) for way, views in sides]
+    return _suspect(job, named, "in one operation, but at different places of the script", ())
+
+
+def _split(views: list[RankView], text: Callable[[RankView], str]) -> Sides:
+    """Views by text, the largest side first."""
+    sides: dict[str, list[RankView]] = {}
+    for view in views:
+        sides.setdefault(text(view), []).append(view)
+    return sorted(sides.items(), key=lambda side: -len(side[1]))
+
+
+def _describe(sides: Sides) -> list[str]:
+    shown = sides[: limit.EVIDENCE_PLACES]
+    lines = [f"{names(views)} in {text}" for text, views in shown]
+    return lines + ([f"and {len(sides) - len(shown)} more sides"] if len(sides) > len(shown) else [])
+
+
+def _suspect(job: JobView, sides: Sides, how: str, caps: tuple[Confidence, ...]) -> Verdict:
+    evidence = [f"every rank waits, {how}, and none moved {job.watched}", *_describe(sides)]
+    waiting = waiting_lines(job.waiters)
+    if len(sides[0][1]) == len(sides[1][1]):
+        return Verdict("hang", both_sides(sides), waiting, [], evidence, "low")
+    if len(sides[0][1]) < limit.MAJORITY_FIRM * len(job.waiters):
+        caps = (*caps, "low")
+    most = f"while {names(sides[0][1])} in {sides[0][0]}"
+    culprits = [
+        Culprit(view.rank, view.node, view.pid, f"in {text}, {most}", where(view.now))
+        for text, views in sides[1:]
+        for view in views
+    ]
+    return Verdict("hang", culprits, waiting, [], evidence, job.confidence("medium", *caps))
+
+
+def both_sides(sides: Sides) -> list[Culprit]:
+    """Every rank of a small job, else one per side: nothing tells which side is wrong."""
+    small = sum(len(views) for _, views in sides) <= limit.LISTED_RANKS
+    text = "; ".join(f"{names(views)} in {what}" for what, views in sides[: limit.EVIDENCE_PLACES])
+    chosen = [view for _, views in sides for view in (views if small else views[:1])]
+    return [Culprit(view.rank, view.node, view.pid, f"mismatch: {text}", where(view.now)) for view in chosen]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One local that is equal on most ranks. ``values`` by rank position; ``urgency``: lower is surer."""
+
+    name: str
+    function: str
+    values: list[int]
+    usual: int
+    urgency: int
+
+    @property
+    def odd(self) -> list[int]:
+        return [at for at, value in enumerate(self.values) if value != self.usual]
+
+    @property
+    def small(self) -> bool:
+        return all(abs(value - self.usual) <= limit.SMALL_DIFFERENCE for value in self.values)
+
+    @property
+    def split(self) -> bool:
+        """Two values on equally many ranks."""
+        return 2 * len(self.odd) == len(self.values)
+
+
+def local_differences(job: JobView) -> list[Difference]:
+    """Integer locals that are not equal on all ranks, when every rank waits at the same line."""
+    return list(_differences(job.waiters)) if not job.others and len(job.waiters) > 1 else []
+
+
+def by_loop_counter(job: JobView, found: list[Difference]) -> Verdict | None:
+    """The ranks whose loop counter is not that of the others; None when all agree."""
+    counters = [one for one in found if one.urgency < 2 and (not one.split or one.small)]
+    if not counters:
+        return None
+    best = min(counters, key=lambda one: (one.split, one.urgency, not one.small))
+    evidence = [
+        f"every rank waits in {job.waiters[0].waiting_in} at the same line, and none moved {job.watched}",
+        _text(best, job.waiters),
+    ]
+    waiting = waiting_lines(job.waiters)
+    if best.split:
+        return Verdict("hang", both_sides(_sides(best, job.waiters)), waiting, [], evidence, "low")
+    firm = len(best.values) - len(best.odd) >= limit.MAJORITY_FIRM * len(best.values)
+    cap: Confidence = "medium" if best.small and firm else "low"
+    culprits = [_culprit(best, at, job.waiters[at], job.waiters) for at in best.odd]
+    return Verdict("hang", culprits, waiting, [], evidence, job.confidence(cap))
+
+
+def harmless(job: JobView, found: list[Difference]) -> list[str]:
+    """Other locals that are odd on a minority: shown, because the reader may know what they mean."""
+    odd = [one for one in found if not one.split]
+    return [f"{_text(one, job.waiters)} (not a loop counter by its name)" for one in odd[:2]]
+
+
+def _differences(views: list[RankView]) -> Iterator[Difference]:
+    """Locals of the frames that all ranks share, leaf first, that are not equal everywhere."""
+    stacks = [python_frames(view.now.frames) for view in views]
+    users = UserFrames()
+    telling = [users.indexes(view.now) for view in views]
+    for depth in range(min(map(len, telling))):
+        column = [frames[at[depth]].ints for frames, at in zip(stacks, telling, strict=True)]
+        for name in column[0]:
+            values = [ints.get(name) for ints in column]
+            if len(set(values)) > 1:
+                made = _difference(name, stacks[0][telling[0][depth]], values, views)
+                if made is not None:
+                    yield made
+
+
+def _difference(name: str, frame: Frame, values: list[int | None], views: list[RankView]) -> Difference | None:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    (usual, count), *_ = Counter(known).most_common(1)
+    distinct = len(set(known))
+    even = distinct == 2 and 2 * count == len(known)
+    if (2 * count <= len(known) and not even) or _is_rank_like(known, views):
+        return None
+    return Difference(name, frame.function, known, usual, _urgency(name))
+
+
+def _is_rank_like(values: list[int], views: list[RankView]) -> bool:
+    samples = [view.seen.sample for view in views]
+    return (
+        values == [sample.rank for sample in samples]
+        or values == [sample.local_rank for sample in samples]
+        or values == [sample.pid for sample in samples]
+    )
+
+
+def _urgency(name: str) -> int:
+    """0: counts steps, 1: counts something, 2: anything else."""
+    return {"step": 0, "counter": 1}.get(meaning_of(name), 2)
+
+
+def _text(one: Difference, views: list[RankView]) -> str:
+    """``step is 5 on rank 2 and 6 on ranks 0-1,3 (in train)``."""
+    by_value: dict[int, list[RankView]] = {}
+    for view, value in zip(views, one.values, strict=True):
+        by_value.setdefault(value, []).append(view)
+    rarest = sorted(by_value.items(), key=lambda item: len(item[1]))[: limit.EVIDENCE_PLACES]
+    usual = [(one.usual, by_value[one.usual])] if one.usual not in dict(rarest) else []
+    parts = [f"{value} on {names(where_)}" for value, where_ in [*rarest, *usual]]
+    return f"{one.name} is {' and '.join(parts)} (in {one.function})"
+
+
+def _sides(one: Difference, views: list[RankView]) -> list[tuple[str, list[RankView]]]:
+    sides: dict[int, list[RankView]] = {}
+    for view, value in zip(views, one.values, strict=True):
+        sides.setdefault(value, []).append(view)
+    return [(f"turn {one.name} = {value}", here) for value, here in sorted(sides.items())]
+
+
+def _culprit(one: Difference, at: int, view: RankView, views: list[RankView]) -> Culprit:
+    value = one.values[at]
+    usual_on = [other.rank for other, number in zip(views, one.values, strict=True) if number == one.usual]
+    others = ranks_text(rank for rank in usual_on if rank is not None)
+    way = "behind" if value < one.usual else "ahead of"
+    reason = f"{way} the others: {one.name} is {value} here and {one.usual} on {others}"
+    return Culprit(view.rank, view.node, view.pid, reason, where(view.now))

@@ -1,0 +1,157 @@
+"""Step 2: a job that moves accuses nobody; who is slow in it is told by who waits least."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+
+from mltop.probes.judge.hang import thresholds as limit
+from mltop.probes.judge.hang.frames import where
+from mltop.probes.judge.hang.job import JobView, names
+from mltop.probes.judge.hang.view import RankView
+from mltop.probes.model import Confidence, Culprit, Verdict
+
+MOST_PIDS = 16  # in one command
+
+
+def moving(job: JobView) -> Verdict | None:
+    """The verdict of a job that moves, None for one that does not. May name stragglers, never culprits."""
+    why = None if job.mostly_stopped else _why_it_moves(job)
+    if why is None:
+        return None
+    stragglers, shares = find_stragglers(job.running)
+    evidence = [why, *shares]
+    evidence[:0] = _stopped(job.stopped)
+    if job.roster.gone:
+        gone = ", ".join(f"rank {absent.rank}: {absent.reason}" for absent in job.roster.gone[:3])
+        evidence.append(f"the others move, but {gone}")
+    rounds = max((len(view.waits) for view in job.running), default=0)
+    confidence: Confidence = "medium" if not stragglers or rounds >= limit.STRAGGLER_ROUNDS_FIRM else "low"
+    if not stragglers and job.window_s >= limit.WINDOW_SHORT_S:
+        confidence = "high"
+    return Verdict("straggler" if stragglers else "moving", [], [], stragglers, evidence, confidence)
+
+
+def _stopped(views: Sequence[RankView]) -> list[str]:
+    """They are no part of what moves: told first."""
+    held = [view for view in views if view.states[-1] == "t"]
+    signalled = [view for view in views if view.states[-1] != "t"]
+    found = []
+    if signalled:
+        them = "it" if len(signalled) == 1 else "them"
+        pids = " ".join(str(view.pid) for view in signalled[:MOST_PIDS])
+        how = f"stopped by a signal (state T) while the others move; to let {them} run on: kill -CONT {pids}"
+        found.append(f"{names(signalled)} {how}")
+    if held:
+        found.append(f"{names(held)} held by a debugger (state t) while the others move")
+    return found
+
+
+def _why_it_moves(job: JobView) -> str | None:
+    everyone = [*job.running, *job.unreadable]
+    moved = [view for view in everyone if view.moves]
+    passing = [view for view in job.running if view.passes]
+    if passing:
+        return f"{_of(passing, job)} went in or out of a collective between dumps; {_counters(everyone)}"
+    restless = [view for view in job.waiters if view.motion.switching()]
+    if restless and len(restless) > limit.RESTLESS_SHARE * len(job.waiters):
+        return f"{_of(restless, job)} wait in the same place in every dump, but move: {_counters(everyone)}"
+    most = len(moved) > limit.MOVING_SHARE * len(everyone)
+    half = 2 * len(moved) >= len(everyone) > 0
+    if (job.waiters and most and not _idle_waiters_dominate(job)) or (not job.waiters and half):
+        return f"{_of(moved, job)} move: {_counters(everyone)}"
+    return None
+
+
+def _idle_waiters_dominate(job: JobView) -> bool:
+    """Waiting ranks whose side threads write logs look as if they moved: their main threads decide."""
+    return len(job.waiters) >= len(job.others)
+
+
+def _of(views: Sequence[RankView], job: JobView) -> str:
+    return f"{len(views)} of {len(job.views)} ranks"
+
+
+def _counters(views: Sequence[RankView]) -> str:
+    motions = [view.motion for view in views if view.motion.window_s > 0]
+    switches = [m.switches / m.window_s for m in motions if m.switches is not None]
+    calls = [m.syscalls / m.window_s for m in motions if m.syscalls is not None]
+    parts = []
+    if switches:
+        parts.append(f"{statistics.median(switches):.1f} voluntary switches/s")
+    if calls:
+        parts.append(f"{statistics.median(calls):.1f} read and write calls/s")
+    return (" and ".join(parts) + " per rank (median)") if parts else "no counters to compare"
+
+
+def find_stragglers(views: Sequence[RankView]) -> tuple[list[Culprit], list[str]]:
+    """Ranks for which the others wait: their own share of dumps in a collective is far below the others'.
+
+    Also the evidence line with the shares. Nothing below 8 dumps per rank, when the low share could be luck
+    (Fisher's exact test against the other ranks' dumps, times the number of ranks), or when so many are low that
+    they are a second kind of rank.
+    """
+    enough = (view for view in views if len(view.waits) >= limit.STRAGGLER_ROUNDS)
+    watched = sorted(enough, key=lambda view: (view.rank is None, view.rank or 0))
+    if len(watched) < 2:
+        return [], []
+    shares = [view.share_waiting() for view in watched]
+    ordered = sorted(shares)
+    hits, dumps = sum(map(_hits, watched)), sum(len(view.waits) for view in watched)
+    low = []
+    for view, share in zip(watched, shares, strict=True):
+        typical = _median_without(ordered, share)
+        if typical >= limit.STRAGGLER_MEDIAN and share <= limit.STRAGGLER_SHARE * typical:
+            luck = chance_of_at_most(_hits(view), len(view.waits), hits, dumps)
+            if luck * len(watched) <= limit.STRAGGLER_CHANCE:
+                low.append((view, share, typical))
+    if not low or len(low) > max(1.0, limit.STRAGGLER_MINORITY * len(watched)):
+        return [], [_shares_line(watched, shares)]
+    return [_straggler(*found) for found in low], [_shares_line(watched, shares)]
+
+
+def _median_without(ordered: list[float], one: float) -> float:
+    """The median of the sorted values with one occurrence of ``one`` left out."""
+    index = ordered.index(one)
+    count = len(ordered) - 1
+    middle = [count // 2] if count % 2 else [count // 2 - 1, count // 2]
+    return sum(ordered[at + (at >= index)] for at in middle) / len(middle)
+
+
+def _hits(view: RankView) -> int:
+    return sum(wait is not None for wait in view.waits)
+
+
+def chance_of_at_most(hits: int, tries: int, all_hits: int, all_tries: int) -> float:
+    """That ``tries`` drawn from ``all_tries``, of which ``all_hits`` are hits, hold at most ``hits``.
+
+    The hypergeometric tail: Fisher's exact test of one rank's dumps against those of all others.
+    """
+    misses = all_tries - all_hits
+    every = _log_choose(all_tries, tries)
+    possible = range(max(0, tries - misses), min(hits, all_hits) + 1)
+    return sum(math.exp(_log_choose(all_hits, k) + _log_choose(misses, tries - k) - every) for k in possible)
+
+
+def _log_choose(count: int, chosen: int) -> float:
+    """By lgamma: with 4,096 ranks the numbers themselves have ten thousand digits."""
+    return math.lgamma(count + 1) - math.lgamma(chosen + 1) - math.lgamma(count - chosen + 1)
+
+
+def _shares_line(views: Sequence[RankView], shares: Sequence[float]) -> str:
+    if len(views) <= limit.LISTED_RANKS:
+        each = ", ".join(f"{view.name} {share:.0%}" for view, share in zip(views, shares, strict=True))
+    else:
+        lowest = min(zip(shares, (view.name for view in views), strict=True))
+        each = f"{lowest[1]} {lowest[0]:.0%}, median {statistics.median(shares):.0%}, most {max(shares):.0%}"
+    return f"share of dumps in which a rank waits for others: {each}"
+
+
+def _straggler(view: RankView, share: float, typical: float) -> Culprit:
+    outside = [where(main) for main, wait in zip(view.mains, view.waits, strict=True) if wait is None] or [
+        where(view.now)
+    ]
+    reason = f"waits for others in {share:.0%} of {len(view.waits)} dumps, the others in {typical:.0%}"
+    return Culprit(view.rank, view.node, view.pid, reason, Counter(outside).most_common(1)[0][0])

@@ -1,0 +1,231 @@
+"""Steps 0 and 1: ranks that are gone, stopped, or stuck in the kernel: facts that need no stack.
+
+Which rank hangs the job: the decision procedure, one step after the other, first answer wins.
+
+0, 1  gone, stopped or stuck in the kernel while others wait      stuck.py
+2     the job moves: accuse nobody, name stragglers               movement.py
+3     some wait in a collective, some do not                      outsiders.py
+4     all wait, in different collectives                          mismatch.py
+5     all wait at the same line, in different turns of a loop     loops.py
+6     all equal: below Python                                     here
+
+Step 2 is asked before 0 and 1: a rank that ended while the others go on is nobody's hang. How sure a verdict
+is, `JobView.confidence` decides: high when who waits and who does not is distinct, the stacks are stable, and
+the standstill was watched for 5 s or the samples show it for 30 s before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import takewhile
+
+from mltop.probes.judge.hang import thresholds as limit
+from mltop.probes.judge.hang.classes import merge
+from mltop.probes.judge.hang.evidence import JobEvidence
+from mltop.probes.judge.hang.frames import key_of, where
+from mltop.probes.judge.hang.job import JobView, names, read_job, waiting_lines
+from mltop.probes.judge.hang.mismatch import by_loop_counter, harmless, local_differences, mismatch
+from mltop.probes.judge.hang.movement import moving
+from mltop.probes.judge.hang.outsiders import non_waiters, outside_lines
+from mltop.probes.judge.hang.view import RankView, main_digest
+from mltop.probes.model import Culprit, JobReport, StackDigest, Verdict
+from mltop.probes.model.ranks import ranks_text
+
+
+def gone_or_stopped(job: JobView) -> Verdict | None:
+    """Accuses them when others wait, or when most of the job is stopped."""
+    kernel = in_kernel(job)
+    waiters = [view for view in job.waiters if view not in kernel]
+    if not waiters and not job.mostly_stopped:
+        return None
+    culprits = [
+        Culprit(absent.rank, absent.node, absent.pid, absent.reason, "no process") for absent in job.roster.gone
+    ]
+    culprits += [_stopped(view) for view in job.stopped]
+    culprits += [_kernel(view) for view in kernel]
+    if not culprits:
+        return None
+    confidence = job.confidence() if waiters else "high"
+    return Verdict("hang", culprits, waiting_lines(waiters), [], system_facts(job), confidence)
+
+
+def in_kernel(job: JobView) -> list[RankView]:
+    """State D in each of at least two dumps. Not when most ranks are: then a driver or a disk is slow."""
+    found = [
+        view
+        for view in job.views
+        if len(view.states) >= limit.KERNEL_ROUNDS and all(state == "D" for state in view.states)
+    ]
+    return found if 2 * len(found) < len(job.views) or len(found) < len(job.waiters) else []
+
+
+def system_facts(job: JobView) -> list[str]:
+    """What is known without any stack, one line per fact."""
+    facts = []
+    if job.roster.gone:
+        facts.append(f"{ranks_text(absent.rank for absent in job.roster.gone)} {job.roster.gone[0].reason}")
+    traced = [view for view in job.stopped if view.states[-1] == "t"]
+    signalled = [view for view in job.stopped if view.states[-1] == "T"]
+    for views, how in ((signalled, "stopped by a signal (state T"), (traced, "held by a debugger (state t")):
+        if views:
+            facts.append(f"{names(views)} {how}{' in every dump' if len(views[0].states) > 1 else ''})")
+    kernel = in_kernel(job)
+    if kernel:
+        facts.append(f"{names(kernel)} in the kernel (state D) in all of {len(kernel[0].states)} dumps")
+    return facts
+
+
+def _stopped(view: RankView) -> Culprit:
+    if view.states[-1] == "t":
+        reason = "held by a debugger (state t): detach it"
+    else:
+        reason = f"stopped by a signal (state T); to let it run on: kill -CONT {view.pid}"
+    return Culprit(view.rank, view.node, view.pid, reason, _place(view))
+
+
+def _kernel(view: RankView) -> Culprit:
+    wchan = _wchan(view)
+    inside = f" in {wchan}" if wchan else ""
+    reason = f"uninterruptible in the kernel{inside} (state D in all of {len(view.states)} dumps)"
+    return Culprit(view.rank, view.node, view.pid, reason, _place(view))
+
+
+def _wchan(view: RankView) -> str | None:
+    digest = view.now if view.readable else view.error
+    return (digest.wchan if digest else None) or view.seen.sample.wchan
+
+
+def _place(view: RankView) -> str:
+    return where(view.now) if view.readable else _wchan(view) or "unknown"
+
+
+MOST_SILENT = 8  # nodes named: after these, only their number
+
+
+def judge_job(evidence: JobEvidence) -> Verdict:
+    """The verdict on one job. Pure: the same evidence gives the same verdict, live and from a capture."""
+    return _judge(read_job(evidence))
+
+
+def report(evidence: JobEvidence) -> JobReport:
+    """Verdict, classes of the newest stacks, and each rank's newest digests (also of its children)."""
+    job = read_job(evidence)
+    views = [*job.views, *job.roster.silent]
+    classes = merge([view.now for view in views if view.readable])
+    digests = [digest for view in views for digest in _newest_digests(view)]
+    return JobReport(evidence.job, job.roster.world_size, _judge(job), classes, digests, evidence.uid, evidence.user)
+
+
+def failed_report(evidence: JobEvidence, why: str) -> JobReport:
+    """Of a job that could not be judged: whatever is wrong with it is its own, the others have their verdicts."""
+    return JobReport(
+        evidence.job, None, Verdict("unclear", evidence=[why]), uid=evidence.uid, user=evidence.user, error=why
+    )
+
+
+def _judge(job: JobView) -> Verdict:
+    verdict = _first_answer(job)
+    verdict.evidence.extend(_silent_lines(job, verdict))
+    if verdict.kind == "hang" and verdict.confidence == "low":
+        _lower(job, verdict)
+    verdict.gaps.extend(job.gaps)
+    return verdict
+
+
+def _lower(job: JobView, verdict: Verdict) -> None:
+    """Who is named with low confidence is suspected only; a standstill that names nobody must be sure to be a hang."""
+    if verdict.culprits:
+        verdict.kind = "suspect"
+    elif job.standstill == "low":
+        verdict.kind = "unclear"
+        known = job.counted or job.quiet_s is not None
+        why = "take more samples" if known else "counters would tell, and could not be read"
+        verdict.evidence.append(f"a slow step looks the same: {why}")
+
+
+def _silent_lines(job: JobView, verdict: Verdict) -> list[str]:
+    """ "rank 11 on h12 gave no stack": whoever is missing may be the cause, above all where nobody else is named."""
+    silent = job.roster.silent
+    if not silent:
+        return []
+    nodes = list(dict.fromkeys(view.node for view in silent))
+    hosts = ", ".join(nodes[:MOST_SILENT]) + (f" and {len(nodes) - MOST_SILENT} more" if nodes[MOST_SILENT:] else "")
+    advice = ": look there first" if verdict.kind == "hang" and not verdict.culprits else ""
+    return [f"{names(silent)} on {hosts} gave no stack{advice}"]
+
+
+def _first_answer(job: JobView) -> Verdict:
+    if not job.views:
+        return _nobody_alive(job)
+    if job.roster.twice:
+        return _unclear(job, "rank numbers exist more than once: several jobs share this name")
+    return moving(job) or gone_or_stopped(job) or _too_little(job) or _by_stacks(job)
+
+
+def _too_little(job: JobView) -> Verdict | None:
+    """Why no stack can accuse anyone, None when they can."""
+    if len(job.running) + len(job.stopped) < limit.READABLE_SHARE * len(job.views) or not job.running:
+        return _unclear(job, f"only {len(job.running)} of {len(job.views)} ranks have a readable stack")
+    if not job.waiters:
+        return _unclear(job, f"no rank waits in a collective and most {_not_seen_to_move(job)}")
+    if not job.enough_time:
+        return _unclear(job, "one look is not enough to tell a hang from a slow step: take more samples")
+    return None
+
+
+def _not_seen_to_move(job: JobView) -> str:
+    return "did not move " + job.watched if job.window_s >= limit.TOLD_WINDOW_S else "were seen once: take more samples"
+
+
+def _by_stacks(job: JobView) -> Verdict:
+    found = non_waiters(job) or mismatch(job)
+    if found:
+        return found
+    differences = local_differences(job)
+    return by_loop_counter(job, differences) or _below_python(job, harmless(job, differences))
+
+
+def _nobody_alive(job: JobView) -> Verdict:
+    if job.roster.silent:
+        text = "no watched node that runs this job answered"
+    elif job.roster.gone and job.roster.unseen:
+        text = "every rank on the watched nodes has ended: the first one's error file or log tells why"
+    elif job.roster.gone:
+        text = "every rank of the job has ended: the first one's error file or log tells why"
+    else:
+        text = "no rank of the job was found"
+    evidence = [text, *system_facts(job)]
+    ended = bool(job.roster.gone) and not job.roster.silent and not job.roster.unseen
+    return Verdict("unclear", evidence=evidence, confidence="high" if ended else "low", ended=ended)
+
+
+def _unclear(job: JobView, why: str) -> Verdict:
+    evidence = [why, *system_facts(job), *outside_lines(job.others)]
+    return Verdict("unclear", [], waiting_lines(job.waiters), [], evidence, "low")
+
+
+def _below_python(job: JobView, hints: list[str]) -> Verdict:
+    """Step 6: nothing in Python differs between the ranks, so none is named."""
+    waiting = waiting_lines(job.waiters)
+    unseen = bool(job.roster.unseen or job.roster.silent or job.unreadable)
+    whom = names(job.waiters) if unseen else "every rank" if len(job.views) > 1 else "the only rank"
+    wait = "waits" if len(job.waiters) == 1 or not unseen else "wait"
+    evidence = [f"{whom} {wait} in {job.waiters[0].waiting_in} and did not move {job.watched}"]
+    if unseen:
+        evidence.append("nothing differs between the ranks seen: the cause may be in one that was not")
+    else:
+        evidence.append("nothing differs between the ranks: it is below Python (fabric or GPU)")
+    return Verdict("hang", [], waiting, [], evidence + hints, job.confidence("low" if unseen else "medium"))
+
+
+def _newest_digests(view: RankView) -> list[StackDigest]:
+    """Of the last round, with ``samples`` of the main thread: in how many dumps in a row it stood there."""
+    if not view.rounds:
+        return []
+    digests = view.rounds[-1].digests
+    main = main_digest(view.rounds[-1])
+    if main is None or (len(view.mains) < 2 and main is view.now):
+        return digests
+    same = (key_of(earlier) == key_of(main) for earlier in reversed(view.mains))
+    now = replace(view.now, samples=sum(1 for _ in takewhile(bool, same)))
+    return [now if digest is main else digest for digest in digests]

@@ -1,0 +1,325 @@
+"""One rank as the judge sees it: its dumps in order of time, and what changed between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TypeVar
+
+from mltop.probes.judge.hang import thresholds as limit
+from mltop.probes.judge.hang.evidence import RankSeen
+from mltop.probes.judge.hang.frames import UserFrames, in_backward, key_of, python_frames, waits_for_thread
+from mltop.probes.model import RankSample, RankStacks, StackDigest
+
+Number = TypeVar("Number", int, float)
+
+STOPPED = ("T", "t")  # by a signal, by a debugger
+BACKWARD = "backward (for gradients)"  # a wait that the stack does not prove: it may also compute
+
+
+@dataclass(frozen=True)
+class Motion:
+    """Counters between the dumps, summed over all pairs. None: they could not be read."""
+
+    window_s: float
+    switches: int | None
+    syscalls: int | None
+    main_cpu_s: float | None = None
+
+    def switching(self) -> bool:
+        """The main thread goes to sleep and wakes up, and does something when awake."""
+        return self._fast(self.switches) and works(self.main_cpu_s, self.window_s)
+
+    def calling(self) -> bool:
+        return self._fast(self.syscalls)
+
+    def _fast(self, count: int | None) -> bool:
+        if count is None or self.window_s <= 0:
+            return False
+        return count >= limit.MOVE_COUNT and count / self.window_s >= limit.MOVE_PER_S
+
+
+_NO_MOTION = Motion(0.0, None, None)
+
+
+@dataclass
+class RankView:
+    """A rank with a live process. ``mains``: its readable main-thread digests, one per round, oldest first.
+
+    ``waits`` (what it waits in) and ``times`` (unix s) go with them.
+    """
+
+    seen: RankSeen
+    rounds: list[RankStacks]
+    mains: list[StackDigest] = field(default_factory=list)
+    waits: list[str | None] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    states: list[str] = field(default_factory=list)  # the kernel's, one per round as its dump saw it
+    motion: Motion = _NO_MOTION
+    same_stack: bool = True  # one and the same stack and integer locals of user code in all dumps
+
+    @property
+    def rank(self) -> int | None:
+        return self.seen.sample.rank
+
+    @property
+    def pid(self) -> int:
+        return self.seen.sample.pid
+
+    @property
+    def node(self) -> str:
+        return self.seen.node
+
+    @property
+    def name(self) -> str:
+        return f"pid {self.pid}" if self.rank is None else f"rank {self.rank}"
+
+    @property
+    def now(self) -> StackDigest:
+        """Its newest stack; only for readable ranks."""
+        return self.mains[-1]
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.mains)
+
+    @property
+    def error(self) -> StackDigest | None:
+        """The newest digest that says why there is no stack."""
+        for stacks in reversed(self.rounds):
+            for digest in stacks.digests:
+                if digest.error and digest.child_of is None:
+                    return digest
+        return None
+
+    @property
+    def window_s(self) -> float:
+        """From the first to the last readable dump."""
+        return self.times[-1] - self.times[0] if self.times else 0.0
+
+    @property
+    def seen_to_stand(self) -> bool:
+        """It was looked at more than once, or its counters stood still before that."""
+        return len(self.mains) > 1 or (self.seen.quiet_s or 0.0) >= limit.QUIET_SHORT_S
+
+    @property
+    def waiting_in(self) -> str | None:
+        return self.waits[-1] if self.waits else None
+
+    @property
+    def steady(self) -> bool:
+        """Waits in the same place in every dump."""
+        return self.same_stack and self.waits[0] is not None and len(set(self.waits)) == 1
+
+    @property
+    def passes(self) -> bool:
+        """Went in or out of a collective, or from one to the next, between dumps."""
+        return any(self.waits) and not self.steady
+
+    @property
+    def cpu_fraction(self) -> float | None:
+        for stacks in reversed(self.rounds):
+            for sample in (stacks.after, stacks.before):
+                if sample is not None and sample.cpu_fraction is not None:
+                    return sample.cpu_fraction
+        return self.seen.sample.cpu_fraction
+
+    @property
+    def stopped(self) -> bool:
+        """By a signal or a debugger, whenever it was looked at: whatever its counters say, others moved them."""
+        return all(state in STOPPED for state in self.states)
+
+    @property
+    def calls(self) -> bool:
+        """Its counters move: it goes in and out of the kernel."""
+        return not self.stopped and (self.motion.switching() or self.motion.calling())
+
+    @property
+    def spins(self) -> bool:
+        """It computes or loops without calling into the kernel."""
+        changes = self.readable and not self.same_stack
+        return not self.calls and not self.stopped and (changes or self.runs)
+
+    @property
+    def runs(self) -> bool:
+        """It has a core, or would have one on a machine with fewer ranks."""
+        if (self.cpu_fraction or 0.0) >= limit.BUSY_CPU or runs_mostly(self.states):
+            return True
+        main_cpu_s, window_s = self.motion.main_cpu_s, self.motion.window_s
+        return main_cpu_s is not None and window_s > 0 and main_cpu_s / window_s >= limit.BUSY_MAIN_CPU
+
+    @property
+    def moves(self) -> bool:
+        """Counters or the stack move. CPU time alone is not progress: a wait for the GPU may spin."""
+        return self.calls or (self.readable and not self.same_stack and not self.stopped)
+
+    def share_waiting(self) -> float:
+        return sum(wait is not None for wait in self.waits) / len(self.waits)
+
+    def threads(self) -> Iterator[list[StackDigest]]:
+        """Its own other threads of the newest round: digests of all rounds, oldest first."""
+        newest = self.rounds[-1].digests if self.rounds else []
+        for name in dict.fromkeys(digest.thread for digest in newest if is_other_thread(digest)):
+            yield [
+                digest
+                for stacks in self.rounds
+                for digest in stacks.digests
+                if digest.thread == name and is_other_thread(digest)
+            ]
+
+    def children(self) -> Iterator[list[StackDigest]]:
+        """Its children of the newest round with any: main-thread digests of all rounds, oldest first."""
+        pids = next((pids for pids in map(_child_pids, reversed(self.rounds)) if pids), [])
+        for pid in pids:
+            yield [
+                digest
+                for stacks in self.rounds
+                for digest in stacks.digests
+                if digest.pid == pid and digest.child_of is not None and _is_main(digest)
+            ]
+
+
+def view_of(seen: RankSeen, rounds: list[RankStacks], users: UserFrames) -> RankView:
+    """All that is asked of every rank is worked out here, once: jobs have thousands of them."""
+    view = RankView(seen, sorted(rounds, key=_taken_at) if len(rounds) > 1 else rounds)
+    mains = [main_digest(stacks) for stacks in view.rounds]
+    known = known_waits(main for main in mains if main is not None) if len(rounds) > 1 else {}
+    for stacks, main in zip(view.rounds, mains, strict=True):
+        if main is not None:
+            view.mains.append(with_wait(main, known))
+            view.times.append(stacks.taken_at)
+            view.waits.append(wait_of(view.now, stacks.digests))
+        state = _state_of(stacks)
+        if state:
+            view.states.append(state)
+    if not view.states:
+        view.states.append(seen.sample.state)
+    if len(rounds) > 1:
+        view.motion = motion_between(view.rounds)
+        view.same_stack = _all_same(view.mains, users)
+    return view
+
+
+def known_waits(mains: Iterable[StackDigest]) -> dict[str, str]:
+    """What is waited in, by stack: one and the same place in Python is one wait, also where one look does not show it.
+
+    Native frames tell it or not, as the moment and py-spy's mode have it, and so does a source file on a slow disk.
+    """
+    known: dict[str, str] = {}
+    for main in mains:
+        if main.waiting_in:
+            known.setdefault(key_of(main), main.waiting_in)
+    return known
+
+
+def with_wait(main: StackDigest, known: Mapping[str, str]) -> StackDigest:
+    wait = known.get(key_of(main)) if known else None
+    return main if wait is None or wait == main.waiting_in else replace(main, waiting_in=wait)
+
+
+def main_digest(stacks: RankStacks) -> StackDigest | None:
+    """The rank's own main thread with its frames, None when it could not be read."""
+    for digest in stacks.digests:
+        if digest.child_of is None and digest.frames and _is_main(digest):
+            return digest
+    return None
+
+
+def wait_of(main: StackDigest, digests: Sequence[StackDigest]) -> str | None:
+    """What the rank waits in. Autograd runs hooks in threads of its own: while it runs, theirs count too, as
+    those of any thread that the main one waits for.
+    """
+    if main.waiting_in:
+        return main.waiting_in
+    backward = in_backward(main)
+    if backward or (len(digests) > 1 and waits_for_thread(main)):
+        for digest in digests:
+            if digest.child_of is None and digest.waiting_in:
+                return digest.waiting_in
+    return BACKWARD if backward else None
+
+
+def motion_between(rounds: Sequence[RankStacks]) -> Motion:
+    """Sums from each dump's ``after`` to the next one's ``before``: the dump itself moves the counters."""
+    window_s, switches, syscalls, main_cpu_s = 0.0, None, None, None
+    for earlier, later in pairwise(rounds):
+        old, new = earlier.after, later.before
+        if old is None or new is None:
+            continue
+        window_s += max(0.0, later.taken_at - earlier.taken_at)
+        switches = _add(switches, _grown(old.voluntary_switches, new.voluntary_switches))
+        syscalls = _add(syscalls, syscalls_between(old, new))
+        main_cpu_s = _add(main_cpu_s, _grown(old.main_cpu_s, new.main_cpu_s))
+    return Motion(window_s, switches, syscalls, main_cpu_s)
+
+
+def works(main_cpu_s: float | None, seconds: float) -> bool:
+    """Whether a main thread had more CPU time than being stopped and looked at costs; unknown counts as yes."""
+    return main_cpu_s is None or main_cpu_s >= limit.MOVE_CPU_S_PER_S * seconds
+
+
+def syscalls_between(old: RankSample, new: RankSample) -> int | None:
+    return _add(
+        _grown(old.read_syscalls, new.read_syscalls),
+        _grown(old.write_syscalls, new.write_syscalls),
+    )
+
+
+def runs_mostly(states: Sequence[str]) -> bool:
+    return states.count("R") > limit.BUSY_ROUNDS * len(states)
+
+
+def is_other_thread(digest: StackDigest) -> bool:
+    """A thread of the rank itself that is not its main one."""
+    return digest.child_of is None and not _is_main(digest)
+
+
+def is_dead(digest: StackDigest) -> bool:
+    """A zombie, or a process that was gone when it was to be dumped."""
+    error = digest.error or ""
+    return digest.state in ("Z", "X") or "process is gone" in error or error.startswith("zombie")
+
+
+def _taken_at(stacks: RankStacks) -> float:
+    return stacks.taken_at
+
+
+def _add(one: Number | None, other: Number | None) -> Number | None:
+    if one is None:
+        return other
+    return one if other is None else one + other
+
+
+def _grown(old: Number | None, new: Number | None) -> Number | None:
+    return None if old is None or new is None or new < old else new - old
+
+
+def _state_of(stacks: RankStacks) -> str:
+    for digest in stacks.digests:
+        if digest.child_of is None and digest.state:
+            return digest.state
+    sample = stacks.after or stacks.before
+    return sample.state if sample else ""
+
+
+def _all_same(mains: Sequence[StackDigest], users: UserFrames) -> bool:
+    """Locals of libraries do not count: the time left of a wait is one of them."""
+    if len({key_of(main) for main in mains}) > 1:
+        return False
+    # A loop, not all(): this runs for the frames of every dump.
+    first, *others = [python_frames(main.frames) for main in mains] or [()]
+    for at in users.indexes(mains[0]) if others else ():
+        ints = first[at].ints
+        for later in others:
+            if later[at].ints != ints:
+                return False
+    return True
+
+
+def _is_main(digest: StackDigest) -> bool:
+    return digest.thread == "MainThread"
+
+
+def _child_pids(stacks: RankStacks) -> list[int]:
+    return list(dict.fromkeys(digest.pid for digest in stacks.digests if digest.child_of is not None))

@@ -1,0 +1,296 @@
+"""GPU memory: ECC errors, remapped rows, retired pages.
+
+Aggregate counters are a board's whole life: what they held when we first looked is no news. The exceptions are rules
+about the life itself (SRAM errors, remapped rows, retired pages).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mltop.probes.judge.health.names import gpu_key, gpu_name, plural
+from mltop.probes.judge.health.rule import MEMORY_ERRORS, SYMPTOM, Hit, Moment, Rule
+from mltop.probes.judge.health.trails import Counted
+from mltop.probes.model import Sample
+
+HOUR_S, WEEK_S = 3600.0, 7 * 86_400.0
+CORRECTED_PER_HOUR = 100
+SRAM_RMA = 4  # more over a board's life make it a candidate for RMA
+REMAPPED_ROWS = 512
+RETIRED_PAGES = 63
+DOUBLE_BIT_PAGES = 15
+# Cards that are sold with ECC switched off.
+_OFF_AS_SOLD = ("GeForce", "RTX")
+
+CORRECTED, CORRECTED_VOLATILE, DOUBLE_BIT = "ecc.corrected", "ecc.corrected_volatile", "pages.double_bit"
+
+
+def counters(sample: Sample) -> Iterator[Counted]:
+    for gpu in sample.gpus:
+        corrected = gpu.ecc.corrected_aggregate
+        if corrected is not None:
+            yield gpu_key(gpu), CORRECTED, corrected
+        elif gpu.ecc.corrected_volatile is not None:
+            yield gpu_key(gpu), CORRECTED_VOLATILE, gpu.ecc.corrected_volatile
+        if gpu.retired_pages_double_bit is not None:
+            yield gpu_key(gpu), DOUBLE_BIT, gpu.retired_pages_double_bit
+
+
+def dbe_volatile(moment: Moment) -> Iterator[Hit]:
+    for gpu in moment.now.gpus:
+        count = gpu.ecc.uncorrected_volatile
+        if count:
+            name = gpu_name(gpu.index)
+            text = f"{name}: {plural(count, 'uncorrectable memory error')} since its last reset"
+            yield Hit(name, text, action=f"end its job, then: sudo nvidia-smi -r -i {gpu.index}; check row remapping")
+
+
+def sram_threshold(moment: Moment) -> Iterator[Hit]:
+    for gpu in moment.now.gpus:
+        if gpu.ecc.sram_threshold_exceeded:
+            name = gpu_name(gpu.index)
+            yield Hit(name, f"{name}: SRAM errors passed NVIDIA's RMA limit")
+
+
+def sram_aggregate(moment: Moment) -> Iterator[Hit]:
+    for gpu in moment.now.gpus:
+        count = gpu.ecc.sram_uncorrected_aggregate
+        if count:
+            name = gpu_name(gpu.index)
+            severity = "warning" if count > SRAM_RMA else "info"
+            action = "" if count > SRAM_RMA else "none; more than 4 make it a candidate for RMA"
+            yield Hit(name, f"{name}: {plural(count, 'lifetime SRAM error')}", severity=severity, action=action)
+
+
+def sbe_rate(moment: Moment) -> Iterator[Hit]:
+    for gpu in moment.now.gpus:
+        count, counter = gpu.ecc.corrected_aggregate, CORRECTED
+        if count is None:
+            count, counter = gpu.ecc.corrected_volatile, CORRECTED_VOLATILE
+        if count is None or count <= CORRECTED_PER_HOUR:
+            continue
+        grown = moment.increase(gpu_key(gpu), counter, HOUR_S)
+        if grown is not None and grown.amount > CORRECTED_PER_HOUR:
+            name = gpu_name(gpu.index)
+            text = f"Correctable errors climbing on {name}: {grown.amount:.0f} in {max(1.0, grown.over_s / 60):.0f} min"
+            yield Hit(name, text, (f"{count} {'over its life' if counter == CORRECTED else 'since its reset'}",))
+
+
+def ecc_off(moment: Moment) -> Iterator[Hit]:
+    for gpu in moment.now.gpus:
+        now, pending = gpu.ecc.enabled, gpu.ecc.enabled_pending
+        if now is not False and (pending is None or pending == now):
+            continue
+        name = gpu_name(gpu.index)
+        if now is False and pending is not True:
+            as_sold = any(word in (gpu.name or "") for word in _OFF_AS_SOLD)
+            action = f"sudo nvidia-smi -i {gpu.index} -e 1, then reset the GPU"
+            yield Hit(name, f"ECC is off on {name}", severity="info" if as_sold else "", action=action, remedy="reset")
+        elif pending:
+            action = f"sudo nvidia-smi -r -i {gpu.index}"
+            yield Hit(name, f"ECC of {name} goes on at its next reset", action=action, remedy="reset")
+        elif now is not None:
+            action = f"to keep it: sudo nvidia-smi -i {gpu.index} -e 1"
+            yield Hit(name, f"ECC of {name} goes off at its next reset", action=action, remedy="none")
+
+
+def remap_pending(moment: Moment) -> Iterator[Hit]:
+    for gpu in moment.now.gpus:
+        remap = gpu.remap
+        if remap.pending or remap.repair_pending:
+            name = gpu_name(gpu.index)
+            what = "Row remap" if remap.pending else "Repair of a memory channel or TPC"
+            action = f"finish the job, then: sudo nvidia-smi -r -i {gpu.index}"
+            yield Hit(name, f"{what} pending on {name}", action=action)
+
+
+def remap_failed(moment: Moment) -> Iterator[Hit]:
+    for gpu in moment.now.gpus:
+        if gpu.remap.failed:
+            name = gpu_name(gpu.index)
+            yield Hit(name, f"Row remap failed on {name}: memory cannot be repaired")
+
+
+def remap_banks(moment: Moment) -> Iterator[Hit]:
+    for gpu in moment.now.gpus:
+        none, low = gpu.remap.banks.none, gpu.remap.banks.low
+        if not none and not low:
+            continue
+        name, rest = gpu_name(gpu.index), f"{low} more with few" if low and none else ""
+        if none:
+            text = f"{name}: {plural(none, 'memory bank')} without spare rows"
+            yield Hit(name, text, (rest,) if rest else (), severity="critical")
+        else:
+            yield Hit(name, f"{name}: {plural(low or 0, 'memory bank')} with few spare rows", severity="warning")
+
+
+def remap_count(moment: Moment) -> Iterator[Hit]:
+    for gpu in moment.now.gpus:
+        rows = gpu.remap.uncorrected
+        if rows is not None and rows >= REMAPPED_ROWS:
+            name = gpu_name(gpu.index)
+            yield Hit(name, f"{name}: {plural(rows, 'row')} remapped for uncorrectable errors")
+
+
+def pages_retired(moment: Moment) -> Iterator[Hit]:
+    """Pre-Ampere boards retire pages where newer ones remap rows."""
+    for gpu in moment.now.gpus:
+        pages, double_bit = gpu.retired_pages, gpu.retired_pages_double_bit
+        if not pages and not double_bit and not gpu.retired_pages_pending:
+            continue
+        name = gpu_name(gpu.index)
+        if pages is not None and pages >= RETIRED_PAGES:
+            yield Hit(name, f"{name}: {plural(pages, 'page')} retired", severity="critical", key="retired")
+        elif double_bit is not None and double_bit > DOUBLE_BIT_PAGES:
+            grown = moment.increase(gpu_key(gpu), DOUBLE_BIT, WEEK_S)
+            if grown is not None and grown.amount >= 2:
+                text = f"{name}: {double_bit} pages retired for double bit errors, {grown.amount:.0f} of them this week"
+                yield Hit(name, text, severity="critical", key="retired")
+        if gpu.retired_pages_pending:
+            action = f"finish the job, then: sudo nvidia-smi -r -i {gpu.index}"
+            text = f"{name}: page retirement pending"
+            yield Hit(name, text, severity="warning", action=action, key="pending", remedy="reset")
+
+
+COUNTERS = counters
+_RMA = "take the node out of the pool; return the GPU (RMA)"
+_WITH_ITS_XIDS = ("gpu.xid.warn", "gpu.recovery")
+
+RULES = (
+    Rule(
+        "gpu.ecc.dbe_volatile",
+        "critical",
+        0.0,
+        "end its job and reset it; check row remapping",
+        dbe_volatile,
+        meaning="data in GPU memory were lost since the last reset",
+        threshold="> 0 since the reset",
+        source="nvmlDeviceGetTotalEccErrors(uncorrected, volatile)",
+        needs=("gpu.*.ecc.uncorrected_volatile",),
+        remedy="reset",
+        precedence=MEMORY_ERRORS,
+        explains=("gpu.remap.pending", "gpu.pages.retired", *_WITH_ITS_XIDS),
+    ),
+    Rule(
+        "gpu.ecc.sram_threshold",
+        "critical",
+        0.0,
+        _RMA,
+        sram_threshold,
+        meaning="the GPU's caches have had so many errors that NVIDIA takes it back",
+        threshold="bThresholdExceeded",
+        source="nvmlDeviceGetSramEccErrorStatus (root)",
+        needs=("gpu.*.ecc.sram_threshold_exceeded",),
+        remedy="replace",
+        precedence=MEMORY_ERRORS,
+        explains=("gpu.ecc.sram_aggregate",),
+    ),
+    Rule(
+        "gpu.ecc.sram_aggregate",
+        "warning",
+        0.0,
+        "a candidate for RMA: watch it",
+        sram_aggregate,
+        meaning="uncorrectable errors in the GPU's caches over its life",
+        threshold="1 to 4: info; > 4: warning",
+        source="nvmlDeviceGetSramEccErrorStatus, else SRAM counters",
+        needs=("gpu.*.ecc.sram_uncorrected_aggregate",),
+        remedy="watch",
+        precedence=SYMPTOM,
+    ),
+    Rule(
+        "gpu.ecc.sbe_rate",
+        "warning",
+        0.0,
+        "watch it; when the node is free: dcgmi diag -r 3",
+        sbe_rate,
+        meaning="the GPU corrects more and more memory errors",
+        threshold="> 100* in the last hour; Xid 92 is told by gpu.xid.warn",
+        source="nvmlDeviceGetTotalEccErrors(corrected, aggregate), growth only",
+        needs=("gpu.*.ecc.corrected_aggregate | gpu.*.ecc.corrected_volatile",),
+        grows=("gpus",),
+        remedy="watch",
+        eager=False,
+        precedence=SYMPTOM,
+    ),
+    Rule(
+        "gpu.ecc.off",
+        "warning",
+        0.0,
+        "sudo nvidia-smi -e 1, then reset the GPU",
+        ecc_off,
+        meaning="memory errors are not noticed, or ECC will change at the next reset",
+        threshold="off, or the pending mode is another one; off on a GeForce or RTX card: info*",
+        source="nvmlDeviceGetEccMode",
+        needs=("gpu.*.ecc.enabled",),
+        remedy="reset",
+        whole_node=("ECC is off or about to change on all {count} GPUs", "sudo nvidia-smi -e 1, then reset the GPUs"),
+    ),
+    Rule(
+        "gpu.remap.pending",
+        "warning",
+        0.0,
+        "finish the job, then reset the GPU",
+        remap_pending,
+        meaning="a bad memory row (channel, TPC) is replaced at the next reset; until then the job is safe",
+        threshold="pending",
+        source="nvmlDeviceGetRemappedRows, nvmlDeviceGetRepairStatus",
+        needs=("gpu.*.remap.pending", "gpu.*.remap.repair_pending"),
+        remedy="reset",
+        precedence=MEMORY_ERRORS,
+        explains=("gpu.xid.warn",),
+    ),
+    Rule(
+        "gpu.remap.failed",
+        "critical",
+        0.0,
+        _RMA,
+        remap_failed,
+        meaning="a bad memory row could not be replaced",
+        threshold="failure",
+        source="nvmlDeviceGetRemappedRows",
+        needs=("gpu.*.remap.failed",),
+        remedy="replace",
+        precedence=MEMORY_ERRORS,
+        explains=("gpu.remap.pending", "gpu.remap.banks", "gpu.remap.count", *_WITH_ITS_XIDS),
+    ),
+    Rule(
+        "gpu.remap.banks",
+        "warning",
+        0.0,
+        "plan an RMA",
+        remap_banks,
+        meaning="memory banks have no or few spare rows left",
+        threshold="banks with none left > 0: critical*; with few left > 0: warning*",
+        source="nvmlDeviceGetRowRemapperHistogram",
+        needs=("gpu.*.remap.banks.none", "gpu.*.remap.banks.low"),
+        precedence=SYMPTOM,
+    ),
+    Rule(
+        "gpu.remap.count",
+        "warning",
+        0.0,
+        _RMA,
+        remap_count,
+        meaning="so many rows were replaced that the next failure is near",
+        threshold="≥ 512 rows for uncorrectable errors",
+        source="nvmlDeviceGetRemappedRows; DCGM health",
+        needs=("gpu.*.remap.uncorrected",),
+        remedy="replace",
+        precedence=SYMPTOM,
+    ),
+    Rule(
+        "gpu.pages.retired",
+        "warning",
+        0.0,
+        _RMA,
+        pages_retired,
+        meaning="memory pages are retired (GPUs before Ampere)",
+        threshold="pending: warning; ≥ 63, or > 15 for double bit errors and 2 more within a week: critical",
+        source="nvmlDeviceGetRetiredPages; DCGM health",
+        needs=("gpu.*.retired_pages", "gpu.*.retired_pages_double_bit", "gpu.*.retired_pages_pending"),
+        remedy="replace",
+        precedence=MEMORY_ERRORS,
+        explains=("gpu.xid.warn",),
+    ),
+)

@@ -1,0 +1,254 @@
+"""Processes on GPUs: dead ones that hold memory, live ones that do nothing with it, memory held by none.
+
+Two readers want two things. After a job (`mltop check` in an epilog: one look of a few seconds) nothing may be left:
+whatever holds memory of an idle GPU is told at once, as a warning, since the next job will miss that memory. On the
+screen somebody's notebook may hold memory of an idle GPU as long as its owner likes: that is worth a line (info) after
+a minute, and only memory whose process is dead is a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from mltop.probes.judge.health.host.system import duration
+from mltop.probes.judge.health.names import gigabytes, gpu_name
+from mltop.probes.judge.health.rule import SYMPTOM, Hit, Moment, Rule
+from mltop.probes.model import GpuProcess, GpuSample, Sample
+
+GHOST_BYTES = 500 * 1024**2
+IDLE_SM = 0.01
+NAMED = 3  # in one line; all are in its evidence
+# As the kernel cuts names: 15 characters. What serves everybody is root's; a user's own MPS daemon is a part of a job.
+SERVICES = ("nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine", "nv-fabricmanage", "dcgm")
+DISPLAYS = (
+    "Xorg",
+    "Xwayland",
+    "Xvfb",
+    "gnome-shell",
+    "kwin_",
+    "plasmashell",
+    "mutter",
+    "sddm",
+    "gdm",
+    "lightdm",
+    "weston",
+)
+
+
+def orphan(moment: Moment) -> Iterator[Hit]:
+    for gpu in moment.now.gpus:
+        dead = _dead(gpu, moment.now)
+        if dead:
+            yield _of_dead(gpu, dead, moment.now)
+
+
+def idle_memory(moment: Moment) -> Iterator[Hit]:
+    if not moment.asked.vacated:
+        yield from _live_hits(moment)
+
+
+def leftover(moment: Moment) -> Iterator[Hit]:
+    if moment.asked.vacated:
+        yield from orphan(moment)
+        yield from _live_hits(moment)
+
+
+def _dead(gpu: GpuSample, now: Sample) -> list[GpuProcess]:
+    """Zombies, and pids that NVML lists and that are gone. A rank's state is known for longer than its process."""
+    zombies = {rank.pid for rank in now.ranks if rank.state == "Z"}
+    return [process for process in gpu.processes or () if process.is_dead or process.pid in zombies]
+
+
+def _live_hits(moment: Moment) -> Iterator[Hit]:
+    now = moment.now
+    ranks = {pid for rank in now.ranks for pid in (rank.pid, *rank.children)}
+    for gpu in now.gpus:
+        dead = {process.pid for process in _dead(gpu, now)}
+        # What a job starts beside its ranks (a server of rollouts, a monitor) belongs to it.
+        users = {rank.user for rank in now.ranks if gpu.index in rank.gpus}
+        left = [
+            process
+            for process in gpu.processes or ()
+            if process.pid not in ranks | dead and not (process.user and process.user in users)
+            if _may_be_left(process, gpu) and _is_idle(gpu, moment.gpu_before(gpu), process)
+        ]
+        if left:
+            yield _of_live(gpu, left, now)
+
+
+def _may_be_left(process: GpuProcess, gpu: GpuSample) -> bool:
+    """No display, no service, no probe of ours; nor one of whom it is not known whether it is a rank."""
+    if process.memory_bytes == 0 or process.probe or process.absent in ("hidden", "closed"):
+        return False
+    if process.kind == "graphics" or process.name.startswith(DISPLAYS):
+        return False
+    return gpu.state == "ok" and not (process.user in ("root", "") and process.name.startswith(SERVICES))
+
+
+def _is_idle(gpu: GpuSample, before: GpuSample | None, process: GpuProcess) -> bool:
+    """Now, and in the sample before as far as that tells: a check is a look of a few seconds."""
+    return _does_nothing(gpu, process) is True and (before is None or _does_nothing(before, process) is not False)
+
+
+def _does_nothing(gpu: GpuSample, process: GpuProcess) -> bool | None:
+    """Of a GPU in MIG mode the instance that the process runs in; None when it is not known."""
+    for instance in gpu.mig_instances:
+        if instance.gpu_instance == process.gpu_instance and instance.sm_active is not None:
+            return instance.sm_active < IDLE_SM
+    if gpu.sm_active is None and gpu.busy is None:
+        return None
+    return (gpu.sm_active is not None and gpu.sm_active < IDLE_SM) or gpu.busy == 0
+
+
+def _of_dead(gpu: GpuSample, dead: Sequence[GpuProcess], now: Sample) -> Hit:
+    name = gpu_name(gpu.index)
+    who = "Dead process holds" if len(dead) == 1 else f"{len(dead)} dead processes hold"
+    names = [_named(process, now) for process in dead if process.name]
+    message = f"{who} {_memory(dead) or 'memory'} on {name}" + (f": {_listed(names)}" if names else "")
+    evidence = tuple(_evidence(process, now) for process in dead)
+    return Hit(name, message, evidence, action=_end_of_dead(gpu, dead), key="dead")
+
+
+def _end_of_dead(gpu: GpuSample, dead: Sequence[GpuProcess]) -> str:
+    """A zombie holds memory until its parent collects it; for what is gone altogether only the driver can."""
+    reset = f"sudo nvidia-smi -r -i {gpu.index}"
+    parents = sorted({one.ppid for one in dead if one.ppid is not None and one.ppid > 1 and one.absent != "ended"})
+    if gpu.remap.failed:
+        return "take the node out of the pool: no reset repairs this GPU"
+    if parents:
+        whose = "its parent" if len(dead) == 1 else "the parents"
+        return f"sudo kill {_pids(parents)} ({whose}); if the memory stays: {reset}"
+    known = all(process.state or process.absent for process in dead)
+    return f"sudo fuser -v /dev/nvidia{gpu.index}; if nobody holds it: {reset}" if known else ""
+
+
+def _of_live(gpu: GpuSample, left: Sequence[GpuProcess], now: Sample) -> Hit:
+    name = gpu_name(gpu.index)
+    holds = "holds" if len(left) == 1 else "hold"
+    who = _listed([_named(process, now) for process in left])
+    message = f"{name} is idle, but {who} {holds} {_memory(left) or 'some'} of its memory"
+    here = [process.pid for process in left if process.absent != "elsewhere"]
+    action = f"if nothing may run here: sudo kill {_pids(here)}"
+    if not here:
+        action = f"outside of this container: ps -o pid,ppid,user,etime,args -p {left[0].pid}"
+    return Hit(name, message, tuple(_evidence(process, now) for process in left), action=action, key="live")
+
+
+def _memory(processes: Sequence[GpuProcess]) -> str:
+    """``71 GB``; "" when it is not known."""
+    known = [process.memory_bytes for process in processes if process.memory_bytes is not None]
+    return gigabytes(sum(known)) if known else ""
+
+
+def _pids(pids: Sequence[int]) -> str:
+    return " ".join(map(str, pids))
+
+
+def _named(process: GpuProcess, now: Sample) -> str:
+    """``python (pid 4242 of ada, 2 h old)``; ``pid 4242`` when no more is known."""
+    parts = [f"pid {process.pid}" + (f" of {process.user}" if process.user else "")]
+    if process.started_at is not None:
+        parts.append(f"{duration(max(0.0, now.sampled_at - process.started_at))} old")
+    if process.absent == "elsewhere":
+        parts.append("not in this PID namespace, or it has ended")
+    text = ", ".join(parts)
+    return f"{process.name} ({text})" if process.name else text
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def _evidence(process: GpuProcess, now: Sample) -> str:
+    """``state Z (zombie): python (pid 4242 of ada, 2 h old), 71 GB, parent 4000``"""
+    is_zombie = process.state == "Z" or any(rank.pid == process.pid and rank.state == "Z" for rank in now.ranks)
+    if process.absent == "ended":
+        head = "ended, and the driver still lists it: "
+    else:
+        head = "state Z (zombie): " if is_zombie else f"state {process.state}: " if process.state else ""
+    parts = [_named(process, now)]
+    if process.name and process.memory_bytes is not None:
+        parts.append(gigabytes(process.memory_bytes))
+    if process.ppid is not None:
+        parts.append(f"parent {process.ppid}")
+    return head + ", ".join(parts)
+
+
+def ghost_mem(moment: Moment) -> Iterator[Hit]:
+    """In a container NVML may not see the processes of others, and under MIG it may not tell whose memory it is."""
+    now = moment.now
+    if now.simulated or now.host.is_confined:
+        return
+    for gpu in now.gpus:
+        used = gpu.memory_used_bytes
+        if gpu.processes or gpu.processes is None or used is None or used <= GHOST_BYTES:
+            continue
+        if gpu.mig_enabled or gpu.state != "ok":
+            continue
+        name = gpu_name(gpu.index)
+        yield Hit(name, f"{gigabytes(used)} on {name} used by no visible process")
+
+
+RULES = (
+    Rule(
+        "gpu.orphan",
+        "warning",
+        10.0,
+        "end its parent process; if the memory stays: reset the GPU",
+        orphan,
+        meaning="a process has died and its GPU memory is not freed",
+        threshold=(
+            "a process that NVML lists is a zombie, or is gone (told in the machine's first PID namespace, or of one "
+            "that was seen before), for 10 s*"
+        ),
+        source="/proc/PID/stat, kill(2); nvmlDeviceGetComputeRunningProcesses",
+        needs=("gpu.*.processes", "gpu processes", "ranks"),
+        remedy="reset",
+        eager=False,
+        precedence=SYMPTOM,
+        explains=("gpu.ghost_mem",),
+    ),
+    Rule(
+        "gpu.leftover",
+        "warning",
+        0.0,
+        "end what is left of the job; if the memory stays: reset the GPU",
+        leftover,
+        meaning="a process that belongs to no job holds memory on a GPU that does nothing: the next job will miss it",
+        threshold=(
+            f"`mltop check` only, at once: on a GPU with SM activity < {IDLE_SM:.0%}* or BUSY 0 a process with memory "
+            "that is no rank, nor started by one, nor of the user of a rank there; no graphics, display server or "
+            "service of root (MPS, DCGM, persistence), no probe of mltop; dead ones on any GPU"
+        ),
+        source="/proc/PID/{stat,status}; NVML's process lists; SM activity, GPU-Util",
+        needs=("gpu.*.processes", "gpu.*.busy", "gpu processes", "ranks"),
+        precedence=SYMPTOM,
+        explains=("gpu.orphan", "gpu.ghost_mem"),
+    ),
+    Rule(
+        "gpu.idle_memory",
+        "info",
+        60.0,
+        "ask its owner whether it is still needed",
+        idle_memory,
+        meaning="a process that is no rank, a notebook perhaps, holds memory on a GPU that does nothing",
+        threshold="as gpu.leftover's live ones, for 60 s*; not in `mltop check`, which has gpu.leftover",
+        source="/proc/PID/{stat,status}; NVML's process lists; SM activity, GPU-Util",
+        needs=("gpu.*.processes", "gpu.*.busy", "ranks"),
+        precedence=SYMPTOM,
+    ),
+    Rule(
+        "gpu.ghost_mem",
+        "warning",
+        30.0,
+        "sudo fuser -v /dev/nvidia*; look for containers and other users' jobs; if nobody holds it: reset the GPU",
+        ghost_mem,
+        meaning="GPU memory is taken and no process is there that uses it",
+        threshold="> 500 MiB* used and no process listed for 30 s*; not in a container, a job's cgroup or MIG mode",
+        source="nvmlDeviceGetMemoryInfo_v2 (without the driver's reserve); process lists",
+        needs=("gpu.*.processes", "gpu.*.memory_used_bytes"),
+        remedy="reset",
+        precedence=SYMPTOM,
+    ),
+)

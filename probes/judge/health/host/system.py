@@ -1,0 +1,230 @@
+"""Figures of a host in words.
+
+Clocks, limits and permissions of the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from mltop.probes.judge.health.rule import Hit, Moment, Rule
+from mltop.probes.model import UNLIMITED, RankSample, Sample
+
+_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
+
+
+def size(value: float) -> str:
+    """``71 GB``: powers of 1024, as free(1) counts them."""
+    for unit in _UNITS:
+        if abs(value) < 1024 or unit == _UNITS[-1]:
+            return f"{value:.0f} {unit}" if value >= 10 or unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError("the last unit takes everything")
+
+
+def duration(seconds: float) -> str:
+    """``45 s``, ``4 min``, ``3 h``, ``2 days``."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
+
+
+def rank_name(rank: RankSample) -> str:
+    return f"rank {rank.rank}" if rank.rank is not None else f"pid {rank.pid}"
+
+
+@lru_cache(4096)
+def kernel_list(text: str | None) -> frozenset[int]:
+    """``"0-3,8"`` → {0, 1, 2, 3, 8}; nothing of what is no such list."""
+    found: set[int] = set()
+    for part in (text or "").split(","):
+        first, _, last = part.strip().partition("-")
+        if first.isdigit() and (last or first).isdigit():
+            found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+CLOCK_WARNING_S, CLOCK_CRITICAL_S = 0.1, 1.0
+SAMPLES_AGREE = 5
+SKEW_APART_S, SKEW_APART = 0.5, 0.2  # what samples that agree may differ by
+FILES_WARNING, FILES_CRITICAL = 0.80, 0.95
+MOST_ZOMBIES = 1000
+# What is kept of the clock's skew, and for how long: one node's samples come every second, a large fleet's in turns.
+_SKEWS = {"clock_skew_s": 60.0, "clock_skew_s in turns": 3600.0}
+SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies")
+PTRACE_ROOT_ONLY, PTRACE_NOBODY = 2, 3
+
+
+def clock(moment: Moment) -> Iterator[Hit]:
+    """The difference to who watches (it includes what a sample needs to arrive), and the kernel's own estimate."""
+    skew_s, host = _agreed_skew_s(moment), moment.now.host
+    if skew_s is not None and abs(skew_s) > CLOCK_CRITICAL_S:
+        direction = "ahead of" if skew_s > 0 else "behind"
+        text = f"clock {abs(skew_s):.1f} s {direction} the machine that watches"
+        yield Hit("host", text, (f"so in {SAMPLES_AGREE} samples or more",), severity="critical")
+    elif host.clock_error_s is not None and host.clock_error_s > CLOCK_WARNING_S:
+        severity = "critical" if host.clock_error_s > CLOCK_CRITICAL_S else "warning"
+        yield Hit("host", f"clock may be off by {host.clock_error_s:.1f} s", severity=severity)
+    elif host.clock_synchronized is False:
+        yield Hit("host", "clock is not synchronized", severity="info", key="unsync")
+
+
+def _agreed_skew_s(moment: Moment) -> float | None:
+    """The smallest difference that several samples in a row agree about; None where they do not (yet): one that came
+    late looks like a clock that is behind.
+    """
+    if moment.now.clock_skew_s is None:
+        return None
+    for name in _SKEWS:
+        series = moment.series("host", name)
+        newest = series.values[-SAMPLES_AGREE:] if series is not None else ()
+        if len(newest) < SAMPLES_AGREE:
+            continue
+        least = min(newest, key=abs)
+        alike = max(newest) - min(newest) <= max(SKEW_APART_S, SKEW_APART * abs(least))
+        return least if alike and min(newest) * max(newest) > 0 else None
+    return None
+
+
+def gauges(sample: Sample) -> Iterator[tuple[str, str, float, float]]:
+    if sample.clock_skew_s is not None:
+        for name, keep_s in _SKEWS.items():
+            yield "host", name, sample.clock_skew_s, keep_s
+
+
+def ptrace(moment: Moment) -> Iterator[Hit]:
+    scope = moment.now.host.ptrace_scope
+    if scope is None or not moment.now.ranks:
+        return
+    if scope == PTRACE_NOBODY:
+        yield Hit("host", "stacks cannot be read at all here (ptrace_scope 3, until the next boot)")
+    elif scope == PTRACE_ROOT_ONLY:
+        yield Hit("host", "stacks need root here (ptrace_scope 2)")
+
+
+def memlock(moment: Moment) -> Iterator[Hit]:
+    """A limit of most of the memory is as good as none."""
+    if not any(link.kind in ("infiniband", "roce", "efa") and link.state == "ACTIVE" for link in moment.now.links):
+        return
+    enough = (moment.now.host.memory_total_bytes or UNLIMITED) / 2
+    low = [
+        rank
+        for rank in moment.now.ranks
+        if rank.memlock_limit_bytes not in (None, UNLIMITED) and (rank.memlock_limit_bytes or 0) < enough
+    ]
+    if low:
+        least = min(rank.memlock_limit_bytes or 0 for rank in low)
+        text = f"locked memory is limited to {size(least)}: RDMA registration will fail"
+        yield Hit("host", text, (f"{len(low)} ranks, e.g. {rank_name(low[0])}",))
+
+
+def files(moment: Moment) -> Iterator[Hit]:
+    host = moment.now.host
+    if host.open_files is not None and host.open_files_max:
+        yield from _files("host", "of the machine's", host.open_files, host.open_files_max)
+    for rank in moment.now.ranks:
+        limit = rank.open_files_limit
+        if rank.open_files is not None and limit and limit != UNLIMITED:
+            yield from _files(rank_name(rank), "of its", rank.open_files, limit, str(rank.pid))
+    if host.zombies is not None and host.zombies > MOST_ZOMBIES:
+        text = f"{host.zombies:,} dead processes wait for their parents: process numbers run out"
+        yield Hit("host", text, action="end or restart the parents: ps -eo stat,ppid | grep ^Z", key="zombies")
+
+
+def _files(subject: str, whose: str, used: int, limit: int, key: str = "") -> Iterator[Hit]:
+    share = used / limit
+    if share > FILES_WARNING:
+        severity = "critical" if share > FILES_CRITICAL else "warning"
+        text = f"{subject}: {used} {whose} {limit} file descriptors are used"
+        yield Hit(subject, text, severity=severity, key=key)
+
+
+def clocksource(moment: Moment) -> Iterator[Hit]:
+    name = moment.now.host.clocksource
+    if not name:
+        return
+    usual = moment.peers.common("host.clocksource", "")
+    if name in SLOW_CLOCKS:
+        yield Hit("host", f"clock source {name}: every look at the clock is a slow one")
+    elif usual is not None and usual.value != name:
+        yield Hit("host", f"clock source {name}, {usual.count} other nodes have {usual.value}")
+
+
+def facts(sample: Sample) -> Iterator[tuple[str, str, str]]:
+    if sample.host.clocksource:
+        yield "host.clocksource", "", sample.host.clocksource
+
+
+GAUGES = (gauges,)
+FACTS = (facts,)
+
+RULES = (
+    Rule(
+        "time.sync",
+        "warning",
+        0.0,
+        "sudo chronyc makestep",
+        clock,
+        meaning="the node's clock is wrong: events of several nodes get into the wrong order",
+        threshold="not synchronized: info; off by > 100 ms: warning; > 1 s, or so far from the machine that watches in "
+        "5 samples* in a row: critical*",
+        clear_s=60.0,
+        source="adjtimex, the samples' times",
+        needs=("host.clock_synchronized", "host.clock_error_s"),
+    ),
+    Rule(
+        "host.ptrace",
+        "info",
+        0.0,
+        "sudo mltop (or: echo 0 | sudo tee /proc/sys/kernel/yama/ptrace_scope)",
+        ptrace,
+        meaning="stacks cannot be read without root",
+        threshold="ptrace_scope 2 or 3 (1: told by doctor, and when stacks are asked for)",
+        source="kernel.yama.ptrace_scope",
+        needs=("host.ptrace_scope", "ranks"),
+    ),
+    Rule(
+        "host.memlock",
+        "warning",
+        0.0,
+        "ulimit -l unlimited (in the job's limits)",
+        memlock,
+        meaning="RDMA needs locked memory and the ranks may have little",
+        threshold="a limit below half of the memory, with an active RDMA port",
+        source="/proc/PID/limits",
+        needs=("ranks", "ranks.memlock_limit_bytes", "links"),
+    ),
+    Rule(
+        "host.fds",
+        "warning",
+        0.0,
+        "raise the limit (ulimit -n, fs.file-max), or find the leak",
+        files,
+        meaning="file descriptors run out, or process numbers",
+        threshold="> 80 %; critical: > 95 %; > 1000* zombies",
+        clear_s=60.0,
+        source="/proc/sys/fs/file-nr, /proc/PID/{limits,fd,stat}; gpud",
+        needs=(
+            "host.open_files",
+            "host.open_files_max",
+            "host.zombies",
+            "ranks",
+            "ranks.open_files",
+            "ranks.open_files_limit",
+        ),
+    ),
+    Rule(
+        "host.clocksource",
+        "info",
+        0.0,
+        "look at the BIOS and the kernel log (tsc unstable?)",
+        clocksource,
+        meaning="reading the clock is slow",
+        threshold="hpet, acpi_pm or jiffies; another one than most nodes have",
+        source="/sys/devices/system/clocksource; gcm",
+        needs=("host.clocksource",),
+    ),
+)

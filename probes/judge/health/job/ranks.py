@@ -1,0 +1,267 @@
+"""Ranks of a job on one node: pinning, NUMA, settings, memory that grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mltop.probes.judge.health.host.system import duration, kernel_list, rank_name, size
+from mltop.probes.judge.health.rule import Hit, Moment, Rule, once_per_moment
+from mltop.probes.model import PciDevice, RankSample, Sample
+
+GROWTH_KEEP_S, GROWTH_SPAN_S = 7200.0, 900.0
+GROWTH_WITHIN_S = 6 * 3600.0
+STEADY = 0.5  # the last half grows at least this share as fast as the whole: loading a model ends
+DATALOADER_THREADS, OTHER_THREADS = 8, 4
+_YES = ("true", "t", "yes", "y", "on")
+
+# What a setting does that is left over. Where it does nothing, nothing is said: see _is_harmless.
+BAD_SETTINGS = {
+    "CUDA_LAUNCH_BLOCKING": "every kernel launch waits for the one before",
+    "NSIGHT_CUDA_DEBUGGER": "a debugger is attached to the GPU",
+    "NCCL_P2P_DISABLE": "GPUs do not talk to each other directly",
+    "NCCL_SHM_DISABLE": "ranks of one node do not use shared memory",
+    "TORCH_NCCL_BLOCKING_WAIT": "every collective blocks the CPU",
+}
+# Cards between which the driver allows no peer-to-peer traffic.
+_NO_P2P = ("GeForce", "RTX 4", "RTX 5", "TITAN RTX")
+
+
+def affinity(moment: Moment) -> Iterator[Hit]:
+    """Only where there are cores to give: a container of one core has no choice."""
+    ranks = [rank for rank in moment.now.ranks if rank.cpus_allowed and rank.state != "Z"]
+    if (moment.now.host.cpu_count or 0) < 2 * max(1, len(ranks)):
+        return
+    one_core: dict[int, list[RankSample]] = {}
+    for rank in ranks:
+        cores = kernel_list(rank.cpus_allowed)
+        if len(cores) == 1:
+            one_core.setdefault(next(iter(cores)), []).append(rank)
+    for core, pinned in sorted(one_core.items()):
+        if len(pinned) > 1:
+            of = "all " if len(pinned) == len(ranks) else ""
+            yield Hit(f"core {core}", f"{of}{len(pinned)} ranks pinned to core {core}", severity="critical")
+        else:
+            name = rank_name(pinned[0])
+            text = f"{name} has core {core} only: its data loader workers and NCCL threads share it"
+            yield Hit(name, text, severity="warning", key=str(pinned[0].pid))
+
+
+def numa(moment: Moment) -> Iterator[Hit]:
+    near = {_bus(device.bus_id): device for device in moment.now.pci if device.kind == "gpu" and device.local_cpus}
+    if not near:
+        return
+    gpus = {gpu.index: near.get(_bus(gpu.pci_bus_id)) for gpu in moment.now.gpus}
+    for rank in moment.now.ranks:
+        allowed = kernel_list(rank.cpus_allowed)
+        for index in rank.gpus:
+            device = gpus.get(index)
+            if allowed and device is not None and not allowed & kernel_list(device.local_cpus):
+                yield Hit(rank_name(rank), _far(rank, index, device), key=str(rank.pid))
+                break
+
+
+def _far(rank: RankSample, index: int, device: PciDevice) -> str:
+    where = f" (NUMA node {device.numa_node})" if device.numa_node is not None else ""
+    return f"{rank_name(rank)} runs on cores {rank.cpus_allowed}, its GPU {index}{where} is near {device.local_cpus}"
+
+
+def _bus(bus_id: str | None) -> str:
+    """``00000000:18:00.0`` and ``0000:18:00.0`` are the same place."""
+    domain, _, rest = (bus_id or "").lower().partition(":")
+    return f"{domain[-4:]}:{rest}"
+
+
+def threads(moment: Moment) -> Iterator[Hit]:
+    ranks = [rank for rank in moment.now.ranks if rank.state != "Z"]
+    allowed = frozenset().union(*(kernel_list(rank.cpus_allowed) for rank in ranks)) if ranks else frozenset()
+    processes = sum(1 + len(rank.children) for rank in ranks)
+    if allowed and processes > len(allowed):
+        workers = processes / len(ranks) - 1
+        want = len(ranks) * (workers + 1) + OTHER_THREADS
+        text = f"{processes} processes of {len(ranks)} ranks on {len(allowed)} CPUs, {want:.0f} would do"
+        yield Hit("host", text)
+
+
+def growth(moment: Moment) -> Iterator[Hit]:
+    """Per rank, against what the node has left for all that grow."""
+    available = moment.now.host.memory_available_bytes
+    if available is None:
+        return
+    if not _may_run_out(moment, available):
+        return
+    growing = [(rank, slope) for rank in moment.now.ranks if (slope := _steady_slope(moment, rank)) is not None]
+    total = sum(slope for _, slope in growing)
+    if total <= 0 or available / total > GROWTH_WITHIN_S:
+        return
+    rank, slope = max(growing, key=lambda pair: pair[1])
+    others = f" and {len(growing) - 1} other ranks" if len(growing) > 1 else ""
+    left = duration(available / total)
+    yield Hit(
+        rank_name(rank), f"{rank_name(rank)} grows by {size(slope * 3600)} an hour{others}: out of memory in {left}"
+    )
+
+
+def _may_run_out(moment: Moment, available: int) -> bool:
+    """A first look: from the oldest to the newest value of each rank, with much room."""
+    total = 0.0
+    for rank in moment.now.ranks:
+        ends = moment.trails.ends(f"pid {rank.pid}", "rss_bytes")
+        if ends is not None and ends[1][0] - ends[0][0] >= GROWTH_SPAN_S:
+            total += max(0.0, (ends[1][1] - ends[0][1]) / (ends[1][0] - ends[0][0]))
+    return total > 0 and available / total < 4 * GROWTH_WITHIN_S
+
+
+def _steady_slope(moment: Moment, rank: RankSample) -> float | None:
+    series = moment.series(f"pid {rank.pid}", "rss_bytes")
+    if series is None or series.span_s < GROWTH_SPAN_S:
+        return None
+    slope = series.slope_per_s()
+    half = len(series.values) // 2
+    passed_s = series.times[-1] - series.times[half]
+    recent = (series.values[-1] - series.values[half]) / passed_s if passed_s > 0 else 0.0
+    return slope if slope is not None and slope > 0 and recent > STEADY * slope else None
+
+
+def bad_env(moment: Moment) -> Iterator[Hit]:
+    """What slows this job down, here: a setting that changes nothing on this machine is nobody's trouble."""
+    found: dict[tuple[int | None, str, str], list[RankSample]] = {}
+    for rank in moment.now.ranks:
+        for name, value in rank.settings.items():
+            if name in BAD_SETTINGS and is_on(name, value):
+                found.setdefault((rank.uid, rank.job, name), []).append(rank)
+    for (uid, job, name), ranks in found.items():
+        here = [rank for rank in moment.now.ranks if (rank.uid, rank.job) == (uid, job)] if job else ranks
+        if not _is_harmless(moment.now, name, here):
+            text = f"{name}={ranks[0].settings[name]} is set: {BAD_SETTINGS[name]}"
+            yield Hit(_job_name(moment, ranks[0]), text, key=name)
+    yield from _without_infiniband(moment)
+
+
+def is_on(name: str, value: str) -> bool:
+    """Whether it switches something on: NCCL reads its own as numbers, and a word as 0."""
+    try:
+        return int(value.strip() or "0", 0) != 0
+    except ValueError:
+        return not name.startswith("NCCL_") and value.strip().lower() in _YES
+
+
+def _is_harmless(sample: Sample, name: str, ranks: list[RankSample]) -> bool:
+    """``ranks``: the job's on this node, also those that do without the setting: one that has it costs them, too."""
+    if name.startswith(("CUDA_", "NSIGHT_")):
+        return not sample.gpus
+    if all((rank.world_size or 2) < 2 for rank in ranks):
+        return True  # nobody to talk to
+    if not name.startswith("NCCL_"):
+        return False
+    if all(rank.local_world_size == 1 for rank in ranks) or len({*_gpus_of(ranks)}) == 1:
+        return True  # nobody on this node
+    linked = any(link.active for gpu in sample.gpus for link in gpu.nvlink.links)
+    if name == "NCCL_P2P_DISABLE":
+        return not linked and all(any(card in (gpu.name or "") for card in _NO_P2P) for gpu in sample.gpus)
+    # Shared memory is what NCCL takes where GPUs cannot reach each other.
+    return linked and not any(is_on("NCCL_P2P_DISABLE", rank.settings.get("NCCL_P2P_DISABLE", "")) for rank in ranks)
+
+
+def _gpus_of(ranks: list[RankSample]) -> Iterator[int]:
+    for rank in ranks:
+        yield from rank.gpus
+
+
+def _job_name(moment: Moment, rank: RankSample) -> str:
+    if not rank.job:
+        return rank_name(rank)
+    owners = _owners(moment).get(rank.job, set())
+    return f"job {rank.job}" + (f" of {rank.user or rank.uid}" if len(owners) > 1 else "")
+
+
+@once_per_moment
+def _owners(moment: Moment) -> dict[str, set[int | None]]:
+    """By the name of a job whose it is: two users may have one of the same name."""
+    found: dict[str, set[int | None]] = {}
+    for rank in moment.now.ranks:
+        found.setdefault(rank.job, set()).add(rank.uid)
+    return found
+
+
+def _without_infiniband(moment: Moment) -> Iterator[Hit]:
+    """Virtual machines have a RoCE port for their everyday network: NCCL is rightly kept off it."""
+    kinds = ("infiniband", "roce") if moment.now.host.is_virtual is False else ("infiniband",)
+    active = sum(link.kind in kinds and link.state == "ACTIVE" for link in moment.now.links)
+    told: set[str] = set()
+    for rank in moment.now.ranks if active else ():
+        if not is_on("NCCL_IB_DISABLE", rank.settings.get("NCCL_IB_DISABLE", "")):
+            continue
+        subject = _job_name(moment, rank)
+        if subject not in told and (rank.world_size or 0) > (rank.local_world_size or 0) > 0:
+            told.add(subject)
+            text = f"NCCL_IB_DISABLE is set: NCCL uses sockets beside {active} active InfiniBand ports"
+            yield Hit(subject, text, key="NCCL_IB_DISABLE")
+
+
+def gauges(sample: Sample) -> Iterator[tuple[str, str, float, float]]:
+    for rank in sample.ranks:
+        if rank.rss_bytes is not None:
+            yield f"pid {rank.pid}", "rss_bytes", float(rank.rss_bytes), GROWTH_KEEP_S
+
+
+GAUGES = (gauges,)
+
+RULES = (
+    Rule(
+        "job.affinity",
+        "critical",
+        10.0,
+        "srun --cpu-bind, taskset, or the launcher's binding",
+        affinity,
+        meaning="ranks are pinned to one core",
+        threshold="one CPU allowed (warning), the same for several ranks (critical)*",
+        source="/proc/PID/status Cpus_allowed_list",
+        needs=("ranks", "ranks.cpus_allowed", "host.cpu_count"),
+    ),
+    Rule(
+        "job.numa",
+        "warning",
+        10.0,
+        "bind the rank to its GPU's socket (numactl, --cpu-bind)",
+        numa,
+        meaning="a rank runs on the other socket than its GPU",
+        threshold="allowed CPUs and the GPU's local CPUs are disjoint",
+        source="Cpus_allowed_list, PCI local_cpulist; ml-engineering",
+        needs=("ranks", "ranks.cpus_allowed", "pci", "gpu.*.pci_bus_id"),
+    ),
+    Rule(
+        "job.threads",
+        "info",
+        60.0,
+        "fewer data loader workers, or more CPUs per task",
+        threads,
+        meaning="more processes than CPUs",
+        threshold="ranks and their workers > allowed CPUs",
+        source="/proc/PID/status; ml-engineering",
+        needs=("ranks", "ranks.cpus_allowed"),
+    ),
+    Rule(
+        "job.mem_growth",
+        "warning",
+        60.0,
+        "look for what is kept from step to step",
+        growth,
+        meaning="the ranks' memory grows until the node has none left",
+        threshold="steady over > 15 min, out of memory within 6 h*",
+        source="RSS of the ranks",
+        needs=("ranks", "ranks.rss_bytes", "host.memory"),
+        eager=False,
+    ),
+    Rule(
+        "job.bad_env",
+        "warning",
+        0.0,
+        "unset it",
+        bad_env,
+        meaning="a setting that makes training slow is left over",
+        threshold="CUDA_LAUNCH_BLOCKING, NSIGHT_CUDA_DEBUGGER, NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_IB_DISABLE, "
+        "TORCH_NCCL_BLOCKING_WAIT, where they change something: not with one rank, one GPU, or no such link",
+        source="the ranks' environment; DCGM, ml-engineering",
+        needs=("ranks",),
+    ),
+)

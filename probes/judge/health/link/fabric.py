@@ -1,0 +1,209 @@
+"""The NVLink fabric: Fabric Manager, IMEX, and whether the GPUs have joined it.
+
+On nodes with NVSwitches, or where the driver speaks of a fabric at all (NVL72 racks have their switches elsewhere, a
+virtual machine may see GPUs only). Where drivers run in containers, so does the Fabric Manager: no service of that name
+on the host is no fault by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mltop.probes.judge.health.link.nvlink import active_count
+from mltop.probes.judge.health.names import board, name_of_gpu
+from mltop.probes.judge.health.peers import Fact
+from mltop.probes.judge.health.rule import FABRIC, Hit, Moment, Rule, usual
+from mltop.probes.model import GpuSample, Sample
+
+MANAGER, IMEX = "nvidia-fabricmanager", "nvidia-imex"
+BOOT_GRACE_S = 300.0  # services and links take their time (NVSentinel)
+RESTARTS, RESTARTS_OVER_S = 3, 600.0
+_STOPPED = ("inactive", "failed")
+_NOT_JOINED = ("not_started", "in_progress")
+_ACTIVE, _STOPS = "was active", "stops"
+_PROBLEMS = {
+    "degraded_bandwidth": "its bandwidth is degraded",
+    "route_recovery": "its routes are being recovered",
+    "route_unhealthy": "its routes are unhealthy",
+    "access_timeout": "it recovers from an access timeout",
+    "misconfigured": "its configuration is wrong",
+}
+
+
+def state(moment: Moment) -> Iterator[Hit]:
+    if _is_booting(moment.now):
+        return
+    for gpu in moment.now.gpus:
+        fabric = gpu.fabric
+        if fabric.state is None or fabric.state == "not_supported" or gpu.state != "ok" or gpu.mig_enabled:
+            continue
+        if fabric.state in _NOT_JOINED and _has_partners(moment.now, gpu):
+            text = f"{name_of_gpu(gpu)} has not joined the NVLink fabric ({fabric.state.replace('_', ' ')})"
+        elif fabric.problems or fabric.health in ("unhealthy", "limited"):
+            why = "; ".join(_PROBLEMS.get(problem, problem) for problem in fabric.problems)
+            text = f"{name_of_gpu(gpu)}: NVLink fabric is {fabric.health or 'unhealthy'}{f': {why}' if why else ''}"
+        else:
+            continue
+        yield Hit(name_of_gpu(gpu), text, _identity(gpu))
+
+
+def manager(moment: Moment) -> Iterator[Hit]:
+    """A service that has failed was wanted. One that does not run may run elsewhere, unless the switches are here."""
+    now = moment.now
+    status = now.host.services.get(MANAGER)
+    stops = moment.increase(MANAGER, _STOPS, RESTARTS_OVER_S)
+    if status is None or (status == "active" and (stops is None or stops.amount < RESTARTS)):
+        return
+    if _is_booting(now):
+        return
+    switches, fabric = _has_switches(now), _leads_to_switches(now)
+    waits = any(_waits(gpu) for gpu in now.gpus)
+    if (status == "failed" and (switches or fabric)) or (status == "inactive" and (switches or (fabric and waits))):
+        yield Hit("Fabric Manager", f"Fabric Manager is down ({status})", (_links_of(now),))
+    elif status == "failed":
+        yield _not_needed()
+    elif not switches:
+        return
+    elif status == "absent" and not now.host.is_confined and waits:
+        text = "Fabric Manager is not installed, and GPUs have not joined the fabric"
+        yield Hit("Fabric Manager", text, action="install and start nvidia-fabricmanager in the driver's version")
+    elif status == "active" and stops is not None:
+        text = f"Fabric Manager stopped {stops.amount:.0f} times in {RESTARTS_OVER_S / 60:.0f} min"
+        yield Hit("Fabric Manager", text, action="read its log: journalctl -u nvidia-fabricmanager")
+
+
+def _not_needed() -> Hit:
+    """It fails wherever an image that has it finds no NVSwitch."""
+    return Hit(
+        "Fabric Manager",
+        "Fabric Manager has failed; this machine has no NVSwitch, and needs none",
+        severity="info",
+        action="sudo systemctl disable nvidia-fabricmanager",
+    )
+
+
+def imex(moment: Moment) -> Iterator[Hit]:
+    """Some sites start it for each job: that it does not run matters when something runs, or when it ran before."""
+    now = moment.now
+    status = now.host.services.get(IMEX)
+    if status not in _STOPPED or _is_booting(now) or not any(_has_domain(gpu) for gpu in now.gpus):
+        return
+    text = f"IMEX is down ({status}): GPUs cannot share memory between nodes"
+    typical = usual(moment.peers, "service.imex", board(now))
+    if status == "failed":
+        yield Hit("IMEX", text)
+    elif typical is not None and typical.value == "active":
+        yield Hit("IMEX", text, (f"active on {typical.count} of {typical.of} like nodes",))
+    elif now.ranks or any(gpu.processes for gpu in now.gpus):
+        severity = "critical" if moment.increase(IMEX, _ACTIVE, 1.0) is not None else "warning"
+        yield Hit("IMEX", text, ("processes use the GPUs",), severity=severity)
+
+
+def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
+    services = sample.host.services
+    status = services.get(MANAGER)
+    if status is not None and status != "absent":
+        yield MANAGER, _STOPS, status != "active"  # grows by one at each stop: what falls to 0 does not count
+    if services.get(IMEX) == "active":
+        yield IMEX, _ACTIVE, 1
+
+
+def facts(sample: Sample) -> Iterator[Fact]:
+    status = sample.host.services.get(IMEX)
+    if status is not None and status != "absent":
+        yield "service.imex", board(sample), status
+
+
+def _is_booting(sample: Sample) -> bool:
+    return sample.host.uptime_s is not None and sample.host.uptime_s < BOOT_GRACE_S
+
+
+def _has_switches(sample: Sample) -> bool:
+    return any(device.kind == "nvswitch" for device in sample.pci)
+
+
+def _leads_to_switches(sample: Sample) -> bool:
+    """Whether the GPUs belong to switches, wherever these are: by their NVLinks' other ends, or the driver's word."""
+    return any(
+        gpu.fabric.state not in (None, "not_supported") or any(link.remote == "switch" for link in gpu.nvlink.links)
+        for gpu in sample.gpus
+    )
+
+
+def _has_partners(sample: Sample, gpu: GpuSample) -> bool:
+    """A virtual machine with a single GPU has nobody to join, unless its NVLinks are connected."""
+    return len(sample.gpus) > 1 or _has_switches(sample) or active_count(gpu.nvlink.links) > 0
+
+
+def _waits(gpu: GpuSample) -> bool:
+    return gpu.state == "ok" and gpu.fabric.state in _NOT_JOINED
+
+
+def _has_domain(gpu: GpuSample) -> bool:
+    """Only racks have an NVLink domain of several nodes; elsewhere the cluster's UUID is all zeros."""
+    known = (gpu.fabric.cluster_uuid or "").strip("0-") != ""
+    return known and gpu.fabric.state not in (None, "not_supported")
+
+
+def _links_of(sample: Sample) -> str:
+    joined = sum(gpu.fabric.state == "completed" for gpu in sample.gpus)
+    return f"{joined} of {len(sample.gpus)} GPUs are in the fabric"
+
+
+def _identity(gpu: GpuSample) -> tuple[str, ...]:
+    fabric = gpu.fabric
+    parts = [f"state {fabric.state}"]
+    parts += [f"clique {fabric.clique_id}"] if fabric.clique_id is not None else []
+    parts += [f"cluster {fabric.cluster_uuid}"] if fabric.cluster_uuid else []
+    return (", ".join(parts),)
+
+
+COUNTERS = (counters,)
+FACTS = (facts,)
+
+RULES = (
+    Rule(
+        "fabric.manager",
+        "critical",
+        10.0,
+        "sudo systemctl restart nvidia-fabricmanager",
+        manager,
+        meaning="the service that sets up the NVSwitches does not run: no NVLink traffic for new jobs",
+        threshold="failed, with NVSwitches or NVLinks that lead to some (else info); inactive with NVSwitches, or with "
+        "GPUs outside of the fabric; absent with NVSwitches and such GPUs; 3 stops in 10 min",
+        source="systemctl is-active; NVSentinel, gpud",
+        needs=("host.services",),
+        precedence=FABRIC,
+        explains_node=("fabric.state", "nvlink."),
+    ),
+    Rule(
+        "fabric.state",
+        "critical",
+        60.0,
+        "restart the Fabric Manager (in racks IMEX and NMX); reset the GPU if it stays",
+        state,
+        meaning="a GPU is not, or not well, part of the NVLink fabric: NCCL fails or hangs at start",
+        threshold="not completed, health summary unhealthy or limited, or a problem in the health mask, for 60 s",
+        source="nvmlDeviceGetGpuFabricInfoV; gpud, DCGM",
+        needs=("gpu.*.fabric.state", "gpu.*.fabric.health", "gpu.*.fabric.status"),
+        remedy="reset",
+        precedence=FABRIC,
+        explains=("nvlink.",),
+        whole_node=(
+            "The NVLink fabric is not ready on all {count} GPUs",
+            "restart the Fabric Manager (in racks IMEX and NMX)",
+        ),
+    ),
+    Rule(
+        "fabric.imex",
+        "critical",
+        10.0,
+        "sudo systemctl restart nvidia-imex; nvidia-imex-ctl -N shows the domain",
+        imex,
+        meaning="the service that lets GPUs of several nodes share memory does not run",
+        threshold="failed; inactive where like nodes have it active, or (warning) with processes on the GPUs",
+        source="systemctl is-active; DCGM",
+        needs=("host.services",),
+        precedence=FABRIC,
+    ),
+)

@@ -1,0 +1,279 @@
+"""Slower than what: a device's own history first, then its peers. Higher is better in all of it.
+
+Healthy GPUs of one model differ by 5 % and more (ml-engineering book), so a device is only slow among its peers when
+it is unusual among them and also clearly below: the modified z-score of Iglewicz and Hoaglin (1993) above 3.5, and
+more than 5 % under the median. z alone accuses somebody on 8 % of healthy nodes of eight.
+
+What of a report is worth keeping, and under which name it is found again.
+
+One rate of a device beside its own history and its peers: what memory and copies have in common.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from mltop.probes.judge.probes import numbers
+from mltop.probes.judge.probes.devices import folded, plural
+from mltop.probes.model.probe import (
+    CollectiveResult,
+    CopiesResult,
+    DeviceResult,
+    MatmulResult,
+    MemoryResult,
+    PastResult,
+    ProbeReport,
+)
+
+PEERS_AT_LEAST = 4  # it is one of them
+UNUSUAL_Z = 3.5
+PEER_GAP = 0.05
+PAST_GAP = 0.03
+PAST_AT_LEAST = 2
+PAST_AT_MOST = 10
+PAST_SPREAD_AT_LEAST = 5  # so many tell how far a device's results lie apart by themselves
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``share``: of ``usual``, the median of ``count`` values; 0.79 is 21 % below. ``slow`` None: unknown, ``why``."""
+
+    value: float
+    usual: float | None = None
+    count: int = 0
+    slow: bool | None = None
+    why: str = ""
+
+    @property
+    def share(self) -> float | None:
+        return self.value / self.usual if self.usual else None
+
+    @property
+    def slower(self) -> float:
+        """How much below, 0.21 for 21 %; 0 where it is unknown."""
+        share = self.share
+        return 0.0 if share is None else 1 - share
+
+
+def slower_than_peers(values: Mapping[K, float]) -> dict[K, Comparison]:
+    """Who is slow among equals. The caller takes care that they are: model, dtype, shape, power limit.
+
+    With fewer than 4 values nobody is: ``slow`` is None.
+    """
+    count = len(values)
+    if count < PEERS_AT_LEAST:
+        why = f"{count} alike: at least {PEERS_AT_LEAST} are needed to call one slow"
+        usual = statistics.median(values.values()) if values else None
+        return {key: Comparison(value, usual, count, None, why) for key, value in values.items()}
+    usual = statistics.median(values.values())
+    spread = _spread(list(values.values()), usual)
+    return {
+        key: Comparison(value, usual, count, value < (1 - PEER_GAP) * usual and _z(value, usual, spread) > UNUSUAL_Z)
+        for key, value in values.items()
+    }
+
+
+def against_past(
+    uuid: str, key: str, value: float, versions: Mapping[str, str], past: Sequence[PastResult]
+) -> Comparison:
+    """A result against the last 10 of the same device, key and versions: slow is more than 3 % under their median.
+
+    Of a device whose results lie far apart (a CPU with other work), it must be unusual among them too.
+    """
+    of_device = [one for one in past if one.uuid == uuid and one.key == key and one.value > 0]
+    same = sorted((one for one in of_device if one.versions == dict(versions)), key=lambda one: one.at)
+    earlier = [one.value for one in same[-PAST_AT_MOST:]]
+    usual = statistics.median(earlier) if earlier else None
+    if usual is None or len(earlier) < PAST_AT_LEAST:
+        return Comparison(value, usual, len(earlier), None, _too_little(len(earlier), len(of_device)))
+    slow = value < (1 - PAST_GAP) * usual
+    if slow and len(earlier) >= PAST_SPREAD_AT_LEAST:
+        slow = _z(value, usual, _spread(earlier, usual)) > UNUSUAL_Z
+    return Comparison(value, usual, len(earlier), slow)
+
+
+def _too_little(same: int, of_device: int) -> str:
+    if of_device == 0:
+        return "no earlier result"
+    if same == 0:
+        return "earlier results only with other versions"
+    return f"{same} earlier result with these versions: at least {PAST_AT_LEAST} are needed"
+
+
+def _spread(values: Sequence[float], usual: float) -> float:
+    """The median distance from the median (MAD)."""
+    return statistics.median(abs(value - usual) for value in values)
+
+
+def _z(value: float, usual: float, spread: float) -> float:
+    """How far below, in units of the normal distribution's deviation; infinite where half of all are equal."""
+    return 0.6745 * (usual - value) / spread if spread > 0 else float("inf")
+
+
+_COPIES = ("to_device", "to_host", "to_device_together", "to_host_together")
+
+
+def past_of(report: ProbeReport) -> list[PastResult]:
+    """Every value that later runs compare themselves with; nothing of a simulation, of pairs, or of corrupt results.
+
+    ``at`` is the report's start (unix s).
+    """
+    if report.simulated:
+        return []
+    found: list[PastResult] = []
+    for result in report.results:
+        if isinstance(result, MatmulResult):
+            found += _kept(report, result, _of_matmul(result))
+        elif isinstance(result, (MemoryResult, CopiesResult)) and result.intact is False:
+            continue
+        elif isinstance(result, MemoryResult):
+            found += _kept(report, result, [(memory_key(result), result.copy_bytes_per_s)])
+        elif isinstance(result, CopiesResult):
+            rates = ((way, getattr(result, f"{way}_bytes_per_s")) for way in _COPIES)
+            found += _kept(report, result, [(copies_key(result, way), rate) for way, rate in rates])
+        elif isinstance(result, CollectiveResult) and result.busbw_bytes_per_s is not None and not result.wrong:
+            key, busbw = collective_key(result), result.busbw_bytes_per_s
+            found.append(PastResult(group_subject(result), key, busbw, report.started_at))
+    return found
+
+
+def subject(result: DeviceResult) -> str:
+    """``PastResult.uuid`` of a device: its UUID; processors have none and are those of their node."""
+    return result.uuid if result.kind != "cpu" and result.uuid not in ("", "cpu") else cpu_subject(result.node)
+
+
+def cpu_subject(node: str) -> str:
+    """``PastResult.uuid`` of a node's processors."""
+    return f"cpu of {node}"
+
+
+def group_subject(result: CollectiveResult) -> str:
+    """``PastResult.uuid`` of a collective: the nodes that took part."""
+    return f"nodes {folded(result.nodes, 10_000)}"
+
+
+def matmul_key(result: MatmulResult, what: str) -> str:
+    """``matmul bf16 sustained 8192x8192x8192``, ``matmul bf16 burst``: the burst's shape is the best one found.
+
+    On processors the threads belong to it.
+    """
+    shape = "x".join(map(str, result.sustained_shape)) if what == "sustained" else ""
+    threads = f"{result.threads} threads" if result.kind == "cpu" and result.threads else ""
+    return " ".join(filter(None, ("matmul", result.dtype, what, shape, threads)))
+
+
+def memory_key(result: MemoryResult) -> str:
+    """On processors the threads belong to it."""
+    threads = f" {result.threads} threads" if result.kind == "cpu" and result.threads else ""
+    return f"memory copy {result.size_bytes}{threads}"
+
+
+def copies_key(result: CopiesResult, way: str) -> str:
+    """``way``: to_device, to_host, to_device_together, to_host_together."""
+    return f"copies {way} {result.size_bytes}"
+
+
+def collective_key(result: CollectiveResult) -> str:
+    return f"{result.collective} {result.backend} {result.size_bytes} ranks {result.ranks}"
+
+
+def _of_matmul(result: MatmulResult) -> Iterator[tuple[str, float | None]]:
+    if result.corrupt_iterations or result.upload_intact is False:
+        return
+    yield matmul_key(result, "sustained"), result.sustained_tflops
+    yield matmul_key(result, "burst"), result.burst_tflops
+
+
+def _kept(
+    report: ProbeReport, result: DeviceResult, values: Iterable[tuple[str, float | None]]
+) -> Iterator[PastResult]:
+    for key, value in values:
+        if value is not None and value > 0:
+            yield PastResult(subject(result), key, value, report.started_at, dict(result.versions))
+
+
+@dataclass(frozen=True)
+class RateLook:
+    """``rate``: bytes/s. Slow is who was faster before, or is slow among its peers."""
+
+    result: DeviceResult
+    rate: float
+    history: Comparison
+    peers: Comparison
+
+    @property
+    def slow(self) -> bool:
+        return self.history.slow is True or self.peers.slow is True
+
+    @property
+    def slower(self) -> float:
+        """By how much, of what it is slow by: 0.21 for 21 %."""
+        return self.peers.slower if self.peers.slow else self.history.slower
+
+    @property
+    def usual(self) -> float | None:
+        return self.peers.usual if self.peers.slow else self.history.usual
+
+    def against(self) -> str:
+        """``21 % slower than its peers (2310 against 2930 GB/s)``"""
+        own = f"its own last {numbers.many(self.history.count, 'result')}"
+        than = "its peers" if self.peers.slow else own
+        usual = "" if self.usual is None else f" ({numbers.rate(self.rate)} against {numbers.rate(self.usual)})"
+        return f"{numbers.percent(self.slower)} slower than {than}{usual}"
+
+
+def looks(
+    rates: Mapping[int, float],
+    results: Sequence[DeviceResult],
+    keys: Mapping[int, Hashable],
+    past_keys: Mapping[int, str],
+    past: Sequence[PastResult],
+) -> dict[int, RateLook]:
+    """By place in ``results``. Peers have the same key; ``past_keys``: under which name results are kept."""
+    groups: dict[Hashable, dict[int, float]] = {}
+    for place, rate in rates.items():
+        groups.setdefault(keys[place], {})[place] = rate
+    earlier: dict[str, list[PastResult]] = {}
+    for one in past:
+        earlier.setdefault(one.uuid, []).append(one)
+    found = {}
+    for values in groups.values():
+        peers = slower_than_peers(values)
+        for place, rate in values.items():
+            result, of = results[place], subject(results[place])
+            history = against_past(of, past_keys[place], rate, result.versions, earlier.get(of, ()))
+            found[place] = RateLook(result, rate, history, peers[place])
+    return found
+
+
+def span(rates: Iterable[float]) -> str:
+    """``2890–2960 GB/s``"""
+    known = sorted(rates)
+    least, most = numbers.rate(known[0]), numbers.rate(known[-1])
+    if least == most:
+        return most
+    return f"{least.split()[0]}–{most}" if least.split()[1] == most.split()[1] else f"{least}–{most}"
+
+
+def alike(group: Sequence[RateLook], of: int) -> str:
+    """``7 of 8 GPUs alike at 2930 GB/s``; ``of``: how many there are with those that are slow."""
+    rates = sorted(look.rate for look in group)
+    middle = rates[len(rates) // 2]
+    who = plural([look.result for look in group])
+    if of > len(group):
+        who = f"{len(group)} of {of} {who.split(' ', 1)[1].rstrip('s')}s"
+    if rates[0] >= (1 - PEER_GAP) * middle:
+        return f"{who}{' alike' if len(group) > 1 else ''} at {numbers.rate(middle)}"
+    return f"{who} at {span(rates)}"
+
+
+def unknown_past(look: RateLook) -> str:
+    """What one device alone could be compared with."""
+    if look.history.slow is False:
+        return f", as in its last {numbers.many(look.history.count, 'result')}"
+    return ", nothing to compare it with"

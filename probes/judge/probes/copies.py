@@ -1,0 +1,285 @@
+"""Why copies between host and GPU are slow: the PCIe link under load, memory on another socket, what GPUs share.
+
+Are copies between host memory and GPUs, and from GPU to GPU, slow, and which link it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from mltop.probes.judge.probes import numbers
+from mltop.probes.judge.probes.compare import RateLook, alike, copies_key, looks, span, unknown_past
+from mltop.probes.judge.probes.copies_peers import judge_peers
+from mltop.probes.judge.probes.devices import device_name, devices_name
+from mltop.probes.judge.probes.hardware.links import host_copy, uses_pcie
+from mltop.probes.model.probe import CopiesResult, PastResult, ProbeFailure, ProbeVerdict, Suspect
+
+_RESEAT = "reseat the card, check slot, riser and BIOS settings; lspci -vv shows LnkSta and LnkCap"
+
+
+@dataclass(frozen=True)
+class PcieState:
+    """Of a link while it copied. None: unknown."""
+
+    gen: int | None = None
+    width: int | None = None
+
+    @property
+    def known(self) -> bool:
+        return self.gen is not None and self.width is not None
+
+    def __str__(self) -> str:
+        return f"gen {'?' if self.gen is None else self.gen} x{'?' if self.width is None else self.width}"
+
+
+def under_load(result: CopiesResult) -> PcieState:
+    """The best that was seen during the copies of one GPU alone."""
+    gens = [phase.pcie_gen for phase in result.phases if phase.pcie_gen is not None]
+    widths = [phase.pcie_width for phase in result.phases if phase.pcie_width is not None]
+    return PcieState(max(gens, default=None), max(widths, default=None))
+
+
+def degraded(result: CopiesResult) -> str:
+    """``PCIe gen 3 x8 instead of gen 5 x16``; "" for a link at its best, an unknown one, or one that is not used."""
+    state, most = under_load(result), PcieState(result.pcie_gen_max, result.pcie_width_max)
+    if not state.known or not most.known or not uses_pcie(result.name, result.pci_device):
+        return ""
+    below = (state.gen or 0) < (most.gen or 0) or (state.width or 0) < (most.width or 0)
+    return f"PCIe {state} instead of {most}" if below else ""
+
+
+def built_so(results: Sequence[CopiesResult]) -> set[int]:
+    """Places of GPUs whose link is below its best exactly as that of all others of the model: no fault of one."""
+    models: dict[str, list[int]] = {}
+    for place, result in enumerate(results):
+        models.setdefault(result.name, []).append(place)
+    found: set[int] = set()
+    for places in models.values():
+        words = {degraded(results[place]) for place in places}
+        if len(places) > 1 and len(words) == 1 and words != {""}:
+            found.update(places)
+    return found
+
+
+def reason(result: CopiesResult, others: Sequence[CopiesResult], together_only: bool) -> tuple[str, str]:
+    """(why, what to do) of a GPU that is slow. ``others``: of the same model."""
+    low = degraded(result)
+    if low:
+        return low, _RESEAT
+    mine = under_load(result)
+    usual = _usual(others)
+    if mine.known and usual.known and uses_pcie(result.name, result.pci_device) and _lower(mine, usual):
+        return f"PCIe {mine} (others {usual})", _RESEAT
+    if result.near is False and any(one.near for one in others):
+        where = "" if result.numa_node is None else f" {result.numa_node}"
+        return (
+            f"its host memory was not at its NUMA node{where}, whose CPUs mltop may not use",
+            "let the probe use all CPUs (cpuset, Slurm's binding)",
+        )
+    numa = _numa(result, others)
+    if together_only:
+        shared = numa or "a PCIe switch or a socket's memory"
+        return f"what it shares with other GPUs is slow ({shared})", "lspci -tv and numactl -H show what they share"
+    state = f", its link is at its best ({mine})" if mine.known and low == "" and _has_most(result) else ""
+    return (
+        f"nothing that was measured shows why{state}{f' ({numa})' if numa else ''}",
+        "mltop check for PCIe errors (AER, replays), IOMMU and the switch above it; then reseat it",
+    )
+
+
+def _has_most(result: CopiesResult) -> bool:
+    return result.pcie_gen_max is not None and result.pcie_width_max is not None
+
+
+def _usual(others: Sequence[CopiesResult]) -> PcieState:
+    """What most others have."""
+    states = [state for state in map(under_load, others) if state.known]
+    most = max(states, key=states.count, default=PcieState())
+    return most if 2 * states.count(most) > len(states) else PcieState()
+
+
+def _lower(one: PcieState, other: PcieState) -> bool:
+    return (one.gen or 0) < (other.gen or 0) or (one.width or 0) < (other.width or 0)
+
+
+def _numa(result: CopiesResult, others: Sequence[CopiesResult]) -> str:
+    """``NUMA node 1`` where GPUs of the same computer are spread over several."""
+    nodes = {one.numa_node for one in others if one.node == result.node} | {result.numa_node}
+    return f"NUMA node {result.numa_node}" if result.numa_node is not None and len(nodes - {None}) > 1 else ""
+
+
+WAYS = {
+    "to_device": "to the GPU",
+    "to_host": "to the host",
+    "to_device_together": "to the GPU",
+    "to_host_together": "to the host",
+}
+_ALONE = ("to_device", "to_host")
+NEAR_TABLE = 0.9  # of what good machines copy; below it is told, never accused
+ONE_SIDED = 0.75  # of the other direction: both use the same lanes
+_REPLACE = "check PCIe errors (mltop check), reseat it, run it again to confirm"
+_SAID = 4
+
+
+@dataclass
+class GpuLook:
+    """One GPU: its rates by way, and the reason when it is accused. ``slow``: the ways that are."""
+
+    result: CopiesResult
+    rates: dict[str, RateLook] = field(default_factory=dict)
+    why: str = ""
+    action: str = ""
+
+    @property
+    def slow(self) -> list[str]:
+        return [way for way in WAYS if way in self.rates and self.rates[way].slow]
+
+    @property
+    def worst(self) -> float:
+        return max((self.rates[way].slower for way in self.slow), default=0.0)
+
+
+def judge_copies(
+    results: Sequence[CopiesResult], past: Sequence[PastResult] = (), failures: Sequence[ProbeFailure] = ()
+) -> ProbeVerdict:
+    """One sentence, who is accused and why, and the rest as details."""
+    gpus = _looks(results, past)
+    by_design = built_so(results)
+    for place, gpu in enumerate(gpus):
+        if gpu.slow or (place not in by_design and degraded(gpu.result)):
+            _explain(gpu, results)
+    peers = judge_peers(results)
+    accused = sorted((gpu for gpu in gpus if gpu.why), key=lambda gpu: -gpu.worst)
+    wrong = [result for result in results if result.intact is False]
+    parts = [f"{device_name(result)}: what is copied to it and back arrives damaged" for result in wrong]
+    parts += _headlines(gpus)
+    parts += [f"{device_name(gpu.result)} {'is ' if gpu.slow else ''}{_sentence(gpu)}" for gpu in accused[:_SAID]]
+    parts += [f"{len(accused) - _SAID} more are slow"] if len(accused) > _SAID else []
+    parts += peers.sentences
+    suspects = [*map(_wrong, wrong), *map(_suspect, accused), *peers.suspects]
+    details = [*_details(gpus, by_design), *peers.details, *map(_failure, failures)]
+    return ProbeVerdict("; ".join(parts) or "nothing was measured", suspects, details)
+
+
+def _looks(results: Sequence[CopiesResult], past: Sequence[PastResult]) -> list[GpuLook]:
+    gpus = [GpuLook(result) for result in results]
+    on_node = Counter(result.node for result in results)
+    for way in WAYS:
+        rates = {
+            place: rate
+            for place, result in enumerate(results)
+            if (rate := getattr(result, f"{way}_bytes_per_s")) is not None
+        }
+        # While all copy it matters how many do. Memory that is not beside the GPU is slower everywhere.
+        keys: dict[int, Hashable] = {
+            place: (one.name, one.size_bytes, one.near, None if way in _ALONE else on_node[one.node])
+            for place, one in enumerate(results)
+        }
+        past_keys = {place: copies_key(one, way) for place, one in enumerate(results)}
+        for place, look in looks(rates, results, keys, past_keys, past).items():
+            gpus[place].rates[way] = look
+    return gpus
+
+
+def _explain(gpu: GpuLook, results: Sequence[CopiesResult]) -> None:
+    like = [one for one in results if one.name == gpu.result.name and one is not gpu.result]
+    together_only = bool(gpu.slow) and not any(way in _ALONE for way in gpu.slow)
+    gpu.why, gpu.action = reason(gpu.result, like, together_only)
+
+
+def _sentence(gpu: GpuLook) -> str:
+    """``75 % slower than its peers (13.0 GB/s against 51.6 GB/s) both ways: PCIe gen 4 x8 instead of gen 5 x16``"""
+    if not gpu.slow:
+        return f"copies over {gpu.why}"
+    alone = [way for way in gpu.slow if way in _ALONE]
+    ways = alone or gpu.slow
+    worst = max(ways, key=lambda way: gpu.rates[way].slower)
+    where = "both ways" if len(ways) == len(_ALONE) else f"{WAYS[ways[0]]} only"
+    where += "" if alone else ", and only while all GPUs copy"
+    return f"{gpu.rates[worst].against()} {where}: {gpu.why}"
+
+
+def _headlines(gpus: Sequence[GpuLook]) -> Iterator[str]:
+    """``8 GPUs alike at 51.3 GB/s to the GPU and 50.1 GB/s to the host``, for each model."""
+    models: dict[str, list[GpuLook]] = {}
+    for gpu in gpus:
+        models.setdefault(gpu.result.name, []).append(gpu)
+    for model, members in models.items():
+        rest = [gpu for gpu in members if not gpu.why]
+        said: list[str] = []
+        for way in _ALONE:
+            rates = [gpu.rates[way] for gpu in rest if way in gpu.rates]
+            if not rates:
+                continue
+            text = span(look.rate for look in rates) if said else alike(rates, len(members))
+            said.append(f"{text} {WAYS[way]}")
+        if said:
+            only = rest[0]
+            alone = unknown_past(next(iter(only.rates.values()))) if len(members) == 1 else ""
+            yield f"{f'{model}: ' if len(models) > 1 and model else ''}{' and '.join(said)}{alone}"
+
+
+def _details(gpus: Sequence[GpuLook], by_design: set[int]) -> Iterator[str]:
+    low = [gpu for place, gpu in enumerate(gpus) if place in by_design]
+    for words in sorted({degraded(gpu.result) for gpu in low}):
+        who = devices_name([gpu.result for gpu in low if degraded(gpu.result) == words])
+        yield f"{who}: {words}, all alike: the machine may be built or set so"
+    for gpu in gpus:
+        yield from _one_sided(gpu)
+    far = [gpu.result for gpu in gpus if gpu.result.near is False]
+    if far:
+        yield f"{devices_name(far)}: host memory was on another NUMA node, mltop may not use the CPUs beside"
+    yield from _against_table(gpus)
+
+
+def _one_sided(gpu: GpuLook) -> Iterator[str]:
+    """Where nobody is there to compare it with, the two directions are compared with each other."""
+    rates = {way: gpu.rates[way] for way in _ALONE if way in gpu.rates}
+    if len(rates) < 2 or any(look.peers.slow is not None for look in rates.values()):
+        return
+    slow, fast = sorted(rates, key=lambda way: rates[way].rate)
+    share = rates[slow].rate / rates[fast].rate if rates[fast].rate else 1.0
+    if share < ONE_SIDED:
+        text = f"{WAYS[slow]} only {numbers.percent(share)} of {WAYS[fast]}"
+        yield f"{device_name(gpu.result)}: {text}, with the same lanes"
+
+
+def _against_table(gpus: Sequence[GpuLook]) -> Iterator[str]:
+    """What good machines reach with this link, for information."""
+    found: dict[tuple[str, float, str, bool], list[float]] = {}
+    for gpu in gpus:
+        state = under_load(gpu.result)
+        for way in _ALONE:
+            look = gpu.rates.get(way)
+            good = host_copy(gpu.result.name, gpu.result.pci_device, way, state.gen, state.width)
+            if look is not None and good is not None:
+                key = (way, good.bytes_per_s, good.source, good.certain)
+                found.setdefault(key, []).append(look.rate)
+    for (way, good_rate, source, certain), rates in found.items():
+        share = numbers.percent_span(rate / good_rate for rate in rates)
+        line = f"{WAYS[way]} {span(rates)}, {share} of {numbers.rate(good_rate)} ({source})"
+        if not certain:
+            line += "; that figure is not certain"
+        elif min(rates) < NEAR_TABLE * good_rate:
+            line += "; the CPU, its memory and IOMMU settings can make such a difference"
+        yield line
+
+
+def _suspect(gpu: GpuLook) -> Suspect:
+    result = gpu.result
+    return Suspect(
+        result.node, _sentence(gpu), gpu=result.gpu, uuid=result.uuid, action=f"{device_name(result)}: {gpu.action}"
+    )
+
+
+def _wrong(result: CopiesResult) -> Suspect:
+    reason_text = "what is copied to it and back arrives damaged"
+    action = f"{device_name(result)}: {_REPLACE}"
+    return Suspect(result.node, reason_text, gpu=result.gpu, uuid=result.uuid, action=action)
+
+
+def _failure(failure: ProbeFailure) -> str:
+    who = f"GPU {failure.gpu} on {failure.node}" if failure.gpu is not None else failure.node
+    return f"{who}: {failure.why}"

@@ -1,0 +1,215 @@
+"""Copies from GPU to GPU: is it one way between two of them, or all ways of one GPU.
+
+Ways between GPUs are alike only where all go through NVSwitches. Elsewhere (bridges, PCIe switches, sockets) a slow way
+may be how the machine is built: there it is only compared with the same way on like nodes.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from mltop.probes.judge.probes import numbers
+from mltop.probes.judge.probes.compare import PEER_GAP, Comparison, slower_than_peers
+from mltop.probes.judge.probes.hardware.links import peer_copy
+from mltop.probes.model.probe import CopiesResult, PeerCopy, Suspect
+
+ALL = 0.75  # of a GPU's ways: then it is the GPU
+_LINK = "mltop check: NVLink errors and PCIe links of both; nvidia-smi nvlink -s, nvidia-smi topo -p2p r"
+_GPU = "mltop check: its NVLinks; reset the GPU, then dcgmi diag -r 3"
+_SAID = 4
+
+
+@dataclass(frozen=True)
+class Way:
+    """One direction between two GPUs of a node."""
+
+    node: str
+    source: int
+    target: int
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        return self.source, self.target
+
+
+@dataclass
+class Fault:
+    """``slower``: 0.21 for 21 %, None where it was not measured."""
+
+    why: str
+    slower: float | None = None
+
+
+Ways = dict[Way, PeerCopy]
+Faults = dict[Way, Fault]
+
+
+@dataclass
+class PeersVerdict:
+    sentences: list[str] = field(default_factory=list)
+    suspects: list[Suspect] = field(default_factory=list)
+    details: list[str] = field(default_factory=list)
+
+
+def judge_peers(results: Sequence[CopiesResult]) -> PeersVerdict:
+    nodes: dict[str, Ways] = {}
+    for result in results:
+        source = -1 if result.gpu is None else result.gpu
+        for copy in result.peers:
+            nodes.setdefault(result.node, {})[Way(result.node, source, copy.to_gpu)] = copy
+    models = {result.node: result for result in results}
+    uuids = {(result.node, result.gpu): result.uuid for result in results}
+    elsewhere = _unlike_nodes(nodes, models)
+    verdict = PeersVerdict()
+    for node, ways in nodes.items():
+        faults = {**elsewhere.get(node, {}), **_unlike_in_node(ways, models[node]), **_damaged(ways)}
+        verdict.suspects += _accused(node, ways, faults, uuids)
+        verdict.details += _details(ways, faults, models[node], f"{node}: " if len(nodes) > 1 else "")
+    verdict.sentences = [_sentence(suspect) for suspect in verdict.suspects[:_SAID]]
+    left = len(verdict.suspects) - _SAID
+    verdict.sentences += [f"{left} more GPUs or ways between them are slow"] if left > 0 else []
+    return verdict
+
+
+def _sentence(suspect: Suspect) -> str:
+    if suspect.gpu is not None:
+        return f"GPU {suspect.gpu} on {suspect.node}: {suspect.reason}"
+    return f"{suspect.node}, {suspect.reason}"
+
+
+def _unlike_in_node(ways: Ways, result: CopiesResult) -> Faults:
+    """Where all ways are built alike: slow ones, and those that go through host memory."""
+    found: Faults = {}
+    if peer_copy(result.name, result.pci_device) is None:
+        return found
+    direct = [way for way, copy in ways.items() if copy.direct]
+    for way, copy in ways.items():
+        if copy.direct is False and 2 * len(direct) > len(ways):
+            at = "" if copy.bytes_per_s is None else f" ({numbers.rate(copy.bytes_per_s)})"
+            found[way] = Fault(f"through host memory{at}, others are direct", _below(copy, ways))
+    rates = {way: rate for way in direct if (rate := ways[way].bytes_per_s) is not None}
+    # One bad GPU of four has half of all ways: it is found by what is usual for each GPU.
+    gpus = {way.source for way in rates} | {way.target for way in rates}
+    usual = {gpu: statistics.median(rate for way, rate in rates.items() if gpu in way.ends) for gpu in gpus}
+    slow = {gpu: comparison for gpu, comparison in slower_than_peers(usual).items() if comparison.slow}
+    for gpu, comparison in slow.items():
+        for way, rate in rates.items():
+            if gpu in way.ends and rate < (1 - PEER_GAP) * (comparison.usual or 0.0):
+                one = Comparison(rate, comparison.usual)
+                found[way] = Fault(_slower(one, "the others of the node"), one.slower)
+    left = {way: rate for way, rate in rates.items() if not slow.keys() & set(way.ends)}
+    for way, comparison in slower_than_peers(left).items():
+        if comparison.slow:
+            found[way] = Fault(_slower(comparison, "the others of the node"), comparison.slower)
+    return found
+
+
+def _unlike_nodes(nodes: dict[str, Ways], models: dict[str, CopiesResult]) -> dict[str, Faults]:
+    """The same way on nodes with the same GPUs and as many of them."""
+    groups: dict[tuple[object, ...], dict[Way, float]] = {}
+    for node, ways in nodes.items():
+        for way, copy in ways.items():
+            if copy.bytes_per_s is not None:
+                key = (models[node].name, len(ways), way.source, way.target)
+                groups.setdefault(key, {})[way] = copy.bytes_per_s
+    found: dict[str, Faults] = {}
+    for rates in groups.values():
+        for way, comparison in slower_than_peers(rates).items():
+            if comparison.slow:
+                fault = Fault(_slower(comparison, "the same way on like nodes"), comparison.slower)
+                found.setdefault(way.node, {})[way] = fault
+    return found
+
+
+def _damaged(ways: Ways) -> Faults:
+    found = {}
+    for way, copy in ways.items():
+        if copy.intact is False:
+            found[way] = Fault("what arrives is damaged")
+        elif copy.why:
+            found[way] = Fault(copy.why)
+    return found
+
+
+def _accused(node: str, ways: Ways, faults: Faults, uuids: dict[tuple[str, int | None], str]) -> Iterator[Suspect]:
+    """GPUs of which nearly all ways are bad, then what is left, both directions of a link as one."""
+    left = dict(faults)
+    while (gpu := _worst_gpu(ways, left)) is not None:
+        mine = {way: fault for way, fault in left.items() if gpu in way.ends}
+        left = {way: fault for way, fault in left.items() if way not in mine}
+        reason = f"{_directions(gpu, ways, mine)}: {_together(list(mine.values()))}"
+        yield Suspect(node, reason, gpu=gpu, uuid=uuids.get((node, gpu), ""), action=f"GPU {gpu} on {node}: {_GPU}")
+    yield from _links(node, left)
+
+
+def _worst_gpu(ways: Ways, left: Faults) -> int | None:
+    """The GPU with most bad ways, if they are nearly all that it has in one direction, and at least two."""
+    best: tuple[int, int] | None = None
+    for gpu in sorted({way.source for way in ways} | {way.target for way in ways}) if left else ():
+        count = 0
+        for mine in ([way for way in ways if way.source == gpu], [way for way in ways if way.target == gpu]):
+            bad = sum(way in left for way in mine)
+            count += bad if bad >= max(2, ALL * len(mine)) else 0
+        if count and (best is None or count > best[0]):
+            best = (count, gpu)
+    return None if best is None else best[1]
+
+
+def _links(node: str, left: Faults) -> Iterator[Suspect]:
+    pairs: dict[tuple[int, int], list[Way]] = {}
+    for way in left:
+        pairs.setdefault((min(way.source, way.target), max(way.source, way.target)), []).append(way)
+    for (first, second), members in sorted(pairs.items()):
+        name = f"GPU {members[0].source} to GPU {members[0].target}"
+        if len(members) > 1:
+            name = f"between GPU {first} and GPU {second}"
+        why = _together([left[way] for way in members])
+        yield Suspect(node, f"{name}: {why}", action=f"GPU {first} and GPU {second} on {node}: {_LINK}")
+
+
+def _directions(gpu: int, ways: Ways, bad: Faults) -> str:
+    """``copies with other GPUs``, ``copies to 7 of 7 other GPUs``"""
+    sending, receiving = sum(way.source == gpu for way in bad), sum(way.target == gpu for way in bad)
+    if sending and receiving:
+        return "copies with other GPUs"
+    others = sum(way.source == gpu if sending else way.target == gpu for way in ways)
+    return f"copies {'to' if sending else 'from'} {max(sending, receiving)} of {others} other GPUs"
+
+
+def _together(faults: Sequence[Fault]) -> str:
+    """``48 % slower than …`` of the worst; texts that differ, one of each."""
+    measured = [fault for fault in faults if fault.slower is not None]
+    others = list(dict.fromkeys(fault.why for fault in faults if fault.slower is None))
+    worst = max(measured, key=lambda fault: fault.slower or 0.0, default=None)
+    return numbers.listed([*([worst.why] if worst is not None else []), *others])
+
+
+def _slower(comparison: Comparison, than: str) -> str:
+    usual = f" ({numbers.rate(comparison.value)} against {numbers.rate(comparison.usual or 0.0)})"
+    return f"{numbers.percent(comparison.slower)} slower than {than}{usual}"
+
+
+def _below(copy: PeerCopy, ways: Ways) -> float | None:
+    rates = [one.bytes_per_s for one in ways.values() if one.direct and one.bytes_per_s is not None]
+    return 1 - copy.bytes_per_s / statistics.median(rates) if copy.bytes_per_s is not None and rates else None
+
+
+def _details(ways: Ways, faults: Faults, result: CopiesResult, on: str) -> Iterator[str]:
+    rates = {way: copy.bytes_per_s for way, copy in ways.items() if copy.bytes_per_s is not None}
+    if not rates:
+        return
+    usual = statistics.median([rate for way, rate in rates.items() if way not in faults] or rates.values())
+    line = f"{on}GPU to GPU {numbers.rate(usual)}"
+    good = peer_copy(result.name, result.pci_device)
+    if good is not None:
+        source = good.source if good.certain else f"{good.source}; not certain"
+        line += f", {numbers.percent(usual / good.bytes_per_s)} of {numbers.rate(good.bytes_per_s)} ({source})"
+    slowest = min(rates, key=lambda way: rates[way])
+    if slowest not in faults and rates[slowest] < (1 - PEER_GAP) * usual:
+        which = f"GPU {slowest.source} to GPU {slowest.target} at {numbers.rate(rates[slowest])}"
+        line += f"; the slowest {which}" + ("" if good is not None else " (it may be built so)")
+    yield line
+    if all(copy.direct is False for copy in ways.values()):
+        yield f"{on}no GPU reaches another one's memory directly: copies go through host memory"

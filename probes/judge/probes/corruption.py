@@ -1,0 +1,81 @@
+"""Computed wrong: what the bitwise checks of a GEMM say. A passed check is no proof of health, and is not called so."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from mltop.probes.judge.probes import numbers
+from mltop.probes.judge.probes.devices import devices_name
+from mltop.probes.model.probe import MatmulResult, Suspect
+
+_REPLACE = "take it out of service, run it again to confirm, then dcgmi diag -r 3"
+_AGAIN = "run the probe again to confirm before accusing it"
+MAJORITY_AT_LEAST = 3  # devices that were compared: of two nobody knows which is right
+
+
+def corrupt(results: Sequence[MatmulResult]) -> list[Suspect]:
+    """Devices that gave different bits for the same work within one process: strong evidence."""
+    found = []
+    for result in results:
+        if result.corrupt_iterations:
+            checked = f"{result.corrupt_iterations} of {result.checked_iterations} checked iterations gave other bits"
+            found.append(_suspect(result, f"gave wrong results: {checked}", _REPLACE))
+        elif result.upload_intact is False:
+            found.append(_suspect(result, "got inputs with other bits than were sent to it", _REPLACE))
+    return found
+
+
+def unlike(results: Sequence[MatmulResult]) -> tuple[list[Suspect], list[str]]:
+    """Devices whose checksum differs from that of most of their equals, and what else to say about checksums.
+
+    The same bits may be expected of equal model, multiprocessors, versions, shape and type only (cuBLAS: results are
+    reproducible for one version, architecture and number of multiprocessors).
+    """
+    groups: dict[tuple[object, ...], list[MatmulResult]] = {}
+    for result in results:
+        if result.checksum and not result.corrupt_iterations:
+            groups.setdefault(_same_bits(result), []).append(result)
+    suspects, notes = [], []
+    for group in groups.values():
+        counts = Counter(result.checksum for result in group)
+        if len(counts) < 2:
+            continue
+        usual, holders = counts.most_common(1)[0]
+        if len(group) < MAJORITY_AT_LEAST or 2 * holders <= len(group):
+            names = devices_name(group)
+            notes.append(
+                f"{names} gave different results for equal work, and no majority tells which is right: {_AGAIN}"
+            )
+            continue
+        reason = f"gave another result than {holders} equal devices: rerun to confirm"
+        suspects += [_suspect(result, reason, _AGAIN) for result in group if result.checksum != usual]
+    return suspects, notes
+
+
+def clean_text(results: Sequence[MatmulResult]) -> str:
+    """``no error in 12.3 PFLOP``; "" when nothing was checked or something was wrong."""
+    checked = sum(result.checked_pflop for result in results)
+    wrong = any(result.corrupt_iterations or result.upload_intact is False for result in results)
+    if wrong or not any(result.checked_iterations for result in results):
+        return ""
+    scale, unit = next((one for one in ((1.0, "PFLOP"), (1e3, "TFLOP")) if checked * one[0] >= 0.1), (1e6, "GFLOP"))
+    return f"no error in {numbers.digits(scale * checked)} {unit}"
+
+
+def _same_bits(result: MatmulResult) -> tuple[object, ...]:
+    return (
+        result.kind,
+        result.name,
+        result.multiprocessors,
+        tuple(sorted(result.versions.items())),
+        tuple(result.shape),
+        tuple(result.sustained_shape),
+        result.dtype,
+        result.code_path,
+        result.threads,
+    )
+
+
+def _suspect(result: MatmulResult, reason: str, action: str) -> Suspect:
+    return Suspect(result.node, reason, gpu=result.gpu, uuid=result.uuid, action=action)

@@ -1,0 +1,269 @@
+"""Why a GPU multiplies slowly: from its clock, power, temperature and throttle counters, and those of its peers.
+
+Throttle reasons are NVML's (GpuSample.throttle_reasons), as shares of the phase's time.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from mltop.probes.judge.probes import numbers
+from mltop.probes.model.probe import MatmulResult, Phase
+
+HELD = 0.05  # of a phase's time: a reason that held less explains nothing
+HELD_LONG = 0.2  # a fault even where no peer shows that it costs anything
+AT_LIMIT = 0.95  # of the power limit: what a power cap looks like when it is one
+FAR_BELOW_LIMIT = 0.8
+LOWERED = 0.95  # of the default limit, or of the others' limit
+SAME_CLOCK = 0.97
+LOW_POWER = 0.9
+LESS_PER_CLOCK = 0.9  # of the others' median: the clock alone does not explain that
+
+_COOLING = "check fans, inlet temperature and the neighbours; if it stays, drain the node"
+_SUPPLY = "check PSU, PDU and the BMC's event log"
+_CAP_ELSEWHERE = "check PSU, power cables and the BMC's power cap (nvidia-smi -q -d POWER)"
+_COMPARE = "compare power limit and cooling with a good GPU: nvidia-smi -q -d POWER,TEMPERATURE"
+_CLOCKS = "nvidia-smi -q -d CLOCK,PERFORMANCE; if somebody has set the clocks: nvidia-smi -rgc"
+_HIDDEN = "drain the node, power-cycle it, measure again; if it stays: dcgmi diag -r 3 and replace the GPU"
+_CPU = "look for other load, the frequency governor and throttling on that node"
+_SOFTWARE = "compare driver, torch and cuBLAS with a good node"
+
+# The first one that held explains: NVML's name, kind, words, action, whether temperatures belong to it (else watts).
+_FAULTS = (
+    ("hw_thermal", "thermal", "HW thermal slowdown", _COOLING, True),
+    ("sw_thermal", "thermal", "thermal slowdown", _COOLING, True),
+    ("power_brake", "power brake", "the external power brake", _SUPPLY, False),
+    ("board_limit", "board", "its board's limit", _SUPPLY, False),
+    ("hw_slowdown", "hw slowdown", "HW slowdown, cause unstated", _SUPPLY, True),
+)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """``kind`` is equal for reasons that may be told of several GPUs at once. ``fault``: one by itself, whatever
+    others do. ``limit``: a power limit that somebody has lowered.
+    """
+
+    kind: str
+    text: str
+    action: str = ""
+    fault: bool = False
+
+
+def load_phase(result: MatmulResult) -> Phase | None:
+    """The phase whose rate is judged: back to back, else burst."""
+    for name in ("sustained", "burst"):
+        for phase in result.phases:
+            if phase.name == name:
+                return phase
+    return None
+
+
+def explain(result: MatmulResult, others: Sequence[MatmulResult]) -> Reason:
+    """The reason that the counters give for a slow GPU. ``others``: its peers without it, may be empty."""
+    phase = load_phase(result)
+    if result.kind == "cpu":
+        return _of_cpu(result, others)
+    if phase is None:
+        return Reason("unknown", "nothing was measured beside its rate")
+    peers = [one for one in map(load_phase, others) if one is not None]
+    found = (
+        hardware_fault(result, others) or _power(result, phase, others, peers) or _clock(result, phase, others, peers)
+    )
+    text = found.text + _less_per_clock(result, phase, others, found.kind)
+    text += "; it was still heating up" if result.still_heating else ""
+    return replace(found, text=text)
+
+
+def hardware_fault(result: MatmulResult, others: Sequence[MatmulResult]) -> Reason | None:
+    """Heat, power brake, HW slowdown, or a power cap that is not the GPU's own limit: nothing that load explains."""
+    phase = load_phase(result)
+    if phase is None:
+        return None
+    for name, kind, words, action, heat_matters in _FAULTS:
+        share = phase.throttle_share.get(name, 0.0)
+        if share >= HELD:
+            beside = _heat(phase, _near(result, others)) if heat_matters else _drawing(phase)
+            text = f"{_held_at(phase)} by {words}{_most_of_time(share)}{beside}"
+            return Reason(kind, text, action, fault=share >= HELD_LONG)
+    of_limit = _of_limit(phase)
+    if phase.throttle_share.get("sw_power_cap", 0.0) < HELD or of_limit is None or of_limit >= FAR_BELOW_LIMIT:
+        return None
+    draws = f"it draws {phase.power_w:.0f} W of its {phase.power_limit_w:.0f} W limit"
+    text = f"{_held_at(phase)} by a power cap although {draws}: board, PSU or BMC"
+    return Reason("cap elsewhere", text, _CAP_ELSEWHERE, fault=True)
+
+
+def lowered_limit(phase: Phase | None, peers: Iterable[Phase]) -> Reason | None:
+    """When its power limit is below its default, or below that of most others."""
+    if phase is None or phase.power_limit_w is None:
+        return None
+    limit, default = phase.power_limit_w, phase.power_limit_default_w
+    usual = _median(peer.power_limit_w for peer in peers)
+    below_default = default is not None and limit < LOWERED * default
+    below_peers = usual is not None and limit < LOWERED * usual
+    if not below_default and not below_peers:
+        return None
+    known = [f"default {default:.0f} W"] if below_default else []
+    known += [f"others {usual:.0f} W"] if usual is not None and below_peers else []
+    back = usual if below_peers else default
+    text = f"its limit was lowered to {limit:.0f} W ({', '.join(known)})"
+    return Reason("lowered limit", text, f"if nobody wants it: sudo nvidia-smi -pl {back:.0f}")
+
+
+def at_power_limit(phase: Phase | None) -> bool:
+    """Held by its own limit: normal for bf16 at full load."""
+    if phase is None:
+        return False
+    capped = phase.throttle_share.get("sw_power_cap", 0.0) >= HELD
+    share = _of_limit(phase)
+    return share is not None and share >= AT_LIMIT and (capped or not phase.throttle_share)
+
+
+def condition(phase: Phase | None) -> str:
+    """``1410 MHz, 690 of 700 W, 61 °C``; "" when nothing is known."""
+    if phase is None:
+        return ""
+    known = [] if phase.sm_clock_mhz is None else [f"{phase.sm_clock_mhz:.0f} MHz"]
+    if phase.power_w is not None:
+        of = "" if phase.power_limit_w is None else f" of {phase.power_limit_w:.0f}"
+        known.append(f"{phase.power_w:.0f}{of} W")
+    known += [] if phase.temperature_c is None else [f"{phase.temperature_c:.0f} °C"]
+    return ", ".join(known)
+
+
+def _power(result: MatmulResult, phase: Phase, others: Sequence[MatmulResult], peers: Sequence[Phase]) -> Reason | None:
+    """The limit, where it holds this GPU lower than others. With their clock it does not tell why it does less."""
+    lowered = lowered_limit(phase, peers)
+    if lowered is not None:
+        clock = "" if phase.sm_clock_mhz is None else f", at {phase.sm_clock_mhz:.0f} MHz"
+        return Reason(lowered.kind, lowered.text + clock, lowered.action)
+    usual = _median(peer.sm_clock_mhz for peer in peers)
+    as_others = usual is not None and phase.sm_clock_mhz is not None and phase.sm_clock_mhz >= SAME_CLOCK * usual
+    if as_others and _less_per_clock(result, phase, others, ""):
+        return None
+    if at_power_limit(phase):
+        with_same = "" if usual is None else f", others reach {usual:.0f} MHz with theirs"
+        with_same = " like the others" if as_others else with_same
+        text = f"{_held_at(phase)} by its {phase.power_limit_w:.0f} W limit{with_same}{_heat(phase, peers)}"
+        return Reason("power limit", text, _COMPARE)
+    share = phase.throttle_share.get("sw_power_cap", 0.0)
+    if share >= HELD:
+        text = f"{_held_at(phase)} by the power cap{_most_of_time(share)}{_drawing(phase)}{_heat(phase, peers)}"
+        return Reason("power cap", text, _COMPARE)
+    return None
+
+
+def _clock(result: MatmulResult, phase: Phase, others: Sequence[MatmulResult], peers: Sequence[Phase]) -> Reason:
+    """No throttling that matters: the clock is low without a reason, or it is not and the work is slow all the same."""
+    clock, usual = phase.sm_clock_mhz, _median(peer.sm_clock_mhz for peer in peers)
+    if clock is None:
+        return Reason("unknown", f"its clock is unknown{_why_unknown(result)}, so nothing tells why")
+    top = usual if usual is not None else phase.sm_clock_max_mhz
+    if top is not None and clock < SAME_CLOCK * top:
+        who = f"others {usual:.0f} MHz" if usual is not None else f"maximum {top:.0f} MHz"
+        set_by = "sync_boost" if phase.throttle_share.get("sync_boost", 0.0) >= HELD else "applications_clocks"
+        if phase.throttle_share.get(set_by, 0.0) >= HELD:
+            how = "sync boost" if set_by == "sync_boost" else "clocks that somebody has set"
+            return Reason("set clocks", f"{_held_at(phase)} by {how} ({who})", _CLOCKS)
+        silent = "the driver gives no reason" if phase.throttle_share else "the reasons are unknown"
+        return Reason("low clock", f"at {clock:.0f} MHz ({who}) and {silent}{_heat(phase, peers)}", _CLOCKS)
+    versions = other_versions(result, others)
+    if versions:
+        return Reason("versions", f"at its full clock of {clock:.0f} MHz, with {versions}", _SOFTWARE)
+    watts = _median(peer.power_w for peer in peers)
+    draws = ""
+    if watts is not None and phase.power_w is not None and phase.power_w < LOW_POWER * watts:
+        draws = f", drawing {phase.power_w:.0f} W (others {watts:.0f} W)"
+    return Reason("full clock", f"slow at its full clock of {clock:.0f} MHz{draws}: no reason is shown", _HIDDEN)
+
+
+def other_versions(result: MatmulResult, others: Sequence[MatmulResult]) -> str:
+    """``driver 550.54 (others 570.86)``: what most others have otherwise; "" when all is equal."""
+    different = []
+    for what, mine in sorted(result.versions.items()):
+        theirs = [one.versions[what] for one in others if what in one.versions]
+        usual = statistics.mode(theirs) if theirs else mine
+        if usual != mine and 2 * theirs.count(usual) > len(theirs):
+            different.append(f"{what} {mine} (others {usual})")
+    return numbers.listed(different)
+
+
+def rate_of(result: MatmulResult) -> float | None:
+    """TFLOP/s that are judged: back to back, where that was measured."""
+    return result.sustained_tflops if result.sustained_tflops is not None else result.burst_tflops
+
+
+def _of_cpu(result: MatmulResult, others: Sequence[MatmulResult]) -> Reason:
+    versions = other_versions(result, others)
+    if versions:
+        return Reason("versions", f"with {versions}", _SOFTWARE)
+    hot = f" ({result.phases[-1].temperature_c:.0f} °C)" if result.phases and result.phases[-1].temperature_c else ""
+    return Reason("cpu", f"the same code path and threads as the others, nothing tells why{hot}", _CPU)
+
+
+def _less_per_clock(result: MatmulResult, phase: Phase, others: Sequence[MatmulResult], kind: str) -> str:
+    mine = _per_clock(result, phase)
+    usual = _median(_per_clock(one, load_phase(one)) for one in others)
+    if kind in ("full clock", "versions") or mine is None or usual is None or mine >= LESS_PER_CLOCK * usual:
+        return ""
+    return f", and {numbers.percent(1 - mine / usual)} less work per clock than the others"
+
+
+def _per_clock(result: MatmulResult, phase: Phase | None) -> float | None:
+    rate = rate_of(result)
+    return rate / phase.sm_clock_mhz if rate is not None and phase is not None and phase.sm_clock_mhz else None
+
+
+def _held_at(phase: Phase) -> str:
+    return "held back" if phase.sm_clock_mhz is None else f"held at {phase.sm_clock_mhz:.0f} MHz"
+
+
+def _most_of_time(share: float) -> str:
+    return "" if share >= 0.9 else f" {numbers.percent(share)} of the time"
+
+
+def _drawing(phase: Phase) -> str:
+    if phase.power_w is None:
+        return ""
+    of = "" if phase.power_limit_w is None else f" of its {phase.power_limit_w:.0f} W limit"
+    return f", drawing {phase.power_w:.0f} W{of}"
+
+
+def _heat(phase: Phase, peers: Iterable[Phase]) -> str:
+    if phase.temperature_c is None:
+        return ""
+    others = numbers.span((peer.temperature_c for peer in peers if peer.temperature_c is not None), "°C")
+    return f" ({phase.temperature_c:.0f} °C{', others ' + others if others else ''})"
+
+
+def _near(result: MatmulResult, others: Sequence[MatmulResult]) -> list[Phase]:
+    """The phases of the neighbours in the same node, which share its air; of all others when it has none.
+
+    Those that are too hot themselves say nothing about what is usual.
+    """
+    neighbours = [one for one in others if one.node == result.node] or list(others)
+    phases = [phase for phase in map(load_phase, neighbours) if phase is not None]
+    return [phase for phase in phases if not _is_hot(phase)] or phases
+
+
+def _is_hot(phase: Phase) -> bool:
+    return any(phase.throttle_share.get(name, 0.0) >= HELD for name in ("hw_thermal", "sw_thermal"))
+
+
+def _of_limit(phase: Phase) -> float | None:
+    if phase.power_w is None or not phase.power_limit_w:
+        return None
+    return phase.power_w / phase.power_limit_w
+
+
+def _why_unknown(result: MatmulResult) -> str:
+    why = next((text for what, text in result.gaps.items() if "clock" in what), "")
+    return f" ({why})" if why else ""
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None

@@ -1,0 +1,431 @@
+"""How good each pair and each node is, relative to the best quarter of the nodes.
+
+What a search over pairs of nodes has found: bad nodes, or paths that are bad between good nodes.
+
+Which node of many is bad: an all-reduce in pairs of nodes, round after round.
+
+Disjoint random pairs first, then each suspect with a node that is known to be good. Where no good node can be told,
+or paths between nodes are in question, every pair once (the circle method of round-robin tournaments).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from mltop.probes.judge.probes import numbers
+from mltop.probes.judge.probes.devices import folded, natural
+from mltop.probes.judge.probes.hardware.peaks import Expected
+from mltop.probes.model.probe import PairResult, ProbeVerdict, Suspect
+
+GOOD = 0.91  # of the reference; healthy pairs vary by 2 %, a bad node costs 15 % and more
+REFERENCE = 0.75  # of the nodes' best values lie below the reference: up to that many may be bad
+SETTLED_PAIRS = 2  # bad ones, one of them with a good node: then a node is bad
+
+PairKey = frozenset[str]
+
+
+def pair_of(nodes: Iterable[str]) -> PairKey:
+    return frozenset(nodes)
+
+
+class Levels:
+    """Of each pair the best measurement counts (of the largest size): a slow one may have been disturbed.
+
+    ``values``: busbw by pair, None where it failed; ``results``: what they come from; ``measured``: how often;
+    ``reference``: None when nothing worked.
+    """
+
+    def __init__(self, nodes: Sequence[str], results: Sequence[PairResult]) -> None:
+        self.nodes = list(nodes)
+        self.results: dict[PairKey, PairResult] = {}
+        rounds: dict[PairKey, set[int]] = {}
+        self._all: list[tuple[PairKey, float]] = []
+        for result in results:
+            key = pair_of(result.nodes)
+            rounds.setdefault(key, set()).add(result.round)
+            self._all.append((key, result.busbw_bytes_per_s or 0.0))
+            if key not in self.results or _worth(result) > _worth(self.results[key]):
+                self.results[key] = result
+        self.measured = {key: len(of_key) for key, of_key in rounds.items()}
+        self.values = {key: result.busbw_bytes_per_s for key, result in self.results.items()}
+        self.best = dict.fromkeys(nodes, 0.0)
+        for key, value in self.values.items():
+            for node in key:
+                self.best[node] = max(self.best.get(node, 0.0), value or 0.0)
+        self.reference = self._reference()
+
+    def is_good(self, one: str, other: str) -> bool:
+        value = self.values.get(frozenset((one, other)))
+        return value is not None and self.reference is not None and value >= GOOD * self.reference
+
+    def good_nodes(self) -> set[str]:
+        """Nodes with a good pair."""
+        if self.reference is None:
+            return set()
+        return {node for node in self.nodes if self.best[node] >= GOOD * self.reference}
+
+    def only_good(self) -> PairKey | None:
+        """The pair that alone was good, and once: all that is said of the others rests on that measurement."""
+        found = [key for key, value in self._all if self.reference is not None and value >= GOOD * self.reference]
+        return found[0] if len(found) == 1 else None
+
+    def values_of(self, pair: PairKey) -> list[float]:
+        """Of this pair what was measured, in order; failures are left out."""
+        return [value for key, value in self._all if key == pair and value]
+
+    def works(self, node: str) -> bool:
+        """With somebody: then it is slow at most, which may be noise; a failure is not."""
+        return self.best[node] > 0
+
+    def partners(self, node: str) -> list[str]:
+        """Whom it was measured with."""
+        return [other for key in self.values if node in key for other in key if other != node]
+
+    def settled(self, node: str, good: set[str]) -> bool:
+        """Whether a node without a good pair is known to be bad: in pairs enough, one of them with a good node."""
+        partners = self.partners(node)
+        return len(partners) >= SETTLED_PAIRS and any(other in good for other in partners)
+
+    def _reference(self) -> float | None:
+        """The third quartile of the nodes' best values (nearest rank), of those that were measured at all."""
+        seen = {node for key in self.values for node in key}
+        best = sorted(self.best[node] for node in self.nodes if node in seen)
+        if not best:
+            return None
+        value = best[max(0, math.ceil(REFERENCE * len(best)) - 1)]
+        return value if value > 0 else next((one for one in best if one > 0), None)
+
+
+def _worth(result: PairResult) -> tuple[bool, int, float]:
+    return (result.busbw_bytes_per_s is not None, result.size_bytes, result.busbw_bytes_per_s or 0.0)
+
+
+BAD_LINK = 0.9  # of the median of pairs of good nodes
+MOSTLY_BAD = 0.5  # of a node's pairs with good nodes: then the node is bad, not so many paths
+MOSTLY_BAD_PAIRS = 3  # at least
+MINORITY = 0.25  # of the nodes may be bad in this way; more are parts of a network
+NEAR_EXPECTED = 0.9
+SENTENCES = 4
+_CHECK_NODE = "drain it; check its NICs and cables (ibstat, ethtool -S), its PCIe links, and mltop check -w {node}"
+_CHECK_PATH = "check the switches and cables between them (ibdiagnet, or the fabric's counters)"
+
+
+def judge_pairs(nodes: Sequence[str], results: Sequence[PairResult], expected: Expected | None = None) -> ProbeVerdict:
+    """``results``: of all rounds, as PairSearch took them. ``expected``: busbw of two such nodes at this size.
+
+    A node is accused when none of its pairs is as good as those of others; a path when both its nodes are fine with
+    others. When all are alike, nobody is.
+    """
+    levels = Levels(nodes, results)
+    if levels.reference is None:
+        return _nothing_worked(results)
+    good = levels.good_nodes()
+    usual = _usual(levels, good)
+    bad = [node for node in nodes if node not in good and levels.settled(node, good)]
+    doubt = _doubt(bad, levels)
+    bad = [node for node in bad if not (doubt and levels.works(node))]
+    links = _bad_links(levels, good, usual)
+    mostly = _mostly_bad(nodes, levels, good, links)
+    links = [key for key in links if key.isdisjoint(mostly)]
+    suspects = [_node(node, levels, usual) for node in sorted([*bad, *mostly], key=natural)]
+    fine = len(good) - len(mostly)
+    parts = [_headline(nodes, fine, usual, levels, bool(suspects or links))]
+    parts += [f"{one.node} {one.reason}" for one in suspects[:SENTENCES]]
+    if len(suspects) > SENTENCES:
+        parts.append(f"and {len(suspects) - SENTENCES} more: {folded(one.node for one in suspects[SENTENCES:])}")
+    paths = _paths(links)
+    parts += [f"the path between {path} is slow, both ends are fine with others" for path in paths[:SENTENCES]]
+    suspects += [_path_suspect(key, levels, usual) for key in links]
+    verdict = ProbeVerdict(doubt if doubt and not suspects else "; ".join(parts), suspects, [])
+    _say_expected(verdict, usual, expected)
+    verdict.details += _details(nodes, levels, good, bad)
+    return verdict
+
+
+def _doubt(bad: Sequence[str], levels: Levels) -> str:
+    """Why nodes are not called slow: what they were compared with was not measured a second time."""
+    only = levels.only_good()
+    if only is None or not any(levels.works(node) for node in bad):
+        return ""
+    one, other = sorted(only, key=natural)
+    values = levels.values_of(only)
+    if len(values) < 2:
+        return f"nobody can be accused: only {one} – {other} was fast, and was measured once"
+    told = " and ".join(numbers.rate(value) for value in values)
+    return f"nobody can be accused: only {one} – {other} was fast, and not each time ({told})"
+
+
+def _usual(levels: Levels, good: set[str]) -> float:
+    """The median of the good pairs of good nodes; the search's reference when no two good ones were paired."""
+    values = [value for key, value in levels.values.items() if key <= good and value is not None]
+    values = [value for value in values if value >= GOOD * (levels.reference or 0.0)]
+    return statistics.median(values) if values else levels.reference or 0.0
+
+
+def _bad_links(levels: Levels, good: set[str], usual: float) -> list[PairKey]:
+    found = [key for key, value in levels.values.items() if key <= good and (value is None or value < BAD_LINK * usual)]
+    return sorted(found, key=lambda key: [natural(node) for node in sorted(key, key=natural)])
+
+
+def _mostly_bad(nodes: Sequence[str], levels: Levels, good: set[str], links: Sequence[PairKey]) -> list[str]:
+    """Good nodes of which most pairs are bad. When many are so, two parts of the network are badly connected."""
+    counts = Counter(node for key in links for node in key)
+    found = []
+    for node, count in counts.items():
+        pairs = sum(other in good for other in levels.partners(node))
+        if pairs >= MOSTLY_BAD_PAIRS and count > MOSTLY_BAD * pairs:
+            found.append(node)
+    return found if len(found) <= max(1.0, MINORITY * len(nodes)) else []
+
+
+def _node(node: str, levels: Levels, usual: float) -> Suspect:
+    mine = [(key, value) for key, value in levels.values.items() if node in key]
+    bad = [value for _, value in mine if value is None or value < BAD_LINK * usual] or [value for _, value in mine]
+    rates = [value for value in bad if value is not None]
+    count = f"in {len(bad)} of its {len(mine)} pairs" if len(bad) < len(mine) else f"in all {len(mine)} of its pairs"
+    if len(mine) == 1:
+        count = "in its only pair"
+    if not rates:
+        why = next(
+            (levels.results[key].why for key, value in mine if value is None and levels.results[key].why), "no reason"
+        )
+        return Suspect(node, f"fails {count}: {why}", action=_CHECK_NODE.format(node=node))
+    much = numbers.percent_span(1 - value / usual for value in rates)
+    failed = f", {len(bad) - len(rates)} more failed" if len(rates) < len(bad) else ""
+    return Suspect(node, f"is {much} slower than the others {count}{failed}", action=_CHECK_NODE.format(node=node))
+
+
+def _path_suspect(key: PairKey, levels: Levels, usual: float) -> Suspect:
+    one, other = sorted(key, key=natural)
+    value = levels.values[key]
+    how = f"fails ({levels.results[key].why or 'no reason'})"
+    if value is not None:
+        how = f"is {numbers.percent(1 - value / usual)} slower than others"
+    return Suspect(f"{one} – {other}", f"the path between them {how}, both are fine with others", action=_CHECK_PATH)
+
+
+def _paths(links: Sequence[PairKey]) -> list[str]:
+    """``h03 and h05``; where all of some nodes are bad with all of others: ``h[01-04] and h[05-08]``."""
+    partners: dict[str, set[str]] = {}
+    for key in links:
+        for node in key:
+            partners.setdefault(node, set()).update(key - {node})
+    sides: dict[frozenset[str], list[str]] = {}
+    for node in sorted(partners, key=natural):
+        sides.setdefault(frozenset(partners[node]), []).append(node)
+    told: set[PairKey] = set()
+    found = []
+    for others, nodes in sides.items():
+        new = {frozenset((node, other)) for node in nodes for other in others} - told
+        if new:
+            told |= new
+            left = {other for key in new for other in key if other in others}
+            found.append(f"{folded(nodes)} and {folded(left)}")
+    return found
+
+
+def _headline(nodes: Sequence[str], fine: int, usual: float, levels: Levels, found: bool) -> str:
+    size = max((result.size_bytes for result in levels.results.values()), default=0)
+    of_size = f" at {numbers.size(size)}" if size else ""
+    count = numbers.many(len(nodes), "node") if not found else f"{fine} of {numbers.many(len(nodes), 'node')}"
+    alike = "fine" if found else "alike"
+    return f"{count} {alike} in pairs: {numbers.rate(usual)} busbw{of_size}"
+
+
+def _say_expected(verdict: ProbeVerdict, usual: float, expected: Expected | None) -> None:
+    """Two nodes' figure: in the sentence when it is certain and clearly missed, else for information."""
+    if expected is None or not expected.bytes_per_s:
+        return
+    share = usual / expected.bytes_per_s
+    line = f"{numbers.percent(share)} of the {numbers.rate(expected.bytes_per_s)} known for two ({expected.source})"
+    if expected.certain and share < NEAR_EXPECTED and not verdict.suspects:
+        verdict.text += f"; all are slow: {line}"
+    else:
+        verdict.details.append(line if expected.certain else f"{line}; that figure is not certain")
+
+
+def _details(nodes: Sequence[str], levels: Levels, good: set[str], bad: Sequence[str]) -> list[str]:
+    lines = [f"{numbers.many(len(levels.values), 'pair')} measured"]
+    if len(nodes) == 2:
+        lines.append("two nodes cannot be compared with each other: a third one tells whose fault a slow pair is")
+    again = sum(count > 1 for count in levels.measured.values())
+    if again:
+        lines.append(f"{again} of them twice, fewer at a time: many were slow or failed when all ran at once")
+    seen = {node for key in levels.values for node in key}
+    unmeasured = [node for node in nodes if node not in seen]
+    if unmeasured:
+        lines.append(f"not measured: {folded(unmeasured)}")
+    unsettled = [node for node in nodes if node in seen and node not in good and node not in bad]
+    if unsettled:
+        lines.append(f"unclear, never paired with a good node: {folded(unsettled)}")
+    return lines
+
+
+def _nothing_worked(results: Sequence[PairResult]) -> ProbeVerdict:
+    reasons = Counter(result.why for result in results if result.why)
+    if not results:
+        return ProbeVerdict("no pair was measured")
+    why = f": {reasons.most_common(1)[0][0]}" if reasons else ""
+    return ProbeVerdict(f"none of {numbers.many(len(results), 'pair')} worked{why}")
+
+
+__all__ = ["Pair", "PairSearch", "circle_rounds", "judge_pairs"]
+
+Pair = tuple[str, str]
+
+ALWAYS_ALL = 8  # so few nodes: half of them may be bad, and every pair takes seven rounds
+MAY_DOUBT = (3, 4)  # so few nodes, half of them bad: one good pair is left
+CROWDED_SHARE = 0.3  # of a round's pairs: more bad ones may be the shared network, not so many nodes
+CROWDED_PAIRS = 8  # at once, at least
+QUARTER = 4
+UNCLEAR_SHARE = 0.5  # of the first pairs, at least, are bad: the best ones may be bad too
+ALL_IF_HALF_BAD = 16  # so few nodes: every pair then
+UNCLEAR_ROUNDS = 8  # of the circle, of more nodes
+
+
+@dataclass(frozen=True)
+class PairSearch:
+    """The plan. It keeps nothing: what to do next follows from the results so far.
+
+    ``at_once``: most pairs of one round, 0: as many as there are. ``round_robin``: every pair, for faults of links.
+    """
+
+    nodes: Sequence[str]
+    round_robin: bool = False
+    at_once: int = 0
+
+    def next_round(self, results: Sequence[PairResult]) -> list[Pair]:
+        """Pairs to measure at the same time; [] when it is finished.
+
+        ``results``: of every pair of every round before, in their order, ``round`` counting the rounds.
+        """
+        plan = _Plan(self, results)
+        if len(self.nodes) < 2:
+            return []
+        if self.round_robin or len(self.nodes) <= ALWAYS_ALL:
+            first_round = circle_rounds(plan.order)[0]
+            found = plan.unmeasured(first_round) or plan.crowded(first_round) or plan.circle(len(self.nodes))
+        else:
+            found = plan.first() or plan.crowded(plan.disjoint()) or plan.unclear() or plan.suspects()
+        return found or plan.doubted()
+
+    def most_rounds(self) -> int:
+        """How many rounds it takes when nothing has to be repeated: 3, or one for each node and one for a doubt."""
+        count = len(self.nodes)
+        if count < 2:
+            return 0
+        if self.round_robin or count <= ALWAYS_ALL:
+            rounds = count - 1 + count % 2 + (count in MAY_DOUBT)
+            return rounds * math.ceil((count // 2) / self.at_once) if self.at_once else rounds
+        return 3
+
+    def shuffled(self) -> list[str]:
+        """Neighbours in a rack are often bad together: their order says nothing here. Equal for equal names."""
+        order = sorted(self.nodes)
+        random.Random(",".join(order)).shuffle(order)
+        return order
+
+
+def circle_rounds(nodes: Sequence[str]) -> list[list[Pair]]:
+    """Every pair once: n-1 rounds of n/2 pairs, n rounds for an odd n, where one node rests in each."""
+    seats: list[str | None] = [*nodes] if len(nodes) % 2 == 0 else [*nodes, None]
+    rounds = []
+    for _ in range(len(seats) - 1):
+        pairs = zip(seats[: len(seats) // 2], reversed(seats[len(seats) // 2 :]), strict=True)
+        rounds.append([(one, other) for one, other in pairs if one is not None and other is not None])
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return rounds
+
+
+class _Plan:
+    """One look at the results so far."""
+
+    def __init__(self, search: PairSearch, results: Sequence[PairResult]) -> None:
+        self.order = search.shuffled()
+        self.at_once = search.at_once or max(1, len(self.order) // 2)
+        self.levels = Levels(self.order, results)
+        seen: dict[PairKey, int] = {}
+        self.firsts = [one for one in results if seen.setdefault(pair_of(one.nodes), one.round) == one.round]
+
+    def first(self) -> list[Pair]:
+        """Disjoint pairs; with an odd number of nodes the last one meets the first in a round of its own."""
+        left_over = [(self.order[-1], self.order[0])] if len(self.order) % 2 else []
+        return self.unmeasured(self.disjoint()) or self.unmeasured(left_over)
+
+    def crowded(self, pairs: Sequence[Pair]) -> list[Pair]:
+        """These pairs again, a quarter of them at once, when many are bad and many were measured at once."""
+        together = min(self.at_once, len(pairs))
+        if together < CROWDED_PAIRS or self._bad_share(pairs, self._levels_at_first) <= CROWDED_SHARE:
+            return []
+        again = [pair for pair in pairs if self.levels.measured[frozenset(pair)] < 2]
+        return again[: max(1, together // QUARTER)]
+
+    def unclear(self) -> list[Pair]:
+        """Every pair when so many are bad that the best ones may be bad too; of many nodes some rounds of them."""
+        count = len(self.order)
+        if self._bad_share(self.disjoint(), self.levels) < UNCLEAR_SHARE:
+            return []
+        return self.circle(count if count <= ALL_IF_HALF_BAD else UNCLEAR_ROUNDS)
+
+    def suspects(self) -> list[Pair]:
+        """Each node without a good pair, with a good node that it has not met, until it is known to be bad or good."""
+        good = self.levels.good_nodes()
+        free = [node for node in self.order if node in good]
+        pairs: list[Pair] = []
+        for node in self.order:
+            if node in good or self.levels.settled(node, good):
+                continue
+            met = set(self.levels.partners(node))
+            partner = next((one for one in free if one not in met), None)
+            if partner is not None:
+                free.remove(partner)
+                pairs.append((node, partner))
+        return pairs[: self._few]
+
+    def doubted(self) -> list[Pair]:
+        """The only good pair once more, when nodes are slow by comparison with nothing but that."""
+        only, good = self.levels.only_good(), self.levels.good_nodes()
+        slow = [node for node in self.order if node not in good and self.levels.works(node)]
+        if only is None or self.levels.measured[only] > 1 or not any(self.levels.settled(node, good) for node in slow):
+            return []
+        one, other = sorted(only)
+        return [(one, other)]
+
+    def circle(self, rounds: int) -> list[Pair]:
+        for pairs in circle_rounds(self.order)[:rounds]:
+            left = self.unmeasured(pairs)
+            if left:
+                return left
+        return []
+
+    def disjoint(self) -> list[Pair]:
+        return list(zip(self.order[::2], self.order[1::2], strict=False))
+
+    def unmeasured(self, pairs: Iterable[Pair]) -> list[Pair]:
+        return [pair for pair in pairs if frozenset(pair) not in self.levels.values][: self._few]
+
+    @cached_property
+    def _few(self) -> int:
+        """A quarter at once from then on, when a repetition has shown that fewer at once are faster."""
+        again = [(*sorted(key),) for key, count in self.levels.measured.items() if count > 1]
+        if not again:
+            return self.at_once
+        before, now = self._levels_at_first, self.levels
+        return self.at_once if 2 * _bad(again, now) > _bad(again, before) else max(1, self.at_once // QUARTER)
+
+    @cached_property
+    def _levels_at_first(self) -> Levels:
+        return Levels(self.order, self.firsts)
+
+    def _bad_share(self, pairs: Sequence[Pair], levels: Levels) -> float:
+        return _bad(pairs, levels) / len(pairs) if pairs else 0.0
+
+
+def _bad(pairs: Iterable[Sequence[str]], levels: Levels) -> int:
+    return sum(not levels.is_good(*pair) for pair in pairs)

@@ -1,0 +1,334 @@
+"""Writing a capture, piece by piece.
+
+It is reached through its folder's descriptor only: a folder below /tmp that somebody exchanges, or a link that somebody
+lays into it, changes nothing.
+
+Reading a capture that anybody may have made: within its folder, through no link, within the limits.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, make_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import msgspec
+
+from mltop.probes.model import Frame, NodeState, RankStacks, Sample, all_fields, to_json, well_formed
+from mltop.probes.model.receipt import admit_stacks
+from mltop.probes.model.text import clean
+from mltop.probes.reach.view import Connection
+from mltop.probes.record import decoding
+from mltop.probes.record.decoding import BadRecording, decode, told
+from mltop.probes.record.recordings import Budget, StoredSamples, check_format, read_samples, recording, sentence
+from mltop.probes.system.files import BadFile, Folder
+from mltop.probes.version import __version__
+
+FORMAT = 1
+MANIFEST, VERDICT, SAMPLES, DUMPS = "manifest.json", "verdict.json", "samples", "stacks"
+_MOST_NAME_BYTES = 200  # of a file: file systems take 255, and there is a suffix
+
+
+class CaptureWriter:
+    """Writes one capture; the manifest says at any moment what is there. From any thread."""
+
+    def __init__(self, directory: Path) -> None:
+        """Makes the folder: FileExistsError for anything that is there, a link too."""
+        self.directory = directory
+        self._folder = Folder.make(directory)
+        self._lock = threading.RLock()
+        self._files: set[str] = set()
+        self._manifest: dict[str, Any] = {
+            "mltop_capture": FORMAT,
+            "version": __version__,
+            "started_at": time.time(),
+            "finished_at": None,
+            "complete": False,
+            "nodes": [],
+            "files": [],
+            "problems": [],
+        }
+        self._write_manifest()
+
+    @property
+    def problems(self) -> list[str]:
+        problems: list[str] = self._manifest["problems"]
+        return problems
+
+    def problem(self, sentence: str) -> None:
+        """Something that will be missing from this capture."""
+        with self._lock:
+            self.problems.append(clean(sentence))
+            self._write_manifest()
+
+    def nodes(self, states: Iterable[NodeState], connections: Mapping[str, Connection] | None = None) -> None:
+        """The state of every node, and how it was reached (``connection``: the fields of `Connection`)."""
+        known = connections or {}
+        entries = [
+            {**vars(state), **({"connection": known[state.node]} if state.node in known else {})} for state in states
+        ]
+        with self._lock:
+            self._manifest["nodes"] = entries
+            self._write_manifest()
+
+    def add(self, name: str, data: bytes) -> None:
+        """One file, ``name`` relative to the directory; a failure is noted and the rest goes on."""
+        try:
+            self._write(name, data)
+        except (OSError, BadFile) as error:
+            self.problem(f"{name} could not be written: {getattr(error, 'strerror', None) or error}")
+            return
+        with self._lock:
+            if name not in self._files:
+                self._files.add(name)
+                self._manifest["files"].append(name)
+
+    def add_samples(self, node: str, samples: list[Sample]) -> None:
+        self.add(f"{SAMPLES}/{safe_name(node)}.jsonl.gz", gzip.compress(recording(samples), 6))
+
+    def add_dumps(self, dumps: list[RankStacks]) -> None:
+        """One file per process, holding all its rounds."""
+        by_process: dict[tuple[str, int], list[RankStacks]] = {}
+        for dump in dumps:
+            by_process.setdefault((dump.node, dump.pid), []).append(dump)
+        for (node, pid), rounds in by_process.items():
+            rank = "unknown" if rounds[0].rank is None else str(rounds[0].rank)
+            self.add(f"{DUMPS}/{safe_name(node)}/rank-{rank}-pid-{pid}.json", to_json(rounds).encode())
+
+    def finish(self) -> None:
+        """Everything that could be written is there."""
+        with self._lock:
+            self._manifest.update(finished_at=time.time(), complete=not self.problems)
+            self._write_manifest()
+
+    def _write(self, name: str, data: bytes) -> None:
+        *above, last = name.split("/")
+        folder = self._folder
+        try:
+            for part in above:
+                inner = folder.ensure_folder(part)
+                if folder is not self._folder:
+                    folder.close()
+                folder = inner
+            folder.write(last, data)
+        finally:
+            if folder is not self._folder:
+                folder.close()
+
+    def _write_manifest(self) -> None:
+        text = well_formed(json.dumps(self._manifest, indent=1, default=all_fields))
+        self._folder.write(MANIFEST, text.encode())
+
+
+def safe_name(node: str) -> str:
+    """A node's name as a file name; names that would become one are told apart by what they were."""
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in node).lstrip(".")
+    if name == node and 0 < len(name.encode()) <= _MOST_NAME_BYTES:
+        return name
+    was = hashlib.sha256(node.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{name.encode()[:_MOST_NAME_BYTES].decode(errors='ignore')}-{was}"
+
+
+_MOST_CHARS = 500  # of a problem that a manifest tells
+_NAMED = 3  # of the files that are missing
+
+
+@dataclass
+class Capture:
+    """What a capture directory holds. ``problems``: what it lacks, by its own manifest and by looking.
+
+    ``dumps`` come without py-spy's JSON (``raw``), which `read_raw` has.
+    """
+
+    nodes: list[NodeState] = field(default_factory=list)
+    samples: StoredSamples = field(default_factory=StoredSamples)
+    dumps: list[RankStacks] = field(default_factory=list)
+    not_answered: list[NodeState] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Manifest:
+    mltop_capture: int
+    finished_at: float | None = None
+    nodes: list[NodeState] = field(default_factory=list)
+    files: list[str] | None = None
+    problems: list[str] | None = None
+
+
+class _Verdict(msgspec.Struct):
+    not_answered: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+def _without_raw() -> type[Any]:
+    """RankStacks as it is read: py-spy's JSON is most of it, and any tree of values."""
+    types = get_type_hints(RankStacks)
+    kept = [one for one in fields(RankStacks) if one.name != "raw"]
+    return make_dataclass(
+        "RankStacks",
+        [(one.name, types[one.name], field(default=one.default, default_factory=one.default_factory)) for one in kept],
+    )
+
+
+def read_capture(directory: Path, share: Callable[[RankStacks], None] = lambda _: None) -> Capture:
+    """A capture; BadRecording says why it is none. Fields of newer versions are ignored.
+
+    ``share`` is called with every dump as it is read, to replace parts by equal ones of others.
+    """
+    try:
+        with Folder.open(directory) as folder:
+            return _Reader(folder).read(share)
+    except (OSError, BadFile) as error:
+        raise BadRecording(sentence(error)) from None
+
+
+def read_raw(directory: Path) -> Iterator[RankStacks]:
+    """Every dump as py-spy saw it (``raw``), a file at a time. Raises BadRecording."""
+    try:
+        with Folder.open(directory) as folder:
+            reader = _Reader(folder)
+            reader.manifest()
+            for inner, name in reader.dump_files():
+                data = inner.read(name, decoding.MOST_DUMP_BYTES)
+                yield from decode(data, list[RankStacks], str(inner.path / name), decoding.MOST_DUMP_OBJECTS)
+    except (OSError, BadFile) as error:
+        raise BadRecording(sentence(error)) from None
+
+
+class _Reader:
+    """One reading of one folder. Everything in it raises OSError, BadFile and BadRecording."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._found: set[str] = set()
+
+    def read(self, share: Callable[[RankStacks], None]) -> Capture:
+        manifest = self.manifest()
+        made = Capture(nodes=manifest.nodes)
+        made.problems += _told(manifest.problems or [])
+        if manifest.finished_at is None:
+            made.problems.append("the capture was cut off before it was finished")
+        self._found.update(self._folder.names(decoding.MOST_FILES))
+        cut_off = self._samples(made.samples)
+        made.dumps = self._dumps(share)
+        made.problems += _missing([name for name in manifest.files or [] if name not in self._found])
+        made.problems += cut_off
+        made.not_answered = self._not_answered()
+        return made
+
+    def manifest(self) -> _Manifest:
+        path = self._folder.path / MANIFEST
+        try:
+            data = self._folder.read(MANIFEST, decoding.MOST_MANIFEST_BYTES)
+        except FileNotFoundError:
+            raise BadRecording(f"{path.parent} is not an mltop capture (it has no {MANIFEST})") from None
+        manifest = decode(data, _Manifest, str(path), decoding.MOST_MANIFEST_OBJECTS)
+        check_format(manifest.mltop_capture, FORMAT, f"{path} is a capture")
+        return manifest
+
+    def _samples(self, into: StoredSamples) -> list[str]:
+        """Sentences about what is cut off."""
+        budget, cut_off = Budget(), []
+        for folder, name in self._files(self._folder, SAMPLES, lambda name: ".jsonl" in name):
+            fd, path = folder.open_file(name), folder.path / name
+            try:
+                if read_samples(fd, path, into, budget):
+                    cut_off.append(f"{SAMPLES}/{name} is cut off")
+            finally:
+                os.close(fd)
+            self._found.add(f"{SAMPLES}/{name}")
+        into.finish(str(self._folder.path))
+        return cut_off
+
+    def _dumps(self, share: Callable[[RankStacks], None]) -> list[RankStacks]:
+        kind, parts = _without_raw(), _Parts()
+        dumps: list[RankStacks] = []
+        for folder, name in self.dump_files():
+            where = str(folder.path / name)
+            data = folder.read(name, decoding.MOST_DUMP_BYTES)
+            for read in decode(data, list[kind], where, decoding.MOST_DUMP_OBJECTS):  # type: ignore[valid-type]
+                dump = RankStacks(**vars(read))
+                with told(where):
+                    admit_stacks(dump)
+                share(dump)
+                parts.add(dump, where)
+                dumps.append(dump)
+        return dumps
+
+    def dump_files(self) -> Iterator[tuple[Folder, str]]:
+        """(folder, name) of every rank's file."""
+        if self._is_missing(DUMPS):
+            return
+        with self._folder.folder(DUMPS) as nodes:
+            for node, kind in nodes.names(decoding.MOST_FILES).items():
+                if kind != stat.S_IFREG and not node.startswith("."):
+                    for folder, name in self._files(nodes, node, lambda name: name.endswith(".json")):
+                        self._found.add(f"{DUMPS}/{node}/{name}")
+                        yield folder, name
+
+    def _files(self, above: Folder, inner: str, wanted: Callable[[str], bool]) -> Iterator[tuple[Folder, str]]:
+        """Names with a leading dot are temporary files of a capture that was killed."""
+        if above is self._folder and self._is_missing(inner):
+            return
+        with above.folder(inner) as folder:
+            for name in folder.names(decoding.MOST_FILES):
+                if len(self._found) > decoding.MOST_FILES:
+                    raise BadFile(f"{self._folder.path}: holds more than {decoding.MOST_FILES:,} files")
+                if wanted(name) and not name.startswith("."):
+                    yield folder, name
+
+    def _is_missing(self, name: str) -> bool:
+        """As in a capture that was cut off, or whose directory could not be written."""
+        return name not in self._folder.names(decoding.MOST_FILES)
+
+    def _not_answered(self) -> list[NodeState]:
+        """From the saved verdict; [] for a capture that was cut off before its verdict."""
+        where = str(self._folder.path / VERDICT)
+        try:
+            data = self._folder.read(VERDICT, decoding.MOST_VERDICT_BYTES)
+        except FileNotFoundError:
+            return []
+        # The rest of it, which may be large, is passed over.
+        silent = bytes(decode(data, _Verdict, where, len(data)).not_answered)
+        return decode(silent, list[NodeState], where, decoding.MOST_MANIFEST_OBJECTS)
+
+
+class _Parts:
+    """Counts what the dumps of a capture keep in memory; equal parts that are shared count once."""
+
+    def __init__(self) -> None:
+        self._frames: set[int] = set()
+        self._count = 0
+
+    def add(self, dump: RankStacks, where: str) -> None:
+        self._count += 3 + len(dump.digests)
+        for digest in dump.digests:
+            if id(digest.frames) not in self._frames:
+                self._frames.add(id(digest.frames))
+                self._count += _parts_of(digest.frames)
+        if self._count > decoding.MOST_DUMP_PARTS:
+            raise BadRecording(f"{where}: more stacks than mltop can keep in memory")
+
+
+def _parts_of(frames: Sequence[Frame]) -> int:
+    return len(frames) + sum(len(frame.ints) for frame in frames)
+
+
+def _told(problems: Collection[str]) -> list[str]:
+    told: list[str] = [clean(problem, _MOST_CHARS) for problem in list(problems)[: decoding.MOST_PROBLEMS]]
+    more = len(problems) - len(told)
+    return [*told, f"and {more:,} more problems stand in its {MANIFEST}"] if more else told
+
+
+def _missing(names: Sequence[str]) -> list[str]:
+    if len(names) <= _NAMED:
+        return [f"{name} is missing" for name in names]
+    return [f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED:,} more files are missing"]

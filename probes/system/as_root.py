@@ -1,0 +1,330 @@
+"""What root runs and takes from its environment: nothing that others can change (``writable.py``).
+
+mltop is run as root on machines where strangers work, and PATH, HOME or a training job's variables may lead to files of
+theirs (`su`, `sudo -E`, an environment in somebody's home). To everybody but root all of this says yes.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import stat
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Callable
+
+from mltop.probes.system.writable import EVERYBODY, Writer, in_time, is_shared, who_else, writer_of
+
+# Lists of folders and files with colons between them: what is safe in them is kept.
+_LISTS = frozenset(
+    (
+        *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "LIBRARY_PATH", "CPATH", "MANPATH", "INFOPATH"),
+        *("XDG_DATA_DIRS", "XDG_CONFIG_DIRS", "PKG_CONFIG_PATH"),
+    )
+)
+# Of these an entry without a slash, or none at all, means the working directory.
+_SEARCHED = frozenset(("PATH", "LD_LIBRARY_PATH", "PYTHONPATH"))
+# Folders that are meant to be like /tmp.
+_SCRATCH = frozenset(("TMPDIR", "TMP", "TEMP"))
+# Say where a login is and came from; no program is found, loaded or set up by them.
+_OF_THE_SESSION = re.compile(
+    r"_|PWD|OLDPWD|MAIL|SUDO_.*|SSH_(?:AUTH_SOCK|TTY|CLIENT|CONNECTION)|XAUTHORITY|DBUS_SESSION_BUS_ADDRESS"
+    r"|GPG_TTY|TMUX|STY|SLURM_(?:JOB|SUBMIT|STEP|SCRIPT)_.*|SLURMD_.*|PBS_O_.*"
+)
+# Name a program or a folder that we look at when we are about to use it: whoever chose it is to hear why not.
+_LOOKED_AT_LATER = frozenset(("MLTOP_PROBE_PYTHON", "MLTOP_PY_SPY", "MLTOP_STATE_DIR"))
+_BETWEEN = re.compile(r"[\s:;,='\"{}\[\]()]+")
+_MOST_PIECES = 1000
+_INSTALLED = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # where our packages are
+_ANSWER_S, _CLEAN_S = 2.0, 5.0  # for the look at what one variable leads to, and at all of them
+
+# What was left out of this process's own environment, and why, by name.
+LEFT_OUT: dict[str, str] = {}
+
+
+def is_root() -> bool:
+    return os.geteuid() == 0
+
+
+def why_not(path: str) -> str:
+    """Why root neither runs nor loads this file, "" when it may. What is not there is judged by who could make it."""
+    if not is_root():
+        return ""
+    writer = writer_of(path)
+    return "" if writer is None or _is_ours(path) else _told(writer)
+
+
+def _told(writer: Writer | None) -> str:
+    return f"root does not run what others can change: {writer}"
+
+
+def find_program(name: str) -> str | None:
+    """A program on PATH that we may run, None when there is none."""
+    import shutil
+
+    found = shutil.which(name)
+    return found if found is None or not why_not(os.path.abspath(found)) else None
+
+
+def _is_ours(path: str) -> bool:
+    """Whether we ourselves come from there although others may write there: then they have us already, and lose or
+    gain nothing (`sudo .venv/bin/mltop`).
+    """
+    return any(path == own or path.startswith(own + "/") for own in _own_places())
+
+
+@lru_cache(maxsize=1)
+def _own_places() -> tuple[str, ...]:
+    chosen = _chosen_to_import_from()
+    own = [os.path.dirname(sys.executable), *(place for place in sys.path if place not in chosen)]
+    return tuple(place for place in own if os.path.isabs(place) and place != "/" and writer_of(place) is not None)
+
+
+def _chosen_to_import_from() -> set[str]:
+    """What PYTHONPATH and the working directory (``python -m``) have put on our import path: whoever set these chose
+    it, and we do not come from there.
+    """
+    try:
+        found = {"", os.getcwd()}
+    except OSError:  # it was removed
+        found = {""}
+    found.update(map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(":"))))
+    return found - {_INSTALLED}
+
+
+# Interpreters.
+
+
+def why_not_python(python: str, search: str | None = None) -> str:
+    """Why root does not start this interpreter, a path or a name on PATH (``search``, or our own); "" when it may, or
+    when there is none. What it would load is ``Look``'s.
+    """
+    program = _program(python, search)
+    if not is_root() or not program or (program == sys.executable and _is_ours(program)):
+        return ""
+    return why_not(program) or next(filter(None, map(why_not, _named_in_script(program))), "")
+
+
+def _program(python: str, search: str | None) -> str:
+    """ "" when it is not on PATH. Relative paths begin at /, where probes run."""
+    import shutil
+
+    return os.path.join("/", python) if "/" in python else shutil.which(python, path=search) or ""
+
+
+class Look:
+    """At everything that an interpreter loads: the standard library, its virtual environment, installed packages.
+    Every folder once. ``stop``: asked now and then; ``limit_s``: for all looks together.
+    """
+
+    def __init__(self, stop: Callable[[], bool], limit_s: float) -> None:
+        self._stop = stop
+        self._left_s = limit_s
+        self._until_s = 0.0
+        self._seen: set[tuple[int, int]] = set()
+
+    def why_not_python(self, python: str, search: str | None = None) -> str:
+        """As the function of this name; what the interpreter would load of its own counts, too."""
+        return self._in_time(lambda: self._python(python, search))
+
+    def why_not_loaded(self, folders: Iterable[str]) -> str:
+        """Why root loads nothing from these folders: for anything that lies below them."""
+        return self._in_time(lambda: self._loaded(folders))
+
+    def _in_time(self, look: Callable[[], str | None]) -> str:
+        if not is_root():
+            return ""
+        began_s = time.monotonic()
+        self._until_s = began_s + self._left_s
+        why = in_time(look, self._left_s + 1.0)  # longer, where a file server hangs
+        self._left_s -= time.monotonic() - began_s
+        return "its files could not all be looked at in time (a slow file system?)" if why is None else why
+
+    def _python(self, python: str, search: str | None) -> str | None:
+        program = _program(python, search)
+        if not program or (program == sys.executable and _is_ours(program)):
+            return ""
+        return why_not_python(program) or self._loaded(_folders_of(program))
+
+    def _loaded(self, folders: Iterable[str]) -> str | None:
+        """None when there was no time for all of it."""
+        for folder in folders:
+            why = why_not(folder)
+            writer = None if why or _is_ours(folder) else self._writer_below(folder)
+            if why or writer is not None:
+                return why or _told(writer)
+            if time.monotonic() > self._until_s:
+                return None
+        return ""
+
+    def _writer_below(self, folder: str) -> Writer | None:
+        """Who else may change anything in it, the nearest first: also what links lead to and what .pth files name."""
+        waiting = deque([folder])
+        while waiting and not self._stop() and time.monotonic() < self._until_s:
+            place = waiting.popleft()
+            try:
+                status = os.stat(place)
+                known = (status.st_dev, status.st_ino)
+                entries = [] if known in self._seen else list(os.scandir(place))
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                return Writer(place, f"cannot be looked at: {error.strerror}")
+            self._seen.add(known)
+            if is_shared(place):  # an empty one, too: what they put there is imported next time
+                return Writer(place, EVERYBODY)
+            for entry in entries:
+                writer = _writer_of_entry(entry)
+                if writer is not None:
+                    return writer
+                if entry.is_dir():
+                    waiting.append(entry.path)
+        return None
+
+
+def _named_in_script(program: str) -> list[str]:
+    """The interpreter of a script: the words of its first line that are paths."""
+    first = _head(program, 256).partition(b"\n")[0]
+    return [os.fsdecode(word) for word in first[2:].split() if word.startswith(b"/")] if first[:2] == b"#!" else []
+
+
+def _head(path: str, most_bytes: int) -> bytes:
+    """Of a regular file, b"" of anything else."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            return file.read(most_bytes) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
+    except OSError:
+        return b""
+
+
+def _folders_of(program: str) -> list[str]:
+    """Where an interpreter's own modules and libraries may be (documentation of site and venv)."""
+    import glob
+
+    found: dict[str, None] = {}
+    prefixes = []
+    for place in dict.fromkeys((program, os.path.realpath(program))):
+        prefix = os.path.dirname(os.path.dirname(place))
+        prefixes.append(prefix)
+        if os.path.exists(f"{prefix}/pyvenv.cfg"):
+            found[prefix] = None
+            prefixes += [os.path.dirname(home) for home in _homes(f"{prefix}/pyvenv.cfg")]
+    if "/usr" in prefixes:
+        prefixes.append("/usr/local")  # Debian's Python looks there
+    for prefix in prefixes:
+        for pattern in ("lib*/python3*", "lib/libpython*"):
+            found.update(dict.fromkeys(sorted(glob.glob(f"{glob.escape(prefix)}/{pattern}"))))
+    return list(found)
+
+
+def _homes(settings: str) -> Iterator[str]:
+    """The folder of the interpreter that a virtual environment was made from."""
+    lines = _head(settings, 65_536).decode(errors="replace").splitlines()
+    for line in lines:
+        name, equals, value = line.partition("=")
+        if equals and name.strip().lower() == "home" and os.path.isabs(value.strip()):
+            yield value.strip()
+
+
+def _writer_of_entry(entry: os.DirEntry[str]) -> Writer | None:
+    try:
+        who = who_else(entry.path, entry.stat(follow_symlinks=False))
+    except OSError as error:
+        who = f"cannot be looked at: {error.strerror}"
+    if who:
+        return Writer(entry.path, who)
+    if entry.is_symlink():
+        return writer_of(entry.path)
+    if entry.name.endswith(".pth"):
+        return next(filter(None, map(writer_of, _named_in_pth(entry.path))), None)
+    return None
+
+
+def _named_in_pth(path: str) -> list[str]:
+    """Folders that a .pth file adds to where modules are found (site's documentation)."""
+    lines = os.fsdecode(_head(path, 1 << 20)).splitlines()
+    here = os.path.dirname(path)
+    named = [line.strip() for line in lines if line.strip() and not line.startswith(("#", "import ", "import\t"))]
+    return [place for place in (os.path.join(here, name) for name in named) if os.path.exists(place)]
+
+
+# The environment.
+
+
+def clean_here() -> None:
+    """Take out of this process's environment what others could change; it is told in ``LEFT_OUT``. For programs that
+    begin: what they start inherits the rest. Nor is anything more imported from there.
+    """
+    chosen = _chosen_to_import_from() if is_root() else ()
+    sys.path[:] = [place for place in sys.path if place not in chosen or not why_not(os.path.abspath(place))]
+    kept, left_out = cleaned(os.environ)
+    LEFT_OUT.update(left_out)
+    for name in left_out:
+        if name in kept:
+            os.environ[name] = kept[name]
+        else:
+            del os.environ[name]
+
+
+def cleaned(environ: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """What root may keep of an environment, and what it leaves out of it, and why, by name.
+
+    A variable that leads to a file that others could change is left out, whatever it is for: programs, libraries,
+    settings and plugins are found by hundreds of them. HOME becomes the one of passwd.
+    """
+    kept, left_out = dict(environ), {}
+    until_s = time.monotonic() + _CLEAN_S
+    # HOME may be on a file server that is gone: what else there is comes first.
+    for name, value in sorted(environ.items(), key=lambda item: item[0] not in _LISTS) if is_root() else ():
+        if ("/" not in value and name not in _SEARCHED) or name in _LOOKED_AT_LATER or _OF_THE_SESSION.fullmatch(name):
+            continue
+        limit_s = min(_ANSWER_S, max(0.0, until_s - time.monotonic()))
+        found = in_time(lambda name=name, value=value: _safe_part(name, value), limit_s)  # type: ignore[misc]
+        safe, why = found or ("", f"did not answer within {_ANSWER_S:g} s")
+        if why:
+            left_out[name] = why
+            del kept[name]
+        if why and safe:
+            kept[name] = safe
+    if "HOME" in left_out:
+        kept.update(in_time(_home, _ANSWER_S) or {})
+    return kept, left_out
+
+
+def _safe_part(name: str, value: str) -> tuple[str, str]:
+    """What may stay of a variable's value, and why not all of it."""
+    if name in _LISTS:
+        pieces = value.split(":") if name != "LD_PRELOAD" else value.replace(" ", ":").split(":")
+        reasons = {piece: _why_not_piece(name, piece) for piece in dict.fromkeys(pieces)} if value else {}
+        safe = [piece for piece in pieces if not reasons.get(piece)]
+        return ":".join(safe), next(filter(None, reasons.values()), "")
+    pieces = [piece for piece in dict.fromkeys(_BETWEEN.split(value)) if "/" in piece]
+    if len(pieces) > _MOST_PIECES:
+        return "", f"names more than {_MOST_PIECES:,} files"
+    return "", next(filter(None, (_why_not_piece(name, piece) for piece in pieces)), "")
+
+
+def _why_not_piece(name: str, piece: str) -> str:
+    """Relative paths begin at /, where probes run."""
+    if name in _SEARCHED and not os.path.isabs(piece):
+        return f"{piece!r} is looked for in the working directory"
+    path = os.path.join("/", os.path.expanduser(piece))
+    writer = writer_of(path, shared=name in _SCRATCH) if "/" in piece else None
+    return "" if writer is None or _is_ours(path) else str(writer)
+
+
+def _home() -> dict[str, str]:
+    try:
+        home = pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return {}
+    return {} if writer_of(home) is not None else {"HOME": home}
+
+
+def in_words(left_out: Mapping[str, str] = LEFT_OUT) -> str:
+    """ "PATH (/opt/tools belongs to ada), HOME (…)", "" for nothing."""
+    return ", ".join(f"{name} ({why})" for name, why in left_out.items())

@@ -1,0 +1,454 @@
+"""Which colours the terminal can tell apart.
+
+Whether the terminal keeps up with what is drawn.
+
+What the user starts from any pane: stack dumps, captures, probes, trying nodes again. The app is made of this.
+
+The screen: takes pictures from the feed and shows the pane the user is in; ``working`` starts what keys ask for.
+
+Everything slow happens elsewhere: views and health rules in the feed's thread, stacks and probes in the session's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from textual.actions import ActionError
+from textual.app import App, SystemCommand
+from textual.binding import Binding
+from textual.events import Key
+from textual.message import Message
+from textual.screen import Screen
+from textual.theme import BUILTIN_THEMES
+
+from mltop.tui.app.feed import Feed, Fresh, Picture
+from mltop.tui.app.history import History
+from mltop.tui.app.keys import APP_BINDINGS, first_keys, modes
+from mltop.tui.app.mishaps import MISHAPS, spared
+from mltop.tui.app.navigation import Place, Trail
+from mltop.tui.app.output import say, say_crash
+from mltop.tui.app.selection import Selection, dump_scope, retry_scope
+from mltop.tui.app.session import (
+    Captured,
+    DumpProgress,
+    Investigation,
+    PastRead,
+    ProbeMoved,
+    Probes,
+    Probing,
+    Retries,
+    Session,
+)
+from mltop.tui.render.trends import Trends
+from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox, end_of_capture, end_of_dump, end_of_probe
+from mltop.tui.screens.problems import StatesSince
+from mltop.tui.widgets.cell_view import Unbroken
+
+if TYPE_CHECKING:
+    from mltop.probes.investigate.probing.wanted import ProbeWanted
+    from mltop.probes.reach.view import FleetView
+    from mltop.tui.screens.pane import Pane
+
+# Dark blue on black cannot be read; cyan can.
+TERMINAL_THEME = replace(BUILTIN_THEMES["ansi-dark"], name="terminal", primary="ansi_cyan")
+
+
+def few_colours() -> bool:
+    """Whether only the terminal's own 16 colours, or none, can be told apart.
+
+    In 16 colours the other themes' warning and error become one and the same red; NO_COLOR leaves them grey.
+    """
+    console = Console(force_terminal=True, legacy_windows=False)
+    return console.no_color or console.color_system in (None, "standard")
+
+
+def terminal_busy(app: App[Any]) -> bool:
+    """True while output still waits to be written: drawing now would only delay what the next key shows.
+
+    Textual's writer thread holds at most 30 writes and then blocks the whole loop, and no public API tells
+    how many wait (``textual.drivers._writer_thread``). Where that thread does not exist, the answer is False.
+    """
+    driver = getattr(app, "_driver", None)
+    writer = getattr(driver, "_writer_thread", None)
+    queue = getattr(writer, "_queue", None)
+    waiting = getattr(queue, "qsize", None)
+    return bool(waiting is not None and waiting() > 0)
+
+
+READ_ONLY = Notice("read-only: dumps, captures and probes are off (started with --read-only)", "warn")
+CANNOT_PROBE = Notice("probes need live nodes: what is shown here cannot run any", "warn")
+
+
+class WorkingApp(App[None]):
+    """At most one dump, one capture and one probe run at a time; what they bring arrives as messages."""
+
+    trail: Trail
+    newest: Picture | None
+
+    def __init__(self, session: Session, *, read_only: bool, ansi_color: bool | None = None) -> None:
+        super().__init__(ansi_color=ansi_color)
+        self.session = session
+        self.read_only = read_only
+        self.investigation = Investigation(session, self.post_message)
+        self.probing = Probing(session, self.post_message)
+        self.selection = Selection()
+
+    @property
+    def pane(self) -> Pane:
+        """The pane the user is in."""
+        raise NotImplementedError
+
+    def tell(self, notice: Notice | None) -> None:
+        """Show a sentence, or none any more."""
+        raise NotImplementedError
+
+    def drill(self, place: Place) -> None:
+        """Go deeper; Esc comes back here."""
+        raise NotImplementedError
+
+    def newest_view(self) -> FleetView:
+        return self.newest.view if self.newest is not None else self.session.view()
+
+    # What arrives.
+
+    def on_dump_progress(self, message: DumpProgress) -> None:
+        was_dumping = self.investigation.dumping
+        taken_at = self.newest.view.taken_at if self.newest else 0.0
+        self.investigation.take_progress(message, taken_at)
+        if was_dumping and not self.investigation.dumping:
+            self.tell(end_of_dump(message.progress))
+        else:
+            self.redraw()
+
+    def on_captured(self, message: Captured) -> None:
+        self.investigation.take_capture(message)
+        self.tell(end_of_capture(message.result))
+
+    def on_probe_moved(self, message: ProbeMoved) -> None:
+        was_running = self.probing.running is not None
+        self.probing.take(message)
+        if was_running and self.probing.running is None and self.trail.here.pane != "probes":
+            self.tell(end_of_probe(message.progress))
+        else:
+            self.redraw()
+
+    def on_past_read(self, message: PastRead) -> None:
+        self.probing.take_past(message)
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Draw what is shown now."""
+        raise NotImplementedError
+
+    def cancel_work(self) -> bool:
+        """Cancel what runs, the dump first; False when nothing does, or the probe is being cancelled already."""
+        if self.investigation.dumping:
+            self.investigation.cancel_dump()
+        elif self.investigation.capturing:
+            self.investigation.cancel_capture()
+            self.tell(Notice("capture: cancelling, what is known is kept", "warn"))
+        elif self.probing.cancel():
+            self.redraw()
+        else:
+            return False
+        return True
+
+    # What is started.
+
+    def action_retry(self) -> None:
+        scope = retry_scope(self.session.view(), self.selection)
+        if scope.nodes and isinstance(self.session, Retries):
+            self.session.retry(scope.nodes)
+        again = isinstance(self.session, Retries) or not scope.nodes
+        self.tell(Notice(scope.words if again else "nodes of this session are tried again by themselves", "accent"))
+
+    def action_dump(self) -> None:
+        if self.investigation.dumping:
+            self.investigation.cancel_dump()
+            return
+        if self.read_only:
+            self.tell(READ_ONLY)
+            return
+        scope = dump_scope(self.newest_view(), self.selection, not self.pane.filter.empty)
+        self.investigation.start_dump(scope.nodes, scope.words)
+        if self.trail.here.pane not in ("stacks", "rank"):
+            self.drill(Place("stacks"))
+        self.tell(None)
+
+    def action_capture(self) -> None:
+        if self.investigation.capturing:
+            return
+        if self.read_only:
+            self.tell(READ_ONLY)
+            return
+        self.investigation.start_capture()
+        self.tell(Notice("capturing: stacks, samples and verdict (Esc cancels)", "accent"))
+
+    def action_probe(self, kind: str) -> None:
+        """Ask what exactly, and whether; one probe at a time."""
+        if self.probing.running is not None:
+            self._show_probes()
+            self.tell(Notice("a probe runs already, one at a time: Esc cancels it", "warn"))
+        elif self.read_only:
+            self.tell(READ_ONLY)
+        elif not isinstance(self.session, Probes):
+            self.tell(CANNOT_PROBE)
+        else:
+            from mltop.tui.app.navigation import GpuPlace
+            from mltop.tui.screens.probes.question import ConfirmProbe
+
+            here = self.trail.here
+            gpu = here.gpu if isinstance(here, GpuPlace) else None
+            self.push_screen(ConfirmProbe(kind, here.node, gpu), self._start_probe)
+
+    def _start_probe(self, wanted: ProbeWanted | None) -> None:
+        if wanted is None or self.probing.running is not None:
+            return
+        self.probing.start(wanted)
+        self.tell(None)
+        self._show_probes()
+
+    def _show_probes(self) -> None:
+        if self.trail.here != Place("probes"):
+            self.drill(Place("probes"))
+
+
+HUNG_UP_S = 5.0  # from the loss of the terminal to the end, however that goes
+CLOSE_S = 1.0  # how long leaving waits for the session; its agents end anyway when their input does
+RETRY_S = 0.05  # between two looks whether the terminal has taken the last frame
+
+
+class Failed(Message):
+    """Something failed that nothing draws by itself."""
+
+
+def print_crash(error: Exception) -> None:
+    """Where it happened, without the values of variables, then one line that says it."""
+    say_crash(error)
+    say(f"the screen failed: {type(error).__name__}: {error} (please report)")
+
+
+class MltopApp(Unbroken, WorkingApp):
+    """Shows a session. ``read_only`` refuses what touches a process or writes a file (``t``, ``c``, ``M``, ``A``).
+
+    ``run()`` returns when the user leaves; the session is closed then, whatever happened before.
+    """
+
+    TITLE = "mltop"
+    CSS = """
+    CellView { scrollbar-color: $foreground 25%; scrollbar-background: $background; }
+    CellView:ansi { scrollbar-color: ansi_bright_black; scrollbar-background: ansi_default; }
+    """
+    BINDINGS = APP_BINDINGS  # type: ignore[assignment]
+    MODES = modes()  # type: ignore[assignment]
+    DEFAULT_MODE = "overview"
+
+    def __init__(self, session: Session, *, mouse: bool = True, read_only: bool = False) -> None:
+        few = few_colours()
+        super().__init__(session, read_only=read_only, ansi_color=True if few else None)
+        if few:
+            self.register_theme(TERMINAL_THEME)
+            self.theme = TERMINAL_THEME.name
+        self.picture: Picture | None = None
+        self.trends = Trends()
+        self.history = History()  # panes hold a copy of what they show while the screen is paused
+        self.trail = Trail(Place("overview"))
+        self.paused = False
+        self.notice: Notice | None = None
+        self.since = StatesSince()
+        self.filter_history = FilterHistory()
+        self._mouse = mouse
+        self._feed = Feed(session, self.post_message)
+        self.newest: Picture | None = None
+        self._live_trends = self.trends
+        self._retrying = False
+        self._closer: threading.Thread | None = None
+
+    @property
+    def pane(self) -> Pane:
+        """The pane of the current mode, also while the command palette lies over it."""
+        screen: Any = self.screen_stack[0]
+        pane: Pane = screen
+        return pane
+
+    def run(self, **options: Any) -> None:
+        """As ``App.run``, then waits at most ``CLOSE_S`` for the session to close.
+
+        A bug in the screen costs the row or the part that it is in; standard error says it once more at the end. One
+        that ends the program nevertheless makes ``return_code`` 1.
+        """
+        MISHAPS.forget()
+        try:
+            super().run(mouse=self._mouse, **options)
+        finally:
+            self._close_session().join(CLOSE_S)
+        for sentence, error in MISHAPS.all():
+            say_crash(error)
+            say(sentence)
+        if self._exception is not None:
+            print_crash(self._exception)
+
+    def _fatal_error(self) -> None:
+        """Textual's own prints every local variable, which may hold the user's data; ``run`` says it without."""
+        self._close_messages_no_wait()
+
+    def on_mount(self) -> None:
+        MISHAPS.listen(lambda: self.post_message(Failed()))
+        self._feed.start()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # Outside the main thread nobody can catch signals; whoever runs the app there ends it by exit().
+            with suppress(RuntimeError, ValueError):
+                loop.add_signal_handler(number, self._leave, number)
+
+    def _leave(self, number: int) -> None:
+        """By a signal. A terminal that is gone takes nothing any more: Textual's writer may wait for it for ever."""
+        if number == signal.SIGHUP:
+            at_last = threading.Timer(HUNG_UP_S, os._exit, (128 + number,))
+            at_last.daemon = True
+            at_last.start()
+        self.exit()
+
+    def on_unmount(self) -> None:
+        self._feed.stop()
+        self._close_session()
+
+    def _close_session(self) -> threading.Thread:
+        if self._closer is None:
+            self._closer = threading.Thread(target=self.session.close, name="close", daemon=True)
+            self._closer.start()
+        return self._closer
+
+    # What arrives.
+
+    def on_fresh(self, message: Fresh) -> None:
+        self.newest, view = message.picture, message.picture.view
+        spared("the trends", lambda: self._live_trends.feed(view), None)
+        spared("the history", lambda: self.history.feed(view), None)
+        spared("the states", lambda: self.since.feed(view), None)
+        if not self.paused:
+            self.picture = message.picture
+            self.redraw()
+
+    def on_failed(self) -> None:
+        self.redraw()
+
+    def on_key(self, event: Key) -> None:
+        """A key that nothing below has taken: a letter that was typed right after "/" belongs to the filter."""
+        if isinstance(self.focused, TypedBox) and self.focused.take(event):
+            event.prevent_default()
+
+    # What is shown.
+
+    def redraw(self) -> None:
+        """Draw the pane now, or a little later when the terminal still takes the last frame."""
+        if not self.is_running or not self.screen_stack:
+            return  # what arrives while the app starts or ends
+        if not terminal_busy(self):
+            self.pane.draw()
+        elif not self._retrying:
+            self._retrying = True
+            self.set_timer(RETRY_S, self._retry)
+
+    def _retry(self) -> None:
+        self._retrying = False
+        self.redraw()
+
+    def tell(self, notice: Notice | None) -> None:
+        self.notice = notice
+        self.redraw()
+
+    def tell_mishaps(self) -> None:
+        """What has failed since the last time: once, in the line of notices of the pane that is being drawn."""
+        sentence = MISHAPS.unsaid()
+        if sentence:
+            self.notice = Notice(sentence, "crit")
+
+    async def run_action(self, *action: Any, **options: Any) -> bool:
+        """A key whose action fails costs what it was to do."""
+        try:
+            return await super().run_action(*action, **options)
+        except ActionError:
+            raise
+        except Exception as error:  # noqa: BLE001 - likewise
+            MISHAPS.take("this key", error)
+            self.redraw()
+            return True
+
+    # Where the user goes.
+
+    def drill(self, place: Place) -> None:
+        """Go deeper; Esc comes back here."""
+        self.trail.drill(place)
+        self._arrive()
+
+    def action_pane(self, name: str) -> None:
+        self.trail.jump(Place(name, self._node_meant() if name in ("node", "links") else ""))
+        self._arrive()
+
+    def _node_meant(self) -> str:
+        """The node the user looks at: that of this place, that under the cursor, or the first."""
+        nodes = self.picture.view.nodes if self.picture is not None else ()
+        return self.trail.here.node or self.pane.node_at_cursor() or (nodes[0].node if nodes else "")
+
+    def action_help(self) -> None:
+        self.drill(Place("help"))
+
+    def action_go_back(self) -> None:
+        """One step: close the filter's line, cancel, clear a filter, go back; marks, used from other panes, go last."""
+        if self.pane.typing:
+            self.pane.clear_filter()
+        elif self.cancel_work():
+            return
+        elif self.pane.clear_filter():
+            self.redraw()
+        elif self.trail.back():
+            self._arrive()
+        elif self.selection.clear():
+            self.redraw()
+        else:
+            self.tell(None)
+
+    def _arrive(self) -> None:
+        self.notice = None
+        self.call_later(self._show_place)
+
+    async def _show_place(self) -> None:
+        """Looks where the user is only now: several keys may have come since this call was asked for."""
+        if self.current_mode != self.trail.here.pane:
+            await self.switch_mode(self.trail.here.pane)
+        else:
+            self.redraw()
+
+    # What the user starts.
+
+    def action_pause(self) -> None:
+        """The frozen picture keeps its history, whatever arrives meanwhile."""
+        self.paused = not self.paused
+        if self.paused:
+            self.trends = deepcopy(self._live_trends)
+        else:
+            self.picture, self.trends = self.newest, self._live_trends
+        self.redraw()
+
+    def action_refresh_now(self) -> None:
+        self._feed.poke()
+        self.refresh(layout=True)
+        self.redraw()
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:  # noqa: ARG002
+        """Every action that has a key here, and the themes."""
+        for binding in first_keys(Binding.make_bindings([*self.pane.pane_bindings(), *APP_BINDINGS])):
+            if binding.action != "command_palette":
+                yield SystemCommand(binding.description, binding.tooltip, partial(self.pane.perform, binding.action))
+        yield SystemCommand("theme", "change the colours", self.action_change_theme)

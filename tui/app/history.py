@@ -1,0 +1,328 @@
+"""The last ten minutes of every GPU: clock, power, temperature, activity and throttle reasons, in compact arrays.
+
+Four bytes per value: 64 nodes of 8 GPUs take 9 MB, and so do 512 of them, of which a value is kept every 8 s.
+
+What the timelines show: the history that the app keeps, or where the screen is paused, what it was then.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+from mltop.probes.reach.view import AnyGpu, FleetView, Glance, NodeView
+from mltop.tui.app.mishaps import spared
+
+if TYPE_CHECKING:
+    from mltop.tui.app.app import MltopApp
+
+SPAN_S = 600.0
+NODES_PER_S = 64  # of so many the GPUs are taken in per second: of more nodes, values are kept less often
+MOST_GPUS = 256  # per node; what claims a higher index is not remembered
+TOLERANCE = 2.5  # this many intervals without a sample are a gap
+
+# Bits of the throttle lane. A reason that is not here is not remembered.
+REASONS = (
+    "hw_thermal",
+    "power_brake",
+    "hw_slowdown",
+    "sw_thermal",
+    "sw_power_cap",
+    "applications_clocks",
+    "sync_boost",
+    "display_clocks",
+    "gpu_idle",
+)
+_BIT = {reason: 1 << place for place, reason in enumerate(REASONS)}
+
+_UNKNOWN = math.nan
+_LANES = 7
+_CLOCK, _POWER, _TEMPERATURE, _BUSY, _SM, _TENSOR, _REASONS = range(_LANES)
+_UNKNOWNS = array("f", [_UNKNOWN])
+_NOTHING = array("f", [_UNKNOWN] * _LANES)
+
+Values = Sequence["float | None"]
+
+
+@dataclass(frozen=True)
+class Track:
+    """One GPU's last ten minutes, the oldest first, a value every ``step_s``; None: unknown.
+
+    The newest value is of ``until`` (unix s, the node's clock). ``began``: index of the first value that was ever
+    taken; before it nothing was watched. ``slot``: number of the newest value, grows by one with every step.
+    ``raw``: all lanes with NaN for unknown; a lane is worked out when it is asked for.
+    """
+
+    until: float
+    step_s: float
+    began: int
+    slot: int
+    raw: Sequence[array[float]]
+
+    @property
+    def length(self) -> int:
+        return len(self.raw[0])
+
+    @cached_property
+    def clock_mhz(self) -> Values:
+        return _known(self.raw[_CLOCK])
+
+    @cached_property
+    def power_w(self) -> Values:
+        return _known(self.raw[_POWER])
+
+    @cached_property
+    def temperature_c(self) -> Values:
+        return _known(self.raw[_TEMPERATURE])
+
+    @cached_property
+    def busy(self) -> Values:
+        return _known(self.raw[_BUSY])
+
+    @cached_property
+    def sm_active(self) -> Values:
+        return _known(self.raw[_SM])
+
+    @cached_property
+    def tensor_active(self) -> Values:
+        return _known(self.raw[_TENSOR])
+
+    @cached_property
+    def reasons(self) -> Sequence[int | None]:
+        """Bits of REASONS."""
+        found = _known(self.raw[_REASONS])
+        whole = {bits: None if bits is None else int(bits) for bits in set(found)}
+        return [whole[bits] for bits in found]
+
+    @cached_property
+    def reasons_seen(self) -> Mapping[int, int]:
+        """Every combination that was seen, and how often: few, however long the track is."""
+        return {bits: count for bits, count in Counter(self.reasons).items() if bits is not None}
+
+    def share(self, reason: str) -> float | None:
+        """Of the time that is known, the part in which this reason held; None when nothing is known."""
+        known = sum(self.reasons_seen.values())
+        held = sum(count for bits, count in self.reasons_seen.items() if bits & _BIT[reason])
+        return held / known if known else None
+
+    def seen_reasons(self) -> list[str]:
+        """Those that held at least once, in the order of REASONS."""
+        return [reason for reason in REASONS if any(bits & _BIT[reason] for bits in self.reasons_seen)]
+
+
+def has(bits: int | None, reason: str) -> bool | None:
+    """Whether a value of ``Track.reasons`` holds this reason, False of one that is not in REASONS; None: unknown."""
+    return None if bits is None else bool(bits & _BIT.get(reason, 0))
+
+
+class NodeHistory:
+    """A ring of one node: ``length`` slots of ``step_s``, each with all lanes of all its GPUs."""
+
+    __slots__ = ("_at", "_began", "_gpus", "_ring", "_slot", "length", "step_s")
+
+    def __init__(self, step_s: float) -> None:
+        self.step_s = step_s
+        self.length = max(1, round(SPAN_S / step_s))
+        self._gpus = 0
+        self._ring: array[float] = array("f")
+        self._slot = self._began = 0
+        self._at = -math.inf
+
+    def take(self, glance: Glance) -> None:
+        """A sample; one of a slot that is there already changes nothing. Time may go back (a replay): what was later
+        is forgotten then.
+        """
+        slot = self._slot_of(glance.sampled_at)
+        if slot == self._slot:
+            return
+        gpus = glance.gpus
+        if gpus and (len(gpus) > self._gpus or gpus[-1].index >= self._gpus):
+            self._widen(1 + max([gpu.index for gpu in gpus if gpu.index < MOST_GPUS], default=-1))
+        row = _row(gpus, self._gpus)
+        elapsed_s = glance.sampled_at - self._at
+        if not 0 < elapsed_s < SPAN_S:
+            self._go_back(slot) if -SPAN_S < elapsed_s < 0 else self._start(slot)
+        else:
+            seamless = elapsed_s <= TOLERANCE * max(glance.interval_s, self.step_s)
+            between = row if seamless else _NOTHING * self._gpus
+            for missed in range(self._slot + 1, slot):
+                self._put(missed, between)
+        self._put(slot, row)
+        self._slot, self._at = slot, glance.sampled_at
+
+    def track(self, gpu: int, until: float) -> Track | None:
+        """Up to ``until`` (unix s); where the newest sample is much older, what lies between is unknown.
+
+        None of a GPU never seen.
+        """
+        if gpu >= self._gpus:
+            return None
+        due = 0 <= until - self._at <= TOLERANCE * self.step_s
+        newest = self._slot if due else max(self._slot_of(until), self._began)
+        first = newest - self.length + 1
+        began = min(max(0, self._began - first), self.length - 1)
+        raw = [self._lane(gpu, lane, newest) for lane in range(_LANES)]
+        return Track(until, self.step_s, began, newest, raw)
+
+    def copy(self) -> NodeHistory:
+        """One that stands still while this one goes on."""
+        copied = NodeHistory(self.step_s)
+        copied._gpus, copied._ring = self._gpus, self._ring[:]
+        copied._slot, copied._began, copied._at = self._slot, self._began, self._at
+        return copied
+
+    def _slot_of(self, at: float) -> int:
+        return int(at // self.step_s)
+
+    def _start(self, slot: int) -> None:
+        """Nothing is known of before."""
+        self._ring = _NOTHING * (self._gpus * self.length)
+        self._began = slot
+
+    def _go_back(self, slot: int) -> None:
+        for later in range(slot + 1, self._slot + 1):
+            self._put(later, _NOTHING * self._gpus)
+        self._began = min(self._began, slot)
+
+    def _put(self, slot: int, row: array[float]) -> None:
+        width = len(row)
+        start = slot % self.length * width
+        self._ring[start : start + width] = row
+
+    def _widen(self, gpus: int) -> None:
+        """Room for more GPUs, unknown up to now."""
+        if gpus <= self._gpus:
+            return
+        old, before = self._ring, self._gpus * _LANES
+        added = _NOTHING * (gpus - self._gpus)
+        ring: array[float] = array("f")
+        for slot in range(self.length):
+            ring += (old[slot * before : (slot + 1) * before] or _NOTHING * self._gpus) + added
+        self._ring, self._gpus = ring, gpus
+
+    def _lane(self, gpu: int, lane: int, newest: int) -> array[float]:
+        """``length`` values up to the slot ``newest``, the oldest first."""
+        after = newest - self._slot
+        if not -self.length < after < self.length:
+            return _UNKNOWNS * self.length
+        around = self._ring[gpu * _LANES + lane :: self._gpus * _LANES]
+        oldest = (self._slot + 1) % self.length
+        ordered = around[oldest:] + around[:oldest]
+        unknown = _UNKNOWNS * abs(after)
+        return ordered[after:] + unknown if after >= 0 else unknown + ordered[:after]
+
+
+class History:
+    """All nodes. Fed with every view; of many nodes, some are looked at each time, in turns."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, NodeHistory] = {}
+        self._turns = 1
+        self._turn = 0
+
+    def feed(self, view: FleetView) -> None:
+        turns = max(1, -(-len(view.nodes) // NODES_PER_S))
+        if turns != self._turns:
+            self._nodes.clear()
+            self._turns = turns
+        self._turn = (self._turn + 1) % turns
+        nodes = self._nodes
+        for node in view.nodes[self._turn :: turns]:
+            glance = node.glance
+            if glance is None:
+                continue
+            history = nodes.get(node.node)
+            if history is None:
+                history = nodes[node.node] = NodeHistory(float(max(turns, round(glance.interval_s))))
+            spared("the history of a node", partial(history.take, glance), None)
+        if len(nodes) > len(view.nodes):
+            for gone in nodes.keys() - {node.node for node in view.nodes}:
+                del nodes[gone]
+
+    def of(self, node: str) -> NodeHistory | None:
+        """None of a node without any sample so far."""
+        return self._nodes.get(node)
+
+
+def _row(gpus: Sequence[AnyGpu], count: int) -> array[float]:
+    """All lanes of ``count`` GPUs. Runs for every GPU of a fleet: kept short."""
+    values: list[float | None] = []
+    for place, gpu in enumerate(gpus):
+        if gpu.index != place or gpu.state != "ok":
+            return _row_with_holes(gpus, count)
+        values += (
+            gpu.sm_clock_mhz,
+            gpu.power_w,
+            gpu.temperature_c,
+            gpu.busy,
+            gpu.sm_active,
+            gpu.tensor_active,
+            0.0 if gpu.throttle_reasons == () else _bits(gpu.throttle_reasons),
+        )
+    row = _array(values)
+    return row if len(gpus) == count else row + _NOTHING * (count - len(gpus))
+
+
+def _row_with_holes(gpus: Sequence[AnyGpu], count: int) -> array[float]:
+    """Where a GPU is lost or hidden."""
+    row = _NOTHING * count
+    for gpu in gpus:
+        if gpu.state == "ok" and 0 <= gpu.index < count:
+            values = (gpu.sm_clock_mhz, gpu.power_w, gpu.temperature_c, gpu.busy, gpu.sm_active, gpu.tensor_active)
+            start = gpu.index * _LANES
+            row[start : start + _LANES] = _array([*values, _bits(gpu.throttle_reasons)])
+    return row
+
+
+def _array(values: Sequence[float | None]) -> array[float]:
+    try:
+        return array("f", values)  # type: ignore[arg-type]  # nearly always all are known
+    except TypeError:
+        return array("f", [_UNKNOWN if value is None else value for value in values])
+
+
+def _bits(reasons: Sequence[str] | None) -> float | None:
+    if not reasons:
+        return None if reasons is None else 0.0
+    return float(sum([_BIT.get(reason, 0) for reason in reasons]))
+
+
+def _known(values: array[float]) -> Values:
+    total = sum(values)
+    if total == total:  # noqa: PLR0124 - NaN differs from itself: here is none
+        return values.tolist()
+    return [None if value != value else value for value in values]  # noqa: PLR0124
+
+
+def history_of(app: MltopApp) -> History:
+    """The app's; where it keeps none, one that begins when a pane first asks, fed with what the panes draw."""
+    history: History = vars(app).setdefault("history", History())
+    if app.newest is not None:
+        history.feed(app.newest.view)
+    return history
+
+
+class ShownHistory:
+    """Of one pane: tracks that stand still while the screen is paused, however long that is."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, NodeHistory] = {}
+
+    def track(self, app: MltopApp, node: NodeView, gpu: int) -> Track | None:
+        """None of a GPU of which nothing has been kept yet."""
+        sample = node.sample
+        live = history_of(app)
+        history = live.of(node.node)
+        if app.paused and history is not None:
+            history = self._held.setdefault(node.node, history.copy())
+        elif not app.paused:
+            self._held.clear()
+        if sample is None or history is None:
+            return None
+        silent_s = 0.0 if node.state.state == "live" else node.state.age_s or 0.0
+        return history.track(gpu, sample.sampled_at + silent_s)

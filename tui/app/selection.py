@@ -1,0 +1,140 @@
+"""The nodes that the user has marked; an action of a key goes to them, or to all when none is marked.
+
+Which nodes a key's action goes to: the one that is looked at, the marked ones, or all. Pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from mltop.probes.reach.view import FleetView, GpuGlance, NodeView
+
+
+class Selection:
+    """Lives in the UI loop only. Order of marking does not matter; nodes that are gone are simply not asked."""
+
+    def __init__(self) -> None:
+        self._nodes: set[str] = set()
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._nodes
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(sorted(self._nodes))
+
+    def toggle(self, node: str) -> None:
+        self._nodes ^= {node}
+
+    def mark(self, nodes: Iterable[str]) -> None:
+        self._nodes.update(nodes)
+
+    def clear(self) -> bool:
+        """False when nothing was marked."""
+        had_some = bool(self._nodes)
+        self._nodes.clear()
+        return had_some
+
+
+TRIED_AGAIN = ("lost", "refused")
+# As the nodes themselves decide before they start a probe, as far as it can be seen from here.
+IN_USE_BUSY, IN_USE_BYTES = 0.05, 2**30
+OF_ONE_GPU = ("matmul", "memory", "copies")  # kinds of probes that can measure one GPU alone
+
+
+@dataclass(frozen=True)
+class Scope:
+    """``nodes``: none means all. ``words``: what to say of it, "" when all is what anybody expects."""
+
+    nodes: tuple[str, ...] = ()
+    words: str = ""
+
+
+def dump_scope(view: FleetView, selection: Selection, filtered: bool) -> Scope:
+    """The marked nodes that are still watched; a filter hides rows, it does not narrow a dump, and that is said."""
+    watched = [node.node for node in view.nodes]
+    marked = tuple(node for node in watched if node in selection)
+    if marked and len(marked) < len(watched):
+        return Scope(marked, f"of {counted(len(marked), 'marked node')}")
+    everything = f"of all {len(watched)} nodes" if len(watched) > 1 and (filtered or marked) else ""
+    return Scope((), everything)
+
+
+def retry_scope(view: FleetView, selection: Selection) -> Scope:
+    """The marked nodes, or all, as far as they are lost or refused; nothing to try again: no nodes, and why."""
+    marked = [node for node in view.nodes if node.node in selection]
+    again = tuple(node.node for node in marked or view.nodes if node.state.state in TRIED_AGAIN)
+    if again:
+        return Scope(again, f"trying {counted(len(again), 'node')} again: {first_of(again)}")
+    return Scope((), f"no {'marked ' if marked else ''}node is lost or refused: nothing to try again")
+
+
+@dataclass(frozen=True)
+class ProbeScope:
+    """Where a probe would run. ``nodes``, ``gpus``: none means all, as in ProbeWanted.
+
+    ``names``: of the nodes that it means now; ``seen_gpus``, ``in_use``: of their GPUs; ``silent``: nodes that do not
+    answer; ``unseen``: of which no sample came yet, so that their GPUs are not counted.
+    """
+
+    words: str
+    names: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    seen_gpus: int = 0
+    in_use: int = 0
+    silent: tuple[str, ...] = ()
+    unseen: int = 0
+
+
+def probe_scope(view: FleetView, selection: Selection, kind: str, node: str = "", gpu: int | None = None) -> ProbeScope:
+    """``node`` and ``gpu``: what the user looks at; pairs of nodes go to the marked nodes, or all, all the same."""
+    watched = {one.node: one for one in view.nodes}
+    marked = tuple(name for name in watched if name in selection)
+    only: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    if node in watched and kind != "pairs":
+        only, words = (node,), node
+        if gpu is not None and kind in OF_ONE_GPU:
+            gpus, words = (str(gpu),), f"GPU {gpu} of {node}"
+    elif marked:
+        only, words = marked, f"{counted(len(marked), 'marked node')}: {first_of(marked)}"
+    else:
+        names = tuple(watched)
+        words = names[0] if len(names) == 1 else f"all {len(names)} nodes: {first_of(names)}"
+    meant = [watched[name] for name in only] or list(view.nodes)
+    found = [one for each in meant for one in _gpus_of(each, gpus)]
+    return ProbeScope(
+        words,
+        tuple(one.node for one in meant),
+        only if len(only) < len(watched) else (),
+        gpus,
+        len(found),
+        sum(map(_in_use, found)),
+        tuple(one.node for one in meant if one.state.state not in ("live", "stale")),
+        sum(one.glance is None for one in meant),
+    )
+
+
+def _gpus_of(node: NodeView, only: Sequence[str]) -> list[GpuGlance]:
+    gpus = node.glance.gpus if node.glance is not None else ()
+    return [gpu for gpu in gpus if not only or str(gpu.index) in only]
+
+
+def _in_use(gpu: GpuGlance) -> bool:
+    return (gpu.busy or 0.0) > IN_USE_BUSY or (gpu.memory_used_bytes or 0) > IN_USE_BYTES
+
+
+def counted(number: int, what: str) -> str:
+    """ "3 marked nodes", "1 node"."""
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def first_of(names: Sequence[str], most: int = 3) -> str:
+    """ "n1, n2, n3 and 4 more"."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -1,0 +1,296 @@
+"""What the screen needs of the machines: fulfilled by probes.investigate.session, and by fakes in tests.
+
+The stack dump and the capture that run, and what the last ones brought. Lives in the UI loop only.
+
+The active probe that runs, those of this session before, and what is kept of earlier ones. In the UI loop only.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from textual.message import Message
+
+from mltop.probes.investigate.progress import CaptureResult, StackProgress
+from mltop.probes.model import JobReport, NodeState
+from mltop.probes.reach.view import FleetView
+
+if TYPE_CHECKING:
+    from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
+    from mltop.probes.model.probe import PastResult
+
+
+class Cancellable(Protocol):
+    def cancel(self) -> None:
+        """Stop as soon as possible; the callback still gets a last, finished report. Safe to call twice."""
+
+
+class Session(Protocol):
+    """All callbacks come from another thread; no method blocks."""
+
+    title: str  # "this machine", "job 4711", "demo"
+
+    def view(self) -> FleetView:
+        """The newest state of every node."""
+
+    def subscribe(self, on_change: Callable[[], None]) -> None:
+        """``on_change`` is called after any node changed; call ``view()`` then."""
+
+    def dump_stacks(self, nodes: Sequence[str] | None, on_progress: Callable[[StackProgress], None]) -> Cancellable:
+        """Dump all ranks of these nodes (None: all), judge them, report progress until ``finished``."""
+
+    def capture(self, on_done: Callable[[CaptureResult], None]) -> Cancellable:
+        """Write a capture directory of everything known, dumping stacks first when there is no recent dump."""
+
+    def close(self) -> None:
+        """End every agent and connection; returns within a second."""
+
+
+@runtime_checkable
+class Retries(Protocol):
+    """A session that can be told to try nodes again; one without this tries by itself."""
+
+    def retry(self, nodes: Sequence[str] = ()) -> None:
+        """Try these lost or refused nodes (none given: all of them) now. May be called from any thread."""
+
+
+@runtime_checkable
+class Probes(Protocol):
+    """A session that can put load on its machines; a recording cannot."""
+
+    def run_probe(self, wanted: ProbeWanted, on_progress: Callable[[ProbeProgress], None]) -> Cancellable:
+        """Measure, report progress at least once a second until ``finished``. Devices in use are refused."""
+
+
+@runtime_checkable
+class RemembersProbes(Protocol):
+    """A session that keeps the results of probes."""
+
+    def past(self) -> Sequence[PastResult]:
+        """All of them. May read files: it is called from a thread of its own."""
+
+
+class DumpProgress(Message):
+    """Progress of dump number ``run``, posted from the session's thread."""
+
+    def __init__(self, run: int, progress: StackProgress) -> None:
+        super().__init__()
+        self.run = run
+        self.progress = progress
+
+
+class Captured(Message):
+    def __init__(self, run: int, result: CaptureResult) -> None:
+        super().__init__()
+        self.run = run
+        self.result = result
+
+
+@dataclass(frozen=True)
+class DumpResult:
+    """The reports of one dump. ``partial``: cancelled, failed or still running. ``taken_at``: unix s.
+
+    ``nodes``: those that were asked, none: all that are watched.
+    """
+
+    reports: tuple[JobReport, ...]
+    not_answered: tuple[NodeState, ...]
+    taken_at: float
+    took_s: float
+    partial: bool
+    nodes: tuple[str, ...] = ()
+
+
+class Investigation:
+    """At most one dump and one capture at a time; late progress of an earlier dump is dropped."""
+
+    def __init__(self, session: Session, post: Callable[[Message], bool]) -> None:
+        self._session = session
+        self._post = post
+        self._run = 0
+        self._capture_run = 0
+        self._dump: Cancellable | None = None
+        self._capture: Cancellable | None = None
+        self._complete: DumpResult | None = None
+        self._latest: DumpResult | None = None
+        self.progress: StackProgress | None = None
+        self.nodes: tuple[str, ...] = ()  # that the last dump asked; none: all
+        self.scope = ""  # the same in words, where it needs saying
+
+    @property
+    def dumping(self) -> bool:
+        return self._dump is not None
+
+    @property
+    def capturing(self) -> bool:
+        return self._capture is not None
+
+    @property
+    def result(self) -> DumpResult | None:
+        """What to show: what the running dump has so far, else the last complete dump, else a partial one."""
+        if self.dumping and self._latest is not None and self._latest.reports:
+            return self._latest
+        return self._complete or self._latest
+
+    def start_dump(self, nodes: Sequence[str] = (), scope: str = "") -> None:
+        """Dump these nodes, none given: all."""
+        self._run += 1
+        self.nodes, self.scope = tuple(nodes), scope
+        run = self._run
+        self.progress = StackProgress(phase="dumping")
+        self._latest = None
+
+        def on_progress(progress: StackProgress) -> None:
+            self._post(DumpProgress(run, progress))
+
+        self._dump = self._session.dump_stacks(self.nodes or None, on_progress)
+
+    def cancel_dump(self) -> None:
+        if self._dump is not None:
+            self._dump.cancel()
+
+    def take_progress(self, message: DumpProgress, now: float) -> None:
+        """``now`` is the unix time of the newest view. The last report of a dump ends it."""
+        if message.run != self._run or not self.dumping:
+            return
+        progress = message.progress
+        self.progress = progress
+        if progress.reports or progress.phase == "done":
+            self._latest = DumpResult(
+                progress.reports, progress.not_answered, now, progress.elapsed_s, progress.phase != "done", self.nodes
+            )
+        if progress.finished:
+            self._dump = None
+        if progress.phase == "done":
+            self._complete = self._latest
+
+    def start_capture(self) -> None:
+        self._capture_run += 1
+        run = self._capture_run
+
+        def on_done(result: CaptureResult) -> None:
+            self._post(Captured(run, result))
+
+        self._capture = self._session.capture(on_done)
+
+    def cancel_capture(self) -> None:
+        """It still reports: what was known is written."""
+        if self._capture is not None:
+            self._capture.cancel()
+            self._capture = None
+
+    def take_capture(self, message: Captured) -> None:
+        if message.run == self._capture_run:
+            self._capture = None
+
+
+MOST_KEPT = 20  # runs of this session
+
+
+class ProbeMoved(Message):
+    """Progress of run number ``run``, posted from the session's thread; of several that wait the last is enough."""
+
+    def __init__(self, run: int, progress: ProbeProgress) -> None:
+        super().__init__()
+        self.run = run
+        self.progress = progress
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, ProbeMoved)
+
+
+class PastRead(Message):
+    def __init__(self, past: Sequence[PastResult]) -> None:
+        super().__init__()
+        self.past = past
+
+
+class Probing:
+    """At most one probe at a time; late progress of an earlier one is dropped.
+
+    ``past``: earlier results by device (uuid), the oldest first.
+    """
+
+    def __init__(self, session: Session, post: Callable[[Message], bool]) -> None:
+        self._session = session
+        self._post = post
+        self._run = 0
+        self._probe: Cancellable | None = None
+        self._runs: list[ProbeProgress] = []
+        self._looked_at = -1  # in _runs, from the end
+        self._past_asked = False
+        self.cancelling = False
+        self.past: Mapping[str, Sequence[PastResult]] = {}
+
+    @property
+    def running(self) -> ProbeProgress | None:
+        """How far the running probe is; None while none runs."""
+        return self._runs[-1] if self._probe is not None else None
+
+    @property
+    def shown(self) -> ProbeProgress | None:
+        """The run that the user looks at: the newest, unless ``look`` was used."""
+        return self._runs[self._looked_at] if self._runs else None
+
+    @property
+    def looked_at(self) -> tuple[int, int]:
+        """Which run that is, counted from 1, and how many there are."""
+        return len(self._runs) + self._looked_at + 1, len(self._runs)
+
+    def look(self, step: int) -> None:
+        """Look at the run before (-1) or after (1)."""
+        self._looked_at = min(-1, max(-len(self._runs), self._looked_at + step)) if self._runs else -1
+
+    def start(self, wanted: ProbeWanted) -> None:
+        """Call it only while none runs, of a session that can run probes."""
+        from mltop.probes.investigate.probing.wanted import ProbeProgress
+
+        assert isinstance(self._session, Probes) and self._probe is None
+        self._run += 1
+        run = self._run
+        self._runs = [*self._runs[-MOST_KEPT + 1 :], ProbeProgress(wanted, "connecting")]
+        self._looked_at, self.cancelling = -1, False
+
+        def on_progress(progress: ProbeProgress) -> None:
+            self._post(ProbeMoved(run, progress))
+
+        self._probe = self._session.run_probe(wanted, on_progress)
+
+    def cancel(self) -> bool:
+        """False when nothing runs, or it is being cancelled already."""
+        if self._probe is None or self.cancelling:
+            return False
+        self.cancelling = True
+        self._probe.cancel()
+        return True
+
+    def take(self, message: ProbeMoved) -> None:
+        """The last report of a probe ends it."""
+        if message.run != self._run or self._probe is None:
+            return
+        self._runs[-1] = message.progress
+        if message.progress.finished:
+            self._probe, self.cancelling = None, False
+            self._read_past()
+
+    def want_past(self) -> None:
+        """Have earlier results read, once; ``PastRead`` brings them."""
+        if not self._past_asked:
+            self._past_asked = True
+            self._read_past()
+
+    def take_past(self, message: PastRead) -> None:
+        by_device: dict[str, list[PastResult]] = {}
+        for result in sorted(message.past, key=lambda result: result.at):
+            by_device.setdefault(result.uuid, []).append(result)
+        self.past = by_device
+
+    def _read_past(self) -> None:
+        """In a thread of its own: it reads files."""
+        session = self._session
+        if isinstance(session, RemembersProbes):
+            reads = session.past
+            threading.Thread(target=lambda: self._post(PastRead(reads())), name="past-probes", daemon=True).start()

@@ -1,0 +1,291 @@
+"""Single terms of an expression as functions of a subject. Unknown never fulfils a comparison, negated or not.
+
+An expression as a tree, and from it the test of a row: which terms must hold together, and on which part of it.
+
+A row (a node, a GPU, a rank) has parts: a node its GPUs and ranks, a GPU its ranks, a rank its GPUs.
+
+- Terms side by side of which one asks for something hold together on one part: ``sm<0.2 & !throttle=hw_thermal`` is
+  a GPU that is slow and not throttled, ``sm<0.2 & power>300`` one that is both.
+- What is negated and has nothing to go with holds when no part of the row fulfils it: ``!(rank=3)`` is a node without
+  rank 3, ``!(sm<0.2 & power>300)`` one without a GPU that is both.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from math import isfinite
+
+from mltop.tui.filters.fields import (
+    Field,
+    Subject,
+    field_named,
+    has_no_rank,
+    parts_of,
+    value_of,
+    with_gpus,
+    with_ranks,
+    words_of,
+)
+from mltop.tui.filters.kinds import FilterProblem, Kind, glob
+
+Test = Callable[[Subject], bool]
+_LIST = r"\d{1,12}(?:-\d{1,12})?(?:,\d{1,12}(?:-\d{1,12})?)*"
+_RANGES = re.compile(rf"{_LIST}|\[{_LIST}\]", re.ASCII)
+UNKNOWN_WORDS = ("?", "unknown", "–")
+OPERATORS = ("<=", ">=", "!=", "==", "<", ">", "=", "~")
+_NAMES = ("rank", "job", "user", "pid")
+_ORDER: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def word(text: str, wanted: bool) -> Test:
+    """Whether the subject's text contains a word, or does not when it is not ``wanted``."""
+    sought = text.casefold()
+
+    def test(subject: Subject) -> bool:
+        found = words_of(subject) if subject.text is None else subject.text
+        return (sought in found.casefold()) is wanted
+
+    return test
+
+
+def joins_unit(name: str, written: str, unit: str) -> bool:
+    """Whether ``unit`` after a blank belongs to the number before it: ``power>300 W``."""
+    kind = field_named(name).kind
+    return unit.casefold() in kind.units and kind.is_bare(written)
+
+
+def comparison(name: str, sign: str, written: str, wanted: bool) -> tuple[Field, Test, bool]:
+    """The field and the test of ``name sign written``; not ``wanted`` is the opposite. Raises FilterProblem.
+
+    Third: whether it excludes. Not ``wanted`` does; of a rank's names != does, too: ``user!=ada`` is ``!user=ada``.
+    """
+    field = field_named(name)
+    sign = "=" if sign == "==" else sign
+    if written.casefold() in UNKNOWN_WORDS:
+        if sign not in ("=", "!="):
+            raise FilterProblem(f"{field.name}: only = and != can ask for what is unknown")
+        wants_unknown = (sign == "=") is wanted
+        return field, (lambda subject: (value_of(field, subject) is None) is wants_unknown), not wanted
+    try:
+        compare, positive = _text(field, sign, written) if field.kind.text else _number(field.kind, sign, written)
+    except FilterProblem as problem:
+        raise FilterProblem(f"{field.name}: {problem}") from None
+    # "!=" asks for the opposite of "=", over all of several values.
+    like = positive is wanted
+    excludes = not (like if field.name in _NAMES else wanted)
+    return field, _test(field, compare, like, excludes), excludes
+
+
+def _test(field: Field, compare: Callable[..., bool], wanted: bool, excludes: bool) -> Test:
+    """``wanted``: it compares, or does not. Where no rank is, all that ``excludes`` ranks holds."""
+    get, of_numbers = field.get, not field.kind.text
+
+    def test(subject: Subject) -> bool:
+        value = get(subject)
+        if value is None:
+            return excludes and has_no_rank(field, subject)
+        if isinstance(value, list):
+            return any(map(compare, value)) is wanted
+        if of_numbers and not isfinite(value):  # type: ignore[arg-type]
+            return False
+        return compare(value) is wanted
+
+    return test
+
+
+def _number(kind: Kind, sign: str, written: str) -> tuple[Callable[[float], bool], bool]:
+    """How to compare one value, and whether that is wanted or its opposite."""
+    if sign == "~":
+        raise FilterProblem("it is a number: = != < <= > >=")
+    if kind.ranges and sign in ("=", "!=") and _RANGES.fullmatch(written):
+        return _in_ranges(written), sign == "="
+    amount = kind.amount(written)
+    if sign in _ORDER:
+        order = _ORDER[sign]
+        return (lambda value: order(value, amount)), True
+    return (lambda value: abs(value - amount) <= kind.near), sign == "="
+
+
+def _in_ranges(written: str) -> Callable[[float], bool]:
+    """ "0-3,7", in brackets or not."""
+    ranges = []
+    for part in written.strip("[]").split(","):
+        first, _, last = part.partition("-")
+        if int(last or first) < int(first):
+            raise FilterProblem(f"{part} ends before it begins")
+        ranges.append((int(first), int(last or first)))
+    return lambda value: any(first <= value <= last for first, last in ranges)
+
+
+def _text(field: Field, sign: str, written: str) -> tuple[Callable[[str], bool], bool]:
+    if sign in _ORDER:
+        raise FilterProblem("it is text: = != ~")
+    if sign == "~":
+        sought = written.casefold()
+        return (lambda value: sought in value.casefold()), True
+    _check_choice(field.kind.choices, written)
+    return glob(written), sign == "="
+
+
+def _check_choice(choices: Sequence[str], written: str) -> None:
+    if not choices or "*" in written or "?" in written or written.casefold() in choices:
+        return
+    near = get_close_matches(written.casefold(), choices, n=1, cutoff=0.4)
+    raise FilterProblem(f"{written!r} is none of {', '.join(choices)}" + (f": {near[0]}?" if near else ""))
+
+
+Split = Callable[[Subject], Iterable[Subject]]
+
+
+@dataclass(frozen=True)
+class Term:
+    """``field``: None of a word. ``negated``: it excludes (``!sm<0.2``, ``rank!=3``); ``test`` has that in it."""
+
+    test: Test
+    field: Field | None = None
+    negated: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """``either``: one of its members suffices. ``opposite``: of terms side by side, so of one part as a whole."""
+
+    members: Sequence[Tree]
+    either: bool
+    opposite: bool = False
+
+
+Tree = Term | Group
+
+
+def test_of_node(tree: Tree) -> Test:
+    return _of_row(tree, _split_node)
+
+
+def test_of_gpu(tree: Tree) -> Test:
+    return _of_row(tree, _split_gpu)
+
+
+def test_of_rank(tree: Tree) -> Test:
+    return _of_row(tree, _split_rank)
+
+
+def test_of_part(tree: Tree) -> Test:
+    """The test of a subject without parts.
+
+    In pairs: of thousands of GPUs, a generator for every one would cost more than the terms themselves.
+    """
+    if isinstance(tree, Term):
+        return tree.test
+    return _joined([test_of_part(member) for member in tree.members], tree.either)
+
+
+# How rows come apart: the parts that fields ask for and the test of one of them, None when there are none.
+
+_Splitter = Callable[[bool, bool], "tuple[Split, Callable[[Tree], Test]] | None"]
+
+
+def _split_node(gpus: bool, ranks: bool) -> tuple[Split, Callable[[Tree], Test]] | None:
+    if not gpus and not ranks:
+        return None
+    return (lambda subject: parts_of(subject, gpus, ranks)), (test_of_gpu if gpus else test_of_part)
+
+
+def _split_gpu(_: bool, ranks: bool) -> tuple[Split, Callable[[Tree], Test]] | None:
+    return (with_ranks, test_of_part) if ranks else None
+
+
+def _split_rank(gpus: bool, _: bool) -> tuple[Split, Callable[[Tree], Test]] | None:
+    return (with_gpus, test_of_part) if gpus else None
+
+
+def _of_row(tree: Tree, splitter: _Splitter) -> Test:
+    needed = _needs(tree)
+    found = splitter(*needed)
+    if found is None:
+        return test_of_part(tree)
+    split, of_one = found
+    if isinstance(tree, Term):
+        return _every(split, of_one(tree)) if tree.negated else _any(split, of_one(tree))
+    if not _go_together(tree, splitter):
+        return _joined([_of_row(member, splitter) for member in tree.members], tree.either)
+    return _every(split, of_one(tree)) if tree.opposite else _any(split, of_one(tree))
+
+
+def _go_together(tree: Group, splitter: _Splitter) -> bool:
+    """Whether these are terms side by side of which one asks for something of a part, rather than excludes it.
+
+    What stands in brackets is asked by itself where all else is about the row: ``node=n1 (sm<0.2 | !user=ada)``.
+    """
+    if tree.either and not tree.opposite:
+        return False
+    about_parts = [member for member in tree.members if splitter(*_needs(member)) is not None]
+    if len(about_parts) == 1 and isinstance(about_parts[0], Group):
+        return False
+    return any(_asks(member, tree.opposite, splitter) for member in about_parts)
+
+
+def _asks(tree: Tree, opposite: bool, splitter: _Splitter) -> bool:
+    """``opposite``: what asked is negated now."""
+    if isinstance(tree, Term):
+        return tree.negated is opposite and splitter(*_needs(tree)) is not None
+    excludes = tree.opposite and not opposite
+    return not excludes and any(_asks(member, opposite, splitter) for member in tree.members)
+
+
+def _needs(tree: Tree) -> tuple[bool, bool]:
+    """Whether it has fields of GPUs, and of ranks."""
+    fields = list(_fields(tree))
+    return any(field.needs_gpus for field in fields), any(field.needs_ranks for field in fields)
+
+
+def _fields(tree: Tree) -> Iterator[Field]:
+    if isinstance(tree, Group):
+        for member in tree.members:
+            yield from _fields(member)
+    elif tree.field is not None:
+        yield tree.field
+
+
+def _any(split: Split, test: Test) -> Test:
+    return lambda subject: any(map(test, split(subject)))
+
+
+def _every(split: Split, test: Test) -> Test:
+    return lambda subject: all(map(test, split(subject)))
+
+
+def grouped(members: Sequence[Tree], either: bool, opposite: bool = False) -> Tree:
+    """One member stands for itself; terms side by side in brackets join those around them."""
+    if len(members) == 1:
+        return members[0]
+    if either:
+        return Group(members, either, opposite)
+    flat: list[Tree] = []
+    for member in members:
+        flat += member.members if isinstance(member, Group) and not member.either else [member]
+    return Group(flat, either)
+
+
+def _joined(tests: Sequence[Test], either: bool) -> Test:
+    first, *rest = tests
+    for test in rest:
+        first = _either(first, test) if either else _both(first, test)
+    return first
+
+
+def _either(left: Test, right: Test) -> Test:
+    return lambda subject: left(subject) or right(subject)
+
+
+def _both(left: Test, right: Test) -> Test:
+    return lambda subject: left(subject) and right(subject)

@@ -1,7 +1,0 @@
-"""Why a text is no filter, in one sentence."""
-
-from __future__ import annotations
-
-
-class FilterProblem(ValueError):
-    """``str()`` is the sentence."""

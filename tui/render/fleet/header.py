@@ -1,0 +1,315 @@
+"""What the header of one node and that of a fleet have in common.
+
+The totals of several nodes for the header: what live nodes say now, never mixed with what others said last.
+
+The two lines above every screen: what is watched, and its totals.
+
+Totals hold what live nodes say now; what other nodes said last is not mixed in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+
+from mltop.probes.model import Finding, GpuSample
+from mltop.probes.reach.view import FleetView, GpuGlance, NodeView
+from mltop.tui.render.cells import Cell, clip, flow, line_width
+from mltop.tui.render.fleet.map import short_names
+from mltop.tui.render.fleet.nodes import mean, total
+from mltop.tui.render.states import NODE_STYLE, SEVERITY, SEVERITY_ORDER, gravest
+from mltop.tui.render.units import UNKNOWN, age, celsius, clock_time, known, of, percent, watts
+
+Part = tuple[int, list[Cell]]  # priority as in ``flow``
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What must be seen at any width: ``brief`` where ``text`` does not fit."""
+
+    text: str
+    brief: str
+    style: str
+
+
+def labelled(label: str, value: str, style: str = "") -> list[Cell]:
+    return [Cell(f"{label} ", "dim"), Cell(value, style)]
+
+
+def live_nodes(nodes: Sequence[NodeView]) -> list[Cell]:
+    """How many nodes are live, when all are: otherwise a mark says it."""
+    if any(node.state.state != "live" for node in nodes):
+        return []
+    return [Cell(f"{len(nodes)}/{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'} live")]
+
+
+def gpu_states(ok: int, live: int, seen: int, heard: bool, brief: bool) -> list[Cell]:
+    """ "15/16 GPUs ok" of the ``live`` nodes' GPUs; of those ``seen`` elsewhere nothing is known now.
+
+    ``heard``: whether any node has ever answered.
+    """
+    if not seen:
+        return [Cell("no GPU seen" if heard else "GPUs unknown", "dim")]
+    if not live:
+        return [Cell(f"{seen} {gpu_word(seen)} unknown", "warn")]
+    unknown = seen - live
+    style = "crit" if ok < live else "warn" if unknown else ""
+    more = f", {unknown} unknown" if unknown and not brief else ""
+    return [Cell(f"{ok}/{seen if brief else live} {gpu_word(seen)} ok{more}", style)]
+
+
+def gpu_word(number: int) -> str:
+    return "GPU" if number == 1 else "GPUs"
+
+
+def rank_counts(ranks: int, jobs: int, live: int, nodes: int) -> list[Part]:
+    """How many ranks and jobs; "12+" when not every node says, unknown when none does."""
+    more = "+" if live < nodes else ""
+    texts = [f"{number}{more}" if live else UNKNOWN for number in (ranks, jobs)]
+    return [(1, labelled("ranks", texts[0])), (2, labelled("jobs", texts[1]))]
+
+
+@dataclass
+class Sum:
+    """A sum of what is known, and of how many."""
+
+    value: float = 0.0
+    count: int = 0
+
+    def add(self, values: Sequence[float | None]) -> None:
+        """Of 4,096 GPUs a second: what is not finite is looked for only where a sum shows that there is some."""
+        numbers = [value for value in values if value is not None]
+        value = sum(numbers)
+        if not isfinite(value):
+            numbers = [number for number in numbers if isfinite(number)]
+            value = sum(numbers)
+        self.value += value
+        self.count += len(numbers)
+
+    @property
+    def mean(self) -> float | None:
+        return self.value / self.count if self.count else None
+
+
+@dataclass
+class Totals:
+    """``gpus``, ``ok`` and ``ranks`` are those of live nodes; ``seen``: all GPUs that ever were, of ``heard`` nodes.
+
+    ``lag_s``: the age of the oldest live sample. ``hottest``: temperature, node, index.
+    """
+
+    live: int = 0
+    heard: int = 0
+    gpus: int = 0
+    ok: int = 0
+    seen: int = 0
+    busy: Sum = field(default_factory=Sum)
+    sm: Sum = field(default_factory=Sum)
+    power: Sum = field(default_factory=Sum)
+    hottest: tuple[float, str, int] | None = None
+    lag_s: float | None = None
+    ranks: int = 0
+    jobs: set[tuple[str, int | None]] = field(default_factory=set)
+
+
+def totals_of(view: FleetView) -> Totals:
+    totals = Totals()
+    for node in view.nodes:
+        glance = node.glance
+        if glance is None:
+            continue
+        totals.heard += 1
+        totals.seen += len(glance.gpus)
+        if node.state.state != "live":
+            continue
+        totals.live += 1
+        totals.ranks += len(glance.ranks)
+        totals.jobs.update([(rank.job, rank.uid) for rank in glance.ranks])
+        if node.state.age_s is not None:
+            totals.lag_s = max(node.state.age_s, totals.lag_s or 0.0)
+        _add(totals, node.node, glance.gpus)
+    return totals
+
+
+def _add(totals: Totals, node: str, gpus: Sequence[GpuGlance]) -> None:
+    totals.gpus += len(gpus)
+    totals.ok += sum([gpu.state == "ok" for gpu in gpus])
+    totals.busy.add([gpu.busy for gpu in gpus])
+    totals.sm.add([gpu.sm_active for gpu in gpus])
+    totals.power.add([gpu.power_w for gpu in gpus])
+    hottest = totals.hottest
+    for gpu in gpus:
+        heat = gpu.temperature_c
+        if heat is not None and (hottest is None or heat > hottest[0]) and isfinite(heat):
+            totals.hottest = hottest = (heat, node, gpu.index)
+
+
+def fleet_first(view: FleetView, totals: Totals, marked: int, brief: bool) -> list[Part]:
+    """What stands behind the title and the marks of the first line."""
+    return [
+        (2, [Cell(f"{marked} marked", "accent")] if marked else []),
+        (3, live_nodes(view.nodes)),
+        (4, gpu_states(totals.ok, totals.gpus, totals.seen, totals.heard > 0, brief)),
+        (5, [Cell(clock_time(view.taken_at), "dim")]),
+    ]
+
+
+def fleet_second(totals: Totals, nodes: int, names: Mapping[str, str]) -> list[Part]:
+    """``names``: what stands for the names of all nodes.
+
+    E.g. ``sm 43%  busy 97%  power 41.2kW+  hot 91C n3/gpu2  ranks 512+  jobs 1+  lag 1.2s``.
+    """
+    few = "+" if totals.power.count < totals.seen or totals.live < nodes else ""
+    power = watts(totals.power.value) + few if totals.power.count else UNKNOWN
+    hot = UNKNOWN
+    if totals.hottest is not None:
+        temperature, node, index = totals.hottest
+        hot = f"{celsius(temperature)} {names.get(node, node)}/gpu{index}"
+    ranks, jobs = rank_counts(totals.ranks, len(totals.jobs), totals.live, nodes)
+    return [
+        (2, labelled("sm", percent(totals.sm.mean)) if totals.sm.count else []),
+        (0, labelled("busy", percent(totals.busy.mean))),
+        (4, labelled("power", power)),
+        (5, labelled("hot", hot)),
+        (3, ranks[1]),
+        (6, jobs[1]),
+        (1, labelled("lag", age(totals.lag_s))),
+    ]
+
+
+def problem_counts(findings: Sequence[Finding]) -> tuple[str, str, str]:
+    """ "CRIT 2 WARN 7", the worst of it, and its style; findings that only inform count when there is nothing else."""
+    counts = Counter(finding.severity for finding in findings)
+    found = [(*SEVERITY[severity], counts[severity]) for severity in SEVERITY_ORDER if counts[severity]]
+    found = [one for one in found if one[0] != "INFO"] or found
+    if not found:
+        return f"{len(findings)} findings", f"{len(findings)} findings", ""
+    texts = [f"{word} {count}" for word, _, count in found]
+    return " ".join(texts), texts[0], found[0][1]
+
+
+WIDE = 100  # from here on there is room for everything
+MIN_TITLE = 8  # cells of a title that is cut
+
+
+def header_cells(
+    view: FleetView,
+    title: str,
+    paused: bool = False,
+    width: int = 80,
+    *,
+    shorter: Sequence[str] = (),
+    findings: Sequence[Finding] = (),
+    marked: int = 0,
+) -> list[list[Cell]]:
+    """Two lines of at most ``width`` cells; what matters least is dropped first.
+
+    ``shorter``: what may stand in place of ``title`` where it does not fit, long ones first. That the picture is
+    simulated or paused, or that a node is not well, is never dropped. ``findings`` are counted, and the user's
+    ``marked`` nodes, where several nodes are watched.
+    """
+    marks = _marks(view, paused, width)
+    if len(view.nodes) > 1:
+        totals = totals_of(view)
+        rest = fleet_first(view, totals, marked, width < WIDE)
+        marks += [Mark(*problem_counts(findings))] if findings else []
+        second = fleet_second(totals, len(view.nodes), short_names(tuple([node.node for node in view.nodes])))
+    else:
+        rest, second = _one_node(view, width < WIDE)
+    return [_first_line((title, *shorter), marks, rest, width), flow(second, width)]
+
+
+def _one_node(view: FleetView, brief: bool) -> tuple[list[Part], list[Part]]:
+    live = [node.sample for node in view.nodes if node.sample is not None and node.state.state == "live"]
+    gpus = [gpu for sample in live for gpu in sample.gpus]
+    ranks = [rank for sample in live for rank in sample.ranks]
+    seen = sum(len(node.sample.gpus) for node in view.nodes if node.sample is not None)
+    heard = any(node.sample is not None for node in view.nodes)
+    first = [
+        (3, live_nodes(view.nodes)),
+        (4, gpu_states(sum(gpu.state == "ok" for gpu in gpus), len(gpus), seen, heard, brief)),
+        (5, [Cell(clock_time(view.taken_at), "dim")]),
+    ]
+    second = [
+        (0, labelled("busy", percent(mean([gpu.busy for gpu in gpus])))),
+        (4, _power(gpus, seen)),
+        (5, _hottest(gpus)),
+        *rank_counts(len(ranks), len({rank.job_key for rank in ranks}), len(live), len(view.nodes)),
+        _age(view.nodes),
+    ]
+    return first, second
+
+
+def _first_line(
+    titles: Sequence[str], marks: Sequence[Mark], rest: Sequence[tuple[int, list[Cell]]], width: int
+) -> list[Cell]:
+    """The longest title that fits beside all marks, whose words grow shorter only after the title has."""
+    written = [[Cell(mark.text, mark.style) for mark in marks]]
+    for at in range(len(marks) - 1, -1, -1):
+        written.append([*written[-1][:at], Cell(marks[at].brief, marks[at].style), *written[-1][at + 1 :]])
+    for cells in written:
+        for title in titles:
+            parts = [(0, [Cell(title, "title")]), *((0, [cell]) for cell in cells)]
+            if line_width(flow(parts, 10**6)) <= width:
+                return flow([*parts, *rest], width)
+    line = flow([(0, [cell]) for cell in written[-1]], width, gap=" ")
+    room = width - line_width(line) - bool(line)
+    if room < MIN_TITLE and line:
+        return line
+    return [*line, *([Cell(" ")] if line else []), Cell(clip(titles[-1], max(1, room)), "title")]
+
+
+def _marks(view: FleetView, paused: bool, width: int) -> list[Mark]:
+    simulated = any(node.glance.simulated for node in view.nodes if node.glance is not None)
+    marks = [Mark("SIMULATED", "SIM", "warn")] if simulated else []
+    marks += [Mark("PAUSED", "PAUSED", "warn")] if paused else []
+    worst = gravest(node.state.state for node in view.nodes)
+    if worst != "live":
+        text = _node_states(view.nodes, worst, brief=width < WIDE)
+        marks.append(Mark(text, worst.upper(), NODE_STYLE.get(worst, "warn")))
+    return marks
+
+
+def _node_states(nodes: Sequence[NodeView], worst: str, brief: bool) -> str:
+    """ "node lost", or "61/64 nodes live, 1 lost, 2 stale": all states where there is room, else the gravest.
+
+    While some connect: "connecting 41/64, 2 lost", live ones of all.
+    """
+    if len(nodes) == 1:
+        return f"node {worst}"
+    states = Counter(node.state.state for node in nodes)
+    live, connecting = states.pop("live", 0), states.pop("connecting", 0)
+    named = [worst] if brief and worst in states else sorted(states)
+    first = f"connecting {live}/{len(nodes)}" if connecting else f"{live}/{len(nodes)} nodes live"
+    return ", ".join([first, *(f"{states[state]} {state}" for state in named)])
+
+
+def _power(gpus: Sequence[GpuSample], seen: int) -> list[Cell]:
+    """Draw and limit over the same GPUs: those that report both; how many they are when not all do."""
+    both = [gpu for gpu in gpus if known(gpu.power_w) and known(gpu.power_limit_w)]
+    summed = both or [gpu for gpu in gpus if known(gpu.power_w)]
+    limit = watts(total([gpu.power_limit_w for gpu in both]))
+    drawn = watts(total([gpu.power_w for gpu in summed]))
+    few = f" of {len(summed)} {gpu_word(len(summed))}" if 0 < len(summed) < seen else ""
+    return labelled("power", (of(drawn, limit) if both else drawn) + few)
+
+
+def _hottest(gpus: Sequence[GpuSample]) -> list[Cell]:
+    """The hottest GPU and which one it is."""
+    found = [(gpu.temperature_c, gpu.index) for gpu in gpus if known(gpu.temperature_c)]
+    if not found:
+        return labelled("hot", UNKNOWN)
+    temperature, index = max(found)
+    return labelled("hot", f"{celsius(temperature)} gpu{index}")
+
+
+def _age(nodes: Sequence[NodeView]) -> tuple[int, list[Cell]]:
+    """How old the oldest sample is; it stays longer when that sample is not a live node's."""
+    with_sample = [node.state for node in nodes if node.sample is not None and node.state.age_s is not None]
+    oldest = max(with_sample, key=lambda state: state.age_s or 0.0, default=None)
+    if oldest is None:
+        return 6, labelled("age", UNKNOWN)
+    well = oldest.state == "live"
+    return (6 if well else 3), labelled("age", age(oldest.age_s), "" if well else NODE_STYLE.get(oldest.state, ""))

@@ -1,0 +1,364 @@
+"""Facts in titled blocks, set in as many columns as there is room for. Pure functions.
+
+Why a value of one GPU is not known: its gaps by field.
+
+Everything that is known of one GPU, in blocks; what is unknown says why in its place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mltop.probes.model import Gap, GpuSample
+from mltop.tui.render.cells import Cell, clip, line_width
+from mltop.tui.render.gpus.table import COARSE, decimal_rate, growth, memory_text, nvlink_cell, pcie_cell, spins
+from mltop.tui.render.gpus.throttle import BADGES
+from mltop.tui.render.units import UNKNOWN, age, celsius, clock_time, count, known, mhz, number, of, percent, watts
+
+COLUMN_WIDTH = 40
+LABEL_WIDTH = 14
+
+
+@dataclass(frozen=True)
+class Fact:
+    """``why``: why it is unknown, said in its place."""
+
+    label: str
+    text: str
+    style: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Block:
+    title: str
+    facts: Sequence[Fact]
+
+
+def block_lines(blocks: Sequence[Block], width: int) -> list[list[Cell]]:
+    """All blocks that have facts; each goes below the shortest column so far, a blank line between two."""
+    count = max(1, (width + 1) // COLUMN_WIDTH)
+    each = width // count
+    columns: list[list[list[Cell]]] = [[] for _ in range(count)]
+    for block in blocks:
+        if block.facts:
+            column = min(columns, key=len)
+            column += [[]] if column else []
+            column += [[Cell(clip(block.title, each - 1), "title")]]
+            column += [_fact_line(fact, each - 1) for fact in block.facts]
+    height = max(map(len, columns))
+    return [
+        _line_of_columns([column[row] if row < len(column) else [] for column in columns], each)
+        for row in range(height)
+    ]
+
+
+def side_by_side(panels: Sequence[Sequence[Sequence[Cell]]], width: int) -> list[list[Cell]]:
+    """Panels of lines beside each other, each ``width`` cells wide."""
+    height = max(map(len, panels), default=0)
+    return [
+        _line_of_columns([panel[row] if row < len(panel) else [] for panel in panels], width) for row in range(height)
+    ]
+
+
+def _fact_line(fact: Fact, width: int) -> list[Cell]:
+    label = clip(fact.label, LABEL_WIDTH - 1) + " "
+    room = max(1, width - LABEL_WIDTH - 1)
+    if not fact.why:
+        return [Cell(f" {label}", "dim"), Cell(clip(fact.text, room).rstrip(), fact.style)]
+    return [Cell(f" {label}", "dim"), Cell(clip(f"{fact.text} {fact.why}", room).rstrip(), "dim")]
+
+
+def _line_of_columns(parts: Sequence[Sequence[Cell]], width: int) -> list[Cell]:
+    line: list[Cell] = []
+    for place, part in enumerate(parts):
+        line += part
+        missing = width - line_width(part)
+        if place < len(parts) - 1 and missing > 0:
+            line.append(Cell(" " * missing))
+    return line
+
+
+_OF_A_GPU = re.compile(r"gpu\.(?P<index>\*|\d+)(?:\.(?P<field>.+))?")
+_ACTIVITY = frozenset(("sm_active", "sm_occupancy", "tensor_active", "dram_active"))
+_FLOATING = frozenset(("fp64_active", "fp32_active", "fp16_active"))
+# A gap of the first is one of all the others.
+_GROUPS = {"activity": _ACTIVITY | _FLOATING, "activity_source": _ACTIVITY | _FLOATING, "sm_active": _FLOATING}
+
+
+class GpuGaps:
+    """Of all gaps of a node those of one GPU: ``gpu.3.ecc``, ``gpu.*.{fabric,nvlink}``, ``gpu.3``."""
+
+    def __init__(self, gaps: Iterable[Gap], index: int) -> None:
+        self.gaps: list[tuple[str, Gap]] = []  # (field, gap); field "" is the whole GPU
+        for gap in gaps:
+            match = _OF_A_GPU.fullmatch(gap.what)
+            if match and match["index"] in ("*", str(index)):
+                self.gaps += [(field, gap) for field in _fields(match["field"] or "")]
+
+    def of(self, field: str) -> Gap | None:
+        """The gap that says why ``field`` ("ecc.corrected_volatile") is unknown; one about all of ``ecc`` counts."""
+        for missing, gap in self.gaps:
+            if not missing or field == missing or field.startswith(f"{missing}.") or field in _GROUPS.get(missing, ()):
+                return gap
+        return None
+
+    def why(self, field: str) -> str:
+        """In words, "" when nobody says."""
+        gap = self.of(field)
+        return gap.why if gap is not None else ""
+
+    def distinct(self) -> list[Gap]:
+        """Each once, as they came."""
+        return list({id(gap): gap for _, gap in self.gaps}.values())
+
+
+def _fields(text: str) -> list[str]:
+    """ "{a,b}" are two."""
+    return text[1:-1].split(",") if text.startswith("{") and text.endswith("}") else [text]
+
+
+J_PER_KWH = 3.6e6
+
+FactOf = Callable[..., Fact]
+
+
+def blocks_of(gpu: GpuSample, gaps: GpuGaps, first: GpuSample | None = None) -> list[Block]:
+    """``first``: the same GPU when it was first looked at; counters say by how much they grew since."""
+    before = first or gpu
+
+    def fact(label: str, text: str, field: str, style: str = "") -> Fact:
+        return Fact(label, text, style, gaps.why(field) if text == UNKNOWN else "")
+
+    return [
+        Block("activity", _activity(gpu, fact)),
+        Block("clocks", _clocks(gpu, fact)),
+        Block("power", _power(gpu, fact)),
+        Block("heat", _heat(gpu, fact)),
+        Block("held down by", _throttle(gpu, before, gaps)),
+        Block("memory", _memory(gpu, before, fact)),
+        Block("spare rows", _remap(gpu, before, fact)),
+        Block("PCIe", _pcie(gpu, before, fact)),
+        Block("NVLink and fabric", _fabric(gpu, fact)),
+        Block("MIG", _mig(gpu, fact)),
+        Block("board", _board(gpu, fact)),
+    ]
+
+
+def _activity(gpu: GpuSample, fact: FactOf) -> list[Fact]:
+    facts = [
+        fact("SM active", percent(gpu.sm_active), "sm_active"),
+        fact("SM occupancy", percent(gpu.sm_occupancy), "sm_occupancy"),
+        fact("tensor cores", percent(gpu.tensor_active), "tensor_active"),
+        fact("DRAM", percent(gpu.dram_active), "dram_active"),
+        fact("FP64 pipe", percent(gpu.fp64_active), "fp64_active"),
+        fact("FP32 pipe", percent(gpu.fp32_active), "fp32_active"),
+        fact("FP16 pipe", percent(gpu.fp16_active), "fp16_active"),
+        fact("read by", (gpu.activity_source or UNKNOWN).upper(), "activity_source"),
+        fact("GPU-Util", f"{percent(gpu.busy)} {COARSE}" if gpu.busy is not None else UNKNOWN, "busy"),
+    ]
+    if spins(gpu):
+        words = f"busy {percent(gpu.busy)} but SM {percent(gpu.sm_active)}"
+        facts.append(Fact("waiting?", words, "accent"))
+    return facts
+
+
+def _clocks(gpu: GpuSample, fact: FactOf) -> list[Fact]:
+    share = _ratio(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)
+    sm = _of_most(mhz(gpu.sm_clock_mhz), mhz(gpu.sm_clock_max_mhz))
+    state = UNKNOWN if gpu.performance_state is None else f"P{gpu.performance_state}"
+    memory = _of_most(mhz(gpu.memory_clock_mhz), mhz(gpu.memory_clock_max_mhz))
+    return [
+        fact("SM", f"{sm}, {share}" if share != UNKNOWN else sm, "sm_clock_mhz"),
+        fact("memory", memory, "memory_clock_mhz"),
+        fact("state", state, "performance_state"),
+    ]
+
+
+def _power(gpu: GpuSample, fact: FactOf) -> list[Fact]:
+    limit, default = gpu.power_limit_w, gpu.power_limit_default_w
+    lowered = limit is not None and default is not None and limit < default
+    energy = UNKNOWN if gpu.energy_j is None else f"{gpu.energy_j / J_PER_KWH:.2f} kWh so far"
+    return [
+        fact("draw", _of_most(watts(gpu.power_w), watts(limit)), "power_w"),
+        fact("default limit", watts(default), "power_limit_default_w", "warn" if lowered else ""),
+        fact("energy", energy, "energy_j"),
+    ]
+
+
+def _heat(gpu: GpuSample, fact: FactOf) -> list[Fact]:
+    left = celsius(gpu.temperature_margin_c)
+    return [
+        fact("GPU", celsius(gpu.temperature_c), "temperature_c"),
+        fact("slows down at", celsius(gpu.temperature_slowdown_c), "temperature_slowdown_c"),
+        fact("margin", left, "temperature_margin_c", "warn" if _at_most(gpu.temperature_margin_c, 5.0) else ""),
+        fact(
+            "HBM",
+            _of_most(celsius(gpu.memory_temperature_c), celsius(gpu.memory_temperature_max_c)),
+            "memory_temperature_c",
+        ),
+    ]
+
+
+def _throttle(gpu: GpuSample, before: GpuSample, gaps: GpuGaps) -> list[Fact]:
+    """Reasons that hold, or ever held; "nothing" when that is known."""
+    held = gpu.throttle_reasons
+    facts = []
+    for reason, badge in BADGES.items():
+        now, total = reason in (held or ()), gpu.throttle_ns.get(reason)
+        if reason == "gpu_idle" and not now:
+            continue
+        if not now and not total:
+            continue
+        share = gpu.throttle_share.get(reason)
+        parts = ["now" if now else "not now"]
+        parts[0] += f" {percent(share)}" if share else ""
+        if total:
+            grown = total - before.throttle_ns.get(reason, total)
+            parts.append(f"{age(total / 1e9)} in all" + (f" (+{age(grown / 1e9)})" if grown > 0 else ""))
+        facts.append(Fact(badge.text, ", ".join(parts), badge.style if now else ""))
+    if held is None:
+        facts.insert(0, Fact("now", UNKNOWN, why=gaps.why("throttle_reasons")))
+    elif not facts:
+        facts.append(Fact("now", "nothing, nor earlier" if gpu.throttle_ns else "nothing"))
+    if held is not None and not gpu.throttle_ns:
+        facts.append(Fact("total time", UNKNOWN, why=gaps.why("throttle_ns")))
+    return facts
+
+
+def _memory(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
+    ecc, old = gpu.ecc, before.ecc
+    mode = {True: "on", False: "OFF", None: UNKNOWN}[ecc.enabled]
+    if ecc.enabled_pending is not None and ecc.enabled_pending != ecc.enabled:
+        mode += f", {'on' if ecc.enabled_pending else 'off'} after a reset"
+    sram = _counter(ecc.sram_uncorrected_aggregate, old.sram_uncorrected_aggregate)
+    if ecc.sram_threshold_exceeded:
+        sram += ", past the RMA limit"
+    uncorrected = "crit" if ecc.uncorrected_volatile else ""
+    return [
+        fact("used", memory_text(gpu.memory_used_bytes, gpu.memory_total_bytes), "memory_used_bytes"),
+        fact("ECC", mode, "ecc.enabled", "warn" if ecc.enabled is False else ""),
+        fact(
+            "uncorrected", _counter(ecc.uncorrected_volatile, old.uncorrected_volatile), "ecc.uncorrected", uncorrected
+        ),
+        fact("   ever", _counter(ecc.uncorrected_aggregate, old.uncorrected_aggregate), "ecc.uncorrected_aggregate"),
+        fact("corrected", _counter(ecc.corrected_volatile, old.corrected_volatile), "ecc.corrected_volatile"),
+        fact("   ever", _counter(ecc.corrected_aggregate, old.corrected_aggregate), "ecc.corrected_aggregate"),
+        fact("SRAM ever", sram, "ecc.sram", "crit" if ecc.sram_threshold_exceeded else ""),
+    ]
+
+
+def _remap(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
+    remap, old = gpu.remap, before.remap
+    pending = _yes_no(remap.pending, "yes: needs a reset")
+    failed = _yes_no(remap.failed, "YES: replace the board")
+    banks = remap.banks
+    spare = [(name, getattr(banks, name)) for name in ("max", "high", "partial", "low", "none")]
+    text = ", ".join(f"{number(value)} {name}" for name, value in spare if value) or UNKNOWN
+    action = (gpu.recovery_action or UNKNOWN).replace("_", " ")
+    facts = [
+        fact("for corrected", _counter(remap.corrected, old.corrected), "remap.corrected"),
+        fact("for uncorr.", _counter(remap.uncorrected, old.uncorrected), "remap.uncorrected"),
+        fact("pending", pending, "remap.pending", "warn" if remap.pending else ""),
+        fact("failed", failed, "remap.failed", "crit" if remap.failed else ""),
+        fact("repair waits", _yes_no(remap.repair_pending, "yes: needs a reset"), "remap.repair_pending"),
+        fact("banks' spares", text, "remap.banks", "warn" if banks.low or banks.none else ""),
+        fact("driver wants", action, "recovery_action", "" if action in (UNKNOWN, "none") else "crit"),
+    ]
+    if gpu.retired_pages:
+        facts.append(fact("retired pages", count(gpu.retired_pages), "retired_pages"))
+    return facts
+
+
+def _pcie(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
+    pcie, old = gpu.pcie, before.pcie
+    link = pcie_cell(pcie)
+    now = link.text.partition(" ")[0]
+    most = f"{number(pcie.gen_max)}x{number(pcie.width_max)}"
+    now = now if UNKNOWN in most or now == UNKNOWN else f"{now} of {most}"
+    facts = [
+        fact("link", now, "pcie.gen", link.style),
+        fact("in", decimal_rate(pcie.rx_bytes_per_s), "pcie.rx_bytes_per_s"),
+        fact("out", decimal_rate(pcie.tx_bytes_per_s), "pcie.tx_bytes_per_s"),
+        fact("replays", _counter(pcie.replay_count, old.replay_count), "pcie.replay_count"),
+    ]
+    for name, value in _not_zero(pcie.errors):
+        grown = value - old.errors.get(name, value)
+        facts.append(Fact(name.replace("_", " "), f"{count(value)}{growth(grown)}", "warn" if grown > 0 else ""))
+    return facts
+
+
+def _fabric(gpu: GpuSample, fact: FactOf) -> list[Fact]:
+    links = nvlink_cell(gpu.nvlink)
+    fabric = gpu.fabric
+    up = links.text if "/" in links.text.partition(" ")[0] else UNKNOWN
+    bad = fabric.health not in (None, "ok") or bool(fabric.problems)
+    facts = [
+        fact("links up", up.partition(" ")[0], "nvlink", links.style),
+        fact("in", decimal_rate(gpu.nvlink.rx_bytes_per_s), "nvlink.rx_bytes_per_s"),
+        fact("out", decimal_rate(gpu.nvlink.tx_bytes_per_s), "nvlink.tx_bytes_per_s"),
+        fact("fabric", (fabric.state or UNKNOWN).replace("_", " "), "fabric"),
+    ]
+    if fabric.health is not None:
+        words = ", ".join([fabric.health, *(problem.replace("_", " ") for problem in fabric.problems)])
+        facts.append(Fact("health", words, "crit" if bad else ""))
+    if fabric.clique_id is not None:
+        facts.append(Fact("clique", number(fabric.clique_id)))
+    return facts
+
+
+def _mig(gpu: GpuSample, fact: FactOf) -> list[Fact]:
+    mode = {True: "on", False: "off", None: UNKNOWN}[gpu.mig_enabled]
+    if gpu.mig_pending is not None and gpu.mig_pending != gpu.mig_enabled:
+        mode += f", {'on' if gpu.mig_pending else 'off'} after a reset"
+    facts = [fact("mode", mode, "mig_enabled")]
+    for one in gpu.mig_instances:
+        activity = f"SM {percent(one.sm_active)} TC {percent(one.tensor_active)}"
+        memory = memory_text(one.memory_used_bytes, one.memory_total_bytes)
+        facts.append(Fact(f"{one.index} {one.name or UNKNOWN}", f"{memory}  {activity}"))
+    return facts
+
+
+def _board(gpu: GpuSample, fact: FactOf) -> list[Fact]:
+    persistence = {True: "on", False: "off", None: UNKNOWN}[gpu.persistence]
+    return [
+        fact("model", gpu.name or UNKNOWN, "name"),
+        fact("UUID", gpu.uuid or UNKNOWN, "uuid"),
+        fact("serial", gpu.serial or UNKNOWN, "serial"),
+        fact("PCI", gpu.pci_bus_id or UNKNOWN, "pci_bus_id"),
+        fact("driver", gpu.driver or UNKNOWN, "driver"),
+        fact("CUDA up to", gpu.cuda or UNKNOWN, "cuda"),
+        fact("VBIOS", gpu.vbios or UNKNOWN, "vbios"),
+        fact("GSP firmware", gpu.gsp_firmware or UNKNOWN, "gsp_firmware"),
+        fact("persistence", persistence, "persistence"),
+        fact("compute mode", (gpu.compute_mode or UNKNOWN).replace("_", " "), "compute_mode"),
+        fact("last seen", clock_time(gpu.last_seen_at), "last_seen_at"),
+    ]
+
+
+def _counter(value: int | None, before: int | None) -> str:
+    if value is None:
+        return UNKNOWN
+    return f"{count(value)}{growth(value - before if before is not None and value > before else 0)}"
+
+
+def _of_most(part: str, whole: str) -> str:
+    return part if whole == UNKNOWN else of(part, whole)
+
+
+def _ratio(part: float | None, whole: float | None) -> str:
+    return UNKNOWN if part is None or not whole else percent(part / whole)
+
+
+def _yes_no(value: bool | None, yes: str) -> str:
+    return UNKNOWN if value is None else yes if value else "no"
+
+
+def _at_most(value: float | None, most: float) -> bool:
+    return value is not None and known(value) and value <= most
+
+
+def _not_zero(counters: Mapping[str, int]) -> Iterable[tuple[str, int]]:
+    return ((name, value) for name, value in counters.items() if value)

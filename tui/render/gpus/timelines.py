@@ -1,0 +1,346 @@
+"""Values over time as height glyphs: a fixed number of columns, each for the same whole number of steps.
+
+One GPU's last ten minutes as lanes: clock, throttle reasons, temperature, power and activity over one time axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import cast
+
+from mltop.probes.model import GpuSample
+from mltop.tui.app.history import Track, has
+from mltop.tui.render.cells import Cell, clip
+from mltop.tui.render.fleet.heat import COLDEST_C, HOTTEST_C
+from mltop.tui.render.glyphs import GLYPHS
+from mltop.tui.render.gpus.throttle import ALARMING, BADGES, style_of
+from mltop.tui.render.units import UNKNOWN, clock_time, number, percent
+
+Value = float | None
+Reduce = Callable[[Sequence[float]], float]
+
+TICK = "|" if GLYPHS.ascii_only else "╵"
+LEAST_TICK_GAP = 8  # columns: "╵-8m" and some air
+MINUTE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How ``length`` values stand in ``columns`` columns: ``per_column`` of them in each, or each ``repeated`` times.
+
+    Columns begin at fixed moments: as time goes on only the newest changes, until all move by one.
+    """
+
+    length: int
+    slot: int  # number of the newest value
+    columns: int
+    per_column: int
+    repeated: int
+
+    @classmethod
+    def of(cls, length: int, slot: int, room: int) -> Grid:
+        room = max(1, room)
+        if length <= room:
+            repeated = room // length
+            return cls(length, slot, length * repeated, 1, repeated)
+        per_column = math.ceil(length / room)
+        return cls(length, slot, length // per_column, per_column, 1)
+
+    @cached_property
+    def spans(self) -> list[tuple[int, int]]:
+        """Per column (before repeating) the first value and the one after the last, oldest first."""
+        newest = self.slot // self.per_column
+        first = self.slot - self.length + 1  # number of the value with index 0
+        return [
+            (max(0, column * self.per_column - first), min(self.length, (column + 1) * self.per_column - first))
+            for column in range(newest - self.length // self.per_column + 1, newest + 1)
+        ]
+
+    def reduced(self, values: Sequence[Value], reduce: Reduce) -> list[Value]:
+        """One value per column; None where nothing is known."""
+        found: list[Value] = []
+        if None not in values:
+            whole = cast("Sequence[float]", values)
+            found = [reduce(whole[start:end]) for start, end in self.spans]
+            return found if self.repeated == 1 else [value for value in found for _ in range(self.repeated)]
+        for start, end in self.spans:
+            known = [value for value in values[start:end] if value is not None]
+            found.extend([reduce(known) if known else None] * self.repeated)
+        return found
+
+    def began(self, index: int) -> int:
+        """Columns before the one that holds the value ``index``: nothing was watched there."""
+        return sum(end <= index for _, end in self.spans) * self.repeated
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def plot(shares: Sequence[Value], styles: Sequence[str], rows: int, began: int, zero: bool = True) -> list[list[Cell]]:
+    """``rows`` lines, the top one first, of the shares 0..1 in ``styles``; blank before column ``began``.
+
+    What is unknown is a dot on the ground, never a height. ``zero``: nothing at all has the lowest glyph too;
+    otherwise it is blank.
+    """
+    steps = len(GLYPHS.ramp) * rows
+    levels = [_BLANK if share == 0 and not zero else _level(share, steps) for share in shares]
+    levels[:began] = [_BLANK] * min(began, len(levels))
+    wanted = [style if level >= 0 else "dim" for style, level in zip(styles, levels, strict=True)]
+    return [_row(levels, wanted, rows - 1 - row, steps) for row in range(rows)]
+
+
+_UNKNOWN, _BLANK = -1, -2
+
+
+def _level(share: Value, steps: int) -> int:
+    if share is None or math.isnan(share):
+        return _UNKNOWN
+    return min(int(min(max(share, 0.0), 1.0) * steps), steps - 1)
+
+
+def _row(levels: Sequence[int], styles: Sequence[str], above: int, steps: int) -> list[Cell]:
+    """The line with ``above`` lines below it; runs of one style are one cell, blanks belong to any."""
+    height = len(GLYPHS.ramp)
+    ground = height * above
+    glyphs = [" " if level < ground else GLYPHS.ramp[min(level - ground, height - 1)] for level in range(steps)]
+    glyphs += [" ", GLYPHS.unknown if above == 0 else " "]  # at the places of _BLANK and _UNKNOWN, from the end
+    text = "".join([glyphs[level] for level in levels])
+    if len(set(styles)) == 1:
+        return [Cell(text, styles[0])]
+    cells: list[Cell] = []
+    start, now = 0, ""
+    for column, (glyph, style) in enumerate(zip(text, styles, strict=True)):
+        if style != now and glyph != " ":
+            if text[start:column]:
+                cells.append(Cell(text[start:column], now))
+            start, now = column, style
+    return [*cells, Cell(text[start:], now)]
+
+
+def axis(grid: Grid, step_s: float, until: float, label_width: int) -> list[Cell]:
+    """ "   ╵-8m     ╵-6m     ╵-4m     ╵-2m      12:00:09": whole minutes before ``until``, whose time stands right."""
+    end = clock_time(until)
+    line = [" "] * grid.columns
+    column_s = step_s * grid.per_column / grid.repeated
+    minutes = next((m for m in (1, 2, 5) if m * MINUTE_S / column_s >= LEAST_TICK_GAP), 10)
+    room = grid.columns - len(end) - 1
+    for minute in range(minutes, int(grid.length * step_s // MINUTE_S) + 1, minutes):
+        at = grid.columns - 1 - round(minute * MINUTE_S / column_s)
+        label = f"{TICK}-{minute}m"
+        if at >= 0 and at + len(label) <= room:
+            line[at : at + len(label)] = label
+    if room >= 0:
+        line[grid.columns - len(end) :] = end
+    return [Cell(" " * label_width + "".join(line), "dim")]
+
+
+LABEL_WIDTH = 9
+FIGURE_WIDTH = 5
+FIGURES = 3
+MOST_ROWS = 4  # of one lane
+GROWTH = ("clock", "temperature", "power", "activity")  # what gets the lines that are left, in turns
+COMPACT_LABEL = 8
+COMPACT_RIGHT = 20
+
+
+@dataclass(frozen=True)
+class Lane:
+    """``shares``: 0..1 of its scale per column; ``figures``: lowest, highest, newest; ``note`` in their place."""
+
+    kind: str
+    label: str
+    shares: Sequence[Value]
+    styles: Sequence[str]
+    figures: tuple[str, str, str] = ("", "", "")
+    note: str = ""
+    zero: bool = True
+    rows: int = 1
+
+
+def timeline_lines(track: Track, gpu: GpuSample, width: int, room: int) -> list[list[Cell]]:
+    """Title, lanes and axis in ``width`` cells and at most ``room`` lines; nothing where not even the clock fits."""
+    if room < 3:
+        return []
+    left, right = LABEL_WIDTH + 1, 1 + FIGURES * FIGURE_WIDTH
+    grid = Grid.of(track.length, track.slot, width - left - right)
+    lanes = _grown(lanes_of(track, gpu, grid)[: room - 2], room - 2)
+    began = grid.began(track.began)
+    lines = [_title(track, grid, left)]
+    for lane in lanes:
+        drawn = plot(lane.shares, lane.styles, lane.rows, began, lane.zero)
+        for row, cells in enumerate(drawn):
+            label = Cell(clip(lane.label if row == 0 else "", LABEL_WIDTH) + " ", "dim")
+            lines.append([label, *_filled(cells, grid.columns), *(_figures(lane) if row == 0 else ())])
+    return [*lines, axis(grid, track.step_s, track.until, left)]
+
+
+def compact_title(track: Track, width: int) -> list[Cell]:
+    """Over ``compact_lines``."""
+    grid = _compact_grid(track, width)
+    text = clip(_title(track, grid, 0)[0].text.rstrip(), COMPACT_LABEL + grid.columns)
+    return [Cell(f"{text} LAST HELD DOWN BY", "title")]
+
+
+def compact_lines(track: Track | None, gpu: GpuSample, width: int, rows: int) -> list[list[Cell]]:
+    """The same in one or two lines: the clock coloured by what holds it down, then what the SMs do."""
+    if track is None:
+        return [[Cell(f"{gpu.index:>3} ", "bold"), Cell(gpu.error or "nothing known of it", "crit")]]
+    grid = _compact_grid(track, width)
+    began = grid.began(track.began)
+    clock = clock_lane(track, gpu, grid)
+    worst = [reason for reason in _shown_reasons(track) if reason in ALARMING]
+    badge = Cell("")
+    if worst:
+        badge = Cell(f" {BADGES[worst[0]].text} {percent(track.share(worst[0]))}", style_of(worst[:1]))
+    drawn = _filled(plot(clock.shares, clock.styles, 1, began)[0], grid.columns)
+    lines = [[Cell(f"{gpu.index:>3} ", "bold"), Cell("MHz "), *drawn, Cell(f" {clock.figures[2]:>4}"), badge]]
+    if rows > 1:
+        activity = activity_lane(track, grid)
+        drawn = _filled(plot(activity.shares, ["dim"] * grid.columns, 1, began)[0], grid.columns)
+        newest = activity.figures[2]
+        figure = newest if newest == UNKNOWN else f"{newest}%"
+        label = activity.label.partition(" ")[0]
+        lines.append([Cell(f"    {label:<4}", "dim"), *drawn, Cell(f" {figure:>4}", "dim")])
+    return lines
+
+
+def compact_axis(track: Track, width: int) -> list[Cell]:
+    return axis(_compact_grid(track, width), track.step_s, track.until, COMPACT_LABEL)
+
+
+def _compact_grid(track: Track, width: int) -> Grid:
+    return Grid.of(track.length, track.slot, width - COMPACT_LABEL - COMPACT_RIGHT - 1)
+
+
+def lanes_of(track: Track, gpu: GpuSample, grid: Grid) -> list[Lane]:
+    """Those of which anything is known, the clock and what holds it down first."""
+    activity = activity_lane(track, grid)
+    heat = _held_by(track, grid, _THERMAL)
+    lanes = [
+        clock_lane(track, gpu, grid),
+        *(_reason_lane(track, reason, grid) for reason in _shown_reasons(track)),
+        _lane("temperature", "temp C", track.temperature_c, grid, reduce=max, scale=_heat_scale(gpu), styles=heat),
+        _lane("power", "power W", track.power_w, grid, reduce=mean, scale=_of(gpu.power_limit_w)),
+        activity,
+    ]
+    if activity.label.startswith("SM"):
+        lanes.append(_percent_lane("tensor", "tensor %", track.tensor_active, grid))
+    return lanes
+
+
+def clock_lane(track: Track, gpu: GpuSample, grid: Grid) -> Lane:
+    """The lowest clock of each column, in the colour of what held it down."""
+    styles = _held_by(track, grid, ALARMING)
+    scale = _of(gpu.sm_clock_max_mhz)
+    return _lane("clock", "clock MHz", track.clock_mhz, grid, reduce=min, scale=scale, styles=styles)
+
+
+def activity_lane(track: Track, grid: Grid) -> Lane:
+    """What the SMs do; where that was never known, how busy NVML calls the GPU, which says much less."""
+    if any(value is not None for value in track.sm_active):
+        return _percent_lane("activity", "SM %", track.sm_active, grid)
+    return _percent_lane("activity", "busy %", track.busy, grid)
+
+
+_THERMAL = ("hw_thermal", "sw_thermal")
+Scale = Callable[[float], float]
+
+
+def _of(most: float | None) -> Scale | None:
+    """From 0 to ``most``; None: to the highest value that was seen."""
+    return (lambda value: value / most) if most else None
+
+
+def _heat_scale(gpu: GpuSample) -> Scale:
+    slowdown = gpu.temperature_slowdown_c
+    hottest = slowdown if slowdown is not None and slowdown > COLDEST_C else HOTTEST_C
+    return lambda value: (value - COLDEST_C) / (hottest - COLDEST_C)
+
+
+def _lane(
+    kind: str,
+    label: str,
+    values: Sequence[Value],
+    grid: Grid,
+    *,
+    reduce: Reduce,
+    scale: Scale | None,
+    styles: Sequence[str] | None = None,
+) -> Lane:
+    found = [value for value in values if value is not None]
+    to_share = scale or _of(max(found, default=0.0)) or (lambda _: 0.0)
+    shares = [None if value is None else to_share(value) for value in grid.reduced(values, reduce)]
+    newest = values[-1] if values else None
+    figures = (number(min(found, default=None)), number(max(found, default=None)), number(newest))
+    return Lane(kind, label, shares, styles or ["dim"] * len(shares), figures)
+
+
+def _percent_lane(kind: str, label: str, values: Sequence[Value], grid: Grid) -> Lane:
+    hundreds = [None if value is None else value * 100 for value in values]
+    return _lane(kind, label, hundreds, grid, reduce=mean, scale=lambda value: value / 100)
+
+
+def _reason_lane(track: Track, reason: str, grid: Grid) -> Lane:
+    """Which part of each column's time the reason held; blank where it did not."""
+    held: dict[int | None, Value] = {bits: float(bool(has(bits, reason))) for bits in track.reasons_seen}
+    shares = grid.reduced([held.get(bits) for bits in track.reasons], mean)
+    badge = BADGES[reason]
+    note = f"{percent(track.share(reason))} of time"
+    return Lane("reason", badge.text, shares, [badge.style] * len(shares), note=note, zero=False)
+
+
+def _shown_reasons(track: Track) -> list[str]:
+    """Those that occurred; a slowdown only where it held without one of its causes."""
+    seen = [reason for reason in track.seen_reasons() if reason != "gpu_idle"]
+    unexplained = any(
+        has(bits, "hw_slowdown") and not (has(bits, "hw_thermal") or has(bits, "power_brake"))
+        for bits in track.reasons_seen
+    )
+    return [reason for reason in seen if reason != "hw_slowdown" or unexplained]
+
+
+def _held_by(track: Track, grid: Grid, reasons: Sequence[str]) -> list[str]:
+    """Per column the style of the worst of these reasons that held in it."""
+    styles: list[str] = []
+    known: dict[frozenset[int | None], str] = {}
+    for start, end in grid.spans:
+        seen = frozenset(track.reasons[start:end])
+        if seen not in known:
+            known[seen] = style_of([reason for reason in reasons if any(has(bits, reason) for bits in seen)]) or "dim"
+        styles += [known[seen]] * grid.repeated
+    return styles
+
+
+def _grown(lanes: list[Lane], room: int) -> list[Lane]:
+    """The lanes with the lines that are left shared out, at most MOST_ROWS to each."""
+    rows = [1] * len(lanes)
+    growing = [place for kind in GROWTH for place, lane in enumerate(lanes) if lane.kind == kind]
+    while sum(rows) < room and any(rows[place] < MOST_ROWS for place in growing):
+        for place in growing:
+            if sum(rows) < room and rows[place] < MOST_ROWS:
+                rows[place] += 1
+    return [replace(lane, rows=count) for lane, count in zip(lanes, rows, strict=True)]
+
+
+def _filled(cells: Sequence[Cell], columns: int) -> list[Cell]:
+    used = sum(len(cell.text) for cell in cells)
+    return [*cells, Cell(" " * (columns - used))] if used < columns else list(cells)
+
+
+def _title(track: Track, grid: Grid, left: int) -> list[Cell]:
+    minutes = round(track.length * track.step_s / 60)
+    every = track.step_s * grid.per_column
+    text = f"last {minutes} min, a column {every:.0f} s" if grid.repeated == 1 else f"last {minutes} min"
+    heads = "".join(f"{head:>{FIGURE_WIDTH}}" for head in ("MIN", "MAX", "LAST"))
+    return [Cell(clip(text, left + grid.columns + 1), "title"), Cell(heads, "title")]
+
+
+def _figures(lane: Lane) -> list[Cell]:
+    if lane.note:
+        return [Cell(" " + lane.note.rjust(FIGURES * FIGURE_WIDTH), lane.styles[-1] if lane.styles else "")]
+    lowest, highest, newest = (figure.rjust(FIGURE_WIDTH) for figure in lane.figures)
+    return [Cell(f" {lowest}{highest}", "dim"), Cell(newest)]

@@ -1,0 +1,327 @@
+"""Collectives by size, their ranks by lag, and pairs of nodes, as rows. Pure functions.
+
+Pairs of nodes, or of the GPUs of a node, as squares: one cell for each pair. Pure functions.
+
+Bus bandwidth over size, drawn by plotext; it is imported when the first curve is drawn. Pure functions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from mltop.probes.model.probe import CollectiveResult, CopiesResult, PairResult, RankArrival
+from mltop.tui.render.cells import Cell, Column, Row
+from mltop.tui.render.glyphs import GLYPHS, bar
+from mltop.tui.render.units import (
+    GIGA,
+    UNKNOWN,
+    bandwidth,
+    digits,
+    middle,
+    percent,
+    short_time,
+    signed_percent,
+    size_text,
+)
+
+SIZE_COLUMNS = (
+    Column("size", "SIZE", 5, right=True),
+    Column("time", "TIME", 7, right=True),
+    Column("p95", "P95", 7, right=True, priority=3),
+    Column("best", "BEST", 7, right=True, priority=5),
+    Column("algbw", "ALGBW", 8, right=True, priority=4),
+    Column("busbw", "BUSBW", 8, right=True),
+    Column("expected", "EXPECTED", 8, right=True, priority=2, optional=True),
+    Column("share", "SHARE", 5, right=True, priority=1, optional=True),
+    Column("wrong", "WRONG", 7),
+    Column("last", "LAST TO COME", 24, stretch=True, most=40),
+    Column("ranks", "RANKS", 5, right=True, priority=6),
+    Column("iterations", "TIMES", 5, right=True, priority=7),
+    Column("path", "OVER", 16, priority=8, stretch=True),
+)
+RANK_COLUMNS = (
+    Column("rank", "RANK", 5, right=True),
+    Column("node", "NODE", 12),
+    Column("gpu", "GPU", 3, right=True),
+    Column("lag", "LAG", 8, right=True),
+    Column("gauge", "", 16, priority=2),
+    Column("median", "WAITS", 8, right=True),
+    Column("work", "OWN WORK", 8, right=True, optional=True),
+)
+PAIR_COLUMNS = (
+    Column("round", "ROUND", 5, right=True, priority=2),
+    Column("first", "NODE", 14),
+    Column("second", "NODE", 14),
+    Column("busbw", "BUSBW", 8, right=True),
+    Column("gauge", "", 16, priority=3),
+    Column("against", "AGAINST", 11, right=True, priority=1),
+    Column("why", "WHY", 20, stretch=True, optional=True),
+)
+LITTLE_OF_EXPECTED = 0.85  # of what this hardware gives elsewhere
+LATE = 0.2  # of the collective's time: a lag that is no noise
+SLOW_PAIR = 0.85  # of the median of all pairs
+
+
+def size_key(result: CollectiveResult) -> str:
+    return f"{result.collective}/{result.size_bytes}"
+
+
+def size_row(result: CollectiveResult) -> Row:
+    """One row of SIZE_COLUMNS."""
+    share = share_of_expected(result)
+    little = share is not None and share < LITTLE_OF_EXPECTED
+    wrong = Cell(f"{result.wrong} WRONG", "crit") if result.wrong else Cell("none", "dim")
+    cells = (
+        Cell(size_text(result.size_bytes)),
+        Cell(short_time(result.time_s)),
+        Cell(short_time(result.p95_s)),
+        Cell(short_time(result.best_s)),
+        Cell(bandwidth(result.algbw_bytes_per_s)),
+        Cell(bandwidth(result.busbw_bytes_per_s), "bold"),
+        Cell(bandwidth(result.expected_busbw_bytes_per_s), "dim"),
+        Cell(percent(share), "warn" if little else ""),
+        wrong,
+        _last(result),
+        Cell(str(result.ranks)),
+        Cell(str(result.iterations)),
+        Cell(result.path or result.backend, "dim"),
+    )
+    return Row(size_key(result), cells)
+
+
+def share_of_expected(result: CollectiveResult) -> float | None:
+    if result.busbw_bytes_per_s is None or not result.expected_busbw_bytes_per_s:
+        return None
+    return result.busbw_bytes_per_s / result.expected_busbw_bytes_per_s
+
+
+def last_rank(result: CollectiveResult) -> RankArrival | None:
+    """Who comes last: whose own collective is the shortest."""
+    return max(result.arrivals, key=lambda arrival: arrival.lag_s, default=None)
+
+
+def is_late(arrival: RankArrival, result: CollectiveResult) -> bool:
+    return bool(result.time_s) and arrival.lag_s > LATE * (result.time_s or 0.0)
+
+
+def _last(result: CollectiveResult) -> Cell:
+    """ "rank 5 +30.1ms node02/1"; of one node "rank 5 +30.1ms GPU 1"."""
+    arrival = last_rank(result)
+    if arrival is None:
+        return Cell(UNKNOWN, "dim")
+    where = place_of(arrival.node, arrival.gpu)
+    if len(result.nodes) == 1:
+        where = "" if arrival.gpu is None else f"GPU {arrival.gpu}"
+    text = f"rank {arrival.rank} +{short_time(arrival.lag_s)} {where}"
+    return Cell(text, "warn" if is_late(arrival, result) else "dim")
+
+
+def place_of(node: str, gpu: int | None) -> str:
+    return node if gpu is None else f"{node}/{gpu}"
+
+
+def by_lag(result: CollectiveResult) -> list[RankArrival]:
+    """Who comes last first."""
+    return sorted(result.arrivals, key=lambda arrival: -arrival.lag_s)
+
+
+def rank_row(arrival: RankArrival, result: CollectiveResult) -> Row:
+    """One row of RANK_COLUMNS, key: the rank."""
+    most = max((one.lag_s for one in result.arrivals), default=0.0)
+    style = "warn" if is_late(arrival, result) else ""
+    cells = (
+        Cell(str(arrival.rank)),
+        Cell(arrival.node),
+        Cell("" if arrival.gpu is None else str(arrival.gpu)),
+        Cell(short_time(arrival.lag_s), style),
+        Cell(bar(max(0.0, arrival.lag_s) / most if most > 0 else 0.0, 16), style or "dim"),
+        Cell(short_time(arrival.median_s)),
+        Cell(short_time(arrival.work_s)),
+    )
+    return Row(str(arrival.rank), cells)
+
+
+def worst_first(pairs: Sequence[PairResult]) -> list[PairResult]:
+    """What failed, then the slowest."""
+    return sorted(pairs, key=lambda pair: -1.0 if pair.busbw_bytes_per_s is None else pair.busbw_bytes_per_s)
+
+
+def pair_key(pair: PairResult) -> str:
+    return f"{pair.round}/{'/'.join(pair.nodes)}"
+
+
+def pair_row(pair: PairResult, usual: float | None, most: float | None) -> Row:
+    """One row of PAIR_COLUMNS. ``usual``: the median of all pairs, ``most``: the fastest."""
+    first, second = (*pair.nodes, "", "")[:2]
+    busbw = pair.busbw_bytes_per_s
+    share = busbw / usual if busbw is not None and usual else None
+    style = "crit" if busbw is None else "warn" if share is not None and share < SLOW_PAIR else ""
+    cells = (
+        Cell(str(pair.round)),
+        Cell(first),
+        Cell(second),
+        Cell("failed" if busbw is None else bandwidth(busbw), style or "bold"),
+        Cell(bar(busbw / most if busbw is not None and most else 0.0, 16), style or "dim"),
+        Cell(UNKNOWN if share is None else f"{signed_percent(share - 1)} median", style),
+        Cell(pair.why, "crit" if pair.why else ""),
+    )
+    return Row(pair_key(pair), cells)
+
+
+def usual_busbw(pairs: Sequence[PairResult]) -> tuple[float | None, float | None]:
+    """Median and fastest."""
+    found = [pair.busbw_bytes_per_s for pair in pairs if pair.busbw_bytes_per_s is not None]
+    return middle(found), max(found, default=None)
+
+
+MATRIX_LABEL = 14
+PEER_WIDTH = 7
+
+
+def pair_matrix(pairs: Sequence[PairResult], width: int) -> list[list[Cell]]:
+    """Node by node, how fast each pair was: the height of a glyph is the share of the fastest. Nothing if too wide."""
+    nodes = sorted({node for pair in pairs for node in pair.nodes}, key=lambda node: (len(node), node))
+    label = min(MATRIX_LABEL, max(map(len, nodes), default=0))
+    each = 2 if label + 1 + 2 * len(nodes) <= width else 1
+    if len(nodes) < 3 or label + 1 + each * len(nodes) > width:
+        return []
+    of_pair = {frozenset(pair.nodes): pair for pair in pairs}  # the last round counts
+    usual, most = usual_busbw(pairs)
+    lines: list[list[Cell]] = [[Cell("Pairs", "title"), Cell(f"  {_matrix_legend(most)}", "dim")]]
+    for row in nodes:
+        cells = [Cell(f"{row[-label:]:<{label}} ")]
+        for column in nodes:
+            glyph, style = _pair_glyph(of_pair.get(frozenset((row, column))), row == column, usual, most)
+            cells.append(Cell(glyph.ljust(each), style))
+        lines.append(cells)
+    return lines
+
+
+def _pair_glyph(pair: PairResult | None, same: bool, usual: float | None, most: float | None) -> tuple[str, str]:
+    if same:
+        return " ", ""
+    if pair is None:
+        return GLYPHS.unknown, "dim"
+    if pair.busbw_bytes_per_s is None or not usual or not most:
+        return GLYPHS.lost, "crit"
+    slow = pair.busbw_bytes_per_s < SLOW_PAIR * usual
+    return GLYPHS.height(pair.busbw_bytes_per_s / most), "warn" if slow else ""
+
+
+def _matrix_legend(most: float | None) -> str:
+    ramp = GLYPHS.ramp
+    return f"{ramp[0]} 0, {ramp[-1]} {bandwidth(most)}; {GLYPHS.lost} failed, {GLYPHS.unknown} not measured"
+
+
+def peer_matrix(results: Sequence[CopiesResult], width: int) -> list[list[Cell]]:
+    """From GPU (rows) to GPU (columns) of one node, GB/s; "!": 15 % below the median; dim: through the host."""
+    rates = {(one.gpu, peer.to_gpu): peer for one in results for peer in one.peers}
+    rows = sorted({from_gpu for from_gpu, _ in rates if from_gpu is not None})
+    columns = sorted({to_gpu for _, to_gpu in rates})
+    if not rates or PEER_WIDTH * (len(columns) + 1) > width:
+        return []
+    usual = middle(peer.bytes_per_s for peer in rates.values())
+    node = results[0].node
+    lines = [
+        [Cell(f"{node}: from GPU (row) to GPU", "title"), Cell("  GB/s, ! slow, h through the host", "dim")],
+        [Cell(" " * PEER_WIDTH), *(Cell(f"{column:>{PEER_WIDTH}}", "dim") for column in columns)],
+    ]
+    for row in rows:
+        cells = [Cell(f"{row:>{PEER_WIDTH}}", "dim")]
+        for column in columns:
+            peer = rates.get((row, column))
+            if row == column or peer is None:
+                cells.append(Cell(f"{'' if row == column else UNKNOWN:>{PEER_WIDTH}}", "dim"))
+                continue
+            slow = peer.bytes_per_s is not None and usual is not None and peer.bytes_per_s < SLOW_PAIR * usual
+            text = UNKNOWN if peer.bytes_per_s is None else digits(peer.bytes_per_s / GIGA)
+            text += "h" * (peer.direct is False) + "!" * slow
+            cells.append(Cell(f"{text:>{PEER_WIDTH}}", "warn" if slow else "dim" if peer.direct is False else ""))
+        lines.append(cells)
+    return lines
+
+
+LEAST_SIZES = 3
+LEAST_WIDTH, LEAST_HEIGHT = 40, 8
+MOST_WIDTH, MOST_HEIGHT = 110, 16
+# Quadrant blocks: fonts without braille draw that in other widths, which bends the frame.
+MEASURED, EXPECTED = ("*", ".") if GLYPHS.ascii_only else ("hd", "·")
+LABEL_WIDTH = 6
+_TO_ASCII = str.maketrans("│┤├─┬┴┼┐┌┘└", "||+-++++++" + "+")
+
+
+def curve_lines(results: Sequence[CollectiveResult], width: int, height: int) -> list[list[Cell]]:
+    """Title and curve of the first collective that has enough sizes; nothing where there is no room or no curve."""
+    points = sorted(
+        {one.size_bytes: one for one in results if one.busbw_bytes_per_s is not None}.values(),
+        key=lambda one: one.size_bytes,
+    )
+    width, height = min(width, MOST_WIDTH), min(height - 1, MOST_HEIGHT)
+    if len(points) < LEAST_SIZES or width < LEAST_WIDTH or height < LEAST_HEIGHT:
+        return []
+    expected = [one for one in points if one.expected_busbw_bytes_per_s]
+    title = [Cell("Bus bandwidth over size", "title"), Cell("  GB/s", "dim")]
+    if len(expected) >= 2:
+        source = f" ({expected[-1].expected_source})" if expected[-1].expected_source else ""
+        title += [Cell(f"   {EXPECTED * 3} expected{source}", "dim")]
+    return [title, *(_styled(line) for line in _drawn(points, expected, width, height))]
+
+
+def _drawn(
+    points: Sequence[CollectiveResult], expected: Sequence[CollectiveResult], width: int, height: int
+) -> list[str]:
+    """plotext has one figure for the whole program: it is cleared before and after."""
+    import plotext  # type: ignore[import-untyped]
+
+    most = max(max(one.busbw_bytes_per_s or 0.0, one.expected_busbw_bytes_per_s or 0.0) for one in points) / GIGA
+    plotext.clf()
+    plotext.theme("clear")
+    plotext.limitsize(False, False)  # not to the size of whatever terminal it finds itself in
+    plotext.plotsize(width, height)
+    plotext.xscale("log")
+    if len(expected) >= 2:
+        sizes = [one.size_bytes for one in expected]
+        plotext.plot(sizes, [(one.expected_busbw_bytes_per_s or 0.0) / GIGA for one in expected], marker=EXPECTED)
+    sizes = [one.size_bytes for one in points]
+    plotext.plot(sizes, [(one.busbw_bytes_per_s or 0.0) / GIGA for one in points], marker=MEASURED)
+    plotext.xticks(*_ticks(sizes, width))
+    steps = round_steps(most, 6 if height >= 12 else 3)
+    plotext.yticks(steps, [f"{step:>{LABEL_WIDTH}g}" for step in steps])
+    plotext.ylim(0, steps[-1])
+    text: str = plotext.uncolorize(plotext.build())
+    plotext.clf()
+    lines = [line.rstrip() for line in text.splitlines()]
+    return [line.translate(_TO_ASCII) for line in lines] if GLYPHS.ascii_only else lines
+
+
+def _ticks(sizes: Sequence[int], width: int) -> tuple[list[int], list[str]]:
+    """As many sizes as there is room for, always the first and the last."""
+    every = max(1, -(-len(sizes) * 7 // max(1, width - LABEL_WIDTH)))
+    shown = [*sizes[: -every or None : every], sizes[-1]] if every > 1 else list(sizes)
+    return shown, [size_text(size) for size in shown]
+
+
+def round_steps(most: float, count: int) -> list[float]:
+    """At most ``count`` equal steps of a round size, from 0 to the first that is not below ``most``."""
+    if most <= 0:
+        return [0.0, 1.0]
+    power = 10.0 ** math.floor(math.log10(most / count))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor * count >= most)
+    return [step * number for number in range(math.ceil(most / step - 1e-9) + 1)]
+
+
+def _styled(line: str) -> list[Cell]:
+    """The measured curve stands out from frame, labels and what was expected."""
+    cells: list[Cell] = []
+    for char in line:
+        style = "accent" if _is_curve(char) else "dim"
+        if cells and (cells[-1].style == style or char == " "):
+            cells[-1] = Cell(cells[-1].text + char, cells[-1].style)
+        else:
+            cells.append(Cell(char, style))
+    return cells
+
+
+def _is_curve(char: str) -> bool:
+    return char == MEASURED or "\u2580" <= char <= "\u259f"

@@ -1,0 +1,153 @@
+"""The question before a probe starts: what, where, how long, and what the user can choose. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mltop.probes.investigate.probing.kinds import COLLECTIVES, DTYPES, KINDS
+from mltop.probes.investigate.probing.wanted import ProbeWanted
+from mltop.tui.app.selection import ProbeScope, counted, first_of
+from mltop.tui.render.cells import Cell, wrap
+from mltop.tui.render.probes.kinds import KINDS as WORDS
+from mltop.tui.render.probes.kinds import takes_text
+
+Line = list[Cell]
+LABEL = 9
+SIZES = ("3 sizes", "sweep")
+SEARCHES = ("slow nodes", "round robin")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One line of the question: ``name`` is a field of ProbeWanted; ``options`` as they are written."""
+
+    name: str
+    label: str
+    options: tuple[str, ...]
+    chosen: int
+
+
+def choices_of(wanted: ProbeWanted) -> list[Choice]:
+    """The kind first, then what this kind asks."""
+    found = [Choice("kind", "probe", KINDS, KINDS.index(wanted.kind))]
+    if wanted.kind == "matmul":
+        found.append(Choice("dtype", "type", DTYPES, DTYPES.index(wanted.dtype)))
+    elif wanted.kind == "all-reduce":
+        found.append(Choice("collective", "what", COLLECTIVES, COLLECTIVES.index(wanted.collective)))
+        found.append(Choice("sweep", "sizes", SIZES, int(wanted.sweep)))
+    elif wanted.kind == "pairs":
+        found.append(Choice("round_robin", "looks for", SEARCHES, int(wanted.round_robin)))
+    return found
+
+
+def chosen(wanted: ProbeWanted, name: str, place: int) -> ProbeWanted:
+    """With option ``place`` of the choice ``name``."""
+    if name == "kind":
+        return replace(wanted, kind=KINDS[place])
+    if name == "dtype":
+        return replace(wanted, dtype=DTYPES[place])
+    if name == "collective":
+        return replace(wanted, collective=COLLECTIVES[place])
+    return replace(wanted, sweep=bool(place)) if name == "sweep" else replace(wanted, round_robin=bool(place))
+
+
+def why_not(wanted: ProbeWanted, scope: ProbeScope) -> str:
+    """What speaks against starting it, "" nothing."""
+    if wanted.kind == "pairs" and len(scope.names) < 2:
+        return "pairs need two nodes or more"
+    if len(scope.silent) == len(scope.names):
+        return f"no node to probe: {first_of(scope.silent)} {'does' if len(scope.silent) == 1 else 'do'} not answer"
+    return ""
+
+
+def question_lines(
+    wanted: ProbeWanted, scope: ProbeScope, at: int, width: int, said: str = ""
+) -> tuple[list[Line], dict[int, list[tuple[int, int]]]]:
+    """The lines, and by line number which (start, end) cells each option has, for the mouse.
+
+    ``at``: which choice the keys change; ``said``: a sentence for the user that stands last.
+    """
+    lines: list[Line] = []
+    spots: dict[int, list[tuple[int, int]]] = {}
+    for place, choice in enumerate(choices_of(wanted)):
+        spots[len(lines)] = _spots(choice)
+        lines.append(_choice_line(choice, place == at))
+    lines.append([])
+    lines += wrap([Cell(WORDS[wanted.kind].does)], width)
+    lines.append([])
+    for label, cells in _facts(wanted, scope):
+        indent = LABEL if label else 0
+        lines += wrap([Cell(f"{label:<{indent}}", "dim"), *cells], width, indent)
+    if said:
+        lines += [[], *wrap([Cell(said, "warn")], width)]
+    return lines, spots
+
+
+def _choice_line(choice: Choice, here: bool) -> Line:
+    """ "> type     [bf16]  fp8   fp16": brackets are seen without colours."""
+    cells = [Cell("> " if here else "  ", "accent"), Cell(f"{choice.label:<{LABEL}}", "bold" if here else "dim")]
+    for place, option in enumerate(choice.options):
+        is_it = place == choice.chosen
+        cells.append(Cell(f"[{option}]" if is_it else f" {option} ", "title" if is_it else ""))
+    return cells
+
+
+def _spots(choice: Choice) -> list[tuple[int, int]]:
+    spots = []
+    end = 2 + LABEL
+    for option in choice.options:
+        spots.append((end, end + len(option) + 2))
+        end = spots[-1][1]
+    return spots
+
+
+def _facts(wanted: ProbeWanted, scope: ProbeScope) -> list[tuple[str, Line]]:
+    facts: list[tuple[str, Line]] = [("on", [Cell(scope.words, "bold"), Cell(f", {_how_many(scope)}")])]
+    if scope.silent and len(scope.silent) < len(scope.names):
+        text = f"{counted(len(scope.silent), 'node')} that {'does' if len(scope.silent) == 1 else 'do'} not answer"
+        facts.append(("without", [Cell(f"{text}: {first_of(scope.silent)}", "warn")]))
+    facts.append(("takes", [Cell(takes_text(wanted, len(scope.names)))]))
+    facts.append(("", _in_use(wanted, scope)))
+    return facts
+
+
+def _how_many(scope: ProbeScope) -> str:
+    """ "8 GPUs", "on its processors: no GPU is known there"."""
+    if scope.seen_gpus == 0:
+        return "how many GPUs is not known yet" if scope.unseen else "no GPUs: on the processors"
+    more = f", those of {counted(scope.unseen, 'node')} not known yet" if scope.unseen else ""
+    return f"{counted(scope.seen_gpus, 'GPU')}{more}"
+
+
+def _in_use(wanted: ProbeWanted, scope: ProbeScope) -> Line:
+    if wanted.force:
+        return [Cell("FORCED: also what is in use is loaded; jobs there slow down or fail", "crit")]
+    if not scope.seen_gpus and not scope.unseen:
+        return [Cell("what else runs on the processors slows down meanwhile")]
+    cells = [Cell("GPUs in use are left alone")]
+    if scope.in_use:
+        all_of_them = scope.in_use == scope.seen_gpus
+        number = f"all {scope.in_use}" if all_of_them and scope.in_use > 1 else str(scope.in_use)
+        number += "" if all_of_them else f" of {scope.seen_gpus}"
+        said = f"; {number} {'is' if scope.in_use == 1 else 'are'} in use now"
+        cells.append(Cell(said + (": nothing would be measured" if all_of_them else ""), "warn"))
+    return cells
+
+
+def keys_line(scope: ProbeScope, wanted: ProbeWanted, typing: bool) -> list[tuple[int, Sequence[Cell]]]:
+    """Parts for ``wrap.flow``: the keys of the question."""
+    if typing:
+        return [(0, _key("Enter", "force")), (0, _key("Esc", "do not"))]
+    force = _key("f", "no force" if wanted.force else "force") if len(scope.names) == 1 else []
+    return [
+        (0, _key("Enter", "start")),
+        (0, _key("Esc", "cancel")),
+        (1, _key("Left Right", "choose")),
+        (2, _key("Up Down", "line")),
+        (3, force),
+    ]
+
+
+def _key(key: str, what: str) -> list[Cell]:
+    return [Cell(key, "accent"), Cell(f" {what}", "dim")]

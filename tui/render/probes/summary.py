@@ -1,0 +1,329 @@
+"""What stands around the tables of a probe: headline, verdict, what was not measured, settings, command. Pure.
+
+Earlier results of one device: a sparkline and figures per kind of result, then the newest ones. Pure functions.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mltop.probes.investigate.advice import to_do
+from mltop.probes.judge.nodes import folded
+from mltop.probes.model.probe import PastResult
+from mltop.tui.render.cells import Cell, flow, wrap
+from mltop.tui.render.glyphs import GLYPHS, bar, sparkline
+from mltop.tui.render.probes.kinds import KINDS, title_of, where_text
+from mltop.tui.render.units import UNKNOWN, bandwidth, clock_time, flops, heights, middle, size_text
+from mltop.tui.screens.bars import elapsed_text
+
+if TYPE_CHECKING:
+    from mltop.probes.investigate.probing.wanted import ProbeProgress
+    from mltop.probes.model.probe import ProbeFailure, ProbeReport, ProbeVerdict, Suspect
+
+Line = list[Cell]
+PHASE_STYLE = {"connecting": "accent", "running": "accent", "done": "ok", "cancelled": "warn", "failed": "crit"}
+BAR_WIDTH = 12
+BULLET = "-" if GLYPHS.ascii_only else "•"
+
+
+def headline(
+    progress: ProbeProgress,
+    cancelling: bool,
+    width: int,
+    run: tuple[int, int] = (1, 1),
+    everybody: Sequence[str] = (),
+) -> list[Line]:
+    """What runs where and how far it is; below it what happens now.
+
+    ``run``: which of how many of this session; ``everybody``: the nodes that are meant by all.
+    """
+    report, devices = progress.report, progress.devices
+    ended = sum(device.result is not None or bool(device.problem) for device in devices)
+    share = _share(progress)
+    phase = Cell("cancelling", "warn") if cancelling else Cell(progress.phase, PHASE_STYLE.get(progress.phase, ""))
+    names = _nodes_of(progress) or everybody
+    live = not progress.finished
+    parts = [
+        (0, [Cell("SIMULATED", "warn")] if report is not None and report.simulated else []),
+        (0, [Cell(title_of(progress.wanted), "title")]),
+        (2, [Cell(f"on {where_text(progress.wanted, names)}")]),
+        (0, [phase]),
+        (1, [Cell(elapsed_text(progress))]),
+        (4, [Cell(f"{ended}/{len(devices)}")] if devices and live else []),
+        (6, [Cell(bar(share, BAR_WIDTH), "accent")] if share is not None and live else []),
+        (5, [Cell("Esc cancels", "dim")] if live and not cancelling else []),
+        (3, [Cell(f"began {clock_time(report.started_at)}", "dim")] if report is not None and not live else []),
+        (4, [Cell(f"run {run[0]} of {run[1]}  [ ]", "dim")] if run[1] > 1 else []),
+    ]
+    lines = [flow(parts, width)]
+    if progress.text and (live or progress.phase != "done"):
+        style = "crit" if progress.phase == "failed" else "" if live else "warn"
+        lines += wrap([Cell(progress.text, style)], width)
+    return lines
+
+
+def _nodes_of(progress: ProbeProgress) -> tuple[str, ...]:
+    """Those it turned out to be."""
+    found = [device.node for device in progress.devices]
+    for result in progress.report.results if progress.report is not None else ():
+        found += getattr(result, "nodes", None) or [getattr(result, "node", "")]
+    return tuple(dict.fromkeys(filter(None, found)))
+
+
+def _share(progress: ProbeProgress) -> float | None:
+    """How much is done: of all devices together, where they tell; else None."""
+    told = [1.0 if one.result is not None or one.problem else one.fraction for one in progress.devices]
+    known = [share for share in told if share is not None]
+    return sum(known) / len(told) if known else None
+
+
+def verdict_parts(verdict: ProbeVerdict, width: int) -> list[list[Line]]:
+    """The sentence, then each suspect with why and what to do, then what else is worth saying; each some lines."""
+    if not verdict.text and not verdict.suspects:
+        return []
+    number = len(verdict.suspects)
+    label = Cell(f"{number} {'SUSPECT' if number == 1 else 'SUSPECTS'}", "crit") if number else Cell("VERDICT", "bold")
+    parts = [wrap([label, Cell("  "), Cell(verdict.text, "bold" if number else "")], width, indent=2)]
+    parts += [suspect_lines(suspect, width) for suspect in verdict.suspects]
+    return parts + [wrap([Cell(f"  {BULLET} ", "dim"), Cell(one, "dim")], width, indent=4) for one in verdict.details]
+
+
+def split_verdict(
+    verdict: ProbeVerdict, width: int, room: int, failures: Sequence[ProbeFailure] = ()
+) -> tuple[list[Line], list[Line]]:
+    """What fits into ``room`` lines, the sentence at least in part; and what is left, under a title of its own.
+
+    Details about ``failures`` are left out: those stand together below.
+    """
+    reasons = {failure.why for failure in failures}
+    details = [detail for detail in verdict.details if not any(why in detail for why in reasons)]
+    above: list[Line] = []
+    parts = verdict_parts(replace(verdict, details=details), width)
+    while parts and len(above) + len(parts[0]) <= room:
+        above += parts.pop(0)
+    if parts and not above:
+        first = parts[0]
+        above, parts[0] = first[:room], first[room:]
+    left = [line for part in parts for line in part]
+    return above, [[Cell("The verdict, continued", "title")], *left] if left else []
+
+
+def suspect_lines(suspect: Suspect, width: int) -> list[Line]:
+    cells = [Cell(f"  {BULLET} ", "dim"), Cell(f"{suspect_name(suspect)}: ", "crit"), Cell(suspect.reason)]
+    lines = wrap(cells, width, indent=4)
+    if suspect.action:
+        lines += wrap([Cell("    do: ", "dim"), Cell(suspect.action, "accent")], width, indent=8)
+    return lines
+
+
+def suspect_name(suspect: Suspect) -> str:
+    """ "node01 GPU 3 rank 11"."""
+    parts = [suspect.node or "a node of unknown name"]
+    parts += [f"GPU {suspect.gpu}"] if suspect.gpu is not None else []
+    parts += [f"rank {suspect.rank}"] if suspect.rank is not None else []
+    return " ".join(parts)
+
+
+def failure_lines(failures: Sequence[ProbeFailure], width: int) -> list[Line]:
+    """What was not measured, those of one reason together: stage, why, what would help."""
+    if not failures:
+        return []
+    lines: list[Line] = [[Cell("Not measured", "title")]]
+    for alike in _by_reason(failures):
+        first = alike[0]
+        word = Cell("LEFT OUT ", "warn") if first.refused else Cell("FAILED ", "crit")
+        stage = f"{first.stage}: " if first.stage and not first.refused else ""
+        cells = [Cell("  "), word, Cell(f"{_who(alike)}: ", "bold"), Cell(stage + _why_of(alike))]
+        lines += wrap(cells, width, indent=4)
+        if first.fix:
+            label, text = to_do(first.fix)
+            lines += wrap([Cell(f"    {label}", "dim"), Cell(text, "accent")], width, indent=8)
+    return lines
+
+
+def _by_reason(failures: Iterable[ProbeFailure]) -> list[list[ProbeFailure]]:
+    """What failed before what was left out, otherwise in the order they came; pids make no other reason."""
+    found: dict[tuple[bool, str, str, str], list[ProbeFailure]] = {}
+    for one in failures:
+        why = _PID.sub("pid", nameless(one.why, one.gpu))
+        found.setdefault((one.refused, one.stage, why, one.fix), []).append(one)
+    return [found[key] for key in sorted(found, key=lambda key: key[0])]
+
+
+_PID = re.compile(r"\bpid (\d+)")
+
+
+def _why_of(alike: Sequence[ProbeFailure]) -> str:
+    """ "in use by ada: train.py (pids 8120-8123)"."""
+    text = nameless(alike[0].why, alike[0].gpu)
+    pids = sorted({int(pid) for one in alike for pid in _PID.findall(one.why)})
+    return _PID.sub(f"pids {ranges(pids)}", text, count=1) if len(pids) > 1 else text
+
+
+def nameless(why: str, gpu: int | None) -> str:
+    """Without the name of the GPU, which stands before it: "in use by ada" of "GPU 3 is in use by ada"."""
+    return why.removeprefix(f"GPU {gpu} is ").removeprefix(f"GPU {gpu}: ")
+
+
+def _who(failures: Sequence[ProbeFailure]) -> str:
+    """ "node[01-03]", "node01 GPU 0-3", "node01 rank 5"; of several nodes with GPUs, how many."""
+    nodes = list(dict.fromkeys(one.node for one in failures))
+    gpus = sorted({one.gpu for one in failures if one.gpu is not None})
+    ranks = sorted({one.rank for one in failures if one.rank is not None})
+    who = folded(nodes)
+    if len(nodes) > 1:
+        return f"{who}, {len(failures)} GPUs" if gpus else who
+    who += f" GPU {ranges(gpus)}" if gpus else ""
+    return who + (f" rank {ranges(ranks)}" if ranks else "")
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """ "0-2,4" of [0, 1, 2, 4]."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def listed(title: str, texts: Sequence[str], width: int) -> list[Line]:
+    """A title and a line for each text; nothing of no texts."""
+    lines: list[Line] = [[Cell(title, "title")]] if texts else []
+    for text in texts:
+        lines += wrap([Cell("  "), Cell(text, "dim")], width, indent=4)
+    return lines
+
+
+def command_lines(report: ProbeReport, width: int) -> list[Line]:
+    """The torchrun line, broken so that the lines together are still one command of a shell."""
+    if not report.command:
+        return []
+    broken = shell_lines(report.command, width)
+    return [[Cell("The same without mltop", "title"), Cell("  y copies it", "dim")], *([Cell(one)] for one in broken)]
+
+
+def shell_lines(command: str, width: int) -> list[str]:
+    """At most ``width`` cells each, all but the last ending in a backslash; words are never cut."""
+    try:
+        words = [shlex.quote(word) if not _plain(word) else word for word in shlex.split(command)]
+    except ValueError:  # an open quote: as it stands
+        words = command.split()
+    lines = [""]
+    for word in words:
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width - 2:
+            lines[-1] += " \\"
+            lines.append(word)
+        else:
+            lines[-1] += f" {word}" if lines[-1] else word
+    return lines
+
+
+def _plain(word: str) -> bool:
+    """A variable's setting, or a word, that a shell takes as it stands."""
+    name, equals, value = word.partition("=")
+    return shlex.quote(word) == word or bool(equals and shlex.quote(value) == value and shlex.quote(name) == name)
+
+
+def empty_lines(can_probe: str, width: int) -> list[Line]:
+    """What the keys do, while no probe has run; ``can_probe``: why none can, "" where one can."""
+    lines: list[Line] = [[Cell("no probe has run yet", "dim")], []]
+    if can_probe:
+        lines += wrap([Cell(can_probe, "warn")], width, indent=2)
+        return lines
+    for key, kind in (("M", "matmul"), ("A", "all-reduce")):
+        lines += _kind_lines(key, kind, width)
+    lines += [[], [Cell("Both ask before anything starts. There you can also choose")]]
+    for kind in ("memory", "copies", "pairs"):
+        lines += _kind_lines(" ", kind, width)
+    return [*lines, [], *wrap([Cell(WHERE, "dim")], width)]
+
+
+def _kind_lines(key: str, kind: str, width: int) -> list[Line]:
+    words = KINDS[kind]
+    return wrap([Cell(f"{key}  ", "accent"), Cell(f"{words.name}  ", "bold"), Cell(words.does)], width, indent=3)
+
+
+WHERE = (
+    "From a node's pane they go to that node, from a GPU's to that GPU, elsewhere to the marked nodes, or all."
+    " GPUs in use are left alone."
+)
+
+
+GLYPHS_MOST = 24
+RATE_AT_LEAST = 1e6  # TFLOP/s are below, bytes/s above
+
+
+def history_lines(who: str, past: Sequence[PastResult], probe: str, width: int, newest: int = 3) -> list[list[Cell]]:
+    """``past``: of the device or group, the oldest first; only of ``probe``, a key's first word. Nothing of none."""
+    of_probe = [one for one in past if one.key.split(" ")[0] == probe]
+    by_key: dict[str, list[PastResult]] = {}
+    for one in of_probe:
+        by_key.setdefault(one.key, []).append(one)
+    if not by_key:
+        return []
+    lines: list[list[Cell]] = [[Cell("Earlier", "title"), Cell(f"  {who}", "dim")]]
+    name_width = max(len(key_text(key)) for key in by_key)
+    for key, results in by_key.items():
+        lines.append(_key_line(key_text(key).ljust(name_width), results, width))
+    lines += [_result_line(one, of_probe, width) for one in reversed(of_probe[-newest:])]
+    return lines
+
+
+def _key_line(key: str, results: Sequence[PastResult], width: int) -> list[Cell]:
+    values = [one.value for one in results]
+    newest = heights(values[-GLYPHS_MOST:])
+    span = _day(results[0].at) if len(results) == 1 else f"{_day(results[0].at)} to {_day(results[-1].at)}"
+    parts = [
+        (0, [Cell(f"  {key}")]),
+        (1, [Cell(sparkline(newest, len(newest)), "accent")]),
+        (0, [Cell(f"median {value_text(middle(values))}")]),
+        (3, [Cell(f"{value_text(min(values))} to {value_text(max(values))}", "dim")]),
+        (2, [Cell(f"{len(values)} from {span}", "dim")]),
+    ]
+    return flow(parts, width)
+
+
+def _result_line(one: PastResult, all_of_it: Sequence[PastResult], width: int) -> list[Cell]:
+    """One earlier result and with which versions."""
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(one.versions.items()))
+    name = f"{key_text(one.key)}  " if len({other.key for other in all_of_it}) > 1 else ""
+    parts = [
+        (0, [Cell(f"  {_minute(one.at)}", "dim")]),
+        (0, [Cell(f"{name}{value_text(one.value)}")]),
+        (1, [Cell(versions, "dim")] if versions else []),
+    ]
+    return flow(parts, width)
+
+
+def key_text(key: str) -> str:
+    """ "bf16 sustained 8192x8192x8192" of a matmul's key, "to_device 256M" of copies'."""
+    words = key.split(" ")[1:]
+    return " ".join(size_text(int(word)) if word.isdigit() and int(word) >= 1024 else word for word in words) or key
+
+
+def value_text(value: float | None) -> str:
+    if value is None:
+        return UNKNOWN
+    return bandwidth(value) if value >= RATE_AT_LEAST else flops(value)
+
+
+def _day(at: float) -> str:
+    return _time("%Y-%m-%d", at)
+
+
+def _minute(at: float) -> str:
+    return _time("%Y-%m-%d %H:%M", at)
+
+
+def _time(form: str, at: float) -> str:
+    try:
+        return time.strftime(form, time.localtime(at))
+    except (OverflowError, ValueError, OSError):  # a year that the platform cannot express
+        return UNKNOWN

@@ -1,0 +1,325 @@
+"""The line above the keys: a running dump or probe, the filter, or the last notice. Pure functions.
+
+A line of text that gets also what was typed before it had the focus.
+
+The line in which a filter is typed; Up brings back earlier ones of this session.
+
+The bottom line: the keys that work here. A click does what the key does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.events import Key
+from textual.strip import Strip
+from textual.widgets import Input
+
+from mltop.probes.investigate.progress import CaptureResult, StackProgress
+from mltop.probes.model.text import clean
+from mltop.probes.reach.view import FleetView
+from mltop.tui.app.keys import key_name
+from mltop.tui.filters import Filter
+from mltop.tui.render.cells import Cell, clip, flow, line_width
+from mltop.tui.render.glyphs import bar
+from mltop.tui.widgets.cell_view import CellView
+
+if TYPE_CHECKING:
+    from mltop.probes.investigate.probing.wanted import ProbeProgress
+
+BAR_WIDTH = 12
+MIN_PATH = 24  # cells: the name of a capture's directory
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One sentence for the user: text, path, more; ``style`` as in Cell. It stays until the next one or Esc."""
+
+    text: str
+    style: str = ""
+    path: str = ""
+    more: str = ""
+
+
+def notice_line(notice: Notice, width: int) -> list[Cell]:
+    """Where it is too long, the path loses its beginning and keeps at least MIN_PATH cells; then the end is cut."""
+    parts = [notice.text, notice.path, notice.more]
+    room = max(MIN_PATH, width - line_width([Cell(notice.text), Cell(notice.more)]))
+    if line_width([Cell(notice.path)]) > room:
+        parts[1] = clip(notice.path, room, tail=True, marked=True)
+    return [Cell(part, notice.style) for part in parts if part]
+
+
+def waiting_for(progress: StackProgress, view: FleetView, asked: Sequence[str] = ()) -> str:
+    """ "waiting for node07 (stale) and 2 more": nodes that are not live and not yet given up; "": there are none.
+
+    ``asked``: the nodes that the dump is of, none given: all.
+    """
+    given_up = {node.node for node in progress.not_answered}
+    nodes = [node.state for node in view.nodes if not asked or node.node in asked]
+    silent = [state for state in nodes if state.state != "live" and state.node not in given_up]
+    if not silent or progress.phase == "judging":
+        return ""
+    more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
+    return f"waiting for {silent[0].node} ({silent[0].state}){more}"
+
+
+def dump_line(progress: StackProgress, width: int, waiting: str = "", scope: str = "") -> list[Cell]:
+    """E.g. ``stacks: dumping  2/4 ranks ━━━───  round 1/2  0.9 s  waiting for n3 (stale)  Esc cancels``.
+
+    ``scope``: "of 3 marked nodes", where that is not all that is watched.
+    """
+    expected = progress.ranks_expected
+    count = f"{progress.ranks_done}/{'?' if expected is None else expected} ranks"
+    share = progress.ranks_done / expected if expected else None
+    parts = [
+        (0, [Cell(f"stacks{scope and ' '}{scope}: ", "bold"), Cell(progress.phase, "accent")]),
+        (0, [Cell(count)]),
+        (5, [Cell(bar(share, BAR_WIDTH), "accent")] if share is not None else []),
+        (3, [Cell(f"round {progress.round}/{progress.rounds}")] if progress.rounds else []),
+        (1, [Cell(f"{progress.elapsed_s:.1f} s")]),
+        (2, [Cell(waiting, "warn")] if waiting else []),
+        (4, [Cell("Esc cancels", "dim")]),
+    ]
+    return flow(parts, width)
+
+
+def typing_line(draft: Filter, refused: bool, width: int) -> list[Cell]:
+    """While a filter is typed: what it lacks, else the keys. ``refused``: Enter was pressed all the same."""
+    if draft.problem:
+        return flow([(0, [Cell(draft.problem, "warn" if refused else "dim")])], width)
+    keys = [(0, "Enter keeps"), (1, "Esc clears"), (2, "Up recalls"), (3, "sm=? finds what is unknown")]
+    return flow([(priority, [Cell(text, "dim")]) for priority, text in keys], width)
+
+
+def filter_line(keep: Filter, width: int, kept: tuple[int, int] | None, lines_are: str = "") -> list[Cell]:
+    """The filter in force and how many rows it keeps, or why it is not asked: ``lines_are`` have no fields."""
+    text = [Cell("filter: ", "dim"), Cell(keep.text, "accent")]
+    if lines_are and keep.fields:
+        why = f"not asked: {lines_are} have no field {keep.fields[0].name!r}, only words"
+        return flow([(1, text), (0, [Cell(why, "warn")]), (2, [Cell("Esc clears", "dim")])], width)
+    count = [Cell(f"shows {kept[0]} of {kept[1]}", "dim")] if kept is not None and not lines_are else []
+    return flow([(0, text), (2, count), (1, [Cell("Esc clears", "dim")])], width)
+
+
+def connecting_line(view: FleetView, width: int) -> list[Cell] | None:
+    """Which nodes of several have not answered yet; None when all have, or ended."""
+    waiting = [node.node for node in view.nodes if node.state.state == "connecting"]
+    if not waiting or len(view.nodes) < 2:
+        return None
+    answered = sum(node.glance is not None for node in view.nodes)
+    first = ", ".join(waiting[:3]) + (f" and {len(waiting) - 3} more" if len(waiting) > 3 else "")
+    parts = [
+        (0, [Cell("connecting: ", "dim"), Cell(f"{answered} of {len(view.nodes)} nodes have answered", "accent")]),
+        (1, [Cell(f"waiting for {first}", "dim")]),
+    ]
+    return flow(parts, width)
+
+
+def end_of_dump(progress: StackProgress) -> Notice | None:
+    """What to say when a dump is over; a finished one speaks for itself, unless machines did not answer."""
+    if progress.phase == "failed":
+        return Notice(f"stacks failed: {progress.error}", "crit")
+    if progress.phase == "cancelled":
+        return Notice("stacks: cancelled, t dumps again", "warn")
+    silent = progress.not_answered
+    if not silent:
+        return None
+    first = f"{silent[0].node}: {silent[0].reason or silent[0].state}"
+    more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
+    return Notice(f"stacks: no full answer from {first}{more}", "warn")
+
+
+def probe_line(progress: ProbeProgress, cancelling: bool, width: int) -> list[Cell]:
+    """A running probe, in any pane but its own: ``matmul: running  12 of 125 s  18/24 GPUs  7 shows it``."""
+    ended = sum(device.result is not None or bool(device.problem) for device in progress.devices)
+    count = f"{ended}/{len(progress.devices)} measured" if progress.devices else ""
+    phase = Cell("cancelling", "warn") if cancelling else Cell(progress.phase, "accent")
+    parts = [
+        (0, [Cell(f"{progress.wanted.kind}: ", "bold"), phase]),
+        (1, [Cell(elapsed_text(progress))]),
+        (2, [Cell(count)] if count else []),
+        (5, [Cell(progress.text, "dim")] if progress.text else []),
+        (3, [Cell("7 shows it", "dim")]),
+        (4, [] if cancelling else [Cell("Esc cancels", "dim")]),
+    ]
+    return flow(parts, width)
+
+
+def elapsed_text(progress: ProbeProgress) -> str:
+    """ "12.3 s of 125 s at most"."""
+    most = f" of {progress.deadline_s:.0f} s at most" if progress.deadline_s and not progress.finished else ""
+    return f"{progress.elapsed_s:.1f} s{most}"
+
+
+def end_of_probe(progress: ProbeProgress) -> Notice:
+    """What to say in another pane when a probe is over."""
+    kind, report = progress.wanted.kind, progress.report
+    if progress.phase == "failed":
+        return Notice(f"{kind} failed: {progress.text or 'no reason given'}, 7 shows more", "crit")
+    if progress.phase == "cancelled":
+        return Notice(f"{kind}: cancelled, 7 shows what was measured", "warn")
+    verdict = report.verdict if report is not None else None
+    text = (verdict.text if verdict is not None else "") or "finished"
+    return Notice(f"{kind}: {text}, 7 shows all", "crit" if verdict is not None and verdict.suspects else "accent")
+
+
+def end_of_capture(result: CaptureResult) -> Notice:
+    """Where the capture went, and what is missing from it."""
+    path = str(result.directory)
+    if result.error:
+        return Notice(f"capture failed: {result.error}", "crit")
+    if result.cancelled:
+        return Notice("capture cancelled; what was known is in ", "warn", path)
+    if not result.problems:
+        return Notice("captured to ", "ok", path)
+    others = f" and {len(result.problems) - 1} more" if len(result.problems) > 1 else ""
+    return Notice("captured to ", "warn", path, f", missing: {result.problems[0]}{others}")
+
+
+class TypedBox(Input):
+    """Give it the focus by ``Screen.set_focus``: it is there at once then, ``focus()`` comes too late for the Enter."""
+
+    def validate_value(self, value: str) -> str:
+        """What is pasted is cleaned as all that is drawn."""
+        return clean(value)
+
+    def take(self, event: Key) -> bool:
+        """A key that went elsewhere because it was typed before this line had the focus; False: it is no text."""
+        if event.is_printable and event.character is not None:
+            self.insert_text_at_cursor(event.character)
+            return True
+        return False
+
+
+PLACEHOLDER = "filter: words, !word, node=gpu0*, sm<20% & power>300W"
+MOST_KEPT = 50
+
+
+class FilterHistory:
+    """Filters that were kept with Enter, the newest last."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+
+    def add(self, text: str) -> None:
+        if text.strip():
+            self._texts = [*(known for known in self._texts if known != text), text][-MOST_KEPT:]
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, place: int) -> str:
+        """0 is the newest."""
+        return self._texts[len(self._texts) - 1 - place]
+
+
+class FilterBox(TypedBox):
+    """What is typed goes where Input sends it: ``Changed`` and ``Submitted``."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "recall(1)", "earlier", show=False),
+        Binding("down", "recall(-1)", "later", show=False),
+    ]
+    DEFAULT_CSS = "FilterBox { height: 1; border: none; padding: 0; display: none; background: $background; }"
+
+    def __init__(self, history: FilterHistory, **options: Any) -> None:
+        super().__init__(placeholder=PLACEHOLDER, compact=True, **options)
+        self._history = history
+        self._place = -1  # in the history; -1: what is being typed
+        self._typed = ""
+
+    def open_with(self, text: str) -> None:
+        self._place, self.value, self.display = -1, text, True
+        self.cursor_position = len(text)
+
+    def action_recall(self, step: int) -> None:
+        """Go to an earlier filter, or back towards what was being typed."""
+        place = self._place + step
+        if not -1 <= place < len(self._history):
+            return
+        if self._place == -1:
+            self._typed = self.value
+        self._place = place
+        self.value = self._typed if place == -1 else self._history[place]
+        self.cursor_position = len(self.value)
+
+
+GAP, NARROW_GAP = "  ", " "
+# What a narrow terminal loses first; quit and help, which come last, stay longest.
+LOST_FIRST = ("probe", "neighbour", "timelines", "reverse", "sort", "capture", "pause", "select", "filter")
+SHORT = {"overview": "main"}  # where all panes would not fit otherwise
+
+
+class KeyBar(CellView, can_focus=False):
+    """One line of hints, as many as fit."""
+
+    DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
+
+    def __init__(self, perform: Callable[[str], Awaitable[None]], **widget_options: Any) -> None:
+        super().__init__(**widget_options)
+        self._perform = perform
+        self._hints: list[Binding] = []
+        self._active = ""
+
+    def set_hints(self, hints: Sequence[Binding], active: str = "") -> None:
+        """``active`` is the action of the pane the user is in."""
+        if (list(hints), active) != (self._hints, self._active):
+            self._hints, self._active = list(hints), active
+            self.refresh()
+
+    def shown(self) -> tuple[list[Binding], bool]:
+        """The hints that fit, and whether the panes (which go together) stand close and short."""
+        kept = list(self._hints)
+        for kind in LOST_FIRST:
+            if self._width(kept) <= self.size.width:
+                return kept, False
+            kept = _without(kept, kind)
+        if self._width(kept) <= self.size.width:
+            return kept, False
+        if self._width(kept, close=True) <= self.size.width:
+            return kept, True
+        kept = _without(kept, "pane")
+        while kept and self._width(kept) > self.size.width:
+            kept.pop(0)
+        return kept, False
+
+    def render_line(self, y: int) -> Strip:
+        cells: list[Cell] = []
+        hints, close = self.shown() if y == 0 else ([], False)
+        for hint in hints:
+            cells += self._cells(hint, close)
+        return self.strip(cells, self.size.width)
+
+    async def on_click(self, event: events.Click) -> None:
+        end = 0
+        hints, close = self.shown()
+        for hint in hints:
+            start, end = end, end + line_width(self._cells(hint, close))
+            if start <= event.x < end:
+                await self._perform(hint.action)
+                return
+
+    def _cells(self, hint: Binding, close: bool) -> list[Cell]:
+        """With the gap behind it."""
+        key = key_name(hint.key.split(",")[0])
+        active, is_pane = hint.action == self._active, _kind(hint) == "pane"
+        name = SHORT.get(hint.description, hint.description) if close else hint.description
+        last_pane = is_pane and hint.action == [one.action for one in self._hints if _kind(one) == "pane"][-1]
+        gap = NARROW_GAP if close and is_pane and not last_pane else GAP
+        return [Cell(key, "accent"), Cell(f" {name}", "title" if active else "dim"), Cell(gap)]
+
+    def _width(self, hints: Sequence[Binding], close: bool = False) -> int:
+        return sum(line_width(self._cells(hint, close)) for hint in hints) - len(GAP)
+
+
+def _kind(hint: Binding) -> str:
+    return hint.action.partition("(")[0]
+
+
+def _without(hints: Sequence[Binding], kind: str) -> list[Binding]:
+    return [hint for hint in hints if _kind(hint) != kind]

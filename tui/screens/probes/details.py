@@ -1,0 +1,100 @@
+"""What stands below the table of a probe: failures, curve or square, history, settings, the command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mltop.probes.investigate.probing.wanted import ProbeProgress
+from mltop.probes.judge.probes.compare import group_subject, subject
+from mltop.probes.model.probe import CollectiveResult, CopiesResult, DeviceResult, PairResult, PastResult
+from mltop.tui.app.selection import first_of
+from mltop.tui.render.cells import Cell, wrap
+from mltop.tui.render.probes.collectives import curve_lines, pair_matrix, peer_matrix
+from mltop.tui.render.probes.kinds import LEGENDS
+from mltop.tui.render.probes.summary import command_lines, failure_lines, history_lines, listed
+from mltop.tui.screens.probes.tables import Shown
+
+Lines = list[list[Cell]]
+MOST_PAIRS = 6  # named of one reason
+
+
+def lasting(progress: ProbeProgress, shown: Shown, size: tuple[int, int]) -> tuple[list[Lines], list[Lines]]:
+    """The sections that do not depend on the cursor: those before the ones that do, and those after.
+
+    ``size``: most cells and lines. They are made once per report of progress: drawing a curve takes a while.
+    """
+    width, report = size[0], progress.report
+    reported = report.failures if report is not None else ()
+    failures = [*progress.failures, *(one for one in reported if one not in progress.failures)]
+    before = [failure_lines(failures, width), *_pictures(progress, shown, size)]
+    after = [
+        listed("Settings", report.settings if report is not None else (), width),
+        listed("Said while it ran", progress.notes, width),
+        wrap([Cell(LEGENDS[shown.name], "dim")], width) if shown.name in LEGENDS and shown.keys else [],
+        command_lines(report, width) if report is not None else [],
+    ]
+    return before, after
+
+
+def at_cursor(
+    progress: ProbeProgress,
+    shown: Shown,
+    cursor: str | None,
+    past: Mapping[str, Sequence[PastResult]],
+    width: int,
+) -> list[Lines]:
+    """Of the device under the cursor: the GPUs it copies to, and its history. ``cursor``: the key of its row."""
+    lines: list[Lines] = []
+    if shown.name == "copies":
+        node = shown.about[cursor][0] if cursor is not None and cursor in shown.about else ""
+        found = [line.result for line in shown.lines.values() if line.progress.node == node]
+        lines.append(peer_matrix([one for one in found if isinstance(one, CopiesResult)], width))
+    return [*lines, _history(progress, shown, cursor, past, width)]
+
+
+def joined(sections: Sequence[Lines]) -> Lines:
+    lines: Lines = []
+    for section in sections:
+        if section:
+            lines += [[], *section] if lines else section
+    return lines
+
+
+def _pictures(progress: ProbeProgress, shown: Shown, size: tuple[int, int]) -> list[Lines]:
+    results = progress.report.results if progress.report is not None else []
+    if shown.name == "sizes":
+        return [curve_lines([one for one in results if isinstance(one, CollectiveResult)], *size)]
+    if shown.name == "pairs":
+        pairs = [one for one in results if isinstance(one, PairResult)]
+        return [listed("Pairs that failed", _failed_pairs(pairs), size[0]), pair_matrix(pairs, size[0])]
+    return []
+
+
+def _failed_pairs(pairs: Sequence[PairResult]) -> list[str]:
+    """Those of one reason on one line."""
+    by_reason: dict[str, list[str]] = {}
+    for pair in pairs:
+        if pair.why:
+            by_reason.setdefault(pair.why, []).append(" - ".join(pair.nodes))
+    return [f"{first_of(names, MOST_PAIRS)}: {why}" for why, names in by_reason.items()]
+
+
+def _history(
+    progress: ProbeProgress,
+    shown: Shown,
+    cursor: str | None,
+    past: Mapping[str, Sequence[PastResult]],
+    width: int,
+) -> Lines:
+    """Of the device under the cursor, or of the nodes that took part: what was there before this run."""
+    report = progress.report
+    of, who, probe = "", "", progress.wanted.kind
+    line = shown.lines.get(cursor or "")
+    if line is not None and isinstance(line.result, DeviceResult):
+        result = line.result
+        of, who = subject(result), f"{result.node} CPUs" if result.gpu is None else f"{result.node} GPU {result.gpu}"
+    elif shown.name == "sizes" and report is not None:
+        first = next(one for one in report.results if isinstance(one, CollectiveResult))
+        of, who, probe = group_subject(first), f"{len(first.nodes)} nodes together", first.collective
+    earlier = [one for one in past.get(of, ()) if report is None or one.at < report.started_at]
+    return history_lines(who, earlier, probe, width)

@@ -1,0 +1,190 @@
+"""The question before a probe: it says exactly what will happen, where and to how many, and starts nothing itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+
+from mltop.probes.investigate.probing.wanted import ProbeWanted
+from mltop.tui.app.selection import ProbeScope, probe_scope
+from mltop.tui.render.cells import flow
+from mltop.tui.render.glyphs import GLYPHS
+from mltop.tui.render.probes.question import choices_of, chosen, keys_line, question_lines, why_not
+from mltop.tui.screens.bars import TypedBox
+from mltop.tui.widgets.cell_lines import CellLines
+
+if TYPE_CHECKING:
+    from mltop.tui.app.app import MltopApp
+
+WIDTH, LEAST_BESIDE = 76, 10  # cells; where less than this would be left beside the box, it takes all
+FRAME = 4  # cells: border and padding
+REFRESH_S = 1.0  # which GPUs are in use changes while the question stands
+
+
+class Question(CellLines, can_focus=False):
+    """The text; a click on an option chooses it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.spots: dict[int, list[tuple[int, int]]] = {}  # by line, where each option is written
+
+    def on_click(self, event: events.Click) -> None:
+        spot = event.get_content_offset(self)
+        if spot is None:
+            return
+        for place, (line, options) in enumerate(self.spots.items()):
+            for option, (start, end) in enumerate(options):
+                if line == spot.y + round(self.scroll_y) and start <= spot.x < end:
+                    cast("ConfirmProbe", self.screen).choose(place, option)
+
+
+class ConfirmProbe(ModalScreen[ProbeWanted | None]):
+    """Dismissed with what is wanted, or None. ``node`` and ``gpu``: what the user looks at, "" and None: nothing."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,y", "start", "start"),
+        Binding("escape,n,q", "refuse", "cancel"),
+        Binding("left,h", "option(-1)", "option before"),
+        Binding("right,l,space", "option(1)", "next option"),
+        Binding("up,k,shift+tab", "line(-1)", "line before"),
+        Binding("down,j,tab", "line(1)", "next line"),
+        Binding("f", "force", "force"),
+        Binding("pageup", "scroll(-1)", "up"),
+        Binding("pagedown", "scroll(1)", "down"),
+    ]
+    AUTO_FOCUS = ""
+    DEFAULT_CSS = """
+    ConfirmProbe { align: center middle; }
+    ConfirmProbe #box {
+        width: 100%; height: auto; max-height: 100%; padding: 0 1;
+        border: round $primary; background: $background;
+    }
+    ConfirmProbe.-ascii #box { border: ascii $primary; }
+    ConfirmProbe #question { height: 1; }
+    ConfirmProbe #host { height: 1; border: none; padding: 0; display: none; background: $background; }
+    ConfirmProbe #keys { height: 1; }
+    ConfirmProbe.-roomy #keys { margin-top: 1; }
+    """
+
+    def __init__(self, kind: str, node: str = "", gpu: int | None = None) -> None:
+        super().__init__()
+        self._wanted = ProbeWanted(kind)
+        self._node, self._gpu = node, gpu
+        self._at = 1  # of the choices: not the kind, the key that was pressed said that
+        self._said = ""
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box"):
+            yield Question(id="question")
+            yield TypedBox(id="host", compact=True)
+            yield CellLines(id="keys")
+
+    def on_mount(self) -> None:
+        self.query_one("#keys", CellLines).can_focus = False
+        self.set_class(GLYPHS.ascii_only, "-ascii")
+        self.query_one("#box").border_title = "start a probe?"
+        self.set_interval(REFRESH_S, self.draw)
+        self.draw()
+
+    def on_resize(self) -> None:
+        self.draw()
+
+    @property
+    def _scope(self) -> ProbeScope:
+        app = cast("MltopApp", self.app)
+        return probe_scope(app.newest_view(), app.selection, self._wanted.kind, self._node, self._gpu)
+
+    @property
+    def _typing(self) -> bool:
+        return bool(self.query_one("#host", TypedBox).display)
+
+    def draw(self) -> None:
+        if not self.is_mounted or not self.query("#keys"):
+            return
+        box, question = self.query_one("#box"), self.query_one(Question)
+        outer = WIDTH if self.size.width >= WIDTH + LEAST_BESIDE else self.size.width
+        box.styles.width = outer
+        width, scope = outer - FRAME, self._scope
+        self._at = min(self._at, len(choices_of(self._wanted)) - 1)
+        lines, question.spots = question_lines(self._wanted, scope, self._at, width, self._said)
+        roomy = self.size.height >= len(lines) + 5
+        self.set_class(roomy, "-roomy")
+        question.styles.height = max(1, min(len(lines), self.size.height - 3 - roomy - self._typing))
+        question.set_lines(lines)
+        self.query_one("#keys", CellLines).set_lines([flow(keys_line(scope, self._wanted, self._typing), width)])
+
+    # Choosing.
+
+    def choose(self, place: int, option: int) -> None:
+        choice = choices_of(self._wanted)[place]
+        self._wanted = chosen(self._wanted, choice.name, option % len(choice.options))
+        if choice.name == "kind" and len(self._scope.names) != 1:
+            self._wanted = replace(self._wanted, force=False)
+        self._at, self._said = place, ""
+        self.draw()
+
+    def action_option(self, step: int) -> None:
+        self.choose(self._at, choices_of(self._wanted)[self._at].chosen + step)
+
+    def action_line(self, step: int) -> None:
+        self._at = (self._at + step) % len(choices_of(self._wanted))
+        self.draw()
+
+    def action_scroll(self, step: int) -> None:
+        self.query_one(Question).action_page(step)
+
+    # Forcing: the name of the node has to be typed.
+
+    def action_force(self) -> None:
+        scope = self._scope
+        if self._wanted.force:
+            self._wanted = replace(self._wanted, force=False)
+        elif len(scope.names) != 1:
+            self._say("force works on one node at a time: open its pane, or mark it alone")
+            return
+        else:
+            host = self.query_one("#host", TypedBox)
+            host.display, host.value = True, ""
+            self.set_focus(host)
+            self._say(f"type {scope.names[0]} and Enter to load GPUs that are in use, too")
+            return
+        self._say("")
+
+    def on_input_submitted(self, event: TypedBox.Submitted) -> None:
+        event.stop()
+        node = self._scope.names[0]
+        right = event.value.strip() == node
+        self._stop_typing()
+        self._wanted = replace(self._wanted, force=right)
+        self._say("" if right else f"that is not {node}: not forced")
+
+    def _stop_typing(self) -> None:
+        self.set_focus(None)
+        self.query_one("#host", TypedBox).display = False
+
+    # The end.
+
+    def action_refuse(self) -> None:
+        if self._typing:
+            self._stop_typing()
+            self._say("")
+        else:
+            self.dismiss(None)
+
+    def action_start(self) -> None:
+        scope = self._scope
+        why = why_not(self._wanted, scope)
+        if why:
+            self._say(why)
+        else:
+            self.dismiss(replace(self._wanted, nodes=scope.nodes, gpus=scope.gpus))
+
+    def _say(self, text: str) -> None:
+        self._said = text
+        self.draw()

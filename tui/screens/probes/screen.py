@@ -1,0 +1,213 @@
+"""Active probes: what runs, the verdict, every device or size in a table, and below it what else is known."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import ClassVar, TypeVar
+
+from textual.binding import Binding, BindingType
+from textual.widget import Widget
+
+from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
+from mltop.tui.app.feed import Picture
+from mltop.tui.app.navigation import Place, ProbePlace, gpu_place, ranks_place
+from mltop.tui.app.session import Probes
+from mltop.tui.render.cells import Cell
+from mltop.tui.render.probes.summary import empty_lines, headline, split_verdict
+from mltop.tui.screens.bars import Notice
+from mltop.tui.screens.pane import Pane, TextLines
+from mltop.tui.screens.probes.details import Lines, at_cursor, joined, lasting
+from mltop.tui.screens.probes.tables import NAMES, ResultTables, Shown
+from mltop.tui.widgets.cell_lines import CellLines
+from mltop.tui.widgets.line_table import LineTable
+
+Made = TypeVar("Made")
+LEAST_BELOW = 4  # lines
+PAUSE = 8  # times as long as a table of thousands takes to make passes before the next is made of what goes on
+WIDE = 100  # from here on there is room for whole sentences in cells
+
+
+class ProbesScreen(Pane):
+    AUTO_FOCUS = ""  # which table there is depends on what runs
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "copy", "copy command", show=False, tooltip="copy the torchrun command that does the same"),
+        Binding("left_square_bracket", "run(-1)", "run before", show=False, tooltip="the probe run before this one"),
+        Binding("right_square_bracket", "run(1)", "run after", show=False, tooltip="the probe run after this one"),
+    ]
+    DEFAULT_CSS = "ProbesScreen #more { height: 1fr; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tables = ResultTables()
+        self._shown: Shown | None = None
+        self._kept: dict[str, tuple[tuple[object, ...], object]] = {}  # what was made, and from what
+        self._wanted: ProbeWanted | None = None  # by the run whose table is shown
+        self._next_at = 0.0  # monotonic s: not before then is a table made of what goes on
+        self._waits = False
+
+    def body(self) -> Iterable[Widget]:
+        yield TextLines(id="what")
+        yield TextLines(id="verdict")
+        for name in NAMES:
+            table = LineTable(id=f"table-{name}", empty_text="no device has answered yet")
+            table.display = False
+            yield table
+        yield CellLines(id="more", classes="gap-above")
+
+    def fill(self, picture: Picture) -> None:
+        probing = self.mltop.probing
+        probing.want_past()
+        progress = probing.shown
+        if progress is None:
+            self._show_nothing()
+            return
+        width, room = self.size.width, self.size.height - self.chrome_height()
+        everybody = [node.node for node in picture.view.nodes]
+        told = (self._cancels(progress), width, probing.looked_at, tuple(everybody))
+        head = self._once("head", (progress, *told), lambda: headline(progress, *told))
+        room -= self._set("#what", head[: room // 4 + 1])
+        report = progress.report
+        above: Lines = []
+        left: Lines = []
+        if report is not None:
+            above, left = split_verdict(report.verdict, width - 1, max(2, room * 2 // 5), report.failures)
+        room -= self._set("#verdict", above)
+        self._shown = self._table_of(progress)
+        table = self._show_table(self._shown.name)
+        self.put(table, self._shown.columns, self._shown.rows(picture.view))
+        below = self._below(progress, self._shown, table.cursor_key, left)
+        self.query_one("#more", CellLines).set_lines(below)
+        wanted = 1 + max(1, table.row_count)
+        if wanted > room - LEAST_BELOW:  # it scrolls: what is below need not
+            wanted = max(room - len(below), room - max(LEAST_BELOW, room // 3))
+        table.styles.height = max(2, wanted)
+
+    def node_at_cursor(self) -> str:
+        return self._about_cursor()[0]
+
+    def nodes_shown(self) -> list[str]:
+        """The nodes of the rows that the filter lets through."""
+        shown, table = self._shown, self._table()
+        if shown is None or table is None:
+            return super().nodes_shown()
+        return list(dict.fromkeys(shown.about[key][0] for key in self.shown_keys(table) if key in shown.about))
+
+    def action_run(self, step: int) -> None:
+        self.mltop.probing.look(step)
+        self.draw()
+
+    def action_copy(self) -> None:
+        """By the terminal (OSC 52): over ssh it reaches the user's own clipboard, where the terminal allows it."""
+        progress = self.mltop.probing.shown
+        command = progress.report.command if progress is not None and progress.report is not None else ""
+        if command:
+            self.mltop.copy_to_clipboard(command)
+        said = "copied, if this terminal lets programs do that" if command else "there is no command to copy"
+        self.mltop.tell(Notice(said, "accent" if command else "warn"))
+
+    def on_line_table_highlighted(self) -> None:
+        """Below the table stands what is known of the device under the cursor."""
+        self.draw()
+
+    def on_line_table_selected(self, event: LineTable.Selected) -> None:
+        shown = self._shown
+        if shown is None:
+            return
+        if shown.name == "sizes":
+            label = next(row.cells[0].text for row in map(shown.make, range(len(shown.keys))) if row.key == event.key)
+            self.mltop.drill(ranks_place(event.key, f"ranks at {label}"))
+            return
+        node, gpu = self._about_cursor()
+        if gpu is not None:
+            self.mltop.drill(gpu_place(node, gpu))
+        elif node:
+            self.mltop.drill(Place("node", node))
+
+    def _cancels(self, progress: ProbeProgress) -> bool:
+        return self.mltop.probing.cancelling and progress is self.mltop.probing.running
+
+    def _table_of(self, progress: ProbeProgress) -> Shown:
+        """Made anew only when there is news: a key need not wait for it."""
+        here, past = self.mltop.trail.here, self.mltop.probing.past
+        collective = here.collective if isinstance(here, ProbePlace) else ""
+        brief = self.size.width < WIDE
+        began = time.monotonic()
+        same_run = self._wanted is progress.wanted and not progress.finished
+        if self._shown is not None and same_run and began < self._next_at:
+            self._draw_later(self._next_at - began)
+            return self._shown
+        shown = self._once(
+            "table",
+            (progress, past, collective, brief),
+            lambda: self._tables.table(progress, past, collective, brief),
+        )
+        self._wanted = progress.wanted
+        if shown is not self._shown:
+            self._next_at = time.monotonic() + PAUSE * (time.monotonic() - began)
+        return shown
+
+    def _draw_later(self, wait_s: float) -> None:
+        if not self._waits:
+            self._waits = True
+            self.set_timer(wait_s, self._draw_now)
+
+    def _draw_now(self) -> None:
+        self._waits = False
+        self.draw()
+
+    def _below(self, progress: ProbeProgress, shown: Shown, cursor: str | None, left: Lines) -> Lines:
+        """``left``: of the verdict."""
+        size = (self.size.width - 1, self.size.height - 4)
+        before, after = self._once("below", (progress, shown, size), lambda: lasting(progress, shown, size))
+        return joined([left, *before, *at_cursor(progress, shown, cursor, self.mltop.probing.past, size[0]), *after])
+
+    def _once(self, name: str, key: tuple[object, ...], make: Callable[[], Made]) -> Made:
+        """What ``make`` gave the last time, as long as it comes from the same objects."""
+        known = self._kept.get(name)
+        same = known is not None and all(new is old or _equal(new, old) for new, old in zip(key, known[0], strict=True))
+        if known is None or not same:
+            known = self._kept[name] = (key, make())
+        made: Made = known[1]  # type: ignore[assignment]
+        return made
+
+    def _show_table(self, name: str) -> LineTable:
+        """Only this one; it gets the focus from the one before."""
+        wanted = self.query_one(f"#table-{name}", LineTable)
+        had_focus = self.focused is None or (isinstance(self.focused, LineTable) and self.focused is not wanted)
+        for table in self.query(LineTable):
+            table.display = table is wanted
+        if had_focus:
+            wanted.focus()
+        return wanted
+
+    def _show_nothing(self) -> None:
+        for part in ("#what", "#verdict"):
+            self._set(part, [])
+        self._shown = None
+        for table in self.query(LineTable):
+            table.display = False
+        cannot = "" if isinstance(self.mltop.session, Probes) else "what is shown here cannot be probed"
+        cannot = "probes are off (started with --read-only)" if self.mltop.read_only else cannot
+        self.query_one("#more", CellLines).set_lines(empty_lines(cannot, self.size.width - 1))
+
+    def _table(self) -> LineTable | None:
+        return next((table for table in self.query(LineTable) if table.display), None)
+
+    def _about_cursor(self) -> tuple[str, int | None]:
+        table, shown = self._table(), self._shown
+        key = table.cursor_key if table is not None else None
+        return shown.about.get(key, ("", None)) if shown is not None and key is not None else ("", None)
+
+    def _set(self, selector: str, lines: list[list[Cell]]) -> int:
+        """Lines into a part that is as high as they are; how many."""
+        part = self.query_one(selector, CellLines)
+        part.display = bool(lines)
+        part.styles.height = len(lines)
+        part.set_lines(lines)
+        return len(lines)
+
+
+def _equal(new: object, old: object) -> bool:
+    """Of what is compared by value: figures, names, sizes; anything else is the same object or it is not."""
+    return isinstance(new, (bool, int, str, tuple)) and new == old

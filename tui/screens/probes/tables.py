@@ -1,0 +1,256 @@
+"""Which table a probe is shown as, its rows in order, and what each row is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from mltop.probes.investigate.probing.wanted import DeviceProgress, ProbeProgress
+from mltop.probes.model import NodeState
+from mltop.probes.model.probe import (
+    CollectiveResult,
+    CopiesResult,
+    DeviceResult,
+    MatmulResult,
+    MemoryResult,
+    PairResult,
+    PastResult,
+)
+from mltop.probes.reach.view import FleetView, NodeView
+from mltop.tui.filters import Subject
+from mltop.tui.render.cells import Column, Row
+from mltop.tui.render.fleet.map import short_names
+from mltop.tui.render.probes.collectives import (
+    PAIR_COLUMNS,
+    RANK_COLUMNS,
+    SIZE_COLUMNS,
+    by_lag,
+    pair_key,
+    pair_row,
+    rank_row,
+    size_key,
+    size_row,
+    usual_busbw,
+    worst_first,
+)
+from mltop.tui.render.probes.comparison import Compared
+from mltop.tui.render.probes.devices import BRIEF, TABLES, Line, columns_of, device_row, slowest_first, value_of
+from mltop.tui.screens.rows import SortValue, SubjectRows
+
+RESULTS: Mapping[str, type[DeviceResult]] = {"matmul": MatmulResult, "memory": MemoryResult, "copies": CopiesResult}
+NAMES = (*TABLES, "sizes", "ranks", "pairs")  # of the tables; the screen has a widget for each
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One table. ``lines``: of devices, by key; ``about``: (node, GPU) of each row, by key."""
+
+    name: str
+    columns: Sequence[Column]
+    keys: Sequence[str]
+    make: Callable[[int], Row]
+    value: Callable[[str, int], SortValue] | None = None
+    lines: Mapping[str, Line] = field(default_factory=dict)
+    about: Mapping[str, tuple[str, int | None]] = field(default_factory=dict)
+
+    def rows(self, view: FleetView) -> SubjectRows:
+        """As a table takes them; fields of a filter are asked of the newest view."""
+        nodes = {node.node: node for node in view.nodes}
+
+        def subject(index: int) -> Subject:
+            name, gpu = self.about[self.keys[index]]
+            node = nodes.get(name) or NodeView(NodeState(name, "lost"))
+            sample = node.sample
+            gpus = sample.gpus if sample is not None else []
+            return Subject(node, next((one for one in gpus if one.index == gpu), None))
+
+        return SubjectRows(self.keys, self.make, subject, self.value)
+
+
+class ResultTables:
+    """Makes tables from progress; what a node sent is read once, however often progress comes."""
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[str, str], tuple[object, DeviceResult | None]] = {}
+        self.compared: Compared | None = None
+
+    def table(
+        self,
+        progress: ProbeProgress,
+        past: Mapping[str, Sequence[PastResult]],
+        collective: str = "",
+        brief: bool = False,
+    ) -> Shown:
+        """``collective``: the key of the one whose ranks are looked at, "" none; ``brief``: short words in cells."""
+        report = progress.report
+        results = report.results if report is not None else []
+        sizes = [one for one in results if isinstance(one, CollectiveResult)]
+        pairs = [one for one in results if isinstance(one, PairResult)]
+        chosen = next((one for one in sizes if size_key(one) == collective), None)
+        if chosen is not None:
+            return ranks_table(chosen)
+        if sizes:
+            return sizes_table(sizes)
+        if pairs:
+            return pairs_table(pairs)
+        return self._devices(progress, past, brief)
+
+    def _devices(self, progress: ProbeProgress, past: Mapping[str, Sequence[PastResult]], brief: bool) -> Shown:
+        kind, report = progress.wanted.kind, progress.report
+        devices = _all_devices(progress)
+        results = {key: self._result(kind, key, device) for key, device in devices.items()}
+        began_at = report.started_at if report is not None else None
+        compared = Compared(kind, [one for one in results.values() if one is not None], past, began_at)
+        self.compared = compared
+        short = short_names(tuple(dict.fromkeys(device.node for device in devices.values())))
+        several = len(short) > 1
+        refused = {(one.node, one.gpu) for one in progress.failures if one.refused}
+        lines = {
+            _key(device): Line(
+                device,
+                _name(device, short, several),
+                results[key],
+                compared.of,
+                compared.values,
+                (device.node, device.gpu) in refused,
+            )
+            for key, device in devices.items()
+        }
+        return devices_table(kind, lines, "NODE/GPU" if several else "GPU", brief)
+
+    def _result(self, kind: str, key: tuple[str, str], device: DeviceProgress) -> DeviceResult | None:
+        given = device.result
+        if given is None or isinstance(given, DeviceResult):
+            return given
+        known = self._read.get(key)
+        if known is None or known[0] is not given:
+            known = self._read[key] = (given, _read(kind, given))
+        return known[1]
+
+
+def _read(kind: str, given: Any) -> DeviceResult | None:
+    """A result as a node sent it; None of what is none."""
+    try:
+        return msgspec.convert(given, RESULTS[kind]) if kind in RESULTS else None
+    except msgspec.ValidationError:
+        return None
+
+
+def _all_devices(progress: ProbeProgress) -> dict[tuple[str, str], DeviceProgress]:
+    """By node and uuid: those under way with the report's results, and those that only the report knows."""
+    devices = {(one.node, one.uuid or f"{one.gpu}/{one.rank}"): one for one in progress.devices}
+    for result in progress.report.results if progress.report is not None else ():
+        if isinstance(result, DeviceResult):
+            key = (result.node, result.uuid)
+            devices[key] = DeviceProgress(
+                result.node, result.gpu, result.uuid, result.name, stage="done", fraction=1.0, result=result
+            )
+    return devices
+
+
+def _key(device: DeviceProgress) -> str:
+    return f"{device.node}/{device.gpu}/{device.uuid}/{device.rank}"
+
+
+def _name(device: DeviceProgress, short: Mapping[str, str], several: bool) -> str:
+    """ "node01/3"; of one node "3". Processors are their node; slices of one GPU have its number."""
+    own = str(device.gpu) if device.gpu is not None else "cpu" if device.uuid == "cpu" else ""
+    own = f"r{device.rank}" if not own and device.rank is not None else own
+    if not several:
+        return own or device.node
+    return f"{short[device.node]}/{own}" if own and own != "cpu" else short[device.node]
+
+
+def devices_table(kind: str, lines: Mapping[str, Line], first_title: str, brief: bool = False) -> Shown:
+    """``kind``: of a probe; one whose results are not those of devices shows how far they are."""
+    kind = kind if kind in TABLES else "stages"
+    shown = BRIEF.get(kind, TABLES[kind]) if brief else TABLES[kind]
+    by_key = {one.column.key: one for one in shown}
+    order = sorted(lines, key=lambda key: slowest_first(lines[key]))
+    width = max([len(first_title), *(len(line.name) for line in lines.values())])
+
+    place = {key: float(number) for number, key in enumerate(lines)}
+
+    def value(column: str, index: int) -> SortValue:
+        key = order[index]
+        return place[key] if column == "gpu" else value_of(by_key, column, lines[key])
+
+    return Shown(
+        kind,
+        columns_of(shown, width, first_title),
+        order,
+        lambda index: device_row(shown, lines[order[index]], order[index]),
+        value,
+        lines,
+        {key: (line.progress.node, line.progress.gpu) for key, line in lines.items()},
+    )
+
+
+def sizes_table(results: Sequence[CollectiveResult]) -> Shown:
+    """In the order of the report."""
+    keys = [size_key(one) for one in results]
+    values: dict[str, Callable[[CollectiveResult], SortValue]] = {
+        "size": lambda one: one.size_bytes,
+        "time": lambda one: one.time_s,
+        "p95": lambda one: one.p95_s,
+        "best": lambda one: one.best_s,
+        "algbw": lambda one: one.algbw_bytes_per_s,
+        "busbw": lambda one: one.busbw_bytes_per_s,
+        "expected": lambda one: one.expected_busbw_bytes_per_s,
+        "wrong": lambda one: one.wrong,
+    }
+    return Shown(
+        "sizes",
+        SIZE_COLUMNS,
+        keys,
+        lambda index: size_row(results[index]),
+        lambda column, index: values[column](results[index]) if column in values else size_row(results[index]).text,
+        about={key: (one.nodes[0] if one.nodes else "", None) for key, one in zip(keys, results, strict=True)},
+    )
+
+
+def ranks_table(result: CollectiveResult) -> Shown:
+    """Who comes last first."""
+    ranks = by_lag(result)
+    keys = [str(one.rank) for one in ranks]
+    values: dict[str, Callable[[int], SortValue]] = {
+        "rank": lambda index: ranks[index].rank,
+        "node": lambda index: ranks[index].node,
+        "gpu": lambda index: ranks[index].gpu,
+        "lag": lambda index: ranks[index].lag_s,
+        "gauge": lambda index: ranks[index].lag_s,
+        "median": lambda index: ranks[index].median_s,
+        "work": lambda index: ranks[index].work_s,
+    }
+    return Shown(
+        "ranks",
+        RANK_COLUMNS,
+        keys,
+        lambda index: rank_row(ranks[index], result),
+        lambda column, index: values[column](index),
+        about={str(one.rank): (one.node, one.gpu) for one in ranks},
+    )
+
+
+def pairs_table(pairs: Sequence[PairResult]) -> Shown:
+    """What failed, then the slowest."""
+    order = worst_first(pairs)
+    keys = [pair_key(one) for one in order]
+    usual, most = usual_busbw(pairs)
+    values: dict[str, Callable[[PairResult], SortValue]] = {
+        "round": lambda one: one.round,
+        "first": lambda one: one.nodes[0],
+        "second": lambda one: one.nodes[-1],
+        "why": lambda one: one.why or None,
+    }
+    return Shown(
+        "pairs",
+        PAIR_COLUMNS,
+        keys,
+        lambda index: pair_row(order[index], usual, most),
+        lambda column, index: values[column](order[index]) if column in values else order[index].busbw_bytes_per_s,
+        about={key: (one.nodes[0] if one.nodes else "", None) for key, one in zip(keys, order, strict=True)},
+    )
