@@ -41,6 +41,11 @@ def _cut(text: str, names: list[str], most_chars: int) -> str:
     return ",".join(kept) + f" and {len(names) - len(kept)} more"
 
 
+def natural(name: str) -> list[tuple[bool, int, str]]:
+    """A sorting key by which h2 comes before h10."""
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name) if part]
+
+
 _OF_NODE, _OF_RANKS = "node.", "rank."
 _RANKS = re.compile(r"\(ranks? ([\d,-]+)\)")  # that the node's samples named
 _COMMAND = re.compile(r"\b(ssh[^();:,]*? )the node\b")
