@@ -27,6 +27,7 @@ from mltop.probes.model.gpu import (
     Remap,
     RemapBanks,
 )
+from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.sample import (
     MAX_KERNEL_EVENTS,
     UNLIMITED,
@@ -124,7 +125,11 @@ _FIELDS: dict[type, tuple[str, ...]] = {}
 
 def to_json(value: Any) -> str:
     """JSON text of model objects, lists and dicts of them. Non-finite floats raise ValueError."""
-    return well_formed(json.dumps(value, default=all_fields, separators=(",", ":"), allow_nan=False))
+    return well_formed(json.dumps(value, default=_plain, separators=(",", ":"), allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Ranges) else all_fields(value)
 
 
 def well_formed(text: str) -> str:

@@ -13,9 +13,10 @@ from functools import cached_property
 
 from mltop.probes.judge.hang import thresholds as limit
 from mltop.probes.judge.hang.classes import by_place
-from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen
+from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen, is_loopback
 from mltop.probes.judge.hang.frames import UserFrames, key_of, where
 from mltop.probes.judge.hang.view import BACKWARD, RankView, is_dead, known_waits, view_of, with_wait
+from mltop.probes.judge.nodes import by_reason, folded
 from mltop.probes.model import CONFIDENCES, Confidence, Gap, RankSample, RankStacks, StackDigest, Waiting
 from mltop.probes.model.ranks import Ranges, fold, ranks_text
 
@@ -49,7 +50,7 @@ class Roster:
 def read_roster(evidence: JobEvidence) -> Roster:
     """Match dumps to ranks, take out the dead, and name the numbers that nothing was seen of."""
     views = _views(evidence)
-    silent_nodes = set(evidence.nodes_missing)
+    silent_nodes = {state.node for state in evidence.not_answered}
     alive, dead, silent = [], [], []
     for view in views:
         if _is_gone(view):
@@ -71,10 +72,6 @@ def world_size_of(samples: Iterable[RankSample]) -> int | None:
     """The world size that most ranks name, None when none does."""
     sizes = Counter(sample.world_size for sample in samples if sample.world_size)
     return sizes.most_common(1)[0][0] if sizes else None
-
-
-def is_loopback(address: str | None) -> bool:
-    return address is not None and (address in ("localhost", "::1") or address.startswith("127."))
 
 
 def _views(evidence: JobEvidence) -> list[RankView]:
@@ -208,18 +205,35 @@ def _how_it_went(view: RankView) -> str:
 
 def _note_gaps(roster: Roster, evidence: JobEvidence) -> None:
     roster.gaps.extend(evidence.gaps)
-    for node in evidence.nodes_missing:
-        here = [view.rank for view in roster.silent if view.node == node and view.rank is not None]
-        whose = f" ({ranks_text(here)})" if here else ""
-        roster.gaps.append(Gap(f"node.{node}", f"it did not answer, so its ranks{whose} are unknown"))
     if roster.unseen:
-        verb = "is" if roster.unseen.count == 1 else "are"
-        why = f"{ranks_text(roster.unseen)} {verb} not on the watched nodes"
-        fix = "add their nodes with -w" if not evidence.nodes_missing else ""
-        roster.gaps.append(Gap(f"rank.{fold(roster.unseen)}", why, fix))
+        roster.gaps.append(_unseen_gap(roster.unseen, evidence))
     if roster.twice:
         why = f"{ranks_text(roster.twice)} of job {evidence.job} exist more than once: jobs that share a name"
         roster.gaps.append(Gap(f"rank.{fold(roster.twice)}", why, "one of them at a time: -w with its nodes only"))
+
+
+def _unseen_gap(unseen: Ranges, evidence: JobEvidence) -> Gap:
+    """Ranks that no watched node has may be on those that did not answer, or on those that were not dumped."""
+    have, they, are = ("has", "it", "is") if unseen.count == 1 else ("have", "they", "are")
+    undumped = "dump all nodes" if evidence.partial else ""
+    if evidence.not_answered:
+        silent = folded(state.node for state in evidence.not_answered)
+        others = " or on nodes that were not dumped" if evidence.partial else ""
+        why = f"{ranks_text(unseen)} {have} not answered: {they} may be on {silent}{others}"
+        return Gap(f"rank.{unseen}", why, undumped)
+    where = "the nodes that were dumped" if evidence.partial else "the watched nodes"
+    return Gap(f"rank.{unseen}", f"{ranks_text(unseen)} {are} not on {where}", undumped or "add their nodes with -w")
+
+
+def _silent_gaps(roster: Roster, evidence: JobEvidence) -> list[Gap]:
+    """One for each reason, with the ranks that the nodes' samples named."""
+    gaps = []
+    for state, reason, nodes in by_reason(evidence.not_answered):
+        named = [view.rank for view in roster.silent if view.node in nodes and view.rank is not None]
+        whose = ("its ranks" if len(nodes) == 1 else "their ranks") + (f" ({ranks_text(named)})" if named else "")
+        why = f"{state}: {reason}" if reason else state
+        gaps.append(Gap(f"node.{folded(nodes)}", f"{why}; {whose} are unknown"))
+    return gaps
 
 
 @dataclass
@@ -328,7 +342,7 @@ def read_job(evidence: JobEvidence) -> JobView:
             job.waiters.append(view)
         else:
             job.others.append(view)
-    job.gaps.extend(_unreadable_gaps(job.unreadable))
+    job.gaps += _unreadable_gaps(job.unreadable) + _silent_gaps(roster, evidence)
     return job
 
 
@@ -376,7 +390,7 @@ def waiting_lines(views: Iterable[RankView]) -> list[Waiting]:
         return places[key]
 
     groups = by_place((-1 if view.rank is None else view.rank, text(view)) for view in views)
-    lines = [Waiting(fold(rank for rank in ranks if rank >= 0), text) for text, ranks in groups.items()]
+    lines = [Waiting(Ranges.of(rank for rank in ranks if rank >= 0), text) for text, ranks in groups.items()]
     return sorted(lines, key=lambda line: -len(groups[line.where]))
 
 
