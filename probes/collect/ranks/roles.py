@@ -96,7 +96,7 @@ def role_of(argv: list[str], exe: str | None, comm: str) -> str:
     """The role of a process. ``exe`` is the target of /proc/PID/exe, None when unreadable."""
     names = [_basename(exe)] if exe else []
     names.append(_basename(argv[0].lstrip("-")) if argv else comm)
-    if any(_PYTHON.fullmatch(name) for name in names):
+    if any(map(is_python_name, names)):
         return _python_role(argv, comm)
     for name in names:
         for role, members in ((SHELL, _SHELLS), (LAUNCHER, _LAUNCHERS), (TOOL, _TOOLS)):
@@ -105,10 +105,15 @@ def role_of(argv: list[str], exe: str | None, comm: str) -> str:
     return OTHER
 
 
+def is_python_name(program: str) -> bool:
+    """By the name of a program, or its path."""
+    return _PYTHON.fullmatch(_basename(program)) is not None
+
+
 def looks_like_python(argv: list[str], exe: str | None, comm: str) -> bool:
     """Whether this may be somebody's Python program; scripts of the operating system itself do not count."""
     names = (_basename(exe or ""), _basename(argv[0]) if argv else "", comm)
-    if not any(_PYTHON.fullmatch(name) for name in names):
+    if not any(map(is_python_name, names)):
         return False
     script = python_target(argv)[1]
     return not script.startswith(("/usr/bin/", "/usr/sbin/", "/usr/lib/", "/usr/share/", "/usr/libexec/"))
@@ -119,13 +124,13 @@ def interpreter(argv: list[str], exe: str | None) -> str | None:
 
     A virtual environment's path stands only in the command line: its /proc/PID/exe is the base interpreter.
     """
-    named = argv[0] if argv and _PYTHON.fullmatch(_basename(argv[0])) else None
+    named = argv[0] if argv and is_python_name(argv[0]) else None
     if named and named.startswith("/"):
         return named
     if exe is None:
         return named
     path = exe.replace(" (deleted)", "")
-    return path if _PYTHON.fullmatch(_basename(path)) else None
+    return path if is_python_name(path) else None
 
 
 def python_target(argv: list[str]) -> tuple[str, str]:
