@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from mltop.probes.model import NodeState
+from mltop.probes.model import NodePhase, NodeState
 
 MOST_CHARS = 200  # of names that do not fold
 
@@ -41,24 +41,25 @@ def natural(name: str) -> list[tuple[bool, int, str]]:
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name) if part]
 
 
-_COMMAND = re.compile(r"\b(ssh[^();:,]*? )the node\b")
-
-
-def by_reason(states: Iterable[NodeState]) -> list[tuple[str, str, list[str]]]:
-    """(state, reason, nodes) of nodes with one state and reason each; the largest groups first."""
-    groups: dict[tuple[str, str], list[NodeState]] = {}
+def by_reason(states: Iterable[NodeState]) -> list[tuple[NodePhase, str, list[str]]]:
+    """(state, reason, nodes) of nodes with one state, reason and fix each; the largest groups first."""
+    groups: dict[tuple[NodePhase, str, str], list[NodeState]] = {}
     for state in states:
-        groups.setdefault((state.state, nameless(state.reason, state.node)), []).append(state)
-    made = [
-        (state, _of_first(reason, members) if len(members) > 1 else members[0].reason, [one.node for one in members])
-        for (state, reason), members in groups.items()
+        key = (state.state, nameless(state.why, state.node), nameless(state.fix, state.node))
+        groups.setdefault(key, []).append(state)
+    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[1][0].node))
+    return [
+        (phase, members[0].reason if len(members) == 1 else _of_several(why, members), [one.node for one in members])
+        for (phase, why, _), members in ordered
     ]
-    return sorted(made, key=lambda group: (-len(group[2]), group[2][0]))
 
 
-def _of_first(reason: str, members: Sequence[NodeState]) -> str:
-    """A command that names its node is given for the first one: "the node" cannot be typed."""
-    return _COMMAND.sub(lambda found: f"e.g. {found[1]}{members[0].node}", reason)
+def _of_several(why: str, members: Sequence[NodeState]) -> str:
+    """A fix that names its node is given for the first one: "the node" cannot be typed."""
+    fixes = {state.fix for state in members}
+    if fixes == {""}:
+        return why
+    return f"{why} ({members[0].fix})" if len(fixes) == 1 else f"{why} (e.g. {members[0].fix})"
 
 
 def nameless(sentence: str, node: str) -> str:

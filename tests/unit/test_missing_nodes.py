@@ -91,7 +91,8 @@ def test_a_complete_job_does_not_care_about_nodes_that_did_not_answer() -> None:
 
 def test_a_command_for_several_nodes_names_one_that_can_be_typed() -> None:
     def denied(node: str) -> NodeState:
-        return NodeState(node, "refused", f"login refused (publickey) (ssh -l al {node} once by hand; ssh-add -l)")
+        fix = f"ssh -l al {node} once by hand; ssh-add -l"
+        return NodeState(node, "refused", f"login refused (publickey) ({fix})", fix=fix)
 
     assert sentences([denied("h01"), denied("h02")]) == [
         "h[01-02] refused: login refused (publickey) (e.g. ssh -l al h01 once by hand; ssh-add -l)"

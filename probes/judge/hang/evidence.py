@@ -346,7 +346,8 @@ def _without_twins(
 
 
 def _twin_gap(node: str, first: str) -> Gap:
-    return Gap(f"node.{node}", f"is the same machine as {first}: its ranks count once", "name each machine once")
+    why = f"is the same machine as {first}: its ranks count once"
+    return Gap.about("node", item=node, why=why, fix="name each machine once", code="duplicate")
 
 
 def _readable(dumped: list[RankStacks]) -> int:

@@ -19,6 +19,7 @@ from mltop.probes.judge.hang.view import BACKWARD, RankView, is_dead, known_wait
 from mltop.probes.judge.nodes import by_reason, folded
 from mltop.probes.model import CONFIDENCES, Confidence, Gap, RankSample, RankStacks, StackDigest, Waiting
 from mltop.probes.model.ranks import Ranges, fold, ranks_text
+from mltop.probes.model.units import duration_words
 
 MOST_ON_ONE_MACHINE = 4096  # ranks: a job that claims to have more on one machine is not believed
 _DEAD_STATES = ("Z", "X")
@@ -209,7 +210,8 @@ def _note_gaps(roster: Roster, evidence: JobEvidence) -> None:
         roster.gaps.append(_unseen_gap(roster.unseen, evidence))
     if roster.twice:
         why = f"{ranks_text(roster.twice)} of job {evidence.job} exist more than once: jobs that share a name"
-        roster.gaps.append(Gap(f"rank.{fold(roster.twice)}", why, "one of them at a time: -w with its nodes only"))
+        fix = "one of them at a time: -w with its nodes only"
+        roster.gaps.append(Gap.about("rank", item=fold(roster.twice), why=why, fix=fix, code="duplicate"))
 
 
 def _unseen_gap(unseen: Ranges, evidence: JobEvidence) -> Gap:
@@ -220,19 +222,20 @@ def _unseen_gap(unseen: Ranges, evidence: JobEvidence) -> Gap:
         silent = folded(state.node for state in evidence.not_answered)
         others = " or on nodes that were not dumped" if evidence.partial else ""
         why = f"{ranks_text(unseen)} {have} not answered: {they} may be on {silent}{others}"
-        return Gap(f"rank.{unseen}", why, undumped)
+        return Gap.about("rank", item=str(unseen), why=why, fix=undumped, code="unwatched")
     where = "the nodes that were dumped" if evidence.partial else "the watched nodes"
-    return Gap(f"rank.{unseen}", f"{ranks_text(unseen)} {are} not on {where}", undumped or "add their nodes with -w")
+    why = f"{ranks_text(unseen)} {are} not on {where}"
+    return Gap.about("rank", item=str(unseen), why=why, fix=undumped or "add their nodes with -w", code="unwatched")
 
 
 def _silent_gaps(roster: Roster, evidence: JobEvidence) -> list[Gap]:
     """One for each reason, with the ranks that the nodes' samples named."""
     gaps = []
     for state, reason, nodes in by_reason(evidence.not_answered):
-        named = [view.rank for view in roster.silent if view.node in nodes and view.rank is not None]
+        named = _numbers(view for view in roster.silent if view.node in nodes)
         whose = ("its ranks" if len(nodes) == 1 else "their ranks") + (f" ({ranks_text(named)})" if named else "")
         why = f"{state}: {reason}" if reason else state
-        gaps.append(Gap(f"node.{folded(nodes)}", f"{why}; {whose} are unknown"))
+        gaps.append(Gap.about("node", item=folded(nodes), why=f"{why}; {whose} are unknown", code="no_answer"))
     return gaps
 
 
@@ -290,7 +293,7 @@ class JobView:
         One look alone shows no standstill: then the samples before it do, or nothing does.
         """
         quiet_s = self.quiet_s or 0.0
-        quiet = f"for {duration(quiet_s)}" if quiet_s >= limit.TOLD_QUIET_S else ""
+        quiet = f"for {duration_words(round(quiet_s))}" if quiet_s >= limit.TOLD_QUIET_S else ""
         if self.window_s < limit.TOLD_WINDOW_S:
             return f"{quiet} before the dump" if quiet else "(seen once)"
         return f"for {self.window_s:.1f} s" + (f" (quiet {quiet} before that)" if quiet else "")
@@ -369,9 +372,13 @@ def _computes(view: RankView) -> bool:
 
 def names(views: Sequence[RankView]) -> str:
     """``ranks 0-1,3``, or pids for processes without a rank."""
-    numbers = [view.rank for view in views if view.rank is not None]
+    numbers = _numbers(views)
     pids = ", ".join(view.name for view in views if view.rank is None)
     return " and ".join(filter(None, (ranks_text(numbers) if numbers else "", pids)))
+
+
+def _numbers(views: Iterable[RankView]) -> list[int]:
+    return [view.rank for view in views if view.rank is not None]
 
 
 def waiting_place(view: RankView) -> str:
@@ -394,16 +401,6 @@ def waiting_lines(views: Iterable[RankView]) -> list[Waiting]:
     return sorted(lines, key=lambda line: -len(groups[line.where]))
 
 
-def duration(seconds: float) -> str:
-    """``45 s``, ``3 min 20 s``, ``2 h 5 min``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
 def _unreadable_gaps(views: Sequence[RankView]) -> list[Gap]:
     """One gap per reason."""
     reasons: dict[tuple[str, str], list[RankView]] = {}
@@ -412,6 +409,6 @@ def _unreadable_gaps(views: Sequence[RankView]) -> list[Gap]:
         reason = (digest.error or "", digest.fix) if digest else ("no stack was taken", "")
         reasons.setdefault(reason, []).append(view)
     return [
-        Gap("stacks." + (fold(view.rank for view in hit if view.rank is not None) or hit[0].name), why, fix)
-        for (why, fix), hit in reasons.items()
+        Gap.about("stacks", item=fold(_numbers(alike)) or alike[0].name, why=why, fix=fix)
+        for (why, fix), alike in reasons.items()
     ]
