@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mltop.probes.judge.nodes import folded
-from mltop.probes.judge.probes import numbers
 from mltop.probes.model.receipt import MOST_PROBE_RANKS
+from mltop.probes.model.units import counted
 
 # A launcher's stages as what it is busy with. None was said: its agent has not started it, or cannot.
 _STAGES = {
@@ -49,7 +49,7 @@ def joined_sentence(waited: Sequence[Waited], elapsed_s: float) -> str:
     Nodes in one stage are told together, as ``node-[07-09]``; those that failed with their reason.
     """
     joined = sum(one.joined for one in waited)
-    count = numbers.many(len(waited), "node")
+    count = counted(len(waited), "node")
     if joined == len(waited):
         return f"all {count} joined within {_seconds(elapsed_s)}" if joined > 1 else f"{count} joined"
     if len(waited) == 1 and not waited[0].failed:  # this machine, or one node: nobody else to wait for
