@@ -1,6 +1,4 @@
-"""Why a channel ended, in words, and whether trying again can help.
-
-What a launcher makes: one process whose stdout carries frames of one node or of many.
+"""What a launcher makes: one process whose stdout carries frames of one node or of many; and how it may end.
 
 A launcher is one file in ``launchers/`` with ``launch(nodes, options) -> list[Channel]``. It starts nothing: the hub
 starts, watches, restarts and ends the processes, and paces how many connect at once.
@@ -8,7 +6,6 @@ starts, watches, restarts and ends the processes, and paces how many connect at 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,8 +14,6 @@ from mltop.probes.agent.protocol import Request
 from mltop.probes.model.text import MOST_SAID, plain_text
 
 MOST_REASON = MOST_SAID + 100  # with our own words around what was said
-AGENT_ENDED = "the agent ended"
-_REMARK = re.compile(r"exit code \d+|killed by signal \d+|closed its output|timed out|too many at once\?")
 
 
 @dataclass(frozen=True)
@@ -40,27 +35,10 @@ class Ending:
         return self.reason + (f" ({self.fix})" if self.fix else "")
 
 
-def reason_and_fix(text: str) -> tuple[str, str]:
-    """The two parts of what ``str`` made of an ``Ending``: the last thing in parentheses, unless it is an exit code
-    or a reason's own remark.
-    """
-    if not text.endswith(")") or text.startswith(AGENT_ENDED):
-        return text, ""
-    depth = 0
-    for at in range(len(text) - 1, 0, -1):
-        depth += {")": 1, "(": -1}.get(text[at], 0)
-        if depth == 0:
-            fix = text[at + 1 : -1]
-            if text[at - 1] != " " or at < 2 or _REMARK.fullmatch(fix):
-                return text, ""
-            return text[: at - 1], fix
-    return text, ""
-
-
 def agent_ended(code: int | None, words: str) -> Ending:
     """The end of a local agent: "the agent ended (exit code 1): the last line it said"."""
     last = words.strip().rpartition("\n")[2].strip()
-    return Ending(f"{AGENT_ENDED} ({exit_words(code)})" + (f": {last[:MOST_SAID]}" if last else ""))
+    return Ending(f"the agent ended ({exit_words(code)})" + (f": {last[:MOST_SAID]}" if last else ""))
 
 
 def last_words(text: str) -> str:
