@@ -6,13 +6,19 @@ starts, watches, restarts and ends the processes, and paces how many connect at 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mltop.probes.agent.protocol import Request
+from mltop.probes.model import Via
 from mltop.probes.model.text import MOST_SAID, plain_text
 
+INTERVAL_S = 1.0  # between samples, unless the user says otherwise
+CONNECT_S = 8  # for a connection
+# An agent that hears nothing for so long has lost its caller and ends; a hub that does counts the link as dead.
+SILENCE_S = 20
 MOST_REASON = MOST_SAID + 100  # with our own words around what was said
 
 
@@ -33,6 +39,38 @@ class Ending:
 
     def __str__(self) -> str:
         return self.reason + (f" ({self.fix})" if self.fix else "")
+
+
+class Meaning(NamedTuple):
+    """What a program's last words mean. ``pattern`` is searched for in them; in ``reason`` and ``fix`` {line} stands
+    for the line, {1} for the first group, and other names for what the launcher knows.
+    """
+
+    pattern: str
+    reason: str
+    fix: str = ""
+    retry: bool = True
+
+
+def meant(meanings: Iterable[Meaning], words: str, **known: str) -> Ending | None:
+    """By the first one whose pattern is in ``words``; None when none is."""
+    for meaning in meanings:
+        match = re.search(meaning.pattern, words)
+        if match is None:
+            continue
+        values = {**known, "line": _line_of(words, match.start()), "1": match.group(1) if match.re.groups else ""}
+        reason, fix = (_filled(text, values) for text in (meaning.reason, meaning.fix))
+        return Ending(reason, fix, meaning.retry)
+    return None
+
+
+def _filled(text: str, values: dict[str, str]) -> str:
+    """In one go: what stands for one name may look like another."""
+    return re.sub(r"\{(\w+)\}", lambda found: values[found[1]], text)
+
+
+def _line_of(words: str, at: int) -> str:
+    return words[words.rfind("\n", 0, at) + 1 :].partition("\n")[0].strip()
 
 
 def agent_ended(code: int | None, words: str) -> Ending:
@@ -62,7 +100,7 @@ class LaunchOptions:
     ``accept_new``: take host keys never seen before; ``job``: the Slurm job to run inside of (srun).
     """
 
-    interval_s: float = 1.0
+    interval_s: float = INTERVAL_S
     python: str = ""
     user: str = ""
     accept_new: bool = False
@@ -109,7 +147,7 @@ class Channel:
 
     argv: tuple[str, ...]
     nodes: tuple[str, ...]
-    via: str = "local"
+    via: Via = "local"
     opening: bytes = b""
     speakers: Callable[[], Speakers] | None = None
     takes_requests: bool = True

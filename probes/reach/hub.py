@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from mltop.probes.model import Sample
-from mltop.probes.reach.channel import Channel
+from mltop.probes.reach.channel import INTERVAL_S, Channel
 from mltop.probes.reach.link import Link, Shared, Stage
 from mltop.probes.reach.pacing import Limits, Pacer
 from mltop.probes.reach.poller import Poller
@@ -39,7 +39,7 @@ class Hub:
     def __init__(
         self,
         channels: Sequence[Channel],
-        interval_s: float = 1.0,
+        interval_s: float = INTERVAL_S,
         limits: Limits | None = None,
         file_for: FileFor | None = None,
         py_spy_for: PySpyFor | None = None,

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from mltop.probes.agent.light import complete
-from mltop.probes.model import Gap, NodePhase, NodeState, Sample
+from mltop.probes.model import Gap, NodePhase, NodeState, Sample, Via
 from mltop.probes.model.units import duration_words
 from mltop.probes.reach.receiving import glance_of_frame, sample_of_frame, why_unreadable
 from mltop.probes.reach.view import Connection, FleetView, NodeView, Received
@@ -145,7 +145,7 @@ class Records:
     def note(self, node: str, reason: str) -> None:
         self.set_phase(node, self._nodes[node].phase, reason)
 
-    def connected(self, node: str, via: str, connect_s: float, restarts: int) -> None:
+    def connected(self, node: str, via: Via, connect_s: float, restarts: int) -> None:
         """Its agent said hello."""
         self._nodes[node].skew_s = None
         self.set_connection(node, via=via, connect_s=connect_s, restarts=restarts, clock_skew_s=None)

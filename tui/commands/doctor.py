@@ -22,6 +22,7 @@ from mltop.probes.investigate.session import LiveSession
 from mltop.probes.judge.health.names import plural
 from mltop.probes.model import SCHEMA, Sample
 from mltop.probes.reach import UsageProblem
+from mltop.probes.reach.launchers import LAUNCHERS
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.reach.view import Connection, NodeView
 from mltop.probes.version import __version__
@@ -154,9 +155,7 @@ def nvml_check(sample: Sample) -> Check:
 
 # (program, what it is for, the package that has it)
 _PROGRAMS = (
-    ("ssh", "--via ssh", "openssh-client"),
-    ("pdsh", "--via pdsh", "pdsh"),
-    ("srun", "--via srun", "slurm-client"),
+    *((each.program, f"--via {each.name}", each.package) for each in LAUNCHERS.values() if each.program),
     ("squeue", "--job", "slurm-client"),
 )
 VERSION_S = 5.0
