@@ -1,10 +1,10 @@
-"""Model objects as JSON text."""
+"""Model objects as JSON text, and which of their fields seldom leave a node."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields
+from dataclasses import MISSING, field, fields
 from typing import Any
 
 from mltop.probes.model.ranks import Ranges
@@ -15,6 +15,14 @@ SCHEMA = 1
 # One escape after the other: what looks like one behind a written backslash is none.
 _ESCAPE = re.compile(r"\\(?:ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(?P<lone>ud[89a-f][0-9a-f]{2})|.)")
 _FIELDS: dict[type, tuple[str, ...]] = {}
+
+
+def slow(default: Any = MISSING, factory: Any = MISSING) -> Any:
+    """A field that only whole samples have, every five seconds; all others go out every second (agent/light.py)."""
+    metadata = {"slow": True}
+    if factory is MISSING:
+        return field(default=default, metadata=metadata)
+    return field(default_factory=factory, metadata=metadata)
 
 
 def to_json(value: Any) -> str:
