@@ -197,12 +197,12 @@ def _work(group: Sequence[LateRank]) -> str:
     known = [one for one in group if one.work_s is not None and one.usual_work_s is not None]
     if not known:
         return ""
-    slow = [one for one in known if one.slow_at_work]
-    if not slow:
+    slower = [late for late in known if late.slower_at_work]
+    if not slower:
         return " (its own work is as fast as theirs)" if len(group) == 1 else " (their own work is not slower)"
-    worst = max(slow, key=lambda one: one.work_s or 0.0)
-    mine, others = time_words(worst.work_s or 0.0), time_words(worst.usual_work_s or 0.0)
-    return f": its own work takes {mine}, the others' {others}"
+    worst = max(slower, key=lambda late: (late.slow_at_work, late.work_s or 0.0))
+    work = f"its own work takes {time_words(worst.work_s or 0.0)}, the others' {time_words(worst.usual_work_s or 0.0)}"
+    return f": {work}" if worst.slow_at_work else f" ({work}: too little to explain it)"
 
 
 def _rank(one: LateRank) -> str:
