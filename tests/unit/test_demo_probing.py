@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from mltop.probes.active.supervisor.request import asked_from
+from mltop.probes.active.supervisor.request import request_from
 from mltop.probes.demo.fleet import build, machine_of
 from mltop.probes.demo.probes.collectives import Launcher, Member, World, busbw, collective_times, stage_of
 from mltop.probes.demo.probes.replay import ProbeMachine, matmul_result
@@ -71,7 +71,7 @@ def test_spares_have_what_only_probes_find() -> None:
 
 
 def test_a_launcher_without_an_end_is_ended_by_its_deadline() -> None:
-    asked = asked_from({"key": "k", "kind": "all_reduce", "options": {"leader": True}, "total_s": 30.0})
+    asked = request_from({"key": "k", "kind": "all_reduce", "options": {"leader": True}, "total_s": 30.0})
     machine = ProbeMachine("n1", 1)
     launcher = Launcher(machine, asked, 100.0, 1.0, World(lambda name: machine))
     said = [event.event for event in launcher.due(110.0)]

@@ -23,7 +23,6 @@ from mltop.probes.active.all_reduce.listening import (
 )
 from mltop.probes.active.all_reduce.options import Options, options_of
 from mltop.probes.active.all_reduce.rank import Progress
-from mltop.probes.active.command import probe_of
 from mltop.probes.model.probe import ProbeEvent
 
 
@@ -32,7 +31,6 @@ def main() -> None:
     began = time.monotonic()
     try:
         options = options_of(child.read_order())
-        options.key = options.key or (probe_of(sys.argv) or ("", ""))[1]
     except (ValueError, TypeError, KeyError) as error:
         child.say(ProbeEvent("refused", stage="listen", why=str(error)))
         sys.exit(2)

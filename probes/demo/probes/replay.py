@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from mltop.probes.active.deadlines import deadline_s
 from mltop.probes.active.supervisor.gate import Holder
-from mltop.probes.active.supervisor.request import Asked
+from mltop.probes.active.supervisor.request import ProbeRequest
 from mltop.probes.demo.gpus import MEMORY_TOTAL_BYTES, NAME, POWER_LIMIT_W, SM_CLOCK_MAX_MHZ
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent
+from mltop.probes.model.probe_kinds import stage_deadline_s
 
 PYTHON, TORCH, CUDA = "/opt/train/bin/python3.11", "2.9.1+cu129", "12.9"
 VERSIONS = {"torch": TORCH, "cuda": CUDA, "driver": "570.124.06", "cublas": "12.9.1"}
@@ -280,11 +280,11 @@ LATEST_S = 0.35  # one device after the other, so that it looks like several
 class Timeline:
     """Events of one running probe. Times are of any one clock, s; ``speed``: how much faster than planned it runs."""
 
-    def __init__(self, machine: ProbeMachine, asked: Asked, now: float, speed: float = 1.0) -> None:
-        self.machine, self.asked = machine, asked
+    def __init__(self, machine: ProbeMachine, request: ProbeRequest, now: float, speed: float = 1.0) -> None:
+        self.machine, self.request = machine, request
         self.ended = False
         self._speed = speed
-        self._began, self._until = now, now + asked.total_s
+        self._began, self._until = now, now + request.total_s
         self._planned: list[tuple[float, int, ProbeEvent]] = []
         self._numbers = itertools.count()
 
@@ -300,7 +300,7 @@ class Timeline:
             events.append(heapq.heappop(self._planned)[2])
         self.ended = not self._planned and not self._is_open()
         if not self.ended and now >= self._until:
-            events.append(ProbeEvent("failed", why=f"not over within {self.asked.total_s:g} s"))
+            events.append(ProbeEvent("failed", why=f"not over within {self.request.total_s:g} s"))
             self.ended = True
         return events
 
@@ -316,20 +316,20 @@ class Timeline:
         heapq.heappush(self._planned, (at, next(self._numbers), event))
 
     def _plan_stage(self, after_s: float, stage: str, device: str = "", since: float | None = None) -> None:
-        limit_s = deadline_s(self.asked.kind, stage, self.asked.deadlines_s)
+        limit_s = stage_deadline_s(self.request.kind, stage, self.request.deadlines_s)
         event = ProbeEvent("stage", device=device, stage=stage, fraction=0.0, deadline_s=limit_s)
         self._plan(after_s, event, since)
 
     def _take_devices(self) -> list[int]:
         """Says which there are and which are refused; the others. Collectives take all that were asked for, or none."""
-        machine, asked = self.machine, self.asked
-        chosen, unknown = machine.chosen(asked.gpus)
+        machine, request = self.machine, self.request
+        chosen, unknown = machine.chosen(request.gpus)
         self._plan(0.0, ProbeEvent("devices", data=machine.devices_data(chosen)))
         for name in unknown:
             self._refuse(ProbeDevice(name), f"no GPU {name} on this node (there are 0-{machine.gpus - 1})")
-        refusals = {index: machine.refusal(index, asked.force) for index in chosen}
+        refusals = {index: machine.refusal(index, request.force) for index in chosen}
         whys = [why for why, _ in refusals.values() if why]
-        if asked.kind == "all_reduce" and whys:
+        if request.kind == "all_reduce" and whys:
             all_of_them = f"not started, because another device of this node is refused: {whys[0]}"
             refusals = {index: why if why[0] else (all_of_them, CHOOSE) for index, why in refusals.items()}
         for index, (why, fix) in refusals.items():
@@ -345,22 +345,22 @@ class Timeline:
 class DeviceProbe(Timeline):
     """matmul, memory and copies."""
 
-    def __init__(self, machine: ProbeMachine, asked: Asked, now: float, speed: float = 1.0) -> None:
-        super().__init__(machine, asked, now, speed)
-        dtype = str(asked.options.get("dtype") or "bf16")
+    def __init__(self, machine: ProbeMachine, request: ProbeRequest, now: float, speed: float = 1.0) -> None:
+        super().__init__(machine, request, now, speed)
+        dtype = str(request.options.get("dtype") or "bf16")
         taken = self._take_devices()
-        if asked.kind == "copies":
+        if request.kind == "copies":
             self._plan_copies(taken)
             return
-        if asked.kind == "matmul" and dtype not in FLOP_PER_CLOCK:
+        if request.kind == "matmul" and dtype not in FLOP_PER_CLOCK:
             self._plan_no_such_dtype(taken, dtype)
             return
         for index in taken:
-            is_matmul = asked.kind == "matmul"
+            is_matmul = request.kind == "matmul"
             result = (
-                matmul_result(machine, index, dtype, asked.key)
+                matmul_result(machine, index, dtype, request.key)
                 if is_matmul
-                else memory_result(machine, index, asked.key)
+                else memory_result(machine, index, request.key)
             )
             self._plan_device(index, MATMUL if is_matmul else MEMORY, result)
 
@@ -372,7 +372,7 @@ class DeviceProbe(Timeline):
 
     def _plan_device(self, index: int, stages: Sequence[tuple[float, str]], result: dict[str, Any]) -> None:
         uuid = self.machine.uuid(index)
-        late_s = random.Random(f"{uuid} {self.asked.key}").uniform(0.0, LATEST_S)
+        late_s = random.Random(f"{uuid} {self.request.key}").uniform(0.0, LATEST_S)
         for (begins, stage), (ends, _) in zip(stages, stages[1:]):
             self._plan_stage(begins + late_s, stage, uuid)
             if ends - begins > 0.6:
@@ -387,5 +387,5 @@ class DeviceProbe(Timeline):
         for begins, stage in COPIES[:-1]:
             self._plan_stage(begins, stage)
         for index in taken:
-            result = copies_result(self.machine, index, taken, self.asked.key)
+            result = copies_result(self.machine, index, taken, self.request.key)
             self._plan(COPIES[-1][0], ProbeEvent("result", device=self.machine.uuid(index), data=result))

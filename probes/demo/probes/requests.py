@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any, Callable
 
-from mltop.probes.active.supervisor.request import asked_from
+from mltop.probes.active.supervisor.request import request_from
 from mltop.probes.agent.protocol import Message, Request
 from mltop.probes.demo.probes.collectives import Launcher, MachineOf, World
 from mltop.probes.demo.probes.replay import DeviceProbe, Timeline
@@ -64,16 +64,16 @@ class SimulatedProbes:
 
     def _start(self, request: Request, now: float) -> None:
         try:
-            asked = asked_from(request.args)
+            wanted = request_from(request.args)
             machine = self._world.machine_of(request.node)
             before = self._running_on(request.node)
             if before is not None:
                 self._refuse_second(request, before)
                 return
-            if asked.kind == "all_reduce":
-                running: Timeline = Launcher(machine, asked, now, self._speed, self._world)
+            if wanted.kind == "all_reduce":
+                running: Timeline = Launcher(machine, wanted, now, self._speed, self._world)
             else:
-                running = DeviceProbe(machine, asked, now, self._speed)
+                running = DeviceProbe(machine, wanted, now, self._speed)
         except (ValueError, TypeError) as error:
             self._reply("error", request.node, request.id, error=str(error))
         else:
@@ -82,7 +82,7 @@ class SimulatedProbes:
     def _tell(self, request: Request, now: float) -> None:
         key, line = request.args.get("key"), request.args.get("line")
         running = self._running_on(request.node)
-        if running is None or running.asked.key != key or not isinstance(line, dict):
+        if running is None or running.request.key != key or not isinstance(line, dict):
             self._reply("error", request.node, request.id, error=f"no probe with the key {key} runs here")
             return
         try:
@@ -97,7 +97,7 @@ class SimulatedProbes:
         return next((one for one in self._running.values() if one.machine.name == node), None)
 
     def _refuse_second(self, request: Request, before: Timeline) -> None:
-        why = f"a {before.asked.kind} probe of mltop (simulated, key {before.asked.key}) runs here"
+        why = f"a {before.request.kind} probe of mltop (simulated, key {before.request.key}) runs here"
         event = ProbeEvent("refused", why=why, fix="wait until it is over, or cancel it")
         self._reply("part", request.node, request.id, data=_fields(event))
         self._reply("done", request.node, request.id, data={"cancelled": False})
