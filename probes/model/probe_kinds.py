@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from mltop.probes.model.vocabulary import ProbeKind
+
 START = "start python"
 _BEGIN_S = {START: 10.0, "import torch": 30.0, "device": 40.0, "warm": 10.0}
 UNKNOWN_STAGE_S = 30.0
@@ -23,7 +25,7 @@ class ProbeRow(NamedTuple):
     measures one GPU alone as well. ``not_on_mig``: why MIG instances are not measured.
     """
 
-    name: str
+    name: ProbeKind
     child: str
     stages_s: Mapping[str, float]
     deadline_s: float

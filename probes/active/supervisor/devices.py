@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field
 
 from mltop.probes.active.host import cpu_info, total_memory_bytes
 from mltop.probes.active.supervisor.request import ProbeRequest
-from mltop.probes.model import Gap, GpuSample, MigInstance, Sample
+from mltop.probes.model import DeviceKind, Gap, GpuSample, MigInstance, Sample
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent
 from mltop.probes.model.probe_kinds import CHILDREN
 
-CPU = "cpu"
+CPU: DeviceKind = "cpu"
 
 
 @dataclass(frozen=True)
