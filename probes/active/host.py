@@ -1,4 +1,4 @@
-"""What a probe may use of its node: cores, memory, caches, the CPUs beside a GPU; and how often memory ran out.
+"""What a probe asks of its node: cores, memory, caches, the CPUs beside a GPU, and how a process of it stands.
 
 Sources: /proc, sysfs and cgroups, of both versions. What they do not say is None.
 """
@@ -110,6 +110,28 @@ def on_cpus(cpus: frozenset[int]) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, before)
+
+
+def stat_fields(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on, [] when there is no such process. Always the real /proc."""
+    return read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
+def start_ticks(pid: int) -> str:
+    """When the process started: with its pid it is one process for ever. "" when it is gone or a zombie."""
+    fields = stat_fields(pid)
+    return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else ""
+
+
+def kernel_state(pid: int) -> str:
+    """E.g. "state D, in rm_ioctl" for a process that sleeps in the kernel and cannot be woken, else ""."""
+    fields = stat_fields(pid)
+    if fields and fields[0] in "Tt":
+        return "it is stopped: SIGSTOP, or a debugger"
+    if not fields or fields[0] != "D":
+        return ""
+    wchan = read_text(f"/proc/{pid}/wchan")
+    return "D state" + (f", in {wchan}" if wchan not in ("", "0") else "")
 
 
 def _cgroups(controller: str) -> Iterator[tuple[int, str]]:

@@ -15,7 +15,7 @@ from mltop.probes.active.all_reduce.importer import fork_importer
 from mltop.probes.active.all_reduce.listening import (
     LOOPBACK,
     Address,
-    Place,
+    Sockets,
     chosen,
     listen,
     listen_alone,
@@ -40,13 +40,13 @@ def main() -> None:
     # Forked first, before any thread and any socket: torch takes longest, and the ranks are forked from it.
     importer = fork_importer(progress, printed)
     try:
-        place = _open_place(options)
+        sockets = _open_sockets(options)
     except OSError as error:
         child.failed(f"cannot listen: {error}", stage="listen")
         sys.exit(1)
     if options.leader:
-        port = place.meeting.getsockname()[1] if place.meeting is not None else 0
-        addresses = [vars(place.address)] if place.meeting is not None else []
+        port = sockets.meeting.getsockname()[1] if sockets.meeting is not None else 0
+        addresses = [vars(sockets.address)] if sockets.meeting is not None else []
         child.say(ProbeEvent("listening", data={"port": port, "addresses": addresses}))
 
     # Imported while the other process imports torch. No bytecode of ours: this Python is not ours.
@@ -56,19 +56,19 @@ def main() -> None:
     from mltop.probes.active.all_reduce.node import Node
 
     async def run() -> int:
-        return await Node(options, progress, (*importer, output), place, began).run()
+        return await Node(options, progress, (*importer, output), sockets, began).run()
 
     code = asyncio.run(run())
     # At once: the thread that reads stdin would hold up an orderly exit.
     os._exit(code)
 
 
-def _open_place(options: Options) -> Place:
+def _open_sockets(options: Options) -> Sockets:
     """Where the others come to: nothing is opened for nobody, and nothing but loopback for this node's own ranks."""
     if not options.leader:
-        return Place(Address("", ""))
+        return Sockets(Address("", ""))
     if len(options.nodes) == 1:
         address, store = listen_alone()
-        return Place(Address(address, LOOPBACK), store=store)
+        return Sockets(Address(address, LOOPBACK), store=store)
     address_here = chosen(os.environ, options.backend, options.node, local_addresses())
-    return Place(address_here, listen(address_here.address), listen(address_here.address))
+    return Sockets(address_here, listen(address_here.address), listen(address_here.address))

@@ -13,8 +13,8 @@ from typing import Callable
 
 from mltop.probes.active import endings
 from mltop.probes.active.child import event_of
-from mltop.probes.active.host import oom_kills
-from mltop.probes.active.supervisor.process import ProbeProcess, kernel_state, start_ticks
+from mltop.probes.active.host import kernel_state, oom_kills, start_ticks
+from mltop.probes.active.supervisor.process import ProbeProcess
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent
 from mltop.probes.model.probe_kinds import START, stage_deadline_s
 
