@@ -1,8 +1,7 @@
-"""How long collectives take among simulated H100s with one 400 Gb/s NIC each, and who comes last. Pure.
+"""The simulated all-reduce among H100s with one 400 Gb/s NIC each: one launcher per node, as active/all_reduce speaks.
 
-The simulated all-reduce: one launcher per node, as active/all_reduce speaks, without a word between them.
-
-All launchers compute the same figures from the same round, so that those of two processes fit together.
+What collectives take depends on who takes part, so it is computed, not recorded. All launchers compute the same figures
+from the same round, without a word between them, so that those of two processes fit together.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from mltop.probes.active.all_reduce.collectives import stage_of
 from mltop.probes.active.supervisor.request import ProbeRequest
 from mltop.probes.demo.probes.replay import INTERFACE, TORCH, ProbeMachine, Timeline, speed_share
 from mltop.probes.model.probe import ProbeEvent, RankTimes
@@ -257,14 +257,3 @@ class Launcher(Timeline):
             )
             for place in wanted.own
         ]
-
-
-def stage_of(collective: str, size_bytes: int) -> str:
-    """ "measure 256 MiB", "measure all-gather 32 KiB"."""
-    value, unit = float(size_bytes), "B"
-    for unit in ("B", "KiB", "MiB", "GiB"):  # noqa: B007 - where it stopped
-        if value < 1024:
-            break
-        value /= 1024
-    name = "" if collective == "all-reduce" else f"{collective} "
-    return f"measure {name}{value:g} {unit}"
