@@ -1,8 +1,7 @@
-"""The part of a sample that views of all nodes need: decoding it takes an eighth of the time of the whole.
+"""What the hub knows at one moment: frozen, cheap to hand to the screen, safe across threads.
 
-A sample as it came, decoded as far as somebody asked.
-
-What the hub knows at one moment: frozen, cheap to hand to the screen, safe across threads.
+Of samples the part that views of all nodes need (``Glance``), which takes an eighth of the time to decode; the whole
+when somebody asks for it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Writing a capture, piece by piece.
+"""Writing a capture, piece by piece, and reading one that anybody may have made.
 
 It is reached through its folder's descriptor only: a folder below /tmp that somebody exchanges, or a link that somebody
-lays into it, changes nothing.
-
-Reading a capture that anybody may have made: within its folder, through no link, within the limits.
+lays into it, changes nothing. It is read within the limits of `decoding.py`.
 """
 
 from __future__ import annotations
@@ -35,6 +33,8 @@ from mltop.probes.version import __version__
 FORMAT = 1
 MANIFEST, VERDICT, SAMPLES, DUMPS = "manifest.json", "verdict.json", "samples", "stacks"
 _MOST_NAME_BYTES = 200  # of a file: file systems take 255, and there is a suffix
+_MOST_CHARS = 500  # of a problem that a manifest tells
+_NAMED = 3  # of the files that are missing
 
 
 class CaptureWriter:
@@ -135,10 +135,6 @@ def safe_name(node: str) -> str:
         return name
     was = hashlib.sha256(node.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{name.encode()[:_MOST_NAME_BYTES].decode(errors='ignore')}-{was}"
-
-
-_MOST_CHARS = 500  # of a problem that a manifest tells
-_NAMED = 3  # of the files that are missing
 
 
 @dataclass

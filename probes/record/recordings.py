@@ -1,6 +1,6 @@
-"""Samples of a recording, kept packed: 1 GB of them needs about 70 MB. They are decoded one by one, when looked at.
+"""A recording: JSON lines, plain or gzip: a header, then one Sample per line, of any nodes.
 
-A recording: JSON lines, plain or gzip: a header, then one Sample per line, of any nodes.
+Samples are kept packed, 1 GB of them needs about 70 MB, and decoded one by one when they are looked at.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mltop.probes.model import Sample, to_json
+from mltop.probes.model.units import size_words
 from mltop.probes.record.decoding import (
     MOST_DISORDERED_BYTES,
     MOST_LINE_BYTES,
@@ -30,11 +31,15 @@ from mltop.probes.record.decoding import (
     decode,
     decode_sample,
 )
-from mltop.probes.system.files import BadFile, blocks, open_regular, size_words
+from mltop.probes.system.files import BadFile, blocks, open_regular
 from mltop.probes.version import __version__
 
 _UNPACKED_BYTES = 64 << 20  # that wait to be packed, or are read at a time, of all nodes together
 _PIECE_BYTES = (16 << 10, 128 << 10)  # at least and at most
+FORMAT = 1
+_GZIP = b"\x1f\x8b"
+_MOST_MEMBERS = 10_000  # gzip files put together with cat
+_UNPACK_BYTES = 1 << 20  # at a time: 1 KB may hold 1 MB
 
 
 class NodeSamples:
@@ -166,12 +171,6 @@ class StoredSamples(Mapping[str, NodeSamples]):
     def oldest(self) -> list[Sample]:
         """The first one of every node."""
         return [next(iter(own)) for own in self._nodes.values()]
-
-
-FORMAT = 1
-_GZIP = b"\x1f\x8b"
-_MOST_MEMBERS = 10_000  # gzip files put together with cat
-_UNPACK_BYTES = 1 << 20  # at a time: 1 KB may hold 1 MB
 
 
 def header_line(started_at: float) -> str:
