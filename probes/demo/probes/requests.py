@@ -10,7 +10,7 @@ import time
 from typing import Any, Callable
 
 from mltop.probes.active.supervisor.request import asked_from
-from mltop.probes.agent.protocol import Message, Request
+from mltop.probes.agent.protocol import Message, MessageKind, Request
 from mltop.probes.demo.probes.collectives import Launcher, MachineOf, World
 from mltop.probes.demo.probes.replay import DeviceProbe, Timeline
 from mltop.probes.model.probe import ProbeEvent
@@ -102,7 +102,7 @@ class SimulatedProbes:
         self._reply("part", request.node, request.id, data=_fields(event))
         self._reply("done", request.node, request.id, data={"cancelled": False})
 
-    def _reply(self, kind: str, node: str, number: int, **fields: Any) -> None:
+    def _reply(self, kind: MessageKind, node: str, number: int, **fields: Any) -> None:
         self._replies.append(Message(kind, node, number, **fields))
 
 
