@@ -71,10 +71,10 @@ class CaptureWriter:
 
     def nodes(self, states: Iterable[NodeState], connections: Mapping[str, Connection] | None = None) -> None:
         """The state of every node, and how it was reached (``connection``: the fields of `Connection`)."""
-        known = connections or {}
-        entries = [
-            {**vars(state), **({"connection": known[state.node]} if state.node in known else {})} for state in states
-        ]
+        entries: list[dict[str, Any]] = []
+        for state in states:
+            connection = (connections or {}).get(state.node)
+            entries.append({**vars(state), **({"connection": connection} if connection is not None else {})})
         with self._lock:
             self._manifest["nodes"] = entries
             self._write_manifest()
@@ -167,10 +167,13 @@ class _Verdict(msgspec.Struct):
 def _without_raw() -> type[Any]:
     """RankStacks as it is read: py-spy's JSON is most of it, and any tree of values."""
     types = get_type_hints(RankStacks)
-    kept = [one for one in fields(RankStacks) if one.name != "raw"]
+    kept = (item for item in fields(RankStacks) if item.name != "raw")
     return make_dataclass(
         "RankStacks",
-        [(one.name, types[one.name], field(default=one.default, default_factory=one.default_factory)) for one in kept],
+        [
+            (item.name, types[item.name], field(default=item.default, default_factory=item.default_factory))
+            for item in kept
+        ],
     )
 
 

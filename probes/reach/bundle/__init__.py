@@ -122,10 +122,10 @@ def machines() -> list[str]:
 
 def _our_files() -> dict[str, bytes]:
     root = Path(probes.__file__).parent
-    found = [root / "__init__.py"]
+    paths = [root / "__init__.py"]
     for name in OURS:
-        found += [root / name] if name.endswith(".py") else sorted((root / name).rglob("*.py"))
-    named = {path.relative_to(root).as_posix(): path for path in found}
+        paths += [root / name] if name.endswith(".py") else sorted((root / name).rglob("*.py"))
+    named = {path.relative_to(root).as_posix(): path for path in paths}
     return {
         f"mltop/probes/{name}": path.read_bytes()
         for name, path in named.items()

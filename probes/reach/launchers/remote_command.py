@@ -113,9 +113,9 @@ def _json(text: str) -> str:
 def _quoted(word: str) -> str:
     if _PLAIN.fullmatch(word):
         return word
-    found = _UNQUOTABLE.search(word)
-    if found:
-        raise ValueError(f"{word!r}: has {found.group()!r}, which not every login shell takes (leave it out)")
+    odd = _UNQUOTABLE.search(word)
+    if odd:
+        raise ValueError(f"{word!r}: has {odd.group()!r}, which not every login shell takes (leave it out)")
     return f"'{word}'"
 
 
@@ -195,7 +195,7 @@ def _code(character: str) -> str:
 
 
 def _quoted_words(word: str) -> str:
-    found = re.search(r"['!\x00-\x1f]|\\(?!u)", word)
-    if found:
-        raise ValueError(f"{word!r}: has {found.group()!r}, which not every login shell takes (leave it out)")
+    odd = re.search(r"['!\x00-\x1f]|\\(?!u)", word)
+    if odd:
+        raise ValueError(f"{word!r}: has {odd.group()!r}, which not every login shell takes (leave it out)")
     return f"'{word}'"
