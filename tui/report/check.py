@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from mltop.probes.judge.kernel_lines import KernelLine
 from mltop.probes.judge.nodes import folded, nameless
 from mltop.probes.model import Finding, Unknown
+from mltop.probes.model.units import UNKNOWN, clock_time, count, seconds
 from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, line_width
 from mltop.tui.render.findings import severity_cell
-from mltop.tui.render.units import UNKNOWN, clock_time, count, seconds
 from mltop.tui.report.page import print_action, print_fix, print_lines, print_not_well, print_sentence
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from mltop.probes.model import GpuProcess, GpuSample, KernelEvent, RankSample, Sample
+from mltop.probes.model.units import UNKNOWN, bytes_text, clock_time, number, seconds
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.history import ShownHistory
@@ -27,7 +28,6 @@ from mltop.tui.render.gpus.table import LINK_COLUMNS, link_row
 from mltop.tui.render.gpus.timelines import timeline_lines
 from mltop.tui.render.ranks import short_command
 from mltop.tui.render.states import STATE_STYLE, state_word
-from mltop.tui.render.units import UNKNOWN, age, bytes_text, clock_time, number
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.problems import all_problem_lines, gap_cells, state_lines
 from mltop.tui.screens.tables import NO_SAMPLE, GpuTable
@@ -106,7 +106,7 @@ def process_lines(
             Cell(number(process.gpu_instance) if process and process.gpu_instance is not None else ""),
             _state_cell(rank, process),
             Cell(who.user if who is not None else ""),
-            Cell(age(max(0.0, now - started_at)) if now is not None and started_at is not None else ""),
+            Cell(seconds(max(0.0, now - started_at)) if now is not None and started_at is not None else ""),
             Cell("" if parent is None else str(parent)),
             _command_cell(rank, process),
         )
@@ -186,7 +186,7 @@ def _device(bus_id: str) -> tuple[int, str, str] | None:
 
 
 def _links_title(watched_s: float) -> str:
-    return f"NVLinks (+: errors in the {age(watched_s)} that they are watched)" if watched_s > 0 else "NVLinks"
+    return f"NVLinks (+: errors in the {seconds(watched_s)} that they are watched)" if watched_s > 0 else "NVLinks"
 
 
 def _section(lines: list[list[Cell]], title: str) -> list[list[Cell]]:

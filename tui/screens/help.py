@@ -56,7 +56,7 @@ def filter_lines(width: int) -> list[Line]:
 
 def _field(field: Field, width: int) -> Line:
     """E.g. ``  power       what it draws (W)``."""
-    unit = f" ({field.kind.unit})" if field.kind.unit else ""
+    unit = f" ({field.unit.written})" if field.unit.written else ""
     meaning = f"{_OF[field.of]}{field.meaning}"
     return [
         Cell(f"  {field.name:<{NAME_WIDTH}}", "accent"),

@@ -9,9 +9,9 @@ from textual.widget import Widget
 from mltop.probes.model import LinkSample, PciDevice
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Place
-from mltop.tui.render.cells import Cell, Row, made_rows
+from mltop.tui.render.cells import Cell, LazyRows, item_rows
 from mltop.tui.render.findings import severity_cell
-from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, link_name, link_row, pci_row
+from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, Counted, link_name
 from mltop.tui.screens.pane import OneNodePane, TextLines
 from mltop.tui.screens.problems import all_problem_lines
 from mltop.tui.screens.tables import NO_SAMPLE
@@ -59,19 +59,13 @@ class LinksScreen(OneNodePane):
         room = self.size.height - self.chrome_height() - len(lines)
         self.limit_height(ports, min(1 + max(1, len(links)), max(3, room * 2 // 3)))
 
-    def _port_rows(self, node: str, links: list[LinkSample], alarms: dict[str, str]) -> list[Row]:
-        names = [link_name(one) for one in links]
+    def _port_rows(self, node: str, links: list[LinkSample], alarms: dict[str, str]) -> LazyRows:
+        lines = [Counted(link, self._since(node, link), alarms.get(link_name(link), "")) for link in links]
+        return item_rows(LINK_COLUMNS, lines, lambda line: link_name(line.about))
 
-        def make(at: int) -> Row:
-            return link_row(links[at], self._since(node, links[at]), alarms.get(names[at], ""))
-
-        return made_rows(names, make)
-
-    def _pci_rows(self, node: str, devices: list[PciDevice], alarms: dict[str, str]) -> list[Row]:
-        def make(at: int) -> Row:
-            return pci_row(devices[at], self._pci_since(node, devices[at]), alarms.get(devices[at].bus_id, ""))
-
-        return made_rows([one.bus_id for one in devices], make)
+    def _pci_rows(self, node: str, devices: list[PciDevice], alarms: dict[str, str]) -> LazyRows:
+        lines = [Counted(device, self._pci_since(node, device), alarms.get(device.bus_id, "")) for device in devices]
+        return item_rows(PCI_COLUMNS, lines, lambda line: line.about.bus_id)
 
     def _fleet_line(self, picture: Picture, node: str) -> list[list[Cell]]:
         """Of several nodes, which one this is."""

@@ -21,8 +21,8 @@ from mltop.tui.app.feed import Picture
 from mltop.tui.app.mishaps import spared
 from mltop.tui.app.navigation import Place
 from mltop.tui.filters import Subject
-from mltop.tui.render.cells import Row
-from mltop.tui.render.findings import finding_columns, problems_of
+from mltop.tui.render.cells import row_of, values_of, with_widths
+from mltop.tui.render.findings import FINDING_COLUMNS, problems_of
 from mltop.tui.render.fleet.heat import (
     FINE,
     METRICS,
@@ -35,7 +35,7 @@ from mltop.tui.render.fleet.heat import (
     troubles,
 )
 from mltop.tui.render.fleet.map import Legend, list_legend, map_legend, name_width, node_lines, short_names
-from mltop.tui.render.fleet.nodes import marked_node_columns, marked_node_row
+from mltop.tui.render.fleet.nodes import MARKED_NODE_COLUMNS, NodeLine
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.rows import SubjectRows, by_node
 from mltop.tui.screens.tables import GpuTable, HostLine, ProblemLines, RankTable, why_no_ranks
@@ -183,7 +183,7 @@ class FleetPart(Container):
     def _sorted_by(self) -> str:
         """The title of the list's column that the user sorted by."""
         sort = self.pane.sort_of(self.query_one("#nodes", LineTable))
-        titles = {column.key: column.title for column in marked_node_columns(0)}
+        titles = {column.key: column.title for column in MARKED_NODE_COLUMNS}
         return titles[sort.column] if sort is not None else ""
 
     def _not_judged(self) -> int:
@@ -219,19 +219,21 @@ class FleetPart(Container):
         selection, metric, names = self.pane.mltop.selection, self._heats.metric, self._names
         views = [self._views[heat.node] for heat in heats]
 
-        def make(index: int) -> Row:
+        def line(index: int) -> NodeLine:
             view = views[index]
             findings, name = self._findings_of.get(view.node, ()), names.get(view.node, view.node)
-            return marked_node_row(view, heats[index], metric, findings, name=name, marked=view.node in selection)
+            return NodeLine(view, findings, name, view.node in selection, heats[index], metric)
 
+        columns = with_widths(MARKED_NODE_COLUMNS, node=name_width(names, NODE_WIDTHS[0]))
+        by_key = {column.key: column for column in columns}
         table = self.query_one("#nodes", LineTable)
         rows = SubjectRows(
             [view.node for view in views],
-            make,
+            lambda index: row_of(columns, line(index), views[index].node),
             lambda index: Subject(views[index]),
+            lambda column, index: by_key[column].sorts_by(line(index)),
             text=lambda index: f"{views[index].node} {rows[index].text}",  # the row has the short name
         )
-        columns = marked_node_columns(name_width(names, NODE_WIDTHS[0]))
         self.pane.put(table, columns, rows, self._why_empty())
         self.pane.kept = (table.row_count, len(self._picture.view.nodes) if self._picture is not None else 0)
         legend = room >= MIN_ROOM // 2
@@ -252,10 +254,13 @@ class FleetPart(Container):
             [problem.row.key for problem in found],
             lambda index: found[index].row,
             lambda index: Subject(self._views[found[index].nodes[0]], findings=found[index].findings),
+            values_of(FINDING_COLUMNS, found),
             text=lambda index: " ".join([found[index].row.text, *found[index].nodes]),
         )
         kept = self.pane.kept
-        self.pane.put(table, finding_columns(name_width(self._names, NODE_WIDTHS[1])), rows, self._no_problems())
+        self.pane.put(
+            table, with_widths(FINDING_COLUMNS, node=name_width(self._names, NODE_WIDTHS[1])), rows, self._no_problems()
+        )
         self.pane.kept = kept  # the filter's figures are about nodes
         return len(found)
 

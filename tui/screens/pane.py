@@ -81,7 +81,7 @@ class TableScreen(Unbroken, Screen[None]):
     def _put(self, table: LineTable, columns: Sequence[Column], rows: Sequence[Row], empty_text: str) -> None:
         own_text = self._empty_texts.setdefault(table, table.empty_text)
         findings = by_node(self.mltop.picture.findings) if self.mltop.picture is not None else {}
-        shown = narrowed(columns, rows, self.filter, self.sort_of(table), findings)
+        shown = narrowed(rows, self.filter, self.sort_of(table), findings)
         nothing_left = rows and not shown
         table.empty_text = why_empty(rows, self.filter, findings) if nothing_left else empty_text or own_text
         self._shown_keys[table] = row_keys(shown)

@@ -9,21 +9,19 @@ from collections.abc import Iterable, Sequence
 
 from mltop.probes.investigate.advice import advised
 from mltop.probes.model import Finding, Gap
+from mltop.probes.model.units import clock_time, seconds
 from mltop.probes.reach.view import Connection, FleetView, NodeView
 from mltop.tui.render.cells import Cell, flow, wrap
-from mltop.tui.render.findings import severity_cell
+from mltop.tui.render.findings import of_gravity, severity_cell
 from mltop.tui.render.fleet.nodes import state_sentence
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.states import SEVERITY_ORDER
-from mltop.tui.render.units import age, clock_time, seconds
 
 INDENT = 5
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
     """Worst first, otherwise in the order given; unknown severities last."""
-    order = {severity: rank for rank, severity in enumerate(SEVERITY_ORDER)}
-    return sorted(findings, key=lambda finding: order.get(finding.severity, len(order)))
+    return sorted(findings, key=of_gravity)
 
 
 def gaps_of(view: FleetView) -> list[tuple[str, Gap]]:
@@ -146,7 +144,7 @@ def _last_heard(node: NodeView, taken_at: float) -> str:
     passed_s = node.state.age_s
     if node.sample is None or passed_s is None:
         return "nothing has come from it yet"
-    return f"last sample at {clock_time(taken_at - passed_s)}, {age(passed_s)} ago"
+    return f"last sample at {clock_time(taken_at - passed_s)}, {seconds(passed_s)} ago"
 
 
 def connection_cells(connection: Connection, width: int) -> list[Cell]:

@@ -11,11 +11,11 @@ from textual.widget import Widget
 
 from mltop.probes.model import RankSample, StackDigest
 from mltop.probes.model.ranks import unfold
+from mltop.probes.model.units import clock_time
 from mltop.tui.app.feed import Picture
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.fleet.heat import MARK
 from mltop.tui.render.stacks import stack_lines
-from mltop.tui.render.units import clock_time
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.tables import RankTable, why_no_ranks
 from mltop.tui.widgets.cell_lines import CellLines

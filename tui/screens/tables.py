@@ -10,20 +10,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from mltop.probes.model import HostSample, JobKey, RankSample, Sample
+from mltop.probes.model.units import bytes_text, number, of, percent, seconds
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.history import history_of
 from mltop.tui.filters import Subject
-from mltop.tui.render.cells import Cell, Column, Row, aged, flow
+from mltop.tui.render.cells import Cell, Column, Row, Value, aged, flow
 from mltop.tui.render.fleet.nodes import state_sentence
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.gpus.table import GPU_COLUMNS, gpu_columns, gpu_row, gpu_value, mig_row
-from mltop.tui.render.ranks import rank_columns, rank_row, short_command
+from mltop.tui.render.ranks import RANK_COLUMNS, RATES, RankLine, rank_columns, rank_row, short_command
 from mltop.tui.render.states import state_word
-from mltop.tui.render.trends import EarlierRank, Trends
-from mltop.tui.render.units import age, bytes_text, number, of, percent
+from mltop.tui.render.trends import Trends
 from mltop.tui.screens.problems import gaps_of, problem_lines
-from mltop.tui.screens.rows import SortValue, SubjectRows
+from mltop.tui.screens.rows import SubjectRows
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.line_table import LineTable
 
@@ -54,39 +54,22 @@ def rank_rows(
         mark = marked(node.node) if marked is not None else ""
         return _with_mark(row, mark, columns) if mark else row
 
+    def value(column: str, index: int) -> Value:
+        node, rank = found[index]
+        before = trends.previous_rank(node.node, rank.pid) if column in RATES else None
+        return by_key[column].sorts_by(RankLine(node.node, rank, before))
+
+    by_key = {column.key: column for column in RANK_COLUMNS}
     columns = rank_columns(len({rank.job_key for _, rank in found}), len({node.node for node, _ in found}))
     keys = [f"{node.node}/{rank.pid}" for node, rank in found]
     rows = SubjectRows(
         keys,
         make,
         subject=lambda index: Subject(found[index][0], rank=found[index][1]),
-        value=lambda column, index: sort_value(column, *found[index], trends),
+        value=value,
         text=lambda index: words_of_rank(*found[index]),
     )
     return columns, rows
-
-
-def sort_value(column: str, node: NodeView, rank: RankSample, trends: Trends) -> SortValue:
-    """What a rank is sorted by; None: unknown. Rates are those that its row shows."""
-    if column in ("switches", "syscalls"):
-        return _rate(column, rank, trends.previous_rank(node.node, rank.pid))
-    value = _SORT_VALUES[column](node, rank)
-    return value.casefold() or None if isinstance(value, str) else value
-
-
-_SORT_VALUES: dict[str, Callable[[NodeView, RankSample], SortValue]] = {
-    "rank": lambda _, rank: rank.rank,
-    "node": lambda node, _: node.node,
-    "gpus": lambda _, rank: min(rank.gpus, default=None),
-    "pid": lambda _, rank: rank.pid,
-    "state": lambda _, rank: rank.state,
-    "cpu": lambda _, rank: rank.cpu_fraction,
-    "rss": lambda _, rank: rank.rss_bytes,
-    "job": lambda _, rank: rank.job,
-    "launcher": lambda _, rank: rank.launcher,
-    "user": lambda _, rank: rank.user,
-    "command": lambda _, rank: short_command(rank.command),
-}
 
 
 def words_of_rank(node: NodeView, rank: RankSample) -> str:
@@ -97,19 +80,6 @@ def words_of_rank(node: NodeView, rank: RankSample) -> str:
         f"{number} {node.node} {gpus} {rank.pid} {state_word(rank.state)} {percent(rank.cpu_fraction)} "
         f"{bytes_text(rank.rss_bytes)} {rank.job} {rank.launcher} {rank.user} {short_command(rank.command)}"
     )
-
-
-def _rate(column: str, rank: RankSample, before: EarlierRank | None) -> float | None:
-    if before is None or before.elapsed_s <= 0:
-        return None
-    names = ("voluntary_switches",) if column == "switches" else ("read_syscalls", "write_syscalls")
-    differences = []
-    for name in names:
-        earlier, now = getattr(before, name), getattr(rank, name)
-        if earlier is None or now is None:
-            return None
-        differences.append(now - earlier)
-    return None if sum(differences) < 0 else sum(differences) / before.elapsed_s
 
 
 def _with_mark(row: Row, mark: str, columns: Sequence[Column]) -> Row:
@@ -154,7 +124,7 @@ class GpuTable(LineTable):
             gpu, instance = lines[index]
             if instance is None:
                 busy = trends.busy(node.node, gpu.index)
-                row = gpu_row(gpu, users.get(gpu.index, ()), busy, sample.simulated)
+                row = gpu_row(gpu, users.get(gpu.index, ()), busy, simulated=sample.simulated)
             else:
                 row = mig_row(gpu, instance)
             return row if is_live(node) else aged(row)
@@ -231,7 +201,7 @@ def host_cells(node: NodeView, width: int) -> list[Cell]:
         (3, _labelled("shm", of(bytes_text(host.shm_used_bytes), bytes_text(host.shm_total_bytes)))),
         (4, _labelled("in", _per_s(host.network_rx_bytes_per_s))),
         (4, _labelled("out", _per_s(host.network_tx_bytes_per_s))),
-        (5, _labelled("up", age(host.uptime_s))),
+        (5, _labelled("up", seconds(host.uptime_s))),
         (6, _labelled("kernel", host.kernel)),
     ]
     return flow(parts, width)

@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
-from mltop.probes.model import Finding, GpuSample
+from mltop.probes.model import SEVERITIES, Finding, GpuSample
+from mltop.probes.model.units import UNKNOWN, celsius, clock_time, known, of, percent, seconds, watts
 from mltop.probes.reach.view import FleetView, GpuGlance, NodeView
 from mltop.tui.render.cells import Cell, clip, flow, line_width
 from mltop.tui.render.fleet.map import short_names
 from mltop.tui.render.fleet.nodes import mean, total
-from mltop.tui.render.states import NODE_STYLE, SEVERITY, SEVERITY_ORDER, gravest
-from mltop.tui.render.units import UNKNOWN, age, celsius, clock_time, known, of, percent, watts
+from mltop.tui.render.states import NODE_STYLE, SEVERITY, gravest
 
 Part = tuple[int, list[Cell]]  # priority as in ``flow``
 
@@ -175,14 +175,14 @@ def fleet_second(totals: Totals, nodes: int, names: Mapping[str, str]) -> list[P
         (5, labelled("hot", hot)),
         (3, ranks[1]),
         (6, jobs[1]),
-        (1, labelled("lag", age(totals.lag_s))),
+        (1, labelled("lag", seconds(totals.lag_s))),
     ]
 
 
 def problem_counts(findings: Sequence[Finding]) -> tuple[str, str, str]:
     """ "CRIT 2 WARN 7", the worst of it, and its style; findings that only inform count when there is nothing else."""
     counts = Counter(finding.severity for finding in findings)
-    found = [(*SEVERITY[severity], counts[severity]) for severity in SEVERITY_ORDER if counts[severity]]
+    found = [(*SEVERITY[severity], counts[severity]) for severity in SEVERITIES if counts[severity]]
     found = [one for one in found if one[0] != "INFO"] or found
     if not found:
         return f"{len(findings)} findings", f"{len(findings)} findings", ""
@@ -312,4 +312,4 @@ def _age(nodes: Sequence[NodeView]) -> tuple[int, list[Cell]]:
     if oldest is None:
         return 6, labelled("age", UNKNOWN)
     well = oldest.state == "live"
-    return (6 if well else 3), labelled("age", age(oldest.age_s), "" if well else NODE_STYLE.get(oldest.state, ""))
+    return (6 if well else 3), labelled("age", seconds(oldest.age_s), "" if well else NODE_STYLE.get(oldest.state, ""))

@@ -12,10 +12,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mltop.probes.model import Gap, GpuSample
+from mltop.probes.model.units import (
+    UNKNOWN,
+    celsius,
+    clock_time,
+    count,
+    known,
+    mhz,
+    number,
+    of,
+    percent,
+    seconds,
+    watts,
+)
 from mltop.tui.render.cells import Cell, clip, line_width
 from mltop.tui.render.gpus.table import COARSE, decimal_rate, growth, memory_text, nvlink_cell, pcie_cell, spins
 from mltop.tui.render.gpus.throttle import BADGES
-from mltop.tui.render.units import UNKNOWN, age, celsius, clock_time, count, known, mhz, number, of, percent, watts
 
 COLUMN_WIDTH = 40
 LABEL_WIDTH = 14
@@ -217,7 +229,7 @@ def _throttle(gpu: GpuSample, before: GpuSample, gaps: GpuGaps) -> list[Fact]:
         parts[0] += f" {percent(share)}" if share else ""
         if total:
             grown = total - before.throttle_ns.get(reason, total)
-            parts.append(f"{age(total / 1e9)} in all" + (f" (+{age(grown / 1e9)})" if grown > 0 else ""))
+            parts.append(f"{seconds(total / 1e9)} in all" + (f" (+{seconds(grown / 1e9)})" if grown > 0 else ""))
         facts.append(Fact(badge.text, ", ".join(parts), badge.style if now else ""))
     if held is None:
         facts.insert(0, Fact("now", UNKNOWN, why=gaps.why("throttle_reasons")))
