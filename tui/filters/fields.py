@@ -265,7 +265,9 @@ def has_no_rank(field: Field, subject: Subject) -> bool:
     sample, gpu = subject.view.sample, subject.gpu
     if sample is None or subject.rank is not None or field.of != "rank" or field.needs_gpus:
         return False
-    return (gpu is not None and gpu.processes == []) or not any(gap.what == "ranks" for gap in sample.gaps)
+    return (gpu is not None and gpu.processes == []) or not any(
+        gap.source == "ranks" and not gap.fields for gap in sample.gaps
+    )
 
 
 def value_of(field: Field, subject: Subject) -> Any:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from mltop.probes.model import Finding, Gap, KernelEvent, NodePhase, Severity
 from mltop.probes.model.ranks import fold
+from mltop.probes.model.sample import subject_text
 from mltop.probes.model.units import UNKNOWN, clock_time, seconds
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import Cell, Column, Row, row_of
@@ -164,20 +165,27 @@ def folded_names(names: tuple[str, ...]) -> str:
 
 # What could not be read.
 
-_OF_ONE_GPU = re.compile(r"gpu\.(?P<index>\d+)\.(?P<field>.+)")
-
 
 def merged_gaps(gaps: Iterable[Gap]) -> list[Gap]:
     """Gaps with one reason and one fix as one; the same field of several GPUs is "gpu.0-7.power_w"."""
-    merged: dict[tuple[str, str], dict[str, list[int]]] = {}
+    merged: dict[tuple[str, str], dict[tuple[str, ...], list[int]]] = {}
     for gap in gaps:
-        match = _OF_ONE_GPU.fullmatch(gap.what)
-        what, index = (match["field"], [int(match["index"])]) if match else (gap.what, [])
-        merged.setdefault((gap.why, gap.fix), {}).setdefault(what, []).extend(index)
+        of_one_gpu = gap.source == "gpu" and gap.item.isdecimal() and bool(gap.fields)
+        subject, index = (tuple(gap.fields), [int(gap.item)]) if of_one_gpu else ((gap.what,), [])
+        merged.setdefault((gap.why, gap.fix), {}).setdefault(subject, []).extend(index)
     return [
-        Gap(", ".join(f"gpu.{fold(gpus)}.{what}" if gpus else what for what, gpus in whats.items()), why, fix)
-        for (why, fix), whats in merged.items()
+        Gap(", ".join(_of_gpus(fields, gpus) if gpus else fields[0] for fields, gpus in subjects.items()), why, fix)
+        for (why, fix), subjects in merged.items()
     ]
+
+
+def _of_gpus(fields: Sequence[str], gpus: Sequence[int]) -> str:
+    return subject_text("gpu", fold(gpus), fields)
+
+
+def is_missed(gap: Gap) -> bool:
+    """Whether there is something that we do not know: not what does not exist here, nor what comes in a moment."""
+    return gap.kind == "unknown" or (gap.source == "nvml" and gap.fields == ["starting"])
 
 
 # Events.

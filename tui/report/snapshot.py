@@ -15,7 +15,7 @@ from mltop.probes.model import Finding, Gap, JobKey, NodeState, RankSample, Samp
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.cells import Cell
-from mltop.tui.render.findings import Problem, fleet_problems, merged_gaps, severity_cell
+from mltop.tui.render.findings import Problem, fleet_problems, is_missed, merged_gaps, severity_cell
 from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.fleet.nodes import NODE_COLUMNS, node_row
 from mltop.tui.render.gpus.table import GPU_COLUMNS, gpu_row
@@ -154,7 +154,7 @@ def _ranks_of(samples: Sequence[Sample], console: Console) -> None:
 
 
 def _gaps(title: str, gaps: Sequence[Gap], console: Console) -> None:
-    missed = [gap for gap in gaps if gap.kind == "unknown" or gap.what == "nvml.starting"]
+    missed = [gap for gap in gaps if is_missed(gap)]
     if missed:
         print_title(title, console)
     for gap in merged_gaps(missed):

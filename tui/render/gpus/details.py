@@ -7,7 +7,6 @@ Everything that is known of one GPU, in blocks; what is unknown says why in its 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -93,7 +92,6 @@ def _line_of_columns(parts: Sequence[Sequence[Cell]], width: int) -> list[Cell]:
     return line
 
 
-_OF_A_GPU = re.compile(r"gpu\.(?P<index>\*|\d+)(?:\.(?P<field>.+))?")
 _ACTIVITY = frozenset(("sm_active", "sm_occupancy", "tensor_active", "dram_active"))
 _FLOATING = frozenset(("fp64_active", "fp32_active", "fp16_active"))
 # A gap of the first is one of all the others.
@@ -101,14 +99,13 @@ _GROUPS = {"activity": _ACTIVITY | _FLOATING, "activity_source": _ACTIVITY | _FL
 
 
 class GpuGaps:
-    """Of all gaps of a node those of one GPU: ``gpu.3.ecc``, ``gpu.*.{fabric,nvlink}``, ``gpu.3``."""
+    """Of all gaps of a node those of one GPU."""
 
     def __init__(self, gaps: Iterable[Gap], index: int) -> None:
         self.gaps: list[tuple[str, Gap]] = []  # (field, gap); field "" is the whole GPU
         for gap in gaps:
-            match = _OF_A_GPU.fullmatch(gap.what)
-            if match and match["index"] in ("*", str(index)):
-                self.gaps += [(field, gap) for field in _fields(match["field"] or "")]
+            if gap.source == "gpu" and gap.item in ("*", str(index)):
+                self.gaps += [(field, gap) for field in gap.fields or [""]]
 
     def of(self, field: str) -> Gap | None:
         """The gap that says why ``field`` ("ecc.corrected_volatile") is unknown; one about all of ``ecc`` counts."""
@@ -125,11 +122,6 @@ class GpuGaps:
     def distinct(self) -> list[Gap]:
         """Each once, as they came."""
         return list({id(gap): gap for _, gap in self.gaps}.values())
-
-
-def _fields(text: str) -> list[str]:
-    """ "{a,b}" are two."""
-    return text[1:-1].split(",") if text.startswith("{") and text.endswith("}") else [text]
 
 
 J_PER_KWH = 3.6e6
