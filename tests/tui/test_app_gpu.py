@@ -9,7 +9,7 @@ import pytest
 from mltop.probes.model import Gap, MigInstance, NodeState
 from mltop.probes.reach.view import FleetView
 from mltop.tui.app.history import history_of
-from mltop.tui.app.navigation import GpuPlace
+from mltop.tui.app.navigation import Location
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.widgets.cell_lines import CellLines
 from tests.tui import fake_views
@@ -228,7 +228,7 @@ async def test_every_size(start: tuple[int, int]) -> None:
         for size in [start, (16, 4), (20, 5), (40, 8), (60, 12), (79, 23), (250, 80)]:
             await screen.pilot.resize_terminal(*size)
             await screen.press("j", "end", "n", "home")
-            assert isinstance(screen.app.trail.here, GpuPlace)
+            assert screen.app.trail.here.gpu is not None
             lines = screen.lines()
             assert len(lines) == size[1] and all(len(line) <= size[0] for line in lines) and any(lines), size
 

@@ -57,7 +57,7 @@ class TableApp(App):
 
     def on_line_table_selected(self, message):
         self.messages.append(("selected", message.key))
-        assert message.table is message.control is self.table
+        assert message.control is self.table
 
     def on_line_table_highlighted(self, message):
         self.messages.append(("highlighted", message.key))

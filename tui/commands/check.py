@@ -17,7 +17,7 @@ from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.reach.view import NodeView
 from mltop.probes.record import BadRecording, StoredSamples
-from mltop.tui.app.health_watch import take_skew
+from mltop.tui.app.feed import take_skew
 from mltop.tui.commands.live import Beside, Complete, await_nodes, in_time, note, print_json, session, unreached
 from mltop.tui.state.files import BadState, NotOurs
 from mltop.tui.state.lemons import known_lemons

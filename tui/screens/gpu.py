@@ -19,7 +19,7 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.history import ShownHistory
 from mltop.tui.app.mishaps import spared
-from mltop.tui.app.navigation import GpuPlace, gpu_place
+from mltop.tui.app.navigation import GpuPlace, gpu_location
 from mltop.tui.filters.fields import of_gpu, users_of
 from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, plain, wrap
 from mltop.tui.render.gpus.details import GpuGaps, block_lines, blocks_of, side_by_side
@@ -275,7 +275,7 @@ class GpuScreen(Pane):
             return
         indexes = [one.index for one in node.sample.gpus]
         at = indexes.index(gpu.index) if gpu is not None else -step
-        self.mltop.trail.replace(gpu_place(node.node, indexes[(at + step) % len(indexes)]))
+        self.mltop.trail.replace(gpu_location(node.node, indexes[(at + step) % len(indexes)]))
         self.draw()
 
     def on_cell_lines_selected(self) -> None:

@@ -8,7 +8,7 @@ from textual.widget import Widget
 
 from mltop.probes.model import LinkSample, PciDevice
 from mltop.tui.app.feed import Picture
-from mltop.tui.app.navigation import Place
+from mltop.tui.app.navigation import Location
 from mltop.tui.render.cells import Cell, Row, made_rows
 from mltop.tui.render.findings import severity_cell
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, link_name, link_row, pci_row
@@ -84,4 +84,4 @@ class LinksScreen(OneNodePane):
         return self._first.setdefault((node, device.bus_id), dict(device.aer))
 
     def on_line_table_selected(self, _: LineTable.Selected) -> None:
-        self.mltop.drill(Place("node", self.node_at_cursor()))
+        self.mltop.drill(Location("node", self.node_at_cursor()))

@@ -18,7 +18,7 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.history import ShownHistory, Track
 from mltop.tui.app.mishaps import spared
-from mltop.tui.app.navigation import Place, gpu_of_row, gpu_place
+from mltop.tui.app.navigation import Location, gpu_of_row, gpu_location
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.gpus.timelines import compact_axis, compact_lines, compact_title
 from mltop.tui.screens.pane import Pane, TextLines
@@ -149,7 +149,7 @@ class NodeScreen(Pane):
         if picture is not None and here is not None:
             names = [node.node for node in picture.view.nodes]
             to = names[(names.index(here.node) + step) % len(names)]
-            self.mltop.trail.replace(Place("node", to))
+            self.mltop.trail.replace(Location("node", to))
             self.draw()
 
     def action_timelines(self) -> None:
@@ -175,7 +175,7 @@ class NodeScreen(Pane):
         self._open_gpu(event.key)
 
     def _open_gpu(self, key: str) -> None:
-        self.mltop.drill(gpu_place(self.node_at_cursor(), gpu_of_row(key)))
+        self.mltop.drill(gpu_location(self.node_at_cursor(), gpu_of_row(key)))
 
     def _node(self) -> NodeView | None:
         """The node that was asked for, or the first one."""

@@ -19,7 +19,7 @@ from mltop.probes.model import Finding
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.mishaps import spared
-from mltop.tui.app.navigation import Place
+from mltop.tui.app.navigation import Location
 from mltop.tui.filters import Subject
 from mltop.tui.render.cells import Row
 from mltop.tui.render.findings import finding_columns, problems_of
@@ -292,7 +292,7 @@ class FleetPart(Container):
 
     def on_heatmap_selected(self, event: Heatmap.Selected) -> None:
         event.stop()
-        self.pane.mltop.drill(Place("node", event.node))
+        self.pane.mltop.drill(Location("node", event.node))
 
     def next_metric(self) -> None:
         self._heats = Heats(next_metric(self._heats.metric))
@@ -358,7 +358,7 @@ class OverviewScreen(Pane):
             self.open_rank(event.key)
         else:
             node = self.node_at_cursor() if isinstance(event.table, GpuTable) else event.key.partition("/")[0]
-            self.mltop.drill(Place("node", node))
+            self.mltop.drill(Location("node", node))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if self._fleet is None and action in {binding.action for binding in FLEET_BINDINGS}:

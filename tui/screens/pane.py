@@ -19,7 +19,7 @@ from textual.widget import Widget
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.keys import APP_BINDINGS, PANE_BINDINGS, first_keys
 from mltop.tui.app.mishaps import spared
-from mltop.tui.app.navigation import Place
+from mltop.tui.app.navigation import Location
 from mltop.tui.filters import Filter, meanwhile, parse
 from mltop.tui.render.cells import Cell, Column, Row, line_width, row_keys
 from mltop.tui.render.fleet.header import header_cells
@@ -207,7 +207,7 @@ class Pane(TableScreen):
         views = [view for view in picture.view.nodes if view.node == node] if picture else []
         ranks = [rank for view in views if view.sample for rank in view.sample.ranks if rank.pid == int(pid)]
         number = "?" if not ranks or ranks[0].rank is None else str(ranks[0].rank)
-        self.mltop.drill(Place("rank", node, pid=int(pid), label=f"rank {number}"))
+        self.mltop.drill(Location("rank", node, pid=int(pid), label=f"rank {number}"))
 
     # Marks.
 
@@ -434,5 +434,5 @@ class OneNodePane(Pane):
         if picture is not None and here is not None:
             names = [node.node for node in picture.view.nodes]
             to = names[(names.index(here.node) + step) % len(names)]
-            self.mltop.trail.replace(Place(self.mltop.trail.here.pane, to))
+            self.mltop.trail.replace(Location(self.mltop.trail.here.pane, to))
             self.draw()

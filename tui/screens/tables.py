@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from mltop.probes.model import HostSample, JobKey, RankSample, Sample
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
-from mltop.tui.app.history import history_of
 from mltop.tui.filters import Subject
 from mltop.tui.render.cells import Cell, Column, Row, aged, flow
 from mltop.tui.render.fleet.nodes import state_sentence
@@ -28,7 +27,7 @@ from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.line_table import LineTable
 
 if TYPE_CHECKING:
-    from mltop.tui.app.app import MltopApp
+    pass
 
 Found = tuple[NodeView, RankSample]
 Marked = Callable[[str], str]  # of a node's name: what stands before it when the user marked it, else ""
@@ -142,7 +141,6 @@ class GpuTable(LineTable):
     """All GPUs of one node, as high as they need or as there is room for."""
 
     def rows_of(self, node: NodeView, trends: Trends) -> Table:
-        history_of(cast("MltopApp", self.app))  # so that timelines begin when GPUs are first shown
         sample = node.sample
         if sample is None:
             return GPU_COLUMNS, ()

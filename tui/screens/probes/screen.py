@@ -11,7 +11,7 @@ from textual.widget import Widget
 
 from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
 from mltop.tui.app.feed import Picture
-from mltop.tui.app.navigation import Place, ProbePlace, gpu_place, ranks_place
+from mltop.tui.app.navigation import Location, ProbePlace, gpu_location, ranks_place
 from mltop.tui.app.session import Probes
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.probes.summary import empty_lines, headline, split_verdict
@@ -120,9 +120,9 @@ class ProbesScreen(Pane):
             return
         node, gpu = self._about_cursor()
         if gpu is not None:
-            self.mltop.drill(gpu_place(node, gpu))
+            self.mltop.drill(gpu_location(node, gpu))
         elif node:
-            self.mltop.drill(Place("node", node))
+            self.mltop.drill(Location("node", node))
 
     def _cancels(self, progress: ProbeProgress) -> bool:
         return self.mltop.probing.cancelling and progress is self.mltop.probing.running
