@@ -10,12 +10,11 @@ import pytest
 from mltop.probes.investigate.progress import StackProgress
 from mltop.probes.model import Finding, Gap, NodeState
 from mltop.probes.reach.view import Connection
-from mltop.tui.app.feed import StateWatch
-from mltop.tui.app.feed import HealthWatch, own_boot_id
+from mltop.tui.app.feed import HealthWatch, StateWatch, own_boot_id
 from mltop.tui.app.navigation import Location, Trail
 from mltop.tui.render.cells import Cell, Column, Row, plain
 from mltop.tui.screens.bars import Notice, dump_line, end_of_dump, notice_line, waiting_for
-from mltop.tui.screens.problems import all_problem_lines, problem_lines
+from mltop.tui.screens.lines import all_problem_lines, problem_lines
 from mltop.tui.screens.rows import Sort, next_sort, sorted_rows
 from tests.tui.fake_views import fleet, one_node
 

@@ -27,7 +27,7 @@ from textual.theme import BUILTIN_THEMES
 
 from mltop.tui.app.feed import Feed, Picture
 from mltop.tui.app.history import History
-from mltop.tui.app.keys import APP_BINDINGS, first_keys, modes
+from mltop.tui.app.keys import APP_BINDINGS, PANES, PaneEntry, first_keys
 from mltop.tui.app.mishaps import MISHAPS, spared
 from mltop.tui.app.navigation import Location, Trail
 from mltop.tui.app.output import say, say_crash
@@ -45,7 +45,7 @@ from mltop.tui.app.session import (
 )
 from mltop.tui.render.trends import Trends
 from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox, end_of_capture, end_of_dump, end_of_probe
-from mltop.tui.screens.problems import StatesSince
+from mltop.tui.screens.lines import StatesSince
 from mltop.tui.widgets.cell_view import Unbroken
 
 if TYPE_CHECKING:
@@ -91,7 +91,6 @@ class MltopApp(Unbroken, App[None]):
     CellView:ansi { scrollbar-color: ansi_bright_black; scrollbar-background: ansi_default; }
     """
     BINDINGS = APP_BINDINGS  # type: ignore[assignment]
-    MODES = modes()  # type: ignore[assignment]
     DEFAULT_MODE = "overview"
 
     def __init__(self, session: Session, *, mouse: bool = True, read_only: bool = False) -> None:
@@ -100,10 +99,13 @@ class MltopApp(Unbroken, App[None]):
         if few:
             self.register_theme(TERMINAL_THEME)
             self.theme = TERMINAL_THEME.name
+        several = len(session.view().nodes) > 1  # that are asked for: this does not change
+        for entry in PANES:
+            self.add_mode(entry.name, partial(_made, entry, several))
         self.session = session
         self.read_only = read_only
-        self.investigation = Investigation(session, self.post_message)
-        self.probing = Probing(session, self.post_message)
+        self.investigation = Investigation(session, self._post)
+        self.probing = Probing(session, self._post)
         self.selection = Selection()
         self.picture: Picture | None = None  # that is shown; None before the first
         self.newest: Picture | None = None  # the same, unless the screen is paused
@@ -115,7 +117,7 @@ class MltopApp(Unbroken, App[None]):
         self.since = StatesSince()
         self.filter_history = FilterHistory()
         self._mouse = mouse
-        self._feed = Feed(session, lambda picture: self.post_message(Fresh(picture)))
+        self._feed = Feed(session, lambda picture: self._post(Fresh(picture)))
         self._live_trends = self.trends
         self._retrying = False
         self._closer: threading.Thread | None = None
@@ -141,9 +143,9 @@ class MltopApp(Unbroken, App[None]):
         for sentence, error in MISHAPS.all():
             say_crash(error)
             say(sentence)
-        if (error := self._exception) is not None:
-            say_crash(error)
-            say(f"the screen failed: {type(error).__name__}: {error} (please report)")
+        if (crash := self._exception) is not None:
+            say_crash(crash)
+            say(f"the screen failed: {type(crash).__name__}: {crash} (please report)")
 
     def _fatal_error(self) -> None:
         """Textual's own prints every local variable, which may hold the user's data; ``run`` says it without."""
@@ -177,6 +179,10 @@ class MltopApp(Unbroken, App[None]):
         return self._closer
 
     # What arrives.
+
+    def _post(self, message: Message) -> None:
+        """From any thread."""
+        self.post_message(message)
 
     def on_fresh(self, message: Fresh) -> None:
         self.newest, view = message.picture, message.picture.view
@@ -395,6 +401,10 @@ class MltopApp(Unbroken, App[None]):
 
     def newest_view(self) -> FleetView:
         return self.newest.view if self.newest is not None else self.session.view()
+
+
+def _made(entry: PaneEntry, several: bool) -> Pane:
+    return entry.load(several)()
 
 
 def few_colours() -> bool:

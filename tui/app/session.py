@@ -127,7 +127,7 @@ class DumpResult:
 class Investigation:
     """At most one dump and one capture at a time; late progress of an earlier dump is dropped."""
 
-    def __init__(self, session: Session, post: Callable[[Message], bool]) -> None:
+    def __init__(self, session: Session, post: Callable[[Message], None]) -> None:
         self._session = session
         self._post = post
         self._run = 0
@@ -206,7 +206,7 @@ class Probing:
     ``past``: earlier results by device (uuid), the oldest first.
     """
 
-    def __init__(self, session: Session, post: Callable[[Message], bool]) -> None:
+    def __init__(self, session: Session, post: Callable[[Message], None]) -> None:
         self._session = session
         self._post = post
         self._run = 0

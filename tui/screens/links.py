@@ -12,8 +12,8 @@ from mltop.tui.app.navigation import Location
 from mltop.tui.render.cells import Cell, Row, made_rows
 from mltop.tui.render.findings import severity_cell
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, link_name, link_row, pci_row
+from mltop.tui.screens.lines import all_problem_lines
 from mltop.tui.screens.pane import OneNodePane, TextLines
-from mltop.tui.screens.problems import all_problem_lines
 from mltop.tui.screens.tables import NO_SAMPLE
 from mltop.tui.widgets.line_table import LineTable
 
@@ -50,9 +50,7 @@ class LinksScreen(OneNodePane):
         gaps = [gap for gap in sample.gaps if gap.what.startswith(("links", "pci"))] if sample is not None else []
         lines = all_problem_lines(own, [(view.node, gap) for gap in gaps if gap.kind == "unknown"], self.size.width)
         lines = self._fleet_line(picture, view.node) + lines[: max(1, self.size.height // 4)]
-        head = self.query_one("#findings", TextLines)
-        head.display, head.styles.height = bool(lines), len(lines)
-        head.set_lines(lines)
+        self.set_part("#findings", lines)
         unknown = NO_SAMPLE.format("ports") if sample is None else ""
         self.put(ports, LINK_COLUMNS, self._port_rows(view.node, links, alarms), unknown)
         self.put(pci, PCI_COLUMNS, self._pci_rows(view.node, devices, alarms))

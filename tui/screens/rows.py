@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -17,6 +16,7 @@ from mltop.tui.app.mishaps import spared
 from mltop.tui.filters import Filter, Subject
 from mltop.tui.render.cells import Column, LazyRows, Row, layout, row_keys
 from mltop.tui.render.units import UNKNOWN
+from mltop.tui.widgets.line_table import Sort
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?([kKMGTPE]?)")
 _SCALE = {
@@ -32,14 +32,6 @@ _SCALE = {
 _COUNT_UP = ("gpu", "rank", "pid", "gpus")  # names rather than amounts: the smallest comes first
 
 Order = tuple[int, float, str]
-
-
-@dataclass(frozen=True)
-class Sort:
-    """``reverse``: largest first."""
-
-    column: str
-    reverse: bool
 
 
 def next_sort(columns: Sequence[Column], width: int, now: Sort | None) -> Sort | None:

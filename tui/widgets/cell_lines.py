@@ -80,16 +80,16 @@ class CellLines(CursorView, can_focus=True):
         self.scroll_to(y=round(self.scroll_y) + lines, animate=False, force=True)
 
     def content(self, y: int) -> tuple[Sequence[Cell] | None, str]:
-        """The line, None below the last, and the component that lies over it."""
+        """The line and the component that lies over it; below the last None, and what is said there."""
         line = self.content_line(y)
         if line >= len(self._lines):
-            return None, ""
+            return None, "" if self._lines or y else self.empty_text
         is_cursor = self._cursor_key is not None and line == self._stops[self._cursor]
         return self._lines[line], self.cursor_style if is_cursor else ""
 
-    def draw(self, y: int, content: tuple[Sequence[Cell] | None, str]) -> Strip:
+    def draw(self, y: int, content: tuple[Sequence[Cell] | None, str]) -> Strip:  # noqa: ARG002
         line, over = content
         width = self.scrollable_content_region.width
         if line is None:
-            return self.strip([Cell(self.empty_text if not self._lines and y == 0 else "", "dim")], width)
+            return self.strip([Cell(over, "dim")], width)
         return self.strip(line, width, over)

@@ -169,7 +169,7 @@ class CursorView(CellView, can_focus=True):
     belongs to its item's key: it goes with the item when the order changes, and stays at its place when the item goes.
     """
 
-    BINDINGS: list[BindingType] = MOVES  # type: ignore[misc]
+    BINDINGS: ClassVar[list[BindingType]] = MOVES
     HEADER: ClassVar[int] = 0  # screen lines above those that scroll
 
     class OfItem(Message):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from textual import events
 from textual.cache import LRUCache
@@ -25,6 +25,16 @@ from mltop.tui.widgets.cell_view import CursorView
 _KEPT_STRIPS = 512  # a few screens
 
 
+class Sort(NamedTuple):
+    """``reverse``: largest first."""
+
+    column: str
+    reverse: bool
+
+    def reversed(self) -> Sort:
+        return Sort(self.column, not self.reverse)
+
+
 class LineTable(CursorView, can_focus=True):
     """Rows of cells under a header line.
 
@@ -43,19 +53,25 @@ class LineTable(CursorView, can_focus=True):
     class HeaderClicked(CursorView.OfItem):
         """A click on the title of column ``key``."""
 
-    def __init__(self, **widget_options: Any) -> None:
+    def __init__(self, *, sortable: bool = True, **widget_options: Any) -> None:
         super().__init__(**widget_options)
-        self._columns: tuple[Column, ...] = ()
+        self.sortable = sortable
+        self.sort: Sort | None = None  # by which column the user has sorted it; None: not at all
+        self.columns: tuple[Column, ...] = ()
+        self._why_empty = ""
         self._rows: Sequence[Row] = ()
-        self._sort: tuple[str, bool] | None = None
         self._filled: set[int] = set()  # optional columns that were known once: they stay
         self._shown: list[tuple[int, int]] = []
         self._strips: LRUCache[tuple[Row, str, int], Strip] = LRUCache(_KEPT_STRIPS)
 
-    def set_table(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
-        """Show ``rows`` in this order; keys are unique. Of ``LazyRows`` only visible ones are made."""
-        if tuple(columns) != self._columns:
-            self._columns = tuple(columns)
+    def set_table(self, columns: Sequence[Column], rows: Sequence[Row], empty_text: str = "") -> None:
+        """Show ``rows`` in this order; keys are unique. Of ``LazyRows`` only visible ones are made.
+
+        ``empty_text`` stands in an empty table in place of the table's own text.
+        """
+        self._why_empty = empty_text
+        if tuple(columns) != self.columns:
+            self.columns = tuple(columns)
             self._filled.clear()
             self._forget()
         rows_before, cursor_was_visible = len(self._rows), self.cursor_is_visible()
@@ -70,10 +86,15 @@ class LineTable(CursorView, can_focus=True):
         self._lay_out()
         self.repaint_changes()
 
-    def set_sort(self, key: str, reverse: bool = False) -> None:
-        """Mark the column by which the caller has sorted; "" marks none."""
-        self._sort = (key, reverse) if key else None
+    def set_sort(self, sort: Sort | None) -> None:
+        """Mark the column by which the caller sorts the rows."""
+        self.sort = sort
         self.refresh_screen_lines([0])
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """Of the rows that are shown, in order."""
+        return self._keys
 
     @property
     def row_count(self) -> int:
@@ -88,26 +109,26 @@ class LineTable(CursorView, can_focus=True):
         for index, width in self._shown:
             end += width + 1
             if spot.x < end:
-                self.post_message(self.HeaderClicked(self, self._columns[index].key))
+                self.post_message(self.HeaderClicked(self, self.columns[index].key))
                 return
 
     def content(self, y: int) -> tuple[Row | None, str]:
-        """The row, None in the header and below the last, and the component that lies over it."""
+        """The row and the component that lies over it; where there is no row None, and what is said there."""
         line = self.content_line(y)
         if y < self.HEADER or line >= len(self._rows):
-            return None, ""
+            return None, "" if self._rows or y != self.HEADER else self._why_empty or self.empty_text
         return self._rows[line], self.cursor_style if line == self._cursor else ""
 
     def draw(self, y: int, content: tuple[Row | None, str]) -> Strip:
         width = self.scrollable_content_region.width
         if y < self.HEADER:
-            return self.strip(header_line(self._columns, self._shown, self._sort), width, "header")
+            return self.strip(header_line(self.columns, self._shown, self.sort), width, "header")
         row, over = content
         if row is None:
-            return self.strip([Cell(self.empty_text if not self._rows and y == self.HEADER else "", "dim")], width)
+            return self.strip([Cell(over, "dim")], width)
         strip = self._strips.get((row, over, width))
         if strip is None:
-            strip = self.strip(columns_line(self._columns, row, self._shown), width, over)
+            strip = self.strip(columns_line(self.columns, row, self._shown), width, over)
             self._strips[row, over, width] = strip
         return strip
 
@@ -115,10 +136,10 @@ class LineTable(CursorView, can_focus=True):
         """Which columns are shown and how wide; everything is drawn again only when that changed."""
         top = round(self.scroll_y)
         visible = self._rows[top : top + max(self.page, 1)]
-        hidden = unknown_columns(self._columns, visible) - self._filled
+        hidden = unknown_columns(self.columns, visible) - self._filled
         if visible:
-            self._filled |= {i for i, column in enumerate(self._columns) if column.optional} - hidden
-        shown = layout(self._columns, self.scrollable_content_region.width, hidden)
+            self._filled |= {i for i, column in enumerate(self.columns) if column.optional} - hidden
+        shown = layout(self.columns, self.scrollable_content_region.width, hidden)
         if shown != self._shown:
             self._shown = shown
             self._forget()
