@@ -8,7 +8,7 @@ import pytest
 
 from mltop.probes.demo.gpus import simulate
 from mltop.probes.model import Gap, GpuProcess, GpuSample, KernelEvent, MigInstance, NvlinkLink, RankSample, Sample
-from mltop.tui.app.navigation import gpu_of_row, gpu_location
+from mltop.tui.app.navigation import gpu_location, gpu_of_row
 from mltop.tui.render.cells import line_width, plain
 from mltop.tui.render.gpus.details import Block, Fact, GpuGaps, block_lines, blocks_of
 from mltop.tui.screens.gpu import First, WatchedGpus, details, event_lines, link_lines, process_lines, same_device
