@@ -11,7 +11,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mltop.probes.judge.nodes import with_reasons
-from mltop.probes.model import CONFIDENCES, KINDS, Frame, Gap, JobReport, NodeState, RankSample, RankStacks, Sample
+from mltop.probes.model import (
+    CONFIDENCES,
+    VERDICT_KINDS,
+    Frame,
+    Gap,
+    JobReport,
+    NodeState,
+    RankSample,
+    RankStacks,
+    Sample,
+)
 from mltop.probes.reach.view import Connection
 
 if TYPE_CHECKING:
@@ -142,4 +152,4 @@ def _words(error: Exception) -> str:
 def _worst_first(report: JobReport) -> tuple[int, int, int, str]:
     verdict = report.verdict
     sureness = CONFIDENCES.index(verdict.confidence)
-    return (KINDS.index(verdict.kind), sureness, -(report.world_size or 0), report.job)
+    return (VERDICT_KINDS.index(verdict.kind), sureness, -(report.world_size or 0), report.job)

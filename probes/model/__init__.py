@@ -9,133 +9,158 @@ Runs on every node: Python 3.9, standard library only.
 
 from __future__ import annotations
 
-import json
-import re
-from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mltop.probes.model.gpu import (
-    Ecc,
-    Fabric,
-    Fault,
-    GpuProcess,
-    GpuSample,
-    MigInstance,
-    Nvlink,
-    NvlinkLink,
-    Pcie,
-    Remap,
-    RemapBanks,
-)
-from mltop.probes.model.sample import (
-    MAX_KERNEL_EVENTS,
-    UNLIMITED,
-    BlockedProcess,
-    CgroupSample,
-    CounterKind,
-    FilesystemSample,
-    Gap,
-    HostSample,
-    JobKey,
-    KernelEvent,
-    LinkSample,
-    NodeState,
-    PciDevice,
-    Pressure,
-    RankSample,
-    Sample,
-)
-from mltop.probes.model.verdict import (
-    CONFIDENCES,
-    KINDS,
-    REMEDIES,
-    Confidence,
-    Culprit,
-    Finding,
-    Frame,
-    JobReport,
-    RankStacks,
-    Remedy,
-    StackClass,
-    StackDigest,
-    Unknown,
-    Verdict,
-    VerdictKind,
-    Waiting,
-)
+if TYPE_CHECKING:
+    from mltop.probes.model.encoding import (
+        SCHEMA,
+        all_fields,
+        to_json,
+        well_formed,
+    )
+    from mltop.probes.model.gpu import (
+        Ecc,
+        Fabric,
+        GpuProcess,
+        GpuSample,
+        MigInstance,
+        Nvlink,
+        NvlinkLink,
+        Pcie,
+        Remap,
+        RemapBanks,
+    )
+    from mltop.probes.model.sample import (
+        MAX_KERNEL_EVENTS,
+        UNLIMITED,
+        BlockedProcess,
+        CgroupSample,
+        FilesystemSample,
+        Gap,
+        HostSample,
+        JobKey,
+        KernelEvent,
+        LinkSample,
+        NodeState,
+        PciDevice,
+        Pressure,
+        RankSample,
+        Sample,
+    )
+    from mltop.probes.model.verdict import (
+        Culprit,
+        Finding,
+        Frame,
+        JobReport,
+        RankStacks,
+        StackClass,
+        StackDigest,
+        Unknown,
+        Verdict,
+        Waiting,
+    )
+    from mltop.probes.model.vocabulary import (
+        CONFIDENCES,
+        COUNTER_KINDS,
+        PROBE_KINDS,
+        REMEDIES,
+        SEVERITIES,
+        VERDICT_KINDS,
+        ActivitySource,
+        Confidence,
+        CounterKind,
+        DeviceKind,
+        Fault,
+        FaultCode,
+        GapCode,
+        GapKind,
+        GpuState,
+        NodePhase,
+        ProbeKind,
+        Remedy,
+        Severity,
+        VerdictKind,
+        Via,
+        gravity,
+    )
 
 __all__ = [
     "CONFIDENCES",
-    "KINDS",
+    "COUNTER_KINDS",
     "MAX_KERNEL_EVENTS",
+    "PROBE_KINDS",
     "REMEDIES",
     "SCHEMA",
+    "SEVERITIES",
     "UNLIMITED",
+    "VERDICT_KINDS",
+    "ActivitySource",
     "BlockedProcess",
     "CgroupSample",
     "Confidence",
     "CounterKind",
     "Culprit",
+    "DeviceKind",
     "Ecc",
     "Fabric",
     "Fault",
+    "FaultCode",
     "FilesystemSample",
     "Finding",
     "Frame",
     "Gap",
+    "GapCode",
+    "GapKind",
     "GpuProcess",
     "GpuSample",
+    "GpuState",
     "HostSample",
     "JobKey",
     "JobReport",
     "KernelEvent",
     "LinkSample",
     "MigInstance",
+    "NodePhase",
     "NodeState",
     "Nvlink",
     "NvlinkLink",
     "PciDevice",
     "Pcie",
     "Pressure",
+    "ProbeKind",
     "RankSample",
     "RankStacks",
     "Remap",
     "RemapBanks",
     "Remedy",
     "Sample",
+    "Severity",
     "StackClass",
     "StackDigest",
     "Unknown",
     "Verdict",
     "VerdictKind",
+    "Via",
     "Waiting",
     "all_fields",
+    "gravity",
     "to_json",
     "well_formed",
 ]
 
-SCHEMA = 1
+_MODULES = ("gpu", "sample", "verdict", "vocabulary", "encoding")
 
+if not TYPE_CHECKING:
 
-# One escape after the other: what looks like one behind a written backslash is none.
-_ESCAPE = re.compile(r"\\(?:ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(?P<lone>ud[89a-f][0-9a-f]{2})|.)")
-_FIELDS: dict[type, tuple[str, ...]] = {}
+    def __getattr__(name: str) -> Any:
+        """What a name stands for is loaded when somebody asks for it (PEP 562): NVML's reader process, which has to
+        stay small, needs tables of this package and none of its dataclasses.
+        """
+        from importlib import import_module
 
-
-def to_json(value: Any) -> str:
-    """JSON text of model objects, lists and dicts of them. Non-finite floats raise ValueError."""
-    return well_formed(json.dumps(value, default=all_fields, separators=(",", ":"), allow_nan=False))
-
-
-def well_formed(text: str) -> str:
-    """JSON text without lone surrogates (paths that are no UTF-8, as Python reads them): no decoder takes those."""
-    return _ESCAPE.sub(lambda found: r"\ufffd" if found["lone"] else found[0], text) if "\\ud" in text else text
-
-
-def all_fields(record: Any) -> dict[str, Any]:
-    """What JSON says of an object: a decoder may leave fields that hold their default out of the object's own ones."""
-    known = vars(record)
-    names = _FIELDS.get(type(record))
-    if names is None:
-        names = _FIELDS[type(record)] = tuple(field.name for field in fields(record))
-    return known if len(known) == len(names) else {name: getattr(record, name) for name in names}
+        for module in _MODULES if name in __all__ else ():
+            found = vars(import_module(f"{__name__}.{module}")).get(name)
+            if found is not None:
+                globals()[name] = found
+                return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

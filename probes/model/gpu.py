@@ -3,31 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
-# Why NVML, or a GPU, or a value of it does not answer (GpuSample.error_code, Gap.code; NVML's numbers in brackets).
-# Of the whole node: no_driver (12), no_bindings (nvidia-ml-py is missing), library_broken (it cannot be loaded),
-# driver_not_loaded (9), driver_mismatch (18: upgraded underneath), no_permission (4), failed (any other),
-# stuck (a call does not return), crashed (the reader process died), stale (values are shown that are old).
-# Of one GPU: lost (15, or its handle cannot be had), needs_reset (16), vanished (NVML lists fewer), no_permission,
-# failed, stuck, crashed, and those of the node while all of NVML is down.
-# Of one value: no_permission, implausible (the driver answered with what cannot be).
-Fault = Literal[
-    "no_driver",
-    "no_bindings",
-    "library_broken",
-    "driver_not_loaded",
-    "driver_mismatch",
-    "no_permission",
-    "failed",
-    "stuck",
-    "crashed",
-    "stale",
-    "lost",
-    "needs_reset",
-    "vanished",
-    "implausible",
-]
+from mltop.probes.model.vocabulary import ActivitySource, FaultCode, GpuState
 
 
 @dataclass
@@ -171,21 +148,21 @@ class MigInstance:
 
 @dataclass
 class GpuSample:
-    """One GPU at one moment. ``state``: ok | lost | error; ``error`` says what and where for the latter two.
+    """One GPU at one moment. ``error`` says what and where while ``state`` is lost or error.
 
     ``error_code``: the Fault behind ``error``, "" while the state is ok. ``last_seen_at`` (unix s) is when NVML last
     answered for it; a lost GPU keeps its identity and this time, and in ``processes`` those that held it then and still
     live. ``memory_temperature_margin_c``: what is left until the GPU slows itself down for its memory's sake; where the
-    driver tells no limit of the memory's own, at least so much (see limits.py).
+    driver tells no limit of the memory's own, at least so much (see collect/nvml/limits.py).
     """
 
     index: int
     uuid: str | None = None
     name: str | None = None
     pci_bus_id: str | None = None
-    state: str = "ok"
+    state: GpuState = "ok"
     error: str | None = None
-    error_code: str = ""
+    error_code: FaultCode = ""
     last_seen_at: float | None = None
     busy: float | None = None  # NVML's GPU-Util: share of time a kernel was resident
     sm_active: float | None = None
@@ -195,7 +172,7 @@ class GpuSample:
     fp64_active: float | None = None
     fp32_active: float | None = None
     fp16_active: float | None = None
-    activity_source: str | None = None  # gpm | dcgm
+    activity_source: ActivitySource | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
     temperature_c: float | None = None

@@ -8,19 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from mltop.probes.model.vocabulary import DeviceKind
+
 
 @dataclass
 class ProbeDevice:
     """What one probe process measures.
 
-    ``uuid``: NVML's GPU-UUID or MIG-UUID, or "cpu" for the processors of the node; ``kind``: gpu | mig | cpu.
+    ``uuid``: NVML's GPU-UUID or MIG-UUID, or "cpu" for the processors of the node.
     ``index``: the GPU's, None for the CPUs. ``pci_device``: PCI device id as hex ("2330"), "" if unknown.
     """
 
     uuid: str
     index: int | None = None
     name: str = ""
-    kind: str = "gpu"
+    kind: DeviceKind = "gpu"
     pci_device: str = ""
     memory_total_bytes: int | None = None
 
@@ -75,7 +77,7 @@ class DeviceResult:
     gpu: int | None = None
     uuid: str = ""
     name: str = ""
-    kind: str = "gpu"
+    kind: DeviceKind = "gpu"
     pci_device: str = ""
     seconds: float = 0.0
     versions: dict[str, str] = field(default_factory=dict)

@@ -5,12 +5,14 @@ Whether counters were read twice since a node is watched: of one reading nobody 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from functools import lru_cache
+from typing import NamedTuple
 
 from mltop.probes.model.gpu import GpuSample
-
-CounterKind = Literal["gpus", "links", "pci", "host"]
+from mltop.probes.model.vocabulary import COUNTER_KINDS, CounterKind, GapCode, GapKind, NodePhase
 
 UNLIMITED = (1 << 63) - 1  # of limits: there is none
 MAX_KERNEL_EVENTS = 100
@@ -20,16 +22,80 @@ MAX_KERNEL_EVENTS = 100
 class Gap:
     """Something that could not be read: ``what`` (e.g. ``gpu.3.power_w``), ``why``, and ``fix`` (a command or "").
 
-    ``kind``: "unknown": there is a value that we do not have; "unsupported": this hardware, driver or kernel has no
-    such thing, nothing is missed; "starting": it comes with one of the next samples. ``code``: which Fault it is
-    (gpu.py), "" where that does not matter: rules and screens go by it, never by the words.
+    What it is about, as data: ``fields`` ("power_w", "nvlink.errors"; none: all) of the ``item`` (a GPU's index, a
+    port, a PCI address, a node, folded ranks; "*": each of them, "": there is one only) of ``source`` (gpu, host,
+    links, pci, ranks, nvml, kernel_log, node, rank, …). Programs go by these and by ``kind`` and ``code``, never by the
+    words.
     """
 
     what: str
     why: str
     fix: str = ""
-    kind: str = "unknown"
-    code: str = ""
+    kind: GapKind = "unknown"
+    code: GapCode = ""
+    source: str = ""
+    item: str = ""
+    fields: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """A recording of an older version has ``what`` alone; where both are there and differ, it counts."""
+        if not self.source or self.what != subject_text(self.source, self.item, self.fields):
+            self.source, self.item, fields = _subject(self.what)
+            self.fields = list(fields)
+
+    @classmethod
+    def about(
+        cls,
+        source: str,
+        *fields: str,
+        why: str,
+        item: str = "",
+        fix: str = "",
+        kind: GapKind = "unknown",
+        code: GapCode = "",
+    ) -> Gap:
+        return cls(subject_text(source, item, fields), why, fix, kind, code, source, item, list(fields))
+
+
+def subject_text(source: str, item: str, fields: Sequence[str]) -> str:
+    """``gpu.3.power_w``; of several fields ``gpu.*.{sm_active,tensor_active}``."""
+    whole = f"{source}.{item}" if item else source
+    if len(fields) <= 1:
+        return ".".join((whole, *fields))
+    heads = {name.rpartition(".")[0] for name in fields}
+    head = f"{heads.pop()}." if len(heads) == 1 and "" not in heads else ""
+    return f"{whole}.{head}{{{','.join(name[len(head) :] for name in fields)}}}"
+
+
+_BRACES = re.compile(r"(.*)\{(.*)\}(.*)")
+_PCI_ADDRESS = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?:\.(.*))?")
+_OF_ALL_PORTS = ("rates", "infiniband", "ethernet")
+
+
+@lru_cache(maxsize=4096)
+def _subject(what: str) -> tuple[str, str, tuple[str, ...]]:
+    """(source, item, fields) of ``what``, as ``subject_text`` writes it; "host.a, host.b" has the fields of both."""
+    first, _, others = what.partition(", ")
+    source, _, rest = first.partition(".")
+    item, fields = _item_and_fields(source, rest)
+    for other in others.split(", ") if others else ():
+        fields += _subject(other)[2]
+    return source, item, fields
+
+
+def _item_and_fields(source: str, rest: str) -> tuple[str, tuple[str, ...]]:
+    if source in ("node", "rank", "stacks"):
+        return rest, ()
+    item = ""
+    address = _PCI_ADDRESS.fullmatch(rest) if source == "pci" else None
+    if address:
+        item, rest = address[1], address[2] or ""
+    elif source == "gpu" or (source == "links" and rest not in _OF_ALL_PORTS):
+        item, _, rest = rest.partition(".")
+    braces = _BRACES.fullmatch(rest)
+    if braces:
+        return item, tuple(f"{braces[1]}{name}{braces[3]}" for name in braces[2].split(","))
+    return item, (rest,) if rest else ()
 
 
 class JobKey(NamedTuple):
@@ -304,17 +370,22 @@ class Sample:
 
 @dataclass
 class NodeState:
-    """``state``: connecting | live | stale | lost | refused. ``age_s``: since the last sample, None before it."""
+    """``age_s``: since the last sample, None before it. ``reason`` ends in its ``fix``, if it has one."""
 
     node: str
-    state: str
+    state: NodePhase
     reason: str = ""
     age_s: float | None = None
+    fix: str = ""
+
+    @property
+    def why(self) -> str:
+        """The reason without its fix."""
+        return self.reason.removesuffix(f" ({self.fix})") if self.fix else self.reason
 
 
 APART_S = 0.5  # two readings this far apart are two
 UNTOLD_S = 30.0  # of samples that do not say when they were read: by then everything was read twice
-KINDS: tuple[CounterKind, ...] = ("gpus", "links", "pci", "host")
 
 
 @dataclass
@@ -326,13 +397,13 @@ class Reads:
     _began_at: float | None = None
 
     def see(self, sample: Sample) -> None:
-        if len(self._twice) == len(KINDS):
+        if len(self._twice) == len(COUNTER_KINDS):
             return
         now = sample.sampled_at
         self._began_at = now if self._began_at is None else self._began_at
         if not sample.counters_read_at and now - self._began_at >= UNTOLD_S:
-            self._twice.update(KINDS)
-        for kind in KINDS:
+            self._twice.update(COUNTER_KINDS)
+        for kind in COUNTER_KINDS:
             read_at = sample.counters_read_at.get(kind)
             if read_at is not None and read_at >= self._first.setdefault(kind, now) + APART_S:
                 self._twice.add(kind)

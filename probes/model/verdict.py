@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any
 
 from mltop.probes.model.sample import Gap, RankSample
-
-# What an action comes to for the hardware, the farthest-reaching last: what makes the weaker ones pointless.
-Remedy = Literal["none", "watch", "restart", "reset", "reboot", "service", "replace"]
-REMEDIES: tuple[Remedy, ...] = ("none", "watch", "restart", "reset", "reboot", "service", "replace")
+from mltop.probes.model.vocabulary import Confidence, Remedy, Severity, VerdictKind
 
 # What a frame below Python is said to be in: a shared object, a C, C++, CUDA, Rust or Cython source, or nothing known
 # ("?", "[vdso]"). A program's own code has no line where there is no debugging information: "bin/python3.11", line 0.
@@ -20,13 +17,13 @@ _NATIVE_FILE = re.compile(r"\.so[\d.]*\Z|\.(c|cc|cpp|cxx|cu|h|hh|hpp|cuh|S|s|rs|
 
 @dataclass
 class Finding:
-    """What a health rule says. ``severity``: info | warning | critical; times are unix s, ``until`` None: still so.
+    """What a health rule says. Times are unix s, ``until`` None: still so.
 
     ``remedy``: what ``action`` comes to; "none" where it does nothing to the hardware that it is about.
     """
 
     id: str
-    severity: str
+    severity: Severity
     node: str
     subject: str
     message: str
@@ -51,7 +48,7 @@ class Unknown:
     why: str
     fix: str = ""
     rules: list[str] = field(default_factory=list)
-    severity: str = "warning"
+    severity: Severity = "warning"
 
 
 @dataclass
@@ -132,14 +129,6 @@ class Culprit:
 class Waiting:
     ranks: str
     where: str
-
-
-# What is said of a job, in the order in which several are told. "suspect": a hang whose culprits are named with low
-# confidence, since they may be doing long work of their own.
-VerdictKind = Literal["hang", "suspect", "straggler", "moving", "unclear"]
-Confidence = Literal["high", "medium", "low"]
-KINDS: tuple[VerdictKind, ...] = get_args(VerdictKind)
-CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from mltop.probes.agent.protocol import Boot, Hello
-from mltop.probes.model import GpuSample, JobKey, NodeState, Sample
+from mltop.probes.model import GapKind, GpuSample, GpuState, JobKey, NodeState, Sample
 from mltop.probes.model.receipt import MOST_GPUS, MOST_RANK_NUMBERS, MOST_RANKS, MOST_TIME_S, Refused, said
 
 # Field names, units and meanings are those of probes.model. Nothing here can be part of a cycle: the garbage collector
@@ -24,7 +24,7 @@ from mltop.probes.model.receipt import MOST_GPUS, MOST_RANK_NUMBERS, MOST_RANKS,
 
 class GpuGlance(msgspec.Struct, frozen=True, gc=False):
     index: int
-    state: str = "ok"
+    state: GpuState = "ok"
     busy: float | None = None
     sm_active: float | None = None
     tensor_active: float | None = None
@@ -56,7 +56,7 @@ class RankGlance(msgspec.Struct, frozen=True, gc=False):
 class GapGlance(msgspec.Struct, frozen=True, gc=False):
     """That there is one; ``kind`` as in Gap."""
 
-    kind: str = "unknown"
+    kind: GapKind = "unknown"
 
 
 class Glance(msgspec.Struct, frozen=True, gc=False):

@@ -39,7 +39,7 @@ _OF_THE_SESSION = re.compile(
 _LOOKED_AT_LATER = frozenset(("MLTOP_PROBE_PYTHON", "MLTOP_PY_SPY", "MLTOP_STATE_DIR"))
 _BETWEEN = re.compile(r"[\s:;,='\"{}\[\]()]+")
 _MOST_PIECES = 1000
-_INSTALLED = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # where our packages are
+_INSTALLED = os.path.abspath(__file__).rsplit("/", 4)[0]  # where our packages are
 _ANSWER_S, _CLEAN_S = 2.0, 5.0  # for the look at what one variable leads to, and at all of them
 
 # What was left out of this process's own environment, and why, by name.

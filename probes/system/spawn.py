@@ -1,15 +1,20 @@
-"""Starting our own Python modules as child processes that cannot outlive who started them."""
+"""Starting children that cannot outlive who started them, our own Python modules among them, and ending them."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import ctypes
 import os
 import signal
 import sys
 import zlib
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import subprocess
 
 _ODD = "'\"`\\!"
 _LONGEST_PATH = 4095  # PATH_MAX, limits.h
@@ -93,6 +98,48 @@ def import_path() -> list[str]:
         and (entry != here or os.path.isdir(os.path.join(entry, "mltop")))
     ]
     return list(dict.fromkeys(found))
+
+
+def start_child(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """The leader of a session of its own, which dies with the thread that starts it. Raises OSError.
+
+    ``options`` are Popen's. Unless they say otherwise its stdin is empty, and what it prints comes through one pipe
+    without a buffer, errors too.
+    """
+    import subprocess
+
+    usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "bufsize": 0}
+    return subprocess.Popen(
+        command,
+        preexec_fn=die_with_parent,  # noqa: PLW1509 - one prepared C call, which takes no lock
+        **{**usual, "start_new_session": True, **options},
+    )
+
+
+def signal_group(process: subprocess.Popen[bytes], number: int) -> None:
+    """To such a child and all that it started. Nothing once it was collected: its number may be another's then."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+
+
+def end_child(process: subprocess.Popen[bytes], term_s: float = 0.0, kill_s: float = 1.0) -> bool:
+    """SIGTERM to its group and ``term_s`` to follow it, SIGKILL and ``kill_s``; our ends of its pipes are closed.
+
+    False for one that the kernel does not let go (state D): it is left behind.
+    """
+    import subprocess
+
+    for number, wait_s in ((signal.SIGTERM, term_s), (signal.SIGKILL, kill_s)):
+        if process.poll() is None and wait_s > 0.0:
+            signal_group(process, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(wait_s)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            with contextlib.suppress(OSError):  # what it has not read
+                pipe.close()
+    return process.returncode is not None
 
 
 def die_with_parent() -> None:

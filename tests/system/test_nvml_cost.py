@@ -110,4 +110,6 @@ def test_the_reader_process_loads_little() -> None:
     code = "import sys, mltop.probes.collect.nvml.child, mltop.probes.collect.nvml.reader; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "mltop.probes.model.plausible" in loaded
-    assert {"dataclasses", "inspect", "mltop.probes.model", "mltop.probes.collect.nvml.library"}.isdisjoint(loaded)
+    assert {"dataclasses", "inspect", "mltop.probes.model.sample", "mltop.probes.collect.nvml.library"}.isdisjoint(
+        loaded
+    )

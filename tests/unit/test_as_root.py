@@ -136,7 +136,7 @@ def test_the_interpreter_that_runs_us_may_go_on(venv: Path, tmp_path: Path) -> N
     code = "import sys; from mltop.probes.system.as_root import Look; "
     code += "print([Look(bool, 60).why_not_python(path) for path in sys.argv[1:]])"
     command = [f"{venv}/bin/python", "-c", code, f"{venv}/bin/python", f"{other}/bin/python"]
-    env = {"PYTHONPATH": str(Path(as_root.__file__).parents[2])}
+    env = {"PYTHONPATH": str(Path(as_root.__file__).parents[3])}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
     refused = f"root does not run what others can change: {other} belongs to uid {STRANGER}"
     assert done.stdout.strip() == str(["", refused])
@@ -240,7 +240,10 @@ def test_a_foreign_home_becomes_roots_own(theirs: Path) -> None:
 
 def test_a_home_that_does_not_answer_is_left_out() -> None:
     """A file server that is gone must not hold up the agent's start."""
-    code = "from mltop.probes import as_root; print(sorted(as_root.cleaned({'HOME': '/mnt/x', 'PATH': '/usr/bin'})[1]))"
+    code = (
+        "from mltop.probes.system import as_root; "
+        "print(sorted(as_root.cleaned({'HOME': '/mnt/x', 'PATH': '/usr/bin'})[1]))"
+    )
     fuse = "exec 9<>/dev/fuse; mount -i -t fuse -o fd=9,rootmode=40000,user_id=0,group_id=0 none /mnt"
     exits = f"import os\n{code}\nimport sys; sys.stdout.flush(); os._exit(0)"
     done = subprocess.run(
@@ -267,19 +270,19 @@ def test_a_home_that_does_not_answer_is_left_out() -> None:
 
 def test_others_than_root_take_what_they_like(theirs: Path) -> None:
     code = (
-        "import os, sys; os.setuid(int(sys.argv[1])); from mltop.probes import as_root;"
+        "import os, sys; os.setuid(int(sys.argv[1])); from mltop.probes.system import as_root;"
         "environ = {'PATH': '.:/tmp', 'LD_PRELOAD': sys.argv[2] + '/x.so', 'HOME': '/nowhere'};"
         "assert as_root.cleaned(environ) == (environ, {}); assert not as_root.why_not(sys.argv[2]);"
         "assert not as_root.Look(bool, 60).why_not_python(sys.argv[2] + '/python')"
     )
-    package = Path(as_root.__file__).parents[2]
+    package = Path(as_root.__file__).parents[3]
     done = subprocess.run(
         [
             "/usr/bin/env",
             f"PYTHONPATH={package}",
             sys.executable,
             "-c",
-            f"from mltop.probes import as_root; {code}",
+            f"from mltop.probes.system import as_root; {code}",
             "4711",
             str(theirs),
         ],

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.agent import bootstrap
-from mltop.probes.agent.bootstrap import cache, frames
+from mltop.probes.agent.bootstrap import cache, stage1
 from mltop.probes.agent.protocol import MARK, MAX_FRAME_BYTES, TEXT_MARK, encode
 from mltop.probes.reach import bundle
 from mltop.probes.reach.bundle import (
@@ -285,12 +285,12 @@ def test_a_key_that_others_may_know_is_none(how: str, state: Path, tmp_path: Pat
 
 
 def test_stage_1_speaks_the_agents_protocol() -> None:
-    assert (frames.MARK, frames.TEXT_MARK) == (MARK, TEXT_MARK)
+    assert (stage1.MARK, stage1.TEXT_MARK) == (MARK, TEXT_MARK)
     frame = encode(file_for("py-spy", OTHER))
-    assert frames.decode(frame[:-1])["op"] == "py-spy"
-    assert frames.decode(b"noise") == {}
-    with pytest.raises(frames.Refused, match="a frame arrived damaged: "):
-        frames.decode(frame[:-2])
+    assert stage1.decode(frame[:-1])["op"] == "py-spy"
+    assert stage1.decode(b"noise") == {}
+    with pytest.raises(stage1.Refused, match="a frame arrived damaged: "):
+        stage1.decode(frame[:-2])
 
 
 def test_cache_folders_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,11 @@ def test_every_module_that_is_run_is_one(code: str) -> None:
 
 
 RECORDS = {
-    **{name: record for name, record in vars(model).items() if is_dataclass(record)},
+    **{
+        name: record
+        for name, record in ((name, getattr(model, name)) for name in model.__all__)
+        if is_dataclass(record)
+    },
     "Message": protocol.Message,
 }
 

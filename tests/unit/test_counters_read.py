@@ -14,7 +14,8 @@ from mltop.probes.collect.links import LinkSource
 from mltop.probes.judge.health import RULES, Health, evaluated
 from mltop.probes.judge.health.unknowns import growth_unknown
 from mltop.probes.model import Sample, Unknown
-from mltop.probes.model.sample import KINDS, UNTOLD_S, Reads
+from mltop.probes.model.sample import UNTOLD_S, Reads
+from mltop.probes.model.vocabulary import COUNTER_KINDS
 from tests.fakes.proctree import ProcTree
 from tests.fakes.sysfs import SysTree
 from tests.unit.health_samples import node_h100
@@ -25,7 +26,7 @@ GROWING = {rule.id: rule.grows for rule in RULES if rule.grows}
 def read(at: float, *since: float) -> Sample:
     """``since``: for GPUs, ports, PCI devices and the host; one for all of them."""
     times = since if len(since) > 1 else since * 4
-    return node_h100(at, counters_read_at=dict(zip(KINDS, times, strict=True)))
+    return node_h100(at, counters_read_at=dict(zip(COUNTER_KINDS, times, strict=True)))
 
 
 def growth(*samples: Sample) -> dict[str, list[str]]:
@@ -88,7 +89,7 @@ def test_what_is_missing_is_said_with_the_option_that_helps() -> None:
 @pytest.mark.parametrize("rule_id", GROWING)
 def test_a_rule_about_growth_does_not_fire_on_one_reading(rule_id: str) -> None:
     """So that its silence means nothing then."""
-    assert set(GROWING[rule_id]) <= set(KINDS)
+    assert set(GROWING[rule_id]) <= set(COUNTER_KINDS)
     sample = deepcopy(read(1000.0, 999.0))  # its parts are shared by all samples
     for link in sample.links:
         link.counters = {name: value + 10_000 for name, value in link.counters.items()}

@@ -31,4 +31,13 @@ def test_a_path_that_is_no_utf_8_costs_no_sample() -> None:
 
 def test_what_a_decoder_left_out_is_there_again() -> None:
     decoded = msgspec.json.decode(b'{"what":"a","why":"b"}', type=Gap)
-    assert msgspec.json.decode(to_json(decoded)) == {"what": "a", "why": "b", "fix": "", "kind": "unknown", "code": ""}
+    assert msgspec.json.decode(to_json(decoded)) == {
+        "what": "a",
+        "why": "b",
+        "fix": "",
+        "kind": "unknown",
+        "code": "",
+        "source": "a",
+        "item": "",
+        "fields": [],
+    }

@@ -10,7 +10,7 @@ from textual.binding import Binding
 
 from mltop.probes.judge.health import registry
 from mltop.probes.judge.health.job.whole_job import JOB_RULES
-from mltop.probes.model import KINDS
+from mltop.probes.model import VERDICT_KINDS
 from mltop.tui import cli as command_line
 from mltop.tui.app.keys import APP_BINDINGS, PANE_BINDINGS, PANES
 from mltop.tui.commands import capture, check, live, probe
@@ -105,7 +105,7 @@ def test_ways_to_reach_nodes_are_the_options_own() -> None:
 
 def test_every_verdict_is_in_the_table() -> None:
     assert sorted(cells[0] for cells in table(README, "verdict")) == sorted(
-        [*(kind.upper() for kind in KINDS), "ENDED"]
+        [*(kind.upper() for kind in VERDICT_KINDS), "ENDED"]
     )
 
 

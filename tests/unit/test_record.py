@@ -194,7 +194,17 @@ def test_missing_permission_is_a_problem_of_the_capture_and_of_the_json(tmp_path
     assert written(tmp_path / "c", material).problems == [f"n1: {gap.why} (sudo mltop)"]
     saved = json.loads((tmp_path / "c/verdict.json").read_text())
     assert saved["gaps"] == [
-        {"node": "n1", "what": "ranks", "why": gap.why, "fix": "sudo mltop", "kind": "unknown", "code": ""}
+        {
+            "node": "n1",
+            "what": "ranks",
+            "why": gap.why,
+            "fix": "sudo mltop",
+            "kind": "unknown",
+            "code": "",
+            "source": "ranks",
+            "item": "",
+            "fields": [],
+        }
     ]
 
 

@@ -136,8 +136,7 @@ def test_a_line_without_an_end_is_given_up_early(tmp_path: Path) -> None:
 def test_what_is_too_much_in_all_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int, words: str
 ) -> None:
-    for module in ("recordings", "stored"):
-        monkeypatch.setattr(f"mltop.probes.record.{module}.{limit}", most, raising=False)
+    monkeypatch.setattr(f"mltop.probes.record.recordings.{limit}", most)
     monkeypatch.setattr("mltop.probes.record.recordings._UNPACKED_BYTES", 1 << 16)
     samples = [Sample(f"n{number % 20}", float(number), boot_id=os.urandom(20).hex()) for number in range(20_000)]
     assert words in refused(packed(tmp_path / "r.jsonl.gz", [recording(samples)]))

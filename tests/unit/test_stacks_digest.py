@@ -1,6 +1,7 @@
 from mltop.probes.collect.stacks.children import waits_for_child
 from mltop.probes.collect.stacks.digest import Origin, digest_threads, is_idle_worker
 from mltop.probes.collect.stacks.process import TaskFacts
+from mltop.probes.model import StackDigest
 
 LIB = "/v/lib/python3.11/"
 TORCH = LIB + "site-packages/torch/"
@@ -24,8 +25,11 @@ WORKER_QUEUE = [
 ]
 
 
-def digests(*threads, read_line=lambda file, line: None, ints=True, **origin):
-    return digest_threads(list(threads), Origin(**{"pid": 42, "rank": 2, "state": "S", **origin}), ints, read_line)
+def digests(
+    *threads, read_line=lambda file, line: None, ints=True, pid=42, inner_pid=42, tasks=None, uses_gpu=False, **common
+):
+    origin = Origin(StackDigest(pid=pid, **{"rank": 2, "state": "S", **common}), inner_pid, uses_gpu, tasks or {})
+    return digest_threads(list(threads), origin, ints, read_line)
 
 
 def test_main_thread_is_found_by_id_and_comes_first():

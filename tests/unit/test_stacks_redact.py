@@ -2,6 +2,7 @@ import pytest
 
 from mltop.probes.collect.stacks.digest import Origin, digest_threads
 from mltop.probes.collect.stacks.frames import integer_locals, looks_secret, redact_threads
+from mltop.probes.model import StackDigest
 
 
 def local(name, text):
@@ -73,7 +74,7 @@ def test_texts_of_a_stack_hold_no_tokens():
     shown = repr(redact_threads([thread], True))
     assert token not in shown and "hunter2" not in shown and "secret" not in shown and "a.py" in shown
     thread["frames"] = [{**frame, "module": None}]
-    digest = digest_threads([{**thread, "os_thread_id": 1}], Origin(2), True, lambda *_: None)[0]
+    digest = digest_threads([{**thread, "os_thread_id": 1}], Origin(StackDigest(None, 2), 2), True, lambda *_: None)[0]
     assert digest.thread == "upload password=*** ***"
     assert (digest.frames[0].function, digest.frames[0].file) == ("f_***", "***/a.py")
 

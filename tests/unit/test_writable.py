@@ -201,7 +201,7 @@ def test_a_file_system_of_another_users_shows_what_owners_it_likes(tmp_path: Pat
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "PYTHONPATH": str(Path(writable.__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": str(Path(writable.__file__).parents[3])},
     )
     assert done.stdout.strip() == f"is a file system of uid {STRANGER}"
 

@@ -16,6 +16,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from mltop.probes.model import Finding, KernelEvent, Sample
+from mltop.probes.model.vocabulary import gravity
 from mltop.probes.reach.view import FleetView, Glance, NodeView
 from mltop.probes.system.paths import proc
 from mltop.tui.app.mishaps import spared
@@ -35,7 +36,6 @@ MOST_OF_A_CORE = 0.03
 BURST_S = 2.0  # of work saved up at most: a whole fleet that has just connected is judged within seconds …
 EVENTS_S = 24 * 3600.0
 ONE_CALL_S = 0.4  # … but the picture does not wait for all of it
-_SEVERITIES = ("critical", "warning", "info")
 
 
 @dataclass(frozen=True)
@@ -273,8 +273,7 @@ def _other_states(turn: _Turn, glance: Glance) -> bool:
 
 
 def _gravest_first(finding: Finding) -> tuple[int, str, str, str]:
-    place = _SEVERITIES.index(finding.severity) if finding.severity in _SEVERITIES else len(_SEVERITIES)
-    return place, finding.node, finding.subject, finding.id
+    return gravity(finding.severity), finding.node, finding.subject, finding.id
 
 
 class Feed:

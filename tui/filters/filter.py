@@ -181,7 +181,7 @@ MOST_TEXT = 500
 _SIGNS = tuple("=!<>~")
 _LAST_WORD = re.compile(r"[\s&|!(]*[^\s&|()]*\s*$")  # with what joins it to the words before
 _OPEN_WORD = re.compile(r"(?:^|[\s&|!])(\w+)(\s*)$")
-_NOBODY = NodeView(NodeState("", ""))  # of a line of text
+_NOBODY = NodeView(NodeState("", "connecting"))  # of a line of text
 
 
 @dataclass(frozen=True)

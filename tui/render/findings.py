@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from mltop.probes.investigate.advice import advised
-from mltop.probes.model import Finding, Gap, KernelEvent
+from mltop.probes.model import Finding, Gap, KernelEvent, NodePhase, Severity
 from mltop.probes.model.ranks import fold
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import Cell, Column, Row
@@ -92,7 +92,7 @@ def gap_row(gap: Gap) -> Row:
 
 FOLD_FROM = 6  # nodes with one and the same problem
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
-_SEVERITY_OF_STATE = {"lost": "critical", "refused": "critical", "stale": "warning"}
+_SEVERITY_OF_STATE: dict[NodePhase, Severity] = {"lost": "critical", "refused": "critical", "stale": "warning"}
 
 
 def state_findings(nodes: Iterable[NodeView], taken_at: float) -> list[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mltop.probes.model import SEVERITIES
 from mltop.tui.render.units import UNKNOWN
 
 # proc_pid_stat(5), field 3.
@@ -22,7 +23,7 @@ STATE_STYLE = {"D": "warn", "T": "warn", "t": "warn", "Z": "crit", "X": "crit"}
 NODE_STYLE = {"live": "ok", "connecting": "accent", "stale": "warn", "lost": "crit", "refused": "crit"}
 _GRAVEST_FIRST = ("refused", "lost", "stale", "connecting")
 SEVERITY = {"critical": ("CRIT", "crit"), "warning": ("WARN", "warn"), "info": ("INFO", "")}
-SEVERITY_ORDER = ("critical", "warning", "info")
+SEVERITY_ORDER = SEVERITIES
 
 
 def gravest(states: Iterable[str]) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from mltop.probes.active.supervisor.request import Asked
-from mltop.probes.model import Gap, GpuSample, MigInstance, Sample
+from mltop.probes.model import DeviceKind, Gap, GpuSample, MigInstance, Sample
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent
 from mltop.probes.system import paths
 
-CPU = "cpu"
+CPU: DeviceKind = "cpu"
 _ONE_PROCESS = {
     "copies": "CUDA shows a process one MIG instance at a time, and there are no copies between instances",
     "all_reduce": "NCCL does not work between MIG instances",

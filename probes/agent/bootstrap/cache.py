@@ -1,8 +1,9 @@
-"""The cache folder: which one is safe and works, and whether the bundle in it is whole.
+"""The bundle on the node: which cache folder is safe and works, whether what lies in it is whole, and its installation.
 
-Writing the bundle: beside its place and renamed, file by file where it is damaged, or into memory.
+A bundle is written beside where it will be and renamed, file by file where one is damaged, or into memory.
 """
 
+import contextlib
 import io
 import marshal
 import os
@@ -14,24 +15,27 @@ import time
 from collections.abc import Iterator
 
 from mltop.probes.agent.bootstrap.compiled import Bundle, Damaged, compiled_file, keyed, listed, read_file, sha256
-from mltop.probes.agent.bootstrap.frames import Refused
 from mltop.probes.system.writable import Writer, in_time, writer_of
-
-# Importing pathlib takes longer than all that is done here with paths.
-# ruff: noqa: PTH101, PTH102, PTH111, PTH112, PTH117, PTH118, PTH120
-
 
 ROOT_ANSWERS_S = 5.0  # a file server that is slower is as good as dead
 
 
-class Place:
+class Refused(Exception):
+    """Why the agent cannot start; ``fix`` is what to do."""
+
+    def __init__(self, error: str, fix: str = "") -> None:
+        super().__init__(error)
+        self.fix = fix
+
+
+class Location:
     """Where the bundle is or will be: below ``root``, or in memory ("").
 
-    ``folder``: made for the installation; that it could be made shows that one can write here.
+    ``beside``: a folder made for the installation; that it could be made shows that one can write here.
     """
 
-    def __init__(self, root: str = "", path: str = "", cached: bool = False, folder: str = "") -> None:
-        self.root, self.path, self.cached, self.folder = root, path, cached, folder
+    def __init__(self, root: str = "", path: str = "", cached: bool = False, beside: str = "") -> None:
+        self.root, self.path, self.cached, self.beside = root, path, cached, beside
 
 
 class Roots:
@@ -42,26 +46,26 @@ class Roots:
         self.notes = []  # type: list[str]
         self.left = candidates()
 
-    def find(self) -> "Place":
+    def find(self) -> "Location":
         """The first folder that works."""
         while self.left:
             base, root = self.left.pop(0)
             answer = in_time(lambda base=base, root=root: self.look(base, root), ROOT_ANSWERS_S)  # type: ignore[misc]
-            if isinstance(answer, Place):
+            if isinstance(answer, Location):
                 return answer
             self.notes.append(f"{root}: {answer or f'did not answer within {ROOT_ANSWERS_S:g} s'}")
-        return Place()
+        return Location()
 
-    def look(self, base: str, root: str) -> "Place | str":
-        """A place, or why there is none."""
+    def look(self, base: str, root: str) -> "Location | str":
+        """A location, or why there is none."""
         try:
             own_directory(base, root)
             path = os.path.join(root, self.digest)
             if damaged(path, self.manifest) == []:
-                return Place(root, path, cached=True)
-            folder = os.path.join(root, ".tmp." + os.urandom(8).hex())
-            os.mkdir(folder, 0o700)
-            return Place(root, path, folder=folder)
+                return Location(root, path, cached=True)
+            beside = os.path.join(root, ".tmp." + os.urandom(8).hex())
+            os.mkdir(beside, 0o700)
+            return Location(root, path, beside=beside)
         except OSError as error:
             return error.strerror or str(error)
 
@@ -70,10 +74,10 @@ def candidates() -> "list[tuple[str, str]]":
     """Each folder of ours with the one above it that must be there already."""
     uid, home = os.geteuid(), os.path.expanduser("~")
     cache, runtime = os.environ.get("XDG_CACHE_HOME", ""), os.environ.get("XDG_RUNTIME_DIR", "")
-    found = [(cache, cache + "/mltop")] if os.path.isabs(cache) else [(home, home + "/.cache/mltop")]
+    folders = [(cache, cache + "/mltop")] if os.path.isabs(cache) else [(home, home + "/.cache/mltop")]
     if os.path.isabs(runtime):
-        found.append((runtime, runtime + "/mltop"))
-    return found + [(base, f"{base}/mltop-{uid}") for base in ("/tmp", "/var/tmp", "/dev/shm")]
+        folders.append((runtime, runtime + "/mltop"))
+    return folders + [(base, f"{base}/mltop-{uid}") for base in ("/tmp", "/var/tmp", "/dev/shm")]
 
 
 def own_directory(base: str, root: str) -> None:
@@ -121,19 +125,15 @@ def damaged(path: str, manifest: str) -> "list[str] | None":
     ]
 
 
-def is_real(bundle: str, folder: str, known: "dict[str, bool]") -> bool:
-    """Whether a folder of the bundle is one, and all between them are: no links. ``known``: the answers so far."""
-    if folder not in known:
+def is_real(bundle: str, folder: str, answers: "dict[str, bool]") -> bool:
+    """Whether a folder of the bundle is one, and all between them are: no links. ``answers``: those so far."""
+    if folder not in answers:
         try:
             is_folder = stat.S_ISDIR(os.lstat(os.path.join(bundle, folder).rstrip("/")).st_mode)
         except OSError:
             is_folder = False
-        known[folder] = is_folder and (not folder or is_real(bundle, os.path.dirname(folder), known))
-    return known[folder]
-
-
-# Importing pathlib takes longer than all that is done here with paths.
-# ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH112, PTH118, PTH120, PTH208
+        answers[folder] = is_folder and (not folder or is_real(bundle, os.path.dirname(folder), answers))
+    return answers[folder]
 
 
 VERSIONS_KEPT_S = 7 * 86400.0
@@ -145,46 +145,46 @@ MEMFD_CREATE = {"x86_64": 319, "aarch64": 279, "ppc64le": 360}
 MFD_CLOEXEC = 1
 
 
-def install(roots: "Roots", place: "Place", content: bytes) -> "Place":
-    """Write the bundle to ``place``, or to the next folder that takes it, or to memory."""
-    while place.root:
+def install(roots: "Roots", location: "Location", content: bytes) -> "Location":
+    """Write the bundle to ``location``, or to the next folder that takes it, or to memory."""
+    while location.root:
         try:
-            write_bundle(place, content, roots.manifest)
-            remove_old(place.root, roots.digest)
-            return place
+            write_bundle(location, content, roots.manifest)
+            remove_old(location.root, roots.digest)
+            return location
         except OSError as error:
-            roots.notes.append(f"{place.root}: {error.strerror or error}")
+            roots.notes.append(f"{location.root}: {error.strerror or error}")
         finally:
-            discard(place)
-        place = roots.find()
-        if place.cached:
-            return place
-    return Place(path=in_memory(content))
+            discard(location)
+        location = roots.find()
+        if location.cached:
+            return location
+    return Location(path=in_memory(content))
 
 
-def discard(place: "Place") -> None:
+def discard(location: "Location") -> None:
     """The folder of an installation that did not come to its end, or was not needed."""
-    if place.folder:
-        shutil.rmtree(place.folder, ignore_errors=True)
+    if location.beside:
+        shutil.rmtree(location.beside, ignore_errors=True)
 
 
-def write_bundle(place: "Place", content: bytes, manifest: str) -> None:
+def write_bundle(location: "Location", content: bytes, manifest: str) -> None:
     """Install, or repair what is there already."""
-    if is_ours(place.path, content):
-        repair(place.path, content, manifest)
+    if is_ours(location.path, content):
+        repair(location.path, content, manifest)
         return
     for name, data in members(content):
-        write(os.path.join(place.folder, name), data)
-    sync(place.folder)
-    if os.path.lexists(place.path) and not is_ours(place.path, content):
-        put_aside(place)
+        write(os.path.join(location.beside, name), data)
+    sync(location.beside)
+    if os.path.lexists(location.path) and not is_ours(location.path, content):
+        put_aside(location)
     try:
-        os.rename(place.folder, place.path)
+        os.rename(location.beside, location.path)
     except OSError:
-        if not os.path.isdir(place.path):
+        if not os.path.isdir(location.path):
             raise
-        repair(place.path, content, manifest)  # another node was faster
-    sync(place.root)
+        repair(location.path, content, manifest)  # another node was faster
+    sync(location.root)
 
 
 def is_ours(path: str, content: bytes) -> bool:
@@ -203,14 +203,19 @@ def is_ours(path: str, content: bytes) -> bool:
     return True
 
 
-def put_aside(place: "Place") -> None:
+def put_aside(location: "Location") -> None:
     """What is in the bundle's place although it is none; removed where it can be."""
-    aside = place.folder + ".old"
-    os.rename(place.path, aside)
-    if stat.S_ISDIR(os.lstat(aside).st_mode):
-        shutil.rmtree(aside, ignore_errors=True)
+    aside = location.beside + ".old"
+    os.rename(location.path, aside)
+    with contextlib.suppress(OSError):  # a later version removes it
+        delete(aside, os.lstat(aside))
+
+
+def delete(path: str, status: "os.stat_result") -> None:
+    if stat.S_ISDIR(status.st_mode):
+        shutil.rmtree(path)
     else:
-        os.unlink(aside)
+        os.unlink(path)
 
 
 def members(content: bytes) -> "Iterator[tuple[str, bytes]]":
@@ -258,15 +263,9 @@ def replace(path: str, data: bytes) -> None:
         write(beside, data)
         os.replace(beside, path)
     except OSError:
-        remove(beside)
+        with contextlib.suppress(OSError):  # it was not made, or what failed before fails again
+            os.unlink(beside)
         raise
-
-
-def remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        return  # it was not made, or what failed before fails again
 
 
 def compile_all(bundle: "Bundle", key: str) -> None:
@@ -297,18 +296,14 @@ def remove_old(root: str, current: str) -> None:
     now_s = time.time()
     for name in os.listdir(root):
         path = os.path.join(root, name)
-        is_ours = len(name) == len(current) or name.startswith("py-spy-")
-        kept_s = VERSIONS_KEPT_S if is_ours else REMAINS_KEPT_S
-        if name == current or not (is_ours or name.startswith(".tmp.")):
+        is_version = len(name) == len(current) or name.startswith("py-spy-")
+        kept_s = VERSIONS_KEPT_S if is_version else REMAINS_KEPT_S
+        if name == current or not (is_version or name.startswith(".tmp.")):
             continue
         try:
             status = os.lstat(path)
-            if now_s - status.st_mtime < kept_s:
-                continue
-            if stat.S_ISDIR(status.st_mode):
-                shutil.rmtree(path)
-            else:
-                os.unlink(path)
+            if now_s - status.st_mtime >= kept_s:
+                delete(path, status)
         except OSError:
             continue  # another node was faster; or it cannot be removed, and the next version will try again
 

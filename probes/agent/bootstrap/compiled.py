@@ -12,9 +12,6 @@ not got it cannot make such a file. Child processes are told the file's sha256 i
 Part of stage 1, and a file of the bundle for what starts without it: NVML's child process, probes, agents by pdsh.
 """
 
-# Importing pathlib takes longer than all that is done here with paths.
-# ruff: noqa: PTH118
-
 import hashlib
 import hmac
 import marshal

@@ -1,17 +1,31 @@
-"""The steps of stage 1."""
+"""The steps of stage 1, and its frames, which are those of ``protocol.py``."""
 
 import binascii
+import json
 import os
 import signal
 import sys
 import zlib
 from typing import Any
 
-from mltop.probes.agent.bootstrap.cache import Roots, compile_all, discard, install, keep_in_use, remember_python
+from mltop.probes.agent.bootstrap.cache import (
+    Refused,
+    Roots,
+    compile_all,
+    discard,
+    install,
+    keep_in_use,
+    remember_python,
+)
 from mltop.probes.agent.bootstrap.compiled import import_from, read_compiled, sha256
-from mltop.probes.agent.bootstrap.frames import FAILED_EXIT, Options, Refused, decode, send, send_boot
 from mltop.probes.system.writable import writer_of
 
+FAILED_EXIT = 98
+MARK = b"\x00MLT1 "
+TEXT_MARK = b"@MLT1 "
+SILENCE_S = 60.0  # how long the caller may send nothing while the bundle is awaited
+MOST_BOOT_BYTES = 700  # srun cuts lines at 1,024 bytes
+LONGEST_NOTE = 160
 OLDEST = (3, 9)
 DEADLINE_S = 60  # for what follows, but for the wait for files, which has its own: looking at folders may hang
 TELL_EVERY_BYTES = 16384  # a caller cannot see what is still on its way
@@ -54,28 +68,28 @@ def prepare(table: "dict[str, list[str]]", options: "Options", key: str) -> byte
     machine = os.uname().machine
     digest, manifest = table.get(machine) or table[""]
     roots = Roots(digest, manifest)
-    place = roots.find()
-    boot = {"machine": machine, "root": place.root, "cached": place.cached, "notes": roots.notes}
+    location = roots.find()
+    boot = {"machine": machine, "root": location.root, "cached": location.cached, "notes": roots.notes}
     send_boot(boot, options)
     received = b""
-    if not place.cached:
+    if not location.cached:
         try:
             content, received = receive(digest, options)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends an installation that hangs in the kernel
-            place = install(roots, place, content)
+            location = install(roots, location, content)
         finally:
-            discard(place)
-    if place.root != boot["root"]:  # that one is full, or gone meanwhile
-        send_boot(dict(boot, root=place.root, cached=True), options)
-    os.environ["MLTOP_CACHE"] = place.root
-    if not place.root:
-        sys.path.append(place.path)
+            discard(location)
+    if location.root != boot["root"]:  # that one is full, or gone meanwhile
+        send_boot(dict(boot, root=location.root, cached=True), options)
+    os.environ["MLTOP_CACHE"] = location.root
+    if not location.root:
+        sys.path.append(location.path)
     else:
-        bundle = import_from(place.path, manifest)
+        bundle = import_from(location.path, manifest)
         if not read_compiled(bundle, key):
             compile_all(bundle, key)
-        keep_in_use(place.path)
-        remember_python(place.path)
+        keep_in_use(location.path)
+        remember_python(location.path)
     return received
 
 
@@ -130,3 +144,48 @@ def unpacked(args: "dict[str, Any]", digest: str) -> bytes:
     if found != digest:
         raise Refused(f"the agent's files arrived damaged: sha256 {found[:12]}, not {digest[:12]}")
     return content
+
+
+class Options:
+    """What stage 1 needs of the agent's arguments."""
+
+    def __init__(self, argv: "list[str]") -> None:
+        self.argv = argv
+        self.node = self.value("--node", os.environ.get("SLURMD_NODENAME") or os.uname().nodename)
+        self.silence_s = float(self.value("--silence", "0")) or SILENCE_S
+        self.mark = TEXT_MARK if "--text" in argv else MARK
+
+    def value(self, name: str, default: str) -> str:
+        return self.argv[self.argv.index(name) + 1] if name in self.argv[:-1] else default
+
+
+def send_boot(boot: "dict[str, Any]", options: "Options") -> None:
+    """As many of its notes as a line of every carrier holds."""
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    notes = [note[:LONGEST_NOTE] for note in boot["notes"]]
+    boot = dict(boot, python=f"{version} at {sys.executable}", notes=notes)
+    while notes and len(json.dumps(boot)) > MOST_BOOT_BYTES:
+        del notes[-1]
+    send({"kind": "boot", "boot": boot}, options)
+
+
+def send(message: "dict[str, Any]", options: "Options") -> None:
+    payload = json.dumps(dict(message, node=options.node)).encode()
+    data = b"%s%d %s\n" % (options.mark, len(payload), payload)
+    while data:
+        data = data[os.write(1, data) :]
+
+
+def decode(line: bytes) -> "dict[str, Any]":
+    """A frame, {} for noise. A damaged frame is refused: the caller would not send it again."""
+    mark = MARK if MARK in line else TEXT_MARK
+    if mark not in line:
+        return {}
+    size, _, payload = line[line.index(mark) + len(mark) :].partition(b" ")
+    try:
+        frame = json.loads(payload.decode())
+    except ValueError:
+        frame = None
+    if size != b"%d" % len(payload) or not isinstance(frame, dict):
+        raise Refused(f"a frame arrived damaged: {len(payload)} bytes of {size[:20].decode('ascii', 'relocation')}")
+    return frame

@@ -18,7 +18,7 @@ from typing import Any
 from mltop.probes.collect.dcgm.dcgmi import Dcgmi, DcgmiError
 from mltop.probes.collect.dcgm.exporter import DEFAULT_URL, Exporter, Silence
 from mltop.probes.collect.dcgm.rows import FIELDS, MAIN_FIELDS, Row, Snapshot
-from mltop.probes.model import Gap, GpuSample, MigInstance
+from mltop.probes.model import Gap, GapKind, GpuSample, MigInstance
 
 START_DCGM = (
     "sudo systemctl start nvidia-dcgm; or start dcgm-exporter with DCGM_FI_PROF_SM_ACTIVE, "
@@ -61,7 +61,7 @@ def garbage(where: str, value: float) -> str:
     return f"{where} says {value:g}, which is not a value"
 
 
-Reason = tuple[str, str, str]  # why, fix and kind of a gap
+Reason = tuple[str, str, GapKind]  # why, fix and kind of a gap
 INSTANCE_FIELDS = ("sm_active", "sm_occupancy", "tensor_active", "dram_active")
 _GPU_GAP = re.compile(r"gpu\.(\*|\d+)\.(?:mig_instances\.(\*|\d+)\.)?(?:\{([\w,]+)\}|(\w+))")
 
@@ -123,7 +123,7 @@ class Filling:
             elif row.values[name] is None:
                 self._tell(gpu, (name,), blank(self._where))
 
-    def _tell(self, gpu: GpuSample, names: tuple[str, ...], why: str, fix: str = "", kind: str = "unknown") -> None:
+    def _tell(self, gpu: GpuSample, names: tuple[str, ...], why: str, fix: str = "", kind: GapKind = "unknown") -> None:
         if gpu.index not in self._lasting:
             return
         self._unknown.setdefault((why, fix, kind), {}).setdefault(gpu.index, []).extend(names)
@@ -327,7 +327,7 @@ class DcgmSource:
 
 
 def whole_gaps(
-    gpus: list[GpuSample], wanting: list[GpuSample], why: str, fix: str = "", kind: str = "unknown"
+    gpus: list[GpuSample], wanting: list[GpuSample], why: str, fix: str = "", kind: GapKind = "unknown"
 ) -> list[Gap]:
     """None where no GPU wants; one gap where all readable GPUs lack it, otherwise one for each."""
     if not wanting:

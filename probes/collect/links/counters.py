@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mltop.probes.collect.sysfile import READ_BYTES, REFUSED, Attribute, OpenFiles, counter
-from mltop.probes.model import Gap
+from mltop.probes.model import Gap, GapCode
 from mltop.probes.model.plausible import LINKS
 
 SELDOM_S = 5.0
@@ -67,7 +67,7 @@ class ByteMeter:
 
     unit_bytes: int = 1
     why: str = FIRST
-    code: str = ""
+    code: GapCode = ""
     _last: tuple[float, int, int] | None = None
 
     def rates(self, now: float, received: int | None, sent: int | None) -> tuple[float | None, float | None]:

@@ -14,7 +14,7 @@ from mltop.probes.collect.links.netdev import DEVICE_VANISHED, INTERFACE_VANISHE
 from mltop.probes.collect.links.parsing import natural
 from mltop.probes.collect.links.rdma import RdmaPort
 from mltop.probes.collect.sysfile import OpenFiles
-from mltop.probes.model import Gap, LinkSample
+from mltop.probes.model import Gap, GapKind, LinkSample
 from mltop.probes.system import paths
 
 
@@ -193,5 +193,5 @@ class LinkSource:
         for name in claimed & self._net.lost.keys():
             del self._net.lost[name]  # it belongs to an RDMA device by now
 
-    def _note(self, what: str, why: str, kind: str = "unknown") -> None:
+    def _note(self, what: str, why: str, kind: GapKind = "unknown") -> None:
         self._listing_gaps[what] = Gap(what, why, kind=kind)

@@ -67,11 +67,11 @@ def hidepid_gap(table: ProcessTable) -> Gap | None:
     return Gap("ranks", why, permission_fix())
 
 
-def unreadable_counters_gap(users: Iterable[str], count: int) -> Gap:
-    """One line for all ranks whose /proc/PID/io is not readable."""
-    who = named(users)
-    noun = "rank" if count == 1 else "ranks"
-    return Gap("ranks.syscalls", f"system call counts of {count} {noun}{who}: permission denied", permission_fix())
+def unreadable_counters_gap(users: Sequence[str]) -> Gap:
+    """One line for all ranks, of these users, whose /proc/PID/io is not readable."""
+    noun = "rank" if len(users) == 1 else "ranks"
+    why = f"system call counts of {len(users)} {noun}{named(users)}: permission denied"
+    return Gap("ranks.syscalls", why, permission_fix())
 
 
 def _denied_gap(table: ProcessTable, gpu_pids: set[int], own_pid: int) -> list[Gap]:
@@ -100,6 +100,7 @@ def _overwritten_gap(table: ProcessTable) -> list[Gap]:
     return [Gap("ranks", why, "export SPT_NOENV=1 in the job")]
 
 
+@cache
 def in_first_namespace(root: str) -> bool:
     """Whether our PID namespace is the machine's first one, in which every process has a pid (pid_namespaces(7))."""
     try:

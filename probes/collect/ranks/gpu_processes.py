@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Callable
+from typing import Any, Callable
 
 from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.ranks.access import in_first_namespace, user_name
 from mltop.probes.collect.redaction.values import shown_text
-from mltop.probes.model import Gap, GpuProcess, GpuSample
+from mltop.probes.model import Gap, GpuSample
 from mltop.probes.system import paths
 
 EVERY_S = 5.0
@@ -27,17 +27,11 @@ _LARGEST_PID = 1 << 22  # PID_MAX_LIMIT of the kernel
 
 @dataclass
 class _Look:
-    """``start_ticks`` None: it was never seen here."""
+    """``start_ticks`` None: it was never seen here. ``known``: fields of GpuProcess."""
 
     at: float
-    start_ticks: int | None = None
-    user: str = ""
-    name: str = ""
-    state: str = ""
-    ppid: int | None = None
-    started_at: float | None = None
-    absent: str = ""
-    probe: str = ""
+    start_ticks: int | None
+    known: dict[str, Any]
 
 
 class GpuProcesses:
@@ -49,7 +43,6 @@ class GpuProcesses:
         self._root = paths.proc() if root is None else root
         self._probe_of = probe_of
         self._looks: dict[int, _Look] = {}
-        self._first_namespace: bool | None = None
 
     def fill(self, gpus: Sequence[GpuSample], now: float) -> list[Gap]:
         """Replace the processes of ``gpus`` by ones with what is known of them. ``now``: seconds of any one clock."""
@@ -66,7 +59,10 @@ class GpuProcesses:
         self._looks = looks
         for gpu in gpus:
             if gpu.processes:
-                gpu.processes = [_filled(process, looks.get(process.pid)) for process in gpu.processes]
+                gpu.processes = [
+                    replace(process, **looks[process.pid].known) if process.pid in looks else process
+                    for process in gpu.processes
+                ]
         left = len(listed) - len(looks)
         return [Gap("gpu processes", f"{left} of {len(listed)} processes on GPUs were not looked at")] if left else []
 
@@ -76,42 +72,30 @@ class GpuProcesses:
         except procfs.GONE:
             return self._absent(pid, before, now)
         except PermissionError:
-            return _Look(now, user=self._owner(pid), absent="hidden")
-        if before is None or before.start_ticks != stat.start_ticks:
-            before = self._first_look(pid, stat, now)
-        dead = stat.state in ("Z", "X")
-        return replace(
-            before,
-            at=now,
-            name=shown_text(stat.comm),
-            state=stat.state,
-            ppid=stat.ppid,
-            absent="" if dead else self._closed(pid),
-        )
+            return _Look(now, None, {"user": self._owner(pid), "absent": "hidden"})
+        known = before.known if before is not None and before.start_ticks == stat.start_ticks else None
+        absent = "" if stat.state in ("Z", "X") else self._closed(pid)
+        moving = {"name": shown_text(stat.comm), "state": stat.state, "ppid": stat.ppid, "absent": absent}
+        return _Look(now, stat.start_ticks, {**(known or self._identity(pid, stat)), **moving})
 
-    def _first_look(self, pid: int, stat: procfs.Stat, now: float) -> _Look:
-        boot_at = procfs.boot_time(self._root)
+    def _identity(self, pid: int, stat: procfs.Stat) -> dict[str, Any]:
         try:
             uid = procfs.read_status(self._root, pid).uid
         except (*procfs.GONE, PermissionError):
             uid = None
-        return _Look(
-            now,
-            stat.start_ticks,
-            user=user_name(uid),
-            started_at=None if boot_at is None else boot_at + stat.start_ticks / procfs.CLOCK_TICKS_PER_S,
-            probe=self._probe_of(procfs.read_argv(self._root, pid)),
-        )
+        return {
+            "user": user_name(uid),
+            "started_at": procfs.started_at(self._root, stat.start_ticks),
+            "probe": self._probe_of(procfs.read_argv(self._root, pid)),
+        }
 
     def _absent(self, pid: int, before: _Look | None, now: float) -> _Look:
         """There is nothing below /proc."""
         if before is not None and before.start_ticks is not None:
-            return replace(before, at=now, state="", absent="ended")
+            return _Look(now, before.start_ticks, {**before.known, "state": "", "absent": "ended"})
         if self._root == "/proc" and _exists(pid):
-            return _Look(now, absent="hidden")
-        if self._first_namespace is None:
-            self._first_namespace = in_first_namespace(self._root)
-        return _Look(now, absent="ended" if self._first_namespace else "elsewhere")
+            return _Look(now, None, {"absent": "hidden"})
+        return _Look(now, None, {"absent": "ended" if in_first_namespace(self._root) else "elsewhere"})
 
     def _closed(self, pid: int) -> str:
         """Opening is enough: the permission is checked then."""
@@ -128,21 +112,6 @@ class GpuProcesses:
             return user_name(os.stat(f"{self._root}/{pid}").st_uid)
         except OSError:
             return ""
-
-
-def _filled(process: GpuProcess, look: _Look | None) -> GpuProcess:
-    if look is None:
-        return process
-    return replace(
-        process,
-        user=look.user,
-        name=look.name,
-        state=look.state,
-        ppid=look.ppid,
-        started_at=look.started_at,
-        absent=look.absent,
-        probe=look.probe,
-    )
 
 
 def _exists(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a process's environment says about its place in a distributed job.
+"""What a process's environment says about its place in a distributed job, and which programs put it there.
 
 To support one more launcher add one row to ``LAUNCHERS``. Rows are ordered from the most specific to the
 least: a launcher that was itself started by another one overrides what it inherited.
@@ -40,27 +40,60 @@ class Identity:
 class Launcher:
     """One row: which variables a launcher sets. Of several names for one value the first that is set counts.
 
-    ``marks`` must all be set ("PREFIX_*": any with this prefix). ``generic``: other launchers or their users
-    set the same variables too, so a less specific row with the same numbers is the true origin.
+    ``marks`` must all be set ("PREFIX_*": any with this prefix), and none of ``no_rank`` have the value that it names.
+    ``generic``: other launchers or their users set the same variables too, so a less specific row with the same numbers
+    is the true origin.
+
+    ``programs``: by these names it is started (console scripts, too), or starts others on its nodes; ``modules``: those
+    of Python that do the same, run with -m or by their path.
     """
 
     name: str
     level: int
-    rank: tuple[str, ...]
-    world_size: tuple[str, ...]
-    local_rank: tuple[str, ...]
-    local_world_size: tuple[str, ...]
+    rank: tuple[str, ...] = ("RANK",)
+    world_size: tuple[str, ...] = ("WORLD_SIZE",)
+    local_rank: tuple[str, ...] = ("LOCAL_RANK",)
+    local_world_size: tuple[str, ...] = ("LOCAL_WORLD_SIZE",)
     marks: tuple[str, ...] = ()
+    no_rank: tuple[tuple[str, str], ...] = ()
     generic: bool = False
+    programs: str = ""
+    modules: tuple[str, ...] = ()
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The variables that hold numbers."""
+        return (*self.rank, *self.world_size, *self.local_rank, *self.local_world_size)
 
 
-_TORCH = (("RANK",), ("WORLD_SIZE",), ("LOCAL_RANK",))
+# Slurm's step ids of batch, extern and interactive steps (slurm.h): their processes are no tasks.
+_SPECIAL_STEPS = ("4294967291", "4294967292", "4294967290", "batch", "extern", "interactive")
 
 LAUNCHERS = (
-    Launcher("accelerate", 3, *_TORCH, ("LOCAL_WORLD_SIZE", "LOCAL_SIZE"), marks=("ACCELERATE_*",)),
-    Launcher("deepspeed", 3, *_TORCH, ("LOCAL_SIZE", "LOCAL_WORLD_SIZE"), marks=("CROSS_RANK",)),
-    Launcher("torchrun", 3, *_TORCH, ("LOCAL_WORLD_SIZE",), marks=("TORCHELASTIC_RUN_ID",)),
-    Launcher("env", 2, *_TORCH, ("LOCAL_WORLD_SIZE",), marks=("WORLD_SIZE",), generic=True),
+    Launcher(
+        "accelerate",
+        3,
+        local_world_size=("LOCAL_WORLD_SIZE", "LOCAL_SIZE"),
+        marks=("ACCELERATE_*",),
+        programs="accelerate accelerate-launch",
+        modules=("accelerate.commands",),
+    ),
+    Launcher(
+        "deepspeed",
+        3,
+        local_world_size=("LOCAL_SIZE", "LOCAL_WORLD_SIZE"),
+        marks=("CROSS_RANK",),
+        programs="deepspeed ds",
+        modules=("deepspeed.launcher",),
+    ),
+    Launcher(
+        "torchrun",
+        3,
+        marks=("TORCHELASTIC_RUN_ID",),
+        programs="torchrun",
+        modules=("torch.distributed.run", "torch.distributed.launch"),
+    ),
+    Launcher("env", 2, marks=("WORLD_SIZE",), generic=True),
     Launcher(
         "mpirun",
         1,
@@ -68,6 +101,7 @@ LAUNCHERS = (
         ("OMPI_COMM_WORLD_SIZE",),
         ("OMPI_COMM_WORLD_LOCAL_RANK",),
         ("OMPI_COMM_WORLD_LOCAL_SIZE",),
+        programs="mpirun orterun orted prun prte prted prterun",
     ),
     Launcher(
         "mpirun",
@@ -77,6 +111,7 @@ LAUNCHERS = (
         ("MPI_LOCALRANKID",),
         ("MPI_LOCALNRANKS",),
         generic=True,
+        programs="mpiexec mpiexec.hydra mpirun_rsh hydra_pmi_proxy hydra_bstrap_proxy pmi_proxy",
     ),
     Launcher(
         "srun",
@@ -87,6 +122,8 @@ LAUNCHERS = (
         ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"),
         # Batch scripts and salloc shells carry SLURM_PROCID=0 too, but no step.
         marks=("SLURM_JOB_ID", "SLURM_STEP_ID"),
+        no_rank=tuple(("SLURM_STEP_ID", step) for step in _SPECIAL_STEPS),
+        programs="srun salloc sbatch slurmstepd slurmd slurm_script",
     ),
 )
 
@@ -99,22 +136,10 @@ _JOB_NAMES = (
     "PMIX_NAMESPACE",
 )
 _PREFIXES = tuple(mark[:-1] for row in LAUNCHERS for mark in row.marks if mark.endswith("*"))
-_NAMES = frozenset(
-    name
-    for row in LAUNCHERS
-    for names in (row.rank, row.world_size, row.local_rank, row.local_world_size, row.marks)
-    for name in names
-) | frozenset(_JOB_NAMES)
-_NUMBERS = frozenset(
-    name
-    for row in LAUNCHERS
-    for names in (row.rank, row.world_size, row.local_rank, row.local_world_size)
-    for name in names
-)
+_NUMBERS = frozenset(name for row in LAUNCHERS for name in row.numbers)
+_NAMES = _NUMBERS | frozenset(name for row in LAUNCHERS for name in row.marks) | frozenset(_JOB_NAMES)
 _RANK_NAMES = tuple(sorted({name.encode() + b"=" for row in LAUNCHERS for name in row.rank}))
 
-# Slurm's step ids of batch, extern and interactive steps (slurm.h): their processes are no tasks.
-_SPECIAL_STEPS = frozenset(("4294967291", "4294967292", "4294967290", "batch", "extern", "interactive"))
 _INTEGER = re.compile(r"(?!-1$)-?\d+", re.ASCII)  # -1 is how programs say that they are no rank
 _TASKS_PER_NODE = re.compile(r"(\d{1,9})(?:\(x(\d{1,9})\))?")
 _MOST_DIGITS = 20  # torchrun and others write numbers without leading zeros
@@ -130,13 +155,13 @@ def identify(environ: dict[str, str]) -> Identity | None:
     best: Identity | None = None
     best_generic = False
     for row in LAUNCHERS:
-        found = _read(row, environ)
-        if found is None:
+        identity = _read(row, environ)
+        if identity is None:
             continue
         if best is None:
-            best, best_generic = found, row.generic
-        elif best_generic and found.rank == best.rank and best.world_size in (None, found.world_size):
-            best, best_generic = _completed(found, best), row.generic
+            best, best_generic = identity, row.generic
+        elif best_generic and identity.rank == best.rank and best.world_size in (None, identity.world_size):
+            best, best_generic = _completed(identity, best), row.generic
     return best if best is None else replace(best, unbelieved=unbelieved(environ))
 
 
@@ -169,7 +194,7 @@ def _read(row: Launcher, environ: dict[str, str]) -> Identity | None:
         return None
     if not all(_marked(mark, environ) for mark in row.marks):
         return None
-    if row.name == "srun" and environ["SLURM_STEP_ID"] in _SPECIAL_STEPS:
+    if any(environ.get(name) == value for name, value in row.no_rank):
         return None
     return Identity(
         launcher=row.name,
@@ -178,7 +203,7 @@ def _read(row: Launcher, environ: dict[str, str]) -> Identity | None:
         world_size=_number(environ, row.world_size),
         local_rank=_number(environ, row.local_rank),
         local_world_size=_number(environ, row.local_world_size),
-        job=_job(environ),
+        job=_job(environ)[:_LONGEST_NAME],
         master_address=environ.get("MASTER_ADDR", "")[:_LONGEST_NAME] or None,
     )
 
@@ -223,28 +248,16 @@ def _tasks_here(value: str, node_index: str) -> str:
 
 
 def _job(environ: dict[str, str]) -> str:
-    return _job_name(environ)[:_LONGEST_NAME]
-
-
-def _job_name(environ: dict[str, str]) -> str:
-    slurm = environ.get("SLURM_JOB_ID")
-    if slurm:
-        return slurm
-    run_id = environ.get("TORCHELASTIC_RUN_ID", "")
-    if run_id not in ("", "none"):  # "none" is torchrun's default when no --rdzv-id is given
-        return run_id
-    address = environ.get("MASTER_ADDR")
-    if address:
-        port = environ.get("MASTER_PORT")
-        return f"{address}:{port}" if port else address
-    return environ.get("PMIX_NAMESPACE", "")
+    run_id, address = environ.get("TORCHELASTIC_RUN_ID", ""), environ.get("MASTER_ADDR", "")
+    if run_id == "none":  # torchrun's default when no --rdzv-id is given
+        run_id = ""
+    if address and environ.get("MASTER_PORT"):
+        address = f"{address}:{environ['MASTER_PORT']}"
+    return environ.get("SLURM_JOB_ID") or run_id or address or environ.get("PMIX_NAMESPACE", "")
 
 
 def _completed(identity: Identity, other: Identity) -> Identity:
     """``identity`` with its unknown numbers taken from ``other``."""
-    return replace(
-        identity,
-        world_size=other.world_size if identity.world_size is None else identity.world_size,
-        local_rank=other.local_rank if identity.local_rank is None else identity.local_rank,
-        local_world_size=(other.local_world_size if identity.local_world_size is None else identity.local_world_size),
-    )
+    numbers = ("world_size", "local_rank", "local_world_size")
+    unknown = [name for name in numbers if getattr(identity, name) is None]
+    return replace(identity, **{name: getattr(other, name) for name in unknown})

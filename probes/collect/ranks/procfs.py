@@ -116,43 +116,25 @@ def parse_status(data: bytes) -> Status:
     )
 
 
-def read_io(root: str, pid: int) -> tuple[int | None, int | None]:
-    """Counts of read-like and write-like system calls (syscr, syscw) of all threads of the process."""
-    return parse_io(read_bytes(f"{root}/{pid}/io"))
-
-
 def parse_io(data: bytes) -> tuple[int | None, int | None]:
+    """Counts of read-like and write-like system calls (syscr, syscw) of all threads of the process."""
     data = b"\n" + data
     return _number_after(data, b"\nsyscr:"), _number_after(data, b"\nsyscw:")
 
 
-def read_main_cpu_s(root: str, pid: int) -> float | None:
-    """Seconds that the main thread was on a CPU (schedstat's first number, ns); None in a kernel without it."""
-    try:
-        return parse_main_cpu_s(read_bytes(f"{root}/{pid}/schedstat"))
-    except FileNotFoundError:
-        return None
-
-
 def parse_main_cpu_s(data: bytes) -> float | None:
+    """Seconds that the main thread was on a CPU (schedstat's first number, ns); None in a kernel without it."""
     try:
         return int(data.split(None, 1)[0]) / 1e9
     except (IndexError, ValueError):
         return None
 
 
-def read_wchan(root: str, pid: int) -> str | None:
+def parse_wchan(data: bytes) -> str | None:
     """The kernel function in which the main thread sleeps.
 
     None when it runs, when only root may know (the kernel then prints "0") or the kernel does not tell.
     """
-    try:
-        return parse_wchan(read_bytes(f"{root}/{pid}/wchan"))
-    except OSError:
-        return None
-
-
-def parse_wchan(data: bytes) -> str | None:
     text = data.decode("ascii", "replace").strip()
     return None if text in ("", "0") else text
 
@@ -205,6 +187,12 @@ def boot_time(root: str) -> float | None:
         return None
     value = _number_after(b"\n" + data, b"\nbtime")
     return None if value is None else float(value)
+
+
+def started_at(root: str, start_ticks: int) -> float | None:
+    """When a process started, unix s, of its ``Stat.start_ticks``."""
+    booted_at = boot_time(root)
+    return None if booted_at is None else booted_at + start_ticks / CLOCK_TICKS_PER_S
 
 
 def _text_after(data: bytes, label: bytes) -> str | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from mltop.probes.collect.ranks.identity import LAUNCHERS
+
 PYTHON = "python"  # may be a rank
 WORKER = "worker"  # Python's own helper processes: never a rank
 LAUNCHER = "launcher"  # starts ranks or wraps one
@@ -25,17 +27,20 @@ _SHELLS = _words(
     """
 )
 
-# With the wrappers that stay above what they run.
-_LAUNCHERS = _words(
+# What stays above what it runs, and launchers that set no variables of their own.
+_WRAPPERS = _words(
     """
-    srun salloc sbatch slurmstepd slurmd slurm_script mpirun mpiexec mpiexec.hydra mpirun_rsh
-    orterun orted prun prte prted prterun hydra_pmi_proxy hydra_bstrap_proxy pmi_proxy jsrun aprun
-    flux pdsh ssh env numactl taskset nice ionice chrt timeout time stdbuf setsid nohup prlimit
+    jsrun aprun flux pdsh ssh env numactl taskset nice ionice chrt timeout time stdbuf setsid nohup prlimit
     unshare nsenter chroot xargs parallel conda micromamba mamba pixi uv uvx poetry pipenv hatch
     singularity apptainer starter starter-suid enroot docker podman tini dumb-init docker-init
     catatonit systemd nsys nsys-launcher ncu strace ltrace perf valgrind
     """
 )
+_PYTHON_WRAPPERS = _words("composer colossalai horovodrun fabric conda conda-script.py mamba poetry pipenv hatch")
+_LAUNCHER_PROGRAMS = _words(" ".join(row.programs for row in LAUNCHERS))
+_LAUNCHERS = _LAUNCHER_PROGRAMS | _WRAPPERS
+_LAUNCHER_SCRIPTS = _LAUNCHER_PROGRAMS | _PYTHON_WRAPPERS
+_LAUNCHER_MODULES = (*(module for row in LAUNCHERS for module in row.modules), "composer.cli.launcher", "conda")
 
 _TOOLS = _words(
     """
@@ -46,28 +51,6 @@ _TOOLS = _words(
 
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*[a-z]*(?:-[0-9.]+)?(?:-dbg)?", re.ASCII)
 
-# Python programs that start ranks: console scripts, and modules run with -m or by path.
-_LAUNCHER_SCRIPTS = _words(
-    """
-    torchrun deepspeed ds accelerate accelerate-launch composer colossalai horovodrun fabric conda
-    conda-script.py mamba poetry pipenv hatch
-    """
-)
-_LAUNCHER_MODULES = (
-    "torch.distributed.run",
-    "torch.distributed.launch",
-    "deepspeed.launcher",
-    "accelerate.commands",
-    "composer.cli.launcher",
-    "conda",
-)
-_LAUNCHER_FILES = (
-    "/torch/distributed/run.py",
-    "/torch/distributed/launch.py",
-    "/deepspeed/launcher/launch.py",
-    "/deepspeed/launcher/runner.py",
-    "/accelerate/commands/launch.py",
-)
 _TOOL_SCRIPTS = _words(
     """
     mltop nvitop gpustat tensorboard wandb jupyter jupyter-lab jupyter-notebook ipython ipython3 pip
@@ -87,7 +70,6 @@ _TOOL_MODULES = (
     "pip",
 )
 _WORKER_MODULES = ("torch._inductor.compile_worker", "wandb", "multiprocessing")
-_WORKER_FILES = ("/torch/_inductor/compile_worker/__main__.py",)
 _WORKER_CODE = ("from multiprocessing.", "from joblib.externals.loky", "from loky.")
 _WORKER_NAMES = ("pt_data_worker", "pt_data_pin")  # torch/utils/data/_utils/worker.py names its processes
 
@@ -96,7 +78,7 @@ def role_of(argv: list[str], exe: str | None, comm: str) -> str:
     """The role of a process. ``exe`` is the target of /proc/PID/exe, None when unreadable."""
     names = [_basename(exe)] if exe else []
     names.append(_basename(argv[0].lstrip("-")) if argv else comm)
-    if any(_PYTHON.fullmatch(name) for name in names):
+    if any(map(is_python_name, names)):
         return _python_role(argv, comm)
     for name in names:
         for role, members in ((SHELL, _SHELLS), (LAUNCHER, _LAUNCHERS), (TOOL, _TOOLS)):
@@ -105,10 +87,15 @@ def role_of(argv: list[str], exe: str | None, comm: str) -> str:
     return OTHER
 
 
+def is_python_name(program: str) -> bool:
+    """By the name of a program, or its path."""
+    return _PYTHON.fullmatch(_basename(program)) is not None
+
+
 def looks_like_python(argv: list[str], exe: str | None, comm: str) -> bool:
     """Whether this may be somebody's Python program; scripts of the operating system itself do not count."""
     names = (_basename(exe or ""), _basename(argv[0]) if argv else "", comm)
-    if not any(_PYTHON.fullmatch(name) for name in names):
+    if not any(map(is_python_name, names)):
         return False
     script = python_target(argv)[1]
     return not script.startswith(("/usr/bin/", "/usr/sbin/", "/usr/lib/", "/usr/share/", "/usr/libexec/"))
@@ -119,13 +106,13 @@ def interpreter(argv: list[str], exe: str | None) -> str | None:
 
     A virtual environment's path stands only in the command line: its /proc/PID/exe is the base interpreter.
     """
-    named = argv[0] if argv and _PYTHON.fullmatch(_basename(argv[0])) else None
+    named = argv[0] if argv and is_python_name(argv[0]) else None
     if named and named.startswith("/"):
         return named
     if exe is None:
         return named
     path = exe.replace(" (deleted)", "")
-    return path if _PYTHON.fullmatch(_basename(path)) else None
+    return path if is_python_name(path) else None
 
 
 def python_target(argv: list[str]) -> tuple[str, str]:
@@ -179,11 +166,17 @@ def _within(module: str, packages: tuple[str, ...]) -> bool:
     return any(module == package or module.startswith(package + ".") for package in packages)
 
 
+def _is_file_of(path: str, packages: tuple[str, ...]) -> bool:
+    """Of those within packages: a folder that is called as a top-level package may hold anything."""
+    files = [f"/{package.replace('.', '/')}" for package in packages if "." in package]
+    return any(f"{file}/" in path or path.endswith(f"{file}.py") for file in files)
+
+
 def _script_role(path: str) -> str:
     name = _basename(path)
-    if name in _LAUNCHER_SCRIPTS or path.endswith(_LAUNCHER_FILES):
+    if name in _LAUNCHER_SCRIPTS or _is_file_of(path, _LAUNCHER_MODULES):
         return LAUNCHER
-    if path.endswith(_WORKER_FILES):
+    if _is_file_of(path, _WORKER_MODULES):
         return WORKER
     if name in _TOOL_SCRIPTS or name.startswith("mltop") or "/.cache/mltop/" in path:
         return TOOL

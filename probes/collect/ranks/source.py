@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Callable
 
-from mltop.probes.collect.ranks import counters, procfs
+from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.ranks.access import access_gaps, doubtful_gaps, unreadable_counters_gap, user_name
-from mltop.probes.collect.ranks.counters import RankReader, Workers
+from mltop.probes.collect.ranks.counters import Children, CpuMeter, RankReader, children_every_s, copied
 from mltop.probes.collect.ranks.details import Details, missing_details
 from mltop.probes.collect.ranks.roles import interpreter
 from mltop.probes.collect.ranks.roster import DeadRank, Rank, find_ranks
-from mltop.probes.collect.ranks.table import Process, ProcessTable
+from mltop.probes.collect.ranks.table import ProcessTable
 from mltop.probes.collect.redaction.process import shown_command
 from mltop.probes.collect.redaction.shapes import without_tokens
 from mltop.probes.collect.redaction.values import shown_text
@@ -21,6 +22,17 @@ from mltop.probes.system import paths
 
 _MOST_CHILDREN = 2048  # of a rank: data loaders have tens
 _MOST_KEPT = 24  # ranks whose files stay open, five of each: a process may usually have 1,024
+
+
+@dataclass
+class _Watched:
+    """A rank, what of its sample does not move, and what reads the rest."""
+
+    rank: Rank
+    base: RankSample
+    reader: RankReader
+    details: Details
+    children: Children
 
 
 class RankSource:
@@ -33,12 +45,10 @@ class RankSource:
         self._root = paths.proc() if root is None else root
         self._own_pid = os.getpid() if self._root == "/proc" else 0
         self._table = ProcessTable(self._root, only)
-        self._readers: dict[tuple[int, int], RankReader] = {}
-        self._meter = counters.CpuMeter()
-        self._details = Details(self._root)
-        self._workers = Workers(self._root)
+        self._meter = CpuMeter()
         self._basis: object = None
-        self._ranks: list[tuple[Rank, RankSample]] = []
+        self._watched: dict[tuple[int, int], _Watched] = {}  # by pid and start
+        self._children_every_s = 0.0
         self._dead: list[RankSample] = []
         self._gaps: list[Gap] = []
 
@@ -50,41 +60,31 @@ class RankSource:
         Raises OSError only when /proc itself cannot be listed.
         """
         self._table.refresh(now)
-        gpu_pids = set(gpus_of_pid)
-        self._find(gpu_pids)
+        self._find(set(gpus_of_pid))
         samples: list[RankSample] = []
-        unreadable: list[RankSample] = []
-        for rank, base in self._ranks:
+        users_unreadable: list[str] = []
+        for watched in self._watched.values():
+            process = watched.rank.process
             try:
-                read = self._reader(rank.process).read(now)
+                counters = watched.reader.read(now)
             except (*procfs.GONE, PermissionError):
-                rank.process.due_at = now  # it has ended, or its pid was used again: examine it at the next tick
+                counters = None
+            if counters is None or counters.stat.start_ticks != process.start_ticks:
+                process.due_at = now  # it has ended, or its pid was used again: examine it at the next tick
                 continue
-            if read.stat.start_ticks != rank.process.start_ticks:
-                rank.process.due_at = now  # its pid was used again: examine it at the next tick
-                continue
-            cpu_fraction = self._meter.fraction(rank.process.pid, read.stat, now)
-            sample = counters.with_counters(base, read, cpu_fraction)
+            cpu_fraction = self._meter.fraction(process.pid, counters.stat, now)
+            sample = copied(watched.base, cpu_fraction=cpu_fraction, **counters.values)
             sample.gpus = _gpus(sample, gpus_of_pid)
-            self._details.add_to(sample, rank.process, now)
-            self._workers.add_to(sample, now)
+            watched.details.add_to(sample, now)
+            watched.children.add_to(sample, now, self._children_every_s)
             samples.append(sample)
-            if read.denied:
-                unreadable.append(sample)
+            if counters.denied:
+                users_unreadable.append(sample.user)
         self._meter.forget_older_than(now - 60)
         gaps = [*self._gaps, *missing_details(samples)]
-        if unreadable:
-            gaps.append(unreadable_counters_gap([sample.user for sample in unreadable], len(unreadable)))
-        return samples + [counters.copied(dead) for dead in self._dead], gaps
-
-    def _reader(self, process: Process) -> RankReader:
-        key = (process.pid, process.start_ticks)
-        reader = self._readers.get(key)
-        if reader is None:
-            # Files of a copied tree may be replaced.
-            keep = self._root == "/proc" and len(self._readers) < _MOST_KEPT
-            reader = self._readers[key] = RankReader(self._root, process.pid, keep)
-        return reader
+        if users_unreadable:
+            gaps.append(unreadable_counters_gap(users_unreadable))
+        return samples + [copied(dead) for dead in self._dead], gaps
 
     def _find(self, gpu_pids: set[int]) -> None:
         basis = (self._table.version, gpu_pids, frozenset(self._table.ended_at))
@@ -94,15 +94,25 @@ class RankSource:
         for rank in ranks:
             for pid in rank.descendants:
                 self._table.processes[pid].was_child = True
-        self._ranks = [(rank, self._base(rank)) for rank in ranks]
-        self._dead = [self._dead_sample(one) for one in dead]
-        keys = {(rank.process.pid, rank.process.start_ticks) for rank in ranks}
-        for key in self._readers.keys() - keys:
-            self._readers.pop(key).close()
-        self._details.keep([rank.process for rank in ranks])
-        self._workers.keep({rank.process.pid: rank.descendants for rank in ranks})
+        before, self._watched = self._watched, {}
+        keys = [(rank.process.pid, rank.process.start_ticks) for rank in ranks]
+        for key in before.keys() - set(keys):
+            before.pop(key).reader.close()
+        kept = len(before)
+        for key, rank in zip(keys, ranks):
+            self._watched[key] = self._watch(rank, before.get(key), keep=kept < _MOST_KEPT)
+            kept += key not in before
+        self._children_every_s = children_every_s(sum(len(rank.descendants) for rank in ranks))
+        self._dead = [self._dead_sample(zombie) for zombie in dead]
         self._gaps = [*access_gaps(self._table, gpu_pids, self._own_pid), *doubtful_gaps(ranks)]
         self._basis = basis
+
+    def _watch(self, rank: Rank, before: _Watched | None, keep: bool) -> _Watched:
+        """``keep``: its files may stay open. Files of a copied tree may be replaced."""
+        if before is not None:
+            return _Watched(rank, self._base(rank), before.reader, before.details, before.children)
+        reader = RankReader(self._root, rank.process.pid, keep and self._root == "/proc")
+        return _Watched(rank, self._base(rank), reader, Details(self._root, rank.process), Children(self._root))
 
     def _base(self, rank: Rank) -> RankSample:
         process, identity = rank.process, rank.identity
@@ -119,35 +129,27 @@ class RankSource:
             user=user_name(process.uid),
             command=shown_command(process.argv),
             python=without_tokens(interpreter(process.argv, process.exe) or "") or None,
-            started_at=self._started_at(process),
+            started_at=procfs.started_at(self._root, process.start_ticks),
             children=rank.descendants[:_MOST_CHILDREN],
         )
 
     def _dead_sample(self, dead: DeadRank) -> RankSample:
-        identity = dead.sibling.identity
-        return RankSample(
+        """What its living sibling and the kernel tell of it."""
+        return copied(
+            self._base(dead.sibling),
             pid=dead.process.pid,
-            job=without_tokens(dead.sibling.job),
-            launcher=identity.launcher,
-            world_size=identity.world_size,
-            local_world_size=identity.local_world_size,
-            master_address=without_tokens(identity.master_address or "") or None,
+            rank=None,
+            local_rank=None,
             command=f"[{shown_text(dead.process.comm)}]",
-            uid=dead.process.uid,
-            user=user_name(dead.process.uid),
+            python=None,
             state="Z",
-            started_at=self._started_at(dead.process),
+            started_at=procfs.started_at(self._root, dead.process.start_ticks),
+            children=[],
         )
-
-    def _started_at(self, process: Process) -> float | None:
-        boot_time = procfs.boot_time(self._root)
-        return None if boot_time is None else boot_time + process.start_ticks / procfs.CLOCK_TICKS_PER_S
 
 
 def _gpus(sample: RankSample, gpus_of_pid: dict[int, list[int]]) -> list[int]:
     """Indexes of the GPUs that the rank or anything below it holds."""
-    found: set[int] = set()
-    if gpus_of_pid:
-        for pid in (sample.pid, *sample.children):
-            found.update(gpus_of_pid.get(pid, ()))
-    return sorted(found)
+    if not gpus_of_pid:
+        return []
+    return sorted({index for pid in (sample.pid, *sample.children) for index in gpus_of_pid.get(pid, ())})

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from mltop.probes.collect.ranks import procfs
+from mltop.probes.collect.ranks.roles import is_python_name
 from mltop.probes.collect.stacks.digest import places
 from mltop.probes.collect.stacks.frames import is_user_code, python_frames
-from mltop.probes.collect.stacks.process import name_of, read_facts, read_text
+from mltop.probes.collect.stacks.process import name_of, read_facts
 from mltop.probes.system import paths
 
-_PYTHON = re.compile(r"(^|/)(python|pypy)[\d.]*t?$")
 # multiprocessing's helpers: they never run user code, only their own children may.
 _HELPERS = (
     "multiprocessing.resource_tracker",
@@ -49,63 +48,40 @@ class Children:
     child of their own: a shell waits for what it started.
     """
 
-    python: list[int]
-    others: list[int]
+    python: list[int] = field(default_factory=list)
+    others: list[int] = field(default_factory=list)
 
 
-def children_of(pid: int, known: list[int]) -> Children:
+def children_of(pid: int, seen: list[int]) -> Children:
     """Children and grandchildren of a rank, without multiprocessing's helper processes, oldest first.
 
-    ``known``: children seen earlier; those that have another parent now (a reused pid) are left out.
+    ``seen``: children of earlier; those that have another parent now (a reused pid) are left out.
     """
-    below = {child: _alive_below(child, []) for child in _alive_below(pid, known)}
+    own = {*_kernel_children(pid), *(child for child in seen if read_facts(child).parent_pid == pid)}
+    below = {child: _kernel_children(child) for child in sorted(own)}
     nested = [grandchild for grandchildren in below.values() for grandchild in grandchildren]
-    found = Children([], [])
+    children = Children()
     for child in [*below, *nested]:
-        if _is_helper(child):
+        command = " ".join(procfs.read_argv(paths.proc(), child))
+        if any(helper in command for helper in _HELPERS):
             continue
         if _is_python(child, pid):
-            found.python.append(child)
+            children.python.append(child)
         elif name_of(child) and not below.get(child) and not _kernel_children(child):
-            found.others.append(child)
-    return found
-
-
-def _alive_below(pid: int, known: list[int]) -> list[int]:
-    found = set(_kernel_children(pid))
-    found.update(child for child in known if read_facts(child).parent_pid == pid)
-    return sorted(found)
+            children.others.append(child)
+    return children
 
 
 def _kernel_children(pid: int) -> list[int]:
-    """From task/TID/children of every thread: a child belongs to the thread that forked it."""
     try:
-        tids = os.listdir(paths.proc(pid, "task"))
-    except OSError:
+        return sorted(procfs.read_children(paths.proc(), pid) or [])
+    except (*procfs.GONE, PermissionError):
         return []
-    texts = (read_text(paths.proc(pid, "task", tid, "children")) or "" for tid in tids)
-    return [int(child) for text in texts for child in text.split()]
-
-
-def _executable(pid: int) -> str | None:
-    try:
-        return os.readlink(paths.proc(pid, "exe"))
-    except OSError:
-        return None
 
 
 def _is_python(pid: int, rank_pid: int) -> bool:
     """By executable: the rank's own, or one called python. A zombie has none left: by its name."""
-    executable = _executable(pid)
+    executable, name = procfs.read_exe(paths.proc(), pid), name_of(pid)
     if executable is None:
-        return bool(_PYTHON.search(name_of(pid))) or name_of(pid) == name_of(rank_pid) or _is_data_worker(pid)
-    return executable == _executable(rank_pid) or bool(_PYTHON.search(executable.replace(" (deleted)", "")))
-
-
-def _is_data_worker(pid: int) -> bool:
-    return name_of(pid).startswith("pt_data_worker")
-
-
-def _is_helper(pid: int) -> bool:
-    command = read_text(paths.proc(pid, "cmdline")) or ""
-    return any(helper in command for helper in _HELPERS)
+        return is_python_name(name) or name == name_of(rank_pid) or name.startswith("pt_data_worker")
+    return executable == procfs.read_exe(paths.proc(), rank_pid) or is_python_name(executable)

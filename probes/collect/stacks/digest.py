@@ -1,11 +1,11 @@
-"""Which threads of a process tell something: the main one, and those that are not housekeeping.
+"""From one process's py-spy threads to stack digests: pure, leaf first, nothing but integers as values.
 
-From one process's py-spy threads to stack digests: pure, leaf first, nothing but integers as values.
+Of the threads those are kept that tell something: the main one, and what is not housekeeping.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Callable, Optional
 
@@ -99,28 +99,19 @@ def _waits_for_work(
 
 def main_thread(threads: list[dict[str, Any]], inner_pid: int) -> dict[str, Any] | None:
     """The thread whose id is the pid (the innermost namespace's); names are null without ``threading``."""
-    for thread in threads:
-        if thread.get("os_thread_id") == inner_pid:
-            return thread
-    return None
+    return next((thread for thread in threads if thread.get("os_thread_id") == inner_pid), None)
 
 
 @dataclass
 class Origin:
-    """Whose threads these are. ``inner_pid``: the pid in its own namespace; ``uses_gpu``: reads may wait for
-    it; ``tasks``: kernel thread id → its facts, read when there is more than the main thread.
+    """Whose threads these are. ``digest``: what all digests of this process have in common, its main thread's state
+    among it; ``inner_pid``: the pid in its own namespace; ``uses_gpu``: reads may wait for it; ``tasks``: kernel thread
+    id → its facts, read when there is more than the main thread.
     """
 
-    pid: int
-    rank: int | None = None
-    job: str = ""
-    node: str = ""
-    state: str = ""
-    wchan: str | None = None
-    inner_pid: int = 0
-    child_of: int | None = None
+    digest: StackDigest
+    inner_pid: int
     uses_gpu: bool = False
-    taken_at: float | None = None
     tasks: dict[int, TaskFacts] = field(default_factory=dict)
 
 
@@ -132,44 +123,33 @@ ReadLine = Callable[[str, int], Optional[str]]
 
 def digest_threads(threads: list[dict[str, Any]], origin: Origin, ints: bool, read_line: ReadLine) -> list[StackDigest]:
     """Digests of one process, the main thread first; background threads are left out."""
-    main = main_thread(threads, origin.inner_pid or origin.pid)
-    others = [thread for thread in threads if thread is not main]
-    named = [(thread, thread_label(thread, origin)) for thread in others]
-    kept = [(thread, name) for thread, name in named if not is_background(thread, name)]
+    main = main_thread(threads, origin.inner_pid)
+    digests = []
     if main is not None and main["frames"]:
-        kept.insert(0, (main, MAIN))
-    return [_digest(thread, name, origin, ints, read_line) for thread, name in kept]
+        digests.append(_digest(main, MAIN, origin.digest, origin, ints=ints, read_line=read_line))
+    for thread in threads:
+        task = origin.tasks.get(thread.get("os_thread_id") or 0, TaskFacts())
+        # Python's name, else the kernel's, else the id.
+        name = str(thread.get("thread_name") or task.name or f"thread {thread.get('os_thread_id')}")
+        if thread is not main and not is_background(thread, name):
+            digests.append(_digest(thread, name, task, origin, ints=ints, read_line=read_line))
+    return digests
 
 
-def thread_label(thread: dict[str, Any], origin: Origin) -> str:
-    """Python's name, else the kernel's, else the id."""
-    return str(thread.get("thread_name") or _task(thread, origin).name or f"thread {thread.get('os_thread_id')}")
-
-
-def _task(thread: dict[str, Any], origin: Origin) -> TaskFacts:
-    return origin.tasks.get(thread.get("os_thread_id") or 0, TaskFacts())
-
-
-def _digest(thread: dict[str, Any], name: str, origin: Origin, ints: bool, read_line: ReadLine) -> StackDigest:
-    raw = cut_at_child_root(thread["frames"]) if origin.child_of is not None else thread["frames"]
+def _digest(
+    thread: dict[str, Any], name: str, task: StackDigest | TaskFacts, origin: Origin, *, ints: bool, read_line: ReadLine
+) -> StackDigest:
+    is_child = origin.digest.child_of is not None
+    raw = cut_at_child_root(thread["frames"]) if is_child else thread["frames"]
     frames = normalise(raw, ints)
-    waiting = waiting_in(frames, lambda: _leaf_text(raw, read_line), origin.uses_gpu)
-    kind = "thread" if name != MAIN else "main" if origin.child_of is None else "child"
-    # The process's state is its main thread's; another thread has its own.
-    task = TaskFacts(state=origin.state, wchan=origin.wchan) if name == MAIN else _task(thread, origin)
-    return StackDigest(
-        rank=origin.rank,
-        pid=origin.pid,
+    return replace(
+        origin.digest,
         thread=shown_text(name),
         state=task.state,
-        frames=without_depth(frames),
-        waiting_in=waiting,
-        key=stack_key(kind, frames),
-        node=origin.node,
-        job=origin.job,
-        child_of=origin.child_of,
         wchan=task.wchan,
-        taken_at=origin.taken_at,
+        frames=without_depth(frames),
+        waiting_in=waiting_in(frames, lambda: _leaf_text(raw, read_line), origin.uses_gpu),
+        key=stack_key("thread" if name != MAIN else "child" if is_child else "main", frames),
     )
 
 

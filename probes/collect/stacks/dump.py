@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Optional
 
 from mltop.probes.collect.redaction.values import shown_text
@@ -24,6 +24,7 @@ from mltop.probes.collect.stacks.process import (
 from mltop.probes.collect.stacks.pyspy import Failure
 from mltop.probes.model import RankSample, RankStacks, StackDigest
 
+DEADLINE_S = 3.0  # of one py-spy run; a process whose symbols must be read takes 1 s
 _MAX_CHILDREN = 32  # dumped per rank: 16 dataloader workers of two loaders
 _MAX_FOREIGN = 8  # told per rank: the newest programs that are not Python
 
@@ -39,20 +40,27 @@ class StackOptions:
     native: bool = False
     ints: bool = True
     raw: bool = False
-    deadline_s: float = 3.0
+    deadline_s: float = DEADLINE_S
     parallel: int = 8
     children: bool = True
 
 
 @dataclass
 class _Read:
-    """One process's threads, or why there are none. ``facts`` are those from just before the dump."""
+    """One process's threads, or why there are none."""
 
-    facts: ProcessFacts
-    taken_at: float
+    origin: Origin
     threads: list[dict[str, Any]] | None = None
-    failure: Failure | None = None
-    cancelled: bool = False
+    failure: Failure = pyspy.GONE
+
+    @property
+    def main(self) -> dict[str, Any] | None:
+        return main_thread(self.threads or [], self.origin.inner_pid)
+
+    def failed(self, failure: Failure | None = None) -> StackDigest:
+        """The digest that says why there is no other."""
+        failure = failure or self.failure
+        return replace(self.origin.digest, error=failure.error, fix=failure.fix)
 
 
 def dump_ranks(
@@ -109,143 +117,106 @@ class _DumpJob:
         """None when it was cancelled on the way."""
         if self.stopped():
             return None
-        began = time.monotonic()
+        began, taken_at = time.monotonic(), time.time()
         before = self._counters(rank)
-        read = self._read_process(rank.pid)
-        after = self._counters(rank)
+        read = self._read(rank, rank.pid)
         stacks = RankStacks(
             pid=rank.pid,
             rank=rank.rank,
             job=rank.job,
             uid=rank.uid,
-            taken_at=read.taken_at,
+            taken_at=taken_at,
             before=before,
-            after=after,
+            after=self._counters(rank),
         )
-        stacks.digests = self._digests(rank, read, child_of=None)
-        self._keep_raw(stacks, read)
-        if self.options.children and read.threads is not None:
-            self._add_children(rank, read, stacks)
+        self._add(stacks, read)
+        if self.options.children and read.main is not None and waits_for_child(read.main):
+            self._add_children(rank, stacks)
         stacks.took_s = time.monotonic() - began
         return None if self.stopped() else stacks
 
-    def _read_process(self, pid: int) -> _Read:
+    def _read(self, rank: RankSample, pid: int) -> _Read:
         """py-spy in the mode that fits the process's state; once more without pausing it if that fails."""
         facts = read_facts(pid)
-        read = _Read(facts, time.time(), failure=pyspy.hopeless(facts))
-        if read.failure is None and self._py_spy is None:
-            read.failure = pyspy.missing(pyspy.why_no_py_spy())
-        if read.failure is not None:
+        read = _Read(_origin(rank, facts))
+        failure = pyspy.hopeless(facts)
+        if failure is None and self._py_spy is None:
+            failure = pyspy.missing(pyspy.why_no_py_spy())
+        if failure is not None:
+            read.failure = failure
             return read
         dump = self._run(pid, nonblocking=facts.must_not_block)
-        if dump.threads is None and not dump.cancelled and _worth_a_retry(dump, read_facts(pid)):
+        if dump.threads is None and dump.is_worth_a_retry and not pyspy.hopeless(read_facts(pid)):
             dump = self._run(pid, nonblocking=True)
-        read.threads, read.cancelled = dump.threads, dump.cancelled
+        read.threads = dump.threads
         if dump.threads is None:
-            now = read_facts(pid)
-            late = dump.timed_out
-            read.failure = pyspy.deadline(now, self.options.deadline_s) if late else pyspy.classify(dump.stderr, now)
+            read.failure = dump.failure(read_facts(pid), self.options.deadline_s)
+        elif len(dump.threads) > 1:
+            read.origin.tasks = read_tasks(pid)
         return read
 
     def _run(self, pid: int, nonblocking: bool) -> pyspy.Dump:
-        options = self.options
         # py-spy refuses --native together with --nonblocking: unwinding needs a stopped process.
-        native = options.native and not nonblocking
+        wanted = {
+            "--nonblocking": nonblocking,
+            "--locals": self.options.ints,
+            "--native": self.options.native and not nonblocking,
+        }
+        options = [option for option, is_wanted in wanted.items() if is_wanted]
         assert self._py_spy is not None
-        mode = pyspy.Mode(nonblocking, with_locals=options.ints, native=native)
-        return pyspy.dump(self._py_spy, pid, mode, options.deadline_s, cancelled=self.stopped)
+        return pyspy.dump(self._py_spy, pid, options, self.options.deadline_s, cancelled=self.stopped)
 
-    def _digests(self, rank: RankSample, read: _Read, child_of: int | None) -> list[StackDigest]:
-        origin = _origin(rank, read, child_of)
-        if read.threads is None:
-            failure = read.failure or pyspy.GONE
-            return [_failed(origin, failure)]
-        pid = read.facts.pid
-        found = digest_threads(
-            read.threads, origin, self.options.ints, lambda file, line: self._source.line(pid, file, line)
-        )
-        return found or [_failed(origin, Failure("no Python frame in any thread (starting up or exiting)"))]
-
-    def _keep_raw(self, stacks: RankStacks, read: _Read) -> None:
+    def _add(self, stacks: RankStacks, read: _Read, digest: bool = True) -> None:
+        """What was read of one process."""
+        pid, ints = read.origin.digest.pid, self.options.ints
+        if digest and read.threads is None:
+            stacks.digests.append(read.failed())
+        elif digest:
+            digests = digest_threads(
+                read.threads or [], read.origin, ints, lambda file, line: self._source.line(pid, file, line)
+            )
+            no_frame = Failure("no Python frame in any thread (starting up or exiting)")
+            stacks.digests += digests or [read.failed(no_frame)]
         if self.options.raw and read.threads is not None:
-            redacted = redact_threads(read.threads, self.options.ints)
-            stacks.raw.append({"pid": read.facts.pid, "threads": redacted})
+            stacks.raw.append({"pid": pid, "threads": redact_threads(read.threads, ints)})
 
-    def _add_children(self, rank: RankSample, read: _Read, stacks: RankStacks) -> None:
-        main = main_thread(read.threads or [], read.facts.inner_pid)
-        if main is None or not waits_for_child(main):
-            return
+    def _add_children(self, rank: RankSample, stacks: RankStacks) -> None:
         children = children_of(rank.pid, rank.children)
-        pids = children.python
         give_up = time.monotonic() + 2 * self.options.deadline_s
         reads: list[_Read] = []
-        for pid in pids[:_MAX_CHILDREN]:
+        for pid in children.python[:_MAX_CHILDREN]:
             if self.stopped() or time.monotonic() > give_up:
                 break
-            reads.append(self._read_process(pid))
-        for child in _without_idle(reads):
-            stacks.digests += self._digests(rank, child, child_of=rank.pid)
-        for child in reads:
-            self._keep_raw(stacks, child)
-        if len(reads) < len(pids):
-            left = pids[len(reads) :]
-            origin = _origin(rank, _Read(read_facts(left[0]), time.time()), rank.pid)
-            stacks.digests.append(_failed(origin, Failure(f"{len(left)} children were not dumped, this is the first")))
+            reads.append(self._read(rank, pid))
+        # Workers that wait for their next index say nothing beside one that works; alone they say it all.
+        busy = [read for read in reads if read.main is None or not is_idle_worker(read.main)]
+        for read in reads:
+            self._add(stacks, read, digest=read in busy or not busy)
+        left = children.python[len(reads) :]
+        if left:
+            not_dumped = Failure(f"{len(left)} children were not dumped, this is the first")
+            stacks.digests.append(_Read(_origin(rank, read_facts(left[0]))).failed(not_dumped))
         stacks.digests += [_foreign(rank, pid) for pid in children.others[-_MAX_FOREIGN:]]
 
 
-def _worth_a_retry(dump: pyspy.Dump, facts: ProcessFacts) -> bool:
-    """Not for what a second look cannot change: a dead process, no Python, no permission."""
-    if pyspy.hopeless(facts):
-        return False
-    return dump.timed_out or "Failed to get stack traces" in dump.stderr or "Failed to suspend" in dump.stderr
-
-
-def _without_idle(reads: list[_Read]) -> list[_Read]:
-    """Workers that wait for their next index say nothing beside one that works; alone they say it all."""
-    busy = [read for read in reads if not _is_idle(read)]
-    return busy or reads
-
-
-def _is_idle(read: _Read) -> bool:
-    main = main_thread(read.threads or [], read.facts.inner_pid)
-    return main is not None and is_idle_worker(main)
-
-
-def _origin(rank: RankSample, read: _Read, child_of: int | None) -> Origin:
-    facts = read.facts
-    return Origin(
-        pid=facts.pid,
+def _origin(rank: RankSample, facts: ProcessFacts) -> Origin:
+    """``facts``: the rank's, or its child's, read just before the dump."""
+    digest = StackDigest(
         rank=rank.rank,
-        job=rank.job,
+        pid=facts.pid,
         state=facts.state,
+        job=rank.job,
+        child_of=None if facts.pid == rank.pid else rank.pid,
         wchan=facts.wchan,
-        inner_pid=facts.inner_pid,
-        child_of=child_of,
-        uses_gpu=bool(rank.gpus),
-        taken_at=read.taken_at,
-        tasks=read_tasks(facts.pid) if len(read.threads or []) > 1 else {},
+        taken_at=time.time(),
     )
+    return Origin(digest, facts.inner_pid or facts.pid, uses_gpu=bool(rank.gpus))
 
 
 def _foreign(rank: RankSample, pid: int) -> StackDigest:
     """A child that is not Python: what the kernel tells. Its key stays the same while it does not run at all."""
-    read = _Read(read_facts(pid), time.time())
-    digest = _failed(_origin(rank, read, rank.pid), Failure(f"not Python: {shown_text(name_of(pid)) or 'gone'}"))
-    stopped = read.facts.state in STOPPED  # whoever looks at it moves its counters, too
-    digest.key = stack_key(read.facts.state if stopped else activity(pid), [])
+    read = _Read(_origin(rank, read_facts(pid)))
+    digest = read.failed(Failure(f"not Python: {shown_text(name_of(pid)) or 'gone'}"))
+    is_stopped = digest.state in STOPPED  # whoever looks at it moves its counters, too
+    digest.key = stack_key(digest.state if is_stopped else activity(pid), [])
     return digest
-
-
-def _failed(origin: Origin, failure: Failure) -> StackDigest:
-    return StackDigest(
-        rank=origin.rank,
-        pid=origin.pid,
-        state=origin.state,
-        job=origin.job,
-        child_of=origin.child_of,
-        wchan=origin.wchan,
-        error=failure.error,
-        fix=failure.fix,
-        taken_at=origin.taken_at,
-    )

@@ -1,6 +1,6 @@
-"""What /proc says of one process just before it is dumped. Source: proc(5), status, wchan, task/TID.
+"""What /proc says of one process just before it is dumped, and lines of its source files as it sees them.
 
-One line of a process's source file, read as that process sees it, never for long.
+Source: proc(5), status, wchan, task/TID.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ import os
 import stat
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 
 from mltop.probes.system import paths
+from mltop.probes.system.writable import in_time
 
 STOPPED = ("T", "t")  # by a signal, by a debugger
+_MAX_SOURCE_BYTES = 4 * 1024 * 1024
 
 
 @dataclass
@@ -54,17 +55,11 @@ def read_text(path: str) -> str | None:
         return None
 
 
-def _status_fields(text: str) -> dict[str, str]:
-    lines = (line.partition(":") for line in text.splitlines())
-    return {name: value.strip() for name, _, value in lines}
-
-
 def read_facts(pid: int) -> ProcessFacts:
     """Never raises: a process that is gone has state ""."""
-    text = read_text(paths.proc(pid, "status"))
-    if text is None:
+    fields = _status(pid)
+    if not fields:
         return ProcessFacts(pid)
-    fields = _status_fields(text)
     return ProcessFacts(
         pid=pid,
         state=fields.get("State", "")[:1],
@@ -74,6 +69,12 @@ def read_facts(pid: int) -> ProcessFacts:
         uid=int(fields.get("Uid", "-1").split()[0]),
         wchan=_wchan(pid),
     )
+
+
+def _status(process: object) -> dict[str, str]:
+    """{} when it is gone. ``process``: a pid, or PID/task/TID."""
+    lines = (line.partition(":") for line in (read_text(paths.proc(process, "status")) or "").splitlines())
+    return {name: value.strip() for name, _, value in lines}
 
 
 def _wchan(process: object) -> str | None:
@@ -86,15 +87,27 @@ def name_of(pid: int) -> str:
     return (read_text(paths.proc(pid, "comm")) or "").strip()
 
 
+def _threads_of(pid: int) -> list[str]:
+    """ "PID/task/TID" of each."""
+    try:
+        return [f"{pid}/task/{tid}" for tid in sorted(os.listdir(paths.proc(pid, "task")))]
+    except OSError:
+        return []
+
+
+def has_other_threads(pid: int) -> bool:
+    """True for a "zombie" whose main thread has exited while others run."""
+    return len(_threads_of(pid)) > 1
+
+
 def read_tasks(pid: int) -> dict[int, TaskFacts]:
     """By thread id as seen inside the process's own namespace, which is how py-spy names threads."""
     tasks = {}
-    for tid in _thread_ids(pid):
-        fields = _status_fields(read_text(paths.proc(pid, "task", tid, "status")) or "")
+    for thread in _threads_of(pid):
+        fields = _status(thread)
         if "NSpid" in fields:
-            inner = int(fields["NSpid"].split()[-1])
-            wchan = _wchan(f"{pid}/task/{tid}")
-            tasks[inner] = TaskFacts(fields.get("Name", ""), fields.get("State", "")[:1], wchan)
+            inner_tid = int(fields["NSpid"].split()[-1])
+            tasks[inner_tid] = TaskFacts(fields.get("Name", ""), fields.get("State", "")[:1], _wchan(thread))
     return tasks
 
 
@@ -103,34 +116,20 @@ def activity(pid: int) -> str:
 
     CPU ticks alone miss what sleeps most of the time, so every thread's switches count too. Source: proc(5).
     """
-    switches = []
-    for tid in _thread_ids(pid):
-        fields = _status_fields(read_text(paths.proc(pid, "task", tid, "status")) or "")
-        switches += [fields.get(f"{kind}_ctxt_switches", "") for kind in ("voluntary", "nonvoluntary")]
+    switches = [
+        fields.get(f"{kind}_ctxt_switches", "")
+        for fields in map(_status, _threads_of(pid))
+        for kind in ("voluntary", "nonvoluntary")
+    ]
     ticks = (read_text(paths.proc(pid, "stat")) or "").rpartition(")")[2].split()[11:13]  # utime, stime
     return " ".join([*switches, *ticks])
-
-
-def _thread_ids(pid: int) -> list[str]:
-    try:
-        return sorted(os.listdir(paths.proc(pid, "task")))
-    except OSError:
-        return []
-
-
-def has_other_threads(pid: int) -> bool:
-    """True for a "zombie" whose main thread has exited while others run."""
-    return len(_thread_ids(pid)) > 1
-
-
-_MAX_BYTES = 4 * 1024 * 1024
 
 
 class SourceLines:
     """Reads source lines through /proc/PID/root (containers) or /proc/PID/cwd (relative names), once each.
 
-    The read runs in a daemon thread with a deadline, because a training hang is often a file system that
-    hangs: a file that did not answer once is not asked again.
+    The read has a deadline, because a training hang is often a file system that hangs: a file that did not answer once
+    is not asked again.
     """
 
     def __init__(self, deadline_s: float = 0.3) -> None:
@@ -143,38 +142,29 @@ class SourceLines:
         if filename.startswith("<"):
             return None
         below = "root" if filename.startswith("/") else "cwd"
-        lines = self._lines_of(paths.proc(pid, below, filename.lstrip("/")), pid)
-        return lines[number - 1] if 0 < number <= len(lines) else None
-
-    def _lines_of(self, path: str, pid: int) -> list[str]:
+        path = paths.proc(pid, below, filename.lstrip("/"))
         # Ranks of one job share their root; the pid in the path differs, the file does not.
-        key = (path.split(f"/{pid}/", 1)[-1], _namespace(pid))
+        key = (path.split(f"/{pid}/", 1)[-1], _mount_namespace(pid))
         with self._lock:
             if key not in self._files:
-                self._files[key] = _read_soon(path, self._deadline_s)
-            return self._files[key]
+                self._files[key] = in_time(lambda: _source(path), self._deadline_s) or []
+            lines = self._files[key]
+        return lines[number - 1] if 0 < number <= len(lines) else None
 
 
-def _namespace(pid: int) -> int:
+def _mount_namespace(pid: int) -> int:
     try:
-        return Path(paths.proc(pid, "ns/mnt")).stat().st_ino
+        return os.stat(paths.proc(pid, "ns/mnt")).st_ino
     except OSError:
         return pid
 
 
-def _read_soon(path: str, deadline_s: float) -> list[str]:
-    result: list[list[str]] = []
-    reader = threading.Thread(target=lambda: result.append(_read(path)), name="mltop source line", daemon=True)
-    reader.start()
-    reader.join(deadline_s)
-    return result[0] if result else []
-
-
-def _read(path: str) -> list[str]:
+def _source(path: str) -> list[str]:
     try:
-        status = Path(path).stat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_SOURCE_BYTES:
             return []
-        return Path(path).read_text(errors="replace").splitlines()
+        with open(path, errors="replace") as file:
+            return file.read().splitlines()
     except OSError:
         return []

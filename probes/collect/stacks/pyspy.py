@@ -1,64 +1,42 @@
-"""One py-spy run: found, started so that it cannot outlive us, given a deadline, killed on cancel.
-
-Why a dump has no frames, in plain words, and what would help.
+"""One py-spy run: found, started so that it cannot outlive us, given a deadline, ended on cancel; and why it failed.
 
 py-spy 0.4 exits 1 for every failure; what it prints was collected by running it on each kind of target.
 """
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import json
 import os
-import selectors
-import signal
 import subprocess
 import sys
 import sysconfig
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import IO, Any, Callable
+from dataclasses import dataclass
+from typing import Any, Callable
 
 from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.collect.stacks.process import STOPPED, ProcessFacts, has_other_threads, name_of, read_text
 from mltop.probes.system import as_root, paths
-from mltop.probes.system.spawn import die_with_parent
+from mltop.probes.system.spawn import end_child, start_child
 from mltop.probes.system.writable import user_name
 
 _POLL_S = 0.02  # how late a cancel may be
 _MAX_OUTPUT_BYTES = 64 * 1024 * 1024
+_CAP_SYS_PTRACE = 19  # linux/capability.h
+_DENIED = ("Permission denied (os error 13)", "Permission Denied", "EPERM", "Operation not permitted")
+_NOT_PYTHON = ("Failed to find python version", "Bad address (os error 14)")
+_YAMA = "sys/kernel/yama/ptrace_scope"
 
 
 @dataclass(frozen=True)
-class Mode:
-    """``nonblocking``: read without stopping the process; ``native``: C frames too, needs it stopped."""
-
-    nonblocking: bool
-    with_locals: bool
-    native: bool
-
-    def options(self) -> list[str]:
-        named = {"--nonblocking": self.nonblocking, "--locals": self.with_locals, "--native": self.native}
-        return [option for option, wanted in named.items() if wanted]
+class Failure:
+    error: str
+    fix: str = ""
 
 
-@dataclass
-class Dump:
-    """What one run gave: ``threads``, else why not (``stderr``, ``timed_out`` or ``cancelled``)."""
-
-    threads: list[dict[str, Any]] | None = None
-    stderr: str = ""
-    timed_out: bool = False
-    cancelled: bool = False
-
-
-@dataclass
-class _Output:
-    stdout: bytearray = field(default_factory=bytearray)
-    stderr: bytearray = field(default_factory=bytearray)
-    finished: bool = False
+GONE = Failure("the process is gone")
 
 
 def find_py_spy() -> str | None:
@@ -106,94 +84,58 @@ def _is_executable(path: str) -> bool:
     return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
-def dump(
-    py_spy: str,
-    pid: int,
-    mode: Mode,
-    deadline_s: float,
-    cancelled: Callable[[], bool],
-) -> Dump:
-    """Run ``py-spy dump`` once on ``pid``. Returns within ``deadline_s``; the process is reaped always."""
+@dataclass
+class Dump:
+    """What one run gave: ``threads``, else why not (``stderr``, ``timed_out`` or ``cancelled``)."""
+
+    threads: list[dict[str, Any]] | None = None
+    stderr: str = ""
+    timed_out: bool = False
+    cancelled: bool = False
+
+    @property
+    def is_worth_a_retry(self) -> bool:
+        """Not for what a second look cannot change: no Python, no permission."""
+        passing = ("Failed to get stack traces", "Failed to suspend")
+        return not self.cancelled and (self.timed_out or any(sign in self.stderr for sign in passing))
+
+    def failure(self, facts: ProcessFacts, deadline_s: float) -> Failure:
+        """``facts`` were read after it failed."""
+        return deadline(facts, deadline_s) if self.timed_out else classify(self.stderr, facts)
+
+
+def dump(py_spy: str, pid: int, options: list[str], deadline_s: float, cancelled: Callable[[], bool]) -> Dump:
+    """Run ``py-spy dump`` once on ``pid``. Returns within ``deadline_s``, and the child has ended then."""
+    command = [py_spy, "dump", "--json", "--pid", str(pid), *options]
     try:
-        process = subprocess.Popen(
-            [py_spy, "dump", "--json", "--pid", str(pid), *mode.options()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 (one prepared C call, takes no lock)
-        )
+        child = start_child(command, stderr=subprocess.PIPE)
     except OSError as error:
         return Dump(stderr=f"Error: cannot start {py_spy}: {error.strerror}")
     try:
-        return _collect(process, time.monotonic() + deadline_s, cancelled)
+        return _collect(child, time.monotonic() + deadline_s, cancelled)
     finally:
-        _end(process)
+        end_child(child)
 
 
-def _collect(process: subprocess.Popen[bytes], deadline: float, cancelled: Callable[[], bool]) -> Dump:
-    output = _Output()
-    while not output.finished:
-        if cancelled():
-            return Dump(cancelled=True)
-        if time.monotonic() > deadline:
-            return Dump(timed_out=True)
-        _read_some(process, output)
-        if len(output.stdout) > _MAX_OUTPUT_BYTES:
-            return Dump(stderr="Error: the dump is larger than 64 MiB")
-    code = process.wait()
-    errors = output.stderr.decode(errors="replace")
-    if code != 0:
-        return Dump(stderr=errors or f"Error: py-spy ended with code {code}")
+def _collect(child: subprocess.Popen[bytes], until_s: float, cancelled: Callable[[], bool]) -> Dump:
+    """``until_s``: monotonic."""
+    while True:
+        try:
+            stdout, stderr = child.communicate(timeout=_POLL_S)
+            break
+        except subprocess.TimeoutExpired as unfinished:
+            if cancelled():
+                return Dump(cancelled=True)
+            if time.monotonic() > until_s:
+                return Dump(timed_out=True)
+            if len(unfinished.stdout or b"") > _MAX_OUTPUT_BYTES:
+                return Dump(stderr="Error: the dump is larger than 64 MiB")
+    if child.returncode != 0:
+        return Dump(stderr=stderr.decode(errors="replace") or f"Error: py-spy ended with code {child.returncode}")
     try:
-        return Dump(threads=json.loads(output.stdout))
+        return Dump(threads=json.loads(stdout))
     except ValueError:
         return Dump(stderr="Error: py-spy printed no JSON")
-
-
-def _read_some(process: subprocess.Popen[bytes], output: _Output) -> None:
-    """Wait up to _POLL_S for either pipe; ``finished`` once both are at their end."""
-    with selectors.DefaultSelector() as selector:
-        for pipe, sink in ((process.stdout, output.stdout), (process.stderr, output.stderr)):
-            if pipe is not None and not pipe.closed:
-                selector.register(pipe, selectors.EVENT_READ, sink)
-        if not selector.get_map():
-            output.finished = True
-            return
-        for key, _ in selector.select(_POLL_S):
-            _take(key.fileobj, key.data)  # type: ignore[arg-type]  # only pipes are registered
-
-
-def _take(pipe: IO[bytes], sink: bytearray) -> None:
-    data = os.read(pipe.fileno(), 1 << 16)
-    sink += data
-    if not data:
-        pipe.close()
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
-
-
-_CAP_SYS_PTRACE = 19  # linux/capability.h
-_DENIED = ("Permission denied (os error 13)", "Permission Denied", "EPERM", "Operation not permitted")
-_NOT_PYTHON = ("Failed to find python version", "Bad address (os error 14)")
-_YAMA = "sys/kernel/yama/ptrace_scope"
-
-
-@dataclass(frozen=True)
-class Failure:
-    error: str
-    fix: str = ""
-
-
-GONE = Failure("the process is gone")
 
 
 def hopeless(facts: ProcessFacts) -> Failure | None:

@@ -91,7 +91,7 @@ class _Span:
         hit = self.hit if until is None or self.worst is None else self.worst
         return Finding(
             id=rule.id,
-            severity=hit.severity or rule.severity,
+            severity=hit.severity or rule.severity,  # type: ignore[arg-type]
             node=hit.node,
             subject=hit.subject,
             message=hit.message,

@@ -48,7 +48,7 @@ class Span:
             evidence.append(FIRST_SIGHT)
         return Finding(
             id=rule.id,
-            severity=hit.severity or rule.severity,
+            severity=hit.severity or rule.severity,  # type: ignore[arg-type]
             node=node,
             subject=hit.subject,
             message=hit.message,

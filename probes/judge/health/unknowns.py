@@ -370,7 +370,7 @@ def _untold(sample: Sample, rules: tuple[AnyRule, ...], told: Told) -> Iterable[
 
 def _unknown(sample: Sample, what: str, why: str, fix: str, rules: Collection[AnyRule]) -> Unknown:
     severity = min((rule.severity for rule in rules), key=SEVERITIES.index)
-    return Unknown(sample.node, what, why, fix, [rule.id for rule in rules], severity)
+    return Unknown(sample.node, what, why, fix, [rule.id for rule in rules], severity)  # type: ignore[arg-type]
 
 
 def all_rules() -> tuple[AnyRule, ...]:

@@ -80,11 +80,8 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-OURS = (
-    *("model", "agent", "collect", "active", "paths.py", "spawn.py", "version.py"),
-    *("plausible.py", "nvml_fields.py", "writable.py", "as_root.py"),
-)
-_NOT_NEEDED_THERE = ("agent/bootstrap/",)  # sent as text
+OURS = ("model", "system", "agent", "collect", "active", "version.py")
+_NOT_NEEDED_THERE = ("agent/bootstrap/", "system/files.py")  # sent as text; the operator's
 
 
 @cache
@@ -195,7 +192,9 @@ def _kept(folder: Folder) -> str:
 
 
 # Not sent: imports between the parts, and comments on lines of their own.
-_LEFT_OUT = re.compile(r"^(from mltop\.probes\.(?:agent\.bootstrap|writable)\b.*|\s*#.*)\n", re.MULTILINE)
+_LEFT_OUT = re.compile(
+    r"^(from mltop\.probes\.(?:agent\.bootstrap|system\.writable)\b[^(\n]*(?:\([^)]*\))?|\s*#.*)\n", re.MULTILINE
+)
 # Stage 0 reads byte by byte up to the NUL; this little program reads the rest as a whole.
 # Empty lines first: a `read` in a shell's start-up file takes the first line of stdin.
 _LOADER = """

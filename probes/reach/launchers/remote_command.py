@@ -39,9 +39,9 @@ _DEADLINE_S = 20  # for stage 1 to come; then it has its own. A caller or a link
 _EOF_EXIT = 98
 
 # Shell functions. `ours PATH`: nobody but root and we may change it, or a folder or a link on the way to it; else $b
-# says what it is. As in probes/system/writable.py: $d is the way so far, $r what is left of it; all up to the next link is
-# looked at by one ls. `may PROGRAM`: we may run it. PATH may lead to programs of others, too: the shell's own tools are
-# the system's, what is looked for and started gets the login's ($P).
+# says what it is. As in probes/system/writable.py: $d is the way so far, $r what is left of it; all up to the next
+# link is looked at by one ls. `may PROGRAM`: we may run it. PATH may lead to programs of others, too: the shell's own
+# tools are the system's, what is looked for and started gets the login's ($P).
 TRUST = (
     "P=$PATH; PATH=/usr/bin:/bin:$PATH; set -f; u=$(id -u); o=$(set -- $(ls -ldn /); echo $3); "
     # In a user namespace that does not know the host's root, its files are nobody's.

@@ -279,7 +279,7 @@ def _node_states(nodes: Sequence[NodeView], worst: str, brief: bool) -> str:
     """
     if len(nodes) == 1:
         return f"node {worst}"
-    states = Counter(node.state.state for node in nodes)
+    states: Counter[str] = Counter(node.state.state for node in nodes)
     live, connecting = states.pop("live", 0), states.pop("connecting", 0)
     named = [worst] if brief and worst in states else sorted(states)
     first = f"connecting {live}/{len(nodes)}" if connecting else f"{live}/{len(nodes)} nodes live"

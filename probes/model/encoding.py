@@ -1,0 +1,34 @@
+"""Model objects as JSON text."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from typing import Any
+
+SCHEMA = 1
+
+
+# One escape after the other: what looks like one behind a written backslash is none.
+_ESCAPE = re.compile(r"\\(?:ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(?P<lone>ud[89a-f][0-9a-f]{2})|.)")
+_FIELDS: dict[type, tuple[str, ...]] = {}
+
+
+def to_json(value: Any) -> str:
+    """JSON text of model objects, lists and dicts of them. Non-finite floats raise ValueError."""
+    return well_formed(json.dumps(value, default=all_fields, separators=(",", ":"), allow_nan=False))
+
+
+def well_formed(text: str) -> str:
+    """JSON text without lone surrogates (paths that are no UTF-8, as Python reads them): no decoder takes those."""
+    return _ESCAPE.sub(lambda found: r"\ufffd" if found["lone"] else found[0], text) if "\\ud" in text else text
+
+
+def all_fields(record: Any) -> dict[str, Any]:
+    """What JSON says of an object: a decoder may leave fields that hold their default out of the object's own ones."""
+    known = vars(record)
+    names = _FIELDS.get(type(record))
+    if names is None:
+        names = _FIELDS[type(record)] = tuple(field.name for field in fields(record))
+    return known if len(known) == len(names) else {name: getattr(record, name) for name in names}

@@ -1,0 +1,81 @@
+"""The closed vocabularies: every word that a program decides by, as types.
+
+A word from elsewhere that is not in its vocabulary is left out where it comes in, with a gap that says so
+(``probes/reach/receiving.py``): behind that, and in our own code, mypy holds them. Orders are those of the tuples.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+# What a health finding is worth: the gravest first.
+Severity = Literal["critical", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+
+
+def gravity(severity: Severity) -> int:
+    """For sorting: 0 is the gravest."""
+    return SEVERITIES.index(severity)
+
+
+# connecting: no sample yet; stale: no new one in time; lost: tried again; refused: left alone until the user acts.
+NodePhase = Literal["connecting", "live", "stale", "lost", "refused"]
+
+# How a node is reached; the launchers' names (probes/reach/launchers).
+Via = Literal["local", "ssh", "pdsh", "srun"]
+
+# unknown: there is a value that we do not have; unsupported: this hardware, driver or kernel has no such thing, nothing
+# is missed; starting: it comes with one of the next samples.
+GapKind = Literal["unknown", "unsupported", "starting"]
+
+# Why NVML, or a GPU, or a value of it does not answer (GpuSample.error_code, Gap.code; NVML's numbers in brackets).
+# Of the whole node: no_driver (12), no_bindings (nvidia-ml-py is missing), library_broken (it cannot be loaded),
+# driver_not_loaded (9), driver_mismatch (18: upgraded underneath), no_permission (4), failed (any other),
+# stuck (a call does not return), crashed (the reader process died), stale (values are shown that are old).
+# Of one GPU: lost (15, or its handle cannot be had), needs_reset (16), vanished (NVML lists fewer), no_permission,
+# failed, stuck, crashed, and those of the node while all of NVML is down.
+# Of one value: no_permission, implausible (it was told, and cannot be).
+Fault = Literal[
+    "no_driver",
+    "no_bindings",
+    "library_broken",
+    "driver_not_loaded",
+    "driver_mismatch",
+    "no_permission",
+    "failed",
+    "stuck",
+    "crashed",
+    "stale",
+    "lost",
+    "needs_reset",
+    "vanished",
+    "implausible",
+]
+FaultCode = Literal[Fault, ""]
+# Of a value also left_out (a node told what cannot be, or more than any has); of a verdict unwatched (ranks that no
+# watched node has), no_answer (of a node), duplicate (ranks that exist twice, a machine that is named twice). "" where
+# nobody needs to know.
+GapCode = Literal[Fault, "left_out", "unwatched", "no_answer", "duplicate", ""]
+
+GpuState = Literal["ok", "lost", "error"]
+ActivitySource = Literal["gpm", "dcgm"]
+
+# Error counters that are read together.
+CounterKind = Literal["gpus", "links", "pci", "host"]
+COUNTER_KINDS: tuple[CounterKind, ...] = get_args(CounterKind)
+
+# What an action comes to for the hardware, the farthest-reaching last: what makes the weaker ones pointless.
+Remedy = Literal["none", "watch", "restart", "reset", "reboot", "service", "replace"]
+REMEDIES: tuple[Remedy, ...] = get_args(Remedy)
+
+# What is said of a job, in the order in which several are told. "suspect": a hang whose culprits are named with low
+# confidence, since they may be doing long work of their own.
+VerdictKind = Literal["hang", "suspect", "straggler", "moving", "unclear"]
+VERDICT_KINDS: tuple[VerdictKind, ...] = get_args(VerdictKind)
+Confidence = Literal["high", "medium", "low"]
+CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
+
+# The probes, by the names of the command line, and what they measure.
+ProbeKind = Literal["matmul", "all-reduce", "pairs", "memory", "copies"]
+PROBE_KINDS: tuple[ProbeKind, ...] = get_args(ProbeKind)
+DeviceKind = Literal["gpu", "mig", "cpu"]
