@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from mltop.probes.investigate.capture import load
 from mltop.probes.judge.health import FAILED, RULES, Asked, Health
 from mltop.probes.judge.health.unknowns import GROWTH, growth_unknown
 from mltop.probes.model import SCHEMA, Finding, NodeState, Sample, Unknown
@@ -19,6 +18,7 @@ from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.reach.view import NodeView
 from mltop.probes.record import StoredSamples
 from mltop.tui.app.feed import take_skew
+from mltop.tui.app.output import put_json, say
 from mltop.tui.commands.live import Complete, Machines, saved, unreached
 from mltop.tui.state.files import BadState, NotOurs
 from mltop.tui.state.lemons import known_lemons

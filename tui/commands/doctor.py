@@ -1,5 +1,4 @@
-"""`mltop doctor`: what works here and on every node, what does not, and the command that fixes it.
-"""
+"""`mltop doctor`: what works here and on every node, what does not, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -8,19 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
 from mltop.probes.agent.protocol import VERSION, Message
 from mltop.probes.investigate.advice import is_known
 from mltop.probes.investigate.patience import FAILED
-from mltop.probes.investigate.session import LiveSession
 from mltop.probes.judge.health.names import plural
 from mltop.probes.model import SCHEMA, Sample
-from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.channel import reason_and_fix
-from mltop.probes.reach.targets import TargetOptions, Targets, resolve
+from mltop.probes.reach.targets import TargetOptions, Targets
 from mltop.probes.reach.view import Connection, NodeView
 from mltop.probes.version import __version__
 from mltop.tui.app.output import put_json
@@ -203,8 +199,6 @@ def ssh_version(path: str) -> str:
         return f"does not run ({error})"
     words = (done.stderr or done.stdout).replace(",", " ").split()
     return words[0] if words else "of unknown version"
-
-
 
 
 def run(options: TargetOptions, as_json: bool) -> int:

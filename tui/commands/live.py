@@ -100,7 +100,6 @@ def columns() -> int:
         return 80
 
 
-
 def live_targets(options: TargetOptions, why: str, fix: str = "") -> Targets:
     """Of a command that looks at machines only; ``why`` it does not look at a recording."""
     targets = resolve(options)
