@@ -11,13 +11,12 @@ from mltop.probes.investigate.progress import StackProgress
 from mltop.probes.model import Finding, Gap, NodeState
 from mltop.probes.model.units import bytes_text
 from mltop.probes.reach.view import Connection
-from mltop.tui.app.feed import StateWatch
-from mltop.tui.app.health_watch import HealthWatch, own_boot_id
-from mltop.tui.app.navigation import Place, Trail
+from mltop.tui.app.feed import HealthWatch, StateWatch, own_boot_id
+from mltop.tui.app.navigation import Location, Trail
 from mltop.tui.filters import Filter
 from mltop.tui.render.cells import Column, item_rows, plain
 from mltop.tui.screens.bars import Notice, dump_line, end_of_dump, notice_line, waiting_for
-from mltop.tui.screens.problems import all_problem_lines, problem_lines
+from mltop.tui.screens.lines import all_problem_lines, problem_lines
 from mltop.tui.screens.rows import Sort, narrowed, next_sort
 from tests.tui.fake_views import fleet, one_node
 
@@ -45,14 +44,14 @@ def test_sorting_cycles_through_columns_back_to_none() -> None:
 
 
 def test_trail_goes_back_and_starts_anew() -> None:
-    trail = Trail(Place("overview"))
+    trail = Trail(Location("overview"))
     assert trail.crumbs() == "mltop > overview"
-    trail.drill(Place("node", "n1"))
-    trail.drill(Place("ranks", "n1"))
-    trail.drill(Place("ranks", "n1"))
+    trail.drill(Location("node", "n1"))
+    trail.drill(Location("ranks", "n1"))
+    trail.drill(Location("ranks", "n1"))
     assert trail.crumbs() == "mltop > n1 > ranks"
-    assert trail.back() and trail.here == Place("node", "n1")
-    trail.jump(Place("stacks"))
+    assert trail.back() and trail.here == Location("node", "n1")
+    trail.jump(Location("stacks"))
     assert trail.crumbs() == "mltop > stacks"
     assert trail.back() and not trail.back()
 

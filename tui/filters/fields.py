@@ -18,18 +18,7 @@ from mltop.tui.render.fleet.heat import activity, clock, memory, ratio
 from mltop.tui.render.gpus.table import GPU_COLUMNS, GpuLine
 from mltop.tui.render.gpus.throttle import BADGES
 from mltop.tui.render.ranks import RANK_COLUMNS, RankLine
-from mltop.tui.render.units import (
-    COUNT,
-    NUMBER,
-    SECONDS,
-    SEVERITY,
-    SHARE,
-    STATE,
-    TEXT,
-    YES_NO,
-    FilterProblem,
-    Unit,
-)
+from mltop.tui.render.units import COUNT, NUMBER, SECONDS, SEVERITY, SHARE, STATE, TEXT, YES_NO, FilterProblem, Unit
 
 
 class Subject(NamedTuple):

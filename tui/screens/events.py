@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from textual.widget import Widget
 
 from mltop.tui.app.feed import Picture
-from mltop.tui.app.navigation import Place
+from mltop.tui.app.navigation import Location
 from mltop.tui.filters import Subject
 from mltop.tui.render.cells import values_of
 from mltop.tui.render.findings import EVENT_COLUMNS, EventLine, Happening, event_row, happenings
@@ -46,4 +46,4 @@ class EventsScreen(Pane):
     def on_line_table_selected(self, _: LineTable.Selected) -> None:
         node = self.node_at_cursor()
         if node:
-            self.mltop.drill(Place("node", node))
+            self.mltop.drill(Location("node", node))

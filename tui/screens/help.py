@@ -121,7 +121,7 @@ def own_bindings() -> list[tuple[str, list[Binding]]]:
     """The panes that have keys of their own, and these."""
     found = []
     for entry in PANES:
-        own = Binding.make_bindings(entry.load().__dict__.get("BINDINGS", []))
+        own = Binding.make_bindings(entry.load(several=True).__dict__.get("BINDINGS", []))
         known = {binding.key for binding in Binding.make_bindings(PANE_BINDINGS)}
         new = [binding for binding in own if binding.key not in known]
         found += [(entry.name, new)] if new else []

@@ -6,7 +6,6 @@ From all rows of a table to those that are shown, in order; rows that are not sh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -15,16 +14,9 @@ from mltop.probes.model import Finding
 from mltop.tui.app.mishaps import spared
 from mltop.tui.filters import Filter, Subject
 from mltop.tui.render.cells import Column, LazyRows, Row, Value, layout, row_keys
+from mltop.tui.widgets.line_table import Sort
 
 _COUNT_UP = ("gpu", "rank", "pid", "gpus")  # names rather than amounts: the smallest comes first
-
-
-@dataclass(frozen=True)
-class Sort:
-    """``reverse``: largest first."""
-
-    column: str
-    reverse: bool
 
 
 def next_sort(columns: Sequence[Column], width: int, now: Sort | None) -> Sort | None:

@@ -11,7 +11,7 @@ from mltop.probes.judge.nodes import by_reason, folded
 from mltop.probes.model import JobKey, JobReport, NodeState, StackDigest
 from mltop.probes.model.units import clock_time
 from mltop.tui.app.feed import Picture
-from mltop.tui.app.navigation import Place
+from mltop.tui.app.navigation import Location
 from mltop.tui.app.selection import counted, first_of
 from mltop.tui.app.session import DumpResult
 from mltop.tui.render.cells import Cell, columns_line, header_line, layout, wrap
@@ -53,7 +53,7 @@ class StacksScreen(Pane):
             return
         report = result.reports[int(at)]
         if not ranks.isdigit():
-            self.mltop.drill(Place("ranks", job=JobKey(report.job, report.uid), ranks=ranks, label=f"ranks {ranks}"))
+            self.mltop.drill(Location("ranks", job=JobKey(report.job, report.uid), ranks=ranks, label=f"ranks {ranks}"))
             return
         for digest in report.digests:
             if digest.rank == int(ranks) and digest.child_of is None:
