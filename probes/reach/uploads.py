@@ -13,7 +13,7 @@ from typing import Any
 
 from mltop.probes.agent.protocol import Boot, Request, encode
 from mltop.probes.model.text import plain_text
-from mltop.probes.reach.stream import Carrier
+from mltop.probes.reach.stream import Stream
 
 MOST_KEPT = 16  # two files of a few machine types; a machine's name comes from a node, which may tell anything
 
@@ -110,9 +110,9 @@ class TooManyFilesError(Exception):
 class Uploads:
     """Of one running channel, in the hub's thread. ``until``: when what was sent has arrived over a slow link."""
 
-    def __init__(self, files: Files, carrier: Carrier, on_sent: Callable[[int], None]) -> None:
+    def __init__(self, files: Files, stream: Stream, on_sent: Callable[[int], None]) -> None:
         """``on_sent(bytes)`` when a file begins to go out, while the channel is the one that runs."""
-        self._files, self._carrier, self._on_sent = files, carrier, on_sent
+        self._files, self._stream, self._on_sent = files, stream, on_sent
         self._sent: set[tuple[str, str]] = set()
         self._being_made: set[tuple[str, str]] = set()
         self._asked_at: dict[str, deque[float]] = {}
@@ -141,16 +141,16 @@ class Uploads:
         it has gone by needs it again: who did not wait for it dropped it.
         """
         wanted = (name, machine)
-        if wanted in self._being_made or (wanted in self._sent and self._carrier.unsent_bytes > 0):
+        if wanted in self._being_made or (wanted in self._sent and self._stream.unsent_bytes > 0):
             return
         self._sent.add(wanted)
         self._being_made.add(wanted)
 
         def send(frame: bytes) -> None:
             self._being_made.discard(wanted)
-            if not self._carrier.is_ending:
+            if not self._stream.is_ending:
                 self.until = max(time.monotonic(), self.until) + len(frame) / SLOW_BYTES_PER_S
-                self._carrier.send(frame)
+                self._stream.send(frame)
                 self._on_sent(len(frame))
 
         self._files.frame(name, machine, send)

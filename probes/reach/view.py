@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from mltop.probes.agent.protocol import Boot, Hello
-from mltop.probes.model import GapKind, GpuSample, GpuState, JobKey, NodeState, Sample
+from mltop.probes.model import GapKind, GpuSample, GpuState, JobKey, NodeState, Sample, Via
 from mltop.probes.model.receipt import MOST_GPUS, MOST_RANK_NUMBERS, MOST_RANKS, MOST_TIME_S, Refused, said
 
 # Field names, units and meanings are those of probes.model. Nothing here can be part of a cycle: the garbage collector
@@ -159,7 +159,7 @@ class Connection:
     smallest difference seen (it includes what a sample needs to arrive); None while unknown.
     """
 
-    via: str = "local"
+    via: Via = "local"
     connect_s: float | None = None
     boot: Boot | None = None
     hello: Hello | None = None

@@ -104,7 +104,7 @@ class NodeSamples:
 
 
 class StoredSamples(Mapping[str, NodeSamples]):
-    """By node, within the limits of `limits.py`: ``add`` raises BadRecording beyond them."""
+    """By node, within the limits of `decoding.py`: ``add`` raises BadRecording beyond them."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, NodeSamples] = {}

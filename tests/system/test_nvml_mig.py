@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mltop.probes.collect.nvml.codes import reason_of, unsupported
 from mltop.probes.collect.nvml.source import NvmlSource
 from mltop.probes.model import MigInstance
 from tests.fakes.nvml.child import Child
@@ -79,7 +80,7 @@ def test_identity_and_memory_come_at_once_and_activity_with_the_second_sample(re
         MigInstance(2, "MIG-second", "2g.20gb", 3, 1, 2 * GIB, 20 * GIB),
     ]
     fields = "{sm_active,tensor_active,dram_active,sm_occupancy}"
-    assert {name: problem[0] for name, problem in found["problems"].items()} == {
+    assert {name: reason_of(problem).kind for name, problem in found["problems"].items()} == {
         f"mig_instances.0.{fields}": "starting",
         f"mig_instances.2.{fields}": "starting",
     }
@@ -93,8 +94,8 @@ def test_an_unknown_metric_of_one_instance(fake: FakeNvml, reader: Reader) -> No
     fake.write()
     found = read_until(reader(), lambda found: instances(found)[0].tensor_active, "activity")
     assert instances(found)[0].sm_active is None
-    kind, why = found["problems"]["mig_instances.0.sm_active"]
-    assert kind == "implausible" and "which is not a value" in why
+    problem = reason_of(found["problems"]["mig_instances.0.sm_active"])
+    assert problem.code == "implausible" and "which is not a value" in problem.why
 
 
 def test_compute_instances_of_one_gpu_instance_share_its_counters(fake: FakeNvml, reader: Reader) -> None:
@@ -167,7 +168,7 @@ def test_instances_of_a_gpu_without_gpm(fake: FakeNvml, reader: Reader) -> None:
     assert [entry.sm_active for entry in instances(found)] == [None, None]
     ((name, problem),) = found["problems"].items()
     assert name == "mig_instances.*.{sm_active,tensor_active,dram_active,sm_occupancy}"
-    assert problem == ["unsupported", "GPM needs Hopper or newer: GPU-Util only says that a kernel was resident"]
+    assert problem == [*unsupported("GPM needs Hopper or newer: GPU-Util only says that a kernel was resident")]
 
 
 def test_permission_to_sample_instances_comes_back(fake: FakeNvml, reader: Reader) -> None:

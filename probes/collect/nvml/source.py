@@ -74,7 +74,7 @@ class NvmlSource:
                 "skip": sorted(self._asked_skip),
                 "without": sorted(self._asked_without),
                 "again": self._has_forgotten,
-                "resumes": len(self._registry) > 0,
+                "resumes": bool(self._registry.gpus),
             }
         )
         self._has_forgotten = False
@@ -135,9 +135,9 @@ class NvmlSource:
         self._parts.answered(set(OPTIONAL.values()) - self._asked_without)
 
     def _take_down(self, down: dict[str, Any], at_s: float) -> None:
-        self._retries.failed(at_s, has_worked=len(self._registry) > 0)
+        self._retries.failed(at_s, has_worked=bool(self._registry.gpus))
         self._down = faults.down_gap(down)
-        for known in self._registry.all():
+        for known in self._registry.gpus:
             if known.state != "lost":
                 error = f"{self._down.why}, {faults.last_seen(known.last_seen_at)}"
                 known.fail("error", error, faults.down_fault(down))
@@ -226,7 +226,7 @@ class NvmlSource:
     def _samples(self, at_s: float) -> list[GpuSample]:
         stuck, stuck_gpu = self._stuck(at_s)
         if self._silent_s(at_s) > 1.5 * self._kill_after_s:
-            for known in self._registry.all():
+            for known in self._registry.gpus:
                 if known.state == "ok":
                     known.fail("error", f"NVML does not answer, {faults.last_seen(known.last_seen_at)}", "stuck")
                     self._has_forgotten = True
@@ -281,7 +281,7 @@ class NvmlSource:
         """Values that are shown although newer ones should be there."""
         if self._silent_s(at_s) <= LATE_S:
             return []
-        seen = [known.last_seen_at for known in self._registry.all() if known.state == "ok"]
+        seen = [known.last_seen_at for known in self._registry.gpus if known.state == "ok"]
         ages_s = [now - at for at in seen if at is not None]
         if not ages_s:
             return []

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mltop.probes.judge.nodes import folded
 from mltop.probes.judge.probes import numbers
-from mltop.probes.judge.probes.devices import folded
 from mltop.probes.model.receipt import MOST_PROBE_RANKS
 
 # A launcher's stages as what it is busy with. None was said: its agent has not started it, or cannot.

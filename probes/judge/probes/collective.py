@@ -12,10 +12,10 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from mltop.probes.judge.nodes import folded
 from mltop.probes.judge.probes import numbers
 from mltop.probes.judge.probes.arrival import LateRank, arrivals, common_iterations, find_early, find_late, usual_lag_s
 from mltop.probes.judge.probes.compare import Comparison, against_past, collective_key, group_subject
-from mltop.probes.judge.probes.devices import folded
 from mltop.probes.judge.probes.hardware.peaks import Expected
 from mltop.probes.model.probe import (
     CollectiveResult,

@@ -16,8 +16,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from mltop.probes.judge.nodes import folded
 from mltop.probes.judge.probes import numbers
-from mltop.probes.judge.probes.devices import folded, plural
+from mltop.probes.judge.probes.devices import plural
 from mltop.probes.model.probe import (
     CollectiveResult,
     CopiesResult,

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from mltop.probes.judge.nodes import folded
 from mltop.probes.judge.probes import numbers
-from mltop.probes.judge.probes.devices import folded
 
 _VERSION = re.compile(r"NCCL version (?P<version>\d[\d.]*)(?:\S*\+cuda(?P<cuda>[\d.]+))?")
 _NICS = re.compile(r"NET/IB : Using (?P<list>.*?)(?:;|$)")

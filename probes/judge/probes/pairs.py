@@ -18,8 +18,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from mltop.probes.judge.nodes import folded, natural
 from mltop.probes.judge.probes import numbers
-from mltop.probes.judge.probes.devices import folded, natural
 from mltop.probes.judge.probes.hardware.peaks import Expected
 from mltop.probes.model.probe import PairResult, ProbeVerdict, Suspect
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mltop.probes.reach import UsageProblem
-from mltop.probes.reach.targets.options import shown
 from mltop.probes.system.files import BadFile, read_regular
 
 MOST_NODES = 16_384
@@ -31,6 +30,14 @@ _SET_OPERATORS = frozenset("!&^")
 _BRACKET = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"(\d+)-(\d+)(?:/(\d+))?")
 _LONGEST_RANGE = 40  # characters of "first-last/step": more digits than any node has
+
+
+_SHOWN = 60  # characters of a word in an error
+
+
+def shown(word: str) -> str:
+    """A word that may hold anything, in one short line."""
+    return repr(word if len(word) <= _SHOWN else word[:_SHOWN] + "…")
 
 
 def expand(text: str, source: str = "-w") -> list[str]:
