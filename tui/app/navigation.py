@@ -11,8 +11,8 @@ from mltop.probes.model.ranks import Ranges
 @dataclass(frozen=True)
 class Location:
     """``node`` narrows the node and ranks panes, ``gpu`` (NVML's index) to one of its GPUs, ``pid`` to a rank; ``job``
-    and ``ranks`` to a class of stacks; ``collective`` (the key of its row among the sizes of a probe)
-    to the ranks of one collective.
+    and ``ranks`` to a class of stacks; ``collective`` (the key of its row among the sizes of a probe) to the ranks of
+    one collective.
     """
 
     pane: str
