@@ -21,6 +21,7 @@ from mltop.probes.agent.protocol import Message
 from mltop.probes.model import Fault, FaultCode, Gap, GpuSample, HostSample, Sample
 from mltop.probes.model.plausible import CLOCK_OVER_MAX, GPU, LINKS, PCI, Range
 from mltop.probes.model.receipt import LARGE_BYTES, MOST_GPUS, MOST_RANKS, LeftOut, Refused, admit
+from mltop.probes.model.units import size_words
 from mltop.probes.reach.view import Glance, SampleFrame, glance_of
 
 Decoded = TypeVar("Decoded")
@@ -116,7 +117,7 @@ def too_large(payload: bytes) -> str:
     """Why a sample of so many bytes is not even kept, "" when it may be."""
     if len(payload) <= MOST_SAMPLE_BYTES:
         return ""
-    return f"its sample has {len(payload) / 1e6:.1f} MB of JSON (at most {MOST_SAMPLE_BYTES / 1e6:.1f})"
+    return f"its sample has {size_words(len(payload))} of JSON (at most {size_words(MOST_SAMPLE_BYTES)})"
 
 
 def _may_be_too_much(payload: bytes) -> bool:
