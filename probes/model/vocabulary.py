@@ -60,6 +60,10 @@ GapCode = Literal[Fault, "left_out", "unwatched", "no_answer", "duplicate", ""]
 GpuState = Literal["ok", "lost", "error"]
 ActivitySource = Literal["gpm", "dcgm"]
 
+# What a PCI device and a network port is.
+PciKind = Literal["gpu", "nic", "nvswitch", "nvme", "other"]
+LinkKind = Literal["infiniband", "roce", "ethernet", "efa"]
+
 # Error counters that are read together.
 CounterKind = Literal["gpus", "links", "pci", "host"]
 COUNTER_KINDS: tuple[CounterKind, ...] = get_args(CounterKind)
