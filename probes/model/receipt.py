@@ -74,7 +74,7 @@ class Refused(ValueError):
     """Nothing of it can be taken; the text says why."""
 
 
-class _LeftOut:
+class LeftOut:
     """What was left out, as gaps."""
 
     def __init__(self) -> None:
@@ -83,12 +83,12 @@ class _LeftOut:
 
     def value(self, what: str, value: object) -> None:
         if len(self._gaps) < MOST_SAID:
-            self._gaps.append(Gap(what, f"left out: the node says {said(value)}, which cannot be"))
+            self._gaps.append(Gap(what, f"left out: the node says {said(value)}, which cannot be", code="left_out"))
         else:
             self._more += 1
 
     def rest(self, what: str, count: int, most: int) -> None:
-        self._gaps.append(Gap(what, f"only {most} of {count} are taken: no machine has so many"))
+        self._gaps.append(Gap(what, f"only {most} of {count} are taken: no machine has so many", code="left_out"))
 
     def gaps(self) -> list[Gap]:
         more = [Gap("sample", f"{self._more} more values are left out, which cannot be")] if self._more else []
@@ -103,7 +103,7 @@ def admit(sample: Sample, is_large: bool = True) -> list[Gap]:
     """
     if not 0 <= sample.sampled_at <= MOST_TIME_S:
         raise Refused(f"its sampled_at, {said(sample.sampled_at)}, is no time")
-    left_out = _LeftOut()
+    left_out = LeftOut()
     if not 0 < sample.interval_s <= 86_400:
         left_out.value("interval_s", sample.interval_s)
         sample.interval_s = 1.0
@@ -127,7 +127,7 @@ def admit_stacks(stacks: RankStacks) -> None:
     """The same of one rank's dump, whose gaps nobody would see. Raises Refused for one whose pid or time cannot be."""
     if not 0 < stacks.pid < MOST_PIDS or not 0 <= stacks.taken_at <= MOST_TIME_S:
         raise Refused(f"it says that it dumped pid {said(stacks.pid)} at {said(stacks.taken_at)}")
-    left_out = _LeftOut()
+    left_out = LeftOut()
     stacks.rank = _rank_number(stacks.rank)
     for rank in (stacks.before, stacks.after):
         if rank is not None:
@@ -172,7 +172,7 @@ def said(value: object) -> str:
     return text if len(text) <= 40 else text[:39] + "…"
 
 
-def _admit_rank(rank: RankSample, left_out: _LeftOut) -> None:
+def _admit_rank(rank: RankSample, left_out: LeftOut) -> None:
     for name, least in (("rank", 0), ("local_rank", 0), ("world_size", 1), ("local_world_size", 1)):
         value = getattr(rank, name)
         if value is not None and not least <= value <= MOST_RANK_NUMBERS:
@@ -188,7 +188,7 @@ def _rank_number(number: int | None) -> int | None:
     return number if number is not None and 0 <= number <= MOST_RANK_NUMBERS else None
 
 
-def _is_time(at: float, what: str, left_out: _LeftOut) -> bool:
+def _is_time(at: float, what: str, left_out: LeftOut) -> bool:
     if 0 <= at <= MOST_TIME_S:
         return True
     left_out.value(what, at)
@@ -196,22 +196,22 @@ def _is_time(at: float, what: str, left_out: _LeftOut) -> bool:
 
 
 def _distinct(
-    entries: Iterable[Kept], what: str, number_of: Callable[[Kept], int], most: int, left_out: _LeftOut
+    entries: Iterable[Kept], what: str, number_of: Callable[[Kept], int], most: int, left_out: LeftOut
 ) -> list[Kept]:
     """Those whose number can be, each number once: rows, cells and histories are found by it."""
-    found: dict[int, Kept] = {}
+    by_number: dict[int, Kept] = {}
     for entry in entries:
         number = number_of(entry)
         if not 0 <= number < most:
             left_out.value(what, number)
-        elif number in found:
+        elif number in by_number:
             left_out.value(what, f"{number} twice")
         else:
-            found[number] = entry
-    return list(found.values())
+            by_number[number] = entry
+    return list(by_number.values())
 
 
-def _cut(record: Any, left_out: _LeftOut) -> None:
+def _cut(record: Any, left_out: LeftOut) -> None:
     """Lists and tables that are too long, in ``record`` and below."""
     for name, most in _MOST[type(record)].items():
         value = getattr(record, name)
@@ -248,7 +248,7 @@ def _has_suspect(record: Any) -> bool:
     return False
 
 
-def _walk(record: Any, path: str, left_out: _LeftOut) -> None:
+def _walk(record: Any, path: str, left_out: LeftOut) -> None:
     """Every value below ``record``: in place of one that cannot be, what the field holds when nothing is known."""
     for item in fields(record):
         value = getattr(record, item.name)
@@ -261,7 +261,7 @@ def _walk(record: Any, path: str, left_out: _LeftOut) -> None:
             setattr(record, item.name, kept)
 
 
-def _below(value: Any, path: str, left_out: _LeftOut) -> Any:
+def _below(value: Any, path: str, left_out: LeftOut) -> Any:
     """``value`` itself, or what may be kept of it."""
     if isinstance(value, str):
         return value if len(value) <= LONGEST_TEXT else value[:LONGEST_TEXT]
@@ -270,12 +270,12 @@ def _below(value: Any, path: str, left_out: _LeftOut) -> Any:
     elif isinstance(value, list):
         return [_below(entry, path, left_out) for entry in value if _kept(entry, path, left_out)]
     elif isinstance(value, dict):
-        found = {name: entry for name, entry in value.items() if _kept(entry, f"{path}.{name[:80]}", left_out)}
-        return {name[:256]: _below(entry, path, left_out) for name, entry in found.items()}
+        kept = {name: entry for name, entry in value.items() if _kept(entry, f"{path}.{name[:80]}", left_out)}
+        return {name[:256]: _below(entry, path, left_out) for name, entry in kept.items()}
     return value
 
 
-def _kept(value: Any, path: str, left_out: _LeftOut) -> bool:
+def _kept(value: Any, path: str, left_out: LeftOut) -> bool:
     if _can_be(value):
         return True
     left_out.value(path, value)

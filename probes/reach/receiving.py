@@ -1,28 +1,35 @@
-"""What the hub reads of every frame before anything else.
-
-Values of hardware that cannot be, in samples from elsewhere: unknown, with what was said in the reason.
-
-An agent sifts what its own driver answers (collect/nvml/sieve.py). What comes from a node or a file is sifted here by
-the same table: the node may be hostile, the recording of an older version, or edited.
-
-Samples and dumps as they come from nodes and from files: decoded within bounds, or one sentence why not.
+"""Samples as they come from nodes and from files: decoded within bounds, or one sentence why not.
 
 A node may send anything. How much memory a sample takes once it is decoded is bounded before it is: a GPU of twelve
-bytes of JSON ("{"index":1},") becomes an object of thousands.
+bytes of JSON ("{"index":1},") becomes an object of thousands. Words that are in none of our vocabularies, and values of
+hardware that cannot be, are left out with a gap: the node may be hostile, the recording of another version, or edited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import re
+from collections.abc import Hashable, Iterable
+from dataclasses import MISSING, field, fields, is_dataclass, make_dataclass
+from functools import cache, reduce
+from operator import or_
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from mltop.probes.agent.protocol import Message
-from mltop.probes.model import Gap, GpuSample, HostSample, Sample
+from mltop.probes.model import Fault, FaultCode, Gap, GpuSample, HostSample, Sample
 from mltop.probes.model.plausible import CLOCK_OVER_MAX, GPU, LINKS, PCI, Range
-from mltop.probes.model.receipt import LARGE_BYTES, MOST_GPUS, MOST_RANKS, Refused, admit
-from mltop.probes.reach.view import Glance, SampleFrame
+from mltop.probes.model.receipt import LARGE_BYTES, MOST_GPUS, MOST_RANKS, LeftOut, Refused, admit
+from mltop.probes.reach.view import Glance, SampleFrame, glance_of
+
+Decoded = TypeVar("Decoded")
+
+MOST_SAMPLE_BYTES = 4 * 1024 * 1024  # of JSON: fifty times what a node of 8 GPUs sends
+# What decoding raises; of JSON nested too deep and of bytes that are no UTF-8, msgspec does not make errors of its own.
+UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, Refused)
+MANY_OBJECTS = 4096  # 8 GPUs with their ports make 1,000
+_MOST_OF = {"gpus": MOST_GPUS, "ranks": MOST_RANKS, "links": 4096, "pci": 16_384, "kernel_events": 4096, "gaps": 16_384}
 
 
 class SampleHead(msgspec.Struct):
@@ -30,169 +37,11 @@ class SampleHead(msgspec.Struct):
 
 
 class Envelope(msgspec.Struct):
-    """As much of a frame as most of them need: the rest of a sample is decoded when somebody looks at it."""
+    """What the hub reads of every frame before anything else: the rest is decoded when somebody looks at it."""
 
     kind: str
     node: str = ""
     sample: SampleHead | None = None
-
-
-# By the record that they are fields of: ("pcie", "gen"), and (nvlink.links, *, version) as ("nvlink.links", "version").
-_Fields = tuple[tuple[str, Range], ...]
-
-
-def _fields_of(table: dict[str, Range], prefix: str) -> _Fields:
-    """Of one record: the rows "prefix.NAME", without what is deeper."""
-    found = ((path[len(prefix) :], limits) for path, limits in table.items() if path.startswith(prefix))
-    return tuple((name, limits) for name, limits in found if "." not in name and name != "*")
-
-
-_GPU = _fields_of(GPU, "")
-_PARTS = tuple((part, _fields_of(GPU, f"{part}.")) for part in ("ecc", "remap", "pcie", "nvlink", "fabric"))
-_BANKS = _fields_of(GPU, "remap.banks.")
-_LINK = _fields_of(GPU, "nvlink.links.*.")
-_PROCESS = _fields_of(GPU, "processes.*.")
-_INSTANCE = _fields_of(GPU, "mig_instances.*.")
-_TABLES = ("throttle_ns", "throttle_share")
-_CLOCKS = (("sm_clock_mhz", "sm_clock_max_mhz"), ("memory_clock_mhz", "memory_clock_max_mhz"))
-_PCI = _fields_of(PCI, "")
-_PORT = _fields_of(LINKS, "")
-# What collectors, and so the needs of rules, call what these fields are parts of.
-_CALLED = {
-    "link_speed_gt_per_s": "link",
-    "link_speed_max_gt_per_s": "link",
-    "link_width": "link",
-    "link_width_max": "link",
-    "rate_bits_per_s": "rate",
-}
-
-
-def sift(sample: Sample) -> list[Gap]:
-    """Take out, in place, what cannot be. Returns a gap for each."""
-    gaps: list[Gap] = []
-    for gpu in sample.gpus:
-        _sift_gpu(gpu, gaps)
-    for device in sample.pci:
-        _sift_record(device, _PCI, f"pci.{device.bus_id}", gaps)
-        device.aer = _sifted_counters(device.aer, PCI["aer.*"], f"pci.{device.bus_id}.aer", gaps)
-    _sift_host(sample.host, gaps)
-    for link in sample.links:
-        where = f"links.{link.device}"
-        _sift_record(link, _PORT, where, gaps)
-        link.counters = _sifted_counters(link.counters, LINKS["counters.*"], f"{where}.counters", gaps)
-    return gaps
-
-
-def _sift_host(host: HostSample, gaps: list[Gap]) -> None:
-    """Of a machine everything is counted from 0 on."""
-    _sift_counts(host, "host", gaps)
-    _sift_counts(host.pressure, "host.pressure", gaps)
-    for group in host.cgroups:
-        _sift_counts(group, f"host.cgroups.{group.path}", gaps)
-    for filesystem in host.filesystems:
-        _sift_counts(filesystem, f"host.filesystems.{filesystem.mount}", gaps)
-
-
-def _sift_counts(record: Any, where: str, gaps: list[Gap]) -> None:
-    for name, value in vars(record).items():
-        if type(value) in (int, float) and value < 0:
-            gaps.append(_gap(f"{where}.{name}", str(value), "it is counted from 0 on"))
-            setattr(record, name, None)
-
-
-def _sift_gpu(gpu: GpuSample, gaps: list[Gap]) -> None:
-    where = f"gpu.{gpu.index}"
-    _sift_record(gpu, _GPU, where, gaps)
-    for part, known in _PARTS:
-        _sift_record(getattr(gpu, part), known, f"{where}.{part}", gaps)
-    _sift_record(gpu.remap.banks, _BANKS, f"{where}.remap.banks", gaps)
-    for name in _TABLES:
-        setattr(gpu, name, _sifted_table(getattr(gpu, name), GPU[f"{name}.*"], f"{where}.{name}", gaps))
-    gpu.pcie.errors = _sifted_table(gpu.pcie.errors, GPU["pcie.errors.*"], f"{where}.pcie.errors", gaps)
-    for link in gpu.nvlink.links:
-        of = f"of link {link.index} "
-        _sift_record(link, _LINK, f"{where}.nvlink", gaps, of)
-        counters = GPU["nvlink.links.*.errors.*"]
-        link.errors = _sifted_counters(link.errors, counters, f"{where}.nvlink.errors", gaps, of)
-    for instance in gpu.mig_instances:
-        _sift_record(instance, _INSTANCE, f"{where}.mig_instances.{instance.index}", gaps)
-    for process in gpu.processes or ():
-        _sift_record(process, _PROCESS, f"{where}.processes", gaps)
-    _sift_pairs(gpu, where, gaps)
-
-
-def _sift_pairs(gpu: GpuSample, where: str, gaps: list[Gap]) -> None:
-    """What only two numbers together tell."""
-    for name, maximum in _CLOCKS:
-        mhz, most = getattr(gpu, name), getattr(gpu, maximum)
-        if mhz is not None and most is not None and mhz > most * CLOCK_OVER_MAX:
-            gaps.append(_gap(f"{where}.{name}", f"{mhz} MHz", f"it names {most} MHz as the maximum"))
-            setattr(gpu, name, None)
-    used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
-    if used is not None and total is not None and used > total:
-        gaps.append(_gap(f"{where}.memory_used_bytes", f"{used} bytes", f"the memory has {total} bytes"))
-        gpu.memory_used_bytes = None
-
-
-def _sift_record(record: Any, known: _Fields, where: str, gaps: list[Gap], of: str = "") -> None:
-    """``of``: which of several it is, for the reason. Identities (an index, a pid) cannot be None: receipt.py sees to
-    them.
-    """
-    values = vars(record)
-    for name, limits in known:
-        # Of a field that was not sent there is no value; a comparison costs a fifth of what ``holds`` does.
-        value = values.get(name)
-        if value is None or (limits.only is None and limits.low <= value <= limits.high) or limits.holds(value):
-            continue
-        if name not in ("index", "pid"):
-            what, said = f"{where}.{_CALLED.get(name, name)}", f"{of}{limits.shown(value)}"
-            gaps.append(_gap(what, said, f"{limits.between} are plausible"))
-            setattr(record, name, None)
-
-
-def _sifted_counters(table: dict[str, Any], limits: Range, where: str, gaps: list[Gap], of: str = "") -> dict[str, Any]:
-    """As ``_sifted_table``, of what rules need as a whole: a single counter that is missing is missed."""
-    bad = _implausible(table, limits)
-    gaps += [
-        _gap(where, f"{of}{name} {limits.shown(table[name])}", f"{limits.between} are plausible")
-        for name in _first(bad)
-    ]
-    return _without(table, bad)
-
-
-def _sifted_table(table: dict[str, Any], limits: Range, where: str, gaps: list[Gap]) -> dict[str, Any]:
-    bad = _implausible(table, limits)
-    gaps += [
-        _gap(f"{where}.{name}", limits.shown(table[name]), f"{limits.between} are plausible") for name in _first(bad)
-    ]
-    return _without(table, bad)
-
-
-def _implausible(table: dict[str, Any], limits: Range) -> list[str]:
-    if not table or (limits.low <= min(table.values()) and max(table.values()) <= limits.high):
-        return []
-    return [name for name, value in table.items() if not limits.holds(value)]
-
-
-def _without(table: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    left_out = set(names)
-    return {name: value for name, value in table.items() if name not in left_out} if names else table
-
-
-def _first(names: Iterable[str], most: int = 8) -> list[str]:
-    """Of many alike, some are told."""
-    return sorted(names)[:most]
-
-
-def _gap(what: str, said: str, why: str) -> Gap:
-    return Gap(what, f"it says {said}, which cannot be: {why}", code="implausible")
-
-
-MOST_SAMPLE_BYTES = 4 * 1024 * 1024  # of JSON: fifty times what a node of 8 GPUs sends
-# What decoding raises; of JSON nested too deep and of bytes that are no UTF-8, msgspec does not make errors of its own.
-UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, Refused)
-MANY_OBJECTS = 4096  # 8 GPUs with their ports make 1,000
-_MOST_OF = {"gpus": MOST_GPUS, "ranks": MOST_RANKS, "links": 4096, "pci": 16_384, "kernel_events": 4096, "gaps": 16_384}
 
 
 class _Shape(msgspec.Struct):
@@ -221,16 +70,18 @@ def sample_of_frame(payload: bytes) -> tuple[Sample | None, list[Gap]]:
     """The sample of an agent's frame, None when it has none, and what was left out of it. Raises UNREADABLE."""
     if _may_be_too_much(payload):
         _bounded(payload, _shapes_of_frames.decode(payload).sample)
-    sample = _messages.decode(payload).sample
-    return sample, [] if sample is None else admit(sample, len(payload) > LARGE_BYTES) + sift(sample)
+    left_out = LeftOut()
+    sample = _decoded(payload, _messages, left_out).sample
+    return sample, [] if sample is None else _received(sample, payload, left_out)
 
 
 def sample_of_line(line: bytes) -> Sample:
     """One line of a recording; its gaps say what was left out. Raises UNREADABLE."""
     if _may_be_too_much(line):
         _bounded(line, _shapes.decode(line))
-    sample = _samples.decode(line)
-    sample.gaps += admit(sample, len(line) > LARGE_BYTES) + sift(sample)
+    left_out = LeftOut()
+    sample = _decoded(line, _samples, left_out)
+    sample.gaps += _received(sample, line, left_out)
     return sample
 
 
@@ -238,8 +89,18 @@ def glance_of_frame(payload: bytes) -> Glance | None:
     """What views of all nodes need of a frame, None when it has no sample. Raises UNREADABLE."""
     if _may_be_too_much(payload):
         _bounded(payload, _shapes_of_frames.decode(payload).sample)
-    glance = _glances.decode(payload).sample
+    try:
+        glance = _glances.decode(payload).sample
+    except msgspec.ValidationError:  # for a strange word all of it is decoded
+        sample, _ = sample_of_frame(payload)
+        return None if sample is None else glance_of(sample)
     return None if glance is None else glance.admitted()
+
+
+def _received(sample: Sample, payload: bytes, left_out: LeftOut) -> list[Gap]:
+    """Gaps for what is left out of ``sample``, in place. Raises Refused."""
+    _add_old_codes(sample)
+    return left_out.gaps() + admit(sample, len(payload) > LARGE_BYTES) + sift(sample)
 
 
 def why_unreadable(error: Exception) -> str:
@@ -270,3 +131,253 @@ def _bounded(payload: bytes, shape: _Shape | None) -> None:
         count = len(getattr(shape, name, ()))
         if count > most:
             raise Refused(f"its sample has {count} {name.replace('_', ' ')} (at most {most})")
+
+
+# In place of a word that is in no vocabulary of ours, where the field's default would say that all is well.
+_INSTEAD: dict[tuple[type, str], str] = {(GpuSample, "state"): "error"}
+# Versions before Gap.code and GpuSample.error_code said in words only what NVML refused.
+_OLD_STUCK = re.compile(r"does not answer|stuck in|is slow: no answer|cannot be ended")
+_OLD_NUMBER = re.compile(r"NVML error (\d+)\b")
+_OLD_FAULTS: dict[str, Fault] = {"15": "lost", "16": "needs_reset", "18": "driver_mismatch"}
+
+
+_UNIONS = (UnionType, Union)
+
+
+class _StrangeWord(ValueError):
+    """A word that is in no vocabulary of ours (of a newer version, or made up), and its record cannot be without it."""
+
+
+def _decoded(payload: bytes, decoder: msgspec.json.Decoder[Decoded], left_out: LeftOut) -> Decoded:
+    """What it says, without the strange words of its closed vocabularies (model/vocabulary.py) and records that cannot
+    be without them: one of them does not cost all the rest. Raises UNREADABLE.
+    """
+    try:
+        return decoder.decode(payload)
+    except msgspec.ValidationError:
+        loose = msgspec.json.decode(payload, type=_loose(cast("Hashable", decoder.type)))
+        kept: Decoded = _strict(loose, decoder.type, "", left_out)
+        return kept
+
+
+@cache
+def _loose(kind: Any) -> Any:
+    """The same type, its vocabularies as plain text."""
+    if get_origin(kind) is Literal:
+        return str
+    if is_dataclass(kind) and isinstance(kind, type):
+        types = get_type_hints(kind)
+        return make_dataclass(
+            kind.__name__,
+            [
+                (item.name, _loose(types[item.name]), field(default=item.default, default_factory=item.default_factory))
+                for item in fields(kind)
+            ],
+        )
+    parts = tuple(map(_loose, get_args(kind)))
+    if parts == get_args(kind):
+        return kind
+    return reduce(or_, parts) if get_origin(kind) in _UNIONS else get_origin(kind)[parts]
+
+
+def _strict(value: Any, kind: Any, path: str, left_out: LeftOut) -> Any:
+    """``value``, of the type ``_loose(kind)``, as ``kind``. Raises _StrangeWord."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Literal and value not in args:
+        raise _StrangeWord(value)
+    if is_dataclass(kind) and isinstance(kind, type):
+        return kind(**_strict_fields(value, kind, path, left_out))
+    if origin is list:
+        kept = []
+        for entry in value:
+            try:
+                kept.append(_strict(entry, args[0], path, left_out))
+            except _StrangeWord as word:
+                left_out.value(path, word)
+        return kept
+    if origin in _UNIONS and value is not None:
+        return _strict(value, next(arg for arg in args if arg is not NoneType), path, left_out)
+    return value
+
+
+def _strict_fields(value: Any, kind: type, path: str, left_out: LeftOut) -> dict[str, Any]:
+    types, kept = get_type_hints(kind), {}
+    for item in fields(kind):
+        name = f"{path}.{item.name}".lstrip(".")
+        try:
+            kept[item.name] = _strict(getattr(value, item.name), types[item.name], name, left_out)
+        except _StrangeWord as word:
+            if item.default is MISSING:
+                raise
+            left_out.value(name, word)
+            kept[item.name] = _INSTEAD.get((kind, item.name), item.default)
+    return kept
+
+
+def _add_old_codes(sample: Sample) -> None:
+    for gap in sample.gaps:
+        if gap.source == "nvml" and not gap.fields and not gap.code:
+            gap.code = "stuck" if _OLD_STUCK.search(gap.why) else _old_fault(gap.why)
+    for gpu in sample.gpus:
+        if gpu.state != "ok" and not gpu.error_code:
+            gpu.error_code = _old_fault(gpu.error or "")
+
+
+def _old_fault(words: str) -> FaultCode:
+    number = _OLD_NUMBER.search(words)
+    return _OLD_FAULTS.get(number[1], "") if number else ""
+
+
+# By the record that they are fields of: ("pcie", "gen"), and (nvlink.links, *, version) as ("nvlink.links", "version").
+_Fields = tuple[tuple[str, Range], ...]
+
+
+def _fields_of(table: dict[str, Range], prefix: str) -> _Fields:
+    """Of one record: the rows "prefix.NAME", without what is deeper."""
+    below = ((path[len(prefix) :], limits) for path, limits in table.items() if path.startswith(prefix))
+    return tuple((name, limits) for name, limits in below if "." not in name and name != "*")
+
+
+_GPU = _fields_of(GPU, "")
+_PARTS = tuple((part, _fields_of(GPU, f"{part}.")) for part in ("ecc", "remap", "pcie", "nvlink", "fabric"))
+_BANKS = _fields_of(GPU, "remap.banks.")
+_LINK = _fields_of(GPU, "nvlink.links.*.")
+_PROCESS = _fields_of(GPU, "processes.*.")
+_INSTANCE = _fields_of(GPU, "mig_instances.*.")
+_TABLES = ("throttle_ns", "throttle_share")
+_CLOCKS = (("sm_clock_mhz", "sm_clock_max_mhz"), ("memory_clock_mhz", "memory_clock_max_mhz"))
+_PCI = _fields_of(PCI, "")
+_PORT = _fields_of(LINKS, "")
+# What collectors, and so the needs of rules, call what these fields are parts of.
+_CALLED = {
+    "link_speed_gt_per_s": "link",
+    "link_speed_max_gt_per_s": "link",
+    "link_width": "link",
+    "link_width_max": "link",
+    "rate_bits_per_s": "rate",
+}
+
+
+def sift(sample: Sample) -> list[Gap]:
+    """Take values of hardware that cannot be out of a sample, in place. Returns a gap for each.
+
+    An agent sifts what its own driver answers (collect/nvml) by the same table.
+    """
+    gaps: list[Gap] = []
+    for gpu in sample.gpus:
+        _sift_gpu(gpu, _Sieve(gaps, "gpu", str(gpu.index)))
+    for device in sample.pci:
+        sieve = _Sieve(gaps, "pci", device.bus_id)
+        sieve.record(device, _PCI)
+        device.aer = sieve.counters(device.aer, PCI["aer.*"], "aer")
+    _sift_host(sample.host, _Sieve(gaps, "host"))
+    for link in sample.links:
+        sieve = _Sieve(gaps, "links", link.device)
+        sieve.record(link, _PORT)
+        link.counters = sieve.counters(link.counters, LINKS["counters.*"], "counters")
+    return gaps
+
+
+def _sift_host(host: HostSample, sieve: _Sieve) -> None:
+    """Of a machine everything is counted from 0 on."""
+    sieve.counts(host, "")
+    sieve.counts(host.pressure, "pressure.")
+    for group in host.cgroups:
+        sieve.counts(group, f"cgroups.{group.path}.")
+    for filesystem in host.filesystems:
+        sieve.counts(filesystem, f"filesystems.{filesystem.mount}.")
+
+
+def _sift_gpu(gpu: GpuSample, sieve: _Sieve) -> None:
+    sieve.record(gpu, _GPU)
+    for part, limits in _PARTS:
+        sieve.record(getattr(gpu, part), limits, f"{part}.")
+    sieve.record(gpu.remap.banks, _BANKS, "remap.banks.")
+    for name in _TABLES:
+        setattr(gpu, name, sieve.table(getattr(gpu, name), GPU[f"{name}.*"], name))
+    gpu.pcie.errors = sieve.table(gpu.pcie.errors, GPU["pcie.errors.*"], "pcie.errors")
+    for link in gpu.nvlink.links:
+        of = f"of link {link.index} "
+        sieve.record(link, _LINK, "nvlink.", of)
+        link.errors = sieve.counters(link.errors, GPU["nvlink.links.*.errors.*"], "nvlink.errors", of)
+    for instance in gpu.mig_instances:
+        sieve.record(instance, _INSTANCE, f"mig_instances.{instance.index}.")
+    for process in gpu.processes or ():
+        sieve.record(process, _PROCESS, "processes.")
+    _sift_pairs(gpu, sieve)
+
+
+def _sift_pairs(gpu: GpuSample, sieve: _Sieve) -> None:
+    """What only two numbers together tell."""
+    for name, maximum in _CLOCKS:
+        mhz, most = getattr(gpu, name), getattr(gpu, maximum)
+        if mhz is not None and most is not None and mhz > most * CLOCK_OVER_MAX:
+            sieve.say(name, f"{mhz} MHz", f"it names {most} MHz as the maximum")
+            setattr(gpu, name, None)
+    used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
+    if used is not None and total is not None and used > total:
+        sieve.say("memory_used_bytes", f"{used} bytes", f"the memory has {total} bytes")
+        gpu.memory_used_bytes = None
+
+
+class _Sieve:
+    """For what belongs to ``item`` of ``source``, as in Gap."""
+
+    def __init__(self, gaps: list[Gap], source: str, item: str = "") -> None:
+        self._gaps, self._source, self._item = gaps, source, item
+
+    def record(self, record: Any, known: _Fields, prefix: str = "", of: str = "") -> None:
+        """``of``: which of several it is, for the reason. Identities (an index, a pid) cannot be None: receipt.py sees
+        to them.
+        """
+        values = vars(record)
+        for name, limits in known:
+            # Of a field that was not sent there is no value; a comparison costs a fifth of what ``holds`` does.
+            value = values.get(name)
+            if value is None or (limits.only is None and limits.low <= value <= limits.high) or limits.holds(value):
+                continue
+            if name not in ("index", "pid"):
+                self._implausible(f"{prefix}{_CALLED.get(name, name)}", f"{of}{limits.shown(value)}", limits)
+                setattr(record, name, None)
+
+    def counts(self, record: Any, prefix: str) -> None:
+        for name, value in vars(record).items():
+            if type(value) in (int, float) and value < 0:
+                self.say(f"{prefix}{name}", str(value), "it is counted from 0 on")
+                setattr(record, name, None)
+
+    def table(self, table: dict[str, Any], limits: Range, name: str) -> dict[str, Any]:
+        bad = _implausible(table, limits)
+        for key in _first(bad):
+            self._implausible(f"{name}.{key}", limits.shown(table[key]), limits)
+        return _without(table, bad)
+
+    def counters(self, table: dict[str, Any], limits: Range, name: str, of: str = "") -> dict[str, Any]:
+        """As ``table``, of what rules need as a whole: a single counter that is missing is missed."""
+        bad = _implausible(table, limits)
+        for key in _first(bad):
+            self._implausible(name, f"{of}{key} {limits.shown(table[key])}", limits)
+        return _without(table, bad)
+
+    def _implausible(self, name: str, said: str, limits: Range) -> None:
+        self.say(name, said, f"{limits.between} are plausible")
+
+    def say(self, name: str, said: str, why: str) -> None:
+        why = f"it says {said}, which cannot be: {why}"
+        self._gaps.append(Gap.about(self._source, name, item=self._item, why=why, code="implausible"))
+
+
+def _implausible(table: dict[str, Any], limits: Range) -> list[str]:
+    if not table or (limits.low <= min(table.values()) and max(table.values()) <= limits.high):
+        return []
+    return [name for name, value in table.items() if not limits.holds(value)]
+
+
+def _without(table: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    left_out = set(names)
+    return {name: value for name, value in table.items() if name not in left_out} if names else table
+
+
+def _first(names: Iterable[str], most: int = 8) -> list[str]:
+    """Of many alike, some are told."""
+    return sorted(names)[:most]
