@@ -109,7 +109,7 @@ def test_a_gpu_that_somebody_uses_is_refused_and_the_other_measured(
     ("key", "value", "field", "why"),
     [
         ("gpu.0.busy_percent", 40, "busy", "GPU 0 is busy: 40%"),
-        ("gpu.0.memory_used_bytes", 3 * GIB, "memory_used_bytes", "3.0 GiB of GPU 0 are in use"),
+        ("gpu.0.memory_used_bytes", 3 * GIB, "memory_used_bytes", "3 GiB of GPU 0 are in use"),
         ("gpu.0.remap_pending", 1, "remap.pending", "GPU 0 waits for a reset"),
     ],
 )
