@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
-from mltop.probes.investigate.probing.kinds import COLLECTIVES, DTYPES
+from mltop.probes.model import ProbeKind
+from mltop.probes.model.probe_kinds import COLLECTIVES, DTYPE_OF
 from mltop.probes.reach.launchers import LAUNCHERS
 
 INTERVAL = "Between samples (default: 1)."
@@ -168,7 +169,7 @@ def probe(context: click.Context, /) -> None:
 
 @probe.command()
 @_common
-@click.option("--dtype", type=click.Choice(DTYPES), default="bf16", help="(default: bf16)")
+@click.option("--dtype", type=click.Choice(tuple(DTYPE_OF)), default="bf16", help="(default: bf16)")
 @click.pass_context
 def matmul(context: click.Context, /, **values: Any) -> int:
     """Matrix products on every GPU: burst (as mamf-finder) and sustained, with clocks, power and bit errors."""
@@ -223,7 +224,7 @@ def pairs(context: click.Context, /, **values: Any) -> int:
     return _run(context, "pairs", values)
 
 
-def _run(context: click.Context, kind: str, values: dict[str, Any]) -> int:
+def _run(context: click.Context, kind: ProbeKind, values: dict[str, Any]) -> int:
     from mltop.probes.investigate.probing.wanted import ProbeWanted
 
     timeout_s = values.get("timeout_s") or (context.obj or {}).get("timeout_s")
