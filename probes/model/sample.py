@@ -1,7 +1,4 @@
-"""What one node says of one moment: its GPUs, ranks, host, links and what could not be read.
-
-Whether counters were read twice since a node is watched: of one reading nobody can say that it does not grow.
-"""
+"""What one node says of one moment: its GPUs, ranks, host, links and what could not be read."""
 
 from __future__ import annotations
 
@@ -391,7 +388,10 @@ UNTOLD_S = 30.0  # of samples that do not say when they were read: by then every
 
 @dataclass
 class Reads:
-    """``see`` takes a node's samples in the order of time."""
+    """Whether counters were read twice since a node is watched: of one reading nobody can say that it does not grow.
+
+    ``see`` takes a node's samples in the order of time.
+    """
 
     _first: dict[CounterKind, float] = field(default_factory=dict)
     _twice: set[CounterKind] = field(default_factory=set)

@@ -253,19 +253,20 @@ class NvmlSource:
         stuck, _ = self._stuck(at_s)
         if stuck or self._trouble:
             code = "stuck" if stuck else self._trouble_code
-            gaps.append(Gap("nvml", stuck or self._trouble, faults.KERNEL_LOG, code=code))
+            gaps.append(Gap.about("nvml", why=stuck or self._trouble, fix=faults.KERNEL_LOG, code=code))
         gaps += self._starting_gaps(at_s)
         gaps += self._age_gaps(now, at_s)
         for index, skip in self._skips.items():
             shown = self._registry.shown_index(index)
             why = f"GPU {shown} is left out for now: {skip.reason}"
-            gaps.append(Gap("nvml", why, faults.KERNEL_LOG, code=skip.code))
+            gaps.append(Gap.about("nvml", why=why, fix=faults.KERNEL_LOG, code=skip.code))
         for part, skip in self._parts.items():
-            gaps.append(Gap(f"nvml.{part}", f"not read for now: {skip.reason}", faults.KERNEL_LOG, code=skip.code))
+            why = f"not read for now: {skip.reason}"
+            gaps.append(Gap.about("nvml", part, why=why, fix=faults.KERNEL_LOG, code=skip.code))
         for worker in self._abandoned:
             state = worker.kernel_state() or "state unknown"
             why = f"NVML's reader process {worker.pid} cannot be ended ({state}) and was abandoned"
-            gaps.append(Gap("nvml", why, f"sudo cat /proc/{worker.pid}/stack", code="stuck"))
+            gaps.append(Gap.about("nvml", why=why, fix=f"sudo cat /proc/{worker.pid}/stack", code="stuck"))
         if self._down is None:
             gaps += self._registry.denied_gaps()
         return gaps + self._registry.gaps()
@@ -286,7 +287,7 @@ class NvmlSource:
         if not ages_s:
             return []
         why = f"the values of all GPUs are {max(ages_s):.0f} s old: the newest poll is not answered"
-        return [Gap("nvml_age", why, code="stale")]
+        return [Gap.about("nvml_age", why=why, code="stale")]
 
 
 def wait_for_end(worker: Worker, timeout_s: float) -> bool:

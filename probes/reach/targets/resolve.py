@@ -235,10 +235,10 @@ def _check_against(routes: tuple[Route, ...], user: str, python: str) -> None:
     if user and not any(LAUNCHERS[via].logs_in for via in ways):
         raise UsageProblem(f"--user {user}", f"{' and '.join(sorted(ways))} runs as you", "--via ssh logs in")
     if python and "local" in ways:
-        found = shutil.which(python)
-        if found is None:
+        program = shutil.which(python)
+        if program is None:
             raise UsageProblem(f"--python {python}", "no such program on this machine")
-        why = as_root.why_not_python(os.path.abspath(found))  # noqa: PTH100 - keeps links
+        why = as_root.why_not_python(os.path.abspath(program))  # noqa: PTH100 - keeps links
         if why:
             raise UsageProblem(f"--python {python}", why, "name one that only root can change")
 
