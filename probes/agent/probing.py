@@ -12,11 +12,11 @@ import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Callable, Protocol
 
-from mltop.probes.active.command import probe_of
 from mltop.probes.active.supervisor.devices import CPU
 from mltop.probes.active.supervisor.environment import JobProcess, NotTaken, job_process
 from mltop.probes.active.supervisor.gate import Holder
-from mltop.probes.active.supervisor.request import Asked, asked_from
+from mltop.probes.active.supervisor.pythons import probe_of
+from mltop.probes.active.supervisor.request import ProbeRequest, request_from
 from mltop.probes.active.supervisor.supervise import Facts, Supervisor
 from mltop.probes.agent.programs import Unavailable
 from mltop.probes.collect.ranks import procfs
@@ -127,7 +127,7 @@ class Probing:
     def probe(self, args: Mapping[str, Any], emit: Callable[[ProbeEvent], None], cancelled: threading.Event) -> None:
         """One probe, until it is over or ``cancelled``: then nothing of it is left."""
         try:
-            asked = asked_from(args)
+            asked = request_from(args)
         except ValueError as error:
             raise Unavailable(str(error)) from error
         self._supervisor.run(asked, lambda: self._facts(asked, cancelled), emit, cancelled)
@@ -140,7 +140,7 @@ class Probing:
         if why:
             raise Unavailable(why)
 
-    def _facts(self, asked: Asked, cancelled: threading.Event) -> Facts | None:
+    def _facts(self, asked: ProbeRequest, cancelled: threading.Event) -> Facts | None:
         ended = self._supervisor.ended()
         after_s = max([time.monotonic() - FRESH_S, *ended.values()])
         samples = self._samples(after_s, STARTS_WITHIN_S, cancelled, _has_gpus)

@@ -32,7 +32,7 @@ class Unavailable(Exception):
         self.fix = fix
 
 
-class Files:
+class Programs:
     """The programs of one agent. ``can_ask`` is False where nothing can be sent to it (pdsh); ``wait_s``: how long one
     that was asked for may make no progress.
     """

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Callable, Protocol, TypeVar
 
-from mltop.probes.active.command import probe_of
+from mltop.probes.active.supervisor.pythons import probe_of
 from mltop.probes.collect.dcgm import DcgmSource, without_filled
 from mltop.probes.collect.host import HostSource
 from mltop.probes.collect.kernel_log import KernelLogSource, with_nvml_events

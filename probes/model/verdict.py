@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.sample import Gap, RankSample
 from mltop.probes.model.vocabulary import Confidence, Remedy, Severity, VerdictKind
 
@@ -106,9 +107,9 @@ class StackDigest:
 
 @dataclass
 class StackClass:
-    """All ranks of a job with one and the same stack. ``ranks`` is folded ("0-12,14-63")."""
+    """All ranks of a job with one and the same stack (``count`` processes); JSON has ``ranks`` as "0-12,14-63"."""
 
-    ranks: str
+    ranks: Ranges
     count: int
     waiting_in: str | None
     frames: list[Frame] = field(default_factory=list)
@@ -127,7 +128,9 @@ class Culprit:
 
 @dataclass
 class Waiting:
-    ranks: str
+    """Ranks that wait in one place; JSON has them folded."""
+
+    ranks: Ranges
     where: str
 
 

@@ -234,8 +234,8 @@ _Fields = tuple[tuple[str, Range], ...]
 
 def _fields_of(table: dict[str, Range], prefix: str) -> _Fields:
     """Of one record: the rows "prefix.NAME", without what is deeper."""
-    found = ((path[len(prefix) :], limits) for path, limits in table.items() if path.startswith(prefix))
-    return tuple((name, limits) for name, limits in found if "." not in name and name != "*")
+    below = ((path[len(prefix) :], limits) for path, limits in table.items() if path.startswith(prefix))
+    return tuple((name, limits) for name, limits in below if "." not in name and name != "*")
 
 
 _GPU = _fields_of(GPU, "")
@@ -290,8 +290,8 @@ def _sift_host(host: HostSample, sieve: _Sieve) -> None:
 
 def _sift_gpu(gpu: GpuSample, sieve: _Sieve) -> None:
     sieve.record(gpu, _GPU)
-    for part, known in _PARTS:
-        sieve.record(getattr(gpu, part), known, f"{part}.")
+    for part, limits in _PARTS:
+        sieve.record(getattr(gpu, part), limits, f"{part}.")
     sieve.record(gpu.remap.banks, _BANKS, "remap.banks.")
     for name in _TABLES:
         setattr(gpu, name, sieve.table(getattr(gpu, name), GPU[f"{name}.*"], name))

@@ -8,7 +8,7 @@ import pytest
 
 from mltop.probes.active.supervisor.devices import choose
 from mltop.probes.active.supervisor.gate import Holder, cpu_refusal, cpu_remark, refusal, unknowns
-from mltop.probes.active.supervisor.request import Asked, asked_from
+from mltop.probes.active.supervisor.request import ProbeRequest, request_from
 from mltop.probes.agent.probing import slurm_job_in
 from mltop.probes.model import Gap, GpuProcess, GpuSample, HostSample, MigInstance, PciDevice, RankSample, Remap, Sample
 from mltop.probes.model.probe import ProbeDevice
@@ -196,7 +196,7 @@ def test_devices(
     devices: list[str],
     refusals: list[str],
 ) -> None:
-    choice = choose(Asked("k", kind, wanted), Sample("n1", 1.0, gpus=list(gpus), gaps=gaps), CPU)
+    choice = choose(ProbeRequest("k", kind, wanted), Sample("n1", 1.0, gpus=list(gpus), gaps=gaps), CPU)
     assert [target.device.uuid for target in choice.targets] == devices
     assert len(choice.refused) == len(refusals)
     for event, why in zip(choice.refused, refusals, strict=True):
@@ -205,19 +205,19 @@ def test_devices(
 
 def test_a_node_whose_gpus_are_on_the_bus_only_is_no_node_of_processors() -> None:
     sample = Sample("n1", 1.0, gaps=[NO_DRIVER], pci=[GPU_ON_BUS])
-    choice = choose(Asked("k", "matmul"), sample, CPU)
+    choice = choose(ProbeRequest("k", "matmul"), sample, CPU)
     assert (choice.targets, len(choice.refused)) == ([], 1)
 
 
 def test_what_is_known_of_a_device() -> None:
     sample = Sample("n1", 1.0, gpus=[TWO[0], SPLIT], pci=[GPU_ON_BUS])
-    (first, instance) = (target.device for target in choose(Asked("k", "matmul"), sample, CPU).targets[:2])
+    (first, instance) = (target.device for target in choose(ProbeRequest("k", "matmul"), sample, CPU).targets[:2])
     assert first == ProbeDevice("GPU-0", 0, "NVIDIA H100 80GB HBM3", "gpu", "2330", 80 * GIB)
     assert (instance.kind, instance.name) == ("mig", "NVIDIA H100 80GB HBM3 MIG 1g.10gb")
 
 
 def test_made_up_gpus_are_not_measured() -> None:
-    choice = choose(Asked("k", "matmul"), Sample("n1", 1.0, gpus=[gpu()], simulated=True), CPU)
+    choice = choose(ProbeRequest("k", "matmul"), Sample("n1", 1.0, gpus=[gpu()], simulated=True), CPU)
     assert [event.why[:35] for event in choice.refused] == ["the GPUs of this node are made up ("]
 
 
@@ -250,9 +250,9 @@ def test_slurms_cgroups_name_the_job(cgroups: bytes, job: str) -> None:
 )
 def test_what_cannot_be_asked(args: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        asked_from(args)
+        request_from(args)
 
 
 def test_without_a_limit_of_its_own_a_probe_may_take_what_its_stages_may() -> None:
-    assert asked_from({"key": "k", "kind": "memory"}).total_s == 10 + 30 + 40 + 10 + 20
-    assert asked_from({"key": "k", "kind": "memory", "deadlines_s": {"copy": 60}}).total_s == 150
+    assert request_from({"key": "k", "kind": "memory"}).total_s == 10 + 30 + 40 + 10 + 20
+    assert request_from({"key": "k", "kind": "memory", "deadlines_s": {"copy": 60}}).total_s == 150

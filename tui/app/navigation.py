@@ -10,18 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mltop.probes.model import JobKey
+from mltop.probes.model.ranks import Ranges
 
 
 @dataclass(frozen=True)
 class Place:
-    """``node`` narrows the node and ranks panes; ``job`` and ``ranks`` (folded, "0-2,4") to a class of stacks, ``pid``
-    to a rank.
-    """
+    """``node`` narrows the node and ranks panes; ``job`` and ``ranks`` to a class of stacks, ``pid`` to a rank."""
 
     pane: str
     node: str = ""
     job: JobKey | None = None
-    ranks: str = ""
+    ranks: Ranges | None = None
     pid: int = 0
     label: str = ""
 

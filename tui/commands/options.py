@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from mltop.probes.investigate.probing.kinds import COLLECTIVES, DTYPES
+from mltop.probes.reach.launchers import LAUNCHERS
 
 INTERVAL = "Between samples (default: 1)."
 TIMEOUT = "For the whole command (default: 30; of probes: what they need; the screen has none)."
@@ -33,7 +34,7 @@ def target_options(function: Function) -> Function:
             click.option("--job", metavar="SLURM_ID", help="The nodes and ranks of a Slurm job."),
             click.option(
                 "--via",
-                type=click.Choice(["ssh", "pdsh", "srun", "local"]),
+                type=click.Choice(list(LAUNCHERS)),
                 default=None,
                 help="How nodes are reached (default: ssh; inside of a Slurm job its nodes by srun).",
             ),
@@ -130,7 +131,7 @@ class Program(click.ParamType[Any]):
 
 
 def _shown(word: str) -> str:
-    from mltop.probes.reach.targets.options import shown
+    from mltop.probes.reach.targets.nodesets import shown
 
     return shown(word)
 

@@ -7,15 +7,15 @@ import contextlib
 import socket
 import time
 from collections.abc import Awaitable
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from mltop.probes.active import child, endings
-from mltop.probes.active.all_reduce import options as asked
 from mltop.probes.active.all_reduce.causes import Cause, RankState
 from mltop.probes.active.all_reduce.connections import Message
-from mltop.probes.active.all_reduce.listening import Place
+from mltop.probes.active.all_reduce.listening import Sockets
 from mltop.probes.active.all_reduce.meeting import Joining, NotJoined
-from mltop.probes.active.all_reduce.options import Options, RoundTold
+from mltop.probes.active.all_reduce.options import READY_S, Options, RoundTold, round_of
 from mltop.probes.active.all_reduce.rank import Progress
 from mltop.probes.active.all_reduce.ranks import CannotEnd, Importer, ImportFailed, Output, Ranks, ready_data, setups_of
 from mltop.probes.active.all_reduce.rounds import SUPERVISOR_S, NoVerdict, RoundRun, plan_of, say_causes
@@ -34,14 +34,14 @@ class Node:
         options: Options,
         progress: Progress,
         importer: tuple[int, socket.socket, int],
-        place: Place,
+        sockets: Sockets,
         began: float,
     ) -> None:
         """Within a running loop."""
         self._options = options
         self._progress = progress
         self._importer = Importer(*importer)
-        self._joining = Joining(options, place)
+        self._joining = Joining(options, sockets)
         self._began = began
         self._tells: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -83,7 +83,7 @@ class Node:
 
     async def _get_ready(self) -> None:
         joining = asyncio.ensure_future(self._joining.join())
-        child.stage("import torch", deadline_s=self._limit_s("import torch") + SUPERVISOR_S)
+        child.stage("import torch", deadline_s=self._options.limit_s("import torch") + SUPERVISOR_S)
         if len(self._options.nodes) > 1:
             child.stage("join", deadline_s=self._joining.limit_s + SUPERVISOR_S)
         try:
@@ -92,7 +92,7 @@ class Node:
             raise Failed("join", str(error), _JOIN_FIX) from None
         self._keep(self._hear())
         if len(self._options.nodes) > 1 and not self._importer.imported.done():
-            child.stage("import torch", deadline_s=self._limit_s("import torch") + SUPERVISOR_S)
+            child.stage("import torch", deadline_s=self._options.limit_s("import torch") + SUPERVISOR_S)
         about = await self._unless_lost("import torch", self._imported())
         await self._unless_lost("join", self._start_ranks())
         ready = {**about, "join_s": round(join_s, 3), **ready_data(self._options, self._meeting, self._setups)}
@@ -100,7 +100,7 @@ class Node:
 
     async def _imported(self) -> dict[str, Any]:
         """``import torch`` began when we did."""
-        limit_s = self._limit_s("import torch")
+        limit_s = self._options.limit_s("import torch")
         left_s = max(0.1, self._began + limit_s - time.monotonic())
         try:
             about = await asyncio.wait_for(asyncio.shield(self._importer.imported), left_s)
@@ -132,8 +132,8 @@ class Node:
         if self._joining.store is not None:
             self._ranks.serve_store(self._meeting.store[0], self._joining.store)
         # The store is there when the leader's torch is.
-        limit_s = self._began + self._limit_s("import torch") + asked.READY_S - time.monotonic()
-        self._check_up(await self._ranks.start(range(options.ranks), max(asked.READY_S, limit_s)))
+        limit_s = self._began + self._options.limit_s("import torch") + READY_S - time.monotonic()
+        self._check_up(await self._ranks.start(range(options.ranks), max(READY_S, limit_s)))
 
     def _check_up(self, not_up: list[int]) -> None:
         if not_up:
@@ -152,7 +152,7 @@ class Node:
                 return
             if told.get("tell") == "round":
                 try:
-                    await self._round(asked.round_of(told))
+                    await self._round(round_of(told))
                 except ValueError as error:
                     where = {"round": told.get("round")}
                     child.failed(str(error), stage="init", data=where)
@@ -192,7 +192,7 @@ class Node:
         if found:
             say_causes(told.round, group, plan.nodes, self._options.node, found)
             self._output.say_last(self._ranks, [cause.rank for cause in found])
-            data.update(failed=True, causes=[cause.fields() for cause in found])
+            data.update(failed=True, causes=[asdict(cause) for cause in found])
             await self._replace(self._run.unfinished())
         child.say(ProbeEvent("round", data=data))
 
@@ -208,7 +208,7 @@ class Node:
         if not locals_:
             return
         try:
-            self._check_up(await self._ranks.replace(locals_, asked.READY_S))
+            self._check_up(await self._ranks.replace(locals_, READY_S))
         except CannotEnd as error:
             raise Failed("end", str(error), "the kernel's log tells more (dmesg)") from None
 
@@ -265,11 +265,6 @@ class Node:
         node = self._options.node
         first = self._meeting.first_rank(self._options.nodes, node)
         return [vars(RankState(first + local, node, kind)) for local in range(self._options.ranks)]
-
-    # Small things.
-
-    def _limit_s(self, stage: str) -> float:
-        return self._options.limit_s(stage, {"import torch": asked.IMPORT_S, "init": asked.INIT_S}[stage])
 
     def _keep(self, work: Awaitable[Any]) -> None:
         task = asyncio.ensure_future(work)

@@ -19,6 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from mltop.probes.active.child import Lines
+from mltop.probes.active.host import stat_fields
 from mltop.probes.system.spawn import die_with_parent
 
 STDERR_BYTES = 4096
@@ -213,33 +214,3 @@ class ProbeProcess:
             self._guard.wait(_KILLED_S)
         except subprocess.TimeoutExpired:
             self._guard.kill()
-
-
-def stat_fields(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on, [] when there is no such process. Always the real /proc."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def start_ticks(pid: int) -> str:
-    """When the process started: with its pid it is one process for ever. "" when it is gone or a zombie."""
-    fields = stat_fields(pid)
-    return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else ""
-
-
-def kernel_state(pid: int) -> str:
-    """E.g. "state D, in rm_ioctl" for a process that sleeps in the kernel and cannot be woken, else ""."""
-    fields = stat_fields(pid)
-    if fields and fields[0] in "Tt":
-        return "it is stopped: SIGSTOP, or a debugger"
-    if not fields or fields[0] != "D":
-        return ""
-    try:
-        with open(f"/proc/{pid}/wchan", encoding="ascii", errors="replace") as file:
-            wchan = file.read().strip()
-    except OSError:
-        wchan = ""
-    return "D state" + (f", in {wchan}" if wchan not in ("", "0") else "")
