@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -133,7 +133,9 @@ def command(group: click.Group, *options: Option) -> Callable[[Callable[[], None
 
         def run(**values: Any) -> int:
             context = click.get_current_context()
-            return run_probe(context, name, values) if group.name == "probe" else run_command(context, name, values)
+            if group.name == "probe":  # its commands are named after the kinds
+                return run_probe(context, cast(ProbeKind, name), values)
+            return run_command(context, name, values)
 
         run.__doc__ = function.__doc__
         group.command(name)(with_options(run, options))
