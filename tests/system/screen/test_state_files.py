@@ -68,7 +68,7 @@ def test_it_is_made_closed_and_what_is_read_does_not_make_it(state: Path) -> Non
 
 @pytest.mark.parametrize("umask", [0, 0o077, 0o777])
 def test_its_modes_do_not_depend_on_the_umask(state: Path, umask: int) -> None:
-    code = "from tests.system.screen.test_state_files import WRITE, READ\nfor use in [*WRITE.values(), *READ.values()]: use()"
+    code = f"from {__name__} import WRITE, READ\nfor use in [*WRITE.values(), *READ.values()]: use()"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     env["MLTOP_STATE_DIR"] = str(state / "a" / "b")
     root = ROOT

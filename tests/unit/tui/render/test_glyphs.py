@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from mltop.tui.render.glyphs import ASCII, UNICODE, is_utf8
+from tests.documents import ROOT
 
 SETS = pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import random
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,7 +10,6 @@ from mltop.probes.judge.hang.classes import TreeLine, merge, merged_tree
 from mltop.probes.judge.hang.verdict import report
 from mltop.probes.model import Frame, StackClass, StackDigest
 from mltop.probes.model.ranks import Ranges, fold, ranks_text
-from tests.bench import bench_merge
 from tests.builders.stack_evidence import (
     C10D,
     Rank,
@@ -155,32 +152,3 @@ def test_512_ranks_fit_24_lines(kinds: int) -> None:
     # Kind and confidence, the first culprit and how many more, waiting, evidence, gaps.
     text = 1 + min(len(verdict.culprits), 2) + len(verdict.waiting) + len(verdict.evidence) + len(verdict.gaps)
     assert text <= 12
-
-
-@pytest.fixture
-def _old_objects_cost_nothing() -> Iterator[None]:
-    """What the tests before this one left is not looked through by the collector while we measure."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-@pytest.mark.serial
-@pytest.mark.usefixtures("_old_objects_cost_nothing")
-def test_judging_eight_times_as_many_ranks_costs_not_much_more_than_eight_times() -> None:
-    """Something quadratic would cost 64 times as much. The milliseconds are the benchmark's to print."""
-    few, many = (bench_merge.evidence(ranks, rounds=1, kinds=4) for ranks in (512, 4096))
-    few_ms, many_ms = (bench_merge.median_ms(lambda job=job: report(job), repeats=5) for job in (few, many))
-    assert many_ms < 24 * few_ms
-
-
-@pytest.mark.serial
-@pytest.mark.usefixtures("_old_objects_cost_nothing")
-@pytest.mark.parametrize(("kinds_of_few", "kinds_of_many"), [(3, 3), (512, 4096)])
-def test_merging_eight_times_as_many_digests_costs_not_much_more_than_eight_times(
-    kinds_of_few: int, kinds_of_many: int
-) -> None:
-    few, many = bench_merge.digests(512, kinds_of_few), bench_merge.digests(4096, kinds_of_many)
-    few_ms, many_ms = (bench_merge.median_ms(lambda made=made: merge(made), repeats=9) for made in (few, many))
-    assert many_ms < 24 * few_ms
