@@ -37,7 +37,8 @@ MOVE_S = 0.5
 HEAD = """# Which rules have fired
 
 Each was driven the whole way by `tests/system/commands/test_rules_driven.py`: a fake machine, an agent with its
-collectors, the hub, light frames, the rules. The test makes sure that this is the list of all rules, and that it is true.
+collectors, the hub, light frames, the rules. The test makes sure that this is the list of all rules, and that it is
+true.
 
 | Rule | What happens | Fired |
 |---|---|---|"""

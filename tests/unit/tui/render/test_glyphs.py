@@ -1,14 +1,10 @@
 """Height glyphs, sparklines and gauges in both character sets."""
 
 import io
-import os
-import subprocess
-import sys
 
 import pytest
 
 from mltop.tui.render.glyphs import ASCII, UNICODE, is_utf8
-from tests.documents import ROOT
 
 SETS = pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
 
@@ -69,16 +65,3 @@ def test_the_ascii_set_is_ascii():
 def test_the_encoding_of_a_stream_decides(encoding, expected):
     assert is_utf8(io.TextIOWrapper(io.BytesIO(), encoding=encoding)) is expected
     assert is_utf8(None) is False
-
-
-@pytest.mark.parametrize(("encoding", "expected"), [("ascii", "- . #### ?"), ("utf-8", "– ▁ ━━━━ é")])
-def test_a_program_on_a_terminal_without_utf8_draws_ascii(encoding, expected):
-    """The set is chosen once per process, so a process of its own is asked."""
-    code = (
-        "from mltop.probes.model import units; from mltop.tui.render import glyphs, cells\n"
-        "print(ascii(' '.join([cells.printable(units.UNKNOWN), glyphs.height(0), glyphs.bar(1, 4),"
-        " cells.clip('\\xe9', 1)])))"
-    )
-    env = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": str(ROOT / ".dev")}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ascii(expected)
