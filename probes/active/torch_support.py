@@ -90,14 +90,14 @@ def versions(torch: Any, driver: str = "", **libraries: str | None) -> dict[str,
     """torch, cuda or hip, the ``libraries``, driver: those that are known. ``driver``: as NVML has it, else the
     kernel module's.
     """
-    found = {
+    version_of = {
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
         "hip": getattr(torch.version, "hip", None),
         **libraries,
         "driver": driver or read_text(paths.sys("module", "nvidia", "version")),
     }
-    return {name: version for name, version in found.items() if version}
+    return {name: version for name, version in version_of.items() if version}
 
 
 def gemm_versions(torch: Any, driver: str) -> dict[str, str]:

@@ -170,9 +170,9 @@ class RoundRun:
         self._stopped.set()
         self._changed.set()
 
-    def verdict(self, found: list[Cause]) -> None:
+    def verdict(self, causes: list[Cause]) -> None:
         if not self._verdict.done():
-            self._verdict.set_result(found)
+            self._verdict.set_result(causes)
 
     # Below: how it is done.
 
@@ -214,11 +214,11 @@ class RoundRun:
         return {"round": self.plan.round, "group": self.plan.group}
 
 
-def say_causes(plan_round: int, group: int, nodes: list[str], node: str, found: list[Cause]) -> None:
+def say_causes(plan_round: int, group: int, nodes: list[str], node: str, causes: list[Cause]) -> None:
     """Each launcher says what concerns its node; the first that is left what concerns none, or one that is gone."""
-    gone = {cause.node for cause in found if cause.rank is None}
+    gone = {cause.node for cause in causes if cause.rank is None}
     speaker = next((name for name in nodes if name not in gone), "")
-    for cause in found:
+    for cause in causes:
         if node == (cause.node if cause.rank is not None else speaker):
             where: dict[str, Any] = {"round": plan_round, "group": group}
             if cause.rank is None and cause.node:
