@@ -32,6 +32,10 @@ def fake(tmp_path: Path) -> FakeNvml:
     return made
 
 
+def activity_of(instance: object) -> str:
+    return ",".join(f"mig_instances.{instance}.{field}" for field in ACTIVITY)
+
+
 Reader = Callable[..., Child]
 
 
@@ -79,10 +83,9 @@ def test_identity_and_memory_come_at_once_and_activity_with_the_second_sample(re
         MigInstance(0, "MIG-5a4e0001-0000-4000-8000-000000000000", "3g.40gb", 2, 0, GIB, 40 * GIB),
         MigInstance(2, "MIG-second", "2g.20gb", 3, 1, 2 * GIB, 20 * GIB),
     ]
-    fields = "{sm_active,tensor_active,dram_active,sm_occupancy}"
     assert {name: reason_of(problem).kind for name, problem in found["problems"].items()} == {
-        f"mig_instances.0.{fields}": "starting",
-        f"mig_instances.2.{fields}": "starting",
+        activity_of(0): "starting",
+        activity_of(2): "starting",
     }
     first, second = instances(read_until(child, all_active, "activity"))
     assert [getattr(first, field) for field in ACTIVITY] == pytest.approx([0.75, 0.5, 0.255, 0.1])
@@ -167,7 +170,7 @@ def test_instances_of_a_gpu_without_gpm(fake: FakeNvml, reader: Reader) -> None:
     assert [entry.memory_used_bytes for entry in instances(found)] == [GIB, 2 * GIB]
     assert [entry.sm_active for entry in instances(found)] == [None, None]
     ((name, problem),) = found["problems"].items()
-    assert name == "mig_instances.*.{sm_active,tensor_active,dram_active,sm_occupancy}"
+    assert name == activity_of("*")
     assert problem == [*unsupported("GPM needs Hopper or newer: GPU-Util only says that a kernel was resident")]
 
 

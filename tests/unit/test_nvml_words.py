@@ -20,48 +20,56 @@ from mltop.probes.model.nvml_fields import as_numbers, throttle_ns_fields
 
 NOT_SUPPORTED = Failure("nvmlDeviceGetX", 3)
 UNCLEAR = Problem("?")
+IT = "gpu.0.it"
 
 
 @pytest.mark.parametrize(
     ("problem", "expected"),
     [
-        (Problem("37100 %"), Gap("it", "37100 %")),
-        (unsupported("none here"), Gap("it", "none here", kind="unsupported")),
-        (starting("soon"), Gap("it", "soon", kind="starting")),
+        (Problem("37100 %"), Gap(IT, "37100 %")),
+        (unsupported("none here"), Gap(IT, "none here", kind="unsupported")),
+        (starting("soon"), Gap(IT, "soon", kind="starting")),
         (
             Failure("nvmlDeviceGetX", 13),
-            Gap("it", "not supported by this GPU or driver (nvmlDeviceGetX: Function Not Found)", kind="unsupported"),
+            Gap(
+                IT,
+                "not supported by this GPU or driver (nvmlDeviceGetX: Function Not Found)",
+                kind="unsupported",
+            ),
         ),
         (
             Failure("nvmlDeviceGetFieldValues 230 X", 2),
             Gap(
-                "it",
+                IT,
                 "not supported by this GPU or driver (nvmlDeviceGetFieldValues 230 X: Invalid Argument)",
                 kind="unsupported",
             ),
         ),
-        (Failure("nvmlDeviceGetX", 2), Gap("it", "nvmlDeviceGetX failed (NVML error 2: Invalid Argument)")),
+        (Failure("nvmlDeviceGetX", 2), Gap(IT, "nvmlDeviceGetX failed (NVML error 2: Invalid Argument)")),
         (
             Failure("nvmlDeviceGetX", 4),
             Gap(
-                "it", "no permission for nvmlDeviceGetX (Insufficient Permissions)", "sudo mltop", code="no_permission"
+                IT,
+                "no permission for nvmlDeviceGetX (Insufficient Permissions)",
+                "sudo mltop",
+                code="no_permission",
             ),
         ),
         (
             Failure("nvmlGpmSampleGet", 4),
             Gap(
-                "it",
+                IT,
                 "no permission for nvmlGpmSampleGet (Insufficient Permissions)",
                 faults.GPM_PERMISSION,
                 code="no_permission",
             ),
         ),
-        (implausible("the driver answered 255 °C"), Gap("it", "the driver answered 255 °C", code="implausible")),
-        (codes.T_LIMIT_ALONE, Gap("it", codes.T_LIMIT_ALONE.why, "update the NVIDIA driver to 570 or newer")),
+        (implausible("the driver answered 255 °C"), Gap(IT, "the driver answered 255 °C", code="implausible")),
+        (codes.T_LIMIT_ALONE, Gap(IT, codes.T_LIMIT_ALONE.why, "update the NVIDIA driver to 570 or newer")),
     ],
 )
 def test_problems_become_gaps(problem: Reason, expected: Gap) -> None:
-    assert faults.field_gap("it", problem) == expected
+    assert faults.field_gap(["it"], "0", problem) == expected
     assert reason_of(json.loads(json.dumps(problem))) == problem
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 if TYPE_CHECKING:
-    from mltop.probes.model import Fault
+    from mltop.probes.model.vocabulary import Fault, GapCode, GapKind
 
 UNINITIALIZED = 1
 INVALID_ARGUMENT = 2
@@ -98,8 +98,8 @@ class Problem(NamedTuple):
 
     why: str
     fix: str = ""
-    kind: str = "unknown"
-    code: str = ""
+    kind: GapKind = "unknown"
+    code: GapCode = ""
 
 
 Reason = Union[Failure, Problem]

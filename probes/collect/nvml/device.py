@@ -26,7 +26,8 @@ Readers = tuple[Callable[[], Any], ...]
 class Reading:
     """What one tier read of one GPU: values by field name, and a problem for each field that is unknown.
 
-    A field of a part of GpuSample is named with a dot: "ecc.enabled", "remap.banks.max".
+    A field of a part of GpuSample is named with a dot: "ecc.enabled", "remap.banks.max". Several fields with the same
+    problem are one: "sm_active,tensor_active".
     """
 
     def __init__(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from mltop.probes.collect.nvml import codes
@@ -20,31 +22,32 @@ def starting_gap(waited_s: float, call: str) -> Gap:
     """``call``: the one that NVML's reader process is in, or ""."""
     now_in = f", now in {call}" if call else ""
     why = f"GPUs not read yet: no answer from NVML since {waited_s:.1f} s{now_in}"
-    return Gap("nvml.starting", why, kind="starting")
+    return Gap.about("nvml", "starting", why=why, kind="starting")
 
 
-def field_gap(what: str, reason: Reason) -> Gap:
-    """Why one field of a GPU has no value."""
+def field_gap(fields: Sequence[str], gpu: str, reason: Reason) -> Gap:
+    """Why fields of a GPU (its index, "*" for all) have no value; of none: why nothing of it is known."""
+    lacking = partial(Gap.about, "gpu", *fields, item=gpu)
     if isinstance(reason, Problem):
-        return Gap(what, *reason)
+        return lacking(why=reason.why, fix=reason.fix, kind=reason.kind, code=reason.code)
     call, code = reason
     if is_unsupported(reason):
         why = f"not supported by this GPU or driver ({call}: {codes.text(code)})"
-        return Gap(what, why, kind="unsupported")
+        return lacking(why=why, kind="unsupported")
     if code == codes.NO_PERMISSION:
         fix = GPM_PERMISSION if call.startswith("nvmlGpm") else "sudo mltop"
-        return Gap(what, f"no permission for {call} ({codes.text(code)})", fix, code="no_permission")
-    return Gap(what, f"{call} failed (NVML error {code}: {codes.text(code)})")
+        return lacking(why=f"no permission for {call} ({codes.text(code)})", fix=fix, code="no_permission")
+    return lacking(why=f"{call} failed (NVML error {code}: {codes.text(code)})")
 
 
 def down_gap(down: dict[str, Any]) -> Gap:
     """Why there is no NVML at all; ``down`` as in the child's answer. Its ``code`` is the Fault."""
     if down["kind"] == "pynvml":
         why = f"the Python package nvidia-ml-py is missing ({down['text']})"
-        return Gap("nvml", why, "pip install nvidia-ml-py", code=down_fault(down))
+        return Gap.about("nvml", why=why, fix="pip install nvidia-ml-py", code=down_fault(down))
     if down["kind"] == "library":
         why = f"libnvidia-ml.so.1 cannot be loaded: {down['text']}"
-        return Gap("nvml", why, "ldconfig -p | grep libnvidia-ml", code=down_fault(down))
+        return Gap.about("nvml", why=why, fix="ldconfig -p | grep libnvidia-ml", code=down_fault(down))
     call, code = down["call"], down["code"]
     said = f"{call}: {codes.text(code)}"
     known = {
@@ -68,7 +71,7 @@ def down_gap(down: dict[str, Any]) -> Gap:
         ),
     }
     why, fix = known.get(code, (f"NVML cannot be used (NVML error {code}, {said})", KERNEL_LOG))
-    return Gap("nvml", why, fix, code=down_fault(down))
+    return Gap.about("nvml", why=why, fix=fix, code=down_fault(down))
 
 
 def down_fault(down: dict[str, Any]) -> Fault:

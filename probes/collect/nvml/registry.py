@@ -5,7 +5,7 @@ A lost one stays, with the time when it was last seen.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from mltop.probes.collect.nvml import faults
@@ -210,7 +210,7 @@ def as_one(part: str, problems: dict[str, Reason], known: set[str]) -> dict[str,
 
 
 NOWHERE = -1  # nvml_index of a GPU that NVML no longer lists
-Problems = list[tuple[int, dict[str, Reason]]]  # the shown index of a GPU, its problems by field
+Problems = list[tuple[int, dict[str, Reason]]]  # the shown index of a GPU, its problems by field (or several: "a,b")
 
 
 class Registry:
@@ -312,7 +312,7 @@ class Registry:
         """GPUs that we may not open: not broken, but not known either."""
         denied: Problems = [(gpu.index, {"": gpu.denied}) for gpu in self.gpus if gpu.denied is not None]
         together = [denied] if len(denied) == len(self.gpus) else [[gpu] for gpu in denied]
-        return [replace(gap, what=gap.what.rstrip(".")) for problems in together for gap in gaps_of(problems)]
+        return [gap for problems in together for gap in gaps_of(problems)]
 
 
 def is_same(problems: Problems, before: Problems) -> bool:
@@ -332,5 +332,5 @@ def gaps_of(problems: Problems) -> list[Gap]:
     gaps = []
     for (name, reason), indexes in lacking.items():
         for which in ["*"] if len(indexes) == len(problems) > 1 else indexes:
-            gaps.append(faults.field_gap(f"gpu.{which}.{name}", reason))
+            gaps.append(faults.field_gap(name.split(",") if name else (), str(which), reason))
     return gaps

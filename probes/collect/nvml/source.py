@@ -107,9 +107,9 @@ class NvmlSource:
         if worker is None:
             return
         worker.terminate()
-        if not wait_for_end(worker, CLOSE_TERM_S):
+        if not worker.has_ended(CLOSE_TERM_S):
             worker.kill()
-            wait_for_end(worker, CLOSE_KILL_S)
+            worker.has_ended(CLOSE_KILL_S)
         worker.close()
 
     def _start(self, at_s: float) -> Worker | None:
@@ -161,6 +161,7 @@ class NvmlSource:
         elif self._is_hopeless(worker, at_s):
             self._trouble = faults.OVERLONG if worker.is_overlong else self._silence(worker, at_s)[0]
             self._trouble_code = "stuck"
+            # A killed NVML client can leave the GPU unusable (NVIDIA/dcgm-exporter#84), so SIGTERM comes first.
             worker.terminate()
 
     def _is_hopeless(self, worker: Worker, at_s: float) -> bool:
@@ -253,19 +254,20 @@ class NvmlSource:
         stuck, _ = self._stuck(at_s)
         if stuck or self._trouble:
             code = "stuck" if stuck else self._trouble_code
-            gaps.append(Gap("nvml", stuck or self._trouble, faults.KERNEL_LOG, code=code))
+            gaps.append(Gap.about("nvml", why=stuck or self._trouble, fix=faults.KERNEL_LOG, code=code))
         gaps += self._starting_gaps(at_s)
         gaps += self._age_gaps(now, at_s)
         for index, skip in self._skips.items():
             shown = self._registry.shown_index(index)
             why = f"GPU {shown} is left out for now: {skip.reason}"
-            gaps.append(Gap("nvml", why, faults.KERNEL_LOG, code=skip.code))
+            gaps.append(Gap.about("nvml", why=why, fix=faults.KERNEL_LOG, code=skip.code))
         for part, skip in self._parts.items():
-            gaps.append(Gap(f"nvml.{part}", f"not read for now: {skip.reason}", faults.KERNEL_LOG, code=skip.code))
+            why = f"not read for now: {skip.reason}"
+            gaps.append(Gap.about("nvml", part, why=why, fix=faults.KERNEL_LOG, code=skip.code))
         for worker in self._abandoned:
             state = worker.kernel_state() or "state unknown"
             why = f"NVML's reader process {worker.pid} cannot be ended ({state}) and was abandoned"
-            gaps.append(Gap("nvml", why, f"sudo cat /proc/{worker.pid}/stack", code="stuck"))
+            gaps.append(Gap.about("nvml", why=why, fix=f"sudo cat /proc/{worker.pid}/stack", code="stuck"))
         if self._down is None:
             gaps += self._registry.denied_gaps()
         return gaps + self._registry.gaps()
@@ -286,14 +288,4 @@ class NvmlSource:
         if not ages_s:
             return []
         why = f"the values of all GPUs are {max(ages_s):.0f} s old: the newest poll is not answered"
-        return [Gap("nvml_age", why, code="stale")]
-
-
-def wait_for_end(worker: Worker, timeout_s: float) -> bool:
-    """Whether the child ended within the time."""
-    deadline_s = time.monotonic() + timeout_s
-    while worker.exit_code() is None:
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(0.005)
-    return True
+        return [Gap.about("nvml_age", why=why, code="stale")]

@@ -138,11 +138,6 @@ def plausible(metric: Metric, value: float) -> float:
     return value * MIB if metric.is_rate else min(value / 100, 1.0)
 
 
-def together(*names: str) -> str:
-    """Several fields as one: "{sm_active,tensor_active}"."""
-    return names[0] if len(names) == 1 else f"{{{','.join(names)}}}"
-
-
 class Group:
     """Metrics that are computed together, each as the average since this group's turn before.
 
@@ -303,7 +298,7 @@ def plan_with(traffic: Group) -> Plan:
 
 PLAN, PLAN_WITHOUT_NVLINK = plan_with(ALL_TRAFFIC), plan_with(PCIE)
 ACTIVITY_FIELDS = tuple(metric.name for metric in PLAN.metrics() if not metric.is_rate)
-ALL_ACTIVITY = together(*ACTIVITY_FIELDS)
+ALL_ACTIVITY = ",".join(ACTIVITY_FIELDS)
 PCIE_RATES = tuple(metric.name for metric in PCIE.metrics)
 # A GPU in MIG mode is sampled less often: its instances take their share of the calls.
 MIG_PACE_S = 3.9
@@ -397,7 +392,7 @@ def take_values(track: Track, plan: Plan, reading: Reading) -> dict[str, Any]:
         else:
             pending.append(name)
     if pending:
-        reading.problems[together(*pending)] = STARTING
+        reading.problems[",".join(pending)] = STARTING
     if any(name in values for name in ACTIVITY_FIELDS):
         values["activity_source"] = "gpm"
     return values

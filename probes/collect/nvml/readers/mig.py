@@ -243,13 +243,18 @@ def describe(parent: _Parent, instance: _Instance, reading: Reading) -> dict[str
     for field, problem in instance.problems.items():
         reading.problems[f"{where}.{field}"] = problem
     if parent.without_gpm is not None:
-        reading.problems[f"mig_instances.*.{gpm.together(*ACTIVITY_FIELDS)}"] = parent.without_gpm
+        reading.problems[activity_of("mig_instances.*")] = parent.without_gpm
         return values
     track = parent.tracks.get(instance.gpu_instance) if instance.gpu_instance is not None else None
     whole = track.problem if track else gpm.STARTING
     if whole is not None:
-        reading.problems[f"{where}.{gpm.together(*ACTIVITY_FIELDS)}"] = whole
+        reading.problems[activity_of(where)] = whole
     elif track is not None:
         reading.problems.update({f"{where}.{field}": problem for field, problem in track.problems.items()})
         values.update(track.values)
     return values
+
+
+def activity_of(where: str) -> str:
+    """All its fields of activity."""
+    return ",".join(f"{where}.{field}" for field in ACTIVITY_FIELDS)
