@@ -9,8 +9,7 @@ from mltop.probes.investigate.probing.kinds import COLLECTIVES, DTYPES, KINDS
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.tui.app.selection import ProbeScope, counted, first_of
 from mltop.tui.render.cells import Cell, wrap
-from mltop.tui.render.probes.kinds import KINDS as WORDS
-from mltop.tui.render.probes.kinds import takes_text
+from mltop.tui.render.probes.kinds import DOES, takes_text
 
 Line = list[Cell]
 LABEL = 9
@@ -74,7 +73,7 @@ def question_lines(
         spots[len(lines)] = _spots(choice)
         lines.append(_choice_line(choice, place == at))
     lines.append([])
-    lines += wrap([Cell(WORDS[wanted.kind].does)], width)
+    lines += wrap([Cell(DOES[wanted.kind])], width)
     lines.append([])
     for label, cells in _facts(wanted, scope):
         indent = LABEL if label else 0
