@@ -66,12 +66,12 @@ def failures_told(device: str = "") -> Iterator[None]:
         child.failed(why, device, fix=fix)
 
 
-def import_torch() -> Any:
+def import_torch(module: str = "torch") -> Any:
     """Raises Unusable."""
     # It says on stderr that there is no numpy; nothing here needs it.
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     try:
-        return importlib.import_module("torch")
+        return importlib.import_module(module)
     except (ImportError, OSError, RuntimeError, AttributeError) as error:  # a broken or foreign torch
         raise Unusable(f"torch does not import: {error}", "--torch-python PATH of one that has torch") from error
 
