@@ -26,7 +26,7 @@ ROUND_S = 3.0  # of a round robin
 
 def title_of(wanted: ProbeWanted) -> str:
     """ "matmul bf16", "all-gather, sweep", "pairs, round robin"."""
-    name = wanted.kind
+    name: str = wanted.kind
     if name == "matmul":
         name = f"matmul {wanted.dtype}"
     elif name == "all-reduce":
