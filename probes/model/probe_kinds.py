@@ -82,7 +82,7 @@ PROBES = (
     ),
     _LAUNCHER._replace(name="pairs", deadline_s=90.0, about_s=60.0),
 )
-PROBE_OF: dict[str, ProbeRow] = {row.name: row for row in PROBES}
+PROBE_OF: dict[ProbeKind, ProbeRow] = {row.name: row for row in PROBES}
 CHILDREN = {row.child: row for row in PROBES if row.name != "pairs"}  # which are many all-reduces
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mltop.probes.model.probe_kinds import IN_USE_BYTES, IN_USE_SHARE, PROBE_OF
+from mltop.probes.model.vocabulary import ProbeKind
 from mltop.probes.reach.view import FleetView, GpuGlance, NodeView
 
 
@@ -89,7 +90,9 @@ class ProbeScope:
     unseen: int = 0
 
 
-def probe_scope(view: FleetView, selection: Selection, kind: str, node: str = "", gpu: int | None = None) -> ProbeScope:
+def probe_scope(
+    view: FleetView, selection: Selection, kind: ProbeKind, node: str = "", gpu: int | None = None
+) -> ProbeScope:
     """``node`` and ``gpu``: what the user looks at; pairs of nodes go to the marked nodes, or all, all the same."""
     watched = {one.node: one for one in view.nodes}
     marked = tuple(name for name in watched if name in selection)
