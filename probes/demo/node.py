@@ -1,8 +1,8 @@
 """`python -m mltop.probes.demo.node --node NAME`: this machine's real agent, with the demo job.
 
 The job's ranks, their stacks, the host and its ports are real. The GPUs are made up, and so is what probes measure on
-them. Other people's jobs run beside a demo, also on GPUs: whoever shows the demo around, be it as root, must neither see
-nor stop them, and what is known of real GPUs must not get among the made-up ones.
+them. Other people's jobs run beside a demo, also on GPUs: whoever shows the demo around, be it as root, must neither
+see nor stop them, and what is known of real GPUs must not get among the made-up ones.
 """
 
 from __future__ import annotations
