@@ -12,11 +12,12 @@ from functools import cache
 from typing import Any
 
 from mltop.probes.collect.ranks import procfs
-from mltop.probes.collect.ranks.access import named, permission_fix
+from mltop.probes.collect.ranks.access import named, permission_gap
 from mltop.probes.collect.ranks.table import Process
 from mltop.probes.collect.redaction.process import settings_of
 from mltop.probes.collect.redaction.shapes import without_tokens
 from mltop.probes.model import UNLIMITED, Gap, RankSample
+from mltop.probes.model.units import counted
 
 RECHECK_S = 30.0
 # Version 1 of cgroups has one hierarchy per controller: jobs are told apart best by memory's, then by the processors'.
@@ -120,7 +121,6 @@ def missing_details(samples: Sequence[RankSample]) -> list[Gap]:
     for name, words in _FIELDS.items():
         without = [sample for sample in samples if getattr(sample, name) is None and sample.state not in ("Z", "X")]
         if without:
-            noun = "rank" if len(without) == 1 else "ranks"
-            who = named(sample.user for sample in without)
-            gaps.append(Gap(f"ranks.{name}", f"{words} of {len(without)} {noun}{who} cannot be read", permission_fix()))
+            who = f"{counted(len(without), 'rank')}{named(sample.user for sample in without)}"
+            gaps.append(permission_gap(name, why=f"{words} of {who} cannot be read"))
     return gaps
