@@ -16,7 +16,6 @@ from mltop.probes.collect.dcgm import DcgmSource, without_filled
 from mltop.probes.collect.host import HostSource
 from mltop.probes.collect.kernel_log import KernelLogSource, with_nvml_events
 from mltop.probes.collect.links import LinkSource
-from mltop.probes.collect.nvml.source import NvmlSource
 from mltop.probes.collect.pci import PciSource
 from mltop.probes.collect.ranks import RankSource, procfs
 from mltop.probes.collect.ranks.gpu_processes import GpuProcesses
@@ -232,6 +231,8 @@ class BriefSampler:
     """
 
     def __init__(self, node: str) -> None:
+        from mltop.probes.collect.nvml.source import NvmlSource
+
         self._node = node
         self._gpus = NvmlSource()
         self._host, self._ranks, self._pci = HostSource(), RankSource(), PciSource()

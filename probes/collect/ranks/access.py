@@ -10,7 +10,7 @@ from functools import cache
 from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.ranks.roles import looks_like_python
 from mltop.probes.collect.ranks.roster import MOST_RANKS_OF_A_USER, Rank
-from mltop.probes.collect.ranks.table import DENIED, HIDDEN, OVERWRITTEN, ProcessTable
+from mltop.probes.collect.ranks.table import ProcessTable
 from mltop.probes.model import Gap
 from mltop.probes.model.units import counted
 from mltop.probes.system.writable import name_of_user
@@ -66,7 +66,7 @@ def _hidden_gap(table: ProcessTable) -> Gap | None:
     """A /proc mounted with hidepid (proc(5)), when that takes effect on us: pid 1 is not readable."""
     first = table.processes.get(1)
     option = _hidepid_option(table.root)
-    if option in _NOT_HIDING or (first is not None and first.access != HIDDEN):
+    if option in _NOT_HIDING or (first is not None and first.access != "hidden"):
         return None
     why = f"/proc is mounted with hidepid={option}: other users' processes and their ranks are not shown"
     return permission_gap(why=why)
@@ -83,7 +83,7 @@ def _hidepid_option(root: str) -> str:
 
 
 def _denied_gap(table: ProcessTable, gpu_pids: set[int], own_pid: int) -> Gap | None:
-    denied = [p for p in table.processes.values() if p.access == DENIED and not p.dead and p.pid != own_pid]
+    denied = [p for p in table.processes.values() if p.access == "denied" and not p.dead and p.pid != own_pid]
     python = [p for p in denied if looks_like_python(p.argv, p.exe, p.comm)]
     on_gpu = [p for p in denied if p.pid in gpu_pids and p not in python]
     count = len(python) + len(on_gpu)
@@ -97,7 +97,7 @@ def _denied_gap(table: ProcessTable, gpu_pids: set[int], own_pid: int) -> Gap | 
 
 def _overwritten_gap(table: ProcessTable) -> Gap | None:
     count = sum(
-        p.access == OVERWRITTEN and p.identity is None and looks_like_python([], p.exe, p.comm)
+        p.access == "overwritten" and p.identity is None and looks_like_python([], p.exe, p.comm)
         for p in table.processes.values()
     )
     if count == 0:
