@@ -6,6 +6,7 @@ theirs (`su`, `sudo -E`, an environment in somebody's home). To everybody but ro
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
@@ -66,8 +67,8 @@ def find_program(name: str) -> str | None:
     """A program on PATH that we may run, None when there is none."""
     import shutil
 
-    found = shutil.which(name)
-    return found if found is None or not why_not(os.path.abspath(found)) else None
+    program = shutil.which(name)
+    return program if program and not why_not(os.path.abspath(program)) else None
 
 
 def _is_ours(path: str) -> bool:
@@ -80,20 +81,18 @@ def _is_ours(path: str) -> bool:
 @lru_cache(maxsize=1)
 def _own_places() -> tuple[str, ...]:
     chosen = _chosen_to_import_from()
-    own = [os.path.dirname(sys.executable), *(place for place in sys.path if place not in chosen)]
-    return tuple(place for place in own if os.path.isabs(place) and place != "/" and writer_of(place) is not None)
+    own = [os.path.dirname(sys.executable), *(path for path in sys.path if path not in chosen)]
+    return tuple(path for path in own if os.path.isabs(path) and path != "/" and writer_of(path) is not None)
 
 
 def _chosen_to_import_from() -> set[str]:
     """What PYTHONPATH and the working directory (``python -m``) have put on our import path: whoever set these chose
     it, and we do not come from there.
     """
-    try:
-        found = {"", os.getcwd()}
-    except OSError:  # it was removed
-        found = {""}
-    found.update(map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(":"))))
-    return found - {_INSTALLED}
+    chosen = {"", *map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(":")))}
+    with contextlib.suppress(OSError):  # it was removed
+        chosen.add(os.getcwd())
+    return chosen - {_INSTALLED}
 
 
 # Interpreters.
@@ -165,18 +164,18 @@ class Look:
         """Who else may change anything in it, the nearest first: also what links lead to and what .pth files name."""
         waiting = deque([folder])
         while waiting and not self._stop() and time.monotonic() < self._until_s:
-            place = waiting.popleft()
+            path = waiting.popleft()
             try:
-                status = os.stat(place)
-                known = (status.st_dev, status.st_ino)
-                entries = [] if known in self._seen else list(os.scandir(place))
+                status = os.stat(path)
+                inode = (status.st_dev, status.st_ino)
+                entries = [] if inode in self._seen else list(os.scandir(path))
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
-                return Writer(place, f"cannot be looked at: {error.strerror}")
-            self._seen.add(known)
-            if is_shared(place):  # an empty one, too: what they put there is imported next time
-                return Writer(place, EVERYBODY)
+                return Writer(path, f"cannot be looked at: {error.strerror}")
+            self._seen.add(inode)
+            if is_shared(path):  # an empty one, too: what they put there is imported next time
+                return Writer(path, EVERYBODY)
             for entry in entries:
                 writer = _writer_of_entry(entry)
                 if writer is not None:
@@ -205,20 +204,20 @@ def _folders_of(program: str) -> list[str]:
     """Where an interpreter's own modules and libraries may be (documentation of site and venv)."""
     import glob
 
-    found: dict[str, None] = {}
+    folders: dict[str, None] = {}
     prefixes = []
-    for place in dict.fromkeys((program, os.path.realpath(program))):
-        prefix = os.path.dirname(os.path.dirname(place))
+    for path in dict.fromkeys((program, os.path.realpath(program))):
+        prefix = os.path.dirname(os.path.dirname(path))
         prefixes.append(prefix)
         if os.path.exists(f"{prefix}/pyvenv.cfg"):
-            found[prefix] = None
+            folders[prefix] = None
             prefixes += [os.path.dirname(home) for home in _homes(f"{prefix}/pyvenv.cfg")]
     if "/usr" in prefixes:
         prefixes.append("/usr/local")  # Debian's Python looks there
     for prefix in prefixes:
         for pattern in ("lib*/python3*", "lib/libpython*"):
-            found.update(dict.fromkeys(sorted(glob.glob(f"{glob.escape(prefix)}/{pattern}"))))
-    return list(found)
+            folders.update(dict.fromkeys(sorted(glob.glob(f"{glob.escape(prefix)}/{pattern}"))))
+    return list(folders)
 
 
 def _homes(settings: str) -> Iterator[str]:
@@ -248,8 +247,8 @@ def _named_in_pth(path: str) -> list[str]:
     """Folders that a .pth file adds to where modules are found (site's documentation)."""
     lines = os.fsdecode(_head(path, 1 << 20)).splitlines()
     here = os.path.dirname(path)
-    named = [line.strip() for line in lines if line.strip() and not line.startswith(("#", "import ", "import\t"))]
-    return [place for place in (os.path.join(here, name) for name in named) if os.path.exists(place)]
+    names = [line.strip() for line in lines if line.strip() and not line.startswith(("#", "import ", "import\t"))]
+    return [path for path in (os.path.join(here, name) for name in names) if os.path.exists(path)]
 
 
 # The environment.
@@ -260,7 +259,7 @@ def clean_here() -> None:
     begin: what they start inherits the rest. Nor is anything more imported from there.
     """
     chosen = _chosen_to_import_from() if is_root() else ()
-    sys.path[:] = [place for place in sys.path if place not in chosen or not why_not(os.path.abspath(place))]
+    sys.path[:] = [path for path in sys.path if path not in chosen or not why_not(os.path.abspath(path))]
     kept, left_out = cleaned(os.environ)
     LEFT_OUT.update(left_out)
     for name in left_out:
@@ -283,13 +282,12 @@ def cleaned(environ: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]
         if ("/" not in value and name not in _SEARCHED) or name in _LOOKED_AT_LATER or _OF_THE_SESSION.fullmatch(name):
             continue
         limit_s = min(_ANSWER_S, max(0.0, until_s - time.monotonic()))
-        found = in_time(lambda name=name, value=value: _safe_part(name, value), limit_s)  # type: ignore[misc]
-        safe, why = found or ("", f"did not answer within {_ANSWER_S:g} s")
+        answer = in_time(lambda name=name, value=value: _safe_part(name, value), limit_s)  # type: ignore[misc]
+        safe, why = answer or ("", f"did not answer within {_ANSWER_S:g} s")
         if why:
-            left_out[name] = why
+            left_out[name], kept[name] = why, safe
+        if why and not safe:
             del kept[name]
-        if why and safe:
-            kept[name] = safe
     if "HOME" in left_out:
         kept.update(in_time(_home, _ANSWER_S) or {})
     return kept, left_out

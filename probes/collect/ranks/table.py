@@ -20,8 +20,8 @@ RECHECK_S = 30.0
 ENDED_KEPT_S = 15.0
 _EARLY_CHECKS = 3
 
-# denied: no permission to read its environment; overwritten: the program wrote its title over it (setproctitle); hidden:
-# not even its stat can be read (hidepid=1).
+# denied: no permission to read its environment; overwritten: the program wrote its title over it (setproctitle);
+# hidden: not even its stat can be read (hidepid=1).
 Access = Literal["readable", "denied", "overwritten", "hidden"]
 
 
