@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.ranks.roles import looks_like_python
 from mltop.probes.collect.ranks.roster import MOST_RANKS_OF_A_USER, Rank
 from mltop.probes.collect.ranks.table import ProcessTable
+from mltop.probes.collect.sysfile import read_long
 from mltop.probes.model import Gap
 from mltop.probes.model.units import counted
 from mltop.probes.system.writable import name_of_user
@@ -74,7 +74,7 @@ def _hidden_gap(table: ProcessTable) -> Gap | None:
 
 def _hidepid_option(root: str) -> str:
     try:
-        mounts = procfs.read_all(f"{root}/self/mounts", 1 << 20).decode("utf-8", "replace")
+        mounts = read_long(f"{root}/self/mounts", 1 << 20).decode("utf-8", "replace")
     except OSError:
         return "0"
     of_proc = [fields for line in mounts.splitlines() if len(fields := line.split()) > 3 and fields[2] == "proc"]
