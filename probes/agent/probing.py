@@ -86,7 +86,7 @@ def slurm_job(pid: int) -> str:
 
 
 def slurm_job_in(cgroups: bytes) -> str:
-    """From the text of /proc/PID/cgroup."""
+    """The job that the text of /proc/PID/cgroup names, "" for none."""
     named = _SLURM_JOB.search(cgroups)
     return named.group(1).decode() if named else ""
 

@@ -179,7 +179,7 @@ def started(pid: int) -> int | None:
 
 
 def kind_of_probe(argv: list[str]) -> str:
-    """Of a command line of mltop's own probes; "" of any other."""
+    """The kind of mltop's probe that a command line starts; "" for any other."""
     probe = probe_of(argv)
     return probe[0] if probe is not None else ""
 
@@ -238,7 +238,7 @@ class BriefSampler:
         self._host, self._ranks, self._pci = HostSource(), RankSource(), PciSource()
 
     def sample(self, now: float) -> Sample:
-        """At ``now`` (unix s)."""
+        """One sample at ``now`` (unix s)."""
         clock_s = time.monotonic()
         self._gpus.request(now)
         pci, _ = guarded("pci", lambda: self._pci.read(clock_s), list[PciDevice])

@@ -116,8 +116,8 @@ def _program(python: str, search: str | None) -> str:
 
 
 class Look:
-    """At everything that an interpreter loads: the standard library, its virtual environment, installed packages.
-    Every folder once. ``stop``: asked now and then; ``limit_s``: for all looks together.
+    """Looks at everything that an interpreter loads: the standard library, its virtual environment, installed packages.
+    Every folder is looked at once. ``stop``: asked now and then; ``limit_s``: for all looks together.
     """
 
     def __init__(self, stop: Callable[[], bool], limit_s: float) -> None:
@@ -127,7 +127,9 @@ class Look:
         self._seen: set[tuple[int, int]] = set()
 
     def why_not_python(self, python: str, search: str | None = None) -> str:
-        """As the function of this name; what the interpreter would load of its own counts, too."""
+        """Why root does not start this interpreter, as the function of this name; what it would load of its own counts,
+        too.
+        """
         return self._in_time(lambda: self._python(python, search))
 
     def why_not_loaded(self, folders: Iterable[str]) -> str:
@@ -192,7 +194,7 @@ def _named_in_script(program: str) -> list[str]:
 
 
 def _head(path: str, most_bytes: int) -> bytes:
-    """Of a regular file, b"" of anything else."""
+    """The first bytes of a regular file, b"" of anything else."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             return file.read(most_bytes) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""

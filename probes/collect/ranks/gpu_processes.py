@@ -116,7 +116,7 @@ class GpuProcesses:
 
 
 def _exists(pid: int) -> bool:
-    """Also where hidepid hides it: signal 0 reaches nobody, but its permission is checked."""
+    """Whether a process exists, also where hidepid hides it: signal 0 reaches nobody, but its permission is checked."""
     if not 0 < pid <= _LARGEST_PID:
         return False
     try:

@@ -89,7 +89,7 @@ def role_of(argv: list[str], exe: str | None, comm: str) -> Role:
 
 
 def is_python_name(program: str) -> bool:
-    """By the name of a program, or its path."""
+    """Whether a program is a Python, by its name or path."""
     return _PYTHON.fullmatch(_basename(program)) is not None
 
 
@@ -164,7 +164,9 @@ def _within(module: str, packages: tuple[str, ...]) -> bool:
 
 
 def _is_file_of(path: str, packages: tuple[str, ...]) -> bool:
-    """Of those within packages: a folder that is called as a top-level package may hold anything."""
+    """Whether a path is a file of these; only of those within packages: a folder that is called as a top-level package
+    may hold anything.
+    """
     files = [f"/{package.replace('.', '/')}" for package in packages if "." in package]
     return any(f"{file}/" in path or path.endswith(f"{file}.py") for file in files)
 

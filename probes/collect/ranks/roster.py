@@ -148,7 +148,7 @@ def _without_nested(tree: Tree, candidates: list[Rank]) -> list[Rank]:
 
 
 def _without_repetitions(candidates: list[Rank]) -> list[Rank]:
-    """Of several claims to one rank keeps the best: a detached helper still carries its rank's variables.
+    """Keeps the best of several claims to one rank: a detached helper still carries its rank's variables.
 
     Of one user's claims: what another one sets takes nobody's rank away.
     """

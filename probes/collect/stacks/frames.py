@@ -224,6 +224,6 @@ def normalise(raw: list[dict[str, Any]], ints: bool) -> list[Frame]:
 
 
 def without_depth(frames: list[Frame]) -> list[Frame]:
-    """With the innermost native frames only."""
+    """The frames with the innermost native ones only."""
     first = next((index for index, frame in enumerate(frames) if not frame.native), len(frames))
     return frames[: min(first, _MAX_NATIVE_FRAMES)] + frames[first:]

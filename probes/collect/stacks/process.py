@@ -93,7 +93,7 @@ def has_other_threads(pid: int) -> bool:
 
 
 def read_tasks(pid: int) -> dict[int, TaskFacts]:
-    """By thread id as seen inside the process's own namespace, which is how py-spy names threads."""
+    """The threads by their ids as seen inside the process's own namespace, which is how py-spy names threads."""
     tasks = {}
     for thread in _threads_of(pid):
         fields = _status(thread)

@@ -96,7 +96,7 @@ class Dump:
 
     @property
     def is_worth_a_retry(self) -> bool:
-        """Not for what a second look cannot change: no Python, no permission."""
+        """Whether a second look may give more: not where there is no Python, or no permission."""
         passing = ("Failed to get stack traces", "Failed to suspend")
         return not self.cancelled and (self.timed_out or any(sign in self.stderr for sign in passing))
 
