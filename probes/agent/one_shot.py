@@ -60,9 +60,7 @@ def roster() -> list[RankSample]:
 
 
 def limit_s(op: str, args: dict[str, Any]) -> float:
-    """The limit for everything. It is taken out of ``args``, but for a probe, which has more to do than its own limit is
-    for.
-    """
+    """The limit for everything, taken out of ``args``; a probe has more to do than its own limit is for."""
     if op != "probe":
         return float(args.pop("total_s", TOTAL_S))
     from mltop.probes.active.supervisor.request import request_from
@@ -123,7 +121,7 @@ class _Reply:
             self._closed, self.code = True, code
 
     def wait(self, deadline_s: float, too_late: Message) -> None:
-        """Wait until the answer is complete, nobody reads it, or the deadline (monotonic s), which ``too_late`` tells."""
+        """Wait until the answer is complete, nobody reads it, or the deadline (monotonic s): ``too_late`` tells that."""
         while not self._closed:
             if time.monotonic() > deadline_s:
                 self._say_last(too_late)

@@ -117,8 +117,8 @@ def start_child(command: Sequence[str], **options: Any) -> subprocess.Popen[byte
 
 
 def signal_group(process: subprocess.Popen[bytes], number: int) -> None:
-    """Signal a child of ``start_child`` and all that it started. One that was collected is left alone: its number may be
-    another's by then.
+    """Signal a child of ``start_child`` and all that it started. One that was collected is left alone: its number
+    may be another's by then.
     """
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
