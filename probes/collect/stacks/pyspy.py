@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from mltop.probes.collect.redaction.values import shown_text
-from mltop.probes.collect.stacks.process import STOPPED, ProcessFacts, has_other_threads, name_of, read_text
+from mltop.probes.collect.stacks.process import STOPPED, ProcessFacts, has_other_threads, name_of
+from mltop.probes.collect.sysfile import read_text
 from mltop.probes.system import as_root, paths
 from mltop.probes.system.spawn import end_child, start_child
 from mltop.probes.system.writable import user_name
@@ -95,7 +96,7 @@ class Dump:
 
     @property
     def is_worth_a_retry(self) -> bool:
-        """Not for what a second look cannot change: no Python, no permission."""
+        """Whether a second look may give more: not where there is no Python, or no permission."""
         passing = ("Failed to get stack traces", "Failed to suspend")
         return not self.cancelled and (self.timed_out or any(sign in self.stderr for sign in passing))
 
@@ -196,7 +197,7 @@ def denied(owner_uid: int) -> Failure:
         return Failure("permission denied" + why, "start the container with --cap-add SYS_PTRACE")
     if owner_uid != os.geteuid():
         return Failure(f"permission denied: it belongs to {user_name(owner_uid)}", "sudo mltop stacks")
-    scope = (read_text(paths.proc(_YAMA)) or "0").strip()
+    scope = read_text(paths.proc(_YAMA)) or "0"
     if scope == "3":
         return Failure("permission denied: kernel.yama.ptrace_scope is 3, which only a reboot can change")
     if scope != "0":

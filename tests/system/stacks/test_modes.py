@@ -266,7 +266,7 @@ def test_a_program_that_a_rank_waits_for_is_told_without_a_stack(spawn):
     """A shell is not told, but what it waits for; the key stays the same while the program does not run."""
     python = spawn(sys.executable, "-c", PROGRAMS, "sleep 600; exit")
     child = _foreign(python.pid)
-    assert (child.error, child.state, child.frames) == ("not Python: sleep", "S", [])
+    assert (child.error, child.program, child.state, child.frames) == ("not Python: sleep", "sleep", "S", [])
     assert child.child_of == python.pid
     assert _foreign(python.pid).key == child.key
 

@@ -75,3 +75,11 @@ def test_requests_ignore_fields_they_do_not_know() -> None:
     assert decode_request(frame) == Request("request", 7, "stacks", "", {"native": True})
     newer = b'{"kind":"ping","later":1}'
     assert decode_request(MARK + str(len(newer)).encode() + b" " + newer) == Request("ping")
+
+
+def test_kinds_are_those_of_the_protocol() -> None:
+    """A frame of another is not read, and a request of another is noise."""
+    payload = b'{"kind":"gossip","id":1}'
+    assert decode_request(b"%s%d %s" % (MARK, len(payload), payload)) is None
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(payload, type=Message)

@@ -8,7 +8,6 @@ import pytest
 
 from mltop.probes.collect.ranks import RankSource
 from mltop.probes.collect.ranks.identity import Identity, identify
-from mltop.probes.collect.ranks.roles import PYTHON
 from mltop.probes.collect.ranks.roster import MOST_RANKS_OF_A_USER, find_ranks
 from mltop.probes.collect.ranks.table import Process
 from mltop.probes.model import Gap, RankSample
@@ -35,7 +34,7 @@ def look(tree: ProcTree, gpus: dict[int, list[int]] | None = None) -> tuple[list
 def process(pid: int, ppid: int = 1, uid: int = MALLORY, rank: int = 0, job: str = "") -> Process:
     identity = Identity("env", rank, 2, world_size=1, job=job or f"job-{pid}")
     image = (b"%d" % pid, b"", b"")
-    return Process(pid, pid, ppid, 1, "python", "S", image, uid=uid, argv=["python"], role=PYTHON, identity=identity)
+    return Process(pid, pid, ppid, 1, "python", "S", image, uid=uid, argv=["python"], role="python", identity=identity)
 
 
 def test_a_better_claim_of_another_user_takes_no_rank_away(tree: ProcTree) -> None:
