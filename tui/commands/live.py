@@ -32,7 +32,7 @@ EXIT_INTERRUPTED = 130
 LOOK_S = 0.2  # between two looks at all nodes, when nothing changes
 SOONEST_S = 0.03  # likewise, when much does
 SETTLE_S = 2.0
-# Sources, and fields of theirs (none: all), whose first values are worth waiting for: other rates may need many seconds.
+# Sources, and fields of theirs (none: all), whose first values are waited for: other rates may need many seconds.
 SOON = {"gpu": (), "kernel_log": (), "host": ("filesystems", "services")}
 FOREVER = float("inf")
 # Whoever may still come is waited for; a node that failed gets one more attempt after all others are done.
