@@ -82,13 +82,13 @@ def _subject(what: str) -> tuple[str, str, tuple[str, ...]]:
 
 
 def _item_and_fields(source: str, rest: str) -> tuple[str, tuple[str, ...]]:
-    if source in ("node", "rank", "stacks"):
+    if source in ("node", "stacks"):
         return rest, ()
     item = ""
     address = _PCI_ADDRESS.fullmatch(rest) if source == "pci" else None
     if address:
         item, rest = address[1], address[2] or ""
-    elif source == "gpu" or (source == "links" and rest not in _OF_ALL_PORTS):
+    elif source in ("gpu", "rank") or (source == "links" and rest not in _OF_ALL_PORTS):
         item, _, rest = rest.partition(".")
     braces = _BRACES.fullmatch(rest)
     if braces:

@@ -63,6 +63,7 @@ def told(**changes: Any) -> bytes:
         ("pci.0000:9b:00.0.link", "pci", "0000:9b:00.0", ["link"]),
         ("pci.acs", "pci", "", ["acs"]),
         ("rank.0-3", "rank", "0-3", []),
+        ("rank.4711.world_size", "rank", "4711", ["world_size"]),
         ("node.gpu01.example.org", "node", "gpu01.example.org", []),
     ],
 )
