@@ -63,6 +63,7 @@ def told(**changes: Any) -> bytes:
         ("pci.0000:9b:00.0.link", "pci", "0000:9b:00.0", ["link"]),
         ("pci.acs", "pci", "", ["acs"]),
         ("rank.0-3", "rank", "0-3", []),
+        ("rank.4711.world_size", "rank", "4711", ["world_size"]),
         ("node.gpu01.example.org", "node", "gpu01.example.org", []),
     ],
 )
@@ -75,6 +76,19 @@ def test_what_a_gap_is_about_is_data_and_text(what: str, source: str, item: str,
 
 def test_a_subject_that_is_not_what_the_gap_says_does_not_count() -> None:
     assert Gap("gpu.3.power_w", "why", source="host", item="", fields=["load"]).source == "gpu"
+
+
+@pytest.mark.parametrize("what", ["gpu.0." + "{" * 4_000_000, "gpu.0.{" + "a," * 2_000_000 + "}", "a, " * 1_000_000])
+def test_a_subject_of_any_length_is_read_as_far_as_ours_go(what: str) -> None:
+    assert len(Gap(what, "why").fields) <= 2048
+
+
+def test_of_many_fields_some_are_taken() -> None:
+    fields = [f"f{number}" for number in range(2000)]
+    gap = {"what": subject_text("gpu", "0", fields), "why": "w", "source": "gpu", "item": "0", "fields": fields}
+    sample = sample_of_line(told(gaps=[gap]))
+    assert len(sample.gaps[0].fields) == 256
+    assert "only 256 of 2000" in sample.gaps[1].why
 
 
 def test_an_interface_with_a_dot_in_its_name_is_one_port() -> None:
