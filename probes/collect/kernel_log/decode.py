@@ -3,8 +3,6 @@
 What an Xid means and what to do about it is the judge's business. Sources of the formats: the drivers' and the kernel's
 own format strings (open-gpu-kernel-modules kernel_rc.c and nv.c, mlx5 health.c, cmd.c and events.c, mm/oom_kill.c,
 hung_task.c, watchdog.c, nfs, md, nvme, pcie/aer.c, edac_mc.c, mce) and lines published in issue threads.
-
-From raw lines of one log to events: cheap for the many that say nothing, and across lines that belong together.
 """
 
 from __future__ import annotations
@@ -68,16 +66,12 @@ def xid(found: re.Match[str], _: str) -> Fields | None:
 def oom_kill(found: re.Match[str], text: str) -> Fields | None:
     """The kernel's summary of one kill, shortened: paths of cgroups can be longer than all that is kept."""
     groups = [f"{name}={value[-80:]}" for name, value in re.findall(r"(oom_memcg|task_memcg)=([^,]*)", text)]
-    fields = killed(found, text) or {}
+    fields = of_process(found, text) or {}
     words = ["oom-kill:constraint=" + found["constraint"], *groups, f"task={fields['process']}", f"pid={found['pid']}"]
     return {**fields, "text": ",".join(words)}
 
 
-def killed(found: re.Match[str], _: str) -> Fields | None:
-    return {"subject": found["process"], "process": found["process"], "pid": int(found["pid"])}
-
-
-def task(found: re.Match[str], _: str) -> Fields | None:
+def of_process(found: re.Match[str], _: str) -> Fields | None:
     return {"subject": found["process"], "process": found["process"], "pid": int(found["pid"])}
 
 
@@ -150,19 +144,19 @@ _OF_PROCESSES = (
         "oom",
         "Killed process",
         r"Killed process (?P<pid>\d+)(?:, UID \d+,)? \((?P<process>.+?)\)(?:[,.]|\s+total-vm|\s*$)",
-        killed,
+        of_process,
     ),
     _pattern(
         "hung_task",
         "for more than",
         r"\btask (?P<process>\S.*):(?P<pid>\d+) (?:<[^>]*> )?blocked (?:in I/O wait )?for more than \d+ seconds",
-        task,
+        of_process,
     ),
     _pattern(
         "soft_lockup",
         "soft lockup",
         r"soft lockup - CPU#\d+ stuck for \d+s! \[(?P<process>.+):(?P<pid>\d+)\]",
-        task,
+        of_process,
     ),
     _pattern("soft_lockup", "hard LOCKUP", r"Watchdog detected hard LOCKUP on (?P<subject>cpu ?\d+)"),
 )
@@ -290,7 +284,9 @@ _BEGUN_LINES = 3
 
 
 class Decoder:
-    """Feed it the lines of one log in order. ``source``: as in KernelEvent. ``boot_at``: unix s, may be set anew."""
+    """From raw lines of one log to events: cheap for the many that say nothing, and across lines that belong together.
+
+    Feed it the lines in order. ``source``: as in KernelEvent. ``boot_at``: unix s, may be set anew."""
 
     def __init__(self, source: str, boot_at: float) -> None:
         self._source = source

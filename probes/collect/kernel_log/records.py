@@ -1,6 +1,4 @@
-"""Kernel text as something that can be shown: nothing in it controls a terminal or is a secret, and it has an end.
-
-One line of a kernel log, whatever program wrote it down: when, how bad, and the text.
+"""One line of a kernel log, whatever program wrote it down: when, how bad, and the text.
 
 Formats: /dev/kmsg ("6,1234,5678901,-;text", Documentation/ABI/testing/dev-kmsg), `dmesg` ("[   12.345678] text"),
 `dmesg -T` ("[Sun Feb 23 16:24:18 2025] text"), `dmesg -x --time-format iso` ("kern  :warn  : 2025-02-23T…,123456+00:00
@@ -24,35 +22,10 @@ _ODD = re.compile(r"[^\x20-\x7e]")
 # What the audit subsystem repeats of command lines, in hex digits or quoted (audit-userspace: auparse/typetab.h).
 _AUDITED = re.compile(r"\b(proctitle|cmd|data|a\d+(?:\[\d+\])?)=(?:\"[^\"]*\"|\S+)")
 _BOOT = re.compile(r"command line(?: parameters)?[:\s]", re.IGNORECASE)  # the kernel's own: rd.luks.key=…
-
-
-def shown(text: str, most_chars: int = MAX_TEXT_CHARS) -> str:
-    """One line: control characters (also the invisible ones of Unicode) as \\x1b or \\u202e."""
-    text = _without_secrets(text[: 8 * most_chars])
-    if len(text) <= most_chars and text.isprintable():  # nearly always
-        return text.strip()
-    text = _BREAK.sub(" ", text[: 4 * most_chars].strip())
-    text = _ODD.sub(lambda found: found[0] if found[0].isprintable() else _escaped(found[0]), text)
-    return text if len(text) <= most_chars else text[: most_chars - 1] + "…"
-
-
-def _without_secrets(text: str) -> str:
-    text = masked(text, hashes=False)
-    if "audit(" in text:
-        text = _AUDITED.sub(rf"\1={HIDDEN}", text)
-    boot = _BOOT.search(text)
-    return text if boot is None else text[: boot.end()] + shown_script(text[boot.end() :])
-
-
-def _escaped(char: str) -> str:
-    code = ord(char)
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
-
-
 _ESCAPE = re.compile(rb"\\x([0-9a-f]{2})")
 _MONTHS = {
-    "JanFebMarAprMayJunJulAugSepOctNovDec"[3 * place : 3 * place + 3]: place + 1
-    for place in range(12)  # in any locale
+    "JanFebMarAprMayJunJulAugSepOctNovDec"[3 * month : 3 * month + 3]: month + 1
+    for month in range(12)  # in any locale
 }
 _LEVELS = {"emerg": 0, "alert": 1, "crit": 2, "err": 3, "warn": 4, "notice": 5, "info": 6, "debug": 7}
 _LEAD = re.compile(r"(?:<(\d+)>|(\w+)\s*:(emerg|alert|crit|err|warn|notice|info|debug)\s*: )")
@@ -189,3 +162,28 @@ def _iso(found: re.Match[str]) -> float | None:
         return datetime.fromisoformat(found[1] + zone).timestamp() + float(f"0.{found[3] or 0}")
     except ValueError:
         return None
+
+
+def shown(text: str, most_chars: int = MAX_TEXT_CHARS) -> str:
+    """Kernel text that may be shown: one line without secrets, with an end. Control characters (also the invisible ones
+    of Unicode) are \\x1b or \\u202e.
+    """
+    text = _without_secrets(text[: 8 * most_chars])
+    if len(text) <= most_chars and text.isprintable():  # nearly always
+        return text.strip()
+    text = _BREAK.sub(" ", text[: 4 * most_chars].strip())
+    text = _ODD.sub(lambda odd: odd[0] if odd[0].isprintable() else _escaped(odd[0]), text)
+    return text if len(text) <= most_chars else text[: most_chars - 1] + "…"
+
+
+def _without_secrets(text: str) -> str:
+    text = masked(text, hashes=False)
+    if "audit(" in text:
+        text = _AUDITED.sub(rf"\1={HIDDEN}", text)
+    boot = _BOOT.search(text)
+    return text if boot is None else text[: boot.end()] + shown_script(text[boot.end() :])
+
+
+def _escaped(char: str) -> str:
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
