@@ -41,8 +41,8 @@ def well_formed(text: str) -> str:
 
 def all_fields(record: Any) -> dict[str, Any]:
     """What JSON says of an object: a decoder may leave fields that hold their default out of the object's own ones."""
-    known = vars(record)
+    values = vars(record)
     names = _FIELDS.get(type(record))
     if names is None:
         names = _FIELDS[type(record)] = tuple(field.name for field in fields(record))
-    return known if len(known) == len(names) else {name: getattr(record, name) for name in names}
+    return values if len(values) == len(names) else {name: getattr(record, name) for name in names}

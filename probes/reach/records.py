@@ -25,6 +25,13 @@ HISTORY_S = 600.0
 MOST_KEPT = 2400  # samples: four a second
 STALE_INTERVALS = 3.0  # this many intervals without a sample (at least STALE_MIN_S) make a node stale
 STALE_MIN_S = 3.0
+HISTORY_BYTES = 64 * 1024 * 1024  # over all nodes
+# Of one node's samples decoded at a time: ranks and GPUs (ten minutes of 300), and bytes (ten minutes have 20 MB).
+MOST_REMEMBERED = 200_000
+MOST_REMEMBERED_BYTES = 32 * 1024 * 1024
+SKEW_PRECISION_S = 0.005
+SKEW_FORGETS = 0.02  # per sample: the clocks may drift apart or be set
+NEWEST = "its newest sample"
 
 
 class Kept(NamedTuple):
@@ -92,15 +99,6 @@ class NodeRecord:
         if self.phase != "live" or self.received_at is None:
             return False
         return now - self.received_at > max(STALE_MIN_S, STALE_INTERVALS * self.interval_s)
-
-
-HISTORY_BYTES = 64 * 1024 * 1024  # over all nodes
-# Of one node's samples decoded at a time: ranks and GPUs (ten minutes of 300), and bytes (ten minutes have 20 MB).
-MOST_REMEMBERED = 200_000
-MOST_REMEMBERED_BYTES = 32 * 1024 * 1024
-SKEW_PRECISION_S = 0.005
-SKEW_FORGETS = 0.02  # per sample: the clocks may drift apart or be set
-NEWEST = "its newest sample"
 
 
 class Records:
@@ -207,16 +205,16 @@ class Records:
         Of a node that shows thousands of ranks, or tells a lot: the newest of them.
         """
         with self._lock:
-            kept = [one for one in self._nodes[node].history if after < one.at <= until]
+            kept = [sample_frame for sample_frame in self._nodes[node].history if after < sample_frame.at <= until]
         samples: list[Sample] = []
         remembered = size_bytes = 0
-        for one in reversed(kept):
+        for sample_frame in reversed(kept):
             with contextlib.suppress(Exception):  # the view says so of the newest one
-                sample = self._sample(node, one.payload, one.slow)
+                sample = self._sample(node, sample_frame.payload, sample_frame.slow)
                 if sample is not None:
                     samples.append(sample)
                     remembered += len(sample.ranks) + len(sample.gpus)
-            size_bytes += one.size_bytes
+            size_bytes += sample_frame.size_bytes
             if remembered > MOST_REMEMBERED or size_bytes > MOST_REMEMBERED_BYTES:
                 break
         return samples[::-1]
@@ -254,8 +252,8 @@ class Records:
         if glance is None:
             return f"{NEWEST} is empty"
         received = Received(payload, glance, self._whole[record.node], slow)
-        asked = record.received is not None and record.received.asked
-        return received if not asked or received.decoded() is not None else record.refused
+        is_asked_for = record.received is not None and record.received.asked
+        return received if not is_asked_for or received.decoded() is not None else record.refused
 
     def _decode_whole(self, record: NodeRecord, payload: bytes, slow: bytes) -> Sample | None:
         try:
@@ -279,10 +277,10 @@ class Records:
 
     def _slow_sample(self, node: str, slow: bytes) -> tuple[Sample | None, list[Gap]]:
         """Decoded once for all samples that it belongs to: what they share is not to be changed."""
-        known = self._slow_samples.get(node)
-        if known is None or known[0] is not slow:
-            known = self._slow_samples[node] = (slow, *sample_of_frame(slow))
-        return known[1:]
+        decoded = self._slow_samples.get(node)
+        if decoded is None or decoded[0] is not slow:
+            decoded = self._slow_samples[node] = (slow, *sample_of_frame(slow))
+        return decoded[1:]
 
 
 def known_connection(record: NodeRecord) -> Connection:

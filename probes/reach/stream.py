@@ -200,10 +200,10 @@ class Stream:
             self._pause(self._stdout)
 
     def _read_stderr(self) -> None:
-        said = self._take_stderr()
-        if said is None:
+        output = self._take_stderr()
+        if output is None:
             self._poller.unwatch(self._stderr)
-        elif said:
+        elif output:
             self._pause(self._stderr)
 
     def _read_all_stderr(self) -> None:
@@ -215,18 +215,18 @@ class Stream:
     def _take_stderr(self) -> bytes | None:
         """What the process says there now; None at its end. The newest is kept."""
         try:
-            said = os.read(self._stderr, STDERR_BYTES)
+            output = os.read(self._stderr, STDERR_BYTES)
         except BlockingIOError:
             return b""
-        if not said:
+        if not output:
             return None
-        self._said += said[-NOISE_BYTES:]
+        self._said += output[-NOISE_BYTES:]
         del self._said[:-NOISE_BYTES]
-        self._noise_debt += len(said)
+        self._noise_debt += len(output)
         node_ending = self.channel.node_ending
         if node_ending is None and self._speakers is None:
-            return said
-        *lines, rest = (self._stderr_line + said).split(b"\n")
+            return output
+        *lines, rest = (self._stderr_line + output).split(b"\n")
         self._stderr_line = rest[-NOISE_BYTES:]
         for line in lines:
             text = line[:NOISE_BYTES].decode("utf-8", "replace")
@@ -235,7 +235,7 @@ class Stream:
             ended = node_ending(text) if node_ending is not None else None
             if ended is not None:
                 self._on_node_end(*ended)
-        return said
+        return output
 
     def _pause(self, fd: int) -> None:
         """Not to be read for a while, because of the noise it makes."""
@@ -334,9 +334,9 @@ def dying_with_us() -> tuple[str, ...]:
     if program is None:
         return ()
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             [program, "--help"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_SETPRIV_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    return (program, "--pdeathsig", "KILL", "--") if b"--pdeathsig" in told.stdout else ()
+    return (program, "--pdeathsig", "KILL", "--") if b"--pdeathsig" in done.stdout else ()

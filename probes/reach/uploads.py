@@ -1,6 +1,5 @@
-"""The files that nodes ask for (the bundle, py-spy), made outside the hub's thread and once per machine type.
-
-The files that the nodes of one stream ask for, on their way: which, how often, and how long they may take.
+"""The files that nodes ask for (the bundle, py-spy): made outside the hub's thread and once per machine type, and sent
+on the streams that want them: which, how often, and how long they may take.
 """
 
 from __future__ import annotations
@@ -16,6 +15,9 @@ from mltop.probes.model.text import plain_text
 from mltop.probes.reach.stream import Stream
 
 MOST_KEPT = 16  # two files of a few machine types; a machine's name comes from a node, which may tell anything
+FILES = ("bundle", "py-spy")
+FILES_A_MINUTE = 8  # a node that asks for more is broken, or means no good
+SLOW_BYTES_PER_S = 5_000  # a link may be so slow; how much of a file has arrived is not seen from here
 
 Post = Callable[[Callable[[], None]], None]
 FileFor = Callable[[str, str], Request]  # (name, machine) -> the frame that carries it
@@ -96,11 +98,6 @@ def bundled_py_spy(machine: str) -> str:
     from mltop.probes.reach.bundle import py_spy_sha256
 
     return py_spy_sha256(machine)
-
-
-FILES = ("bundle", "py-spy")
-FILES_A_MINUTE = 8  # a node that asks for more is broken, or means no good
-SLOW_BYTES_PER_S = 5_000  # a link may be so slow; how much of a file has arrived is not seen from here
 
 
 class TooManyFilesError(Exception):

@@ -1,13 +1,116 @@
-"""What measured devices are called in a sentence."""
+"""Measured devices: what they are called in a sentence, and their rates beside their own history and their peers'.
+
+What the judges of matmul, memory and copies have in common: who was faster before or is slow among equals is slow, what
+others have measured on such hardware is only told.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from mltop.probes.judge.nodes import folded
-from mltop.probes.judge.probes import numbers
-from mltop.probes.model.probe import DeviceResult
+from mltop.probes.judge.probes.compare import PEER_GAP, Comparison, against_past, slower_than_peers, subject
+from mltop.probes.model.probe import DeviceResult, PastResult, Suspect
 from mltop.probes.model.ranks import fold
+from mltop.probes.model.units import counted, percent_words, rate_words
+
+SENTENCES = 4  # about what is slow: then only how many more there are
+LISTED = 3
+NEAR_FIGURE = 0.9  # of what others have measured; below it is told, never accused
+
+Result = TypeVar("Result", bound=DeviceResult)
+Words = Callable[[float], str]
+
+
+@dataclass
+class Look(Generic[Result]):
+    """One result's rate. Slow is who was faster before, or is slow among its peers."""
+
+    result: Result
+    rate: float
+    history: Comparison
+    peers: Comparison
+
+    @property
+    def slow(self) -> bool:
+        return self.history.slow is True or self.peers.slow is True
+
+    @property
+    def slower(self) -> float:
+        """By how much, of what it is slow by: 0.21 for 21 %."""
+        return self.peers.slower if self.peers.slow else self.history.slower
+
+    def against(self) -> str:
+        """Of bytes/s: ``21 % slower than its peers (2310 GB/s against 2930 GB/s)``"""
+        than = "its peers" if self.peers.slow else f"its own last {counted(self.history.count, 'result')}"
+        usual = self.peers.usual if self.peers.slow else self.history.usual
+        figures = "" if usual is None else f" ({rate_words(self.rate)} against {rate_words(usual)})"
+        return f"{percent_words(self.slower)} slower than {than}{figures}"
+
+
+def looks(
+    results: Sequence[Result],
+    rates: Mapping[int, float],
+    peer_keys: Mapping[int, Hashable],
+    past_keys: Mapping[int, str],
+    past: Sequence[PastResult],
+) -> dict[int, Look[Result]]:
+    """By place in ``results``. Peers have the same key; ``past_keys``: under which name results are kept."""
+    peer_rates: dict[Hashable, dict[int, float]] = {}
+    for place, rate in rates.items():
+        peer_rates.setdefault(peer_keys[place], {})[place] = rate
+    earlier: dict[str, list[PastResult]] = {}
+    for past_result in past:
+        earlier.setdefault(past_result.uuid, []).append(past_result)
+    beside: dict[int, Look[Result]] = {}
+    for values in peer_rates.values():
+        for place, peers in slower_than_peers(values).items():
+            result, uuid = results[place], subject(results[place])
+            history = against_past(uuid, past_keys[place], values[place], result.versions, earlier.get(uuid, ()))
+            beside[place] = Look(result, values[place], history, peers)
+    return beside
+
+
+def are_alike(group: Sequence[Look[Result]]) -> bool:
+    rates = [look.rate for look in group]
+    return min(rates) >= (1 - PEER_GAP) * statistics.median(rates)
+
+
+def alike(rest: Sequence[Look[Result]], everyone: Sequence[Result], words: Words) -> str:
+    """``7 of 8 GPUs alike at 2930 GB/s``: ``rest``, those of ``everyone`` that are not slow."""
+    who = plural(everyone)
+    if len(rest) < len(everyone):
+        who = f"{len(rest)} of {who}"
+    rates = [look.rate for look in rest]
+    if not are_alike(rest):
+        return f"{who} at {span(rates, words)}"
+    return f"{who}{' alike' if len(rest) > 1 else ''} at {words(statistics.median(rates))}"
+
+
+def unknown_past(look: Look[Result]) -> str:
+    """What one device alone could be compared with."""
+    if look.history.slow is False:
+        return f", as in its last {counted(look.history.count, 'result')}"
+    return ", nothing to compare it with"
+
+
+def doubt(rates: Sequence[float], figure: float, certain: bool, causes: str) -> str:
+    """What stands behind a comparison with a figure of others. ``causes``: of a difference that accuses nobody."""
+    if not certain:
+        return "; that figure is not certain"
+    return f"; {causes} can make such a difference" if min(rates) < NEAR_FIGURE * figure else ""
+
+
+def first_sentences(sentences: Sequence[str], more: str = "{} more are slow") -> list[str]:
+    left = len(sentences) - SENTENCES
+    return [*sentences[:SENTENCES], more.format(left)] if left > 0 else list(sentences)
+
+
+def suspect(result: DeviceResult, reason: str, action: str) -> Suspect:
+    return Suspect(result.node, reason, gpu=result.gpu, uuid=result.uuid, action=action)
 
 
 def device_name(result: DeviceResult) -> str:
@@ -42,11 +145,30 @@ def devices_name(results: Sequence[DeviceResult]) -> str:
         f"GPUs {gpus}" + (f" on {'each of ' if len(on) > 1 else ''}{folded(on)}" if any(on) else "")
         for gpus, on in alike.items()
     ]
-    return numbers.listed(names)
+    return listed(names)
 
 
 def plural(results: Sequence[DeviceResult]) -> str:
     """``GPUs``, ``MIG slices``, ``nodes``: what so many devices of one kind are counted as."""
     kinds = {result.kind for result in results}
     word = "MIG slice" if kinds == {"mig"} else "CPU node" if kinds == {"cpu"} else "GPU"
-    return numbers.many(len(results), word)
+    return counted(len(results), word)
+
+
+def span(values: Iterable[float], words: Words) -> str:
+    """``2890–2960 GB/s``, or one figure when both ends read alike."""
+    ordered = sorted(values)
+    least, most = words(ordered[0]), words(ordered[-1])
+    if least == most:
+        return most
+    unit = " " + most.partition(" ")[2]
+    return f"{least.removesuffix(unit)}–{most}"
+
+
+def listed(items: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b, c and 5 more``."""
+    if len(items) <= 1:
+        return "".join(items)
+    if len(items) > LISTED + 1:
+        return f"{', '.join(items[:LISTED])} and {len(items) - LISTED} more"
+    return f"{', '.join(items[:-1])} and {items[-1]}"

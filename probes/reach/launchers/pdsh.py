@@ -73,9 +73,9 @@ def pdsh_ending(nodes: tuple[str, ...], python: str = "", user: str = "") -> Cal
 
     def ending(code: int | None, words: str) -> Ending:
         endings = NodeEndings(nodes, python, user)
-        told = [ended[1] for ended in map(endings, words.splitlines()) if ended]
-        if told and len(nodes) == 1:
-            return told[-1]
+        endings_told = [ended[1] for ended in map(endings, words.splitlines()) if ended]
+        if endings_told and len(nodes) == 1:
+            return endings_told[-1]
         last = (words.strip().splitlines() or [""])[-1]
         return Ending(f"pdsh ended ({exit_words(code)})" + (f": {last}" if last else ""))
 

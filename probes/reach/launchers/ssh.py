@@ -151,8 +151,8 @@ def login_ended(code: int | None, words: str, *, host: str, python: str = "", us
     last = ([line.strip() for line in words.splitlines() if line.strip()] or [""])[-1]
     login = f"-l {user} {host}" if user else host
     locked_out = _NO_ACCOUNT.search(words)
-    said = locked_out[0] if locked_out else last
-    reason = f"its login shell ended ({exit_words(code)})" + (f": {said}" if said else "")
+    reason_said = locked_out[0] if locked_out else last
+    reason = f"its login shell ended ({exit_words(code)})" + (f": {reason_said}" if reason_said else "")
     return Ending(reason, f"ssh {login} true shows why", retry=not locked_out)
 
 
@@ -227,8 +227,8 @@ def routes_to(nodes: tuple[str, ...], user: str = "") -> list[Route]:
     """
     kinds = {re.sub(r"\d+", "0", node): node for node in nodes}
     with ThreadPoolExecutor(_ASK_AT_ONCE, thread_name_prefix="mltop-ssh-config") as pool:
-        found = dict(zip(kinds, pool.map(lambda node: _route_to(node, user), kinds.values()), strict=True))
-    return [found[re.sub(r"\d+", "0", node)] for node in nodes]
+        route_of_kind = dict(zip(kinds, pool.map(lambda node: _route_to(node, user), kinds.values()), strict=True))
+    return [route_of_kind[re.sub(r"\d+", "0", node)] for node in nodes]
 
 
 def _route_to(node: str, user: str) -> Route:

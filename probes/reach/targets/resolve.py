@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mltop.probes.model import Via
-from mltop.probes.reach import UsageProblem
-from mltop.probes.reach.channel import INTERVAL_S, Channel, LaunchOptions
+from mltop.probes.reach import INTERVAL_S, TIMEOUT_S, UsageProblem
+from mltop.probes.reach.channel import Channel, LaunchOptions
 from mltop.probes.reach.launchers import LAUNCHERS
 from mltop.probes.reach.targets.nodesets import MOST_NODES, expand, one_user, read_hostfile, shown, split_user
 from mltop.probes.reach.targets.slurm import Allocation, allocations_here, allocations_of
@@ -35,7 +35,7 @@ class TargetOptions:
     via: Via | Literal[""] = ""
     python: str = ""
     interval_s: float = INTERVAL_S
-    timeout_s: float = 30.0
+    timeout_s: float = TIMEOUT_S
     user: str = ""
     accept_new: bool = False
 
@@ -235,10 +235,10 @@ def _check_against(routes: tuple[Route, ...], user: str, python: str) -> None:
     if user and not any(LAUNCHERS[via].logs_in for via in ways):
         raise UsageProblem(f"--user {user}", f"{' and '.join(sorted(ways))} runs as you", "--via ssh logs in")
     if python and "local" in ways:
-        found = shutil.which(python)
-        if found is None:
+        program = shutil.which(python)
+        if program is None:
             raise UsageProblem(f"--python {python}", "no such program on this machine")
-        why = as_root.why_not_python(os.path.abspath(found))  # noqa: PTH100 - keeps links
+        why = as_root.why_not_python(os.path.abspath(program))  # noqa: PTH100 - keeps links
         if why:
             raise UsageProblem(f"--python {python}", why, "name one that only root can change")
 
