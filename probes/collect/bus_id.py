@@ -12,10 +12,10 @@ def sysfs_bus_id(text: str) -> str | None:
 
     Without a domain or a function number these are 0. None for anything that is no bus id.
     """
-    found = _BUS_ID.fullmatch(text.strip())
-    if not found:
+    match = _BUS_ID.fullmatch(text.strip())
+    if not match:
         return None
-    domain, bus, device, function = found.groups()
+    domain, bus, device, function = match.groups()
     return f"{int(domain or '0', 16):04x}:{bus.lower()}:{device.lower()}.{function or '0'}"
 
 

@@ -222,14 +222,14 @@ class FilesystemSource:
     def _read_counters(self) -> None:
         try:
             text = read_long(f"{self._root}/proc/self/mountstats").decode("utf-8", "surrogateescape")
-            found = mounts.parse_counters(text)
+            by_mount = mounts.parse_counters(text)
         except (OSError, ValueError, IndexError) as error:
             why = f"NFS's counters (mountstats) cannot be read: {error}"
             self._table_gaps.append(Gap.about("host", "filesystems.counters", why=why))
             return
         self._newest = None
         for path, known in self._known.items():
-            known.counters = found.get(path, {})
+            known.counters = by_mount.get(path, {})
 
     def _take_answers(self, now: float) -> None:
         worker = self._worker

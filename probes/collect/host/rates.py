@@ -103,8 +103,8 @@ class Traffic:
                 names = os.listdir(folder)
             except OSError:
                 names = []
-            found = frozenset(name for name in names if os.path.exists(f"{folder}/{name}/device"))
-            known = self._physical[kind] = (now, found)
+            devices = frozenset(name for name in names if os.path.exists(f"{folder}/{name}/device"))
+            known = self._physical[kind] = (now, devices)
         return known[1]
 
 

@@ -33,9 +33,9 @@ _SEVERITY = {
 }
 
 
-def plain(found: re.Match[str], _: str) -> Fields | None:
+def plain(match: re.Match[str], _: str) -> Fields | None:
     """The expression's named groups are the event's fields."""
-    fields = {name: value for name, value in found.groupdict().items() if value}
+    fields = {name: value for name, value in match.groupdict().items() if value}
     for name in ("code", "pid"):
         if name in fields:
             fields[name] = int(fields[name])
@@ -48,9 +48,9 @@ _XID_PROCESS = re.compile(r"(?:pid='?<?(?P<pid>\w+)>?'?(?:, |$))?(?:name='?(?P<p
 _XID_SEVERITY = re.compile(r"\b(Fatal|Nonfatal)\s+XC\d\s+i\d+\s+Link\b|NVLink: (fatal) error")
 
 
-def xid(found: re.Match[str], _: str) -> Fields | None:
-    fields: Fields = {"subject": found["subject"], "code": int(found["code"])}
-    rest = found["rest"] or ""
+def xid(match: re.Match[str], _: str) -> Fields | None:
+    fields: Fields = {"subject": match["subject"], "code": int(match["code"])}
+    rest = match["rest"] or ""
     process = _XID_PROCESS.match(rest)
     if process is not None:
         if (process["pid"] or "").isdigit():
@@ -63,34 +63,34 @@ def xid(found: re.Match[str], _: str) -> Fields | None:
     return fields
 
 
-def oom_kill(found: re.Match[str], text: str) -> Fields | None:
+def oom_kill(match: re.Match[str], text: str) -> Fields | None:
     """The kernel's summary of one kill, shortened: paths of cgroups can be longer than all that is kept."""
     groups = [f"{name}={value[-80:]}" for name, value in re.findall(r"(oom_memcg|task_memcg)=([^,]*)", text)]
-    fields = of_process(found, text) or {}
-    words = ["oom-kill:constraint=" + found["constraint"], *groups, f"task={fields['process']}", f"pid={found['pid']}"]
+    fields = of_process(match, text) or {}
+    words = ["oom-kill:constraint=" + match["constraint"], *groups, f"task={fields['process']}", f"pid={match['pid']}"]
     return {**fields, "text": ",".join(words)}
 
 
-def of_process(found: re.Match[str], _: str) -> Fields | None:
-    return {"subject": found["process"], "process": found["process"], "pid": int(found["pid"])}
+def of_process(match: re.Match[str], _: str) -> Fields | None:
+    return {"subject": match["process"], "process": match["process"], "pid": int(match["pid"])}
 
 
-def with_device(found: re.Match[str], text: str) -> Fields | None:
+def with_device(match: re.Match[str], text: str) -> Fields | None:
     """The first PCI address of the line is the device that the driver speaks of."""
     device = _FIRST_BDF.search(text) or re.search(r"\bmlx5_\d+\b", text)
-    return {**(plain(found, text) or {}), "subject": device[0] if device else ""}
+    return {**(plain(match, text) or {}), "subject": device[0] if device else ""}
 
 
-def link(found: re.Match[str], _: str) -> Fields | None:
-    groups = found.groupdict()
+def link(match: re.Match[str], _: str) -> Fields | None:
+    groups = match.groupdict()
     name, state = groups["subject"] or groups.get("interface"), groups["state"].lower()
     if not name or _VIRTUAL.match(name):
         return None
     return {"subject": name, "code": UP if state in ("up", "gained") else DOWN}
 
 
-def disk(found: re.Match[str], _: str) -> Fields | None:
-    name = found.groupdict().get("subject") or ""
+def disk(match: re.Match[str], _: str) -> Fields | None:
+    name = match.groupdict().get("subject") or ""
     return None if _NO_DISK.match(name) else {"subject": name}
 
 
@@ -259,10 +259,10 @@ def decode(text: str, at: float, source: str = "kmsg") -> KernelEvent | None:
     for pattern in PATTERNS:
         if pattern.needle not in text:
             continue
-        found = pattern.expression.search(text)
-        if found is None:
+        match = pattern.expression.search(text)
+        if match is None:
             continue
-        fields = pattern.build(found, text)
+        fields = pattern.build(match, text)
         if fields is not None:
             fields = {"text": text, **fields}
             return KernelEvent(at=at, kind=pattern.kind, source=source, **_shown(fields))

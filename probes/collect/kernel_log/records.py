@@ -75,16 +75,16 @@ def seq_of(line: bytes) -> int | None:
 
 
 def _kmsg(line: bytes, boot_at: float) -> Record | None:
-    head, found, text = line.partition(b"\n")[0].partition(b";")
+    head, separator, text = line.partition(b"\n")[0].partition(b";")
     fields = head.split(b",")
-    if not found or len(fields) < 3:
+    if not separator or len(fields) < 3:
         return None
     try:
         prefix, seq, usec = int(fields[0]), int(fields[1]), int(fields[2])
     except ValueError:
         return None
     if b"\\x" in text:  # the kernel escapes what is not printable ASCII, line breaks too
-        text = _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), text)
+        text = _ESCAPE.sub(lambda escape: bytes([int(escape[1], 16)]), text)
     return Record(boot_at + usec / 1e6, prefix & 7, text.decode("utf-8", "replace"), seq, prefix >> 3 != 0)
 
 
@@ -109,9 +109,9 @@ def _text(line: str, boot_at: float, now: float) -> Record:
     if lead is not None:
         level, by_user = _lead(lead)
         line = line[lead.end() :]
-    found = _UPTIME.match(line)
-    if found is not None:
-        return Record(boot_at + float(found[1]), level, line[found.end() :], by_user=by_user)
+    match = _UPTIME.match(line)
+    if match is not None:
+        return Record(boot_at + float(match[1]), level, line[match.end() :], by_user=by_user)
     at, end, of_syslog = _wall_time(line, now)
     if of_syslog:
         kernel = _HOST_KERNEL.match(line, end)
@@ -129,37 +129,37 @@ def _lead(lead: re.Match[str]) -> tuple[int | None, bool]:
 
 def _wall_time(line: str, now: float) -> tuple[float | None, int, bool]:
     """The time that the line begins with, where the rest begins, and whether that is a host and a program."""
-    found = _CTIME.match(line)
-    if found is not None:
-        return _local(int(found[6]), found), found.end(), False
-    found = _ISO.match(line)
-    if found is not None:
-        return _iso(found), found.end(), found[2] != ","  # dmesg's decimal comma
-    found = _SYSLOG.match(line)
-    if found is not None:
+    match = _CTIME.match(line)
+    if match is not None:
+        return _local(int(match[6]), match), match.end(), False
+    match = _ISO.match(line)
+    if match is not None:
+        return _iso(match), match.end(), match[2] != ","  # dmesg's decimal comma
+    match = _SYSLOG.match(line)
+    if match is not None:
         year = time.localtime(now).tm_year
-        at = _local(year, found)
+        at = _local(year, match)
         if at is not None and at > now + _DAY_S:  # December's, read in January
-            at = _local(year - 1, found)
-        return at, found.end() if at is not None else 0, at is not None
+            at = _local(year - 1, match)
+        return at, match.end() if at is not None else 0, at is not None
     return None, 0, False
 
 
-def _local(year: int, found: re.Match[str]) -> float | None:
+def _local(year: int, match: re.Match[str]) -> float | None:
     """Local time of the groups month (its name), day, hour, minute and second."""
-    month = _MONTHS.get(found[1])
-    day, hour, minute, second = (int(found[group]) for group in (2, 3, 4, 5))
+    month = _MONTHS.get(match[1])
+    day, hour, minute, second = (int(match[group]) for group in (2, 3, 4, 5))
     try:
         return time.mktime((year, month, day, hour, minute, second, 0, 0, -1)) if month else None
     except (OverflowError, ValueError):
         return None
 
 
-def _iso(found: re.Match[str]) -> float | None:
-    zone = "+00:00" if found[4] == "Z" else found[4]
+def _iso(match: re.Match[str]) -> float | None:
+    zone = "+00:00" if match[4] == "Z" else match[4]
     zone = zone if ":" in zone else f"{zone[:3]}:{zone[3:]}"
     try:
-        return datetime.fromisoformat(found[1] + zone).timestamp() + float(f"0.{found[3] or 0}")
+        return datetime.fromisoformat(match[1] + zone).timestamp() + float(f"0.{match[3] or 0}")
     except ValueError:
         return None
 

@@ -144,8 +144,9 @@ class KernelLogSource:
             gaps.append(Gap.about("kernel_log", why="its history is still being read", kind="starting"))
         if self._lost:
             why = f"{self._lost} lines of the kernel log were overwritten before they could be read"
-            fix = "add log_buf_len=16M to the kernel's command line"
-            gaps.append(Gap.about("kernel_log", "lost", why=why, fix=fix))
+            gaps.append(
+                Gap.about("kernel_log", "lost", why=why, fix="add log_buf_len=16M to the kernel's command line")
+            )
         if self._starts_at is not None and self._starts_at > now - KEPT_S:
             # Named so that it hides no rule's answer: a busy node's log never reaches back a day.
             hours = (now - self._starts_at) / 3600

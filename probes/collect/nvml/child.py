@@ -55,10 +55,10 @@ class LoadedLibrary:
 
 def _identity(path: str) -> tuple[int, int, int] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 # A GPU that was reset may only be found again when the library is initialised anew. That takes seconds and
