@@ -111,12 +111,12 @@ def read_file(path: str) -> bytes:
         os.close(descriptor)
 
 
-def read_long(path: str) -> bytes:
-    """A file that the kernel may give in pieces (mountinfo), at most 4 MiB of it; raises OSError."""
+def read_long(path: str, most_bytes: int = _LONGEST_BYTES) -> bytes:
+    """A file that the kernel may give in pieces (mountinfo), at most so much of it; raises OSError."""
     content = b""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        while len(content) < _LONGEST_BYTES and (more := os.read(descriptor, _CHUNK_BYTES)):
+        while more := os.read(descriptor, min(most_bytes - len(content), _CHUNK_BYTES)):
             content += more
     finally:
         os.close(descriptor)
@@ -140,6 +140,14 @@ def read_text(path: str) -> str | None:
 def read_number(path: str) -> int | None:
     """A file that holds one whole number, None when there is no such file or it holds something else."""
     return number(read_known(path))
+
+
+def names_in(folder: str) -> list[str]:
+    """What a folder holds; nothing when it cannot be listed."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def number(content: bytes | None, base: int = 10) -> int | None:
