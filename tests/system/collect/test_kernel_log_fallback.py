@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from mltop.probes.collect.kernel_log import KernelLogSource
-from mltop.probes.collect.kernel_log.readers import Places
+from mltop.probes.collect.kernel_log.readers import LogFiles
 from mltop.probes.collect.kernel_log.scan import scan
 from mltop.probes.model import Gap, KernelEvent
 from tests.fakes.kmsg import FakeKmsg, fake_journalctl, journal_line
@@ -27,8 +27,8 @@ HINT = (
 XID_79 = "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 
 
-def places(directory: Path, journalctl: Path | str = "", boot_at: float | None = None) -> Places:
-    return Places(str(directory / "kmsg"), str(journalctl), str(directory / "kern.log"), boot_at)
+def places(directory: Path, journalctl: Path | str = "", boot_at: float | None = None) -> LogFiles:
+    return LogFiles(str(directory / "kmsg"), str(journalctl), str(directory / "kern.log"), boot_at)
 
 
 def settled(source: KernelLogSource) -> tuple[list[KernelEvent], list[Gap]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.collect.kernel_log import KernelLogSource, with_nvml_events
-from mltop.probes.collect.kernel_log.readers import Places
+from mltop.probes.collect.kernel_log.readers import LogFiles
 from mltop.probes.collect.kernel_log.source import LOST_SAID_S
 from mltop.probes.model import MAX_KERNEL_EVENTS, Gap, KernelEvent
 from tests.fakes.kmsg import BOOT_AT, FakeKmsg
@@ -221,7 +221,7 @@ def test_a_flood_is_read_in_parts_and_kept_in_bounds(kmsg: FakeKmsg) -> None:
 
 
 def test_dev_null_in_place_of_the_log_is_said(tmp_path: Path) -> None:
-    events, gaps = KernelLogSource(Places("/dev/null", "", str(tmp_path / "kern.log"))).read(NOW)
+    events, gaps = KernelLogSource(LogFiles("/dev/null", "", str(tmp_path / "kern.log"))).read(NOW)
     assert events == []
     assert [(gap.what, gap.kind) for gap in gaps] == [("kernel_log", "unknown")]
     assert "/dev/null: is not the kernel's log (a container?)" in gaps[0].why

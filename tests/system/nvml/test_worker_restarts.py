@@ -11,34 +11,34 @@ import pytest
 
 from mltop.probes.collect.nvml import faults
 from mltop.probes.collect.nvml.calls import NO_GPU, Breadcrumb
-from mltop.probes.collect.nvml.worker import Pauses, Restarts, Retries, Skips
+from mltop.probes.collect.nvml.worker import Pauses, Skips
 from mltop.probes.system.spawn import die_with_parent, python_command
 
 
 def test_restarts_slow_down_and_recover() -> None:
-    restarts = Restarts(Pauses())
+    restarts = Pauses().restarts()
     pauses = []
     at_s = 1000.0
     for _ in range(12):
         restarts.failed(at_s)
-        pauses.append(restarts.next_start_s - at_s)
-        at_s = restarts.next_start_s + 10
+        pauses.append(restarts.next_s - at_s)
+        at_s = restarts.next_s + 10
     assert pauses == [0, 0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60]
     restarts.failed(at_s + 3600)
-    assert restarts.next_start_s == at_s + 3600
+    assert restarts.next_s == at_s + 3600
 
 
 def test_a_library_that_fails_is_tried_again_soon_and_then_less_often() -> None:
-    retries = Retries(Pauses())
+    retries = Pauses().retries()
     pauses = []
     for _ in range(7):
-        retries.failed(100.0, has_worked=False)
+        retries.failed(100.0, free=0)
         pauses.append(retries.next_s - 100.0)
     assert pauses == [2, 4, 8, 16, 30, 30, 30]
-    retries.answered()
+    retries.worked()
     pauses = []
     for _ in range(4):
-        retries.failed(100.0, has_worked=True)
+        retries.failed(100.0, free=1)
         pauses.append(retries.next_s - 100.0)
     assert pauses == [0, 2, 4, 8]
 

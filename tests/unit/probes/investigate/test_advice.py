@@ -16,7 +16,7 @@ from tests.documents import ROOT
 
 PROBES = ROOT / "probes"
 # Where the fix stands among the arguments.
-FIX_AT = {"Gap": 2, "Ability": 3, "Failure": 1, "Unavailable": 1, "Unusable": 1}
+FIX_AT = {"Gap": 2, "Ability": 3, "Failure": 1, "Unavailable": 1, "Unusable": 1, "Lack": 1, "needs_dcgm": 1}
 
 
 def said_on_nodes() -> Iterator[tuple[str, str]]:
