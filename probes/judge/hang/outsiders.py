@@ -66,8 +66,8 @@ def accuse_helper(view: RankView) -> Accusation | None:
 
 def _user_threads(view: RankView) -> list[list[StackDigest]]:
     """Threads that stand in the user's code; those that do not move first."""
-    found = [digests for digests in view.threads() if user_frame(digests[-1].frames)]
-    return sorted(found, key=lambda digests: not _stable(digests))
+    threads = [digests for digests in view.threads() if user_frame(digests[-1].frames)]
+    return sorted(threads, key=lambda digests: not _stable(digests))
 
 
 def _thread(view: RankView, threads: list[list[StackDigest]]) -> Accusation:
@@ -119,8 +119,8 @@ def _kind(view: RankView) -> tuple[str, str]:
     return "child process", "child processes"
 
 
-def _more(found: Sequence[object]) -> str:
-    return f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+def _more(alike: Sequence[object]) -> str:
+    return f" (and {len(alike) - 1} more)" if len(alike) > 1 else ""
 
 
 def _is_foreign(child: StackDigest) -> bool:
@@ -175,9 +175,9 @@ def non_waiters(job: JobView) -> Verdict | None:
     minority_waits = len(job.others) > len(job.waiters)
     if minority_waits and any(view.calls or view.spins for view in job.others):
         return _few_wait(job)
-    found = [_accuse(view) for view in accused]
-    may_be_work = [_cap_of_work(job, view, one) for view, one in zip(accused, found, strict=True)]
-    caps = [one.cap for one in found] + may_be_work
+    accusations = [_accuse(view) for view in accused]
+    may_be_work = [_cap_of_work(job, view, accusation) for view, accusation in zip(accused, accusations, strict=True)]
+    caps = [accusation.cap for accusation in accusations] + may_be_work
     if minority_waits:
         caps.append("low")
     evidence = [_waiting_evidence(job), *outside_lines(accused)]
@@ -185,7 +185,7 @@ def non_waiters(job: JobView) -> Verdict | None:
         evidence.append(_LOOKS_LIKE_WORK)
     if len(accused) < len(job.others):
         evidence.append(f"{len(job.others) - len(accused)} more outside collectives still move")
-    culprits = [one.culprit for one in found]
+    culprits = [accusation.culprit for accusation in accusations]
     return Verdict("hang", culprits, waiting_lines(job.waiters), [], evidence, job.confidence(*caps))
 
 

@@ -51,12 +51,12 @@ def gone_or_stopped(job: JobView) -> Verdict | None:
 
 def in_kernel(job: JobView) -> list[RankView]:
     """State D in each of at least two dumps. Not when most ranks are: then a driver or a disk is slow."""
-    found = [
+    stuck = [
         view
         for view in job.views
         if len(view.states) >= limit.KERNEL_ROUNDS and all(state == "D" for state in view.states)
     ]
-    return found if 2 * len(found) < len(job.views) or len(found) < len(job.waiters) else []
+    return stuck if 2 * len(stuck) < len(job.views) or len(stuck) < len(job.waiters) else []
 
 
 def system_facts(job: JobView) -> list[str]:
@@ -138,8 +138,8 @@ def _lower(job: JobView, verdict: Verdict) -> None:
         verdict.kind = "suspect"
     elif job.standstill == "low":
         verdict.kind = "unclear"
-        known = job.counted or job.quiet_s is not None
-        why = "take more samples" if known else "counters would tell, and could not be read"
+        counted = job.counted or job.quiet_s is not None
+        why = "take more samples" if counted else "counters would tell, and could not be read"
         verdict.evidence.append(f"a slow step looks the same: {why}")
 
 
@@ -178,9 +178,9 @@ def _not_seen_to_move(job: JobView) -> str:
 
 
 def _by_stacks(job: JobView) -> Verdict:
-    found = non_waiters(job) or mismatch(job)
-    if found:
-        return found
+    verdict = non_waiters(job) or mismatch(job)
+    if verdict:
+        return verdict
     differences = local_differences(job)
     return by_loop_counter(job, differences) or _below_python(job, harmless(job, differences))
 

@@ -49,8 +49,8 @@ def settings(lines: Iterable[str]) -> list[str]:
     """
     every = [line.rstrip() for text in lines for line in text.splitlines()]
     first = [*_version(every), *_network(every), *_within(every), *_channels(every)]
-    found = [", ".join(first)] if first else []
-    return [*found, *_algorithms(every), *_plugins(every), *_environment(every)]
+    summary = [", ".join(first)] if first else []
+    return [*summary, *_algorithms(every), *_plugins(every), *_environment(every)]
 
 
 def _first(pattern: re.Pattern[str], lines: Iterable[str]) -> re.Match[str] | None:
@@ -102,13 +102,13 @@ def _direct(lines: list[str]) -> list[str]:
 
 def _within(lines: list[str]) -> list[str]:
     """How GPUs of one node reach each other."""
-    found = []
+    ways = []
     nvls = [match["no"] is None for match in map(_NVLS.search, lines) if match is not None]
     if nvls:
-        found.append("NVLS on" if all(nvls) else "no NVLS" if not any(nvls) else "NVLS on some GPUs only")
+        ways.append("NVLS on" if all(nvls) else "no NVLS" if not any(nvls) else "NVLS on some GPUs only")
     if any(match["path"] == "SHM" for match in map(_LOCAL_PATH.search, lines) if match is not None):
-        found.append("GPUs of one node reach each other through host memory (SHM)")
-    return found
+        ways.append("GPUs of one node reach each other through host memory (SHM)")
+    return ways
 
 
 def _channels(lines: list[str]) -> list[str]:
@@ -121,18 +121,18 @@ def _channels(lines: list[str]) -> list[str]:
 
 def _algorithms(lines: list[str]) -> list[str]:
     """``all-reduce of 256 MiB: NVLS, Simple protocol``: of each size the first."""
-    found: dict[tuple[str, int], str] = {}
+    algorithms: dict[tuple[str, int], str] = {}
     for line in lines:
         named, numbered = _NAMED.search(line), _NUMBERED.search(line)
         if named is not None and not named["algo"].isdigit():
             algo = _ALGO_WORDS.get(named["algo"], named["algo"])
             key = (_NAMES.get(named["what"], named["what"]), int(named["bytes"]))
-            found.setdefault(key, f"{algo}, {named['proto'].replace('SIMPLE', 'Simple')} protocol")
+            algorithms.setdefault(key, f"{algo}, {named['proto'].replace('SIMPLE', 'Simple')} protocol")
         elif numbered is not None:
             algo, proto = _name(_ALGOS, numbered["algo"]), _name(_PROTOS, numbered["proto"])
-            what = _NAMES.get(named["what"], named["what"]) if named is not None else "collective"
-            found.setdefault((what, int(numbered["bytes"])), f"{algo}, {proto} protocol")
-    return [f"{what} of {size_words(size)}: {how}" for (what, size), how in found.items()]
+            collective = _NAMES.get(named["what"], named["what"]) if named is not None else "collective"
+            algorithms.setdefault((collective, int(numbered["bytes"])), f"{algo}, {proto} protocol")
+    return [f"{collective} of {size_words(size)}: {how}" for (collective, size), how in algorithms.items()]
 
 
 def _name(names: tuple[str, ...], number: str) -> str:
@@ -148,12 +148,9 @@ def _plugins(lines: list[str]) -> list[str]:
 
 def _environment(lines: list[str]) -> list[str]:
     """What was set in the environment, by the user or by the probe."""
-    found = {match["name"]: match["value"] for match in map(_ENV.search, lines) if match is not None}
-    return (
-        [f"set in the environment: {', '.join(f'{name}={value}' for name, value in sorted(found.items()))}"]
-        if found
-        else []
-    )
+    variables = {match["name"]: match["value"] for match in map(_ENV.search, lines) if match is not None}
+    settings_made = ", ".join(f"{name}={value}" for name, value in sorted(variables.items()))
+    return [f"set in the environment: {settings_made}"] if variables else []
 
 
 __all__ = ["settings", "translate"]
@@ -331,7 +328,7 @@ def translate(line: str) -> tuple[str, str] | None:
 
     None for what needs none.
     """
-    return next((found for found in map(_of_line, line.splitlines()) if found is not None), None)
+    return next((words for words in map(_of_line, line.splitlines()) if words is not None), None)
 
 
 def _of_line(line: str) -> tuple[str, str] | None:
@@ -343,12 +340,12 @@ def _of_line(line: str) -> tuple[str, str] | None:
     for word in _WORDS:
         match = word.pattern.search(line)
         if match is not None:
-            found = {name: (value or "").strip() for name, value in match.groupdict().items()}
-            if "peer" in found:
-                found["peer"] = _host(found["peer"] or found.get("old", "")) or "its address"
-                found["at"] = f" at {found['peer']}" if found["peer"] != "its address" else ""
-            found["what_done"] = _DONE.get(found.get("what", ""), "answer")
-            return _tidy(word.meaning.format(**found)), word.action.format(**found)
+            groups = {name: (value or "").strip() for name, value in match.groupdict().items()}
+            if "peer" in groups:
+                groups["peer"] = _host(groups["peer"] or groups.get("old", "")) or "its address"
+                groups["at"] = f" at {groups['peer']}" if groups["peer"] != "its address" else ""
+            groups["what_done"] = _DONE.get(groups.get("what", ""), "answer")
+            return _tidy(word.meaning.format(**groups)), word.action.format(**groups)
     return None
 
 

@@ -201,7 +201,7 @@ def _curves(among: Iterable[Curve], family: str, gpus: int, nodes: int, collecti
 
 
 def _first(curves: Iterable[Curve], size_bytes: int) -> Expected | None:
-    return next((found for found in (_at(curve, size_bytes) for curve in curves) if found is not None), None)
+    return next((expected for expected in (_at(curve, size_bytes) for curve in curves) if expected is not None), None)
 
 
 def _at(curve: Curve, size_bytes: int) -> Expected | None:
