@@ -9,12 +9,12 @@ from typing import Any, NoReturn
 import pytest
 
 from mltop.probes.judge.health import FAILED, RULES, Health, engine, evaluate
-from mltop.probes.judge.health.job.whole_job import JOB_RULES
-from mltop.probes.judge.health.jobs import JobHealth
+from mltop.probes.judge.health.engine import JobHealth
+from mltop.probes.judge.health.registry import JOB_RULES
 from mltop.probes.judge.health.rule import Moment, Rule
 from mltop.probes.model import Finding, Sample
 from mltop.probes.reach.view import FleetView
-from mltop.tui.app.health_watch import HealthWatch
+from mltop.tui.app.feed import HealthWatch
 from mltop.tui.commands import check
 from tests.tui.fake_views import fleet
 from tests.unit.health_samples import node_h100

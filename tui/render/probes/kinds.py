@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mltop.probes.investigate.probing.wanted import ProbeWanted
-from mltop.tui.render.units import seconds
+from mltop.probes.model.units import seconds
 
 
 @dataclass(frozen=True)
