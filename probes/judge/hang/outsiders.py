@@ -59,7 +59,7 @@ def accuse_helper(view: RankView) -> Accusation | None:
         return _child(view, suspects)
     if threads:
         return _thread(view, threads)
-    programs = [digests for digests in children if _is_foreign(digests[-1])] if waits_for_program(view.now) else []
+    programs = [digests for digests in children if digests[-1].program] if waits_for_program(view.now) else []
     return _program(view, programs) if programs else _none_found(view, children, threaded, forked)
 
 
@@ -97,7 +97,7 @@ def _program(view: RankView, programs: list[list[StackDigest]]) -> Accusation:
 
 
 def _none_found(view: RankView, children: list[list[StackDigest]], threaded: bool, forked: bool) -> Accusation:
-    python = [digests for digests in children if not _is_foreign(digests[-1])]
+    python = [digests for digests in children if not digests[-1].program]
     if threaded:
         whom = "a thread or a worker process" if forked else "a thread"
         reason = f"waits for {whom} of its own, and none stands in code of the script"
@@ -121,12 +121,8 @@ def _more(alike: Sequence[object]) -> str:
     return f" (and {len(alike) - 1} more)" if len(alike) > 1 else ""
 
 
-def _is_foreign(child: StackDigest) -> bool:
-    return bool(child.program)
-
-
 def _suspicious(child: StackDigest) -> bool:
-    if _is_foreign(child):
+    if child.program:
         return False
     return is_dead(child) or child.state == "D" or (bool(child.frames) and not is_idle_worker(child))
 

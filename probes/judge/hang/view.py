@@ -262,8 +262,7 @@ def is_other_thread(digest: StackDigest) -> bool:
 
 def is_dead(digest: StackDigest) -> bool:
     """A zombie, or a process that was gone when it was to be dumped."""
-    error = digest.error or ""
-    return digest.state in ("Z", "X") or "process is gone" in error or error.startswith("zombie")
+    return digest.dead or digest.state in ("Z", "X")
 
 
 def _taken_at(stacks: RankStacks) -> float:
