@@ -1,6 +1,6 @@
-"""Step 0: which ranks should be there, which are, and which are gone. Unseen is not gone.
+"""One job as the judge sees it: who should be there, who is gone, who waits, who does not, and how long it was watched.
 
-One job as the judge sees it: who waits, who does not, who cannot be read, and how long it was watched.
+Unseen is not gone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Step 4: every rank waits, but not in the same collective, or not called from the same lines.
+"""Steps 4 and 5: every rank waits, but not in the same collective, not from the same lines, or not in the same turn.
 
-Step 5: every rank waits at the same line. Integer locals tell who is in another turn of the loop.
+Of a loop integer locals tell who is in another turn.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A rank that waits for a thread or a process of its own: which one, and what that one does.
-
-Step 3: some ranks wait in a collective, others do not. Those who do not are waited for.
-"""
+"""Step 3: some ranks wait in a collective, others do not. Those who do not are waited for, or what they wait for is."""
 
 from __future__ import annotations
 
@@ -29,6 +26,7 @@ from mltop.probes.model.ranks import ranks_text
 
 _DATALOADER = "torch/utils/data/dataloader.py"
 _CHILD_STATES = {"T": "which is stopped (state T) in", "t": "which a debugger holds in"}
+_LOOKS_LIKE_WORK = "a checkpoint or an evaluation on this rank alone looks the same: look again in a minute"
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,107 @@ class Accusation:
     stacks: tuple[StackDigest, ...] = ()
 
 
-def accuse_helper(view: RankView) -> Accusation | None:
+def non_waiters(job: JobView) -> Verdict | None:
+    """Accuses the ranks outside collectives, first of all those that stand still or only spin."""
+    if not job.waiters or not job.others:
+        return None
+    inert = [view for view in job.others if not view.calls]
+    accused = inert or job.others
+    minority_waits = len(job.others) > len(job.waiters)
+    if minority_waits and any(view.calls or view.spins for view in job.others):
+        return _few_wait(job)
+    accusations = [_accuse(view) for view in accused]
+    may_be_work = [_cap_of_work(job, view, accusation) for view, accusation in zip(accused, accusations, strict=True)]
+    caps = [accusation.cap for accusation in accusations] + may_be_work
+    if minority_waits:
+        caps.append("low")
+    evidence = [_waiting_evidence(job), *outside_lines(accused)]
+    if any(cap != "high" for cap in may_be_work):
+        evidence.append(_LOOKS_LIKE_WORK)
+    if len(accused) < len(job.others):
+        evidence.append(f"{len(job.others) - len(accused)} more outside collectives still move")
+    culprits = [accusation.culprit for accusation in accusations]
+    return Verdict("hang", culprits, waiting_lines(job.waiters), [], evidence, job.confidence(*caps))
+
+
+def _accuse(view: RankView) -> Accusation:
+    helper = _accuse_helper(view)
+    if helper is not None:
+        return helper
+    if view.calls:
+        reason = "busy outside any collective while the others wait for it"
+    elif view.spins:
+        reason = "loops or computes outside any collective while the others wait for it"
+    elif view.seen_to_stand:
+        reason = "stands still outside any collective while the others wait for it"
+    else:
+        reason = "is outside any collective while the others wait for it (seen once)"
+    culprit = Culprit(view.rank, view.node, view.pid, reason + leaf_note(view.now), where(view.now))
+    return Accusation(culprit, computes=view.spins, stacks=(view.now,))
+
+
+def _cap_of_work(job: JobView, view: RankView, accusation: Accusation) -> Confidence:
+    """How sure one may be that this is no checkpoint or evaluation that the others wait for."""
+    if view.calls:
+        return "medium" if job.known_s >= limit.WORK_MEDIUM_S else "low"
+    if accusation.computes:
+        if job.known_s >= limit.WORK_HIGH_S:
+            return "high"
+        return "medium" if job.known_s >= limit.WORK_MEDIUM_S else "low"
+    if job.known_s < limit.SAVING_HIGH_S and any(map(saves_or_evaluates, accusation.stacks)):
+        return "medium"
+    return "high"
+
+
+def _few_wait(job: JobView) -> Verdict:
+    evidence = [
+        _waiting_evidence(job),
+        f"{len(job.others)} ranks are outside collectives and busy: a slow step looks the same",
+        *outside_lines(job.others),
+    ]
+    return Verdict("unclear", [], waiting_lines(job.waiters), [], evidence, "low")
+
+
+def _waiting_evidence(job: JobView) -> str:
+    verb = "waits" if len(job.waiters) == 1 else "wait"
+    return f"{len(job.waiters)} of {len(job.views)} ranks {verb} and did not move {job.watched}"
+
+
+def outside_lines(views: list[RankView]) -> list[str]:
+    """Where the ranks outside collectives are, one line per place, the rarest places first."""
+    places = by_place((-1 if view.rank is None else view.rank, _now(view)) for view in views)
+    ordered = sorted(places.items(), key=lambda item: len(item[1]))
+    lines = [f"{_who(ranks)} not in a collective: {text}" for text, ranks in ordered[: limit.EVIDENCE_PLACES]]
+    left = len(ordered) - len(lines)
+    return lines + ([f"and {left} more places outside collectives"] if left else [])
+
+
+def _who(ranks: list[int]) -> str:
+    numbers = [rank for rank in ranks if rank >= 0]
+    return ranks_text(numbers) if numbers else f"{len(ranks)} processes without a rank"
+
+
+def _now(view: RankView) -> str:
+    return f"{where(view.now)}{leaf_note(view.now)}, {_behaviour(view)}"
+
+
+def _behaviour(view: RankView) -> str:
+    dumps = len(view.mains)
+    if view.calls:
+        return "its counters move: a loop that sleeps or polls, or slow work"
+    if not view.same_stack:
+        return f"stack or integer locals change over {dumps} dumps without system calls: it loops or computes"
+    seen = f"one stack in {dumps} dumps" if dumps > 1 else "seen in one dump"
+    if not view.spins:
+        return seen
+    cpu = "" if view.cpu_fraction is None else f" at {view.cpu_fraction:.0%} CPU"
+    return f"{seen}{cpu}: it loops or computes"
+
+
+# A rank that waits for a thread or a process of its own: which one, and what that one does.
+
+
+def _accuse_helper(view: RankView) -> Accusation | None:
     """The thread or child that the rank waits for, when one is dead, stuck or at work; None: it waits for none."""
     threaded, forked = waits_for_thread(view.now), waits_for_child(view.now)
     if not threaded and not forked:
@@ -155,103 +253,3 @@ def _child_text(digests: list[StackDigest]) -> str:
     if len(digests) == 1:
         return f"which was seen once, in {where(child)}"
     return f"{'which is stuck in' if _stable(digests) else 'which is busy in'} {where(child)}"
-
-
-_LOOKS_LIKE_WORK = "a checkpoint or an evaluation on this rank alone looks the same: look again in a minute"
-
-
-def non_waiters(job: JobView) -> Verdict | None:
-    """Accuses the ranks outside collectives, first of all those that stand still or only spin."""
-    if not job.waiters or not job.others:
-        return None
-    inert = [view for view in job.others if not view.calls]
-    accused = inert or job.others
-    minority_waits = len(job.others) > len(job.waiters)
-    if minority_waits and any(view.calls or view.spins for view in job.others):
-        return _few_wait(job)
-    accusations = [_accuse(view) for view in accused]
-    may_be_work = [_cap_of_work(job, view, accusation) for view, accusation in zip(accused, accusations, strict=True)]
-    caps = [accusation.cap for accusation in accusations] + may_be_work
-    if minority_waits:
-        caps.append("low")
-    evidence = [_waiting_evidence(job), *outside_lines(accused)]
-    if any(cap != "high" for cap in may_be_work):
-        evidence.append(_LOOKS_LIKE_WORK)
-    if len(accused) < len(job.others):
-        evidence.append(f"{len(job.others) - len(accused)} more outside collectives still move")
-    culprits = [accusation.culprit for accusation in accusations]
-    return Verdict("hang", culprits, waiting_lines(job.waiters), [], evidence, job.confidence(*caps))
-
-
-def _accuse(view: RankView) -> Accusation:
-    helper = accuse_helper(view)
-    if helper is not None:
-        return helper
-    if view.calls:
-        reason = "busy outside any collective while the others wait for it"
-    elif view.spins:
-        reason = "loops or computes outside any collective while the others wait for it"
-    elif view.seen_to_stand:
-        reason = "stands still outside any collective while the others wait for it"
-    else:
-        reason = "is outside any collective while the others wait for it (seen once)"
-    culprit = Culprit(view.rank, view.node, view.pid, reason + leaf_note(view.now), where(view.now))
-    return Accusation(culprit, computes=view.spins, stacks=(view.now,))
-
-
-def _cap_of_work(job: JobView, view: RankView, accusation: Accusation) -> Confidence:
-    """How sure one may be that this is no checkpoint or evaluation that the others wait for."""
-    if view.calls:
-        return "medium" if job.known_s >= limit.WORK_MEDIUM_S else "low"
-    if accusation.computes:
-        if job.known_s >= limit.WORK_HIGH_S:
-            return "high"
-        return "medium" if job.known_s >= limit.WORK_MEDIUM_S else "low"
-    if job.known_s < limit.SAVING_HIGH_S and any(map(saves_or_evaluates, accusation.stacks)):
-        return "medium"
-    return "high"
-
-
-def _few_wait(job: JobView) -> Verdict:
-    evidence = [
-        _waiting_evidence(job),
-        f"{len(job.others)} ranks are outside collectives and busy: a slow step looks the same",
-        *outside_lines(job.others),
-    ]
-    return Verdict("unclear", [], waiting_lines(job.waiters), [], evidence, "low")
-
-
-def _waiting_evidence(job: JobView) -> str:
-    verb = "waits" if len(job.waiters) == 1 else "wait"
-    return f"{len(job.waiters)} of {len(job.views)} ranks {verb} and did not move {job.watched}"
-
-
-def outside_lines(views: list[RankView]) -> list[str]:
-    """Where the ranks outside collectives are, one line per place, the rarest places first."""
-    places = by_place((-1 if view.rank is None else view.rank, _now(view)) for view in views)
-    ordered = sorted(places.items(), key=lambda item: len(item[1]))
-    lines = [f"{_who(ranks)} not in a collective: {text}" for text, ranks in ordered[: limit.EVIDENCE_PLACES]]
-    left = len(ordered) - len(lines)
-    return lines + ([f"and {left} more places outside collectives"] if left else [])
-
-
-def _who(ranks: list[int]) -> str:
-    numbers = [rank for rank in ranks if rank >= 0]
-    return ranks_text(numbers) if numbers else f"{len(ranks)} processes without a rank"
-
-
-def _now(view: RankView) -> str:
-    return f"{where(view.now)}{leaf_note(view.now)}, {_behaviour(view)}"
-
-
-def _behaviour(view: RankView) -> str:
-    dumps = len(view.mains)
-    if view.calls:
-        return "its counters move: a loop that sleeps or polls, or slow work"
-    if not view.same_stack:
-        return f"stack or integer locals change over {dumps} dumps without system calls: it loops or computes"
-    seen = f"one stack in {dumps} dumps" if dumps > 1 else "seen in one dump"
-    if not view.spins:
-        return seen
-    cpu = "" if view.cpu_fraction is None else f" at {view.cpu_fraction:.0%} CPU"
-    return f"{seen}{cpu}: it loops or computes"

@@ -1,7 +1,4 @@
-"""Links of GPUs: what the wire carries and what copies get of it, bytes/s in one direction.
-
-What copies to host memory and between GPUs should give, by link and model. Bytes/s in one direction.
-"""
+"""Links of GPUs: what the wire carries and what copies should get, by link and model, in bytes/s of one direction."""
 
 from __future__ import annotations
 
