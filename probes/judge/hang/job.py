@@ -111,11 +111,7 @@ class _Search:
     """Looks for the numbers that no live process has, from the surest to the least sure reason."""
 
     def __init__(
-        self,
-        roster: Roster,
-        dead: list[RankView],
-        samples: list[tuple[str, RankSample]],
-        silent_nodes: set[str],
+        self, roster: Roster, dead: list[RankView], samples: list[tuple[str, RankSample]], silent_nodes: set[str]
     ) -> None:
         self.roster = roster
         self.dead = dead

@@ -15,14 +15,7 @@ from mltop.probes.judge.probes.arrival import LateRank, arrivals, common_iterati
 from mltop.probes.judge.probes.compare import Comparison, against_past, collective_key, group_subject
 from mltop.probes.judge.probes.devices import NEAR_FIGURE, first_sentences, listed
 from mltop.probes.judge.probes.hardware.peaks import Expected
-from mltop.probes.model.probe import (
-    CollectiveResult,
-    PastResult,
-    ProbeFailure,
-    ProbeVerdict,
-    RankTimes,
-    Suspect,
-)
+from mltop.probes.model.probe import CollectiveResult, PastResult, ProbeFailure, ProbeVerdict, RankTimes, Suspect
 from mltop.probes.model.ranks import ranks_text
 from mltop.probes.model.units import counted, percent_words, rate_words, size_words, time_words
 
@@ -37,9 +30,7 @@ _PATHS = {"nccl": "NCCL", "gloo": "gloo over TCP: not the training path"}
 
 
 def judge_collective(
-    results: Sequence[CollectiveResult],
-    failures: Sequence[ProbeFailure] = (),
-    past: Sequence[PastResult] = (),
+    results: Sequence[CollectiveResult], failures: Sequence[ProbeFailure] = (), past: Sequence[PastResult] = ()
 ) -> ProbeVerdict:
     """``results``: all sizes and collectives of one group of ranks. Wrong results come first, then late ranks.
 

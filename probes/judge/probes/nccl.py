@@ -80,11 +80,7 @@ _MESSAGES = (
         "nobody answers at {peer}: a firewall, or an interface that others do not reach",
         "nc -vz to that address; set NCCL_SOCKET_IFNAME to the interface that all nodes share",
     ),
-    _Message(
-        r"Connection closed by remote peer ?(?P<peer>\S*)",
-        "another rank{at} died or gave up first",
-        _THERE,
-    ),
+    _Message(r"Connection closed by remote peer ?(?P<peer>\S*)", "another rank{at} died or gave up first", _THERE),
     _Message(
         r"Accept failed|TryAccept: exceeded error retry count",
         "connections from other nodes break off while they are made",
@@ -160,11 +156,7 @@ _MESSAGES = (
         "rank {rank} waited too long in {what}: another rank did not come to it",
         "the last to blame is who prints this: mltop stacks shows who is elsewhere",
     ),
-    _Message(
-        r"ncclRemoteError",
-        "another rank died, or the network broke: the cause is in its output",
-        _FIRST,
-    ),
+    _Message(r"ncclRemoteError", "another rank died, or the network broke: the cause is in its output", _FIRST),
     _Message(r"ncclSystemError", "a system call or the network failed", "NCCL_DEBUG=INFO shows which"),
     _Message(
         r"Address already in use|EADDRINUSE",
@@ -272,10 +264,7 @@ def _network(lines: list[str]) -> list[str]:
         links = {"InfiniBand" if match["link"] == "IB" else "RoCE" for match in listed}
         sharp = " with SHARP" if any(match["sharp"] for match in listed) else ""
         names = folded(match["name"] for match in listed)
-        return [
-            f"{counted(len(listed), 'NIC')} over {' and '.join(sorted(links))}{sharp} ({names})",
-            *_direct(lines),
-        ]
+        return [f"{counted(len(listed), 'NIC')} over {' and '.join(sorted(links))}{sharp} ({names})", *_direct(lines)]
     sockets = _first(_SOCKETS, lines)
     if sockets is not None or name.startswith("Socket"):
         names = folded(match["name"] for match in _SOCKET.finditer(sockets["list"])) if sockets is not None else ""

@@ -79,8 +79,7 @@ def _copy(peak: Peak) -> str:
 def _doubts() -> Iterator[str]:
     yield "\n## What is doubtful\n"
     yield _table(
-        ("GPU", "what", "why"),
-        ([peak.name, f"`{what}`", why] for peak in PEAKS for what, why in peak.doubts.items()),
+        ("GPU", "what", "why"), ([peak.name, f"`{what}`", why] for peak in PEAKS for what, why in peak.doubts.items())
     )
 
 
