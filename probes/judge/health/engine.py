@@ -144,7 +144,7 @@ class JobHealth:
         last_at, _ = self._turns.get(node, (now, 0.0))
         self._turns[node] = (now, now - last_at)
         fresh = now - self._histories_at.get(node, float("-inf")) >= HISTORIES_EVERY_S
-        histories = None if fresh else {facts.pid: facts.history for facts in self._by_node.get(node, ())}
+        histories = None if fresh else {facts.rank.pid: facts.history for facts in self._by_node.get(node, ())}
         facts = self._facts(moment, histories)
         if facts or node in self._by_node:
             self._by_node[node] = facts
@@ -177,11 +177,11 @@ class JobHealth:
             newest_at, turn_s = self._turns[node]
             if now - newest_at < max(STALE_S, STALE_TURNS * turn_s):
                 for facts in ranks:
-                    jobs.setdefault((facts.uid, facts.job), []).append(facts)
+                    jobs.setdefault((facts.rank.uid, facts.rank.job), []).append(facts)
         namesakes = Counter(name for _, name in jobs)
         for job, of_job in jobs.items():
-            owner = f" of {of_job[0].user or of_job[0].uid}" if namesakes[job[1]] > 1 else ""
-            ordered = tuple(sorted(of_job, key=lambda facts: (facts.rank is None, facts.rank or 0)))
+            owner = f" of {of_job[0].rank.user or of_job[0].rank.uid}" if namesakes[job[1]] > 1 else ""
+            ordered = tuple(sorted(of_job, key=lambda facts: (facts.rank.rank is None, facts.rank.rank or 0)))
             moment = JobMoment(job[1], now, ordered, owner)
             for rule in self.rules:
                 self._check(rule, job, moment)
