@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from mltop.probes.judge.health.folding import fold_findings
 from mltop.probes.judge.health.job.whole_job import History, JobMoment, RankFacts, facts_of_ranks
-from mltop.probes.judge.health.names import slot
+from mltop.probes.judge.health.names import is_of_nvml, slot
 from mltop.probes.judge.health.peers import NO_PEERS, PeerBook, Peers
 from mltop.probes.judge.health.registry import COUNTERS, FACTS, GAUGES, JOB_RULES, RULES, VALUES
 from mltop.probes.judge.health.rule import EVENT_LISTED_S, NOTHING_ASKED, Asked, Moment, Rule
@@ -115,9 +115,9 @@ def _module_of(read: object) -> str:
 
 def _was_starting(rule: Rule, sample: Sample) -> bool:
     """Whether the sample could not yet tell what the rule needs: then it is seen for the first time only now."""
-    starting = [gap for gap in sample.gaps if gap.kind == "starting" or gap.what == "nvml.starting"]
-    if any(gap.what == "nvml.starting" for gap in starting) and rule.id.startswith(_OF_NVML):
+    if rule.id.startswith(_OF_NVML) and any(is_of_nvml(gap, "starting") for gap in sample.gaps):
         return True
+    starting = [gap for gap in sample.gaps if gap.kind == "starting"]
     return any(touches(gap, need) for gap in starting for need in rule.needs)
 
 

@@ -116,12 +116,12 @@ def hw_slowdown(moment: Moment) -> Iterator[Hit]:
 
 def _throttled(moment: Moment, reason: str) -> Iterator[GpuSample]:
     before = moment.before.gpus if moment.before is not None else []
-    for place, gpu in enumerate(moment.now.gpus):
+    for number, gpu in enumerate(moment.now.gpus):
         if gpu.throttle_reasons and reason in gpu.throttle_reasons:
             yield gpu
             continue
         held_ns = gpu.throttle_ns.get(reason)
-        if held_ns and place < len(before) and before[place].throttle_ns.get(reason) == held_ns:
+        if held_ns and number < len(before) and before[number].throttle_ns.get(reason) == held_ns:
             continue  # what most GPUs are at most times
         if held_ns or gpu.throttle_share:
             share = _share(moment, gpu, reason)

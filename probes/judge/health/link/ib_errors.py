@@ -215,11 +215,11 @@ def _reordered_everywhere(moment: Moment) -> bool:
 
 def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
     for link, name, _ in rdma_ports(sample):
-        known = link.counters
-        yield from ((name, counter, known[counter]) for counter in _OF_PORTS if counter in known)
+        values = link.counters
+        yield from ((name, counter, values[counter]) for counter in _OF_PORTS if counter in values)
 
 
 def wait_counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
     for link, name, _ in rdma_ports(sample):
-        known = link.counters
-        yield from ((name, counter, known[counter]) for counter in (_WAITED, _SENT) if counter in known)
+        values = link.counters
+        yield from ((name, counter, values[counter]) for counter in (_WAITED, _SENT) if counter in values)

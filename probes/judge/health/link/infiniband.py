@@ -103,8 +103,8 @@ def _device_counts(sample: Sample) -> Counter[str]:
 
 def _is_partial(sample: Sample) -> bool:
     """Where the devices could not be listed, or a container shows only some, their number says nothing."""
-    unlisted = any(gap.what in ("links", "links.infiniband") and gap.kind == "unknown" for gap in sample.gaps)
-    return unlisted or bool(sample.host.is_confined)
+    of_lists = (gap for gap in sample.gaps if gap.source == "links" and not gap.item and gap.kind == "unknown")
+    return bool(sample.host.is_confined) or any(gap.fields in ([], ["infiniband"]) for gap in of_lists)
 
 
 @rule(
@@ -452,11 +452,11 @@ def facts(sample: Sample) -> Iterator[Fact]:
         yield from ((_COUNT, group(name_of_board, kind), counts[kind]) for kind in _KINDS)
     active: Counter[str] = Counter()
     for link, name, up in rdma_ports.afresh(sample):
-        place = group(name_of_board, name)
+        of_like = group(name_of_board, name)
         if up:
             active[link.kind] += 1
             if link.rate_bits_per_s:
-                yield _RATE, place, link.rate_bits_per_s
+                yield _RATE, of_like, link.rate_bits_per_s
         if link.state is not None:
-            yield _STATE, place, link.state
+            yield _STATE, of_like, link.state
     yield from ((_ACTIVE, group(name_of_board, kind), count) for kind, count in active.items())
