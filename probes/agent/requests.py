@@ -17,7 +17,8 @@ from mltop.probes.collect.stacks import StackOptions, dump_ranks, find_py_spy
 from mltop.probes.model import RankSample, RankStacks
 
 if TYPE_CHECKING:
-    from mltop.probes.agent.probing import Probing, Samples
+    from mltop.probes.agent.probing import Probing
+    from mltop.probes.agent.sampler import Samples
     from mltop.probes.model.probe import ProbeEvent
 
 Send = Callable[[Message], None]

@@ -5,33 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mltop.probes.model.encoding import slow
-from mltop.probes.model.vocabulary import ActivitySource, FaultCode, GpuState
+from mltop.probes.model.vocabulary import Absence, ActivitySource, FaultCode, GpuState, ProcessKind
 
 
 @dataclass
 class GpuProcess:
-    """One process that holds a GPU context. ``pid`` is the host's pid; ``kind`` is compute, graphics or mps.
+    """One process that holds a GPU context. ``pid`` is the host's pid.
 
     What /proc says of it: ``user``, ``name`` (the kernel's, 15 characters), ``state`` (R S D T Z as the kernel prints
     it, "" when there is no such process here: it has ended, or NVML's pid is of another namespace), ``ppid`` and
     ``started_at`` (unix s). None or "" is unknown; of one that has ended it is what was last known.
 
-    ``absent``, why not all of it can be seen: ended (there is no such process in all of the machine, or there was one
-    here and it is gone) | elsewhere (not in our PID namespace: in another one, or it has ended) | hidden (/proc is
-    mounted with hidepid) | closed (no permission to read its environment: whether it is a rank is unknown) | "".
-    ``probe``: of mltop's own probes the kind, else "".
+    ``absent``: why not all of it can be seen. ``probe``: of mltop's own probes the kind, else "".
     """
 
     pid: int
     memory_bytes: int | None = None
-    kind: str = "compute"
+    kind: ProcessKind = "compute"
     gpu_instance: int | None = None  # of a GPU in MIG mode: the instance it runs in
     user: str = ""
     name: str = ""
     state: str = ""
     ppid: int | None = None
     started_at: float | None = None
-    absent: str = ""
+    absent: Absence = ""
     probe: str = ""
 
     @property

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from mltop.probes.model.encoding import slow
 from mltop.probes.model.gpu import GpuSample
-from mltop.probes.model.vocabulary import COUNTER_KINDS, CounterKind, GapCode, GapKind, NodePhase
+from mltop.probes.model.vocabulary import COUNTER_KINDS, CounterKind, GapCode, GapKind, LinkKind, NodePhase, PciKind
 
 UNLIMITED = (1 << 63) - 1  # of limits: there is none
 MAX_KERNEL_EVENTS = 100
@@ -268,7 +268,7 @@ class HostSample:
 
 @dataclass
 class PciDevice:
-    """A GPU, NIC, NVSwitch or NVMe disk as the kernel sees it. ``kind``: gpu | nic | nvswitch | nvme | other.
+    """A GPU, NIC, NVSwitch or NVMe disk as the kernel sees it.
 
     ``bus_id`` as in sysfs ("0000:9b:00.0"); speeds in GT/s; ``driver``: the kernel driver bound to it, None: none.
     ``aer``: correctable, nonfatal, fatal (counters); ``acs``: whether ACS source validation is on (needs root).
@@ -276,7 +276,7 @@ class PciDevice:
     """
 
     bus_id: str
-    kind: str = "other"
+    kind: PciKind = "other"
     vendor_id: int | None = None
     device_id: int | None = None
     driver: str | None = None
@@ -292,7 +292,7 @@ class PciDevice:
 
 @dataclass
 class LinkSample:
-    """One network port with its raw counters. ``kind``: infiniband | roce | ethernet | efa.
+    """One network port with its raw counters.
 
     ``state`` and ``physical_state`` are words ("ACTIVE", "LinkUp"; Ethernet: operstate in capitals, "UP", "DOWN").
     ``netdev``: the network interface of an RDMA device. ``saturated``: counters that stand at their maximum and can
@@ -301,7 +301,7 @@ class LinkSample:
 
     device: str
     port: int = 1
-    kind: str = "infiniband"
+    kind: LinkKind = "infiniband"
     state: str | None = None
     physical_state: str | None = None
     rate_bits_per_s: float | None = None

@@ -77,12 +77,15 @@ def _is_native_file(file: str, no_line: bool) -> bool:
     return no_line or _NATIVE_FILE.search(file) is not None
 
 
+_NOT_PYTHON = "not Python: "
+
+
 @dataclass
 class StackDigest:
     """One thread's stack, normalised next to the process, leaf first.
 
     ``key`` is equal for equal normalised frames (integer locals left out): ranks are merged by it. Of a child that
-    is not Python (``error`` begins "not Python: NAME") it stays equal while that child does not run.
+    is not Python, whose name is ``program``, it stays equal while that child does not run.
     ``child_of`` is the rank's pid when ``pid`` is one of its children (a dataloader worker).
     ``samples`` counts the dumps in which this same stack was seen in a row. ``error`` says in plain words why
     there are no frames, ``fix`` what would help.
@@ -103,6 +106,12 @@ class StackDigest:
     error: str | None = None
     fix: str = ""
     taken_at: float | None = None
+    program: str = ""  # of a child that is not Python, "" of Python processes
+
+    def __post_init__(self) -> None:
+        """A capture of an older version has it in ``error`` alone."""
+        if not self.program and self.error is not None and self.error.startswith(_NOT_PYTHON):
+            self.program = self.error[len(_NOT_PYTHON) :]
 
 
 @dataclass

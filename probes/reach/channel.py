@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 from mltop.probes.agent.protocol import Request
 from mltop.probes.model import Via
 from mltop.probes.model.text import MOST_SAID, plain_text
+from mltop.probes.reach import INTERVAL_S
 
-INTERVAL_S = 1.0  # between samples, unless the user says otherwise
 CONNECT_S = 8  # for a connection
 # An agent that hears nothing for so long has lost its caller and ends; a hub that does counts the link as dead.
 SILENCE_S = 20

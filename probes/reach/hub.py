@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from mltop.probes.model import Sample
-from mltop.probes.reach.channel import INTERVAL_S, Channel
+from mltop.probes.reach import INTERVAL_S
+from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.link import Link, Shared, Stage
 from mltop.probes.reach.pacing import Limits, Pacer
 from mltop.probes.reach.poller import Poller

@@ -11,7 +11,7 @@ import msgspec
 
 from mltop.probes.agent.protocol import Boot, Message, Request, encode
 from mltop.probes.model.text import make_plain
-from mltop.probes.model.units import duration_words
+from mltop.probes.model.units import duration_words, size_words
 from mltop.probes.reach.channel import Channel, Ending, last_words
 from mltop.probes.reach.pacing import Backoff, Limits
 from mltop.probes.reach.poller import Poller
@@ -286,7 +286,7 @@ class Link:
     def _file_goes_out(self, size_bytes: int) -> None:
         self._run.progress_at = time.monotonic()
         if self.stage is Stage.STARTING:
-            self._say(f"installing the agent ({size_bytes / 1000:.0f} KB)")
+            self._say(f"installing the agent ({size_words(size_bytes)})")
 
     def _arrived(self, now: float) -> None:
         """A node tells how far it is: what was sent before has arrived."""

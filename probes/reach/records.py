@@ -25,6 +25,13 @@ HISTORY_S = 600.0
 MOST_KEPT = 2400  # samples: four a second
 STALE_INTERVALS = 3.0  # this many intervals without a sample (at least STALE_MIN_S) make a node stale
 STALE_MIN_S = 3.0
+HISTORY_BYTES = 64 * 1024 * 1024  # over all nodes
+# Of one node's samples decoded at a time: ranks and GPUs (ten minutes of 300), and bytes (ten minutes have 20 MB).
+MOST_REMEMBERED = 200_000
+MOST_REMEMBERED_BYTES = 32 * 1024 * 1024
+SKEW_PRECISION_S = 0.005
+SKEW_FORGETS = 0.02  # per sample: the clocks may drift apart or be set
+NEWEST = "its newest sample"
 
 
 class Kept(NamedTuple):
@@ -92,15 +99,6 @@ class NodeRecord:
         if self.phase != "live" or self.received_at is None:
             return False
         return now - self.received_at > max(STALE_MIN_S, STALE_INTERVALS * self.interval_s)
-
-
-HISTORY_BYTES = 64 * 1024 * 1024  # over all nodes
-# Of one node's samples decoded at a time: ranks and GPUs (ten minutes of 300), and bytes (ten minutes have 20 MB).
-MOST_REMEMBERED = 200_000
-MOST_REMEMBERED_BYTES = 32 * 1024 * 1024
-SKEW_PRECISION_S = 0.005
-SKEW_FORGETS = 0.02  # per sample: the clocks may drift apart or be set
-NEWEST = "its newest sample"
 
 
 class Records:

@@ -16,7 +16,7 @@ from mltop.probes.agent.protocol import Message, Request, encode
 from mltop.probes.model import NodeState
 from mltop.probes.model.receipt import MOST_RANKS, Refused, admit_stacks, said
 from mltop.probes.model.text import plain_text
-from mltop.probes.model.units import duration_words
+from mltop.probes.model.units import duration_words, size_words
 from mltop.probes.reach.channel import Channel, Ending
 from mltop.probes.reach.poller import Poller
 from mltop.probes.reach.receiving import UNREADABLE
@@ -113,7 +113,7 @@ class Ask:
     def admit(self, message: Message) -> None:
         """Bring a frame of the answer within bounds. Raises Refused."""
         if self.parts > MOST_PARTS or self.bytes > MOST_ANSWER_BYTES:
-            raise Refused(f"{self.parts} parts of {self.bytes / 1e6:.0f} MB in all, and no end")
+            raise Refused(f"{self.parts} parts of {size_words(self.bytes)} in all, and no end")
         if message.stacks is not None:
             admit_stacks(message.stacks)
             message.stacks.node = self.node

@@ -8,7 +8,7 @@ from textual import events
 from mltop.probes.model import NodeState
 from mltop.probes.reach.view import NodeView
 from mltop.tui.filters import FIELDS, Subject, parse
-from mltop.tui.render.cells import Column, LazyRows, Row, plain
+from mltop.tui.render.cells import LazyRows, Row, plain
 from mltop.tui.render.glyphs import ASCII
 from mltop.tui.screens.bars import FilterBox, FilterHistory, filter_line, typing_line
 from mltop.tui.screens.help import EXAMPLES, HelpScreen, drawable
@@ -247,7 +247,7 @@ def test_only_rows_that_are_looked_at_are_made() -> None:
         value=lambda _, index: views[index].state.age_s,
         text=lambda index: views[index].node,
     )
-    shown = narrowed((Column("age", "AGE", 4),), rows, parse("node=n1* n10 age>2"), Sort("age", True), {})
+    shown = narrowed(rows, parse("node=n1* n10 age>2"), Sort("age", True), {})
     assert not made and isinstance(shown, LazyRows) and len(shown) > 20
     assert shown[0].key == shown.keys[0] and len(made) == 1
     ages = [float(int(key[1:]) % 7) for key in shown.keys]

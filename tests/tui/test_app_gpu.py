@@ -8,8 +8,6 @@ import pytest
 
 from mltop.probes.model import Gap, MigInstance, NodeState
 from mltop.probes.reach.view import FleetView
-from mltop.tui.app.history import history_of
-from mltop.tui.app.navigation import GpuPlace
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.widgets.cell_lines import CellLines
 from tests.tui import fake_views
@@ -40,9 +38,11 @@ def timeline(screen: Opened, label: str) -> str:
 @pytest.mark.parametrize("pane", ["gpu", "timelines"])
 async def test_what_they_look_like(pane: str) -> None:
     async with opened(throttled(), size=SIZES[0]) as screen:
-        history = history_of(screen.app)
+        history = screen.app.history
         for tick in [*range(-500, -300), *range(-270, 0)]:
             history.feed(received(hot_view(tick)))
+        assert screen.app.newest is not None
+        history.feed(screen.app.newest.view)
         await screen.press("2")
         await screen.step(11)
         await screen.press(*(("j", "j", "j", "enter") if pane == "gpu" else ("T",)))
@@ -177,7 +177,7 @@ async def test_instances_stand_below_their_gpu_and_open_it() -> None:
         assert table.cursor_key == "1.1"
         await screen.shows("└0", "3g.40gb", "50%")
         await screen.press("s", "s", "S")  # by busy, the smallest first
-        keys = list(screen.app.pane.shown_keys(table))
+        keys = list(table.keys)
         assert keys[keys.index("1") :][:3] == ["1", "1.0", "1.1"], "sorted with their GPU"
         await screen.press("enter")
         await screen.shows("> gpu 1", "└1")
@@ -228,7 +228,7 @@ async def test_every_size(start: tuple[int, int]) -> None:
         for size in [start, (16, 4), (20, 5), (40, 8), (60, 12), (79, 23), (250, 80)]:
             await screen.pilot.resize_terminal(*size)
             await screen.press("j", "end", "n", "home")
-            assert isinstance(screen.app.trail.here, GpuPlace)
+            assert screen.app.trail.here.gpu is not None
             lines = screen.lines()
             assert len(lines) == size[1] and all(len(line) <= size[0] for line in lines) and any(lines), size
 

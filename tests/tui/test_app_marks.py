@@ -14,7 +14,7 @@ from mltop.probes.reach.view import Connection, FleetView, NodeView
 from mltop.tui.app.selection import Selection, dump_scope, first_of, retry_scope
 from mltop.tui.render.cells import plain
 from mltop.tui.screens.bars import connecting_line, waiting_for
-from mltop.tui.screens.problems import connection_cells, state_lines
+from mltop.tui.screens.lines import connection_cells, state_lines
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession
 from tests.tui.opened import Opened, opened
@@ -187,7 +187,7 @@ async def test_a_refused_node_says_why_in_full_since_when_and_what_to_do(width: 
 async def test_a_long_reason_leaves_room_in_small_terminals(size: tuple[int, int]) -> None:
     async with opened(FakeSession([refused_view()]), size=size) as screen:
         screen.app.trail.jump(replace(screen.app.trail.here, pane="node", node="node004"))
-        await screen.app._show_place()
+        await screen.app._show_here()
         text = await screen.shows("REFUSED", "quit")
         assert all(len(line) <= size[0] for line in text.splitlines())
 
@@ -195,7 +195,7 @@ async def test_a_long_reason_leaves_room_in_small_terminals(size: tuple[int, int
 async def test_a_lost_node_keeps_what_it_said_and_when() -> None:
     async with opened(several(), size=(120, 40)) as screen:
         screen.app.trail.jump(replace(screen.app.trail.here, pane="node", node="node007"))
-        await screen.app._show_place()
+        await screen.app._show_here()
         await screen.shows("LOST 41s: ssh: connection reset by peer", "last sample at 11:59:19, 41s ago", "cpu 31%")
 
 

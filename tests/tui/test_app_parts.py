@@ -9,27 +9,29 @@ import pytest
 
 from mltop.probes.investigate.progress import StackProgress
 from mltop.probes.model import Finding, Gap, NodeState
+from mltop.probes.model.units import bytes_text
 from mltop.probes.reach.view import Connection
-from mltop.tui.app.feed import StateWatch
-from mltop.tui.app.health_watch import HealthWatch, own_boot_id
-from mltop.tui.app.navigation import Place, Trail
-from mltop.tui.render.cells import Cell, Column, Row, plain
+from mltop.tui.app.feed import HealthWatch, StateWatch, own_boot_id
+from mltop.tui.app.navigation import Location, Trail
+from mltop.tui.filters import Filter
+from mltop.tui.render.cells import Column, item_rows, plain
 from mltop.tui.screens.bars import Notice, dump_line, end_of_dump, notice_line, waiting_for
-from mltop.tui.screens.problems import all_problem_lines, problem_lines
-from mltop.tui.screens.rows import Sort, next_sort, sorted_rows
+from mltop.tui.screens.lines import all_problem_lines, problem_lines
+from mltop.tui.screens.rows import Sort, narrowed, next_sort
 from tests.tui.fake_views import fleet, one_node
 
-COLUMNS = (Column("name", "NAME", 6), Column("size", "SIZE", 6, right=True))
-
-
-def rows(*sizes: str) -> list[Row]:
-    return [Row(size, (Cell(f"n{at}"), Cell(size))) for at, size in enumerate(sizes)]
+COLUMNS = (
+    Column("name", "NAME", 6, cell=lambda _: "n1"),
+    Column("size", "SIZE", 6, right=True, cell=bytes_text, value=lambda size: size),
+)
 
 
 def test_amounts_sort_by_value_and_unknown_comes_last() -> None:
-    given = rows("980M", "–", "74.2G", "1.0T", "12K")
+    sizes = [980 * 2**20, None, 74.2 * 2**30, 2.0**40, 12 * 2**10]
+    names = ["980M", "–", "74.2G", "1.0T", "12K"]
+    rows = item_rows(COLUMNS, sizes, lambda size: names[sizes.index(size)])
     for reverse, expected in ((True, "1.0T 74.2G 980M 12K –"), (False, "12K 980M 74.2G 1.0T –")):
-        found = sorted_rows(COLUMNS, given, Sort("size", reverse))
+        found = narrowed(rows, Filter(), Sort("size", reverse), {})
         assert " ".join(row.key for row in found) == expected
 
 
@@ -42,14 +44,14 @@ def test_sorting_cycles_through_columns_back_to_none() -> None:
 
 
 def test_trail_goes_back_and_starts_anew() -> None:
-    trail = Trail(Place("overview"))
+    trail = Trail(Location("overview"))
     assert trail.crumbs() == "mltop > overview"
-    trail.drill(Place("node", "n1"))
-    trail.drill(Place("ranks", "n1"))
-    trail.drill(Place("ranks", "n1"))
+    trail.drill(Location("node", "n1"))
+    trail.drill(Location("ranks", "n1"))
+    trail.drill(Location("ranks", "n1"))
     assert trail.crumbs() == "mltop > n1 > ranks"
-    assert trail.back() and trail.here == Place("node", "n1")
-    trail.jump(Place("stacks"))
+    assert trail.back() and trail.here == Location("node", "n1")
+    trail.jump(Location("stacks"))
     assert trail.crumbs() == "mltop > stacks"
     assert trail.back() and not trail.back()
 

@@ -12,7 +12,7 @@ import pytest
 from mltop.probes.model import NodeState
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.fleet.heat import MARK
-from mltop.tui.screens.overview import FleetPart
+from mltop.tui.screens.overview import FleetScreen
 from mltop.tui.screens.tables import GpuTable
 from mltop.tui.widgets.heatmap import Heatmap
 from mltop.tui.widgets.line_table import LineTable
@@ -311,6 +311,6 @@ async def test_one_problem_of_many_nodes_is_one_line_that_opens_the_first() -> N
 async def test_one_node_has_no_map_and_its_keys_do_nothing() -> None:
     async with opened() as screen:
         text = await screen.shows("GPU BUSY")
-        assert not screen.app.pane.query(FleetPart)
+        assert not isinstance(screen.app.pane, FleetScreen)
         await screen.press("m", "o", "v")
         assert screen.text().splitlines()[3:] == text.splitlines()[3:]

@@ -81,7 +81,7 @@ async def test_the_cursor_repaints_the_lines_it_leaves_and_enters() -> None:
     async with alone(Fleet()) as (heatmap, pilot):
         await pilot.press("down")
         assert sorted(set(heatmap.drawn)) == [0, 1]
-        assert heatmap.moved[-1] == heatmap.cursor_node
+        assert heatmap.moved[-1] == heatmap.cursor_key
 
 
 async def test_marks_are_repainted() -> None:
@@ -98,15 +98,15 @@ async def test_the_cursor_goes_with_its_node_and_stays_in_place_when_it_is_gone(
         assert heatmap.move_cursor("node20") and not heatmap.move_cursor("nowhere")
         fleet.names.reverse()
         heatmap.set_map(fleet.heats(), None, (), 30)
-        assert heatmap.cursor_node == "node20"
+        assert heatmap.cursor_key == "node20"
         fleet.names.remove("node20")
         heatmap.set_map(fleet.heats(), None, (), 30)
-        assert heatmap.cursor_node == "node19", "the one that now stands there"
+        assert heatmap.cursor_key == "node19", "the one that now stands there"
         heatmap.set_map([], None, (), 30)
         await pilot.press("down", "right", "end", "enter", "pagedown")
-        assert heatmap.cursor_node is None
+        assert heatmap.cursor_key is None
         heatmap.set_map(fleet.heats(), None, (), 30)
-        assert heatmap.cursor_node is not None
+        assert heatmap.cursor_key is not None
 
 
 async def test_up_and_down_keep_the_column_across_shorter_lines() -> None:
@@ -119,7 +119,7 @@ async def test_up_and_down_keep_the_column_across_shorter_lines() -> None:
         column = heatmap.grid.place(heatmap._cursor)[1]
         assert column > 1
         await pilot.press("up")
-        assert heatmap.cursor_node == fleet.names[1], "the last of the shorter line"
+        assert heatmap.cursor_key == fleet.names[1], "the last of the shorter line"
         await pilot.press("down")
         assert heatmap.grid.place(heatmap._cursor)[1] == column
 
@@ -132,7 +132,7 @@ async def test_what_does_not_fit_scrolls_with_the_cursor() -> None:
         assert heatmap.max_scroll_y > 0 and heatmap.grid.density == "cells"
         await pilot.press("end")
         await pilot.pause()
-        assert heatmap.scroll_y == heatmap.max_scroll_y and heatmap.cursor_node == "n2999"
+        assert heatmap.scroll_y == heatmap.max_scroll_y and heatmap.cursor_key == "n2999"
         await pilot.press("home")
         await pilot.pause()
         assert heatmap.scroll_y == 0

@@ -6,7 +6,7 @@ from textual.geometry import Region
 from textual.widgets import Button
 
 from mltop.tui.render.cells import Cell, Column, LazyRows, Row
-from mltop.tui.widgets.line_table import LineTable
+from mltop.tui.widgets.line_table import LineTable, Sort
 
 COLUMNS = (
     Column("id", "ID", 4, right=True),
@@ -57,7 +57,7 @@ class TableApp(App):
 
     def on_line_table_selected(self, message):
         self.messages.append(("selected", message.key))
-        assert message.table is message.control is self.table
+        assert message.control is self.table
 
     def on_line_table_highlighted(self, message):
         self.messages.append(("highlighted", message.key))
@@ -256,11 +256,11 @@ async def test_the_sorted_column_is_marked_in_the_header_only():
     async with TableApp().run_test(size=(60, 20)) as pilot:
         table = await show(pilot, rows(10))
         table.drawn.clear()
-        table.set_sort("state", reverse=True)
+        table.set_sort(Sort("state", reverse=True))
         await pilot.pause()
         assert table.drawn == [0]
         assert "STATE▼" in lines(table)[0]
-        table.set_sort("")
+        table.set_sort(None)
         await pilot.pause()
         assert "▼" not in lines(table)[0]
 

@@ -102,7 +102,7 @@ def test_terms_that_do_not(text):
 @pytest.mark.parametrize("field", [name for name, field in FIELDS.items() if field.of in ("gpu", "rank")])
 def test_unknown_fulfils_only_the_question_for_it(field):
     empty = NodeView(NodeState("n1", "live"), Sample("n1", 0.0, gpus=[], ranks=[]))
-    value = {"lost": "no", "throttle": "none"}.get(field, "x" if FIELDS[field].kind.text else "0")
+    value = {"lost": "no", "throttle": "none"}.get(field, "x" if FIELDS[field].unit.is_text else "0")
     unread = NodeView(NodeState("n1", "live"), Sample("n1", 0.0, gaps=[Gap("ranks", "2 processes: denied", "")]))
     for term in (f"{field}={value}", f"{field}!={value}", f"!{field}={value}", f"!({field}!={value})", f"{field}!=?"):
         assert parse(term).problem == ""

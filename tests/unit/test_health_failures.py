@@ -14,7 +14,7 @@ from mltop.probes.judge.health.registry import JOB_RULES
 from mltop.probes.judge.health.rule import Moment, Rule
 from mltop.probes.model import Finding, Sample
 from mltop.probes.reach.view import FleetView
-from mltop.tui.app.health_watch import HealthWatch
+from mltop.tui.app.feed import HealthWatch
 from mltop.tui.commands import check
 from tests.tui.fake_views import fleet
 from tests.unit.health_samples import node_h100

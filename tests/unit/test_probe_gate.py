@@ -39,9 +39,9 @@ def on(pid: int, kind: str = "compute", gpu_instance: int | None = None) -> dict
             "a matmul probe of mltop (pid 12 of bob) runs here and 2 more processes",
         ),
         ({"busy": 0.05}, ""),
-        ({"busy": 0.06}, "GPU 3 is busy: 6%, though no process is seen that uses it"),
+        ({"busy": 0.06}, "GPU 3 is busy: 6 %, though no process is seen that uses it"),
         ({"memory_used_bytes": GIB}, ""),
-        ({"memory_used_bytes": 5 * GIB}, "5.0 GiB of GPU 3 are in use, though no process is seen that uses it"),
+        ({"memory_used_bytes": 5 * GIB}, "5 GiB of GPU 3 are in use, though no process is seen that uses it"),
         ({"remap": Remap(pending=True)}, "GPU 3 waits for a reset to repair its memory"),
         ({"retired_pages_pending": True}, "GPU 3 waits for a reset to repair its memory"),
         ({"remap": Remap(failed=True)}, "GPU 3 could not repair its memory"),
@@ -98,9 +98,9 @@ def mig(**fields: Any) -> MigInstance:
         (on(4711, gpu_instance=7), mig(), "MIG instance 1 of GPU 0 is in use by alice"),
         (on(4711, gpu_instance=8), mig(), ""),
         (on(4711), mig(), "MIG instance 1 of GPU 0 is in use by alice"),  # in which instance is not known
-        ({}, mig(memory_used_bytes=2 * GIB), "2.0 GiB of MIG instance 1 of GPU 0 are in use"),
+        ({}, mig(memory_used_bytes=2 * GIB), "2 GiB of MIG instance 1 of GPU 0 are in use"),
         ({"memory_used_bytes": 50 * GIB}, mig(), ""),  # of others
-        ({}, mig(sm_active=0.5), "MIG instance 1 of GPU 0 is busy: 50%"),
+        ({}, mig(sm_active=0.5), "MIG instance 1 of GPU 0 is busy: 50 %"),
     ],
 )
 def test_mig_instance(fields: dict[str, Any], instance: MigInstance, why: str) -> None:
@@ -146,7 +146,7 @@ def test_processors(samples: list[Sample], others: list[Holder], why: str) -> No
 @pytest.mark.parametrize(
     ("samples", "remark"),
     [
-        ([node(0.9)] * 3, "this node was busy before: 90% of its processors were in use"),
+        ([node(0.9)] * 3, "this node was busy before: 90 % of its processors were in use"),
         ([node(0.9), node(0.9), node(0.2)], ""),
         ([node(None, load_1m=9.0)], "this node was busy before: load 9.0 on 8 processors"),
         ([node(0.0, load_1m=9.0)], ""),  # what has just ended

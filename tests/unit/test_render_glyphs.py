@@ -76,8 +76,8 @@ def test_the_encoding_of_a_stream_decides(encoding, expected):
 def test_a_program_on_a_terminal_without_utf8_draws_ascii(encoding, expected):
     """The set is chosen once per process, so a process of its own is asked."""
     code = (
-        "from mltop.tui.render import glyphs, units, cells\n"
-        "print(ascii(' '.join([units.UNKNOWN, glyphs.height(0), glyphs.bar(1, 4),"
+        "from mltop.probes.model import units; from mltop.tui.render import glyphs, cells\n"
+        "print(ascii(' '.join([cells.printable(units.UNKNOWN), glyphs.height(0), glyphs.bar(1, 4),"
         " cells.clip('\\xe9', 1)])))"
     )
     env = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": str(ROOT / ".dev")}

@@ -8,7 +8,7 @@ import pytest
 
 from mltop.probes.demo.gpus import simulate
 from mltop.probes.model import Gap, GpuProcess, GpuSample, KernelEvent, MigInstance, NvlinkLink, RankSample, Sample
-from mltop.tui.app.navigation import gpu_of_row, gpu_place
+from mltop.tui.app.navigation import gpu_location, gpu_of_row
 from mltop.tui.render.cells import line_width, plain
 from mltop.tui.render.gpus.details import Block, Fact, GpuGaps, block_lines, blocks_of
 from mltop.tui.screens.gpu import First, WatchedGpus, details, event_lines, link_lines, process_lines, same_device
@@ -187,7 +187,7 @@ def test_counters_are_watched_anew_for_another_board_or_an_earlier_time() -> Non
 
 
 def test_places_of_gpus_differ() -> None:
-    assert gpu_place("n1", 3).title == "gpu 3" and gpu_place("n1", 3) != gpu_place("n1", 4)
+    assert gpu_location("n1", 3).title == "gpu 3" and gpu_location("n1", 3) != gpu_location("n1", 4)
     assert (gpu_of_row("3"), gpu_of_row("12.0")) == (3, 12)
 
 

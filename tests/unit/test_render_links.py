@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mltop.probes.model import Finding, KernelEvent, LinkSample, PciDevice
+from mltop.probes.model.units import UNKNOWN, clock_time
 from mltop.tui.render.cells import Row
 from mltop.tui.render.findings import EVENT_COLUMNS, event_row, happenings
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, grown, link_row, pci_row
-from mltop.tui.render.units import UNKNOWN, clock_time
 
 
 def cells(columns: tuple[object, ...], row: Row) -> dict[str, tuple[str, str]]:

@@ -16,9 +16,11 @@ from mltop.probes.model.probe import (
     ProbeFailure,
     ProbeReport,
 )
+from mltop.probes.model.units import bandwidth, flops, short_time, signed_percent, size_text, work_done
+from mltop.tui.render.cells import row_of
 from mltop.tui.render.probes.comparison import Compared
 from mltop.tui.render.probes.devices import BRIEF, TABLES, Line, banner_of, slowest_first
-from mltop.tui.render.units import bandwidth, flops, heights, short_time, signed_percent, size_text, work_done
+from mltop.tui.render.units import heights
 from mltop.tui.screens.probes.tables import ResultTables
 
 
@@ -53,8 +55,9 @@ def result(gpu: int = 0, tflops: float | None = 700, **fields: object) -> Matmul
 
 
 def cell(made: DeviceResult, column: str, kind: str = "matmul", brief: bool = False) -> tuple[str, str]:
-    shown = next(one for one in (BRIEF if brief else TABLES)[kind] if one.column.key == column)
-    found = shown.cell(Line(DeviceProgress("n1", 0), "0", made), made)
+    columns = (BRIEF if brief else TABLES)[kind]
+    row = row_of(columns, Line(DeviceProgress("n1", 0), "0", made), "0")
+    found = row.cells[[one.key for one in columns].index(column)]
     return found.text, found.style
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from mltop.tui.render import units
+from mltop.probes.model import units
 
 NOT_NUMBERS = (None, math.nan, math.inf, -math.inf)
 
@@ -22,7 +22,6 @@ NOT_NUMBERS = (None, math.nan, math.inf, -math.inf)
         units.percent,
         units.celsius,
         units.seconds,
-        units.age,
         units.clock_time,
     ],
 )

@@ -1,10 +1,4 @@
-"""Which colours the terminal can tell apart.
-
-Whether the terminal keeps up with what is drawn.
-
-What the user starts from any pane: stack dumps, captures, probes, trying nodes again. The app is made of this.
-
-The screen: takes pictures from the feed and shows the pane the user is in; ``working`` starts what keys ask for.
+"""The screen: takes pictures from the feed, shows the pane the user is in, and starts what keys ask for.
 
 Everything slow happens elsewhere: views and health rules in the feed's thread, stacks and probes in the session's.
 """
@@ -31,11 +25,11 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.theme import BUILTIN_THEMES
 
-from mltop.tui.app.feed import Feed, Fresh, Picture
+from mltop.tui.app.feed import Feed, Picture
 from mltop.tui.app.history import History
-from mltop.tui.app.keys import APP_BINDINGS, first_keys, modes
+from mltop.tui.app.keys import APP_BINDINGS, PANES, PaneEntry, first_keys
 from mltop.tui.app.mishaps import MISHAPS, spared
-from mltop.tui.app.navigation import Place, Trail
+from mltop.tui.app.navigation import Location, Trail
 from mltop.tui.app.output import say, say_crash
 from mltop.tui.app.selection import Selection, dump_scope, retry_scope
 from mltop.tui.app.session import (
@@ -51,195 +45,43 @@ from mltop.tui.app.session import (
 )
 from mltop.tui.render.trends import Trends
 from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox, end_of_capture, end_of_dump, end_of_probe
-from mltop.tui.screens.problems import StatesSince
+from mltop.tui.screens.lines import StatesSince
 from mltop.tui.widgets.cell_view import Unbroken
 
 if TYPE_CHECKING:
     from mltop.probes.investigate.probing.wanted import ProbeWanted
+    from mltop.probes.model import ProbeKind
     from mltop.probes.reach.view import FleetView
     from mltop.tui.screens.pane import Pane
-
-# Dark blue on black cannot be read; cyan can.
-TERMINAL_THEME = replace(BUILTIN_THEMES["ansi-dark"], name="terminal", primary="ansi_cyan")
-
-
-def few_colours() -> bool:
-    """Whether only the terminal's own 16 colours, or none, can be told apart.
-
-    In 16 colours the other themes' warning and error become one and the same red; NO_COLOR leaves them grey.
-    """
-    console = Console(force_terminal=True, legacy_windows=False)
-    return console.no_color or console.color_system in (None, "standard")
-
-
-def terminal_busy(app: App[Any]) -> bool:
-    """True while output still waits to be written: drawing now would only delay what the next key shows.
-
-    Textual's writer thread holds at most 30 writes and then blocks the whole loop, and no public API tells
-    how many wait (``textual.drivers._writer_thread``). Where that thread does not exist, the answer is False.
-    """
-    driver = getattr(app, "_driver", None)
-    writer = getattr(driver, "_writer_thread", None)
-    queue = getattr(writer, "_queue", None)
-    waiting = getattr(queue, "qsize", None)
-    return bool(waiting is not None and waiting() > 0)
-
-
-READ_ONLY = Notice("read-only: dumps, captures and probes are off (started with --read-only)", "warn")
-CANNOT_PROBE = Notice("probes need live nodes: what is shown here cannot run any", "warn")
-
-
-class WorkingApp(App[None]):
-    """At most one dump, one capture and one probe run at a time; what they bring arrives as messages."""
-
-    trail: Trail
-    newest: Picture | None
-
-    def __init__(self, session: Session, *, read_only: bool, ansi_color: bool | None = None) -> None:
-        super().__init__(ansi_color=ansi_color)
-        self.session = session
-        self.read_only = read_only
-        self.investigation = Investigation(session, self.post_message)
-        self.probing = Probing(session, self.post_message)
-        self.selection = Selection()
-
-    @property
-    def pane(self) -> Pane:
-        """The pane the user is in."""
-        raise NotImplementedError
-
-    def tell(self, notice: Notice | None) -> None:
-        """Show a sentence, or none any more."""
-        raise NotImplementedError
-
-    def drill(self, place: Place) -> None:
-        """Go deeper; Esc comes back here."""
-        raise NotImplementedError
-
-    def newest_view(self) -> FleetView:
-        return self.newest.view if self.newest is not None else self.session.view()
-
-    # What arrives.
-
-    def on_dump_progress(self, message: DumpProgress) -> None:
-        was_dumping = self.investigation.dumping
-        taken_at = self.newest.view.taken_at if self.newest else 0.0
-        self.investigation.take_progress(message, taken_at)
-        if was_dumping and not self.investigation.dumping:
-            self.tell(end_of_dump(message.progress))
-        else:
-            self.redraw()
-
-    def on_captured(self, message: Captured) -> None:
-        self.investigation.take_capture(message)
-        self.tell(end_of_capture(message.result))
-
-    def on_probe_moved(self, message: ProbeMoved) -> None:
-        was_running = self.probing.running is not None
-        self.probing.take(message)
-        if was_running and self.probing.running is None and self.trail.here.pane != "probes":
-            self.tell(end_of_probe(message.progress))
-        else:
-            self.redraw()
-
-    def on_past_read(self, message: PastRead) -> None:
-        self.probing.take_past(message)
-        self.redraw()
-
-    def redraw(self) -> None:
-        """Draw what is shown now."""
-        raise NotImplementedError
-
-    def cancel_work(self) -> bool:
-        """Cancel what runs, the dump first; False when nothing does, or the probe is being cancelled already."""
-        if self.investigation.dumping:
-            self.investigation.cancel_dump()
-        elif self.investigation.capturing:
-            self.investigation.cancel_capture()
-            self.tell(Notice("capture: cancelling, what is known is kept", "warn"))
-        elif self.probing.cancel():
-            self.redraw()
-        else:
-            return False
-        return True
-
-    # What is started.
-
-    def action_retry(self) -> None:
-        scope = retry_scope(self.session.view(), self.selection)
-        if scope.nodes and isinstance(self.session, Retries):
-            self.session.retry(scope.nodes)
-        again = isinstance(self.session, Retries) or not scope.nodes
-        self.tell(Notice(scope.words if again else "nodes of this session are tried again by themselves", "accent"))
-
-    def action_dump(self) -> None:
-        if self.investigation.dumping:
-            self.investigation.cancel_dump()
-            return
-        if self.read_only:
-            self.tell(READ_ONLY)
-            return
-        scope = dump_scope(self.newest_view(), self.selection, not self.pane.filter.empty)
-        self.investigation.start_dump(scope.nodes, scope.words)
-        if self.trail.here.pane not in ("stacks", "rank"):
-            self.drill(Place("stacks"))
-        self.tell(None)
-
-    def action_capture(self) -> None:
-        if self.investigation.capturing:
-            return
-        if self.read_only:
-            self.tell(READ_ONLY)
-            return
-        self.investigation.start_capture()
-        self.tell(Notice("capturing: stacks, samples and verdict (Esc cancels)", "accent"))
-
-    def action_probe(self, kind: str) -> None:
-        """Ask what exactly, and whether; one probe at a time."""
-        if self.probing.running is not None:
-            self._show_probes()
-            self.tell(Notice("a probe runs already, one at a time: Esc cancels it", "warn"))
-        elif self.read_only:
-            self.tell(READ_ONLY)
-        elif not isinstance(self.session, Probes):
-            self.tell(CANNOT_PROBE)
-        else:
-            from mltop.tui.app.navigation import GpuPlace
-            from mltop.tui.screens.probes.question import ConfirmProbe
-
-            here = self.trail.here
-            gpu = here.gpu if isinstance(here, GpuPlace) else None
-            self.push_screen(ConfirmProbe(kind, here.node, gpu), self._start_probe)
-
-    def _start_probe(self, wanted: ProbeWanted | None) -> None:
-        if wanted is None or self.probing.running is not None:
-            return
-        self.probing.start(wanted)
-        self.tell(None)
-        self._show_probes()
-
-    def _show_probes(self) -> None:
-        if self.trail.here != Place("probes"):
-            self.drill(Place("probes"))
-
 
 HUNG_UP_S = 5.0  # from the loss of the terminal to the end, however that goes
 CLOSE_S = 1.0  # how long leaving waits for the session; its agents end anyway when their input does
 RETRY_S = 0.05  # between two looks whether the terminal has taken the last frame
+READ_ONLY = Notice("read-only: dumps, captures and probes are off (started with --read-only)", "warn")
+CANNOT_PROBE = Notice("probes need live nodes: what is shown here cannot run any", "warn")
+# Dark blue on black cannot be read; cyan can.
+TERMINAL_THEME = replace(BUILTIN_THEMES["ansi-dark"], name="terminal", primary="ansi_cyan")
+
+
+class Fresh(Message):
+    """The newest picture; of several that wait, only the last is handled."""
+
+    def __init__(self, picture: Picture) -> None:
+        super().__init__()
+        self.picture = picture
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, Fresh)
 
 
 class Failed(Message):
     """Something failed that nothing draws by itself."""
 
 
-def print_crash(error: Exception) -> None:
-    """Where it happened, without the values of variables, then one line that says it."""
-    say_crash(error)
-    say(f"the screen failed: {type(error).__name__}: {error} (please report)")
-
-
-class MltopApp(Unbroken, WorkingApp):
+class MltopApp(Unbroken, App[None]):
     """Shows a session. ``read_only`` refuses what touches a process or writes a file (``t``, ``c``, ``M``, ``A``).
+
+    At most one dump, one capture and one probe run at a time; what they bring arrives as messages.
 
     ``run()`` returns when the user leaves; the session is closed then, whatever happened before.
     """
@@ -250,26 +92,33 @@ class MltopApp(Unbroken, WorkingApp):
     CellView:ansi { scrollbar-color: ansi_bright_black; scrollbar-background: ansi_default; }
     """
     BINDINGS = APP_BINDINGS  # type: ignore[assignment]
-    MODES = modes()  # type: ignore[assignment]
     DEFAULT_MODE = "overview"
 
     def __init__(self, session: Session, *, mouse: bool = True, read_only: bool = False) -> None:
         few = few_colours()
-        super().__init__(session, read_only=read_only, ansi_color=True if few else None)
+        super().__init__(ansi_color=True if few else None)
         if few:
             self.register_theme(TERMINAL_THEME)
             self.theme = TERMINAL_THEME.name
-        self.picture: Picture | None = None
+        several = len(session.view().nodes) > 1  # that are asked for: this does not change
+        for entry in PANES:
+            self.add_mode(entry.name, partial(_made, entry, several))
+        self.session = session
+        self.read_only = read_only
+        self.investigation = Investigation(session, self._post)
+        self.probing = Probing(session, self._post)
+        self.selection = Selection()
+        self.picture: Picture | None = None  # that is shown; None before the first
+        self.newest: Picture | None = None  # the same, unless the screen is paused
         self.trends = Trends()
         self.history = History()  # panes hold a copy of what they show while the screen is paused
-        self.trail = Trail(Place("overview"))
+        self.trail = Trail(Location("overview"))
         self.paused = False
         self.notice: Notice | None = None
         self.since = StatesSince()
         self.filter_history = FilterHistory()
         self._mouse = mouse
-        self._feed = Feed(session, self.post_message)
-        self.newest: Picture | None = None
+        self._feed = Feed(session, lambda picture: self._post(Fresh(picture)))
         self._live_trends = self.trends
         self._retrying = False
         self._closer: threading.Thread | None = None
@@ -295,8 +144,9 @@ class MltopApp(Unbroken, WorkingApp):
         for sentence, error in MISHAPS.all():
             say_crash(error)
             say(sentence)
-        if self._exception is not None:
-            print_crash(self._exception)
+        if (crash := self._exception) is not None:
+            say_crash(crash)
+            say(f"the screen failed: {type(crash).__name__}: {crash} (please report)")
 
     def _fatal_error(self) -> None:
         """Textual's own prints every local variable, which may hold the user's data; ``run`` says it without."""
@@ -331,6 +181,10 @@ class MltopApp(Unbroken, WorkingApp):
 
     # What arrives.
 
+    def _post(self, message: Message) -> None:
+        """From any thread."""
+        self.post_message(message)
+
     def on_fresh(self, message: Fresh) -> None:
         self.newest, view = message.picture, message.picture.view
         spared("the trends", lambda: self._live_trends.feed(view), None)
@@ -339,6 +193,31 @@ class MltopApp(Unbroken, WorkingApp):
         if not self.paused:
             self.picture = message.picture
             self.redraw()
+
+    def on_dump_progress(self, message: DumpProgress) -> None:
+        was_dumping = self.investigation.dumping
+        taken_at = self.newest.view.taken_at if self.newest else 0.0
+        self.investigation.take_progress(message, taken_at)
+        if was_dumping and not self.investigation.dumping:
+            self.tell(end_of_dump(message.report))
+        else:
+            self.redraw()
+
+    def on_captured(self, message: Captured) -> None:
+        self.investigation.take_capture(message)
+        self.tell(end_of_capture(message.report))
+
+    def on_probe_moved(self, message: ProbeMoved) -> None:
+        was_running = self.probing.running is not None
+        self.probing.take(message)
+        if was_running and self.probing.running is None and self.trail.here.pane != "probes":
+            self.tell(end_of_probe(message.report))
+        else:
+            self.redraw()
+
+    def on_past_read(self, message: PastRead) -> None:
+        self.probing.take_past(message)
+        self.redraw()
 
     def on_failed(self) -> None:
         self.redraw()
@@ -387,22 +266,22 @@ class MltopApp(Unbroken, WorkingApp):
 
     # Where the user goes.
 
-    def drill(self, place: Place) -> None:
+    def drill(self, location: Location) -> None:
         """Go deeper; Esc comes back here."""
-        self.trail.drill(place)
+        self.trail.drill(location)
         self._arrive()
 
     def action_pane(self, name: str) -> None:
-        self.trail.jump(Place(name, self._node_meant() if name in ("node", "links") else ""))
+        self.trail.jump(Location(name, self._node_meant() if name in ("node", "links") else ""))
         self._arrive()
 
     def _node_meant(self) -> str:
-        """The node the user looks at: that of this place, that under the cursor, or the first."""
+        """The node the user looks at: the one shown, that under the cursor, or the first."""
         nodes = self.picture.view.nodes if self.picture is not None else ()
         return self.trail.here.node or self.pane.node_at_cursor() or (nodes[0].node if nodes else "")
 
     def action_help(self) -> None:
-        self.drill(Place("help"))
+        self.drill(Location("help"))
 
     def action_go_back(self) -> None:
         """One step: close the filter's line, cancel, clear a filter, go back; marks, used from other panes, go last."""
@@ -421,9 +300,9 @@ class MltopApp(Unbroken, WorkingApp):
 
     def _arrive(self) -> None:
         self.notice = None
-        self.call_later(self._show_place)
+        self.call_later(self._show_here)
 
-    async def _show_place(self) -> None:
+    async def _show_here(self) -> None:
         """Looks where the user is only now: several keys may have come since this call was asked for."""
         if self.current_mode != self.trail.here.pane:
             await self.switch_mode(self.trail.here.pane)
@@ -446,9 +325,106 @@ class MltopApp(Unbroken, WorkingApp):
         self.refresh(layout=True)
         self.redraw()
 
+    def action_retry(self) -> None:
+        scope = retry_scope(self.session.view(), self.selection)
+        if scope.nodes and isinstance(self.session, Retries):
+            self.session.retry(scope.nodes)
+        again = isinstance(self.session, Retries) or not scope.nodes
+        self.tell(Notice(scope.words if again else "nodes of this session are tried again by themselves", "accent"))
+
+    def action_dump(self) -> None:
+        if self.investigation.dumping:
+            self.investigation.cancel_dump()
+            return
+        if self.read_only:
+            self.tell(READ_ONLY)
+            return
+        scope = dump_scope(self.newest_view(), self.selection, not self.pane.filter.empty)
+        self.investigation.start_dump(scope.nodes, scope.words)
+        if self.trail.here.pane not in ("stacks", "rank"):
+            self.drill(Location("stacks"))
+        self.tell(None)
+
+    def action_capture(self) -> None:
+        if self.investigation.capturing:
+            return
+        if self.read_only:
+            self.tell(READ_ONLY)
+            return
+        self.investigation.start_capture()
+        self.tell(Notice("capturing: stacks, samples and verdict (Esc cancels)", "accent"))
+
+    def action_probe(self, kind: ProbeKind) -> None:
+        """Ask what exactly, and whether; one probe at a time."""
+        if self.probing.running is not None:
+            self._show_probes()
+            self.tell(Notice("a probe runs already, one at a time: Esc cancels it", "warn"))
+        elif self.read_only:
+            self.tell(READ_ONLY)
+        elif not isinstance(self.session, Probes):
+            self.tell(CANNOT_PROBE)
+        else:
+            from mltop.tui.screens.probes.question import ConfirmProbe
+
+            here = self.trail.here
+            self.push_screen(ConfirmProbe(kind, here.node, here.gpu), self._start_probe)
+
+    def _start_probe(self, wanted: ProbeWanted | None) -> None:
+        if wanted is None or self.probing.running is not None:
+            return
+        self.probing.start(wanted)
+        self.tell(None)
+        self._show_probes()
+
+    def _show_probes(self) -> None:
+        if self.trail.here != Location("probes"):
+            self.drill(Location("probes"))
+
+    def cancel_work(self) -> bool:
+        """Cancel what runs, the dump first; False when nothing does, or the probe is being cancelled already."""
+        if self.investigation.dumping:
+            self.investigation.cancel_dump()
+        elif self.investigation.capturing:
+            self.investigation.cancel_capture()
+            self.tell(Notice("capture: cancelling, what is known is kept", "warn"))
+        elif self.probing.cancel():
+            self.redraw()
+        else:
+            return False
+        return True
+
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:  # noqa: ARG002
         """Every action that has a key here, and the themes."""
         for binding in first_keys(Binding.make_bindings([*self.pane.pane_bindings(), *APP_BINDINGS])):
             if binding.action != "command_palette":
                 yield SystemCommand(binding.description, binding.tooltip, partial(self.pane.perform, binding.action))
         yield SystemCommand("theme", "change the colours", self.action_change_theme)
+
+    def newest_view(self) -> FleetView:
+        return self.newest.view if self.newest is not None else self.session.view()
+
+
+def _made(entry: PaneEntry, several: bool) -> Pane:
+    return entry.load(several)()
+
+
+def few_colours() -> bool:
+    """Whether only the terminal's own 16 colours, or none, can be told apart.
+
+    In 16 colours the other themes' warning and error become one and the same red; NO_COLOR leaves them grey.
+    """
+    console = Console(force_terminal=True, legacy_windows=False)
+    return console.no_color or console.color_system in (None, "standard")
+
+
+def terminal_busy(app: App[Any]) -> bool:
+    """True while output still waits to be written: drawing now would only delay what the next key shows.
+
+    Textual's writer thread holds at most 30 writes and then blocks the whole loop, and no public API tells
+    how many wait (``textual.drivers._writer_thread``). Where that thread does not exist, the answer is False.
+    """
+    driver = getattr(app, "_driver", None)
+    writer = getattr(driver, "_writer_thread", None)
+    queue = getattr(writer, "_queue", None)
+    waiting = getattr(queue, "qsize", None)
+    return bool(waiting is not None and waiting() > 0)

@@ -1,4 +1,7 @@
-"""From the session to the screen: a daemon thread that turns changes into pictures, a few a second."""
+"""From the session to the screen: a daemon thread that turns changes into pictures, a few a second.
+
+A picture has what the health rules find wrong: they run here, within a share of a core, and so never delay a key.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache, partial
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
-from textual.message import Message
-
-from mltop.probes.model import Finding, KernelEvent
-from mltop.probes.reach.view import FleetView, NodeView
-from mltop.tui.app.health_watch import HealthWatch
+from mltop.probes.model import Finding, KernelEvent, Sample
+from mltop.probes.model.vocabulary import gravity
+from mltop.probes.reach.view import FleetView, Glance, NodeView
+from mltop.probes.system.paths import proc
 from mltop.tui.app.mishaps import spared
-from mltop.tui.app.session import Session
 from mltop.tui.render.findings import state_findings
+
+if TYPE_CHECKING:
+    from mltop.probes.judge.health import Health
+    from mltop.tui.app.session import Session
 
 SETTLING_S = 15.0  # of a node that has just answered for the first time: pauses mean nothing yet
 AWAKE_S = 3.0  # mltop itself has run for as long, else nobody could have heard the node
@@ -24,6 +32,10 @@ HEARTBEAT_S = 1.5  # a node that went silent causes no change, but its age grows
 SWITCH_S = 0.0005  # while the feed computes, a key waits for the interpreter lock at most this long, not 5 ms
 # (up to how many nodes, seconds between frames): many answer at different moments, their changes are drawn together.
 FRAMES = ((4, 0.1), (64, 0.5), (math.inf, 1.0))
+MOST_OF_A_CORE = 0.03
+BURST_S = 2.0  # of work saved up at most: a whole fleet that has just connected is judged within seconds …
+EVENTS_S = 24 * 3600.0
+ONE_CALL_S = 0.4  # … but the picture does not wait for all of it
 
 
 @dataclass(frozen=True)
@@ -40,17 +52,6 @@ class Picture:
     not_judged: frozenset[str] = frozenset()
     ended: tuple[Finding, ...] = ()
     events: tuple[tuple[str, KernelEvent], ...] = ()
-
-
-class Fresh(Message):
-    """The newest picture; of several that wait, only the last is handled."""
-
-    def __init__(self, picture: Picture) -> None:
-        super().__init__()
-        self.picture = picture
-
-    def can_replace(self, message: Message) -> bool:
-        return isinstance(message, Fresh)
 
 
 class StateWatch:
@@ -107,10 +108,178 @@ class StateWatch:
         return self._looked_at - self._answered_at.get(node, self._looked_at) >= SETTLING_S
 
 
+@dataclass
+class _Turn:
+    """``judged_at``: the time of the newest sample that the rules have seen, ``gpu_states``: its GPUs'."""
+
+    judged_at: float = 0.0
+    gpu_states: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    events: tuple[KernelEvent, ...] = ()
+
+
+class HealthWatch:
+    """Call ``findings`` with every view, from one thread.
+
+    The nodes take turns: first those with a GPU that is in another state than when the node was judged, then those
+    judged longest ago, as many as the time saved up allows. A rule that has to hold for a while is looked at less
+    often on a large fleet, and fires as late as its node's next turn.
+    """
+
+    def __init__(self) -> None:
+        self._health: Health | None = None
+        self._no_lemons = ""  # why the list cannot be read
+        self._turns: dict[str, _Turn] = {}
+        self._of_jobs: tuple[Finding, ...] = ()
+        self._firing: tuple[Finding, ...] = ()
+        self._ended: tuple[Finding, ...] = ()
+        self._events: tuple[tuple[str, KernelEvent], ...] = ()
+        self._allowed_s = BURST_S
+        self._asked_at = time.monotonic()
+
+    def findings(self, view: FleetView) -> tuple[Finding, ...]:
+        """What holds now, the gravest first; the same tuple as before when nothing changed."""
+        health = self._health = self._health or self._begin()
+        self._save_up()
+        changed = self._forget(health, {node.node for node in view.nodes})
+        least_s = max(0.0, self._allowed_s - ONE_CALL_S)
+        for due in self._due(view):
+            if self._allowed_s <= least_s:
+                break
+            began = time.thread_time()  # what others do meanwhile is not this thread's share
+            newest = due.sample_in_turn()
+            if newest is not None:
+                take_skew(due, newest)
+                judge = partial(self._judge, health, due.node, newest)
+                changed = spared(f"judging {due.node}", judge, False) or changed
+            self._allowed_s -= time.thread_time() - began
+        untold = bool(self._no_lemons) and not self._firing
+        if changed or untold or health.of_jobs() is not self._of_jobs:
+            self._of_jobs = health.of_jobs()
+            self._gather()
+        return self._firing
+
+    def ended(self) -> tuple[Finding, ...]:
+        """What ended within the last hour, the newest first."""
+        return self._ended
+
+    def events(self) -> tuple[tuple[str, KernelEvent], ...]:
+        """What the kernels of the nodes reported in the last 24 hours, with the node's name."""
+        return self._events
+
+    def not_judged(self) -> frozenset[str]:
+        """Nodes of the last view of which a sample is there that the rules have not seen, nor any before it."""
+        return frozenset([name for name, turn in self._turns.items() if not turn.judged_at])
+
+    def _begin(self) -> Health:
+        """Imported here: in the feed's thread, so that loading the rules delays no key."""
+        from mltop.probes.judge.health import Asked, Health
+        from mltop.tui.state import BadState
+        from mltop.tui.state.lemons import known_lemons
+
+        try:
+            lemons = known_lemons()
+        except BadState as problem:
+            lemons, self._no_lemons = {}, str(problem)
+        return Health(Asked(lemons=lemons), eager=True)
+
+    def _not_judged_because(self, name: str, error: Exception, now: float) -> tuple[Finding, ...]:
+        from mltop.probes.judge.health import FAILED
+
+        text = f"this node cannot be judged: {type(error).__name__}: {error}"
+        known = [one for one in self._turns[name].findings if (one.id, one.message) == (FAILED, text)]
+        return tuple(known) or (
+            Finding(FAILED, "warning", name, "health rules", text, "please report this", since=now),
+        )
+
+    def _without_lemons(self) -> list[Finding]:
+        """That the list of bad GPUs cannot be used is told once, of the first node."""
+        if not self._no_lemons or not self._turns:
+            return []
+        text = f"known bad GPUs cannot be told: {self._no_lemons}"
+        return [Finding("state.lemons", "warning", next(iter(self._turns)), "lemon list", text, "mltop lemon")]
+
+    def _gather(self) -> None:
+        found = [finding for turn in self._turns.values() for finding in turn.findings]
+        found += [*self._of_jobs, *self._without_lemons()]
+        self._events = tuple((name, event) for name, turn in self._turns.items() for event in turn.events)
+        self._firing = tuple(sorted([one for one in found if one.until is None], key=_gravest_first))
+        self._ended = tuple(
+            sorted([one for one in found if one.until is not None], key=lambda one: -(one.until or 0.0))
+        )
+
+    def _save_up(self) -> None:
+        now = time.monotonic()
+        self._allowed_s = min(BURST_S, self._allowed_s + (now - self._asked_at) * MOST_OF_A_CORE)
+        self._asked_at = now
+
+    def _forget(self, health: Health, present: set[str]) -> bool:
+        """Drop nodes that are not ``present``; True when one of them had findings."""
+        names = self._turns.keys() - present
+        gone = [self._turns.pop(name) for name in names]
+        for name in names:
+            health.forget(name)
+        return any(turn.findings or turn.events for turn in gone)
+
+    def _due(self, view: FleetView) -> list[NodeView]:
+        """Nodes with a sample not yet judged, in the order of their turns."""
+        due: list[tuple[bool, float, NodeView]] = []
+        for view_of_node in view.nodes:
+            glance = view_of_node.glance
+            if glance is None:
+                continue
+            turn = self._turns.setdefault(view_of_node.node, _Turn())
+            if glance.sampled_at != turn.judged_at:
+                due.append((not _other_states(turn, glance), turn.judged_at, view_of_node))
+        return [view_of_node for _, _, view_of_node in sorted(due, key=itemgetter(0, 1))]
+
+    def _judge(self, health: Health, name: str, newest: Sample) -> bool:
+        """Whether the findings of this node are other ones now."""
+        turn = self._turns[name]
+        try:
+            health.see(newest)
+            found = health.of(name)
+            events = tuple([one for one in newest.kernel_events if one.at > newest.sampled_at - EVENTS_S])
+        except Exception as error:  # noqa: BLE001 - said as a finding, and the other nodes' rules go on
+            found, events = self._not_judged_because(name, error, newest.sampled_at), turn.events
+        turn.judged_at = newest.sampled_at
+        turn.gpu_states = tuple([gpu.state for gpu in newest.gpus])
+        changed = found != turn.findings or events != turn.events
+        turn.findings, turn.events = found, events
+        return changed
+
+
+def take_skew(view: NodeView, sample: Sample) -> None:
+    """Tell the rules how far off the node's clock is. This machine's own clock cannot be off: what is seen of it is how
+    long its samples took.
+    """
+    is_ours = view.connection.via == "local" or (sample.boot_id != "" and sample.boot_id == own_boot_id())
+    sample.clock_skew_s = None if is_ours else view.connection.clock_skew_s
+
+
+@lru_cache(maxsize=1)
+def own_boot_id() -> str:
+    try:
+        with open(proc("sys/kernel/random/boot_id"), encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _other_states(turn: _Turn, glance: Glance) -> bool:
+    """Whether a GPU is in another state than when the node was judged; at first: whether one is not well."""
+    now = [gpu.state for gpu in glance.gpus]
+    return list(turn.gpu_states) != now if turn.judged_at else any(state != "ok" for state in now)
+
+
+def _gravest_first(finding: Finding) -> tuple[int, str, str, str]:
+    return gravity(finding.severity), finding.node, finding.subject, finding.id
+
+
 class Feed:
     """Takes views outside the UI loop. Health rules import and run here, so they never delay a key."""
 
-    def __init__(self, session: Session, post: Callable[[Message], object]) -> None:
+    def __init__(self, session: Session, post: Callable[[Picture], object]) -> None:
         self._session = session
         self._post = post
         self._changed = threading.Event()
@@ -140,7 +309,7 @@ class Feed:
             picture = spared("taking a view", self._picture, None)
             if picture is not None:
                 nodes = len(picture.view.nodes)
-                self._post(Fresh(picture))
+                self._post(picture)
             if self._stopped.wait(frame_s(nodes)):
                 return
             # By now the screen shows this picture. Freeing the samples of the one before takes a while: here it

@@ -1,8 +1,6 @@
 """The last ten minutes of every GPU: clock, power, temperature, activity and throttle reasons, in compact arrays.
 
 Four bytes per value: 64 nodes of 8 GPUs take 9 MB, and so do 512 of them, of which a value is kept every 8 s.
-
-What the timelines show: the history that the app keeps, or where the screen is paused, what it was then.
 """
 
 from __future__ import annotations
@@ -49,13 +47,18 @@ _NOTHING = array("f", [_UNKNOWN] * _LANES)
 Values = Sequence["float | None"]
 
 
+def _lane(lane: int) -> cached_property[Values]:
+    """The values of one lane of a track, worked out when they are asked for."""
+    return cached_property(lambda track: _known(track.raw[lane]))
+
+
 @dataclass(frozen=True)
 class Track:
     """One GPU's last ten minutes, the oldest first, a value every ``step_s``; None: unknown.
 
     The newest value is of ``until`` (unix s, the node's clock). ``began``: index of the first value that was ever
     taken; before it nothing was watched. ``slot``: number of the newest value, grows by one with every step.
-    ``raw``: all lanes with NaN for unknown; a lane is worked out when it is asked for.
+    ``raw``: all lanes with NaN for unknown.
     """
 
     until: float
@@ -68,36 +71,19 @@ class Track:
     def length(self) -> int:
         return len(self.raw[0])
 
-    @cached_property
-    def clock_mhz(self) -> Values:
-        return _known(self.raw[_CLOCK])
-
-    @cached_property
-    def power_w(self) -> Values:
-        return _known(self.raw[_POWER])
-
-    @cached_property
-    def temperature_c(self) -> Values:
-        return _known(self.raw[_TEMPERATURE])
-
-    @cached_property
-    def busy(self) -> Values:
-        return _known(self.raw[_BUSY])
-
-    @cached_property
-    def sm_active(self) -> Values:
-        return _known(self.raw[_SM])
-
-    @cached_property
-    def tensor_active(self) -> Values:
-        return _known(self.raw[_TENSOR])
+    clock_mhz = _lane(_CLOCK)
+    power_w = _lane(_POWER)
+    temperature_c = _lane(_TEMPERATURE)
+    busy = _lane(_BUSY)
+    sm_active = _lane(_SM)
+    tensor_active = _lane(_TENSOR)
 
     @cached_property
     def reasons(self) -> Sequence[int | None]:
         """Bits of REASONS."""
-        found = _known(self.raw[_REASONS])
-        whole = {bits: None if bits is None else int(bits) for bits in set(found)}
-        return [whole[bits] for bits in found]
+        values = _known(self.raw[_REASONS])
+        whole = {bits: None if bits is None else int(bits) for bits in set(values)}
+        return [whole[bits] for bits in values]
 
     @cached_property
     def reasons_seen(self) -> Mapping[int, int]:
@@ -299,14 +285,6 @@ def _known(values: array[float]) -> Values:
     return [None if value != value else value for value in values]  # noqa: PLR0124
 
 
-def history_of(app: MltopApp) -> History:
-    """The app's; where it keeps none, one that begins when a pane first asks, fed with what the panes draw."""
-    history: History = vars(app).setdefault("history", History())
-    if app.newest is not None:
-        history.feed(app.newest.view)
-    return history
-
-
 class ShownHistory:
     """Of one pane: tracks that stand still while the screen is paused, however long that is."""
 
@@ -316,8 +294,7 @@ class ShownHistory:
     def track(self, app: MltopApp, node: NodeView, gpu: int) -> Track | None:
         """None of a GPU of which nothing has been kept yet."""
         sample = node.sample
-        live = history_of(app)
-        history = live.of(node.node)
+        history = app.history.of(node.node)
         if app.paused and history is not None:
             history = self._held.setdefault(node.node, history.copy())
         elif not app.paused:

@@ -1,11 +1,11 @@
-"""Every pane once: name, key, screen. Screens are imported when they are first shown.
+"""Every pane once (screens are imported when they are first shown), the keys of the app, and how keys are written.
 
-The keys of the app, and how keys are written. Help, key bar and palette are made from bindings.
+Help, key bar and palette are made from bindings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -18,24 +18,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PaneEntry:
-    """``key`` is empty for panes that are only drilled into. ``screen`` is ``module:Class``."""
+    """``key`` is empty for panes that are only drilled into. ``screen`` is ``module:Class``, ``of_several`` what stands
+    in its place where several nodes are watched.
+    """
 
     name: str
     key: str
     what: str
     screen: str
+    of_several: str = ""
 
-    def load(self) -> type[Pane]:
-        module, _, name = self.screen.partition(":")
+    def load(self, several: bool) -> type[Pane]:
+        module, _, name = ((several and self.of_several) or self.screen).partition(":")
         screen: type[Pane] = getattr(import_module(module), name)
         return screen
 
-    def make(self) -> Pane:
-        return self.load()()
-
 
 PANES = (
-    PaneEntry("overview", "1", "GPUs and ranks, or all nodes", "mltop.tui.screens.overview:OverviewScreen"),
+    PaneEntry(
+        "overview",
+        "1",
+        "GPUs and ranks, or all nodes",
+        "mltop.tui.screens.overview:OverviewScreen",
+        of_several="mltop.tui.screens.overview:FleetScreen",
+    ),
     PaneEntry("node", "2", "one node in detail", "mltop.tui.screens.node:NodeScreen"),
     PaneEntry("ranks", "3", "all training ranks", "mltop.tui.screens.ranks:RanksScreen"),
     PaneEntry("stacks", "4", "stacks of all ranks and the verdict", "mltop.tui.screens.stacks:StacksScreen"),
@@ -46,10 +52,6 @@ PANES = (
     PaneEntry("rank", "", "the stack of one rank", "mltop.tui.screens.ranks:RankScreen"),
     PaneEntry("help", "", "all keys", "mltop.tui.screens.help:HelpScreen"),
 )
-
-
-def modes() -> dict[str, Callable[[], Pane]]:
-    return {entry.name: entry.make for entry in PANES}
 
 
 APP_BINDINGS = [

@@ -1,8 +1,7 @@
-"""What the screen needs of the machines: fulfilled by probes.investigate.session, and by fakes in tests.
+"""What the screen asks of the machines, and what runs for it: at most one stack dump, one capture and one probe.
 
-The stack dump and the capture that run, and what the last ones brought. Lives in the UI loop only.
-
-The active probe that runs, those of this session before, and what is kept of earlier ones. In the UI loop only.
+``Session`` is fulfilled by probes.investigate.session, and by fakes in tests. ``Investigation`` and ``Probing`` live in
+the UI loop only.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
 
 from textual.message import Message
 
@@ -21,6 +20,11 @@ from mltop.probes.reach.view import FleetView
 if TYPE_CHECKING:
     from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
     from mltop.probes.model.probe import PastResult
+
+
+MOST_KEPT = 20  # runs of probes
+
+Report = TypeVar("Report")
 
 
 class Cancellable(Protocol):
@@ -73,20 +77,36 @@ class RemembersProbes(Protocol):
         """All of them. May read files: it is called from a thread of its own."""
 
 
-class DumpProgress(Message):
-    """Progress of dump number ``run``, posted from the session's thread."""
+class _OfRun(Message, Generic[Report]):
+    """What run number ``run`` reports, posted from the session's thread."""
 
-    def __init__(self, run: int, progress: StackProgress) -> None:
+    def __init__(self, run: int, report: Report) -> None:
         super().__init__()
         self.run = run
-        self.progress = progress
+        self.report = report
 
 
-class Captured(Message):
-    def __init__(self, run: int, result: CaptureResult) -> None:
+class DumpProgress(_OfRun[StackProgress]):
+    """Of a stack dump."""
+
+
+class Captured(_OfRun[CaptureResult]):
+    """The end of a capture."""
+
+
+class ProbeMoved(_OfRun["ProbeProgress"]):
+    """Progress of a probe; of several that wait the last is enough."""
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, ProbeMoved)
+
+
+class PastRead(Message):
+    """What probes measured before."""
+
+    def __init__(self, past: Sequence[PastResult]) -> None:
         super().__init__()
-        self.run = run
-        self.result = result
+        self.past = past
 
 
 @dataclass(frozen=True)
@@ -107,7 +127,7 @@ class DumpResult:
 class Investigation:
     """At most one dump and one capture at a time; late progress of an earlier dump is dropped."""
 
-    def __init__(self, session: Session, post: Callable[[Message], bool]) -> None:
+    def __init__(self, session: Session, post: Callable[[Message], None]) -> None:
         self._session = session
         self._post = post
         self._run = 0
@@ -142,11 +162,9 @@ class Investigation:
         run = self._run
         self.progress = StackProgress(phase="dumping")
         self._latest = None
-
-        def on_progress(progress: StackProgress) -> None:
-            self._post(DumpProgress(run, progress))
-
-        self._dump = self._session.dump_stacks(self.nodes or None, on_progress)
+        self._dump = self._session.dump_stacks(
+            self.nodes or None, lambda progress: self._post(DumpProgress(run, progress))
+        )
 
     def cancel_dump(self) -> None:
         if self._dump is not None:
@@ -156,8 +174,7 @@ class Investigation:
         """``now`` is the unix time of the newest view. The last report of a dump ends it."""
         if message.run != self._run or not self.dumping:
             return
-        progress = message.progress
-        self.progress = progress
+        progress = self.progress = message.report
         if progress.reports or progress.phase == "done":
             self._latest = DumpResult(
                 progress.reports, progress.not_answered, now, progress.elapsed_s, progress.phase != "done", self.nodes
@@ -170,11 +187,7 @@ class Investigation:
     def start_capture(self) -> None:
         self._capture_run += 1
         run = self._capture_run
-
-        def on_done(result: CaptureResult) -> None:
-            self._post(Captured(run, result))
-
-        self._capture = self._session.capture(on_done)
+        self._capture = self._session.capture(lambda result: self._post(Captured(run, result)))
 
     def cancel_capture(self) -> None:
         """It still reports: what was known is written."""
@@ -187,34 +200,13 @@ class Investigation:
             self._capture = None
 
 
-MOST_KEPT = 20  # runs of this session
-
-
-class ProbeMoved(Message):
-    """Progress of run number ``run``, posted from the session's thread; of several that wait the last is enough."""
-
-    def __init__(self, run: int, progress: ProbeProgress) -> None:
-        super().__init__()
-        self.run = run
-        self.progress = progress
-
-    def can_replace(self, message: Message) -> bool:
-        return isinstance(message, ProbeMoved)
-
-
-class PastRead(Message):
-    def __init__(self, past: Sequence[PastResult]) -> None:
-        super().__init__()
-        self.past = past
-
-
 class Probing:
     """At most one probe at a time; late progress of an earlier one is dropped.
 
     ``past``: earlier results by device (uuid), the oldest first.
     """
 
-    def __init__(self, session: Session, post: Callable[[Message], bool]) -> None:
+    def __init__(self, session: Session, post: Callable[[Message], None]) -> None:
         self._session = session
         self._post = post
         self._run = 0
@@ -253,11 +245,7 @@ class Probing:
         run = self._run
         self._runs = [*self._runs[-MOST_KEPT + 1 :], ProbeProgress(wanted, "connecting")]
         self._looked_at, self.cancelling = -1, False
-
-        def on_progress(progress: ProbeProgress) -> None:
-            self._post(ProbeMoved(run, progress))
-
-        self._probe = self._session.run_probe(wanted, on_progress)
+        self._probe = self._session.run_probe(wanted, lambda progress: self._post(ProbeMoved(run, progress)))
 
     def cancel(self) -> bool:
         """False when nothing runs, or it is being cancelled already."""
@@ -271,8 +259,8 @@ class Probing:
         """The last report of a probe ends it."""
         if message.run != self._run or self._probe is None:
             return
-        self._runs[-1] = message.progress
-        if message.progress.finished:
+        self._runs[-1] = message.report
+        if message.report.finished:
             self._probe, self.cancelling = None, False
             self._read_past()
 

@@ -11,20 +11,17 @@ from types import FrameType
 from mltop.probes.investigate.progress import CaptureResult
 from mltop.probes.model.text import clean
 from mltop.probes.reach import UsageProblem
-from mltop.probes.reach.targets import TargetOptions, resolve
-from mltop.tui.app.output import OutputFailed, flush, put
-from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, Beside, note, session
+from mltop.probes.reach.targets import TargetOptions
+from mltop.tui.app.output import OutputFailed, flush, put, say
+from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, LOOK_S, Machines, live_targets
 from mltop.tui.commands.stacks import SoFar
 
 EXIT_INCOMPLETE = 1
-LOOK_S = 0.2
 
 
 def run(options: TargetOptions, directory: str) -> int:
     """Exit 0: complete; 1: something is missing from it; 3: nothing could be written; 130: interrupted, but kept."""
-    targets = resolve(options)
-    if targets.recording is not None:
-        raise UsageProblem("--recording", "is a capture already", "mltop stacks --recording DIR")
+    targets = live_targets(options, "is a capture already", "mltop stacks --recording DIR")
     if directory and os.path.lexists(directory):
         raise UsageProblem(f"-o {directory}", "exists already", "a new directory name")
     if clean(directory) != directory:
@@ -32,13 +29,14 @@ def run(options: TargetOptions, directory: str) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup: it goes on
             signal.signal(number, interrupted)
-    with session(targets, options) as opened, Beside() as beside:
+    with Machines(targets, options, "capture") as machines:
         done: queue.SimpleQueue[CaptureResult] = queue.SimpleQueue()
-        so_far = SoFar(beside)
-        running = opened.capture(done.put, Path(directory) if directory else None, options.timeout_s, so_far.take)
+        so_far = SoFar(machines.beside)
+        to = Path(directory) if directory else None
+        running = machines.session.capture(done.put, to, options.timeout_s, so_far.take)
         try:
             while not running.finished.wait(LOOK_S):
-                beside.failures(opened.view().nodes)
+                machines.beside.failures(machines.session.view().nodes)
                 so_far.show()
             result = done.get()
         except KeyboardInterrupt:
@@ -49,13 +47,13 @@ def run(options: TargetOptions, directory: str) -> int:
 
 def told(result: CaptureResult) -> int:
     if result.error:
-        note(f"capture: {result.error}")
+        say(f"capture: {result.error}")
         return EXIT_UNREACHABLE
     for problem in result.problems:
-        note(problem)
+        say(problem)
     directory = str(result.directory)
     if clean(directory) != directory:
-        note("the name of the working directory has characters that are not printed")
+        say("the name of the working directory has characters that are not printed")
     try:
         put(directory)
         flush()

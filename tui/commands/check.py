@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 
-from mltop.probes.investigate.capture import load
 from mltop.probes.judge.health import FAILED, RULES, Asked, Health
 from mltop.probes.judge.health.unknowns import GROWTH, growth_unknown
 from mltop.probes.model import SCHEMA, Finding, NodeState, Sample, Unknown
@@ -16,10 +16,11 @@ from mltop.probes.model.sample import Reads
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.reach.view import NodeView
-from mltop.probes.record import BadRecording, StoredSamples
-from mltop.tui.app.health_watch import take_skew
-from mltop.tui.commands.live import Beside, Complete, await_nodes, in_time, note, print_json, session, unreached
-from mltop.tui.state.files import BadState, NotOurs
+from mltop.probes.record import StoredSamples
+from mltop.tui.app.feed import take_skew
+from mltop.tui.app.output import put_json, say
+from mltop.tui.commands.live import Complete, Machines, saved, unreached
+from mltop.tui.state import BadState, NotOurs
 from mltop.tui.state.lemons import known_lemons
 
 FINE, WARNINGS, CRITICAL, UNKNOWN = range(4)
@@ -61,12 +62,12 @@ def run(
     """Exit 0: fine; 1: warnings; 2: something critical; 3: something unreachable or unknown."""
     asked = Asked(expect_gpus, lemons())
     targets = resolve(options)
-    checked = recorded(targets, asked) if targets.recording is not None else live(targets, options, asked)
+    checked = recorded(targets.recording, asked) if targets.recording is not None else live(targets, options, asked)
     checked.unknown = [
         one for one in checked.unknown if not any(fnmatchcase(one.what, glob) for glob in allowed_unknown)
     ]
     if as_json:
-        print_json(
+        put_json(
             {
                 "schema": SCHEMA,
                 "nodes": checked.nodes,
@@ -88,21 +89,16 @@ def lemons() -> dict[str, str]:
     try:
         return known_lemons()
     except NotOurs as problem:
-        note(f"known bad GPUs cannot be told: {problem}")
+        say(f"known bad GPUs cannot be told: {problem}")
         return {}
     except BadState as problem:
         raise UsageProblem("lemon list", str(problem)) from None
 
 
 def live(targets: Targets, options: TargetOptions, asked: Asked) -> Checked:
-    began = time.monotonic()
-    deadline = began + options.timeout_s
-    quick = replace(options, interval_s=min(options.interval_s, BETWEEN_SAMPLES_S))
-    gathered = Gathered(deadline)
-    with session(targets, quick) as opened, Beside() as beside:
-        views = await_nodes(opened, gathered, deadline, beside, "check")
-        views = tuple(in_time(view, time.monotonic() - began) for view in views)
-        beside.clear()
+    with Machines(targets, options, "check", most_interval_s=BETWEEN_SAMPLES_S) as machines:
+        gathered = Gathered(machines.deadline)
+        views = machines.await_nodes(gathered)
     health = Health(replace(asked, vacated=True), eager=True)
     samples = sorted((one for own in gathered.samples.values() for one in own), key=lambda one: one.sampled_at)
     health.compare(samples)
@@ -158,19 +154,13 @@ class Gathered(Complete):
         return self._looked[view.node][1] or now > self._grown_by.setdefault(view.node, now + GROWTH_S)
 
 
-def recorded(targets: Targets, asked: Asked) -> Checked:
-    assert targets.recording is not None
-    try:
-        saved = load(targets.recording)
-    except BadRecording as error:
-        raise UsageProblem("--recording", str(error)) from None
-    for gap in saved.gaps:
-        note(f"{gap.what}: {gap.why}")
-    checked = judged(health_of(saved.samples, asked), saved.nodes)
-    for one in checked.unknown:
-        one.fix = "" if one.what.startswith(GROWTH) else one.fix  # what was not recorded cannot be looked at again
-    if not saved.samples:
-        checked.unknown.append(Unknown("", "recording", f"{targets.recording}: no samples in it"))
+def recorded(path: Path, asked: Asked) -> Checked:
+    held = saved(path)
+    checked = judged(health_of(held.samples, asked), held.nodes)
+    for unknown in checked.unknown:
+        unknown.fix = "" if unknown.what.startswith(GROWTH) else unknown.fix  # it cannot be looked at again
+    if not held.samples:
+        checked.unknown.append(Unknown("", "recording", f"{path}: no samples in it"))
     return checked
 
 

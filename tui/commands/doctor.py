@@ -1,9 +1,4 @@
-"""What `mltop doctor` says of one node: how it was reached, its clock, its agent, NVML, and what the agent found.
-
-What `mltop doctor` says of the machine it runs on: the terminal, and the programs that reach others.
-
-`mltop doctor`: what works here and on every node, what does not, and the command that fixes it.
-"""
+"""`mltop doctor`: what works here and on every node, what does not, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -12,33 +7,26 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
-from mltop.probes.agent.protocol import VERSION
+from mltop.probes.agent.protocol import VERSION, Message
 from mltop.probes.investigate.advice import is_known
-from mltop.probes.investigate.session import LiveSession
 from mltop.probes.model import SCHEMA, Sample
 from mltop.probes.model.units import counted
-from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.launchers import LAUNCHERS
-from mltop.probes.reach.targets import TargetOptions, Targets, resolve
+from mltop.probes.reach.targets import TargetOptions, Targets
 from mltop.probes.reach.view import Connection, NodeView
 from mltop.probes.version import __version__
-from mltop.tui.commands.live import (
-    EXIT_UNREACHABLE,
-    Beside,
-    Complete,
-    await_nodes,
-    in_time,
-    print_json,
-    session,
-    unreached,
-)
+from mltop.tui.app.output import put_json
+from mltop.tui.commands.live import EXIT_UNREACHABLE, Complete, Machines, live_targets, unreached
 
 Check: TypeAlias = dict[str, str]
 
+ANSWER_S = 10.0  # a node that was reached answers at once, unless its disks hang
+NVML_START_S = 20.0  # nvmlInit takes seconds on machines without persistence mode
+HERE = "(this machine)"
+VERSION_S = 5.0
 SKEW_S = 1.0  # more between two clocks puts events of several nodes into the wrong order
 SLOW_S = 5.0  # to connect: half of what ssh is given
 MOST_NOTES = 3
@@ -48,6 +36,13 @@ MOST_CHECKS = 256  # of one agent, which knows of some ten
 def check(name: str, state: str, why: str, fix: str = "") -> Check:
     """``state``: ok | info | warning | missing; ``fix``: a command or ""."""
     return {"name": name, "state": state, "why": why, "fix": fix}
+
+
+def answer_of(message: Message | None) -> list[Check] | str:
+    """What a node's agent found itself, or why that is not known."""
+    if message is None:
+        return f"did not answer within {ANSWER_S:g} s"
+    return message.error if message.kind == "error" else checks_of(message.data)
 
 
 def checks_of(data: Mapping[str, object]) -> list[Check] | str:
@@ -158,7 +153,6 @@ _PROGRAMS = (
     *((each.program, f"--via {each.name}", each.package) for each in LAUNCHERS.values() if each.program),
     ("squeue", "--job", "slurm-client"),
 )
-VERSION_S = 5.0
 
 
 def local_checks(via: Collection[str]) -> list[Check]:
@@ -204,21 +198,14 @@ def ssh_version(path: str) -> str:
     return words[0] if words else "of unknown version"
 
 
-ANSWER_S = 10.0  # a node that was reached answers at once, unless its disks hang
-NVML_START_S = 20.0  # nvmlInit takes seconds on machines without persistence mode
-HERE = "(this machine)"
-
-
 def run(options: TargetOptions, as_json: bool) -> int:
     """Exit 0: nothing is missing; 1: something is; 3: a node did not answer."""
-    targets = resolve(options)
-    if targets.recording is not None:
-        raise UsageProblem("--recording", "doctor looks at machines, not at recordings")
+    targets = live_targets(options, "doctor looks at machines, not at recordings")
     views, checks = live(targets, options)
     via = {route.via for route in targets.routes}
     checks = [{"node": HERE, **check} for check in local_checks(via)] + checks
     if as_json:
-        print_json({"schema": SCHEMA, "nodes": [view.state for view in views], "checks": checks})
+        put_json({"schema": SCHEMA, "nodes": [view.state for view in views], "checks": checks})
     else:
         from rich.console import Console
 
@@ -231,29 +218,9 @@ def run(options: TargetOptions, as_json: bool) -> int:
 
 
 def live(targets: Targets, options: TargetOptions) -> tuple[tuple[NodeView, ...], list[Check]]:
-    began = time.monotonic()
-    deadline = began + options.timeout_s
-    with session(targets, options) as opened, Beside() as beside:
-        nvml_deadline = began + min(options.timeout_s, NVML_START_S)
-        views = await_nodes(opened, Complete(nvml_deadline), deadline, beside, "doctor")
-        answers = ask(opened, [view.node for view in views if view.sample is not None], beside)
-        views = tuple(in_time(view, time.monotonic() - began) for view in opened.view().nodes)
+    with Machines(targets, options, "doctor") as machines:
+        nvml_deadline = machines.began + min(options.timeout_s, NVML_START_S)
+        reached = [view.node for view in machines.await_nodes(Complete(nvml_deadline)) if view.sample is not None]
+        answers = {node: answer_of(message) for node, message in machines.ask("doctor", reached, ANSWER_S).items()}
+        views = machines.views()
     return views, [{"node": view.node, **check} for view in views for check in node_checks(view, answers)]
-
-
-def ask(opened: LiveSession, nodes: list[str], beside: Beside) -> dict[str, list[Check] | str]:
-    """What each node's agent found itself; a sentence where it did not answer."""
-    found: dict[str, list[Check] | str] = dict.fromkeys(nodes, f"did not answer within {ANSWER_S:g} s")
-    if not nodes:
-        return found
-    until = time.monotonic() + ANSWER_S
-    pending = opened.hub.request("doctor", nodes=nodes)
-    open_nodes = set(nodes)
-    while open_nodes and time.monotonic() < until:
-        beside.show(f"doctor: {len(nodes) - len(open_nodes)} of {len(nodes)} nodes have answered")
-        for answer in pending.answers(min(0.2, max(0.0, until - time.monotonic()))):
-            message = answer.message
-            if message.kind in ("done", "error"):
-                open_nodes.discard(answer.node)
-                found[answer.node] = checks_of(message.data) if message.kind == "done" else message.error
-    return found

@@ -7,16 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from mltop.probes.agent.protocol import Message
 from mltop.probes.investigate.advice import advised
 from mltop.probes.investigate.patience import REACHED
 from mltop.probes.judge.kernel_lines import KernelLine, merge
 from mltop.probes.judge.nodes import folded
 from mltop.probes.model import SCHEMA, NodeState
 from mltop.probes.reach import UsageProblem
-from mltop.probes.reach.targets import TargetOptions, Targets, resolve
+from mltop.probes.reach.targets import TargetOptions, Targets
 from mltop.probes.reach.view import NodeView
-from mltop.tui.commands.live import EXIT_UNREACHABLE, Beside, await_nodes, in_time, note, print_json, session, unreached
-from mltop.tui.state.files import BadState, NoHome, NotOurs, state_file
+from mltop.tui.app.output import put_json, say
+from mltop.tui.commands.live import EXIT_UNREACHABLE, Machines, live_targets, unreached
+from mltop.tui.state import BadState, NoHome, NotOurs, state_file
 from mltop.tui.state.kernel_lines import FILE, learn, read_known
 
 OP = "kernel_lines"
@@ -39,9 +41,7 @@ def run(options: TargetOptions, as_json: bool, do_learn: bool = False, everythin
 
     ``do_learn``: from now on the lines found are known; ``everything``: also those that are known or common.
     """
-    targets = resolve(options)
-    if targets.recording is not None:
-        raise UsageProblem("--recording", "has no kernel logs in it (mltop kernel looks at machines)")
+    targets = live_targets(options, "has no kernel logs in it (mltop kernel looks at machines)")
     known = _known(do_learn)
     found = live(targets, options)
     lines = merge(found.by_node, known)
@@ -50,36 +50,25 @@ def run(options: TargetOptions, as_json: bool, do_learn: bool = False, everythin
         _learn(lines, known)
     if as_json:
         gaps = {"gaps": found.gaps, "learned": len(lines) if do_learn else 0}
-        print_json({"schema": SCHEMA, "nodes": found.nodes, "lines": [asdict(line) for line in shown], **gaps})
+        put_json({"schema": SCHEMA, "nodes": found.nodes, "lines": [asdict(line) for line in shown], **gaps})
     else:
         _print(lines, shown, found, MOST_SHOWN if not (everything or do_learn) else len(shown))
         if not known and not do_learn and shown:
-            note("nothing is learned yet: run `mltop kernel --learn` while the machines are well")
+            say("nothing is learned yet: run `mltop kernel --learn` while the machines are well")
     return EXIT_UNREACHABLE if found.unreached or found.gaps else 0
 
 
 def live(targets: Targets, options: TargetOptions) -> Found:
     """Ask every node that can be reached within the timeout."""
-    began = time.monotonic()
-    with session(targets, options) as opened, Beside() as beside:
-        views = await_nodes(opened, _has_said_something, began + options.timeout_s, beside, "kernel")
-        found = Found()
+    with Machines(targets, options, "kernel") as machines:
+        views = machines.await_nodes(_has_said_something)
         reached = [view.node for view in views if view.sample is not None]
-        pending = opened.hub.request(OP, nodes=reached) if reached else None
-        silent, until = set(reached), time.monotonic() + ANSWER_S
-        while pending is not None and silent and time.monotonic() < until:
-            beside.show(f"kernel: {len(reached) - len(silent)} of {len(reached)} nodes have answered")
-            for answer in pending.answers(min(0.2, max(0.0, until - time.monotonic()))):
-                message = answer.message
-                if message.kind in ("done", "error"):
-                    silent.discard(answer.node)
-                    error = message.error if message.kind == "error" else ""
-                    _take(found, answer.node, message.data, error, message.fix)
-        for node in sorted(silent):
-            _take(found, node, {}, f"did not answer within {ANSWER_S:g} s")
-        views = tuple(in_time(view, time.monotonic() - began) for view in opened.view().nodes)
+        found = Found()
+        for node, message in machines.ask(OP, reached, ANSWER_S).items():
+            _take(found, node, message)
+        views = machines.views()
         found.nodes, found.unreached = [view.state for view in views], unreached(views)
-        beside.last_failures(found.unreached)
+        machines.beside.last_failures(found.unreached)
     _say_gaps(found.gaps)
     return found
 
@@ -88,11 +77,14 @@ def _has_said_something(view: NodeView) -> bool:
     return view.sample is not None and view.state.state in REACHED
 
 
-def _take(found: Found, node: str, data: Mapping[str, Any], error: str, fix: str = "") -> None:
+def _take(found: Found, node: str, message: Message | None) -> None:
     """One node's answer, or why there is none."""
+    data = message.data if message is not None else {}
     gap = data.get("gap")
-    if error:
-        gap = {"what": OP, "why": error, "fix": fix}
+    if message is None:
+        gap = {"what": OP, "why": f"did not answer within {ANSWER_S:g} s"}
+    elif message.kind == "error" and message.error:
+        gap = {"what": OP, "why": message.error, "fix": message.fix}
     if isinstance(gap, dict):
         found.gaps.append({"node": node, **{name: str(gap.get(name, "")) for name in ("what", "why", "fix")}})
     lines = data.get("lines")
@@ -106,7 +98,7 @@ def _say_gaps(gaps: Sequence[Mapping[str, str]]) -> None:
     for gap in gaps:
         nodes.setdefault((gap["why"], gap["fix"]), []).append(gap["node"])
     for (why, fix), names in nodes.items():
-        note(f"{folded(names)}: {why}" + (f" ({advised(fix)})" if fix else ""))
+        say(f"{folded(names)}: {why}" + (f" ({advised(fix)})" if fix else ""))
 
 
 def _known(needed: bool) -> dict[str, float]:
@@ -117,7 +109,7 @@ def _known(needed: bool) -> dict[str, float]:
         if needed:
             raise UsageProblem("kernel lines", str(problem)) from None
         if not isinstance(problem, NoHome):
-            note(f"no line is known: {problem}")
+            say(f"no line is known: {problem}")
         return {}
     except BadState as problem:
         raise UsageProblem("kernel lines", str(problem)) from None
@@ -129,7 +121,7 @@ def _learn(lines: Sequence[KernelLine], known: Mapping[str, float]) -> None:
         learn((line.pattern for line in lines), time.time(), known)
     except BadState as problem:
         raise UsageProblem("kernel lines", str(problem)) from None
-    note(f"learned {sum(not line.known for line in lines)} kinds of lines (in {state_file(FILE)})")
+    say(f"learned {sum(not line.known for line in lines)} kinds of lines (in {state_file(FILE)})")
 
 
 def _print(lines: Sequence[KernelLine], shown: Sequence[KernelLine], found: Found, most: int) -> None:

@@ -1,7 +1,4 @@
-"""What a command says on stderr while it works: one line that is written over, and lines that stay.
-
-What the commands share: opening a session on the targets, waiting for its nodes, printing.
-"""
+"""What the commands share: the machines of one command, what is said on stderr meanwhile, recordings in their place."""
 
 from __future__ import annotations
 
@@ -9,30 +6,43 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from types import TracebackType
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mltop.probes.agent.protocol import Message
+from mltop.probes.investigate.capture import Saved, load
 from mltop.probes.investigate.patience import FAILED, REACHED, Arrivals, Patience, waited
 from mltop.probes.investigate.session import LiveSession
 from mltop.probes.judge.nodes import sentences
 from mltop.probes.model import JobReport, NodeState
-from mltop.probes.reach.targets import TargetOptions, Targets, channels
+from mltop.probes.reach import UsageProblem
+from mltop.probes.reach.targets import TargetOptions, Targets, channels, resolve
 from mltop.probes.reach.view import NodeView
-from mltop.tui.app.output import put_json, say, write_over
+from mltop.probes.record import BadRecording
+from mltop.tui.app.output import say, write_over
 
 if TYPE_CHECKING:
     from mltop.probes.investigate.probing.run import ProbeMemory
 
+EXIT_UNREACHABLE = 3
+EXIT_INTERRUPTED = 130
+LOOK_S = 0.2  # between two looks at all nodes, when nothing changes
+SOONEST_S = 0.03  # likewise, when much does
+SETTLE_S = 2.0
+SOON = ("gpu.", "kernel_log", "host.filesystems", "host.services")  # other rates may need many seconds
+FOREVER = float("inf")
+# Whoever may still come is waited for; a node that failed gets one more attempt after all others are done.
+ALL_NODES = Patience(connecting_s=FOREVER, lost_s=3.0, live_s=FOREVER)
 # Failures of so long are said together, each time of twice as long: sixty nodes behind one dead switch are one line,
 # and a thousand that fail one after the other are a few.
 GATHER_S = 0.4
 
 
 class Beside:
-    """The rewritten line is only shown on a terminal; lines that stay always are. Use as a context manager."""
+    """What is said on stderr: a line that is written over, on a terminal only, and lines that stay."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
@@ -42,12 +52,6 @@ class Beside:
         self._unsaid_since = 0.0
         self._gather_s = GATHER_S
 
-    def __enter__(self) -> Beside:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, _: TracebackType | None) -> None:
-        self.clear()
-
     def show(self, text: str) -> None:
         """In place of what stood there."""
         if self._terminal:
@@ -56,7 +60,7 @@ class Beside:
 
     def note(self, sentence: str) -> None:
         self.clear()
-        note(sentence)
+        say(sentence)
 
     def clear(self) -> None:
         if self._shown:
@@ -96,61 +100,94 @@ def columns() -> int:
         return 80
 
 
-def note(sentence: str) -> None:
-    """One line beside the data."""
-    say(sentence)
+def live_targets(options: TargetOptions, why: str, fix: str = "") -> Targets:
+    """Of a command that looks at machines only; ``why`` it does not look at a recording."""
+    targets = resolve(options)
+    if targets.recording is not None:
+        raise UsageProblem("--recording", why, fix)
+    return targets
 
 
-EXIT_UNREACHABLE = 3
-EXIT_INTERRUPTED = 130
-LOOK_S = 0.2  # between two looks at all nodes, when nothing changes
-SOONEST_S = 0.03  # likewise, when much does
-SETTLE_S = 2.0
-SOON = ("gpu.", "kernel_log", "host.filesystems", "host.services")  # other rates may need many seconds
-FOREVER = float("inf")
-# Whoever may still come is waited for; a node that failed gets one more attempt after all others are done.
-ALL_NODES = Patience(connecting_s=FOREVER, lost_s=3.0, live_s=FOREVER)
+class Machines:
+    """Live machines for one command, which is ``what`` on the progress line. Its agents are ended on the way out.
 
-
-@contextmanager
-def session(targets: Targets, options: TargetOptions, memory: ProbeMemory | None = None) -> Iterator[LiveSession]:
-    """A session on live machines; its agents are ended on the way out. ``memory``: of probe results."""
-    opened = LiveSession(
-        targets.title, channels(targets, options), options.interval_s, verdict_text, targets.job or None, memory=memory
-    )
-    try:
-        yield opened
-    finally:
-        opened.close()
-
-
-def await_nodes(
-    opened: LiveSession, ready: Callable[[NodeView], bool], deadline: float, beside: Beside, what: str
-) -> tuple[NodeView, ...]:
-    """Wait until every node is ``ready`` or not worth waiting for, at most until ``deadline`` (monotonic s).
-
-    Returns all nodes as they are then. ``what`` is being done with them, for the progress line.
+    ``memory``: of probe results; ``most_interval_s``: no longer than this between two samples.
     """
-    changed = threading.Event()
-    opened.subscribe(changed.set)
-    arrivals = Arrivals(time.monotonic())
-    done: set[str] = set()
-    while True:
-        now = time.monotonic()
-        views = opened.view().nodes
-        arrivals.look(views, now)
-        beside.failures(views)
-        before = len(done)
-        done = {view.node for view in views if ready(view)}
-        arrivals.news_at = now if len(done) != before else arrivals.news_at
-        waiting = arrivals.awaited(views, done, now, ALL_NODES)
-        if not waiting or now >= deadline:
-            beside.clear()
-            return views
-        beside.show(f"{what}: {len(done)} of {len(views)} nodes, {waiting_text(waiting)}")
-        changed.wait(min(LOOK_S, deadline - now))
-        time.sleep(SOONEST_S)
-        changed.clear()
+
+    def __init__(
+        self,
+        targets: Targets,
+        options: TargetOptions,
+        what: str,
+        *,
+        memory: ProbeMemory | None = None,
+        most_interval_s: float = FOREVER,
+    ) -> None:
+        self.beside = Beside()
+        self.began = time.monotonic()
+        self.deadline = self.began + options.timeout_s
+        self._what = what
+        options = replace(options, interval_s=min(options.interval_s, most_interval_s))
+        self.session = LiveSession(
+            targets.title,
+            channels(targets, options),
+            options.interval_s,
+            verdict_text,
+            targets.job or None,
+            memory=memory,
+        )
+
+    def __enter__(self) -> Machines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.beside.clear()
+        self.session.close()
+
+    def await_nodes(self, ready: Callable[[NodeView], bool]) -> tuple[NodeView, ...]:
+        """Wait until every node is ``ready`` or not worth waiting for, at most until the deadline.
+
+        Returns all nodes as they are then.
+        """
+        changed = threading.Event()
+        self.session.subscribe(changed.set)
+        arrivals = Arrivals(time.monotonic())
+        done: set[str] = set()
+        while True:
+            now = time.monotonic()
+            views = self.session.view().nodes
+            arrivals.look(views, now)
+            self.beside.failures(views)
+            done_before, done = len(done), {view.node for view in views if ready(view)}
+            arrivals.news_at = now if len(done) != done_before else arrivals.news_at
+            waiting = arrivals.awaited(views, done, now, ALL_NODES)
+            if not waiting or now >= self.deadline:
+                self.beside.clear()
+                return self._in_time(views)
+            self.beside.show(f"{self._what}: {len(done)} of {len(views)} nodes, {waiting_text(waiting)}")
+            changed.wait(min(LOOK_S, self.deadline - now))
+            time.sleep(SOONEST_S)
+            changed.clear()
+
+    def ask(self, op: str, nodes: Sequence[str], answer_s: float) -> dict[str, Message | None]:
+        """What each of these nodes' agents answers; None where that takes longer than ``answer_s``."""
+        answers: dict[str, Message | None] = dict.fromkeys(nodes)
+        waiting, until = set(nodes), time.monotonic() + answer_s
+        pending = self.session.hub.request(op, nodes=nodes) if nodes else None
+        while pending is not None and waiting and time.monotonic() < until:
+            self.beside.show(f"{self._what}: {len(nodes) - len(waiting)} of {len(nodes)} nodes have answered")
+            for answer in pending.answers(min(LOOK_S, max(0.0, until - time.monotonic()))):
+                if answer.message.kind in ("done", "error"):
+                    waiting.discard(answer.node)
+                    answers[answer.node] = answer.message
+        return answers
+
+    def views(self) -> tuple[NodeView, ...]:
+        """All nodes as they are at the end of the command."""
+        return self._in_time(self.session.view().nodes)
+
+    def _in_time(self, views: Iterable[NodeView]) -> tuple[NodeView, ...]:
+        return tuple(in_time(view, time.monotonic() - self.began) for view in views)
 
 
 def in_time(view: NodeView, waited_s: float) -> NodeView:
@@ -197,6 +234,24 @@ def unreached(views: tuple[NodeView, ...]) -> list[NodeState]:
     return [view.state for view in views if view.sample is None]
 
 
+@contextmanager
+def of_recording() -> Iterator[None]:
+    """What is no recording is bad usage."""
+    try:
+        yield
+    except BadRecording as error:
+        raise UsageProblem("--recording", str(error)) from None
+
+
+def saved(path: Path) -> Saved:
+    """What a capture or a recording holds; what it lacks is said."""
+    with of_recording():
+        held = load(path)
+    for gap in held.gaps:
+        say(f"{gap.what}: {gap.why}")
+    return held
+
+
 def verdict_text(reports: list[JobReport]) -> str:
     """The reports as plain text, as `mltop stacks` prints them."""
     from io import StringIO
@@ -208,7 +263,3 @@ def verdict_text(reports: list[JobReport]) -> str:
     text = StringIO()
     print_reports(reports, [], Console(file=text, width=110, color_system=None, force_terminal=False))
     return text.getvalue()
-
-
-def print_json(value: object) -> None:
-    put_json(value)

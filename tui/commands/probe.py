@@ -15,9 +15,9 @@ from mltop.probes.model import SCHEMA, NodeState
 from mltop.probes.model.probe import PastResult, ProbeReport
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.launchers import LAUNCHERS
-from mltop.probes.reach.targets import TargetOptions, resolve
-from mltop.tui.app.output import ask, put_lines
-from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, Beside, note, print_json, session
+from mltop.probes.reach.targets import TargetOptions
+from mltop.tui.app.output import ask, put_json, put_lines, say
+from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, Machines, live_targets
 from mltop.tui.state.probe_history import HistoryFile
 
 EXIT_SUSPECTS = 1
@@ -28,34 +28,32 @@ CANCEL_S = 8.0  # for probes that were cancelled to be gone
 
 def run(options: TargetOptions, wanted: ProbeWanted, as_json: bool, verbose: bool) -> int:
     """Exit 0: measured, nobody accused; 1: somebody is; 3: some of it was not measured; 130: interrupted."""
-    targets = resolve(options)
-    if targets.recording is not None:
-        raise UsageProblem("--recording", "a probe needs machines (mltop probe without it)")
+    targets = live_targets(options, "a probe needs machines (mltop probe without it)")
     memory = HistoryFile()
-    with session(targets, options, memory) as opened, Beside() as beside:
-        nodes = [view.node for view in opened.view().nodes]
+    with Machines(targets, options, "probe", memory=memory) as machines:
+        nodes = [view.node for view in machines.session.view().nodes]
         _check(wanted, nodes, options)
         if wanted.force:
             _confirm(nodes)
         newest = _Newest()
-        run = opened.run_probe(replace(wanted, nodes=tuple(nodes)), newest.take)
+        run = machines.session.run_probe(replace(wanted, nodes=tuple(nodes)), newest.take)
         interrupted = False
         try:
             while not run.wait(LOOK_S):
-                beside.show(newest.line())
+                machines.beside.show(newest.line())
         except KeyboardInterrupt:
             interrupted = True
             run.cancel()
             run.wait(CANCEL_S)
-        states = [view.state for view in opened.view().nodes]
+        states = [view.state for view in machines.session.view().nodes]
     for problem in memory.problems:
-        note(problem)
+        say(problem)
     if run.report is None:
-        note(run.error or "the probe did not end")
+        say(run.error or "the probe did not end")
         return EXIT_INTERRUPTED if interrupted else EXIT_UNREACHABLE
     code = exit_code(run.report, interrupted)
     if as_json:
-        print_json(probe_object(run.report, states, code))
+        put_json(probe_object(run.report, states, code))
     else:
         _print(run.report, states, verbose, memory.before)
     return code

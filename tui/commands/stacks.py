@@ -1,6 +1,4 @@
-"""A running dump on stderr: a progress line, and who seems to hang as soon as somebody can be named.
-
-`mltop stacks`: dump every rank, merge, and say which rank hangs and where.
+"""`mltop stacks`: dump every rank, merge, and say which rank hangs and where.
 
 The verdict is on stdout, once. What is known before the end goes to stderr as it comes: nodes that fail, and who
 seems to hang so far. Ctrl-C prints the verdict on what is known then.
@@ -23,9 +21,133 @@ from mltop.probes.judge.nodes import folded
 from mltop.probes.model import JobReport, RankStacks
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
-from mltop.probes.record import BadRecording, read_raw
-from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, Beside, note, print_json, session
+from mltop.probes.record import read_raw
+from mltop.tui.app.output import put_json, say
+from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, Beside, Machines, of_recording
 from mltop.tui.render.stacks import job_words
+
+LOOK_S = 0.15
+CANCEL_S = 5.0  # for an interrupted dump to judge what it has
+LATE_S = 4.0  # after its deadline a dump has ended, unless it was given more than it can judge
+
+
+def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: str, as_json: bool, raw: bool) -> int:
+    """Exit 0: every node answered; 3: some did not, or a job could not be judged, and the output says why; 130:
+    interrupted.
+    """
+    if as_json and raw:
+        raise UsageProblem("--json --raw", "only one of them can be printed")
+    targets = resolve(options)
+    if targets.recording is not None and (samples is not None or native or locals_ != "ints"):
+        raise UsageProblem("--recording", "holds what was dumped then", "--samples, --native and --locals dump anew")
+    request = StackRequest(
+        nodes=targets.nodes,
+        job=targets.job or None,
+        plan=Plan(rounds=1 if raw and samples is None else samples),
+        native=native,
+        ints=locals_ == "ints",
+        raw=raw,
+        deadline_s=options.timeout_s,
+    )
+    interrupted, failed = False, ""
+    if targets.recording is not None:
+        material, reports = recorded(targets.recording, targets.job)
+    else:
+        material, reports, interrupted, failed = live(targets, options, request)
+    note_gaps(material)
+    for report in reports:
+        if report.error:
+            say(f"{job_words(report, reports)}: {report.error}")
+    if raw:
+        print_raw(material.dumps if targets.recording is None else raw_of(targets.recording))
+    elif as_json:
+        put_json(stacks_object(material, reports))
+    elif reports or not failed:  # after a failure, that there is no report does not mean that there are no ranks
+        print_text(material, reports)
+    is_empty = targets.recording is not None and not material.dumps and not material.samples
+    if is_empty:
+        say(f"{targets.recording}: neither stacks nor samples in it")
+    return EXIT_UNREACHABLE if is_empty else exit_code(material, reports, interrupted, failed)
+
+
+def exit_code(material: Material, reports: list[JobReport], interrupted: bool, failed: str) -> int:
+    """As ``run`` says; ``failed``: why the dump as a whole did."""
+    if interrupted:
+        return EXIT_INTERRUPTED
+    unjudged = bool(failed) or any(report.error for report in reports)
+    return EXIT_UNREACHABLE if material.not_answered or unjudged else 0
+
+
+def live(
+    targets: Targets, options: TargetOptions, request: StackRequest
+) -> tuple[Material, list[JobReport], bool, str]:
+    """Also whether the user ended it early, and why the dump failed ("": it did not)."""
+    interrupted, failed = False, ""
+    with Machines(targets, options, "stacks") as machines:
+        so_far = SoFar(machines.beside)
+        run = machines.session.dump_stacks(None, so_far.take, request)
+        give_up_at = time.monotonic() + request.deadline_s + LATE_S
+        try:
+            while not run.wait(LOOK_S) and time.monotonic() < give_up_at:
+                machines.beside.failures(machines.session.view().nodes)
+                so_far.show()
+        except KeyboardInterrupt:
+            interrupted = True
+        if not run.wait(0.0):
+            run.cancel()
+            if not run.wait(CANCEL_S):
+                failed = "judging did not end within the time: --job or -w for a part of it, or a longer --timeout"
+        machines.beside.last_failures(run.material.not_answered)
+    failed = run.error or failed
+    if failed:
+        say(failed)
+    elif targets.job and not run.reports and not run.material.not_answered and not interrupted:
+        raise UsageProblem(f"--job {targets.job}", "no rank of this job was found on its nodes")
+    return run.material, run.reports, interrupted, failed
+
+
+def recorded(path: Path, job: str) -> tuple[Material, list[JobReport]]:
+    with of_recording():
+        return rejudge(path, job or None)
+
+
+def raw_of(path: Path) -> Iterator[RankStacks]:
+    """Nothing of a recording, which has no stacks."""
+    with of_recording():
+        yield from read_raw(path) if path.is_dir() else ()
+
+
+def print_raw(dumps: Iterable[RankStacks]) -> None:
+    """One JSON line per process: node, rank, pid, threads (py-spy's JSON, integer locals only)."""
+    for dump in dumps:
+        for process in dump.raw:
+            of_file = process if isinstance(process, dict) else {"process": process}
+            put_json({**of_file, "node": dump.node, "rank": dump.rank})
+        for digest in dump.digests:
+            if digest.error:
+                say(
+                    f"rank {digest.rank} pid {digest.pid}: {digest.error}"
+                    + (f" ({advised(digest.fix)})" if digest.fix else "")
+                )
+
+
+def print_text(material: Material, reports: list[JobReport]) -> None:
+    from rich.console import Console
+
+    from mltop.tui.report import print_reports
+
+    print_reports(reports, material.not_answered, Console(), material.nodes)
+
+
+def note_gaps(material: Material) -> None:
+    """On stderr, in every form of output: what may hide ranks, and what a capture lacks."""
+    for gap, nodes in nodes_by_gap(material):
+        say(f"{folded(nodes)}: {gap.why}" + (f" ({advised(gap.fix)})" if gap.fix else ""))
+    for gap in material.gaps:
+        say(f"{gap.what}: {gap.why}")
+
+
+# A running dump on stderr: a progress line, and who seems to hang as soon as somebody can be named.
 
 _VERBS = {"connecting": "connecting", "dumping": "dumping stacks", "watching": "watching for progress"}
 
@@ -72,129 +194,3 @@ def progress_line(progress: StackProgress) -> str:
         nodes = f"{progress.nodes_reached}/{progress.nodes_total} nodes connected"
         parts = [nodes, *(parts if progress.nodes_reached else parts[2:])]
     return f"{_VERBS.get(progress.phase, progress.phase)}: {', '.join(parts)}"
-
-
-LOOK_S = 0.15
-CANCEL_S = 5.0  # for an interrupted dump to judge what it has
-LATE_S = 4.0  # after its deadline a dump has ended, unless it was given more than it can judge
-
-
-def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: str, as_json: bool, raw: bool) -> int:
-    """Exit 0: every node answered; 3: some did not, or a job could not be judged, and the output says why; 130:
-    interrupted.
-    """
-    if as_json and raw:
-        raise UsageProblem("--json --raw", "only one of them can be printed")
-    targets = resolve(options)
-    if targets.recording is not None and (samples is not None or native or locals_ != "ints"):
-        raise UsageProblem("--recording", "holds what was dumped then", "--samples, --native and --locals dump anew")
-    request = StackRequest(
-        nodes=targets.nodes,
-        job=targets.job or None,
-        plan=Plan(rounds=1 if raw and samples is None else samples),
-        native=native,
-        ints=locals_ == "ints",
-        raw=raw,
-        deadline_s=options.timeout_s,
-    )
-    interrupted, failed = False, ""
-    if targets.recording is not None:
-        material, reports = recorded(targets)
-    else:
-        material, reports, interrupted, failed = live(targets, options, request)
-    note_gaps(material)
-    for report in reports:
-        if report.error:
-            note(f"{job_words(report, reports)}: {report.error}")
-    if raw:
-        print_raw(material.dumps if targets.recording is None else raw_of(targets.recording))
-    elif as_json:
-        print_json(stacks_object(material, reports))
-    elif reports or not failed:  # after a failure, that there is no report does not mean that there are no ranks
-        print_text(material, reports)
-    is_empty = targets.recording is not None and not material.dumps and not material.samples
-    if is_empty:
-        note(f"{targets.recording}: neither stacks nor samples in it")
-    return EXIT_UNREACHABLE if is_empty else exit_code(material, reports, interrupted, failed)
-
-
-def exit_code(material: Material, reports: list[JobReport], interrupted: bool, failed: str) -> int:
-    """As ``run`` says; ``failed``: why the dump as a whole did."""
-    if interrupted:
-        return EXIT_INTERRUPTED
-    unjudged = bool(failed) or any(report.error for report in reports)
-    return EXIT_UNREACHABLE if material.not_answered or unjudged else 0
-
-
-def live(
-    targets: Targets, options: TargetOptions, request: StackRequest
-) -> tuple[Material, list[JobReport], bool, str]:
-    """Also whether the user ended it early, and why the dump failed ("": it did not)."""
-    interrupted, failed = False, ""
-    with session(targets, options) as opened, Beside() as beside:
-        so_far = SoFar(beside)
-        run = opened.dump_stacks(None, so_far.take, request)
-        give_up_at = time.monotonic() + request.deadline_s + LATE_S
-        try:
-            while not run.wait(LOOK_S) and time.monotonic() < give_up_at:
-                beside.failures(opened.view().nodes)
-                so_far.show()
-        except KeyboardInterrupt:
-            interrupted = True
-        if not run.wait(0.0):
-            run.cancel()
-            if not run.wait(CANCEL_S):
-                failed = "judging did not end within the time: --job or -w for a part of it, or a longer --timeout"
-        beside.last_failures(run.material.not_answered)
-    failed = run.error or failed
-    if failed:
-        note(failed)
-    elif targets.job and not run.reports and not run.material.not_answered and not interrupted:
-        raise UsageProblem(f"--job {targets.job}", "no rank of this job was found on its nodes")
-    return run.material, run.reports, interrupted, failed
-
-
-def recorded(targets: Targets) -> tuple[Material, list[JobReport]]:
-    assert targets.recording is not None
-    try:
-        return rejudge(targets.recording, targets.job or None)
-    except BadRecording as error:
-        raise UsageProblem("--recording", str(error)) from None
-
-
-def raw_of(path: Path) -> Iterator[RankStacks]:
-    """Nothing of a recording, which has no stacks."""
-    try:
-        yield from read_raw(path) if path.is_dir() else ()
-    except BadRecording as error:
-        raise UsageProblem("--recording", str(error)) from None
-
-
-def print_raw(dumps: Iterable[RankStacks]) -> None:
-    """One JSON line per process: node, rank, pid, threads (py-spy's JSON, integer locals only)."""
-    for dump in dumps:
-        for process in dump.raw:
-            of_file = process if isinstance(process, dict) else {"process": process}
-            print_json({**of_file, "node": dump.node, "rank": dump.rank})
-        for digest in dump.digests:
-            if digest.error:
-                note(
-                    f"rank {digest.rank} pid {digest.pid}: {digest.error}"
-                    + (f" ({advised(digest.fix)})" if digest.fix else "")
-                )
-
-
-def print_text(material: Material, reports: list[JobReport]) -> None:
-    from rich.console import Console
-
-    from mltop.tui.report import print_reports
-
-    print_reports(reports, material.not_answered, Console(), material.nodes)
-
-
-def note_gaps(material: Material) -> None:
-    """On stderr, in every form of output: what may hide ranks, and what a capture lacks."""
-    for gap, nodes in nodes_by_gap(material):
-        note(f"{folded(nodes)}: {gap.why}" + (f" ({advised(gap.fix)})" if gap.fix else ""))
-    for gap in material.gaps:
-        note(f"{gap.what}: {gap.why}")

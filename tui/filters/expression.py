@@ -30,7 +30,7 @@ from mltop.tui.filters.fields import (
     with_ranks,
     words_of,
 )
-from mltop.tui.filters.kinds import FilterProblem, Kind, glob
+from mltop.tui.render.units import FilterProblem, Unit
 
 Test = Callable[[Subject], bool]
 _LIST = r"\d{1,12}(?:-\d{1,12})?(?:,\d{1,12}(?:-\d{1,12})?)*"
@@ -59,8 +59,8 @@ def word(text: str, wanted: bool) -> Test:
 
 def joins_unit(name: str, written: str, unit: str) -> bool:
     """Whether ``unit`` after a blank belongs to the number before it: ``power>300 W``."""
-    kind = field_named(name).kind
-    return unit.casefold() in kind.units and kind.is_bare(written)
+    known = field_named(name).unit
+    return unit.casefold() in known.factors and known.is_bare(written)
 
 
 def comparison(name: str, sign: str, written: str, wanted: bool) -> tuple[Field, Test, bool]:
@@ -76,7 +76,7 @@ def comparison(name: str, sign: str, written: str, wanted: bool) -> tuple[Field,
         wants_unknown = (sign == "=") is wanted
         return field, (lambda subject: (value_of(field, subject) is None) is wants_unknown), not wanted
     try:
-        compare, positive = _text(field, sign, written) if field.kind.text else _number(field.kind, sign, written)
+        compare, positive = _text(field, sign, written) if field.unit.is_text else _number(field.unit, sign, written)
     except FilterProblem as problem:
         raise FilterProblem(f"{field.name}: {problem}") from None
     # "!=" asks for the opposite of "=", over all of several values.
@@ -87,7 +87,7 @@ def comparison(name: str, sign: str, written: str, wanted: bool) -> tuple[Field,
 
 def _test(field: Field, compare: Callable[..., bool], wanted: bool, excludes: bool) -> Test:
     """``wanted``: it compares, or does not. Where no rank is, all that ``excludes`` ranks holds."""
-    get, of_numbers = field.get, not field.kind.text
+    get, of_numbers = field.get, not field.unit.is_text
 
     def test(subject: Subject) -> bool:
         value = get(subject)
@@ -102,17 +102,17 @@ def _test(field: Field, compare: Callable[..., bool], wanted: bool, excludes: bo
     return test
 
 
-def _number(kind: Kind, sign: str, written: str) -> tuple[Callable[[float], bool], bool]:
+def _number(unit: Unit, sign: str, written: str) -> tuple[Callable[[float], bool], bool]:
     """How to compare one value, and whether that is wanted or its opposite."""
     if sign == "~":
         raise FilterProblem("it is a number: = != < <= > >=")
-    if kind.ranges and sign in ("=", "!=") and _RANGES.fullmatch(written):
+    if unit.ranges and sign in ("=", "!=") and _RANGES.fullmatch(written):
         return _in_ranges(written), sign == "="
-    amount = kind.amount(written)
+    amount = unit.amount(written)
     if sign in _ORDER:
         order = _ORDER[sign]
         return (lambda value: order(value, amount)), True
-    return (lambda value: abs(value - amount) <= kind.near), sign == "="
+    return (lambda value: abs(value - amount) <= unit.near), sign == "="
 
 
 def _in_ranges(written: str) -> Callable[[float], bool]:
@@ -132,7 +132,7 @@ def _text(field: Field, sign: str, written: str) -> tuple[Callable[[str], bool],
     if sign == "~":
         sought = written.casefold()
         return (lambda value: sought in value.casefold()), True
-    _check_choice(field.kind.choices, written)
+    _check_choice(field.unit.choices, written)
     return glob(written), sign == "="
 
 
@@ -141,6 +141,56 @@ def _check_choice(choices: Sequence[str], written: str) -> None:
         return
     near = get_close_matches(written.casefold(), choices, n=1, cutoff=0.4)
     raise FilterProblem(f"{written!r} is none of {', '.join(choices)}" + (f": {near[0]}?" if near else ""))
+
+
+# Text patterns as people write them: gpu0*, node?1, node[01-16,20]; case ignored.
+
+MOST_NUMBERS = 20_000  # in one pair of brackets
+_RANGE = re.compile(r"\[(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)\]")
+_PIECE = re.compile(r"\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\]|\*+|\?|[^*?\[]+|\[")
+
+
+def glob(pattern: str) -> Callable[[str], bool]:
+    """Whether a text is like ``pattern`` as a whole. Raises FilterProblem for a range that is too long."""
+    segments: list[str] = [""]
+    for piece in _PIECE.findall(pattern):
+        if piece.startswith("*"):
+            segments.append("")
+        elif piece == "?":
+            segments[-1] += "."
+        else:
+            numbers = _RANGE.fullmatch(piece)
+            segments[-1] += _numbers(numbers.group(1)) if numbers else re.escape(piece)
+    found = re.compile(_pattern(segments), re.IGNORECASE | re.DOTALL).fullmatch
+    return lambda text: found(text) is not None
+
+
+def _pattern(segments: list[str]) -> str:
+    """Segments with anything in between. What a middle segment has found is not looked for again.
+
+    Without that, several stars would take quadratic time and more. Until Python 3.11 there are no atomic groups: a
+    lookahead and its back reference do the same.
+    """
+    first, *middle = segments
+    if not middle:
+        return first
+    last = middle.pop()
+    atomic = [f"(?=(?P<g{at}>.*?{segment}))(?P=g{at})" for at, segment in enumerate(middle) if segment]
+    return f"{first}{''.join(atomic)}.*{last}"
+
+
+def _numbers(ranges: str) -> str:
+    """ "01-03,7" as a choice of 01, 02, 03 and 7; zeros in front count, as in host lists."""
+    written: list[str] = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        count = int(last or first) - int(first) + 1
+        if count + len(written) > MOST_NUMBERS:
+            raise FilterProblem(f"[{ranges}] has more than {MOST_NUMBERS} numbers")
+        if count < 1:
+            raise FilterProblem(f"[{ranges}]: {part} ends before it begins")
+        written += [f"{number:0{len(first)}d}" for number in range(int(first), int(first) + count)]
+    return f"(?:{'|'.join(written)})"
 
 
 Split = Callable[[Subject], Iterable[Subject]]

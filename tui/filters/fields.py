@@ -11,11 +11,14 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from mltop.probes.model import Finding, GpuSample, HostSample, RankSample
+from mltop.probes.model.units import known
 from mltop.probes.reach.view import NodeView
-from mltop.tui.filters import kinds
-from mltop.tui.filters.kinds import FilterProblem, Kind
-from mltop.tui.render.gpus.table import throttle_cell
-from mltop.tui.render.units import known
+from mltop.tui.render.cells import Column
+from mltop.tui.render.fleet.heat import activity, clock, memory, ratio
+from mltop.tui.render.gpus.table import GPU_COLUMNS, GpuLine
+from mltop.tui.render.gpus.throttle import BADGES
+from mltop.tui.render.ranks import RANK_COLUMNS, RankLine
+from mltop.tui.render.units import COUNT, NUMBER, SECONDS, SEVERITY, SHARE, STATE, TEXT, YES_NO, FilterProblem, Unit
 
 
 class Subject(NamedTuple):
@@ -120,7 +123,7 @@ class Field:
 
     name: str
     of: str
-    kind: Kind
+    unit: Unit
     meaning: str
     get: Get
 
@@ -156,10 +159,6 @@ def _rank(get: Callable[[RankSample], Value]) -> Get:
     return lambda subject: None if subject.rank is None else get(subject.rank)
 
 
-def _share(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else part / whole
-
-
 def _count_of(name: str) -> Get:
     return lambda subject: None if subject.view.sample is None else len(getattr(subject.view.sample, name))
 
@@ -175,7 +174,7 @@ def _pids(subject: Subject) -> Value:
 
 def _severity(subject: Subject) -> Value:
     """The worst finding's; 0 ("none") without one."""
-    order = kinds.SEVERITY.words
+    order = SEVERITY.words
     return max((order.get(finding.severity, 0.0) for finding in subject.findings), default=0.0)
 
 
@@ -183,77 +182,48 @@ def _findings(subject: Subject) -> Value:
     return [text for finding in subject.findings for text in (finding.id, f"{finding.subject} {finding.message}")]
 
 
-def _throttle(reasons: Sequence[str] | None) -> Value:
+def _throttle(gpu: GpuSample) -> Value:
     """The reasons and their badges on the screen; "none" when nothing slows the GPU down."""
+    reasons = gpu.throttle_reasons
     if reasons is None:
         return None
-    found = [*reasons, *throttle_cell(reasons).text.split()]
-    return found if set(reasons) - {"gpu_idle"} else [*found, "none"]
-
-
-def _activity(gpu: GpuSample) -> float | None:
-    return gpu.busy if gpu.sm_active is None else gpu.sm_active
+    names = [*reasons, *(BADGES[reason].text for reason in reasons if reason in BADGES)]
+    return names if set(reasons) - {"gpu_idle"} else [*names, "none"]
 
 
 def _host_memory(host: HostSample) -> float | None:
-    share_free = _share(host.memory_available_bytes, host.memory_total_bytes)
+    share_free = ratio(host.memory_available_bytes, host.memory_total_bytes)
     return None if share_free is None else 1.0 - share_free
 
 
+def _of_columns(columns: Sequence[Column], of: str, get: Callable[[Callable[[Any], Value]], Get]) -> list[Field]:
+    """The columns that a filter may ask for."""
+    return [
+        Field(column.field, of, column.unit, column.meaning, get(column.value)) for column in columns if column.field
+    ]
+
+
 _ALL: tuple[Field, ...] = (
-    Field("node", "node", kinds.TEXT, "the node's name; also gpu[01-16]", lambda s: s.view.node),
-    Field("state", "node", kinds.STATE, "of the connection to it", lambda s: s.view.state.state),
-    Field("reason", "node", kinds.TEXT, "why it is not live", lambda s: s.view.state.reason or None),
-    Field("age", "node", kinds.SECONDS, "since its newest sample", lambda s: s.view.state.age_s),
-    Field("gpus", "node", kinds.COUNT, "how many GPUs it has", _count_of("gpus")),
-    Field("ranks", "node", kinds.COUNT, "how many ranks run there", _count_of("ranks")),
-    Field("cpu", "node", kinds.SHARE, "of all its cores, in use", _host(lambda host: host.cpu_fraction)),
-    Field("load", "node", kinds.NUMBER, "its load over 1 minute", _host(lambda host: host.load_1m)),
-    Field("host_mem", "node", kinds.SHARE, "of its memory, in use", _host(_host_memory)),
-    Field("gpu", "gpu", kinds.COUNT, "the GPU's index", _gpu(lambda gpu: gpu.index)),
-    Field("model", "gpu", kinds.TEXT, "its product name", _gpu(lambda gpu: gpu.name)),
-    Field("lost", "gpu", kinds.YES_NO, "it does not answer", _gpu(lambda gpu: float(gpu.state != "ok"))),
-    Field("busy", "gpu", kinds.SHARE, "NVML's GPU-Util", _gpu(lambda gpu: gpu.busy)),
-    Field("sm", "gpu", kinds.SHARE, "SMs that were active", _gpu(lambda gpu: gpu.sm_active)),
-    Field("tensor", "gpu", kinds.SHARE, "tensor cores active", _gpu(lambda gpu: gpu.tensor_active)),
-    Field("dram", "gpu", kinds.SHARE, "memory interface active", _gpu(lambda gpu: gpu.dram_active)),
-    Field("activity", "gpu", kinds.SHARE, "sm, or busy where sm is unknown", _gpu(_activity)),
-    Field(
-        "memory",
-        "gpu",
-        kinds.SHARE,
-        "of its memory, in use",
-        _gpu(lambda gpu: _share(gpu.memory_used_bytes, gpu.memory_total_bytes)),
-    ),
-    Field("mem_used", "gpu", kinds.BYTES, "memory in use", _gpu(lambda gpu: gpu.memory_used_bytes)),
-    Field("temp", "gpu", kinds.CELSIUS, "temperature", _gpu(lambda gpu: gpu.temperature_c)),
-    Field("power", "gpu", kinds.WATTS, "what it draws", _gpu(lambda gpu: gpu.power_w)),
-    Field(
-        "clock",
-        "gpu",
-        kinds.SHARE,
-        "SM clock, of its maximum",
-        _gpu(lambda gpu: _share(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)),
-    ),
-    Field("mhz", "gpu", kinds.MEGAHERTZ, "SM clock", _gpu(lambda gpu: gpu.sm_clock_mhz)),
-    Field(
-        "throttle",
-        "gpu",
-        kinds.TEXT,
-        "why it is slowed down: hw_thermal, …, none",
-        _gpu(lambda gpu: _throttle(gpu.throttle_reasons)),
-    ),
-    Field("ecc", "gpu", kinds.COUNT, "uncorrected errors since reset", _gpu(lambda gpu: gpu.ecc.uncorrected_volatile)),
-    Field("rank", "rank", kinds.COUNT, "the rank's number", _rank(lambda rank: rank.rank)),
-    Field("job", "rank", kinds.TEXT, "its job", _rank(lambda rank: rank.job or None)),
-    Field("user", "rank", kinds.TEXT, "whose process it is", _rank(lambda rank: rank.user or None)),
-    Field("pid", "rank", kinds.COUNT, "its process, or one that holds the GPU", _pids),
-    Field("command", "rank", kinds.TEXT, "its command line", _rank(lambda rank: rank.command or None)),
-    Field("rank_state", "rank", kinds.TEXT, "R S D T Z as the kernel says", _rank(lambda rank: rank.state or None)),
-    Field("rank_cpu", "rank", kinds.CORES, "CPU that it uses", _rank(lambda rank: rank.cpu_fraction)),
-    Field("rss", "rank", kinds.BYTES, "its resident memory", _rank(lambda rank: rank.rss_bytes)),
-    Field("severity", "finding", kinds.SEVERITY, "of the worst finding", _severity),
-    Field("finding", "finding", kinds.TEXT, "a finding's id or text", _findings),
+    Field("node", "node", TEXT, "the node's name; also gpu[01-16]", lambda s: s.view.node),
+    Field("state", "node", STATE, "of the connection to it", lambda s: s.view.state.state),
+    Field("reason", "node", TEXT, "why it is not live", lambda s: s.view.state.reason or None),
+    Field("age", "node", SECONDS, "since its newest sample", lambda s: s.view.state.age_s),
+    Field("gpus", "node", COUNT, "how many GPUs it has", _count_of("gpus")),
+    Field("ranks", "node", COUNT, "how many ranks run there", _count_of("ranks")),
+    Field("cpu", "node", SHARE, "of all its cores, in use", _host(lambda host: host.cpu_fraction)),
+    Field("load", "node", NUMBER, "its load over 1 minute", _host(lambda host: host.load_1m)),
+    Field("host_mem", "node", SHARE, "of its memory, in use", _host(_host_memory)),
+    *_of_columns(GPU_COLUMNS, "gpu", lambda value: _gpu(lambda gpu: value(GpuLine(gpu)))),
+    Field("lost", "gpu", YES_NO, "it does not answer", _gpu(lambda gpu: float(gpu.state != "ok"))),
+    Field("activity", "gpu", SHARE, "sm, or busy where sm is unknown", _gpu(activity)),
+    Field("memory", "gpu", SHARE, "of its memory, in use", _gpu(memory)),
+    Field("clock", "gpu", SHARE, "SM clock, of its maximum", _gpu(clock)),
+    Field("throttle", "gpu", TEXT, "why it is slowed down: hw_thermal, …, none", _gpu(_throttle)),
+    Field("ecc", "gpu", COUNT, "uncorrected errors since reset", _gpu(lambda gpu: gpu.ecc.uncorrected_volatile)),
+    *_of_columns(RANK_COLUMNS, "rank", lambda value: _rank(lambda rank: value(RankLine("", rank)))),
+    Field("pid", "rank", COUNT, "its process, or one that holds the GPU", _pids),
+    Field("severity", "finding", SEVERITY, "of the worst finding", _severity),
+    Field("finding", "finding", TEXT, "a finding's id or text", _findings),
 )
 
 FIELDS: dict[str, Field] = {field.name: field for field in _ALL}
@@ -272,8 +242,8 @@ ALIASES = {
 
 
 def is_known(value: Value) -> bool:
-    """Whether there is something to compare; NaN is unknown, an empty list is known."""
-    return known(value) if isinstance(value, (int, float)) else value is not None
+    """Whether there is something to compare; NaN and an empty text are unknown, an empty list is known."""
+    return known(value) if isinstance(value, (int, float)) else value is not None and value != ""
 
 
 def has_no_rank(field: Field, subject: Subject) -> bool:
@@ -284,7 +254,9 @@ def has_no_rank(field: Field, subject: Subject) -> bool:
     sample, gpu = subject.view.sample, subject.gpu
     if sample is None or subject.rank is not None or field.of != "rank" or field.needs_gpus:
         return False
-    return (gpu is not None and gpu.processes == []) or not any(gap.what == "ranks" for gap in sample.gaps)
+    return (gpu is not None and gpu.processes == []) or not any(
+        gap.source == "ranks" and not gap.fields for gap in sample.gaps
+    )
 
 
 def value_of(field: Field, subject: Subject) -> Any:

@@ -46,7 +46,7 @@ from mltop.tui.filters.fields import (
     with_gpus,
     with_ranks,
 )
-from mltop.tui.filters.kinds import FilterProblem
+from mltop.tui.render.units import FilterProblem
 
 MOST_DEPTH = 30
 _BLANKS = re.compile(r"\s*")

@@ -11,14 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import overload
+from typing import Any, overload
 
 from rich.cells import cell_len, set_cell_size
 
 from mltop.probes.model.text import Clean, clean
+from mltop.probes.model.units import UNKNOWN, known
 from mltop.tui.app.mishaps import MISHAPS
-from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.units import UNKNOWN
+from mltop.tui.render.glyphs import ASCII, GLYPHS, UNICODE
+from mltop.tui.render.units import TEXT, Unit
 
 STYLES = ("", "dim", "ok", "warn", "crit", "accent", "title", "bold")
 GAP = 1  # blank cells between two columns
@@ -32,13 +33,21 @@ class Cell:
     style: str = ""
 
 
+Value = float | str | None
+
+
 @dataclass(frozen=True)
 class Column:
-    """``priority`` 0 is always shown; the highest priorities are dropped first.
+    """``cell`` is what an item of the table shows there, ``value`` what it is sorted by (None: unknown). ``part`` is
+    the cell of something below an item (a MIG instance below its GPU).
+
+    ``priority`` 0 is always shown; the highest priorities are dropped first.
 
     ``stretch`` takes what is left, up to ``most`` cells (0: any number). ``optional`` columns are left out
     while none of their cells is known (``LineTable`` and the report do so). ``tail``: what is too long loses
     its beginning (a history whose newest value stands on the right); ``marked``: an ellipsis says so.
+
+    ``field``: the name under which a filter asks for ``value``, which has this ``unit`` and ``meaning``; "" not at all.
     """
 
     key: str
@@ -51,6 +60,19 @@ class Column:
     most: int = 0
     tail: bool = False
     marked: bool = False
+    cell: Callable[[Any], Cell | str] = lambda _: ""
+    value: Callable[[Any], Value] = lambda _: None
+    part: Callable[[Any], Cell | str] = lambda _: ""
+    unit: Unit = TEXT
+    field: str = ""
+    meaning: str = ""
+
+    def sorts_by(self, item: Any) -> Value:
+        """``value``, as it is compared: case does not count, nor does what is no number."""
+        value = self.value(item)
+        if isinstance(value, str):
+            return value.casefold() or None
+        return value if known(value) else None
 
 
 @dataclass(frozen=True)
@@ -74,6 +96,17 @@ class Row:
         return " ".join(filter(None, parts))
 
 
+def with_widths(columns: Sequence[Column], **widths: int) -> tuple[Column, ...]:
+    """``columns``, those that are named with another width."""
+    return tuple(replace(column, width=widths.get(column.key, column.width)) for column in columns)
+
+
+def row_of(columns: Sequence[Column], item: Any, key: str, banner: Cell | None = None, part: bool = False) -> Row:
+    """The row of one item: a cell for every column. ``part``: it is something below an item."""
+    made = [column.part(item) if part else column.cell(item) for column in columns]
+    return Row(key, tuple([Cell(cell) if isinstance(cell, str) else cell for cell in made]), banner)
+
+
 def aged(row: Row) -> Row:
     """The row as something that was true once: dim, whatever its cells say."""
     banner = row.banner and replace(row.banner, style="dim")
@@ -87,11 +120,17 @@ class LazyRows(Sequence[Row]):
     """Rows that are made when they are looked at: a table of 4,096 rows draws 50 of them.
 
     ``make(i)`` returns the row whose key is ``keys[i]``; each is made at most once. One that fails is a row that says
-    so.
+    so. ``value(column, i)`` is what row i is sorted by, None: unknown.
     """
 
-    def __init__(self, keys: Sequence[str], make: Callable[[int], Row]) -> None:
+    def __init__(
+        self,
+        keys: Sequence[str],
+        make: Callable[[int], Row],
+        value: Callable[[str, int], Value] = lambda *_: None,
+    ) -> None:
         self.keys = keys
+        self.value = value
         self._make = make
         self._made: dict[int, Row] = {}
 
@@ -119,9 +158,16 @@ class LazyRows(Sequence[Row]):
         return (self[i] for i in range(len(self.keys)))
 
 
-def made_rows(keys: Sequence[str], make: Callable[[int], Row]) -> list[Row]:
-    """All rows, made now; one that fails says so."""
-    return list(LazyRows(keys, make))
+def item_rows(columns: Sequence[Column], items: Sequence[Any], key: Callable[[Any], str]) -> LazyRows:
+    """A row of each of ``items``."""
+    keys = [key(item) for item in items]
+    return LazyRows(keys, lambda at: row_of(columns, items[at], keys[at]), values_of(columns, items))
+
+
+def values_of(columns: Sequence[Column], items: Sequence[Any]) -> Callable[[str, int], Value]:
+    """For ``LazyRows``: what the row of each of ``items`` is sorted by."""
+    by_key = {column.key: column for column in columns}
+    return lambda key, index: by_key[key].sorts_by(items[index])
 
 
 def failed_row(key: str, error: Exception) -> Row:
@@ -182,10 +228,15 @@ def unknown_columns(columns: Sequence[Column], rows: Iterable[Row]) -> set[int]:
     return candidates
 
 
+_IN_ASCII = str.maketrans({UNICODE.dash: ASCII.dash, UNICODE.ellipsis: ASCII.ellipsis})
+
+
 def printable(text: str) -> Clean:
     """``text`` cleaned, and where the terminal takes no more than ASCII, without what it cannot show."""
     cleaned = clean(text)
-    return Clean(cleaned.encode("ascii", "replace").decode("ascii")) if GLYPHS.ascii_only else cleaned
+    if not GLYPHS.ascii_only:
+        return cleaned
+    return Clean(cleaned.translate(_IN_ASCII).encode("ascii", "replace").decode("ascii"))
 
 
 def clip(text: str, width: int, right: bool = False, tail: bool = False, marked: bool = False) -> str:

@@ -1,42 +1,22 @@
-"""What the health rules say, and what could not be read, as table rows.
-
-What is wrong in a fleet as few rows: nodes that do not answer, findings of many nodes on one line. Pure.
-
-What happened, newest first: findings that began or ended, and what kernels reported. Pure functions.
-"""
+"""What is wrong and what happened, as rows: findings of one node or of a fleet, what could not be read, events."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from operator import attrgetter
 from types import MappingProxyType
+from typing import NamedTuple
 
-from mltop.probes.investigate.advice import advised
 from mltop.probes.model import Finding, Gap, KernelEvent, NodePhase, Severity
 from mltop.probes.model.ranks import fold
+from mltop.probes.model.sample import subject_text
+from mltop.probes.model.units import UNKNOWN, clock_time, seconds
 from mltop.probes.reach.view import NodeView
-from mltop.tui.render.cells import Cell, Column, Row
-from mltop.tui.render.states import SEVERITY, SEVERITY_ORDER
-from mltop.tui.render.units import UNKNOWN, age, clock_time
-
-FINDING_COLUMNS = (
-    Column("severity", "SEV", 4),
-    Column("since", "SINCE", 8, priority=2),
-    Column("node", "NODE", 12),
-    Column("subject", "WHAT", 10),
-    Column("message", "MESSAGE", 24, stretch=True),
-    Column("action", "DO", 30, priority=1, stretch=True),
-)
-
-GAP_COLUMNS = (
-    Column("what", "NOT KNOWN", 20),
-    Column("why", "WHY", 24, stretch=True),
-    Column("fix", "FIX", 30, priority=1, stretch=True),
-)
-
-_OF_ONE_GPU = re.compile(r"gpu\.(?P<index>\d+)\.(?P<field>.+)")
+from mltop.tui.render.cells import Cell, Column, Row, row_of
+from mltop.tui.render.states import SEVERITY, gravity
 
 
 def severity_cell(severity: str) -> Cell:
@@ -47,47 +27,81 @@ def severity_cell(severity: str) -> Cell:
 
 def worst(findings: Iterable[Finding]) -> Finding | None:
     """The most severe finding, the first of several; an unknown severity counts as the least."""
-    order = {severity: rank for rank, severity in enumerate(SEVERITY_ORDER)}
-    return min(findings, key=lambda finding: order.get(finding.severity, len(order)), default=None)
+    return min(findings, key=of_gravity, default=None)
 
 
-def finding_columns(node_width: int) -> tuple[Column, ...]:
-    """FINDING_COLUMNS with a NODE column of ``node_width`` cells."""
-    return tuple(replace(one, width=node_width) if one.key == "node" else one for one in FINDING_COLUMNS)
+def of_gravity(finding: Finding) -> int:
+    """For sorting: the gravest first."""
+    return gravity(finding.severity)
 
 
-def finding_row(finding: Finding, name: str = "") -> Row:
-    """One row of FINDING_COLUMNS; ``name`` stands for the node's. Findings that it explains are counted."""
-    message = finding.message
-    if finding.folded:
-        message += f" (explains {len(finding.folded)} more)"
-    cells = (
-        severity_cell(finding.severity),
-        Cell(clock_time(finding.since)),
-        Cell(name or finding.node or UNKNOWN),
-        Cell(finding.subject or UNKNOWN),
-        Cell(message or finding.id),
-        Cell(finding.action),
-    )
-    return Row(f"{finding.node}/{finding.id}/{finding.subject}", cells)
+@dataclass(frozen=True)
+class Problem:
+    """One finding, or several of many nodes that say the same: a row of FINDING_COLUMNS.
+
+    ``names``: what stands for the nodes' names.
+    """
+
+    findings: tuple[Finding, ...]
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def first(self) -> Finding:
+        return self.findings[0]
+
+    @cached_property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(finding.node for finding in self.findings))
+
+    @cached_property
+    def row(self) -> Row:
+        """Its key begins with the first node's name and a slash."""
+        about = self.first.subject if len(self.findings) == 1 else "many"
+        return row_of(FINDING_COLUMNS, self, f"{self.first.node}/{self.first.id}/{about}")
+
+    @property
+    def since(self) -> float | None:
+        return min((finding.since for finding in self.findings if finding.since is not None), default=None)
+
+    @property
+    def severity(self) -> Cell:
+        return severity_cell(self.first.severity)
+
+    @property
+    def where(self) -> str:
+        shown = tuple([self.names.get(node, node) for node in self.nodes])
+        return (folded_names(shown) if len(shown) > 1 else shown[0]) or UNKNOWN
+
+    @property
+    def subject(self) -> str:
+        subjects = {finding.subject for finding in self.findings}
+        return (self.first.subject or UNKNOWN) if len(subjects) == 1 else f"{len(self.findings)} GPUs"
+
+    @property
+    def message(self) -> str:
+        """What is explained by one finding is counted."""
+        first = self.first
+        if len(self.findings) == 1:
+            message = first.message + (f" (explains {len(first.folded)} more)" if first.folded else "")
+            return message or first.id
+        same = all(finding.message == first.message for finding in self.findings)
+        example = "" if same else f" (this on {self.names.get(first.node, first.node)})"
+        return f"{len(self.nodes)} nodes: {first.message}{example}"
 
 
-def merged_gaps(gaps: Iterable[Gap]) -> list[Gap]:
-    """Gaps with one reason and one fix as one; the same field of several GPUs is "gpu.0-7.power_w"."""
-    merged: dict[tuple[str, str], dict[str, list[int]]] = {}
-    for gap in gaps:
-        match = _OF_ONE_GPU.fullmatch(gap.what)
-        what, index = (match["field"], [int(match["index"])]) if match else (gap.what, [])
-        merged.setdefault((gap.why, gap.fix), {}).setdefault(what, []).extend(index)
-    return [
-        Gap(", ".join(f"gpu.{fold(gpus)}.{what}" if gpus else what for what, gpus in whats.items()), why, fix)
-        for (why, fix), whats in merged.items()
-    ]
+FINDING_COLUMNS = (
+    Column("severity", "SEV", 4, cell=attrgetter("severity"), value=lambda problem: gravity(problem.first.severity)),
+    Column("since", "SINCE", 8, priority=2, cell=lambda problem: clock_time(problem.since), value=attrgetter("since")),
+    Column("node", "NODE", 12, cell=attrgetter("where"), value=attrgetter("where")),
+    Column("subject", "WHAT", 10, cell=attrgetter("subject"), value=attrgetter("subject")),
+    Column("message", "MESSAGE", 24, stretch=True, cell=attrgetter("message"), value=attrgetter("message")),
+    Column("action", "DO", 30, priority=1, stretch=True, cell=attrgetter("first.action")),
+)
 
 
-def gap_row(gap: Gap) -> Row:
-    """One row of GAP_COLUMNS; a blank fix means that nothing can be done about it."""
-    return Row(gap.what, (Cell(gap.what), Cell(gap.why or UNKNOWN), Cell(advised(gap.fix), "accent")))
+def finding_row(finding: Finding) -> Row:
+    """One row of FINDING_COLUMNS."""
+    return Problem((finding,)).row
 
 
 FOLD_FROM = 6  # nodes with one and the same problem
@@ -97,7 +111,7 @@ _SEVERITY_OF_STATE: dict[NodePhase, Severity] = {"lost": "critical", "refused": 
 
 def state_findings(nodes: Iterable[NodeView], taken_at: float) -> list[Finding]:
     """One per node that does not answer (any more); a node that still connects is none."""
-    found = []
+    findings = []
     for view in nodes:
         state = view.state
         severity = _SEVERITY_OF_STATE.get(state.state)
@@ -105,17 +119,8 @@ def state_findings(nodes: Iterable[NodeView], taken_at: float) -> list[Finding]:
             continue
         since = None if state.age_s is None else taken_at - state.age_s
         text = f"{state.state}: {state.reason}" if state.reason else state.state
-        found.append(Finding(f"node.{state.state}", severity, view.node, "node", text, since=since))
-    return found
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One row of FINDING_COLUMNS about ``nodes``; its key begins with the first one's name and a slash."""
-
-    row: Row
-    nodes: tuple[str, ...]
-    findings: tuple[Finding, ...]
+        findings.append(Finding(f"node.{state.state}", severity, view.node, "node", text, since=since))
+    return findings
 
 
 def fleet_problems(nodes: Iterable[NodeView], findings: Sequence[Finding], taken_at: float) -> list[Problem]:
@@ -129,10 +134,8 @@ def problems_of(
 ) -> list[Problem]:
     """Worst first: what ``findings`` say of ``nodes``. ``names``: what stands for the nodes' names."""
     shown = set(nodes)
-    order = {severity: place for place, severity in enumerate(SEVERITY_ORDER)}
-    found = [finding for finding in findings if finding.node in shown]
-    found.sort(key=lambda finding: order.get(finding.severity, len(order)))
-    return [_problem(group, names) for group in _groups(found)]
+    theirs = sorted((finding for finding in findings if finding.node in shown), key=of_gravity)
+    return [Problem(tuple(group), names) for group in _groups(theirs)]
 
 
 def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:
@@ -152,25 +155,6 @@ def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:
     return groups
 
 
-def _problem(group: list[Finding], names: Mapping[str, str]) -> Problem:
-    first = group[0]
-    if len(group) == 1:
-        return Problem(finding_row(first, names.get(first.node, "")), (first.node,), (first,))
-    nodes, name = tuple(dict.fromkeys(finding.node for finding in group)), names.get(first.node, first.node)
-    known = [finding.since for finding in group if finding.since is not None]
-    same = all(finding.message == first.message for finding in group)
-    subjects = {finding.subject for finding in group}
-    cells = (
-        severity_cell(first.severity),
-        Cell(clock_time(min(known, default=None))),
-        Cell(folded_names(tuple([names.get(node, node) for node in nodes]))),
-        Cell(first.subject if len(subjects) == 1 else f"{len(group)} GPUs"),
-        Cell(f"{len(nodes)} nodes: {first.message}" + ("" if same else f" (this on {name})")),
-        Cell(first.action),
-    )
-    return Problem(Row(f"{first.node}/{first.id}/many", cells), nodes, tuple(group))
-
-
 @lru_cache(maxsize=64)
 def folded_names(names: tuple[str, ...]) -> str:
     """``node[03-10,12]``."""
@@ -179,36 +163,53 @@ def folded_names(names: tuple[str, ...]) -> str:
     return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
 
 
+# What could not be read.
+
+
+def merged_gaps(gaps: Iterable[Gap]) -> list[Gap]:
+    """Gaps with one reason and one fix as one; the same field of several GPUs is "gpu.0-7.power_w"."""
+    merged: dict[tuple[str, str], dict[tuple[str, ...], list[int]]] = {}
+    for gap in gaps:
+        of_one_gpu = gap.source == "gpu" and gap.item.isdecimal() and bool(gap.fields)
+        subject, index = (tuple(gap.fields), [int(gap.item)]) if of_one_gpu else ((gap.what,), [])
+        merged.setdefault((gap.why, gap.fix), {}).setdefault(subject, []).extend(index)
+    return [
+        Gap(", ".join(_of_gpus(fields, gpus) if gpus else fields[0] for fields, gpus in subjects.items()), why, fix)
+        for (why, fix), subjects in merged.items()
+    ]
+
+
+def _of_gpus(fields: Sequence[str], gpus: Sequence[int]) -> str:
+    return subject_text("gpu", fold(gpus), fields)
+
+
+def is_missed(gap: Gap) -> bool:
+    """Whether there is something that we do not know: not what does not exist here, nor what comes in a moment."""
+    return gap.kind == "unknown" or (gap.source == "nvml" and gap.fields == ["starting"])
+
+
+# Events.
+
 MOST = 2000  # lines: an engineer reads the newest
 
-EVENT_COLUMNS = (
-    Column("at", "TIME", 8),
-    Column("ago", "AGO", 6, right=True, priority=2),
-    Column("node", "NODE", 12, priority=1, stretch=True, most=24),
-    Column("kind", "KIND", 9),
-    Column("subject", "WHAT", 14, priority=1),
-    Column("text", "TEXT", 30, stretch=True),
-)
-
+# Of kernel events: the word and its style. What is not here has its own name, as a warning.
 _KINDS = {
-    "xid": "XID",
-    "sxid": "SXID",
-    "off_bus": "OFF BUS",
-    "oom": "OOM",
-    "hung_task": "HUNG",
-    "soft_lockup": "LOCKUP",
-    "nfs": "NFS",
-    "nfs_ok": "NFS ok",
-    "mlx5": "MLX5",
-    "link": "LINK",
-    "remount_ro": "RO MOUNT",
-    "disk_io": "DISK",
-    "pcie_limited": "PCIE",
-    "peermem": "PEERMEM",
-    "mce": "MCE",
+    "xid": ("XID", "crit"),
+    "sxid": ("SXID", "crit"),
+    "off_bus": ("OFF BUS", "crit"),
+    "oom": ("OOM", "crit"),
+    "hung_task": ("HUNG", "warn"),
+    "soft_lockup": ("LOCKUP", "crit"),
+    "nfs": ("NFS", "warn"),
+    "nfs_ok": ("NFS ok", "dim"),
+    "mlx5": ("MLX5", "warn"),
+    "link": ("LINK", "warn"),
+    "remount_ro": ("RO MOUNT", "crit"),
+    "disk_io": ("DISK", "crit"),
+    "pcie_limited": ("PCIE", "dim"),
+    "peermem": ("PEERMEM", "warn"),
+    "mce": ("MCE", "crit"),
 }
-_GRAVE = ("xid", "sxid", "off_bus", "oom", "soft_lockup", "remount_ro", "disk_io", "mce")
-_HARMLESS = ("nfs_ok", "pcie_limited")
 
 
 @dataclass(frozen=True)
@@ -224,32 +225,52 @@ class Happening:
     key: str
 
 
+class EventLine(NamedTuple):
+    """What a row is about. ``now``: unix s."""
+
+    event: Happening
+    now: float
+
+
+def _ago(line: EventLine) -> Cell:
+    return Cell(seconds(max(0.0, line.now - line.event.at)), "dim")
+
+
+def _node(line: EventLine) -> str:
+    return line.event.node or UNKNOWN
+
+
+def _kind(line: EventLine) -> Cell:
+    return Cell(line.event.kind, line.event.style)
+
+
+def _subject(line: EventLine) -> Cell:
+    return Cell(line.event.subject or UNKNOWN, "bold")
+
+
+EVENT_COLUMNS = (
+    Column("at", "TIME", 8, cell=lambda line: clock_time(line.event.at), value=lambda line: line.event.at),
+    Column("ago", "AGO", 6, right=True, priority=2, cell=_ago, value=lambda line: line.now - line.event.at),
+    Column("node", "NODE", 12, priority=1, stretch=True, most=24, cell=_node, value=lambda line: line.event.node),
+    Column("kind", "KIND", 9, cell=_kind, value=lambda line: line.event.kind),
+    Column("subject", "WHAT", 14, priority=1, cell=_subject, value=lambda line: line.event.subject),
+    Column("text", "TEXT", 30, stretch=True, cell=lambda line: line.event.text, value=lambda line: line.event.text),
+)
+
+
+def event_row(event: Happening, now: float) -> Row:
+    return row_of(EVENT_COLUMNS, EventLine(event, now), event.key)
+
+
 def happenings(
     firing: Iterable[Finding], ended: Iterable[Finding], events: Iterable[tuple[str, KernelEvent]], node: str = ""
 ) -> list[Happening]:
     """All of ``node`` ("": of all nodes), the newest first; what began at an unknown time is left out."""
-    found = [_begun(one) for one in (*firing, *ended) if one.since is not None]
-    found += [_over(one) for one in ended if one.until is not None]
-    found += [_said(name, event) for name, event in events]
-    found = [one for one in found if node in ("", one.node)]
-    found.sort(key=lambda one: (-one.at, one.node, one.key))
-    return found[:MOST]
-
-
-def event_row(one: Happening, now: float) -> Row:
-    cells = (
-        Cell(clock_time(one.at)),
-        Cell(age(max(0.0, now - one.at)), "dim"),
-        Cell(one.node or UNKNOWN),
-        Cell(one.kind, one.style),
-        Cell(one.subject or UNKNOWN, "bold"),
-        Cell(one.text),
-    )
-    return Row(one.key, cells)
-
-
-def node_width(rows: Sequence[Happening]) -> int:
-    return max((len(one.node) for one in rows), default=4)
+    all_of_them = [_begun(finding) for finding in (*firing, *ended) if finding.since is not None]
+    all_of_them += [_over(finding) for finding in ended if finding.until is not None]
+    all_of_them += [_reported(name, event) for name, event in events]
+    here = [event for event in all_of_them if node in ("", event.node)]
+    return sorted(here, key=lambda event: (-event.at, event.node, event.key))[:MOST]
 
 
 def _begun(finding: Finding) -> Happening:
@@ -260,17 +281,15 @@ def _begun(finding: Finding) -> Happening:
 
 
 def _over(finding: Finding) -> Happening:
-    lasted = age((finding.until or 0.0) - finding.since) if finding.since is not None else "some time"
-    known = finding.severity in SEVERITY_ORDER
+    lasted = seconds((finding.until or 0.0) - finding.since) if finding.since is not None else "some time"
     text = f"over after {lasted}: {finding.message}"
     key = f"-{finding.node}/{finding.id}/{finding.subject}/{finding.until}"
-    return Happening(finding.until or 0.0, finding.node, "over", "ok" if known else "", finding.subject, text, key)
+    return Happening(finding.until or 0.0, finding.node, "over", "ok", finding.subject, text, key)
 
 
-def _said(node: str, event: KernelEvent) -> Happening:
-    kind = _KINDS.get(event.kind, event.kind.upper())
+def _reported(node: str, event: KernelEvent) -> Happening:
+    kind, style = _KINDS.get(event.kind, (event.kind.upper(), "warn"))
     kind += f" {event.code}" if event.code is not None else ""
-    style = "crit" if event.kind in _GRAVE else "dim" if event.kind in _HARMLESS else "warn"
     subject = event.subject or event.process
     key = f"k{node}/{event.kind}/{event.subject}/{event.code}/{event.at}/{event.pid}"
     return Happening(event.at, node, kind, style, subject, event.text, key)

@@ -2,37 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from mltop.probes.model import LinkSample, PciDevice
-from mltop.tui.render.cells import Cell, Column, Row
-from mltop.tui.render.units import UNKNOWN, bytes_text, count, known
-
-LINK_COLUMNS = (
-    Column("device", "DEVICE", 9),
-    Column("kind", "KIND", 5),
-    Column("state", "STATE", 8),
-    Column("rate", "RATE", 6, right=True),
-    Column("rx", "RX", 7, right=True),
-    Column("tx", "TX", 7, right=True),
-    Column("downed", "FLAPS", 6, right=True),
-    Column("errors", "ERRORS SINCE OPENED", 20, stretch=True),
-    Column("netdev", "NETDEV", 8, priority=3, optional=True),
-    Column("numa", "NUMA", 4, right=True, priority=4, optional=True),
-    Column("pci", "PCI", 12, priority=5, optional=True),
-    Column("firmware", "FIRMWARE", 12, priority=6, optional=True),
-)
-
-PCI_COLUMNS = (
-    Column("bus", "PCI", 12),
-    Column("kind", "KIND", 8),
-    Column("driver", "DRIVER", 10),
-    Column("speed", "GT/S", 9, right=True),
-    Column("width", "WIDTH", 7, right=True),
-    Column("errors", "AER SINCE OPENED", 20, stretch=True),
-    Column("numa", "NUMA", 4, right=True, priority=2, optional=True),
-    Column("cpus", "NEAR CPUS", 14, priority=3, optional=True),
-)
+from mltop.probes.model.units import UNKNOWN, bytes_text, count, known
+from mltop.tui.render.cells import Cell, Column, Row, row_of
 
 _KINDS = {"infiniband": "IB", "roce": "RoCE", "ethernet": "eth", "efa": "EFA"}
 _UP = ("ACTIVE", "UP")
@@ -50,24 +26,12 @@ def link_name(link: LinkSample) -> str:
     return link.device if link.port == 1 else f"{link.device}/{link.port}"
 
 
-def link_row(link: LinkSample, first: Mapping[str, int], alarm: str = "") -> Row:
-    """``first``: the counters when the pane was opened; ``alarm``: the style of what is wrong with it, "" nothing."""
-    state = _state(link)
-    cells = (
-        Cell(link_name(link), alarm),
-        Cell(_KINDS.get(link.kind, link.kind)),
-        Cell(state.text, alarm or state.style) if state.style == "dim" else state,
-        Cell(_gigabits(link.rate_bits_per_s)),
-        Cell(_per_s(link.rx_bytes_per_s)),
-        Cell(_per_s(link.tx_bytes_per_s)),
-        _flaps(link, first),
-        _errors(link, first),
-        Cell(link.netdev or UNKNOWN),
-        Cell(UNKNOWN if link.numa_node is None else str(link.numa_node)),
-        Cell(link.pci_bus_id or UNKNOWN),
-        Cell(link.firmware or UNKNOWN),
-    )
-    return Row(link_name(link), cells)
+class Counted(NamedTuple):
+    """A port or a device. ``first``: its counters when the pane was opened; ``alarm``: the style of what is wrong."""
+
+    about: Any  # LinkSample or PciDevice
+    first: Mapping[str, int]
+    alarm: str = ""
 
 
 def grown(now: Mapping[str, int], first: Mapping[str, int]) -> dict[str, int]:
@@ -85,7 +49,12 @@ def _counts_no_error(name: str) -> bool:
     return name in _NO_ERRORS or name.endswith(_NO_ERROR_WORDS)
 
 
-def _state(link: LinkSample) -> Cell:
+def _state(line: Counted) -> Cell:
+    cell = _own_state(line.about)
+    return Cell(cell.text, line.alarm or cell.style) if cell.style == "dim" else cell
+
+
+def _own_state(link: LinkSample) -> Cell:
     if link.state is None:
         return Cell("GONE" if link.error and "vanished" in link.error else UNKNOWN, "crit" if link.error else "dim")
     physical = link.physical_state or ""
@@ -95,45 +64,47 @@ def _state(link: LinkSample) -> Cell:
     return Cell(word, "warn" if link.state.upper().startswith("INIT") else "dim")
 
 
-def _flaps(link: LinkSample, first: Mapping[str, int]) -> Cell:
-    name = next((name for name in _FLAPS if name in link.counters), None)
-    if name is None:
+def _flap_counter(link: LinkSample) -> str | None:
+    return next((name for name in _FLAPS if name in link.counters), None)
+
+
+def _new_flaps(line: Counted) -> int | None:
+    name = _flap_counter(line.about)
+    return None if name is None else line.about.counters[name] - line.first.get(name, line.about.counters[name])
+
+
+def _flaps(line: Counted) -> Cell:
+    new = _new_flaps(line)
+    if new is None:
         return Cell(UNKNOWN, "dim")
-    if name in link.saturated:
+    if _flap_counter(line.about) in line.about.saturated:
         return Cell("stuck", "warn")
-    new = link.counters[name] - first.get(name, link.counters[name])
     return Cell(f"+{new}", "warn") if new > 0 else Cell("0", "dim")
 
 
-def _errors(link: LinkSample, first: Mapping[str, int]) -> Cell:
-    if link.error:
-        return Cell(link.error, "warn")
-    found = {name: by for name, by in grown(link.counters, first).items() if name not in _FLAPS}
-    if not found:
-        return Cell("none", "dim") if link.counters else Cell("no counters", "dim")
-    return Cell(", ".join(f"{name} +{count(by)}" for name, by in found.items()), "warn")
+def _grown_errors(line: Counted) -> dict[str, int]:
+    return {name: by for name, by in grown(line.about.counters, line.first).items() if name not in _FLAPS}
 
 
-def _gigabits(bits_per_s: float | None) -> str:
-    return UNKNOWN if bits_per_s is None or not known(bits_per_s) else f"{bits_per_s / 1e9:g}G"
+def _errors(line: Counted) -> Cell:
+    if line.about.error:
+        return Cell(line.about.error, "warn")
+    return _growth_cell(_grown_errors(line), bool(line.about.counters))
 
 
-def _per_s(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{bytes_text(value)}/s"
+def _growth_cell(by_name: Mapping[str, int], counted: bool, style: str = "warn") -> Cell:
+    """What has grown since the pane was opened, and by how much."""
+    if not by_name:
+        return Cell("none" if counted else "no counters", "dim")
+    return Cell(", ".join(f"{name} +{count(by)}" for name, by in by_name.items()), style)
 
 
-def pci_row(device: PciDevice, first: Mapping[str, int], alarm: str = "") -> Row:
-    cells = (
-        Cell(device.bus_id, alarm),
-        Cell(device.kind),
-        Cell(device.driver or "none", "" if device.driver else "warn"),
-        _part(device.link_speed_gt_per_s, device.link_speed_max_gt_per_s, ""),
-        _part(device.link_width, device.link_width_max, "x"),
-        _aer(device, first),
-        Cell(UNKNOWN if device.numa_node is None else str(device.numa_node)),
-        Cell(device.local_cpus or UNKNOWN),
-    )
-    return Row(device.bus_id, cells)
+def _gigabits(bits_per_s: float) -> str:
+    return f"{bits_per_s / 1e9:g}G" if known(bits_per_s) else UNKNOWN
+
+
+def _per_s(value: float) -> str:
+    return f"{bytes_text(value)}/s"
 
 
 def _part(now: float | None, most: float | None, sign: str) -> Cell:
@@ -145,11 +116,82 @@ def _part(now: float | None, most: float | None, sign: str) -> Cell:
     return Cell(f"{sign}{now:g}/{most:g}", "warn" if sign else "dim")
 
 
-def _aer(device: PciDevice, first: Mapping[str, int]) -> Cell:
-    if not device.aer:
-        return Cell("no counters", "dim")
-    found = grown(device.aer, first)
-    if not found:
-        return Cell("none", "dim")
-    grave = any(name != "correctable" for name in found)
-    return Cell(", ".join(f"{name} +{count(by)}" for name, by in found.items()), "crit" if grave else "warn")
+def _aer(line: Counted) -> Cell:
+    by_name = grown(line.about.aer, line.first)
+    grave = any(name != "correctable" for name in by_name)
+    return _growth_cell(by_name, bool(line.about.aer), "crit" if grave else "warn")
+
+
+def _driver(line: Counted) -> Cell:
+    return Cell(line.about.driver or "none", "" if line.about.driver else "warn")
+
+
+def _speed(line: Counted) -> Cell:
+    return _part(line.about.link_speed_gt_per_s, line.about.link_speed_max_gt_per_s, "")
+
+
+def _width(line: Counted) -> Cell:
+    return _part(line.about.link_width, line.about.link_width_max, "x")
+
+
+def _of(key: str, title: str, width: int, name: str, show: Callable[[Any], str] = str, **layout: Any) -> Column:
+    """A column about the field ``name``."""
+    get = attrgetter(f"about.{name}")
+    layout.setdefault("cell", lambda line: UNKNOWN if get(line) in (None, "") else show(get(line)))
+    return Column(key, title, width, value=get, **layout)
+
+
+LINK_COLUMNS = (
+    Column(
+        "device",
+        "DEVICE",
+        9,
+        cell=lambda line: Cell(link_name(line.about), line.alarm),
+        value=lambda line: link_name(line.about),
+    ),
+    _of("kind", "KIND", 5, "kind", lambda kind: _KINDS.get(kind, kind)),
+    Column("state", "STATE", 8, cell=_state, value=lambda line: _state(line).text),
+    _of("rate", "RATE", 6, "rate_bits_per_s", _gigabits, right=True),
+    _of("rx", "RX", 7, "rx_bytes_per_s", _per_s, right=True),
+    _of("tx", "TX", 7, "tx_bytes_per_s", _per_s, right=True),
+    Column("downed", "FLAPS", 6, right=True, cell=_flaps, value=_new_flaps),
+    Column(
+        "errors",
+        "ERRORS SINCE OPENED",
+        20,
+        stretch=True,
+        cell=_errors,
+        value=lambda line: sum(_grown_errors(line).values()),
+    ),
+    _of("netdev", "NETDEV", 8, "netdev", priority=3, optional=True),
+    _of("numa", "NUMA", 4, "numa_node", right=True, priority=4, optional=True),
+    _of("pci", "PCI", 12, "pci_bus_id", priority=5, optional=True),
+    _of("firmware", "FIRMWARE", 12, "firmware", priority=6, optional=True),
+)
+
+PCI_COLUMNS = (
+    _of("bus", "PCI", 12, "bus_id", cell=lambda line: Cell(line.about.bus_id, line.alarm)),
+    _of("kind", "KIND", 8, "kind"),
+    _of("driver", "DRIVER", 10, "driver", cell=_driver),
+    _of("speed", "GT/S", 9, "link_speed_gt_per_s", right=True, cell=_speed),
+    _of("width", "WIDTH", 7, "link_width", right=True, cell=_width),
+    Column(
+        "errors",
+        "AER SINCE OPENED",
+        20,
+        stretch=True,
+        cell=_aer,
+        value=lambda line: sum(grown(line.about.aer, line.first).values()),
+    ),
+    _of("numa", "NUMA", 4, "numa_node", right=True, priority=2, optional=True),
+    _of("cpus", "NEAR CPUS", 14, "local_cpus", priority=3, optional=True),
+)
+
+
+def link_row(link: LinkSample, first: Mapping[str, int], alarm: str = "") -> Row:
+    """One row of LINK_COLUMNS; see Counted."""
+    return row_of(LINK_COLUMNS, Counted(link, first, alarm), link_name(link))
+
+
+def pci_row(device: PciDevice, first: Mapping[str, int], alarm: str = "") -> Row:
+    return row_of(PCI_COLUMNS, Counted(device, first, alarm), device.bus_id)

@@ -2,69 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any, NamedTuple
+
 from mltop.probes.model import RankSample
-from mltop.tui.render.cells import Cell, Column, Row
-from mltop.tui.render.states import STATE_STYLE, state_word
+from mltop.probes.model.units import UNKNOWN, known, rate
+from mltop.tui.render.cells import Column, Row, row_of
+from mltop.tui.render.states import state_cell
 from mltop.tui.render.trends import EarlierRank
-from mltop.tui.render.units import UNKNOWN, bytes_text, known, percent, rate
-
-RANK_COLUMNS = (
-    Column("rank", "RANK", 4, right=True),
-    Column("node", "NODE", 12, priority=1),
-    Column("gpus", "GPU", 3, right=True),
-    Column("pid", "PID", 7, right=True),
-    Column("state", "STATE", 11),
-    Column("cpu", "CPU", 5, right=True),
-    Column("rss", "RSS", 5, right=True, priority=3),
-    Column("switches", "SWITCH/S", 8, right=True, priority=2),
-    Column("syscalls", "SYSC/S", 6, right=True, priority=4),
-    Column("job", "JOB", 16, priority=7),
-    Column("launcher", "LAUNCHER", 10, priority=8),
-    Column("user", "USER", 8, priority=6),
-    Column("command", "COMMAND", 24, priority=5, stretch=True),
-)
-
-LAST = 99  # the priority of what goes before anything else
+from mltop.tui.render.units import BYTES, CORES, COUNT, TEXT, Unit
 
 
-def rank_columns(jobs: int, nodes: int) -> tuple[Column, ...]:
-    """RANK_COLUMNS for ranks of so many jobs and nodes: of several jobs, the job tells two ranks 0 apart."""
-    if jobs < 2:
-        return RANK_COLUMNS
-    changed = {
-        # The end of a name tells most: a port, a number.
-        "job": Column("job", "JOB", 10, priority=1, stretch=True, most=24, tail=True, marked=True),
-        "node": Column("node", "NODE", 12, priority=1 if nodes > 1 else LAST),
-    }
-    return tuple(changed.get(column.key, column) for column in RANK_COLUMNS)
+class RankLine(NamedTuple):
+    """What a row is about. ``before``: the same rank one sample ago, if that is known: rates are made of both."""
+
+    node: str
+    rank: RankSample
+    before: RankSample | None = None
+
+    def per_s(self, count: Callable[[RankSample], int | None]) -> float | None:
+        """Events per second; unknown when a counter is missing or went backwards, or no time passed."""
+        elapsed_s = self.before.elapsed_s if isinstance(self.before, EarlierRank) else 0.0
+        before = count(self.before) if self.before is not None else None
+        now = count(self.rank)
+        if before is None or now is None or now < before or elapsed_s <= 0 or not known(elapsed_s):
+            return None
+        return (now - before) / elapsed_s
 
 
-def rank_row(node: str, rank: RankSample, previous: RankSample | None = None) -> Row:
-    """One row of RANK_COLUMNS, key "node/pid".
+def _switches(line: RankLine) -> float | None:
+    return line.per_s(lambda rank: rank.voluntary_switches)
 
-    Rates need ``previous`` to know its age (``Trends.previous_rank`` gives it); otherwise they are unknown.
-    """
-    elapsed_s = previous.elapsed_s if isinstance(previous, EarlierRank) else 0.0
-    before = previous or RankSample(rank.pid)
-    switches = _per_s(before.voluntary_switches, rank.voluntary_switches, elapsed_s)
-    syscalls = _per_s(_syscalls(before), _syscalls(rank), elapsed_s)
-    style = STATE_STYLE.get(rank.state[:1], "")
-    cells = (
-        Cell("?" if rank.rank is None else str(rank.rank)),
-        Cell(node),
-        Cell(",".join(map(str, rank.gpus))),
-        Cell(str(rank.pid)),
-        Cell(state_word(rank.state), style),
-        Cell(percent(rank.cpu_fraction)),
-        Cell(bytes_text(rank.rss_bytes)),
-        Cell(rate(switches)),
-        Cell(rate(syscalls)),
-        Cell(rank.job or UNKNOWN),
-        Cell(rank.launcher or UNKNOWN),
-        Cell(rank.user or UNKNOWN),
-        Cell(short_command(rank.command) or UNKNOWN),
-    )
-    return Row(f"{node}/{rank.pid}", cells)
+
+def _syscalls(line: RankLine) -> float | None:
+    return line.per_s(syscalls_of)
+
+
+def syscalls_of(rank: RankSample) -> int | None:
+    """How often it has read or written so far."""
+    if rank.read_syscalls is None or rank.write_syscalls is None:
+        return None
+    return rank.read_syscalls + rank.write_syscalls
 
 
 def short_command(command: str) -> str:
@@ -76,14 +56,94 @@ def short_command(command: str) -> str:
     return " ".join(words)
 
 
-def _syscalls(rank: RankSample) -> int | None:
-    if rank.read_syscalls is None or rank.write_syscalls is None:
-        return None
-    return rank.read_syscalls + rank.write_syscalls
+def rank_number(rank: int | None) -> str:
+    """The number of a rank, "?" where it is lost: of a dead one."""
+    return "?" if rank is None else str(rank)
 
 
-def _per_s(before: int | None, now: int | None, elapsed_s: float) -> float | None:
-    """Events per second; unknown when a counter is missing or went backwards, or no time passed."""
-    if before is None or now is None or now < before or elapsed_s <= 0 or not known(elapsed_s):
-        return None
-    return (now - before) / elapsed_s
+def _command(line: RankLine) -> str:
+    return short_command(line.rank.command) or UNKNOWN
+
+
+def _rank(key: str, title: str, width: int, name: str, unit: Unit = TEXT, **layout: Any) -> Column:
+    """A column about the field ``name`` of RankSample."""
+    get = attrgetter(name)
+    layout = {"cell": lambda line: unit.show(get(line.rank)), "value": lambda line: get(line.rank), **layout}
+    return Column(key, title, width, unit=unit, **layout)
+
+
+RANK_COLUMNS = (
+    _rank(
+        "rank",
+        "RANK",
+        4,
+        "rank",
+        COUNT,
+        right=True,
+        cell=lambda line: rank_number(line.rank.rank),
+        field="rank",
+        meaning="the rank's number",
+    ),
+    Column("node", "NODE", 12, priority=1, cell=lambda line: line.node, value=lambda line: line.node),
+    Column(
+        "gpus",
+        "GPU",
+        3,
+        right=True,
+        cell=lambda line: ",".join(map(str, line.rank.gpus)),
+        value=lambda line: min(line.rank.gpus, default=None),
+    ),
+    _rank("pid", "PID", 7, "pid", right=True, cell=lambda line: str(line.rank.pid)),
+    _rank(
+        "state",
+        "STATE",
+        11,
+        "state",
+        cell=lambda line: state_cell(line.rank.state),
+        field="rank_state",
+        meaning="R S D T Z as the kernel says",
+    ),
+    _rank("cpu", "CPU", 5, "cpu_fraction", CORES, right=True, field="rank_cpu", meaning="CPU that it uses"),
+    _rank("rss", "RSS", 5, "rss_bytes", BYTES, right=True, priority=3, field="rss", meaning="its resident memory"),
+    Column("switches", "SWITCH/S", 8, True, 2, cell=lambda line: rate(_switches(line)), value=_switches),
+    Column("syscalls", "SYSC/S", 6, True, 4, cell=lambda line: rate(_syscalls(line)), value=_syscalls),
+    _rank("job", "JOB", 16, "job", priority=7, field="job", meaning="its job"),
+    _rank("launcher", "LAUNCHER", 10, "launcher", priority=8),
+    _rank("user", "USER", 8, "user", priority=6, field="user", meaning="whose process it is"),
+    _rank(
+        "command",
+        "COMMAND",
+        24,
+        "command",
+        cell=_command,
+        priority=5,
+        stretch=True,
+        field="command",
+        meaning="its command line",
+    ),
+)
+
+RATES = ("switches", "syscalls")  # what needs the sample before
+LAST = 99  # the priority of what goes before anything else
+
+
+def rank_columns(jobs: int, nodes: int) -> tuple[Column, ...]:
+    """RANK_COLUMNS for ranks of so many jobs and nodes: of several jobs, the job tells two ranks 0 apart."""
+    if jobs < 2:
+        return RANK_COLUMNS
+    changed: dict[str, dict[str, Any]] = {
+        # The end of a name tells most: a port, a number.
+        "job": {"width": 10, "priority": 1, "stretch": True, "most": 24, "tail": True, "marked": True},
+        "node": {"priority": 1 if nodes > 1 else LAST},
+    }
+    return tuple(replace(column, **changed.get(column.key, {})) for column in RANK_COLUMNS)
+
+
+def rank_row(
+    node: str, rank: RankSample, previous: RankSample | None = None, columns: Sequence[Column] = RANK_COLUMNS
+) -> Row:
+    """One row of RANK_COLUMNS, or of some of them; key "node/pid".
+
+    Rates need ``previous`` to know its age (``Trends.previous_rank`` gives it); otherwise they are unknown.
+    """
+    return row_of(columns, RankLine(node, rank, previous), f"{node}/{rank.pid}")

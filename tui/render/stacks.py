@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from mltop.probes.investigate.advice import advised, to_do
 from mltop.probes.model import Culprit, Frame, Gap, JobReport, StackClass, StackDigest, Verdict, Waiting
 from mltop.probes.model.ranks import ranks_text
+from mltop.probes.model.units import UNKNOWN
 from mltop.tui.render.cells import Cell, Column, Row, clip, line_width, wrap
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.states import STATE_STYLE, state_word
-from mltop.tui.render.units import UNKNOWN
 
 if TYPE_CHECKING:
     from mltop.probes.judge.hang.classes import TreeLine

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mltop.probes.model import SEVERITIES
-from mltop.tui.render.units import UNKNOWN
+from mltop.probes.model.units import UNKNOWN
+from mltop.tui.render.cells import Cell
 
 # proc_pid_stat(5), field 3.
 _WORDS = {
@@ -23,7 +24,11 @@ STATE_STYLE = {"D": "warn", "T": "warn", "t": "warn", "Z": "crit", "X": "crit"}
 NODE_STYLE = {"live": "ok", "connecting": "accent", "stale": "warn", "lost": "crit", "refused": "crit"}
 _GRAVEST_FIRST = ("refused", "lost", "stale", "connecting")
 SEVERITY = {"critical": ("CRIT", "crit"), "warning": ("WARN", "warn"), "info": ("INFO", "")}
-SEVERITY_ORDER = SEVERITIES
+
+
+def gravity(severity: str) -> int:
+    """For sorting: 0 is the gravest; an unknown severity counts as the least."""
+    return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
 
 
 def gravest(states: Iterable[str]) -> str:
@@ -37,3 +42,8 @@ def state_word(state: str) -> str:
     if not state:
         return UNKNOWN
     return f"{state[:1]} {_WORDS.get(state[:1], '')}".rstrip()
+
+
+def state_cell(state: str) -> Cell:
+    """A process's state in words and its colour."""
+    return Cell(state_word(state), STATE_STYLE.get(state[:1], ""))

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mltop.probes.model import RankSample
+from mltop.probes.model.units import known
 from mltop.probes.reach.view import FleetView, Glance, RankGlance
 from mltop.tui.app.mishaps import spared
-from mltop.tui.render.units import known
 
 LENGTH = 60  # samples
 MOST_GPUS = 256  # per node; what claims a higher index is not remembered

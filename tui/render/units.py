@@ -1,182 +1,123 @@
-"""Values as short text, the same everywhere. Unknown is ``UNKNOWN``, never 0 and never blank.
-
-What probes measure as short text: rates of arithmetic, bandwidths, sizes and times, and how far off they are.
-"""
+"""The units of columns and fields: how a cell shows a value, and what people write for it in a filter."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
-from mltop.tui.render.glyphs import GLYPHS
-
-UNKNOWN = GLYPHS.dash
-_BINARY = ("B", "K", "M", "G", "T", "P", "E")
-_DECIMAL = ("", "k", "M", "G", "T", "P")
-
-
-def known(value: float | None) -> bool:
-    """A number that can be shown: not None, NaN or infinite."""
-    return value is not None and math.isfinite(value)
-
-
-def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
-    """Three significant digits and a unit: 74.2G, 980M, 0B."""
-    size, sign = abs(value), "-" if value < 0 else ""
-    step = 0
-    # 999.5 would print as 1000: the next unit starts there.
-    while size >= 999.5 and step < len(units) - 1:
-        size /= base
-        step += 1
-    digits = 0 if step == 0 or size >= 99.95 else 1
-    return f"{sign}{size:.{digits}f}{units[step]}"
+from mltop.probes.model.units import (
+    UNKNOWN,
+    bytes_text,
+    celsius,
+    count,
+    known,
+    mhz,
+    number,
+    percent,
+    seconds,
+    watts,
+)
 
 
-def bytes_text(n: float | None) -> str:
-    """Powers of 1024: 74.2G."""
-    return UNKNOWN if n is None or not known(n) else _scaled(n, 1024, _BINARY)
+class FilterProblem(ValueError):
+    """``str()`` is the sentence."""
 
 
-def count(n: float | None) -> str:
-    """Powers of 1000: 950, 12.3k."""
-    return UNKNOWN if n is None or not known(n) else _scaled(n, 1000, _DECIMAL)
+_NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?)\s*(.*)", re.IGNORECASE)
 
 
-def rate(per_s: float | None) -> str:
-    """Events per second; below ten with one digit, so that 0.3/s is not 0."""
-    if per_s is None or not known(per_s):
-        return UNKNOWN
-    return f"{per_s:.1f}" if 0 < per_s < 9.95 else count(per_s)
+@dataclass(frozen=True)
+class Unit:
+    """How the values of columns and fields are shown, and what people may write for them in a filter.
+
+    ``show`` makes the text of a cell. ``written`` stands in the help; ``factors`` has what people write, in lower case.
+    ``words``: values that have a name instead of a number, as the getter returns them. ``most``: what is larger has
+    a forgotten unit. ``near``: amounts that differ by less are equal, because the screen shows no more digits. Of
+    text the operators are =, != and ~ only; ``choices``: there are no other values. ``ranges``: = and != take 0-3,7.
+    """
+
+    show: Callable[[Any], str] = lambda value: value or UNKNOWN
+    written: str = ""
+    factors: dict[str, float] = field(default_factory=dict, hash=False)
+    words: dict[str, float] = field(default_factory=dict, hash=False)
+    most: float | None = None
+    near: float = 0.0
+    is_text: bool = False
+    choices: tuple[str, ...] = ()
+    ranges: bool = False
+
+    def amount(self, written: str) -> float:
+        """The number that ``written`` means; raises FilterProblem."""
+        if self.words:
+            return self._named(written)
+        match = _NUMBER.fullmatch(written)
+        if match is None or (match.group(2) and not self.factors):
+            raise FilterProblem(f"{written!r} is no number{self._example()}")
+        number, unit = float(match.group(1)), match.group(2).casefold()
+        if unit and unit not in self.factors:
+            raise FilterProblem(f"{match.group(2)!r} is no unit of it{self._example()}")
+        if not unit and self.most is not None and abs(number) > self.most:
+            raise FilterProblem(
+                f"{written} is more than everything: it is a share, write {written}% or {number / 100:g}"
+            )
+        return number * self.factors.get(unit, 1.0)
+
+    def is_bare(self, written: str) -> bool:
+        """Whether it is a number without a unit."""
+        match = _NUMBER.fullmatch(written)
+        return match is not None and not match.group(2)
+
+    def _named(self, written: str) -> float:
+        if written.casefold() in self.words:
+            return self.words[written.casefold()]
+        raise FilterProblem(f"{written!r} is none of {', '.join(self.words)}")
+
+    def _example(self) -> str:
+        if self.ranges:
+            return ": 3, or after = and != also 0-3,7"
+        return f" (in {self.written})" if self.written else ""
 
 
-def number(value: float | None) -> str:
-    """A whole number without a unit."""
-    return UNKNOWN if value is None or not known(value) else f"{value:.0f}"
+_SI = {"": 1.0, "m": 1e-3, "k": 1e3}
+_BYTES = {letter: 2.0 ** (10 * power) for power, letter in enumerate("kmgtpe", 1)}
+
+TEXT = Unit(is_text=True)
+COUNT = Unit(count, ranges=True)
+NUMBER = Unit(number)
+SHARE = Unit(percent, "% or 0..1", {"%": 0.01}, most=1.0, near=0.005)
+CORES = Unit(percent, "% or cores", {"%": 0.01}, near=0.005)
+WATTS = Unit(watts, "W", {f"{prefix}w": factor for prefix, factor in _SI.items()}, near=0.5)
+CELSIUS = Unit(celsius, "C", {"c": 1.0, "°c": 1.0}, near=0.5)
+MEGAHERTZ = Unit(mhz, "MHz", {"mhz": 1.0, "ghz": 1e3}, near=0.5)
+BYTES = Unit(
+    bytes_text,
+    "bytes, K M G T",
+    {"b": 1.0} | {letter + tail: factor for letter, factor in _BYTES.items() for tail in ("", "b", "ib")},
+)
+SECONDS = Unit(seconds, "s, m, h, d", {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0})
+YES_NO = Unit(number, "yes, no", words={"yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0})
+SEVERITY = Unit(
+    number,
+    "none < info < warning < critical",
+    words={
+        "none": 0.0,
+        "info": 1.0,
+        "warning": 2.0,
+        "critical": 3.0,
+        "warn": 2.0,
+        "wrn": 2.0,
+        "crit": 3.0,
+        "bad": 3.0,
+    },
+)
+_STATES = ("live", "connecting", "stale", "lost", "refused")
+STATE = Unit(written=", ".join(_STATES), is_text=True, choices=_STATES)
 
 
-def watts(w: float | None) -> str:
-    """652W, 5370W, 41.2kW, 1.23MW: one GPU's limit of 1200W stays comparable with what it draws."""
-    if w is None or not known(w):
-        return UNKNOWN
-    if abs(w) < 9999.5:
-        return f"{w:.0f}W"
-    return f"{w / 1e3:.1f}kW" if abs(w) < 999_500 else f"{w / 1e6:.2f}MW"
-
-
-def mhz(value: float | None) -> str:
-    """1755MHz."""
-    return UNKNOWN if value is None or not known(value) else f"{value:.0f}MHz"
-
-
-def percent(fraction: float | None) -> str:
-    """0.974 is 97%."""
-    return UNKNOWN if fraction is None or not known(fraction) else f"{fraction * 100:.0f}%"
-
-
-def celsius(value: float | None) -> str:
-    """64C: the degree sign is not ASCII and costs a column."""
-    return UNKNOWN if value is None or not known(value) else f"{value:.0f}C"
-
-
-def seconds(s: float | None) -> str:
-    """A duration in at most two units: 0.4s, 12s, 3m20s, 2h05m, 4d03h."""
-    if s is None or not known(s):
-        return UNKNOWN
-    if s < 0:  # clocks of two machines differ
-        return "-" + seconds(-s)
-    if s < 9.95:
-        return f"{s:.1f}s"
-    whole = round(s)
-    if whole < 60:
-        return f"{whole}s"
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if hours == 0:
-        return f"{minutes}m{whole % 60:02d}s"
-    return f"{hours}h{minutes % 60:02d}m" if days == 0 else f"{days}d{hours % 24:02d}h"
-
-
-age = seconds
-
-
-def clock_time(at: float | None) -> str:
-    """Unix seconds as local time of day: 12:41:07."""
-    if at is None or not known(at):
-        return UNKNOWN
-    try:
-        return time.strftime("%H:%M:%S", time.localtime(at))
-    except (OverflowError, ValueError, OSError):  # a year that the platform cannot express
-        return UNKNOWN
-
-
-def of(part: str, whole: str) -> str:
-    """ "652/700W" from "652W" and "700W": a shared unit is written once; both unknown is one dash."""
-    if part == whole == UNKNOWN:
-        return UNKNOWN
-    unit = whole.lstrip("-0123456789.")
-    if unit and part.endswith(unit) and part != UNKNOWN:
-        part = part[: -len(unit)]
-    return f"{part}/{whole}"
-
-
-GIGA, TERA, PETA = 1e9, 1e12, 1e15
-
-
-def digits(value: float) -> str:
-    """Three significant digits, but never fewer than all before the point: 3.21, 63.2, 781, 1402."""
-    size = abs(value)
-    return f"{value:.{2 if size < 9.995 else 1 if size < 99.95 else 0}f}"
-
-
-def flops(tflops: float | None) -> str:
-    """FLOP/s: 781T, 63.2T, 1402T, 268G. Not beyond T: what is compared stands in one unit."""
-    if tflops is None or not known(tflops):
-        return UNKNOWN
-    return f"{digits(tflops)}T" if abs(tflops) >= 0.9995 else f"{digits(tflops * 1000)}G"
-
-
-def bandwidth(bytes_per_s: float | None) -> str:
-    """Powers of 1000, as link speeds are given: 2908G/s, 48.2G/s, 320M/s."""
-    if bytes_per_s is None or not known(bytes_per_s):
-        return UNKNOWN
-    per_s = abs(bytes_per_s)
-    if per_s < 1e6:
-        return f"{digits(bytes_per_s / 1e3)}k/s"
-    return f"{digits(bytes_per_s / 1e6)}M/s" if per_s < 0.9995e9 else f"{digits(bytes_per_s / 1e9)}G/s"
-
-
-def size_text(size_bytes: int) -> str:
-    """Powers of 1024: 256M, 1G, 1.5G."""
-    value, units = float(size_bytes), ("B", "K", "M", "G", "T", "P")
-    step = 0
-    while value >= 1024 and step < len(units) - 1:
-        value /= 1024
-        step += 1
-    return f"{value:.0f}{units[step]}" if value == int(value) else f"{value:.1f}{units[step]}"
-
-
-def short_time(s: float | None) -> str:
-    """31us, 4.93ms, 158ms, 2.41s."""
-    if s is None or not known(s):
-        return UNKNOWN
-    size = abs(s)
-    if size < 0.9995e-3:
-        return f"{s * 1e6:.0f}us"
-    return f"{digits(s * 1e3)}ms" if size < 0.9995 else f"{digits(s)}s"
-
-
-def work_done(pflop: float) -> str:
-    """How much arithmetic: "3.1 PFLOP", "420 TFLOP"."""
-    if pflop >= 0.9995:
-        return f"{pflop:.1f} PFLOP" if pflop < 99.95 else f"{pflop:.0f} PFLOP"
-    return f"{pflop * 1000:.0f} TFLOP" if pflop * 1000 >= 0.9995 else f"{pflop * 1e6:.0f} GFLOP"
-
-
-def signed_percent(share: float) -> str:
-    """-12%, +3%, 0%."""
-    whole = round(share * 100)
-    return f"{whole:+d}%" if whole else "0%"
+# Of several values.
 
 
 def heights(values: Sequence[float]) -> list[float]:

@@ -1,8 +1,7 @@
-"""What `mltop check` prints: nothing when all is well, else a line for each thing, the gravest first.
+"""What commands print that ask many nodes for a few lines each.
 
-What `mltop doctor` prints: what is missing first, nodes that say the same on one line.
-
-What `mltop kernel` prints: every new kind of line with an example, what the fewest nodes have first.
+`mltop check`: nothing when all is well, else a line for each thing, the gravest first. `mltop doctor`: what is missing
+first, nodes that say the same on one line. `mltop kernel`: every new kind of line, what the fewest nodes have first.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from typing import TYPE_CHECKING
 from mltop.probes.judge.kernel_lines import KernelLine
 from mltop.probes.judge.nodes import folded, nameless
 from mltop.probes.model import Finding, Unknown
+from mltop.probes.model.units import UNKNOWN, clock_time, count, counted, seconds
 from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, line_width
 from mltop.tui.render.findings import severity_cell
-from mltop.tui.render.units import UNKNOWN, clock_time, count, seconds
 from mltop.tui.report.page import print_action, print_fix, print_lines, print_not_well, print_sentence
 
 if TYPE_CHECKING:
@@ -26,18 +25,20 @@ if TYPE_CHECKING:
     from mltop.tui.commands.check import Checked
 
 
+WIDE_NAMES = 16  # cells: folded names that are longer get a line of their own
+
+
 def print_check(checked: Checked, console: Console, verbose: bool = False) -> None:
     """``verbose``: what is only worth knowing, evidence, and what each finding explains, too."""
     print_not_well(checked.unreached, console)
     for finding in checked.findings:
         if verbose or finding.severity != "info":
             _finding(finding, console, verbose)
-    missed = [one for one in checked.unknown if verbose or one.severity != "info"]
+    missed = [unknown for unknown in checked.unknown if verbose or unknown.severity != "info"]
     for unknown, nodes in _by_reason(missed):
         _unknown(unknown, nodes, console, verbose)
     if verbose and checked.exit == 0 and not checked.findings:
-        counted = "1 node" if len(checked.nodes) == 1 else f"{len(checked.nodes)} nodes"
-        print_sentence([Cell("ok   ", "ok"), Cell(f"{counted}: nothing found")], console)
+        print_sentence([Cell("ok   ", "ok"), Cell(f"{counted(len(checked.nodes), 'node')}: nothing found")], console)
 
 
 def _finding(finding: Finding, console: Console, verbose: bool) -> None:
@@ -52,12 +53,12 @@ def _finding(finding: Finding, console: Console, verbose: bool) -> None:
     print_action(finding.action, console)
 
 
-def _by_reason(unknown: Sequence[Unknown]) -> list[tuple[Unknown, list[str]]]:
+def _by_reason(missed: Sequence[Unknown]) -> list[tuple[Unknown, list[str]]]:
     """What is not known for one reason on several nodes is one line."""
-    found: dict[tuple[str, str], tuple[Unknown, list[str]]] = {}
-    for one in unknown:
-        found.setdefault((one.what, one.why), (one, []))[1].append(one.node)
-    return list(found.values())
+    alike: dict[tuple[str, str], tuple[Unknown, list[str]]] = {}
+    for unknown in missed:
+        alike.setdefault((unknown.what, unknown.why), (unknown, []))[1].append(unknown.node)
+    return list(alike.values())
 
 
 def _unknown(unknown: Unknown, nodes: list[str], console: Console, verbose: bool) -> None:
@@ -76,7 +77,6 @@ _STYLE = {"ok": "ok", "info": "dim", "warning": "warn", "missing": "crit"}
 _ORDER = {"missing": 0, "warning": 1, "ok": 2, "info": 3}
 _DOCTOR_COLUMNS = (Column("node", "NODE", 16), Column("name", "CHECK", 16), Column("state", "STATE", 8))
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?) s\b")
-WIDE_NAMES = 16  # cells: folded names that are longer get a line of their own
 
 
 @dataclass
@@ -92,20 +92,12 @@ class _Line:
 
 def print_doctor(rows: Sequence[Mapping[str, str]], console: Console) -> None:
     """Checks with the keys node, name, state (ok | info | warning | missing), why and fix (a command or "")."""
-    shown = layout(_DOCTOR_COLUMNS, console.width)
-    print_lines([[*header_line(_DOCTOR_COLUMNS, shown), Cell(" WHY", "title")]], console)
+    _print_heading(_DOCTOR_COLUMNS, "WHY", console)
     for line in sorted(_folded(rows), key=lambda line: _ORDER.get(line.state, 0)):
-        names = folded(line.nodes)
-        cells = (Cell(names), Cell(line.name), Cell(line.state, _STYLE.get(line.state, "warn")))
-        if len(names) > WIDE_NAMES:
-            print_sentence([Cell(names)], console)
-            cells = (Cell(f"  {len(line.nodes)} nodes" if len(line.nodes) > 1 else ""), *cells[1:])
-        start = columns_line(_DOCTOR_COLUMNS, Row("", cells), shown)
-        indent = line_width(start) + 1
-        indent = indent if indent < console.width * 2 // 3 else 4
         why = _one_of(line.whys)
         why = why if len(line.nodes) == 1 else nameless(why, line.nodes[0])
-        print_sentence([*start, Cell(" " + why)], console, indent)
+        cells = {"name": Cell(line.name), "state": Cell(line.state, _STYLE.get(line.state, "warn"))}
+        _print_line(_DOCTOR_COLUMNS, line.nodes, cells, why, console)
         # A command that names its node is given for the first one: "the node" cannot be typed.
         print_fix(line.fix, console, example=len(line.nodes) > 1 and nameless(line.fix, line.nodes[0]) != line.fix)
 
@@ -136,7 +128,6 @@ _KERNEL_COLUMNS = (
     Column("count", "COUNT", 5, right=True),
     Column("last", "LAST", 7, right=True),
 )
-_WIDE_NAMES = 16  # cells: folded names that are longer get a line of their own
 
 
 def print_kernel(
@@ -145,10 +136,9 @@ def print_kernel(
     """``lines``: all that ``nodes`` nodes have; of ``shown`` the first ``most`` are listed; ``now``: unix s."""
     shown, hidden = shown[:most], len(shown) - most
     if shown:
-        columns = layout(_KERNEL_COLUMNS, console.width)
-        print_lines([[*header_line(_KERNEL_COLUMNS, columns), Cell(" LINE", "title")]], console)
+        _print_heading(_KERNEL_COLUMNS, "LINE", console)
         for line in shown:
-            _print_line(line, now, console)
+            _print_line(_KERNEL_COLUMNS, line.nodes, _kernel_cells(line, now), line.example, console)
     if hidden > 0:
         print_lines([[Cell(f"and {hidden} more (--all shows them)", "dim")]], console)
     print_lines([[Cell(summary(lines, nodes))]], console)
@@ -163,14 +153,29 @@ def summary(lines: Sequence[KernelLine], nodes: int) -> str:
     return f"{new or 'none'} of {len(lines)} kinds of lines new" + (f" ({', '.join(others)})" if others else "")
 
 
-def _print_line(line: KernelLine, now: float, console: Console) -> None:
-    names = folded(line.nodes)
+def _kernel_cells(line: KernelLine, now: float) -> dict[str, Cell]:
     style = "crit" if line.level <= 3 else "warn" if line.level == 4 else ""
     last = UNKNOWN if line.last_at is None else seconds(max(0.0, now - line.last_at))
-    cells = (Cell(LEVELS[line.level & 7], style), Cell(names), Cell(count(line.count)), Cell(last))
-    if len(names) > _WIDE_NAMES:
+    return {"level": Cell(LEVELS[line.level & 7], style), "count": Cell(count(line.count)), "last": Cell(last)}
+
+
+# Rows of many nodes, with a text of any length.
+
+
+def _print_heading(columns: Sequence[Column], title: str, console: Console) -> None:
+    print_lines([[*header_line(columns, layout(columns, console.width)), Cell(f" {title}", "title")]], console)
+
+
+def _print_line(
+    columns: Sequence[Column], nodes: Sequence[str], cells: Mapping[str, Cell], text: str, console: Console
+) -> None:
+    """``cells`` by column, without that of the nodes; folded names that are too long for it get a line of their own."""
+    names = folded(nodes)
+    if len(names) > WIDE_NAMES:
         print_sentence([Cell(names)], console)
-        cells = (cells[0], Cell(f"{len(line.nodes)} nodes"), *cells[2:])
-    start = columns_line(_KERNEL_COLUMNS, Row("", cells), layout(_KERNEL_COLUMNS, console.width))
+        blank = "" if columns[0].key in cells else "  "
+        names = f"{blank}{len(nodes)} nodes" if len(nodes) > 1 else ""
+    row = Row("", tuple(cells.get(column.key, Cell(names)) for column in columns))
+    start = columns_line(columns, row, layout(columns, console.width))
     indent = line_width(start) + 1
-    print_sentence([*start, Cell(" " + line.example)], console, indent if indent < console.width * 2 // 3 else 4)
+    print_sentence([*start, Cell(f" {text}")], console, indent if indent < console.width * 2 // 3 else 4)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from mltop.probes.investigate.advice import to_do
 from mltop.probes.judge.nodes import by_reason, folded
 from mltop.probes.model import NodeState
+from mltop.probes.model.units import known
 from mltop.tui.render.cells import (
     Cell,
     Column,
@@ -25,7 +26,6 @@ from mltop.tui.render.cells import (
 )
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.states import NODE_STYLE
-from mltop.tui.render.units import known
 
 if TYPE_CHECKING:
     from rich.console import Console

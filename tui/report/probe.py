@@ -24,6 +24,7 @@ from mltop.probes.model.probe import (
     RankArrival,
     Suspect,
 )
+from mltop.probes.model.units import bandwidth, seconds, short_time, size_text
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.probes.collectives import (
     PAIR_COLUMNS,
@@ -39,7 +40,6 @@ from mltop.tui.render.probes.collectives import (
 )
 from mltop.tui.render.probes.kinds import LEGENDS
 from mltop.tui.render.probes.summary import listed, ranges, suspect_name
-from mltop.tui.render.units import bandwidth, seconds, short_time, size_text
 from mltop.tui.report.page import (
     print_action,
     print_fix,
@@ -133,9 +133,7 @@ def print_pairs(pairs: Sequence[PairResult], console: Console, verbose: bool) ->
     if shown:
         width = max(len("NODE"), *(len(node) for pair in shown for node in pair.nodes))
         columns = [replace(one, width=width) if one.key in ("first", "second") else one for one in _PAIR_COLUMNS]
-        rows = [pair_row(pair, usual, most) for pair in shown]
-        rows = [replace(row, cells=row.cells[: len(columns)]) for row in rows]
-        print_whole_table("", columns, rows, console)
+        print_whole_table("", columns, [pair_row(pair, usual, most, columns) for pair in shown], console)
         _whys(shown, console)
     if len(shown) < len(listed):
         print_lines([[Cell(f"and {len(listed) - len(shown)} more bad pairs (--verbose shows them)", "warn")]], console)

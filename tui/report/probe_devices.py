@@ -17,14 +17,24 @@ from mltop.probes.model.probe import (
     ProbeReport,
     Suspect,
 )
+from mltop.probes.model.units import bandwidth, celsius, flops, mhz, number, percent, size_text, watts, work_done
 from mltop.tui.render.cells import Cell, Column
 from mltop.tui.render.gpus.throttle import ALARMING
 from mltop.tui.render.probes.collectives import SLOW_PAIR, peer_matrix, place_of
 from mltop.tui.render.probes.comparison import Compared, main_value
-from mltop.tui.render.probes.devices import BRIEF, TABLES, Line, Shown, columns_of, device_row, is_wrong, load_phase
+from mltop.tui.render.probes.devices import (
+    BRIEF,
+    TABLES,
+    Line,
+    columns_of,
+    device_row,
+    is_wrong,
+    load_phase,
+    shape_text,
+)
 from mltop.tui.render.probes.kinds import LEGENDS
 from mltop.tui.render.probes.summary import ranges
-from mltop.tui.render.units import bandwidth, celsius, flops, mhz, middle, number, percent, size_text, watts, work_done
+from mltop.tui.render.units import middle
 from mltop.tui.report.page import print_lines, print_sentence, print_whole_table, span
 
 if TYPE_CHECKING:
@@ -56,8 +66,8 @@ def print_devices(report: ProbeReport, past: Sequence[PastResult], console: Cons
         ]
         table = _brief(kind) if console.width < WIDE else TABLES[kind]
         title = "NODE/GPU" if any(one.gpu is not None for one in single) else "NODE"
-        rows = [device_row(table, line, line.name) for line in lines]
-        print_whole_table("", columns_of(table, width, title), rows, console)
+        columns = columns_of(table, width, title)
+        print_whole_table("", columns, [device_row(columns, line, line.name) for line in lines], console)
     for group in groups:
         print_lines([[]], console)
         print_sentence(_alike_sentence(group, more=bool(single)), console)
@@ -69,17 +79,17 @@ def print_devices(report: ProbeReport, past: Sequence[PastResult], console: Cons
         print_sentence([Cell(LEGENDS[kind], "dim")], console)
 
 
-def _brief(kind: str) -> list[Shown]:
+def _brief(kind: str) -> list[Column]:
     """For narrow terminals, where the fastest clock there is would cost the temperature."""
-    return [_CLOCK if one.column.key == "clock" else one for one in BRIEF.get(kind, TABLES[kind])]
+    return [_CLOCK if column.key == "clock" else column for column in BRIEF[kind]]
 
 
-def _clock(_: Line, result: DeviceResult) -> Cell:
-    phase = load_phase(result)
-    return Cell(number(None if phase is None else phase.sm_clock_mhz))
+def _clock(line: Line) -> str:
+    phase = load_phase(line.result) if line.result is not None else None
+    return number(None if phase is None else phase.sm_clock_mhz)
 
 
-_CLOCK = Shown(Column("clock", "MHZ", 4, right=True, priority=2), _clock, lambda *_: None)
+_CLOCK = Column("clock", "MHZ", 4, right=True, priority=2, cell=_clock)
 
 
 def _kind(result: DeviceResult) -> str:
@@ -221,13 +231,9 @@ def _way(result: DeviceResult) -> str:
     parts = [f"{name} {version}" for name, version in result.versions.items() if version]
     if isinstance(result, MatmulResult):
         tried = f" (best of {result.shapes_tried} shapes)" if result.shapes_tried > 1 else ""
-        parts += [f"{result.dtype} burst {_shape(result.shape)}{tried}"] if result.shape else []
-        parts += [f"held {_shape(result.sustained_shape)}"] if result.sustained_shape else []
+        parts += [f"{result.dtype} burst {shape_text(result.shape)}{tried}"] if result.shape else []
+        parts += [f"held {shape_text(result.sustained_shape)}"] if result.sustained_shape else []
         parts += [result.code_path] if result.code_path else []
     elif isinstance(result, (MemoryResult, CopiesResult)) and result.size_bytes:
         parts.append(f"{result.iterations} copies of {size_text(result.size_bytes)}")
     return ", ".join(parts)
-
-
-def _shape(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape))

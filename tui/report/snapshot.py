@@ -14,12 +14,12 @@ from mltop.probes.judge.nodes import folded
 from mltop.probes.model import Finding, Gap, JobKey, NodeState, RankSample, Sample
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.reach.view import FleetView, NodeView
-from mltop.tui.render.cells import Cell, Column, Row
-from mltop.tui.render.findings import Problem, fleet_problems, merged_gaps, severity_cell
+from mltop.tui.render.cells import Cell
+from mltop.tui.render.findings import Problem, fleet_problems, is_missed, merged_gaps, severity_cell
 from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.fleet.nodes import NODE_COLUMNS, node_row
 from mltop.tui.render.gpus.table import GPU_COLUMNS, gpu_row
-from mltop.tui.render.ranks import RANK_COLUMNS, rank_columns, rank_row
+from mltop.tui.render.ranks import RATES, rank_columns, rank_row
 from mltop.tui.report.page import (
     print_action,
     print_fix,
@@ -137,31 +137,24 @@ def _gpus_of(sample: Sample, console: Console, many: bool) -> None:
     rows = []
     for gpu in sample.gpus:
         ranks = [rank for rank in sample.ranks if gpu.index in rank.gpus]
-        rows.append(_narrow(gpu_row(gpu, ranks, (), sample.simulated), GPU_COLUMNS, _SNAPSHOT_GPUS))
+        rows.append(gpu_row(gpu, ranks, simulated=sample.simulated, columns=_SNAPSHOT_GPUS))
     title = "GPUs" + (f" of {sample.node}" if many else "") + (" (SIMULATED)" if sample.simulated else "")
     if rows:
         print_table(title, _SNAPSHOT_GPUS, rows, console)
 
 
 def _ranks_of(samples: Sequence[Sample], console: Console) -> None:
-    found = [(sample.node, rank) for sample in samples for rank in sample.ranks]
-    if not found:
+    ranks = [(sample.node, rank) for sample in samples for rank in sample.ranks]
+    if not ranks:
         print_lines([[], [Cell("no training ranks found", "dim")]], console)
         return
-    columns = rank_columns(len({rank.job_key for _, rank in found}), len({node for node, _ in found}))
-    kept = [column for column in columns if column.key not in ("switches", "syscalls")]
-    print_table("ranks", kept, [_narrow(rank_row(node, rank), RANK_COLUMNS, kept) for node, rank in found], console)
-
-
-def _narrow(row: Row, columns: Sequence[Column], kept: Sequence[Column]) -> Row:
-    """The row without the cells of columns that are not kept."""
-    keys = {column.key for column in kept}
-    cells = tuple(cell for column, cell in zip(columns, row.cells, strict=True) if column.key in keys)
-    return Row(row.key, cells, row.banner)
+    columns = rank_columns(len({rank.job_key for _, rank in ranks}), len({node for node, _ in ranks}))
+    kept = [column for column in columns if column.key not in RATES]
+    print_table("ranks", kept, [rank_row(node, rank, columns=kept) for node, rank in ranks], console)
 
 
 def _gaps(title: str, gaps: Sequence[Gap], console: Console) -> None:
-    missed = [gap for gap in gaps if gap.kind == "unknown" or gap.what == "nvml.starting"]
+    missed = [gap for gap in gaps if is_missed(gap)]
     if missed:
         print_title(title, console)
     for gap in merged_gaps(missed):

@@ -23,7 +23,6 @@ from mltop.tui.report.page import print_lines, print_not_well, print_table
 if TYPE_CHECKING:
     from rich.console import Console
 
-NODE_GAP = "node."
 MOST_JOBS = 32
 MOST_TREE_LINES = 40
 MOST_CLASSES = 30  # the rest is in the tree, as far as that goes
@@ -56,9 +55,7 @@ def _nothing(silent: int, asked: int) -> str:
 
 def _without_nodes(report: JobReport, answered: Collection[str]) -> JobReport:
     """Without the gaps of nodes that did not answer: the page says it once, for all jobs."""
-    gaps = [
-        gap for gap in report.verdict.gaps if not gap.what.startswith(NODE_GAP) or gap.what[len(NODE_GAP) :] in answered
-    ]
+    gaps = [gap for gap in report.verdict.gaps if gap.source != "node" or gap.item in answered]
     return replace(report, verdict=replace(report.verdict, gaps=gaps))
 
 

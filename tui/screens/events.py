@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from textual.widget import Widget
 
 from mltop.tui.app.feed import Picture
-from mltop.tui.app.navigation import Place
+from mltop.tui.app.navigation import Location
 from mltop.tui.filters import Subject
-from mltop.tui.render.findings import EVENT_COLUMNS, Happening, event_row, happenings
+from mltop.tui.render.cells import values_of
+from mltop.tui.render.findings import EVENT_COLUMNS, EventLine, Happening, event_row, happenings
 from mltop.tui.screens.pane import Pane
 from mltop.tui.screens.rows import SubjectRows
 from mltop.tui.widgets.line_table import LineTable
@@ -38,10 +39,11 @@ class EventsScreen(Pane):
             [one.key for one in found],
             lambda index: event_row(found[index], picture.view.taken_at),
             subject=lambda index: Subject(views[found[index].node]),
+            value=values_of(EVENT_COLUMNS, [EventLine(event, picture.view.taken_at) for event in found]),
         )
         self.put(self.query_one(LineTable), EVENT_COLUMNS, rows)
 
     def on_line_table_selected(self, _: LineTable.Selected) -> None:
         node = self.node_at_cursor()
         if node:
-            self.mltop.drill(Place("node", node))
+            self.mltop.drill(Location("node", node))

@@ -1,9 +1,4 @@
-"""Every GPU as it was when it was first looked at: counters are worth what they grew by since.
-
-The text of the GPU pane: details, NVLinks, processes and what the kernel log said. Pure functions.
-
-One GPU: what is wrong with it, its last ten minutes, and everything that is known of it.
-"""
+"""One GPU: what is wrong with it, its last ten minutes, and everything that is known of it."""
 
 from __future__ import annotations
 
@@ -15,11 +10,12 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from mltop.probes.model import GpuProcess, GpuSample, KernelEvent, RankSample, Sample
+from mltop.probes.model.units import UNKNOWN, bytes_text, clock_time, number, seconds
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.history import ShownHistory
 from mltop.tui.app.mishaps import spared
-from mltop.tui.app.navigation import GpuPlace, gpu_place
+from mltop.tui.app.navigation import gpu_location, gpu_of_row
 from mltop.tui.filters.fields import of_gpu, users_of
 from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, plain, wrap
 from mltop.tui.render.gpus.details import GpuGaps, block_lines, blocks_of, side_by_side
@@ -27,16 +23,20 @@ from mltop.tui.render.gpus.table import LINK_COLUMNS, link_row
 from mltop.tui.render.gpus.timelines import timeline_lines
 from mltop.tui.render.ranks import short_command
 from mltop.tui.render.states import STATE_STYLE, state_word
-from mltop.tui.render.units import UNKNOWN, age, bytes_text, clock_time, number
+from mltop.tui.screens.lines import all_problem_lines, gap_cells, state_lines
 from mltop.tui.screens.pane import Pane, TextLines
-from mltop.tui.screens.problems import all_problem_lines, gap_cells, state_lines
-from mltop.tui.screens.tables import NO_SAMPLE, GpuTable
+from mltop.tui.screens.tables import NO_SAMPLE, GpuTable, gpu_rows
 from mltop.tui.widgets.cell_lines import CellLines
+
+LINK_PANEL = 60  # cells: wider screens show links in several panels
+MOST_EVENTS = 8
+LEAST_DETAILS = 5  # lines
+MOST_TIMELINE = 28  # lines
 
 
 @dataclass(frozen=True)
 class First:
-    """``at``: unix s."""
+    """A GPU as it was when it was first looked at (``at``: unix s): counters are worth what they grew by since."""
 
     at: float
     gpu: GpuSample
@@ -49,15 +49,11 @@ class WatchedGpus:
         self._first: dict[tuple[str, int], First] = {}
 
     def first(self, node: str, gpu: GpuSample, at: float) -> First:
-        key = (node, gpu.index)
-        known = self._first.get(key)
-        if known is None or known.gpu.uuid != gpu.uuid or at < known.at:
-            known = self._first[key] = First(at, gpu)
-        return known
+        first = self._first.get((node, gpu.index))
+        if first is None or first.gpu.uuid != gpu.uuid or at < first.at:
+            first = self._first[node, gpu.index] = First(at, gpu)
+        return first
 
-
-LINK_PANEL = 60  # cells: wider screens show links in several panels
-MOST_EVENTS = 8
 
 PROCESS_COLUMNS = (
     Column("pid", "PID", 8, right=True),
@@ -106,7 +102,7 @@ def process_lines(
             Cell(number(process.gpu_instance) if process and process.gpu_instance is not None else ""),
             _state_cell(rank, process),
             Cell(who.user if who is not None else ""),
-            Cell(age(max(0.0, now - started_at)) if now is not None and started_at is not None else ""),
+            Cell(seconds(max(0.0, now - started_at)) if now is not None and started_at is not None else ""),
             Cell("" if parent is None else str(parent)),
             _command_cell(rank, process),
         )
@@ -186,21 +182,17 @@ def _device(bus_id: str) -> tuple[int, str, str] | None:
 
 
 def _links_title(watched_s: float) -> str:
-    return f"NVLinks (+: errors in the {age(watched_s)} that they are watched)" if watched_s > 0 else "NVLinks"
+    return f"NVLinks (+: errors in the {seconds(watched_s)} that they are watched)" if watched_s > 0 else "NVLinks"
 
 
 def _section(lines: list[list[Cell]], title: str) -> list[list[Cell]]:
     return [[], [Cell(title, "title")], *lines] if lines else []
 
 
-LEAST_DETAILS = 5  # lines
-MOST_TIMELINE = 28  # lines
-
-
 class Details(CellLines):
     """Enter opens the rank that uses this GPU; left and right, which have nothing to scroll, go to the next GPU."""
 
-    BINDINGS: list[BindingType] = [  # type: ignore[misc]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "screen.neighbour(-1)", "GPU before", show=False),
         Binding("right", "screen.neighbour(1)", "next GPU", show=False),
     ]
@@ -227,7 +219,7 @@ class GpuScreen(Pane):
 
     def body(self) -> Iterable[Widget]:
         yield TextLines(id="state")
-        yield GpuTable(id="gpu-row")
+        yield GpuTable(id="gpu-row", sortable=False)
         yield TextLines(id="problems")
         yield TextLines(id="timeline", classes="gap-above")
         yield Details(id="details", classes="gap-above", empty_text="no line matches")
@@ -237,16 +229,14 @@ class GpuScreen(Pane):
 
     def fill(self, picture: Picture) -> None:
         node, gpu = self._node(), self._gpu()
-        room = self.size.height - self.chrome_height()
-        lines = (
-            state_lines(node, picture.view.taken_at, self.mltop.since.of(node.node), self.size.width) if node else []
-        )
-        room -= self._set("#state", lines[: room // 3])
+        room, since = self.size.height - self.chrome_height(), self.mltop.since
+        state = state_lines(node, picture.view.taken_at, since.of(node.node), self.size.width) if node else []
+        room -= self.set_part("#state", state[: room // 3])
         table = self.query_one(GpuTable)
         table.display = gpu is not None
         if node is None or node.sample is None or gpu is None:
-            self._set("#problems", [])
-            self._set("#timeline", [])
+            self.set_part("#problems", [])
+            self.set_part("#timeline", [])
             self.query_one(Details).set_lines([[Cell(self._why_nothing(node), "dim")]])
             return
         sample = node.sample
@@ -257,25 +247,25 @@ class GpuScreen(Pane):
         self.part("the GPU's details", lambda: self._fill_details(sample, gpu))
 
     def _fill_row(self, table: GpuTable, node: NodeView, gpu: GpuSample) -> int:
-        columns, rows = table.rows_of(node, self.mltop.trends)
-        own = [row for row in rows if row.key.partition(".")[0] == str(gpu.index)]
+        columns, rows = gpu_rows(node, self.mltop.trends)
+        own = [row for row in rows if gpu_of_row(row.key) == gpu.index]
         table.set_table(columns, own)
         table.styles.height = 1 + len(own)
         return 1 + len(own)
 
     def _fill_problems(self, picture: Picture, node: NodeView, gpu: GpuSample, room: int) -> int:
-        findings = of_gpu(gpu, [one for one in picture.findings if one.node == node.node])
+        findings = of_gpu(gpu, [finding for finding in picture.findings if finding.node == node.node])
         problems = all_problem_lines(findings, [], self.size.width)
-        return self._set("#problems", problems[: max(1, room // 4)])
+        return self.set_part("#problems", problems[: max(1, room // 4)])
 
     def action_neighbour(self, step: int) -> None:
         """From the last GPU of the node on to the first."""
         node, gpu = self._node(), self._gpu()
         if node is None or node.sample is None or not node.sample.gpus:
             return
-        indexes = [one.index for one in node.sample.gpus]
+        indexes = [other.index for other in node.sample.gpus]
         at = indexes.index(gpu.index) if gpu is not None else -step
-        self.mltop.trail.replace(gpu_place(node.node, indexes[(at + step) % len(indexes)]))
+        self.mltop.trail.replace(gpu_location(node.node, indexes[(at + step) % len(indexes)]))
         self.draw()
 
     def on_cell_lines_selected(self) -> None:
@@ -294,7 +284,7 @@ class GpuScreen(Pane):
             self._drawn = now
             track = self._history.track(self.mltop, node, gpu.index)
             self._timeline = timeline_lines(track, gpu, width, room) if track is not None else []
-        return self._set("#timeline", self._timeline)
+        return self.set_part("#timeline", self._timeline)
 
     def _fill_details(self, sample: Sample, gpu: GpuSample) -> None:
         first = self._watched.first(sample.node, gpu, sample.sampled_at)
@@ -303,24 +293,13 @@ class GpuScreen(Pane):
             lines = [line for line in lines if line and self.keeps(plain(line))]
         self.query_one(Details).set_lines(lines)
 
-    def _set(self, selector: str, lines: list[list[Cell]]) -> int:
-        """Lines into a part that is as high as they are; how many."""
-        part = self.query_one(selector, CellLines)
-        part.display = bool(lines)
-        part.styles.height = len(lines)
-        part.set_lines(lines)
-        return len(lines)
-
     def _node(self) -> NodeView | None:
-        picture, name = self.mltop.picture, self.mltop.trail.here.node
-        views = picture.view.nodes if picture is not None else ()
-        return next((view for view in views if view.node == name), None)
+        return self.node_view(self.mltop.trail.here.node)
 
     def _gpu(self) -> GpuSample | None:
-        here, node = self.mltop.trail.here, self._node()
-        if node is None or node.sample is None or not isinstance(here, GpuPlace):
-            return None
-        return next((gpu for gpu in node.sample.gpus if gpu.index == here.gpu), None)
+        node, index = self._node(), self.mltop.trail.here.gpu
+        gpus = node.sample.gpus if node is not None and node.sample is not None else ()
+        return next((gpu for gpu in gpus if gpu.index == index), None)
 
     def _why_nothing(self, node: NodeView | None) -> str:
         if node is None or node.sample is None:

@@ -56,7 +56,7 @@ def filter_lines(width: int) -> list[Line]:
 
 def _field(field: Field, width: int) -> Line:
     """E.g. ``  power       what it draws (W)``."""
-    unit = f" ({field.kind.unit})" if field.kind.unit else ""
+    unit = f" ({field.unit.written})" if field.unit.written else ""
     meaning = f"{_OF[field.of]}{field.meaning}"
     return [
         Cell(f"  {field.name:<{NAME_WIDTH}}", "accent"),
@@ -121,7 +121,7 @@ def own_bindings() -> list[tuple[str, list[Binding]]]:
     """The panes that have keys of their own, and these."""
     found = []
     for entry in PANES:
-        own = Binding.make_bindings(entry.load().__dict__.get("BINDINGS", []))
+        own = Binding.make_bindings(entry.load(several=True).__dict__.get("BINDINGS", []))
         known = {binding.key for binding in Binding.make_bindings(PANE_BINDINGS)}
         new = [binding for binding in own if binding.key not in known]
         found += [(entry.name, new)] if new else []

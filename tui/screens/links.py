@@ -8,12 +8,12 @@ from textual.widget import Widget
 
 from mltop.probes.model import LinkSample, PciDevice
 from mltop.tui.app.feed import Picture
-from mltop.tui.app.navigation import Place
-from mltop.tui.render.cells import Cell, Row, made_rows
+from mltop.tui.app.navigation import Location
+from mltop.tui.render.cells import Cell, LazyRows, item_rows
 from mltop.tui.render.findings import severity_cell
-from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, link_name, link_row, pci_row
+from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, Counted, link_name
+from mltop.tui.screens.lines import all_problem_lines
 from mltop.tui.screens.pane import OneNodePane, TextLines
-from mltop.tui.screens.problems import all_problem_lines
 from mltop.tui.screens.tables import NO_SAMPLE
 from mltop.tui.widgets.line_table import LineTable
 
@@ -47,31 +47,23 @@ class LinksScreen(OneNodePane):
         devices: list[PciDevice] = sample.pci if sample is not None else []
         own = [one for one in picture.findings if one.node == view.node and one.id.startswith(LINK_FINDINGS)]
         alarms = {one.subject: severity_cell(one.severity).style for one in reversed(own)}
-        gaps = [gap for gap in sample.gaps if gap.what.startswith(("links", "pci"))] if sample is not None else []
+        gaps = [gap for gap in sample.gaps if gap.source in ("links", "pci")] if sample is not None else []
         lines = all_problem_lines(own, [(view.node, gap) for gap in gaps if gap.kind == "unknown"], self.size.width)
         lines = self._fleet_line(picture, view.node) + lines[: max(1, self.size.height // 4)]
-        head = self.query_one("#findings", TextLines)
-        head.display, head.styles.height = bool(lines), len(lines)
-        head.set_lines(lines)
+        self.set_part("#findings", lines)
         unknown = NO_SAMPLE.format("ports") if sample is None else ""
         self.put(ports, LINK_COLUMNS, self._port_rows(view.node, links, alarms), unknown)
         self.put(pci, PCI_COLUMNS, self._pci_rows(view.node, devices, alarms))
         room = self.size.height - self.chrome_height() - len(lines)
         self.limit_height(ports, min(1 + max(1, len(links)), max(3, room * 2 // 3)))
 
-    def _port_rows(self, node: str, links: list[LinkSample], alarms: dict[str, str]) -> list[Row]:
-        names = [link_name(one) for one in links]
+    def _port_rows(self, node: str, links: list[LinkSample], alarms: dict[str, str]) -> LazyRows:
+        lines = [Counted(link, self._since(node, link), alarms.get(link_name(link), "")) for link in links]
+        return item_rows(LINK_COLUMNS, lines, lambda line: link_name(line.about))
 
-        def make(at: int) -> Row:
-            return link_row(links[at], self._since(node, links[at]), alarms.get(names[at], ""))
-
-        return made_rows(names, make)
-
-    def _pci_rows(self, node: str, devices: list[PciDevice], alarms: dict[str, str]) -> list[Row]:
-        def make(at: int) -> Row:
-            return pci_row(devices[at], self._pci_since(node, devices[at]), alarms.get(devices[at].bus_id, ""))
-
-        return made_rows([one.bus_id for one in devices], make)
+    def _pci_rows(self, node: str, devices: list[PciDevice], alarms: dict[str, str]) -> LazyRows:
+        lines = [Counted(device, self._pci_since(node, device), alarms.get(device.bus_id, "")) for device in devices]
+        return item_rows(PCI_COLUMNS, lines, lambda line: line.about.bus_id)
 
     def _fleet_line(self, picture: Picture, node: str) -> list[list[Cell]]:
         """Of several nodes, which one this is."""
@@ -84,4 +76,4 @@ class LinksScreen(OneNodePane):
         return self._first.setdefault((node, device.bus_id), dict(device.aer))
 
     def on_line_table_selected(self, _: LineTable.Selected) -> None:
-        self.mltop.drill(Place("node", self.node_at_cursor()))
+        self.mltop.drill(Location("node", self.node_at_cursor()))

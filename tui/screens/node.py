@@ -1,7 +1,4 @@
-"""The last ten minutes of all GPUs of a node, one or two lines each.
-
-One node in detail: every GPU, the machine, and everything that is wrong or not known there.
-"""
+"""One node in detail: every GPU (now, or its last ten minutes), the machine, and what is wrong or not known."""
 
 from __future__ import annotations
 
@@ -18,18 +15,28 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.history import ShownHistory, Track
 from mltop.tui.app.mishaps import spared
-from mltop.tui.app.navigation import Place, gpu_of_row, gpu_place
+from mltop.tui.app.navigation import gpu_location, gpu_of_row
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.gpus.timelines import compact_axis, compact_lines, compact_title
-from mltop.tui.screens.pane import Pane, TextLines
-from mltop.tui.screens.problems import all_problem_lines, connection_cells, state_lines
-from mltop.tui.screens.tables import NO_SAMPLE, GpuTable, HostLine, RankTable, is_live, why_no_ranks
+from mltop.tui.screens.lines import all_problem_lines, connection_cells, host_cells, state_lines
+from mltop.tui.screens.pane import OneNodePane, TextLines
+from mltop.tui.screens.tables import (
+    NO_SAMPLE,
+    GpuTable,
+    RankTable,
+    gpu_rows,
+    gpu_table_height,
+    is_live,
+    rank_rows,
+    why_no_ranks,
+)
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.line_table import LineTable
 
 if TYPE_CHECKING:
     from mltop.tui.app.app import MltopApp
 
+MIN_PROBLEM_LINES = 4
 REDRAWN_S = 2.0  # 600 values of 8 GPUs take some 10 ms to draw, and a column stands for several seconds
 
 
@@ -70,13 +77,9 @@ class GpuTimelines(CellLines):
         return self._height
 
 
-MIN_PROBLEM_LINES = 4
-
-
-class NodeScreen(Pane):
+class NodeScreen(OneNodePane):
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("n", "neighbour(1)", "next node", show=False, tooltip="to the next node"),
-        Binding("N", "neighbour(-1)", "node before", show=False, tooltip="to the node before"),
+        *OneNodePane.BINDINGS,
         Binding("T", "timelines", "timelines", tooltip="GPUs as a table, or their last ten minutes"),
     ]
     DEFAULT_CSS = "NodeScreen #problems { height: 1fr; }"
@@ -87,35 +90,29 @@ class NodeScreen(Pane):
 
     def body(self) -> Iterable[Widget]:
         yield TextLines(id="state")
-        yield HostLine()
+        yield TextLines(id="host")
         yield GpuTable(classes="gap-above")
         yield GpuTimelines(classes="gap-above")
         yield RankTable(classes="gap-above")
         yield CellLines(id="problems", classes="gap-above")
 
-    def node_at_cursor(self) -> str:
-        node = self._node()
-        return node.node if node is not None else ""
-
     def fill(self, picture: Picture) -> None:
-        node = self._node()
+        node = self.node_here()
         if node is None:
             return
-        host, gpus, ranks = self.query_one(HostLine), self.query_one(GpuTable), self.query_one(RankTable)
+        host, gpus, ranks = self.query_one("#host", TextLines), self.query_one(GpuTable), self.query_one(RankTable)
         top = spared("the node's state", lambda: self._show_state(node, picture.view.taken_at), 0)
         host.display = node.sample is not None and not self.has_class("-low")
         live = replace(node, state=NodeState(node.node, "live"))  # its state stands above
-        self.part("the host line", lambda: host.show(live, self.size.width))
-        self.part("the GPUs", lambda: self.put(gpus, *gpus.rows_of(node, self.mltop.trends), NO_SAMPLE.format("GPUs")))
-        self.part(
-            "the ranks",
-            lambda: self.put(ranks, *ranks.rows_of([node], self.mltop.trends), why_no_ranks([node])),
-        )
+        self.part("the host line", lambda: host.set_lines([host_cells(live, self.size.width)]))
+        self.part("the GPUs", lambda: self.put(gpus, *gpu_rows(node, self.mltop.trends), NO_SAMPLE.format("GPUs")))
+        self.part("the ranks", lambda: self.put(ranks, *rank_rows([node], self.mltop.trends), why_no_ranks([node])))
         room = self.size.height - self.chrome_height() - host.display - top
         problems: list[list[Cell]] = spared("the problems", lambda: self._problems(picture, node), [])
         gpu_room = room - min(len(problems), MIN_PROBLEM_LINES) - 2
         unknown = 2 if node.sample is None and gpu_room > 2 else 0  # lines: that they are
-        gpu_height = self._show_gpus(node, unknown or gpus.wanted_height(node, gpu_room), gpu_room)
+        table_height = unknown or min(gpu_table_height(node), max(2, gpu_room))
+        gpu_height = self._show_gpus(node, table_height, gpu_room)
         ranks.styles.height = max(2, min(1 + max(1, ranks.row_count), room - gpu_height - len(problems)))
         self.query_one("#problems", CellLines).set_lines(problems)
 
@@ -133,24 +130,10 @@ class NodeScreen(Pane):
 
     def _show_state(self, node: NodeView, taken_at: float) -> int:
         """What is wrong with the node itself, and how it was reached; returns the lines that this takes."""
-        state = self.query_one("#state", TextLines)
         lines = state_lines(node, taken_at, self.mltop.since.of(node.node), self.size.width)
         reached = [] if self.has_class("-low") else connection_cells(node.connection, self.size.width)
         lines += [reached] if reached else []
-        lines = lines[: max(1, self.size.height // 3)]
-        state.display = bool(lines)
-        state.styles.height = len(lines)
-        state.set_lines(lines)
-        return len(lines)
-
-    def action_neighbour(self, step: int) -> None:
-        """From the last node on to the first."""
-        picture, here = self.mltop.picture, self._node()
-        if picture is not None and here is not None:
-            names = [node.node for node in picture.view.nodes]
-            to = names[(names.index(here.node) + step) % len(names)]
-            self.mltop.trail.replace(Place("node", to))
-            self.draw()
+        return self.set_part("#state", lines[: max(1, self.size.height // 3)])
 
     def action_timelines(self) -> None:
         """The cursor stays on its GPU."""
@@ -166,7 +149,7 @@ class NodeScreen(Pane):
             now.focus()
 
     def on_line_table_selected(self, event: LineTable.Selected) -> None:
-        if isinstance(event.table, RankTable):
+        if isinstance(event.control, RankTable):
             self.open_rank(event.key)
         else:
             self._open_gpu(event.key)
@@ -175,15 +158,7 @@ class NodeScreen(Pane):
         self._open_gpu(event.key)
 
     def _open_gpu(self, key: str) -> None:
-        self.mltop.drill(gpu_place(self.node_at_cursor(), gpu_of_row(key)))
-
-    def _node(self) -> NodeView | None:
-        """The node that was asked for, or the first one."""
-        picture = self.mltop.picture
-        if picture is None or not picture.view.nodes:
-            return None
-        named = (node for node in picture.view.nodes if node.node == self.mltop.trail.here.node)
-        return next(named, picture.view.nodes[0])
+        self.mltop.drill(gpu_location(self.node_at_cursor(), gpu_of_row(key)))
 
     def _problems(self, picture: Picture, node: NodeView) -> list[list[Cell]]:
         own = (finding for finding in picture.findings if finding.node == node.node)

@@ -1,28 +1,23 @@
-"""Many nodes: the heatmap or the list, the node under the cursor, and what is wrong anywhere.
-
-The first pane. One node: its GPUs, its ranks and what is wrong. Several: the fleet.
-"""
+"""The first pane. One node: its GPUs, its ranks and what is wrong. Several: the fleet as a heatmap or a list."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import ClassVar, cast
+from typing import ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container
 from textual.widget import Widget
 
 from mltop.probes.model import Finding
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.mishaps import spared
-from mltop.tui.app.navigation import Place
+from mltop.tui.app.navigation import Location
 from mltop.tui.filters import Subject
-from mltop.tui.render.cells import Row
-from mltop.tui.render.findings import finding_columns, problems_of
+from mltop.tui.render.cells import row_of, values_of, with_widths
+from mltop.tui.render.findings import FINDING_COLUMNS, problems_of
 from mltop.tui.render.fleet.heat import (
     FINE,
     METRICS,
@@ -35,36 +30,80 @@ from mltop.tui.render.fleet.heat import (
     troubles,
 )
 from mltop.tui.render.fleet.map import Legend, list_legend, map_legend, name_width, node_lines, short_names
-from mltop.tui.render.fleet.nodes import marked_node_columns, marked_node_row
+from mltop.tui.render.fleet.nodes import MARKED_NODE_COLUMNS, NodeLine
+from mltop.tui.screens.lines import gaps_of, host_cells, problem_lines
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.rows import SubjectRows, by_node
-from mltop.tui.screens.tables import GpuTable, HostLine, ProblemLines, RankTable, why_no_ranks
+from mltop.tui.screens.tables import GpuTable, RankTable, gpu_rows, gpu_table_height, rank_rows, why_no_ranks
+from mltop.tui.widgets.cell_view import CursorView
 from mltop.tui.widgets.heatmap import Heatmap
 from mltop.tui.widgets.line_table import LineTable
 
+MIN_RANK_LINES = 4
 PROBLEMS = "problems"
 NODE_WIDTHS = (14, 12)  # cells at least, in the list and in the table of problems
 MIN_ROOM = 8  # lines: below, the map stands alone
 TALL_ROOM = 12  # from here on the node under the cursor has two lines
 MIN_PROBLEMS = 6  # lines that stay for problems when the GPUs of the node under the cursor are shown
 
-FLEET_BINDINGS = [
-    Binding("m", "metric", "metric", show=False, tooltip="map: the next metric (activity, clock, temperature, …)"),
-    Binding("o", "order", "order", show=False, tooltip="nodes: those with problems first, or by name"),
-    Binding("v", "view", "list/map", show=False, tooltip="nodes: as a map or as a list"),
-]
+
+class OverviewScreen(Pane):
+    """The overview of one node."""
+
+    DEFAULT_CSS = "OverviewScreen RankTable { height: 1fr; }"
+
+    def body(self) -> Iterable[Widget]:
+        yield TextLines(id="host")
+        yield GpuTable(classes="gap-above")
+        yield TextLines(id="problems", classes="gap-above")
+        yield RankTable(classes="gap-above")
+
+    def node_at_cursor(self) -> str:
+        nodes = self.mltop.session.view().nodes
+        return nodes[0].node if nodes else ""
+
+    def on_line_table_selected(self, event: LineTable.Selected) -> None:
+        if isinstance(event.control, RankTable):
+            self.open_rank(event.key)
+        else:
+            self.mltop.drill(Location("node", self.node_at_cursor()))
+
+    def fill(self, picture: Picture) -> None:
+        if not picture.view.nodes:
+            return
+        node = picture.view.nodes[0]
+        host, gpus, ranks = self.query_one("#host", TextLines), self.query_one(GpuTable), self.query_one(RankTable)
+        self.part("the host line", lambda: host.set_lines([host_cells(node, self.size.width)]))
+        self.part("the GPUs", lambda: self.put(gpus, *gpu_rows(node, self.mltop.trends)))
+        self.part("the ranks", lambda: self.put(ranks, *rank_rows([node], self.mltop.trends), why_no_ranks([node])))
+        room = self.size.height - self.chrome_height() - host.display
+        rank_lines, gpu_lines = 1 + max(1, ranks.row_count), gpu_table_height(node)
+        problems = spared("the problems", lambda: self._show_problems(picture, room, room - rank_lines - gpu_lines), 0)
+        height = min(gpu_lines, max(2, room - problems - min(rank_lines, MIN_RANK_LINES)))
+        ranks.display = room - problems - height > 1
+        self.limit_height(gpus, height if ranks.display else min(gpu_lines, max(2, room - problems)))
+
+    def _show_problems(self, picture: Picture, room: int, free: int) -> int:
+        """The worst, in what is ``free`` or a small part of the ``room``; returns how many lines they take."""
+        most = max(room // 7, free)
+        return self.set_part("#problems", problem_lines(picture.findings, gaps_of(picture.view), self.size.width, most))
 
 
-class FleetPart(Container):
-    """Everything of the overview of several nodes. Which view, order and metric: the user's, kept here."""
+class FleetScreen(Pane):
+    """The overview of several nodes. Which view, order and metric: the user's, kept here."""
 
+    AUTO_FOCUS = "Heatmap, LineTable"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("m", "metric", "metric", show=False, tooltip="map: the next metric (activity, clock, temperature, …)"),
+        Binding("o", "order", "order", show=False, tooltip="nodes: those with problems first, or by name"),
+        Binding("v", "view", "list/map", show=False, tooltip="nodes: as a map or as a list"),
+    ]
     DEFAULT_CSS = """
-    FleetPart { height: 1fr; }
-    FleetPart #legend { height: 1; }
-    FleetPart #nodes { display: none; }
-    FleetPart #node-lines { height: 2; }
-    FleetPart #problems { height: 1fr; }
-    FleetPart GpuTable { display: none; }
+    FleetScreen #legend { height: 1; }
+    FleetScreen #nodes { display: none; }
+    FleetScreen #node-lines { height: 2; }
+    FleetScreen #problems { height: 1fr; }
+    FleetScreen GpuTable { display: none; }
     """
 
     def __init__(self) -> None:
@@ -81,7 +120,7 @@ class FleetPart(Container):
         self._names: Mapping[str, str] = {}
         self._left: int | None = None  # lines below the map at the last draw; None: the list stands there
 
-    def compose(self) -> ComposeResult:
+    def body(self) -> Iterable[Widget]:
         yield TextLines(id="legend")
         yield Heatmap(self._moved, id="map", empty_text="no nodes")
         yield LineTable(id="nodes", empty_text="no nodes")
@@ -90,21 +129,16 @@ class FleetPart(Container):
         yield LineTable(id=PROBLEMS, empty_text="no problems", classes="gap-above")
 
     @property
-    def pane(self) -> Pane:
-        return cast("Pane", self.screen)
-
-    @property
-    def main(self) -> Heatmap | LineTable:
+    def main(self) -> CursorView:
         """What the user moves on: the map or the list."""
         return self.query_one("#nodes", LineTable) if self._as_list else self.query_one(Heatmap)
 
     def node_at_cursor(self) -> str:
-        main = self.main
-        return (main.cursor_key if isinstance(main, LineTable) else main.cursor_node) or ""
+        return self.main.cursor_key or ""
 
     # Drawing.
 
-    def show(self, picture: Picture) -> None:
+    def fill(self, picture: Picture) -> None:
         self._picture = picture
         if picture.findings is not self._findings:
             self._findings = picture.findings
@@ -113,7 +147,7 @@ class FleetPart(Container):
         self._left = None
         shown = self._shown(picture)
         self._views = {view.node: view for view in shown}
-        self.pane.kept = (len(shown), len(picture.view.nodes))
+        self.kept = (len(shown), len(picture.view.nodes))
         heats, ranks = self._heats_in_order(shown, picture)
         room = self._room()
         if self._as_list:
@@ -122,13 +156,13 @@ class FleetPart(Container):
             self._show_map(heats, ranks, room)
 
     def _shown(self, picture: Picture) -> list[NodeView]:
-        keep = self.pane.filter
+        keep = self.filter
         if keep.empty:
             return list(picture.view.nodes)
         return [view for view in picture.view.nodes if keep.node(view, self._findings_of.get(view.node, ()))]
 
     def _heats_in_order(self, shown: list[NodeView], picture: Picture) -> tuple[list[NodeHeat], list[int] | None]:
-        keep = self.pane.filter
+        keep = self.filter
         matches = keep.gpu if any(field.needs_gpus for field in keep.fields) else None
         heats = {
             view.node: spared(
@@ -147,8 +181,8 @@ class FleetPart(Container):
     def _room(self) -> int:
         """Lines of this part without the blank ones between its widgets."""
         gpus = self.query_one(GpuTable)
-        hidden_gap = bool(gpus.display) and self.pane.has_class("-roomy")
-        return self.pane.size.height - self.pane.chrome_height() + hidden_gap
+        hidden_gap = bool(gpus.display) and self.has_class("-roomy")
+        return self.size.height - self.chrome_height() + hidden_gap
 
     def _show_map(self, heats: list[NodeHeat], ranks: list[int] | None, room: int) -> None:
         legend, lines = room >= MIN_ROOM // 2, (0 if room < MIN_ROOM else 1 if room < TALL_ROOM else 2)
@@ -156,21 +190,21 @@ class FleetPart(Container):
         heatmap = self.query_one(Heatmap)
         heatmap.empty_text = self._why_empty()
         map_room = max(1, room - legend - lines - reserved)
-        marks = self.pane.mltop.selection.nodes
+        marks = self.mltop.selection.nodes
         grid = heatmap.set_map(heats, ranks, marks, map_room, self._names)
         heatmap.styles.height = height = max(1, min(len(grid.rows), map_room))
-        self.pane.part("the legend", lambda: self._show_legend(legend, heats, grid.density, len(marks)))
+        self.part("the legend", lambda: self._show_legend(legend, heats, grid.density, len(marks)))
         self.query_one("#node-lines").display = lines > 0
         self.query_one("#node-lines").styles.height = lines
         self._left = left = room - legend - lines - height
-        self.pane.part("the GPUs of the node under the cursor", lambda: self._show_gpus(left))
-        self.pane.part("the problems", lambda: self._show_problems(reserved > 0))
-        self.pane.part("the node under the cursor", self._show_node)
+        self.part("the GPUs of the node under the cursor", lambda: self._show_gpus(left))
+        self.part("the problems", lambda: self._show_problems(reserved > 0))
+        self.part("the node under the cursor", self._show_node)
 
     def _show_legend(self, shown: bool, heats: list[NodeHeat], density: str, marked: int) -> None:
         legend = self.query_one("#legend", TextLines)
         legend.display = shown
-        width = self.pane.size.width
+        width = self.size.width
         metric = self._heats.metric
         source = ""
         if metric is METRICS[0]:
@@ -182,8 +216,8 @@ class FleetPart(Container):
 
     def _sorted_by(self) -> str:
         """The title of the list's column that the user sorted by."""
-        sort = self.pane.sort_of(self.query_one("#nodes", LineTable))
-        titles = {column.key: column.title for column in marked_node_columns(0)}
+        sort = self.query_one("#nodes", LineTable).sort
+        titles = {column.key: column.title for column in MARKED_NODE_COLUMNS}
         return titles[sort.column] if sort is not None else ""
 
     def _not_judged(self) -> int:
@@ -194,14 +228,14 @@ class FleetPart(Container):
         """The GPUs of the node under the cursor, where there is room for all of them."""
         gpus = self.query_one(GpuTable)
         view = self._views.get(self.node_at_cursor())
-        wanted = gpus.full_height(view) if view is not None else 0
-        gap = self.pane.has_class("-roomy")
+        wanted = gpu_table_height(view) if view is not None else 0
+        gap = self.has_class("-roomy")
         if view is None or not wanted or left - wanted - gap < MIN_PROBLEMS:
             gpus.display = False
             return
         gpus.display = True
         gpus.styles.height = wanted
-        self.pane.put(gpus, *gpus.rows_of(view, self.pane.mltop.trends))
+        self.put(gpus, *gpu_rows(view, self.mltop.trends))
 
     def _show_node(self) -> None:
         view = self._views.get(self.node_at_cursor())
@@ -211,31 +245,33 @@ class FleetPart(Container):
             return
         findings = self._findings_of.get(view.node, ())
         judged = self._picture is None or view.node not in self._picture.not_judged
-        made = node_lines(view, findings, self._heats.metric, self.pane.size.width, judged)
+        made = node_lines(view, findings, self._heats.metric, self.size.width, judged)
         height = lines.styles.height
         lines.set_lines(made[: round(height.value) if height is not None else 2])
 
     def _show_list(self, heats: list[NodeHeat], room: int) -> None:
-        selection, metric, names = self.pane.mltop.selection, self._heats.metric, self._names
+        selection, metric, names = self.mltop.selection, self._heats.metric, self._names
         views = [self._views[heat.node] for heat in heats]
 
-        def make(index: int) -> Row:
+        def line(index: int) -> NodeLine:
             view = views[index]
             findings, name = self._findings_of.get(view.node, ()), names.get(view.node, view.node)
-            return marked_node_row(view, heats[index], metric, findings, name=name, marked=view.node in selection)
+            return NodeLine(view, findings, name, view.node in selection, heats[index], metric)
 
+        columns = with_widths(MARKED_NODE_COLUMNS, node=name_width(names, NODE_WIDTHS[0]))
+        by_key = {column.key: column for column in columns}
         table = self.query_one("#nodes", LineTable)
         rows = SubjectRows(
             [view.node for view in views],
-            make,
+            lambda index: row_of(columns, line(index), views[index].node),
             lambda index: Subject(views[index]),
+            lambda column, index: by_key[column].sorts_by(line(index)),
             text=lambda index: f"{views[index].node} {rows[index].text}",  # the row has the short name
         )
-        columns = marked_node_columns(name_width(names, NODE_WIDTHS[0]))
-        self.pane.put(table, columns, rows, self._why_empty())
-        self.pane.kept = (table.row_count, len(self._picture.view.nodes) if self._picture is not None else 0)
+        self.put(table, columns, rows, self._why_empty())
+        self.kept = (table.row_count, len(self._picture.view.nodes) if self._picture is not None else 0)
         legend = room >= MIN_ROOM // 2
-        self.pane.part("the legend", lambda: self._show_legend(legend, heats, "", len(selection)))
+        self.part("the legend", lambda: self._show_legend(legend, heats, "", len(selection)))
         self.query_one(GpuTable).display = False
         found = spared("the problems", lambda: self._show_problems(room >= MIN_ROOM), 0)
         problems = min(1 + max(1, found), max(2, room // 3)) if room >= MIN_ROOM else 0
@@ -252,11 +288,14 @@ class FleetPart(Container):
             [problem.row.key for problem in found],
             lambda index: found[index].row,
             lambda index: Subject(self._views[found[index].nodes[0]], findings=found[index].findings),
+            values_of(FINDING_COLUMNS, found),
             text=lambda index: " ".join([found[index].row.text, *found[index].nodes]),
         )
-        kept = self.pane.kept
-        self.pane.put(table, finding_columns(name_width(self._names, NODE_WIDTHS[1])), rows, self._no_problems())
-        self.pane.kept = kept  # the filter's figures are about nodes
+        kept = self.kept
+        self.put(
+            table, with_widths(FINDING_COLUMNS, node=name_width(self._names, NODE_WIDTHS[1])), rows, self._no_problems()
+        )
+        self.kept = kept  # the filter's figures are about nodes
         return len(found)
 
     def _no_problems(self) -> str:
@@ -279,7 +318,7 @@ class FleetPart(Container):
         return f"no problems found; {gaps} gaps: 2 shows those of a node" if gaps else "no problems found"
 
     def _why_empty(self) -> str:
-        text = self.pane.filter.text.strip()
+        text = self.filter.text.strip()
         return f"no node matches {text!r}" if text else "no nodes"
 
     # Keys and mouse.
@@ -291,118 +330,39 @@ class FleetPart(Container):
             self._show_gpus(self._left)
 
     def on_heatmap_selected(self, event: Heatmap.Selected) -> None:
-        event.stop()
-        self.pane.mltop.drill(Place("node", event.node))
+        self.mltop.drill(Location("node", event.key))
 
-    def next_metric(self) -> None:
+    def on_line_table_selected(self, event: LineTable.Selected) -> None:
+        node = self.node_at_cursor() if isinstance(event.control, GpuTable) else event.key.partition("/")[0]
+        self.mltop.drill(Location("node", node))
+
+    def action_metric(self) -> None:
         self._heats = Heats(next_metric(self._heats.metric))
-        self.pane.draw()
+        self.draw()
 
-    def switch_order(self) -> None:
+    def action_order(self) -> None:
         self._worst_first = not self._worst_first
-        self.pane.draw()
+        self.draw()
 
-    def switch_view(self) -> None:
+    def action_sort(self) -> None:
+        """On the map, the order of the nodes."""
+        if isinstance(self.focused, Heatmap):
+            self.action_order()
+        else:
+            super().action_sort()
+
+    def action_view(self) -> None:
         """The same node stays under the cursor."""
         node, had_focus = self.node_at_cursor(), self.main.has_focus
         self.main.display = False
         self._as_list = not self._as_list
         self.main.display = True
         self.query_one("#node-lines").display = not self._as_list
-        self.pane.draw()
+        self.draw()
         self.main.move_cursor(node)
         if had_focus:
             self.main.focus()
 
-
-MIN_RANK_LINES = 4
-
-
-class OverviewScreen(Pane):
-    """Which of the two layouts is used follows the number of nodes asked for, which does not change."""
-
-    AUTO_FOCUS = "Heatmap, LineTable"
-    BINDINGS: ClassVar[list[BindingType]] = [*FLEET_BINDINGS]
-    DEFAULT_CSS = """
-    OverviewScreen RankTable { height: 1fr; }
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._fleet: FleetPart | None = None
-
-    def body(self) -> Iterable[Widget]:
-        if len(self.mltop.session.view().nodes) > 1:
-            self._fleet = FleetPart()
-            yield self._fleet
-            return
-        yield HostLine()
-        yield GpuTable(classes="gap-above")
-        yield ProblemLines(classes="gap-above")
-        yield RankTable(classes="gap-above")
-
-    def fill(self, picture: Picture) -> None:
-        if self._fleet is not None:
-            self._fleet.show(picture)
-        elif picture.view.nodes:
-            self._fill_node(picture)
-
-    def node_at_cursor(self) -> str:
-        if self._fleet is not None:
-            return self._fleet.node_at_cursor()
-        nodes = self.mltop.session.view().nodes
-        return nodes[0].node if nodes else ""
-
-    def on_line_table_selected(self, event: LineTable.Selected) -> None:
-        if isinstance(event.table, RankTable):
-            self.open_rank(event.key)
-        else:
-            node = self.node_at_cursor() if isinstance(event.table, GpuTable) else event.key.partition("/")[0]
-            self.mltop.drill(Place("node", node))
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if self._fleet is None and action in {binding.action for binding in FLEET_BINDINGS}:
-            return False
-        return super().check_action(action, parameters)
-
-    def action_metric(self) -> None:
-        if self._fleet is not None:
-            self._fleet.next_metric()
-
-    def action_order(self) -> None:
-        if self._fleet is not None:
-            self._fleet.switch_order()
-
-    def action_sort(self) -> None:
-        """On the map, the order of the nodes."""
-        if self._fleet is not None and self.focused is self._fleet.main and not isinstance(self.focused, LineTable):
-            self._fleet.switch_order()
-        else:
-            super().action_sort()
-
-    def action_view(self) -> None:
-        if self._fleet is not None:
-            self._fleet.switch_view()
-
     def _close_filter(self) -> None:
         super()._close_filter()
-        if self._fleet is not None:
-            self._fleet.main.focus()
-
-    def _fill_node(self, picture: Picture) -> None:
-        node = picture.view.nodes[0]
-        host, gpus, ranks = self.query_one(HostLine), self.query_one(GpuTable), self.query_one(RankTable)
-        self.part("the host line", lambda: host.show(node, self.size.width))
-        self.part("the GPUs", lambda: self.put(gpus, *gpus.rows_of(node, self.mltop.trends)))
-        self.part(
-            "the ranks",
-            lambda: self.put(ranks, *ranks.rows_of([node], self.mltop.trends), why_no_ranks([node])),
-        )
-        room = self.size.height - self.chrome_height() - host.display
-        rank_lines = 1 + max(1, ranks.row_count)
-        free = room - rank_lines - gpus.full_height(node)
-        lines = self.query_one(ProblemLines)
-        problems = spared("the problems", lambda: lines.show(picture, self.size.width, max(room // 7, free)), 0)
-        height = gpus.wanted_height(node, room - problems - min(rank_lines, MIN_RANK_LINES))
-        ranks.display = room - problems - height > 1
-        self.limit_height(gpus, height if ranks.display else gpus.wanted_height(node, room - problems))
+        self.main.focus()

@@ -1,9 +1,4 @@
-"""What a pane does with its tables: the filter in force, the order of each table, their heights.
-
-What every pane has: the header with crumbs, a filter, sorting, the status line and the key bar.
-
-A pane about one node: which one that is, and the keys to its neighbours.
-"""
+"""What every pane has: the header with crumbs, a filter, sorting, the status line and the key bar."""
 
 from __future__ import annotations
 
@@ -16,12 +11,13 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widget import Widget
 
+from mltop.probes.model import RankSample
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.keys import APP_BINDINGS, PANE_BINDINGS, first_keys
 from mltop.tui.app.mishaps import spared
-from mltop.tui.app.navigation import Place
+from mltop.tui.app.navigation import Location
 from mltop.tui.filters import Filter, meanwhile, parse
-from mltop.tui.render.cells import Cell, Column, Row, line_width, row_keys
+from mltop.tui.render.cells import Cell, Column, Row, line_width
 from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.screens.bars import (
     FilterBox,
@@ -34,130 +30,29 @@ from mltop.tui.screens.bars import (
     typing_line,
     waiting_for,
 )
-from mltop.tui.screens.rows import Sort, by_node, first_sort, narrowed, next_sort, why_empty
+from mltop.tui.screens.rows import by_node, first_sort, narrowed, next_sort, why_empty
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import MOVES, Unbroken
-from mltop.tui.widgets.line_table import LineTable
+from mltop.tui.widgets.line_table import LineTable, Sort
 
 if TYPE_CHECKING:
     from mltop.tui.app.app import MltopApp
     from mltop.tui.app.feed import Picture
 
 
-class TableScreen(Unbroken, Screen[None]):
-    """``filter`` is what holds now; fill tables through ``put`` and it is applied."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.filter = Filter()
-        self.kept: tuple[int, int] | None = None  # rows of the table that was filled first: shown, and all
-        self._focus_moved = False  # by the user
-        self._sorts: dict[LineTable, Sort | None] = {}
-        self._columns: dict[LineTable, Sequence[Column]] = {}
-        self._empty_texts: dict[LineTable, str] = {}
-        self._shown_keys: dict[LineTable, Sequence[str]] = {}
-
-    @property
-    def mltop(self) -> MltopApp:
-        return cast("MltopApp", self.app)
-
-    def tables(self) -> Sequence[LineTable]:
-        """The tables that are shown, the main one first."""
-        return [table for table in self.query(LineTable) if table.display]
-
-    def draw(self) -> None:
-        """Everything from the app's picture."""
-        raise NotImplementedError
-
-    def put(self, table: LineTable, columns: Sequence[Column], rows: Sequence[Row], empty_text: str = "") -> None:
-        """Filtered and sorted rows into a table of this pane; lazy rows stay lazy where nothing is asked of them.
-
-        An expression with fields is asked of ``SubjectRows`` only: other rows have no fields, and all stay.
-        ``empty_text`` stands in an empty table in place of the table's own text.
-        """
-        self._columns[table] = columns
-        spared(f"a table of {self.mltop.trail.here.title}", lambda: self._put(table, columns, rows, empty_text), None)
-
-    def _put(self, table: LineTable, columns: Sequence[Column], rows: Sequence[Row], empty_text: str) -> None:
-        own_text = self._empty_texts.setdefault(table, table.empty_text)
-        findings = by_node(self.mltop.picture.findings) if self.mltop.picture is not None else {}
-        shown = narrowed(columns, rows, self.filter, self.sort_of(table), findings)
-        nothing_left = rows and not shown
-        table.empty_text = why_empty(rows, self.filter, findings) if nothing_left else empty_text or own_text
-        self._shown_keys[table] = row_keys(shown)
-        if self.kept is None and rows:
-            self.kept = (len(shown), len(rows))
-        table.set_table(columns, shown)
-
-    def shown_keys(self, table: LineTable) -> Sequence[str]:
-        """The keys of the rows that the filter lets through, in order."""
-        return self._shown_keys.get(table, ())
-
-    def sort_of(self, table: LineTable) -> Sort | None:
-        """By which column the user has sorted it; None: not at all."""
-        return self._sorts.get(table)
-
-    def action_sort(self) -> None:
-        table = self._active_table()
-        if table is not None:
-            self._sort(table, next_sort(self._columns[table], table.size.width, self.sort_of(table)))
-
-    def action_reverse(self) -> None:
-        table = self._active_table()
-        sort = self.sort_of(table) if table is not None else None
-        if table is not None and sort is not None:
-            self._sort(table, Sort(sort.column, not sort.reverse))
-
-    def on_line_table_header_clicked(self, event: LineTable.HeaderClicked) -> None:
-        if event.table not in self._columns:
-            return
-        now, first = self.sort_of(event.table), first_sort(self._columns[event.table], event.key)
-        again = now is not None and now.column == event.key
-        self._sort(event.table, Sort(event.key, not now.reverse) if again and now is not None else first)
-
-    def _sort(self, table: LineTable, sort: Sort | None) -> None:
-        self._sorts[table] = sort
-        table.set_sort(sort.column if sort else "", sort.reverse if sort else False)
-        self.draw()
-
-    def action_next_table(self) -> None:
-        self._focus_moved = True
-        self.focus_next()
-
-    def on_click(self) -> None:
-        self._focus_moved = True
-
-    def limit_height(self, table: LineTable, height: int) -> int:
-        """Give a table ``height`` lines, hide it at 0; returns the height.
-
-        The main table gets the focus when it comes late, unless the user has begun elsewhere.
-        """
-        came = height > 0 and not table.display
-        table.display = height > 0
-        table.styles.height = height
-        untouched = self.focused is None or (isinstance(self.focused, LineTable) and self.focused.at_top)
-        if came and untouched and not self._focus_moved and self.tables()[:1] == [table]:
-            table.focus()
-        return height
-
-    def _active_table(self) -> LineTable | None:
-        """The table with the focus, or the main one."""
-        if isinstance(self.focused, LineTable) and self.focused in self._columns:
-            return self.focused
-        return next((table for table in self.tables() if table in self._columns), None)
-
-
 MIN_WIDTH, MIN_HEIGHT = 16, 4
 LOW_HEIGHT = 10  # below it the second header line goes
 ROOMY_HEIGHT = 30  # from here on blank lines separate tables
+
+Lines = list[list[Cell]]
 
 
 class TextLines(CellLines, can_focus=False):
     """Lines that are only read: Tab goes past them."""
 
 
-class Pane(TableScreen):
-    """Subclasses compose ``body`` and fill it in ``fill``; ``tables`` are what filter and sort act on."""
+class Pane(Unbroken, Screen[None]):
+    """Subclasses compose ``body`` and fill it in ``fill``, tables through ``put``: filter and sort act on them."""
 
     BINDINGS: ClassVar[list[BindingType]] = PANE_BINDINGS  # type: ignore[assignment]
     AUTO_FOCUS = "LineTable"
@@ -170,15 +65,23 @@ class Pane(TableScreen):
     Pane.-roomy .gap-above { margin-top: 1; }
     Pane #too-small { display: none; layer: notice; dock: top; height: 100%; }
     Pane.-too-small #too-small { display: block; }
-    Pane.-low HostLine { display: none; }
+    Pane #host { height: 1; }
+    Pane.-low #host { display: none; }
     """
 
     lines_are = ""  # what this pane shows where that has no fields: a filter looks for words only
 
     def __init__(self) -> None:
         super().__init__()
+        self.filter = Filter()  # what holds now
+        self.kept: tuple[int, int] | None = None  # rows of the table that was filled first: shown, and all
         self._draft = self.filter  # what is being typed
         self._refused = False  # Enter was pressed on a draft that is no filter
+        self._focus_moved = False  # by the user
+
+    @property
+    def mltop(self) -> MltopApp:
+        return cast("MltopApp", self.app)
 
     def compose(self) -> ComposeResult:
         yield TextLines(id="too-small")
@@ -200,14 +103,17 @@ class Pane(TableScreen):
         """The node that the cursor is on, for the node pane; "" when this pane has none."""
         return ""
 
+    def node_view(self, name: str) -> NodeView | None:
+        """A node as it is shown; None of one that is not watched."""
+        picture = self.mltop.picture
+        return next((node for node in picture.view.nodes if node.node == name), None) if picture is not None else None
+
     def open_rank(self, key: str) -> None:
         """Drill into the stack of a rank; ``key`` is "node/pid" as in the rank table."""
         node, _, pid = key.partition("/")
-        picture = self.mltop.picture
-        views = [view for view in picture.view.nodes if view.node == node] if picture else []
-        ranks = [rank for view in views if view.sample for rank in view.sample.ranks if rank.pid == int(pid)]
-        number = "?" if not ranks or ranks[0].rank is None else str(ranks[0].rank)
-        self.mltop.drill(Place("rank", node, pid=int(pid), label=f"rank {number}"))
+        rank = next((rank for rank in ranks_of(self.node_view(node)) if rank.pid == int(pid)), None)
+        number = "?" if rank is None or rank.rank is None else str(rank.rank)
+        self.mltop.drill(Location("rank", node, pid=int(pid), label=f"rank {number}"))
 
     # Marks.
 
@@ -256,9 +162,8 @@ class Pane(TableScreen):
         if not self.is_composed:
             return
         picture = self.mltop.picture
-        if not spared("the header", lambda: self._draw_head(picture), False):
-            failed = [[Cell(self.mltop.trail.crumbs(), "title")], [Cell("the totals could not be made", "crit")]]
-            self.query_one("#head", CellLines).set_lines(failed)
+        failed = [[Cell(self.mltop.trail.crumbs(), "title")], [Cell("the totals could not be made", "crit")]]
+        self.query_one("#head", CellLines).set_lines(spared("the header", lambda: self._head_lines(picture), failed))
         self.query_one(KeyBar).set_hints(self.hints(), f"pane('{self.mltop.trail.here.pane}')")
         if picture is not None:
             self.kept = None
@@ -283,35 +188,26 @@ class Pane(TableScreen):
             self.query_one("#too-small", CellLines).set_lines([[Cell("too small", "warn")]])
         self.call_after_refresh(self.draw)
 
-    def _draw_head(self, picture: Picture | None) -> bool:
-        """True when it could be."""
-        head = self.query_one("#head", CellLines)
+    def _head_lines(self, picture: Picture | None) -> Lines:
         width, crumbs = self.size.width, self.mltop.trail.crumbs()
         if picture is None:
-            head.set_lines([[Cell(crumbs, "title")], [Cell("connecting", "accent")]])
-            return True
+            return [[Cell(crumbs, "title")], [Cell("connecting", "accent")]]
         titles = [f"{crumbs}  {self.mltop.session.title}", crumbs, self.mltop.trail.here.title]
         if line_width([Cell(titles[0])]) > width // 2:
             titles.pop(0)
-        head.set_lines(
-            header_cells(
-                picture.view,
-                titles[0],
-                self.mltop.paused,
-                width,
-                shorter=titles[1:],
-                findings=picture.findings,
-                marked=len(self.mltop.selection),
-            )
+        return header_cells(
+            picture.view,
+            titles[0],
+            self.mltop.paused,
+            width,
+            shorter=titles[1:],
+            findings=picture.findings,
+            marked=len(self.mltop.selection),
         )
-        return True
 
     def _draw_status(self) -> None:
         line = self._status_line()
-        status = self.query_one("#status", CellLines)
-        status.display = line is not None
-        if line is not None:
-            status.set_lines([line])
+        self.set_part("#status", [line] if line is not None else [])
 
     def _status_line(self) -> list[Cell] | None:
         app, width = self.mltop, self.size.width
@@ -328,6 +224,81 @@ class Pane(TableScreen):
         if not self.filter.empty:
             return filter_line(self.filter, width, self.kept, self.lines_are)
         return connecting_line(app.picture.view, width) if app.picture is not None else None
+
+    # Tables.
+
+    def tables(self) -> Sequence[LineTable]:
+        """The tables that are shown, the main one first."""
+        return [table for table in self.query(LineTable) if table.display]
+
+    def put(self, table: LineTable, columns: Sequence[Column], rows: Sequence[Row], empty_text: str = "") -> None:
+        """Filtered and sorted rows into a table of this pane; lazy rows stay lazy where nothing is asked of them.
+
+        An expression with fields is asked of ``SubjectRows`` only: other rows have no fields, and all stay.
+        ``empty_text`` stands in an empty table in place of the table's own text.
+        """
+        spared(f"a table of {self.mltop.trail.here.title}", lambda: self._put(table, columns, rows, empty_text), None)
+
+    def _put(self, table: LineTable, columns: Sequence[Column], rows: Sequence[Row], empty_text: str) -> None:
+        findings = by_node(self.mltop.picture.findings) if self.mltop.picture is not None else {}
+        shown = narrowed(rows, self.filter, table.sort, findings)
+        nothing_left = rows and not shown
+        if self.kept is None and rows:
+            self.kept = (len(shown), len(rows))
+        table.set_table(columns, shown, why_empty(rows, self.filter, findings) if nothing_left else empty_text)
+
+    def limit_height(self, table: LineTable, height: int) -> int:
+        """Give a table ``height`` lines, hide it at 0; returns the height.
+
+        The main table gets the focus when it comes late, unless the user has begun elsewhere.
+        """
+        came = height > 0 and not table.display
+        table.display = height > 0
+        table.styles.height = height
+        untouched = self.focused is None or (isinstance(self.focused, LineTable) and self.focused.at_top)
+        if came and untouched and not self._focus_moved and self.tables()[:1] == [table]:
+            table.focus()
+        return height
+
+    def set_part(self, selector: str, lines: Lines) -> int:
+        """Lines into a part that is as high as they are, and hidden where there are none; returns how many."""
+        part = self.query_one(selector, CellLines)
+        part.display = bool(lines)
+        part.styles.height = len(lines)
+        part.set_lines(lines)
+        return len(lines)
+
+    def action_sort(self) -> None:
+        table = self._active_table()
+        if table is not None:
+            self._sort(table, next_sort(table.columns, table.size.width, table.sort))
+
+    def action_reverse(self) -> None:
+        table = self._active_table()
+        if table is not None and table.sort is not None:
+            self._sort(table, table.sort.reversed())
+
+    def on_line_table_header_clicked(self, event: LineTable.HeaderClicked) -> None:
+        table = event.control
+        if isinstance(table, LineTable) and table.sortable:
+            again = table.sort is not None and table.sort.column == event.key
+            self._sort(table, table.sort.reversed() if table.sort and again else first_sort(table.columns, event.key))
+
+    def _sort(self, table: LineTable, sort: Sort | None) -> None:
+        table.set_sort(sort)
+        self.draw()
+
+    def _active_table(self) -> LineTable | None:
+        """The table with the focus, or the main one."""
+        tables = [table for table in self.tables() if table.sortable and table.columns]
+        return next((table for table in tables if table is self.focused), tables[0] if tables else None)
+
+    def action_next_table(self) -> None:
+        self._focus_moved = True
+        self.focus_next()
+
+    def on_click(self) -> None:
+        self._focus_moved = True
 
     # Keys.
 
@@ -410,7 +381,14 @@ class Pane(TableScreen):
         self.draw()
 
 
+def ranks_of(node: NodeView | None) -> Sequence[RankSample]:
+    """None where nothing is known of the node."""
+    return node.sample.ranks if node is not None and node.sample is not None else ()
+
+
 class OneNodePane(Pane):
+    """A pane about one node: which one that is, and the keys to its neighbours."""
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "neighbour(1)", "next node", show=False, tooltip="to the next node"),
         Binding("N", "neighbour(-1)", "node before", show=False, tooltip="to the node before"),
@@ -419,10 +397,8 @@ class OneNodePane(Pane):
     def node_here(self) -> NodeView | None:
         """The node that was asked for, or the first one."""
         picture = self.mltop.picture
-        if picture is None or not picture.view.nodes:
-            return None
-        named = (node for node in picture.view.nodes if node.node == self.mltop.trail.here.node)
-        return next(named, picture.view.nodes[0])
+        nodes = picture.view.nodes if picture is not None else ()
+        return self.node_view(self.mltop.trail.here.node) or (nodes[0] if nodes else None)
 
     def node_at_cursor(self) -> str:
         node = self.node_here()
@@ -434,5 +410,5 @@ class OneNodePane(Pane):
         if picture is not None and here is not None:
             names = [node.node for node in picture.view.nodes]
             to = names[(names.index(here.node) + step) % len(names)]
-            self.mltop.trail.replace(Place(self.mltop.trail.here.pane, to))
+            self.mltop.trail.replace(Location(self.mltop.trail.here.pane, to))
             self.draw()

@@ -1,7 +1,4 @@
-"""One rank: what it does right now, and the stacks of its threads and children from the last dump.
-
-All training ranks, or those of one node or one class of stacks.
-"""
+"""All training ranks, or those of one node or one class of stacks; and one rank: what it does, and its last stacks."""
 
 from __future__ import annotations
 
@@ -10,15 +7,42 @@ from collections.abc import Iterable
 from textual.widget import Widget
 
 from mltop.probes.model import RankSample, StackDigest
+from mltop.probes.model.units import clock_time
 from mltop.tui.app.feed import Picture
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.fleet.heat import MARK
 from mltop.tui.render.stacks import stack_lines
-from mltop.tui.render.units import clock_time
-from mltop.tui.screens.pane import Pane, TextLines
-from mltop.tui.screens.tables import RankTable, why_no_ranks
+from mltop.tui.screens.pane import Pane, TextLines, ranks_of
+from mltop.tui.screens.tables import RankTable, rank_rows, why_no_ranks
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.line_table import LineTable
+
+
+class RanksScreen(Pane):
+    DEFAULT_CSS = "RanksScreen RankTable { height: 1fr; }"
+
+    def body(self) -> Iterable[Widget]:
+        yield RankTable()
+
+    def node_at_cursor(self) -> str:
+        return (self.query_one(RankTable).cursor_key or "").partition("/")[0]
+
+    def fill(self, picture: Picture) -> None:
+        here = self.mltop.trail.here
+        nodes = [node for node in picture.view.nodes if here.node in ("", node.node)]
+        only = (here.job, set(here.ranks)) if here.job is not None and here.ranks is not None else None
+        table = self.query_one(RankTable)
+        self.put(table, *rank_rows(nodes, self.mltop.trends, only, self._mark), empty_text=why_no_ranks(nodes))
+
+    def nodes_shown(self) -> list[str]:
+        """The nodes of the ranks that are shown."""
+        return list(dict.fromkeys(key.partition("/")[0] for key in self.query_one(RankTable).keys))
+
+    def _mark(self, node: str) -> str:
+        return MARK if node in self.mltop.selection else ""
+
+    def on_line_table_selected(self, event: LineTable.Selected) -> None:
+        self.open_rank(event.key)
 
 
 class RankScreen(Pane):
@@ -36,24 +60,14 @@ class RankScreen(Pane):
     def node_at_cursor(self) -> str:
         return self.mltop.trail.here.node
 
-    def fill(self, picture: Picture) -> None:
-        here = self.mltop.trail.here
-        ranks = self.query_one(RankTable)
-        views = [node for node in picture.view.nodes if node.node == here.node]
-        columns, rows = ranks.rows_of(views, self.mltop.trends)
+    def fill(self, picture: Picture) -> None:  # noqa: ARG002 - as it is shown
+        here, node = self.mltop.trail.here, self.node_view(self.mltop.trail.here.node)
+        columns, rows = rank_rows([node] if node is not None else [], self.mltop.trends)
         this_rank = [row for row in rows if row.key == f"{here.node}/{here.pid}"]
-        self.put(ranks, columns, this_rank, empty_text=f"pid {here.pid} is gone")
-        self._fill_about([rank for view in views if view.sample for rank in view.sample.ranks])
-        stack = self.query_one("#stack", CellLines)
-        stack.set_lines(self._stack_lines(self.size.width - 1))
-
-    def _fill_about(self, ranks: list[RankSample]) -> None:
-        found = [rank for rank in ranks if rank.pid == self.mltop.trail.here.pid]
-        lines = about_lines(found[0], self.size.width) if found else []
-        about = self.query_one("#about", CellLines)
-        about.styles.height = len(lines)
-        about.display = bool(lines)
-        about.set_lines(lines)
+        self.put(self.query_one(RankTable), columns, this_rank, empty_text=f"pid {here.pid} is gone")
+        rank = next((rank for rank in ranks_of(node) if rank.pid == here.pid), None)
+        self.set_part("#about", about_lines(rank, self.size.width) if rank is not None else [])
+        self.query_one("#stack", CellLines).set_lines(self._stack_lines(self.size.width - 1))
 
     def _digests(self) -> list[StackDigest]:
         """Of the rank itself and of its children, as the last dump brought them."""
@@ -91,30 +105,3 @@ def about_lines(rank: RankSample, width: int) -> list[list[Cell]]:
         cells += [Cell(f"{label} ", "dim"), Cell(f"{value}  ")] if value else []
     lines = wrap(cells, width) if cells else []
     return [*lines, *wrap([Cell(rank.command, "dim")], width)[:2]] if rank.command else lines
-
-
-class RanksScreen(Pane):
-    DEFAULT_CSS = "RanksScreen RankTable { height: 1fr; }"
-
-    def body(self) -> Iterable[Widget]:
-        yield RankTable()
-
-    def node_at_cursor(self) -> str:
-        return (self.query_one(RankTable).cursor_key or "").partition("/")[0]
-
-    def fill(self, picture: Picture) -> None:
-        here = self.mltop.trail.here
-        nodes = [node for node in picture.view.nodes if here.node in ("", node.node)]
-        only = (here.job, set(here.ranks)) if here.job is not None and here.ranks is not None else None
-        table = self.query_one(RankTable)
-        self.put(table, *table.rows_of(nodes, self.mltop.trends, only, self._mark), empty_text=why_no_ranks(nodes))
-
-    def nodes_shown(self) -> list[str]:
-        """The nodes of the ranks that are shown."""
-        return list(dict.fromkeys(key.partition("/")[0] for key in self.shown_keys(self.query_one(RankTable))))
-
-    def _mark(self, node: str) -> str:
-        return MARK if node in self.mltop.selection else ""
-
-    def on_line_table_selected(self, event: LineTable.Selected) -> None:
-        self.open_rank(event.key)

@@ -11,13 +11,13 @@ from mltop.probes.investigate.advice import to_do
 from mltop.probes.judge.nodes import by_reason, folded
 from mltop.probes.model import JobKey, JobReport, NodeState, StackDigest
 from mltop.probes.model.ranks import Ranges
+from mltop.probes.model.units import clock_time
 from mltop.tui.app.feed import Picture
-from mltop.tui.app.navigation import Place
+from mltop.tui.app.navigation import Location
 from mltop.tui.app.selection import counted, first_of
 from mltop.tui.app.session import DumpResult
 from mltop.tui.render.cells import Cell, columns_line, header_line, layout, wrap
 from mltop.tui.render.stacks import CLASS_COLUMNS, class_row, job_words, jobs_left_out, tree_lines, verdict_lines
-from mltop.tui.render.units import clock_time
 from mltop.tui.screens.pane import Pane
 from mltop.tui.widgets.cell_lines import CellLines
 
@@ -74,7 +74,7 @@ class StacksScreen(Pane):
             return
         report, ranks = result.reports[target.at], target.ranks
         if ranks.count != 1:
-            self.mltop.drill(Place("ranks", job=JobKey(report.job, report.uid), ranks=ranks, label=f"ranks {ranks}"))
+            self.mltop.drill(Location("ranks", job=JobKey(report.job, report.uid), ranks=ranks, label=f"ranks {ranks}"))
             return
         for digest in report.digests:
             if digest.rank == ranks.first and digest.child_of is None:

@@ -1,41 +1,33 @@
-"""The ranks of some nodes as rows that are only made when they are looked at: 4,096 of them cost little.
-
-The parts that the overview and the node pane share: host line, GPU table, rank table, problems.
-"""
+"""GPUs and ranks as rows that are only made when they are looked at: 4,096 of them cost little."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import Any
 
-from mltop.probes.model import HostSample, JobKey, RankSample, Sample
+from mltop.probes.model import JobKey, RankSample, Sample
+from mltop.probes.model.units import bytes_text, percent
 from mltop.probes.reach.view import NodeView
-from mltop.tui.app.feed import Picture
-from mltop.tui.app.history import history_of
 from mltop.tui.filters import Subject
-from mltop.tui.render.cells import Cell, Column, Row, aged, flow
-from mltop.tui.render.fleet.nodes import state_sentence
+from mltop.tui.render.cells import Cell, Column, Row, Value, aged
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.gpus.table import GPU_COLUMNS, gpu_columns, gpu_row, gpu_value, mig_row
-from mltop.tui.render.ranks import rank_columns, rank_row, short_command
+from mltop.tui.render.ranks import RANK_COLUMNS, RATES, RankLine, rank_columns, rank_row, short_command
 from mltop.tui.render.states import state_word
-from mltop.tui.render.trends import EarlierRank, Trends
-from mltop.tui.render.units import age, bytes_text, number, of, percent
-from mltop.tui.screens.problems import gaps_of, problem_lines
-from mltop.tui.screens.rows import SortValue, SubjectRows
-from mltop.tui.widgets.cell_lines import CellLines
+from mltop.tui.render.trends import Trends
+from mltop.tui.screens.rows import SubjectRows
 from mltop.tui.widgets.line_table import LineTable
 
-if TYPE_CHECKING:
-    from mltop.tui.app.app import MltopApp
+NO_SAMPLE = "{} unknown: no sample"
 
+Table = tuple[Sequence[Column], Sequence[Row]]
 Found = tuple[NodeView, RankSample]
 Marked = Callable[[str], str]  # of a node's name: what stands before it when the user marked it, else ""
 
 
 def rank_rows(
-    nodes: Iterable[NodeView], trends: Trends, only: tuple[JobKey, set[int]] | None, marked: Marked | None = None
+    nodes: Iterable[NodeView], trends: Trends, only: tuple[JobKey, set[int]] | None = None, marked: Marked | None = None
 ) -> tuple[Sequence[Column], SubjectRows]:
     """Columns and rows, ordered by job and rank; ``only`` narrows to (job, ranks)."""
     found: list[Found] = [
@@ -54,39 +46,22 @@ def rank_rows(
         mark = marked(node.node) if marked is not None else ""
         return _with_mark(row, mark, columns) if mark else row
 
+    def value(column: str, index: int) -> Value:
+        node, rank = found[index]
+        before = trends.previous_rank(node.node, rank.pid) if column in RATES else None
+        return by_key[column].sorts_by(RankLine(node.node, rank, before))
+
+    by_key = {column.key: column for column in RANK_COLUMNS}
     columns = rank_columns(len({rank.job_key for _, rank in found}), len({node.node for node, _ in found}))
     keys = [f"{node.node}/{rank.pid}" for node, rank in found]
     rows = SubjectRows(
         keys,
         make,
         subject=lambda index: Subject(found[index][0], rank=found[index][1]),
-        value=lambda column, index: sort_value(column, *found[index], trends),
+        value=value,
         text=lambda index: words_of_rank(*found[index]),
     )
     return columns, rows
-
-
-def sort_value(column: str, node: NodeView, rank: RankSample, trends: Trends) -> SortValue:
-    """What a rank is sorted by; None: unknown. Rates are those that its row shows."""
-    if column in ("switches", "syscalls"):
-        return _rate(column, rank, trends.previous_rank(node.node, rank.pid))
-    value = _SORT_VALUES[column](node, rank)
-    return value.casefold() or None if isinstance(value, str) else value
-
-
-_SORT_VALUES: dict[str, Callable[[NodeView, RankSample], SortValue]] = {
-    "rank": lambda _, rank: rank.rank,
-    "node": lambda node, _: node.node,
-    "gpus": lambda _, rank: min(rank.gpus, default=None),
-    "pid": lambda _, rank: rank.pid,
-    "state": lambda _, rank: rank.state,
-    "cpu": lambda _, rank: rank.cpu_fraction,
-    "rss": lambda _, rank: rank.rss_bytes,
-    "job": lambda _, rank: rank.job,
-    "launcher": lambda _, rank: rank.launcher,
-    "user": lambda _, rank: rank.user,
-    "command": lambda _, rank: short_command(rank.command),
-}
 
 
 def words_of_rank(node: NodeView, rank: RankSample) -> str:
@@ -97,19 +72,6 @@ def words_of_rank(node: NodeView, rank: RankSample) -> str:
         f"{number} {node.node} {gpus} {rank.pid} {state_word(rank.state)} {percent(rank.cpu_fraction)} "
         f"{bytes_text(rank.rss_bytes)} {rank.job} {rank.launcher} {rank.user} {short_command(rank.command)}"
     )
-
-
-def _rate(column: str, rank: RankSample, before: EarlierRank | None) -> float | None:
-    if before is None or before.elapsed_s <= 0:
-        return None
-    names = ("voluntary_switches",) if column == "switches" else ("read_syscalls", "write_syscalls")
-    differences = []
-    for name in names:
-        earlier, now = getattr(before, name), getattr(rank, name)
-        if earlier is None or now is None:
-            return None
-        differences.append(now - earlier)
-    return None if sum(differences) < 0 else sum(differences) / before.elapsed_s
 
 
 def _with_mark(row: Row, mark: str, columns: Sequence[Column]) -> Row:
@@ -124,75 +86,47 @@ def _place(pair: Found) -> tuple[str, float, str, int]:
     return rank.job, float("inf") if rank.rank is None else rank.rank, node.node, rank.pid
 
 
-NO_SAMPLE = "{} unknown: no sample"
-
-Table = tuple[Sequence[Column], Sequence[Row]]
-
-
-class HostLine(CellLines, can_focus=False):
-    """One line about the machine, or why there is no sample."""
-
-    DEFAULT_CSS = "HostLine { height: 1; }"
-
-    def show(self, node: NodeView, width: int) -> None:
-        self.set_lines([host_cells(node, width)])
-
-
 class GpuTable(LineTable):
-    """All GPUs of one node, as high as they need or as there is room for."""
+    """All GPUs of one node: ``gpu_rows``."""
 
-    def rows_of(self, node: NodeView, trends: Trends) -> Table:
-        history_of(cast("MltopApp", self.app))  # so that timelines begin when GPUs are first shown
-        sample = node.sample
-        if sample is None:
-            return GPU_COLUMNS, ()
-        users = users_of_gpus(sample)
-        # A GPU in MIG mode is followed by its instances.
-        lines = [(gpu, one) for gpu in sample.gpus for one in (None, *gpu.mig_instances)]
 
-        def make(index: int) -> Row:
-            gpu, instance = lines[index]
-            if instance is None:
-                busy = trends.busy(node.node, gpu.index)
-                row = gpu_row(gpu, users.get(gpu.index, ()), busy, sample.simulated)
-            else:
-                row = mig_row(gpu, instance)
-            return row if is_live(node) else aged(row)
+def gpu_rows(node: NodeView, trends: Trends) -> Table:
+    """Columns and rows; a GPU in MIG mode is followed by its instances."""
+    sample = node.sample
+    if sample is None:
+        return GPU_COLUMNS, ()
+    users = users_of_gpus(sample)
+    lines = [(gpu, instance) for gpu in sample.gpus for instance in (None, *gpu.mig_instances)]
 
-        keys = [str(gpu.index) if one is None else f"{gpu.index}.{one.index}" for gpu, one in lines]
-        rows = SubjectRows(
-            keys,
-            make,
-            subject=lambda index: Subject(node, lines[index][0]),
-            value=lambda column, index: gpu_value(column, lines[index][0], users.get(lines[index][0].index, ())),
-        )
-        return gpu_columns(sample.gpus), rows
+    def make(index: int) -> Row:
+        gpu, instance = lines[index]
+        if instance is None:
+            row = gpu_row(gpu, users.get(gpu.index, ()), trends.busy(node.node, gpu.index), simulated=sample.simulated)
+        else:
+            row = mig_row(gpu, instance)
+        return row if is_live(node) else aged(row)
 
-    def full_height(self, node: NodeView) -> int:
-        """Lines of the whole table, none when there are no GPUs: the problems say why then."""
-        gpus = node.sample.gpus if node.sample is not None else ()
-        return 1 + sum(1 + len(gpu.mig_instances) for gpu in gpus) if gpus else 0
+    rows = SubjectRows(
+        [str(gpu.index) if instance is None else f"{gpu.index}.{instance.index}" for gpu, instance in lines],
+        make,
+        subject=lambda index: Subject(node, lines[index][0]),
+        value=lambda column, index: gpu_value(column, lines[index][0], users.get(lines[index][0].index, ())),
+    )
+    return gpu_columns(sample.gpus), rows
 
-    def wanted_height(self, node: NodeView, room: int) -> int:
-        """As high as needed, at most ``room`` lines; 0: nothing to show."""
-        return min(self.full_height(node), max(2, room))
+
+def gpu_table_height(node: NodeView) -> int:
+    """Lines of the whole table, none when there are no GPUs: the problems say why then."""
+    gpus = node.sample.gpus if node.sample is not None else ()
+    return 1 + sum(1 + len(gpu.mig_instances) for gpu in gpus) if gpus else 0
 
 
 class RankTable(LineTable):
-    """The ranks of some nodes, ordered by job and rank; ``only`` narrows to (job, rank) pairs."""
+    """The ranks of some nodes: ``rank_rows``."""
 
-    def __init__(self, **options: str) -> None:
+    def __init__(self, **options: Any) -> None:
         seen_by = f"(processes with RANK, SLURM_PROCID, {GLYPHS.ellipsis})"
         super().__init__(empty_text=f"no training ranks seen {seen_by}", **options)
-
-    def rows_of(
-        self,
-        nodes: Iterable[NodeView],
-        trends: Trends,
-        only: tuple[JobKey, set[int]] | None = None,
-        marked: Marked | None = None,
-    ) -> Table:
-        return rank_rows(nodes, trends, only, marked)
 
 
 def why_no_ranks(nodes: Sequence[NodeView]) -> str:
@@ -203,38 +137,6 @@ def why_no_ranks(nodes: Sequence[NodeView]) -> str:
     if waiting == len(nodes):
         return NO_SAMPLE.format("ranks")
     return f"no training ranks seen; of {waiting} of {len(nodes)} nodes nothing is known"
-
-
-class ProblemLines(CellLines, can_focus=False):
-    """The worst findings and gaps, a line each; no height when all is well."""
-
-    def show(self, picture: Picture, width: int, room: int) -> int:
-        """How many lines they take, at most ``room``."""
-        lines = problem_lines(picture.findings, gaps_of(picture.view), width, room)
-        self.display = bool(lines)
-        self.styles.height = len(lines)
-        self.set_lines(lines)
-        return len(lines)
-
-
-def host_cells(node: NodeView, width: int) -> list[Cell]:
-    """E.g. ``cpu 31% of 192  memory 848G/2.0T  load 64 60 58``; first of all why what follows is not of now."""
-    state = [] if node.state.state == "live" else [state_sentence(node)]
-    if node.sample is None:
-        return [Cell(f"{node.node} ", "bold"), *state]
-    host = node.sample.host
-    parts = [
-        (0, state),
-        (0, _labelled("cpu", f"{percent(host.cpu_fraction)} of {number(host.cpu_count)}")),
-        (1, _labelled("memory", of(bytes_text(_used_memory(host)), bytes_text(host.memory_total_bytes)))),
-        (2, _labelled("load", " ".join(map(_load, _known_loads(host))))),
-        (3, _labelled("shm", of(bytes_text(host.shm_used_bytes), bytes_text(host.shm_total_bytes)))),
-        (4, _labelled("in", _per_s(host.network_rx_bytes_per_s))),
-        (4, _labelled("out", _per_s(host.network_tx_bytes_per_s))),
-        (5, _labelled("up", age(host.uptime_s))),
-        (6, _labelled("kernel", host.kernel)),
-    ]
-    return flow(parts, width)
 
 
 def is_live(node: NodeView) -> bool:
@@ -248,27 +150,3 @@ def users_of_gpus(sample: Sample) -> dict[int, list[RankSample]]:
         for index in rank.gpus:
             users.setdefault(index, []).append(rank)
     return users
-
-
-def _labelled(label: str, value: str) -> list[Cell]:
-    return [Cell(f"{label} ", "dim"), Cell(value)]
-
-
-def _used_memory(host: HostSample) -> int | None:
-    if host.memory_total_bytes is None or host.memory_available_bytes is None:
-        return None
-    return host.memory_total_bytes - host.memory_available_bytes
-
-
-def _known_loads(host: HostSample) -> list[float | None]:
-    """Over 1, 5 and 15 minutes, as far as they are known; one unknown when none is."""
-    loads = [load for load in (host.load_1m, host.load_5m, host.load_15m) if load is not None]
-    return [*loads] or [None]
-
-
-def _load(value: float | None) -> str:
-    return number(value) if value is None or value >= 10 else f"{value:.1f}"
-
-
-def _per_s(value: float | None) -> str:
-    return f"{bytes_text(value)}/s"

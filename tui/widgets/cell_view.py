@@ -1,7 +1,4 @@
-"""Parts of the screen that survive what fails in them.
-
-What the table and the text view share: cells become strips, styles come from CSS and are cached.
-"""
+"""What paints: cells become strips, styles come from CSS and are cached; and the cursor of tables, lines and maps."""
 
 from __future__ import annotations
 
@@ -10,8 +7,10 @@ from typing import Any, ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
+from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region
+from textual.message import Message
 from textual.message_pump import MessagePump
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -160,6 +159,192 @@ class CellView(Unbroken, ScrollView):
         regions: Sequence[Region] = [Region(0, y, width, 1) for y in lines]
         if regions:
             self.refresh(*regions)
+
+
+class CursorView(CellView, can_focus=True):
+    """Items under a cursor: rows of a table, lines that can be opened, nodes of a map.
+
+    Subclasses give the items' keys to ``set_items``, say which content line an item is on, what a screen line is made
+    of (``content``) and how that is drawn. Only screen lines whose content has changed are painted again. The cursor
+    belongs to its item's key: it goes with the item when the order changes, and stays at its place when the item goes.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = MOVES
+    HEADER: ClassVar[int] = 0  # screen lines above those that scroll
+
+    class OfItem(Message):
+        """About the item ``key`` of ``view``."""
+
+        def __init__(self, view: CursorView, key: str) -> None:
+            super().__init__()
+            self.view = view
+            self.key = key
+
+        @property
+        def control(self) -> CursorView:
+            return self.view
+
+    class Selected(OfItem):
+        """Enter or a double click on the item ``key``."""
+
+    class Highlighted(OfItem):
+        """The cursor is now on the item ``key``."""
+
+    def __init__(self, **widget_options: Any) -> None:
+        super().__init__(**widget_options)
+        self._keys: Sequence[str] = ()
+        self._cursor = 0
+        self._cursor_key: str | None = None
+        self._painted: dict[int, object] = {}  # what each screen line was last made of
+
+    # What subclasses say.
+
+    def line_of(self, index: int) -> int:
+        """The content line that item ``index`` stands on."""
+        return index
+
+    def item_at(self, x: int, line: int) -> int | None:  # noqa: ARG002 - of maps, where several stand on a line
+        """The item at a cell of a content line."""
+        return line if line < len(self._keys) else None
+
+    def content(self, y: int) -> object:
+        """Everything that screen line ``y`` is made of, to be compared and drawn."""
+        raise NotImplementedError
+
+    def draw(self, y: int, content: Any) -> Strip:
+        """Screen line ``y``, made of ``content``."""
+        raise NotImplementedError
+
+    # The cursor.
+
+    @property
+    def cursor_key(self) -> str | None:
+        """The key of the item under the cursor; None where there is no item."""
+        return self._cursor_key
+
+    @property
+    def at_top(self) -> bool:
+        """Whether the cursor is where it starts."""
+        return self._cursor == 0
+
+    def move_cursor(self, key: str) -> bool:
+        """Put the cursor on the item ``key``; False when there is none."""
+        index = self.index_of(key)
+        if index is not None:
+            self.move_to(index)
+        return index is not None
+
+    def index_of(self, key: str) -> int | None:
+        """The place of ``key`` in the order; looks where the cursor is first."""
+        if self._cursor < len(self._keys) and self._keys[self._cursor] == key:
+            return self._cursor
+        try:
+            return self._keys.index(key)
+        except ValueError:
+            return None
+
+    def set_items(self, keys: Sequence[str]) -> None:
+        """New items: the cursor stays on its key, or where its key was."""
+        self._keys = keys
+        key = self._cursor_key
+        index = self.index_of(key) if key is not None and self.follows_key else None
+        self._cursor = self.place_without_key() if index is None else index
+        self._notice_move()
+
+    @property
+    def follows_key(self) -> bool:
+        """Whether the cursor goes with its item."""
+        return True
+
+    def place_without_key(self) -> int:
+        """Where the cursor goes when its item is gone."""
+        return min(self._cursor, max(0, len(self._keys) - 1))
+
+    def _notice_move(self) -> None:
+        key = self._keys[self._cursor] if self._keys else None
+        if key != self._cursor_key:
+            self._cursor_key = key
+            if key is not None:
+                self.tell_moved(key)
+
+    def tell_moved(self, key: str) -> None:
+        """The cursor is on another item."""
+        self.post_message(self.Highlighted(self, key))
+
+    def move_to(self, index: int) -> None:
+        if self._keys:
+            self._cursor = min(max(index, 0), len(self._keys) - 1)
+            self._notice_move()
+            self.scroll_to_cursor()
+            self.repaint_changes()
+
+    # Keys and mouse.
+
+    def action_cursor(self, step: int) -> None:
+        self.move_to(self._cursor + step)
+
+    def action_page(self, step: int) -> None:
+        self.move_to(self._cursor + step * max(1, self.page - 1))
+
+    def action_edge(self, end: bool) -> None:
+        self.move_to(len(self._keys) - 1 if end else 0)
+
+    def action_select(self) -> None:
+        if self._cursor_key is not None:
+            self.post_message(self.Selected(self, self._cursor_key))
+
+    def on_click(self, event: events.Click) -> None:
+        spot = event.get_content_offset(self)
+        if spot is None or spot.y < self.HEADER:
+            return
+        index = self.item_at(spot.x, spot.y - self.HEADER + round(self.scroll_y))
+        if index is not None:
+            self.move_to(index)
+            if event.chain == 2:
+                self.action_select()
+
+    # Scrolling and painting.
+
+    @property
+    def page(self) -> int:
+        """Lines that fit below the header."""
+        return max(0, self.scrollable_content_region.height - self.HEADER)
+
+    def content_line(self, y: int) -> int:
+        """The content line at screen line ``y``."""
+        return y - self.HEADER + round(self.scroll_y)
+
+    def cursor_is_visible(self) -> bool:
+        return not self._keys or 0 <= self.line_of(self._cursor) - round(self.scroll_y) < self.page
+
+    def scroll_to_cursor(self) -> None:
+        if self.page > 0 and not self.cursor_is_visible():
+            line, top = self.line_of(self._cursor), round(self.scroll_y)
+            self.scroll_to(y=line if line < top else line - self.page + 1, animate=False, force=True)
+
+    @property
+    def cursor_style(self) -> str:
+        """The component that lies over what the cursor is on."""
+        return "cursor" if self.has_focus else "cursor-blurred"
+
+    def paint_line(self, y: int) -> Strip:
+        content = self._painted[y] = self.content(y)
+        return self.draw(y, content)
+
+    def repaint_changes(self) -> None:
+        self.refresh_screen_lines([y for y, painted in self._painted.items() if painted != self.content(y)])
+
+    def on_resize(self) -> None:
+        """This comes after the new size was painted: what is painted is known and must stay so."""
+        height = self.size.height
+        self._painted = {y: painted for y, painted in self._painted.items() if y < height}
+        self.scroll_to_cursor()
+
+    def on_focus(self) -> None:
+        self.repaint_changes()
+
+    def on_blur(self) -> None:
+        self.repaint_changes()
 
 
 def _segment(cell: Cell, room: int, style: Style) -> Segment:

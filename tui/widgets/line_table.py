@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 from textual import events
-from textual.binding import BindingType
 from textual.cache import LRUCache
 from textual.geometry import Size
-from textual.message import Message
 from textual.strip import Strip
 
 from mltop.tui.render.cells import (
@@ -22,223 +20,126 @@ from mltop.tui.render.cells import (
     row_keys,
     unknown_columns,
 )
-from mltop.tui.widgets.cell_view import MOVES, CellView
+from mltop.tui.widgets.cell_view import CursorView
 
-HEADER = 1  # lines above the rows
 _KEPT_STRIPS = 512  # a few screens
 
 
-class LineTable(CellView, can_focus=True):
+class Sort(NamedTuple):
+    """``reverse``: largest first."""
+
+    column: str
+    reverse: bool
+
+    def reversed(self) -> Sort:
+        return Sort(self.column, not self.reverse)
+
+
+class LineTable(CursorView, can_focus=True):
     """Rows of cells under a header line.
 
     Columns that do not fit are left out (``Column.priority``), as are optional ones that no visible row has
-    filled yet. The cursor belongs to a row's key: it goes with its row when the rows are sorted anew. When
-    that row is gone, the cursor stays at its place in the order.
+    filled yet.
     """
 
-    BINDINGS: list[BindingType] = MOVES  # type: ignore[misc]
+    HEADER: ClassVar[int] = 1
 
-    class _OfRow(Message):
-        def __init__(self, table: LineTable, key: str) -> None:
-            super().__init__()
-            self.table = table
-            self.key = key
-
-        @property
-        def control(self) -> LineTable:
-            return self.table
-
-    class Selected(_OfRow):
+    class Selected(CursorView.Selected):
         """Enter or a double click on the row ``key``."""
 
-    class Highlighted(_OfRow):
+    class Highlighted(CursorView.Highlighted):
         """The cursor is now on the row ``key``."""
 
-    class HeaderClicked(Message):
+    class HeaderClicked(CursorView.OfItem):
         """A click on the title of column ``key``."""
 
-        def __init__(self, table: LineTable, key: str) -> None:
-            super().__init__()
-            self.table = table
-            self.key = key
-
-        @property
-        def control(self) -> LineTable:
-            return self.table
-
-    def __init__(self, **widget_options: Any) -> None:
+    def __init__(self, *, sortable: bool = True, **widget_options: Any) -> None:
         super().__init__(**widget_options)
-        self._columns: tuple[Column, ...] = ()
+        self.sortable = sortable
+        self.sort: Sort | None = None  # by which column the user has sorted it; None: not at all
+        self.columns: tuple[Column, ...] = ()
+        self._why_empty = ""
         self._rows: Sequence[Row] = ()
-        self._keys: Sequence[str] = ()
-        self._sort: tuple[str, bool] | None = None
-        self._cursor = 0
-        self._cursor_key: str | None = None
         self._filled: set[int] = set()  # optional columns that were known once: they stay
         self._shown: list[tuple[int, int]] = []
-        self._painted: dict[int, tuple[Row | None, str]] = {}
         self._strips: LRUCache[tuple[Row, str, int], Strip] = LRUCache(_KEPT_STRIPS)
 
-    # What the caller sets and asks.
+    def set_table(self, columns: Sequence[Column], rows: Sequence[Row], empty_text: str = "") -> None:
+        """Show ``rows`` in this order; keys are unique. Of ``LazyRows`` only visible ones are made.
 
-    def set_table(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
-        """Show ``rows`` in this order; keys are unique. Of ``LazyRows`` only visible ones are made."""
-        if tuple(columns) != self._columns:
-            self._columns = tuple(columns)
+        ``empty_text`` stands in an empty table in place of the table's own text.
+        """
+        self._why_empty = empty_text
+        if tuple(columns) != self.columns:
+            self.columns = tuple(columns)
             self._filled.clear()
             self._forget()
-        rows_before = len(self._rows)
-        cursor_was_visible = self._is_visible(self._cursor)
-        self._rows, self._keys = rows, row_keys(rows)
-        self._follow_key()
+        rows_before, cursor_was_visible = len(self._rows), self.cursor_is_visible()
+        self._rows = rows
+        self.set_items(row_keys(rows))
         if len(rows) != rows_before:
-            self.virtual_size = Size(0, HEADER + len(rows))
+            self.virtual_size = Size(0, self.HEADER + len(rows))
             if not rows or not rows_before:
                 self.refresh()
         if cursor_was_visible:
-            self._scroll_to_cursor()
+            self.scroll_to_cursor()
         self._lay_out()
-        self._repaint_changes()
+        self.repaint_changes()
 
-    def set_sort(self, key: str, reverse: bool = False) -> None:
-        """Mark the column by which the caller has sorted; "" marks none."""
-        self._sort = (key, reverse) if key else None
+    def set_sort(self, sort: Sort | None) -> None:
+        """Mark the column by which the caller sorts the rows."""
+        self.sort = sort
         self.refresh_screen_lines([0])
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """Of the rows that are shown, in order."""
+        return self._keys
 
     @property
     def row_count(self) -> int:
         return len(self._rows)
 
-    @property
-    def cursor_key(self) -> str | None:
-        """The key of the row under the cursor; None in an empty table."""
-        return self._cursor_key
-
-    @property
-    def at_top(self) -> bool:
-        """Whether the cursor is where it starts."""
-        return self._cursor == 0
-
-    def move_cursor(self, key: str) -> bool:
-        """Put the cursor on the row ``key``; False when there is none."""
-        index = _index_of(self._keys, key, self._cursor)
-        if index is not None:
-            self._move_to(index)
-        return index is not None
-
-    # Keys and mouse.
-
-    def action_cursor(self, step: int) -> None:
-        self._move_to(self._cursor + step)
-
-    def action_page(self, step: int) -> None:
-        self._move_to(self._cursor + step * max(1, self._page - 1))
-
-    def action_edge(self, end: bool) -> None:
-        self._move_to(len(self._rows) - 1 if end else 0)
-
-    def action_select(self) -> None:
-        if self._cursor_key is not None:
-            self.post_message(self.Selected(self, self._cursor_key))
-
     def on_click(self, event: events.Click) -> None:
+        """On the header; clicks on rows are the cursor's."""
         spot = event.get_content_offset(self)
-        if spot is None:
+        if spot is None or spot.y >= self.HEADER:
             return
-        if spot.y < HEADER:
-            self._click_header(spot.x)
-            return
-        index = self._row_at(spot.y)
-        if index < len(self._rows):
-            self._move_to(index)
-            if event.chain == 2:
-                self.action_select()
-
-    def _click_header(self, x: int) -> None:
         end = 0
         for index, width in self._shown:
             end += width + 1
-            if x < end:
-                self.post_message(self.HeaderClicked(self, self._columns[index].key))
+            if spot.x < end:
+                self.post_message(self.HeaderClicked(self, self.columns[index].key))
                 return
 
-    # The cursor.
+    def content(self, y: int) -> tuple[Row | None, str]:
+        """The row and the component that lies over it; where there is no row None, and what is said there."""
+        line = self.content_line(y)
+        if y < self.HEADER or line >= len(self._rows):
+            return None, "" if self._rows or y != self.HEADER else self._why_empty or self.empty_text
+        return self._rows[line], self.cursor_style if line == self._cursor else ""
 
-    def _move_to(self, index: int) -> None:
-        if not self._rows:
-            return
-        self._cursor = min(max(index, 0), len(self._rows) - 1)
-        self._tell_highlighted()
-        self._scroll_to_cursor()
-        self._repaint_changes()
-
-    def _follow_key(self) -> None:
-        """After new rows: the index of the cursor's key, or the row that now stands in its place."""
-        index = None if self._cursor_key is None else _index_of(self._keys, self._cursor_key, self._cursor)
-        self._cursor = min(self._cursor, max(0, len(self._rows) - 1)) if index is None else index
-        self._tell_highlighted()
-
-    def _tell_highlighted(self) -> None:
-        key = self._keys[self._cursor] if self._keys else None
-        if key != self._cursor_key:
-            self._cursor_key = key
-            if key is not None:
-                self.post_message(self.Highlighted(self, key))
-
-    def _is_visible(self, index: int) -> bool:
-        return 0 <= index - round(self.scroll_y) < self._page
-
-    def _scroll_to_cursor(self) -> None:
-        top = round(self.scroll_y)
-        if self._page > 0 and not self._is_visible(self._cursor):
-            target = self._cursor if self._cursor < top else self._cursor - self._page + 1
-            self.scroll_to(y=target, animate=False, force=True)
-
-    @property
-    def _page(self) -> int:
-        """Rows that fit below the header."""
-        return max(0, self.scrollable_content_region.height - HEADER)
-
-    # Drawing.
-
-    def paint_line(self, y: int) -> Strip:
+    def draw(self, y: int, content: tuple[Row | None, str]) -> Strip:
         width = self.scrollable_content_region.width
-        if y < HEADER:
-            return self.strip(header_line(self._columns, self._shown, self._sort), width, "header")
-        row, over = self._painted[y] = self._at(y)
+        if y < self.HEADER:
+            return self.strip(header_line(self.columns, self._shown, self.sort), width, "header")
+        row, over = content
         if row is None:
-            text = self.empty_text if not self._rows and y == HEADER else ""
-            return self.strip([Cell(text, "dim")], width)
+            return self.strip([Cell(over, "dim")], width)
         strip = self._strips.get((row, over, width))
         if strip is None:
-            strip = self.strip(columns_line(self._columns, row, self._shown), width, over)
+            strip = self.strip(columns_line(self.columns, row, self._shown), width, over)
             self._strips[row, over, width] = strip
         return strip
-
-    def _row_at(self, y: int) -> int:
-        return y - HEADER + round(self.scroll_y)
-
-    def _at(self, y: int) -> tuple[Row | None, str]:
-        """What belongs on screen line ``y``: the row and the component that lies over it."""
-        index = self._row_at(y)
-        if index >= len(self._rows):
-            return None, ""
-        if index != self._cursor:
-            return self._rows[index], ""
-        return self._rows[index], "cursor" if self.has_focus else "cursor-blurred"
-
-    def _repaint_changes(self) -> None:
-        changed = [y for y, painted in self._painted.items() if painted != self._at(y)]
-        self.refresh_screen_lines(changed)
 
     def _lay_out(self) -> None:
         """Which columns are shown and how wide; everything is drawn again only when that changed."""
         top = round(self.scroll_y)
-        visible = self._rows[top : top + max(self._page, 1)]
-        hidden = unknown_columns(self._columns, visible) - self._filled
+        visible = self._rows[top : top + max(self.page, 1)]
+        hidden = unknown_columns(self.columns, visible) - self._filled
         if visible:
-            self._filled |= {i for i, column in enumerate(self._columns) if column.optional} - hidden
-        shown = layout(self._columns, self.scrollable_content_region.width, hidden)
+            self._filled |= {i for i, column in enumerate(self.columns) if column.optional} - hidden
+        shown = layout(self.columns, self.scrollable_content_region.width, hidden)
         if shown != self._shown:
             self._shown = shown
             self._forget()
@@ -252,28 +153,8 @@ class LineTable(CellView, can_focus=True):
         self._strips.clear()
 
     def on_resize(self) -> None:
-        # This comes after the new size was painted: what is painted is known and must stay so.
-        height = self.size.height
-        self._painted = {y: painted for y, painted in self._painted.items() if y < height}
-        self._scroll_to_cursor()
         self._lay_out()
 
     def watch_show_vertical_scrollbar(self) -> None:
         """The scrollbar takes a column, and gives it back."""
         self.call_after_refresh(self._lay_out)
-
-    def on_focus(self) -> None:
-        self._repaint_changes()
-
-    def on_blur(self) -> None:
-        self._repaint_changes()
-
-
-def _index_of(keys: Sequence[str], key: str, near: int) -> int | None:
-    """The position of ``key``; looks where it was last time first."""
-    if near < len(keys) and keys[near] == key:
-        return near
-    try:
-        return keys.index(key)
-    except ValueError:
-        return None

@@ -305,28 +305,26 @@ class Output:
 
 @dataclass
 class Setups:
-    """``ranks`` and ``environments`` by local rank; ``first_rank``: of all ranks of all nodes."""
+    """``ranks`` and ``environments`` by local rank; ``first_rank``: of all ranks of all nodes; ``ready_data``: of the
+    ready event.
+    """
 
     first_rank: int
-    interface: str
-    inherited: dict[str, str]
-    added: dict[str, str]
     ranks: list[dict[str, Any]]
     environments: list[dict[str, str]]
+    ready_data: dict[str, Any]
 
 
 def setups_of(options: Options, meeting: Meeting) -> Setups:
     """Raises ValueError when MLTOP_PROBE_DELAY is not what it must be."""
     interface = interface_of(meeting.own_address, local_addresses())
-    conf = conf_settings() if options.backend == "nccl" else {}
-    inherited = inherited_settings(os.environ, conf)
+    inherited = inherited_settings(os.environ, conf_settings() if options.backend == "nccl" else {})
     added = added_settings(interface, options.backend, inherited)
     delays = injected_delays(os.environ.get("MLTOP_PROBE_DELAY", ""))
     first = meeting.first_rank(options.nodes, options.node)
-    setups = Setups(first, interface, inherited, added, [], [])
-    for local in range(options.ranks):
-        device = options.device(local)
-        setup = Setup(
+    devices = [options.device(local) for local in range(options.ranks)]
+    ranks = [
+        Setup(
             local=local,
             node=options.node,
             backend=options.backend,
@@ -337,23 +335,20 @@ def setups_of(options: Options, meeting: Meeting) -> Setups:
             connect_s=options.limit_s("import torch") + READY_S,  # our launcher's deadline comes first
             delay_s=delays.get(first + local, 0.0),
         )
-        setups.ranks.append(asdict(setup))
-        # Each rank sees its own GPU only, as its device 0.
-        visible = device.uuid if options.backend == "nccl" else ""
-        setups.environments.append({**added, "CUDA_VISIBLE_DEVICES": visible})
-    return setups
-
-
-def ready_data(options: Options, meeting: Meeting, setups: Setups) -> dict[str, Any]:
-    """Of the ready event."""
-    return {
-        "interface": setups.interface,
+        for local, device in enumerate(devices)
+    ]
+    # Each rank sees its own GPU only, as its device 0.
+    visible = [device.uuid if options.backend == "nccl" else "" for device in devices]
+    ready_data = {
+        "interface": interface,
         "address": meeting.own_address,
         "ranks": options.ranks,
-        "first_rank": setups.first_rank,
+        "first_rank": first,
         "joined": [name for name in options.nodes if name in meeting.ranks],
         "backend": options.backend,
         "path": PATHS[options.backend],
-        "inherited": setups.inherited,
-        "added": setups.added,
+        "inherited": inherited,
+        "added": added,
     }
+    environments = [{**added, "CUDA_VISIBLE_DEVICES": gpu} for gpu in visible]
+    return Setups(first, [asdict(setup) for setup in ranks], environments, ready_data)

@@ -24,6 +24,7 @@ from mltop.probes.active.phase_meter import PhaseMeter
 from mltop.probes.active.torch_support import gemm_versions, in_words
 from mltop.probes.model.probe import MatmulResult, ProbeEvent
 from mltop.probes.model.probe_kinds import DTYPE_OF, DTYPES
+from mltop.probes.model.units import tflops_words
 
 FLUSH_BYTES = 256 << 20  # mamf-finder's: more than any L2
 _LOOK_S = 0.1  # at each cube: the best of several GEMMs, as threads of others hold one up for milliseconds
@@ -234,7 +235,7 @@ class _Stages:
     def try_shapes(self, scan: Scan, tried: list[Shape], of: int) -> None:
         def tell(best: Tried) -> None:
             done = len(scan.tried)
-            text = f"scan {done}/{max(of, done)}, best {words(best.median_tflops)}"
+            text = f"scan {done}/{max(of, done)}, best {tflops_words(best.median_tflops)}"
             self._progress.tell(done / max(of, done), text)
 
         scan.try_all(tried, self._plan.scan_iterations, tell)
@@ -267,7 +268,7 @@ class _Stages:
         burst = Burst(self._device, self._run, self._buffers.operands(shape), checker)
 
         def tell(fraction: float, times_s: Any) -> None:
-            self._progress.tell(fraction, f"burst {words(rates(shape.flop, times_s).median)}")
+            self._progress.tell(fraction, f"burst {tflops_words(rates(shape.flop, times_s).median)}")
 
         burst.warm_up(2)
         with self._meter.phase("burst"):
@@ -279,7 +280,7 @@ class _Stages:
         checker = self._checker(shape)
 
         def tell(fraction: float, per_s: float) -> None:
-            self._progress.tell(fraction, f"sustained {words(per_s * shape.flop / 1e12)}")
+            self._progress.tell(fraction, f"sustained {tflops_words(per_s * shape.flop / 1e12)}")
 
         with self._meter.phase("sustained"):
             operands = self._buffers.operands(shape)
@@ -307,7 +308,3 @@ class _Stages:
         self.result.shape, self.result.iterations = list(shape), found.iterations
         self.result.burst_tflops, self.result.burst_median_tflops = found.mean, found.median
         self.result.burst_p5_tflops, self.result.burst_best_tflops = found.p5, found.best
-
-
-def words(tflops: float) -> str:
-    return f"{tflops:.0f} TFLOPS" if tflops >= 100 else f"{tflops:.3g} TFLOPS"

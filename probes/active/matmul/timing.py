@@ -19,7 +19,7 @@ from mltop.probes.active.matmul.corruption import EVERY, Checker
 from mltop.probes.active.matmul.gemm import Operands, Run
 from mltop.probes.active.matmul.shapes import Shape
 
-SCAN_WARM_UPS, SCAN_ITERATIONS = 2, 10
+SCAN_WARM_UPS = 2
 _BATCH_S = 0.1  # so long is enqueued at once
 _MOST_BATCH = 200
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 
 from mltop.probes.active.child import Lines
 from mltop.probes.active.host import stat_fields
-from mltop.probes.system.spawn import die_with_parent
+from mltop.probes.system.spawn import signal_group, start_child
 
 STDERR_BYTES = 4096
 _F_SETSIG = 10  # fcntl(2); not in Python's module
@@ -51,7 +51,8 @@ class ProbeProcess:
         try:
             self._guard = self._start_guard(far_end)
             self.started_s = time.monotonic()
-            self._process = self._start(command, env)
+            pipe = subprocess.PIPE
+            self._process = start_child(command, env=dict(env), cwd="/", stdin=pipe, stderr=pipe)
             self.pid = self._process.pid
             self._tie(far_end)
         except BaseException:
@@ -75,19 +76,6 @@ class ProbeProcess:
         if first_line:
             with contextlib.suppress(Untold):  # it has ended already: whoever watches it will say why
                 self.tell(first_line)
-
-    def _start(self, command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            command,
-            env=dict(env),
-            cwd="/",
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 (one prepared system call)
-        )
 
     def _start_guard(self, far_end: int) -> subprocess.Popen[bytes]:
         nothing = subprocess.DEVNULL
@@ -172,19 +160,17 @@ class ProbeProcess:
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def signal_group(self, number: int) -> None:
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, number)
+        signal_group(self._process, number)
 
     def others(self) -> list[int]:
         """Living processes of its group but itself. Looks at every process of the machine."""
-        found = []
+        pids = []
         for name in os.listdir("/proc"):  # noqa: PTH208 - thousands of them
             if name.isdigit() and int(name) != self.pid:
                 fields = stat_fields(int(name))
                 if fields and fields[2] == str(self.pid) and fields[0] not in "ZX":
-                    found.append(int(name))
-        return found
+                    pids.append(int(name))
+        return pids
 
     def reap(self) -> int:
         """Its exit code once it has ended; negative: killed by that signal."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from mltop.probes.collect.links.parsing import last_pci_address, natural, state_word
 from mltop.probes.collect.sysfile import read_known, read_number, word
+from mltop.probes.model import LinkKind
 
 ARPHRD_INFINIBAND = 32  # linux/if_arp.h: IP over InfiniBand
 # Interfaces by which a switching NIC shows its virtual functions to the host carry their traffic, not a port's.
@@ -25,7 +26,7 @@ class PortFacts:
     device: str
     port: int
     folder: str
-    kind: str
+    kind: LinkKind
     firmware: str | None
     pci_bus_id: str | None
     numa_node: int | None
@@ -150,7 +151,7 @@ def _is_representor(folder: str) -> bool:
     return bool(_REPRESENTOR.match(word(read_known(f"{folder}/phys_port_name")) or ""))
 
 
-def _kind(folder: str, device: str, port: int) -> str:
+def _kind(folder: str, device: str, port: int) -> LinkKind:
     driver = os.path.basename(os.path.realpath(f"{folder}/device/driver"))
     if driver == "efa" or device.startswith("efa_"):
         return "efa"

@@ -107,9 +107,9 @@ class NvmlSource:
         if worker is None:
             return
         worker.terminate()
-        if not wait_for_end(worker, CLOSE_TERM_S):
+        if not worker.has_ended(CLOSE_TERM_S):
             worker.kill()
-            wait_for_end(worker, CLOSE_KILL_S)
+            worker.has_ended(CLOSE_KILL_S)
         worker.close()
 
     def _start(self, at_s: float) -> Worker | None:
@@ -161,6 +161,7 @@ class NvmlSource:
         elif self._is_hopeless(worker, at_s):
             self._trouble = faults.OVERLONG if worker.is_overlong else self._silence(worker, at_s)[0]
             self._trouble_code = "stuck"
+            # A killed NVML client can leave the GPU unusable (NVIDIA/dcgm-exporter#84), so SIGTERM comes first.
             worker.terminate()
 
     def _is_hopeless(self, worker: Worker, at_s: float) -> bool:
@@ -288,13 +289,3 @@ class NvmlSource:
             return []
         why = f"the values of all GPUs are {max(ages_s):.0f} s old: the newest poll is not answered"
         return [Gap.about("nvml_age", why=why, code="stale")]
-
-
-def wait_for_end(worker: Worker, timeout_s: float) -> bool:
-    """Whether the child ended within the time."""
-    deadline_s = time.monotonic() + timeout_s
-    while worker.exit_code() is None:
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(0.005)
-    return True

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mltop.probes.collect.pci.acs import upstream_ports
 from mltop.probes.collect.sysfile import number, read_known, word
-from mltop.probes.model import PciDevice
+from mltop.probes.model import PciDevice, PciKind
 from mltop.probes.model.plausible import PCI
 
 _AER = ("correctable", "nonfatal", "fatal")
@@ -47,7 +47,7 @@ class DeviceReader:
     the same in every sample; ``acs`` is for the owner to set.
     """
 
-    def __init__(self, folder: str, bus_id: str, kind: str) -> None:
+    def __init__(self, folder: str, bus_id: str, kind: PciKind) -> None:
         self.path = os.path.realpath(f"{folder}/{bus_id}")
         self.upstream = upstream_ports(self.path)
         self.answers = True

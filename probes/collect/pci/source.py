@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mltop.probes.collect.pci.acs import AcsReader
 from mltop.probes.collect.pci.device import DeviceReader
 from mltop.probes.collect.sysfile import number, read_known
-from mltop.probes.model import Gap, PciDevice
+from mltop.probes.model import Gap, PciDevice, PciKind
 from mltop.probes.system import paths
 
 NVIDIA = 0x10DE
@@ -30,7 +30,7 @@ NO_BRIDGE = "no bridge above the devices is visible (virtual machine?)"
 FELL_OFF = "device does not answer: its configuration reads all ones (it fell off the bus)"
 
 
-def kind_of(vendor_id: int | None, pci_class: int | None) -> str | None:
+def kind_of(vendor_id: int | None, pci_class: int | None) -> PciKind | None:
     """gpu | nic | nvswitch | nvme, None for all others. ``pci_class``: three bytes, as in the file ``class``."""
     if pci_class is None:
         return None
@@ -49,15 +49,15 @@ class Listing:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._kinds: dict[str, str | None] = {}
+        self._kinds: dict[str, PciKind | None] = {}
 
-    def kinds(self) -> dict[str, str]:
+    def kinds(self) -> dict[str, PciKind]:
         """Kind by bus id of all that matter, sorted. Raises OSError."""
         names = os.listdir(self._folder)
         self._kinds = {name: self._kinds[name] if name in self._kinds else self._kind(name) for name in names}
         return {name: kind for name, kind in sorted(self._kinds.items()) if kind is not None}
 
-    def _kind(self, name: str) -> str | None:
+    def _kind(self, name: str) -> PciKind | None:
         path = f"{self._folder}/{name}"
         kind = kind_of(number(read_known(f"{path}/vendor"), 16), number(read_known(f"{path}/class"), 16))
         # A NIC's virtual functions share its link.
@@ -151,7 +151,7 @@ class PciSource:
         }
         return True
 
-    def _new(self, bus_id: str, kind: str, now: float, turn: int) -> _Kept:
+    def _new(self, bus_id: str, kind: PciKind, now: float, turn: int) -> _Kept:
         reader = DeviceReader(self._folder, bus_id, kind)
         if kind in ("gpu", "nic") and reader.upstream:
             reader.facts.acs = self._acs_reader.is_on(reader.upstream)

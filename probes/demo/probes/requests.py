@@ -16,8 +16,6 @@ from mltop.probes.demo.probes.collectives import Launcher, MachineOf, World
 from mltop.probes.demo.probes.replay import Replay, Timeline
 from mltop.probes.model.probe import ProbeEvent
 
-OPERATIONS = ("probe", "probe_tell")
-
 
 class SimulatedProbes:
     """All probes that run on the nodes of one process. Not for several threads at once; times are monotonic s.

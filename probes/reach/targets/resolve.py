@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mltop.probes.model import Via
-from mltop.probes.reach import UsageProblem
-from mltop.probes.reach.channel import INTERVAL_S, Channel, LaunchOptions
+from mltop.probes.reach import INTERVAL_S, TIMEOUT_S, UsageProblem
+from mltop.probes.reach.channel import Channel, LaunchOptions
 from mltop.probes.reach.launchers import LAUNCHERS
 from mltop.probes.reach.targets.nodesets import MOST_NODES, expand, one_user, read_hostfile, shown, split_user
 from mltop.probes.reach.targets.slurm import Allocation, allocations_here, allocations_of
@@ -35,7 +35,7 @@ class TargetOptions:
     via: Via | Literal[""] = ""
     python: str = ""
     interval_s: float = INTERVAL_S
-    timeout_s: float = 30.0
+    timeout_s: float = TIMEOUT_S
     user: str = ""
     accept_new: bool = False
 

@@ -1,8 +1,4 @@
-"""What the header of one node and that of a fleet have in common.
-
-The totals of several nodes for the header: what live nodes say now, never mixed with what others said last.
-
-The two lines above every screen: what is watched, and its totals.
+"""The two lines above every screen: what is watched, and its totals.
 
 Totals hold what live nodes say now; what other nodes said last is not mixed in.
 """
@@ -14,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
-from mltop.probes.model import Finding, GpuSample
+from mltop.probes.model import SEVERITIES, Finding
+from mltop.probes.model.units import UNKNOWN, celsius, clock_time, known, of, percent, seconds, watts
 from mltop.probes.reach.view import FleetView, GpuGlance, NodeView
 from mltop.tui.render.cells import Cell, clip, flow, line_width
 from mltop.tui.render.fleet.map import short_names
-from mltop.tui.render.fleet.nodes import mean, total
-from mltop.tui.render.states import NODE_STYLE, SEVERITY, SEVERITY_ORDER, gravest
-from mltop.tui.render.units import UNKNOWN, age, celsius, clock_time, known, of, percent, watts
+from mltop.tui.render.fleet.nodes import total
+from mltop.tui.render.states import NODE_STYLE, SEVERITY, gravest
 
 Part = tuple[int, list[Cell]]  # priority as in ``flow``
 
@@ -45,11 +41,9 @@ def live_nodes(nodes: Sequence[NodeView]) -> list[Cell]:
     return [Cell(f"{len(nodes)}/{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'} live")]
 
 
-def gpu_states(ok: int, live: int, seen: int, heard: bool, brief: bool) -> list[Cell]:
-    """ "15/16 GPUs ok" of the ``live`` nodes' GPUs; of those ``seen`` elsewhere nothing is known now.
-
-    ``heard``: whether any node has ever answered.
-    """
+def gpu_states(totals: Totals, brief: bool) -> list[Cell]:
+    """ "15/16 GPUs ok" of the live nodes' GPUs; of those seen elsewhere nothing is known now."""
+    ok, live, seen, heard = totals.ok, totals.gpus, totals.seen, totals.heard
     if not seen:
         return [Cell("no GPU seen" if heard else "GPUs unknown", "dim")]
     if not live:
@@ -146,17 +140,7 @@ def _add(totals: Totals, node: str, gpus: Sequence[GpuGlance]) -> None:
             totals.hottest = hottest = (heat, node, gpu.index)
 
 
-def fleet_first(view: FleetView, totals: Totals, marked: int, brief: bool) -> list[Part]:
-    """What stands behind the title and the marks of the first line."""
-    return [
-        (2, [Cell(f"{marked} marked", "accent")] if marked else []),
-        (3, live_nodes(view.nodes)),
-        (4, gpu_states(totals.ok, totals.gpus, totals.seen, totals.heard > 0, brief)),
-        (5, [Cell(clock_time(view.taken_at), "dim")]),
-    ]
-
-
-def fleet_second(totals: Totals, nodes: int, names: Mapping[str, str]) -> list[Part]:
+def _of_fleet(totals: Totals, nodes: int, names: Mapping[str, str]) -> list[Part]:
     """``names``: what stands for the names of all nodes.
 
     E.g. ``sm 43%  busy 97%  power 41.2kW+  hot 91C n3/gpu2  ranks 512+  jobs 1+  lag 1.2s``.
@@ -175,14 +159,14 @@ def fleet_second(totals: Totals, nodes: int, names: Mapping[str, str]) -> list[P
         (5, labelled("hot", hot)),
         (3, ranks[1]),
         (6, jobs[1]),
-        (1, labelled("lag", age(totals.lag_s))),
+        (1, labelled("lag", seconds(totals.lag_s))),
     ]
 
 
 def problem_counts(findings: Sequence[Finding]) -> tuple[str, str, str]:
     """ "CRIT 2 WARN 7", the worst of it, and its style; findings that only inform count when there is nothing else."""
     counts = Counter(finding.severity for finding in findings)
-    found = [(*SEVERITY[severity], counts[severity]) for severity in SEVERITY_ORDER if counts[severity]]
+    found = [(*SEVERITY[severity], counts[severity]) for severity in SEVERITIES if counts[severity]]
     found = [one for one in found if one[0] != "INFO"] or found
     if not found:
         return f"{len(findings)} findings", f"{len(findings)} findings", ""
@@ -210,36 +194,34 @@ def header_cells(
     simulated or paused, or that a node is not well, is never dropped. ``findings`` are counted, and the user's
     ``marked`` nodes, where several nodes are watched.
     """
-    marks = _marks(view, paused, width)
+    marks, totals = _marks(view, paused, width), totals_of(view)
     if len(view.nodes) > 1:
-        totals = totals_of(view)
-        rest = fleet_first(view, totals, marked, width < WIDE)
         marks += [Mark(*problem_counts(findings))] if findings else []
-        second = fleet_second(totals, len(view.nodes), short_names(tuple([node.node for node in view.nodes])))
+        second = _of_fleet(totals, len(view.nodes), short_names(tuple([node.node for node in view.nodes])))
     else:
-        rest, second = _one_node(view, width < WIDE)
+        marked, second = 0, _of_one_node(view, totals)
+    rest: list[Part] = [
+        (2, [Cell(f"{marked} marked", "accent")] if marked else []),
+        (3, live_nodes(view.nodes)),
+        (4, gpu_states(totals, brief=width < WIDE)),
+        (5, [Cell(clock_time(view.taken_at), "dim")]),
+    ]
     return [_first_line((title, *shorter), marks, rest, width), flow(second, width)]
 
 
-def _one_node(view: FleetView, brief: bool) -> tuple[list[Part], list[Part]]:
-    live = [node.sample for node in view.nodes if node.sample is not None and node.state.state == "live"]
-    gpus = [gpu for sample in live for gpu in sample.gpus]
-    ranks = [rank for sample in live for rank in sample.ranks]
-    seen = sum(len(node.sample.gpus) for node in view.nodes if node.sample is not None)
-    heard = any(node.sample is not None for node in view.nodes)
-    first = [
-        (3, live_nodes(view.nodes)),
-        (4, gpu_states(sum(gpu.state == "ok" for gpu in gpus), len(gpus), seen, heard, brief)),
-        (5, [Cell(clock_time(view.taken_at), "dim")]),
-    ]
-    second = [
-        (0, labelled("busy", percent(mean([gpu.busy for gpu in gpus])))),
-        (4, _power(gpus, seen)),
+def _of_one_node(view: FleetView, totals: Totals) -> list[Part]:
+    gpus = [gpu for node in view.nodes if node.glance is not None and _is_live(node) for gpu in node.glance.gpus]
+    return [
+        (0, labelled("busy", percent(totals.busy.mean))),
+        (4, _power(gpus, totals.seen)),
         (5, _hottest(gpus)),
-        *rank_counts(len(ranks), len({rank.job_key for rank in ranks}), len(live), len(view.nodes)),
+        *rank_counts(totals.ranks, len(totals.jobs), totals.live, len(view.nodes)),
         _age(view.nodes),
     ]
-    return first, second
+
+
+def _is_live(node: NodeView) -> bool:
+    return node.state.state == "live"
 
 
 def _first_line(
@@ -286,7 +268,7 @@ def _node_states(nodes: Sequence[NodeView], worst: str, brief: bool) -> str:
     return ", ".join([first, *(f"{states[state]} {state}" for state in named)])
 
 
-def _power(gpus: Sequence[GpuSample], seen: int) -> list[Cell]:
+def _power(gpus: Sequence[GpuGlance], seen: int) -> list[Cell]:
     """Draw and limit over the same GPUs: those that report both; how many they are when not all do."""
     both = [gpu for gpu in gpus if known(gpu.power_w) and known(gpu.power_limit_w)]
     summed = both or [gpu for gpu in gpus if known(gpu.power_w)]
@@ -296,7 +278,7 @@ def _power(gpus: Sequence[GpuSample], seen: int) -> list[Cell]:
     return labelled("power", (of(drawn, limit) if both else drawn) + few)
 
 
-def _hottest(gpus: Sequence[GpuSample]) -> list[Cell]:
+def _hottest(gpus: Sequence[GpuGlance]) -> list[Cell]:
     """The hottest GPU and which one it is."""
     found = [(gpu.temperature_c, gpu.index) for gpu in gpus if known(gpu.temperature_c)]
     if not found:
@@ -312,4 +294,4 @@ def _age(nodes: Sequence[NodeView]) -> tuple[int, list[Cell]]:
     if oldest is None:
         return 6, labelled("age", UNKNOWN)
     well = oldest.state == "live"
-    return (6 if well else 3), labelled("age", age(oldest.age_s), "" if well else NODE_STYLE.get(oldest.state, ""))
+    return (6 if well else 3), labelled("age", seconds(oldest.age_s), "" if well else NODE_STYLE.get(oldest.state, ""))

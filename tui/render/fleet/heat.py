@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from mltop.probes.model import Finding, GpuSample
+from mltop.probes.model.units import bytes_text, celsius, known, mhz, percent, watts
 from mltop.probes.reach.view import AnyGpu, NodeView
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.states import NODE_STYLE
-from mltop.tui.render.units import bytes_text, celsius, known, mhz, percent, watts
 
 COLDEST_C, HOTTEST_C = 30.0, 90.0  # data centre GPUs idle near the one and slow down near the other
 
@@ -45,7 +45,7 @@ def activity(gpu: AnyGpu) -> float | None:
 
 
 def clock(gpu: AnyGpu) -> float | None:
-    return _ratio(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)
+    return ratio(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)
 
 
 def temperature(gpu: AnyGpu) -> float | None:
@@ -53,14 +53,15 @@ def temperature(gpu: AnyGpu) -> float | None:
 
 
 def power(gpu: AnyGpu) -> float | None:
-    return _ratio(gpu.power_w, gpu.power_limit_w)
+    return ratio(gpu.power_w, gpu.power_limit_w)
 
 
 def memory(gpu: AnyGpu) -> float | None:
-    return _ratio(gpu.memory_used_bytes, gpu.memory_total_bytes)
+    return ratio(gpu.memory_used_bytes, gpu.memory_total_bytes)
 
 
-def _ratio(part: float | None, whole: float | None) -> float | None:
+def ratio(part: float | None, whole: float | None) -> float | None:
+    """A share of something; None where either is not known, or nothing is the whole."""
     return None if part is None or not whole else part / whole
 
 

@@ -2,84 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from mltop.probes.model import Finding
+from mltop.probes.model.units import UNKNOWN, celsius, known, number, percent, seconds, watts
 from mltop.probes.reach.view import GpuGlance, NodeView
-from mltop.tui.render.cells import Cell, Column, Row
+from mltop.tui.render.cells import Cell, Column, Row, row_of
 from mltop.tui.render.findings import severity_cell, worst
 from mltop.tui.render.fleet.heat import MARK, SIGNS, Metric, NodeHeat, codes_of, worst_code
 from mltop.tui.render.fleet.heat import UNKNOWN_CODE as NO_CODE
 from mltop.tui.render.glyphs import GLYPHS, height
-from mltop.tui.render.states import NODE_STYLE
-from mltop.tui.render.units import UNKNOWN, age, celsius, known, percent, watts
+from mltop.tui.render.states import NODE_STYLE, gravity
 
 GLYPHS_PER_NODE = 8
 
-NODE_COLUMNS = (
-    Column("node", "NODE", 14),
-    Column("state", "STATE", 12),
-    Column("gpus", "GPUS", GLYPHS_PER_NODE),
-    Column("busy", "BUSY", 4, right=True, priority=1),
-    Column("clock", "CLOCK", 5, right=True, priority=2),
-    Column("hottest", "HOT", 4, right=True, priority=2),
-    Column("power", "POWER", 7, right=True, priority=3),
-    Column("ranks", "RANKS", 5, right=True),
-    Column("worst", "WORST", 12, stretch=True),
-)
 
-MARKED_NODE_COLUMNS = (Column("mark", "", 1), *NODE_COLUMNS)
+class NodeLine(NamedTuple):
+    """What a row is about. ``findings`` of other nodes are ignored; ``name`` stands for the node's.
 
-
-def marked_node_columns(width: int) -> tuple[Column, ...]:
-    """MARKED_NODE_COLUMNS with a NODE column of ``width`` cells."""
-    return tuple(replace(one, width=width) if one.key == "node" else one for one in MARKED_NODE_COLUMNS)
-
-
-def marked_node_row(
-    view: NodeView, heat: NodeHeat, metric: Metric, findings: Sequence[Finding], *, name: str, marked: bool
-) -> Row:
-    """One row of MARKED_NODE_COLUMNS; ``name`` stands for the node's, its GPUs show ``metric`` as on the map."""
-    _, *cells = node_row(view, findings).cells
-    at = [column.key for column in NODE_COLUMNS].index("gpus") - 1
-    cells[at] = metric_glyphs(view, heat, metric)
-    return Row(view.node, (Cell(MARK, "accent") if marked else Cell(""), Cell(name), *cells))
-
-
-def node_row(view: NodeView, findings: Sequence[Finding] = ()) -> Row:
-    """One row of NODE_COLUMNS, key: the node's name. ``findings`` of other nodes are ignored.
-
-    What a node that is not live said last is dim.
+    With ``heat`` and ``metric`` its GPUs are shown as on the map.
     """
-    glance = view.glance
-    gpus = glance.gpus if glance is not None else ()
-    aged = "" if view.state.state == "live" else "dim"
-    cells = (
-        Cell(view.node),
-        node_state(view),
-        _gpu_glyphs(gpus, aged),
-        Cell(percent(mean([gpu.busy for gpu in gpus])), aged),
-        Cell(percent(_slowest_clock(gpus)), aged),
-        Cell(celsius(max(_numbers(gpu.temperature_c for gpu in gpus), default=None)), aged),
-        Cell(_power(gpus), aged),
-        Cell(UNKNOWN if glance is None else str(len(glance.ranks)), aged),
-        _worst(view, findings),
+
+    view: NodeView
+    findings: Sequence[Finding] = ()
+    name: str = ""
+    marked: bool = False
+    heat: NodeHeat | None = None
+    metric: Metric | None = None
+
+    @property
+    def gpus(self) -> Sequence[GpuGlance]:
+        return self.view.glance.gpus if self.view.glance is not None else ()
+
+    @property
+    def busy(self) -> float | None:
+        return mean([gpu.busy for gpu in self.gpus])
+
+    @property
+    def slowest_clock(self) -> float | None:
+        """The lowest share of its maximum clock that any GPU runs at which has work; idle ones clock down."""
+        ratios = [
+            gpu.sm_clock_mhz / gpu.sm_clock_max_mhz
+            for gpu in self.gpus
+            if gpu.sm_clock_mhz is not None and gpu.sm_clock_max_mhz and gpu.throttle_reasons != ("gpu_idle",)
+        ]
+        return min(ratios, default=None)
+
+    @property
+    def hottest(self) -> float | None:
+        return max(_numbers(gpu.temperature_c for gpu in self.gpus), default=None)
+
+    @property
+    def power_w(self) -> float | None:
+        return total([gpu.power_w for gpu in self.gpus])
+
+    @property
+    def ranks(self) -> int | None:
+        return None if self.view.glance is None else len(self.view.glance.ranks)
+
+    @property
+    def worst(self) -> Finding | None:
+        return worst(finding for finding in self.findings if finding.node == self.view.node)
+
+
+def _figure(key: str, title: str, width: int, show: Callable[[Any], str], name: str, **layout: Any) -> Column:
+    """The property ``name`` of NodeLine. What a node that is not live said last is dim."""
+    get = attrgetter(name)
+    return Column(
+        key, title, width, right=True, cell=lambda line: Cell(show(get(line)), _aged(line)), value=get, **layout
     )
-    return Row(view.node, cells)
+
+
+def _aged(line: NodeLine) -> str:
+    return "" if line.view.state.state == "live" else "dim"
 
 
 def node_state(view: NodeView) -> Cell:
     """ "live 0.8s", "stale 12s", "lost 3m20s": the state and how old the newest sample is."""
     state = view.state
-    text = state.state if state.age_s is None else f"{state.state} {age(state.age_s)}"
+    text = state.state if state.age_s is None else f"{state.state} {seconds(state.age_s)}"
     return Cell(text, NODE_STYLE.get(state.state, ""))
 
 
 def state_sentence(view: NodeView) -> Cell:
     """ "STALE 7.0s: no sample for 7 s", "LOST 3.2s: the agent ended", "CONNECTING"."""
     state = view.state
-    text = state.state.upper() if state.age_s is None else f"{state.state.upper()} {age(state.age_s)}"
+    text = state.state.upper() if state.age_s is None else f"{state.state.upper()} {seconds(state.age_s)}"
     return Cell(f"{text}: {state.reason}" if state.reason else text, NODE_STYLE.get(state.state, "warn"))
 
 
@@ -99,20 +109,10 @@ def _numbers(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None and known(value)]
 
 
-def _power(gpus: Sequence[GpuGlance]) -> str:
+def _power(line: NodeLine) -> Cell:
     """The draw of all GPUs; "2218W+" when not all report theirs."""
-    known_ones = _numbers(gpu.power_w for gpu in gpus)
-    return watts(total(known_ones)) + ("+" if 0 < len(known_ones) < len(gpus) else "")
-
-
-def _slowest_clock(gpus: Sequence[GpuGlance]) -> float | None:
-    """The lowest share of its maximum clock that any GPU runs at which has work; idle ones clock down."""
-    ratios = [
-        gpu.sm_clock_mhz / gpu.sm_clock_max_mhz
-        for gpu in gpus
-        if gpu.sm_clock_mhz is not None and gpu.sm_clock_max_mhz and gpu.throttle_reasons != ("gpu_idle",)
-    ]
-    return min(ratios, default=None)
+    known_ones = len(_numbers(gpu.power_w for gpu in line.gpus))
+    return Cell(watts(line.power_w) + ("+" if 0 < known_ones < len(line.gpus) else ""), _aged(line))
 
 
 def gpus_per_glyph(gpus: int) -> int:
@@ -131,14 +131,17 @@ def metric_glyphs(view: NodeView, heat: NodeHeat, metric: Metric) -> Cell:
     return Cell("".join(SIGNS[code] for code in worst_ones), style)
 
 
-def _gpu_glyphs(gpus: Sequence[GpuGlance], aged: str) -> Cell:
+def _glyphs(line: NodeLine) -> Cell:
     """One glyph per GPU; with more than eight, one per group (its least busy GPU); X: one of them is lost."""
+    gpus = line.gpus
+    if line.heat is not None and line.metric is not None:
+        return metric_glyphs(line.view, line.heat, line.metric)
     if not gpus:
         return Cell(UNKNOWN)
     group = gpus_per_glyph(len(gpus))
     groups = [gpus[start : start + group] for start in range(0, len(gpus), group)]
     text = "".join(map(_group_glyph, groups))
-    return Cell(text, "crit" if GLYPHS.lost in text else aged or "dim")
+    return Cell(text, "crit" if GLYPHS.lost in text else "dim")
 
 
 def _group_glyph(gpus: Sequence[GpuGlance]) -> str:
@@ -148,14 +151,43 @@ def _group_glyph(gpus: Sequence[GpuGlance]) -> str:
     return height(min(values) if len(values) == len(gpus) else None)
 
 
-def _worst(view: NodeView, findings: Sequence[Finding]) -> Cell:
+def _worst(line: NodeLine) -> Cell:
     """Why there are no samples, or the most severe finding; blank: none."""
-    state = view.state
+    state, finding = line.view.state, line.worst
     if state.reason and state.state != "live":
         return Cell(state.reason, NODE_STYLE.get(state.state, ""))
-    finding = worst(finding for finding in findings if finding.node == view.node)
     if finding is None:
         return Cell("")
     severity = severity_cell(finding.severity)
     subject = "" if finding.message.startswith(finding.subject) else f"{finding.subject} "
     return Cell(f"{severity.text} {subject}{finding.message}", severity.style)
+
+
+def _name(line: NodeLine) -> str:
+    return line.name or line.view.node
+
+
+def _gravity(line: NodeLine) -> int | None:
+    """The nodes with the gravest state or finding first."""
+    if line.view.state.state != "live":
+        return -1
+    return None if line.worst is None else gravity(line.worst.severity)
+
+
+NODE_COLUMNS = (
+    Column("node", "NODE", 14, cell=_name, value=_name),
+    Column("state", "STATE", 12, cell=lambda line: node_state(line.view), value=lambda line: line.view.state.state),
+    Column("gpus", "GPUS", GLYPHS_PER_NODE, cell=_glyphs, value=lambda line: line.busy),
+    _figure("busy", "BUSY", 4, percent, "busy", priority=1),
+    _figure("clock", "CLOCK", 5, percent, "slowest_clock", priority=2),
+    _figure("hottest", "HOT", 4, celsius, "hottest", priority=2),
+    Column("power", "POWER", 7, right=True, priority=3, cell=_power, value=lambda line: line.power_w),
+    _figure("ranks", "RANKS", 5, number, "ranks"),
+    Column("worst", "WORST", 12, stretch=True, cell=_worst, value=_gravity),
+)
+MARKED_NODE_COLUMNS = (Column("mark", "", 1, cell=lambda line: Cell(MARK * line.marked, "accent")), *NODE_COLUMNS)
+
+
+def node_row(view: NodeView, findings: Sequence[Finding] = ()) -> Row:
+    """One row of NODE_COLUMNS, key: the node's name."""
+    return row_of(NODE_COLUMNS, NodeLine(view, findings), view.node)

@@ -7,15 +7,26 @@ Everything that is known of one GPU, in blocks; what is unknown says why in its 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mltop.probes.model import Gap, GpuSample
+from mltop.probes.model.units import (
+    UNKNOWN,
+    celsius,
+    clock_time,
+    count,
+    known,
+    mhz,
+    number,
+    of,
+    percent,
+    seconds,
+    watts,
+)
 from mltop.tui.render.cells import Cell, clip, line_width
 from mltop.tui.render.gpus.table import COARSE, decimal_rate, growth, memory_text, nvlink_cell, pcie_cell, spins
 from mltop.tui.render.gpus.throttle import BADGES
-from mltop.tui.render.units import UNKNOWN, age, celsius, clock_time, count, known, mhz, number, of, percent, watts
 
 COLUMN_WIDTH = 40
 LABEL_WIDTH = 14
@@ -81,7 +92,6 @@ def _line_of_columns(parts: Sequence[Sequence[Cell]], width: int) -> list[Cell]:
     return line
 
 
-_OF_A_GPU = re.compile(r"gpu\.(?P<index>\*|\d+)(?:\.(?P<field>.+))?")
 _ACTIVITY = frozenset(("sm_active", "sm_occupancy", "tensor_active", "dram_active"))
 _FLOATING = frozenset(("fp64_active", "fp32_active", "fp16_active"))
 # A gap of the first is one of all the others.
@@ -89,14 +99,13 @@ _GROUPS = {"activity": _ACTIVITY | _FLOATING, "activity_source": _ACTIVITY | _FL
 
 
 class GpuGaps:
-    """Of all gaps of a node those of one GPU: ``gpu.3.ecc``, ``gpu.*.{fabric,nvlink}``, ``gpu.3``."""
+    """Of all gaps of a node those of one GPU."""
 
     def __init__(self, gaps: Iterable[Gap], index: int) -> None:
         self.gaps: list[tuple[str, Gap]] = []  # (field, gap); field "" is the whole GPU
         for gap in gaps:
-            match = _OF_A_GPU.fullmatch(gap.what)
-            if match and match["index"] in ("*", str(index)):
-                self.gaps += [(field, gap) for field in _fields(match["field"] or "")]
+            if gap.source == "gpu" and gap.item in ("*", str(index)):
+                self.gaps += [(field, gap) for field in gap.fields or [""]]
 
     def of(self, field: str) -> Gap | None:
         """The gap that says why ``field`` ("ecc.corrected_volatile") is unknown; one about all of ``ecc`` counts."""
@@ -113,11 +122,6 @@ class GpuGaps:
     def distinct(self) -> list[Gap]:
         """Each once, as they came."""
         return list({id(gap): gap for _, gap in self.gaps}.values())
-
-
-def _fields(text: str) -> list[str]:
-    """ "{a,b}" are two."""
-    return text[1:-1].split(",") if text.startswith("{") and text.endswith("}") else [text]
 
 
 J_PER_KWH = 3.6e6
@@ -217,7 +221,7 @@ def _throttle(gpu: GpuSample, before: GpuSample, gaps: GpuGaps) -> list[Fact]:
         parts[0] += f" {percent(share)}" if share else ""
         if total:
             grown = total - before.throttle_ns.get(reason, total)
-            parts.append(f"{age(total / 1e9)} in all" + (f" (+{age(grown / 1e9)})" if grown > 0 else ""))
+            parts.append(f"{seconds(total / 1e9)} in all" + (f" (+{seconds(grown / 1e9)})" if grown > 0 else ""))
         facts.append(Fact(badge.text, ", ".join(parts), badge.style if now else ""))
     if held is None:
         facts.insert(0, Fact("now", UNKNOWN, why=gaps.why("throttle_reasons")))

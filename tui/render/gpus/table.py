@@ -1,26 +1,91 @@
-"""What a GPU's memory has behind it, as flags: nothing where all is well.
-
-The NVLinks of a GPU: how many are up, how fast, and what errors each has counted.
-
-A GPU as a table row, and the instances of one that is in MIG mode.
-
-What a row of the GPU table is sorted by.
-"""
+"""A GPU as a row of a table, the instances of one that is in MIG mode, and its NVLinks: one row for each column."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from mltop.probes.judge.health.gpu.xid_catalog import gpu_reset
 from mltop.probes.model import GpuProcess, GpuSample, MigInstance, Nvlink, NvlinkLink, Pcie, RankSample
+from mltop.probes.model.units import UNKNOWN, bytes_text, celsius, clock_time, count, known, number, of, percent, watts
 from mltop.tui.app.mishaps import spared
-from mltop.tui.render.cells import Cell, Column, Row
+from mltop.tui.render.cells import Cell, Column, Row, Value, row_of
 from mltop.tui.render.glyphs import GLYPHS, bar, sparkline
 from mltop.tui.render.gpus.throttle import gpu_throttle_cell, throttle_cell, worst_share
-from mltop.tui.render.states import STATE_STYLE, state_word
-from mltop.tui.render.units import UNKNOWN, bytes_text, celsius, clock_time, count, known, number, of, percent, watts
+from mltop.tui.render.states import state_cell
+from mltop.tui.render.units import BYTES, CELSIUS, COUNT, MEGAHERTZ, SHARE, WATTS, Unit
+
+__all__ = ["GPU_COLUMNS", "gpu_columns", "gpu_row", "mig_row", "ranks_text", "spins", "throttle_cell"]
+
+TREND_WIDTH = 60
+GAUGE_WIDTH = 6
+COARSE = "coarse"  # what GPU-Util is: the share of time in which any kernel was resident
+
+# A rank that waits in a collective: its kernel is resident all the time and does next to nothing.
+SPINS_BUSY, SPINS_SM, SPINS_TENSOR = 0.95, 0.25, 0.02
+SPINS_MARK = "!" if GLYPHS.ascii_only else "≠"
+
+# By GpuSample.error_code, where that says more than the state.
+_BANNERS = {"needs_reset": "NEEDS RESET", "no_permission": "NO PERMISSION"}
+
+
+class GpuLine(NamedTuple):
+    """What a row is about. ``ranks`` are those that use the GPU, ``trend`` its busy values, the oldest first."""
+
+    gpu: GpuSample
+    ranks: Sequence[RankSample] = ()
+    trend: Sequence[float | None] = ()
+    simulated: bool = False
+
+
+class InstanceLine(NamedTuple):
+    """What the row of an instance of a GPU in MIG mode is about."""
+
+    gpu: GpuSample
+    instance: MigInstance
+
+
+def _gpu(
+    key: str,
+    title: str,
+    width: int,
+    name: str = "",
+    unit: Unit = SHARE,
+    *,
+    cell: Callable[[GpuSample], Cell | str] | None = None,
+    value: Callable[[GpuSample], Value] | None = None,
+    **layout: Any,
+) -> Column:
+    """A column about the GPU itself: the field ``name`` of GpuSample as it is, unless ``cell`` or ``value`` say else.
+
+    Of an instance its own field, where MigInstance has one of this name.
+    """
+    get: Callable[[Any], Any] = attrgetter(name) if name else lambda _: None
+    show, compare = cell or (lambda gpu: unit.show(get(gpu))), value or get
+    if name in _OF_INSTANCES:
+        layout.setdefault("part", lambda line: unit.show(get(line.instance)))
+    return Column(
+        key, title, width, cell=lambda line: show(line.gpu), value=lambda line: compare(line.gpu), unit=unit, **layout
+    )
+
+
+_OF_INSTANCES = frozenset(one.name for one in fields(MigInstance))
+
+
+def _rank(name: str, title: str, width: int, cell: Callable[[str], Cell | str] = str, **layout: Any) -> Column:
+    """A column about the first rank that uses the GPU: its field ``name``; blank where no rank does."""
+    get: Callable[[RankSample], str] = attrgetter(name)
+    return Column(
+        name,
+        title,
+        width,
+        cell=lambda line: cell(get(line.ranks[0]) or UNKNOWN) if line.ranks else "",
+        value=lambda line: get(line.ranks[0]) if line.ranks else None,
+        **layout,
+    )
 
 
 def flags(gpu: GpuSample) -> list[tuple[str, str]]:
@@ -55,23 +120,13 @@ def flags_cell(gpu: GpuSample) -> Cell:
     return Cell(" ".join(text for text, _ in found), found[0][1] if found else "")
 
 
-LINK_COLUMNS = (
-    Column("link", "LINK", 4, right=True),
-    Column("state", "STATE", 5),
-    Column("version", "GEN", 3, right=True),
-    Column("speed", "SPEED", 7, right=True),
-    Column("remote", "TO", 8),
-    Column("errors", "ERRORS", 18, stretch=True),
-)
-
-
 def nvlink_cell(nvlink: Nvlink) -> Cell:
     """ "18/18 240G/s": links that are up, and both directions together; "–" where there is nothing to know."""
     links = nvlink.links
     up = sum(link.active is True for link in links)
     states_known = any(link.active is not None for link in links)
     parts = [f"{up}/{len(links)}"] if states_known else []
-    rate = rate_of(nvlink.rx_bytes_per_s, nvlink.tx_bytes_per_s)
+    rate = rate_of(nvlink)
     if rate is not None:
         parts.append(decimal_rate(rate))
     if not parts:
@@ -79,30 +134,16 @@ def nvlink_cell(nvlink: Nvlink) -> Cell:
     return Cell(" ".join(parts), "crit" if states_known and any(link.active is False for link in links) else "")
 
 
-def rate_of(rx: float | None, tx: float | None) -> float | None:
+def rate_of(link: Nvlink | Pcie) -> float | None:
     """Both directions together; None when neither is known."""
-    known_ones = [one for one in (rx, tx) if one is not None and known(one)]
-    return sum(known_ones) if known_ones else None
+    rates = [rate for rate in (link.rx_bytes_per_s, link.tx_bytes_per_s) if rate is not None and known(rate)]
+    return sum(rates) if rates else None
 
 
 def decimal_rate(bytes_per_s: float | None) -> str:
     """As link speeds are given, in powers of 1000: 26.6G/s."""
     text = count(bytes_per_s)
     return text if text == UNKNOWN else f"{text}/s"
-
-
-def link_row(link: NvlinkLink, grown: Mapping[str, int]) -> Row:
-    """One row of LINK_COLUMNS; ``grown``: by how much each counter grew since it is watched."""
-    state, style = {True: ("up", ""), False: ("DOWN", "crit")}.get(link.active, (UNKNOWN, ""))  # type: ignore[arg-type]
-    cells = (
-        Cell(str(link.index)),
-        Cell(state, style),
-        Cell(number(link.version)),
-        Cell(decimal_rate(link.speed_bytes_per_s)),
-        Cell(link.remote or UNKNOWN),
-        errors_cell(link.errors, grown),
-    )
-    return Row(str(link.index), cells)
 
 
 def errors_cell(errors: Mapping[str, int], grown: Mapping[str, int]) -> Cell:
@@ -121,123 +162,31 @@ def growth(grown: int | None) -> str:
     return f" (+{count(grown)})" if grown else ""
 
 
-__all__ = ["GPU_COLUMNS", "gpu_columns", "gpu_row", "mig_row", "ranks_text", "spins", "throttle_cell"]
+class NvlinkLine(NamedTuple):
+    """``grown``: by how much each counter grew since it is watched."""
 
-TREND_WIDTH = 60
-GAUGE_WIDTH = 6
-COARSE = "coarse"  # what GPU-Util is: the share of time in which any kernel was resident
+    link: NvlinkLink
+    grown: Mapping[str, int]
 
-# A rank that waits in a collective: its kernel is resident all the time and does next to nothing.
-SPINS_BUSY, SPINS_SM, SPINS_TENSOR = 0.95, 0.25, 0.02
-SPINS_MARK = "!" if GLYPHS.ascii_only else "≠"
 
-GPU_COLUMNS = (
-    Column("gpu", "GPU", 3, right=True),
-    Column("busy", "BUSY", 4, right=True),
-    Column("gauge", "", GAUGE_WIDTH, priority=15),
-    Column("trend", "TREND", 7, right=True, priority=8, stretch=True, most=TREND_WIDTH, tail=True),
-    Column("sm", "SM", 4, right=True),
-    Column("tensor", "TC", 4, right=True, priority=2),
-    Column("dram", "DRAM", 4, right=True, priority=4),
-    Column("clock", "MHZ/MAX", 9, right=True),
-    Column("temperature", "TEMP", 4, right=True),
-    Column("hbm", "HBM", 4, right=True, priority=7, optional=True),
-    Column("margin", "MARGIN", 6, right=True, priority=10, optional=True),
-    Column("power", "PWR/LIM", 8, right=True),
-    Column("memory", "MEMORY", 8, right=True),
-    Column("throttle", "THROTTLE", 10, stretch=True, most=20),
-    Column("flags", "FLAGS", 8, optional=True),
-    Column("nvlink", "NVLINK", 12, right=True, priority=5, optional=True),
-    Column("pcie", "PCIE", 11, right=True, priority=6, optional=True),
-    Column("rank", "RANK", 4, right=True),
-    Column("pid", "PID", 7, right=True, priority=3),
-    Column("user", "USER", 8, priority=9),
-    Column("state", "STATE", 12, priority=11),
-    Column("name", "MODEL", 24, priority=12),
-    Column("bus", "BUS ID", 12, priority=14),
-    Column("command", "COMMAND", 24, priority=13, stretch=True),
+def _state(line: NvlinkLine) -> Cell:
+    active = line.link.active
+    return Cell(UNKNOWN) if active is None else Cell("up") if active else Cell("DOWN", "crit")
+
+
+LINK_COLUMNS = (
+    Column("link", "LINK", 4, right=True, cell=lambda line: str(line.link.index)),
+    Column("state", "STATE", 5, cell=_state),
+    Column("version", "GEN", 3, right=True, cell=lambda line: number(line.link.version)),
+    Column("speed", "SPEED", 7, right=True, cell=lambda line: decimal_rate(line.link.speed_bytes_per_s)),
+    Column("remote", "TO", 8, cell=lambda line: line.link.remote or UNKNOWN),
+    Column("errors", "ERRORS", 18, stretch=True, cell=lambda line: errors_cell(line.link.errors, line.grown)),
 )
 
 
-# By GpuSample.error_code, where that says more than the state.
-_BANNERS = {"needs_reset": "NEEDS RESET", "no_permission": "NO PERMISSION"}
-_BY_KEY = {column.key: column for column in GPU_COLUMNS}
-
-
-def gpu_columns(gpus: Sequence[GpuSample]) -> tuple[Column, ...]:
-    """GPU_COLUMNS for these GPUs.
-
-    Where only GPU-Util is known of what they do, its gauge says that it is coarse. Flags that are no alarm (a row of
-    memory that was repaired long ago) take no room from what moves.
-    """
-    changed: dict[str, Column] = {}
-    if not any(gpu.sm_active is not None or any_instance_known(gpu) for gpu in gpus):
-        changed = {"gauge": replace(_BY_KEY["gauge"], title=COARSE, priority=0)}
-        changed |= {key: replace(_BY_KEY[key], priority=7) for key in ("tensor", "dram")}
-    none: list[tuple[str, str]] = []
-    if not any(style for gpu in gpus for _, style in spared("a GPU's flags", partial(flags, gpu), none)):
-        changed["flags"] = replace(_BY_KEY["flags"], priority=7)
-    return tuple(changed.get(column.key, column) for column in GPU_COLUMNS)
-
-
-def any_instance_known(gpu: GpuSample) -> bool:
-    return any(instance.sm_active is not None for instance in gpu.mig_instances)
-
-
-def gpu_row(
-    gpu: GpuSample,
-    ranks: Sequence[RankSample],
-    trend: Sequence[float | None] = (),
-    simulated: bool = False,
-    node: str = "",
-) -> Row:
-    """One row of GPU_COLUMNS. ``ranks`` are those that use this GPU, ``trend`` its busy values, oldest first.
-
-    The key is the GPU's index, or "node/index" when ``node`` is given.
-    """
-    cells = {
-        "gpu": Cell(str(gpu.index)),
-        "busy": Cell(percent(gpu.busy)),
-        "gauge": Cell(bar(gpu.busy, GAUGE_WIDTH), "dim"),
-        "trend": Cell(sparkline(trend or [gpu.busy], TREND_WIDTH), "dim"),
-        "sm": _sm(gpu),
-        "tensor": Cell(percent(gpu.tensor_active)),
-        "dram": Cell(percent(gpu.dram_active)),
-        "clock": Cell(of(number(gpu.sm_clock_mhz), number(gpu.sm_clock_max_mhz))),
-        "temperature": _temperature(gpu),
-        "hbm": _memory_temperature(gpu),
-        "margin": Cell(celsius(gpu.temperature_margin_c)),
-        "power": Cell(of(watts(gpu.power_w), watts(gpu.power_limit_w))),
-        "memory": Cell(memory_text(gpu.memory_used_bytes, gpu.memory_total_bytes)),
-        "throttle": gpu_throttle_cell(gpu),
-        "flags": flags_cell(gpu),
-        "nvlink": nvlink_cell(gpu.nvlink),
-        "pcie": pcie_cell(gpu.pcie),
-        "name": _name(gpu, simulated),
-        "bus": Cell((gpu.pci_bus_id or UNKNOWN).removeprefix("00000000:")),
-        **_owner_cells(gpu, ranks),
-    }
-    row = tuple(cells[column.key] for column in GPU_COLUMNS)
-    key = f"{node}/{gpu.index}" if node else str(gpu.index)
-    return Row(key, row, None if gpu.state == "ok" else _banner(gpu, ranks))
-
-
-def mig_row(gpu: GpuSample, instance: MigInstance) -> Row:
-    """An instance below its GPU: its own memory, activity and processes; clocks and heat are the whole GPU's."""
-    own = [one for one in gpu.processes or () if one.gpu_instance == instance.gpu_instance]
-    branch = "`" if GLYPHS.ascii_only else "└"
-    cells = dict.fromkeys((column.key for column in GPU_COLUMNS), Cell(""))
-    cells |= {
-        "gpu": Cell(f"{branch}{instance.index}", "dim"),
-        "busy": Cell("MIG", "dim"),
-        "sm": Cell(percent(instance.sm_active)),
-        "tensor": Cell(percent(instance.tensor_active)),
-        "dram": Cell(percent(instance.dram_active)),
-        "clock": Cell(instance.name or UNKNOWN, "dim"),
-        "memory": Cell(memory_text(instance.memory_used_bytes, instance.memory_total_bytes)),
-        "pid": _pids(gpu.processes if gpu.processes is None else own),
-    }
-    return Row(f"{gpu.index}.{instance.index}", tuple(cells[column.key] for column in GPU_COLUMNS))
+def link_row(link: NvlinkLink, grown: Mapping[str, int]) -> Row:
+    """One row of LINK_COLUMNS."""
+    return row_of(LINK_COLUMNS, NvlinkLine(link, grown), str(link.index))
 
 
 def spins(gpu: GpuSample) -> bool:
@@ -258,6 +207,14 @@ def memory_text(used: int | None, total: int | None) -> str:
     return of(_whole(bytes_text(used)), _whole(bytes_text(total)))
 
 
+def _memory(gpu: GpuSample) -> str:
+    return memory_text(gpu.memory_used_bytes, gpu.memory_total_bytes)
+
+
+def _instance_memory(line: InstanceLine) -> str:
+    return memory_text(line.instance.memory_used_bytes, line.instance.memory_total_bytes)
+
+
 def pcie_cell(pcie: Pcie) -> Cell:
     """Generation, width and both directions together: "5x16 1.2G/s"; "!": narrower than it could be.
 
@@ -267,7 +224,7 @@ def pcie_cell(pcie: Pcie) -> Cell:
     if gen is None and width is None:
         return Cell(UNKNOWN)
     narrow = width is not None and pcie.width_max is not None and width < pcie.width_max
-    rate = rate_of(pcie.rx_bytes_per_s, pcie.tx_bytes_per_s)
+    rate = rate_of(pcie)
     text = f"{number(gen)}x{number(width)}{'!' * narrow}"
     return Cell(text if rate is None else f"{text} {decimal_rate(rate)}", "warn" if narrow else "")
 
@@ -284,7 +241,7 @@ def _whole(text: str) -> str:
     return whole + rest[1:] if point and len(whole) > 1 else text
 
 
-def _temperature(gpu: GpuSample) -> Cell:
+def _heat(gpu: GpuSample) -> Cell:
     """Coloured when the GPU itself says it is too hot: it slows down, or no margin is left."""
     text = celsius(gpu.temperature_c)
     reasons = gpu.throttle_reasons or []
@@ -295,36 +252,82 @@ def _temperature(gpu: GpuSample) -> Cell:
     return Cell(text, "warn" if too_hot or "sw_thermal" in reasons else "")
 
 
-def _memory_temperature(gpu: GpuSample) -> Cell:
+def _memory_heat(gpu: GpuSample) -> Cell:
     now, most = gpu.memory_temperature_c, gpu.memory_temperature_max_c
     too_hot = now is not None and most is not None and now >= most
     return Cell(celsius(now), "warn" if too_hot else "")
 
 
-def _name(gpu: GpuSample, simulated: bool) -> Cell:
-    name = (gpu.name or UNKNOWN).removeprefix("NVIDIA ")
-    return Cell(f"SIMULATED {name}" if simulated else name)
-
-
-def _owner_cells(gpu: GpuSample, ranks: Sequence[RankSample]) -> dict[str, Cell]:
+def _pids(line: GpuLine) -> Cell:
     """Who is on this GPU: its ranks, or else whatever process holds it."""
-    if ranks:
-        first = ranks[0]
-        return {
-            "rank": Cell(ranks_text(ranks)),
-            "pid": Cell(_first_and_more([rank.pid for rank in ranks])),
-            "state": Cell(state_word(first.state), STATE_STYLE.get(first.state[:1], "")),
-            "user": Cell(first.user or UNKNOWN),
-            "command": Cell(first.command or UNKNOWN),
-        }
-    cells = dict.fromkeys(("rank", "state", "user", "command"), Cell(""))
-    return {**cells, "pid": _pids(gpu.processes)}
+    if line.ranks:
+        return Cell(_first_and_more([rank.pid for rank in line.ranks]))
+    return _processes_cell(line.gpu.processes)
 
 
-def _pids(processes: Sequence[GpuProcess] | None) -> Cell:
+def _pids_of_instance(line: InstanceLine) -> Cell:
+    processes, own = line.gpu.processes, line.instance.gpu_instance
+    return _processes_cell(processes and [process for process in processes if process.gpu_instance == own])
+
+
+def _processes_cell(processes: Sequence[GpuProcess] | None) -> Cell:
     if processes is None:
         return Cell(UNKNOWN)
     return Cell(_first_and_more([process.pid for process in processes]), "dim")
+
+
+def _first_pid(line: GpuLine) -> int | None:
+    owners = line.ranks or line.gpu.processes
+    return owners[0].pid if owners else None
+
+
+def _first_rank(line: GpuLine) -> int | None:
+    return line.ranks[0].rank if line.ranks else None
+
+
+def _branch(line: InstanceLine) -> Cell:
+    return Cell(f"{'`' if GLYPHS.ascii_only else '└'}{line.instance.index}", "dim")
+
+
+def _mig_word(_: InstanceLine) -> Cell:
+    return Cell("MIG", "dim")
+
+
+def _profile(line: InstanceLine) -> Cell:
+    return Cell(line.instance.name or UNKNOWN, "dim")
+
+
+def _gauge(gpu: GpuSample) -> Cell:
+    return Cell(bar(gpu.busy, GAUGE_WIDTH), "dim")
+
+
+def _clock(gpu: GpuSample) -> str:
+    return of(number(gpu.sm_clock_mhz), number(gpu.sm_clock_max_mhz))
+
+
+def _power(gpu: GpuSample) -> str:
+    return of(watts(gpu.power_w), watts(gpu.power_limit_w))
+
+
+def _nvlink(gpu: GpuSample) -> Cell:
+    return nvlink_cell(gpu.nvlink)
+
+
+def _pcie(gpu: GpuSample) -> Cell:
+    return pcie_cell(gpu.pcie)
+
+
+def _bus(gpu: GpuSample) -> str:
+    return (gpu.pci_bus_id or UNKNOWN).removeprefix("00000000:")
+
+
+def _trend(line: GpuLine) -> Cell:
+    return Cell(sparkline(line.trend or [line.gpu.busy], TREND_WIDTH), "dim")
+
+
+def _name(line: GpuLine) -> str:
+    name = (line.gpu.name or UNKNOWN).removeprefix("NVIDIA ")
+    return f"SIMULATED {name}" if line.simulated else name
 
 
 def _first_and_more(pids: Sequence[int]) -> str:
@@ -350,44 +353,100 @@ def _banner(gpu: GpuSample, ranks: Sequence[RankSample]) -> Cell:
     return Cell(text, "warn" if gpu.error_code == "no_permission" else "crit")
 
 
-Value = float | str | None
+_TREND: dict[str, Any] = {"right": True, "priority": 8, "stretch": True, "most": TREND_WIDTH, "tail": True}
+_MEMORY: dict[str, Any] = {"right": True, "field": "mem_used", "meaning": "memory in use"}
+_MODEL: dict[str, Any] = {"field": "model", "meaning": "its product name"}
+_RATE: dict[str, Any] = {"right": True, "optional": True}
 
-_OF_GPU: dict[str, Callable[[GpuSample], Value]] = {
-    "gpu": lambda gpu: gpu.index,
-    "busy": lambda gpu: gpu.busy,
-    "trend": lambda gpu: gpu.busy,
-    "sm": lambda gpu: gpu.sm_active,
-    "tensor": lambda gpu: gpu.tensor_active,
-    "dram": lambda gpu: gpu.dram_active,
-    "clock": lambda gpu: gpu.sm_clock_mhz,
-    "temperature": lambda gpu: gpu.temperature_c,
-    "hbm": lambda gpu: gpu.memory_temperature_c,
-    "margin": lambda gpu: gpu.temperature_margin_c,
-    "power": lambda gpu: gpu.power_w,
-    "memory": lambda gpu: gpu.memory_used_bytes,
-    "throttle": lambda gpu: -worst_share(gpu),  # words sort upwards, and the worst is to come first
-    "flags": lambda gpu: -float(len(flags(gpu))),
-    "nvlink": lambda gpu: rate_of(gpu.nvlink.rx_bytes_per_s, gpu.nvlink.tx_bytes_per_s),
-    "pcie": lambda gpu: rate_of(gpu.pcie.rx_bytes_per_s, gpu.pcie.tx_bytes_per_s),
-    "name": lambda gpu: gpu.name,
-    "bus": lambda gpu: gpu.pci_bus_id,
-}
-_OF_RANK: dict[str, Callable[[RankSample], Value]] = {
-    "rank": lambda rank: rank.rank,
-    "pid": lambda rank: rank.pid,
-    "user": lambda rank: rank.user or None,
-    "state": lambda rank: rank.state or None,
-    "command": lambda rank: rank.command or None,
-}
+GPU_COLUMNS = (
+    _gpu("gpu", "GPU", 3, "index", COUNT, right=True, part=_branch, field="gpu", meaning="the GPU's index"),
+    _gpu("busy", "BUSY", 4, "busy", right=True, part=_mig_word, field="busy", meaning="NVML's GPU-Util"),
+    _gpu("gauge", "", GAUGE_WIDTH, "busy", cell=_gauge, priority=15),
+    Column("trend", "TREND", 7, cell=_trend, value=lambda line: line.gpu.busy, **_TREND),
+    _gpu("sm", "SM", 4, "sm_active", right=True, cell=_sm, field="sm", meaning="SMs that were active"),
+    _gpu("tensor", "TC", 4, "tensor_active", right=True, priority=2, field="tensor", meaning="tensor cores active"),
+    _gpu("dram", "DRAM", 4, "dram_active", right=True, priority=4, field="dram", meaning="memory interface active"),
+    _gpu(
+        "clock",
+        "MHZ/MAX",
+        9,
+        "sm_clock_mhz",
+        MEGAHERTZ,
+        right=True,
+        cell=_clock,
+        part=_profile,
+        field="mhz",
+        meaning="SM clock",
+    ),
+    _gpu(
+        "temperature", "TEMP", 4, "temperature_c", CELSIUS, right=True, cell=_heat, field="temp", meaning="temperature"
+    ),
+    _gpu("hbm", "HBM", 4, "memory_temperature_c", CELSIUS, priority=7, cell=_memory_heat, **_RATE),
+    _gpu("margin", "MARGIN", 6, "temperature_margin_c", CELSIUS, priority=10, **_RATE),
+    _gpu("power", "PWR/LIM", 8, "power_w", WATTS, right=True, cell=_power, field="power", meaning="what it draws"),
+    _gpu("memory", "MEMORY", 8, "memory_used_bytes", BYTES, cell=_memory, part=_instance_memory, **_MEMORY),
+    # Words sort upwards, and the worst is to come first.
+    _gpu(
+        "throttle", "THROTTLE", 10, cell=gpu_throttle_cell, value=lambda gpu: -worst_share(gpu), stretch=True, most=20
+    ),
+    _gpu("flags", "FLAGS", 8, cell=flags_cell, value=lambda gpu: -float(len(flags(gpu))), optional=True),
+    _gpu("nvlink", "NVLINK", 12, cell=_nvlink, value=lambda gpu: rate_of(gpu.nvlink), priority=5, **_RATE),
+    _gpu("pcie", "PCIE", 11, cell=_pcie, value=lambda gpu: rate_of(gpu.pcie), priority=6, **_RATE),
+    Column("rank", "RANK", 4, right=True, cell=lambda line: ranks_text(line.ranks), value=_first_rank),
+    Column("pid", "PID", 7, right=True, priority=3, cell=_pids, value=_first_pid, part=_pids_of_instance),
+    _rank("user", "USER", 8, priority=9),
+    _rank("state", "STATE", 12, state_cell, priority=11),
+    Column("name", "MODEL", 24, cell=_name, value=lambda line: line.gpu.name, priority=12, **_MODEL),
+    _gpu("bus", "BUS ID", 12, "pci_bus_id", cell=_bus, priority=14),
+    _rank("command", "COMMAND", 24, priority=13, stretch=True),
+)
+_BY_KEY = {column.key: column for column in GPU_COLUMNS}
+
+
+def gpu_row(
+    gpu: GpuSample,
+    ranks: Sequence[RankSample],
+    trend: Sequence[float | None] = (),
+    *,
+    simulated: bool = False,
+    node: str = "",
+    columns: Sequence[Column] = GPU_COLUMNS,
+) -> Row:
+    """One row of GPU_COLUMNS, or of some of them; see GpuLine.
+
+    The key is the GPU's index, or "node/index" when ``node`` is given.
+    """
+    key = f"{node}/{gpu.index}" if node else str(gpu.index)
+    banner = None if gpu.state == "ok" else _banner(gpu, ranks)
+    return row_of(columns, GpuLine(gpu, ranks, trend, simulated), key, banner)
+
+
+def mig_row(gpu: GpuSample, instance: MigInstance) -> Row:
+    """An instance below its GPU: its own memory, activity and processes; clocks and heat are the whole GPU's."""
+    return row_of(GPU_COLUMNS, InstanceLine(gpu, instance), f"{gpu.index}.{instance.index}", part=True)
 
 
 def gpu_value(column: str, gpu: GpuSample, ranks: Sequence[RankSample]) -> Value:
-    """None: unknown, or a GPU that does not answer. An instance is sorted with its GPU."""
-    if gpu.state != "ok" and column != "gpu":
-        return None
-    if column in _OF_RANK:
-        if ranks:
-            return _OF_RANK[column](ranks[0])
-        return gpu.processes[0].pid if column == "pid" and gpu.processes else None
-    value = _OF_GPU[column](gpu) if column in _OF_GPU else None
-    return value if isinstance(value, str) or known(value) else None
+    """What a row is sorted by. None: unknown, or a GPU that does not answer. An instance is sorted with its GPU."""
+    answers = gpu.state == "ok" or column == "gpu"
+    return _BY_KEY[column].sorts_by(GpuLine(gpu, ranks)) if answers else None
+
+
+def gpu_columns(gpus: Sequence[GpuSample]) -> tuple[Column, ...]:
+    """GPU_COLUMNS for these GPUs.
+
+    Where only GPU-Util is known of what they do, its gauge says that it is coarse. Flags that are no alarm (a row of
+    memory that was repaired long ago) take no room from what moves.
+    """
+    changed: dict[str, Column] = {}
+    if not any(gpu.sm_active is not None or any_instance_known(gpu) for gpu in gpus):
+        changed = {"gauge": replace(_BY_KEY["gauge"], title=COARSE, priority=0)}
+        changed |= {key: replace(_BY_KEY[key], priority=7) for key in ("tensor", "dram")}
+    none: list[tuple[str, str]] = []
+    if not any(style for gpu in gpus for _, style in spared("a GPU's flags", partial(flags, gpu), none)):
+        changed["flags"] = replace(_BY_KEY["flags"], priority=7)
+    return tuple(changed.get(column.key, column) for column in GPU_COLUMNS)
+
+
+def any_instance_known(gpu: GpuSample) -> bool:
+    return any(instance.sm_active is not None for instance in gpu.mig_instances)

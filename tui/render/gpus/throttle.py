@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mltop.probes.model import GpuSample
+from mltop.probes.model.units import UNKNOWN, known, percent
 from mltop.tui.render.cells import Cell
-from mltop.tui.render.units import UNKNOWN, known, percent
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from functools import cached_property
 from typing import cast
 
 from mltop.probes.model import GpuSample
+from mltop.probes.model.units import UNKNOWN, clock_time, number, percent
 from mltop.tui.app.history import Track, has
 from mltop.tui.render.cells import Cell, clip
 from mltop.tui.render.fleet.heat import COLDEST_C, HOTTEST_C
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.gpus.throttle import ALARMING, BADGES, style_of
-from mltop.tui.render.units import UNKNOWN, clock_time, number, percent
 
 Value = float | None
 Reduce = Callable[[Sequence[float]], float]

@@ -8,86 +8,24 @@ Bus bandwidth over size, drawn by plotext; it is imported when the first curve i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from mltop.probes.model.probe import CollectiveResult, CopiesResult, PairResult, RankArrival
-from mltop.tui.render.cells import Cell, Column, Row
+from mltop.probes.model.units import UNKNOWN, bandwidth, digits, percent, short_time, signed_percent, size_text
+from mltop.tui.render.cells import Cell, Column, Row, row_of
 from mltop.tui.render.glyphs import GLYPHS, bar
-from mltop.tui.render.units import (
-    GIGA,
-    UNKNOWN,
-    bandwidth,
-    digits,
-    middle,
-    percent,
-    short_time,
-    signed_percent,
-    size_text,
-)
+from mltop.tui.render.units import middle
 
-SIZE_COLUMNS = (
-    Column("size", "SIZE", 5, right=True),
-    Column("time", "TIME", 7, right=True),
-    Column("p95", "P95", 7, right=True, priority=3),
-    Column("best", "BEST", 7, right=True, priority=5),
-    Column("algbw", "ALGBW", 8, right=True, priority=4),
-    Column("busbw", "BUSBW", 8, right=True),
-    Column("expected", "EXPECTED", 8, right=True, priority=2, optional=True),
-    Column("share", "SHARE", 5, right=True, priority=1, optional=True),
-    Column("wrong", "WRONG", 7),
-    Column("last", "LAST TO COME", 24, stretch=True, most=40),
-    Column("ranks", "RANKS", 5, right=True, priority=6),
-    Column("iterations", "TIMES", 5, right=True, priority=7),
-    Column("path", "OVER", 16, priority=8, stretch=True),
-)
-RANK_COLUMNS = (
-    Column("rank", "RANK", 5, right=True),
-    Column("node", "NODE", 12),
-    Column("gpu", "GPU", 3, right=True),
-    Column("lag", "LAG", 8, right=True),
-    Column("gauge", "", 16, priority=2),
-    Column("median", "WAITS", 8, right=True),
-    Column("work", "OWN WORK", 8, right=True, optional=True),
-)
-PAIR_COLUMNS = (
-    Column("round", "ROUND", 5, right=True, priority=2),
-    Column("first", "NODE", 14),
-    Column("second", "NODE", 14),
-    Column("busbw", "BUSBW", 8, right=True),
-    Column("gauge", "", 16, priority=3),
-    Column("against", "AGAINST", 11, right=True, priority=1),
-    Column("why", "WHY", 20, stretch=True, optional=True),
-)
 LITTLE_OF_EXPECTED = 0.85  # of what this hardware gives elsewhere
+BAR_WIDTH = 16
 LATE = 0.2  # of the collective's time: a lag that is no noise
 SLOW_PAIR = 0.85  # of the median of all pairs
 
 
 def size_key(result: CollectiveResult) -> str:
     return f"{result.collective}/{result.size_bytes}"
-
-
-def size_row(result: CollectiveResult) -> Row:
-    """One row of SIZE_COLUMNS."""
-    share = share_of_expected(result)
-    little = share is not None and share < LITTLE_OF_EXPECTED
-    wrong = Cell(f"{result.wrong} WRONG", "crit") if result.wrong else Cell("none", "dim")
-    cells = (
-        Cell(size_text(result.size_bytes)),
-        Cell(short_time(result.time_s)),
-        Cell(short_time(result.p95_s)),
-        Cell(short_time(result.best_s)),
-        Cell(bandwidth(result.algbw_bytes_per_s)),
-        Cell(bandwidth(result.busbw_bytes_per_s), "bold"),
-        Cell(bandwidth(result.expected_busbw_bytes_per_s), "dim"),
-        Cell(percent(share), "warn" if little else ""),
-        wrong,
-        _last(result),
-        Cell(str(result.ranks)),
-        Cell(str(result.iterations)),
-        Cell(result.path or result.backend, "dim"),
-    )
-    return Row(size_key(result), cells)
 
 
 def share_of_expected(result: CollectiveResult) -> float | None:
@@ -126,20 +64,97 @@ def by_lag(result: CollectiveResult) -> list[RankArrival]:
     return sorted(result.arrivals, key=lambda arrival: -arrival.lag_s)
 
 
+def _size(
+    key: str, title: str, width: int, name: str, show: Callable[[Any], str], *, style: str = "", **layout: Any
+) -> Column:
+    """A column about the field ``name`` of a CollectiveResult."""
+    get = attrgetter(name)
+    return Column(
+        key, title, width, right=True, cell=lambda result: Cell(show(get(result)), style), value=get, **layout
+    )
+
+
+def _share(result: CollectiveResult) -> Cell:
+    share = share_of_expected(result)
+    return Cell(percent(share), "warn" if share is not None and share < LITTLE_OF_EXPECTED else "")
+
+
+def _wrong(result: CollectiveResult) -> Cell:
+    return Cell(f"{result.wrong} WRONG", "crit") if result.wrong else Cell("none", "dim")
+
+
+def _lag_of_last(result: CollectiveResult) -> float | None:
+    arrival = last_rank(result)
+    return None if arrival is None else arrival.lag_s
+
+
+def _path(result: CollectiveResult) -> str:
+    return result.path or result.backend
+
+
+SIZE_COLUMNS = (
+    _size("size", "SIZE", 5, "size_bytes", size_text),
+    _size("time", "TIME", 7, "time_s", short_time),
+    _size("p95", "P95", 7, "p95_s", short_time, priority=3),
+    _size("best", "BEST", 7, "best_s", short_time, priority=5),
+    _size("algbw", "ALGBW", 8, "algbw_bytes_per_s", bandwidth, priority=4),
+    _size("busbw", "BUSBW", 8, "busbw_bytes_per_s", bandwidth, style="bold"),
+    _size("expected", "EXPECTED", 8, "expected_busbw_bytes_per_s", bandwidth, style="dim", priority=2, optional=True),
+    Column("share", "SHARE", 5, right=True, priority=1, optional=True, cell=_share, value=share_of_expected),
+    Column("wrong", "WRONG", 7, cell=_wrong, value=lambda result: result.wrong),
+    Column("last", "LAST TO COME", 24, stretch=True, most=40, cell=_last, value=_lag_of_last),
+    _size("ranks", "RANKS", 5, "ranks", str, priority=6),
+    _size("iterations", "TIMES", 5, "iterations", str, priority=7),
+    Column("path", "OVER", 16, priority=8, stretch=True, cell=lambda result: Cell(_path(result), "dim"), value=_path),
+)
+
+
+def size_row(result: CollectiveResult) -> Row:
+    """One row of SIZE_COLUMNS."""
+    return row_of(SIZE_COLUMNS, result, size_key(result))
+
+
+class ArrivalLine(NamedTuple):
+    """What a row of RANK_COLUMNS is about."""
+
+    arrival: RankArrival
+    result: CollectiveResult
+
+    @property
+    def style(self) -> str:
+        return "warn" if is_late(self.arrival, self.result) else ""
+
+
+def _lag_bar(line: ArrivalLine) -> Cell:
+    most = max((arrival.lag_s for arrival in line.result.arrivals), default=0.0)
+    share = max(0.0, line.arrival.lag_s) / most if most > 0 else 0.0
+    return Cell(bar(share, BAR_WIDTH), line.style or "dim")
+
+
+def _arrival(
+    key: str, title: str, width: int, name: str, cell: Callable[[ArrivalLine], Cell | str], **layout: Any
+) -> Column:
+    """A column sorted by the field ``name`` of RankArrival."""
+    get = attrgetter(name)
+    return Column(key, title, width, cell=cell, value=lambda line: get(line.arrival), **layout)
+
+
+RANK_COLUMNS = (
+    _arrival("rank", "RANK", 5, "rank", lambda line: str(line.arrival.rank), right=True),
+    _arrival("node", "NODE", 12, "node", lambda line: line.arrival.node),
+    _arrival(
+        "gpu", "GPU", 3, "gpu", lambda line: "" if line.arrival.gpu is None else str(line.arrival.gpu), right=True
+    ),
+    _arrival("lag", "LAG", 8, "lag_s", lambda line: Cell(short_time(line.arrival.lag_s), line.style), right=True),
+    _arrival("gauge", "", BAR_WIDTH, "lag_s", _lag_bar, priority=2),
+    _arrival("median", "WAITS", 8, "median_s", lambda line: short_time(line.arrival.median_s), right=True),
+    _arrival("work", "OWN WORK", 8, "work_s", lambda line: short_time(line.arrival.work_s), right=True, optional=True),
+)
+
+
 def rank_row(arrival: RankArrival, result: CollectiveResult) -> Row:
     """One row of RANK_COLUMNS, key: the rank."""
-    most = max((one.lag_s for one in result.arrivals), default=0.0)
-    style = "warn" if is_late(arrival, result) else ""
-    cells = (
-        Cell(str(arrival.rank)),
-        Cell(arrival.node),
-        Cell("" if arrival.gpu is None else str(arrival.gpu)),
-        Cell(short_time(arrival.lag_s), style),
-        Cell(bar(max(0.0, arrival.lag_s) / most if most > 0 else 0.0, 16), style or "dim"),
-        Cell(short_time(arrival.median_s)),
-        Cell(short_time(arrival.work_s)),
-    )
-    return Row(str(arrival.rank), cells)
+    return row_of(RANK_COLUMNS, ArrivalLine(arrival, result), str(arrival.rank))
 
 
 def worst_first(pairs: Sequence[PairResult]) -> list[PairResult]:
@@ -151,22 +166,67 @@ def pair_key(pair: PairResult) -> str:
     return f"{pair.round}/{'/'.join(pair.nodes)}"
 
 
-def pair_row(pair: PairResult, usual: float | None, most: float | None) -> Row:
-    """One row of PAIR_COLUMNS. ``usual``: the median of all pairs, ``most``: the fastest."""
-    first, second = (*pair.nodes, "", "")[:2]
-    busbw = pair.busbw_bytes_per_s
-    share = busbw / usual if busbw is not None and usual else None
-    style = "crit" if busbw is None else "warn" if share is not None and share < SLOW_PAIR else ""
-    cells = (
-        Cell(str(pair.round)),
-        Cell(first),
-        Cell(second),
-        Cell("failed" if busbw is None else bandwidth(busbw), style or "bold"),
-        Cell(bar(busbw / most if busbw is not None and most else 0.0, 16), style or "dim"),
-        Cell(UNKNOWN if share is None else f"{signed_percent(share - 1)} median", style),
-        Cell(pair.why, "crit" if pair.why else ""),
-    )
-    return Row(pair_key(pair), cells)
+class PairLine(NamedTuple):
+    """What a row of PAIR_COLUMNS is about. ``usual``: the median of all pairs, ``most``: the fastest."""
+
+    pair: PairResult
+    usual: float | None
+    most: float | None
+
+    @property
+    def share(self) -> float | None:
+        """Of what is usual."""
+        busbw = self.pair.busbw_bytes_per_s
+        return busbw / self.usual if busbw is not None and self.usual else None
+
+    @property
+    def style(self) -> str:
+        if self.pair.busbw_bytes_per_s is None:
+            return "crit"
+        return "warn" if self.share is not None and self.share < SLOW_PAIR else ""
+
+    def node(self, place: int) -> str:
+        return self.pair.nodes[place] if place < len(self.pair.nodes) else ""
+
+
+def _busbw(line: PairLine) -> Cell:
+    busbw = line.pair.busbw_bytes_per_s
+    return Cell("failed" if busbw is None else bandwidth(busbw), line.style or "bold")
+
+
+def _busbw_bar(line: PairLine) -> Cell:
+    busbw = line.pair.busbw_bytes_per_s
+    return Cell(bar(busbw / line.most if busbw is not None and line.most else 0.0, BAR_WIDTH), line.style or "dim")
+
+
+def _against(line: PairLine) -> Cell:
+    return Cell(UNKNOWN if line.share is None else f"{signed_percent(line.share - 1)} median", line.style)
+
+
+def _busbw_value(line: PairLine) -> float | None:
+    return line.pair.busbw_bytes_per_s
+
+
+def _why(line: PairLine) -> Cell:
+    return Cell(line.pair.why, "crit" if line.pair.why else "")
+
+
+PAIR_COLUMNS = (
+    Column("round", "ROUND", 5, True, 2, cell=lambda line: str(line.pair.round), value=lambda line: line.pair.round),
+    Column("first", "NODE", 14, cell=lambda line: line.node(0), value=lambda line: line.node(0)),
+    Column("second", "NODE", 14, cell=lambda line: line.node(1), value=lambda line: line.node(1)),
+    Column("busbw", "BUSBW", 8, right=True, cell=_busbw, value=_busbw_value),
+    Column("gauge", "", BAR_WIDTH, priority=3, cell=_busbw_bar, value=_busbw_value),
+    Column("against", "AGAINST", 11, right=True, priority=1, cell=_against, value=_busbw_value),
+    Column("why", "WHY", 20, stretch=True, optional=True, cell=_why, value=lambda line: line.pair.why),
+)
+
+
+def pair_row(
+    pair: PairResult, usual: float | None, most: float | None, columns: Sequence[Column] = PAIR_COLUMNS
+) -> Row:
+    """One row of PAIR_COLUMNS, or of some of them; see PairLine."""
+    return row_of(columns, PairLine(pair, usual, most), pair_key(pair))
 
 
 def usual_busbw(pairs: Sequence[PairResult]) -> tuple[float | None, float | None]:
@@ -242,6 +302,7 @@ def peer_matrix(results: Sequence[CopiesResult], width: int) -> list[list[Cell]]
     return lines
 
 
+GIGA = 1e9
 LEAST_SIZES = 3
 LEAST_WIDTH, LEAST_HEIGHT = 40, 8
 MOST_WIDTH, MOST_HEIGHT = 110, 16

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from mltop.probes.investigate.advice import to_do
 from mltop.probes.judge.nodes import folded
 from mltop.probes.model.probe import PastResult
+from mltop.probes.model.units import UNKNOWN, bandwidth, clock_time, flops, size_text
 from mltop.tui.render.cells import Cell, flow, wrap
 from mltop.tui.render.glyphs import GLYPHS, bar, sparkline
 from mltop.tui.render.probes.kinds import KINDS, title_of, where_text
-from mltop.tui.render.units import UNKNOWN, bandwidth, clock_time, flops, heights, middle, size_text
+from mltop.tui.render.units import heights, middle
 from mltop.tui.screens.bars import elapsed_text
 
 if TYPE_CHECKING:

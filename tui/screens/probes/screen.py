@@ -11,9 +11,8 @@ from textual.widget import Widget
 
 from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
 from mltop.tui.app.feed import Picture
-from mltop.tui.app.navigation import Place, ProbePlace, gpu_place, ranks_place
+from mltop.tui.app.navigation import Location, gpu_location
 from mltop.tui.app.session import Probes
-from mltop.tui.render.cells import Cell
 from mltop.tui.render.probes.summary import empty_lines, headline, split_verdict
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.pane import Pane, TextLines
@@ -66,13 +65,13 @@ class ProbesScreen(Pane):
         everybody = [node.node for node in picture.view.nodes]
         told = (self._cancels(progress), width, probing.looked_at, tuple(everybody))
         head = self._once("head", (progress, *told), lambda: headline(progress, *told))
-        room -= self._set("#what", head[: room // 4 + 1])
+        room -= self.set_part("#what", head[: room // 4 + 1])
         report = progress.report
         above: Lines = []
         left: Lines = []
         if report is not None:
             above, left = split_verdict(report.verdict, width - 1, max(2, room * 2 // 5), report.failures)
-        room -= self._set("#verdict", above)
+        room -= self.set_part("#verdict", above)
         self._shown = self._table_of(progress)
         table = self._show_table(self._shown.name)
         self.put(table, self._shown.columns, self._shown.rows(picture.view))
@@ -91,7 +90,7 @@ class ProbesScreen(Pane):
         shown, table = self._shown, self._table()
         if shown is None or table is None:
             return super().nodes_shown()
-        return list(dict.fromkeys(shown.about[key][0] for key in self.shown_keys(table) if key in shown.about))
+        return list(dict.fromkeys(shown.about[key][0] for key in table.keys if key in shown.about))
 
     def action_run(self, step: int) -> None:
         self.mltop.probing.look(step)
@@ -116,21 +115,20 @@ class ProbesScreen(Pane):
             return
         if shown.name == "sizes":
             label = next(row.cells[0].text for row in map(shown.make, range(len(shown.keys))) if row.key == event.key)
-            self.mltop.drill(ranks_place(event.key, f"ranks at {label}"))
+            self.mltop.drill(Location("probes", collective=event.key, label=f"ranks at {label}"))
             return
         node, gpu = self._about_cursor()
         if gpu is not None:
-            self.mltop.drill(gpu_place(node, gpu))
+            self.mltop.drill(gpu_location(node, gpu))
         elif node:
-            self.mltop.drill(Place("node", node))
+            self.mltop.drill(Location("node", node))
 
     def _cancels(self, progress: ProbeProgress) -> bool:
         return self.mltop.probing.cancelling and progress is self.mltop.probing.running
 
     def _table_of(self, progress: ProbeProgress) -> Shown:
         """Made anew only when there is news: a key need not wait for it."""
-        here, past = self.mltop.trail.here, self.mltop.probing.past
-        collective = here.collective if isinstance(here, ProbePlace) else ""
+        collective, past = self.mltop.trail.here.collective, self.mltop.probing.past
         brief = self.size.width < WIDE
         began = time.monotonic()
         same_run = self._wanted is progress.wanted and not progress.finished
@@ -183,7 +181,7 @@ class ProbesScreen(Pane):
 
     def _show_nothing(self) -> None:
         for part in ("#what", "#verdict"):
-            self._set(part, [])
+            self.set_part(part, [])
         self._shown = None
         for table in self.query(LineTable):
             table.display = False
@@ -198,14 +196,6 @@ class ProbesScreen(Pane):
         table, shown = self._table(), self._shown
         key = table.cursor_key if table is not None else None
         return shown.about.get(key, ("", None)) if shown is not None and key is not None else ("", None)
-
-    def _set(self, selector: str, lines: list[list[Cell]]) -> int:
-        """Lines into a part that is as high as they are; how many."""
-        part = self.query_one(selector, CellLines)
-        part.display = bool(lines)
-        part.styles.height = len(lines)
-        part.set_lines(lines)
-        return len(lines)
 
 
 def _equal(new: object, old: object) -> bool:

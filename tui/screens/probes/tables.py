@@ -21,24 +21,23 @@ from mltop.probes.model.probe import (
 )
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.filters import Subject
-from mltop.tui.render.cells import Column, Row
+from mltop.tui.render.cells import Column, Row, Value, row_of, values_of
 from mltop.tui.render.fleet.map import short_names
 from mltop.tui.render.probes.collectives import (
     PAIR_COLUMNS,
     RANK_COLUMNS,
     SIZE_COLUMNS,
+    ArrivalLine,
+    PairLine,
     by_lag,
     pair_key,
-    pair_row,
-    rank_row,
     size_key,
-    size_row,
     usual_busbw,
     worst_first,
 )
 from mltop.tui.render.probes.comparison import Compared
-from mltop.tui.render.probes.devices import BRIEF, TABLES, Line, columns_of, device_row, slowest_first, value_of
-from mltop.tui.screens.rows import SortValue, SubjectRows
+from mltop.tui.render.probes.devices import BRIEF, TABLES, Line, columns_of, device_row, slowest_first
+from mltop.tui.screens.rows import SubjectRows
 
 RESULTS: Mapping[str, type[DeviceResult]] = {"matmul": MatmulResult, "memory": MemoryResult, "copies": CopiesResult}
 NAMES = (*TABLES, "sizes", "ranks", "pairs")  # of the tables; the screen has a widget for each
@@ -52,7 +51,7 @@ class Shown:
     columns: Sequence[Column]
     keys: Sequence[str]
     make: Callable[[int], Row]
-    value: Callable[[str, int], SortValue] | None = None
+    value: Callable[[str, int], Value]
     lines: Mapping[str, Line] = field(default_factory=dict)
     about: Mapping[str, tuple[str, int | None]] = field(default_factory=dict)
 
@@ -168,21 +167,24 @@ def devices_table(kind: str, lines: Mapping[str, Line], first_title: str, brief:
     """``kind``: of a probe; one whose results are not those of devices shows how far they are."""
     kind = kind if kind in TABLES else "stages"
     shown = BRIEF.get(kind, TABLES[kind]) if brief else TABLES[kind]
-    by_key = {one.column.key: one for one in shown}
     order = sorted(lines, key=lambda key: slowest_first(lines[key]))
     width = max([len(first_title), *(len(line.name) for line in lines.values())])
 
+    columns = columns_of(shown, width, first_title)
+    by_key = {column.key: column for column in columns}
     place = {key: float(number) for number, key in enumerate(lines)}
 
-    def value(column: str, index: int) -> SortValue:
-        key = order[index]
-        return place[key] if column == "gpu" else value_of(by_key, column, lines[key])
+    def value(column: str, index: int) -> Value:
+        line = lines[order[index]]
+        if column == "gpu":
+            return place[order[index]]
+        return by_key[column].sorts_by(line) if line.result is not None else None
 
     return Shown(
         kind,
-        columns_of(shown, width, first_title),
+        columns,
         order,
-        lambda index: device_row(shown, lines[order[index]], order[index]),
+        lambda index: device_row(columns, lines[order[index]], order[index]),
         value,
         lines,
         {key: (line.progress.node, line.progress.gpu) for key, line in lines.items()},
@@ -191,66 +193,37 @@ def devices_table(kind: str, lines: Mapping[str, Line], first_title: str, brief:
 
 def sizes_table(results: Sequence[CollectiveResult]) -> Shown:
     """In the order of the report."""
-    keys = [size_key(one) for one in results]
-    values: dict[str, Callable[[CollectiveResult], SortValue]] = {
-        "size": lambda one: one.size_bytes,
-        "time": lambda one: one.time_s,
-        "p95": lambda one: one.p95_s,
-        "best": lambda one: one.best_s,
-        "algbw": lambda one: one.algbw_bytes_per_s,
-        "busbw": lambda one: one.busbw_bytes_per_s,
-        "expected": lambda one: one.expected_busbw_bytes_per_s,
-        "wrong": lambda one: one.wrong,
+    keys = [size_key(result) for result in results]
+    first_nodes = {
+        key: (result.nodes[0] if result.nodes else "", None) for key, result in zip(keys, results, strict=True)
     }
-    return Shown(
-        "sizes",
-        SIZE_COLUMNS,
-        keys,
-        lambda index: size_row(results[index]),
-        lambda column, index: values[column](results[index]) if column in values else size_row(results[index]).text,
-        about={key: (one.nodes[0] if one.nodes else "", None) for key, one in zip(keys, results, strict=True)},
-    )
+    return _shown("sizes", SIZE_COLUMNS, keys, results, first_nodes)
 
 
 def ranks_table(result: CollectiveResult) -> Shown:
     """Who comes last first."""
-    ranks = by_lag(result)
-    keys = [str(one.rank) for one in ranks]
-    values: dict[str, Callable[[int], SortValue]] = {
-        "rank": lambda index: ranks[index].rank,
-        "node": lambda index: ranks[index].node,
-        "gpu": lambda index: ranks[index].gpu,
-        "lag": lambda index: ranks[index].lag_s,
-        "gauge": lambda index: ranks[index].lag_s,
-        "median": lambda index: ranks[index].median_s,
-        "work": lambda index: ranks[index].work_s,
-    }
-    return Shown(
-        "ranks",
-        RANK_COLUMNS,
-        keys,
-        lambda index: rank_row(ranks[index], result),
-        lambda column, index: values[column](index),
-        about={str(one.rank): (one.node, one.gpu) for one in ranks},
-    )
+    lines = [ArrivalLine(arrival, result) for arrival in by_lag(result)]
+    keys = [str(line.arrival.rank) for line in lines]
+    about = {str(line.arrival.rank): (line.arrival.node, line.arrival.gpu) for line in lines}
+    return _shown("ranks", RANK_COLUMNS, keys, lines, about)
 
 
 def pairs_table(pairs: Sequence[PairResult]) -> Shown:
     """What failed, then the slowest."""
-    order = worst_first(pairs)
-    keys = [pair_key(one) for one in order]
     usual, most = usual_busbw(pairs)
-    values: dict[str, Callable[[PairResult], SortValue]] = {
-        "round": lambda one: one.round,
-        "first": lambda one: one.nodes[0],
-        "second": lambda one: one.nodes[-1],
-        "why": lambda one: one.why or None,
-    }
-    return Shown(
-        "pairs",
-        PAIR_COLUMNS,
-        keys,
-        lambda index: pair_row(order[index], usual, most),
-        lambda column, index: values[column](order[index]) if column in values else order[index].busbw_bytes_per_s,
-        about={key: (one.nodes[0] if one.nodes else "", None) for key, one in zip(keys, order, strict=True)},
-    )
+    lines = [PairLine(pair, usual, most) for pair in worst_first(pairs)]
+    keys = [pair_key(line.pair) for line in lines]
+    return _shown("pairs", PAIR_COLUMNS, keys, lines, {pair_key(line.pair): (line.node(0), None) for line in lines})
+
+
+def _shown(
+    name: str,
+    columns: Sequence[Column],
+    keys: Sequence[str],
+    items: Sequence[Any],
+    about: Mapping[str, tuple[str, int | None]],
+) -> Shown:
+    def make(index: int) -> Row:
+        return row_of(columns, items[index], keys[index])
+
+    return Shown(name, columns, keys, make, values_of(columns, items), about=about)

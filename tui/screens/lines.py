@@ -1,29 +1,24 @@
-"""Findings and gaps as a few lines under a table, worst first. Pure functions.
-
-How a node is and how it was reached, as lines. Pure functions.
-"""
+"""What panes say in lines: problems and gaps, how a node is, how it was reached, and its machine. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from mltop.probes.investigate.advice import advised
-from mltop.probes.model import Finding, Gap
+from mltop.probes.model import Finding, Gap, HostSample
+from mltop.probes.model.units import bytes_text, clock_time, number, of, percent, seconds
 from mltop.probes.reach.view import Connection, FleetView, NodeView
 from mltop.tui.render.cells import Cell, flow, wrap
-from mltop.tui.render.findings import severity_cell
+from mltop.tui.render.findings import is_missed, of_gravity, severity_cell
 from mltop.tui.render.fleet.nodes import state_sentence
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.states import SEVERITY_ORDER
-from mltop.tui.render.units import age, clock_time, seconds
 
 INDENT = 5
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
     """Worst first, otherwise in the order given; unknown severities last."""
-    order = {severity: rank for rank, severity in enumerate(SEVERITY_ORDER)}
-    return sorted(findings, key=lambda finding: order.get(finding.severity, len(order)))
+    return sorted(findings, key=of_gravity)
 
 
 def gaps_of(view: FleetView) -> list[tuple[str, Gap]]:
@@ -31,11 +26,6 @@ def gaps_of(view: FleetView) -> list[tuple[str, Gap]]:
     samples = [(node.node, node.sample) for node in view.nodes if node.sample is not None]
     gaps = [(node, gap) for node, sample in samples for gap in sample.gaps if is_missed(gap)]
     return sorted(gaps, key=lambda pair: _is_detail(pair[1]))
-
-
-def is_missed(gap: Gap) -> bool:
-    """Whether there is something that we do not know: not what does not exist here, nor what comes in a moment."""
-    return gap.kind == "unknown" or gap.what == "nvml.starting"
 
 
 def problem_lines(
@@ -103,8 +93,10 @@ def _untold(gaps: Sequence[tuple[str, Gap]], findings: Sequence[Finding]) -> lis
 
 
 def _is_detail(gap: Gap) -> bool:
-    """A single value (``gpu.3.power_w``), or what this version does not collect, rather than a whole source."""
-    return gap.what.startswith(("gpu.", "host.", "ranks.")) or gap.why.startswith("not collected by this version")
+    """A single value (``gpu.3.power_w``) rather than a whole source."""
+    return (gap.source in ("gpu", "host", "ranks") and bool(gap.item or gap.fields)) or gap.why.startswith(
+        "not collected by this version"
+    )
 
 
 MOST_REASON = 6  # lines
@@ -146,7 +138,47 @@ def _last_heard(node: NodeView, taken_at: float) -> str:
     passed_s = node.state.age_s
     if node.sample is None or passed_s is None:
         return "nothing has come from it yet"
-    return f"last sample at {clock_time(taken_at - passed_s)}, {age(passed_s)} ago"
+    return f"last sample at {clock_time(taken_at - passed_s)}, {seconds(passed_s)} ago"
+
+
+def host_cells(node: NodeView, width: int) -> list[Cell]:
+    """E.g. ``cpu 31% of 192  memory 848G/2.0T  load 64 60 58``; first of all why what follows is not of now."""
+    state = [] if node.state.state == "live" else [state_sentence(node)]
+    if node.sample is None:
+        return [Cell(f"{node.node} ", "bold"), *state]
+    host = node.sample.host
+    parts = [
+        (0, state),
+        (0, _labelled("cpu", f"{percent(host.cpu_fraction)} of {number(host.cpu_count)}")),
+        (1, _labelled("memory", of(bytes_text(_used_memory(host)), bytes_text(host.memory_total_bytes)))),
+        (2, _labelled("load", " ".join(map(_load, _known_loads(host))))),
+        (3, _labelled("shm", of(bytes_text(host.shm_used_bytes), bytes_text(host.shm_total_bytes)))),
+        (4, _labelled("in", _per_s(host.network_rx_bytes_per_s))),
+        (4, _labelled("out", _per_s(host.network_tx_bytes_per_s))),
+        (5, _labelled("up", seconds(host.uptime_s))),
+        (6, _labelled("kernel", host.kernel)),
+    ]
+    return flow(parts, width)
+
+
+def _used_memory(host: HostSample) -> int | None:
+    if host.memory_total_bytes is None or host.memory_available_bytes is None:
+        return None
+    return host.memory_total_bytes - host.memory_available_bytes
+
+
+def _known_loads(host: HostSample) -> list[float | None]:
+    """Over 1, 5 and 15 minutes, as far as they are known; one unknown when none is."""
+    loads = [load for load in (host.load_1m, host.load_5m, host.load_15m) if load is not None]
+    return [*loads] or [None]
+
+
+def _load(value: float | None) -> str:
+    return number(value) if value is None or value >= 10 else f"{value:.1f}"
+
+
+def _per_s(value: float | None) -> str:
+    return f"{bytes_text(value)}/s"
 
 
 def connection_cells(connection: Connection, width: int) -> list[Cell]:
