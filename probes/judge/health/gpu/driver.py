@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from mltop.probes.judge.health.names import gpu_name, is_of_nvml
-from mltop.probes.judge.health.peers import Fact
+from mltop.probes.judge.health.peers import NODES_AT_LEAST, Fact
 from mltop.probes.judge.health.rule import DRIVER, Hit, Moment, rule
 from mltop.probes.model import Gap, GpuSample, Remedy, Sample
 from mltop.probes.model.units import counted
@@ -25,7 +25,6 @@ _REMEDIES: dict[str, Remedy] = {"driver_mismatch": "reboot", "lost": "reboot", "
 ANSWER_S = 5.0  # the reader waits so long for a call before it says that it is stuck
 START_S = 20.0  # longer than any other answer
 SIBLINGS_AT_LEAST = 4  # of one model in a node: then a single other version stands out
-NODES_AT_LEAST = 3
 # As in _versions: field of GpuSample, topic among peers, what it is called. CUDA's version follows from the driver's.
 _FIELDS = (
     ("driver", "gpu.driver", "driver"),

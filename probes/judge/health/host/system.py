@@ -140,9 +140,8 @@ def files(moment: Moment) -> Iterator[Hit]:
 def _files(subject: str, whose: str, used: int, limit: int, key: str = "") -> Iterator[Hit]:
     share = used / limit
     if share > FILES_WARNING:
-        severity: Severity = "critical" if share > FILES_CRITICAL else "warning"
         text = f"{subject}: {used} {whose} {limit} file descriptors are used"
-        yield Hit(subject, text, severity=severity, key=key)
+        yield Hit(subject, text, severity="critical" if share > FILES_CRITICAL else "warning", key=key)
 
 
 @rule(

@@ -17,7 +17,6 @@ from mltop.probes.judge.health.rule import HOLD, Hit, Moment, rule
 from mltop.probes.judge.health.trails import Series
 from mltop.probes.model import GpuSample, RankSample, Sample
 from mltop.probes.model.units import duration_words, percent_words, rate_words, watts_words
-from mltop.probes.model.vocabulary import Severity
 
 HISTORY_S = 300.0
 WATCHED_SHARE = 0.8  # of HISTORY_S: less tells nothing
@@ -173,8 +172,7 @@ def odd_rank(moment: JobMoment) -> Iterator[Hit]:
         if facts.moves and facts.rank.state != "Z":
             doing = "reads or writes" if facts.moves == "io" else "takes a core"
             text = f"{subject} {doing} while {spinning} others wait: a checkpoint, or data only it prepares?"
-            severity: Severity = "info" if facts.moves == "io" else "warning"
-            yield Hit(subject, text, facts.disk_evidence, severity, node=facts.node)
+            yield Hit(subject, text, facts.disk_evidence, "info" if facts.moves == "io" else "warning", node=facts.node)
             continue
         why = "leaves its GPU idle" if facts.gpu is not None else "holds no GPU"
         why = "is in state D" if facts.rank.state == "D" else why
