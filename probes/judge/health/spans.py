@@ -17,7 +17,7 @@ from mltop.probes.model.vocabulary import gravity
 MOST_HITS = 64  # of one rule on one node, or job, …
 MOST_ENDED = 256  # … and of those that have ended
 MORE = "more"  # the subject of what stands for the others
-FIRST_SIGHT = "so in the first sample: for how long is unknown"
+FIRST_SIGHT = "already so in the first sample; for how long is unknown"
 
 Key = tuple[object, ...]  # the rule's id first, then what it is about
 

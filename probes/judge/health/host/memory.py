@@ -60,7 +60,7 @@ def swap(moment: Moment) -> Iterator[Hit]:
     if moved > 0:
         yield Hit("host", f"training is swapping: {rate_words(moved)}", severity="warning")
     elif host.swap_used_bytes:
-        yield Hit("host", f"swap is on and {size_words(host.swap_used_bytes)} of it used", severity="info", key="on")
+        yield Hit("host", f"swap is on, {size_words(host.swap_used_bytes)} of it in use", severity="info", key="on")
 
 
 @rule(
@@ -122,7 +122,7 @@ def shared_memory(moment: Moment) -> Iterator[Hit]:
     if share > SHM_WARNING:
         text = f"/dev/shm {percent_words(share)} full ({size_words(used)} of {size_words(total)})"
         severity: Severity = "critical" if share > SHM_CRITICAL else "warning"
-        yield Hit("/dev/shm", f"{text}: data loader workers get SIGBUS when it is", severity=severity)
+        yield Hit("/dev/shm", f"{text}: data loader workers get SIGBUS once it is full", severity=severity)
 
 
 @rule(

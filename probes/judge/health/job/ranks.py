@@ -101,7 +101,7 @@ def threads(moment: Moment) -> Iterator[Hit]:
     processes = sum(1 + len(rank.children) for rank in ranks)
     if allowed and processes > len(allowed):
         want = processes + OTHER_THREADS
-        yield Hit("host", f"{processes} processes of {len(ranks)} ranks on {len(allowed)} CPUs, {want} would do")
+        yield Hit("host", f"{processes} processes of {len(ranks)} ranks on {len(allowed)} CPUs, {want} would be enough")
 
 
 @rule(

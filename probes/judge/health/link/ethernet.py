@@ -93,7 +93,7 @@ def efa(moment: Moment) -> Iterator[Hit]:
         lost = moment.grown(port, "no_completion_cmds", HOUR_S).amount
         drops = moment.per_second(port, "rx_drops")
         if lost:
-            text = f"EFA adapter {port} is not answering: {lost:.0f} commands without an end in the last hour"
+            text = f"EFA adapter {port} is not answering: {lost:.0f} commands never completed in the last hour"
             yield Hit(port, text, severity="critical")
         elif _carrier_lost(moment, link):
             yield Hit(port, f"EFA adapter {port} has no link ({link.state})", severity="critical")

@@ -375,7 +375,7 @@ def saturated(moment: Moment) -> Iterator[Hit]:
                 f"{counter} stuck at {link.counters.get(counter, NARROW.get(counter))}" for counter in stuck
             )
             why = "flaps are counted from the port's state instead"
-            yield Hit(name, f"{name}: {told}, it can count no further", (why,))
+            yield Hit(name, f"{name}: {told}, it cannot count any further", (why,))
 
 
 @rule(
