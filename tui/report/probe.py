@@ -5,12 +5,11 @@ What `mltop probe` prints: the verdict first, then figures, what was not measure
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mltop.probes.judge.nodes import folded, nameless
+from mltop.probes.judge.nodes import folded
 from mltop.probes.judge.probes.pairs import Levels
 from mltop.probes.model import NodeState
 from mltop.probes.model.probe import (
@@ -18,9 +17,7 @@ from mltop.probes.model.probe import (
     DeviceResult,
     PairResult,
     PastResult,
-    ProbeFailure,
     ProbeReport,
-    ProbeVerdict,
     RankArrival,
     Suspect,
 )
@@ -39,10 +36,8 @@ from mltop.tui.render.probes.collectives import (
     worst_first,
 )
 from mltop.tui.render.probes.kinds import LEGENDS
-from mltop.tui.render.probes.summary import listed, ranges, suspect_name
+from mltop.tui.render.probes.summary import failure_lines, listed, verdict_parts
 from mltop.tui.report.page import (
-    print_action,
-    print_fix,
     print_lines,
     print_not_well,
     print_sentence,
@@ -182,7 +177,9 @@ def print_probe(
     ``verbose``: every device, suspect and failure by itself, and what the columns mean.
     """
     _headline(report, console)
-    _verdict(report.verdict, console, verbose)
+    width = console.width
+    for lines in verdict_parts(report.verdict, width, None if verbose else MOST_SUSPECTS, whole=True):
+        print_lines(lines, console)
     print_not_well([state for state in nodes if state.state != "live"], console)
     if any(isinstance(one, DeviceResult) for one in report.results):
         print_devices(report, past, console, verbose)
@@ -192,9 +189,11 @@ def print_probe(
     pairs = [one for one in report.results if isinstance(one, PairResult)]
     if pairs:
         print_pairs(pairs, console, verbose)
-    _failures(report.failures, console, verbose)
+    most = None if verbose else MOST_FAILURES
+    failed = failure_lines(report.failures, width, most, each=verbose, whole=True)
+    print_lines([[], *failed] if failed else [], console)
     if report.settings:
-        print_lines([[], *listed("Settings", report.settings, console.width)], console)
+        print_lines([[], *listed("Settings", report.settings, width)], console)
     if report.command:
         print_title("The same without mltop", console)
         print_lines([[Cell(report.command)]], console)
@@ -204,69 +203,3 @@ def _headline(report: ProbeReport, console: Console) -> None:
     cells = [Cell("SIMULATED  ", "warn")] if report.simulated else []
     took = f", {seconds(report.took_s)}" if report.took_s else ""
     print_sentence([*cells, Cell(report.probe, "title"), Cell(took, "dim")], console)
-
-
-def _verdict(verdict: ProbeVerdict, console: Console, verbose: bool) -> None:
-    """The sentence under a word that is seen from afar, then each suspect: who, why, what to do."""
-    number = len(verdict.suspects)
-    label = Cell(f"{number} {'SUSPECT' if number == 1 else 'SUSPECTS'}", "crit") if number else Cell("VERDICT", "bold")
-    if verdict.text or number:
-        print_sentence([label, Cell("  "), Cell(verdict.text, "bold")], console)
-    shown = verdict.suspects if verbose else verdict.suspects[:MOST_SUSPECTS]
-    for suspect in shown:
-        _suspect(suspect, console)
-    if len(shown) < number:
-        print_lines([[Cell(f"  and {number - len(shown)} more suspects (--verbose names them)", "warn")]], console)
-    for detail in verdict.details:
-        print_sentence([Cell("  "), Cell(detail)], console, indent=4)
-
-
-def _suspect(suspect: Suspect, console: Console) -> None:
-    print_sentence([Cell("  "), Cell(f"{suspect_name(suspect)}: ", "crit"), Cell(suspect.reason)], console, indent=4)
-    print_action(suspect.action, console)
-
-
-# What was not measured.
-
-
-def _failures(failures: Sequence[ProbeFailure], console: Console, verbose: bool) -> None:
-    groups = [[one] for one in failures] if verbose else _alike(failures)
-    if groups:
-        print_title("Not measured", console)
-    shown = groups if verbose else groups[:MOST_FAILURES]
-    for place, group in enumerate(shown):
-        _failure(group, console)
-        if place + 1 == len(shown) or shown[place + 1][0].fix != group[0].fix:
-            print_fix(group[0].fix, console)
-    if len(shown) < len(groups):
-        more = sum(map(len, groups[len(shown) :]))
-        print_lines([[Cell(f"  and {more} more (--verbose shows them)", "warn")]], console)
-
-
-def _alike(failures: Sequence[ProbeFailure]) -> list[list[ProbeFailure]]:
-    """Those that differ in numbers and their own node's name alone; what failed before what was refused."""
-    found: dict[tuple[bool, str, str, str], list[ProbeFailure]] = {}
-    for one in failures:
-        kind = re.sub(r"\d+", "#", nameless(one.why, one.node))
-        found.setdefault((one.refused, one.stage, kind, one.fix), []).append(one)
-    return [found[key] for key in sorted(found, key=lambda key: key[0])]
-
-
-def _failure(group: Sequence[ProbeFailure], console: Console) -> None:
-    first = group[0]
-    word = Cell("REFUSED ", "warn") if first.refused else Cell("FAILED ", "crit")
-    stage = f"in stage '{first.stage}': " if first.stage and first.stage not in first.why else ""
-    example = "e.g. " if len({one.why for one in group}) > 1 else ""
-    who = Cell(f"{_who(group)}: ", "bold")
-    print_sentence([Cell("  "), word, who, Cell(f"{stage}{example}{first.why}")], console, indent=4)
-
-
-def _who(group: Sequence[ProbeFailure]) -> str:
-    """ "node01 GPU 0-3", "node01 rank 5", "88 GPUs on node[02-12]"."""
-    nodes = list(dict.fromkeys(one.node for one in group))
-    devices = {(one.node, one.gpu) for one in group if one.gpu is not None}
-    ranks = sorted({one.rank for one in group if one.rank is not None})
-    if len(nodes) > 1:
-        return f"{len(devices)} GPUs on {folded(nodes)}" if devices else folded(nodes)
-    gpus = sorted(gpu for _, gpu in devices if gpu is not None)
-    return nodes[0] + (f" GPU {ranges(gpus)}" if gpus else "") + (f" rank {ranges(ranks)}" if ranks else "")
