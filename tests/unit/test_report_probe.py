@@ -77,7 +77,7 @@ def test_the_verdict_comes_first_with_who_why_and_what_to_do() -> None:
     assert lines[1] == "1 SUSPECT  63 of 64 GPUs alike"
     assert lines[2] == "  • n02 GPU 5: 17 % slower than its peers"
     assert lines[3] == f"    do: {LONG}", "in one line, to be copied"
-    assert lines[4] == "  the power limit holds all"
+    assert lines[4] == "  • the power limit holds all"
 
 
 def test_nobody_accused() -> None:
