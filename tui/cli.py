@@ -9,6 +9,7 @@ from mltop.tui import starting
 starting.end_quietly_on_interrupt(only_as="mltop")
 
 import sys
+from functools import partial
 from typing import Any
 
 import click
@@ -17,7 +18,23 @@ from mltop.probes.reach import UsageProblem
 from mltop.probes.system import as_root
 from mltop.probes.version import __version__
 from mltop.tui.app import output
-from mltop.tui.commands.options import INTERVAL, machines_or_recording, probe, run_command, taken, target_options
+from mltop.tui.commands.options import (
+    BACKEND,
+    COLLECTIVE,
+    DTYPE,
+    INTERVAL,
+    JSON,
+    OF_PROBES,
+    RANKS,
+    SIZE,
+    SIZES,
+    TARGETS,
+    TARGETS_OR_RECORDING,
+    command,
+    run_command,
+    taken,
+    with_options,
+)
 
 EXIT_USAGE = 2
 EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h: none of the codes that a command means something with
@@ -39,7 +56,7 @@ Shell completion:  eval "$(_MLTOP_COMPLETE=bash_source mltop)"   (or zsh_source,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, prog_name="mltop", message="%(prog)s %(version)s")
-@target_options
+@partial(with_options, options=TARGETS)
 @click.option("--recording", hidden=True)  # before a command that takes it; the screen does not
 @click.option("--no-mouse", is_flag=True, help="Leave the mouse to the terminal.")
 @click.option("--read-only", is_flag=True, help="No key may put load on a machine.")
@@ -62,96 +79,86 @@ def cli(context: click.Context, /, **values: Any) -> int:
 def _looks_at_machines(command: click.Command) -> bool:
     """Those that do say themselves what a recording is to them."""
     below = command.commands.values() if isinstance(command, click.Group) else ()
-    return any(option.name == "nodes" for one in (command, *below) for option in one.params)
+    return any(option.name == "nodes" for each in (command, *below) for option in each.params)
 
 
-@cli.command()
-@machines_or_recording
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@click.pass_context
-def snapshot(context: click.Context, /, **values: Any) -> int:
+@command(cli, *TARGETS_OR_RECORDING, JSON)
+def snapshot() -> None:
     """One sample of everything."""
-    return run_command(context, "snapshot", values)
 
 
-@cli.command()
-@machines_or_recording
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@click.option("--expect-gpus", type=click.IntRange(0, 64), default=None, metavar="N", help="GPUs every node must have.")
-@click.option(
-    "--allow-unknown", "allowed_unknown", multiple=True, metavar="WHAT", help="What may be unknown, e.g. kernel_log."
+@command(
+    cli,
+    *TARGETS_OR_RECORDING,
+    JSON,
+    click.option("--expect-gpus", type=click.IntRange(0, 64), metavar="N", help="GPUs every node must have."),
+    click.option(
+        "--allow-unknown",
+        "allowed_unknown",
+        multiple=True,
+        metavar="WHAT",
+        help="What may be unknown, e.g. kernel_log.",
+    ),
+    click.option("-v", "--verbose", is_flag=True, help="What is only worth knowing, and evidence, too."),
 )
-@click.option("-v", "--verbose", is_flag=True, help="What is only worth knowing, and evidence, too.")
-@click.pass_context
-def check(context: click.Context, /, **values: Any) -> int:
+def check() -> None:
     """Health rules, for prolog and epilog: exit 0 fine, 1 warnings, 2 critical, 3 unreachable or unknown.
 
     Prints nothing when all is well. With --recording: everything that was wrong in it.
     """
-    return run_command(context, "check", values)
 
 
-@cli.command()
-@machines_or_recording
-@click.option(
-    "--samples",
-    type=click.IntRange(1, 100),
-    default=None,
-    metavar="N",
-    help="Dump N times (default: until sure).",
+@command(
+    cli,
+    *TARGETS_OR_RECORDING,
+    click.option("--samples", type=click.IntRange(1, 100), metavar="N", help="Dump N times (default: until sure)."),
+    click.option("--native", is_flag=True, help="C frames too (slower, stops each process for ~20 ms)."),
+    click.option(
+        "--locals", "locals_", type=click.Choice(["ints", "none"]), default="ints", help="Integer locals, or none."
+    ),
+    JSON,
+    click.option("--raw", is_flag=True, help="Every process's stack as py-spy saw it, a JSON line each."),
 )
-@click.option("--native", is_flag=True, help="C frames too (slower, stops each process for ~20 ms).")
-@click.option(
-    "--locals",
-    "locals_",
-    type=click.Choice(["ints", "none"]),
-    default="ints",
-    help="Integer locals, or none.",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@click.option("--raw", is_flag=True, help="Every process's stack as py-spy saw it, a JSON line each.")
-@click.pass_context
-def stacks(context: click.Context, /, **values: Any) -> int:
+def stacks() -> None:
     """Dump every rank's stack, merge them, and say which rank hangs and where."""
-    return run_command(context, "stacks", values)
 
 
-@cli.command()
-@target_options
-@click.option("-o", "directory", default="", metavar="DIR", help="Where to (default: mltop-capture-TIME here).")
-@click.pass_context
-def capture(context: click.Context, /, **values: Any) -> int:
+@command(
+    cli,
+    *TARGETS,
+    click.option("-o", "directory", default="", metavar="DIR", help="Where to (default: mltop-capture-TIME here)."),
+)
+def capture() -> None:
     """Save everything needed to explain a hang later, in one directory."""
-    return run_command(context, "capture", values)
 
 
-@cli.command()
-@click.option("--nodes", "node_count", type=click.IntRange(1, 4096), default=1, metavar="N", help="Simulate a fleet.")
-@click.option("--interval", "interval_s", type=float, metavar="S", help=INTERVAL)
-@click.pass_context
-def demo(context: click.Context, /, **values: Any) -> int:
+@command(
+    cli,
+    click.option(
+        "--nodes", "node_count", type=click.IntRange(1, 4096), default=1, metavar="N", help="Simulate a fleet."
+    ),
+    INTERVAL,
+)
+def demo() -> None:
     """Show mltop without a GPU: a real CPU job that hangs, simulated GPUs."""
-    return run_command(context, "demo", values)
 
 
-@cli.command()
-@target_options
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@click.pass_context
-def doctor(context: click.Context, /, **values: Any) -> int:
+@command(cli, *TARGETS, JSON)
+def doctor() -> None:
     """What works here, what does not, and the command that fixes it."""
-    return run_command(context, "doctor", values)
 
 
-@cli.command()
-@target_options
-@click.option("--learn", "do_learn", is_flag=True, help="From now on the lines found are known.")
-@click.option("--all", "everything", is_flag=True, help="Also lines that are known, or that most of the nodes have.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@click.pass_context
-def kernel(context: click.Context, /, **values: Any) -> int:
+@command(
+    cli,
+    *TARGETS,
+    click.option("--learn", "do_learn", is_flag=True, help="From now on the lines found are known."),
+    click.option(
+        "--all", "everything", is_flag=True, help="Also lines that are known, or that most of the nodes have."
+    ),
+    JSON,
+)
+def kernel() -> None:
     """Lines in the kernel logs that were never seen before, here or on other nodes."""
-    return run_command(context, "kernel", values)
 
 
 @cli.group(invoke_without_command=True)
@@ -184,7 +191,53 @@ def remove(gpu: str) -> int:
     return remove(gpu)
 
 
-cli.add_command(probe)
+@cli.group()
+def probe() -> None:
+    """Measure what the hardware gives: exit 0 fine, 1 somebody is slow or wrong, 3 something was not measured.
+
+    GPUs in use are left alone. Nothing of it stays on the nodes.
+    """
+
+
+@command(probe, *OF_PROBES, DTYPE)
+def matmul() -> None:
+    """Matrix products on every GPU: burst (as mamf-finder) and sustained, with clocks, power and bit errors."""
+
+
+@command(
+    probe,
+    *OF_PROBES,
+    COLLECTIVE,
+    SIZES,
+    click.option("--sweep", is_flag=True, help="Many sizes, for the curve."),
+    RANKS,
+    BACKEND,
+    click.option("--script", is_flag=True, help="Only print the script of the equivalent torchrun command."),
+)
+def all_reduce() -> None:
+    """All-reduce over all GPUs of one node or many: bus bandwidth, and who is late."""
+
+
+@command(probe, *OF_PROBES, SIZE)
+def memory() -> None:
+    """Copy within each GPU's memory."""
+
+
+@command(probe, *OF_PROBES, SIZE)
+def copies() -> None:
+    """Host to GPU and back, each alone and all at once, and between GPUs."""
+
+
+@command(
+    probe,
+    *OF_PROBES,
+    SIZE,
+    click.option("--round-robin", is_flag=True, help="Every pair once: finds bad links between good nodes."),
+    RANKS,
+    BACKEND,
+)
+def pairs() -> None:
+    """All-reduce between pairs of nodes: which of them is the bad one."""
 
 
 def main() -> None:

@@ -5,6 +5,9 @@ What a user can get wrong, said in one line: ``what: why (what to do)``.
 
 from __future__ import annotations
 
+DEFAULT_INTERVAL_S = 1.0  # between samples
+DEFAULT_TIMEOUT_S = 30.0  # of a whole command, where it has one
+
 
 class UsageProblem(Exception):
     """A target or option that cannot be used; the command line prints it and exits with 2."""

@@ -32,8 +32,7 @@ from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, read_hostfile
 from mltop.probes.record import BadRecording, CaptureWriter, read_raw, recording
 from mltop.tui.commands import check, snapshot, stacks
-from mltop.tui.state import kernel_lines, lemons, probe_history
-from mltop.tui.state.files import BadState
+from mltop.tui.state import BadState, kernel_lines, lemons, probe_history
 
 MOST_SECONDS = 20  # of one example: none needs one
 BATCH = 60  # examples of one seed

@@ -280,7 +280,8 @@ async def test_late_progress_of_a_run_that_is_over_is_dropped() -> None:
 def test_the_start_imports_nothing_of_it() -> None:
     heavy = [
         "plotext", "mltop.tui.screens.probes.screen", "mltop.tui.screens.probes.question", "mltop.probes.model.probe",
-        "mltop.tui.render.probes.devices", "mltop.probes.judge.probes.compare", "mltop.probes.judge.probes.hardware.peaks",
+        "mltop.tui.render.probes.devices", "mltop.probes.judge.probes.compare",
+        "mltop.probes.judge.probes.hardware.peaks",
     ]  # fmt: skip
     start = "import sys, mltop.tui.app.app, mltop.tui.screens.overview"
     code = f"{start}; print([name for name in {heavy} if name in sys.modules])"

@@ -14,7 +14,7 @@ from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, expand, resolve
 from mltop.probes.reach.targets.nodesets import split_user
 from mltop.tui import cli as command_line
-from mltop.tui.commands.options import INTERVAL, TIMEOUT
+from mltop.tui.commands.options import INTERVAL_HELP, TIMEOUT_HELP
 
 TARGETS = set(TargetOptions.__dataclass_fields__)
 GROUP = command_line.cli
@@ -61,8 +61,8 @@ def test_a_recording_is_not_looked_at_beside_machines() -> None:
 
 def test_defaults_are_those_that_are_told() -> None:
     known = TargetOptions()
-    assert f"(default: {known.interval_s:g})" in INTERVAL
-    assert f"(default: {known.timeout_s:g};" in TIMEOUT
+    assert f"(default: {known.interval_s:g})" in INTERVAL_HELP
+    assert f"(default: {known.timeout_s:g};" in TIMEOUT_HELP
     for command in (*GROUP.commands.values(), *PROBES.commands.values()):
         for option in command.params:
             told = re.search(r"\(default: ([\w.-]+)\)", getattr(option, "help", None) or "")

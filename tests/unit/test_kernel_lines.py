@@ -13,7 +13,7 @@ from rich.console import Console
 
 from mltop.probes.judge.kernel_lines import merge
 from mltop.tui.report.check import print_kernel, summary
-from mltop.tui.state.files import BadState
+from mltop.tui.state import BadState
 from mltop.tui.state.kernel_lines import MOST, learn, read_known
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.model.probe import PastResult
-from mltop.tui.state import probe_history
-from mltop.tui.state.files import BadState
+from mltop.tui.state import BadState, probe_history
 from mltop.tui.state.probe_history import MOST_PER_KEY, newest, read_history, read_past, remember
 
 ROOT = str(Path(probe_history.__file__).parents[3])

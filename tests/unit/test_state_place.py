@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.model.probe import PastResult
-from mltop.tui.state import kernel_lines, lemons, probe_history
-from mltop.tui.state.files import BadState, NoHome, NotOurs, state_file
+from mltop.tui.state import BadState, NoHome, NotOurs, kernel_lines, lemons, probe_history, state_file
 from mltop.tui.state.lemons import Lemon, change_lemons, known_lemons, read_lemons
 from mltop.tui.state.probe_history import HistoryFile
 from tests.others import AS_NOBODY_KNOWN, ordinary, somebody_elses, without_home
@@ -147,7 +146,7 @@ def test_without_a_home_there_is_no_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, use: Callable[[], object]
 ) -> None:
     code = (
-        "import sys; from tests.unit.test_state_place import READ, WRITE\nfrom mltop.tui.state.files import NoHome\n"
+        "import sys; from tests.unit.test_state_place import READ, WRITE\nfrom mltop.tui.state import NoHome\n"
         f"try: {'READ' if use is READ[name] else 'WRITE'}[{name!r}]()\nexcept NoHome as problem: print(problem)"
     )
     env = {**without_home(), "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])}

@@ -174,7 +174,7 @@ class HealthWatch:
     def _begin(self) -> Health:
         """Imported here: in the feed's thread, so that loading the rules delays no key."""
         from mltop.probes.judge.health import Asked, Health
-        from mltop.tui.state.files import BadState
+        from mltop.tui.state import BadState
         from mltop.tui.state.lemons import known_lemons
 
         try:

@@ -20,7 +20,7 @@ from mltop.probes.record import StoredSamples
 from mltop.tui.app.feed import take_skew
 from mltop.tui.app.output import put_json, say
 from mltop.tui.commands.live import Complete, Machines, saved, unreached
-from mltop.tui.state.files import BadState, NotOurs
+from mltop.tui.state import BadState, NotOurs
 from mltop.tui.state.lemons import known_lemons
 
 FINE, WARNINGS, CRITICAL, UNKNOWN = range(4)

@@ -18,7 +18,7 @@ from mltop.probes.reach.targets import TargetOptions, Targets
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.output import put_json, say
 from mltop.tui.commands.live import EXIT_UNREACHABLE, Machines, live_targets, unreached
-from mltop.tui.state.files import BadState, NoHome, NotOurs, state_file
+from mltop.tui.state import BadState, NoHome, NotOurs, state_file
 from mltop.tui.state.kernel_lines import FILE, learn, read_known
 
 OP = "kernel_lines"

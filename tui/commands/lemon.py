@@ -8,7 +8,7 @@ from collections.abc import Callable
 from mltop.probes.model.text import clean
 from mltop.probes.reach import UsageProblem
 from mltop.tui.app.output import put
-from mltop.tui.state.files import BadState
+from mltop.tui.state import BadState
 from mltop.tui.state.lemons import Lemon, change_lemons, read_lemons
 
 

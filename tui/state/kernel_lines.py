@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mltop.tui.state.files import BadState, alone, read_state, state_file, write_state
+from mltop.tui.state import BadState, alone, read_state, state_file, write_state
 
 FILE = "kernel-lines.json"
 MOST = 50_000  # a machine has about a thousand

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mltop.tui.state.files import BadState, NoHome, alone, read_state, state_file, write_state
+from mltop.tui.state import BadState, NoHome, alone, read_state, state_file, write_state
 
 FILE = "lemons.json"
 MOST_BYTES = 4 << 20  # 20,000 GPUs with a line each

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from mltop.probes.model.probe import PastResult
 from mltop.probes.system.files import BadFile, Folder, blocks, ensure_own, open_own, write_all
-from mltop.tui.state.files import LOCK_S, BadState, NotOurs, closing, locked, open_file, open_lock, state_file, told
+from mltop.tui.state import LOCK_S, BadState, NotOurs, closing, locked, open_file, open_lock, state_file, told
 
 FILE = "probe-results.jsonl"
 MOST_PER_KEY = 50  # of each uuid and key

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mltop.probes.reach import UsageProblem
+from mltop.probes.reach import DEFAULT_INTERVAL_S, DEFAULT_TIMEOUT_S, UsageProblem
 from mltop.probes.system.spawn import why_no_program
 
 
@@ -21,8 +21,8 @@ class TargetOptions:
     recording: str = ""
     via: str = ""
     python: str = ""
-    interval_s: float = 1.0
-    timeout_s: float = 30.0
+    interval_s: float = DEFAULT_INTERVAL_S
+    timeout_s: float = DEFAULT_TIMEOUT_S
     user: str = ""
     accept_new: bool = False
 
