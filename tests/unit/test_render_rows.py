@@ -341,7 +341,7 @@ def test_what_a_lost_node_said_last_is_dim():
 def test_power_that_not_all_gpus_report_is_a_least():
     power = lambda *gpus: cells_of(NODE_COLUMNS, node_row(node(gpus=gpus)))["power"].text  # noqa: E731
     assert power(gpu(0), gpu(1)) == "1304W"
-    assert power(gpu(0), gpu(1, power_w=None)) == "652W+"
+    assert power(gpu(0), gpu(1, power_w=None)) == "≥652W"
     assert power(gpu(0, power_w=None)) == "–"
 
 

@@ -228,7 +228,7 @@ def unknown_columns(columns: Sequence[Column], rows: Iterable[Row]) -> set[int]:
     return candidates
 
 
-_IN_ASCII = str.maketrans({UNICODE.dash: ASCII.dash, UNICODE.ellipsis: ASCII.ellipsis})
+_IN_ASCII = str.maketrans({UNICODE.dash: ASCII.dash, UNICODE.ellipsis: ASCII.ellipsis, "≥": ">="})
 
 
 def printable(text: str) -> Clean:

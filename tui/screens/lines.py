@@ -94,10 +94,8 @@ def _untold(gaps: Sequence[tuple[str, Gap]], findings: Sequence[Finding]) -> lis
 
 def _is_detail(gap: Gap) -> bool:
     """A single value (``gpu.3.power_w``) rather than a whole source."""
-    return (
-        (gap.source in ("gpu", "host", "ranks")
-        and bool(gap.item or gap.fields))
-        or gap.why.startswith("not collected by this version")
+    return (gap.source in ("gpu", "host", "ranks") and bool(gap.item or gap.fields)) or gap.why.startswith(
+        "not collected by this version"
     )
 
 

@@ -110,9 +110,9 @@ def _numbers(values: Iterable[float | None]) -> list[float]:
 
 
 def _power(line: NodeLine) -> Cell:
-    """The draw of all GPUs; "2218W+" when not all report theirs."""
+    """The draw of all GPUs; "≥2218W" when not all report theirs."""
     known_ones = len(_numbers(gpu.power_w for gpu in line.gpus))
-    return Cell(watts(line.power_w) + ("+" if 0 < known_ones < len(line.gpus) else ""), _aged(line))
+    return Cell(("≥" if 0 < known_ones < len(line.gpus) else "") + watts(line.power_w), _aged(line))
 
 
 def gpus_per_glyph(gpus: int) -> int:

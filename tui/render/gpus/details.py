@@ -29,7 +29,7 @@ from mltop.tui.render.gpus.table import COARSE, decimal_rate, growth, memory_tex
 from mltop.tui.render.gpus.throttle import BADGES
 
 COLUMN_WIDTH = 40
-LABEL_WIDTH = 14
+LABEL_WIDTH = 16
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def blocks_of(gpu: GpuSample, gaps: GpuGaps, first: GpuSample | None = None) -> 
         Block("clocks", _clocks(gpu, fact)),
         Block("power", _power(gpu, fact)),
         Block("heat", _heat(gpu, fact)),
-        Block("held down by", _throttle(gpu, before, gaps)),
+        Block("throttled by", _throttle(gpu, before, gaps)),
         Block("memory", _memory(gpu, before, fact)),
         Block("spare rows", _remap(gpu, before, fact)),
         Block("PCIe", _pcie(gpu, before, fact)),
@@ -197,7 +197,7 @@ def _heat(gpu: GpuSample, fact: FactOf) -> list[Fact]:
     return [
         fact("GPU", celsius(gpu.temperature_c), "temperature_c"),
         fact("slows down at", celsius(gpu.temperature_slowdown_c), "temperature_slowdown_c"),
-        fact("margin", left, "temperature_margin_c", "warn" if _at_most(gpu.temperature_margin_c, 5.0) else ""),
+        fact("headroom", left, "temperature_margin_c", "warn" if _at_most(gpu.temperature_margin_c, 5.0) else ""),
         fact(
             "HBM",
             _of_most(celsius(gpu.memory_temperature_c), celsius(gpu.memory_temperature_max_c)),
@@ -245,7 +245,10 @@ def _memory(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
         fact("used", memory_text(gpu.memory_used_bytes, gpu.memory_total_bytes), "memory_used_bytes"),
         fact("ECC", mode, "ecc.enabled", "warn" if ecc.enabled is False else ""),
         fact(
-            "uncorrected", _counter(ecc.uncorrected_volatile, old.uncorrected_volatile), "ecc.uncorrected", uncorrected
+            "uncorrectable",
+            _counter(ecc.uncorrected_volatile, old.uncorrected_volatile),
+            "ecc.uncorrected",
+            uncorrected,
         ),
         fact("   ever", _counter(ecc.uncorrected_aggregate, old.uncorrected_aggregate), "ecc.uncorrected_aggregate"),
         fact("corrected", _counter(ecc.corrected_volatile, old.corrected_volatile), "ecc.corrected_volatile"),
@@ -269,7 +272,7 @@ def _remap(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
         fact("failed", failed, "remap.failed", "crit" if remap.failed else ""),
         fact("repair waits", _yes_no(remap.repair_pending, "yes: needs a reset"), "remap.repair_pending"),
         fact("banks' spares", text, "remap.banks", "warn" if banks.low or banks.none else ""),
-        fact("driver wants", action, "recovery_action", "" if action in (UNKNOWN, "none") else "crit"),
+        fact("recovery action", action, "recovery_action", "" if action in (UNKNOWN, "none") else "crit"),
     ]
     if gpu.retired_pages:
         facts.append(fact("retired pages", count(gpu.retired_pages), "retired_pages"))

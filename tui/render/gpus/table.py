@@ -382,7 +382,7 @@ GPU_COLUMNS = (
         "temperature", "TEMP", 4, "temperature_c", CELSIUS, right=True, cell=_heat, field="temp", meaning="temperature"
     ),
     _gpu("hbm", "HBM", 4, "memory_temperature_c", CELSIUS, priority=7, cell=_memory_heat, **_RATE),
-    _gpu("margin", "MARGIN", 6, "temperature_margin_c", CELSIUS, priority=10, **_RATE),
+    _gpu("margin", "HEADROOM", 8, "temperature_margin_c", CELSIUS, priority=10, **_RATE),
     _gpu("power", "PWR/LIM", 8, "power_w", WATTS, right=True, cell=_power, field="power", meaning="what it draws"),
     _gpu("memory", "MEMORY", 8, "memory_used_bytes", BYTES, cell=_memory, part=_instance_memory, **_MEMORY),
     # Words sort upwards, and the worst is to come first.
