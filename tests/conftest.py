@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -15,6 +17,10 @@ import pytest
 # What a test may do to others decides with whom it runs (markers in pyproject.toml): the first that it has, or OTHERS.
 MARKED = ("jobs", "hosts", "serial")
 OTHERS = "others"
+
+# What is pure has a lane of its own, for which nothing but Python packages is installed.
+PURE = Path(__file__).parent / "unit"
+NOT_PURE = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system"})
 
 # What the surroundings of a run say must not decide what the tests see: how programs draw and in which language they
 # speak, and whose job we are in.
@@ -51,6 +57,29 @@ def _psutil_reads_this_machine() -> Iterator[None]:
     psutil.PROCFS_PATH = "/proc"
 
 
+_watched: list[str] | None = None  # what the pure test that runs now has done beside
+
+
+def _watch(event: str, args: tuple[Any, ...]) -> None:
+    if _watched is not None and (event in NOT_PURE or (event == "import" and args[0] == "torch")):
+        _watched.append("import torch" if event == "import" else event)
+
+
+sys.addaudithook(_watch)  # for good: Python takes none back
+
+
+@pytest.fixture(autouse=True)
+def _what_is_pure_stays_pure(request: pytest.FixtureRequest) -> Iterator[None]:
+    global _watched
+    if not request.path.is_relative_to(PURE):
+        yield
+        return
+    _watched = did = []
+    yield
+    _watched = None
+    assert not did, f"{did[0]}: what starts a process or loads torch belongs to tests/system"
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("lanes of tests/run")
     group.addoption("--lane", choices=[*MARKED, OTHERS], help="of the selected tests those of one lane only")
@@ -63,6 +92,9 @@ def lane_of(item: pytest.Item) -> str:
 
 @pytest.hookimpl(trylast=True)  # after -m and -k
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if lane_of(item) != OTHERS and item.path.is_relative_to(PURE):
+            raise pytest.UsageError(f"{item.nodeid}: tests/unit is one lane, what has a mark belongs to tests/system")
     lane = config.getoption("lane")
     if lane is not None:
         config.hook.pytest_deselected(items=[item for item in items if lane_of(item) != lane])

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mltop.probes.active.command import probe_command
+from mltop.probes.active.supervisor.pythons import probe_command
 from tests.hosts.host import Host
 from tests.waiting import wait_until
 

@@ -1,10 +1,9 @@
-"""What every probe process shares: its order on stdin, events as JSON lines on stdout.
+"""What passes between a probe's process and its supervisor: an order on stdin, events as JSON lines on stdout.
 
 A probe process runs with whatever Python has torch on the node (3.9 or newer): standard library and torch only.
 The first line of stdin is the order; later lines are for probes that are told more while they run (all_reduce).
 The end of stdin means that nobody waits for it any more: ``end_with_stdin`` ends the process group then.
-
-What a probe process writes: lines of any length and kind, of which some are events.
+It may write lines of any length and kind, of which some are events.
 """
 
 from __future__ import annotations
@@ -19,14 +18,16 @@ from typing import Any, Callable
 
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent
 
+MOST_LINE_BYTES = 1_000_000
+_DEFAULTS = vars(ProbeEvent(""))
+_NUMBERS = ("rank", "fraction", "deadline_s")
 _say_lock = threading.Lock()
-_DEFAULTS = asdict(ProbeEvent(""))
 
 
 @dataclass
 class Order:
-    """``kind``: matmul | memory | copies | all_reduce; ``options``: the kind's own; ``devices``: one, or of a
-    launcher all of the node. ``deadlines_s``: most seconds of each stage, by its name.
+    """``kind``: a row of CHILDREN (model.probe_kinds); ``options``: the kind's own; ``devices``: one, or of a launcher
+    all of the node. ``deadlines_s``: most seconds of each stage, by its name.
     """
 
     kind: str
@@ -35,9 +36,13 @@ class Order:
     options: dict[str, Any] = field(default_factory=dict)
     deadlines_s: dict[str, float] = field(default_factory=dict)
 
+    def to_line(self) -> str:
+        return to_line(asdict(self))
 
-def to_line(order: Order) -> str:
-    return json.dumps(asdict(order)) + "\n"
+
+def to_line(fields: dict[str, Any]) -> str:
+    """Raises ValueError for NaN and infinity, which are no JSON."""
+    return json.dumps(fields, separators=(",", ":"), allow_nan=False) + "\n"
 
 
 def read_order() -> Order:
@@ -65,8 +70,7 @@ def end_with_stdin(on_line: Callable[[dict[str, Any]], None] = lambda _: None) -
 
 def say(event: ProbeEvent) -> None:
     """One line, whole, whichever thread or forked process says it (short lines to a pipe are not mixed: pipe(7))."""
-    fields = {name: value for name, value in asdict(event).items() if name == "event" or value != _DEFAULTS[name]}
-    data = (json.dumps(fields, separators=(",", ":")) + "\n").encode()
+    data = (json.dumps(fields_of(event), separators=(",", ":")) + "\n").encode()
     with _say_lock:
         while data:
             data = data[os.write(1, data) :]
@@ -81,38 +85,9 @@ def failed(why: str, device: str = "", stage: str = "", fix: str = "", **rest: A
     say(ProbeEvent("failed", device=device, stage=stage, why=why, fix=fix, **rest))
 
 
-def event_from(fields: dict[str, Any]) -> ProbeEvent | None:
-    """An event from a line of a probe process, None for what is none; unknown fields are ignored."""
-    known = {name: value for name, value in fields.items() if name in _DEFAULTS}
-    return ProbeEvent(**known) if isinstance(known.get("event"), str) else None
-
-
-MOST_LINE_BYTES = 1_000_000
-_UNSAID = vars(ProbeEvent(""))
-_NUMBERS = ("rank", "fraction", "deadline_s")
-
-
-class Lines:
-    """Whole lines out of a stream. Of a line that is too long nothing is kept."""
-
-    def __init__(self) -> None:
-        self._rest = bytearray()
-        self._skips = False  # until the next newline
-
-    def take(self, data: bytes) -> list[bytes]:
-        *lines, rest = data.split(b"\n")
-        found = []
-        for line in lines:
-            if not self._skips and len(self._rest) + len(line) <= MOST_LINE_BYTES:
-                found.append(bytes(self._rest) + line)
-            self._rest.clear()
-            self._skips = False
-        if self._skips or len(self._rest) + len(rest) > MOST_LINE_BYTES:
-            self._rest.clear()
-            self._skips = True
-        else:
-            self._rest += rest
-        return found
+def fields_of(event: ProbeEvent) -> dict[str, Any]:
+    """As it travels: without what holds its default."""
+    return {name: value for name, value in vars(event).items() if name == "event" or value != _DEFAULTS[name]}
 
 
 def event_of(line: bytes) -> ProbeEvent | None:
@@ -123,24 +98,42 @@ def event_of(line: bytes) -> ProbeEvent | None:
         fields = json.loads(line, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return None
-    event = event_from(fields) if isinstance(fields, dict) else None
-    return event if event is not None and _has_types(event) else None
-
-
-def fields_of(event: ProbeEvent) -> dict[str, Any]:
-    """As it travels: without what holds its default."""
-    return {name: value for name, value in vars(event).items() if name == "event" or value != _UNSAID[name]}
+    # Unknown fields are a newer mltop's.
+    event_fields = {name: value for name, value in fields.items() if name in _DEFAULTS}
+    if "event" in event_fields and all(_has_type(name, value) for name, value in event_fields.items()):
+        return ProbeEvent(**event_fields)
+    return None
 
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
 
 
-def _has_types(event: ProbeEvent) -> bool:
-    for name, value in vars(event).items():
-        if name in _NUMBERS:
-            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-                return False
-        elif not isinstance(value, type(_UNSAID[name])):
-            return False
-    return event.rank is None or isinstance(event.rank, int)
+def _has_type(name: str, value: Any) -> bool:
+    if name not in _NUMBERS:
+        return isinstance(value, type(_DEFAULTS[name]))
+    kinds = int if name == "rank" else (int, float)
+    return value is None or (isinstance(value, kinds) and not isinstance(value, bool))
+
+
+class Lines:
+    """Whole lines out of a stream. Of a line that is too long nothing is kept."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        self._skips = False  # until the next newline
+
+    def take(self, data: bytes) -> list[bytes]:
+        *ended, rest = data.split(b"\n")
+        lines = []
+        for line in ended:
+            if not self._skips and len(self._rest) + len(line) <= MOST_LINE_BYTES:
+                lines.append(bytes(self._rest) + line)
+            self._rest.clear()
+            self._skips = False
+        if self._skips or len(self._rest) + len(rest) > MOST_LINE_BYTES:
+            self._rest.clear()
+            self._skips = True
+        else:
+            self._rest += rest
+        return lines

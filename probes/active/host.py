@@ -1,10 +1,6 @@
-"""How many processes the kernel has killed for want of memory where this process runs.
+"""What a probe asks of its node: cores, memory, caches, the CPUs beside a GPU, and how a process of it stands.
 
-How many cores this process may use: its affinity, and the CPU quota of its cgroup and of those above it.
-
-sched-bwc.rst and cgroup-v2.rst of the kernel. A quota does not show in what torch takes for its number of threads.
-
-The CPUs beside a GPU: host memory of a copy has to be there, or the socket's interconnect is measured instead.
+Sources: /proc, sysfs and cgroups, of both versions. What they do not say is None.
 """
 
 from __future__ import annotations
@@ -18,142 +14,192 @@ from pathlib import PurePosixPath
 
 from mltop.probes.system import paths
 
+_SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def cores() -> int:
+    """Whole cores, at least 1: those of this process's affinity, as far as the CPU quotas of its cgroup and of those
+    above it go (sched-bwc.rst of the kernel). A quota does not show in what torch takes for its number of threads.
+    """
+    quotas = (_cpu_quota(version, folder) for version, folder in _cgroups("cpu"))
+    allowed = float(len(os.sched_getaffinity(0)))
+    return max(1, math.ceil(min([allowed, *(quota for quota in quotas if quota is not None)])))
+
+
+def available_memory_bytes() -> int | None:
+    """The least of the kernel's estimate and of what this process's cgroup and those above it have left."""
+    available_kib = _number(paths.proc("meminfo"), "MemAvailable")
+    left = [available_kib << 10] if available_kib is not None else []
+    for folder in (folder for version, folder in _cgroups("memory") if version == 2):
+        most, now = read_text(f"{folder}/memory.max"), read_text(f"{folder}/memory.current")
+        if most.isdigit() and now.isdigit():
+            # The kernel gives files in memory back when it is needed.
+            files = _number(f"{folder}/memory.stat", "inactive_file") or 0
+            left.append(max(0, int(most) - int(now) + files))
+    return min(left, default=None)
+
+
+def total_memory_bytes() -> int | None:
+    total_kib = _number(paths.proc("meminfo"), "MemTotal")
+    return None if total_kib is None else total_kib << 10
+
 
 def oom_kills() -> int | None:
-    """Of this process's cgroup and those below it (memory.events, cgroup v2), else of the machine (/proc/vmstat).
-
-    None where the kernel counts neither.
+    """How many processes the kernel has killed for want of memory: of this process's cgroup and those below it
+    (memory.events, cgroup v2), else of the machine.
     """
-    for path, name in ((_cgroup_events(), "oom_kill"), (paths.proc("vmstat"), "oom_kill")):
-        found = _number(path, name) if path else None
-        if found is not None:
-            return found
-    return None
+    own = next((folder for version, folder in _cgroups("memory") if version == 2), "")
+    count = _number(f"{own}/memory.events", "oom_kill") if own else None
+    return _number(paths.proc("vmstat"), "oom_kill") if count is None else count
 
 
-def _cgroup_events() -> str:
-    for line in _lines(paths.proc("self/cgroup")):
-        if line.startswith("0::"):
-            return paths.sys("fs/cgroup" + line[3:].rstrip("/"), "memory.events")
+def cpu_info(field: str) -> str:
+    """The first value of a field of /proc/cpuinfo, "" where there is none."""
+    for line in read_text(paths.proc("cpuinfo")).splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == field:
+            return value.strip()
     return ""
 
 
-def _number(path: str, name: str) -> int | None:
-    for line in _lines(path):
-        words = line.split()
-        if len(words) == 2 and words[0] == name and words[1].isdigit():
-            return int(words[1])
-    return None
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read().splitlines()
-    except OSError:
-        return []
-
-
-def allowed() -> int:
-    """Whole cores, at least 1."""
-    cores = float(len(os.sched_getaffinity(0)))
-    return max(1, math.ceil(min([cores, *_quotas()])))
-
-
-def _quotas() -> Iterator[float]:
-    for version, root, path in _places(_read(paths.proc("self", "cgroup"))):
-        place = PurePosixPath(path)
-        # In a container the path is often the host's: what is mounted is its own cgroup, and so the last one tried.
-        for folder in dict.fromkeys([place, *place.parents]):
-            quota = _quota(f"{root}{str(folder).rstrip('/')}", version)
-            if quota is not None:
-                yield quota
-
-
-def _places(text: str) -> Iterator[tuple[int, str, str]]:
-    """(version, where it is usually mounted, path) of the hierarchies that can limit CPUs (cgroups(7))."""
-    for line in text.splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            yield 2, paths.sys("fs", "cgroup"), path
-        elif "cpu" in controllers.split(","):
-            yield 1, paths.sys("fs", "cgroup", controllers), path
-            yield 1, paths.sys("fs", "cgroup", "cpu"), path
-
-
-def _quota(folder: str, version: int) -> float | None:
-    """Cores, None without a quota."""
-    if version == 2:
-        words = _read(f"{folder}/cpu.max").split()
-    else:
-        words = [_read(f"{folder}/cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
-    if len(words) != 2 or not all(word.isdigit() for word in words) or int(words[1]) == 0:
-        return None
-    return int(words[0]) / int(words[1])
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
+def last_level_cache_bytes() -> int | None:
+    """Of all processors that this process may use: one for each group that shares one. Source: sysfs cpu/cacheinfo."""
+    caches: dict[tuple[int, str], int] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        for level, shared, size in _data_caches(cpu):
+            caches[level, shared] = size
+    deepest = max((level for level, _ in caches), default=0)
+    total = sum(size for (level, _), size in caches.items() if level == deepest)
+    return total or None
 
 
 @dataclass(frozen=True)
-class Place:
-    """``cpus``: of this process's own that are beside the GPU; ``near`` None: nobody knows where the GPU is."""
+class Affinity:
+    """Of a GPU to processors: host memory of a copy has to be beside it, or the link between sockets is measured.
+
+    ``cpus``: of this process's own that are beside the GPU; ``near`` None: nobody knows where the GPU is.
+    """
 
     numa_node: int | None = None
     cpus: frozenset[int] = frozenset()
     near: bool | None = None
 
 
-def place_of(address: str) -> Place:
-    """Of a GPU by its PCI address. Sources: sysfs numa_node and local_cpulist of the device."""
-    if not address:
-        return Place()
-    folder = paths.sys("bus", "pci", "devices", address)
-    local = _cpus(_stripped(f"{folder}/local_cpulist"))
-    text = _stripped(f"{folder}/numa_node")
-    node = int(text) if text.lstrip("-").isdigit() else -1  # -1: the firmware does not say
+def affinity_of(pci_address: str) -> Affinity:
+    """Of the GPU at this address. Sources: sysfs numa_node and local_cpulist of the device."""
+    if not pci_address:
+        return Affinity()
+    folder = paths.sys("bus", "pci", "devices", pci_address)
+    node_text = read_text(f"{folder}/numa_node")
+    node = int(node_text) if node_text.isdigit() else None  # -1: the firmware does not say
+    local = _cpu_list(read_text(f"{folder}/local_cpulist"))
     if not local:
-        return Place(node if node >= 0 else None)
+        return Affinity(node)
     allowed = frozenset(os.sched_getaffinity(0)) & local
-    return Place(node if node >= 0 else None, allowed, bool(allowed))
+    return Affinity(node, allowed, bool(allowed))
 
 
 @contextlib.contextmanager
 def on_cpus(cpus: frozenset[int]) -> Iterator[None]:
     """Memory that this thread touches first is allocated beside these CPUs. Anywhere, when there are none."""
     before = os.sched_getaffinity(0)
-    moved = False
-    if cpus:
-        with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, cpus)
-            moved = True
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, cpus or before)
     try:
         yield
     finally:
-        if moved:
-            with contextlib.suppress(OSError):
-                os.sched_setaffinity(0, before)
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, before)
 
 
-def _cpus(text: str) -> frozenset[int]:
+def stat_fields(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on, [] when there is no such process. Always the real /proc."""
+    return read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
+def start_ticks(pid: int) -> str:
+    """When the process started: with its pid it is one process for ever. "" when it is gone or a zombie."""
+    fields = stat_fields(pid)
+    return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else ""
+
+
+def kernel_state(pid: int) -> str:
+    """E.g. "state D, in rm_ioctl" for a process that sleeps in the kernel and cannot be woken, else ""."""
+    fields = stat_fields(pid)
+    if fields and fields[0] in "Tt":
+        return "it is stopped: SIGSTOP, or a debugger"
+    if not fields or fields[0] != "D":
+        return ""
+    wchan = read_text(f"/proc/{pid}/wchan")
+    return "D state" + (f", in {wchan}" if wchan not in ("", "0") else "")
+
+
+def _cgroups(controller: str) -> Iterator[tuple[int, str]]:
+    """(version, folder) of this process's cgroups that can limit this, each before those above it (cgroups(7)).
+
+    In a container the path is often the host's: what is mounted is its own cgroup, and so the last one.
+    """
+    for line in read_text(paths.proc("self", "cgroup")).splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        roots = []
+        if number == "0" and not controllers:
+            roots = [(2, paths.sys("fs", "cgroup"))]
+        elif controller in controllers.split(","):
+            roots = [(1, paths.sys("fs", "cgroup", mount)) for mount in (controllers, controller)]
+        own = PurePosixPath(path)
+        for version, root in roots:
+            for folder in (own, *own.parents):
+                yield version, f"{root}{str(folder).rstrip('/')}"
+
+
+def _cpu_quota(version: int, folder: str) -> float | None:
+    """Cores, None without a quota."""
+    if version == 2:
+        words = read_text(f"{folder}/cpu.max").split()
+    else:
+        words = [read_text(f"{folder}/cpu.cfs_{name}_us") for name in ("quota", "period")]
+    if len(words) != 2 or not all(word.isdigit() for word in words) or int(words[1]) == 0:
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def _data_caches(cpu: int) -> list[tuple[int, str, int]]:
+    """(level, who shares it, bytes) of the data caches of one processor."""
+    folder = paths.sys("devices", "system", "cpu", f"cpu{cpu}", "cache")
+    caches = []
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        for name in sorted(os.listdir(folder)):  # noqa: PTH208
+            if name.startswith("index") and read_text(f"{folder}/{name}/type") != "Instruction":
+                size = read_text(f"{folder}/{name}/size")
+                shared = read_text(f"{folder}/{name}/shared_cpu_list")
+                caches.append((int(read_text(f"{folder}/{name}/level")), shared, int(size[:-1]) * _SIZES[size[-1:]]))
+    return caches
+
+
+def _cpu_list(text: str) -> frozenset[int]:
     """``0-15,32-47``"""
-    found: set[int] = set()
+    cpus: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
         if first.isdigit():
-            found.update(range(int(first), int(last if last.isdigit() else first) + 1))
-    return frozenset(found)
+            cpus.update(range(int(first), int(last if last.isdigit() else first) + 1))
+    return frozenset(cpus)
 
 
-def _stripped(path: str) -> str:
+def _number(path: str, name: str) -> int | None:
+    """Of a line "name number" or "name: number kB"."""
+    for line in read_text(path).splitlines():
+        words = line.split()
+        if len(words) >= 2 and words[0].rstrip(":") == name and words[1].isdigit():
+            return int(words[1])
+    return None
+
+
+def read_text(path: str) -> str:
+    """Without the white space around it, "" where it cannot be read."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().strip()
     except OSError:
         return ""

@@ -1,11 +1,6 @@
-"""The few NVML calls that phases of load need, by ctypes: the Python that has torch may have no pynvml.
+"""The few NVML calls that probes need, by ctypes: the Python that has torch may have no pynvml.
 
 Names, field ids and structures are those of nvml.h; newer calls are tried before the older ones that they replace.
-
-The PCIe link of a GPU, read while it copies: an idle link trains down, so no other moment tells anything.
-
-Functions of nvml.h: nvmlDeviceGetHandleByUUID, nvmlDeviceGet{Curr,Max}PcieLink{Generation,Width},
-nvmlDeviceGetPciInfo_v3.
 """
 
 from __future__ import annotations
@@ -14,9 +9,11 @@ import ctypes
 from contextlib import suppress
 from ctypes import byref, c_char, c_int, c_longlong, c_uint, c_ulonglong, c_void_p, sizeof
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Callable, TypeVar
 
 from mltop.probes.model.nvml_fields import as_numbers, is_newer, throttle_ns_fields
+
+T = TypeVar("T")
 
 LIBRARY = "libnvidia-ml.so.1"
 _NOT_FOUND = 6  # NVML_ERROR_NOT_FOUND
@@ -53,6 +50,20 @@ class _FieldValue(ctypes.Structure):
 
 class _Temperature(ctypes.Structure):
     _fields_ = (("version", c_uint), ("sensor", c_uint), ("celsius", c_int))
+
+
+class _PciInfo(ctypes.Structure):
+    """nvmlPciInfo_t"""
+
+    _fields_ = (
+        ("busIdLegacy", ctypes.c_char * 16),
+        ("domain", ctypes.c_uint),
+        ("bus", ctypes.c_uint),
+        ("device", ctypes.c_uint),
+        ("pciDeviceId", ctypes.c_uint),
+        ("pciSubSystemId", ctypes.c_uint),
+        ("busId", ctypes.c_char * 32),
+    )
 
 
 class Nvml:
@@ -176,6 +187,19 @@ class Gpu:
     def pcie_width(self) -> int:
         return self._unsigned("nvmlDeviceGetCurrPcieLinkWidth")
 
+    def pcie_gen_max(self) -> int:
+        return self._unsigned("nvmlDeviceGetMaxPcieLinkGeneration")
+
+    def pcie_width_max(self) -> int:
+        return self._unsigned("nvmlDeviceGetMaxPcieLinkWidth")
+
+    def pci_address(self) -> str:
+        """As sysfs has it: ``0000:9b:00.0``."""
+        info = _PciInfo()
+        self._nvml.call("nvmlDeviceGetPciInfo_v3", self._handle, byref(info))
+        function = info.busId.decode("ascii", "replace").rpartition(".")[2]
+        return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.{function or 0}"
+
     def _unsigned(self, name: str, *arguments: Any) -> int:
         value = c_uint()
         self._nvml.call(name, self._handle, *arguments, byref(value))
@@ -190,20 +214,6 @@ class Gpu:
         return {name: value.value.long for value, name in zip(values, names.values()) if value.result == 0}
 
 
-class _PciInfo(ctypes.Structure):
-    """nvmlPciInfo_t"""
-
-    _fields_ = (
-        ("busIdLegacy", ctypes.c_char * 16),
-        ("domain", ctypes.c_uint),
-        ("bus", ctypes.c_uint),
-        ("device", ctypes.c_uint),
-        ("pciDeviceId", ctypes.c_uint),
-        ("pciSubSystemId", ctypes.c_uint),
-        ("busId", ctypes.c_char * 32),
-    )
-
-
 @dataclass(frozen=True)
 class Link:
     """Generation and lanes; None where NVML does not tell."""
@@ -213,70 +223,41 @@ class Link:
 
     def best(self, other: Link) -> Link:
         """The higher of both: a link that trains up is low for a moment."""
-        return Link(_higher(self.gen, other.gen), _higher(self.width, other.width))
-
-
-NO_LINK = Link()
+        return Link(max(self.gen or 0, other.gen or 0) or None, max(self.width or 0, other.width or 0) or None)
 
 
 class PcieLinks:
-    """Of GPUs by their UUID. ``why``: why nothing can be read, "" when it can."""
+    """Of GPUs by their UUID, read while they copy: an idle link trains down, so no other moment tells anything.
+
+    ``why``: why nothing can be read, "" when it can.
+    """
 
     def __init__(self) -> None:
         self.why = ""
-        self._handles: dict[str, ctypes.c_void_p | None] = {}
+        self._gpus: dict[str, Gpu | None] = {}
+        self._nvml: Nvml | None = None
         try:
-            self._nvml: Nvml | None = Nvml()
+            self._nvml = Nvml()
         except (OSError, NvmlError) as error:
-            self._nvml = None
             self.why = f"NVML: {error}"
 
     def now(self, uuid: str) -> Link:
-        return self._link(uuid, "Curr")
+        return Link(self._value(uuid, Gpu.pcie_gen), self._value(uuid, Gpu.pcie_width))
 
     def most(self, uuid: str) -> Link:
         """What GPU and slot could do together."""
-        return self._link(uuid, "Max")
+        return Link(self._value(uuid, Gpu.pcie_gen_max), self._value(uuid, Gpu.pcie_width_max))
 
     def address(self, uuid: str) -> str:
-        """As sysfs has it: ``0000:9b:00.0``; "" when unknown."""
-        info = _PciInfo()
-        if not self._call("nvmlDeviceGetPciInfo_v3", uuid, info):
-            return ""
-        function = info.busId.decode("ascii", "replace").rpartition(".")[2]
-        return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.{function or 0}"
+        """As sysfs has it, "" when unknown."""
+        return self._value(uuid, Gpu.pci_address) or ""
 
-    def _link(self, uuid: str, which: str) -> Link:
-        gen = self._number(f"nvmlDeviceGet{which}PcieLinkGeneration", uuid)
-        return Link(gen, self._number(f"nvmlDeviceGet{which}PcieLinkWidth", uuid))
-
-    def _number(self, name: str, uuid: str) -> int | None:
-        value = ctypes.c_uint()
-        return value.value if self._call(name, uuid, value) else None
-
-    def _call(self, name: str, uuid: str, answer: ctypes.c_uint | _PciInfo) -> bool:
-        """Whether NVML has filled ``answer``."""
-        handle = self._handle(uuid)
-        if self._nvml is None or handle is None:
-            return False
+    def _value(self, uuid: str, read: Callable[[Gpu], T]) -> T | None:
         try:
-            self._nvml.call(name, handle, ctypes.byref(answer))
+            if uuid not in self._gpus:
+                self._gpus[uuid] = None  # and stays so where there is none
+                self._gpus[uuid] = self._nvml.gpu(uuid) if self._nvml is not None else None
+            gpu = self._gpus[uuid]
+            return None if gpu is None else read(gpu)
         except NvmlError:
-            return False
-        return True
-
-    def _handle(self, uuid: str) -> ctypes.c_void_p | None:
-        if self._nvml is not None and uuid not in self._handles:
-            handle = ctypes.c_void_p()
-            try:
-                self._nvml.call("nvmlDeviceGetHandleByUUID", uuid.encode(), ctypes.byref(handle))
-            except NvmlError:
-                self._handles[uuid] = None
-            else:
-                self._handles[uuid] = handle
-        return self._handles.get(uuid)
-
-
-def _higher(one: int | None, other: int | None) -> int | None:
-    known = [value for value in (one, other) if value is not None]
-    return max(known) if known else None
+            return None

@@ -32,13 +32,11 @@ _LEAST_FOR_WATTS_S = 0.25  # the energy counter is renewed every 20 to 100 ms
 _LEAST_FOR_HEATING = 6  # samples of a trace
 # By field of Phase.
 _RANGES = {
-    **{
-        name: GPU[name]
-        for name in ("power_w", "power_limit_w", "power_limit_default_w", "temperature_c", "sm_clock_mhz")
-    },
-    "sm_clock_max_mhz": GPU["sm_clock_max_mhz"],
-    "pcie_gen": GPU["pcie.gen"],
-    "pcie_width": GPU["pcie.width"],
+    name: GPU[name]
+    for name in (
+        *("power_w", "power_limit_w", "power_limit_default_w"),
+        *("temperature_c", "sm_clock_mhz", "sm_clock_max_mhz"),
+    )
 }
 
 
@@ -73,15 +71,14 @@ class _Request:
 class PhaseMeter:
     """``phases``: those that are over, in order. ``gaps``: {"phases" or "phases.power_w", …: why unknown}.
 
-    ``pcie``: also the link's generation and width while there is load; ``driver``: its version, "" while unknown.
+    ``driver``: its version, "" while unknown.
     """
 
-    def __init__(self, device: ProbeDevice, pcie: bool = False) -> None:
+    def __init__(self, device: ProbeDevice) -> None:
         self.phases: list[Phase] = []
         self.gaps: dict[str, str] = {}
         self.driver = ""
         self._uuid = device.uuid
-        self._pcie = pcie
         self._clocks_mhz: dict[str, list[float]] = {}
         self._nvml: Nvml | None = None
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
@@ -176,12 +173,6 @@ class PhaseMeter:
         running.next_s = time.monotonic() + SAMPLE_S
         _append(running.clocks_mhz, gpu.sm_clock_mhz, running, "sm_clock_mhz")
         _append(running.temperatures_c, gpu.temperature_c, running, "temperature_c")
-        if self._pcie:
-            phase = running.phase
-            gen = _value(gpu.pcie_gen, running, "pcie_gen")
-            width = _value(gpu.pcie_width, running, "pcie_width")
-            phase.pcie_gen = max(gen or 0, phase.pcie_gen or 0) or None  # an idle link rests in a lower one
-            phase.pcie_width = max(width or 0, phase.pcie_width or 0) or None
 
 
 def still_heating(clocks_mhz: Sequence[float]) -> bool | None:
@@ -221,17 +212,17 @@ def _end(gpu: Gpu, running: _Running) -> None:
 
 def _throttle_share(began: _Edge, ended: _Edge, running: _Running) -> dict[str, float]:
     """By reason, 0..1. A counter that gains more than time has passed, or loses, is none of nanoseconds."""
-    found, seconds = {}, ended.at_s - began.at_s
+    shares, seconds = {}, ended.at_s - began.at_s
     for reason, nanoseconds in ended.throttle_ns.items():
         gain_s = (nanoseconds - began.throttle_ns.get(reason, nanoseconds)) / 1e9
         if reason not in began.throttle_ns:
             continue
         if 0 <= gain_s <= GAIN_FACTOR * seconds + GAIN_SLACK_S:
-            found[reason] = min(1.0, gain_s / seconds)
+            shares[reason] = min(1.0, gain_s / seconds)
         else:
             why = f"the driver counted {gain_s:.1f} s in {seconds:.1f} s, which is not a time"
             running.problems.setdefault(f"throttle_share.{reason}", why)
-    return found
+    return shares
 
 
 def _edge(gpu: Gpu, running: _Running) -> _Edge:

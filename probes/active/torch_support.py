@@ -1,23 +1,22 @@
-"""What torch's exceptions say, in plain sentences; pure.
-
-What probe processes ask of torch beside their work: loading it, versions, why it finds no GPU.
-
-Versions of what a GEMM on a GPU depends on: results are compared only between equal ones.
-"""
+"""What probe processes ask of torch beside their work: loading it, versions, why it finds no GPU, errors in words."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
+from mltop.probes.active import child
+from mltop.probes.active.host import read_text
 from mltop.probes.system import paths
 
 _BROKEN = "mltop check; the kernel log has the Xid"
 _NO_MEMORY = ("not enough free memory", "end what uses the device")
 # (words of the message in lower case, what they mean or "" where the message is clear, what would help)
-_KNOWN = (
+_MEANINGS = (
     ("not yet initialized", "", "systemctl status nvidia-fabricmanager"),  # CUDA error 802
     ("out of memory", *_NO_MEMORY),
     ("can't allocate memory", *_NO_MEMORY),  # of a machine's own
@@ -32,6 +31,15 @@ _KNOWN = (
 )
 
 
+class Unusable(Exception):
+    """Why nothing can be measured, and what would help."""
+
+    def __init__(self, why: str, fix: str = "") -> None:
+        super().__init__(why)
+        self.why = why
+        self.fix = fix
+
+
 def first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0].strip() if lines else type(error).__name__
@@ -40,19 +48,22 @@ def first_line(error: BaseException) -> str:
 def in_words(error: BaseException) -> tuple[str, str]:
     """(why, fix) of an exception of torch: its first line, and what is known about such."""
     text = first_line(error)
-    for words, why, fix in _KNOWN:
+    for words, why, fix in _MEANINGS:
         if words in str(error).lower():
             return (f"{why} ({text})" if why else text), fix
     return (f"{_NO_MEMORY[0]} ({text})", _NO_MEMORY[1]) if isinstance(error, MemoryError) else (text, "")
 
 
-class Unusable(Exception):
-    """Why nothing can be measured, and what would help."""
-
-    def __init__(self, why: str, fix: str = "") -> None:
-        super().__init__(why)
-        self.why = why
-        self.fix = fix
+@contextlib.contextmanager
+def failures_told(device: str = "") -> Iterator[None]:
+    """What nothing can be measured for is an event; what is no error of torch's or of the node goes on."""
+    try:
+        yield
+    except Unusable as error:
+        child.failed(error.why, device, fix=error.fix)
+    except (RuntimeError, MemoryError) as error:  # torch's own, out of memory among them
+        why, fix = in_words(error)
+        child.failed(why, device, fix=fix)
 
 
 def import_torch() -> Any:
@@ -65,17 +76,6 @@ def import_torch() -> Any:
         raise Unusable(f"torch does not import: {error}", "--torch-python PATH of one that has torch") from error
 
 
-def versions(torch: Any) -> dict[str, str]:
-    """torch, cuda or hip, driver: those that are known. Copies depend on no library."""
-    found = {
-        "torch": str(torch.__version__),
-        "cuda": torch.version.cuda,
-        "hip": getattr(torch.version, "hip", None),
-        "driver": driver_version(),
-    }
-    return {name: version for name, version in found.items() if version}
-
-
 def why_no_gpu(torch: Any) -> str:
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
         return f"torch {torch.__version__} is built without CUDA"
@@ -86,33 +86,31 @@ def why_no_gpu(torch: Any) -> str:
     return f"torch {torch.__version__} finds no GPU it can use"
 
 
-def driver_version() -> str:
-    """Version of the kernel module, "" where there is none. For who does without NVML."""
-    try:
-        with open(paths.sys("module", "nvidia", "version"), encoding="utf-8") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
-def gemm_versions(torch: Any, driver: str) -> dict[str, str]:
-    """torch, cuda or hip, cublas, cudnn, driver, arch: those that are known."""
-    try:
-        cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
-    except RuntimeError:  # another cuDNN than torch was built with: no GEMM needs it
-        cudnn = None
+def versions(torch: Any, driver: str = "", **libraries: str | None) -> dict[str, str]:
+    """torch, cuda or hip, the ``libraries``, driver: those that are known. ``driver``: as NVML has it, else the
+    kernel module's.
+    """
     found = {
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
         "hip": getattr(torch.version, "hip", None),
-        "cublas": cublas(_loaded("libcublas.so")),
-        "cudnn": None if cudnn is None else str(cudnn),
-        "driver": driver or driver_version(),
+        **libraries,
+        "driver": driver or read_text(paths.sys("module", "nvidia", "version")),
     }
     return {name: version for name, version in found.items() if version}
 
 
-def cublas(path: str) -> str:
+def gemm_versions(torch: Any, driver: str) -> dict[str, str]:
+    """Of what a GEMM on a GPU depends on: results are compared only between equal ones. Copies depend on no library."""
+    try:
+        cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
+    except RuntimeError:  # another cuDNN than torch was built with: no GEMM needs it
+        cudnn = None
+    cublas = cublas_version(_loaded("libcublas.so"))
+    return versions(torch, driver, cublas=cublas, cudnn=None if cudnn is None else str(cudnn))
+
+
+def cublas_version(path: str) -> str:
     """Of the library that this process has loaded (cublasGetProperty: major, minor, patch), "" without it."""
     if not path:
         return ""
@@ -131,8 +129,5 @@ def cublas(path: str) -> str:
 
 def _loaded(name: str) -> str:
     """Path of a library of this process (proc_pid_maps(5))."""
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-            return next((line.split(None, 5)[5].strip() for line in file if f"/{name}" in line), "")
-    except OSError:
-        return ""
+    lines = read_text("/proc/self/maps").splitlines()
+    return next((line.split(None, 5)[5].strip() for line in lines if f"/{name}" in line), "")

@@ -10,15 +10,9 @@ import threading
 import time
 from typing import Any
 
-from mltop.probes.agent.caller import Caller, Outbox, Terms
+from mltop.probes.agent.caller import Caller, Terms
 from mltop.probes.agent.light import WholeSamples
-from mltop.probes.agent.protocol import (
-    VERSION,
-    Hello,
-    Message,
-    Request,
-    Wire,
-)
+from mltop.probes.agent.protocol import VERSION, Hello, Message, Request, Wire
 from mltop.probes.agent.requests import Requests
 from mltop.probes.agent.sampler import Collectors, GpuSource, RecentSamples, Sampler
 from mltop.probes.model import RankSample, Sample
@@ -46,42 +40,32 @@ class Agent:
         self._interval_s = interval_s
         self._whole = WholeSamples()
         self._sampler = Sampler(node, gpu_source, interval_s, collectors)
-        self._stop = threading.Event()
-        self._outbox = Outbox(out_fd, self._stop.set)
-        pong = self._wire.encode(Message("pong", node=node))
-        self._progress = self._wire.encode(Message("progress", node=node))
-        self._caller = Caller(
-            in_fd,
-            out_fd,
-            terms,
-            outbox=self._outbox,
-            pong=pong,
-            handle=self._handle,
-            receiving=self._receiving,
-            stop=self._stop.set,
-        )
         self._recent = RecentSamples()
-        self._requests = Requests(self._send, self._roster, receives=terms.attended, samples=self._recent.wait)
         self._newest_ranks: list[RankSample] = []
         self._have_ranks = threading.Event()
+        self._caller = Caller(self._wire, terms, in_fd, out_fd)
+        self._requests = Requests(self._caller.send, self._roster, receives=terms.attended, samples=self._recent.wait)
 
     def run(self) -> int:
+        stop, outbox = self._caller.stop, self._caller.outbox
         # An agent whose caller is gone must end, not be told by SIGPIPE somewhere inside a collector.
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
+        signal.signal(signal.SIGTERM, lambda *_: stop.set())
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c in the caller's terminal is the caller's to handle
-        self._send(Message("hello", hello=self._hello()))  # before any answer to what was asked already
-        self._caller.start()
+        self._caller.send(Message("hello", hello=_hello()))  # before any answer to what was asked already
+        self._caller.start(self._handle, self._requests.receiving)
         due = time.monotonic()
-        while not self._stop.is_set():
+        while not stop.is_set():
             sample = self._sample()
             if self._whole.is_due(sample):
-                self._outbox.put_newest("slow", self._wire.encode(Message("slow", node=self._node, sample=sample)))
-            self._outbox.put_newest("sample", self._wire.encode_light(sample))
+                self._caller.send_newest(Message("slow", sample=sample))
+            outbox.put_newest("sample", self._wire.encode_light(sample))
             now_s = time.monotonic()
             due = min(max(due, now_s - self._interval_s), now_s) + self._interval_s  # this one may have been hurried
-            self._recent.pause(self._stop, due)
-        return self._close()
+            self._recent.pause(stop, due)
+        self._requests.cancel_all()
+        self._sampler.close()
+        return 0
 
     def _sample(self) -> Sample:
         sample = self._sampler.sample(time.time())
@@ -90,23 +74,9 @@ class Agent:
         self._recent.add(sample)
         return sample
 
-    def _hello(self) -> Hello:
-        return Hello(
-            version=__version__,
-            protocol=VERSION,
-            pid=os.getpid(),
-            python=platform.python_version(),
-            hostname=platform.node(),
-            machine=platform.machine(),
-        )
-
     def _roster(self) -> list[RankSample]:
         self._have_ranks.wait(5.0)
         return self._newest_ranks
-
-    def _send(self, message: Message) -> None:
-        message.node = message.node or self._node
-        self._outbox.put(self._wire.encode(message))
 
     def _handle(self, request: Request) -> None:
         if request.node not in ("", self._node):  # a carrier that gives every agent what is meant for one
@@ -118,14 +88,16 @@ class Agent:
         elif request.kind == "file":
             self._requests.receive(request)
 
-    def _receiving(self) -> None:
-        self._requests.receiving()
-        self._outbox.put_newest("progress", self._progress)
 
-    def _close(self) -> int:
-        self._requests.cancel_all()
-        self._sampler.close()
-        return 0
+def _hello() -> Hello:
+    return Hello(
+        version=__version__,
+        protocol=VERSION,
+        pid=os.getpid(),
+        python=platform.python_version(),
+        hostname=platform.node(),
+        machine=platform.machine(),
+    )
 
 
 def exit_now(code: int) -> Any:

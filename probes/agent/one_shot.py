@@ -63,10 +63,10 @@ def limit_s(op: str, args: dict[str, Any]) -> float:
     """For everything. Taken out of ``args``, but for a probe, which has more to do than its own limit is for."""
     if op != "probe":
         return float(args.pop("total_s", TOTAL_S))
-    from mltop.probes.active.supervisor.request import asked_from
+    from mltop.probes.active.supervisor.request import request_from
 
     try:
-        return asked_from(args).total_s + PROBE_EXTRA_S
+        return request_from(args).total_s + PROBE_EXTRA_S
     except ValueError:
         return TOTAL_S  # the probe will say what is wrong with them
 

@@ -1,6 +1,6 @@
-"""Who the processes on this node's GPUs are, and which probes of mltop run on it. Source: /proc.
+"""The operations "probe" and "probe_tell": facts from the newest samples, then ``active.supervisor`` does the work.
 
-The operations "probe" and "probe_tell": facts from the newest samples, then ``active.supervise`` does the work.
+Among the facts: who the processes on this node's GPUs are, and which probes of mltop run on it. Source: /proc.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ import os
 import re
 import threading
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any, Callable, Protocol
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Callable
 
-from mltop.probes.active.command import probe_of
 from mltop.probes.active.supervisor.devices import CPU
 from mltop.probes.active.supervisor.environment import JobProcess, NotTaken, job_process
 from mltop.probes.active.supervisor.gate import Holder
-from mltop.probes.active.supervisor.request import Asked, asked_from
+from mltop.probes.active.supervisor.pythons import probe_of
+from mltop.probes.active.supervisor.request import ProbeRequest, request_from
 from mltop.probes.active.supervisor.supervise import Facts, Supervisor
 from mltop.probes.agent.programs import Unavailable
+from mltop.probes.agent.sampler import Samples
 from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.ranks.access import user_name
 from mltop.probes.collect.redaction.process import shown_command
@@ -26,6 +27,10 @@ from mltop.probes.model import GpuSample, RankSample, Sample
 from mltop.probes.model.probe import ProbeEvent
 from mltop.probes.system import paths
 
+FRESH_S = 10.0  # samples are not older than this
+STARTS_WITHIN_S = 20.0  # NVML of eight GPUs without persistence mode takes that long
+LISTED_S = 6.0  # the process lists of GPUs are read every five seconds
+_MOST_JOBS = 8
 # Slurm's cgroups name the job, for every user to read: /slurm/uid_1000/job_4711/step_0, or job_4711 in a scope (v2).
 _SLURM_JOB = re.compile(rb"/job_(\d+)(?:/|$)", re.MULTILINE)
 
@@ -37,27 +42,29 @@ def holders_of(
     ``key``: of a probe whose processes are not foreign (several agents of one machine).
     """
     pids = {process.pid for gpu in gpus for process in gpu.processes or () if process.kind != "graphics"}
-    found = {}
+    holders = {}
     for pid in sorted(pids):
         argv = procfs.read_argv(paths.proc(), pid)
-        probe = probe_of(argv)
         is_visible = os.path.exists(paths.proc(pid))  # noqa: PTH110
-        if (pid in ours and not is_visible) or (probe is not None and probe[1] == key):
+        if (pid in ours and not is_visible) or (probe_of(argv) or ("", None))[1] == key:
             continue
-        found[pid] = holder(pid, argv, is_visible, _rank_of(pid, ranks))
-    return found
+        rank = next((rank for rank in ranks if rank.pid == pid or pid in rank.children), None)
+        holders[pid] = holder(pid, argv, is_visible, rank)
+    return holders
 
 
-def holder(pid: int, argv: list[str], is_visible: bool, rank: RankSample | None) -> Holder:
+def holder(pid: int, argv: list[str], is_visible: bool = True, rank: RankSample | None = None) -> Holder:
     """One process; ``rank``: it, or the one that it was started by."""
     probe = probe_of(argv)
-    uid = _uid(pid)
-    job = rank.job if rank is not None else ""
+    try:
+        user = user_name(os.stat(paths.proc(pid)).st_uid)  # noqa: PTH116
+    except OSError:
+        user = rank.user if rank is not None else ""
     return Holder(
         pid=pid,
-        user=user_name(uid) if uid is not None else rank.user if rank is not None else "",
+        user=user,
         command=shown_command(argv),
-        job=job or slurm_job(pid),
+        job=(rank.job if rank is not None else "") or slurm_job(pid),
         probe=probe[0] if probe is not None else "",
         is_visible=is_visible,
     )
@@ -65,13 +72,8 @@ def holder(pid: int, argv: list[str], is_visible: bool, rank: RankSample | None)
 
 def other_probes(key: str) -> list[Holder]:
     """Probe processes on this machine that have another key: of somebody else's mltop, or of an agent before us."""
-    found = []
-    for pid in sorted(procfs.list_pids(paths.proc())):
-        argv = procfs.read_argv(paths.proc(), pid)
-        probe = probe_of(argv)
-        if probe is not None and probe[1] != key:
-            found.append(holder(pid, argv, True, None))
-    return found
+    running = ((pid, procfs.read_argv(paths.proc(), pid)) for pid in sorted(procfs.list_pids(paths.proc())))
+    return [holder(pid, argv) for pid, argv in running if (probe_of(argv) or ("", key))[1] != key]
 
 
 def slurm_job(pid: int) -> str:
@@ -84,37 +86,8 @@ def slurm_job(pid: int) -> str:
 
 def slurm_job_in(cgroups: bytes) -> str:
     """From the text of /proc/PID/cgroup."""
-    found = _SLURM_JOB.search(cgroups)
-    return found.group(1).decode() if found else ""
-
-
-def _uid(pid: int) -> int | None:
-    try:
-        return os.stat(paths.proc(pid)).st_uid  # noqa: PTH116
-    except OSError:
-        return None
-
-
-def _rank_of(pid: int, ranks: Iterable[RankSample]) -> RankSample | None:
-    return next((rank for rank in ranks if rank.pid == pid or pid in rank.children), None)
-
-
-FRESH_S = 10.0  # samples are not older than this
-STARTS_WITHIN_S = 20.0  # NVML of eight GPUs without persistence mode takes that long
-LISTED_S = 6.0  # the process lists of GPUs are read every five seconds
-_MOST_JOBS = 8
-
-
-class Samples(Protocol):
-    """Where the newest samples come from (``recent.RecentSamples.wait``)."""
-
-    def __call__(
-        self,
-        after_s: float,
-        timeout_s: float,
-        cancelled: threading.Event,
-        suits: Callable[[list[Sample]], bool] = ...,
-    ) -> list[Sample]: ...
+    named = _SLURM_JOB.search(cgroups)
+    return named.group(1).decode() if named else ""
 
 
 class Probing:
@@ -127,7 +100,7 @@ class Probing:
     def probe(self, args: Mapping[str, Any], emit: Callable[[ProbeEvent], None], cancelled: threading.Event) -> None:
         """One probe, until it is over or ``cancelled``: then nothing of it is left."""
         try:
-            asked = asked_from(args)
+            asked = request_from(args)
         except ValueError as error:
             raise Unavailable(str(error)) from error
         self._supervisor.run(asked, lambda: self._facts(asked, cancelled), emit, cancelled)
@@ -140,12 +113,12 @@ class Probing:
         if why:
             raise Unavailable(why)
 
-    def _facts(self, asked: Asked, cancelled: threading.Event) -> Facts | None:
+    def _facts(self, asked: ProbeRequest, cancelled: threading.Event) -> Facts | None:
         ended = self._supervisor.ended()
         after_s = max([time.monotonic() - FRESH_S, *ended.values()])
         samples = self._samples(after_s, STARTS_WITHIN_S, cancelled, _has_gpus)
-        if self._unseen(samples, ended):  # what has just ended leaves the list soon
-            samples = self._samples(after_s, LISTED_S, cancelled, lambda newer: not self._unseen(newer, ended))
+        if _unseen(samples, ended):  # what has just ended leaves the list soon
+            samples = self._samples(after_s, LISTED_S, cancelled, lambda newer: not _unseen(newer, ended))
         if cancelled.is_set():
             return None
         if not samples:
@@ -161,28 +134,28 @@ class Probing:
             not_taken=not_taken,
         )
 
-    def _unseen(self, samples: list[Sample], ended: Mapping[int, float]) -> bool:
-        newest = samples[-1:]
-        holders = [holders_of(sample.gpus, (), "", ended) for sample in newest]
-        return any(not one.is_visible for found in holders for one in found.values())
+
+def _unseen(samples: list[Sample], ended: Mapping[int, float]) -> bool:
+    """Whether the newest of them has a process on a GPU that is not here."""
+    holders = holders_of(samples[-1].gpus, (), "", ended) if samples else {}
+    return any(not holder.is_visible for holder in holders.values())
 
 
 def _has_gpus(samples: list[Sample]) -> bool:
     """NVML has started before the first of them."""
-    gaps = [gap for sample in samples for gap in sample.gaps]
-    return not any(gap.kind == "starting" and gap.what.startswith("nvml") for gap in gaps)
+    return not any(gap.kind == "starting" and gap.source == "nvml" for sample in samples for gap in sample.gaps)
 
 
 def _jobs(ranks: list[RankSample]) -> tuple[list[JobProcess], list[NotTaken]]:
     """One process of each job, all of whose processes have the same Python; and of each of which none may be used."""
-    found: dict[tuple[int | None, str], JobProcess] = {}
+    taken: dict[tuple[int | None, str], JobProcess] = {}
     not_taken: dict[tuple[int | None, str], NotTaken] = {}
     for rank in ranks:
         job = (rank.uid, rank.job)
-        if rank.state != "Z" and job not in found and len(found) < _MOST_JOBS:
+        if rank.state != "Z" and job not in taken and len(taken) < _MOST_JOBS:
             process = job_process(rank.pid)
             if isinstance(process, JobProcess):
-                found[job] = process
+                taken[job] = process
             elif process is not None:
                 not_taken.setdefault(job, process)
-    return list(found.values()), [one for job, one in not_taken.items() if job not in found]
+    return list(taken.values()), [process for job, process in not_taken.items() if job not in taken]

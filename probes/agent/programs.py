@@ -12,6 +12,7 @@ import threading
 import time
 import zlib
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Callable
 
 from mltop.probes.agent.protocol import Message, Request
@@ -32,7 +33,16 @@ class Unavailable(Exception):
         self.fix = fix
 
 
-class Files:
+class _Awaited:
+    """One file that the caller was asked for."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.answers: SimpleQueue[bytes | Unavailable] = SimpleQueue()
+        self.progress_s = time.monotonic()
+
+
+class Programs:
     """The programs of one agent. ``can_ask`` is False where nothing can be sent to it (pdsh); ``wait_s``: how long one
     that was asked for may make no progress.
     """
@@ -43,24 +53,20 @@ class Files:
         self._can_ask = can_ask
         self._cache = os.environ.get("MLTOP_CACHE", "")
         self._obtaining = threading.Lock()  # one at a time, so that two requests send for one file once
-        self._lock = threading.Lock()
-        self._awaited = ""  # the name of the file that was asked for
-        self._answer: bytes | Unavailable | None = None
-        self._progress_s = 0.0  # monotonic
-        self._programs: dict[str, str] = {}  # sha256 to a path that runs
+        self._awaited: _Awaited | None = None
+        self._paths: dict[str, str] = {}  # of programs that run, by sha256
 
     def receive(self, request: Request) -> None:
         """A frame of kind "file" has come. What nobody waits for is dropped."""
-        with self._lock:
-            is_awaited = request.op == self._awaited
-        if is_awaited:
-            answer = unpacked(request)
-            with self._lock:
-                self._awaited, self._answer = "", answer
+        awaited = self._awaited
+        if awaited is not None and request.op == awaited.name:
+            awaited.answers.put(unpacked(request))
 
     def receiving(self) -> None:
         """Some more of a long frame has arrived, which may be the file."""
-        self._progress_s = time.monotonic()
+        awaited = self._awaited
+        if awaited is not None:
+            awaited.progress_s = time.monotonic()
 
     def program(self, name: str, sha256: str, request_id: int, cancelled: threading.Event) -> str:
         """Path of a program that has this hash and runs. Raises Unavailable, also when ``cancelled`` is set."""
@@ -68,10 +74,10 @@ class Files:
             if cancelled.is_set():
                 raise Unavailable("cancelled")
         try:
-            known = self._programs.get(sha256, "")
-            if not _is_there(known):
-                known = self._programs[sha256] = self._obtain(name, sha256, request_id, cancelled)
-            return known
+            path = self._paths.get(sha256, "")
+            if not _is_there(path):
+                path = self._paths[sha256] = self._obtain(name, sha256, request_id, cancelled)
+            return path
         finally:
             self._obtaining.release()
 
@@ -79,36 +85,33 @@ class Files:
         path = f"{self._cache}/{name}-{sha256}" if self._cache else ""
         content = _whole(path, sha256)
         if content is None:
-            content = self._ask(name, sha256, request_id, cancelled)
+            content = self._ask(name, request_id, cancelled)
+            if _sha256(content) != sha256:
+                raise Unavailable(f"the {name} that came is not the one that was announced", "try again")
             path = _keep(path, content)
         return path if runs(path) else _in_memory(name, content)
 
-    def _ask(self, name: str, sha256: str, request_id: int, cancelled: threading.Event) -> bytes:
+    def _ask(self, name: str, request_id: int, cancelled: threading.Event) -> bytes:
         if not self._can_ask:
             fix = f"once by ssh: mltop stacks -w NODE; or pip install {name} there"
             raise Unavailable(f"{name} is not on this node, and it cannot be sent this way", fix)
-        with self._lock:
-            self._awaited, self._answer = name, None
-        self._send(Message("need", id=request_id, data={"file": name, "machine": platform.machine()}))
-        answer = self._wait(name, cancelled)
+        awaited = self._awaited = _Awaited(name)
+        try:
+            self._send(Message("need", id=request_id, data={"file": name, "machine": platform.machine()}))
+            answer = self._wait(awaited, cancelled)
+        finally:
+            self._awaited = None
         if isinstance(answer, Unavailable):
             raise answer
-        if _sha256(answer) != sha256:
-            raise Unavailable(f"the {name} that came is not the one that was announced", "try again")
         return answer
 
-    def _wait(self, name: str, cancelled: threading.Event) -> bytes | Unavailable:
-        self._progress_s = time.monotonic()
-        while time.monotonic() - self._progress_s < self._wait_s and not cancelled.wait(_POLL_S):
-            with self._lock:
-                answer = self._answer
-            if answer is not None:
-                self._answer = None
-                return answer
-        with self._lock:
-            self._awaited = ""
-        late = f"{name} did not arrive: nothing came for {self._wait_s:g} s"
-        return Unavailable("cancelled" if cancelled.is_set() else late)
+    def _wait(self, awaited: _Awaited, cancelled: threading.Event) -> bytes | Unavailable:
+        while time.monotonic() - awaited.progress_s < self._wait_s:
+            if cancelled.is_set():
+                return Unavailable("cancelled")
+            with contextlib.suppress(Empty):
+                return awaited.answers.get(timeout=_POLL_S)
+        return Unavailable(f"{awaited.name} did not arrive: nothing came for {self._wait_s:g} s")
 
 
 def unpacked(request: Request) -> bytes | Unavailable:

@@ -1,9 +1,10 @@
 """Frames between an agent and its caller.
 
-One frame is one line: ``\x00MLT1 <bytes> <JSON>\n``. The marker starts every line, so that output of shell
+One frame is one line: ``\\x00MLT1 <bytes> <JSON>\\n``. The marker starts every line, so that output of shell
 start-up files, binary noise and cut-off lines are told apart from frames and skipped, at any point of the stream.
-Carriers that do not keep a NUL byte get the mark ``@MLT1 ``; carriers that cut long lines get pieces (``pieces.py``).
-Runs on every node: Python 3.9, standard library only.
+Carriers that do not keep a NUL byte get the mark ``@MLT1 ``. Those that cut long lines (srun at 1,024 bytes, pdsh), and
+mix the lines of several nodes, get pieces: ``@MLT1+ <key> <index> <count> <bytes> <part of the frame's JSON>\\n``. The
+key is unique among everything that shares the stream. Runs on every node: Python 3.9, standard library only.
 
 Agent to caller (``kind``): boot (stage 1 of the bootstrap: is the bundle there?), hello, slow (a whole sample, every
 five seconds), sample (every second; what it lacks stands in the slow one before it: light.py), part, done, error
@@ -14,13 +15,6 @@ what it wrote is still on its way).
 Caller to agent: request, cancel, ping (every few seconds, so that an agent notices a dead link), file (``op`` is the
 file's name; ``args``: sha256, data (base64 of gzip), or error (why there is none)).
 A request or cancel that names another node is not for this agent. Closing the agent's stdin ends the agent.
-
-Frames in pieces, for carriers that cut long lines (srun at 1,024 bytes, pdsh) and mix those of several nodes.
-
-One piece is one line: ``@MLT1+ <key> <index> <count> <bytes> <part of the frame's JSON>\n``, at most ``limit`` bytes
-long. ``key`` is unique among everything that shares the stream. Runs on every node: Python 3.9, standard library.
-
-How one agent's frames look on the way out: which mark, how long a line may be.
 """
 
 from __future__ import annotations
@@ -30,7 +24,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from mltop.probes.agent.light import light_fields
 from mltop.probes.model import RankStacks, Sample, to_json, well_formed
@@ -40,6 +34,12 @@ TEXT_MARK = b"@MLT1 "
 VERSION = 1
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 _SIZE_DIGITS = 9
+PIECE_MARK = b"@MLT1+ "
+_PIECE_HEADER_ROOM = 40  # index, count, bytes and blanks
+
+MessageKind = Literal["boot", "hello", "slow", "sample", "part", "done", "error", "need", "pong", "progress"]
+RequestKind = Literal["request", "cancel", "ping", "file"]
+Operation = Literal["stacks", "doctor", "kernel_lines", "probe", "probe_tell"]
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Boot:
 class Message:
     """One frame from an agent. ``node`` is set where one stream carries several nodes (simulated fleets, pdsh)."""
 
-    kind: str
+    kind: MessageKind
     node: str = ""
     id: int = 0
     boot: Boot | None = None
@@ -88,37 +88,46 @@ class Message:
 
 @dataclass
 class Request:
-    """One frame to an agent. ``op``: stacks | doctor | kernel_lines | probe | probe_tell, or a file's name; ``node`` as
-    in Message, "" for all.
+    """One frame to an agent. ``op``: an Operation, or a file's name; ``node`` as in Message, "" for all.
 
     probe (args: active/asked.py): each event of it (model/probe.py) is a part, its fields the part's data; the end is
     done with {"cancelled": bool}. probe_tell (args: key, line): for the processes of the probe that runs here.
     """
 
-    kind: str  # request | cancel | ping | file
+    kind: RequestKind
     id: int = 0
     op: str = ""
     node: str = ""
     args: dict[str, Any] = field(default_factory=dict)
 
 
-_DEFAULTS = {kind: vars(kind("")) for kind in (Message, Request)}
+_DEFAULTS: dict[type, dict[str, Any]] = {Message: vars(Message("boot")), Request: vars(Request("ping"))}
 _REQUEST_TYPES = {name: type(value) for name, value in _DEFAULTS[Request].items()}
 
 
 def encode(message: Message | Request, mark: bytes = MARK) -> bytes:
     """One frame. Fields that hold their default are left out."""
-    default = _DEFAULTS[type(message)]
-    fields = {name: value for name, value in vars(message).items() if name == "kind" or value != default[name]}
-    payload = to_json(fields).encode()
-    return b"%s%d %s\n" % (mark, len(payload), payload)
+    return framed(_payload(message), mark)
 
 
 def encode_light(sample: Sample, mark: bytes = MARK) -> bytes:
     """One frame of a sample without what the whole one before it has told (light.py)."""
-    fields = {"kind": "sample", "node": sample.node, "sample": sample}
-    payload = well_formed(json.dumps(fields, default=light_fields, separators=(",", ":"), allow_nan=False)).encode()
+    return framed(_light_payload(sample), mark)
+
+
+def framed(payload: bytes, mark: bytes) -> bytes:
     return b"%s%d %s\n" % (mark, len(payload), payload)
+
+
+def _payload(message: Message | Request) -> bytes:
+    default = _DEFAULTS[type(message)]
+    fields = {name: value for name, value in vars(message).items() if name == "kind" or value != default[name]}
+    return to_json(fields).encode()
+
+
+def _light_payload(sample: Sample) -> bytes:
+    fields = {"kind": "sample", "node": sample.node, "sample": sample}
+    return well_formed(json.dumps(fields, default=light_fields, separators=(",", ":"), allow_nan=False)).encode()
 
 
 def payload_of(line: bytes) -> bytes | None:
@@ -149,23 +158,19 @@ def decode_request(line: bytes) -> Request | None:
         fields = json.loads(payload)
     except ValueError:
         return None
-    if not isinstance(fields, dict):
+    known = (
+        {name: value for name, value in fields.items() if name in _REQUEST_TYPES} if isinstance(fields, dict) else {}
+    )
+    if known.get("kind") not in get_args(RequestKind):
         return None
-    known = {key: value for key, value in fields.items() if key in _REQUEST_TYPES}
-    if not isinstance(known.get("kind"), str):
-        return None
-    if not all(isinstance(value, _REQUEST_TYPES[key]) for key, value in known.items()):
+    if not all(isinstance(value, _REQUEST_TYPES[name]) for name, value in known.items()):
         return None
     return Request(**known)
 
 
-PIECE_MARK = b"@MLT1+ "
-_HEADER_ROOM = 40  # index, count, bytes and blanks
-
-
 def split(payload: bytes, key: str, limit: int) -> list[bytes]:
     """The lines that carry ``payload`` (ASCII JSON); ``key`` has no blanks."""
-    room = limit - len(PIECE_MARK) - len(key) - _HEADER_ROOM
+    room = limit - len(PIECE_MARK) - len(key) - _PIECE_HEADER_ROOM
     if room <= 0:
         raise ValueError(f"a limit of {limit} bytes leaves no room for data")
     parts = [payload[start : start + room] for start in range(0, len(payload), room)]
@@ -238,7 +243,9 @@ def is_piece(line: bytes) -> bool:
 
 @dataclass
 class Wire:
-    """``text``: no NUL bytes; ``frame_bytes``: the longest line the carrier keeps whole, 0 for any length."""
+    """How one agent's frames look on the way out. ``text``: no NUL bytes; ``frame_bytes``: the longest line the carrier
+    keeps whole, 0 for any length: a longer frame goes in pieces.
+    """
 
     node: str
     text: bool = False
@@ -246,20 +253,14 @@ class Wire:
     _serial: Iterator[int] = field(default_factory=itertools.count)
 
     def encode(self, message: Message) -> bytes:
-        """One frame, in pieces where it is too long."""
-        return self._whole(encode(message, self._mark))
+        return self._lines(_payload(message))
 
     def encode_light(self, sample: Sample) -> bytes:
         """A sample without what the whole one before it has told."""
-        return self._whole(encode_light(sample, self._mark))
+        return self._lines(_light_payload(sample))
 
-    @property
-    def _mark(self) -> bytes:
-        return TEXT_MARK if self.text else MARK
-
-    def _whole(self, frame: bytes) -> bytes:
+    def _lines(self, payload: bytes) -> bytes:
+        frame = framed(payload, TEXT_MARK if self.text else MARK)
         if not self.frame_bytes or len(frame) <= self.frame_bytes:
             return frame
-        payload = payload_of(frame[:-1])
-        assert payload is not None
         return b"".join(split(payload, f"{self.node}:{os.getpid()}:{next(self._serial)}", self.frame_bytes))

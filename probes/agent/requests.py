@@ -6,8 +6,8 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Callable
 
-from mltop.probes.agent.programs import Files, Unavailable
-from mltop.probes.agent.protocol import Message, Request
+from mltop.probes.agent.programs import Programs, Unavailable
+from mltop.probes.agent.protocol import Message, Operation, Request
 from mltop.probes.collect.abilities import abilities
 from mltop.probes.collect.kernel_log import kernel_lines
 from mltop.probes.collect.ranks import read_counters
@@ -17,10 +17,12 @@ from mltop.probes.collect.stacks import StackOptions, dump_ranks, find_py_spy
 from mltop.probes.model import RankSample, RankStacks
 
 if TYPE_CHECKING:
-    from mltop.probes.agent.probing import Probing, Samples
+    from mltop.probes.agent.probing import Probing
+    from mltop.probes.agent.sampler import Samples
     from mltop.probes.model.probe import ProbeEvent
 
 Send = Callable[[Message], None]
+Answer = dict[str, Any]  # the data of the frame "done"
 
 
 class Requests:
@@ -37,39 +39,33 @@ class Requests:
         self._ranks = ranks
         self._receives = receives
         self._samples = samples
-        self._probing: Probing | None = None
-        self._files = Files(send, receives)
+        self._probing: Probing | None = None  # loaded when it is first needed: most agents never probe
+        self._programs = Programs(send, receives)
         self._chosen_by_hand = bool(os.environ.get("MLTOP_PY_SPY"))
         self._cancels: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
-        self._operations: dict[str, Callable[[Request, threading.Event], None]] = {
+        self._operations: dict[Operation, Callable[[Request, threading.Event], Answer]] = {
             "stacks": self._stacks,
-            "doctor": self._doctor,
-            "kernel_lines": self._kernel_lines,
+            "doctor": lambda *_: {"checks": [vars(check) for check in abilities()]},
+            "kernel_lines": lambda *_: kernel_lines(),
             "probe": self._probe,
             "probe_tell": self._probe_tell,
         }
 
     def start(self, request: Request) -> None:
         """Begin one request; its answer ends with one frame of kind done or error."""
-        operation = self._operations.get(request.op)
-        if operation is None:
-            self._send(Message("error", id=request.id, error=f"unknown operation {request.op!r}"))
-            return
         cancelled = threading.Event()
         with self._lock:
             self._cancels[request.id] = cancelled
-        threading.Thread(
-            target=self._run, args=(operation, request, cancelled), name=f"mltop-{request.op}", daemon=True
-        ).start()
+        threading.Thread(target=self._run, args=(request, cancelled), name=f"mltop-{request.op}", daemon=True).start()
 
     def receive(self, request: Request) -> None:
         """A file has come, asked for by a request that waits for it."""
-        self._files.receive(request)
+        self._programs.receive(request)
 
     def receiving(self) -> None:
         """Some of what may be such a file has come."""
-        self._files.receiving()
+        self._programs.receiving()
 
     def cancel(self, request_id: int) -> None:
         with self._lock:
@@ -83,14 +79,13 @@ class Requests:
             for cancelled in self._cancels.values():
                 cancelled.set()
 
-    def _run(
-        self,
-        operation: Callable[[Request, threading.Event], None],
-        request: Request,
-        cancelled: threading.Event,
-    ) -> None:
+    def _run(self, request: Request, cancelled: threading.Event) -> None:
+        operation = next((run for name, run in self._operations.items() if name == request.op), None)
         try:
-            operation(request, cancelled)
+            if operation is None:
+                raise Unavailable(f"unknown operation {request.op!r}")
+            answer = operation(request, cancelled)
+            self._send(Message("done", id=request.id, data=answer))
         except Unavailable as missing:
             self._send(Message("error", id=request.id, error=str(missing), fix=missing.fix))
         except Exception as error:  # noqa: BLE001 - the caller is told; a thread's traceback would reach nobody
@@ -99,7 +94,7 @@ class Requests:
             with self._lock:
                 self._cancels.pop(request.id, None)
 
-    def _stacks(self, request: Request, cancelled: threading.Event) -> None:
+    def _stacks(self, request: Request, cancelled: threading.Event) -> Answer:
         ranks = chosen(self._ranks(), request.args)
         self._send(Message("part", id=request.id, expected=len(ranks)))
 
@@ -109,7 +104,7 @@ class Requests:
         if ranks:
             self._provide_py_spy(request, cancelled)
         dump_ranks(ranks, stack_options(request.args), read_counters, emit, cancelled)
-        self._send(Message("done", id=request.id, data={"cancelled": cancelled.is_set()}))
+        return {"cancelled": cancelled.is_set()}
 
     def _provide_py_spy(self, request: Request, cancelled: threading.Event) -> None:
         """See that ``find_py_spy`` finds one: the caller's where the agent came from the caller, else our own.
@@ -121,19 +116,13 @@ class Requests:
         if not sha256 or self._chosen_by_hand or (is_installed and find_py_spy()):
             return
         try:
-            os.environ["MLTOP_PY_SPY"] = self._files.program("py-spy", sha256, request.id, cancelled)
+            os.environ["MLTOP_PY_SPY"] = self._programs.program("py-spy", sha256, request.id, cancelled)
         except Unavailable:
             os.environ.pop("MLTOP_PY_SPY", None)
             if not cancelled.is_set() and not find_py_spy():
                 raise
 
-    def _doctor(self, request: Request, cancelled: threading.Event) -> None:  # noqa: ARG002 - answers at once
-        self._send(Message("done", id=request.id, data={"checks": [vars(check) for check in abilities()]}))
-
-    def _kernel_lines(self, request: Request, cancelled: threading.Event) -> None:  # noqa: ARG002 - seconds at most
-        self._send(Message("done", id=request.id, data=kernel_lines()))
-
-    def _probe(self, request: Request, cancelled: threading.Event) -> None:
+    def _probe(self, request: Request, cancelled: threading.Event) -> Answer:
         from mltop.probes.active.child import fields_of
 
         if request.args.get("kind") == "all_reduce" and not self._receives:
@@ -146,15 +135,14 @@ class Requests:
                 event.data["inherited"] = shown_settings(event.data["inherited"])
             self._send(Message("part", id=request.id, data=fields_of(event)))
 
-        self._the_probing().probe(request.args, emit, cancelled)
-        self._send(Message("done", id=request.id, data={"cancelled": cancelled.is_set()}))
+        self._prober().probe(request.args, emit, cancelled)
+        return {"cancelled": cancelled.is_set()}
 
-    def _probe_tell(self, request: Request, cancelled: threading.Event) -> None:  # noqa: ARG002 - answers at once
-        self._the_probing().tell(request.args)
-        self._send(Message("done", id=request.id))
+    def _probe_tell(self, request: Request, cancelled: threading.Event) -> Answer:  # noqa: ARG002 - answers at once
+        self._prober().tell(request.args)
+        return {}
 
-    def _the_probing(self) -> Probing:
-        """Loaded when it is first needed: most agents never probe."""
+    def _prober(self) -> Probing:
         from mltop.probes.agent.probing import Probing
 
         if self._samples is None:
@@ -176,13 +164,14 @@ def chosen(ranks: list[RankSample], args: dict[str, Any]) -> list[RankSample]:
         if rank.state != "Z" and (not job or rank.job == job) and (pids is None or rank.pid in pids):
             turns[rank.uid] = turns.get(rank.uid, 0) + 1
             wanted.append((turns[rank.uid], rank))
-    return [rank for _, rank in sorted(wanted, key=lambda one: one[0])]
+    return [rank for _, rank in sorted(wanted, key=lambda turn_and_rank: turn_and_rank[0])]
 
 
 def stack_options(args: dict[str, Any]) -> StackOptions:
+    usual = StackOptions()
     return StackOptions(
-        native=bool(args.get("native", False)),
-        ints=bool(args.get("ints", True)),
-        raw=bool(args.get("raw", False)),
-        deadline_s=float(args.get("deadline_s", 3.0)),
+        native=bool(args.get("native", usual.native)),
+        ints=bool(args.get("ints", usual.ints)),
+        raw=bool(args.get("raw", usual.raw)),
+        deadline_s=float(args.get("deadline_s", usual.deadline_s)),
     )

@@ -1,8 +1,6 @@
 """One sample of everything: asks every collector in turn, and lets none take the others with it.
 
-Samples of what decides whether a node is free for a probe: GPUs, ranks, processors. For an agent without a loop.
-
-The newest samples of this node, for requests that need to know how it is right now.
+Also the newest samples, for requests that need to know how the node is right now.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Callable, Protocol, TypeVar
 
-from mltop.probes.active.command import probe_of
+from mltop.probes.active.supervisor.pythons import probe_of
 from mltop.probes.collect.dcgm import DcgmSource, without_filled
 from mltop.probes.collect.host import HostSource
 from mltop.probes.collect.kernel_log import KernelLogSource, with_nvml_events
@@ -38,6 +36,11 @@ from mltop.probes.system.paths import proc
 
 Result = TypeVar("Result")
 GPU_COUNTERS_S = 5.0  # a GPU that answers has told its error counters within that
+KEPT = 3  # of the newest samples
+HURRY_S = 0.5  # between two samples while somebody waits for them
+LOOK_S = 1.0  # how late a hurry may begin
+_BRIEF_WAIT_S = 0.5  # for NVML
+_POLL_S = 0.1  # how late a cancel may be
 
 
 class GpuSource(Protocol):
@@ -69,10 +72,7 @@ class Sampler:
         self, node: str, gpu_source: GpuSource, interval_s: float, collectors: Collectors | None = None
     ) -> None:
         self._node, self._gpus, self._interval_s = node, gpu_source, interval_s
-        collectors = collectors or Collectors()
-        self._dcgm, self._host, self._ranks = collectors.dcgm, collectors.host, collectors.ranks
-        self._processes = collectors.processes
-        self._links, self._pci, self._kernel_log = collectors.links, collectors.pci, collectors.kernel_log
+        self._collectors = collectors or Collectors()
         self._boot_id = read_boot_id()
         self._newest_ranks: list[RankSample] = []
         self._holders = Holders()
@@ -80,6 +80,7 @@ class Sampler:
     def sample(self, now: float) -> Sample:
         """One sample at ``now`` (unix s). ``cost_s``: wall time of each collector in this process."""
         clock_s = time.monotonic()  # for rates: the wall clock may jump
+        collectors = self._collectors
         gaps: list[Gap] = []
         cost_s: dict[str, float] = {}
 
@@ -92,15 +93,15 @@ class Sampler:
 
         # NVML's child works while everything else is read.
         part("gpus", lambda: self._request_gpus(now), lambda: None)
-        host = part("host", lambda: self._host.read(clock_s, self._newest_ranks), HostSample)
-        links = part("links", lambda: self._links.read(clock_s), list[LinkSample])
-        pci = part("pci", lambda: self._pci.read(clock_s), list[PciDevice])
-        events = part("kernel_log", lambda: self._kernel_log.read(now), list[KernelEvent])
+        host = part("host", lambda: collectors.host.read(clock_s, self._newest_ranks), HostSample)
+        links = part("links", lambda: collectors.links.read(clock_s), list[LinkSample])
+        pci = part("pci", lambda: collectors.pci.read(clock_s), list[PciDevice])
+        events = part("kernel_log", lambda: collectors.kernel_log.read(now), list[KernelEvent])
         gpus = part("gpus", lambda: self._collect_gpus(now), list[GpuSample])
         xids = part("gpus", lambda: (self._gpus.events(), []), list[KernelEvent])
-        part("dcgm", lambda: (None, self._dcgm.fill(gpus, now)), lambda: None)
-        part("processes", lambda: (None, self._processes.fill(gpus, clock_s)), lambda: None)
-        ranks = part("ranks", lambda: self._ranks.read(clock_s, gpus_of_pid(gpus)), list[RankSample])
+        part("dcgm", lambda: (None, collectors.dcgm.fill(gpus, now)), lambda: None)
+        part("processes", lambda: (None, collectors.processes.fill(gpus, clock_s)), lambda: None)
+        ranks = part("ranks", lambda: collectors.ranks.read(clock_s, gpus_of_pid(gpus)), list[RankSample])
         self._newest_ranks = ranks
         return Sample(
             node=self._node,
@@ -122,22 +123,19 @@ class Sampler:
     def _counters_read_at(self, clock_began_at: float, gpus: list[GpuSample]) -> dict[str, float]:
         """``clock_began_at``: unix s of the time 0 of the collectors' clock. Without the kinds that are not here."""
         seen_at = [gpu.last_seen_at for gpu in gpus if gpu.state == "ok" and gpu.last_seen_at is not None]
-        found: dict[str, float] = {}
-        if seen_at:
-            found["gpus"] = min(seen_at) - GPU_COUNTERS_S
-        by_clock: dict[str, float | None] = {
-            "links": self._links.counters_read_at,
-            "pci": self._pci.counters_read_at,
-            "host": self._host.counters_read_at,
-        }
-        found |= {kind: round(clock_began_at + at, 3) for kind, at in by_clock.items() if at is not None}
-        return found
+        read_at = {"gpus": min(seen_at) - GPU_COUNTERS_S} if seen_at else {}
+        for kind, source in (
+            ("links", self._collectors.links),
+            ("pci", self._collectors.pci),
+            ("host", self._collectors.host),
+        ):
+            if source.counters_read_at is not None:
+                read_at[kind] = round(clock_began_at + source.counters_read_at, 3)
+        return read_at
 
     def close(self) -> None:
-        self._gpus.close()
-        self._dcgm.close()
-        self._host.close()
-        self._kernel_log.close()
+        for source in (self._gpus, self._collectors.dcgm, self._collectors.host, self._collectors.kernel_log):
+            source.close()
 
     def _request_gpus(self, now: float) -> tuple[None, list[Gap]]:
         self._gpus.request(now)
@@ -183,8 +181,8 @@ def started(pid: int) -> int | None:
 
 def kind_of_probe(argv: list[str]) -> str:
     """Of a command line of mltop's own probes; "" of any other."""
-    found = probe_of(argv)
-    return found[0] if found is not None else ""
+    probe = probe_of(argv)
+    return probe[0] if probe is not None else ""
 
 
 def guarded(
@@ -204,7 +202,7 @@ def without_gpus(gaps: list[Gap], pci: list[PciDevice]) -> list[Gap]:
         return gaps
     return [
         replace(gap, why=f"{gap.why}; no NVIDIA GPU on the PCI bus", kind="unsupported")
-        if gap.what == "nvml" and gap.code == "no_driver"
+        if gap.source == "nvml" and gap.code == "no_driver"
         else gap
         for gap in gaps
     ]
@@ -212,13 +210,11 @@ def without_gpus(gaps: list[Gap], pci: list[PciDevice]) -> list[Gap]:
 
 def gpus_of_pid(gpus: list[GpuSample]) -> dict[int, list[int]]:
     """Which GPUs each process holds, by NVML's process lists."""
-    found: dict[int, list[int]] = {}
+    held: dict[int, dict[int, None]] = {}
     for gpu in gpus:
         for process in gpu.processes or ():
-            indexes = found.setdefault(process.pid, [])
-            if gpu.index not in indexes:
-                indexes.append(gpu.index)
-    return found
+            held.setdefault(process.pid, {})[gpu.index] = None
+    return {pid: list(indexes) for pid, indexes in held.items()}
 
 
 def read_boot_id() -> str:
@@ -229,15 +225,15 @@ def read_boot_id() -> str:
         return ""
 
 
-WAIT_S = 0.5
-
-
 class BriefSampler:
-    """Reads NVML in a child process of its own, which ``close`` ends."""
+    """Samples of what decides whether a node is free for a probe: GPUs, ranks, processors. For an agent without a loop.
 
-    def __init__(self, node: str, gpu_source: GpuSource | None = None) -> None:
+    Reads NVML in a child process of its own, which ``close`` ends.
+    """
+
+    def __init__(self, node: str) -> None:
         self._node = node
-        self._gpus: GpuSource = gpu_source or NvmlSource()
+        self._gpus = NvmlSource()
         self._host, self._ranks, self._pci = HostSource(), RankSource(), PciSource()
 
     def sample(self, now: float) -> Sample:
@@ -245,23 +241,26 @@ class BriefSampler:
         clock_s = time.monotonic()
         self._gpus.request(now)
         pci, _ = guarded("pci", lambda: self._pci.read(clock_s), list[PciDevice])
-        gpus, gaps = guarded("gpus", lambda: self._read_gpus(now), list[GpuSample])
+        gpus, gaps = guarded("gpus", lambda: self._gpus.collect(now, _BRIEF_WAIT_S), list[GpuSample])
         ranks, _ = guarded("ranks", lambda: self._ranks.read(clock_s, gpus_of_pid(gpus)), list[RankSample])
         host, _ = guarded("host", lambda: self._host.read(clock_s, ranks), HostSample)
         return Sample(self._node, now, gpus=gpus, ranks=ranks, host=host, pci=pci, gaps=without_gpus(gaps, pci))
-
-    def _read_gpus(self, now: float) -> tuple[list[GpuSample], list[Gap]]:
-        return self._gpus.collect(now, WAIT_S)
 
     def close(self) -> None:
         self._gpus.close()
         self._host.close()
 
 
-KEPT = 3
-HURRY_S = 0.5  # between two samples while somebody waits for them
-LOOK_S = 1.0  # how late a hurry may begin
-_POLL_S = 0.1  # how late a cancel may be
+class Samples(Protocol):
+    """Where requests get the newest samples from: ``RecentSamples.wait``, or samples taken for them alone."""
+
+    def __call__(
+        self,
+        after_s: float,
+        timeout_s: float,
+        cancelled: threading.Event,
+        suits: Callable[[list[Sample]], bool] = ...,
+    ) -> list[Sample]: ...
 
 
 class RecentSamples:
@@ -301,10 +300,10 @@ class RecentSamples:
             self._waiting += 1
             try:
                 while True:
-                    found = [sample for at_s, sample in self._newest if at_s > after_s]
+                    new = [sample for at_s, sample in self._newest if at_s > after_s]
                     left_s = deadline_s - time.monotonic()
-                    if (len(found) == KEPT and suits(found)) or left_s <= 0 or cancelled.is_set():
-                        return found or [sample for _, sample in self._newest]
+                    if (len(new) == KEPT and suits(new)) or left_s <= 0 or cancelled.is_set():
+                        return new or [sample for _, sample in self._newest]
                     self._changed.wait(min(left_s, _POLL_S))
             finally:
                 self._waiting -= 1

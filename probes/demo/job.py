@@ -6,7 +6,6 @@ It leaves nothing behind: no temporary file, no listening port on an outside int
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import importlib.util
 import os
@@ -19,8 +18,8 @@ import time
 from pathlib import Path
 
 from mltop.probes.demo.training import RankSetup
+from mltop.probes.system.spawn import end_child, signal_group, start_child
 
-CLOSE_S = 1.0  # SIGKILLed processes are gone long before
 # Set by launchers; in a rank's environment they would make it look like a part of the job we were started in.
 LAUNCHER_PREFIXES = (
     "SLURM_",
@@ -106,14 +105,10 @@ class DemoJob:
         """Kill the ranks and whatever they forked; idempotent, well under a second."""
         self._closing.set()
         processes, self._processes = self._processes, []
+        for process in processes:  # also of one that has ended: what it forked may live
+            signal_group(process, signal.SIGKILL)
         for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        for process in processes:
-            assert process.stdin
-            process.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # uninterruptible: SIGKILL is pending
-                process.wait(CLOSE_S)
+            end_child(process)
         for fd in (self._hung_fd, self._log_fd):
             if fd >= 0:
                 os.close(fd)
@@ -161,14 +156,13 @@ class DemoJob:
 
     def _spawn(self, setup: RankSetup, port: int) -> subprocess.Popen[bytes]:
         script = Path(__file__).with_name("train_torch.py" if self.use_torch else "train_plain.py")
-        return subprocess.Popen(
+        return start_child(
             [sys.executable, str(script)],
             env=environment(setup, port),
             pass_fds=[setup.hung_fd, setup.store_fd, setup.inbox_fd, *setup.outbox_fds],
             stdin=subprocess.PIPE,
             stdout=self._log_fd,
             stderr=self._log_fd,
-            start_new_session=True,  # its own group: ctrl-c is not for it, and close() kills what it forked
         )
 
     def _last_line(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from mltop.probes.model import FilesystemSample, HostSample, KernelEvent, LinkSample, PciDevice, Pressure
+from mltop.probes.model import FilesystemSample, HostSample, KernelEvent, LinkSample, PciDevice, PciKind, Pressure
 
 GIB = 1024**3
 TIB = 1024**4
@@ -95,7 +95,7 @@ def _mount(
 class _Model:
     """A kind of device and the link it has."""
 
-    kind: str
+    kind: PciKind
     vendor_id: int
     device_id: int
     driver: str

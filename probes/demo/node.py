@@ -94,7 +94,7 @@ class DemoAgent(Agent):
         pids: Callable[[], list[int]],
     ) -> None:
         super().__init__(node, gpu_source, interval_s, collectors=only_own(pids))
-        self._probe_thread = ProbeThread(probes, self._send)
+        self._probe_thread = ProbeThread(probes, self._caller.send)
 
     def _handle(self, request: Request) -> None:
         request.node = request.node or self._node

@@ -10,7 +10,6 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mltop.probes.judge.nodes import with_reasons
 from mltop.probes.model import (
     CONFIDENCES,
     VERDICT_KINDS,
@@ -114,8 +113,7 @@ def judge(material: Material, job: str | None = None, until: float = math.inf) -
     Each job is judged on its own: one that cannot be has a report that says why. Those that it is not the turn of by
     ``until`` (monotonic s) are not judged, and say so; the largest have theirs first.
     """
-    from mltop.probes.judge.hang.evidence import JobEvidence
-    from mltop.probes.judge.hang.jobs import evidence_by_job, history_of
+    from mltop.probes.judge.hang.evidence import JobEvidence, evidence_by_job, history_of
     from mltop.probes.judge.hang.verdict import failed_report
 
     try:
@@ -123,24 +121,25 @@ def judge(material: Material, job: str | None = None, until: float = math.inf) -
             material.newest,
             material.dumps,
             history_of(sample for samples in material.samples.values() for sample in samples),
-            [state.node for state in material.not_answered],
+            material.not_answered,
             material.gaps,
             or_ended=True,
+            partial=material.partial,
         )
     except Exception as error:  # noqa: BLE001 - no verdict is better than none that anybody hears of
         return [failed_report(JobEvidence(job or ""), f"the jobs could not be told apart: {_words(error)}")]
     wanted = [evidence for evidence in evidences if job is None or evidence.job == job]
-    reports = [_judged(evidence, material, until) for evidence in sorted(wanted, key=lambda one: -len(one.roster))]
+    reports = [_judged(evidence, until) for evidence in sorted(wanted, key=lambda one: -len(one.roster))]
     return sorted(reports, key=_worst_first)
 
 
-def _judged(evidence: JobEvidence, material: Material, until: float) -> JobReport:
+def _judged(evidence: JobEvidence, until: float) -> JobReport:
     from mltop.probes.judge.hang.verdict import failed_report, report
 
     if time.monotonic() > until:
         return failed_report(evidence, "not judged within the time: a longer --timeout, or --job for it alone")
     try:
-        return with_reasons(report(evidence), material.not_answered, material.partial)
+        return report(evidence)
     except Exception as error:  # noqa: BLE001 - it costs this job its verdict, and says so
         return failed_report(evidence, f"judging it failed: {_words(error)}")
 

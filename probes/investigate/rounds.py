@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from mltop.probes.investigate.patience import REACHED, Arrivals, Patience, waited
@@ -82,7 +82,7 @@ ANSWER_S = 0.02  # waited for one request's answers before the others' are looke
 
 
 class Round:
-    """``step`` until nobody is ``awaited``. By node: ``expected`` ranks and those that ``came``; ``failed``: why.
+    """``step`` until nobody is ``awaited``. By node: ``expected`` ranks and those that ``came``; ``failed``: with why.
 
     A node that still owes the answer to an ``earlier`` round is not asked again: that answer counts in this one.
     """
@@ -109,7 +109,7 @@ class Round:
         self.expected: dict[str, int] = _of(self._open, earlier.expected) if earlier else {}
         self.came: dict[str, int] = _of(self._open, earlier.came) if earlier else {}
         self.done: set[str] = set()
-        self.failed: dict[str, str] = {}
+        self.failed: dict[str, NodeState] = {}
         self._arrivals.news_at = time.monotonic()
         self._look(self._arrivals.news_at)
 
@@ -183,21 +183,21 @@ class Round:
             if message.kind == "done":
                 self.done.add(node)
             elif message.kind == "error":
-                self.failed[node] = message.error + (f" ({message.fix})" if message.fix else "")
+                reason = message.error + (f" ({message.fix})" if message.fix else "")
+                self.failed[node] = NodeState(node, "live", reason, fix=message.fix)
             if now >= self._look_at:
                 return
 
     def _why(self, view: NodeView, now: float) -> NodeState:
         state, node = view.state, view.node
         if node in self.failed:
-            reason = self.failed[node]
-        elif node not in self.asked_at:
-            reason = state.reason or "it could not be asked"
-            if state.state == "connecting":
-                reason = f"not reached within {waited(now - self._arrivals.began_at)} ({reason})"
-        else:
-            reason = self._too_slow(state, now - self.asked_at[node])
-        return NodeState(node, state.state, reason, state.age_s)
+            return replace(self.failed[node], state=state.state, age_s=state.age_s)
+        if node in self.asked_at:
+            return replace(state, reason=self._too_slow(state, now - self.asked_at[node]), fix="")
+        why = state.why or "it could not be asked"
+        if state.state == "connecting":
+            why = f"not reached within {waited(now - self._arrivals.began_at)} ({why})"
+        return replace(state, reason=why + (f" ({state.fix})" if state.fix else ""))
 
     def _too_slow(self, state: NodeState, asked_s: float) -> str:
         """Of a node that was asked ``asked_s`` ago and has not answered in full."""

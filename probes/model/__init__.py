@@ -12,155 +12,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mltop.probes.model.encoding import (
-        SCHEMA,
-        all_fields,
-        to_json,
-        well_formed,
-    )
-    from mltop.probes.model.gpu import (
-        Ecc,
-        Fabric,
-        GpuProcess,
-        GpuSample,
-        MigInstance,
-        Nvlink,
-        NvlinkLink,
-        Pcie,
-        Remap,
-        RemapBanks,
-    )
-    from mltop.probes.model.sample import (
-        MAX_KERNEL_EVENTS,
-        UNLIMITED,
-        BlockedProcess,
-        CgroupSample,
-        FilesystemSample,
-        Gap,
-        HostSample,
-        JobKey,
-        KernelEvent,
-        LinkSample,
-        NodeState,
-        PciDevice,
-        Pressure,
-        RankSample,
-        Sample,
-    )
-    from mltop.probes.model.verdict import (
-        Culprit,
-        Finding,
-        Frame,
-        JobReport,
-        RankStacks,
-        StackClass,
-        StackDigest,
-        Unknown,
-        Verdict,
-        Waiting,
-    )
-    from mltop.probes.model.vocabulary import (
-        CONFIDENCES,
-        COUNTER_KINDS,
-        PROBE_KINDS,
-        REMEDIES,
-        SEVERITIES,
-        VERDICT_KINDS,
-        ActivitySource,
-        Confidence,
-        CounterKind,
-        DeviceKind,
-        Fault,
-        FaultCode,
-        GapCode,
-        GapKind,
-        GpuState,
-        NodePhase,
-        ProbeKind,
-        Remedy,
-        Severity,
-        VerdictKind,
-        Via,
-        gravity,
-    )
-
-__all__ = [
-    "CONFIDENCES",
-    "COUNTER_KINDS",
-    "MAX_KERNEL_EVENTS",
-    "PROBE_KINDS",
-    "REMEDIES",
-    "SCHEMA",
-    "SEVERITIES",
-    "UNLIMITED",
-    "VERDICT_KINDS",
-    "ActivitySource",
-    "BlockedProcess",
-    "CgroupSample",
-    "Confidence",
-    "CounterKind",
-    "Culprit",
-    "DeviceKind",
-    "Ecc",
-    "Fabric",
-    "Fault",
-    "FaultCode",
-    "FilesystemSample",
-    "Finding",
-    "Frame",
-    "Gap",
-    "GapCode",
-    "GapKind",
-    "GpuProcess",
-    "GpuSample",
-    "GpuState",
-    "HostSample",
-    "JobKey",
-    "JobReport",
-    "KernelEvent",
-    "LinkSample",
-    "MigInstance",
-    "NodePhase",
-    "NodeState",
-    "Nvlink",
-    "NvlinkLink",
-    "PciDevice",
-    "Pcie",
-    "Pressure",
-    "ProbeKind",
-    "RankSample",
-    "RankStacks",
-    "Remap",
-    "RemapBanks",
-    "Remedy",
-    "Sample",
-    "Severity",
-    "StackClass",
-    "StackDigest",
-    "Unknown",
-    "Verdict",
-    "VerdictKind",
-    "Via",
-    "Waiting",
-    "all_fields",
-    "gravity",
-    "to_json",
-    "well_formed",
-]
-
-_MODULES = ("gpu", "sample", "verdict", "vocabulary", "encoding")
-
-if not TYPE_CHECKING:
+    from mltop.probes.model.encoding import *  # noqa: F403
+    from mltop.probes.model.gpu import *  # noqa: F403
+    from mltop.probes.model.sample import *  # noqa: F403
+    from mltop.probes.model.verdict import *  # noqa: F403
+    from mltop.probes.model.vocabulary import *  # noqa: F403
+else:
+    _MODULES = ("gpu", "sample", "verdict", "vocabulary", "encoding")
 
     def __getattr__(name: str) -> Any:
-        """What a name stands for is loaded when somebody asks for it (PEP 562): NVML's reader process, which has to
-        stay small, needs tables of this package and none of its dataclasses.
+        """A name of one of these modules, loaded when somebody asks for it (PEP 562): NVML's reader process, which has
+        to stay small, needs tables of this package and none of its dataclasses.
         """
         from importlib import import_module
 
-        for module in _MODULES if name in __all__ else ():
-            found = vars(import_module(f"{__name__}.{module}")).get(name)
-            if found is not None:
-                globals()[name] = found
-                return found
+        for module in () if name.startswith("_") else _MODULES:
+            found = vars(import_module(f"{__name__}.{module}"))
+            if name in found:
+                globals()[name] = found[name]
+                return found[name]
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,11 +1,13 @@
-"""Model objects as JSON text."""
+"""Model objects as JSON text, and which of their fields seldom leave a node."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields
+from dataclasses import MISSING, field, fields
 from typing import Any
+
+from mltop.probes.model.ranks import Ranges
 
 SCHEMA = 1
 
@@ -15,9 +17,21 @@ _ESCAPE = re.compile(r"\\(?:ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(?P<lone>ud[
 _FIELDS: dict[type, tuple[str, ...]] = {}
 
 
+def slow(default: Any = MISSING, factory: Any = MISSING) -> Any:
+    """A field that only whole samples have, every five seconds; all others go out every second (agent/light.py)."""
+    metadata = {"slow": True}
+    if factory is MISSING:
+        return field(default=default, metadata=metadata)
+    return field(default_factory=factory, metadata=metadata)
+
+
 def to_json(value: Any) -> str:
     """JSON text of model objects, lists and dicts of them. Non-finite floats raise ValueError."""
-    return well_formed(json.dumps(value, default=all_fields, separators=(",", ":"), allow_nan=False))
+    return well_formed(json.dumps(value, default=_plain, separators=(",", ":"), allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Ranges) else all_fields(value)
 
 
 def well_formed(text: str) -> str:
@@ -27,8 +41,8 @@ def well_formed(text: str) -> str:
 
 def all_fields(record: Any) -> dict[str, Any]:
     """What JSON says of an object: a decoder may leave fields that hold their default out of the object's own ones."""
-    known = vars(record)
+    values = vars(record)
     names = _FIELDS.get(type(record))
     if names is None:
         names = _FIELDS[type(record)] = tuple(field.name for field in fields(record))
-    return known if len(known) == len(names) else {name: getattr(record, name) for name in names}
+    return values if len(values) == len(names) else {name: getattr(record, name) for name in names}

@@ -4,33 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mltop.probes.model.vocabulary import ActivitySource, FaultCode, GpuState
+from mltop.probes.model.encoding import slow
+from mltop.probes.model.vocabulary import Absence, ActivitySource, FaultCode, GpuState, ProcessKind
 
 
 @dataclass
 class GpuProcess:
-    """One process that holds a GPU context. ``pid`` is the host's pid; ``kind`` is compute, graphics or mps.
+    """One process that holds a GPU context. ``pid`` is the host's pid.
 
     What /proc says of it: ``user``, ``name`` (the kernel's, 15 characters), ``state`` (R S D T Z as the kernel prints
     it, "" when there is no such process here: it has ended, or NVML's pid is of another namespace), ``ppid`` and
     ``started_at`` (unix s). None or "" is unknown; of one that has ended it is what was last known.
 
-    ``absent``, why not all of it can be seen: ended (there is no such process in all of the machine, or there was one
-    here and it is gone) | elsewhere (not in our PID namespace: in another one, or it has ended) | hidden (/proc is
-    mounted with hidepid) | closed (no permission to read its environment: whether it is a rank is unknown) | "".
-    ``probe``: of mltop's own probes the kind, else "".
+    ``absent``: why not all of it can be seen. ``probe``: of mltop's own probes the kind, else "".
     """
 
     pid: int
     memory_bytes: int | None = None
-    kind: str = "compute"
+    kind: ProcessKind = "compute"
     gpu_instance: int | None = None  # of a GPU in MIG mode: the instance it runs in
     user: str = ""
     name: str = ""
     state: str = ""
     ppid: int | None = None
     started_at: float | None = None
-    absent: str = ""
+    absent: Absence = ""
     probe: str = ""
 
     @property
@@ -83,13 +81,13 @@ class Pcie:
     """The link as it is and as GPU and slot could have it. ``errors``: NVML's PCIe error counters by name."""
 
     gen: int | None = None
-    gen_max: int | None = None
+    gen_max: int | None = slow(None)
     width: int | None = None
-    width_max: int | None = None
-    replay_count: int | None = None
+    width_max: int | None = slow(None)
+    replay_count: int | None = slow(None)
     rx_bytes_per_s: float | None = None
     tx_bytes_per_s: float | None = None
-    errors: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, int] = slow(factory=dict)
 
 
 @dataclass
@@ -109,7 +107,7 @@ class NvlinkLink:
 
 @dataclass
 class Nvlink:
-    links: list[NvlinkLink] = field(default_factory=list)
+    links: list[NvlinkLink] = slow(factory=list)
     rx_bytes_per_s: float | None = None
     tx_bytes_per_s: float | None = None
 
@@ -158,8 +156,8 @@ class GpuSample:
 
     index: int
     uuid: str | None = None
-    name: str | None = None
-    pci_bus_id: str | None = None
+    name: str | None = slow(None)
+    pci_bus_id: str | None = slow(None)
     state: GpuState = "ok"
     error: str | None = None
     error_code: FaultCode = ""
@@ -178,38 +176,38 @@ class GpuSample:
     temperature_c: float | None = None
     memory_temperature_c: float | None = None
     temperature_margin_c: float | None = None  # °C left until the GPU slows itself down
-    temperature_slowdown_c: float | None = None
-    memory_temperature_max_c: float | None = None
+    temperature_slowdown_c: float | None = slow(None)
+    memory_temperature_max_c: float | None = slow(None)
     memory_temperature_margin_c: float | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
-    power_limit_default_w: float | None = None
+    power_limit_default_w: float | None = slow(None)
     energy_j: float | None = None
     sm_clock_mhz: int | None = None
     sm_clock_max_mhz: int | None = None
     memory_clock_mhz: int | None = None
-    memory_clock_max_mhz: int | None = None
+    memory_clock_max_mhz: int | None = slow(None)
     throttle_reasons: list[str] | None = None  # [] is "none holds"; None is unknown
     throttle_ns: dict[str, int] = field(default_factory=dict)
     throttle_share: dict[str, float] = field(default_factory=dict)  # of the time since the sample before
-    ecc: Ecc = field(default_factory=Ecc)
-    remap: Remap = field(default_factory=Remap)
-    retired_pages: int | None = None
-    retired_pages_double_bit: int | None = None  # those of them retired for double bit errors
-    retired_pages_pending: bool | None = None
-    recovery_action: str | None = None  # none | gpu_reset | node_reboot | drain_p2p | drain_and_reset | …
+    ecc: Ecc = slow(factory=Ecc)
+    remap: Remap = slow(factory=Remap)
+    retired_pages: int | None = slow(None)
+    retired_pages_double_bit: int | None = slow(None)  # those of them retired for double bit errors
+    retired_pages_pending: bool | None = slow(None)
+    recovery_action: str | None = slow(None)  # none | gpu_reset | node_reboot | drain_p2p | drain_and_reset | …
     pcie: Pcie = field(default_factory=Pcie)
     nvlink: Nvlink = field(default_factory=Nvlink)
-    fabric: Fabric = field(default_factory=Fabric)
-    mig_enabled: bool | None = None
-    mig_pending: bool | None = None  # what it will be after the next reset
+    fabric: Fabric = slow(factory=Fabric)
+    mig_enabled: bool | None = slow(None)
+    mig_pending: bool | None = slow(None)  # what it will be after the next reset
     mig_instances: list[MigInstance] = field(default_factory=list)
-    persistence: bool | None = None
-    compute_mode: str | None = None  # default | exclusive_process | exclusive_thread | prohibited
-    performance_state: int | None = None  # P0 is the fastest
-    driver: str | None = None
-    cuda: str | None = None  # the newest CUDA that the driver supports, "13.0"
-    gsp_firmware: str | None = None
-    vbios: str | None = None
-    serial: str | None = None
-    processes: list[GpuProcess] | None = None  # [] is "none"; None is unknown
+    persistence: bool | None = slow(None)
+    compute_mode: str | None = slow(None)  # default | exclusive_process | exclusive_thread | prohibited
+    performance_state: int | None = slow(None)  # P0 is the fastest
+    driver: str | None = slow(None)
+    cuda: str | None = slow(None)  # the newest CUDA that the driver supports, "13.0"
+    gsp_firmware: str | None = slow(None)
+    vbios: str | None = slow(None)
+    serial: str | None = slow(None)
+    processes: list[GpuProcess] | None = slow(None)  # [] is "none"; None is unknown

@@ -45,22 +45,22 @@ _MORE_RANKS = _set("group src dst root peer shard worker node")
 def meaning_of(name: str) -> Meaning:
     """``global_step``: step; ``micro_idx``: counter; ``num_steps``: bound; ``batch_size``: size; ``rank``: rank."""
     words = [word.lower() for word in _WORDS.findall(name)]
-    known = {_singular(word) for word in words} | set(words)
+    parts = {_singular(word) for word in words} | set(words)
     is_bound = bool(words) and words[0] in _BOUNDS and _singular(words[-1]) != words[-1]
-    found: tuple[tuple[Meaning, object], ...] = (
-        ("other", known & _NO_COUNTERS),
-        ("rank", known & _RANKS),
-        ("size", known & _SIZES),
+    meanings: tuple[tuple[Meaning, object], ...] = (
+        ("other", parts & _NO_COUNTERS),
+        ("rank", parts & _RANKS),
+        ("size", parts & _SIZES),
         ("bound", is_bound),
-        ("step", known & _STEPS),
-        ("counter", known & _COUNTERS),
-        ("rank", known & _MORE_RANKS),
-        ("size", known & _MORE_SIZES),
+        ("step", parts & _STEPS),
+        ("counter", parts & _COUNTERS),
+        ("rank", parts & _MORE_RANKS),
+        ("size", parts & _MORE_SIZES),
     )
-    return next((meaning for meaning, holds in found if holds), "other")
+    return next((meaning for meaning, holds in meanings if holds), "other")
 
 
 def _singular(word: str) -> str:
     """Of the counters' names; others come back as they are."""
-    known = _STEPS | _COUNTERS
-    return next((word[:-cut] for cut in (1, 2) if word.endswith("s") and word[:-cut] in known), word)
+    singulars = _STEPS | _COUNTERS
+    return next((word[:-cut] for cut in (1, 2) if word.endswith("s") and word[:-cut] in singulars), word)

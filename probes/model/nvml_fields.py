@@ -28,8 +28,8 @@ GAIN_FACTOR = 1.01
 
 def as_numbers(version: str | None) -> tuple[int, ...]:
     """(570, 86, 15) of "570.86.15", (0,) when unknown."""
-    found = _VERSION.search(version or "")
-    return tuple(int(number) for number in found[0].split(".")) if found else (0,)
+    version_found = _VERSION.search(version or "")
+    return tuple(int(number) for number in version_found[0].split(".")) if version_found else (0,)
 
 
 def throttle_ns_fields(driver: tuple[int, ...]) -> dict[int, str]:

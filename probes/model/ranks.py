@@ -80,22 +80,18 @@ class Ranges:
     def within(self, others: Ranges) -> Ranges:
         return self.without(self.without(others))
 
+    @property
+    def first(self) -> int | None:
+        """The smallest number, None without any."""
+        return self._ranges[0][0] if self._ranges else None
+
 
 def fold(numbers: Iterable[int]) -> str:
     """Sorted ranges of the distinct numbers, "" for none. Negative numbers raise ValueError."""
     return str(numbers if isinstance(numbers, Ranges) else Ranges.of(numbers))
 
 
-def unfold(text: str) -> list[int]:
-    """The numbers of folded text, ascending for text made by `fold`. ValueError for anything else."""
-    numbers: list[int] = []
-    for part in filter(None, text.split(",")):
-        first, dash, last = part.partition("-")
-        numbers.extend(range(int(first), int(last if dash else first) + 1))
-    return numbers
-
-
 def ranks_text(numbers: Iterable[int]) -> str:
     """``rank 3`` or ``ranks 0-1,3``."""
-    text = fold(numbers)
-    return f"rank {text}" if text.isdigit() else f"ranks {text}"
+    ranks = numbers if isinstance(numbers, Ranges) else Ranges.of(numbers)
+    return f"rank {ranks}" if ranks.count == 1 else f"ranks {ranks}"

@@ -199,16 +199,16 @@ def _distinct(
     entries: Iterable[Kept], what: str, number_of: Callable[[Kept], int], most: int, left_out: LeftOut
 ) -> list[Kept]:
     """Those whose number can be, each number once: rows, cells and histories are found by it."""
-    found: dict[int, Kept] = {}
+    by_number: dict[int, Kept] = {}
     for entry in entries:
         number = number_of(entry)
         if not 0 <= number < most:
             left_out.value(what, number)
-        elif number in found:
+        elif number in by_number:
             left_out.value(what, f"{number} twice")
         else:
-            found[number] = entry
-    return list(found.values())
+            by_number[number] = entry
+    return list(by_number.values())
 
 
 def _cut(record: Any, left_out: LeftOut) -> None:
@@ -270,8 +270,8 @@ def _below(value: Any, path: str, left_out: LeftOut) -> Any:
     elif isinstance(value, list):
         return [_below(entry, path, left_out) for entry in value if _kept(entry, path, left_out)]
     elif isinstance(value, dict):
-        found = {name: entry for name, entry in value.items() if _kept(entry, f"{path}.{name[:80]}", left_out)}
-        return {name[:256]: _below(entry, path, left_out) for name, entry in found.items()}
+        kept = {name: entry for name, entry in value.items() if _kept(entry, f"{path}.{name[:80]}", left_out)}
+        return {name[:256]: _below(entry, path, left_out) for name, entry in kept.items()}
     return value
 
 

@@ -1,7 +1,4 @@
-"""What one node says of one moment: its GPUs, ranks, host, links and what could not be read.
-
-Whether counters were read twice since a node is watched: of one reading nobody can say that it does not grow.
-"""
+"""What one node says of one moment: its GPUs, ranks, host, links and what could not be read."""
 
 from __future__ import annotations
 
@@ -11,8 +8,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
+from mltop.probes.model.encoding import slow
 from mltop.probes.model.gpu import GpuSample
-from mltop.probes.model.vocabulary import COUNTER_KINDS, CounterKind, GapCode, GapKind, NodePhase
+from mltop.probes.model.vocabulary import COUNTER_KINDS, CounterKind, GapCode, GapKind, LinkKind, NodePhase, PciKind
 
 UNLIMITED = (1 << 63) - 1  # of limits: there is none
 MAX_KERNEL_EVENTS = 100
@@ -121,16 +119,16 @@ class RankSample:
 
     pid: int
     rank: int | None = None
-    local_rank: int | None = None
+    local_rank: int | None = slow(None)
     world_size: int | None = None
-    local_world_size: int | None = None
+    local_world_size: int | None = slow(None)
     job: str = ""  # Slurm id, torchelastic run id, or master address:port
-    master_address: str | None = None
-    launcher: str = ""  # torchrun | deepspeed | accelerate | mpirun | srun | env
+    master_address: str | None = slow(None)
+    launcher: str = slow("")  # torchrun | deepspeed | accelerate | mpirun | srun | env
     uid: int | None = None  # real uid: two users' jobs of one name are two jobs
-    user: str = ""
-    command: str = ""
-    python: str | None = None  # the interpreter, None when the process is not Python
+    user: str = slow("")
+    command: str = slow("")
+    python: str | None = slow(None)  # the interpreter, None when the process is not Python
     state: str = ""  # R S D T Z as the kernel prints it (t: traced)
     wchan: str | None = None
     started_at: float | None = None
@@ -141,16 +139,16 @@ class RankSample:
     main_cpu_s: float | None = None
     read_syscalls: int | None = None
     write_syscalls: int | None = None
-    cpus_allowed: str | None = None
-    numa_nodes: str | None = None
+    cpus_allowed: str | None = slow(None)
+    numa_nodes: str | None = slow(None)
     children: list[int] = field(default_factory=list)
     children_cpu_fraction: float | None = None
     children_blocked: int | None = None
-    memlock_limit_bytes: int | None = None
-    open_files: int | None = None
-    open_files_limit: int | None = None
-    cgroup: str | None = None  # path below /sys/fs/cgroup, "/" is the root
-    settings: dict[str, str] = field(default_factory=dict)
+    memlock_limit_bytes: int | None = slow(None)
+    open_files: int | None = slow(None)
+    open_files_limit: int | None = slow(None)
+    cgroup: str | None = slow(None)  # path below /sys/fs/cgroup, "/" is the root
+    settings: dict[str, str] = slow(factory=dict)
 
     @property
     def job_key(self) -> JobKey:
@@ -223,19 +221,19 @@ class HostSample:
     cgroup files, statvfs, adjtimex, clock_gettime and systemctl for the rest.
     """
 
-    hostname: str = ""
-    kernel: str = ""
+    hostname: str = slow("")
+    kernel: str = slow("")
     uptime_s: float | None = None
-    cpu_count: int | None = None
+    cpu_count: int | None = slow(None)
     cpu_fraction: float | None = None
     load_1m: float | None = None
     load_5m: float | None = None
     load_15m: float | None = None
     memory_total_bytes: int | None = None
     memory_available_bytes: int | None = None
-    swap_total_bytes: int | None = None
+    swap_total_bytes: int | None = slow(None)
     swap_used_bytes: int | None = None
-    shm_total_bytes: int | None = None
+    shm_total_bytes: int | None = slow(None)
     shm_used_bytes: int | None = None
     network_rx_bytes_per_s: float | None = None
     network_tx_bytes_per_s: float | None = None
@@ -245,32 +243,32 @@ class HostSample:
     swap_in_bytes_per_s: float | None = None
     swap_out_bytes_per_s: float | None = None
     oom_kills: int | None = None  # counter since boot (/proc/vmstat oom_kill)
-    huge_pages_total_bytes: int | None = None
-    huge_pages_free_bytes: int | None = None
-    memory_errors_corrected: int | None = None  # EDAC counters, all memory controllers
-    memory_errors_uncorrected: int | None = None
-    open_files: int | None = None  # of the whole machine (/proc/sys/fs/file-nr)
-    open_files_max: int | None = None
+    huge_pages_total_bytes: int | None = slow(None)
+    huge_pages_free_bytes: int | None = slow(None)
+    memory_errors_corrected: int | None = slow(None)  # EDAC counters, all memory controllers
+    memory_errors_uncorrected: int | None = slow(None)
+    open_files: int | None = slow(None)  # of the whole machine (/proc/sys/fs/file-nr)
+    open_files_max: int | None = slow(None)
     zombies: int | None = None
     blocked: list[BlockedProcess] = field(default_factory=list)
-    cgroups: list[CgroupSample] = field(default_factory=list)
-    filesystems: list[FilesystemSample] = field(default_factory=list)
-    lustre_health: str | None = None
-    governor: str | None = None  # of the cores' frequency governors the one that saves most power
-    clocksource: str | None = None
-    clock_synchronized: bool | None = None  # adjtimex: STA_UNSYNC is not set
-    clock_error_s: float | None = None  # adjtimex: the kernel's estimate of its error
-    ptrace_scope: int | None = None
-    services: dict[str, str] = field(default_factory=dict)  # nvidia-fabricmanager: active | inactive | failed | absent
-    modules: dict[str, bool] = field(default_factory=dict)  # nvidia_peermem: whether it is loaded
-    nvidia_driver: str | None = None  # the loaded kernel module's version
-    is_virtual: bool | None = None  # a virtual machine
-    is_confined: bool | None = None  # a container or a job's cgroup: not all devices of the machine may be visible
+    cgroups: list[CgroupSample] = slow(factory=list)
+    filesystems: list[FilesystemSample] = slow(factory=list)
+    lustre_health: str | None = slow(None)
+    governor: str | None = slow(None)  # of the cores' frequency governors the one that saves most power
+    clocksource: str | None = slow(None)
+    clock_synchronized: bool | None = slow(None)  # adjtimex: STA_UNSYNC is not set
+    clock_error_s: float | None = slow(None)  # adjtimex: the kernel's estimate of its error
+    ptrace_scope: int | None = slow(None)
+    services: dict[str, str] = slow(factory=dict)  # nvidia-fabricmanager: active | inactive | failed | absent
+    modules: dict[str, bool] = slow(factory=dict)  # nvidia_peermem: whether it is loaded
+    nvidia_driver: str | None = slow(None)  # the loaded kernel module's version
+    is_virtual: bool | None = slow(None)  # a virtual machine
+    is_confined: bool | None = slow(None)  # a container or a job's cgroup: not all devices of the machine may show
 
 
 @dataclass
 class PciDevice:
-    """A GPU, NIC, NVSwitch or NVMe disk as the kernel sees it. ``kind``: gpu | nic | nvswitch | nvme | other.
+    """A GPU, NIC, NVSwitch or NVMe disk as the kernel sees it.
 
     ``bus_id`` as in sysfs ("0000:9b:00.0"); speeds in GT/s; ``driver``: the kernel driver bound to it, None: none.
     ``aer``: correctable, nonfatal, fatal (counters); ``acs``: whether ACS source validation is on (needs root).
@@ -278,7 +276,7 @@ class PciDevice:
     """
 
     bus_id: str
-    kind: str = "other"
+    kind: PciKind = "other"
     vendor_id: int | None = None
     device_id: int | None = None
     driver: str | None = None
@@ -294,7 +292,7 @@ class PciDevice:
 
 @dataclass
 class LinkSample:
-    """One network port with its raw counters. ``kind``: infiniband | roce | ethernet | efa.
+    """One network port with its raw counters.
 
     ``state`` and ``physical_state`` are words ("ACTIVE", "LinkUp"; Ethernet: operstate in capitals, "UP", "DOWN").
     ``netdev``: the network interface of an RDMA device. ``saturated``: counters that stand at their maximum and can
@@ -303,7 +301,7 @@ class LinkSample:
 
     device: str
     port: int = 1
-    kind: str = "infiniband"
+    kind: LinkKind = "infiniband"
     state: str | None = None
     physical_state: str | None = None
     rate_bits_per_s: float | None = None
@@ -359,11 +357,11 @@ class Sample:
     gpus: list[GpuSample] = field(default_factory=list)
     ranks: list[RankSample] = field(default_factory=list)
     host: HostSample = field(default_factory=HostSample)
-    links: list[LinkSample] = field(default_factory=list)
-    pci: list[PciDevice] = field(default_factory=list)
-    kernel_events: list[KernelEvent] = field(default_factory=list)
+    links: list[LinkSample] = slow(factory=list)
+    pci: list[PciDevice] = slow(factory=list)
+    kernel_events: list[KernelEvent] = slow(factory=list)
     gaps: list[Gap] = field(default_factory=list)
-    counters_read_at: dict[str, float] = field(default_factory=dict)
+    counters_read_at: dict[str, float] = slow(factory=dict)
     clock_skew_s: float | None = None
     cost_s: dict[str, float] = field(default_factory=dict)
 
@@ -390,7 +388,10 @@ UNTOLD_S = 30.0  # of samples that do not say when they were read: by then every
 
 @dataclass
 class Reads:
-    """``see`` takes a node's samples in the order of time."""
+    """Whether counters were read twice since a node is watched: of one reading nobody can say that it does not grow.
+
+    ``see`` takes a node's samples in the order of time.
+    """
 
     _first: dict[CounterKind, float] = field(default_factory=dict)
     _twice: set[CounterKind] = field(default_factory=set)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.sample import Gap, RankSample
 from mltop.probes.model.vocabulary import Confidence, Remedy, Severity, VerdictKind
 
@@ -76,12 +77,15 @@ def _is_native_file(file: str, no_line: bool) -> bool:
     return no_line or _NATIVE_FILE.search(file) is not None
 
 
+_NOT_PYTHON = "not Python: "
+
+
 @dataclass
 class StackDigest:
     """One thread's stack, normalised next to the process, leaf first.
 
     ``key`` is equal for equal normalised frames (integer locals left out): ranks are merged by it. Of a child that
-    is not Python (``error`` begins "not Python: NAME") it stays equal while that child does not run.
+    is not Python, whose name is ``program``, it stays equal while that child does not run.
     ``child_of`` is the rank's pid when ``pid`` is one of its children (a dataloader worker).
     ``samples`` counts the dumps in which this same stack was seen in a row. ``error`` says in plain words why
     there are no frames, ``fix`` what would help.
@@ -102,13 +106,19 @@ class StackDigest:
     error: str | None = None
     fix: str = ""
     taken_at: float | None = None
+    program: str = ""  # of a child that is not Python, "" of Python processes
+
+    def __post_init__(self) -> None:
+        """A capture of an older version has it in ``error`` alone."""
+        if not self.program and self.error is not None and self.error.startswith(_NOT_PYTHON):
+            self.program = self.error[len(_NOT_PYTHON) :]
 
 
 @dataclass
 class StackClass:
-    """All ranks of a job with one and the same stack. ``ranks`` is folded ("0-12,14-63")."""
+    """All ranks of a job with one and the same stack (``count`` processes); JSON has ``ranks`` as "0-12,14-63"."""
 
-    ranks: str
+    ranks: Ranges
     count: int
     waiting_in: str | None
     frames: list[Frame] = field(default_factory=list)
@@ -127,7 +137,9 @@ class Culprit:
 
 @dataclass
 class Waiting:
-    ranks: str
+    """Ranks that wait in one place; JSON has them folded."""
+
+    ranks: Ranges
     where: str
 
 

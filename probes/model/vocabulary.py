@@ -60,6 +60,17 @@ GapCode = Literal[Fault, "left_out", "unwatched", "no_answer", "duplicate", ""]
 GpuState = Literal["ok", "lost", "error"]
 ActivitySource = Literal["gpm", "dcgm"]
 
+# Of a process on a GPU: what it uses it for, and why not all of it can be seen: ended (there is no such process in all
+# of the machine, or there was one here and it is gone), elsewhere (not in our PID namespace: in another one, or it has
+# ended), hidden (/proc is mounted with hidepid), closed (no permission to read its environment: whether it is a rank is
+# unknown).
+ProcessKind = Literal["compute", "graphics", "mps"]
+Absence = Literal["ended", "elsewhere", "hidden", "closed", ""]
+
+# What a PCI device and a network port is.
+PciKind = Literal["gpu", "nic", "nvswitch", "nvme", "other"]
+LinkKind = Literal["infiniband", "roce", "ethernet", "efa"]
+
 # Error counters that are read together.
 CounterKind = Literal["gpus", "links", "pci", "host"]
 COUNTER_KINDS: tuple[CounterKind, ...] = get_args(CounterKind)

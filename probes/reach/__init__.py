@@ -5,8 +5,8 @@ What a user can get wrong, said in one line: ``what: why (what to do)``.
 
 from __future__ import annotations
 
-DEFAULT_INTERVAL_S = 1.0  # between samples
-DEFAULT_TIMEOUT_S = 30.0  # of a whole command, where it has one
+INTERVAL_S = 1.0  # between samples, unless the user says otherwise
+TIMEOUT_S = 30.0  # of a whole command that has one, likewise
 
 
 class UsageProblem(Exception):

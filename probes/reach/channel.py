@@ -1,6 +1,4 @@
-"""Why a channel ended, in words, and whether trying again can help.
-
-What a launcher makes: one process whose stdout carries frames of one node or of many.
+"""What a launcher makes: one process whose stdout carries frames of one node or of many; and how it may end.
 
 A launcher is one file in ``launchers/`` with ``launch(nodes, options) -> list[Channel]``. It starts nothing: the hub
 starts, watches, restarts and ends the processes, and paces how many connect at once.
@@ -9,16 +7,19 @@ starts, watches, restarts and ends the processes, and paces how many connect at 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mltop.probes.agent.protocol import Request
+from mltop.probes.model import Via
 from mltop.probes.model.text import MOST_SAID, plain_text
+from mltop.probes.reach import INTERVAL_S
 
+CONNECT_S = 8  # for a connection
+# An agent that hears nothing for so long has lost its caller and ends; a hub that does counts the link as dead.
+SILENCE_S = 20
 MOST_REASON = MOST_SAID + 100  # with our own words around what was said
-AGENT_ENDED = "the agent ended"
-_REMARK = re.compile(r"exit code \d+|killed by signal \d+|closed its output|timed out|too many at once\?")
 
 
 @dataclass(frozen=True)
@@ -40,27 +41,42 @@ class Ending:
         return self.reason + (f" ({self.fix})" if self.fix else "")
 
 
-def reason_and_fix(text: str) -> tuple[str, str]:
-    """The two parts of what ``str`` made of an ``Ending``: the last thing in parentheses, unless it is an exit code
-    or a reason's own remark.
+class Meaning(NamedTuple):
+    """What a program's last words mean. ``pattern`` is searched for in them; in ``reason`` and ``fix`` {line} stands
+    for the line, {1} for the first group, and other names for what the launcher knows.
     """
-    if not text.endswith(")") or text.startswith(AGENT_ENDED):
-        return text, ""
-    depth = 0
-    for at in range(len(text) - 1, 0, -1):
-        depth += {")": 1, "(": -1}.get(text[at], 0)
-        if depth == 0:
-            fix = text[at + 1 : -1]
-            if text[at - 1] != " " or at < 2 or _REMARK.fullmatch(fix):
-                return text, ""
-            return text[: at - 1], fix
-    return text, ""
+
+    pattern: str
+    reason: str
+    fix: str = ""
+    retry: bool = True
+
+
+def meant(meanings: Iterable[Meaning], words: str, **known: str) -> Ending | None:
+    """By the first one whose pattern is in ``words``; None when none is."""
+    for meaning in meanings:
+        match = re.search(meaning.pattern, words)
+        if match is None:
+            continue
+        values = {**known, "line": _line_of(words, match.start()), "1": match.group(1) if match.re.groups else ""}
+        reason, fix = (_filled(text, values) for text in (meaning.reason, meaning.fix))
+        return Ending(reason, fix, meaning.retry)
+    return None
+
+
+def _filled(text: str, values: dict[str, str]) -> str:
+    """In one go: what stands for one name may look like another."""
+    return re.sub(r"\{(\w+)\}", lambda found: values[found[1]], text)
+
+
+def _line_of(words: str, at: int) -> str:
+    return words[words.rfind("\n", 0, at) + 1 :].partition("\n")[0].strip()
 
 
 def agent_ended(code: int | None, words: str) -> Ending:
     """The end of a local agent: "the agent ended (exit code 1): the last line it said"."""
     last = words.strip().rpartition("\n")[2].strip()
-    return Ending(f"{AGENT_ENDED} ({exit_words(code)})" + (f": {last[:MOST_SAID]}" if last else ""))
+    return Ending(f"the agent ended ({exit_words(code)})" + (f": {last[:MOST_SAID]}" if last else ""))
 
 
 def last_words(text: str) -> str:
@@ -84,7 +100,7 @@ class LaunchOptions:
     ``accept_new``: take host keys never seen before; ``job``: the Slurm job to run inside of (srun).
     """
 
-    interval_s: float = 1.0
+    interval_s: float = INTERVAL_S
     python: str = ""
     user: str = ""
     accept_new: bool = False
@@ -131,7 +147,7 @@ class Channel:
 
     argv: tuple[str, ...]
     nodes: tuple[str, ...]
-    via: str = "local"
+    via: Via = "local"
     opening: bytes = b""
     speakers: Callable[[], Speakers] | None = None
     takes_requests: bool = True

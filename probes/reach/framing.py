@@ -77,12 +77,12 @@ class FrameReader:
         return (label.strip(), words) if end and len(label) <= LABEL_BYTES else (b"", b"")
 
     def _assembler(self, label: bytes) -> Assembler:
-        found = self._assemblers.get(label)
-        if found is None:
+        assembler = self._assemblers.get(label)
+        if assembler is None:
             if len(self._assemblers) > MOST_LABELS:
                 del self._assemblers[next(iter(self._assemblers))]
-            found = self._assemblers[label] = Assembler(MAX_FRAME_BYTES)
-        return found
+            assembler = self._assemblers[label] = Assembler(MAX_FRAME_BYTES)
+        return assembler
 
     @property
     def noise(self) -> str:

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from mltop.probes.model import Sample
+from mltop.probes.reach import INTERVAL_S
 from mltop.probes.reach.channel import Channel
-from mltop.probes.reach.ground import Ground
-from mltop.probes.reach.link import Link, Stage
+from mltop.probes.reach.link import Link, Shared, Stage
 from mltop.probes.reach.pacing import Limits, Pacer
 from mltop.probes.reach.poller import Poller
-from mltop.probes.reach.records import Phase, Records
-from mltop.probes.reach.requests import Ask, OneShot, Pending, Switchboard
+from mltop.probes.reach.records import Records
+from mltop.probes.reach.requests import Pending, Requests
 from mltop.probes.reach.stream import REAP_POLL_S, Reaper
 from mltop.probes.reach.uploads import FileFor, Files, PySpyFor
 from mltop.probes.reach.view import FleetView, NodeView
@@ -40,7 +40,7 @@ class Hub:
     def __init__(
         self,
         channels: Sequence[Channel],
-        interval_s: float = 1.0,
+        interval_s: float = INTERVAL_S,
         limits: Limits | None = None,
         file_for: FileFor | None = None,
         py_spy_for: PySpyFor | None = None,
@@ -51,22 +51,21 @@ class Hub:
         self._reaper = Reaper(self._limits.end_grace_s)
         self._pacer: Pacer[Link] = Pacer(self._limits)
         files = Files(self._poller.post, file_for, py_spy_for)
-        self._switchboard = Switchboard(self._records, files, lambda node: self._link_of[node], self._open_one_shot)
-        self._ground = Ground(
+        self._requests = Requests(self._records, files, self._poller, self._reaper, lambda node: self._link_of[node])
+        self._shared = Shared(
             self._limits,
             interval_s,
             self._poller,
             self._reaper,
             self._records,
             files,
-            self._switchboard,
+            self._requests,
             self._pacer.done,
             self._down,
             self._rejoin,
         )
-        self._links = [Link(channel, self._ground) for channel in channels]
+        self._links = [Link(channel, self._shared) for channel in channels]
         self._link_of = {node: link for link in self._links for node in link.channel.nodes}
-        self._one_shots: list[OneShot] = []
         self._retries: list[tuple[float, int, Link]] = []
         self._rejoining: dict[Link, Link] = {}  # a stream, and where those of its nodes go that were lost last
         self._order = itertools.count()
@@ -101,7 +100,7 @@ class Hub:
         A node that connects is asked when it is there; one that is lost fails at once, with the reason.
         """
         wanted = tuple(dict.fromkeys(nodes)) or self._records.names
-        pending = Pending(wanted, lambda: self._poller.post(lambda: self._switchboard.cancel(pending)))
+        pending = Pending(wanted, lambda: self._poller.post(lambda: self._requests.cancel(pending)))
         self._poller.post(lambda: self._ask(pending, op, dict(args or {})))
         return pending
 
@@ -127,7 +126,7 @@ class Hub:
         except Exception as error:
             # A bug: whoever looks must see it, and no agent may stay.
             for node in self._records.names:
-                self._records.set_phase(node, Phase.LOST, f"mltop's hub failed: {type(error).__name__}: {error}")
+                self._records.set_phase(node, "lost", f"mltop's hub failed: {type(error).__name__}: {error}")
             self._tell(math.inf)
             raise
         finally:
@@ -151,7 +150,7 @@ class Hub:
             self._poller.turn(self._wait_s(now, tick_at))
 
     def _gather(self) -> None:
-        if len(self._links) > MANY_NODES and not self._switchboard.is_busy and not self._pacer.is_waiting:
+        if len(self._links) > MANY_NODES and not self._requests.is_busy and not self._pacer.is_waiting:
             self._closing.wait(GATHER_S)
 
     def _wait_s(self, now: float, tick_at: float) -> float:
@@ -171,9 +170,7 @@ class Hub:
     def _tick(self, now: float) -> None:
         for link in tuple(self._links):
             link.tick(now)
-        for one_shot in self._one_shots:
-            one_shot.tick(now)
-        self._one_shots = [one_shot for one_shot in self._one_shots if not one_shot.ended]
+        self._requests.tick(now)
         self._records.tick(now)
 
     def _start_due(self, now: float) -> None:
@@ -217,7 +214,7 @@ class Hub:
             waiting.members.add(node)
             self._link_of[node] = waiting
             return
-        another = Link(rejoin((node,)), self._ground)
+        another = Link(rejoin((node,)), self._shared)
         another.stage = Stage.DOWN
         self._link_of[node] = another
         self._links.append(another)
@@ -230,12 +227,7 @@ class Hub:
         if self._closed:
             pending.fail_all("mltop is ending")
         else:
-            self._switchboard.ask(pending, op, args)
-
-    def _open_one_shot(self, channel: Channel, asks: dict[str, Ask]) -> Callable[[], None]:
-        one_shot = OneShot(channel, asks, self._switchboard, self._poller, self._reaper)
-        self._one_shots.append(one_shot)
-        return one_shot.end
+            self._requests.ask(pending, op, args)
 
     def _retry(self, nodes: Sequence[str]) -> None:
         if self._closed:
@@ -244,17 +236,15 @@ class Hub:
             if link.stage is Stage.DOWN:
                 link.backoff.reset()
                 for node in link.members:
-                    self._records.set_phase(node, Phase.CONNECTING, "waiting for a slot")
+                    self._records.set_phase(node, "connecting", "waiting for a slot")
                 self._queue(link)
 
     def _end_all(self) -> None:
         """Everybody is asked to end first, so that all of them together take no longer than one."""
         self._closed = True
-        self._switchboard.fail_all("mltop is ending")
+        self._requests.end_all("mltop is ending")
         for link in self._links:
             link.end()
-        for one_shot in self._one_shots:
-            one_shot.end()
         self._reaper.hurry(time.monotonic(), CLOSE_GRACE_S)
         while self._reaper:
             self._reaper.look(time.monotonic())

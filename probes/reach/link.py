@@ -1,51 +1,25 @@
-"""A link's own endings in words: nobody said hello, or its second way in failed.
-
-One channel's life: waiting, starting, booting, up, and its end, which decides whether it is tried again.
-"""
+"""One channel's life: waiting, starting, booting, up, and its end, which decides whether it is tried again."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
 
 from mltop.probes.agent.protocol import Boot, Message, Request, encode
 from mltop.probes.model.text import make_plain
+from mltop.probes.model.units import duration_words, size_words
 from mltop.probes.reach.channel import Channel, Ending, last_words
-from mltop.probes.reach.ground import Ground
-from mltop.probes.reach.pacing import Backoff
+from mltop.probes.reach.pacing import Backoff, Limits
+from mltop.probes.reach.poller import Poller
 from mltop.probes.reach.receiving import UNREADABLE, Envelope, sample_of_frame, too_large, why_unreadable
-from mltop.probes.reach.records import Phase
-from mltop.probes.reach.stream import Carrier, Misnamed, Stream
-from mltop.probes.reach.uploads import TooManyFilesError, Uploads
-
-
-def no_hello(channel: Channel, hello_s: float, booted: bool, words: str) -> Ending:
-    """``booted``: stage 1 of the bootstrap was heard; ``words``: what else was said."""
-    said = last_words(words)
-    if booted:
-        return Ending(f"no hello from its agent within {hello_s:g} s" + (f": {said}" if said else ""))
-    reason = f"no answer from its shell within {hello_s:g} s"
-    fix = "logged in? a hanging home directory or rc file"
-    if channel.fallback is not None:
-        fix += f", or {channel.fallback_fix}"
-    return Ending(reason + (f", it only said: {said}" if said else ""), fix)
-
-
-def ended(channel: Channel, stream: Stream, code: int | None, *, heard: bool, fell_back: bool) -> Ending:
-    """``heard``: a frame came before."""
-    words, running = stream.last_words(), stream.channel
-    if heard or running.login_ending is None:
-        ending = running.ending(code, words)
-    else:
-        ending = running.login_ending(code, f"{stream.noise}\n{words}")
-    if heard or not fell_back:
-        return ending
-    # What was avoided may be the only way in, for a login that asks for a second factor: it is tried again.
-    fix = f"{channel.fallback_fix}; {ending.fix}".rstrip("; ")
-    return Ending(f"without the shared connection: {ending.reason}", fix)
-
+from mltop.probes.reach.records import Records
+from mltop.probes.reach.requests import Requests
+from mltop.probes.reach.stream import Misnamed, Reaper, Stream
+from mltop.probes.reach.uploads import Files, TooManyFilesError, Uploads
 
 PING = encode(Request("ping"))
 QUIET_S = 2.0  # without a frame: time to see whether the process is still there
@@ -59,35 +33,73 @@ class Stage(Enum):
     DOWN = "ended"
 
 
-class Link:
-    """A channel, started again and again. Everything happens in the hub's thread. Times are monotonic seconds."""
+@dataclass(frozen=True)
+class Shared:
+    """What all links of a hub have in common.
 
-    def __init__(self, channel: Channel, ground: Ground) -> None:
+    ``up(link)``: it gives back its place; ``down(link, retry)``: it ended; ``rejoin(link, node, retry)``: this one of
+    its nodes is lost while others are fine, and goes to a channel of its own.
+    """
+
+    limits: Limits
+    interval_s: float
+    poller: Poller
+    reaper: Reaper
+    records: Records
+    files: Files
+    requests: Requests
+    up: Callable[[Link], None]
+    down: Callable[[Link, bool], None]
+    rejoin: Callable[[Link, str, bool], None]
+
+
+@dataclass
+class _Run:
+    """What is known of one start of the channel. Times are monotonic s; ``heard``: of each node's newest frame.
+
+    ``endings``: nodes that are gone, and why; ``ponged``: agents answer pings.
+    """
+
+    started_at: float
+    progress_at: float
+    frame_at: float
+    pinged_at: float
+    stream: Stream | None = None
+    uploads: Uploads | None = None
+    ready: set[str] = field(default_factory=set)
+    booted: set[str] = field(default_factory=set)
+    sampled: set[str] = field(default_factory=set)
+    heard: dict[str, float] = field(default_factory=dict)
+    endings: dict[str, Ending] = field(default_factory=dict)
+    unsent_bytes: int = 0
+    ponged: bool = False
+
+    @property
+    def uploading_until(self) -> float:
+        return 0.0 if self.uploads is None else self.uploads.until
+
+
+class Link:
+    """A channel, started again and again. Everything happens in the hub's thread."""
+
+    def __init__(self, channel: Channel, shared: Shared) -> None:
         self.channel = channel
         self.members = set(channel.nodes)  # without those that went to a channel of their own
-        self.backoff = Backoff(ground.limits.retry_first_s, ground.limits.retry_most_s)
+        self.backoff = Backoff(shared.limits.retry_first_s, shared.limits.retry_most_s)
         self.stage = Stage.WAITING
-        self._ground = ground
-        self._carrier: Carrier | None = None
-        self._uploads: Uploads | None = None
+        self._shared = shared
+        self._records = shared.records
+        self._run = _Run(0.0, 0.0, 0.0, 0.0)
         self._envelopes = msgspec.json.Decoder(Envelope)
         self._messages = msgspec.json.Decoder(Message)
-        self._started_at = self._progress_at = self._frame_at = self._pinged_at = 0.0
-        self._unsent_bytes = 0
         self._starts = 0
         self._falls_back = False  # at the next start
 
-    # What the hub and the switchboard ask for.
+    # What the hub and its requests ask for.
 
     def start(self, now: float) -> None:
         self.stage = Stage.STARTING
-        self._started_at = self._progress_at = self._frame_at = self._pinged_at = now
-        self._ready: set[str] = set()
-        self._heard: dict[str, float] = {}
-        self._sampled: set[str] = set()
-        self._said: dict[str, Ending] = {}
-        self._booted: set[str] = set()
-        self._ponged = self._noise_only = False
+        self._run = run = _Run(now, now, now, now)
         self._starts += 1
         self._say(f"starting {self.channel.via}")
         channel = self.channel
@@ -96,19 +108,19 @@ class Link:
         if self._falls_back and channel.fallback is not None:
             channel = channel.fallback
         try:
-            carrier = Carrier(
+            stream = Stream(
                 channel,
-                self._ground.poller,
-                self._ground.reaper,
+                self._shared.poller,
+                self._shared.reaper,
                 on_frame=self._take,
-                on_end=lambda code, _: self._ended(carrier, code),
+                on_end=lambda code: self._ended(stream, code),
                 on_node_end=self._member_ended,
             )
         except OSError as error:
             self._down(Ending(f"cannot start {channel.argv[0]}: {error.strerror or error}"))
             return
-        self._carrier = carrier
-        self._uploads = Uploads(self._ground.files, carrier, self._file_goes_out)
+        run.stream = stream
+        run.uploads = Uploads(self._shared.files, stream, self._file_goes_out)
 
     @property
     def is_new(self) -> bool:
@@ -116,37 +128,42 @@ class Link:
         return not self._starts
 
     def is_ready(self, node: str) -> bool:
-        return self.stage is Stage.UP and node in self._ready
+        return self.stage is Stage.UP and node in self._run.ready
 
     def send(self, data: bytes) -> None:
-        if self._carrier is not None:
-            self._carrier.send(data)
+        if self._run.stream is not None:
+            self._run.stream.send(data)
 
     def end(self) -> None:
         """For good: what is known of its nodes stays as it is."""
-        carrier, self._carrier = self._carrier, None
-        if carrier is not None:
-            carrier.end()
+        stream, self._run.stream = self._run.stream, None
+        if stream is not None:
+            stream.end()
 
     def tick(self, now: float) -> None:
         """A few times a second: deadlines and pings."""
-        if self._carrier is not None and now - self._frame_at > QUIET_S:
-            self._carrier.watch()
+        run, limits = self._run, self._shared.limits
+        if run.stream is not None and now - run.frame_at > QUIET_S:
+            run.stream.watch()
         if self.stage is Stage.STARTING or self.stage is Stage.UP:
             self._watch_hellos(now)
         if self.stage is not Stage.UP:
             return
-        limits = self._ground.limits
-        if now - self._started_at > limits.settled_s:
+        if now - run.started_at > limits.settled_s:
             self.backoff.reset()
-        silence_s = self._silence_s()
-        if now - max(self._frame_at, self._uploading_until()) > silence_s:
-            self._give_up(Ending(f"nothing arrived for {silence_s:.0f} s: the link or the node is dead"))
+        silence_s = limits.silence_s
+        if not run.ponged:
+            silence_s = max(silence_s, SILENT_INTERVALS * self._shared.interval_s)
+        if now - max(run.frame_at, run.uploading_until) > silence_s:
+            words = duration_words(silence_s)
+            self._give_up(Ending(f"nothing arrived for {words}: the link or the node is dead"))
             return
         if len(self.members) > 1:
-            self._watch_members(now, silence_s)
-        if self.channel.takes_requests and now - self._pinged_at >= limits.ping_s:
-            self._pinged_at = now
+            for node in run.ready - set(run.endings):
+                if now - run.heard[node] > silence_s:
+                    self._member_lost(node, Ending(f"nothing from this node for {duration_words(silence_s)}"))
+        if self.channel.takes_requests and now - run.pinged_at >= limits.ping_s:
+            run.pinged_at = now
             self.send(PING)
 
     # Frames.
@@ -169,53 +186,52 @@ class Link:
         node = self._node_of(label, message.node)
         if node is None:
             return
-        self._frame_at = self._heard[node] = now = time.monotonic()
+        run = self._run
+        run.frame_at = run.heard[node] = now = time.monotonic()
         if message.kind in ("slow", "sample") and too_large(payload):
             self._refuse_sample(node, payload)
         elif message.kind == "slow":
-            self._ground.records.take_slow(node, payload)
+            self._records.take_slow(node, payload)
         elif message.sample is not None:
-            if node not in self._sampled and not self._first_sample(node, payload):
-                return
-            self._ground.records.take(node, payload, message.sample.sampled_at, now)
+            if node in run.sampled or self._first_sample(node, payload):
+                self._records.take(node, payload, message.sample.sampled_at, now)
         elif message.kind == "pong":
-            self._ponged = True
+            run.ponged = True
         elif message.kind == "progress":  # stage 1 tells how much of the bundle it has
-            self._progress_at = now
             self._arrived(now)
         else:
             self._take_rest(node, payload)
 
     def _refuse_sample(self, node: str, payload: bytes) -> None:
         """Of a node that is not live yet, too, it is said why not."""
-        self._ground.records.refuse(node, too_large(payload))
-        if node not in self._sampled:
-            self._ground.records.note(node, f"refused: {too_large(payload)}")
+        self._records.refuse(node, too_large(payload))
+        if node not in self._run.sampled:
+            self._records.note(node, f"refused: {too_large(payload)}")
 
     def _take_rest(self, node: str, payload: bytes) -> None:
         try:
             message = self._messages.decode(payload)
         except UNREADABLE as error:
-            self._ground.records.note(node, f"its frames are {why_unreadable(error)}")
+            self._records.note(node, f"its frames are {why_unreadable(error)}")
             return
         if message.hello is not None:
-            self._ground.records.set_connection(node, hello=make_plain(message.hello))
+            self._records.set_connection(node, hello=make_plain(message.hello))
             self._hello(node)
         elif message.boot is not None:
             self._boot(node, make_plain(message.boot))
         elif message.kind == "need":
-            boot = self._ground.records.connection(node).boot
+            boot = self._records.connection(node).boot
             self._needs(node, str(message.data.get("file", "")), boot, again=True)
         elif message.kind == "error" and message.id == 0:
             self._node_failed(node, Ending(message.error, message.fix))
         elif message.kind in ("part", "done", "error"):
-            self._ground.switchboard.answer(node, message, len(payload))
+            self._shared.requests.answer(node, message, len(payload))
 
     def _node_of(self, label: str, named: str) -> str | None:
         """Where one stream carries several nodes, its labels or else the frame must say whose it is."""
         if self.channel.speakers is not None:
-            assert self._carrier is not None
-            speaker = self._carrier.speaker(label, named)
+            assert self._run.stream is not None
+            speaker = self._run.stream.speaker(label, named)
             return speaker if speaker in self.members else None
         if named in self.members:
             return named
@@ -226,32 +242,30 @@ class Link:
         try:
             sample_of_frame(payload)
         except UNREADABLE as error:
-            self._ground.records.note(node, f"its samples are {why_unreadable(error)}")
+            self._records.note(node, f"its samples are {why_unreadable(error)}")
             return False
-        self._sampled.add(node)
-        self._said.pop(node, None)
-        if node not in self._ready:
+        self._run.sampled.add(node)
+        self._run.endings.pop(node, None)
+        if node not in self._run.ready:
             self._hello(node)
         return True
 
     def _hello(self, node: str) -> None:
-        now = self._progress_at = time.monotonic()
-        records = self._ground.records
+        run, now = self._run, time.monotonic()
         self._arrived(now)
-        if node not in self._ready:
-            records.connected(node, self.channel.via, now - self._started_at, self._starts - 1)
-            records.set_phase(node, Phase.CONNECTING, "waiting for its first sample")
-            self._ready.add(node)
+        if node not in run.ready:
+            self._records.connected(node, self.channel.via, now - run.started_at, self._starts - 1)
+            self._records.set_phase(node, "connecting", "waiting for its first sample")
+            run.ready.add(node)
         if self.stage is Stage.STARTING:
             self.stage = Stage.UP
-            self._ground.up(self)
-        self._ground.switchboard.node_ready(node)
+            self._shared.up(self)
+        self._shared.requests.node_ready(node)
 
     def _boot(self, node: str, boot: Boot) -> None:
-        self._progress_at = time.monotonic()
-        self._booted.add(node)
-        records = self._ground.records
-        records.set_connection(node, boot=boot)
+        self._run.progress_at = time.monotonic()
+        self._run.booted.add(node)
+        self._records.set_connection(node, boot=boot)
         if boot.cached:
             self._say("starting the agent", node)
             return
@@ -259,10 +273,10 @@ class Link:
         self._needs(node, "bundle", boot, again=False)
 
     def _needs(self, node: str, name: str, boot: Boot | None, again: bool) -> None:
-        if self._uploads is None:
+        if self._run.uploads is None:
             return
         try:
-            self._uploads.needs(node, name, boot, again)
+            self._run.uploads.needs(node, name, boot, again)
         except TooManyFilesError as error:
             if len(self.members) == 1:
                 self._give_up(Ending(str(error)))
@@ -270,43 +284,47 @@ class Link:
                 self._node_failed(node, Ending(str(error)))
 
     def _file_goes_out(self, size_bytes: int) -> None:
-        self._progress_at = time.monotonic()
+        self._run.progress_at = time.monotonic()
         if self.stage is Stage.STARTING:
-            self._say(f"installing the agent ({size_bytes / 1000:.0f} KB)")
+            self._say(f"installing the agent ({size_words(size_bytes)})")
+
+    def _arrived(self, now: float) -> None:
+        """A node tells how far it is: what was sent before has arrived."""
+        self._run.progress_at = now
+        if self._run.uploads is not None:
+            self._run.uploads.arrived(now)
 
     # Deadlines.
 
-    def _uploading_until(self) -> float:
-        return 0.0 if self._uploads is None else self._uploads.until
-
-    def _arrived(self, now: float) -> None:
-        if self._uploads is not None:
-            self._uploads.arrived(now)
-
-    def _silence_s(self) -> float:
-        limit_s = self._ground.limits.silence_s
-        return limit_s if self._ponged else max(limit_s, SILENT_INTERVALS * self._ground.interval_s)
-
     def _watch_hellos(self, now: float) -> None:
-        if len(self._ready) == len(self.members):
+        run = self._run
+        if len(run.ready) == len(self.members):
             return
-        carrier = self._carrier
-        if carrier is not None and carrier.unsent_bytes != self._unsent_bytes:
-            self._unsent_bytes, self._progress_at = carrier.unsent_bytes, now
-        progress_at = max(self._progress_at, self._uploading_until())
-        missing = self.members - self._ready - set(self._said)
-        hello_s = self._ground.limits.hello_s
-        if not missing or now - progress_at <= hello_s or carrier is None:
-            if not self._ready and self._said and now - progress_at > hello_s:
-                self._give_up(next(iter(self._said.values())))
+        if run.stream is not None and run.stream.unsent_bytes != run.unsent_bytes:
+            run.unsent_bytes, run.progress_at = run.stream.unsent_bytes, now
+        is_late = now - max(run.progress_at, run.uploading_until) > self._shared.limits.hello_s
+        missing = self.members - run.ready - set(run.endings)
+        if not missing or not is_late or run.stream is None:
+            if not run.ready and run.endings and is_late:
+                self._give_up(next(iter(run.endings.values())))
             return
-        if not self._ready:
-            ending = no_hello(self.channel, hello_s, bool(self._booted), carrier.stream.last_words())
-            self._falls_back = self.channel.fallback is not None and not self._booted and not self._falls_back
-            self._nobody_came(ending, missing)
+        if not run.ready:
+            self._nobody_came(self._no_hello(run.stream), missing)
             return
+        within = duration_words(self._shared.limits.hello_s)
         for node in missing:
-            self._member_lost(node, Ending(f"no hello from this node within {hello_s:g} s"))
+            self._member_lost(node, Ending(f"no hello from this node within {within}"))
+
+    def _no_hello(self, stream: Stream) -> Ending:
+        """Of nobody; decides whether the next start is the channel's second way in."""
+        within, said = duration_words(self._shared.limits.hello_s), last_words(stream.last_words())
+        self._falls_back = self.channel.fallback is not None and not self._run.booted and not self._falls_back
+        if self._run.booted:
+            return Ending(f"no hello from its agent within {within}" + (f": {said}" if said else ""))
+        fix = "logged in? a hanging home directory or rc file"
+        if self.channel.fallback is not None:
+            fix += f", or {self.channel.fallback_fix}"
+        return Ending(f"no answer from its shell within {within}" + (f", it only said: {said}" if said else ""), fix)
 
     def _nobody_came(self, ending: Ending, missing: set[str]) -> None:
         if self.channel.all_or_none and len(missing) > 1:
@@ -315,18 +333,15 @@ class Link:
         if self.stage is not Stage.DOWN:
             self._give_up(ending)
 
-    def _watch_members(self, now: float, silence_s: float) -> None:
-        for node in self._ready - set(self._said):
-            if now - self._heard[node] > silence_s:
-                self._member_lost(node, Ending(f"nothing from this node for {silence_s:.0f} s"))
+    # Ends of nodes.
 
     def _member_ended(self, node: str, ending: Ending) -> None:
-        """Its carrier says that this one is gone; of a node that is the only one, the end of the stream follows."""
-        if self._carrier is not None and node in self.members:
+        """Its channel says that this one is gone; of a node that is the only one, the end of the stream follows."""
+        if self._run.stream is not None and node in self.members:
             if len(self.members) > 1:
                 self._member_lost(node, ending)
             else:
-                self._said[node] = ending
+                self._run.endings[node] = ending
 
     def _member_refused(self, node: str, ending: Ending) -> None:
         """Nothing of it is taken until the user asks for it again."""
@@ -336,46 +351,54 @@ class Link:
             self._member_lost(node, ending)
 
     def _member_lost(self, node: str, ending: Ending) -> None:
-        self._ready.discard(node)
-        self._sampled.discard(node)
+        self._run.ready.discard(node)
+        self._run.sampled.discard(node)
         self._node_failed(node, ending)
         if self.channel.rejoin is None:
             return
-        self._ground.rejoin(self, node, ending.retry)
+        self._shared.rejoin(self, node, ending.retry)
         if not self.members:
             self._give_up(ending)
 
-    # Ends.
-
     def _node_failed(self, node: str, ending: Ending) -> None:
         """One node of the stream; the others go on."""
-        self._said[node] = ending
-        self._ground.records.set_phase(node, Phase.LOST if ending.retry else Phase.REFUSED, str(ending))
-        self._ground.switchboard.node_lost(node, str(ending))
+        self._run.endings[node] = ending
+        self._records.set_phase(node, "lost" if ending.retry else "refused", str(ending), ending.fix)
+        self._shared.requests.node_lost(node, str(ending))
+
+    # Its own end.
 
     def _give_up(self, ending: Ending) -> None:
-        carrier = self._carrier
+        stream = self._run.stream
         self._down(ending)
-        if carrier is not None:
-            carrier.end()
+        if stream is not None:
+            stream.end()
 
-    def _ended(self, carrier: Carrier, code: int | None) -> None:
-        if self._carrier is not carrier:
+    def _ended(self, stream: Stream, code: int | None) -> None:
+        """The process is gone."""
+        if self._run.stream is not stream:
             return
-        heard, fell_back = bool(self._heard), self._falls_back
+        heard, fell_back, words = bool(self._run.heard), self._falls_back, stream.last_words()
         self._falls_back = fell_back and heard
-        self._down(ended(self.channel, carrier.stream, code, heard=heard, fell_back=fell_back))
+        if heard or stream.channel.login_ending is None:
+            ending = stream.channel.ending(code, words)
+        else:
+            ending = stream.channel.login_ending(code, f"{stream.noise}\n{words}")
+        if fell_back and not heard:
+            # What was avoided may be the only way in, for a login that asks for a second factor: it is tried again.
+            fix = f"{self.channel.fallback_fix}; {ending.fix}".rstrip("; ")
+            ending = Ending(f"without the shared connection: {ending.reason}", fix)
+        self._down(ending)
 
     def _down(self, ending: Ending) -> None:
-        self._carrier = None
+        self._run.stream = None
         self.stage = Stage.DOWN
         for node in tuple(self.members):
-            self._node_failed(node, self._said.get(node, ending))
-        self._ground.down(self, any(self._said[node].retry for node in self.members))
+            self._node_failed(node, self._run.endings.get(node, ending))
+        self._shared.down(self, any(self._run.endings[node].retry for node in self.members))
 
     def _say(self, reason: str, node: str = "") -> None:
         """Of the nodes that connect; a lost one keeps its reason until it is back."""
-        records = self._ground.records
         for name in (node,) if node else self.members:
-            if records.phase(name) is Phase.CONNECTING:
-                records.note(name, reason)
+            if self._records.phase(name) == "connecting":
+                self._records.note(name, reason)

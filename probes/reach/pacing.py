@@ -1,7 +1,4 @@
-"""The hub's deadlines and counts in one place; tests shorten them.
-
-Who may connect now, and when a failed channel is tried again.
-"""
+"""Who may connect now, how long it may take, and when a failed channel is tried again."""
 
 from __future__ import annotations
 
@@ -11,10 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from mltop.probes.reach.channel import SILENCE_S
+
 
 @dataclass(frozen=True)
 class Limits:
-    """Times in seconds.
+    """Deadlines and counts of connecting, in seconds; tests shorten them.
 
     ``connecting``, ``per_gate``: channels between start and hello at once, in all and behind one jump host; one that
     takes longer than ``slot_s`` gives its place to the next. ``spawns_per_turn``: processes started between two looks
@@ -28,7 +27,7 @@ class Limits:
     slot_s: float = 2.0
     spawns_per_turn: int = 2
     hello_s: float = 15.0
-    silence_s: float = 20.0
+    silence_s: float = SILENCE_S
     ping_s: float = 5.0
     retry_first_s: float = 1.0
     retry_most_s: float = 60.0

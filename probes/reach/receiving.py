@@ -18,9 +18,10 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 import msgspec
 
 from mltop.probes.agent.protocol import Message
-from mltop.probes.model import Fault, FaultCode, Gap, GpuSample, HostSample, Sample
+from mltop.probes.model import Fault, FaultCode, Gap, GpuSample, HostSample, LinkSample, Sample
 from mltop.probes.model.plausible import CLOCK_OVER_MAX, GPU, LINKS, PCI, Range
 from mltop.probes.model.receipt import LARGE_BYTES, MOST_GPUS, MOST_RANKS, LeftOut, Refused, admit
+from mltop.probes.model.units import size_words
 from mltop.probes.reach.view import Glance, SampleFrame, glance_of
 
 Decoded = TypeVar("Decoded")
@@ -116,7 +117,7 @@ def too_large(payload: bytes) -> str:
     """Why a sample of so many bytes is not even kept, "" when it may be."""
     if len(payload) <= MOST_SAMPLE_BYTES:
         return ""
-    return f"its sample has {len(payload) / 1e6:.1f} MB of JSON (at most {MOST_SAMPLE_BYTES / 1e6:.1f})"
+    return f"its sample has {size_words(len(payload))} of JSON (at most {size_words(MOST_SAMPLE_BYTES)})"
 
 
 def _may_be_too_much(payload: bytes) -> bool:
@@ -135,6 +136,8 @@ def _bounded(payload: bytes, shape: _Shape | None) -> None:
 
 # In place of a word that is in no vocabulary of ours, where the field's default would say that all is well.
 _INSTEAD: dict[tuple[type, str], str] = {(GpuSample, "state"): "error"}
+# Without which a record means nothing although the field has a default.
+_NEEDED = frozenset({(LinkSample, "kind")})
 # Versions before Gap.code and GpuSample.error_code said in words only what NVML refused.
 _OLD_STUCK = re.compile(r"does not answer|stuck in|is slow: no answer|cannot be ended")
 _OLD_NUMBER = re.compile(r"NVML error (\d+)\b")
@@ -207,7 +210,7 @@ def _strict_fields(value: Any, kind: type, path: str, left_out: LeftOut) -> dict
         try:
             kept[item.name] = _strict(getattr(value, item.name), types[item.name], name, left_out)
         except _StrangeWord as word:
-            if item.default is MISSING:
+            if item.default is MISSING or (kind, item.name) in _NEEDED:
                 raise
             left_out.value(name, word)
             kept[item.name] = _INSTEAD.get((kind, item.name), item.default)
@@ -234,8 +237,8 @@ _Fields = tuple[tuple[str, Range], ...]
 
 def _fields_of(table: dict[str, Range], prefix: str) -> _Fields:
     """Of one record: the rows "prefix.NAME", without what is deeper."""
-    found = ((path[len(prefix) :], limits) for path, limits in table.items() if path.startswith(prefix))
-    return tuple((name, limits) for name, limits in found if "." not in name and name != "*")
+    below = ((path[len(prefix) :], limits) for path, limits in table.items() if path.startswith(prefix))
+    return tuple((name, limits) for name, limits in below if "." not in name and name != "*")
 
 
 _GPU = _fields_of(GPU, "")
@@ -290,8 +293,8 @@ def _sift_host(host: HostSample, sieve: _Sieve) -> None:
 
 def _sift_gpu(gpu: GpuSample, sieve: _Sieve) -> None:
     sieve.record(gpu, _GPU)
-    for part, known in _PARTS:
-        sieve.record(getattr(gpu, part), known, f"{part}.")
+    for part, limits in _PARTS:
+        sieve.record(getattr(gpu, part), limits, f"{part}.")
     sieve.record(gpu.remap.banks, _BANKS, "remap.banks.")
     for name in _TABLES:
         setattr(gpu, name, sieve.table(getattr(gpu, name), GPU[f"{name}.*"], name))

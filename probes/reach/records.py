@@ -1,6 +1,6 @@
-"""The state machine of one node: connecting → live → stale → lost or refused, and back.
+"""What the hub knows of all nodes: written by its thread, read by any.
 
-What the hub knows of all nodes: written by its thread, read by any.
+A node goes from connecting to live, stale, and lost or refused, and back.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
 
 from mltop.probes.agent.light import complete
-from mltop.probes.model import Gap, NodeState, Sample
+from mltop.probes.model import Gap, NodePhase, NodeState, Sample, Via
+from mltop.probes.model.units import duration_words
 from mltop.probes.reach.receiving import glance_of_frame, sample_of_frame, why_unreadable
 from mltop.probes.reach.view import Connection, FleetView, NodeView, Received
 
@@ -25,15 +25,13 @@ HISTORY_S = 600.0
 MOST_KEPT = 2400  # samples: four a second
 STALE_INTERVALS = 3.0  # this many intervals without a sample (at least STALE_MIN_S) make a node stale
 STALE_MIN_S = 3.0
-
-
-class Phase(Enum):
-    """What the node's channel does; whether an UP node is live or stale depends on its newest sample's age."""
-
-    CONNECTING = "connecting"
-    UP = "live"
-    LOST = "lost"
-    REFUSED = "refused"
+HISTORY_BYTES = 64 * 1024 * 1024  # over all nodes
+# Of one node's samples decoded at a time: ranks and GPUs (ten minutes of 300), and bytes (ten minutes have 20 MB).
+MOST_REMEMBERED = 200_000
+MOST_REMEMBERED_BYTES = 32 * 1024 * 1024
+SKEW_PRECISION_S = 0.005
+SKEW_FORGETS = 0.02  # per sample: the clocks may drift apart or be set
+NEWEST = "its newest sample"
 
 
 class Kept(NamedTuple):
@@ -49,14 +47,16 @@ class Kept(NamedTuple):
 class NodeRecord:
     """Everything the hub keeps of one node. Times are monotonic seconds.
 
+    ``phase`` is what its channel does: whether a live node is stale depends on its newest sample's age.
     ``slow``: the newest "slow" frame. ``received`` is what somebody looked at last: ``looked_at``, which may be older
     than ``newest``. While newest samples are ``refused``, the last good one stands, and ages.
     """
 
     node: str
     interval_s: float = 1.0
-    phase: Phase = Phase.CONNECTING
+    phase: NodePhase = "connecting"
     reason: str = "waiting for a slot"
+    fix: str = ""
     connection: Connection = field(default_factory=Connection)
     received_at: float | None = None
     skew_s: float | None = None
@@ -71,7 +71,8 @@ class NodeRecord:
 
     def take(self, payload: bytes, now: float, budget_bytes: int) -> None:
         """A sample arrived; ``budget_bytes`` is this node's share of the history."""
-        self.newest, self.received_at, self.phase, self.reason = payload, now, Phase.UP, ""
+        self.newest, self.received_at = payload, now
+        self.phase, self.reason, self.fix = "live", "", ""
         shared = bool(self.history) and self.history[-1].slow is self.slow
         kept = Kept(now, payload, self.slow, len(payload) + (0 if shared else len(self.slow)))
         self.history.append(kept)
@@ -84,29 +85,20 @@ class NodeRecord:
             self.history_bytes -= self.history.popleft().size_bytes
 
     def state(self, now: float) -> NodeState:
-        if self.phase is Phase.UP and self.refused:
+        if self.phase == "live" and self.refused:
             age_s = None if self.taken_at is None else max(0.0, now - self.taken_at)
             return NodeState(self.node, "stale", self.refused, age_s)
         age_s = None if self.received_at is None else max(0.0, now - self.received_at)
-        if self.phase is not Phase.UP or age_s is None:
-            return NodeState(self.node, self.phase.value, self.reason, age_s)
+        if self.phase != "live" or age_s is None:
+            return NodeState(self.node, self.phase, self.reason, age_s, self.fix)
         if self.is_stale(now):
-            return NodeState(self.node, "stale", f"no sample for {age_s:.0f} s", age_s)
+            return NodeState(self.node, "stale", f"no sample for {duration_words(round(age_s))}", age_s)
         return NodeState(self.node, "live", self.reason, age_s)
 
     def is_stale(self, now: float) -> bool:
-        if self.phase is not Phase.UP or self.received_at is None:
+        if self.phase != "live" or self.received_at is None:
             return False
         return now - self.received_at > max(STALE_MIN_S, STALE_INTERVALS * self.interval_s)
-
-
-HISTORY_BYTES = 64 * 1024 * 1024  # over all nodes
-# Of one node's samples decoded at a time: ranks and GPUs (ten minutes of 300), and bytes (ten minutes have 20 MB).
-MOST_REMEMBERED = 200_000
-MOST_REMEMBERED_BYTES = 32 * 1024 * 1024
-SKEW_PRECISION_S = 0.005
-SKEW_FORGETS = 0.02  # per sample: the clocks may drift apart or be set
-NEWEST = "its newest sample"
 
 
 class Records:
@@ -134,23 +126,24 @@ class Records:
 
     # For the hub's thread.
 
-    def phase(self, node: str) -> Phase:
+    def phase(self, node: str) -> NodePhase:
         return self._nodes[node].phase
 
     def reason(self, node: str) -> str:
         return self._nodes[node].state(time.monotonic()).reason
 
-    def set_phase(self, node: str, phase: Phase, reason: str) -> None:
+    def set_phase(self, node: str, phase: NodePhase, reason: str, fix: str = "") -> None:
+        """``fix`` stands in the reason, too."""
         record = self._nodes[node]
         if (record.phase, record.reason) != (phase, reason):
             with self._lock:
-                record.phase, record.reason = phase, reason
+                record.phase, record.reason, record.fix = phase, reason, fix
                 self.serial += 1
 
     def note(self, node: str, reason: str) -> None:
         self.set_phase(node, self._nodes[node].phase, reason)
 
-    def connected(self, node: str, via: str, connect_s: float, restarts: int) -> None:
+    def connected(self, node: str, via: Via, connect_s: float, restarts: int) -> None:
         """Its agent said hello."""
         self._nodes[node].skew_s = None
         self.set_connection(node, via=via, connect_s=connect_s, restarts=restarts, clock_skew_s=None)
@@ -212,16 +205,16 @@ class Records:
         Of a node that shows thousands of ranks, or tells a lot: the newest of them.
         """
         with self._lock:
-            kept = [one for one in self._nodes[node].history if after < one.at <= until]
+            kept = [sample_frame for sample_frame in self._nodes[node].history if after < sample_frame.at <= until]
         samples: list[Sample] = []
         remembered = size_bytes = 0
-        for one in reversed(kept):
+        for sample_frame in reversed(kept):
             with contextlib.suppress(Exception):  # the view says so of the newest one
-                sample = self._sample(node, one.payload, one.slow)
+                sample = self._sample(node, sample_frame.payload, sample_frame.slow)
                 if sample is not None:
                     samples.append(sample)
                     remembered += len(sample.ranks) + len(sample.gpus)
-            size_bytes += one.size_bytes
+            size_bytes += sample_frame.size_bytes
             if remembered > MOST_REMEMBERED or size_bytes > MOST_REMEMBERED_BYTES:
                 break
         return samples[::-1]
@@ -259,8 +252,8 @@ class Records:
         if glance is None:
             return f"{NEWEST} is empty"
         received = Received(payload, glance, self._whole[record.node], slow)
-        asked = record.received is not None and record.received.asked
-        return received if not asked or received.decoded() is not None else record.refused
+        is_asked_for = record.received is not None and record.received.asked
+        return received if not is_asked_for or received.decoded() is not None else record.refused
 
     def _decode_whole(self, record: NodeRecord, payload: bytes, slow: bytes) -> Sample | None:
         try:
@@ -284,10 +277,10 @@ class Records:
 
     def _slow_sample(self, node: str, slow: bytes) -> tuple[Sample | None, list[Gap]]:
         """Decoded once for all samples that it belongs to: what they share is not to be changed."""
-        known = self._slow_samples.get(node)
-        if known is None or known[0] is not slow:
-            known = self._slow_samples[node] = (slow, *sample_of_frame(slow))
-        return known[1:]
+        decoded = self._slow_samples.get(node)
+        if decoded is None or decoded[0] is not slow:
+            decoded = self._slow_samples[node] = (slow, *sample_of_frame(slow))
+        return decoded[1:]
 
 
 def known_connection(record: NodeRecord) -> Connection:

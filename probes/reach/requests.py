@@ -1,9 +1,4 @@
-"""A request on its way to several nodes, and their answers as they come.
-
-Which answer belongs to which request: ids, requests that wait for a node's hello, one-shot channels.
-
-A channel that carries the answers to one request and then ends.
-"""
+"""Requests to nodes: which answer belongs to which, who waits for a node's hello, processes that carry one request."""
 
 from __future__ import annotations
 
@@ -21,14 +16,20 @@ from mltop.probes.agent.protocol import Message, Request, encode
 from mltop.probes.model import NodeState
 from mltop.probes.model.receipt import MOST_RANKS, Refused, admit_stacks, said
 from mltop.probes.model.text import plain_text
+from mltop.probes.model.units import duration_words, size_words
 from mltop.probes.reach.channel import Channel, Ending
 from mltop.probes.reach.poller import Poller
 from mltop.probes.reach.receiving import UNREADABLE
-from mltop.probes.reach.records import Phase, Records
-from mltop.probes.reach.stream import Carrier, Misnamed, Reaper
+from mltop.probes.reach.records import Records
+from mltop.probes.reach.stream import Misnamed, Reaper, Stream
 from mltop.probes.reach.uploads import Files
 
 MOST_ERROR = 800  # characters: it may be why a node was lost, and what would fix that
+# Of one node's answer to one request. A round of stacks of 8 ranks with py-spy's own JSON has 2 MB; a probe tells of
+# every second of its run.
+MOST_ANSWER_BYTES = 64 * 1024 * 1024
+MOST_PARTS = 32_768
+ONE_SHOT_SILENCE_S = 60.0  # without any frame; whoever asked has usually cancelled long before
 
 
 @dataclass(frozen=True)
@@ -92,21 +93,6 @@ class Pending:
         return states + [NodeState(node, "stale", "no answer before the deadline") for node in self.open_nodes]
 
 
-# Of one node's answer to one request. A round of stacks of 8 ranks with py-spy's own JSON has 2 MB; a probe tells of
-# every second of its run.
-MOST_ANSWER_BYTES = 64 * 1024 * 1024
-MOST_PARTS = 32_768
-
-
-class Line(Protocol):
-    """What the switchboard needs of a link."""
-
-    channel: Channel
-
-    def is_ready(self, node: str) -> bool: ...
-    def send(self, data: bytes) -> None: ...
-
-
 @dataclass
 class Ask:
     """One request to one node. ``sent`` False: it waits for the node's hello. ``parts``, ``bytes``: received so far."""
@@ -117,34 +103,48 @@ class Ask:
     op: str
     args: dict[str, Any]
     sent: bool = False
-    end: Callable[[], None] | None = None  # of its one-shot channel
+    one_shot: OneShot | None = None
     parts: int = 0
     bytes: int = 0
 
-    @property
-    def is_too_much(self) -> bool:
-        return self.parts > MOST_PARTS or self.bytes > MOST_ANSWER_BYTES
-
-    def request(self, kind: str = "request") -> Request:
-        if kind == "cancel":
-            return Request("cancel", id=self.id, node=self.node)
+    def request(self) -> Request:
         return Request("request", id=self.id, op=self.op, node=self.node, args=self.args)
 
+    def admit(self, message: Message) -> None:
+        """Bring a frame of the answer within bounds. Raises Refused."""
+        if self.parts > MOST_PARTS or self.bytes > MOST_ANSWER_BYTES:
+            raise Refused(f"{self.parts} parts of {size_words(self.bytes)} in all, and no end")
+        if message.stacks is not None:
+            admit_stacks(message.stacks)
+            message.stacks.node = self.node
+            for digest in message.stacks.digests:
+                digest.node = self.node
+        if message.expected is not None and not 0 <= message.expected <= MOST_RANKS:
+            raise Refused(f"it expects {said(message.expected)} parts")
 
-OpenOneShot = Callable[[Channel, dict[str, Ask]], Callable[[], None]]
+
+class Line(Protocol):
+    """A link, as far as requests need it."""
+
+    channel: Channel
+
+    def is_ready(self, node: str) -> bool: ...
+    def send(self, data: bytes) -> None: ...
 
 
 @dataclass
-class Switchboard:
-    """Lives in the hub's thread. ``open_one_shot`` starts a channel for some asks and returns how to end it."""
+class Requests:
+    """All that are on their way, in the hub's thread."""
 
     records: Records
     files: Files
+    poller: Poller
+    reaper: Reaper
     line_of: Callable[[str], Line]
-    open_one_shot: OpenOneShot
     _ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _asks: dict[int, Ask] = field(default_factory=dict)
     _of_node: dict[str, set[int]] = field(default_factory=dict)
+    _one_shots: list[OneShot] = field(default_factory=list)
 
     @property
     def is_busy(self) -> bool:
@@ -157,16 +157,16 @@ class Switchboard:
             ask = Ask(next(self._ids), node, pending, op, dict(args))
             self._asks[ask.id] = ask
             self._of_node.setdefault(node, set()).add(ask.id)
-            if self.records.phase(node) in (Phase.LOST, Phase.REFUSED):
-                self._finish(ask, Message("error", error=self.records.reason(node)))
+            if self.records.phase(node) in ("lost", "refused"):
+                self.fail(ask, self.records.reason(node))
                 continue
-            line = self.line_of(node)
-            if line.channel.takes_requests:
+            channel = self.line_of(node).channel
+            if channel.takes_requests:
                 self._send(ask)
-            elif line.channel.one_shot is None:
-                self._finish(ask, Message("error", error=f"{line.channel.via} carries no requests to the nodes"))
+            elif channel.one_shot is None:
+                self.fail(ask, f"{channel.via} carries no requests to the nodes")
             else:
-                apart.setdefault(line.channel, []).append(ask)
+                apart.setdefault(channel, []).append(ask)
         for channel, asks in apart.items():
             self._ask_apart(channel, asks)
 
@@ -179,8 +179,8 @@ class Switchboard:
     def node_lost(self, node: str, reason: str) -> None:
         """Nothing that it was asked on its line will be answered."""
         for number in tuple(self._of_node.get(node, ())):
-            if self._asks[number].end is None:
-                self._finish(self._asks[number], Message("error", error=reason))
+            if self._asks[number].one_shot is None:
+                self.fail(self._asks[number], reason)
 
     def answer(self, node: str, message: Message, size_bytes: int = 0) -> None:
         """A part, done or error frame that came from ``node``."""
@@ -191,41 +191,47 @@ class Switchboard:
     def deliver(self, ask: Ask, message: Message, size_bytes: int = 0) -> None:
         ask.parts, ask.bytes = ask.parts + 1, ask.bytes + size_bytes
         try:
-            admit_answer(message, ask)
-        except Refused as why:
-            self._refuse(ask, str(why))
+            ask.admit(message)
+        except Refused as why:  # what else it answers is not looked at
+            self._end(ask)
+            self.fail(ask, f"its answer is refused: {why}")
             return
-        if message.stacks is not None:
-            message.stacks.node = ask.node
-            for digest in message.stacks.digests:
-                digest.node = ask.node
         if message.kind == "part":
             ask.pending.put(ask.node, message, size_bytes)
         else:
             self._finish(ask, message, size_bytes)
 
-    def _refuse(self, ask: Ask, why: str) -> None:
-        """What else it answers is not looked at."""
-        self._end(ask)
-        self._finish(ask, Message("error", error=f"its answer is refused: {why}"))
-
     def cancel(self, pending: Pending) -> None:
         for ask in [ask for ask in self._asks.values() if ask.pending is pending]:
-            if ask.end is not None or not ask.sent:
-                self._finish(ask, Message("error", error="cancelled"))
-                if ask.end is not None:
-                    ask.end()
+            if ask.one_shot is not None or not ask.sent:
+                self.fail(ask, "cancelled")
+                if ask.one_shot is not None:
+                    ask.one_shot.end()
             else:
                 self._end(ask)
 
-    def _end(self, ask: Ask) -> None:
-        """Ask the node to end what it does for this request. A one-shot channel may serve other nodes, too."""
-        if ask.end is None and self.line_of(ask.node).is_ready(ask.node):
-            self.line_of(ask.node).send(encode(ask.request("cancel")))
+    def fail(self, ask: Ask, reason: str) -> None:
+        self._finish(ask, Message("error", error=reason))
 
-    def fail_all(self, reason: str) -> None:
+    def is_open(self, ask: Ask) -> bool:
+        return ask.id in self._asks
+
+    def tick(self, now: float) -> None:
+        """A few times a second: deadlines."""
+        for one_shot in self._one_shots:
+            one_shot.tick(now)
+        self._one_shots = [one_shot for one_shot in self._one_shots if not one_shot.ended]
+
+    def end_all(self, reason: str) -> None:
         for ask in tuple(self._asks.values()):
-            self._finish(ask, Message("error", error=reason))
+            self.fail(ask, reason)
+        for one_shot in self._one_shots:
+            one_shot.end()
+
+    def _end(self, ask: Ask) -> None:
+        """Ask the node to end what it does for this request. A one-shot process may serve other nodes, too."""
+        if ask.one_shot is None and self.line_of(ask.node).is_ready(ask.node):
+            self.line_of(ask.node).send(encode(Request("cancel", id=ask.id, node=ask.node)))
 
     def _send(self, ask: Ask) -> None:
         """Now, or when the node is ready."""
@@ -241,21 +247,19 @@ class Switchboard:
 
     def _send_stacks(self, ask: Ask, line: Line, py_spy_sha256: str | Exception) -> None:
         if isinstance(py_spy_sha256, Exception):
-            self._finish(ask, Message("error", error=f"cannot look for py-spy here: {py_spy_sha256}"))
+            self.fail(ask, f"cannot look for py-spy here: {py_spy_sha256}")
         elif self.is_open(ask) and self.line_of(ask.node) is line and line.is_ready(ask.node):
             ask.args["py_spy"] = py_spy_sha256
             line.send(encode(ask.request()))
 
     def _ask_apart(self, channel: Channel, asks: list[Ask]) -> None:
+        """By a process of its own, which carries the answers and then ends."""
         assert channel.one_shot is not None
-        request = replace(asks[0].request(), node="")
         by_node = {ask.node: ask for ask in asks}
-        end = self.open_one_shot(channel.one_shot(tuple(by_node), request), by_node)
+        one_shot = OneShot(channel.one_shot(tuple(by_node), replace(asks[0].request(), node="")), by_node, self)
+        self._one_shots.append(one_shot)
         for ask in asks:
-            ask.sent, ask.end = True, end
-
-    def is_open(self, ask: Ask) -> bool:
-        return ask.id in self._asks
+            ask.sent, ask.one_shot = True, one_shot
 
     def _finish(self, ask: Ask, message: Message, size_bytes: int = 0) -> None:
         if self._asks.pop(ask.id, None) is not None:
@@ -263,50 +267,40 @@ class Switchboard:
             ask.pending.put(ask.node, message, size_bytes)
 
 
-def admit_answer(message: Message, ask: Ask) -> None:
-    """Bring a frame of an answer within bounds. Raises Refused."""
-    if ask.is_too_much:
-        raise Refused(f"{ask.parts} parts of {ask.bytes / 1e6:.0f} MB in all, and no end")
-    if message.stacks is not None:
-        admit_stacks(message.stacks)
-    if message.expected is not None and not 0 <= message.expected <= MOST_RANKS:
-        raise Refused(f"it expects {said(message.expected)} parts")
-
-
-SILENCE_S = 60.0  # without any frame; whoever asked has usually cancelled long before
-_DECODER = msgspec.json.Decoder(Message)
-
-
 class OneShot:
-    """``asks`` by node; those without an answer when the process ends get the reason why it did."""
+    """A process that carries the answers to ``asks`` (by node) and then ends: those without one get the reason then."""
 
-    def __init__(
-        self, channel: Channel, asks: dict[str, Ask], switchboard: Switchboard, poller: Poller, reaper: Reaper
-    ) -> None:
-        self._channel, self._asks, self._switchboard = channel, asks, switchboard
+    def __init__(self, channel: Channel, asks: dict[str, Ask], requests: Requests) -> None:
+        self._channel, self._asks, self._requests = channel, asks, requests
+        self._messages = msgspec.json.Decoder(Message)
         self._heard_at = time.monotonic()
         self.ended = False
-        self._carrier: Carrier | None = None
+        self._stream: Stream | None = None
         try:
-            self._carrier = Carrier(
-                channel, poller, reaper, on_frame=self._take, on_end=self._on_end, on_node_end=self._on_node_end
+            self._stream = Stream(
+                channel,
+                requests.poller,
+                requests.reaper,
+                on_frame=self._take,
+                on_end=self._on_end,
+                on_node_end=self._on_node_end,
             )
         except OSError as error:
             self.ended = True
             self._fail(f"cannot start {channel.argv[0]}: {error.strerror or error}")
 
     def end(self) -> None:
-        if self._carrier is not None:
-            self._carrier.end()
+        if self._stream is not None:
+            self._stream.end()
 
     def tick(self, now: float) -> None:
-        if now - self._heard_at > SILENCE_S:
-            self._fail(f"no answer within {SILENCE_S:g} s")
+        if now - self._heard_at > ONE_SHOT_SILENCE_S:
+            self._fail(f"no answer within {duration_words(ONE_SHOT_SILENCE_S)}")
             self.end()
 
     def _take(self, payload: bytes, label: str) -> None:
         try:
-            message = _DECODER.decode(payload)
+            message = self._messages.decode(payload)
             node = self._node_of(label, message.node)
         except UNREADABLE:
             return
@@ -315,27 +309,26 @@ class OneShot:
             return
         self._heard_at = time.monotonic()
         ask = self._asks.get(node)
-        if ask is None or message.kind not in ("part", "done", "error") or not self._switchboard.is_open(ask):
+        if ask is None or message.kind not in ("part", "done", "error") or not self._requests.is_open(ask):
             return
-        self._switchboard.deliver(ask, message, len(payload))
-        if not any(self._switchboard.is_open(ask) for ask in self._asks.values()):
+        self._requests.deliver(ask, message, len(payload))
+        if not any(self._requests.is_open(ask) for ask in self._asks.values()):
             self.end()
 
     def _node_of(self, label: str, named: str) -> str:
-        if self._channel.speakers is not None and self._carrier is not None:
-            return self._carrier.speaker(label, named) or ""
+        if self._channel.speakers is not None and self._stream is not None:
+            return self._stream.speaker(label, named) or ""
         return named if named in self._asks or len(self._asks) != 1 else next(iter(self._asks))
 
-    def _on_end(self, code: int | None, words: str) -> None:
+    def _on_end(self, code: int | None) -> None:
         self.ended = True
-        self._fail(str(self._channel.ending(code, words)))
+        self._fail(str(self._channel.ending(code, "" if self._stream is None else self._stream.last_words())))
 
     def _on_node_end(self, node: str, ending: Ending) -> None:
         ask = self._asks.get(node)
-        if ask is not None and self._switchboard.is_open(ask):
-            self._switchboard.deliver(ask, Message("error", error=str(ending)))
+        if ask is not None:
+            self._requests.fail(ask, str(ending))
 
     def _fail(self, reason: str) -> None:
         for ask in self._asks.values():
-            if self._switchboard.is_open(ask):
-                self._switchboard.deliver(ask, Message("error", error=reason))
+            self._requests.fail(ask, reason)

@@ -1,6 +1,5 @@
-"""The files that nodes ask for (the bundle, py-spy), made outside the hub's thread and once per machine type.
-
-The files that the nodes of one stream ask for, on their way: which, how often, and how long they may take.
+"""The files that nodes ask for (the bundle, py-spy): made outside the hub's thread and once per machine type, and sent
+on the streams that want them: which, how often, and how long they may take.
 """
 
 from __future__ import annotations
@@ -13,9 +12,12 @@ from typing import Any
 
 from mltop.probes.agent.protocol import Boot, Request, encode
 from mltop.probes.model.text import plain_text
-from mltop.probes.reach.stream import Carrier
+from mltop.probes.reach.stream import Stream
 
 MOST_KEPT = 16  # two files of a few machine types; a machine's name comes from a node, which may tell anything
+FILES = ("bundle", "py-spy")
+FILES_A_MINUTE = 8  # a node that asks for more is broken, or means no good
+SLOW_BYTES_PER_S = 5_000  # a link may be so slow; how much of a file has arrived is not seen from here
 
 Post = Callable[[Callable[[], None]], None]
 FileFor = Callable[[str, str], Request]  # (name, machine) -> the frame that carries it
@@ -98,11 +100,6 @@ def bundled_py_spy(machine: str) -> str:
     return py_spy_sha256(machine)
 
 
-FILES = ("bundle", "py-spy")
-FILES_A_MINUTE = 8  # a node that asks for more is broken, or means no good
-SLOW_BYTES_PER_S = 5_000  # a link may be so slow; how much of a file has arrived is not seen from here
-
-
 class TooManyFilesError(Exception):
     """A node asks again and again."""
 
@@ -110,9 +107,9 @@ class TooManyFilesError(Exception):
 class Uploads:
     """Of one running channel, in the hub's thread. ``until``: when what was sent has arrived over a slow link."""
 
-    def __init__(self, files: Files, carrier: Carrier, on_sent: Callable[[int], None]) -> None:
+    def __init__(self, files: Files, stream: Stream, on_sent: Callable[[int], None]) -> None:
         """``on_sent(bytes)`` when a file begins to go out, while the channel is the one that runs."""
-        self._files, self._carrier, self._on_sent = files, carrier, on_sent
+        self._files, self._stream, self._on_sent = files, stream, on_sent
         self._sent: set[tuple[str, str]] = set()
         self._being_made: set[tuple[str, str]] = set()
         self._asked_at: dict[str, deque[float]] = {}
@@ -141,16 +138,16 @@ class Uploads:
         it has gone by needs it again: who did not wait for it dropped it.
         """
         wanted = (name, machine)
-        if wanted in self._being_made or (wanted in self._sent and self._carrier.unsent_bytes > 0):
+        if wanted in self._being_made or (wanted in self._sent and self._stream.unsent_bytes > 0):
             return
         self._sent.add(wanted)
         self._being_made.add(wanted)
 
         def send(frame: bytes) -> None:
             self._being_made.discard(wanted)
-            if not self._carrier.is_ending:
+            if not self._stream.is_ending:
                 self.until = max(time.monotonic(), self.until) + len(frame) / SLOW_BYTES_PER_S
-                self._carrier.send(frame)
+                self._stream.send(frame)
                 self._on_sent(len(frame))
 
         self._files.frame(name, machine, send)

@@ -1,8 +1,7 @@
-"""The part of a sample that views of all nodes need: decoding it takes an eighth of the time of the whole.
+"""What the hub knows at one moment: frozen, cheap to hand to the screen, safe across threads.
 
-A sample as it came, decoded as far as somebody asked.
-
-What the hub knows at one moment: frozen, cheap to hand to the screen, safe across threads.
+Of samples the part that views of all nodes need (``Glance``), which takes an eighth of the time to decode; the whole
+when somebody asks for it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 import msgspec
 
 from mltop.probes.agent.protocol import Boot, Hello
-from mltop.probes.model import GapKind, GpuSample, GpuState, JobKey, NodeState, Sample
+from mltop.probes.model import GapKind, GpuSample, GpuState, JobKey, NodeState, Sample, Via
 from mltop.probes.model.receipt import MOST_GPUS, MOST_RANK_NUMBERS, MOST_RANKS, MOST_TIME_S, Refused, said
 
 # Field names, units and meanings are those of probes.model. Nothing here can be part of a cycle: the garbage collector
@@ -77,10 +76,10 @@ class Glance(msgspec.Struct, frozen=True, gc=False):
             by_index = {gpu.index: gpu for gpu in reversed(gpus) if 0 <= gpu.index < MOST_GPUS}
             gpus = tuple(gpu for gpu in gpus if by_index.get(gpu.index) is gpu)
         if any(rank.rank is not None and not 0 <= rank.rank <= MOST_RANK_NUMBERS for rank in ranks):
-            known = [rank.rank is None or 0 <= rank.rank <= MOST_RANK_NUMBERS for rank in ranks]
+            can_be = [rank.rank is None or 0 <= rank.rank <= MOST_RANK_NUMBERS for rank in ranks]
             ranks = tuple(
                 rank if fine else msgspec.structs.replace(rank, rank=None)
-                for rank, fine in zip(ranks, known, strict=True)
+                for rank, fine in zip(ranks, can_be, strict=True)
             )
         interval_s = self.interval_s if 0 < self.interval_s <= 86_400 else 1.0
         if gpus is self.gpus and ranks is self.ranks and len(ranks) <= MOST_RANKS and interval_s == self.interval_s:
@@ -111,8 +110,8 @@ def glance_of(sample: Sample) -> Glance:
 
 
 def _fields(whole: object, part: type[msgspec.Struct]) -> dict[str, Any]:
-    found = {name: getattr(whole, name) for name in part.__struct_fields__}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+    values = {name: getattr(whole, name) for name in part.__struct_fields__}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 _DECODING = threading.Lock()  # for a moment, and rarely by two: one for all
@@ -159,7 +158,7 @@ class Connection:
     smallest difference seen (it includes what a sample needs to arrive); None while unknown.
     """
 
-    via: str = "local"
+    via: Via = "local"
     connect_s: float | None = None
     boot: Boot | None = None
     hello: Hello | None = None

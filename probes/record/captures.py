@@ -1,9 +1,7 @@
-"""Writing a capture, piece by piece.
+"""Writing a capture, piece by piece, and reading one that anybody may have made.
 
 It is reached through its folder's descriptor only: a folder below /tmp that somebody exchanges, or a link that somebody
-lays into it, changes nothing.
-
-Reading a capture that anybody may have made: within its folder, through no link, within the limits.
+lays into it, changes nothing. It is read within the limits of `decoding.py`.
 """
 
 from __future__ import annotations
@@ -35,6 +33,8 @@ from mltop.probes.version import __version__
 FORMAT = 1
 MANIFEST, VERDICT, SAMPLES, DUMPS = "manifest.json", "verdict.json", "samples", "stacks"
 _MOST_NAME_BYTES = 200  # of a file: file systems take 255, and there is a suffix
+_MOST_CHARS = 500  # of a problem that a manifest tells
+_NAMED = 3  # of the files that are missing
 
 
 class CaptureWriter:
@@ -71,10 +71,10 @@ class CaptureWriter:
 
     def nodes(self, states: Iterable[NodeState], connections: Mapping[str, Connection] | None = None) -> None:
         """The state of every node, and how it was reached (``connection``: the fields of `Connection`)."""
-        known = connections or {}
-        entries = [
-            {**vars(state), **({"connection": known[state.node]} if state.node in known else {})} for state in states
-        ]
+        entries: list[dict[str, Any]] = []
+        for state in states:
+            connection = (connections or {}).get(state.node)
+            entries.append({**vars(state), **({"connection": connection} if connection is not None else {})})
         with self._lock:
             self._manifest["nodes"] = entries
             self._write_manifest()
@@ -137,10 +137,6 @@ def safe_name(node: str) -> str:
     return f"{name.encode()[:_MOST_NAME_BYTES].decode(errors='ignore')}-{was}"
 
 
-_MOST_CHARS = 500  # of a problem that a manifest tells
-_NAMED = 3  # of the files that are missing
-
-
 @dataclass
 class Capture:
     """What a capture directory holds. ``problems``: what it lacks, by its own manifest and by looking.
@@ -171,10 +167,13 @@ class _Verdict(msgspec.Struct):
 def _without_raw() -> type[Any]:
     """RankStacks as it is read: py-spy's JSON is most of it, and any tree of values."""
     types = get_type_hints(RankStacks)
-    kept = [one for one in fields(RankStacks) if one.name != "raw"]
+    kept = (item for item in fields(RankStacks) if item.name != "raw")
     return make_dataclass(
         "RankStacks",
-        [(one.name, types[one.name], field(default=one.default, default_factory=one.default_factory)) for one in kept],
+        [
+            (item.name, types[item.name], field(default=item.default, default_factory=item.default_factory))
+            for item in kept
+        ],
     )
 
 

@@ -1,14 +1,12 @@
 """What mltop takes of recordings and captures, which others may have made: memory and time stay bounded.
 
-Where a limit is hit, one line says so and nothing is judged. The reasons:
+Where a limit is hit, or the shape is wrong, one line says so and nothing is judged. The reasons of the limits:
 
 - A line of a recording is a frame of an agent, and no agent sends larger ones.
 - A sample of 8 GPUs has 60 KB: 1 GB is five hours of one node at 1 Hz. The largest that mltop writes itself is a
   capture of 16,384 nodes with three samples each: 3 GB. In memory they are packed and need a fifteenth of that.
 - Text of 1 MB can become 200 MB of objects (``[{},{},{},…``), so what would become objects is counted before.
 - Dumps are judged together and must all be in memory: 16 rounds of 4,096 ranks have about 600,000 parts.
-
-From bytes that somebody else wrote to objects: every malformed shape is one sentence, and memory stays bounded.
 """
 
 from __future__ import annotations
@@ -43,10 +41,10 @@ MOST_DUMP_OBJECTS = 400_000
 MOST_DUMP_PARTS = 1_000_000  # of all: dumps, digests, counters and different stacks' frames
 MOST_PROBLEMS = 20  # of a manifest that are said one by one
 
-
-Kind = TypeVar("Kind")
 VALUES_PER_OBJECT = 25  # numbers and texts; ours have up to 12
 _MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"\xef\xbb\xbf": "UTF-8 with a mark", b"\x1f\x8b": "gzip"}
+
+Kind = TypeVar("Kind")
 
 
 class BadRecording(Exception):

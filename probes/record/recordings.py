@@ -1,6 +1,6 @@
-"""Samples of a recording, kept packed: 1 GB of them needs about 70 MB. They are decoded one by one, when looked at.
+"""A recording: JSON lines, plain or gzip: a header, then one Sample per line, of any nodes.
 
-A recording: JSON lines, plain or gzip: a header, then one Sample per line, of any nodes.
+Samples are kept packed, 1 GB of them needs about 70 MB, and decoded one by one when they are looked at.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mltop.probes.model import Sample, to_json
+from mltop.probes.model.units import size_words
 from mltop.probes.record.decoding import (
     MOST_DISORDERED_BYTES,
     MOST_LINE_BYTES,
@@ -30,11 +31,15 @@ from mltop.probes.record.decoding import (
     decode,
     decode_sample,
 )
-from mltop.probes.system.files import BadFile, blocks, open_regular, size_words
+from mltop.probes.system.files import BadFile, blocks, open_regular
 from mltop.probes.version import __version__
 
 _UNPACKED_BYTES = 64 << 20  # that wait to be packed, or are read at a time, of all nodes together
 _PIECE_BYTES = (16 << 10, 128 << 10)  # at least and at most
+FORMAT = 1
+_GZIP = b"\x1f\x8b"
+_MOST_MEMBERS = 10_000  # gzip files put together with cat
+_UNPACK_BYTES = 1 << 20  # at a time: 1 KB may hold 1 MB
 
 
 class NodeSamples:
@@ -75,7 +80,7 @@ class NodeSamples:
     def newest(self) -> Sample:
         """Of equal times the last one in the file."""
         when = self._times[self._newest]
-        *_, (_, line) = (found for found in self._lines(when) if found[0] == when)
+        *_, (_, line) = (timed for timed in self._lines(when) if timed[0] == when)
         return decode_sample(line, "sample")
 
     @property
@@ -87,24 +92,24 @@ class NodeSamples:
 
     def since(self, when: float) -> Iterator[Sample]:
         """Those of ``when`` (unix s) and later."""
-        found: Iterable[tuple[float, bytes]] = (one for one in self._lines(when) if one[0] >= when)
+        timed_lines: Iterable[tuple[float, bytes]] = (timed for timed in self._lines(when) if timed[0] >= when)
         if not self.in_order:
-            found = sorted(found, key=itemgetter(0))
-        return (decode_sample(line, "sample") for _, line in found)
+            timed_lines = sorted(timed_lines, key=itemgetter(0))
+        return (decode_sample(line, "sample") for _, line in timed_lines)
 
     def _lines(self, when: float) -> Iterator[tuple[float, bytes]]:
         """(time, line) in the order of the file; pieces that are older than ``when`` as a whole are not unpacked."""
-        place = 0
+        begin = 0
         for count, packed in self._pieces:
-            times = self._times[place : place + count]
-            place += count
+            times = self._times[begin : begin + count]
+            begin += count
             if max(times) >= when:
                 yield from zip(times, zlib.decompress(packed).split(b"\n"), strict=True)
-        yield from zip(self._times[place:], self._open, strict=True)
+        yield from zip(self._times[begin:], self._open, strict=True)
 
 
 class StoredSamples(Mapping[str, NodeSamples]):
-    """By node, within the limits of `limits.py`: ``add`` raises BadRecording beyond them."""
+    """By node, within the limits of `decoding.py`: ``add`` raises BadRecording beyond them."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, NodeSamples] = {}
@@ -166,12 +171,6 @@ class StoredSamples(Mapping[str, NodeSamples]):
     def oldest(self) -> list[Sample]:
         """The first one of every node."""
         return [next(iter(own)) for own in self._nodes.values()]
-
-
-FORMAT = 1
-_GZIP = b"\x1f\x8b"
-_MOST_MEMBERS = 10_000  # gzip files put together with cat
-_UNPACK_BYTES = 1 << 20  # at a time: 1 KB may hold 1 MB
 
 
 def header_line(started_at: float) -> str:
@@ -328,16 +327,16 @@ class _Inflate:
                 self._member = zlib.decompressobj(wbits=31)
             before = self._member.copy()
             try:
-                found = self._member.decompress(block, _UNPACK_BYTES)
+                unpacked = self._member.decompress(block, _UNPACK_BYTES)
             except zlib.error:
                 yield from _up_to_the_damage(before, block)
                 raise
-            yield found
+            yield unpacked
             block = self._member.unconsumed_tail or self._member.unused_data
 
 
 def _up_to_the_damage(member: Any, block: bytes) -> Iterator[bytes]:
     """zlib gives nothing of a block that is damaged somewhere."""
     with contextlib.suppress(zlib.error):
-        for place in range(len(block)):
-            yield member.decompress(block[place : place + 1])
+        for at in range(len(block)):
+            yield member.decompress(block[at : at + 1])

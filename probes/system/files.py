@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
+from mltop.probes.model.units import size_words
 from mltop.probes.system.writable import user_name
 
 _BLOCK_BYTES = 1 << 18
@@ -90,11 +91,6 @@ def read_regular(path: Path | str, most_bytes: int, shown: Path | None = None, f
         return b"".join(blocks(fd, most_bytes, shown))
     finally:
         os.close(fd)
-
-
-def size_words(size_bytes: int) -> str:
-    """ "64 MiB", "8 GiB"."""
-    return f"{size_bytes >> 30} GiB" if size_bytes >= 1 << 30 else f"{size_bytes >> 20} MiB"
 
 
 @contextlib.contextmanager

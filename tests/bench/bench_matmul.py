@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import mltop.probes
-from mltop.probes.active.child import Order, to_line
+from mltop.probes.active.child import Order
 from mltop.probes.active.device import Cpu
 from mltop.probes.active.matmul.corruption import EVERY, Checker, checksum
-from mltop.probes.active.matmul.gemm import KERNELS, Inputs
+from mltop.probes.active.matmul.gemm import Inputs, kernel
 from mltop.probes.active.matmul.shapes import Shape
 from mltop.probes.active.matmul.timing import Burst
 from mltop.probes.model.probe import ProbeDevice
@@ -72,7 +72,7 @@ def run_probe(factor: float) -> dict[str, Any]:
     assert process.stdin and process.stdout
     seconds = {name: factor * usual for name, usual in (("warm", 1), ("scan", 1.5), ("burst", 1.5), ("sustained", 2))}
     options = {"dtype": "fp32", "seconds": seconds}
-    process.stdin.write(to_line(Order("matmul", devices=[ProbeDevice("cpu", kind="cpu")], options=options)))
+    process.stdin.write(Order("matmul", devices=[ProbeDevice("cpu", kind="cpu")], options=options).to_line())
     process.stdin.flush()
     last = json.loads(list(process.stdout)[-1])
     process.stdin.close()
@@ -93,7 +93,7 @@ def checker_share(quick: bool) -> float:
 
     shape = Shape(*[1024] * 3) if quick else Shape(*[2048] * 3)
     operands = Inputs(Cpu(torch), "fp32", 1, shape.m * shape.k).buffers([shape]).operands(shape)
-    run = KERNELS["fp32"](torch)
+    run = kernel(torch, "fp32")
     checker = Checker(torch, shape.flop)
     gemm_s = min(Burst(Cpu(torch), run, operands).times(5))
     checker.check(operands.c)
@@ -116,7 +116,7 @@ def found_and_false(quick: bool) -> list[tuple[str, float, Goal | None]]:
 
     count = 100 if quick else 50_000
     operands = Inputs(Cpu(torch), "fp32", 1, 5000).buffers([SMALL]).operands(SMALL)
-    run = KERNELS["fp32"](torch)
+    run = kernel(torch, "fp32")
     clean, flips = Checker(torch, SMALL.flop), Checker(torch, SMALL.flop)
     for _ in range(count + 1):
         clean.check(run(operands))

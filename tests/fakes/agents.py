@@ -12,7 +12,9 @@ _SPEAK = """
 import sys, threading, json, time, os
 sys.path[:0] = {path!r}
 from mltop.probes.agent.protocol import *
-from mltop.probes.model import *
+from mltop.probes.model.gpu import *
+from mltop.probes.model.sample import *
+from mltop.probes.model.verdict import *
 from mltop.probes.version import __version__
 lock = threading.Lock()
 def say(m):

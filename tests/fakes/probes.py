@@ -9,14 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mltop.probes.active.supervisor.request import KINDS, asked_from
+from mltop.probes.active.supervisor.request import request_from
 from mltop.probes.active.supervisor.supervise import Facts, Supervisor
 from mltop.probes.model import GpuSample, Sample
 from mltop.probes.model.probe import ProbeEvent
+from mltop.probes.model.probe_kinds import CHILDREN
 from tests.fakes.scripts import shell_script
 
 CHILD = str(Path(__file__).with_name("probe_child.py"))
-MODULES = dict.fromkeys(KINDS, CHILD)
+MODULES = dict.fromkeys(CHILDREN, CHILD)
 GIB = 1 << 30
 
 
@@ -81,7 +82,7 @@ class Runs:
             events.append(event)
             on_event(event)
 
-        asked = asked_from({**request, **known, "options": {"do": do, **args}})
+        asked = request_from({**request, **known, "options": {"do": do, **args}})
         self.supervisor.run(asked, lambda: facts, emit, cancelled or threading.Event())
         return events
 

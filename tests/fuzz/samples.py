@@ -13,7 +13,7 @@ from rich.console import Console
 
 from mltop.probes.judge.health import Health
 from mltop.probes.model import SCHEMA, Finding, NodeState, Sample, Unknown, to_json
-from mltop.probes.reach.records import Phase, Records
+from mltop.probes.reach.records import Records
 from mltop.probes.reach.view import FleetView
 from mltop.tui.app.history import History
 from mltop.tui.commands.check import Checked
@@ -126,7 +126,7 @@ class Watcher:
 
     def take(self, payload: bytes, now: float) -> Sample | None:
         """As the hub takes a frame, and the screen and the commands its view."""
-        self.records.set_phase(NODE, Phase.UP, "")
+        self.records.set_phase(NODE, "live", "")
         self.records.take(NODE, payload, 1_763_640_000.0, now)
         view = self.records.view()
         self.history.feed(view)

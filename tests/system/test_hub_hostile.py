@@ -43,7 +43,7 @@ def test_a_frame_that_cannot_be_read_costs_nobody_anything(payload: str) -> None
 def test_a_first_sample_that_is_too_large_is_said() -> None:
     many = """b'{"kind":"sample","sample":{"sampled_at":1,"gpus":[' + b'{"index":1},' * 400_000 + b'{"index":1}]}}'"""
     with opened(program(f"hello()\n{raw(many)}\nhang()")) as hub:
-        assert await_reason(hub, "refused: its sample has 4.8 MB of JSON (at most 4.2)") == "connecting"
+        assert await_reason(hub, "refused: its sample has 4.58 MiB of JSON (at most 4 MiB)") == "connecting"
 
 
 def test_a_bug_costs_its_own_link_only(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mltop.probes.collect.nvml.codes import reason_of, unsupported
 from mltop.probes.collect.nvml.source import NvmlSource
 from mltop.probes.model import MigInstance
 from tests.fakes.nvml.child import Child
@@ -29,6 +30,10 @@ def fake(tmp_path: Path) -> FakeNvml:
     made.set("gpu.0.mig.2", f"2g.20gb gi=3 ci=1 uuid=MIG-second used={2 * GIB} gpm.2=12")
     made.write()
     return made
+
+
+def activity_of(instance: object) -> str:
+    return ",".join(f"mig_instances.{instance}.{field}" for field in ACTIVITY)
 
 
 Reader = Callable[..., Child]
@@ -78,10 +83,9 @@ def test_identity_and_memory_come_at_once_and_activity_with_the_second_sample(re
         MigInstance(0, "MIG-5a4e0001-0000-4000-8000-000000000000", "3g.40gb", 2, 0, GIB, 40 * GIB),
         MigInstance(2, "MIG-second", "2g.20gb", 3, 1, 2 * GIB, 20 * GIB),
     ]
-    fields = "{sm_active,tensor_active,dram_active,sm_occupancy}"
-    assert {name: problem[0] for name, problem in found["problems"].items()} == {
-        f"mig_instances.0.{fields}": "starting",
-        f"mig_instances.2.{fields}": "starting",
+    assert {name: reason_of(problem).kind for name, problem in found["problems"].items()} == {
+        activity_of(0): "starting",
+        activity_of(2): "starting",
     }
     first, second = instances(read_until(child, all_active, "activity"))
     assert [getattr(first, field) for field in ACTIVITY] == pytest.approx([0.75, 0.5, 0.255, 0.1])
@@ -93,8 +97,8 @@ def test_an_unknown_metric_of_one_instance(fake: FakeNvml, reader: Reader) -> No
     fake.write()
     found = read_until(reader(), lambda found: instances(found)[0].tensor_active, "activity")
     assert instances(found)[0].sm_active is None
-    kind, why = found["problems"]["mig_instances.0.sm_active"]
-    assert kind == "implausible" and "which is not a value" in why
+    problem = reason_of(found["problems"]["mig_instances.0.sm_active"])
+    assert problem.code == "implausible" and "which is not a value" in problem.why
 
 
 def test_compute_instances_of_one_gpu_instance_share_its_counters(fake: FakeNvml, reader: Reader) -> None:
@@ -166,8 +170,8 @@ def test_instances_of_a_gpu_without_gpm(fake: FakeNvml, reader: Reader) -> None:
     assert [entry.memory_used_bytes for entry in instances(found)] == [GIB, 2 * GIB]
     assert [entry.sm_active for entry in instances(found)] == [None, None]
     ((name, problem),) = found["problems"].items()
-    assert name == "mig_instances.*.{sm_active,tensor_active,dram_active,sm_occupancy}"
-    assert problem == ["unsupported", "GPM needs Hopper or newer: GPU-Util only says that a kernel was resident"]
+    assert name == activity_of("*")
+    assert problem == [*unsupported("GPM needs Hopper or newer: GPU-Util only says that a kernel was resident")]
 
 
 def test_permission_to_sample_instances_comes_back(fake: FakeNvml, reader: Reader) -> None:

@@ -55,7 +55,7 @@ def test_an_answer_larger_than_a_pipe_is_taken_although_it_comes_late(fake: Fake
     pid = child_pid(source)
     worker = source._worker
     assert worker is not None
-    wait_until(lambda: worker._is_readable(0.0), DEADLINE_S, "the answer to be written")
+    wait_until(lambda: worker.has_spoken(), DEADLINE_S, "the answer to be written")
     hurry(source, 0.5)
     answer = tick_until(source, lambda answer: answer[0], "the answer")
     assert states(answer) == ["ok"] * 16
@@ -70,7 +70,7 @@ def test_the_rest_of_an_answer_that_does_not_come_is_given_up(fake: FakeNvml, st
     tick_until(source, lambda answer: "stuck in nvmlInit" in whys(answer), "the call to be named")
     pid, worker = child_pid(source), source._worker
     assert worker is not None
-    wait_until(lambda: worker._is_readable(0.0), DEADLINE_S, "the answer to be written")
+    wait_until(lambda: worker.has_spoken(), DEADLINE_S, "the answer to be written")
     os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: "state T" in worker.kernel_state(), DEADLINE_S, "the child to stop")
     tick(source)

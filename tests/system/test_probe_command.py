@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.active.child import Order, to_line
-from mltop.probes.active.command import probe_command, probe_of
+from mltop.probes.active.child import Order
+from mltop.probes.active.supervisor.pythons import probe_command, probe_of
 from mltop.probes.agent.protocol import Message, Request
 from mltop.probes.reach.bundle import file_for
 from tests.bootstrapping import Bootstrapped, command, environment, in_mounts, nowhere_to_write, running
@@ -42,7 +42,7 @@ def main():
 def run(python: str, target: str, **more: Any) -> tuple[int, list[dict[str, Any]], str]:
     done = subprocess.run(
         probe_command(python, target, "matmul", "k1"),
-        input=to_line(Order("matmul", options={"do": "leave"})),
+        input=Order("matmul", options={"do": "leave"}).to_line(),
         capture_output=True,
         text=True,
         cwd="/",

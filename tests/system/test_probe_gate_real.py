@@ -108,8 +108,8 @@ def test_a_gpu_that_somebody_uses_is_refused_and_the_other_measured(
 @pytest.mark.parametrize(
     ("key", "value", "field", "why"),
     [
-        ("gpu.0.busy_percent", 40, "busy", "GPU 0 is busy: 40%"),
-        ("gpu.0.memory_used_bytes", 3 * GIB, "memory_used_bytes", "3.0 GiB of GPU 0 are in use"),
+        ("gpu.0.busy_percent", 40, "busy", "GPU 0 is busy: 40 %"),
+        ("gpu.0.memory_used_bytes", 3 * GIB, "memory_used_bytes", "3 GiB of GPU 0 are in use"),
         ("gpu.0.remap_pending", 1, "remap.pending", "GPU 0 waits for a reset"),
     ],
 )
@@ -192,7 +192,7 @@ def test_the_agents_end_is_the_probes_end(hub: Hub) -> None:
 
 def test_bad_requests_are_errors(hub: Hub) -> None:
     (answer,) = hub.request("probe", {"key": "k", "kind": "dance"}).answers(DEADLINE_S)
-    assert answer.message.error == "unknown probe 'dance' (there are matmul, memory, copies, all_reduce)"
+    assert answer.message.error == "unknown probe 'dance' (there are matmul, all_reduce, memory, copies)"
     (answer,) = hub.request("probe_tell", {"key": "k", "line": 5}).answers(DEADLINE_S)
     assert answer.message.error == "probe_tell needs an object as its line"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 import mltop.probes
-from mltop.probes.active.child import Order, event_from, to_line
+from mltop.probes.active.child import Order, event_of
 from mltop.probes.model.probe import MatmulResult, Phase, ProbeDevice, ProbeEvent
 from tests.waiting import wait_until
 
@@ -54,13 +53,13 @@ class Probe:
         )
         assert self.process.stdin
         devices = [ProbeDevice("cpu" if kind == "cpu" else "GPU-none", kind=kind)]
-        self.process.stdin.write(to_line(Order("matmul", "here", devices, options, {"scan": 15.0})))
+        self.process.stdin.write(Order("matmul", "here", devices, options, {"scan": 15.0}).to_line())
         self.process.stdin.flush()
 
     def events(self) -> Iterator[ProbeEvent]:
         assert self.process.stdout
         for line in self.process.stdout:
-            event = event_from(json.loads(line))
+            event = event_of(line.encode())
             assert event is not None, line
             yield event
 

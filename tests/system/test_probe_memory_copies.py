@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import mltop.probes
-from mltop.probes.active.child import Order, to_line
+from mltop.probes.active.child import Order
 from mltop.probes.model.probe import CopiesResult, MemoryResult, ProbeDevice
 
 MIB = 1 << 20
@@ -39,7 +39,7 @@ class Probe:
             start_new_session=True,
         )
         assert self.process.stdin is not None
-        self.process.stdin.write(to_line(order))
+        self.process.stdin.write(order.to_line())
         self.process.stdin.flush()
 
     def events(self) -> Iterator[dict[str, Any]]:
@@ -81,7 +81,9 @@ def test_the_memory_of_the_cpu() -> None:
     assert "phases" in result.gaps  # power, clock and heat are those of GPUs
 
 
-SPACE = "from mltop.probes.active.memory import room\nprint(room.last_level_cache_bytes() or 0, room.of_host())"
+SPACE = (
+    "from mltop.probes.active import buffers, host\nprint(host.last_level_cache_bytes() or 0, buffers.room_on_host())"
+)
 
 
 def test_by_itself_the_size_leaves_the_caches_behind() -> None:
@@ -125,11 +127,11 @@ def test_sigterm_ends_it_while_it_copies() -> None:
 CPU_NODE = """
 import time, torch
 from dataclasses import asdict
-from mltop.probes.active.copies.child import Buffers, CudaNode
-from mltop.probes.active.copies.measure import Measurement
-from mltop.probes.active.host import Place
+from mltop.probes.active.copies import Buffers, CudaGpus
+from mltop.probes.active.copies import Measurement
+from mltop.probes.active.host import Affinity
 from mltop.probes.active.nvml import Link
-from mltop.probes.active.copies.measure import Plan
+from mltop.probes.active.copies import Plan
 from mltop.probes.model.probe import CopiesResult
 
 class Done:
@@ -137,14 +139,14 @@ class Done:
     def done(self): return True
     def seconds(self): return self._seconds
 
-class CpuNode(CudaNode):
+class CpuNode(CudaGpus):
     def __init__(self, count, size):
         self._torch = torch
-        self._buffers = [Buffers(torch, "cpu", size, Place(), pinned=False) for _ in range(count)]
+        self._buffers = [Buffers(torch, "cpu", size, Affinity(), pinned=False) for _ in range(count)]
         self.damage = None
     def reaches(self, source, target): return True
     def peer_arrived(self, target):
-        whole = CudaNode.peer_arrived(self, target)
+        whole = CudaGpus.peer_arrived(self, target)
         assert not self._buffers[target].received.any()
         return whole
     def _start(self, place, source, target, copies):
@@ -201,7 +203,7 @@ def chains(file: Path) -> set[str]:
 
 def test_every_name_of_torch_that_the_cuda_side_uses_exists() -> None:
     """A machine without a GPU runs none of these lines."""
-    files = [PACKAGE / "active" / path for path in ("memory/device.py", "copies/gpus.py", "copies/child.py")]
+    files = [PACKAGE / "active" / path for path in ("device.py", "memory.py", "copies.py")]
     names = sorted(set().union(*map(chains, files)))
     assert {"cuda.Event", "cuda.mem_get_info", "cuda.can_device_access_peer", "cuda.device"} <= set(names)
     code = f"""

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.documents import ROOT
 from tests.fakes.scripts import shell_script
 
 LANES = {
+    "pure tests": "pure",
     "tests": "others",
     "tests of all jobs of a machine": "jobs",
     "tests that measure": "serial",
@@ -28,6 +30,7 @@ PLAIN = "def test_one(): pass\ndef test_two(): pass\n"
 MARKED = "import pytest\npytestmark = pytest.mark.{}\ndef test_it(): pass\n"
 BOTH = "import pytest\n@pytest.mark.serial\n@pytest.mark.hosts\ndef test_both(): pass\ndef test_neither(): pass\n"
 BROKEN = "import no_such_module\n"
+ASKS = "def test_it(): assert 'no-such-shell'\n"
 FAILS = "def test_it(): assert False\n"
 
 
@@ -36,14 +39,14 @@ def checkout(tmp_path: Path) -> Path:
     root = tmp_path / "a checkout"
     for folder in ("unit", "tui", "system"):
         (root / "tests" / folder).mkdir(parents=True)
-    for name in ("tests/run", "tests/conftest.py", "pyproject.toml"):
+    for name in ("tests/run", "tests/needs.py", "tests/conftest.py", "pyproject.toml"):
         shutil.copy(ROOT / name, root / name)
     (root / "torch/distributed").mkdir(parents=True)  # it is imported to be compiled
     for name in ("torch/__init__.py", "torch/distributed/__init__.py"):
         (root / name).touch()
     for name, text in {
         "unit/test_plain.py": PLAIN,
-        "unit/test_both.py": BOTH,
+        "system/test_both.py": BOTH,
         "system/test_jobs.py": MARKED.format("jobs"),
         "system/test_hosts.py": MARKED.format("hosts"),
         "system/test_serial.py": MARKED.format("serial"),
@@ -60,15 +63,16 @@ def venv(folder: Path, root: Path) -> None:
     programs["pytest"] = f'exec "{Path(sys.executable).with_name("pytest")}" "$@"'
     for name, line in programs.items():
         shell_script(folder / "bin" / name, line)
+    (folder / ".torch-for").write_text("torch==2.13.0\n")
     wanted = hashlib.sha256(b"".join((root / name).read_bytes() for name in ("pyproject.toml", "tests/run")))
     (folder / ".installed-for").write_text(wanted.hexdigest() + "\n")
 
 
-def run(checkout: Path, *args: str) -> tuple[int, dict[str, int], str]:
+def run(checkout: Path, *args: str, before: Sequence[str] = ()) -> tuple[int, dict[str, int], str]:
     """The exit code, how many tests passed in each lane that ran, and what was said."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
     done = subprocess.run(
-        ["bash", str(checkout / "tests/run"), *args],
+        [*before, "bash", str(checkout / "tests/run"), *args],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -88,13 +92,14 @@ def run(checkout: Path, *args: str) -> tuple[int, dict[str, int], str]:
     return done.returncode, passed, done.stdout
 
 
-ALL = {"others": 3, "jobs": 1, "serial": 1, "hosts": 2}
+ALL = {"pure": 2, "others": 1, "jobs": 1, "serial": 1, "hosts": 2}
 
 
 @pytest.mark.parametrize(
     ("args", "passed"),
     [
         ((), ALL),
+        (("--fast",), {"pure": 2}),
         (("tests/unit/test_plain.py",), {"others": 2}),
         (("tests/unit/test_plain.py::test_two",), {"others": 1}),
         (("tests/unit/test_plain.py", "-k", "one or nothing"), {"others": 1}),
@@ -140,3 +145,55 @@ def test_a_test_that_fails_fails_the_run(checkout: Path) -> None:
     code, ran, said = run(checkout, "tests/unit/test_fails.py", "tests/system/test_serial.py")
     assert (code, ran) == (1, {"others": 0, "serial": 1}), said
     assert said.splitlines()[-1] == "== FAILED: tests"
+
+
+def test_fast_takes_no_selection(checkout: Path) -> None:
+    code, ran, said = run(checkout, "--fast", "tests/unit/test_plain.py")
+    assert (code, ran, said) == (2, {}, "tests/run: --fast takes no arguments: tests/unit/test_plain.py\n")
+
+
+def test_fast_needs_no_torch_and_no_programs(checkout: Path) -> None:
+    (checkout / "venv/.torch-for").unlink()
+    (checkout / "tests/system/test_asks.py").write_text(ASKS)
+    code, ran, said = run(checkout, "--fast")
+    assert (code, ran) == (0, {"pure": 2}), said
+    assert "installing" not in said
+
+
+@pytest.mark.parametrize(
+    "line", ["import torch", "import subprocess; subprocess.run(['true'])", "import os; os.system('true')"]
+)
+def test_a_pure_test_that_is_none_fails(checkout: Path, line: str) -> None:
+    (checkout / "tests/unit/test_not_pure.py").write_text(f"def test_it():\n    {line}\n")
+    code, _, said = run(checkout, "--fast")
+    assert code == 1
+    assert "belongs to tests/system" in said
+    assert said.splitlines()[-1] == "== FAILED: pure tests"
+
+
+def test_a_pure_test_has_no_mark(checkout: Path) -> None:
+    (checkout / "tests/unit/test_marked.py").write_text(MARKED.format("serial"))
+    code, _, said = run(checkout, "--fast")
+    assert code == 1
+    assert "tests/unit is one lane, what has a mark belongs to tests/system" in said
+
+
+def test_what_a_selection_needs_is_asked_for_and_nothing_else(checkout: Path) -> None:
+    """A program that no machine has stands for one that is missing here."""
+    needs = checkout / "tests/needs.py"
+    needs.write_text(needs.read_text().replace('"zsh": "zsh"', '"no-such-shell": "no-such-package"'))
+    (checkout / "tests/system/test_asks.py").write_text(ASKS)
+    programs = checkout / "programs"
+    shell_script(programs / "id", "echo 1000")
+    shell_script(programs / "apt-get", f'echo "$*" >>"{checkout}/asked"')
+    path = ["env", f"PATH={programs}:{os.environ['PATH']}"]
+    code, ran, said = run(checkout, "tests/system/test_serial.py", before=path)
+    assert (code, ran) == (0, {"serial": 1}), said
+    code, ran, said = run(checkout, "tests/system/test_asks.py", before=path)
+    assert (code, ran) == (1, {}), said
+    assert said == "tests/run: missing: no-such-package (sudo apt-get install no-such-package)\n"
+    assert not (checkout / "asked").exists()
+    shell_script(programs / "id", "echo 0")
+    code, ran, said = run(checkout, "tests/system/test_asks.py", before=path)
+    assert (code, ran) == (0, {"others": 1}), said
+    assert (checkout / "asked").read_text().splitlines()[-1].endswith(" no-such-package")

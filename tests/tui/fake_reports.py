@@ -16,6 +16,7 @@ from mltop.probes.model import (
     Verdict,
     Waiting,
 )
+from mltop.probes.model.ranks import Ranges
 
 ROOT = [Frame("train", "train.py", 88), Frame("main", "train.py", 141), Frame("<module>", "train.py", 160)]
 WAITING = [
@@ -50,18 +51,18 @@ def digest(rank: int, frames: list[Frame], waiting_in: str | None) -> StackDiges
 def hang_report(ranks: Sequence[int] = (0, 1, 2, 3)) -> JobReport:
     waiting = [rank for rank in ranks if rank != 2]
     digests = [digest(rank, WAITING, "all_reduce") for rank in waiting]
-    classes = [StackClass(_fold(waiting), len(waiting), "all_reduce", WAITING)]
+    classes = [StackClass(Ranges.of(waiting), len(waiting), "all_reduce", WAITING)]
     culprits = []
     if 2 in ranks:
         digests.append(digest(2, HANGING, None))
-        classes.append(StackClass("2", 1, None, HANGING))
+        classes.append(StackClass(Ranges.of([2]), 1, None, HANGING))
         culprits = [
             Culprit(2, "node01", 8122, "did not move for 47 s, not in a collective", "__getitem__ (dataset.py:57)")
         ]
     verdict = Verdict(
         kind="hang" if culprits else "unclear",
         culprits=culprits,
-        waiting=[Waiting(_fold(waiting), "all_reduce (trainer.py:412)")],
+        waiting=[Waiting(Ranges.of(waiting), "all_reduce (trainer.py:412)")],
         evidence=[
             "3 of 4 ranks wait in all_reduce",
             "rank 2: no switch and no syscall in 3 dumps over 2.1 s",
@@ -97,14 +98,3 @@ def dump_script() -> list[StackProgress]:
 def denied_script() -> list[StackProgress]:
     lost = (NodeState("node07", "lost", "ssh: connection reset by peer", 41.0),)
     return [StackProgress("done", 2, 2, 3, 4, 2.2, (denied_report(),), lost)]
-
-
-def _fold(ranks: Sequence[int]) -> str:
-    """ "0-1,3" of [0, 1, 3]."""
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and parts[-1][-1] == rank - 1:
-            parts[-1][1:] = [rank]
-        else:
-            parts.append([rank])
-    return ",".join("-".join(map(str, part)) for part in parts)

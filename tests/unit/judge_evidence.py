@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen
-from mltop.probes.model import Frame, RankSample, RankStacks, StackDigest
+from mltop.probes.model import Frame, NodeState, RankSample, RankStacks, StackDigest
 
 C10D = "torch/distributed/distributed_c10d.py"
 DATALOADER = "torch/utils/data/dataloader.py"
@@ -143,7 +143,7 @@ def evidence(
 ) -> JobEvidence:
     """``rounds`` dumps ``gap_s`` apart of each of ``ranks`` (by rank number)."""
     size = len(ranks) if world_size == -1 else world_size
-    made = JobEvidence("job-1", nodes_missing=list(nodes_missing))
+    made = JobEvidence("job-1", not_answered=[NodeState(node, "lost") for node in nodes_missing])
     for number, rank in ranks.items():
         sample = RankSample(
             pid=4000 + number,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.agent.programs import Files, Unavailable
+from mltop.probes.agent.programs import Programs, Unavailable
 from mltop.probes.agent.protocol import Message, Request
 
 PROGRAM = b"#!/bin/sh\nexit 0\n"
@@ -43,7 +43,7 @@ class Asked:
             self.needs.append(message)
             sent.set()
 
-        self.files = Files(send, wait_s=WAIT_S)
+        self.files = Programs(send, wait_s=WAIT_S)
         self.cancelled = threading.Event()
         self.answer: str | Unavailable | None = None
         self.thread = threading.Thread(target=self._run, daemon=True)

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.active.all_reduce.collectives import NAMES, PERIOD, Collective, OwnWork
+from mltop.probes.active.all_reduce.collectives import PERIOD, Collective, OwnWork
+from mltop.probes.model.probe_kinds import COLLECTIVES
 
 torch = pytest.importorskip("torch")
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", COLLECTIVES)
 def test_right_results_are_right_and_every_flipped_bit_is_found(name: str) -> None:
     source = random.Random(7)
     for _ in range(60):
@@ -39,7 +40,7 @@ def test_a_zero_with_a_sign_is_found() -> None:
     assert found.output[0] == 0.0 and found.wrong()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", COLLECTIVES)
 def test_a_collective_that_does_nothing_is_wrong(name: str) -> None:
     found = Collective(name, 4 * PERIOD * 8, 1, 4, CPU)
     found.fill()
@@ -52,7 +53,7 @@ def test_sums_stay_exact_with_thousands_of_ranks() -> None:
 
 def test_sizes_are_those_of_the_whole_buffer() -> None:
     shapes = {}
-    for name in NAMES:
+    for name in COLLECTIVES:
         found = Collective(name, 1 << 20, 0, 4, CPU)
         shapes[name] = (4 * found.input.numel(), 4 * found.output.numel())
     assert shapes == {

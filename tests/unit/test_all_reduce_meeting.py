@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import pytest
 
-from mltop.probes.active.all_reduce.connections import TcpLink, accused, named, targets
+from mltop.probes.active.all_reduce.connections import Link, accused, named, targets
 from mltop.probes.active.all_reduce.listening import listen
-from mltop.probes.active.all_reduce.meeting import Hello, Leader, Meeting, NotJoined, find_leader, hello_message, join
+from mltop.probes.active.all_reduce.meeting import Hello, Leader, Meeting, NotJoined, find_leader, join
 
 T = TypeVar("T")
 NODES = ["h01", "h02", "h03", "h04"]
@@ -33,19 +33,19 @@ class Place:
         self._server = await asyncio.start_server(self.leader.accept, sock=self._listening)
         return asyncio.ensure_future(self.leader.lead())
 
-    async def come(self, name: str, key: str = "key", reachable: bool = True) -> TcpLink:
+    async def come(self, name: str, key: str = "key", reachable: bool = True) -> Link:
         own = listen("127.0.0.1")
         self.sockets.append(own)
         port = own.getsockname()[1]
         if not reachable:
             own.close()  # as behind a firewall that refuses
         link = await find_leader("h01", ["127.0.0.1"], self.port, key)
-        link.send(hello_message(Hello(name, key, 2, port)))
+        link.send(Hello(name, key, 2, port).message())
         return link
 
     async def join(self, name: str, reachable: bool = True) -> Meeting:
         link = await self.come(name, reachable=reachable)
-        return await join(link, Hello(name, "key", 2, 0), LIMIT_S)
+        return await join(link, name, LIMIT_S)
 
     async def close(self) -> None:
         self._server.close()

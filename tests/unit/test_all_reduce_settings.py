@@ -19,7 +19,9 @@ from mltop.probes.active.all_reduce.listening import (
 from mltop.probes.active.all_reduce.options import options_of, round_of
 from mltop.probes.active.all_reduce.ranks import Output
 from mltop.probes.active.child import Order
+from mltop.probes.active.host import available_memory_bytes
 from mltop.probes.model.probe import ProbeDevice
+from mltop.probes.model.units import size_words
 
 MIB, GIB = 1 << 20, 1 << 30
 NODE = [
@@ -87,7 +89,7 @@ def test_the_leader_is_where_its_name_leads() -> None:
 
 def test_one_node_alone_has_nothing_for_others_to_connect_to() -> None:
     for backend, name, value in (("gloo", "GLOO_SOCKET_IFNAME", "lo"), ("nccl", "NCCL_SOCKET_IFNAME", "=lo")):
-        assert options.added("lo", backend, {name: "eth0"})[name] == value
+        assert options.added_settings("lo", backend, {name: "eth0"})[name] == value
 
 
 def test_what_the_user_has_set_is_never_overridden(tmp_path: Path) -> None:
@@ -96,25 +98,25 @@ def test_what_the_user_has_set_is_never_overridden(tmp_path: Path) -> None:
     found = options.conf_settings({}, [str(tmp_path / "none"), str(conf)])
     assert found == {"NCCL_SOCKET_IFNAME": "ib0", "NCCL_IB_HCA": "mlx5_0"}
     assert options.conf_settings({"NCCL_CONF_FILE": str(conf)}, []) == found
-    ours = options.inherited({"NCCL_DEBUG": "WARN", "HOME": "/root", "NCCL_IB_HCA": "mlx5_1"}, found)
+    ours = options.inherited_settings({"NCCL_DEBUG": "WARN", "HOME": "/root", "NCCL_IB_HCA": "mlx5_1"}, found)
     assert ours == {"NCCL_SOCKET_IFNAME": "ib0", "NCCL_IB_HCA": "mlx5_1", "NCCL_DEBUG": "WARN"}
-    assert options.added("eth0", "nccl", {**ours, "NCCL_RAS_ENABLE": "1"}) == {}
-    assert options.added("eth0", "nccl", {}) == {
+    assert options.added_settings("eth0", "nccl", {**ours, "NCCL_RAS_ENABLE": "1"}) == {}
+    assert options.added_settings("eth0", "nccl", {}) == {
         "NCCL_SOCKET_IFNAME": "=eth0",
         "NCCL_RAS_ENABLE": "0",
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": options.SUBSYSTEMS,
     }
-    assert options.added("eth0", "gloo", {}) == {"GLOO_SOCKET_IFNAME": "eth0"}
-    assert options.added("", "gloo", {}) == {}
+    assert options.added_settings("eth0", "gloo", {}) == {"GLOO_SOCKET_IFNAME": "eth0"}
+    assert options.added_settings("", "gloo", {}) == {}
 
 
 def test_injected_delays() -> None:
-    assert options.delays("") == {}
-    assert options.delays("1:0.03,12:2") == {1: 0.03, 12: 2.0}
+    assert options.injected_delays("") == {}
+    assert options.injected_delays("1:0.03,12:2") == {1: 0.03, 12: 2.0}
     for wrong in ("1", "a:b", "1:2:3"):
         with pytest.raises(ValueError):
-            options.delays(wrong)
+            options.injected_delays(wrong)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +127,7 @@ def test_injected_delays() -> None:
     ],
 )
 def test_sizes_in_words(size: int, text: str) -> None:
-    assert collectives.size_text(size) == text
+    assert size_words(size) == text
     assert collectives.stage_of("all-reduce", size) == f"measure {text}"
     assert collectives.stage_of("all-gather", size) == f"measure all-gather {text}"
 
@@ -137,7 +139,7 @@ def test_sizes_take_at_most_half_of_the_memory_with_all_ranks() -> None:
     }
     assert collectives.too_big([1 << 60], None, 4) == {}  # unknown refuses nothing
     assert list(collectives.too_big_for_gpu([MIB, GIB], 3 * GIB)) == [GIB]
-    available = collectives.available_memory_bytes()
+    available = available_memory_bytes()
     assert available is not None and 0 < available < 1 << 50
 
 

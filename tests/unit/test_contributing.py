@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes import model
 from mltop.probes.agent import protocol
+from mltop.probes.model import gpu, sample, verdict
 from mltop.probes.reach import bundle
 from tests.documents import CONTRIBUTING, README, ROOT, codes, table, text_of
 from tests.system.cases.launch import CASES
@@ -88,7 +88,7 @@ def test_every_module_that_is_run_is_one(code: str) -> None:
 RECORDS = {
     **{
         name: record
-        for name, record in ((name, getattr(model, name)) for name in model.__all__)
+        for name, record in (found for part in (gpu, sample, verdict) for found in vars(part).items())
         if is_dataclass(record)
     },
     "Message": protocol.Message,

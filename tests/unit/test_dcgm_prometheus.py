@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from mltop.probes.collect.bus_id import sysfs_bus_id
 from mltop.probes.collect.dcgm.dcgmi import parse_discovery, parse_row
 from mltop.probes.collect.dcgm.exporter import is_of_dcgm, parse
-from mltop.probes.collect.dcgm.rows import Row, normal_bus_id
+from mltop.probes.collect.dcgm.rows import Row
 from mltop.probes.model import GpuSample
 from tests.fakes.dcgm_exporter import ALWAYS, PROFILING, RENAMED, gpu_lines, line
 
@@ -120,7 +121,7 @@ def test_a_gpu_whose_uuid_is_unknown_is_found_by_its_address() -> None:
 
 @pytest.mark.parametrize("text", ["0000:3b:00.0", "00000000:3B:00.0", " 00000000:3b:00.0 "])
 def test_addresses_are_written_in_two_ways(text: str) -> None:
-    assert normal_bus_id(text) == "0000:3b:00.0"
+    assert sysfs_bus_id(text) == "0000:3b:00.0"
 
 
 DISCOVERED = """2 GPUs found.

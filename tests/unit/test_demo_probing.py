@@ -6,10 +6,11 @@ import statistics
 
 import pytest
 
-from mltop.probes.active.supervisor.request import asked_from
+from mltop.probes.active.all_reduce.collectives import stage_of
+from mltop.probes.active.supervisor.request import request_from
 from mltop.probes.demo.fleet import build, machine_of
-from mltop.probes.demo.probes.collectives import Launcher, Member, World, busbw, collective_times, stage_of
-from mltop.probes.demo.probes.replay import ProbeMachine, matmul_result
+from mltop.probes.demo.probes.collectives import Launcher, Member, World, busbw, collective_times
+from mltop.probes.demo.probes.replay import ProbeMachine, device_result
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -52,8 +53,9 @@ def test_a_slow_gpu_comes_late_when_ranks_work_and_only_then() -> None:
 
 def test_figures_are_the_same_everywhere_but_not_in_every_run() -> None:
     machine = ProbeMachine("n1", 7)
-    assert matmul_result(machine, 2, "bf16", "k1") == matmul_result(ProbeMachine("n1", 7), 2, "bf16", "k1")
-    rates = {matmul_result(machine, 2, "bf16", f"k{number}")["sustained_tflops"] for number in range(5)}
+    results = [device_result(one, 2, "matmul", "k1", dtype="bf16") for one in (machine, ProbeMachine("n1", 7))]
+    assert results[0] == results[1]
+    rates = {device_result(machine, 2, "matmul", f"k{number}", dtype="bf16")["sustained_tflops"] for number in range(5)}
     assert len(rates) > 1 and max(rates) / min(rates) < 1.03
 
 
@@ -71,7 +73,7 @@ def test_spares_have_what_only_probes_find() -> None:
 
 
 def test_a_launcher_without_an_end_is_ended_by_its_deadline() -> None:
-    asked = asked_from({"key": "k", "kind": "all_reduce", "options": {"leader": True}, "total_s": 30.0})
+    asked = request_from({"key": "k", "kind": "all_reduce", "options": {"leader": True}, "total_s": 30.0})
     machine = ProbeMachine("n1", 1)
     launcher = Launcher(machine, asked, 100.0, 1.0, World(lambda name: machine))
     said = [event.event for event in launcher.due(110.0)]

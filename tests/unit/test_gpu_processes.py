@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.active.command import MARK
+from mltop.probes.active.supervisor.pythons import MARK
 from mltop.probes.agent.sampler import kind_of_probe
 from mltop.probes.collect.ranks import RankSource
 from mltop.probes.collect.ranks.access import in_first_namespace, user_name

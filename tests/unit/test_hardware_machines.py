@@ -220,7 +220,7 @@ def test_what_nvml_cannot_tell_before_driver_570_is_no_difference() -> None:
     one = values.Round(asked("<temperature><gpu_temp_tlimit>45 C</gpu_temp_tlimit></temperature>"), Mltop(), 0.0)
     one.gpus = [GpuSample(0)]
     assert values.checked(row, 0, one).outcome == "differs"
-    one.gaps = [Gap("gpu.0.temperature_margin_c", codes.T_LIMIT_ALONE)]
+    one.gaps = [Gap("gpu.0.temperature_margin_c", *codes.T_LIMIT_ALONE)]
     check = values.checked(row, 0, one)
     assert (check.outcome, "driver 570" in check.why) == ("not tried", True)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.collect.host.cgroups import USUAL, Cgroups, Place, parse_mounts, parse_paths, place
-from mltop.probes.collect.ranks.details import cgroup_of
+from mltop.probes.collect.host.cgroups import USUAL, CgroupFolder, Cgroups, folder_of, parse_mounts
+from mltop.probes.collect.ranks.details import cgroup_of, cgroup_paths
 from mltop.probes.model import UNLIMITED, CgroupSample, RankSample
 
 JOB = "/system.slice/slurmstepd.scope/job_7"
@@ -156,11 +156,11 @@ CONTAINER = "33 25 0:29 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,
 @pytest.mark.parametrize(
     ("controller", "cgroup", "mountinfo", "found"),
     [
-        ("memory", "4:memory:/a/b\n0::/c\n", HYBRID, Place(1, "/sys/fs/cgroup/memory", "/a/b")),
-        ("cpu", "4:memory:/a/b\n0::/c\n", HYBRID, Place(2, "/sys/fs/cgroup/unified", "/c")),
-        ("cpu", "3:cpuacct,cpu:/a\n0::/c\n", HYBRID, Place(1, "/sys/fs/cgroup/cpu,cpuacct", "/a")),
-        ("memory", "4:memory:/docker/abc\n", CONTAINER, Place(1, "/sys/fs/cgroup/memory", "")),
-        ("memory", "4:memory:/docker/abc/x\n", CONTAINER, Place(1, "/sys/fs/cgroup/memory", "/x")),
+        ("memory", "4:memory:/a/b\n0::/c\n", HYBRID, CgroupFolder(1, "/sys/fs/cgroup/memory", "/a/b")),
+        ("cpu", "4:memory:/a/b\n0::/c\n", HYBRID, CgroupFolder(2, "/sys/fs/cgroup/unified", "/c")),
+        ("cpu", "3:cpuacct,cpu:/a\n0::/c\n", HYBRID, CgroupFolder(1, "/sys/fs/cgroup/cpu,cpuacct", "/a")),
+        ("memory", "4:memory:/docker/abc\n", CONTAINER, CgroupFolder(1, "/sys/fs/cgroup/memory", "")),
+        ("memory", "4:memory:/docker/abc/x\n", CONTAINER, CgroupFolder(1, "/sys/fs/cgroup/memory", "/x")),
         ("memory", "4:memory:/docker/abcdef\n", CONTAINER, None),
         ("cpu", "3:cpu:/a\n", CONTAINER, None),
         ("memory", "0::/../other\n", HYBRID, None),
@@ -168,14 +168,14 @@ CONTAINER = "33 25 0:29 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,
         ("memory", "strange\n0:\n", HYBRID, None),
     ],
 )
-def test_places(controller: str, cgroup: str, mountinfo: str, found: Place | None) -> None:
-    assert place(controller, parse_paths(cgroup), parse_mounts(mountinfo)) == found
+def test_places(controller: str, cgroup: str, mountinfo: str, found: CgroupFolder | None) -> None:
+    assert folder_of(controller, cgroup_paths(cgroup), parse_mounts(mountinfo)) == found
 
 
 def test_without_mountinfo_they_are_where_they_usually_are() -> None:
     assert parse_mounts("") == []
-    assert place("memory", {"": "/a"}, list(USUAL)) == Place(2, "/sys/fs/cgroup", "/a")
-    assert Place(2, "/c", "/a/b").folders() == ["/c/a/b", "/c/a", "/c"]
+    assert folder_of("memory", {"": "/a"}, list(USUAL)) == CgroupFolder(2, "/sys/fs/cgroup", "/a")
+    assert CgroupFolder(2, "/c", "/a/b").and_above() == ["/c/a/b", "/c/a", "/c"]
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,17 @@ import pytest
 
 from mltop.probes.collect.host.machine import (
     MODULES,
-    Clock,
-    Governor,
     Load,
-    Modules,
     OpenFiles,
-    SmallFiles,
     Uptime,
     driver_version,
     judged,
+    read_clock,
+    read_governor,
+    read_modules,
+    read_small_files,
 )
-from mltop.probes.collect.host.memory import HugePages, MemoryErrors, Swapping
+from mltop.probes.collect.host.memory import Swapping, read_huge_pages, read_memory_errors
 from mltop.probes.collect.host.part import Part, Reading
 from mltop.probes.collect.host.rates import PressureStall
 
@@ -111,7 +111,7 @@ EDAC = "sys/devices/system/edac/mc"
     ],
 )  # fmt: skip
 def test_memory_errors(tmp_path: Path, files: dict[str, str], values: object, gaps: dict[str, str]) -> None:
-    reading = MemoryErrors(write(tmp_path, {f"{EDAC}/{name}": text for name, text in files.items()})).read(0.0, ())
+    reading = read_memory_errors(write(tmp_path, {f"{EDAC}/{name}": text for name, text in files.items()}))
     found = (reading.values.get("memory_errors_corrected"), reading.values.get("memory_errors_uncorrected"))
     assert (found, kinds(reading)) == (values, gaps)
 
@@ -143,7 +143,7 @@ HUGE_GAP = "host.{huge_pages_total_bytes,huge_pages_free_bytes}"
     ],
 )
 def test_huge_pages(tmp_path: Path, files: dict[str, str], values: object, gaps: dict[str, str]) -> None:
-    reading = HugePages(write(tmp_path, files)).read(0.0, ())
+    reading = read_huge_pages(write(tmp_path, files))
     found = (reading.values.get("huge_pages_total_bytes"), reading.values.get("huge_pages_free_bytes"))
     assert (found, kinds(reading)) == (values, gaps)
 
@@ -161,17 +161,17 @@ def test_huge_pages(tmp_path: Path, files: dict[str, str], values: object, gaps:
 )
 def test_the_governor_that_saves_most_is_told(tmp_path: Path, governors: list[str], told: str | None) -> None:
     names = [f"sys/devices/system/cpu/cpufreq/policy{n}/scaling_governor" for n in range(len(governors))]
-    reading = Governor(write(tmp_path, dict(zip(names, governors, strict=True)))).read(0.0, ())
+    reading = read_governor(write(tmp_path, dict(zip(names, governors, strict=True))))
     assert reading.values.get("governor") == told
     assert kinds(reading) == ({} if told else {"host.governor": "unknown"})
 
 
 def test_without_frequency_control_no_governor_is_missed(tmp_path: Path) -> None:
-    assert kinds(Governor(str(tmp_path)).read(0.0, ())) == {"host.governor": "unsupported"}
+    assert kinds(read_governor(str(tmp_path))) == {"host.governor": "unsupported"}
 
 
 def test_files_that_are_one_field_each(tmp_path: Path) -> None:
-    part = SmallFiles(
+    root = str(
         write(
             tmp_path,
             {
@@ -181,10 +181,10 @@ def test_files_that_are_one_field_each(tmp_path: Path) -> None:
             },
         )
     )
-    assert part.read(0.0, ()) == Reading({"clocksource": "hpet", "ptrace_scope": 1, "lustre_health": "NOT HEALTHY"})
+    assert read_small_files(root) == Reading({"clocksource": "hpet", "ptrace_scope": 1, "lustre_health": "NOT HEALTHY"})
     (tmp_path / "sys/fs/lustre/health_check").unlink()
     write(tmp_path, {"proc/sys/kernel/yama/ptrace_scope": "strange"})
-    assert kinds(part.read(0.0, ())) == {"host.ptrace_scope": "unknown", "host.lustre_health": "unsupported"}
+    assert kinds(read_small_files(root)) == {"host.ptrace_scope": "unknown", "host.lustre_health": "unsupported"}
 
 
 @pytest.mark.parametrize("text", ["", "1 2", "a b c", "1 2 3 4"])
@@ -213,9 +213,9 @@ def test_what_adjtimex_says(status: int, in_container: bool, values: dict[str, A
 
 
 def test_this_machines_clock_is_asked_and_a_copys_is_not(tmp_path: Path) -> None:
-    here = Clock("", lambda: False).read(0.0, ())
+    here = read_clock("", False)
     assert here.values.get("clock_synchronized") in (True, False)
-    assert kinds(Clock(str(tmp_path), lambda: False).read(0.0, ())) == {CLOCK: "unsupported"}
+    assert kinds(read_clock(str(tmp_path), False)) == {CLOCK: "unsupported"}
 
 
 @pytest.mark.parametrize(
@@ -234,16 +234,17 @@ def test_driver_versions(line: str, version: str | None) -> None:
 
 def test_modules(tmp_path: Path) -> None:
     root = write(tmp_path, {"sys/module/nvidia/version": "570.86.15\n", "sys/module/ib_uverbs/x": ""})
-    reading = Modules(root).read(0.0, ())
+    reading = read_modules(root)
     assert reading.values["modules"] == {name: name in ("nvidia", "ib_uverbs") for name in MODULES}
     assert (reading.values["nvidia_driver"], reading.gaps) == ("570.86.15", [])
-    empty = Modules(str(tmp_path / "none")).read(0.0, ())
+    empty = read_modules(str(tmp_path / "none"))
     assert kinds(empty) == {"host.modules": "unknown", "host.nvidia_driver": "unsupported"}
 
 
 @pytest.mark.parametrize(
-    ("part", "field", "path"), [(Uptime(""), "uptime_s", "/proc/uptime"), (Load(""), "load_5m", "/proc/loadavg")]
+    ("part", "field", "path"),
+    [(Uptime("").read, "uptime_s", "/proc/uptime"), (Load("").read, "load_5m", "/proc/loadavg")],
 )
 def test_this_machines_own(part: Part, field: str, path: str) -> None:
     told = [float(word) for word in Path(path).read_text().split()[:2]]
-    assert part.read(0.0, ()).values[field] == pytest.approx(told[field != "uptime_s"], abs=60)
+    assert part(0.0, ()).values[field] == pytest.approx(told[field != "uptime_s"], abs=60)

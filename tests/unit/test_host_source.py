@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from mltop.probes.collect.host import HostSource
-from mltop.probes.collect.host.part import Reading, Scheduled, folded, starting
+from mltop.probes.collect.host.part import Reading, Scheduled, folded
 from mltop.probes.model import Gap, HostSample, to_json
 
 RATES = {
@@ -283,24 +283,22 @@ def test_memory_and_traffic_are_read_every_two_seconds(tmp_path: Path) -> None:
     assert [memory for _, memory, _ in found[:2]] == [600 * kib] * 2
 
 
-class Failing:
-    def read(self, now: float, ranks: object) -> Reading:
-        raise ZeroDivisionError("odd")
+def failing(now: float, ranks: object) -> Reading:
+    raise ZeroDivisionError("odd")
 
 
-class Starting:
-    def read(self, now: float, ranks: object) -> Reading:
-        return Reading(gaps=[starting("host.odd", "later")] if now < 2 else [])
+def starting(now: float, ranks: object) -> Reading:
+    return Reading().lack("odd", why="later", kind="starting") if now < 2 else Reading()
 
 
 def test_what_only_starts_is_read_again_at_the_next_sample() -> None:
-    part = Scheduled("host.odd", 5, Starting())
+    part = Scheduled(("odd",), 5, starting)
     assert [len(part.reading(now, ()).gaps) for now in (0.0, 1.0, 2.0)] == [1, 1, 0]
     assert part.reading(2.0, ()) is part.reading(6.0, ())
 
 
 def test_a_part_that_fails_costs_its_own_fields_and_is_tried_again() -> None:
-    part = Scheduled("host.odd", 5, Failing())
+    part = Scheduled(("odd",), 5, failing)
     assert part.reading(0.0, ()).gaps == [
         Gap("host.odd", "the collector failed: ZeroDivisionError: odd", "please report this")
     ]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.collect.host.machine import Surroundings, in_container, is_virtual
+from mltop.probes.collect.host.machine import in_container, is_virtual, read_surroundings
 
 FLAGS = "processor : 0\nflags\t\t: fpu vme {} sse\n\nprocessor : 1\n"
 ID = "3f" * 32
@@ -69,7 +69,7 @@ def test_virtual_machines(tmp_path: Path, files: dict[str, str], virtual: bool |
 def test_cgroups_tell_of_containers_and_jobs(tmp_path: Path, line: str, container: bool, confined: bool) -> None:
     root = write(tmp_path, {"proc/self/cgroup": line + "\n"})
     assert in_container(root) is container
-    assert Surroundings(root).read(0.0, ()).values["is_confined"] is confined
+    assert read_surroundings(root).values["is_confined"] is confined
 
 
 @pytest.mark.parametrize("mark", [".dockerenv", "run/.containerenv", ".singularity.d/x"])
@@ -89,7 +89,7 @@ def test_namespaces_of_its_own(tmp_path: Path, namespace: str, first: int) -> No
 
 
 def test_where_nothing_tells_both_are_unknown(tmp_path: Path) -> None:
-    reading = Surroundings(str(tmp_path)).read(0.0, ())
+    reading = read_surroundings(str(tmp_path))
     assert reading.values == {}
     assert {gap.what: gap.kind for gap in reading.gaps} == {
         "host.is_virtual": "unknown",

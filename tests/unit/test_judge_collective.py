@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from mltop.probes.investigate.probing.member import Waited, joined_sentence
+from mltop.probes.investigate.probing.member import Member, Waited, joined_sentence
 from mltop.probes.judge.probes.arrival import arrivals, find_late
 from mltop.probes.judge.probes.collective import busbw_factor, judge_collective, merge_times, with_expected
 from mltop.probes.judge.probes.hardware.peaks import Expected
@@ -203,6 +203,13 @@ def test_a_late_rank_in_words() -> None:
     )
 
 
+def test_a_little_slower_work_does_not_explain_a_long_lag() -> None:
+    late = simulated(8, {5: 0.03}, noise_s=0.0, work_s=0.002)
+    times = [replace(one, work_s=0.0024 if one.rank == 5 else 0.002) for one in late]
+    text = judge_collective(merge_times(times, "nccl")).text
+    assert "the others wait (its own work takes 2.40 ms, the others' 2.00 ms: too little to explain it)" in text
+
+
 def test_a_node_whose_ranks_are_all_late_is_named_as_one() -> None:
     verdict = judge_collective(merge_times(simulated(8, {2: 0.03, 3: 0.03}), "gloo"))
     assert [(one.node, one.rank) for one in verdict.suspects] == [("h02", None)]
@@ -308,3 +315,15 @@ def test_whom_the_others_wait_for(waited: list[Waited], elapsed_s: float, senten
 def test_many_nodes_in_many_states_stay_one_line() -> None:
     waited = [Waited(f"h{number:03}", False, f"stage {number % 7}", 10.0 * number) for number in range(400)]
     assert len(joined_sentence(waited, 30.0)) < 500
+
+
+def test_whether_a_silent_node_is_reached_is_told_by_its_stream() -> None:
+    member = Member("h3")
+    for phase, words in (
+        ("live", "ssh fine, no word of its probe for 12 s"),
+        ("stale", "ssh fine, no word of its probe for 12 s"),
+        ("connecting", "not reached for 12 s"),
+        ("lost", "not reached for 12 s"),
+    ):
+        waited = [Waited("h1", True), member.waited(phase, member.stage_at + 12.0)]
+        assert joined_sentence(waited, 12.0) == f"1 of 2 nodes joined within 12 s; waiting for h3: {words}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from mltop.probes.judge.hang.jobs import evidence_by_job, history_of, quiet_for
+from mltop.probes.judge.hang.evidence import evidence_by_job, history_of, quiet_for
 from mltop.probes.judge.hang.verdict import judge_job
-from mltop.probes.model import Gap, RankSample, RankStacks, Sample, StackDigest
+from mltop.probes.model import Gap, NodeState, RankSample, RankStacks, Sample, StackDigest
 from tests.unit.judge_evidence import all_reduce, dataset
+
+LOST = [NodeState(node, "lost") for node in ("n2", "n9")]
 
 
 def _rank(number: int | None, pid: int, job: str = "a", **more: object) -> RankSample:
@@ -67,15 +69,17 @@ def test_a_process_that_its_node_no_longer_has_is_gone() -> None:
 
 def test_a_node_without_a_newer_sample_says_nothing_about_who_is_gone() -> None:
     before = _sample("n2", 90.0, _rank(1, 8))
-    (made,) = evidence_by_job([_sample("n1", 100.0, _rank(0, 7)), before], [], history_of([before]), ["n2", "n9"])
+    (made,) = evidence_by_job([_sample("n1", 100.0, _rank(0, 7)), before], [], history_of([before]), LOST)
     assert [(seen.sample.rank, seen.gone) for seen in made.roster] == [(0, False), (1, False)]
-    assert made.nodes_missing == ["n2", "n9"]
+    assert made.not_answered == LOST
 
 
 def test_a_job_on_one_machine_does_not_miss_other_nodes() -> None:
     rank = _rank(0, 7, master_address="localhost")
-    (made,) = evidence_by_job([_sample("n1", 100.0, rank)], [], nodes_missing=["n9"], gaps=[Gap("x", "y")])
-    assert (made.nodes_missing, made.gaps) == ([], [Gap("x", "y")])
+    (made,) = evidence_by_job(
+        [_sample("n1", 100.0, rank)], [], not_answered=[NodeState("n9", "lost")], gaps=[Gap("x", "y")]
+    )
+    assert (made.not_answered, made.gaps) == ([], [Gap("x", "y")])
 
 
 def test_a_process_that_was_dumped_after_the_sample_lives() -> None:
@@ -182,8 +186,8 @@ def test_a_machine_under_two_names_counts_once() -> None:
 def test_of_a_machine_under_two_names_the_one_that_answers_counts() -> None:
     samples = [_machine("h12", "boot"), _machine("h12.example.org", "boot")]
     dumps = [_dump("h12.example.org", 7, 0, 101.0)]
-    (made,) = evidence_by_job(samples, dumps, nodes_missing=["h12"])
-    assert ({seen.node for seen in made.roster}, made.nodes_missing) == ({"h12.example.org"}, [])
+    (made,) = evidence_by_job(samples, dumps, not_answered=[NodeState("h12", "lost")])
+    assert ({seen.node for seen in made.roster}, made.not_answered) == ({"h12.example.org"}, [])
 
 
 def test_a_dump_that_only_one_of_two_agents_could_read_counts() -> None:

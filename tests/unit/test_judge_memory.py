@@ -8,7 +8,7 @@ import pytest
 
 from mltop.probes.judge.probes.compare import memory_key, past_of
 from mltop.probes.judge.probes.memory import judge_memory
-from mltop.probes.model.probe import MemoryResult, Phase, ProbeFailure, ProbeReport
+from mltop.probes.model.probe import MemoryResult, Phase, ProbeReport
 from tests.unit.probe_copies import OTHER_VERSIONS, Machines, earlier, uuid_of
 
 
@@ -150,10 +150,8 @@ def test_processors_are_labelled_with_what_copied() -> None:
     assert verdict.suspects == []
 
 
-def test_nothing_measured_says_why() -> None:
-    verdict = judge_memory([], failures=[ProbeFailure("n1", "torch does not import", gpu=3)])
-    assert verdict.text == "nothing was measured"
-    assert verdict.details == ["GPU 3 on n1: torch does not import"]
+def test_nothing_measured() -> None:
+    assert judge_memory([]).text == "nothing was measured"
 
 
 def test_four_thousand_gpus_with_forty_slow_ones() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from mltop.probes.agent.requests import chosen
 from mltop.probes.investigate.material import Material, judge
-from mltop.probes.judge.hang.jobs import evidence_by_job, history_of
+from mltop.probes.judge.hang.evidence import evidence_by_job, history_of
 from mltop.probes.judge.hang.verdict import report
 from mltop.probes.model import JobReport, NodeState, RankSample, RankStacks, Sample, StackDigest
 from mltop.probes.model.ranks import Ranges, fold

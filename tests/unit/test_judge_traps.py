@@ -135,7 +135,7 @@ def test_ranks_on_a_node_that_did_not_answer_are_unknown() -> None:
     ranks = {**waiters(0, 1), 2: Rank(None, node="n2", dumped=False), 3: Rank(None, node="n2", dumped=False)}
     verdict = judge_job(evidence(ranks, nodes_missing=("n2",)))
     assert verdict.culprits == []
-    assert "node.n2: it did not answer, so its ranks (ranks 2-3) are unknown" in _gap_text(verdict)
+    assert "node.n2: lost; its ranks (ranks 2-3) are unknown" in _gap_text(verdict)
     assert "ranks 2-3 on n2 gave no stack: look there first" in verdict.evidence
     assert verdict.confidence == "low"
 

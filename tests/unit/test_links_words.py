@@ -6,7 +6,7 @@ import pytest
 
 from mltop.probes.collect.links import parsing
 from mltop.probes.collect.links.counters import FIRST, STARTED_ANEW, ByteMeter
-from mltop.probes.collect.sysfile import counter
+from mltop.probes.collect.sysfile import number
 
 WEIRD = [b"", b"\n", b"\0\0", b"\xff\xfe", b"\x1b[31mred", b"x" * 4096, "é".encode()]
 
@@ -72,7 +72,7 @@ def test_speeds_of_interfaces(text: bytes | None, speed: float | None) -> None:
     ],
 )
 def test_counters(text: bytes, value: int | None) -> None:
-    assert counter(text) == value
+    assert number(text) == value
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_rate_that_no_port_has_is_unknown_with_its_value() -> None:
     meter = ByteMeter(unit_bytes=4)
     meter.rates(10.0, 100, 50)
     assert meter.rates(11.0, 1 << 60, 60) == (None, None)
-    (gap,) = meter.gaps("links.mlx5_3")
+    (gap,) = meter.gaps("mlx5_3")
     assert (gap.what, gap.kind, gap.code) == ("links.mlx5_3.rates", "unknown", "implausible")
     assert "4.6e+18 bytes/s" in gap.why
-    assert meter.rates(12.0, (1 << 60) + 25, 70) == (100.0, 40.0) and meter.gaps("links.mlx5_3") == []
+    assert meter.rates(12.0, (1 << 60) + 25, 70) == (100.0, 40.0) and meter.gaps("mlx5_3") == []

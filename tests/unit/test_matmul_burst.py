@@ -12,13 +12,13 @@ import torch
 
 from mltop.probes.active.device import Cpu
 from mltop.probes.active.matmul.corruption import Checker
-from mltop.probes.active.matmul.gemm import KERNELS, Buffers, Inputs, Operands
+from mltop.probes.active.matmul.gemm import Buffers, Inputs, Operands, kernel
 from mltop.probes.active.matmul.shapes import Shape
 from mltop.probes.active.matmul.timing import Burst, Scan, sustain, warm
 
 CUBE = Shape(256, 256, 256)
 SMALL = Shape(32, 32, 32)
-RUN = KERNELS["fp32"](torch)
+RUN = kernel(torch, "fp32")
 
 
 @pytest.fixture(autouse=True)

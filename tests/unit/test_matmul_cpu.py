@@ -22,8 +22,8 @@ from mltop.probes.model.probe import ProbeDevice
 CODE = """
 import sys
 sys.path.insert(0, {path!r})
-from mltop.probes.active.matmul import cores
-print(cores.allowed())
+from mltop.probes.active import host
+print(host.cores())
 """
 
 

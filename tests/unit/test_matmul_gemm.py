@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from mltop.probes.active.device import Cpu
-from mltop.probes.active.matmul.gemm import BYTES, FORMATS, KERNELS, OUTPUT_BYTES, Inputs, Operands, refusal
+from mltop.probes.active.matmul.gemm import Inputs, Operands, kernel, refusal
 from mltop.probes.active.matmul.shapes import Shape
 from mltop.probes.active.torch_support import in_words
+from mltop.probes.model.probe_kinds import DTYPE_OF
 
 SHAPE = Shape(48, 32, 64)
 
@@ -25,9 +26,9 @@ def operands(dtype: str) -> Operands:
 )
 def test_products(dtype: str, error: float) -> None:
     made = operands(dtype)
-    output = KERNELS[dtype](torch)(made)
+    output = kernel(torch, dtype)(made)
     assert (output.shape, made.a.shape, made.b.shape) == ((48, 32), (48, 64), (64, 32))
-    assert (made.a.element_size(), output.element_size()) == (BYTES[dtype], OUTPUT_BYTES[dtype])
+    assert (made.a.element_size(), output.element_size()) == (DTYPE_OF[dtype].bytes, DTYPE_OF[dtype].output_bytes)
     assert output.data_ptr() == made.c.data_ptr()
     assert torch.allclose(output.double(), made.a.double() @ made.b.double(), atol=error, rtol=0.01)
 
@@ -39,20 +40,20 @@ def test_fp8_without_the_private_function() -> None:
         nn, bfloat16 = torch.nn, torch.bfloat16
 
     made = operands("fp8")
-    output = KERNELS["fp8"](Later)(made)
-    assert torch.equal(output, KERNELS["fp8"](torch)(made))
+    output = kernel(Later, "fp8")(made)
+    assert torch.equal(output, kernel(torch, "fp8")(made))
 
 
 def test_tf32_is_switched_on_and_off_explicitly() -> None:
     matmul = torch.backends.cuda.matmul
     before = matmul.fp32_precision
     try:
-        KERNELS["tf32"](torch)
+        kernel(torch, "tf32")
         assert matmul.fp32_precision == "tf32"
-        KERNELS["fp32"](torch)
+        kernel(torch, "fp32")
         assert matmul.fp32_precision == "ieee"
         older: Any = SimpleNamespace(backends=SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace())))
-        KERNELS["tf32"](older)
+        kernel(older, "tf32")
         assert older.backends.cuda.matmul.allow_tf32 is True
     finally:
         matmul.fp32_precision = before
@@ -61,11 +62,11 @@ def test_tf32_is_switched_on_and_off_explicitly() -> None:
 def test_fp16_accumulates_in_fp32() -> None:
     matmul = torch.backends.cuda.matmul
     matmul.allow_fp16_accumulation = True
-    KERNELS["fp16"](torch)
+    kernel(torch, "fp16")
     assert matmul.allow_fp16_accumulation is False
 
 
-@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("dtype", DTYPE_OF)
 def test_inputs_are_seeded_random_and_arrive_intact(dtype: str) -> None:
     first = Inputs(Cpu(torch), dtype, 3, most=5000)
     same, other = Inputs(Cpu(torch), dtype, 3, most=5000), Inputs(Cpu(torch), dtype, 4, most=5000)

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from mltop.probes.active.device import Cuda
-from mltop.probes.active.matmul.child import OnGpu, Plan, Progress
+from mltop.probes.active.matmul.child import Plan, Progress, measure_gpu
 from mltop.probes.active.phase_meter import PhaseMeter
-from mltop.probes.active.torch_support import cublas, gemm_versions
+from mltop.probes.active.torch_support import cublas_version, gemm_versions
 from mltop.probes.model.probe import MatmulResult, ProbeDevice
 from tests.fakes.cuda_torch import CudaTorch, tflops
 
@@ -70,9 +70,7 @@ def probe(fake: CudaTorch, scan_s: float = 60.0, **plan: Any) -> MatmulResult:
     seconds = {"warm": 0.05, "scan": scan_s, "burst": 0.5, "sustained": 0.1}
     wanted = Plan(seconds=seconds, memory_cap_bytes=CAP_BYTES, least_burst=9, scan_iterations=2, **plan)
     device = Cuda(fake, wanted.memory_cap_bytes, where="cpu", flush_bytes=FLUSHED_BYTES)
-    run = OnGpu(device, wanted, PhaseMeter(ProbeDevice("cpu", kind="cpu")), Progress("GPU-1", {}))
-    run.run_all()
-    return run.result
+    return measure_gpu(device, wanted, PhaseMeter(ProbeDevice("cpu", kind="cpu")), Progress("GPU-1", {}))
 
 
 def events(capfd: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -141,5 +139,5 @@ def test_the_version_of_cublas_is_asked_of_the_library(tmp_path: Path) -> None:
     source.write_text("int cublasGetProperty(int which, int *value) { *value = 12 + which; return which > 2; }")
     library = tmp_path / "libcublas.so.12"
     subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
-    assert cublas(str(library)) == "12.13.14"
-    assert cublas(str(source)) == cublas("") == ""
+    assert cublas_version(str(library)) == "12.13.14"
+    assert cublas_version(str(source)) == cublas_version("") == ""

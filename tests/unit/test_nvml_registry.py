@@ -102,5 +102,5 @@ def test_gaps_are_folded_only_over_all_gpus_with_the_same_reason() -> None:
 
 def test_one_gpu_alone_is_named_and_not_folded() -> None:
     registry = Registry()
-    registry.merge([read(0, "A", {"busy": "37100 %"})], 1.0, NONE_SKIPPED)
+    registry.merge([read(0, "A", {"busy": ["37100 %", "", "unknown", ""]})], 1.0, NONE_SKIPPED)
     assert [(gap.what, gap.why) for gap in registry.gaps()] == [("gpu.0.busy", "37100 %")]

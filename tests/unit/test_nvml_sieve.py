@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mltop.probes.collect.nvml.codes import Problem
 from mltop.probes.collect.nvml.device import Reading
 from mltop.probes.collect.nvml.readers.sieve import Sieve
 from mltop.probes.model.plausible import GPU
@@ -20,9 +21,10 @@ def sifted(sieve: Sieve, **values: Any) -> Reading:
 def why(reading: Reading, field: str) -> str:
     """The reason of a field that is implausible, and of no other kind."""
     problem = reading.problems[field]
-    assert problem[0] == "implausible", problem
+    assert isinstance(problem, Problem), problem
+    assert problem.code == "implausible", problem
     assert field not in reading.values
-    return str(problem[1])
+    return problem.why
 
 
 SINGLE = sorted(path for path in GPU if "*" not in path)

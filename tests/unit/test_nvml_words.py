@@ -2,64 +2,75 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from mltop.probes.collect.nvml import codes, faults
-from mltop.probes.collect.nvml.calls import GarbageError
-from mltop.probes.collect.nvml.device import Reading, UntoldError, implausible, starting, unsupported
-from mltop.probes.collect.nvml.fields import Meter
+from mltop.probes.collect.nvml.calls import GarbageError, UnreadError
+from mltop.probes.collect.nvml.codes import Failure, Problem, Reason, implausible, reason_of, starting, unsupported
+from mltop.probes.collect.nvml.device import Reading
+from mltop.probes.collect.nvml.fields import FIRST_SAMPLE, Meter
 from mltop.probes.collect.nvml.reader import Schedule
 from mltop.probes.collect.nvml.readers import nvlink
-from mltop.probes.collect.nvml.registry import Known, as_one
+from mltop.probes.collect.nvml.registry import KnownGpu, as_one
 from mltop.probes.model import Gap, NvlinkLink, RemapBanks
 from mltop.probes.model.nvml_fields import as_numbers, throttle_ns_fields
 
-NOT_SUPPORTED = ["nvmlDeviceGetX", 3]
+NOT_SUPPORTED = Failure("nvmlDeviceGetX", 3)
+UNCLEAR = Problem("?")
+IT = "gpu.0.it"
 
 
 @pytest.mark.parametrize(
     ("problem", "expected"),
     [
-        ("37100 %", Gap("it", "37100 %")),
-        (unsupported("none here"), Gap("it", "none here", kind="unsupported")),
-        (starting("soon"), Gap("it", "soon", kind="starting")),
+        (Problem("37100 %"), Gap(IT, "37100 %")),
+        (unsupported("none here"), Gap(IT, "none here", kind="unsupported")),
+        (starting("soon"), Gap(IT, "soon", kind="starting")),
         (
-            ("nvmlDeviceGetX", 13),
-            Gap("it", "not supported by this GPU or driver (nvmlDeviceGetX: Function Not Found)", kind="unsupported"),
+            Failure("nvmlDeviceGetX", 13),
+            Gap(
+                IT,
+                "not supported by this GPU or driver (nvmlDeviceGetX: Function Not Found)",
+                kind="unsupported",
+            ),
         ),
         (
-            ("nvmlDeviceGetFieldValues 230 X", 2),
+            Failure("nvmlDeviceGetFieldValues 230 X", 2),
             Gap(
-                "it",
+                IT,
                 "not supported by this GPU or driver (nvmlDeviceGetFieldValues 230 X: Invalid Argument)",
                 kind="unsupported",
             ),
         ),
-        (("nvmlDeviceGetX", 2), Gap("it", "nvmlDeviceGetX failed (NVML error 2: Invalid Argument)")),
+        (Failure("nvmlDeviceGetX", 2), Gap(IT, "nvmlDeviceGetX failed (NVML error 2: Invalid Argument)")),
         (
-            ("nvmlDeviceGetX", 4),
+            Failure("nvmlDeviceGetX", 4),
             Gap(
-                "it", "no permission for nvmlDeviceGetX (Insufficient Permissions)", "sudo mltop", code="no_permission"
+                IT,
+                "no permission for nvmlDeviceGetX (Insufficient Permissions)",
+                "sudo mltop",
+                code="no_permission",
             ),
         ),
         (
-            ("nvmlGpmSampleGet", 4),
+            Failure("nvmlGpmSampleGet", 4),
             Gap(
-                "it",
+                IT,
                 "no permission for nvmlGpmSampleGet (Insufficient Permissions)",
                 faults.GPM_PERMISSION,
                 code="no_permission",
             ),
         ),
-        (implausible("the driver answered 255 °C"), Gap("it", "the driver answered 255 °C", code="implausible")),
-        (codes.T_LIMIT_ALONE, Gap("it", codes.T_LIMIT_ALONE, faults.UPDATE_DRIVER)),
+        (implausible("the driver answered 255 °C"), Gap(IT, "the driver answered 255 °C", code="implausible")),
+        (codes.T_LIMIT_ALONE, Gap(IT, codes.T_LIMIT_ALONE.why, "update the NVIDIA driver to 570 or newer")),
     ],
 )
-def test_problems_become_gaps(problem: Any, expected: Gap) -> None:
-    assert faults.field_gap("it", problem) == expected
-    assert faults.field_gap("it", list(problem) if isinstance(problem, tuple) else problem) == expected  # through JSON
+def test_problems_become_gaps(problem: Reason, expected: Gap) -> None:
+    assert faults.field_gap(["it"], "0", problem) == expected
+    assert reason_of(json.loads(json.dumps(problem))) == problem
 
 
 @pytest.mark.parametrize(
@@ -67,9 +78,9 @@ def test_problems_become_gaps(problem: Any, expected: Gap) -> None:
     [
         ({"ecc.a": NOT_SUPPORTED, "ecc.b": NOT_SUPPORTED}, set(), {"ecc"}),
         ({"ecc.a": NOT_SUPPORTED, "ecc.b": NOT_SUPPORTED}, {"ecc.c"}, {"ecc.a", "ecc.b"}),
-        ({"ecc.a": NOT_SUPPORTED, "ecc.b": ["nvmlDeviceGetX", 999]}, set(), {"ecc.a", "ecc.b"}),
+        ({"ecc.a": NOT_SUPPORTED, "ecc.b": Failure("nvmlDeviceGetX", 999)}, set(), {"ecc.a", "ecc.b"}),
         ({"ecc.a": NOT_SUPPORTED}, set(), {"ecc.a"}),
-        ({"ecc": NOT_SUPPORTED, "ecc.b": NOT_SUPPORTED, "power_w": "?"}, {"energy_j"}, {"ecc", "power_w"}),
+        ({"ecc": NOT_SUPPORTED, "ecc.b": NOT_SUPPORTED, "power_w": Problem("?")}, {"energy_j"}, {"ecc", "power_w"}),
     ],
 )
 def test_a_part_that_does_not_exist_is_one_problem(
@@ -79,7 +90,7 @@ def test_a_part_that_does_not_exist_is_one_problem(
 
 
 def test_tiers_become_one_sample() -> None:
-    known = Known(0, 0)
+    known = KnownGpu(0, 0)
     tiers = {
         "static": {"values": {"name": "H100", "pcie.gen_max": 5, "nvlink.remotes": ["switch", None]}, "problems": {}},
         "nvlink": {"values": {"nvlink.links": [{"index": 0, "errors": {}}, {"index": 1}]}, "problems": {}},
@@ -97,17 +108,17 @@ def test_tiers_become_one_sample() -> None:
     problems = known.all_problems()
     known.read({"fast": {"values": {"nvlink.rx_bytes_per_s": 2.0}, "problems": {}}}, 2.0)
     assert known.sample().nvlink.links is sample.nvlink.links, "made once, not for every sample"
-    known.read({"activity": {"values": {}, "problems": {"sm_active": "?"}}}, 3.0)
+    known.read({"activity": {"values": {}, "problems": {"sm_active": UNCLEAR}}}, 3.0)
     later = known.sample()
     assert (later.nvlink.rx_bytes_per_s, later.pcie.rx_bytes_per_s, later.pcie.gen_max) == (2.0, None, 5)
     assert (sample.nvlink.rx_bytes_per_s, sample.pcie.rx_bytes_per_s) == (7.0, 5.0), "the one before stays as it was"
-    assert (problems, known.all_problems()) == ({}, {"sm_active": "?"})
-    known.read({"modes": {"values": {}, "problems": {"persistence": "??"}}}, 4.0)
-    assert known.all_problems() == {"sm_active": "?", "persistence": "??"}
+    assert (problems, known.all_problems()) == ({}, {"sm_active": UNCLEAR})
+    known.read({"modes": {"values": {}, "problems": {"persistence": UNCLEAR}}}, 4.0)
+    assert known.all_problems() == {"sm_active": UNCLEAR, "persistence": UNCLEAR}
 
 
 def test_a_lost_gpu_keeps_only_what_it_is() -> None:
-    known = Known(0, 0)
+    known = KnownGpu(0, 0)
     values = {"name": "H100", "cuda": "13.0", "pcie.gen_max": 5, "nvlink.remotes": ["switch"]}
     known.read({"static": {"values": values, "problems": {}}}, 1.0)
     known.fail("lost", "gone")
@@ -117,15 +128,15 @@ def test_a_lost_gpu_keeps_only_what_it_is() -> None:
 
 def test_a_meter_counts_per_second() -> None:
     meter = Meter()
-    with pytest.raises(UntoldError) as first:
+    with pytest.raises(UnreadError) as first:
         meter.per_s("a", 100, 10.0)
-    assert first.value.problem[0] == "starting"
+    assert first.value.reason == FIRST_SAMPLE
     assert meter.per_s("a", 300, 12.0) == 100.0
     assert meter.per_s("a", 300, 13.0) == 0.0
-    with pytest.raises(UntoldError, match="anew"):
+    with pytest.raises(UnreadError, match="anew"):
         meter.per_s("a", 5, 14.0)
     assert meter.per_s("a", 6, 15.0) == 1.0
-    with pytest.raises(UntoldError):
+    with pytest.raises(UnreadError):
         meter.per_s("a", 7, 15.0)
 
 
@@ -227,7 +238,7 @@ def test_polls_that_jitter_do_not_skip_a_turn() -> None:
 def test_only_what_changed_is_news() -> None:
     schedule = Schedule()
     first, same, other = Reading(), Reading(), Reading()
-    other.problems["x"] = "?"
+    other.problems["x"] = UNCLEAR
     assert [schedule.is_news("a", reading) for reading in (first, same, same, other, first)] == [
         True,
         False,

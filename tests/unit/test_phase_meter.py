@@ -33,7 +33,7 @@ sys.path.insert(0, {path!r})
 from dataclasses import asdict
 from mltop.probes.active.phase_meter import PhaseMeter
 from mltop.probes.model.probe import ProbeDevice
-meter = PhaseMeter(ProbeDevice({uuid!r}, kind={kind!r}), pcie=True)
+meter = PhaseMeter(ProbeDevice({uuid!r}, kind={kind!r}))
 for line in sys.stdin:
     with meter.phase(line.strip()):
         print("begun", flush=True)
@@ -128,7 +128,6 @@ def test_a_phase_is_the_difference_of_counters_and_the_mean_of_samples(fake: Fak
     assert 1300 < phase["sm_clock_mhz"] < 1500
     assert phase["temperature_c"] == 61  # the highest
     assert (phase["power_limit_w"], phase["power_limit_default_w"], phase["sm_clock_max_mhz"]) == (500, 700, 1980)
-    assert (phase["pcie_gen"], phase["pcie_width"]) == (5, 16)
 
 
 def test_a_mig_instance_has_the_clock_and_power_of_its_gpu(fake: FakeNvml, meters: list[Meter]) -> None:
@@ -178,7 +177,7 @@ def test_throttle_time_is_read_where_the_driver_has_it(fake: FakeNvml, meters: l
 
 
 def test_what_cannot_be_is_unknown_with_what_was_answered(fake: FakeNvml, meters: list[Meter]) -> None:
-    for name, value in {"temperature_c": 255, "pcie_gen": 99, "sm_clock_mhz": 4_000_000}.items():
+    for name, value in {"temperature_c": 255, "sm_clock_mhz": 4_000_000}.items():
         fake.set(f"gpu.1.{name}", value)
     fake.set("gpu.1.throttle_ns.sw_thermal", 0)
     fake.write()
@@ -191,7 +190,6 @@ def test_what_cannot_be_is_unknown_with_what_was_answered(fake: FakeNvml, meters
     phase, gaps = answer["phase"], answer["gaps"]
     for name, said in {
         "temperature_c": "255 °C",
-        "pcie_gen": "99",
         "sm_clock_mhz": "4000000 MHz",
     }.items():
         assert phase[name] is None and said in gaps[f"phases.{name}"], name

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from mltop.probes.judge.nodes import folded, natural
 from mltop.probes.judge.probes.compare import against_past, slower_than_peers
-from mltop.probes.judge.probes.devices import folded, natural
 from mltop.probes.model.probe import PastResult
 
 VERSIONS = {"torch": "2.9.0", "driver": "580.65"}
@@ -115,7 +115,7 @@ def test_the_order_of_the_past_is_that_of_time() -> None:
         (["h01", "h02", "h03", "h05"], "h[01-03,05]"),
         (["h9", "h10", "h11"], "h[9-11]"),
         (["h09", "h10"], "h[09-10]"),
-        (["h1", "h01"], "h01,h1"),
+        (["h1", "h01"], "h[1,01]"),
         (["login", "h2", "h1"], "h[1-2],login"),
         (["a1-ib", "a2-ib", "b7"], "a[1-2]-ib,b7"),
         (["gpu2-h07.lan", "gpu2-h08.lan"], "gpu2-h[07-08].lan"),

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import mltop.probes
-from mltop.probes.active.copies.measure import Measurement, Plan, Timed, timed
+from mltop.probes.active.copies import Measurement, Plan, Timed, timed
 from mltop.probes.active.host import on_cpus
-from mltop.probes.active.nvml import NO_LINK, Link
+from mltop.probes.active.nvml import Link
 from mltop.probes.model.probe import CopiesResult
 from tests.fakes.nvml.scenario import FakeNvml
 
@@ -87,7 +87,7 @@ def measured(
     plans = {stage: Plan(256 * MIB, 20, 30.0, stall_s) for stage in STAGES}
     results = [CopiesResult("n1", gpu, f"GPU-{gpu}") for gpu in range(gpus)]
     stages: list[str] = []
-    ended = Measurement(node, results, links or Links(NO_LINK), plans, lambda stage, share: stages.append(stage)).run()
+    ended = Measurement(node, results, links or Links(Link()), plans, lambda stage, share: stages.append(stage)).run()
     return results, ended, list(dict.fromkeys(stages))
 
 
@@ -200,8 +200,8 @@ def ask(code: str, **env: str) -> Any:
 
 PLACE = """
 from dataclasses import asdict
-from mltop.probes.active.host import place_of
-place = asdict(place_of("0000:1b:00.0"))
+from mltop.probes.active.host import affinity_of
+place = asdict(affinity_of("0000:1b:00.0"))
 print(json.dumps({**place, "cpus": sorted(place["cpus"])}))
 """
 
@@ -270,4 +270,4 @@ def test_a_machine_without_nvml() -> None:
 
 def test_the_better_of_two_looks() -> None:
     assert Link(4, 8).best(Link(1, 16)) == Link(4, 16)
-    assert NO_LINK.best(Link(3, None)) == Link(3, None)
+    assert Link().best(Link(3, None)) == Link(3, None)

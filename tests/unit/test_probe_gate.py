@@ -8,7 +8,7 @@ import pytest
 
 from mltop.probes.active.supervisor.devices import choose
 from mltop.probes.active.supervisor.gate import Holder, cpu_refusal, cpu_remark, refusal, unknowns
-from mltop.probes.active.supervisor.request import Asked, asked_from
+from mltop.probes.active.supervisor.request import ProbeRequest, request_from
 from mltop.probes.agent.probing import slurm_job_in
 from mltop.probes.model import Gap, GpuProcess, GpuSample, HostSample, MigInstance, PciDevice, RankSample, Remap, Sample
 from mltop.probes.model.probe import ProbeDevice
@@ -39,9 +39,9 @@ def on(pid: int, kind: str = "compute", gpu_instance: int | None = None) -> dict
             "a matmul probe of mltop (pid 12 of bob) runs here and 2 more processes",
         ),
         ({"busy": 0.05}, ""),
-        ({"busy": 0.06}, "GPU 3 is busy: 6%, though no process is seen that uses it"),
+        ({"busy": 0.06}, "GPU 3 is busy: 6 %, though no process is seen that uses it"),
         ({"memory_used_bytes": GIB}, ""),
-        ({"memory_used_bytes": 5 * GIB}, "5.0 GiB of GPU 3 are in use, though no process is seen that uses it"),
+        ({"memory_used_bytes": 5 * GIB}, "5 GiB of GPU 3 are in use, though no process is seen that uses it"),
         ({"remap": Remap(pending=True)}, "GPU 3 waits for a reset to repair its memory"),
         ({"retired_pages_pending": True}, "GPU 3 waits for a reset to repair its memory"),
         ({"remap": Remap(failed=True)}, "GPU 3 could not repair its memory"),
@@ -98,9 +98,9 @@ def mig(**fields: Any) -> MigInstance:
         (on(4711, gpu_instance=7), mig(), "MIG instance 1 of GPU 0 is in use by alice"),
         (on(4711, gpu_instance=8), mig(), ""),
         (on(4711), mig(), "MIG instance 1 of GPU 0 is in use by alice"),  # in which instance is not known
-        ({}, mig(memory_used_bytes=2 * GIB), "2.0 GiB of MIG instance 1 of GPU 0 are in use"),
+        ({}, mig(memory_used_bytes=2 * GIB), "2 GiB of MIG instance 1 of GPU 0 are in use"),
         ({"memory_used_bytes": 50 * GIB}, mig(), ""),  # of others
-        ({}, mig(sm_active=0.5), "MIG instance 1 of GPU 0 is busy: 50%"),
+        ({}, mig(sm_active=0.5), "MIG instance 1 of GPU 0 is busy: 50 %"),
     ],
 )
 def test_mig_instance(fields: dict[str, Any], instance: MigInstance, why: str) -> None:
@@ -146,7 +146,7 @@ def test_processors(samples: list[Sample], others: list[Holder], why: str) -> No
 @pytest.mark.parametrize(
     ("samples", "remark"),
     [
-        ([node(0.9)] * 3, "this node was busy before: 90% of its processors were in use"),
+        ([node(0.9)] * 3, "this node was busy before: 90 % of its processors were in use"),
         ([node(0.9), node(0.9), node(0.2)], ""),
         ([node(None, load_1m=9.0)], "this node was busy before: load 9.0 on 8 processors"),
         ([node(0.0, load_1m=9.0)], ""),  # what has just ended
@@ -196,7 +196,7 @@ def test_devices(
     devices: list[str],
     refusals: list[str],
 ) -> None:
-    choice = choose(Asked("k", kind, wanted), Sample("n1", 1.0, gpus=list(gpus), gaps=gaps), CPU)
+    choice = choose(ProbeRequest("k", kind, wanted), Sample("n1", 1.0, gpus=list(gpus), gaps=gaps), CPU)
     assert [target.device.uuid for target in choice.targets] == devices
     assert len(choice.refused) == len(refusals)
     for event, why in zip(choice.refused, refusals, strict=True):
@@ -205,19 +205,19 @@ def test_devices(
 
 def test_a_node_whose_gpus_are_on_the_bus_only_is_no_node_of_processors() -> None:
     sample = Sample("n1", 1.0, gaps=[NO_DRIVER], pci=[GPU_ON_BUS])
-    choice = choose(Asked("k", "matmul"), sample, CPU)
+    choice = choose(ProbeRequest("k", "matmul"), sample, CPU)
     assert (choice.targets, len(choice.refused)) == ([], 1)
 
 
 def test_what_is_known_of_a_device() -> None:
     sample = Sample("n1", 1.0, gpus=[TWO[0], SPLIT], pci=[GPU_ON_BUS])
-    (first, instance) = (target.device for target in choose(Asked("k", "matmul"), sample, CPU).targets[:2])
+    (first, instance) = (target.device for target in choose(ProbeRequest("k", "matmul"), sample, CPU).targets[:2])
     assert first == ProbeDevice("GPU-0", 0, "NVIDIA H100 80GB HBM3", "gpu", "2330", 80 * GIB)
     assert (instance.kind, instance.name) == ("mig", "NVIDIA H100 80GB HBM3 MIG 1g.10gb")
 
 
 def test_made_up_gpus_are_not_measured() -> None:
-    choice = choose(Asked("k", "matmul"), Sample("n1", 1.0, gpus=[gpu()], simulated=True), CPU)
+    choice = choose(ProbeRequest("k", "matmul"), Sample("n1", 1.0, gpus=[gpu()], simulated=True), CPU)
     assert [event.why[:35] for event in choice.refused] == ["the GPUs of this node are made up ("]
 
 
@@ -250,9 +250,9 @@ def test_slurms_cgroups_name_the_job(cgroups: bytes, job: str) -> None:
 )
 def test_what_cannot_be_asked(args: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        asked_from(args)
+        request_from(args)
 
 
 def test_without_a_limit_of_its_own_a_probe_may_take_what_its_stages_may() -> None:
-    assert asked_from({"key": "k", "kind": "memory"}).total_s == 10 + 30 + 40 + 10 + 20
-    assert asked_from({"key": "k", "kind": "memory", "deadlines_s": {"copy": 60}}).total_s == 150
+    assert request_from({"key": "k", "kind": "memory"}).total_s == 10 + 30 + 40 + 10 + 20
+    assert request_from({"key": "k", "kind": "memory", "deadlines_s": {"copy": 60}}).total_s == 150

@@ -7,9 +7,9 @@ import signal
 import pytest
 
 from mltop.probes.active.child import MOST_LINE_BYTES, Lines, event_of, fields_of
-from mltop.probes.active.deadlines import deadline_s
 from mltop.probes.active.endings import died, last_words
 from mltop.probes.model.probe import ProbeEvent
+from mltop.probes.model.probe_kinds import stage_deadline_s
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 100])
@@ -105,4 +105,4 @@ def test_why_it_died(code: int, said: str, oom_killed: bool, why: str) -> None:
     ],
 )
 def test_deadlines(kind: str, stage: str, ordered: dict[str, float], wanted: float) -> None:
-    assert deadline_s(kind, stage, ordered) == wanted
+    assert stage_deadline_s(kind, stage, ordered) == wanted

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import mltop.probes
-from mltop.probes.active import buffers as room
-from mltop.probes.active import memory as measure
-from mltop.probes.active.memory import Options, options_of
+from mltop.probes.active import memory
+from mltop.probes.active.buffers import Options, fitting, options_of, room_on_gpu
+from mltop.probes.active.device import GPU_CAP_BYTES
 
 MIB, GIB = 1 << 20, 1 << 30
 IMPORT_PATH = str(Path(mltop.probes.__file__).parent.parent.parent)
@@ -42,27 +42,27 @@ class Memory:
 
 
 def test_a_copied_byte_counts_twice() -> None:
-    found = measure.measure(Memory(0.01), Options(iterations=20, warm_s=0), lambda _: None)
+    found = memory.measure(Memory(0.01), Options(iterations=20, warm_s=0), lambda _: None)
     assert found.iterations == 20 and found.intact
     assert found.mean_bytes_per_s == pytest.approx(2 * GIB / 0.01)
     assert found.best_bytes_per_s == pytest.approx(2 * GIB / 0.01)
 
 
 def test_the_first_copies_do_not_count_and_the_mean_is_that_of_the_bytes() -> None:
-    memory = Memory(*[5.0] * measure.WARM_COPIES, *[0.02] * 10, 0.01)
-    found = measure.measure(memory, Options(iterations=20, warm_s=0), lambda _: None)
+    copied = Memory(*[5.0] * memory.WARM_COPIES, *[0.02] * 10, 0.01)
+    found = memory.measure(copied, Options(iterations=20, warm_s=0), lambda _: None)
     assert found.mean_bytes_per_s == pytest.approx(20 * 2 * GIB / 0.3)
     assert found.best_bytes_per_s == pytest.approx(2 * GIB / 0.01)
-    assert memory.made == 20 + measure.WARM_COPIES
+    assert copied.made == 20 + memory.WARM_COPIES
 
 
 def test_damage_is_told() -> None:
-    assert not measure.measure(Memory(0.01, whole=False), Options(iterations=1, warm_s=0), lambda _: None).intact
+    assert not memory.measure(Memory(0.01, whole=False), Options(iterations=1, warm_s=0), lambda _: None).intact
 
 
 def test_progress_reaches_the_end() -> None:
     told: list[float] = []
-    measure.measure(Memory(0.01), Options(iterations=12, warm_s=0), told.append)
+    memory.measure(Memory(0.01), Options(iterations=12, warm_s=0), told.append)
     assert told == sorted(told) and told[-1] == 1.0 and len(told) == 3
 
 
@@ -113,13 +113,13 @@ def test_wrong_options_are_refused_with_their_name(told: dict[str, Any]) -> None
     ],
 )
 def test_sizes_fit_the_room(wanted: int, space: int, buffers: int, fits: int) -> None:
-    assert room.fitting(wanted, space, buffers) == fits
+    assert fitting(wanted, space, buffers) == fits
 
 
 def test_a_probe_takes_four_gib_of_a_gpu_at_most() -> None:
-    assert room.of_gpu(80 * GIB) < room.GPU_CAP_BYTES == 4 * GIB
-    assert room.of_gpu(3 * GIB) < 3 * GIB
-    assert room.fitting(GIB, room.of_gpu(80 * GIB), 2) == GIB
+    assert room_on_gpu(80 * GIB) < GPU_CAP_BYTES == 4 * GIB
+    assert room_on_gpu(3 * GIB) < 3 * GIB
+    assert fitting(GIB, room_on_gpu(80 * GIB), 2) == GIB
 
 
 def ask(code: str, sysroot: Path) -> Any:
@@ -143,7 +143,7 @@ def cache(sysroot: Path, cpu: int, **indexes: tuple[int, str, str, str]) -> None
             (folder / name).write_text(f"{value}\n")
 
 
-CACHES = "from mltop.probes.active.memory import room\nprint(json.dumps(room.last_level_cache_bytes()))"
+CACHES = "from mltop.probes.active import host\nprint(json.dumps(host.last_level_cache_bytes()))"
 
 
 @pytest.mark.parametrize(("first", "others", "caches"), [("0-7", "8-15", 2), ("0-15", "0-15", 1)])
@@ -170,7 +170,7 @@ def test_caches_that_nobody_tells_are_unknown(tmp_path: Path) -> None:
 def test_a_quarter_of_the_hosts_available_memory(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable:   4194304 kB\n")
-    code = "from mltop.probes.active.memory import room\nprint(json.dumps(room.of_host()))"
+    code = "from mltop.probes.active import buffers\nprint(json.dumps(buffers.room_on_host()))"
     assert ask(code, tmp_path) == GIB
     limited = f"import resource\nresource.setrlimit(resource.RLIMIT_DATA, ({600 * MIB}, {600 * MIB}))\n{code}"
     assert ask(limited, tmp_path) == 300 * MIB

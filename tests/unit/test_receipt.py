@@ -19,7 +19,7 @@ from mltop.probes.reach.receiving import (
     sample_of_frame,
     sample_of_line,
 )
-from mltop.probes.reach.records import MOST_KEPT, NodeRecord, Phase, Records
+from mltop.probes.reach.records import MOST_KEPT, NodeRecord, Records
 from mltop.probes.reach.view import GpuGlance, RankGlance, glance_of
 
 NOW = 1_763_640_000.0
@@ -186,10 +186,9 @@ def test_what_is_no_sample_raises_only_what_is_expected(payload: bytes) -> None:
 # A minute of the largest samples that are still kept: taken, looked at and remembered.
 MEMORY = """
 import json, sys
-from mltop.probes.reach.records import Phase
 from mltop.probes.reach.records import Records
 records = Records(["n1"], 1.0)
-records.set_phase("n1", Phase.UP, "")
+records.set_phase("n1", "live", "")
 head, entry, tail, most = json.loads(sys.stdin.readline())
 payload = (head + ",".join([entry] * (most // (len(entry) + 1))) + tail).encode()
 for at in range(30):
@@ -235,7 +234,7 @@ def test_a_node_that_sends_a_thousand_samples_a_second_keeps_few() -> None:
 
 def test_refused_samples_leave_the_last_good_one_which_ages() -> None:
     records = Records(["n1"], 1.0)
-    records.set_phase("n1", Phase.UP, "")
+    records.set_phase("n1", "live", "")
     began = time.monotonic()
     records.take("n1", frame('"simulated":false'), NOW, began)
     assert records.node("n1").state.state == "live"
@@ -252,7 +251,7 @@ def test_refused_samples_leave_the_last_good_one_which_ages() -> None:
 
 def test_a_sample_that_only_a_whole_look_refuses_is_not_live_either() -> None:
     records = Records(["n1"], 1.0)
-    records.set_phase("n1", Phase.UP, "")
+    records.set_phase("n1", "live", "")
     records.take("n1", frame('"boot_id":5'), NOW, time.monotonic())
     assert records.node("n1").sample is None
     assert records.node("n1").state.state == "stale"

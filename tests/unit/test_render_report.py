@@ -22,6 +22,7 @@ from mltop.probes.model import (
     Verdict,
     Waiting,
 )
+from mltop.probes.model.ranks import Ranges
 from mltop.tui.report import MOST_UNREADABLE, print_doctor, print_reports, print_snapshot
 
 NASTY = "[red]x[/red] [/dev/nvidia0] :smile: \x1b[31m日本"
@@ -99,11 +100,13 @@ def test_colours_follow_the_console(no_color):
 @pytest.mark.parametrize("width", [30, 80, 160])
 def test_reports(width):
     classes = [
-        StackClass("2", 1, None, [Frame("load", "case.py", 14)]),
-        StackClass("0-1", 2, "all_reduce", [Frame("all_reduce", "torch/x.py", 1), Frame("main", "t.py", 2)]),
+        StackClass(Ranges.of([2]), 1, None, [Frame("load", "case.py", 14)]),
+        StackClass(
+            Ranges.of([0, 1]), 2, "all_reduce", [Frame("all_reduce", "torch/x.py", 1), Frame("main", "t.py", 2)]
+        ),
     ]
     verdict = Verdict(
-        "hang", [Culprit(2, "n1", 7, "stands still", "load (case.py:14)")], [Waiting("0-1", "all_reduce")]
+        "hang", [Culprit(2, "n1", 7, "stands still", "load (case.py:14)")], [Waiting(Ranges.of([0, 1]), "all_reduce")]
     )
     digests = [StackDigest(index, index, error="gone", node="n1") for index in range(MOST_UNREADABLE + 3)]
     out = console(width)

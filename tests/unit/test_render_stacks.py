@@ -14,16 +14,17 @@ from mltop.probes.model import (
     Verdict,
     Waiting,
 )
+from mltop.probes.model.ranks import Ranges
 from mltop.tui.render.cells import plain
 from mltop.tui.render.stacks import (
     CLASS_COLUMNS,
     DIGEST_COLUMNS,
     class_row,
-    count_ranks,
     digest_row,
     stack_lines,
     tree_lines,
     verdict_lines,
+    waiting_text,
 )
 
 GETITEM = Frame("DS.__getitem__", "case.py", 14, {"step": 3, "index": -1})
@@ -41,7 +42,7 @@ def text_of(report, width=200):
 def test_a_hang_names_rank_node_pid_place_and_who_waits():
     found = report(
         culprits=[CULPRIT],
-        waiting=[Waiting("0-1,3", "all_reduce (train.py:40)")],
+        waiting=[Waiting(Ranges.of([0, 1, 3]), "all_reduce (train.py:40)")],
         evidence=["0 switches in 5.0 s"],
         confidence="high",
         gaps=[Gap("rank 3", "permission denied", "sudo mltop stacks")],
@@ -71,9 +72,12 @@ def test_further_culprits_follow_line_by_line():
 
 
 def test_several_places_of_waiting():
-    found = report(culprits=[CULPRIT], waiting=[Waiting("0", "barrier"), Waiting("1,3-9", "all_reduce")])
+    found = report(
+        culprits=[CULPRIT],
+        waiting=[Waiting(Ranges.of([0]), "barrier"), Waiting(Ranges.of([1, *range(3, 10)]), "all_reduce")],
+    )
     assert "8 ranks wait in all_reduce, others in 1 other place" in text_of(found)[0]
-    found.verdict.waiting.append(Waiting("20", "send"))
+    found.verdict.waiting.append(Waiting(Ranges.of([20]), "send"))
     assert "others in 2 other places" in text_of(found)[0]
 
 
@@ -104,7 +108,7 @@ def test_a_rank_without_number_node_and_pid():
 def test_verdicts_fit_every_width(width):
     found = report(
         culprits=[CULPRIT] * 3,
-        waiting=[Waiting("0-1,3", "all_reduce")],
+        waiting=[Waiting(Ranges.of([0, 1, 3]), "all_reduce")],
         evidence=["x" * 300, "[red]markup[/red] \x1b[31m"],
         gaps=[Gap("a", "b " * 90, "c")],
     )
@@ -114,21 +118,21 @@ def test_verdicts_fit_every_width(width):
 
 
 @pytest.mark.parametrize(
-    ("folded", "count"), [("", 0), ("3", 1), ("0-2,4", 4), ("0-4095", 4096), ("all", 1), ("a-b,2", 2)]
+    ("ranks", "count"), [([3], "1 rank waits"), ([0, 1, 2, 4], "4 ranks wait"), (range(4096), "4096 ranks wait")]
 )
-def test_count_ranks(folded, count):
-    assert count_ranks(folded) == count
+def test_waiting_ranks_are_counted(ranks, count):
+    assert waiting_text([Waiting(Ranges.of(ranks), "send")]) == f"{count} in send"
 
 
 CLASSES = [
     StackClass(
-        "2",
+        Ranges.of([2]),
         1,
         None,
         [GETITEM, *[Frame(f"f{i}", "torch/utils/x.py", i) for i in range(5)], Frame("main", "t.py", 9)],
     ),
     StackClass(
-        "0-1,3",
+        Ranges.of([0, 1, 3]),
         3,
         "all_reduce",
         [
@@ -164,8 +168,8 @@ def test_the_tree_says_what_it_leaves_out_and_who_waits_and_who_is_odd():
 
 
 def test_deep_recursion_stays_on_the_screen():
-    deep = StackClass("0", 1, None, [Frame(f"f{i}", "user/t.py", i) for i in range(400)])
-    for tree in (merged_tree([deep]), merged_tree([deep, StackClass("1", 1, None, deep.frames[:-1])])):
+    deep = StackClass(Ranges.of([0]), 1, None, [Frame(f"f{i}", "user/t.py", i) for i in range(400)])
+    for tree in (merged_tree([deep]), merged_tree([deep, StackClass(Ranges.of([1]), 1, None, deep.frames[:-1])])):
         for line in tree_lines(tree, 80):
             assert len(plain(line)) == 80
 
@@ -183,7 +187,7 @@ def test_a_class_as_a_row():
         "all_reduce",
         "all_reduce (torch/distributed/distributed_c10d.py:2500)",
     ]
-    empty = class_row(0, StackClass("", 2, None))
+    empty = class_row(0, StackClass(Ranges(), 2, None))
     assert [cell.text for cell in empty.cells] == ["2", "–", "", "–"]
     assert len(row.cells) == len(CLASS_COLUMNS)
 

@@ -13,10 +13,11 @@ import pytest
 from mltop.probes.agent.protocol import payload_of
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.bundle import opening
-from mltop.probes.reach.channel import Ending, LaunchOptions, agent_ended, reason_and_fix
+from mltop.probes.reach.channel import Ending, LaunchOptions, agent_ended
 from mltop.probes.reach.launchers import ssh
 from mltop.probes.reach.launchers.remote_command import remote_command
 from mltop.probes.reach.launchers.ssh import login_ended, plain_session, ssh_ended
+from mltop.probes.reach.records import Records
 from tests.fakes.scripts import shell_script
 
 # OpenSSH 9.2's own words, collected from real failures; the last lines of what it said.
@@ -260,11 +261,20 @@ def test_a_python_with_a_strange_name_is_told_as_far_as_it_can() -> None:
     assert frame["error"] == "/opt/?my? py is no Python 3.9 or newer on this node"
 
 
+def state_of(ending: Ending) -> tuple[str, str]:
+    """What the hub makes of it: why, and the fix."""
+    records = Records(["gpu7"], 1.0)
+    records.set_phase("gpu7", "lost", str(ending), ending.fix)
+    state = records.node("gpu7").state
+    assert state.reason == str(ending)
+    return state.why, state.fix
+
+
 @pytest.mark.parametrize("words", WORDS)
 @pytest.mark.parametrize("user", ["", "alice"])
-def test_reason_and_fix_come_apart_as_they_were_put_together(words: str, user: str) -> None:
+def test_a_node_s_state_has_the_fix_beside_the_reason(words: str, user: str) -> None:
     ending = ssh_ended(255, WORDS[words], host="gpu7", user=user)
-    assert reason_and_fix(str(ending)) == (ending.reason, ending.fix)
+    assert state_of(ending) == (ending.reason, ending.fix)
 
 
 @pytest.mark.parametrize(
@@ -280,8 +290,8 @@ def test_reason_and_fix_come_apart_as_they_were_put_together(words: str, user: s
         agent_ended(None, "died (core dumped)"),
     ],
 )
-def test_reason_and_fix_of_other_ends(ending: Ending) -> None:
-    assert reason_and_fix(str(ending)) == (ending.reason, ending.fix)
+def test_so_has_one_of_any_other_end(ending: Ending) -> None:
+    assert state_of(ending) == (ending.reason, ending.fix)
 
 
 def test_the_fix_logs_in_as_the_user_that_was_given() -> None:

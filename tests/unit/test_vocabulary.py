@@ -111,6 +111,13 @@ def test_a_gpu_whose_state_is_a_strange_word_is_not_fine() -> None:
     assert [gpu.state for gpu in glance.gpus] == ["ok", "error"]
 
 
+def test_a_port_of_a_strange_kind_is_left_out() -> None:
+    ports = [{"device": "a", "kind": "ethernet"}, {"device": "b", "kind": "token ring"}]
+    sample = sample_of_line(told(links=ports))
+    assert [link.device for link in sample.links] == ["a"]
+    assert "token ring" in next(gap.why for gap in sample.gaps if gap.what == "links")
+
+
 def test_what_is_no_word_at_all_is_unreadable_as_before() -> None:
     with pytest.raises(UNREADABLE):
         sample_of_line(told(gpus__0__state="splendid", gpus__1__busy="much"))

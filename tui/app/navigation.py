@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mltop.probes.model import JobKey
+from mltop.probes.model.ranks import Ranges
 
 
 @dataclass(frozen=True)
 class Location:
     """``node`` narrows the node and ranks panes, ``gpu`` (NVML's index) to one of its GPUs, ``pid`` to a rank; ``job``
-    and ``ranks`` (folded, "0-2,4") to a class of stacks; ``collective`` (the key of its row among the sizes of a probe)
-    to the ranks of one collective.
+    and ``ranks`` to a class of stacks; ``collective`` (the key of its row among the sizes of a probe) to the ranks of
+    one collective.
     """
 
     pane: str
     node: str = ""
     job: JobKey | None = None
-    ranks: str = ""
+    ranks: Ranges | None = None
     pid: int = 0
     gpu: int | None = None
     collective: str = ""

@@ -119,7 +119,7 @@ class StillSession:
 
     def run_probe(self, wanted: ProbeWanted, on_progress: Callable[[ProbeProgress], None]) -> Cancellable:
         """Over at once: simulated figures of all nodes, through the real judge."""
-        from mltop.probes.demo.probes.replay import ProbeMachine, matmul_result
+        from mltop.probes.demo.probes.replay import ProbeMachine, device_result
         from mltop.probes.demo.simulated import LOST_GPU
         from mltop.probes.investigate.probing.board import Board
         from mltop.probes.investigate.probing.report import Measured, judged
@@ -136,7 +136,7 @@ class StillSession:
                 device = {"device": asdict(machine.device(gpu))}
                 board.take(node.name, ProbeEvent("refused", machine.uuid(gpu), why=why, fix=fix, data=device))
             for gpu in measured:
-                data = matmul_result(machine, gpu, wanted.dtype, "picture")
+                data = device_result(machine, gpu, "matmul", "picture", dtype=wanted.dtype)
                 board.take(node.name, ProbeEvent("result", device=machine.uuid(gpu), data=data))
         names = [node.name for node in self._nodes]
         report = judged(wanted, Measured(board, None, (), (), names))

@@ -12,10 +12,9 @@ from typing import TypeAlias
 
 from mltop.probes.agent.protocol import VERSION, Message
 from mltop.probes.investigate.advice import is_known
-from mltop.probes.investigate.patience import FAILED
 from mltop.probes.judge.health.names import plural
 from mltop.probes.model import SCHEMA, Sample
-from mltop.probes.reach.channel import reason_and_fix
+from mltop.probes.reach.launchers import LAUNCHERS
 from mltop.probes.reach.targets import TargetOptions, Targets
 from mltop.probes.reach.view import Connection, NodeView
 from mltop.probes.version import __version__
@@ -80,7 +79,7 @@ def node_checks(view: NodeView, answers: Mapping[str, list[Check] | str]) -> lis
 def reach_check(view: NodeView) -> Check:
     state, connection = view.state, view.connection
     if view.sample is None or state.state not in ("live", "stale"):
-        why, fix = reason_and_fix(state.reason) if state.state in FAILED else (state.reason, "")
+        why, fix = state.why, state.fix
         if not is_known(fix):  # words of the node, or of its login, that only look like one
             why, fix = state.reason, ""
         return check("connection", "missing", f"{state.state}: {why}" if why else state.state, fix)
@@ -151,9 +150,7 @@ def nvml_check(sample: Sample) -> Check:
 
 # (program, what it is for, the package that has it)
 _PROGRAMS = (
-    ("ssh", "--via ssh", "openssh-client"),
-    ("pdsh", "--via pdsh", "pdsh"),
-    ("srun", "--via srun", "slurm-client"),
+    *((each.program, f"--via {each.name}", each.package) for each in LAUNCHERS.values() if each.program),
     ("squeue", "--job", "slurm-client"),
 )
 

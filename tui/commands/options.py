@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from mltop.probes.investigate.probing.kinds import COLLECTIVES, DTYPES
-from mltop.probes.reach import DEFAULT_INTERVAL_S, DEFAULT_TIMEOUT_S
+from mltop.probes.reach import INTERVAL_S, TIMEOUT_S
+from mltop.probes.reach.launchers import LAUNCHERS
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)i?b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -58,17 +59,15 @@ def program(word: str) -> str:
 
 
 def _shown(word: str) -> str:
-    from mltop.probes.reach.targets.options import shown
+    from mltop.probes.reach.targets.nodesets import shown
 
     return shown(word)
 
 
 # The options, in the order of the help.
 
-INTERVAL_HELP = f"Between samples (default: {DEFAULT_INTERVAL_S:g})."
-TIMEOUT_HELP = (
-    f"For the whole command (default: {DEFAULT_TIMEOUT_S:g}; of probes: what they need; the screen has none)."
-)
+INTERVAL_HELP = f"Between samples (default: {INTERVAL_S:g})."
+TIMEOUT_HELP = f"For the whole command (default: {TIMEOUT_S:g}; of probes: what they need; the screen has none)."
 INTERVAL = click.option("--interval", "interval_s", type=float, metavar="S", help=INTERVAL_HELP)
 # Which machines are meant; given to nearly every command.
 TARGETS: tuple[Option, ...] = (
@@ -77,7 +76,7 @@ TARGETS: tuple[Option, ...] = (
     click.option("--job", metavar="SLURM_ID", help="The nodes and ranks of a Slurm job."),
     click.option(
         "--via",
-        type=click.Choice(["ssh", "pdsh", "srun", "local"]),
+        type=click.Choice(list(LAUNCHERS)),
         default=None,
         help="How nodes are reached (default: ssh; inside of a Slurm job its nodes by srun).",
     ),

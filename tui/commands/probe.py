@@ -14,6 +14,7 @@ from mltop.probes.judge.nodes import folded
 from mltop.probes.model import SCHEMA, NodeState
 from mltop.probes.model.probe import PastResult, ProbeReport
 from mltop.probes.reach import UsageProblem
+from mltop.probes.reach.launchers import LAUNCHERS
 from mltop.probes.reach.targets import TargetOptions
 from mltop.tui.app.output import ask, put_json, put_lines, say
 from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, Machines, live_targets
@@ -94,8 +95,8 @@ def _check(wanted: ProbeWanted, nodes: list[str], options: TargetOptions) -> Non
         raise UsageProblem("--size", f"a copy has at least {LEAST_COPY_BYTES} bytes")
     if wanted.kind == "all-reduce" and wanted.ranks == 1 and len(nodes) == 1:
         raise UsageProblem("--ranks 1", "one rank on one node has nobody to reduce with", "--ranks 2")
-    if options.via == "pdsh" and wanted.kind in ("all-reduce", "pairs"):
-        raise UsageProblem("--via pdsh", "carries no messages to a running probe", "--via ssh")
+    if options.via and not LAUNCHERS[options.via].tells_agents and wanted.kind in ("all-reduce", "pairs"):
+        raise UsageProblem(f"--via {options.via}", "carries no messages to a running probe", "--via ssh")
 
 
 def _confirm(nodes: list[str]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.advice import advised, to_do
 from mltop.probes.model import Culprit, Frame, Gap, JobReport, StackClass, StackDigest, Verdict, Waiting
+from mltop.probes.model.ranks import ranks_text
 from mltop.probes.model.units import UNKNOWN
 from mltop.tui.render.cells import Cell, Column, Row, clip, line_width, wrap
 from mltop.tui.render.glyphs import GLYPHS
@@ -38,7 +39,7 @@ def verdict_lines(report: JobReport, width: int) -> list[list[Cell]]:
     for culprit in _named(verdict)[1:]:
         lines += _point(culprit_text(culprit), width, KIND_STYLE.get(verdict.kind, ""))
     for waiting in verdict.waiting:
-        lines += _point(f"waiting: {_ranks(waiting.ranks)} in {waiting.where}", width)
+        lines += _point(f"waiting: {ranks_text(waiting.ranks)} in {waiting.where}", width)
     for evidence in verdict.evidence:
         lines += _point(evidence, width, "dim")
     for gap in verdict.gaps:
@@ -110,21 +111,12 @@ def culprit_text(culprit: Culprit) -> str:
 
 def waiting_text(waiting: Sequence[Waiting]) -> str:
     """ "3 ranks wait in all_reduce", with the number of other places when there are several."""
-    first = max(waiting, key=lambda group: count_ranks(group.ranks))
-    number = count_ranks(first.ranks)
+    first = max(waiting, key=lambda group: group.ranks.count)
+    number = first.ranks.count
     text = f"{number} {'rank waits' if number == 1 else 'ranks wait'} in {first.where}"
     if len(waiting) > 1:
         text += f", others in {len(waiting) - 1} other {'place' if len(waiting) == 2 else 'places'}"
     return text
-
-
-def count_ranks(folded: str) -> int:
-    """How many ranks folded text names: "0-2,4" is 4; text of another form counts its parts."""
-    number = 0
-    for part in filter(None, folded.split(",")):
-        first, _, last = part.strip().partition("-")
-        number += int(last) - int(first) + 1 if first.isdigit() and last.isdigit() else 1
-    return number
 
 
 def gap_text(gap: Gap) -> str:
@@ -135,10 +127,6 @@ def gap_text(gap: Gap) -> str:
 def _named(verdict: Verdict) -> list[Culprit]:
     """Whom the verdict names; a straggler is an observation, so only that kind of verdict names them."""
     return verdict.culprits or (verdict.stragglers if verdict.kind == "straggler" else [])
-
-
-def _ranks(folded: str) -> str:
-    return f"rank {folded}" if folded.isdigit() else f"ranks {folded}"
 
 
 def _point(text: str, width: int, style: str = "") -> list[list[Cell]]:
@@ -198,7 +186,7 @@ def class_row(index: int, made: StackClass) -> Row:
     """One row of CLASS_COLUMNS, key: the index of the class as text."""
     cells = (
         Cell(str(made.count)),
-        Cell(made.ranks or UNKNOWN),
+        Cell(str(made.ranks) or UNKNOWN),
         Cell(made.waiting_in or ""),
         Cell(_leaf(made.frames)),
     )

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from textual.widget import Widget
 
 from mltop.probes.model import RankSample, StackDigest
-from mltop.probes.model.ranks import unfold
 from mltop.probes.model.units import clock_time
 from mltop.tui.app.feed import Picture
 from mltop.tui.render.cells import Cell, wrap
@@ -31,7 +30,7 @@ class RanksScreen(Pane):
     def fill(self, picture: Picture) -> None:
         here = self.mltop.trail.here
         nodes = [node for node in picture.view.nodes if here.node in ("", node.node)]
-        only = (here.job, set(unfold(here.ranks))) if here.job is not None else None
+        only = (here.job, set(here.ranks)) if here.job is not None and here.ranks is not None else None
         table = self.query_one(RankTable)
         self.put(table, *rank_rows(nodes, self.mltop.trends, only, self._mark), empty_text=why_no_ranks(nodes))
 

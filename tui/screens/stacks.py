@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from textual.widget import Widget
 
 from mltop.probes.investigate.advice import to_do
 from mltop.probes.judge.nodes import by_reason, folded
 from mltop.probes.model import JobKey, JobReport, NodeState, StackDigest
+from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import clock_time
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location
@@ -23,8 +25,23 @@ MAX_TREE_LINES = 60
 MOST_JOBS = 32
 NO_DUMP = "no dump yet: press t to dump the stacks of all ranks and judge them"
 
-KeyedLine = tuple[list[Cell], str | None]
 Keep = Callable[[str], bool]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a line opens: ``ranks`` of the report ``at`` this place. ``line`` tells it from others of these ranks."""
+
+    at: int
+    ranks: Ranges
+    line: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.at}/{self.ranks}/{self.line}"
+
+
+KeyedLine = tuple[list[Cell], Target | None]
 
 
 class StacksScreen(Pane):
@@ -34,6 +51,10 @@ class StacksScreen(Pane):
     AUTO_FOCUS = "#report"
     DEFAULT_CSS = "StacksScreen #report { height: 1fr; }"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._targets: dict[str, Target] = {}
+
     def body(self) -> Iterable[Widget]:
         yield CellLines(id="report", empty_text=NO_DUMP)
 
@@ -42,21 +63,21 @@ class StacksScreen(Pane):
         lines = result_lines(result, self.size.width - 1, self.keeps) if result is not None else []
         report = self.query_one("#report", CellLines)
         report.empty_text = "dumping the stacks" if self.mltop.investigation.dumping else NO_DUMP
-        report.set_lines([line for line, _ in lines], [key for _, key in lines])
+        self._targets = {target.key: target for _, target in lines if target is not None}
+        report.set_lines([line for line, _ in lines], [target.key if target else None for _, target in lines])
 
     def on_cell_lines_selected(self, event: CellLines.Selected) -> None:
-        """Keys are "job index/folded ranks": one rank opens its stack, several the rank table."""
+        """One rank opens its stack, several the rank table."""
         result = self.mltop.investigation.result
-        at, _, ranks = event.key.partition("/")
-        ranks = ranks.partition("/")[0]
-        if result is None or int(at) >= len(result.reports):
+        target = self._targets.get(event.key)
+        if result is None or target is None or target.at >= len(result.reports):
             return
-        report = result.reports[int(at)]
-        if not ranks.isdigit():
+        report, ranks = result.reports[target.at], target.ranks
+        if ranks.count != 1:
             self.mltop.drill(Location("ranks", job=JobKey(report.job, report.uid), ranks=ranks, label=f"ranks {ranks}"))
             return
         for digest in report.digests:
-            if digest.rank == int(ranks) and digest.child_of is None:
+            if digest.rank == ranks.first and digest.child_of is None:
                 self.open_rank(f"{digest.node}/{digest.pid}")
                 return
 
@@ -102,13 +123,14 @@ def _report_lines(at: int, report: JobReport, job: str, width: int, keep: Keep) 
         lines += [([], None), ([Cell("Merged stacks, root first", "title")], None)]
         cells = tree_lines(tree, width, report.world_size)
         for number, (line, drawn) in enumerate(zip(tree, cells, strict=True)):
-            lines += [(drawn, f"{at}/{line.ranks}/tree{number}")] if keep(_text(drawn)) else []
+            lines += [(drawn, Target(at, line.ranks, f"tree{number}"))] if keep(_text(drawn)) else []
     lines += _class_lines(at, report, width, keep)
     unread = [digest for digest in report.digests if not digest.frames]
     if unread:
         lines += [([], None), ([Cell("Without a stack", "title")], None)]
         for digest in unread:
-            lines += [(line, f"{at}/{digest.rank}/{digest.pid}") for line in _unread_line(digest, width)]
+            ranks = Ranges() if digest.rank is None else Ranges.of([digest.rank])
+            lines += [(line, Target(at, ranks, str(digest.pid))) for line in _unread_line(digest, width)]
     return lines
 
 
@@ -119,7 +141,7 @@ def _class_lines(at: int, report: JobReport, width: int, keep: Keep) -> list[Key
     lines: list[KeyedLine] = [([], None), (header_line(CLASS_COLUMNS, shown), None)]
     for index, made in enumerate(report.classes):
         drawn = columns_line(CLASS_COLUMNS, class_row(index, made), shown)
-        lines += [(drawn, f"{at}/{made.ranks}/class{index}")] if keep(_text(drawn)) else []
+        lines += [(drawn, Target(at, made.ranks, f"class{index}"))] if keep(_text(drawn)) else []
     return lines
 
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from mltop.probes.active import endings
 from mltop.probes.active.all_reduce.connections import named
@@ -48,24 +47,16 @@ class Cause:
     why: str
     fix: str = ""
 
-    def fields(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def state_from(fields: Mapping[str, Any]) -> RankState:
-    """Raises TypeError for anything else than a RankState's fields."""
-    return RankState(**fields)
-
 
 def causes(states: Sequence[RankState], gone: Mapping[str, str]) -> list[Cause]:
     """``states``: of all ranks of a group whose node answered; ``gone``: node -> why it did not. Never empty."""
-    furthest = max(states, key=lambda one: (one.begun, one.stage), default=None)
+    furthest = max(states, key=lambda state: (state.begun, state.stage), default=None)
     stage = furthest.stage if furthest is not None and furthest.stage else "init"
-    found = [Cause(node, None, stage, why) for node, why in gone.items()]
-    found += [_of(state, stage) for state in states if state.kind in STRONG]
-    for kinds in (("raised",), ("aborted",)):
-        found = found or [_of(state, stage) for state in states if state.kind in kinds]
-    return found or _behind(states) or [_network(states, stage)]
+    blamed = [Cause(node, None, stage, why) for node, why in gone.items()]
+    blamed += [_of(state, stage) for state in states if state.kind in STRONG]
+    for kind in ("raised", "aborted"):
+        blamed = blamed or [_of(state, stage) for state in states if state.kind == kind]
+    return blamed or _behind(states) or [_network(states, stage)]
 
 
 def death(rank: int, status: int, said: str) -> tuple[str, str]:
@@ -98,7 +89,7 @@ def _of(state: RankState, stage: str) -> Cause:
 def _behind(states: Sequence[RankState]) -> list[Cause]:
     """Ranks that did not come as far as others, who wait for them."""
     running = [state for state in states if state.kind in ("waits", "absent", "disconnected")]
-    furthest = max(running, key=lambda one: one.begun, default=None)
+    furthest = max(running, key=lambda state: state.begun, default=None)
     late = [state for state in running if furthest is not None and state.begun < furthest.begun]
     if furthest is None or not late:
         return []

@@ -1,16 +1,10 @@
-"""The four collectives: buffers of small whole numbers, the call, and the exact check of its result.
+"""The four collectives in one rank: buffers of small whole numbers, the exact check of the result, and the timing.
 
 fp32 holds whole numbers up to 2^24 exactly and adds them exactly in any order, so one wrong element is one fault.
 Sizes are nccl-tests': of the whole buffer, so all-gather's output and reduce-scatter's input.
 
-Timing one collective of one size in one rank: warm-ups, an agreed number of iterations, the exact check.
-
 Nothing but the collective is between two readings of the clock, and there is no barrier between iterations: a rank
 that comes late has the shortest time, because it waits for nobody.
-
-A rank's own work between two collectives: one small GEMM, so that a slow rank is named by what it does alone.
-
-Sizes in words, and which of them fit into this node's memory.
 """
 
 from __future__ import annotations
@@ -21,9 +15,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mltop.probes.system import paths
+from mltop.probes.active.device import Timer
+from mltop.probes.model.probe_kinds import COLLECTIVES
+from mltop.probes.model.units import size_words
 
-NAMES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 PERIOD = 1021  # a prime: no chunk of a power of two repeats the pattern at the same place
 VALUES = 13
 RANK_VALUES = 7
@@ -45,8 +40,8 @@ class Collective:
         """Raises ValueError for an unknown name, RuntimeError when memory does not suffice."""
         import torch
 
-        if name not in NAMES:
-            raise ValueError(f"{name} is no collective (one of: {', '.join(NAMES)})")
+        if name not in COLLECTIVES:
+            raise ValueError(f"{name} is no collective (one of: {', '.join(COLLECTIVES)})")
         self.name = name
         self._rank, self._ranks = rank, ranks
         self._share = max(1, size_bytes // _BYTES // ranks)
@@ -146,46 +141,31 @@ class Measured:
     left_out_s: float | None = None
 
 
-class CpuClock:
-    """A collective on the CPU is done when the call returns."""
+class Clock:
+    """Times calls one after the other by the device's own clock: on a GPU the time on the stream, the wait for other
+    ranks within. ``timer`` makes one.
+    """
 
-    def __init__(self) -> None:
-        self._times_s: list[float] = []
+    def __init__(self, timer: Callable[[], Timer]) -> None:
+        self._timer = timer
+        self._timers: list[Timer] = []
 
-    def time(self, call: Callable[[], None], paced: bool = True) -> None:  # noqa: ARG002 - it always is
-        began = time.perf_counter()
+    def time(self, call: Callable[[], None], paced: bool = True) -> None:
+        """``paced``: wait for it, so that it is known which one hangs."""
+        timer = self._timer()
+        timer.start()
         call()
-        self._times_s.append(time.perf_counter() - began)
+        timer.stop()
+        self._timers.append(timer)
+        if paced:
+            timer.wait()
 
     def take(self) -> list[float]:
         """The times since the last ``take``."""
-        taken, self._times_s = self._times_s, []
-        return taken
-
-
-class CudaClock:
-    """Two events on the stream around each call: the time on the GPU, the wait for other ranks within."""
-
-    def __init__(self) -> None:
-        self._pairs: list[tuple[Any, Any]] = []
-
-    def time(self, call: Callable[[], None], paced: bool = True) -> None:
-        import torch
-
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        call()
-        end.record()
-        self._pairs.append((begin, end))
-        if paced:
-            end.synchronize()
-
-    def take(self) -> list[float]:
-        import torch
-
-        torch.cuda.synchronize()
-        taken, self._pairs = self._pairs, []
-        return [begin.elapsed_time(end) / 1000 for begin, end in taken]
+        timers, self._timers = self._timers, []
+        for timer in timers[-1:]:  # the last of a stream
+            timer.wait()
+        return [timer.seconds() for timer in timers]
 
 
 @dataclass
@@ -200,14 +180,14 @@ class Conditions:
     deadline_s: float
     agree: Callable[[int], int]
     begin: Callable[[], None]
-    clock: Callable[[], CpuClock | CudaClock]
+    timer: Callable[[], Timer]
     delay_s: float = 0.0
     work: Callable[[], None] | None = None
 
 
 def measure(collective: Collective, size_bytes: int, under: Conditions) -> Measured:
     """Raises what ``Collective.run`` raises."""
-    clock = under.clock()
+    clock = Clock(under.timer)
     collective.fill()
     first_s = _warm_up(collective, clock, under, 1)
     if under.agree(int(fits(first_s, under.deadline_s))) == LEFT_OUT:
@@ -234,7 +214,7 @@ def fits(first_s: float, deadline_s: float) -> bool:
     return first_s + (WARM_UPS - 1 + LEAST + 1) * first_s / 2 < deadline_s
 
 
-def _warm_up(collective: Collective, clock: CpuClock | CudaClock, under: Conditions, count: int) -> float:
+def _warm_up(collective: Collective, clock: Clock, under: Conditions, count: int) -> float:
     for _ in range(count):
         under.begin()
         clock.time(collective.run)
@@ -242,9 +222,9 @@ def _warm_up(collective: Collective, clock: CpuClock | CudaClock, under: Conditi
 
 
 def _loop(
-    collective: Collective, clock: CpuClock | CudaClock, under: Conditions, count: int, paced: bool
+    collective: Collective, clock: Clock, under: Conditions, count: int, paced: bool
 ) -> tuple[list[float], float | None]:
-    own = under.clock()
+    own = Clock(under.timer)
     for _ in range(count):
         if under.work is not None:
             own.time(under.work, paced=False)
@@ -261,6 +241,8 @@ GPU_SIZE = 4096  # 137 GFLOP: about 0.2 ms of an H100
 
 
 class OwnWork:
+    """Of a rank between two collectives: one small GEMM, so that a slow rank is named by what it does alone."""
+
     def __init__(self, device: Any) -> None:
         """Raises RuntimeError when memory does not suffice."""
         import torch
@@ -277,90 +259,33 @@ class OwnWork:
         torch.mm(self._a, self._b, out=self._out)
 
 
-UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 # Input and output, or input and what gloo and the check keep beside it.
 COPIES = 2
 
 
-def size_text(size_bytes: float) -> str:
-    """262144 -> "256 KiB"; one decimal where it is no whole number."""
-    value, unit = float(size_bytes), UNITS[0]
-    for bigger in UNITS[1:]:
-        if value < 1024:
-            break
-        value, unit = value / 1024, bigger
-    return f"{value:.1f}".replace(".0", "") + f" {unit}"
-
-
 def stage_of(collective: str, size_bytes: int) -> str:
     """The stage's name: "measure 256 MiB", with the collective's name where it is not the all-reduce."""
-    which = "" if collective == "all-reduce" else f"{collective} "
-    return f"measure {which}{size_text(size_bytes)}"
-
-
-def most_bytes(available_bytes: int | None, ranks: int) -> int | None:
-    """The largest size when all ranks of a node together may take half of its available memory."""
-    return None if available_bytes is None else available_bytes // 2 // COPIES // max(1, ranks)
+    which = "" if collective == COLLECTIVES[0] else f"{collective} "
+    return f"measure {which}{size_words(size_bytes)}"
 
 
 def too_big(sizes_bytes: Iterable[int], available_bytes: int | None, ranks: int) -> dict[int, str]:
-    """Size -> the sentence why it is refused."""
-    most = most_bytes(available_bytes, ranks)
-    if most is None or available_bytes is None:
+    """Size -> the sentence why it is refused: all ranks of a node together may take half of its available memory."""
+    if available_bytes is None:
         return {}
     return {
-        size: f"{size_text(size)} for each of {ranks} ranks ({COPIES} buffers each) does not fit into half of the"
-        f" available memory ({size_text(available_bytes // 2)})"
+        size: f"{size_words(size)} for each of {ranks} ranks ({COPIES} buffers each) does not fit into half of the"
+        f" available memory ({size_words(available_bytes // 2)})"
         for size in sizes_bytes
-        if size > most
+        if size * COPIES * max(1, ranks) > available_bytes // 2
     }
 
 
 def too_big_for_gpu(sizes_bytes: Iterable[int], free_bytes: int) -> dict[int, str]:
     """Size -> the sentence, when its buffers would take more than half of the GPU's free memory."""
-    free = f"half of the GPU's free memory ({size_text(free_bytes // 2)})"
+    free = f"half of the GPU's free memory ({size_words(free_bytes // 2)})"
     return {
-        size: f"{size_text(size)} ({COPIES} buffers) does not fit into {free}"
+        size: f"{size_words(size)} ({COPIES} buffers) does not fit into {free}"
         for size in sizes_bytes
         if size * COPIES > free_bytes // 2
     }
-
-
-def available_memory_bytes() -> int | None:
-    """The least of the kernel's estimate and of what this process's cgroups have left, None if neither is known."""
-    found = [value for value in (_of_machine(), _of_cgroup()) if value is not None]
-    return min(found) if found else None
-
-
-def _of_machine() -> int | None:
-    for line in _read(paths.proc("meminfo")).splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
-
-
-def _of_cgroup() -> int | None:
-    """Version 2: the limit nearest to us and those above it."""
-    own = next((line[3:] for line in _read(paths.proc("self", "cgroup")).splitlines() if line.startswith("0::")), "")
-    left = []
-    parts = [part for part in own.split("/") if part]
-    for depth in range(len(parts) + 1):
-        folder = paths.sys("fs", "cgroup", *parts[:depth])
-        most, now = _read(f"{folder}/memory.max").strip(), _read(f"{folder}/memory.current").strip()
-        if most.isdigit() and now.isdigit():
-            left.append(max(0, int(most) - int(now) + _cache(folder)))
-    return min(left) if left else None
-
-
-def _cache(folder: str) -> int:
-    """Bytes of files in memory that the kernel gives back when they are needed."""
-    lines = [line.split() for line in _read(f"{folder}/memory.stat").splitlines()]
-    return sum(int(value) for name, value in lines if name == "inactive_file")
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

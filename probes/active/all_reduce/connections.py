@@ -1,7 +1,4 @@
-"""A connection between two launchers: JSON objects, one per line; or the same within the leader's own process.
-
-Who can connect to whom, found out before gloo or NCCL would wait for ever.
-"""
+"""TCP between launchers: their messages, and who can reach whom, found out before gloo or NCCL would wait for ever."""
 
 from __future__ import annotations
 
@@ -13,11 +10,19 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mltop.probes.active.all_reduce.listening import plain
+
 Message = dict[str, Any]
+LIMIT_S = 2.0
+STAGGER_S = 0.2  # an address that does not answer holds up the next one only this long
+ALL_PAIRS_UP_TO = 32  # nodes: 992 connections in all
+LINE_LIMIT_BYTES = 1 << 22  # a roster of some thousand nodes
+# Who cannot connect to whom, and why: {from: {to: reason}}.
+Unreached = Mapping[str, Mapping[str, str]]
 
 
-class TcpLink:
-    """Over a socket. ``receive`` gives None when the other side is gone."""
+class Link:
+    """JSON objects, one per line. ``receive`` gives None when the other side is gone."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -41,49 +46,30 @@ class TcpLink:
         self._writer.close()
 
     def own_address(self) -> str:
-        return str(self._writer.get_extra_info("sockname")[0])
+        return _host(self._writer.get_extra_info("sockname"))
 
     def peer_address(self) -> str:
-        return str(self._writer.get_extra_info("peername")[0])
+        return _host(self._writer.get_extra_info("peername"))
 
 
-class LocalLink:
-    """One end of a pair of queues."""
-
-    def __init__(self, outgoing: asyncio.Queue[Message | None], incoming: asyncio.Queue[Message | None]) -> None:
-        self._outgoing = outgoing
-        self._incoming = incoming
-
-    def send(self, message: Message) -> None:
-        self._outgoing.put_nowait(message)
-
-    async def receive(self) -> Message | None:
-        return await self._incoming.get()
-
-    def close(self) -> None:
-        self._outgoing.put_nowait(None)
+def _host(name: Any) -> str:
+    """Of a socket's name as asyncio gives it, without what marks it as IPv6's."""
+    return plain(str(name[0])) if isinstance(name, tuple) else ""
 
 
-def local_pair() -> tuple[LocalLink, LocalLink]:
-    one: asyncio.Queue[Message | None] = asyncio.Queue()
-    other: asyncio.Queue[Message | None] = asyncio.Queue()
-    return LocalLink(one, other), LocalLink(other, one)
+async def local_pair() -> tuple[Link, Link]:
+    """Two ends within this process."""
+    first, second = [
+        Link(*await asyncio.open_connection(sock=end, limit=LINE_LIMIT_BYTES)) for end in socket.socketpair()
+    ]
+    return first, second
 
 
-LIMIT_S = 2.0
-STAGGER_S = 0.2  # an address that does not answer holds up the next one only this long
-ALL_PAIRS_UP_TO = 32  # nodes: 992 connections in all
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-LINE_LIMIT_BYTES = 1 << 22  # a roster of some thousand nodes
-# Who cannot connect to whom, and why: {from: {to: reason}}.
-Unreached = Mapping[str, Mapping[str, str]]
-
-
-async def connect(address: str, port: int, limit_s: float = LIMIT_S) -> Streams:
+async def connect(address: str, port: int, limit_s: float = LIMIT_S) -> Link:
     """Raises OSError (also TimeoutError) as connect(2) does."""
     opening = asyncio.open_connection(address, port, limit=LINE_LIMIT_BYTES)
     try:
-        return await asyncio.wait_for(opening, limit_s)
+        return Link(*await asyncio.wait_for(opening, limit_s))
     except asyncio.TimeoutError:
         raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from None
 
@@ -91,10 +77,10 @@ async def connect(address: str, port: int, limit_s: float = LIMIT_S) -> Streams:
 async def why_unreached(address: str, port: int, limit_s: float = LIMIT_S) -> str:
     """ "" if a TCP connection opens, else the reason in words."""
     try:
-        _, writer = await connect(address, port, limit_s)
+        link = await connect(address, port, limit_s)
     except OSError as error:
         return reason(error)
-    writer.close()
+    link.close()
     return ""
 
 
@@ -128,14 +114,14 @@ def accused(cannot: Unreached, addresses: Mapping[str, str]) -> dict[str, str]:
 
     A single failed connection accuses the node that could not be reached.
     """
-    left = {(source, target): why for source, found in cannot.items() for target, why in found.items()}
-    found: dict[str, str] = {}
+    left = {(source, target): why for source, reasons in cannot.items() for target, why in reasons.items()}
+    sentences: dict[str, str] = {}
     while left:
         node = _worst(list(left))
         mine = {pair: why for pair, why in left.items() if node in pair}
-        found[node] = _sentence(node, mine, addresses)
+        sentences[node] = _sentence(node, mine, addresses)
         left = {pair: why for pair, why in left.items() if node not in pair}
-    return found
+    return sentences
 
 
 def named(names: Sequence[str], most: int = 4) -> str:
@@ -157,16 +143,12 @@ def _worst(pairs: Sequence[tuple[str, str]]) -> str:
 
 
 def _sentence(node: str, pairs: Mapping[tuple[str, str], str], addresses: Mapping[str, str]) -> str:
-    sources = [source for source, target in pairs if target == node]
-    targets_ = [target for source, target in pairs if source == node]
+    into = {source: why for (source, target), why in pairs.items() if target == node}
+    out_of = {target: why for (source, target), why in pairs.items() if source == node}
     parts = []
-    if sources:
-        why = _first(pairs, target=node)
-        parts.append(f"{named(sources)} cannot connect to {node} ({addresses.get(node, 'address unknown')}): {why}")
-    if targets_:
-        parts.append(f"{node} cannot connect to {named(targets_)}: {_first(pairs, source=node)}")
+    if into:
+        where = f"{node} ({addresses.get(node, 'address unknown')})"
+        parts.append(f"{named(list(into))} cannot connect to {where}: {next(iter(into.values()))}")
+    if out_of:
+        parts.append(f"{node} cannot connect to {named(list(out_of))}: {next(iter(out_of.values()))}")
     return "; ".join(parts)
-
-
-def _first(pairs: Mapping[tuple[str, str], str], source: str | None = None, target: str | None = None) -> str:
-    return next(why for (one, other), why in pairs.items() if source in (None, one) and target in (None, other))

@@ -15,7 +15,7 @@ from mltop.probes.active.all_reduce.importer import fork_importer
 from mltop.probes.active.all_reduce.listening import (
     LOOPBACK,
     Address,
-    Place,
+    Sockets,
     chosen,
     listen,
     listen_alone,
@@ -23,7 +23,6 @@ from mltop.probes.active.all_reduce.listening import (
 )
 from mltop.probes.active.all_reduce.options import Options, options_of
 from mltop.probes.active.all_reduce.rank import Progress
-from mltop.probes.active.command import probe_of
 from mltop.probes.model.probe import ProbeEvent
 
 
@@ -32,7 +31,6 @@ def main() -> None:
     began = time.monotonic()
     try:
         options = options_of(child.read_order())
-        options.key = options.key or (probe_of(sys.argv) or ("", ""))[1]
     except (ValueError, TypeError, KeyError) as error:
         child.say(ProbeEvent("refused", stage="listen", why=str(error)))
         sys.exit(2)
@@ -42,13 +40,13 @@ def main() -> None:
     # Forked first, before any thread and any socket: torch takes longest, and the ranks are forked from it.
     importer = fork_importer(progress, printed)
     try:
-        place = _open_place(options)
+        sockets = _open_sockets(options)
     except OSError as error:
         child.failed(f"cannot listen: {error}", stage="listen")
         sys.exit(1)
     if options.leader:
-        port = place.meeting.getsockname()[1] if place.meeting is not None else 0
-        addresses = [vars(place.address)] if place.meeting is not None else []
+        port = sockets.meeting.getsockname()[1] if sockets.meeting is not None else 0
+        addresses = [vars(sockets.address)] if sockets.meeting is not None else []
         child.say(ProbeEvent("listening", data={"port": port, "addresses": addresses}))
 
     # Imported while the other process imports torch. No bytecode of ours: this Python is not ours.
@@ -58,19 +56,19 @@ def main() -> None:
     from mltop.probes.active.all_reduce.node import Node
 
     async def run() -> int:
-        return await Node(options, progress, (*importer, output), place, began).run()
+        return await Node(options, progress, (*importer, output), sockets, began).run()
 
     code = asyncio.run(run())
     # At once: the thread that reads stdin would hold up an orderly exit.
     os._exit(code)
 
 
-def _open_place(options: Options) -> Place:
+def _open_sockets(options: Options) -> Sockets:
     """Where the others come to: nothing is opened for nobody, and nothing but loopback for this node's own ranks."""
     if not options.leader:
-        return Place(Address("", ""))
+        return Sockets(Address("", ""))
     if len(options.nodes) == 1:
         address, store = listen_alone()
-        return Place(Address(address, LOOPBACK), store=store)
+        return Sockets(Address(address, LOOPBACK), store=store)
     address_here = chosen(os.environ, options.backend, options.node, local_addresses())
-    return Place(address_here, listen(address_here.address), listen(address_here.address))
+    return Sockets(address_here, listen(address_here.address), listen(address_here.address))

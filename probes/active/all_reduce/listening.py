@@ -28,10 +28,9 @@ class Address:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the leader's node is found, and its sockets: ``meeting`` for the other launchers, ``store`` for all ranks.
-
-    Of other nodes it is empty: they open what they need when they know by which address they reach the leader.
+class Sockets:
+    """Where the leader's node is found, and where it listens: ``meeting`` for the other launchers, ``store`` for all
+    ranks. Of other nodes it is empty: they open what they need when they know by which address they reach the leader.
     """
 
     address: Address

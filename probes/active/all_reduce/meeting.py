@@ -7,33 +7,22 @@ Every launcher, the leader's own too, has one link to it. Messages (``t`` is the
     -> trouble {round, group, nodes, states}     <- stop {round, group}     -> states {round, group, states}
                                                  <- verdict {round, group, causes}
     <- gone {name, why}                          <- end (the leader was told to end)
-
-A launcher's side of the meeting: finds the leader, tells what it is asked, hears what happens to others.
-
-How a launcher comes together with the others: as the leader, who waits for all, or by going to the leader.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mltop.probes.active import child
 from mltop.probes.active.all_reduce import connections
-from mltop.probes.active.all_reduce.causes import causes, state_from
-from mltop.probes.active.all_reduce.connections import (
-    LIMIT_S,
-    LINE_LIMIT_BYTES,
-    LocalLink,
-    Message,
-    TcpLink,
-    local_pair,
-    named,
-)
-from mltop.probes.active.all_reduce.listening import Place, listen, plain
+from mltop.probes.active.all_reduce.causes import RankState, causes
+from mltop.probes.active.all_reduce.connections import LIMIT_S, LINE_LIMIT_BYTES, Link, Message, local_pair, named
+from mltop.probes.active.all_reduce.listening import Sockets, listen
 from mltop.probes.active.all_reduce.options import Options
 
 STANDS_STILL = "does not answer: its launcher or its network stands still"
@@ -41,8 +30,8 @@ STATES_S = 1.5  # how long a launcher may take to say what its ranks were doing
 
 
 class Leader:
-    """``store``: the leader's address and its store's port; ``on_joined`` is called with the number of nodes that have
-    come, and those that have not.
+    """The meeting, at the leader's. ``store``: the leader's address and its store's port; ``on_joined`` is called with
+    the number of nodes that have come, and those that have not.
     """
 
     def __init__(
@@ -58,8 +47,8 @@ class Leader:
         self._join_s = join_s
         self._address, self._store_port = store
         self._on_joined = on_joined
-        self._links: dict[str, TcpLink | LocalLink] = {}
-        self._known: dict[str, Message] = {}
+        self._links: dict[str, Link] = {}
+        self._members: dict[str, Message] = {}
         self._closed = ""
         self._absent: set[str] = set()
         self._all_here = asyncio.Event()
@@ -70,12 +59,12 @@ class Leader:
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A connection to the leader's port: a launcher, a pre-flight, or a stranger."""
-        link = TcpLink(reader, writer)
+        link = Link(reader, writer)
         link.send({"t": "welcome", "key": self._key})
-        await self.attend(link, plain(link.peer_address()))
+        await self.attend(link)
 
-    async def attend(self, link: TcpLink | LocalLink, address: str) -> None:
-        """Until this link ends. The leader's own launcher comes here with a LocalLink."""
+    async def attend(self, link: Link) -> None:
+        """Until this link ends. The leader's own launcher comes here with one that has no address."""
         hello = await link.receive()
         name = str(hello.get("name")) if hello is not None else ""
         why = self._why_not(hello, name)
@@ -84,7 +73,7 @@ class Leader:
             link.close()
             return
         self._links[name] = link
-        self._known[name] = {"address": address, "port": hello["port"], "ranks": hello["ranks"]}
+        self._members[name] = {"address": link.peer_address(), "port": hello["port"], "ranks": hello["ranks"]}
         self._on_joined(len(self._links), self._missing())
         if not self._missing():
             self._all_here.set()
@@ -101,15 +90,14 @@ class Leader:
         self._closed = f"the others began without it: it was not there after {self._join_s:g} s"
         here = [name for name in self._nodes if name in self._links]
         own = self._address
-        known = {name: self._known[name] for name in here}  # in the order of ranks
-        roster = {"t": "roster", "nodes": known, "store_port": self._store_port, "leader_address": own}
+        nodes = {name: self._members[name] for name in here}  # in the order of ranks
+        roster = {"t": "roster", "nodes": nodes, "store_port": self._store_port, "leader_address": own}
         self._send(here, roster)
         self._test_complete()
         await _within(self._all_tested.wait(), 2 * connections.LIMIT_S)
-        addresses = {name: str(known["address"]) or own for name, known in self._known.items()}
+        addresses = {name: str(member["address"]) or own for name, member in self._members.items()}
         cannot = {name: self._cannot[name] for name in self._nodes if name in self._cannot}
-        accused = connections.accused(cannot, addresses)
-        self._send(here, {"t": "go", "accused": accused, "missing": missing})
+        self._send(here, {"t": "go", "accused": connections.accused(cannot, addresses), "missing": missing})
         return missing
 
     def without(self, names: Iterable[str]) -> None:
@@ -152,7 +140,7 @@ class Leader:
 
     def _lose(self, name: str) -> None:
         del self._links[name]
-        self._known.pop(name, None)
+        self._members.pop(name, None)
         self._send(self._links, {"t": "gone", "name": name, "why": f"{name} is gone: its launcher has ended"})
         for trouble in self._troubles.values():
             trouble.lose(name)
@@ -178,8 +166,8 @@ class Leader:
 
     async def _conclude(self, key: tuple[int, int], trouble: _Trouble) -> None:
         await _within(trouble.complete.wait(), STATES_S)
-        found = [cause.fields() for cause in causes(trouble.states, trouble.silent())]
-        self._send(trouble.nodes, {"t": "verdict", "round": key[0], "group": key[1], "causes": found})
+        blamed = [asdict(cause) for cause in causes(trouble.states, trouble.silent())]
+        self._send(trouble.nodes, {"t": "verdict", "round": key[0], "group": key[1], "causes": blamed})
 
 
 class _Trouble:
@@ -187,14 +175,14 @@ class _Trouble:
 
     def __init__(self, nodes: list[str]) -> None:
         self.nodes = nodes
-        self.states: list[Any] = []
+        self.states: list[RankState] = []
         self.complete = asyncio.Event()
         self._open = dict.fromkeys(nodes)
         self._gone: dict[str, str] = {}
 
     def add(self, name: str, states: list[Message]) -> None:
         if name in self._open:
-            self.states += [state_from(fields) for fields in states]
+            self.states += [RankState(**fields) for fields in states]
             self._close(name)
 
     def lose(self, name: str) -> None:
@@ -204,10 +192,7 @@ class _Trouble:
 
     def silent(self) -> dict[str, str]:
         """Node -> why nothing is known of its ranks."""
-        return {
-            **self._gone,
-            **{name: f"{name} {STANDS_STILL}" for name in self._open},
-        }
+        return {**self._gone, **{name: f"{name} {STANDS_STILL}" for name in self._open}}
 
     def _close(self, name: str) -> None:
         del self._open[name]
@@ -236,6 +221,9 @@ class Hello:
     ranks: int
     port: int
 
+    def message(self) -> Message:
+        return {"t": "hello", **vars(self)}
+
 
 @dataclass
 class Meeting:
@@ -244,7 +232,7 @@ class Meeting:
     ``own_address``: of the route to the leader, or at the leader the one at which it listens.
     """
 
-    link: TcpLink | LocalLink
+    link: Link
     store: tuple[str, int]
     own_address: str
     ranks: dict[str, int] = field(default_factory=dict)
@@ -256,56 +244,75 @@ class Meeting:
         return sum(self.ranks.get(name, max(self.ranks.values())) for name in before)
 
 
-async def find_leader(leader: str, addresses: Sequence[str], port: int, key: str) -> TcpLink:
+async def find_leader(leader: str, addresses: Sequence[str], port: int, key: str) -> Link:
     """The first of the leader's addresses at which it answers. Raises NotJoined with every address's reason."""
     why: dict[str, str] = {}
-    trying: list[asyncio.Task[TcpLink]] = []
-    found: TcpLink | None = None
-    for address in addresses:
-        trying.append(asyncio.ensure_future(_try(address, port, key, why)))
-        found = await _first(trying, connections.STAGGER_S if len(trying) < len(addresses) else None)
-        if found is not None:
+    tries = [
+        asyncio.ensure_future(_try(address, port, key, why, number * connections.STAGGER_S))
+        for number, address in enumerate(addresses)
+    ]
+    leaders_link: Link | None = None
+    for answer in asyncio.as_completed(tries):
+        with contextlib.suppress(OSError):
+            leaders_link = await answer
             break
-    await _give_up(trying, found)
-    if found is None:
+    for task in tries:
+        task.cancel()
+    for link in await asyncio.gather(*tries, return_exceptions=True):
+        if isinstance(link, Link) and link is not leaders_link:
+            link.close()
+    if leaders_link is None:
         reasons = "; ".join(sorted(set(why.values()))) or "it has no address"
         raise NotJoined(f"cannot connect to {leader} ({', '.join(addresses)}) port {port}: {reasons}")
-    return found
+    return leaders_link
 
 
-async def join(link: TcpLink | LocalLink, hello: Hello, limit_s: float) -> Meeting:
+async def _try(address: str, port: int, key: str, why: dict[str, str], after_s: float) -> Link:
+    """Who answers is the leader if it says our key: on the same address another machine may listen. Raises OSError."""
+    await asyncio.sleep(after_s)
+    try:
+        link = await connections.connect(address, port)
+    except OSError as error:
+        why[address] = connections.reason(error)
+        raise
+    try:
+        welcome = await asyncio.wait_for(link.receive(), LIMIT_S)
+    except asyncio.TimeoutError:
+        welcome = None
+    if welcome is None or welcome.get("key") != key:
+        link.close()
+        why[address] = "something else answers there"
+        raise OSError(why[address])
+    return link
+
+
+async def join(link: Link, name: str, limit_s: float) -> Meeting:
     """Until all nodes have come and have tried to reach each other. Raises NotJoined."""
     try:
-        return await asyncio.wait_for(_join(link, hello), limit_s)
+        return await asyncio.wait_for(_join(link, name), limit_s)
     except asyncio.TimeoutError:
         raise NotJoined(f"the leader did not go on within {limit_s:.0f} s") from None
 
 
-async def _join(link: TcpLink | LocalLink, hello: Hello) -> Meeting:
+async def _join(link: Link, name: str) -> Meeting:
     roster = await _expect(link, "roster")
     nodes: dict[str, Message] = roster["nodes"]
     leader = str(roster["leader_address"])
-    own, store = (
-        (plain(link.own_address()), plain(link.peer_address())) if isinstance(link, TcpLink) else (leader, leader)
-    )
     others = {
-        name: (str(nodes[name]["address"]), int(nodes[name]["port"]))
-        for name in connections.targets(list(nodes), hello.name)
-        if nodes[name]["port"]  # the leader has none: we are connected to it
+        other: (str(nodes[other]["address"]), int(nodes[other]["port"]))
+        for other in connections.targets(list(nodes), name)
+        if nodes[other]["port"]  # the leader has none: we are connected to it
     }
     link.send({"t": "reached", "cannot": await connections.unreached(others)})
     go = await _expect(link, "go")
-    if hello.name in go["accused"]:
-        raise NotJoined(go["accused"][hello.name])
-    here = {name: int(known["ranks"]) for name, known in nodes.items() if name not in go["accused"]}
-    return Meeting(link, (store, int(roster["store_port"])), own, here, [*go["missing"], *go["accused"]])
+    if name in go["accused"]:
+        raise NotJoined(go["accused"][name])
+    here = {other: int(node["ranks"]) for other, node in nodes.items() if other not in go["accused"]}
+    store = (link.peer_address() or leader, int(roster["store_port"]))
+    return Meeting(link, store, link.own_address() or leader, here, [*go["missing"], *go["accused"]])
 
 
-def hello_message(hello: Hello) -> Message:
-    return {"t": "hello", "name": hello.name, "key": hello.key, "ranks": hello.ranks, "port": hello.port}
-
-
-async def _expect(link: TcpLink | LocalLink, kind: str) -> Message:
+async def _expect(link: Link, kind: str) -> Message:
     message = await link.receive()
     while message is not None and message.get("t") not in (kind, "refused", "end"):
         message = await link.receive()
@@ -316,59 +323,20 @@ async def _expect(link: TcpLink | LocalLink, kind: str) -> Message:
     return message
 
 
-async def _first(trying: Sequence[asyncio.Task[TcpLink]], limit_s: float | None) -> TcpLink | None:
-    """The first that succeeds within the limit, None if none does."""
-    loop = asyncio.get_running_loop()
-    deadline = None if limit_s is None else loop.time() + limit_s
-    while True:
-        won = [task for task in trying if task.done() and task.exception() is None]
-        if won:
-            return won[0].result()
-        open_ = [task for task in trying if not task.done()]
-        left = None if deadline is None else max(0.0, deadline - loop.time())
-        if not open_ or left == 0.0:
-            return None
-        await asyncio.wait(open_, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-
-
-async def _give_up(trying: Sequence[asyncio.Task[TcpLink]], but: TcpLink | None) -> None:
-    for task in trying:
-        task.cancel()
-    for link in await asyncio.gather(*trying, return_exceptions=True):
-        if isinstance(link, TcpLink) and link is not but:
-            link.close()
-
-
-async def _try(address: str, port: int, key: str, why: dict[str, str]) -> TcpLink:
-    """Who answers is the leader if it says our key: on the same address another machine may listen. Raises OSError."""
-    try:
-        reader, writer = await connections.connect(address, port)
-    except OSError as error:
-        why[address] = connections.reason(error)
-        raise
-    link = TcpLink(reader, writer)
-    try:
-        welcome = await asyncio.wait_for(link.receive(), connections.LIMIT_S)
-    except asyncio.TimeoutError:
-        welcome = None
-    if welcome is None or welcome.get("key") != key:
-        link.close()
-        why[address] = "something else answers there"
-        raise OSError(why[address])
-    return link
-
-
 class Joining:
-    """``store``: the socket for the store's server, on the leader only. ``limit_s``: most seconds of ``join()``."""
+    """How a launcher comes together with the others: as the leader, who waits for all, or by going to the leader.
 
-    def __init__(self, options: Options, place: Place) -> None:
-        """``place``: its sockets listen already."""
+    ``store``: the socket for the store's server, on the leader only. ``limit_s``: most seconds of ``join()``."""
+
+    def __init__(self, options: Options, sockets: Sockets) -> None:
+        """``sockets``: they listen already."""
         self._options = options
-        self._place = place
-        self.store = place.store
+        self._sockets = sockets
+        self.store = sockets.store
         # All come, all try to reach each other, the leader sums up.
-        self.limit_s = options.join_s + 3 * LIMIT_S
+        self.limit_s = options.limit_s("join") + 3 * LIMIT_S
         self._leader: Leader | None = None
+        self._server: asyncio.Server | None = None
         self._absent: list[str] = []  # told before the meeting was open
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -378,13 +346,13 @@ class Joining:
         if options.leader:
             # Port 0: nobody needs to try whether it reaches us, all others are connected already.
             hello = Hello(options.node, options.key, options.ranks, 0)
-            return await join(await self._open_meeting(hello), hello, self.limit_s)
+            return await join(await self._open_meeting(hello), options.node, self.limit_s)
         link = await find_leader(options.leader_node, options.addresses, options.port, options.key)
         # Nobody accepts on our own port: for the others' pre-flight the kernel's answer is enough.
         with self._listen(link) as tried:
             hello = Hello(options.node, options.key, options.ranks, tried.getsockname()[1])
-            link.send(hello_message(hello))
-            return await join(link, hello, self.limit_s)
+            link.send(hello.message())
+            return await join(link, options.node, self.limit_s)
 
     def without(self, names: list[str]) -> None:
         """The caller knows that they will not come: nobody waits for them."""
@@ -397,35 +365,36 @@ class Joining:
         if self._leader is not None:
             self._leader.end()
 
-    def _listen(self, link: TcpLink) -> socket.socket:
+    def _listen(self, link: Link) -> socket.socket:
         """At the address of the route to the leader. Raises NotJoined."""
-        address = plain(link.own_address())
+        address = link.own_address()
         try:
             return listen(address)
         except OSError as error:
             raise NotJoined(f"cannot listen on {address}: {error.strerror}") from None
 
-    async def _open_meeting(self, hello: Hello) -> LocalLink:
+    async def _open_meeting(self, hello: Hello) -> Link:
         options = self._options
         assert self.store is not None
-        store = (self._place.address.address, self.store.getsockname()[1])
-        leader = self._leader = Leader(options.nodes, options.key, options.join_s, store, self._came)
+        store = (self._sockets.address.address, self.store.getsockname()[1])
+        leader = self._leader = Leader(options.nodes, options.key, options.limit_s("join"), store, self._came)
         leader.without(self._absent)
-        if self._place.meeting is not None:  # open until the end: who comes too late is told so
-            server = asyncio.start_server(leader.accept, sock=self._place.meeting, limit=LINE_LIMIT_BYTES)
-            self._server = await server
-        link, other = local_pair()
-        link.send(hello_message(hello))
-        self._keep(leader.attend(other, ""))
+        if self._sockets.meeting is not None:  # open until the end: who comes too late is told so
+            self._server = await asyncio.start_server(leader.accept, sock=self._sockets.meeting, limit=LINE_LIMIT_BYTES)
+        link, other = await local_pair()
+        link.send(hello.message())
+        self._keep(leader.attend(other))
         self._keep(self._lead(leader))
         return link
 
     async def _lead(self, leader: Leader) -> None:
         missing = await leader.lead()
         if missing:
-            count = len(self._options.nodes)
-            why = f"{count - len(missing)} of {count} nodes joined within {self._options.join_s:g} s; waiting for "
-            child.failed(why + named(missing, 8), stage="join", data={"missing": missing})
+            count, limit_s = len(self._options.nodes), self._options.limit_s("join")
+            why = (
+                f"{count - len(missing)} of {count} nodes joined within {limit_s:g} s; waiting for {named(missing, 8)}"
+            )
+            child.failed(why, stage="join", data={"missing": missing})
 
     def _came(self, count: int, missing: list[str]) -> None:
         total = len(self._options.nodes)

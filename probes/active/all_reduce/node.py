@@ -7,17 +7,17 @@ import contextlib
 import socket
 import time
 from collections.abc import Awaitable
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from mltop.probes.active import child, endings
-from mltop.probes.active.all_reduce import options as asked
 from mltop.probes.active.all_reduce.causes import Cause, RankState
 from mltop.probes.active.all_reduce.connections import Message
-from mltop.probes.active.all_reduce.listening import Place
-from mltop.probes.active.all_reduce.meeting import Joining, NotJoined
-from mltop.probes.active.all_reduce.options import Options, RoundTold
+from mltop.probes.active.all_reduce.listening import Sockets
+from mltop.probes.active.all_reduce.meeting import Joining, Meeting, NotJoined
+from mltop.probes.active.all_reduce.options import READY_S, Options, RoundTold, round_of
 from mltop.probes.active.all_reduce.rank import Progress
-from mltop.probes.active.all_reduce.ranks import CannotEnd, Importer, ImportFailed, Output, Ranks, ready_data, setups_of
+from mltop.probes.active.all_reduce.ranks import CannotEnd, Importer, ImportFailed, Output, Ranks, setups_of
 from mltop.probes.active.all_reduce.rounds import SUPERVISOR_S, NoVerdict, RoundRun, plan_of, say_causes
 from mltop.probes.model.probe import ProbeEvent
 
@@ -29,28 +29,21 @@ class Failed(Exception):
 
 
 class Node:
+    """Joins the others; what it is told by its caller goes to ``JoinedNode``."""
+
     def __init__(
         self,
         options: Options,
         progress: Progress,
         importer: tuple[int, socket.socket, int],
-        place: Place,
+        sockets: Sockets,
         began: float,
     ) -> None:
         """Within a running loop."""
-        self._options = options
-        self._progress = progress
+        self._options, self._progress, self._began = options, progress, began
         self._importer = Importer(*importer)
-        self._joining = Joining(options, place)
-        self._began = began
+        self._joining = Joining(options, sockets)
         self._tells: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._tasks: set[asyncio.Future[Any]] = set()
-        self._run: RoundRun | None = None
-        self._past: set[int] = set()  # rounds that we were told
-        self._given_up: set[int] = set()  # rounds that failed before we were told them
-        self._gone: set[str] = set()  # nodes
-        self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._ended_by_leader = False
 
     async def run(self) -> int:
         """The exit code. Everything that was started has ended."""
@@ -62,8 +55,10 @@ class Node:
 
         child.end_with_stdin(on_line)
         try:
-            await self._get_ready()
-            await self._serve()
+            meeting = await self._joined()
+            joined = JoinedNode(self._options, self._progress, self._importer, meeting, self._tells)
+            await joined.get_ready(self._began, self._joining.store)
+            await joined.serve()
         except Failed as error:
             stage, why, fix = error.args
             child.failed(why, stage=stage, fix=fix)
@@ -73,35 +68,78 @@ class Node:
             await self._importer.end()
         return 0
 
-    # Until ready.
-
     def _without(self, told: dict[str, Any]) -> None:
         """{"tell": "without", "nodes": [...]}: these will not come. What comes after the meeting changes nothing."""
         nodes = told.get("nodes")
         if isinstance(nodes, list):
             self._joining.without([str(name) for name in nodes])
 
-    async def _get_ready(self) -> None:
+    async def _joined(self) -> Meeting:
         joining = asyncio.ensure_future(self._joining.join())
-        child.stage("import torch", deadline_s=self._limit_s("import torch") + SUPERVISOR_S)
+        begin_import(self._options)
         if len(self._options.nodes) > 1:
             child.stage("join", deadline_s=self._joining.limit_s + SUPERVISOR_S)
         try:
-            self._meeting, join_s = await joining, time.monotonic() - self._began
+            return await joining
         except NotJoined as error:
             raise Failed("join", str(error), _JOIN_FIX) from None
+
+
+def begin_import(options: Options) -> None:
+    child.stage("import torch", deadline_s=options.limit_s("import torch") + SUPERVISOR_S)
+
+
+class JoinedNode:
+    """Its ranks, and what the leader and the caller say: ready, rounds, end. Times are monotonic."""
+
+    def __init__(
+        self,
+        options: Options,
+        progress: Progress,
+        importer: Importer,
+        meeting: Meeting,
+        tells: asyncio.Queue[dict[str, Any]],
+    ) -> None:
+        """Within a running loop. Raises Failed."""
+        self._options, self._progress, self._importer, self._meeting = options, progress, importer, meeting
+        self._joined_s = time.monotonic()
+        self._tells = tells
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._run: RoundRun | None = None
+        self._past: set[int] = set()  # rounds that we were told
+        self._given_up: set[int] = set()  # rounds that failed before we were told them
+        self._gone: set[str] = set()  # nodes
+        self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._ended_by_leader = False
+        try:
+            self._setups = setups_of(options, meeting)
+        except ValueError as error:
+            raise Failed("join", f"MLTOP_PROBE_DELAY must be RANK:SECONDS[,RANK:SECONDS]: {error}", "") from None
+        self._output = Output(self._setups.first_rank, options.backend == "nccl")
+        self._ranks = Ranks(
+            importer,
+            self._setups.ranks,
+            self._setups.environments,
+            on_message=self._on_message,
+            on_line=self._output.line,
+            on_ended=self._on_ended,
+        )
+
+    # Until ready.
+
+    async def get_ready(self, began: float, store: socket.socket | None) -> None:
+        """``began``: when the import of torch did; ``store``: at which torch's store listens, at the leader's."""
         self._keep(self._hear())
         if len(self._options.nodes) > 1 and not self._importer.imported.done():
-            child.stage("import torch", deadline_s=self._limit_s("import torch") + SUPERVISOR_S)
-        about = await self._unless_lost("import torch", self._imported())
-        await self._unless_lost("join", self._start_ranks())
-        ready = {**about, "join_s": round(join_s, 3), **ready_data(self._options, self._meeting, self._setups)}
-        child.say(ProbeEvent("ready", data=ready))
+            begin_import(self._options)
+        about = await self._unless_lost("import torch", self._imported(began))
+        await self._unless_lost("join", self._start_ranks(began, store))
+        join_s = round(self._joined_s - began, 3)
+        child.say(ProbeEvent("ready", data={**about, "join_s": join_s, **self._setups.ready_data}))
 
-    async def _imported(self) -> dict[str, Any]:
-        """``import torch`` began when we did."""
-        limit_s = self._limit_s("import torch")
-        left_s = max(0.1, self._began + limit_s - time.monotonic())
+    async def _imported(self, began: float) -> dict[str, Any]:
+        limit_s = self._options.limit_s("import torch")
+        left_s = max(0.1, began + limit_s - time.monotonic())
         try:
             about = await asyncio.wait_for(asyncio.shield(self._importer.imported), left_s)
         except asyncio.TimeoutError:
@@ -114,26 +152,12 @@ class Node:
             raise Failed("import torch", why, "name another Python with --torch-python")
         return about
 
-    async def _start_ranks(self) -> None:
-        options = self._options
-        try:
-            setups = self._setups = setups_of(options, self._meeting)
-        except ValueError as error:
-            raise Failed("join", f"MLTOP_PROBE_DELAY must be RANK:SECONDS[,RANK:SECONDS]: {error}", "") from None
-        self._output = Output(setups.first_rank, options.backend == "nccl")
-        self._ranks = Ranks(
-            self._importer,
-            setups.ranks,
-            setups.environments,
-            on_message=self._on_message,
-            on_line=self._output.line,
-            on_ended=self._on_ended,
-        )
-        if self._joining.store is not None:
-            self._ranks.serve_store(self._meeting.store[0], self._joining.store)
+    async def _start_ranks(self, began: float, store: socket.socket | None) -> None:
+        if store is not None:
+            self._ranks.serve_store(self._meeting.store[0], store)
         # The store is there when the leader's torch is.
-        limit_s = self._began + self._limit_s("import torch") + asked.READY_S - time.monotonic()
-        self._check_up(await self._ranks.start(range(options.ranks), max(asked.READY_S, limit_s)))
+        limit_s = began + self._options.limit_s("import torch") + READY_S - time.monotonic()
+        self._check_up(await self._ranks.start(range(self._options.ranks), max(READY_S, limit_s)))
 
     def _check_up(self, not_up: list[int]) -> None:
         if not_up:
@@ -145,14 +169,14 @@ class Node:
 
     # Rounds.
 
-    async def _serve(self) -> None:
+    async def serve(self) -> None:
         while True:
             told = await self._next()
             if told.get("tell") == "end":
                 return
             if told.get("tell") == "round":
                 try:
-                    await self._round(asked.round_of(told))
+                    await self._round(round_of(told))
                 except ValueError as error:
                     where = {"round": told.get("round")}
                     child.failed(str(error), stage="init", data=where)
@@ -187,12 +211,12 @@ class Node:
         plan = plan_of(told, group, self._options, self._meeting, self._gone)
         await self._replace([local for local in range(len(self._ranks)) if self._ranks[local].ended.done()])
         self._run = RoundRun(plan, self._options.node, self._ranks, self._progress, self._meeting.link.send)
-        found = await self._outcome(self._run)
+        causes = await self._outcome(self._run)
         data: dict[str, Any] = {"round": told.round, "group": group}
-        if found:
-            say_causes(told.round, group, plan.nodes, self._options.node, found)
-            self._output.say_last(self._ranks, [cause.rank for cause in found])
-            data.update(failed=True, causes=[cause.fields() for cause in found])
+        if causes:
+            say_causes(told.round, group, plan.nodes, self._options.node, causes)
+            self._output.say_last(self._ranks, [cause.rank for cause in causes])
+            data.update(failed=True, causes=[asdict(cause) for cause in causes])
             await self._replace(self._run.unfinished())
         child.say(ProbeEvent("round", data=data))
 
@@ -208,7 +232,7 @@ class Node:
         if not locals_:
             return
         try:
-            self._check_up(await self._ranks.replace(locals_, asked.READY_S))
+            self._check_up(await self._ranks.replace(locals_, READY_S))
         except CannotEnd as error:
             raise Failed("end", str(error), "the kernel's log tells more (dmesg)") from None
 
@@ -243,21 +267,19 @@ class Node:
             if self._run is not None:
                 self._run.gone(message["name"])
         elif kind == "stop":
-            if self._is_current(message):
-                assert self._run is not None
-                self._keep(self._run.stop())
+            run = self._current(message)
+            if run is not None:
+                self._keep(run.stop())
             else:
                 self._given_up.add(message["round"])
                 self._meeting.link.send({**message, "t": "states", "states": self._states(message["round"])})
-        elif kind == "verdict":
-            found = [Cause(**fields) for fields in message["causes"]]
-            if self._is_current(message):
-                assert self._run is not None
-                self._run.verdict(found)
+        elif kind == "verdict" and (run := self._current(message)) is not None:
+            run.verdict([Cause(**fields) for fields in message["causes"]])
 
-    def _is_current(self, message: Message) -> bool:
+    def _current(self, message: Message) -> RoundRun | None:
         run = self._run
-        return run is not None and (run.plan.round, run.plan.group) == (message["round"], message["group"])
+        is_it = run is not None and (run.plan.round, run.plan.group) == (message["round"], message["group"])
+        return run if is_it else None
 
     def _states(self, number: int) -> list[dict[str, Any]]:
         """Of a round that our ranks have done already, or that they have not begun."""
@@ -265,11 +287,6 @@ class Node:
         node = self._options.node
         first = self._meeting.first_rank(self._options.nodes, node)
         return [vars(RankState(first + local, node, kind)) for local in range(self._options.ranks)]
-
-    # Small things.
-
-    def _limit_s(self, stage: str) -> float:
-        return self._options.limit_s(stage, {"import torch": asked.IMPORT_S, "init": asked.INIT_S}[stage])
 
     def _keep(self, work: Awaitable[Any]) -> None:
         task = asyncio.ensure_future(work)

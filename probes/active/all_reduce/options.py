@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mltop.probes.active.all_reduce.collectives import NAMES
 from mltop.probes.active.all_reduce.listening import LOOPBACK
 from mltop.probes.active.child import Order
 from mltop.probes.model.probe import ProbeDevice
+from mltop.probes.model.probe_kinds import COLLECTIVES, stage_deadline_s
 
-INIT_S, JOIN_S, IMPORT_S, READY_S = 10.0, 12.0, 30.0, 20.0
+READY_S = 20.0  # of a rank, from its fork on
 # A size may take three times its budget, and what it takes to make its buffers.
 MEASURE_BUDGETS, MEASURE_S = 3.0, 5.0
 PATHS = {"gloo": "gloo over TCP: not the training path", "nccl": "NCCL"}
@@ -38,15 +38,18 @@ class Options:
     addresses: list[str] = field(default_factory=list)
     port: int = 0
     key: str = ""
-    join_s: float = JOIN_S
     deadlines_s: dict[str, float] = field(default_factory=dict)
 
     def device(self, local: int) -> ProbeDevice:
         gpus = [device for device in self.devices if device.kind == "gpu"]
         return gpus[local] if self.backend == "nccl" else ProbeDevice("cpu", kind="cpu")
 
-    def limit_s(self, stage: str, default_s: float) -> float:
-        return float(self.deadlines_s.get(stage, default_s))
+    def limit_s(self, stage: str) -> float:
+        return stage_deadline_s("all_reduce", stage, self.deadlines_s)
+
+    def measure_s(self, budget_s: float) -> float:
+        """The limit of one size."""
+        return self.deadlines_s.get("measure", MEASURE_BUDGETS * budget_s + MEASURE_S)
 
 
 def options_of(order: Order) -> Options:
@@ -74,11 +77,10 @@ def options_of(order: Order) -> Options:
         devices=order.devices,
         leader=bool(told.get("leader", len(nodes) == 1)),
         leader_node=str(told.get("leader_node") or nodes[0]),
-        addresses=[str(one) for one in told.get("addresses") or []],
+        addresses=[str(address) for address in told.get("addresses") or []],
         port=int(told.get("port") or 0),
         key=str(told.get("key") or ""),
-        join_s=float(told.get("join_s") or order.deadlines_s.get("join") or JOIN_S),
-        deadlines_s=order.deadlines_s,
+        deadlines_s={**order.deadlines_s, **({"join": float(told["join_s"])} if told.get("join_s") else {})},
     )
 
 
@@ -97,20 +99,20 @@ class RoundTold:
 def round_of(told: Mapping[str, Any]) -> RoundTold:
     """Raises ValueError with a sentence."""
     try:
-        found = RoundTold(
+        wanted = RoundTold(
             round=int(told["round"]),
             groups=[[str(name) for name in group] for group in told["groups"]],
-            collectives=[str(name) for name in told.get("collectives") or ["all-reduce"]],
+            collectives=[str(name) for name in told.get("collectives") or COLLECTIVES[:1]],
             sizes_bytes=[int(size) for size in told["sizes_bytes"]],
             budget_s=float(told.get("budget_s", 1.0)),
             work=bool(told.get("work", False)),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"no round: {error!r}") from None
-    unknown = [name for name in found.collectives if name not in NAMES]
+    unknown = [name for name in wanted.collectives if name not in COLLECTIVES]
     if unknown:
-        raise ValueError(f"{unknown[0]} is no collective (one of: {', '.join(NAMES)})")
-    return found
+        raise ValueError(f"{unknown[0]} is no collective (one of: {', '.join(COLLECTIVES)})")
+    return wanted
 
 
 FAMILIES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_NCCL_", "UCX_", "FI_", "SHARP_")
@@ -128,21 +130,22 @@ DEFAULTS = {
 }
 
 
-def inherited(env: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
+def inherited_settings(env: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
     """What was set before us, by the user or the site."""
     return {**conf, **{name: value for name, value in sorted(env.items()) if name.startswith(FAMILIES)}}
 
 
-def added(interface: str, backend: str, ours: Mapping[str, str]) -> dict[str, str]:
+def added_settings(interface: str, backend: str, ours: Mapping[str, str]) -> dict[str, str]:
     """What we set beside ``ours``, the inherited. ``interface`` "": not known, left to the library; loopback, for ranks
     of one node alone, stands whatever was set: nothing of it is for others to connect to.
     """
-    wanted, kept = {}, ours
+    wanted, kept = {}, dict(ours)
     if interface:
         name = "GLOO_SOCKET_IFNAME" if backend == "gloo" else "NCCL_SOCKET_IFNAME"
         # "=": exactly this name; without it "eth1" would also mean eth10.
         wanted[name] = interface if backend == "gloo" else f"={interface}"
-        kept = {known: value for known, value in ours.items() if known != name or interface != LOOPBACK}
+        if interface == LOOPBACK:
+            kept.pop(name, None)
     if backend == "nccl":
         wanted["NCCL_RAS_ENABLE"] = "0"  # listens in every process, for a tool that nobody runs here
     if backend == "nccl" and "NCCL_DEBUG" not in ours:
@@ -152,7 +155,7 @@ def added(interface: str, backend: str, ours: Mapping[str, str]) -> dict[str, st
 
 def conf_settings(env: Mapping[str, str] = os.environ, files: Sequence[str] = CONF_FILES) -> dict[str, str]:
     """``NAME=value`` lines of NCCL's configuration files; those of later files win. Unreadable files are none."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for path in [env["NCCL_CONF_FILE"]] if env.get("NCCL_CONF_FILE") else files:
         try:
             lines = Path(path).expanduser().read_text(errors="replace").splitlines()
@@ -161,11 +164,11 @@ def conf_settings(env: Mapping[str, str] = os.environ, files: Sequence[str] = CO
         for line in lines:
             name, equals, value = line.partition("#")[0].partition("=")
             if equals and name.strip().startswith(FAMILIES):
-                found[name.strip()] = value.strip()
-    return found
+                settings[name.strip()] = value.strip()
+    return settings
 
 
-def delays(text: str) -> dict[int, float]:
+def injected_delays(text: str) -> dict[int, float]:
     """MLTOP_PROBE_DELAY, "RANK:SECONDS[,RANK:SECONDS]": rank -> s of sleep before each timed collective.
 
     Raises ValueError for anything else.

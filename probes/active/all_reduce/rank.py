@@ -1,8 +1,4 @@
-"""How far each rank of this node has come, in memory that the ranks and their launcher share.
-
-A rank cannot tell what it waits for while it waits: the launcher reads its two numbers when a deadline passes.
-
-A rank: forked from a process that has torch imported, it waits for rounds and measures in them.
+"""A rank: forked from a process that has torch imported, it waits for rounds and measures in them.
 
 Its channel carries JSON lines. From the launcher: rounds (``Round``'s fields). To the launcher:
     {"up": pid}   {"stage", "deadline_s"}   {"times": RankTimes}   {"done": round}
@@ -21,26 +17,33 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
-from mltop.probes.active.all_reduce import collectives as sizes
 from mltop.probes.active.all_reduce.causes import is_lost
 from mltop.probes.active.all_reduce.collectives import (
     Collective,
     Conditions,
-    CpuClock,
-    CudaClock,
     OwnWork,
     Unsupported,
     measure,
+    stage_of,
+    too_big_for_gpu,
 )
+from mltop.probes.active.device import CpuTimer, CudaTimer
 from mltop.probes.model.probe import RankTimes
+from mltop.probes.model.probe_kinds import COLLECTIVES
+from mltop.probes.model.units import size_words
 
 _SLOT = struct.Struct("=qq")
 
 
 class Progress:
-    """Made before the first fork; one slot per rank of the node."""
+    """How far each rank of this node has come, in memory that the ranks and their launcher share: made before the first
+    fork, one slot per rank.
+
+    A rank cannot tell what it waits for while it waits: the launcher reads its two numbers when a deadline passes.
+    """
 
     def __init__(self, ranks: int) -> None:
         self._memory = mmap.mmap(-1, max(1, ranks) * _SLOT.size)
@@ -111,52 +114,48 @@ def prepare() -> None:
     Collective("all-reduce", 4096, 0, 1, torch.device("cpu")).fill()
 
 
-def serve(channel: socket.socket, progress: Progress, setup: Mapping[str, Any]) -> None:
-    """Until the launcher closes the channel, or kills us after a failed round."""
-    rank = _Rank(channel, progress, Setup(**setup))
-    with channel.makefile("r", encoding="utf-8") as lines:
-        if not rank.get_ready():
+def serve(channel: socket.socket, progress: Progress, fields: Mapping[str, Any]) -> None:
+    """Until the launcher closes the channel, or kills us after a failed round. ``fields``: of the Setup."""
+    setup = Setup(**fields)
+    opened = []
+    for stage, opening in (("device", _open_device), ("join", _open_store)):
+        try:
+            opened.append(opening(setup))
+        except (RuntimeError, OSError) as error:
+            _say(channel, _raised(error, stage))
             return
+    rank = _Rank(channel, progress, setup, *opened)
+    with channel.makefile("r", encoding="utf-8") as lines:
+        _say(channel, {"up": os.getpid()})
         for line in lines:
             if not rank.obey(Round(**json.loads(line))):
                 return
 
 
+def _open_device(setup: Setup) -> Any:
+    import torch
+
+    if setup.backend != "nccl":
+        return torch.device("cpu")
+    torch.cuda.set_device(0)  # the only one that CUDA_VISIBLE_DEVICES leaves
+    torch.zeros(1, device="cuda")  # makes the context, which takes seconds
+    return torch.device("cuda", 0)
+
+
+def _open_store(setup: Setup) -> Any:
+    import torch.distributed as dist
+
+    limit = timedelta(seconds=setup.connect_s)
+    return dist.TCPStore(setup.store_host, setup.store_port, None, False, limit, wait_for_workers=False)
+
+
 class _Rank:
-    def __init__(self, channel: socket.socket, progress: Progress, setup: Setup) -> None:
+    def __init__(self, channel: socket.socket, progress: Progress, setup: Setup, device: Any, store: Any) -> None:
         self._channel = channel
         self._progress = progress
         self._setup = setup
+        self._device, self._store = device, store
         self._stage = "join"
-
-    def get_ready(self) -> bool:
-        """The device and the store; False when that failed, which is said."""
-        try:
-            self._device = self._open_device()
-            self._store = self._open_store()
-        except (RuntimeError, OSError) as error:
-            self._raised(error)
-            return False
-        self._say({"up": os.getpid()})
-        return True
-
-    def _open_device(self) -> Any:
-        import torch
-
-        if self._setup.backend != "nccl":
-            return torch.device("cpu")
-        self._stage = "device"
-        torch.cuda.set_device(0)  # the only one that CUDA_VISIBLE_DEVICES leaves
-        torch.zeros(1, device="cuda")  # makes the context, which takes seconds
-        return torch.device("cuda", 0)
-
-    def _open_store(self) -> Any:
-        import torch.distributed as dist
-
-        self._stage = "join"
-        limit = timedelta(seconds=self._setup.connect_s)
-        host, port = self._setup.store_host, self._setup.store_port
-        return dist.TCPStore(host, port, None, False, limit, wait_for_workers=False)
 
     def obey(self, task: Round) -> bool:
         """One round. False when it failed: then this process is of no more use."""
@@ -164,7 +163,7 @@ class _Rank:
             self._run(task)
         except Exception as error:  # noqa: BLE001 - told to the launcher, whatever it is
             traceback.print_exc()
-            self._raised(error)
+            _say(self._channel, _raised(error, self._stage))
             return False
         self._say({"done": task.round})
         return True
@@ -174,29 +173,28 @@ class _Rank:
 
         self._progress.clear(self._setup.local)
         self._begin("init", task.deadlines_s["init"])
-        device = self._device
-        self._init(task, device)
-        refused = self._agree_on_sizes(task, device)
-        work = OwnWork(device) if task.work else None
+        self._init(task)
+        refused = self._agree_on_sizes(task)
+        work = OwnWork(self._device) if task.work else None
         if work is not None:
             work()  # the first one loads kernels and makes a workspace: not within a timed loop
         for collective in task.collectives:
             for size_bytes in task.sizes_bytes:
                 if size_bytes in refused:
                     continue
-                self._measure(task, collective, size_bytes, device, work)
-        if device.type == "cuda":
+                self._measure(task, collective, size_bytes, work)
+        if self._device.type == "cuda":
             dist.barrier(device_ids=[0])  # or one rank's communicator is destroyed while another's still works
         dist.destroy_process_group()
 
-    def _init(self, task: Round, device: Any) -> None:
+    def _init(self, task: Round) -> None:
         import torch
         import torch.distributed as dist
 
         longest_s = max(task.deadlines_s.values()) + GRACE_S
         options: dict[str, Any] = {}
-        if device.type == "cuda" and takes_device_id(str(torch.__version__)):
-            options["device_id"] = device
+        if self._device.type == "cuda" and takes_device_id(str(torch.__version__)):
+            options["device_id"] = self._device
         dist.init_process_group(
             self._setup.backend,
             store=dist.PrefixStore(task.prefix, self._store),
@@ -206,45 +204,47 @@ class _Rank:
             **options,
         )
 
-    def _agree_on_sizes(self, task: Round, device: Any) -> list[int]:
+    def _agree_on_sizes(self, task: Round) -> list[int]:
         """The sizes that do not fit on any one node are left out by all. It is also the first contact of all ranks."""
         import torch
         import torch.distributed as dist
 
         too_big = {int(size): why for size, why in task.too_big.items()}
-        if device.type == "cuda":
-            too_big = sizes.too_big_for_gpu(task.sizes_bytes, torch.cuda.mem_get_info()[0])
+        if self._device.type == "cuda":
+            too_big = too_big_for_gpu(task.sizes_bytes, torch.cuda.mem_get_info()[0])
         flags = [int(size in too_big) for size in task.sizes_bytes]
-        found = torch.tensor(flags or [0], dtype=torch.int32, device=device)
+        refusals = torch.tensor(flags or [0], dtype=torch.int32, device=self._device)
         self._count()
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        refused = [size for size, flag in zip(task.sizes_bytes, found.tolist()) if flag]
+        dist.all_reduce(refusals, dist.ReduceOp.MAX)
+        refused = [size for size, flag in zip(task.sizes_bytes, refusals.tolist()) if flag]
         for size in refused:
             if size in too_big and self._setup.local == 0:
-                stage = f"measure {sizes.size_text(size)}"
+                stage = stage_of(COLLECTIVES[0], size)
                 self._say({"left_out": too_big[size], "stage": stage, "refused": True})
         return refused
 
-    def _measure(self, task: Round, collective: str, size_bytes: int, device: Any, work: OwnWork | None) -> None:
+    def _measure(self, task: Round, collective: str, size_bytes: int, work: OwnWork | None) -> None:
+        import torch
+
         deadline_s = task.deadlines_s["measure"]
-        self._begin(sizes.stage_of(collective, size_bytes), deadline_s)
+        self._begin(stage_of(collective, size_bytes), deadline_s)
         under = Conditions(
             budget_s=task.budget_s,
             deadline_s=deadline_s,
-            agree=lambda number: self._agree(number, device),
+            agree=self._agree,
             begin=self._count,
-            clock=CudaClock if device.type == "cuda" else CpuClock,
+            timer=partial(CudaTimer, torch) if self._device.type == "cuda" else CpuTimer,
             delay_s=self._setup.delay_s,
             work=work,
         )
         try:
-            subject = Collective(collective, size_bytes, task.rank, task.ranks, device)
-            found = measure(subject, size_bytes, under)
+            subject = Collective(collective, size_bytes, task.rank, task.ranks, self._device)
+            measured = measure(subject, size_bytes, under)
         except Unsupported as why:
             self._leave_out(task, str(why), refused=True)
             return
-        if found.left_out_s is not None:
-            took = f"one {collective} of {sizes.size_text(size_bytes)} took {found.left_out_s:.1f} s"
+        if measured.left_out_s is not None:
+            took = f"one {collective} of {size_words(size_bytes)} took {measured.left_out_s:.1f} s"
             self._leave_out(task, f"{took}: too few would fit into {deadline_s:.0f} s", refused=False)
             return
         times = RankTimes(
@@ -257,9 +257,9 @@ class _Rank:
             self._setup.node,
             self._setup.gpu,
             self._setup.uuid,
-            [round(time_s, 9) for time_s in found.times_s],
-            None if found.work_s is None else round(found.work_s, 9),
-            found.wrong,
+            [round(time_s, 9) for time_s in measured.times_s],
+            None if measured.work_s is None else round(measured.work_s, 9),
+            measured.wrong,
         )
         self._say({"times": asdict(times)})
 
@@ -268,12 +268,12 @@ class _Rank:
         if task.rank == 0:
             self._say({"left_out": why, "stage": self._stage, "refused": refused})
 
-    def _agree(self, number: int, device: Any) -> int:
+    def _agree(self, number: int) -> int:
         import torch
         import torch.distributed as dist
 
         self._count()
-        told = torch.tensor([number], dtype=torch.int64, device=device)
+        told = torch.tensor([number], dtype=torch.int64, device=self._device)
         dist.broadcast(told, 0)
         return int(told.item())
 
@@ -285,12 +285,17 @@ class _Rank:
     def _count(self) -> None:
         self._progress.begin(self._setup.local)
 
-    def _raised(self, error: BaseException) -> None:
-        why = first_line(str(error)) or type(error).__name__
-        self._say({"raised": why, "stage": self._stage, "connection": is_lost(str(error))})
-
     def _say(self, message: dict[str, Any]) -> None:
-        self._channel.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        _say(self._channel, message)
+
+
+def _raised(error: BaseException, stage: str) -> dict[str, Any]:
+    why = first_line(str(error)) or type(error).__name__
+    return {"raised": why, "stage": stage, "connection": is_lost(str(error))}
+
+
+def _say(channel: socket.socket, message: dict[str, Any]) -> None:
+    channel.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
 
 _NCCL_REASON = "Last error:"  # ProcessGroupNCCL's messages end with it and ncclGetLastError()

@@ -1,9 +1,4 @@
-"""The launcher's side of the importer and its ranks: fork, tell, hear, end, replace.
-
-What ranks print: NCCL's settings and warnings as notes, the last lines of a rank that failed.
-
-What each rank of this node is given for its whole life: its device, its store, its environment.
-"""
+"""The launcher's side of the importer and its ranks: what each is given, fork, tell, hear, end, replace."""
 
 from __future__ import annotations
 
@@ -19,14 +14,21 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mltop.probes.active import child, endings
-from mltop.probes.active.all_reduce import options as environment
 from mltop.probes.active.all_reduce.importer import PACKET_BYTES, STORE
 from mltop.probes.active.all_reduce.listening import interface_of, local_addresses
 from mltop.probes.active.all_reduce.meeting import Meeting
-from mltop.probes.active.all_reduce.options import IMPORT_S, PATHS, READY_S, Options
+from mltop.probes.active.all_reduce.options import (
+    PATHS,
+    READY_S,
+    Options,
+    added_settings,
+    conf_settings,
+    inherited_settings,
+    injected_delays,
+)
 from mltop.probes.active.all_reduce.rank import Setup
+from mltop.probes.active.host import stat_fields
 from mltop.probes.model.probe import ProbeEvent
-from mltop.probes.system import paths
 
 LAST_LINES = 40
 END_S = 3.0
@@ -131,12 +133,8 @@ class LocalRank:
         self.readers: list[Awaitable[None]] = []
 
     def state(self) -> str:
-        """Of /proc/PID/stat (proc(5)): R S D T t Z, "" when it is gone."""
-        try:
-            with open(paths.proc(self.pid, "stat"), encoding="ascii", errors="replace") as file:
-                return file.read().rpartition(")")[2].split()[0]
-        except (OSError, IndexError):
-            return ""
+        """Of proc(5): R S D T t Z, "" when it is gone."""
+        return next(iter(stat_fields(self.pid)), "")
 
 
 class Ranks:
@@ -273,7 +271,9 @@ _NCCL = re.compile(r"\bNCCL (?P<kind>[A-Z]+) (?P<text>.*)")
 
 
 class Output:
-    """``first_rank``: this node's first, of all ranks. Settings are told of that one: the others' are alike."""
+    """What ranks print: NCCL's settings and warnings as notes, the last lines of a rank that failed.
+
+    ``first_rank``: this node's first, of all ranks. Settings are told of that one: the others' are alike."""
 
     def __init__(self, first_rank: int, is_nccl: bool) -> None:
         self._first_rank = first_rank
@@ -282,11 +282,11 @@ class Output:
         self._warnings: set[str] = set()
 
     def line(self, local: int, line: str) -> None:
-        found = _NCCL.search(line) if self._is_nccl else None
-        if found is None:
+        printed = _NCCL.search(line) if self._is_nccl else None
+        if printed is None:
             return
-        rank, text = self._first_rank + local, found["text"]
-        if found["kind"] == "INFO":
+        rank, text = self._first_rank + local, printed["text"]
+        if printed["kind"] == "INFO":
             if local == 0 and text not in self._settings and len(self._settings) < MOST_SETTINGS:
                 self._settings.add(text)
                 child.say(ProbeEvent("note", rank=rank, text=line, data={"settings": line}))
@@ -305,28 +305,26 @@ class Output:
 
 @dataclass
 class Setups:
-    """``ranks`` and ``environments`` by local rank; ``first_rank``: of all ranks of all nodes."""
+    """``ranks`` and ``environments`` by local rank; ``first_rank``: of all ranks of all nodes; ``ready_data``: of the
+    ready event.
+    """
 
     first_rank: int
-    interface: str
-    inherited: dict[str, str]
-    added: dict[str, str]
     ranks: list[dict[str, Any]]
     environments: list[dict[str, str]]
+    ready_data: dict[str, Any]
 
 
 def setups_of(options: Options, meeting: Meeting) -> Setups:
     """Raises ValueError when MLTOP_PROBE_DELAY is not what it must be."""
     interface = interface_of(meeting.own_address, local_addresses())
-    conf = environment.conf_settings() if options.backend == "nccl" else {}
-    inherited = environment.inherited(os.environ, conf)
-    added = environment.added(interface, options.backend, inherited)
-    delays = environment.delays(os.environ.get("MLTOP_PROBE_DELAY", ""))
+    inherited = inherited_settings(os.environ, conf_settings() if options.backend == "nccl" else {})
+    added = added_settings(interface, options.backend, inherited)
+    delays = injected_delays(os.environ.get("MLTOP_PROBE_DELAY", ""))
     first = meeting.first_rank(options.nodes, options.node)
-    found = Setups(first, interface, inherited, added, [], [])
-    for local in range(options.ranks):
-        device = options.device(local)
-        setup = Setup(
+    devices = [options.device(local) for local in range(options.ranks)]
+    ranks = [
+        Setup(
             local=local,
             node=options.node,
             backend=options.backend,
@@ -334,26 +332,23 @@ def setups_of(options: Options, meeting: Meeting) -> Setups:
             store_port=meeting.store[1],
             uuid=device.uuid,
             gpu=device.index,
-            connect_s=IMPORT_S + READY_S,  # our launcher's deadline comes first
+            connect_s=options.limit_s("import torch") + READY_S,  # our launcher's deadline comes first
             delay_s=delays.get(first + local, 0.0),
         )
-        found.ranks.append(asdict(setup))
-        # Each rank sees its own GPU only, as its device 0.
-        visible = device.uuid if options.backend == "nccl" else ""
-        found.environments.append({**added, "CUDA_VISIBLE_DEVICES": visible})
-    return found
-
-
-def ready_data(options: Options, meeting: Meeting, setups: Setups) -> dict[str, Any]:
-    """Of the ready event."""
-    return {
-        "interface": setups.interface,
+        for local, device in enumerate(devices)
+    ]
+    # Each rank sees its own GPU only, as its device 0.
+    visible = [device.uuid if options.backend == "nccl" else "" for device in devices]
+    ready_data = {
+        "interface": interface,
         "address": meeting.own_address,
         "ranks": options.ranks,
-        "first_rank": setups.first_rank,
+        "first_rank": first,
         "joined": [name for name in options.nodes if name in meeting.ranks],
         "backend": options.backend,
         "path": PATHS[options.backend],
-        "inherited": setups.inherited,
-        "added": setups.added,
+        "inherited": inherited,
+        "added": added,
     }
+    environments = [{**added, "CUDA_VISIBLE_DEVICES": gpu} for gpu in visible]
+    return Setups(first, [asdict(setup) for setup in ranks], environments, ready_data)

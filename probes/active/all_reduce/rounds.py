@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mltop.probes.active import child
-from mltop.probes.active.all_reduce import collectives
-from mltop.probes.active.all_reduce import options as asked
 from mltop.probes.active.all_reduce.causes import Cause, RankState, death
+from mltop.probes.active.all_reduce.collectives import too_big
 from mltop.probes.active.all_reduce.connections import Message, named
 from mltop.probes.active.all_reduce.meeting import Meeting
 from mltop.probes.active.all_reduce.options import Options, RoundTold
 from mltop.probes.active.all_reduce.rank import Progress, Round
 from mltop.probes.active.all_reduce.ranks import Ranks
+from mltop.probes.active.host import available_memory_bytes
 from mltop.probes.model.probe import ProbeEvent
 
 EXIT_S = 0.1  # between the moment that others see a rank's connections close and the one that its end is known
@@ -50,10 +50,9 @@ def plan_of(told: RoundTold, group: int, options: Options, meeting: Meeting, gon
     if absent:
         raise ValueError(f"{named(absent)} did not join, or has ended")
     first = sum(counts[name] for name in names[: names.index(options.node)])
-    available = collectives.available_memory_bytes() if options.backend == "gloo" else None
-    measure_s = asked.MEASURE_BUDGETS * told.budget_s + asked.MEASURE_S
-    deadlines_s = {"init": options.limit_s("init", asked.INIT_S), "measure": options.limit_s("measure", measure_s)}
-    too_big = collectives.too_big(told.sizes_bytes, available, options.ranks)
+    available = available_memory_bytes() if options.backend == "gloo" else None
+    deadlines_s = {"init": options.limit_s("init"), "measure": options.measure_s(told.budget_s)}
+    refused = too_big(told.sizes_bytes, available, options.ranks)
     tasks = [
         Round(
             round=told.round,
@@ -65,7 +64,7 @@ def plan_of(told: RoundTold, group: int, options: Options, meeting: Meeting, gon
             sizes_bytes=told.sizes_bytes,
             budget_s=told.budget_s,
             work=told.work,
-            too_big={str(size): why for size, why in too_big.items()},
+            too_big={str(size): why for size, why in refused.items()},
             deadlines_s=deadlines_s,
         )
         for local in range(options.ranks)

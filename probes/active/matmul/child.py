@@ -1,29 +1,34 @@
-"""What is to be measured, and for how long: from the order, with everything that it leaves out.
+"""The matmul probe: how many TFLOPS one device does, in bursts and sustained, and whether it computes right.
 
-Says how far a probe is, a few times a second at most.
-
-The stages of the matmul probe, one after the other, on whatever device it is.
+A process of its own with the Python that has torch: order on stdin, events on stdout (``probes/active/child.py``). The
+device is the only one that CUDA_VISIBLE_DEVICES shows, or the CPUs.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from mltop.probes.active import host, torch_support
-from mltop.probes.active.child import Order, failed, say, stage
-from mltop.probes.active.device import Cpu, Cuda, Device
+from mltop.probes.active import host
+from mltop.probes.active.child import Order, end_with_stdin, failed, read_order, say, stage
+from mltop.probes.active.device import GPU_CAP_BYTES, Cpu, Cuda, Device
 from mltop.probes.active.matmul import code_path, shapes
 from mltop.probes.active.matmul.corruption import Checker
-from mltop.probes.active.matmul.gemm import BYTES, KERNELS, OUTPUT_BYTES, Buffers, Inputs, Run, refusal
+from mltop.probes.active.matmul.gemm import Buffers, Inputs, kernel, refusal
 from mltop.probes.active.matmul.shapes import Room, Shape
-from mltop.probes.active.matmul.timing import Burst, Rates, Scan, Sustained, Tried, rates, sustain, warm
+from mltop.probes.active.matmul.timing import Burst, Rates, Scan, Tried, rates, sustain, warm
 from mltop.probes.active.phase_meter import PhaseMeter
+from mltop.probes.active.torch_support import gemm_versions, in_words
 from mltop.probes.model.probe import MatmulResult, ProbeEvent
+from mltop.probes.model.probe_kinds import DTYPE_OF, DTYPES
+from mltop.probes.model.units import tflops_words
 
-GIB = 2**30
+FLUSH_BYTES = 256 << 20  # mamf-finder's: more than any L2
+_LOOK_S = 0.1  # at each cube: the best of several GEMMs, as threads of others hold one up for milliseconds
+_PAUSE_S = 0.2
 _SECONDS = {"warm": 2.0, "scan": 3.0, "burst": 1.0, "sustained": 3.0}
 _LONGEST_OF_CPUS_S = {"warm": 1.0, "scan": 1.5, "burst": 1.5, "sustained": 2.0}
 
@@ -32,10 +37,10 @@ _LONGEST_OF_CPUS_S = {"warm": 1.0, "scan": 1.5, "burst": 1.5, "sustained": 2.0}
 class Plan:
     """``least_burst``: GEMMs of the burst at least; ``scan_iterations``: of each shape."""
 
-    dtype: str = "bf16"
+    dtype: str = DTYPES[0].name
     first_shapes: Sequence[Sequence[int]] = ()
     seconds: dict[str, float] = field(default_factory=lambda: dict(_SECONDS))
-    memory_cap_bytes: int = 4 * GIB
+    memory_cap_bytes: int = GPU_CAP_BYTES
     seed: int = 1
     least_burst: int = 100
     scan_iterations: int = 10
@@ -49,18 +54,15 @@ def plan(order: Order) -> Plan:
     if is_cpu:
         seconds = {name: min(value, _LONGEST_OF_CPUS_S.get(name, value)) for name, value in seconds.items()}
     return Plan(
-        dtype=str(options.get("dtype") or "bf16"),
+        dtype=str(options.get("dtype") or DTYPES[0].name),
         # Shapes known from GPUs would keep processors busy for minutes.
         first_shapes=options.get("shapes" if is_cpu else "first_shapes") or (),
         seconds=seconds,
-        memory_cap_bytes=int(options.get("memory_cap_bytes") or 4 * GIB),
+        memory_cap_bytes=int(options.get("memory_cap_bytes") or GPU_CAP_BYTES),
         seed=int(options.get("seed") or 1),
         least_burst=10 if is_cpu else 100,
         scan_iterations=3 if is_cpu else 10,
     )
-
-
-_PAUSE_S = 0.2
 
 
 class Progress:
@@ -84,168 +86,165 @@ class Progress:
             stage(self.stage, self._device, fraction=round(fraction, 3), text=text)
 
 
-_LOOK_S = 0.1  # at each cube: the best of several GEMMs, as threads of others hold one up for milliseconds
+def main() -> None:
+    order = read_order()
+    end_with_stdin()
+    meter = PhaseMeter(order.devices[0])  # NVML starts while torch is imported
+    if not _is_measured(order, meter):
+        sys.exit(1)
+    meter.close()
 
 
-def measure(torch: Any, order: Order, plan: Plan, meter: PhaseMeter, progress: Progress) -> bool:
-    """Says the result, or why there is none. Raises what torch raises."""
+def _is_measured(order: Order, meter: PhaseMeter) -> bool:
+    """Says the result, or why there is none."""
+    device = order.devices[0]
+    progress = Progress(device.uuid, order.deadlines_s)
+    try:
+        wanted = plan(order)
+        progress.begin("import torch")
+        import torch
+
+        torch.set_grad_enabled(False)
+        why, fix = _measure(torch, order, wanted, meter, progress)
+    except ImportError as error:
+        why, fix = f"{sys.executable} cannot import torch: {error}", "--torch-python with torch"
+    # What torch raises: RuntimeError for nearly all, out of memory included; AssertionError without CUDA.
+    except (RuntimeError, ValueError, TypeError, AssertionError, MemoryError, OSError) as error:
+        why, fix = in_words(error)
+        if progress.stage == "import torch":
+            why, fix = f"{sys.executable} cannot import torch: {why}", fix or "--torch-python with torch"
+    if why:
+        failed(why, device.uuid, progress.stage, fix)
+    return not why
+
+
+def _measure(torch: Any, order: Order, plan: Plan, meter: PhaseMeter, progress: Progress) -> tuple[str, str]:
+    """Why there is no result and what would help, or "" and the result is said. Raises what torch raises."""
     started_s = time.monotonic()
     wanted = order.devices[0]
     progress.begin("device")
     is_cpu = wanted.kind == "cpu"
-    allowed = host.allowed()
-    if is_cpu and torch.get_num_threads() > allowed:
-        torch.set_num_threads(allowed)
-    device = Cpu(torch, code_path.cpu_info("model name")) if is_cpu else Cuda(torch, plan.memory_cap_bytes)
-    refused = refusal(torch, plan.dtype, getattr(device, "capability", None), wanted.name or device.name)
+    cores = host.cores()
+    if is_cpu and torch.get_num_threads() > cores:
+        torch.set_num_threads(cores)
+    device: Device = Cpu(torch, host.cpu_info("model name"))
+    if not is_cpu:
+        device = Cuda(torch, plan.memory_cap_bytes, flush_bytes=FLUSH_BYTES)
+    refused = refusal(torch, plan.dtype, device.capability, wanted.name or device.name)
     if refused is not None:
-        failed(refused[0], wanted.uuid, progress.stage, refused[1])
-        return False
-    probe = (OnCpus if is_cpu else OnGpu)(device, plan, meter, progress)
-    probe.run_all()
-    result = probe.result
+        return refused
+    result = (measure_cpus if is_cpu else measure_gpu)(device, plan, meter, progress)
     result.node, result.gpu, result.uuid, result.kind = order.node, wanted.index, wanted.uuid, wanted.kind
     result.name, result.pci_device = wanted.name or device.name, wanted.pci_device
     if is_cpu:
-        result.code_path = code_path.of_cpu(torch, plan.dtype, allowed)
+        result.code_path = code_path.of_cpu(torch, plan.dtype, cores)
         result.threads = torch.get_num_threads()
         result.versions = code_path.versions(torch)
     else:
-        result.versions = torch_support.gemm_versions(torch, meter.driver)
+        result.versions = gemm_versions(torch, meter.driver)
     result.seconds = time.monotonic() - started_s
     result.phases, result.gaps = meter.phases, meter.gaps
     say(ProbeEvent("result", device=wanted.uuid, data=asdict(result)))
-    return True
+    return "", ""
 
 
-class _Probe:
-    """The stages that CPUs and GPUs share. ``result`` is filled stage by stage."""
+def measure_gpu(device: Device, plan: Plan, meter: PhaseMeter, progress: Progress) -> MatmulResult:
+    room = _room(device, plan)
+    steady = shapes.sustained(room)
+    named = shapes.known(plan.first_shapes, room)
+    first = shapes.first_round(device.multiprocessors or 1, room)
+    tried = [steady, *named, *first]
+    tried += shapes.second_round(tried, room, len(tried))
+    inputs = Inputs(device, plan.dtype, plan.seed, shapes.most_numbers(tried))
+    stages = _Stages(device, plan, meter, progress, inputs.buffers(tried))
+    stages.result.upload_intact = inputs.intact
+    progress.begin("warm")
+    took_s = stages.warm(steady)
+    progress.begin("scan")
+    each_s = plan.seconds["scan"] / shapes.TRIED_ABOUT / (plan.scan_iterations + 2)
+    flop_per_s = steady.flop / took_s
+    with meter.phase("scan"):
+        scan, count = stages.scan(), len(named) + shapes.TRIED_ABOUT
+        stages.try_shapes(scan, (named + shapes.affordable(first, flop_per_s, each_s)) or [steady], count)
+        second = shapes.second_round(scan.ranking(), room)
+        stages.try_shapes(scan, shapes.affordable(second, flop_per_s, each_s), count)
+        best = scan.best().shape
+        library = stages.better_library(best)
+    stages.result.code_path = code_path.of_gpu(device.torch, plan.dtype, library)
+    stages.burst(best)
+    if library:  # the choice is a matter of 1 %: GPUs are compared with one library
+        device.torch.backends.cuda.preferred_blas_library("cublas")
+    stages.sustain(steady)
+    return stages.checked()
 
-    buffers: Buffers
 
-    def __init__(self, device: Device, plan: Plan, meter: PhaseMeter, progress: Progress) -> None:
-        self.device = device
-        self.plan = plan
-        self.meter = meter
-        self.progress = progress
-        self.run: Run = KERNELS[plan.dtype](device.torch)
-        self.room = Room(device.room_bytes(plan.memory_cap_bytes), BYTES[plan.dtype], OUTPUT_BYTES[plan.dtype])
+def measure_cpus(device: Device, plan: Plan, meter: PhaseMeter, progress: Progress) -> MatmulResult:
+    progress.begin("warm")
+    named = shapes.known(plan.first_shapes, _room(device, plan))
+    side: int | None = shapes.CUBES_OF_CPUS[0]
+    while side is not None:  # until one GEMM takes 20 to 100 ms here
+        cube = Shape(side, side, side)
+        tried = [*shapes.of_cpus(cube), *named]
+        inputs = Inputs(device, plan.dtype, plan.seed, shapes.most_numbers(tried))
+        stages = _Stages(device, plan, meter, progress, inputs.buffers(tried))
+        stages.result.upload_intact = inputs.intact
+        side = shapes.next_cube(side, stages.least_time(cube))
+    stages.warm(cube)
+    progress.begin("scan")
+    candidates = named or shapes.of_cpus(cube)
+    with meter.phase("scan"):
+        scan = stages.scan()
+        stages.try_shapes(scan, candidates, len(candidates))
+    stages.burst(scan.best().shape)
+    stages.sustain(cube)
+    return stages.checked()
+
+
+def _room(device: Device, plan: Plan) -> Room:
+    row = DTYPE_OF[plan.dtype]
+    return Room(device.room_bytes(plan.memory_cap_bytes), row.bytes, row.output_bytes)
+
+
+class _Stages:
+    """The stages that CPUs and GPUs share; ``result`` is filled by one after the other."""
+
+    def __init__(self, device: Device, plan: Plan, meter: PhaseMeter, progress: Progress, buffers: Buffers) -> None:
         self.result = MatmulResult(dtype=plan.dtype, multiprocessors=device.multiprocessors)
+        self._device, self._plan, self._meter, self._progress = device, plan, meter, progress
+        self._buffers = buffers
+        self._run = kernel(device.torch, plan.dtype)
         self._checkers: list[Checker] = []
 
-    def run_all(self) -> None:
-        raise NotImplementedError
-
-    def inputs(self, most: int) -> Inputs:
-        made = Inputs(self.device, self.plan.dtype, self.plan.seed, most)
-        self.result.upload_intact = made.intact
-        return made
+    def least_time(self, shape: Shape) -> float:
+        """Seconds of the fastest of some GEMMs."""
+        burst = Burst(self._device, self._run, self._buffers.operands(shape))
+        burst.warm_up(1)
+        return min(burst.times_for(_LOOK_S, least=3, tell=lambda *_: None))
 
     def warm(self, shape: Shape) -> float:
         """Seconds of one GEMM."""
-        with self.meter.phase("warm"):
-            operands = self.buffers.operands(shape)
-            took_s = warm(self.device, self.run, operands, self.plan.seconds["warm"], self.progress.tell)
-        self.result.still_heating = self.meter.still_heating("warm")
+        with self._meter.phase("warm"):
+            operands = self._buffers.operands(shape)
+            took_s = warm(self._device, self._run, operands, self._plan.seconds["warm"], self._progress.tell)
+        self.result.still_heating = self._meter.still_heating("warm")
         return took_s
 
-    def scanning(self) -> Scan:
-        return Scan(self.device, self.run, self.buffers.operands, self.plan.seconds["scan"])
+    def scan(self) -> Scan:
+        return Scan(self._device, self._run, self._buffers.operands, self._plan.seconds["scan"])
 
     def try_shapes(self, scan: Scan, tried: list[Shape], of: int) -> None:
         def tell(best: Tried) -> None:
             done = len(scan.tried)
-            self.progress.tell(done / max(of, done), f"scan {done}/{max(of, done)}, best {words(best.median_tflops)}")
+            text = f"scan {done}/{max(of, done)}, best {tflops_words(best.median_tflops)}"
+            self._progress.tell(done / max(of, done), text)
 
-        scan.try_all(tried, self.plan.scan_iterations, tell)
+        scan.try_all(tried, self._plan.scan_iterations, tell)
         self.result.shapes_tried = len(scan.tried)
 
-    def burst(self, shape: Shape) -> None:
-        """The winner again, with fresh iterations: the best of many tries is partly luck."""
-        self.progress.begin("burst", str(shape))
-        checker = self._checker(shape)
-        burst = Burst(self.device, self.run, self.buffers.operands(shape), checker)
-
-        def tell(fraction: float, times_s: Any) -> None:
-            self.progress.tell(fraction, f"burst {words(rates(shape.flop, times_s).median)}")
-
-        burst.warm_up(2)
-        with self.meter.phase("burst"):
-            times_s = burst.times_for(self.plan.seconds["burst"], self.plan.least_burst, tell)
-        self._note_burst(shape, rates(shape.flop, times_s))
-
-    def sustain(self, shape: Shape) -> None:
-        self.progress.begin("sustained", str(shape))
-        checker = self._checker(shape)
-
-        def tell(fraction: float, per_s: float) -> None:
-            self.progress.tell(fraction, f"sustained {words(per_s * shape.flop / 1e12)}")
-
-        with self.meter.phase("sustained"):
-            operands = self.buffers.operands(shape)
-            seconds = self.plan.seconds["sustained"]
-            done: Sustained = sustain(self.device, self.run, operands, checker, seconds=seconds, tell=tell)
-        self.result.sustained_shape = list(shape)
-        self.result.sustained_tflops = done.tflops(shape.flop)
-
-    def check(self) -> None:
-        """``checksum`` is of the sustained shape's output: equal on all GPUs that round alike."""
-        self.progress.begin("check")
-        for checker in self._checkers:
-            self.result.checked_iterations += checker.checked
-            self.result.corrupt_iterations += checker.corrupt
-            self.result.checked_pflop += checker.checked_pflop
-        self.result.checksum = self._checkers[-1].checksum()
-
-    def _checker(self, shape: Shape) -> Checker:
-        checker = Checker(self.device.torch, shape.flop)
-        self._checkers.append(checker)
-        return checker
-
-    def _note_burst(self, shape: Shape, found: Rates) -> None:
-        self.result.shape, self.result.iterations = list(shape), found.iterations
-        self.result.burst_tflops, self.result.burst_median_tflops = found.mean, found.median
-        self.result.burst_p5_tflops, self.result.burst_best_tflops = found.p5, found.best
-
-
-class OnGpu(_Probe):
-    def run_all(self) -> None:
-        steady = shapes.sustained(self.room)
-        known = shapes.known(self.plan.first_shapes, self.room)
-        first = shapes.first_round(self.device.multiprocessors or 1, self.room)
-        tried = [steady, *known, *first]
-        tried += shapes.second_round(tried, self.room, len(tried))
-        self.buffers = self.inputs(shapes.most_numbers(tried)).buffers(tried)
-        self.progress.begin("warm")
-        took_s = self.warm(steady)
-        best, library = self._scan(known, first, steady, steady.flop / took_s)
-        self.result.code_path = code_path.of_gpu(self.device.torch, self.plan.dtype, library)
-        self.burst(best)
-        if library:
-            self._prefer("cublas")  # the choice is a matter of 1 %: GPUs are compared with one library
-        self.sustain(steady)
-        self.check()
-
-    def _prefer(self, library: str) -> None:
-        self.device.torch.backends.cuda.preferred_blas_library(library)
-
-    def _scan(self, known: list[Shape], first: list[Shape], steady: Shape, flop_per_s: float) -> tuple[Shape, str]:
-        """The best shape, and the library that is better for it ("" is torch's choice)."""
-        self.progress.begin("scan")
-        each_s = self.plan.seconds["scan"] / shapes.TRIED_ABOUT / (self.plan.scan_iterations + 2)
-        with self.meter.phase("scan"):
-            scan = self.scanning()
-            of = len(known) + shapes.TRIED_ABOUT
-            self.try_shapes(scan, (known + shapes.affordable(first, flop_per_s, each_s)) or [steady], of)
-            second = shapes.second_round(scan.ranking(), self.room)
-            self.try_shapes(scan, shapes.affordable(second, flop_per_s, each_s), of)
-            best = scan.best()
-            return best.shape, self._better_library(best.shape)
-
-    def _better_library(self, shape: Shape) -> str:
-        """cuBLASLt where it is there and faster (fp8 has no other); it stays chosen."""
-        prefer = getattr(self.device.torch.backends.cuda, "preferred_blas_library", None)  # since torch 2.3
-        if prefer is None or self.plan.dtype == "fp8":
+    def better_library(self, shape: Shape) -> str:
+        """cuBLASLt where it is there and faster (fp8 has no other), which stays chosen; "" is torch's choice."""
+        prefer = getattr(self._device.torch.backends.cuda, "preferred_blas_library", None)  # since torch 2.3
+        if prefer is None or self._plan.dtype == "fp8":
             return ""
         default = self._median(shape)
         try:
@@ -258,38 +257,54 @@ class OnGpu(_Probe):
         return ""
 
     def _median(self, shape: Shape) -> float:
-        burst = Burst(self.device, self.run, self.buffers.operands(shape))
+        burst = Burst(self._device, self._run, self._buffers.operands(shape))
         burst.warm_up(2)
-        return rates(shape.flop, burst.times(self.plan.scan_iterations)).median
+        return rates(shape.flop, burst.times(self._plan.scan_iterations)).median
 
+    def burst(self, shape: Shape) -> None:
+        """The winner again, with fresh iterations: the best of many tries is partly luck."""
+        self._progress.begin("burst", str(shape))
+        checker = self._checker(shape)
+        burst = Burst(self._device, self._run, self._buffers.operands(shape), checker)
 
-class OnCpus(_Probe):
-    def run_all(self) -> None:
-        self.progress.begin("warm")
-        known = shapes.known(self.plan.first_shapes, self.room)
-        cube = self._fitting_cube(known)
-        self.warm(cube)
-        self.progress.begin("scan")
-        candidates = known or shapes.of_cpus(cube)
-        with self.meter.phase("scan"):
-            scan = self.scanning()
-            self.try_shapes(scan, candidates, len(candidates))
-        self.burst(scan.best().shape)
-        self.sustain(cube)
-        self.check()
+        def tell(fraction: float, times_s: Any) -> None:
+            self._progress.tell(fraction, f"burst {tflops_words(rates(shape.flop, times_s).median)}")
 
-    def _fitting_cube(self, known: list[Shape]) -> Shape:
-        """The cube of which one GEMM takes 20 to 100 ms here, with buffers for it and all that is tried."""
-        side: int | None = shapes.CUBES_OF_CPUS[0]
-        while side is not None:
-            cube = Shape(side, side, side)
-            tried = [*shapes.of_cpus(cube), *known]
-            self.buffers = self.inputs(shapes.most_numbers(tried)).buffers(tried)
-            burst = Burst(self.device, self.run, self.buffers.operands(cube))
-            burst.warm_up(1)
-            side = shapes.next_cube(side, min(burst.times_for(_LOOK_S, least=3, tell=lambda *_: None)))
-        return cube
+        burst.warm_up(2)
+        with self._meter.phase("burst"):
+            times_s = burst.times_for(self._plan.seconds["burst"], self._plan.least_burst, tell)
+        self._note_burst(shape, rates(shape.flop, times_s))
 
+    def sustain(self, shape: Shape) -> None:
+        self._progress.begin("sustained", str(shape))
+        checker = self._checker(shape)
 
-def words(tflops: float) -> str:
-    return f"{tflops:.0f} TFLOPS" if tflops >= 100 else f"{tflops:.3g} TFLOPS"
+        def tell(fraction: float, per_s: float) -> None:
+            self._progress.tell(fraction, f"sustained {tflops_words(per_s * shape.flop / 1e12)}")
+
+        with self._meter.phase("sustained"):
+            operands = self._buffers.operands(shape)
+            seconds = self._plan.seconds["sustained"]
+            done = sustain(self._device, self._run, operands, checker, seconds=seconds, tell=tell)
+        self.result.sustained_shape = list(shape)
+        self.result.sustained_tflops = done.tflops(shape.flop)
+
+    def checked(self) -> MatmulResult:
+        """``checksum`` is of the sustained shape's output: equal on all GPUs that round alike."""
+        self._progress.begin("check")
+        for checker in self._checkers:
+            self.result.checked_iterations += checker.checked
+            self.result.corrupt_iterations += checker.corrupt
+            self.result.checked_pflop += checker.checked_pflop
+        self.result.checksum = self._checkers[-1].checksum()
+        return self.result
+
+    def _checker(self, shape: Shape) -> Checker:
+        checker = Checker(self._device.torch, shape.flop)
+        self._checkers.append(checker)
+        return checker
+
+    def _note_burst(self, shape: Shape, found: Rates) -> None:
+        self.result.shape, self.result.iterations = list(shape), found.iterations
+        self.result.burst_tflops, self.result.burst_median_tflops = found.mean, found.median
+        self.result.burst_p5_tflops, self.result.burst_best_tflops = found.p5, found.best

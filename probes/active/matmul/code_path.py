@@ -5,13 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from mltop.probes.system import paths
+from mltop.probes.active.host import cpu_info
+from mltop.probes.model.probe_kinds import DTYPE_OF
 
-# What does the multiplying of each type, best first: flag of /proc/cpuinfo, name.
-_UNITS = {
-    "bf16": (("amx_bf16", "AMX"), ("avx512_bf16", "AVX512_BF16"), ("bf16", "BF16")),
-    "fp16": (("amx_fp16", "AMX"), ("avx512_fp16", "AVX512_FP16"), ("asimdhp", "FP16")),
-}
 _BLAS = {"mkl": "MKL", "open": "OpenBLAS", "openblas": "OpenBLAS", "nvpl": "NVPL", "accelerate": "Accelerate"}
 
 
@@ -19,7 +15,7 @@ def of_cpu(torch: Any, dtype: str, cores: int) -> str:
     """E.g. "oneDNN 3.12.0, AVX512 without AVX512_BF16, 2 threads on 2 cores"."""
     settings = torch.__config__.show()
     onednn = _supported_by_onednn(torch, dtype)
-    library = _onednn(settings) if onednn else "torch's own kernels" if dtype in _UNITS else _blas(settings)
+    library = _onednn(settings) if onednn else "torch's own kernels" if DTYPE_OF[dtype].units else _blas(settings)
     words = [library, instructions(torch, dtype, cpu_flags())]
     vendor = cpu_info("vendor_id")
     if library.startswith("MKL") and vendor not in ("", "GenuineIntel"):
@@ -36,7 +32,7 @@ def of_gpu(torch: Any, dtype: str, library: str) -> str:
         return f"{name}Lt, fast accumulation off"
     if library:
         name += "Lt"
-    precision = {"tf32": "TF32 on", "fp32": "TF32 off", "fp16": "FP32 accumulation"}.get(dtype)
+    precision = DTYPE_OF[dtype].precision
     return f"{name}, {precision}" if precision else name
 
 
@@ -45,10 +41,10 @@ def instructions(torch: Any, dtype: str, flags: frozenset[str]) -> str:
     capability = "default instructions"
     if hasattr(torch.backends, "cpu"):
         capability = torch.backends.cpu.get_cpu_capability()
-    units = _UNITS.get(dtype, ())
-    found = [name for flag, name in units if flag in flags]
-    if found:
-        return f"{capability} with {found[0]}"
+    units = DTYPE_OF[dtype].units
+    present = [name for flag, name in units if flag in flags]
+    if present:
+        return f"{capability} with {present[0]}"
     return f"{capability} without {units[1][1]}" if units and capability.startswith("AVX") else capability
 
 
@@ -57,26 +53,13 @@ def versions(torch: Any) -> dict[str, str]:
     return {"torch": str(torch.__version__), "blas": _blas(settings), "onednn": _onednn(settings)}
 
 
-def cpu_info(field: str) -> str:
-    """The first value of a field of /proc/cpuinfo, "" where there is none."""
-    try:
-        with open(paths.proc("cpuinfo"), encoding="utf-8", errors="replace") as file:
-            for line in file:
-                name, _, value = line.partition(":")
-                if name.strip() == field:
-                    return value.strip()
-    except OSError:
-        pass
-    return ""
-
-
 def cpu_flags() -> frozenset[str]:
     return frozenset((cpu_info("flags") or cpu_info("Features")).split())
 
 
 def _supported_by_onednn(torch: Any, dtype: str) -> bool:
     """float32 goes to the BLAS library; of bf16 and fp16 torch asks oneDNN (aten/src/ATen/native/mkldnn/Matmul.cpp)."""
-    if dtype not in _UNITS or not torch.backends.mkldnn.is_available():
+    if not DTYPE_OF[dtype].units or not torch.backends.mkldnn.is_available():
         return False
     try:
         return bool(getattr(torch.ops.mkldnn, f"_is_mkldnn_{dtype}_supported")())

@@ -1,13 +1,7 @@
-"""One GEMM per data type, always into the same C, and what torch must be told before.
+"""One GEMM of each data type, always into the same C: operands, what torch must be told before, what cannot be done.
 
-Each function of ``KERNELS`` takes torch and gives ``run(operands)``, which starts one GEMM and returns its output.
-``allow_fp16_accumulation`` stays off: with it GeForce GPUs count half the work. ``use_fast_accum`` likewise (fp8).
-
-What a device cannot do, in plain sentences; pure.
-
-Operands of GEMMs: seeded random numbers, uploaded once and verified, as views of one buffer each.
-
-Random, not constant: zeros need so little power that an A100 gave 295 TFLOPS with them and 257 with random numbers.
+Operands are seeded random numbers, uploaded once and verified, as views of one buffer each. Random, not constant: zeros
+need so little power that an A100 gave 295 TFLOPS with them and 257 with random numbers.
 """
 
 from __future__ import annotations
@@ -19,10 +13,9 @@ from typing import Any, Callable
 from mltop.probes.active.device import Device
 from mltop.probes.active.matmul.corruption import checksum
 from mltop.probes.active.matmul.shapes import Shape
+from mltop.probes.model.probe_kinds import DTYPE_OF, DType
 
-FORMATS = {"bf16": "bfloat16", "fp16": "float16", "tf32": "float32", "fp32": "float32", "fp8": "float8_e4m3fn"}
-BYTES = {"bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4, "fp8": 1}
-OUTPUT_BYTES = {**BYTES, "fp8": 2}  # bf16
+_BLOCK = (1 << 24) - 3  # numbers; larger buffers repeat it, not aligned with any row
 
 
 @dataclass
@@ -39,53 +32,25 @@ class Operands:
     scale: Any = None
 
 
-Run = Callable[[Operands], Any]
+Run = Callable[[Operands], Any]  # starts one GEMM and returns its output
 
 
-def bf16(torch: Any) -> Run:
-    return _mm(torch)
-
-
-def fp16(torch: Any) -> Run:
-    matmul = torch.backends.cuda.matmul
-    if hasattr(matmul, "allow_fp16_accumulation"):  # since torch 2.7
-        matmul.allow_fp16_accumulation = False
-    return _mm(torch)
-
-
-def tf32(torch: Any) -> Run:
-    _set_fp32_precision(torch, tf32=True)
-    return _mm(torch)
-
-
-def fp32(torch: Any) -> Run:
-    _set_fp32_precision(torch, tf32=False)
-    return _mm(torch)
-
-
-def fp8(torch: Any) -> Run:
-    """B must be column-major. ``_scaled_mm`` is private but old and takes ``out``; what replaces it does not."""
-    if not hasattr(torch, "_scaled_mm"):
+def kernel(torch: Any, dtype: str) -> Run:
+    """The GEMM of this type. ``allow_fp16_accumulation`` stays off: with it GeForce GPUs count half the work;
+    ``use_fast_accum`` likewise (fp8).
+    """
+    matmul: Any = torch.backends.cuda.matmul if dtype in ("fp16", "tf32", "fp32") else None
+    if dtype == "fp8":
         return _scaled_mm(torch)
+    if dtype == "fp16" and hasattr(matmul, "allow_fp16_accumulation"):  # since torch 2.7
+        matmul.allow_fp16_accumulation = False
+    if dtype in ("tf32", "fp32"):
+        # Explicit either way: the default of float32 GEMMs has changed between versions of torch.
+        if hasattr(matmul, "fp32_precision"):  # since torch 2.9, where the older name warns
+            matmul.fp32_precision = "tf32" if dtype == "tf32" else "ieee"
+        else:
+            matmul.allow_tf32 = dtype == "tf32"
 
-    def run(operands: Operands) -> Any:
-        return torch._scaled_mm(
-            operands.a,
-            operands.b,
-            scale_a=operands.scale,
-            scale_b=operands.scale,
-            out_dtype=torch.bfloat16,
-            use_fast_accum=False,
-            out=operands.c,
-        )
-
-    return run
-
-
-KERNELS: dict[str, Callable[[Any], Run]] = {"bf16": bf16, "fp16": fp16, "tf32": tf32, "fp32": fp32, "fp8": fp8}
-
-
-def _mm(torch: Any) -> Run:
     def run(operands: Operands) -> Any:
         return torch.mm(operands.a, operands.b, out=operands.c)
 
@@ -93,71 +58,22 @@ def _mm(torch: Any) -> Run:
 
 
 def _scaled_mm(torch: Any) -> Run:
-    """torch.nn.functional.scaled_mm, since 2.10: its output is new each time."""
-    functional = torch.nn.functional
-    whole = functional.ScalingType.TensorWise
+    """B must be column-major. ``_scaled_mm`` is private but old and takes ``out``; the output of what replaces it
+    (torch.nn.functional.scaled_mm, since 2.10) is new each time.
+    """
+    options = {"use_fast_accum": False}
 
     def run(operands: Operands) -> Any:
-        return functional.scaled_mm(
-            operands.a,
-            operands.b,
-            operands.scale,
-            whole,
-            operands.scale,
-            whole,
-            output_dtype=torch.bfloat16,
-            use_fast_accum=False,
-        )
+        a, b, scale = operands.a, operands.b, operands.scale
+        if hasattr(torch, "_scaled_mm"):
+            return torch._scaled_mm(
+                a, b, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16, out=operands.c, **options
+            )
+        functional = torch.nn.functional
+        whole = functional.ScalingType.TensorWise
+        return functional.scaled_mm(a, b, scale, whole, scale, whole, output_dtype=torch.bfloat16, **options)
 
     return run
-
-
-def _set_fp32_precision(torch: Any, tf32: bool) -> None:
-    """Explicit either way: the default of float32 GEMMs has changed between versions of torch."""
-    matmul = torch.backends.cuda.matmul
-    if hasattr(matmul, "fp32_precision"):  # since torch 2.9, where the older name warns
-        matmul.fp32_precision = "tf32" if tf32 else "ieee"
-    else:
-        matmul.allow_tf32 = tf32
-
-
-# Compute capability that brought the format to the tensor cores (CUDA C++ programming guide, "Compute capabilities").
-_SINCE = {"bf16": ((8, 0), "Ampere"), "tf32": ((8, 0), "Ampere"), "fp8": ((8, 9), "Ada and Hopper")}
-_LABELS = {"bf16": "BF16", "fp16": "FP16", "tf32": "TF32", "fp32": "FP32", "fp8": "FP8"}
-
-
-def refusal(torch: Any, dtype: str, capability: tuple[int, int] | None, name: str) -> tuple[str, str] | None:
-    """Why this data type cannot be measured, and what can be; None when it can. ``capability`` None: of CPUs."""
-    if dtype not in FORMATS:
-        return f"no such data type: {dtype}", f"one of {', '.join(FORMATS)}"
-    label = _LABELS[dtype]
-    if not hasattr(torch, FORMATS[dtype]):
-        return f"torch {torch.__version__} has no {label} (2.1 and newer have)", "--dtype bf16"
-    if capability is None:
-        gpus_only = f"{label} GEMMs are of GPUs; CPUs have no instructions for them"
-        return (gpus_only, "--dtype bf16 or --dtype fp32") if dtype in ("fp8", "tf32") else None
-    if dtype == "fp8" and not _multiplies_fp8(torch):
-        return f"torch {torch.__version__} has no FP8 GEMM that can be measured (2.5 and newer have)", "--dtype bf16"
-    return _too_old(dtype, capability, name)
-
-
-def _too_old(dtype: str, capability: tuple[int, int], name: str) -> tuple[str, str] | None:
-    since, generation = _SINCE.get(dtype, ((0, 0), ""))
-    if capability >= since:
-        return None
-    have = f"{name} has compute capability {capability[0]}.{capability[1]}"
-    fix = "--dtype fp16" if capability < (8, 0) else "--dtype bf16"
-    return f"{have}: {_LABELS[dtype]} tensor cores came with {since[0]}.{since[1]} ({generation})", fix
-
-
-def _multiplies_fp8(torch: Any) -> bool:
-    """Until 2.4 _scaled_mm gave a second output (amax), and took two."""
-    if hasattr(torch, "_scaled_mm"):
-        return len(torch.ops.aten._scaled_mm.default._schema.returns) == 1
-    return hasattr(torch.nn.functional, "scaled_mm")
-
-
-_BLOCK = (1 << 24) - 3  # numbers; larger buffers repeat it, not aligned with any row
 
 
 class Inputs:
@@ -168,7 +84,7 @@ class Inputs:
         torch = device.torch
         self._device = device
         self._dtype = dtype
-        self._format = getattr(torch, FORMATS[dtype])
+        self._format = getattr(torch, DTYPE_OF[dtype].torch_name)
         generator = torch.Generator().manual_seed(seed)
         sent = torch.randn(min(most, _BLOCK), generator=generator).to(self._format)
         self._block = sent.to(device.where, copy=True)
@@ -187,9 +103,9 @@ class Inputs:
     def _filled(self, count: int, start: int) -> Any:
         """``count`` numbers, the first of them at ``start`` of the block."""
         buffer = self._device.torch.empty(count, dtype=self._format, device=self._device.where)
-        done, block = 0, self._block
+        done = 0
         while done < count:
-            part = block[start : start + count - done]
+            part = self._block[start : start + count - done]
             buffer[done : done + part.numel()].copy_(part)
             done, start = done + part.numel(), 0
         return buffer
@@ -208,3 +124,33 @@ class Buffers:
         b = self._b[: k * n].view(n, k).t() if self._column_major else self._b[: k * n].view(k, n)
         fresh = None if self._fresh is None else self._fresh[: m * n].view(m, n)
         return Operands(a, b, self._c[: m * n].view(m, n), fresh, self._scale)
+
+
+def refusal(torch: Any, dtype: str, capability: tuple[int, int] | None, name: str) -> tuple[str, str] | None:
+    """Why this data type cannot be measured, and what can be; None when it can. ``capability`` None: of CPUs."""
+    row = DTYPE_OF.get(dtype)
+    if row is None:
+        return f"no such data type: {dtype}", f"one of {', '.join(DTYPE_OF)}"
+    if not hasattr(torch, row.torch_name):
+        return f"torch {torch.__version__} has no {row.label} (2.1 and newer have)", "--dtype bf16"
+    if capability is None:
+        gpus_only = f"{row.label} GEMMs are of GPUs; CPUs have no instructions for them"
+        return None if row.on_cpu else (gpus_only, "--dtype bf16 or --dtype fp32")
+    if dtype == "fp8" and not _multiplies_fp8(torch):
+        return f"torch {torch.__version__} has no FP8 GEMM that can be measured (2.5 and newer have)", "--dtype bf16"
+    return _too_old(row, capability, name)
+
+
+def _too_old(row: DType, capability: tuple[int, int], name: str) -> tuple[str, str] | None:
+    if capability >= row.capability:
+        return None
+    have = f"{name} has compute capability {capability[0]}.{capability[1]}"
+    came = f"{row.label} tensor cores came with {row.capability[0]}.{row.capability[1]} ({row.generation})"
+    return f"{have}: {came}", "--dtype fp16" if capability < (8, 0) else "--dtype bf16"
+
+
+def _multiplies_fp8(torch: Any) -> bool:
+    """Until 2.4 _scaled_mm gave a second output (amax), and took two."""
+    if hasattr(torch, "_scaled_mm"):
+        return len(torch.ops.aten._scaled_mm.default._schema.returns) == 1
+    return hasattr(torch.nn.functional, "scaled_mm")

@@ -1,9 +1,7 @@
-"""GEMMs timed one by one under mamf-finder's protocol: L2 flushed and C refreshed between them.
+"""GEMMs timed one by one under mamf-finder's protocol (L2 flushed and C refreshed between them), and back to back.
 
-A GPU's tensor cores rest for 30 to 40 % of such a loop, so that its power limit binds less than in training: that is
-why ``sustained`` is measured as well. On CPUs nothing is flushed: their GEMMs are long.
-
-GEMMs back to back, nothing between them: what training gets, held down by the power limit.
+A GPU's tensor cores rest for 30 to 40 % of a loop of the first kind, so that its power limit binds less than in
+training; with nothing between GEMMs it holds the clock down as there. On CPUs nothing is flushed: their GEMMs are long.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from mltop.probes.active.matmul.corruption import EVERY, Checker
 from mltop.probes.active.matmul.gemm import Operands, Run
 from mltop.probes.active.matmul.shapes import Shape
 
-SCAN_WARM_UPS, SCAN_ITERATIONS = 2, 10
+SCAN_WARM_UPS = 2
 _BATCH_S = 0.1  # so long is enqueued at once
 _MOST_BATCH = 200
 

@@ -6,16 +6,13 @@ import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-from mltop.probes.active.supervisor.request import Asked
+from mltop.probes.active.host import cpu_info, total_memory_bytes
+from mltop.probes.active.supervisor.request import ProbeRequest
 from mltop.probes.model import DeviceKind, Gap, GpuSample, MigInstance, Sample
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent
-from mltop.probes.system import paths
+from mltop.probes.model.probe_kinds import CHILDREN
 
 CPU: DeviceKind = "cpu"
-_ONE_PROCESS = {
-    "copies": "CUDA shows a process one MIG instance at a time, and there are no copies between instances",
-    "all_reduce": "NCCL does not work between MIG instances",
-}
 
 
 @dataclass(frozen=True)
@@ -42,12 +39,12 @@ def refused(device: ProbeDevice, why: str, fix: str = "") -> ProbeEvent:
     return ProbeEvent("refused", device=device.uuid, why=why, fix=fix, data={"device": asdict(device)})
 
 
-def choose(asked: Asked, sample: Sample, cpu: ProbeDevice) -> Choice:
+def choose(request: ProbeRequest, sample: Sample, cpu: ProbeDevice) -> Choice:
     """The devices of the newest sample that are asked for; without GPUs in the machine its processors."""
     choice = Choice()
-    wanted = [name for name in asked.gpus if name != CPU]
-    if CPU in asked.gpus or (not asked.gpus and _has_no_gpus(sample)):
-        _add_cpu(choice, asked.kind, cpu, alone=not wanted)
+    wanted = [name for name in request.gpus if name != CPU]
+    if CPU in request.gpus or (not request.gpus and _has_no_gpus(sample)):
+        _add_cpu(choice, request.kind, cpu, alone=not wanted)
         if not wanted:
             return choice
     if sample.gpus and sample.simulated:
@@ -55,7 +52,7 @@ def choose(asked: Asked, sample: Sample, cpu: ProbeDevice) -> Choice:
     elif not sample.gpus:
         choice.refuse(ProbeDevice(""), *_no_gpus(sample.gaps))
     else:
-        _add_gpus(choice, asked.kind, sample, wanted)
+        _add_gpus(choice, request.kind, sample, wanted)
     return choice
 
 
@@ -72,9 +69,9 @@ def _add_gpus(choice: Choice, kind: str, sample: Sample, wanted: Sequence[str]) 
     left = list(wanted)
     for gpu in sample.gpus:
         names = {str(gpu.index), gpu.uuid}
-        instances = [one for one in gpu.mig_instances if not wanted or one.uuid in left or names & set(left)]
+        instances = [mig for mig in gpu.mig_instances if not wanted or mig.uuid in left or names & set(left)]
         is_named = not wanted or bool(names & set(left))
-        left = [name for name in left if name not in names and name not in {one.uuid for one in instances}]
+        left = [name for name in left if name not in names and name not in {mig.uuid for mig in instances}]
         if gpu.mig_enabled and (is_named or instances):
             _add_instances(choice, kind, sample, gpu, instances)
         elif is_named:
@@ -90,12 +87,13 @@ def _add_gpus(choice: Choice, kind: str, sample: Sample, wanted: Sequence[str]) 
 
 def _add_instances(choice: Choice, kind: str, sample: Sample, gpu: GpuSample, instances: Sequence[MigInstance]) -> None:
     parent = _device(gpu, sample)
-    if kind in _ONE_PROCESS:
-        choice.refuse(parent, f"GPU {gpu.index} is in MIG mode: {_ONE_PROCESS[kind]}")
-    elif not instances:
+    if CHILDREN[kind].not_on_mig:
+        choice.refuse(parent, f"GPU {gpu.index} is in MIG mode: {CHILDREN[kind].not_on_mig}")
+        return
+    if not instances:
         fix = f"sudo nvidia-smi mig -i {gpu.index} -cgi PROFILE -C"
         choice.refuse(parent, f"GPU {gpu.index} is in MIG mode and has no instance", fix)
-    for instance in instances if kind not in _ONE_PROCESS else ():
+    for instance in instances:
         name = f"{gpu.name or 'GPU'} MIG {instance.name or instance.index}"
         device = ProbeDevice(
             instance.uuid or "", gpu.index, name, "mig", parent.pci_device, instance.memory_total_bytes
@@ -141,17 +139,4 @@ def _is_nvml(gap: Gap) -> bool:
 
 def cpu_device() -> ProbeDevice:
     """All processors of this node as one device. Sources: /proc/cpuinfo, /proc/meminfo."""
-    memory = _value("meminfo", "MemTotal").split()
-    total = int(memory[0]) * 1024 if memory and memory[0].isdigit() else None
-    return ProbeDevice(CPU, None, _value("cpuinfo", "model name") or platform.machine(), CPU, "", total)
-
-
-def _value(file_name: str, name: str) -> str:
-    try:
-        with open(paths.proc(file_name), encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.startswith(name):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        return ""
-    return ""
+    return ProbeDevice(CPU, None, cpu_info("model name") or platform.machine(), CPU, "", total_memory_bytes())

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mltop.probes.model import GpuProcess, GpuSample, MigInstance, RankSample, Sample
+from mltop.probes.model.units import percent_words, size_words
 
 BUSY = 0.05
 USED_BYTES = 1 << 30  # driver 510 and newer do not count what they keep for themselves; older ones keep less than this
 CPU_BUSY = 0.5  # of all cores; mltop itself may take one for a moment
-_GIB = 1 << 30
 _SHUT = {"prohibited": "Prohibited", "exclusive_process": "Exclusive", "exclusive_thread": "Exclusive"}
 _FORCE = "wait until it is free, or --force"
 
@@ -81,12 +81,12 @@ def refusal(
 def unknowns(gpu: GpuSample, recent: Sequence[GpuSample], instance: MigInstance | None = None) -> list[str]:
     """What the decision about a free GPU had to do without."""
     of = gpu if instance is None else instance
-    known = {
+    is_told = {
         "who uses it": gpu.processes is not None,
         "its memory use": of.memory_used_bytes is not None,
         "how busy it is": any(value is not None for value in _activity(recent, instance)),
     }
-    return [f"of GPU {gpu.index} is not known: {what}" for what, is_known in known.items() if not is_known]
+    return [f"of GPU {gpu.index} is not known: {what}" for what, told in is_told.items() if not told]
 
 
 def cpu_refusal(samples: Sequence[Sample], others: Sequence[Holder], *, force: bool = False) -> Refusal | None:
@@ -108,10 +108,10 @@ def cpu_remark(samples: Sequence[Sample]) -> str:
     the load where that is not known.
     """
     busy = [sample.host.cpu_fraction for sample in samples]
-    known = [value for value in busy if value is not None]
-    if known and len(known) == len(busy):
-        if min(known) > CPU_BUSY:
-            return f"this node was busy before: {known[-1]:.0%} of its processors were in use"
+    shares = [value for value in busy if value is not None]
+    if shares and len(shares) == len(busy):
+        if min(shares) > CPU_BUSY:
+            return f"this node was busy before: {percent_words(shares[-1])} of its processors were in use"
         return ""
     host = samples[-1].host
     if host.load_1m is not None and host.cpu_count and host.load_1m > CPU_BUSY * host.cpu_count:
@@ -120,13 +120,13 @@ def cpu_remark(samples: Sequence[Sample]) -> str:
 
 
 def _held(name: str, processes: Sequence[GpuProcess], holders: Mapping[int, Holder]) -> Refusal | None:
-    found = sorted({process.pid for process in processes if process.pid in holders})
-    if not found:
+    pids = sorted({process.pid for process in processes if process.pid in holders})
+    if not pids:
         return None
-    first = holders[found[0]]
+    first = holders[pids[0]]
     who = str(first) if first.probe else f"{name} is in use by {first}"
     return (
-        f"{who}{_more(len(found) - 1, 'process')}",
+        f"{who}{_more(len(pids) - 1, 'process')}",
         _FORCE if first.is_visible else "try again in some seconds, or --force",
     )
 
@@ -142,9 +142,9 @@ def _processes(gpu: GpuSample, instance: MigInstance | None) -> list[GpuProcess]
 
 
 def _busy(name: str, recent: Sequence[GpuSample], instance: MigInstance | None) -> Refusal | None:
-    known = [value for value in _activity(recent, instance) if value is not None]
-    if known and len(known) == len(recent) and min(known) > BUSY:
-        return f"{name} is busy: {known[-1]:.0%}, though no process is seen that uses it", _FORCE
+    shares = [value for value in _activity(recent, instance) if value is not None]
+    if shares and len(shares) == len(recent) and min(shares) > BUSY:
+        return f"{name} is busy: {percent_words(shares[-1])}, though no process is seen that uses it", _FORCE
     return None
 
 
@@ -153,7 +153,7 @@ def _activity(recent: Sequence[GpuSample], instance: MigInstance | None) -> list
     if instance is None:
         return [sample.busy for sample in recent]
     return [
-        next((one.sm_active for one in sample.mig_instances if one.uuid == instance.uuid), None) for sample in recent
+        next((mig.sm_active for mig in sample.mig_instances if mig.uuid == instance.uuid), None) for sample in recent
     ]
 
 
@@ -161,7 +161,7 @@ def _full(name: str, gpu: GpuSample, instance: MigInstance | None) -> Refusal | 
     used = (gpu if instance is None else instance).memory_used_bytes
     if used is None or used <= USED_BYTES:
         return None
-    why = f"{used / _GIB:.1f} GiB of {name} are in use, though no process is seen that uses it"
+    why = f"{size_words(used)} of {name} are in use, though no process is seen that uses it"
     return why, "sudo fuser -v /dev/nvidia*   shows who has it open; or --force"
 
 

@@ -19,7 +19,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from mltop.probes.active.child import Lines
-from mltop.probes.system.spawn import die_with_parent
+from mltop.probes.active.host import stat_fields
+from mltop.probes.system.spawn import signal_group, start_child
 
 STDERR_BYTES = 4096
 _F_SETSIG = 10  # fcntl(2); not in Python's module
@@ -50,7 +51,8 @@ class ProbeProcess:
         try:
             self._guard = self._start_guard(far_end)
             self.started_s = time.monotonic()
-            self._process = self._start(command, env)
+            pipe = subprocess.PIPE
+            self._process = start_child(command, env=dict(env), cwd="/", stdin=pipe, stderr=pipe)
             self.pid = self._process.pid
             self._tie(far_end)
         except BaseException:
@@ -74,19 +76,6 @@ class ProbeProcess:
         if first_line:
             with contextlib.suppress(Untold):  # it has ended already: whoever watches it will say why
                 self.tell(first_line)
-
-    def _start(self, command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            command,
-            env=dict(env),
-            cwd="/",
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 (one prepared system call)
-        )
 
     def _start_guard(self, far_end: int) -> subprocess.Popen[bytes]:
         nothing = subprocess.DEVNULL
@@ -171,19 +160,17 @@ class ProbeProcess:
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def signal_group(self, number: int) -> None:
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, number)
+        signal_group(self._process, number)
 
     def others(self) -> list[int]:
         """Living processes of its group but itself. Looks at every process of the machine."""
-        found = []
+        pids = []
         for name in os.listdir("/proc"):  # noqa: PTH208 - thousands of them
             if name.isdigit() and int(name) != self.pid:
                 fields = stat_fields(int(name))
                 if fields and fields[2] == str(self.pid) and fields[0] not in "ZX":
-                    found.append(int(name))
-        return found
+                    pids.append(int(name))
+        return pids
 
     def reap(self) -> int:
         """Its exit code once it has ended; negative: killed by that signal."""
@@ -213,33 +200,3 @@ class ProbeProcess:
             self._guard.wait(_KILLED_S)
         except subprocess.TimeoutExpired:
             self._guard.kill()
-
-
-def stat_fields(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on, [] when there is no such process. Always the real /proc."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def start_ticks(pid: int) -> str:
-    """When the process started: with its pid it is one process for ever. "" when it is gone or a zombie."""
-    fields = stat_fields(pid)
-    return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else ""
-
-
-def kernel_state(pid: int) -> str:
-    """E.g. "state D, in rm_ioctl" for a process that sleeps in the kernel and cannot be woken, else ""."""
-    fields = stat_fields(pid)
-    if fields and fields[0] in "Tt":
-        return "it is stopped: SIGSTOP, or a debugger"
-    if not fields or fields[0] != "D":
-        return ""
-    try:
-        with open(f"/proc/{pid}/wchan", encoding="ascii", errors="replace") as file:
-            wchan = file.read().strip()
-    except OSError:
-        wchan = ""
-    return "D state" + (f", in {wchan}" if wchan not in ("", "0") else "")

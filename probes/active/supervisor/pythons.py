@@ -4,6 +4,11 @@ In this order: the one that was named (by the request, or MLTOP_PROBE_PYTHON), t
 the one of the environment that the agent was started in, the agent's own, python3 on PATH. Each is asked in a process
 of its own (some 50 ms) whether it would find torch, and what torch/version.py says. The first that will do is taken.
 Root asks none that others could change, with anything that it loads (``as_root.py``), whoever named it.
+
+It then runs ``main()`` of a module of ours. It has its own site-packages, where torch is, and must not get ours: of
+everything that this process can import it sees the package ``mltop`` alone, as a module object with a path. That works
+from a source tree, from a virtual environment, from an agent's cache folder (by its compiled modules, as in
+``spawn.python_command``) and from a bundle in memory, which is a zip below /proc.
 """
 
 from __future__ import annotations
@@ -18,13 +23,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import mltop.probes
 from mltop.probes.active import endings
-from mltop.probes.active.command import python_words
 from mltop.probes.active.supervisor.environment import JobProcess, NotTaken, activated_here, with_job
 from mltop.probes.active.supervisor.process import ProbeProcess
 from mltop.probes.system import as_root
-from mltop.probes.system.spawn import why_no_program
+from mltop.probes.system.spawn import from_bundle, why_no_program
 
+MARK = "mltop-probe"  # the argument by which our processes are known; probe and key follow it
 ASK_S = 5.0
 LOOK_S = 30.0  # root's, at all files of a Python: 80,000 take 0.6 s, 3 s when none is cached, more on a busy machine
 VARIABLE = "MLTOP_PROBE_PYTHON"
@@ -189,7 +195,7 @@ def unfit(said: Mapping[str, Any], for_gpus: bool) -> str:
 def ask(path: str, environ: Mapping[str, str], cancelled: threading.Event, ask_s: float) -> dict[str, Any] | str:
     """What a Python says of itself, or why it says nothing. Does not wait for what hangs in the kernel."""
     try:
-        process = ProbeProcess([*python_words(path), "-W", "ignore", "-c", _QUESTION], environ)
+        process = ProbeProcess([*_start_words(path), _QUESTION], environ)
     except OSError as error:
         return f"cannot be started: {error.strerror or error}"
     try:
@@ -217,3 +223,50 @@ def _answer(process: ProbeProcess, cancelled: threading.Event, ask_s: float) -> 
         else:
             poller.poll(50)
     return "cancelled"
+
+
+def probe_command(python: str, target: str, kind: str, key: str) -> list[str]:
+    """``target``: a module's name, or the path of a file (NAME.py); ``python``: a path, or a name to be found on PATH.
+
+    A shell becomes the Python: an interpreter on a file server that does not answer then hangs a process that has a
+    deadline, not us. Run it in "/".
+    """
+    return [*_start_words(python), _code(target), MARK, kind, key]
+
+
+def probe_of(argv: list[str]) -> tuple[str, str] | None:
+    """Kind and key, for a process that ``probe_command`` started or that was forked from one."""
+    if MARK not in argv:
+        return None
+    kind_and_key = argv[argv.index(MARK) + 1 :]
+    return (kind_and_key[0], kind_and_key[1]) if len(kind_and_key) == 2 else None
+
+
+def _code(target: str) -> str:
+    """No bytecode of ours is written: a foreign Python, perhaps root's, has no business in our folders."""
+    if target.endswith(".py"):
+        load = f"import runpy; main = runpy.run_path({target!r})['main']"
+    else:
+        load = f"from {target} import main"
+    return "; ".join(
+        (
+            "import sys, types",
+            "sys.path[:] = [entry for entry in sys.path if entry]",
+            *([code] if (code := from_bundle(("mltop",)).rstrip("; ")) else []),  # psutil and pynvml are not for it
+            "sys.modules['mltop'] = types.ModuleType('mltop')",
+            f"sys.modules['mltop'].__path__ = [{_package()!r}]",
+            "kept, sys.dont_write_bytecode = sys.dont_write_bytecode, True",
+            load,
+            "sys.dont_write_bytecode = kept",
+            "main()",
+        )
+    )
+
+
+def _start_words(python: str) -> list[str]:
+    return ["/bin/sh", "-c", 'exec "$0" "$@"', python, "-W", "ignore", "-c"]
+
+
+def _package() -> str:
+    """The folder (or the place in a zip) that is the package ``mltop``."""
+    return os.path.dirname(os.path.dirname(os.path.abspath(mltop.probes.__file__)))  # noqa: PTH100, PTH120

@@ -1,4 +1,4 @@
-"""What a caller asks of the probes of one node."""
+"""What a caller wants of the probes of one node."""
 
 from __future__ import annotations
 
@@ -10,20 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mltop.probes.active.deadlines import total_s
+from mltop.probes.model.probe_kinds import CHILDREN, total_s
 from mltop.probes.system.spawn import why_no_program
 
-KINDS = ("matmul", "memory", "copies", "all_reduce")
-# One process for each device, all at the same time; the others have one process for all devices of the node.
-ALONE = ("matmul", "memory")
 _KEY = re.compile(r"[!-~]{1,100}", re.ASCII)  # it stands in command lines and sentences
 
 
 @dataclass(frozen=True)
-class Asked:
-    """``key`` names the run, equal on all of its nodes; ``gpus``: indexes, GPU- or MIG-UUIDs, "cpu"; () means all.
-
-    ``python``: that has torch, "" looks for one. ``total_s``: for everything from the first process on.
+class ProbeRequest:
+    """``key`` names the run, equal on all of its nodes; ``kind``: of CHILDREN; ``gpus``: indexes, GPU- or MIG-UUIDs,
+    "cpu"; () means all. ``python``: that has torch, "" looks for one. ``total_s``: from the first process on.
     """
 
     key: str
@@ -36,11 +32,11 @@ class Asked:
     total_s: float = 60.0
 
 
-def asked_from(args: Mapping[str, Any]) -> Asked:
+def request_from(args: Mapping[str, Any]) -> ProbeRequest:
     """From a request's ``args``. ValueError says what is wrong with them."""
     kind, key = str(args.get("kind", "")), str(args.get("key", ""))
-    if kind not in KINDS:
-        raise ValueError(f"unknown probe {kind!r} (there are {', '.join(KINDS)})")
+    if kind not in CHILDREN:
+        raise ValueError(f"unknown probe {kind!r} (there are {', '.join(CHILDREN)})")
     if not _KEY.fullmatch(key):
         raise ValueError("a probe needs a key: 1 to 100 printable characters without blanks")
     gpus, options, deadlines = args.get("gpus") or [], args.get("options") or {}, args.get("deadlines_s") or {}
@@ -51,7 +47,7 @@ def asked_from(args: Mapping[str, Any]) -> Asked:
     if why or ("/" in python and not python.startswith("/")):
         raise ValueError(f"{python[:100]!r} {why or 'is no full path'}: name the Python with torch by one")
     deadlines_s = {str(stage): _seconds(value, f"deadlines_s of {stage}") for stage, value in deadlines.items()}
-    return Asked(
+    return ProbeRequest(
         key=key,
         kind=kind,
         gpus=tuple(dict.fromkeys(str(gpu) for gpu in gpus)),
@@ -66,7 +62,7 @@ def asked_from(args: Mapping[str, Any]) -> Asked:
 def modules() -> dict[str, str]:
     """Where the ``main`` of each kind is: a module; MLTOP_PROBE_MODULES (JSON, by kind) may name others, or files."""
     chosen = json.loads(os.environ.get("MLTOP_PROBE_MODULES", "{}"))
-    return {kind: str(chosen.get(kind, f"mltop.probes.active.{kind}")) for kind in KINDS}
+    return {kind: str(chosen.get(kind, f"mltop.probes.active.{kind}")) for kind in CHILDREN}
 
 
 def _seconds(value: Any, what: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -11,17 +10,17 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Callable
 
 from mltop.probes.active.child import Order, to_line
-from mltop.probes.active.command import probe_command
 from mltop.probes.active.supervisor import gate
 from mltop.probes.active.supervisor.devices import CPU, Target, choose, cpu_device, refused
 from mltop.probes.active.supervisor.environment import JobProcess, NotTaken, with_devices
 from mltop.probes.active.supervisor.gate import Holder
 from mltop.probes.active.supervisor.process import ProbeProcess, Untold
-from mltop.probes.active.supervisor.pythons import NoTorch, TorchPython, find_torch
-from mltop.probes.active.supervisor.request import ALONE, Asked, modules
+from mltop.probes.active.supervisor.pythons import NoTorch, TorchPython, find_torch, probe_command
+from mltop.probes.active.supervisor.request import ProbeRequest, modules
 from mltop.probes.active.supervisor.watch import Emit, Stuck, Watched, watch
 from mltop.probes.model import GpuSample, Sample
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent
+from mltop.probes.model.probe_kinds import CHILDREN
 from mltop.probes.system import as_root
 
 _SMALLEST_LIMIT_BYTES = 1 << 30
@@ -46,19 +45,19 @@ class Facts:
 class _Turn:
     """The one probe that may run here."""
 
-    asked: Asked
+    request: ProbeRequest
     processes: list[ProbeProcess] = field(default_factory=list)
 
     def __str__(self) -> str:
         pids = [process.pid for process in self.processes] or [os.getpid()]
         noun, pid = ("pids", f"{pids[0]}-{pids[-1]}") if len(pids) > 1 else ("pid", str(pids[0]))
-        return f"{gate.a_probe(self.asked.kind)} ({noun} {pid}, key {self.asked.key}) runs here"
+        return f"{gate.a_probe(self.request.kind)} ({noun} {pid}, key {self.request.key}) runs here"
 
 
 class Supervisor:
     """One per agent: it remembers processes that cannot be ended. Any thread may call it; one probe runs at a time.
 
-    ``modules``: where each kind's ``main`` is (``asked.modules``).
+    ``modules_of_kinds``: where each kind's ``main`` is (``request.modules``).
     """
 
     def __init__(self, modules_of_kinds: Mapping[str, str] | None = None) -> None:
@@ -68,12 +67,14 @@ class Supervisor:
         self._stuck: list[Stuck] = []
         self._ended_s: dict[int, float] = {}  # pid → monotonic
 
-    def run(self, asked: Asked, facts: Callable[[], Facts | None], emit: Emit, cancelled: threading.Event) -> None:
+    def run(
+        self, request: ProbeRequest, facts: Callable[[], Facts | None], emit: Emit, cancelled: threading.Event
+    ) -> None:
         """Run one probe to its end, be that the end of ``cancelled``; what is said goes to ``emit``.
 
         ``facts`` is called once the turn is ours; None from it: cancelled.
         """
-        turn = _Turn(asked)
+        turn = _Turn(request)
         with self._lock:
             before, self._turn = self._turn, self._turn or turn
         if before is not None:
@@ -91,10 +92,10 @@ class Supervisor:
         """A line for every process of the probe that has this key; "" or why it cannot be told."""
         with self._lock:
             turn = self._turn
-            processes = list(turn.processes) if turn is not None and turn.asked.key == key else []
+            processes = list(turn.processes) if turn is not None and turn.request.key == key else []
         if not processes:
-            return f"no probe with the key {key} runs here" + (f": {turn}" if turn and turn.asked.key != key else "")
-        data = to_json_line(line)
+            return f"no probe with the key {key} runs here" + (f": {turn}" if turn and turn.request.key != key else "")
+        data = to_line(line).encode()
         for process in processes:
             try:
                 process.tell(data)
@@ -110,12 +111,12 @@ class Supervisor:
             return dict(self._ended_s)
 
     def _run(self, turn: _Turn, facts: Facts, emit: Emit, cancelled: threading.Event) -> None:
-        targets = self._admitted(turn.asked, facts, emit)
+        targets = self._admitted(turn.request, facts, emit)
         if not targets:
             return
         for_gpus = any(target.gpu is not None for target in targets)
         try:
-            python = find_torch(turn.asked.python, facts.jobs, for_gpus, cancelled, not_taken=facts.not_taken)
+            python = find_torch(turn.request.python, facts.jobs, for_gpus, cancelled, not_taken=facts.not_taken)
         except NoTorch as error:
             emit(ProbeEvent("failed", stage="find python", why=str(error), fix=error.fix))
             return
@@ -128,33 +129,34 @@ class Supervisor:
             emit(ProbeEvent("note", text=text, data={"remark": True}))
         watched: list[Watched] = []
         try:
-            for group in [[target] for target in targets] if turn.asked.kind in ALONE else [targets]:
-                one = self._started(turn, facts, group, python, emit)
-                watched += [one] if one is not None else []
+            alone = CHILDREN[turn.request.kind].per_device
+            for group in [[target] for target in targets] if alone else [targets]:
+                started = self._started(turn, facts, group, python, emit)
+                watched += [started] if started is not None else []
         finally:
-            self._watch(watched, cancelled, turn.asked.total_s)
+            self._watch(watched, cancelled, turn.request.total_s)
 
     def _watch(self, watched: Sequence[Watched], cancelled: threading.Event, total_s: float) -> None:
         try:
             watch(watched, cancelled, total_s)
         finally:
             with self._lock:
-                for one in watched:
-                    self._stuck += one.stuck
-                    self._ended_s[one.process.pid] = time.monotonic()
+                for ended in watched:
+                    self._stuck += ended.stuck
+                    self._ended_s[ended.process.pid] = time.monotonic()
 
-    def _admitted(self, asked: Asked, facts: Facts, emit: Emit) -> list[Target]:
+    def _admitted(self, request: ProbeRequest, facts: Facts, emit: Emit) -> list[Target]:
         """The devices that may be measured; why others may not is said."""
-        choice = choose(asked, facts.samples[-1], cpu_device())
+        choice = choose(request, facts.samples[-1], cpu_device())
         self._stuck = [stuck for stuck in self._stuck if stuck.is_there()]
         events, admitted = list(choice.refused), []
         for target in choice.targets:
-            why = self._refusal(target, asked, facts)
+            why = self._refusal(target, request, facts)
             if why is not None:
                 events.append(refused(target.device, *why))
             else:
                 admitted.append(target)
-        if asked.kind == "all_reduce" and events and admitted:  # with fewer devices it would be another measurement
+        if request.kind == "all_reduce" and events and admitted:  # with fewer devices it would be another measurement
             why_all = f"not started, because another device of this node is refused: {events[0].why}"
             events += [refused(target.device, why_all, "choose the devices: --gpus") for target in admitted]
             admitted = []
@@ -165,31 +167,31 @@ class Supervisor:
                 emit(ProbeEvent("note", device=target.device.uuid, text=text, data={"remark": True}))
         return admitted
 
-    def _refusal(self, target: Target, asked: Asked, facts: Facts) -> gate.Refusal | None:
+    def _refusal(self, target: Target, request: ProbeRequest, facts: Facts) -> gate.Refusal | None:
         for stuck in self._stuck:
             if stuck.uuid == target.device.uuid:
                 why = f"pid {stuck.pid} of an earlier probe still holds it and cannot be ended"
                 return why, "reset the GPU, or reboot the node" if target.gpu is not None else "reboot the node"
         if target.gpu is None:
-            return gate.cpu_refusal(facts.samples, facts.other_probes, force=asked.force)
+            return gate.cpu_refusal(facts.samples, facts.other_probes, force=request.force)
         return gate.refusal(
             target.gpu,
             _recent(target.gpu, facts.samples),
             facts.holders,
-            force=asked.force,
+            force=request.force,
             instance=target.instance,
         )
 
     def _started(
         self, turn: _Turn, facts: Facts, group: Sequence[Target], python: TorchPython, emit: Emit
     ) -> Watched | None:
-        asked, devices = turn.asked, [target.device for target in group]
-        order = Order(asked.kind, facts.node, devices, completed(asked, devices), asked.deadlines_s)
+        request, devices = turn.request, [target.device for target in group]
+        order = Order(request.kind, facts.node, devices, completed(request, devices), request.deadlines_s)
         try:
             process = ProbeProcess(
-                probe_command(python.path, self._modules[asked.kind], asked.kind, asked.key),
+                probe_command(python.path, self._modules[request.kind], request.kind, request.key),
                 with_devices(python.environ, devices),
-                to_line(order).encode(),
+                order.to_line().encode(),
                 _memory_limit(group, facts.samples[-1]),
             )
         except OSError as error:
@@ -198,24 +200,20 @@ class Supervisor:
             return None
         with self._lock:
             turn.processes.append(process)
-        return Watched(process, asked.kind, devices, asked.deadlines_s, emit)
+        return Watched(process, request.kind, devices, request.deadlines_s, emit)
 
 
-def completed(asked: Asked, devices: Sequence[ProbeDevice]) -> dict[str, Any]:
+def completed(request: ProbeRequest, devices: Sequence[ProbeDevice]) -> dict[str, Any]:
     """The options of the order. all_reduce gets its key, and what the caller left to the devices of the node:
     ``backend`` by what they are, ``ranks`` on processors (``cpu_ranks``, else one per core, 2 to 8).
     """
-    options = dict(asked.options)
-    if asked.kind == "all_reduce":
-        options.setdefault("key", asked.key)
+    options = dict(request.options)
+    if request.kind == "all_reduce":
+        options.setdefault("key", request.key)
         options["backend"] = options.get("backend") or ("gloo" if devices[0].kind == CPU else "nccl")
         if not options.get("ranks") and options["backend"] == "gloo":
             options["ranks"] = options.get("cpu_ranks") or min(8, max(2, os.cpu_count() or 2))
     return options
-
-
-def to_json_line(line: dict[str, Any]) -> bytes:
-    return (json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n").encode()
 
 
 def _devices_data(python: TorchPython, targets: Sequence[Target]) -> dict[str, Any]:
@@ -232,7 +230,7 @@ def _devices_data(python: TorchPython, targets: Sequence[Target]) -> dict[str, A
 
 def _recent(gpu: GpuSample, samples: Sequence[Sample]) -> list[GpuSample]:
     """The same GPU in each sample that has it."""
-    return [one for sample in samples for one in sample.gpus if one.uuid == gpu.uuid and one.index == gpu.index]
+    return [same for sample in samples for same in sample.gpus if (same.uuid, same.index) == (gpu.uuid, gpu.index)]
 
 
 def _remarks(target: Target, facts: Facts) -> list[str]:

@@ -13,10 +13,10 @@ from typing import Callable
 
 from mltop.probes.active import endings
 from mltop.probes.active.child import event_of
-from mltop.probes.active.deadlines import START, deadline_s
-from mltop.probes.active.host import oom_kills
-from mltop.probes.active.supervisor.process import ProbeProcess, kernel_state, start_ticks
+from mltop.probes.active.host import kernel_state, oom_kills, start_ticks
+from mltop.probes.active.supervisor.process import ProbeProcess
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent
+from mltop.probes.model.probe_kinds import START, stage_deadline_s
 
 TERM_S = 2.0  # from SIGTERM to SIGKILL
 KILL_S = 1.0  # from SIGKILL to giving up: only a process that is stuck in the kernel survives that long
@@ -152,7 +152,7 @@ class Watched:
         if event.stage != self._stage or self._limit_s is None:
             self._stage = event.stage
             known = event.deadline_s
-            self._limit_s = deadline_s(self._kind, event.stage, self._deadlines_s) if known is None else known
+            self._limit_s = stage_deadline_s(self._kind, event.stage, self._deadlines_s) if known is None else known
             self._due_s = now + self._limit_s
         event.device = event.device or self._name
         event.deadline_s = self._limit_s
@@ -241,28 +241,28 @@ def watch(watched: Sequence[Watched], cancelled: threading.Event, total_s: float
     began_s = time.monotonic()
     try:
         while True:
-            left = [one for one in watched if not one.done]
-            if not left:
+            running = [probe for probe in watched if not probe.done]
+            if not running:
                 return
             late = time.monotonic() - began_s > total_s
-            for one in left:
+            for probe in running:
                 if cancelled.is_set():
-                    one.end()
+                    probe.end()
                 elif late:
-                    one.end((f"the probe was not over within {total_s:g} s (it was in stage '{one.stage}')", ""))
-                one.turn()
-            _wait(left)
+                    probe.end((f"the probe was not over within {total_s:g} s (it was in stage '{probe.stage}')", ""))
+                probe.turn()
+            _wait(running)
     finally:
-        for one in watched:
+        for probe in watched:
             with contextlib.suppress(OSError):
-                one.end_now()
+                probe.end_now()
 
 
 def _wait(watched: Sequence[Watched]) -> None:
     """Until one of them says something, some milliseconds at most: ends and deadlines make no sound."""
     poller = select.poll()
-    for one in watched:
-        if not one.done:
-            for fd in one.process.open:
+    for probe in watched:
+        if not probe.done:
+            for fd in probe.process.open:
                 poller.register(fd, select.POLLIN)
     poller.poll(_POLL_MS)

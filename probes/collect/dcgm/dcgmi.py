@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import select
@@ -14,11 +13,12 @@ from typing import Callable
 
 from mltop.probes.collect.dcgm.rows import FIELD_IDS, Row, Snapshot
 from mltop.probes.system import as_root
-from mltop.probes.system.spawn import die_with_parent
+from mltop.probes.system.spawn import end_child, signal_group, start_child
 
 WHERE = "DCGM (dcgmi dmon)"
 DISCOVERY_S = 5.0
 END_WAIT_S = 0.3
+READ_WAIT_S = 0.2  # so soon it notices that it is to end
 # "GPU 0    0.123  N/A ..." (dcgmi/DeviceMonitor.cpp); older releases wrote "GPU 0" too. GPU-I ids are DCGM's own.
 _ROW = re.compile(r"GPU\s+(\d+)((?:\s+\S+)+)\s*")
 # Of `dcgmi discovery -l`: "| 0      | Name: ...  |", "|        | PCI Bus ID: 00000000:07:00.0 |", "| Device UUID: ...".
@@ -39,8 +39,8 @@ class Dcgmi:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
-    def watch(self, found: Callable[[Snapshot], None], is_wanted: Callable[[], bool]) -> None:
-        """Give each second's values to ``found`` until the child ends, is stopped, or is not wanted any more.
+    def watch(self, take: Callable[[Snapshot], None], is_wanted: Callable[[], bool]) -> None:
+        """Give each second's values to ``take`` until the child ends, is stopped, or is not wanted any more.
 
         Raises DcgmiError, also when it ends by itself.
         """
@@ -53,42 +53,31 @@ class Dcgmi:
         fields = ",".join(map(str, FIELD_IDS))
         process = self._start([tool, "dmon", "-e", fields, "-d", "1000"])
         try:
-            last = self._follow(process, gpus, found, is_wanted)
+            last = self._follow(process, gpus, take, is_wanted)
         finally:
-            self.close()
+            self._end()
         if last is not None:
             raise DcgmiError(f"dcgmi dmon ended: {last}")
 
     def close(self) -> None:
-        """End the child: SIGTERM, SIGKILL after 0.3 s. From any thread."""
+        """Have the child end. From any thread: the one that reads its pipe sees to it that it does."""
+        with self._lock:
+            if self._process is not None:
+                signal_group(self._process, signal.SIGTERM)
+
+    def _end(self) -> None:
+        """SIGTERM, SIGKILL after 0.3 s. For the thread that reads its pipe."""
         with self._lock:
             process, self._process = self._process, None
-        if process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(END_WAIT_S)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(END_WAIT_S)
+        if process is not None:
+            end_child(process, term_s=END_WAIT_S, kill_s=END_WAIT_S)
 
     def _start(self, command: list[str]) -> subprocess.Popen[bytes]:
         with self._lock:
             if self._stop.is_set():
                 raise DcgmiError("mltop ends")
             try:
-                self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    bufsize=0,
-                    start_new_session=True,
-                    preexec_fn=die_with_parent,  # noqa: PLW1509 (one prepared system call)
-                )
+                self._process = start_child(command)
             except OSError as error:
                 raise DcgmiError(f"dcgmi cannot be started: {error}") from None
             return self._process
@@ -99,46 +88,42 @@ class Dcgmi:
         deadline_s = time.monotonic() + timeout_s
         try:
             while time.monotonic() < deadline_s and not self._stop.is_set():
-                data = read_some(process, 0.2)
+                data = read_some(process, READ_WAIT_S)
                 if data == b"":
                     return received.decode("utf-8", "replace")
                 received += data or b""
         finally:
-            self.close()
-            close_pipe(process)
+            self._end()
         raise DcgmiError(f"dcgmi discovery does not answer within {timeout_s:g} s")
 
     def _follow(
         self,
         process: subprocess.Popen[bytes],
         gpus: dict[int, Row],
-        found: Callable[[Snapshot], None],
+        take: Callable[[Snapshot], None],
         is_wanted: Callable[[], bool],
     ) -> str | None:
         """The last words of a child that ended by itself, None when we ended it."""
         received = b""
         newest: dict[int | None, Row] = {}
         last_words = "no output"
-        try:
-            while not self._stop.is_set() and is_wanted():
-                data = read_some(process, 0.5)
-                if data == b"":
-                    return None if self._stop.is_set() else last_words
-                if data is None:
-                    continue
-                *lines, received = (received + data).split(b"\n")
-                for line in lines:
-                    text = line.decode("utf-8", "replace").strip()
-                    row = parse_row(text, gpus)
-                    if row is not None:
-                        newest[row.index] = row
-                    elif text:
-                        last_words = text
-                if newest:
-                    found(Snapshot(list(newest.values()), WHERE))
-            return None
-        finally:
-            close_pipe(process)
+        while not self._stop.is_set() and is_wanted():
+            data = read_some(process, READ_WAIT_S)
+            if data == b"":
+                return None if self._stop.is_set() else last_words
+            if data is None:
+                continue
+            *lines, received = (received + data).split(b"\n")
+            for line in lines:
+                text = line.decode("utf-8", "replace").strip()
+                row = parse_row(text, gpus)
+                if row is not None:
+                    newest[row.index] = row
+                elif text:
+                    last_words = text
+            if newest:
+                take(Snapshot(list(newest.values()), WHERE))
+        return None
 
 
 def read_some(process: subprocess.Popen[bytes], wait_s: float) -> bytes | None:
@@ -149,11 +134,6 @@ def read_some(process: subprocess.Popen[bytes], wait_s: float) -> bytes | None:
     if not poll.poll(wait_s * 1000):
         return None
     return os.read(process.stdout.fileno(), 65536)
-
-
-def close_pipe(process: subprocess.Popen[bytes]) -> None:
-    if process.stdout is not None:
-        process.stdout.close()
 
 
 def parse_discovery(text: str) -> dict[int, Row]:
@@ -173,11 +153,11 @@ def parse_discovery(text: str) -> dict[int, Row]:
 
 def parse_row(line: str, gpus: dict[int, Row]) -> Row | None:
     """One line of ``dcgmi dmon``; None for headers, errors, MIG entities and GPUs that are not known."""
-    found = _ROW.fullmatch(line)
-    known = gpus.get(int(found.group(1))) if found else None
-    if found is None or known is None:
+    match = _ROW.fullmatch(line)
+    known = gpus.get(int(match[1])) if match else None
+    if match is None or known is None:
         return None
-    cells = found.group(2).split()
+    cells = match[2].split()
     if len(cells) != len(FIELD_IDS):
         return None
     row = Row(known.uuid, known.bus_id, known.index, taken_s=time.monotonic())

@@ -1,6 +1,5 @@
-"""The Prometheus text of dcgm-exporter: the profiling metrics in it, by GPU.
-
-dcgm-exporter over HTTP. Only from the source's own thread: everything here may wait.
+"""dcgm-exporter over HTTP, and the profiling metrics in its Prometheus text. Only from the source's own thread:
+everything here may wait.
 """
 
 from __future__ import annotations
@@ -16,23 +15,17 @@ from mltop.probes.collect.dcgm.rows import Row, Snapshot
 from mltop.probes.collect.redaction.shapes import masked, without_user
 
 PREFIX = "DCGM_FI_PROF_"
-# Without the prefix. The second of each pair is its name since DCGM 4.6 (dcgm_fields.h).
+# By GpuSample's field, without the prefix. The second of each pair is its name since DCGM 4.6 (dcgm_fields.h).
 NAMES = {
-    "SM_ACTIVE": "sm_active",
-    "SM_UTIL_RATIO": "sm_active",
-    "SM_OCCUPANCY": "sm_occupancy",
-    "SM_OCCUPANCY_RATIO": "sm_occupancy",
-    "PIPE_TENSOR_ACTIVE": "tensor_active",
-    "TENSOR_UTIL_RATIO": "tensor_active",
-    "DRAM_ACTIVE": "dram_active",
-    "DRAM_UTIL_RATIO": "dram_active",
-    "PIPE_FP64_ACTIVE": "fp64_active",
-    "FP64_UTIL_RATIO": "fp64_active",
-    "PIPE_FP32_ACTIVE": "fp32_active",
-    "FP32_UTIL_RATIO": "fp32_active",
-    "PIPE_FP16_ACTIVE": "fp16_active",
-    "FP16_UTIL_RATIO": "fp16_active",
+    "sm_active": ("SM_ACTIVE", "SM_UTIL_RATIO"),
+    "sm_occupancy": ("SM_OCCUPANCY", "SM_OCCUPANCY_RATIO"),
+    "tensor_active": ("PIPE_TENSOR_ACTIVE", "TENSOR_UTIL_RATIO"),
+    "dram_active": ("DRAM_ACTIVE", "DRAM_UTIL_RATIO"),
+    "fp64_active": ("PIPE_FP64_ACTIVE", "FP64_UTIL_RATIO"),
+    "fp32_active": ("PIPE_FP32_ACTIVE", "FP32_UTIL_RATIO"),
+    "fp16_active": ("PIPE_FP16_ACTIVE", "FP16_UTIL_RATIO"),
 }
+_FIELD_OF = {name: field for field, names in NAMES.items() for name in names}
 # Label values may hold any character, quotes and backslashes escaped.
 _LINE = re.compile(
     PREFIX + r'(\w+)\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\}\s+(\S+)(?:\s+(-?\d+))?\s*', re.ASCII
@@ -65,13 +58,13 @@ def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float, float | No
     for line in text.splitlines():
         if not line.startswith(PREFIX):
             continue
-        found = _LINE.fullmatch(line)
-        field = NAMES.get(found.group(1)) if found else None
-        if found is None or field is None:
+        sample = _LINE.fullmatch(line)
+        field = _FIELD_OF.get(sample[1]) if sample else None
+        if sample is None or field is None:
             continue
         with contextlib.suppress(ValueError):  # a line that is none
-            at = found.group(4)
-            yield field, dict(_LABEL.findall(found.group(2))), float(found.group(3)), int(at) / 1000 if at else None
+            at_ms = sample[4]
+            yield field, dict(_LABEL.findall(sample[2])), float(sample[3]), int(at_ms) / 1000 if at_ms else None
 
 
 def _number(text: str) -> int | None:

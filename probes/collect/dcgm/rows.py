@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from mltop.probes.collect.bus_id import same_bus
 from mltop.probes.model import GpuSample
 
 # DCGM's profiling fields (dcgm_fields.h) and the fields of GpuSample, in the order in which dcgmi is asked.
@@ -55,7 +56,7 @@ class Row:
         if self.uuid and gpu.uuid:
             return self.uuid.lower() == gpu.uuid.lower()
         if self.bus_id and gpu.pci_bus_id:
-            return normal_bus_id(self.bus_id) == normal_bus_id(gpu.pci_bus_id)
+            return same_bus(self.bus_id, gpu.pci_bus_id)
         return not self.uuid and not self.bus_id and self.index == gpu.index
 
 
@@ -68,9 +69,3 @@ class Snapshot:
 
     def of(self, gpu: GpuSample) -> list[Row]:
         return [row for row in self.rows if row.is_of(gpu)]
-
-
-def normal_bus_id(text: str) -> str:
-    """ "00000000:3B:00.0" and "0000:3b:00.0" are the same address."""
-    domain, _, rest = text.strip().lower().partition(":")
-    return f"{domain[-4:].rjust(4, '0')}:{rest}"

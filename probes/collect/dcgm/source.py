@@ -1,25 +1,20 @@
-"""Why GPUs have no activity from DCGM, and what to do about it.
-
-From DCGM's rows into GPU samples, and from gaps that were true without them.
-
-What the agent calls: activity of GPUs that NVML had none of, from a DCGM that a thread of ours asks.
-"""
+"""What the agent calls: activity of GPUs that NVML had none of, from a DCGM that a thread of ours asks."""
 
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from mltop.probes.collect.dcgm.dcgmi import Dcgmi, DcgmiError
 from mltop.probes.collect.dcgm.exporter import DEFAULT_URL, Exporter, Silence
 from mltop.probes.collect.dcgm.rows import FIELDS, MAIN_FIELDS, Row, Snapshot
 from mltop.probes.model import Gap, GapKind, GpuSample, MigInstance
 
+URL_VARIABLE = "MLTOP_DCGM_EXPORTER"
+CLOSE_WAIT_S = 0.5
 START_DCGM = (
     "sudo systemctl start nvidia-dcgm; or start dcgm-exporter with DCGM_FI_PROF_SM_ACTIVE, "
     "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE and DCGM_FI_PROF_DRAM_ACTIVE in its metrics file (-f)"
@@ -30,49 +25,28 @@ EXPORT_PROFILING = (
     "/etc/dcgm-exporter/default-counters.csv or dcp-metrics-included.csv, and restart it as root or with SYS_ADMIN"
 )
 SWITCH_ON = "unset MLTOP_DCGM_EXPORTER"
-
-
-def needs(reason: str) -> str:
-    """``reason``: e.g. "nothing listens on 127.0.0.1:9400"."""
-    return f"needs GPM (Hopper) or a running DCGM: {reason}"
-
-
-def stale(where: str, age_s: float) -> str:
-    return f"the newest values from {where} are {age_s:.0f} s old"
-
-
-def not_this_gpu(where: str) -> str:
-    return f"{where} says nothing of this GPU"
-
-
-def only_instances(where: str) -> str:
-    return f"{where} measures the instances of a GPU in MIG mode, not the GPU"
-
-
-def not_exported(where: str) -> str:
-    return f"{where} does not export it"
-
-
-def blank(where: str) -> str:
-    return f"{where} has no value of it: the profiling counters are not to be had, or in use by a profiler"
-
-
-def garbage(where: str, value: float) -> str:
-    return f"{where} says {value:g}, which is not a value"
-
-
-Reason = tuple[str, str, GapKind]  # why, fix and kind of a gap
 INSTANCE_FIELDS = ("sm_active", "sm_occupancy", "tensor_active", "dram_active")
-_GPU_GAP = re.compile(r"gpu\.(\*|\d+)\.(?:mig_instances\.(\*|\d+)\.)?(?:\{([\w,]+)\}|(\w+))")
+
+
+class Lack(NamedTuple):
+    """Why fields of a GPU are not known."""
+
+    why: str
+    fix: str = ""
+    kind: GapKind = "unknown"
+
+
+def needs_dcgm(reason: str, fix: str) -> Lack:
+    """``reason``: e.g. "nothing listens on 127.0.0.1:9400"."""
+    return Lack(f"needs GPM (Hopper) or a running DCGM: {reason}", fix)
 
 
 def lacking(gpu: GpuSample) -> bool:
     """Whether a GPU could use DCGM's values: it is readable and has none of its own."""
-    return gpu.state == "ok" and gpu.activity_source is None and not any_instance_is_measured(gpu)
-
-
-def any_instance_is_measured(gpu: GpuSample) -> bool:
-    return any(instance.sm_active is not None or instance.dram_active is not None for instance in gpu.mig_instances)
+    is_measured = any(
+        instance.sm_active is not None or instance.dram_active is not None for instance in gpu.mig_instances
+    )
+    return gpu.state == "ok" and gpu.activity_source is None and not is_measured
 
 
 class Filling:
@@ -80,53 +54,53 @@ class Filling:
 
     def __init__(self, snapshot: Snapshot, now_s: float, stale_after_s: float) -> None:
         self._snapshot = snapshot
-        self._where = snapshot.where
         self._now_s = now_s
         self._stale_after_s = stale_after_s
-        self._lasting: set[int] = set()
-        self._unknown: dict[Reason, dict[int, list[str]]] = {}  # -> GPU's index -> fields
+        self._unknown: dict[Lack, dict[int, list[str]]] = {}  # -> GPU's index -> fields
 
     def fill(self, gpus: list[GpuSample], wanting: list[GpuSample], lasting: list[GpuSample]) -> list[Gap]:
         """Gaps for MAIN_FIELDS that stay unknown of ``lasting``: those that have wanted for a while."""
-        self._lasting = {gpu.index for gpu in lasting}
         for gpu in wanting:
             self._fill_gpu(gpu)
-        everyone = {gpu.index for gpu in gpus if gpu.state == "ok"}
-        return [gap for reason, lacks in self._unknown.items() for gap in fold(lacks, everyone, reason)]
+        told = {gpu.index for gpu in lasting}
+        gaps = []
+        for lack, fields_of in self._unknown.items():
+            gaps += gaps_of({index: fields for index, fields in fields_of.items() if index in told}, gpus, lack)
+        return gaps
 
     def _fill_gpu(self, gpu: GpuSample) -> None:
-        rows = self._snapshot.of(gpu)
+        rows, where = self._snapshot.of(gpu), self._snapshot.where
         fresh = [row for row in rows if self._now_s - row.taken_s <= self._stale_after_s]
         whole = [row for row in fresh if row.gpu_instance is None]
         parts = {row.gpu_instance: row for row in fresh if row.gpu_instance is not None}
         # NVML's source gives the same objects sample after sample, so that they are replaced, not changed.
         gpu.mig_instances = [with_values(instance, parts) for instance in gpu.mig_instances]
         if whole:
-            self._fill_whole(gpu, whole[-1])
+            self._fill_whole(gpu, whole[-1], where)
         elif parts:
-            self._tell(gpu, MAIN_FIELDS, only_instances(self._where), "", "unsupported")
+            why = f"{where} measures the instances of a GPU in MIG mode, not the GPU"
+            self._lack(gpu, MAIN_FIELDS, Lack(why, kind="unsupported"))
         elif rows:
             age_s = min(self._now_s - row.taken_s for row in rows)
-            self._tell(gpu, MAIN_FIELDS, stale(self._where, age_s))
+            self._lack(gpu, MAIN_FIELDS, Lack(f"the newest values from {where} are {age_s:.0f} s old"))
         else:
-            self._tell(gpu, MAIN_FIELDS, not_this_gpu(self._where))
+            self._lack(gpu, MAIN_FIELDS, Lack(f"{where} says nothing of this GPU"))
 
-    def _fill_whole(self, gpu: GpuSample, row: Row) -> None:
+    def _fill_whole(self, gpu: GpuSample, row: Row, where: str) -> None:
         for name, value in known(row, FIELDS).items():
             setattr(gpu, name, value)
             gpu.activity_source = "dcgm"
         for name in MAIN_FIELDS:
             if name in row.garbage:
-                self._tell(gpu, (name,), garbage(self._where, row.garbage[name]))
+                self._lack(gpu, (name,), Lack(f"{where} says {row.garbage[name]:g}, which is not a value"))
             elif name not in row.values:
-                self._tell(gpu, (name,), not_exported(self._where), EXPORT_PROFILING)
+                self._lack(gpu, (name,), Lack(f"{where} does not export it", EXPORT_PROFILING))
             elif row.values[name] is None:
-                self._tell(gpu, (name,), blank(self._where))
+                why = "the profiling counters are not to be had, or in use by a profiler"
+                self._lack(gpu, (name,), Lack(f"{where} has no value of it: {why}"))
 
-    def _tell(self, gpu: GpuSample, names: tuple[str, ...], why: str, fix: str = "", kind: GapKind = "unknown") -> None:
-        if gpu.index not in self._lasting:
-            return
-        self._unknown.setdefault((why, fix, kind), {}).setdefault(gpu.index, []).extend(names)
+    def _lack(self, gpu: GpuSample, names: tuple[str, ...], lack: Lack) -> None:
+        self._unknown.setdefault(lack, {}).setdefault(gpu.index, []).extend(names)
 
 
 def known(row: Row, names: tuple[str, ...]) -> dict[str, Any]:
@@ -140,17 +114,18 @@ def with_values(instance: MigInstance, parts: dict[int, Row]) -> MigInstance:
     return instance if row is None else replace(instance, **known(row, INSTANCE_FIELDS))
 
 
-def fold(lacks: dict[int, list[str]], everyone: set[int], reason: Reason) -> list[Gap]:
-    """Gaps for one reason: one for all GPUs where all lack the same fields, otherwise one for each."""
-    why, fix, kind = reason
-    if lacks.keys() == everyone and len({tuple(names) for names in lacks.values()}) == 1:
-        return [Gap(f"gpu.*.{together(next(iter(lacks.values())))}", why, fix, kind)]
-    return [Gap(f"gpu.{index}.{together(names)}", why, fix, kind) for index, names in sorted(lacks.items())]
+def gaps_of(fields_of: dict[int, list[str]], gpus: list[GpuSample], lack: Lack) -> list[Gap]:
+    """For one reason: one gap where all readable GPUs lack the same fields, otherwise one for each that lacks some."""
+    everyone = {gpu.index for gpu in gpus if gpu.state == "ok"}
+    if fields_of and fields_of.keys() == everyone and len({tuple(fields) for fields in fields_of.values()}) == 1:
+        by_item = {"*": next(iter(fields_of.values()))}
+    else:
+        by_item = {str(index): fields for index, fields in sorted(fields_of.items())}
+    return [Gap.about("gpu", *fields, item=item, **lack._asdict()) for item, fields in by_item.items()]
 
 
-def together(names: Sequence[str]) -> str:
-    """Several fields as one: "{sm_active,tensor_active}"."""
-    return names[0] if len(names) == 1 else f"{{{','.join(names)}}}"
+def whole_gaps(gpus: list[GpuSample], wanting: list[GpuSample], lack: Lack) -> list[Gap]:
+    return gaps_of({gpu.index: list(MAIN_FIELDS) for gpu in wanting}, gpus, lack)
 
 
 def without_filled(gaps: list[Gap], gpus: list[GpuSample]) -> list[Gap]:
@@ -159,33 +134,28 @@ def without_filled(gaps: list[Gap], gpus: list[GpuSample]) -> list[Gap]:
     """
     kept = []
     for gap in gaps:
-        found = _GPU_GAP.fullmatch(gap.what)
-        names = (found.group(3) or found.group(4)).split(",") if found else []
-        if found is None or not set(names) <= set(FIELDS):
+        names = {field.rpartition(".")[2] for field in gap.fields}
+        if gap.source != "gpu" or not names or not names <= set(FIELDS):
             kept.append(gap)
             continue
-        targets = _targets(found.group(1), found.group(2), gpus)
-        unknown = [name for name in names if any(getattr(target, name, None) is None for target in targets)]
+        unknown = [field for field in gap.fields if any(_is_unknown(gpu, gap.item, field) for gpu in gpus)]
         if unknown:
-            fields = unknown[0] if len(unknown) == 1 else "{" + ",".join(unknown) + "}"
             kept.append(
-                replace(gap, what=gap.what[: found.start(3) - 1 if found.group(3) else found.start(4)] + fields)
+                Gap.about("gpu", *unknown, item=gap.item, why=gap.why, fix=gap.fix, kind=gap.kind, code=gap.code)
             )
     return kept
 
 
-def _targets(gpu_index: str, instance_index: str | None, gpus: list[GpuSample]) -> list[GpuSample | MigInstance]:
-    """What a gap's name speaks of."""
-    chosen = [gpu for gpu in gpus if gpu.state == "ok" and gpu_index in ("*", str(gpu.index))]
-    if instance_index is None:
-        return list(chosen)
-    return [
-        instance for gpu in chosen for instance in gpu.mig_instances if instance_index in ("*", str(instance.index))
-    ]
-
-
-URL_VARIABLE = "MLTOP_DCGM_EXPORTER"
-CLOSE_WAIT_S = 0.5
+def _is_unknown(gpu: GpuSample, item: str, field: str) -> bool:
+    """Whether a field of the GPU, or of one of its instances ("mig_instances.*.sm_active"), has no value."""
+    if gpu.state != "ok" or item not in ("*", str(gpu.index)):
+        return False
+    path, _, name = field.rpartition(".")
+    instance_index = path.rpartition(".")[2]
+    targets: list[GpuSample | MigInstance] = [gpu]
+    if path:
+        targets = [mig for mig in gpu.mig_instances if instance_index in ("*", str(mig.index))]
+    return any(getattr(target, name, None) is None for target in targets)
 
 
 @dataclass(frozen=True)
@@ -217,7 +187,7 @@ class DcgmSource:
         self._dcgmi = Dcgmi(self._stop)
         self._thread: threading.Thread | None = None
         self._snapshot: Snapshot | None = None
-        self._reason: tuple[str, str] | None = None  # why there is no snapshot, and the fix; None: not known yet
+        self._lack: Lack | None = None  # why there is no snapshot; None: not known yet
         self._wanted_s = 0.0
         self._is_lacking = False  # some GPU, at the newest sample
         self._is_lasting = False  # for longer than the grace
@@ -235,13 +205,13 @@ class DcgmSource:
         if not wanting:
             return []
         if not self._url:
-            why = needs(f"{URL_VARIABLE} is empty, so that no DCGM is asked")
-            return whole_gaps(gpus, lasting, why, SWITCH_ON)
+            lack = needs_dcgm(f"{URL_VARIABLE} is empty, so that no DCGM is asked", SWITCH_ON)
+            return whole_gaps(gpus, lasting, lack)
         self._is_lasting = bool(lasting)
         self._want(now_s)
         snapshot = self._snapshot
         if snapshot is None:
-            return self._silent_gaps(gpus, lasting)
+            return whole_gaps(gpus, lasting, self._lack or Lack("DCGM is being asked", kind="starting"))
         return Filling(snapshot, now_s, self._patience.stale_after_s).fill(gpus, wanting, lasting)
 
     def close(self) -> None:
@@ -258,12 +228,6 @@ class DcgmSource:
         self._lacking_since_s = {key: since.get(key, now_s) for key in keys.values()}
         earliest_s = now_s - self._patience.grace_s
         return [gpu for gpu in gpus if self._lacking_since_s[keys[gpu.index]] <= earliest_s]
-
-    def _silent_gaps(self, gpus: list[GpuSample], wanting: list[GpuSample]) -> list[Gap]:
-        if self._reason is None:
-            return whole_gaps(gpus, wanting, "DCGM is being asked", kind="starting")
-        why, fix = self._reason
-        return whole_gaps(gpus, wanting, needs(why), fix)
 
     def _want(self, now_s: float) -> None:
         self._wanted_s = now_s
@@ -295,7 +259,7 @@ class DcgmSource:
         try:
             return self._ask()
         except Exception as error:  # noqa: BLE001 - the gap tells it, and the thread goes on
-            self._reason = (f"asking DCGM failed: {type(error).__name__}: {error}", "please report this")
+            self._lack = needs_dcgm(f"asking DCGM failed: {type(error).__name__}: {error}", "please report this")
             return False
 
     def _ask(self) -> bool:
@@ -315,22 +279,12 @@ class DcgmSource:
 
     def _found(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._reason = None
+        self._lack = None
 
     def _explain(self, silence: Silence, dcgmi: str) -> None:
         """Values that were there stay, with their age, until they are too old."""
         why = silence.why if dcgmi.startswith("no dcgmi") else f"{silence.why}, and {dcgmi}"
-        self._reason = (why, EXPORT_PROFILING if silence.lacks_profiling else START_DCGM)
+        self._lack = needs_dcgm(why, EXPORT_PROFILING if silence.lacks_profiling else START_DCGM)
         newest_s = max((row.taken_s for row in self._snapshot.rows), default=0.0) if self._snapshot else 0.0
         if time.monotonic() - newest_s > self._patience.stale_after_s:
             self._snapshot = None
-
-
-def whole_gaps(
-    gpus: list[GpuSample], wanting: list[GpuSample], why: str, fix: str = "", kind: GapKind = "unknown"
-) -> list[Gap]:
-    """None where no GPU wants; one gap where all readable GPUs lack it, otherwise one for each."""
-    if not wanting:
-        return []
-    everyone = {gpu.index for gpu in gpus if gpu.state == "ok"}
-    return fold({gpu.index: list(MAIN_FIELDS) for gpu in wanting}, everyone, (why, fix, kind))

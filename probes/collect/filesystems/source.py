@@ -1,9 +1,4 @@
-"""What is known of one mount between reads.
-
-The child process as its parent sees it: start it, ask it, end it. Nothing here waits for it.
-
-All filesystems of this machine, asked in a child process that may hang instead of us.
-"""
+"""All filesystems of this machine, asked in a child process that may hang instead of us."""
 
 from __future__ import annotations
 
@@ -15,20 +10,32 @@ from typing import Any
 
 from mltop.probes.collect.filesystems import mounts
 from mltop.probes.collect.filesystems.mounts import Mount
+from mltop.probes.collect.polled_child import PolledChild
 from mltop.probes.collect.redaction.shapes import without_tokens
 from mltop.probes.collect.redaction.values import shown_text
-from mltop.probes.model import FilesystemSample, Gap
-from mltop.probes.system.spawn import die_with_parent, python_command
+from mltop.probes.collect.sysfile import read_long
+from mltop.probes.model import FilesystemSample, Gap, GapKind
 
 LOCAL_EVERY_S = 10.0
 NETWORK_EVERY_S = 30.0
 FIRST_PAUSE_S = 10.0
 LONGEST_PAUSE_S = 60.0
+TABLE_EVERY_S = 10.0
+TABLE_AGAIN_S = 4.0  # from the first reading to the second
+DEADLINE_S = 2.0
+QUIET_DEADLINES = 3  # a child that says nothing at all is given so many times that
+START_DEADLINE_S = 15.0  # Python itself may lie on a slow file server
+HELD_S = 1.0  # a child that outlives SIGKILL for so long was held by the kernel
+MAX_HUNG = 8  # children in state D that even SIGKILL does not end
+LONGEST_RESTART_S = 60.0
+_CLOSE_WAIT_S = 0.1
 
 
 @dataclass
-class Known:
-    """``due_at``: in the caller's clock. ``stalled_since_s``, ``retry_s``: CLOCK_MONOTONIC."""
+class WatchedMount:
+    """What is known of one mount between reads. ``due_at``: in the caller's clock. ``stalled_since_s``, ``retry_s``:
+    CLOCK_MONOTONIC.
+    """
 
     mount: Mount
     first_pause_s: float = FIRST_PAUSE_S
@@ -78,58 +85,29 @@ class Known:
         return sample
 
 
-CHILD = "mltop.probes.collect.filesystems.child"
-_CHUNK_BYTES = 65536
-
-
-class Worker:
-    """A running child. Raises OSError when it cannot be started. Times are CLOCK_MONOTONIC.
-
-    ``inside``: the path that it asks about and since when; None between requests and before it has begun.
+class Worker(PolledChild):
+    """A running child that asks filesystems. ``inside``: the path that it asks about and since when; None between
+    requests and before it has begun.
     """
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            python_command(CHILD),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            cwd="/",  # it must not keep anything from being unmounted
-            start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 (one prepared system call)
-        )
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._requests, self._answers = self._process.stdin, self._process.stdout
-        os.set_blocking(self._answers.fileno(), False)
-        os.set_blocking(self._requests.fileno(), False)
+        # Not in our own folder: it must not keep anything from being unmounted.
+        super().__init__("mltop.probes.collect.filesystems.child", stderr=subprocess.DEVNULL, cwd="/")
         self._received = b""
         self._asked: list[str] = []
-        self.pid = self._process.pid
-        self.asked_s: float | None = None
-        self.killed_s = 0.0
         self.inside: tuple[str, float] | None = None
         self.has_answered = False
 
     def ask(self, paths: list[str]) -> None:
-        """Only when nothing is under way (``asked_s`` is None)."""
-        self.asked_s = time.monotonic()
         self._asked = paths
-        request = b"".join(os.fsencode(path) + b"\0" for path in paths) + b"\0"
-        try:
-            os.write(self._requests.fileno(), request)
-        except (BrokenPipeError, BlockingIOError):
-            return  # it has ended, or is stuck: both are found by looking at it
+        self.send(b"".join(os.fsencode(path) + b"\0" for path in paths) + b"\0")
 
     def answers(self) -> list[list[Any]]:
         """What it has said since the last call, without the notes about where it is: ``["full", path, bytes, bytes
         available, inodes, inodes free]`` or ``["error", path, errno]``.
         """
-        try:
-            while more := os.read(self._answers.fileno(), _CHUNK_BYTES):
-                self._received += more
-        except BlockingIOError:
-            pass
+        while piece := self.receive():
+            self._received += piece
         *lines, self._received = self._received.split(b"\n")
         told: list[list[Any]] = []
         for line in lines:
@@ -145,35 +123,6 @@ class Worker:
                 told.append([kind, path, *map(int, words[1:])])
         return told
 
-    def has_ended(self) -> bool:
-        return self._process.poll() is not None
-
-    def kill(self) -> None:
-        """It may outlive this for as long as the kernel holds it (state D)."""
-        self._process.kill()
-        self.killed_s = time.monotonic()
-        self._requests.close()
-        self._answers.close()
-
-    def wait(self, timeout_s: float) -> None:
-        """After ``kill``: collect it if it ends within the time."""
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return
-
-
-WHAT = "host.filesystems"
-TABLE_EVERY_S = 10.0
-TABLE_AGAIN_S = 4.0  # from the first reading to the second
-DEADLINE_S = 2.0
-QUIET_DEADLINES = 3  # a child that says nothing at all is given so many times that
-START_DEADLINE_S = 15.0  # Python itself may lie on a slow file server
-HELD_S = 1.0  # a child that outlives SIGKILL for so long was held by the kernel
-MAX_HUNG = 8  # children in state D that even SIGKILL does not end
-LONGEST_RESTART_S = 60.0
-_CLOSE_WAIT_S = 0.1
-
 
 class FilesystemSource:
     """Reads the table of mounts and keeps asking their filesystems. For one thread; no call waits for a filesystem.
@@ -186,7 +135,7 @@ class FilesystemSource:
         self._root = root
         self._deadline_s = deadline_s
         self._first_pause_s = first_pause_s
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, WatchedMount] = {}
         self._table_at = float("-inf")
         self._table_due_at = float("-inf")
         self._table = b""
@@ -242,20 +191,21 @@ class FilesystemSource:
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.kill()
-            worker.wait(_CLOSE_WAIT_S)
+            worker.close()
+            worker.has_ended(_CLOSE_WAIT_S)
 
     def _read_table(self) -> None:
         try:
-            table = _whole(f"{self._root}/proc/self/mounts")
+            table = read_long(f"{self._root}/proc/self/mounts")
         except OSError as error:
-            self._table_gaps = [Gap(WHAT, f"the table of mounts cannot be read: {error}")]
+            self._table_gaps = [lacking(f"the table of mounts cannot be read: {error}")]
             return
         if table != self._table:
             self._table = table
             wanted, left_out = mounts.chosen(mounts.parse(table.decode("utf-8", "surrogateescape")))
             self._keep(wanted)
             why = f"{left_out} more filesystems are mounted than the {mounts.MAX_MOUNTS} that are watched"
-            self._table_gaps = [Gap(f"{WHAT}.more", why)] if left_out else []
+            self._table_gaps = [Gap.about("host", "filesystems.more", why=why)] if left_out else []
         if any(known.mount.kind in ("nfs", "nfs4") for known in self._known.values()):
             self._read_counters()
 
@@ -265,16 +215,17 @@ class FilesystemSource:
         for mount in wanted:
             known = before.get(mount.path)
             if known is None or (known.mount.device, known.mount.kind) != (mount.device, mount.kind):
-                known = Known(mount, self._first_pause_s)
+                known = WatchedMount(mount, self._first_pause_s)
             known.mount = mount
             self._known[mount.path] = known
 
     def _read_counters(self) -> None:
         try:
-            text = _whole(f"{self._root}/proc/self/mountstats").decode("utf-8", "surrogateescape")
+            text = read_long(f"{self._root}/proc/self/mountstats").decode("utf-8", "surrogateescape")
             found = mounts.parse_counters(text)
         except (OSError, ValueError, IndexError) as error:
-            self._table_gaps.append(Gap(f"{WHAT}.counters", f"NFS's counters (mountstats) cannot be read: {error}"))
+            why = f"NFS's counters (mountstats) cannot be read: {error}"
+            self._table_gaps.append(Gap.about("host", "filesystems.counters", why=why))
             return
         self._newest = None
         for path, known in self._known.items():
@@ -297,7 +248,7 @@ class FilesystemSource:
         for path, held in list(self._hung.items()):
             if held.has_ended():
                 del self._hung[path]
-                if at_s - held.killed_s >= HELD_S and path in self._known:
+                if at_s - (held.killed_s or at_s) >= HELD_S and path in self._known:
                     self._known[path].retry_s = at_s  # the kernel has let it go: the filesystem may be back
         worker = self._worker
         if worker is None or worker.asked_s is None:
@@ -315,12 +266,19 @@ class FilesystemSource:
         if mount in self._known:
             self._known[mount].stalled(since_s, at_s)
         worker.kill()
+        worker.close()
         self._hung[mount] = worker
         self._worker = None
 
     def _give_up(self, worker: Worker, at_s: float, trouble: str) -> None:
         worker.kill()
-        self._worker, self._trouble = None, trouble
+        worker.close()
+        self._worker = None
+        self._failed(at_s, trouble)
+
+    def _failed(self, at_s: float, trouble: str) -> None:
+        """The child cannot be used: the next one comes after 1, 2, 4 … 60 s."""
+        self._trouble = trouble
         self._next_start_s = at_s + min(2.0**self._failures, LONGEST_RESTART_S)
         self._failures += 1
 
@@ -342,35 +300,31 @@ class FilesystemSource:
         try:
             self._worker = Worker()
         except OSError as error:
-            self._trouble = f"the process that asks filesystems cannot be started: {error}"
-            self._next_start_s = at_s + min(2.0**self._failures, LONGEST_RESTART_S)
-            self._failures += 1
+            self._failed(at_s, f"the process that asks filesystems cannot be started: {error}")
             return False
         return True
 
     def _gaps(self) -> list[Gap]:
         gaps = list(self._table_gaps)
         if self._trouble:
-            gaps.append(Gap(WHAT, self._trouble))
+            gaps.append(lacking(self._trouble))
         if len(self._hung) >= MAX_HUNG:
-            gaps.append(Gap(WHAT, f"{len(self._hung)} filesystems hold the process that asks: none is asked any more"))
+            gaps.append(lacking(f"{len(self._hung)} filesystems hold the process that asks: none is asked any more"))
         refused = [f"{path}: {known.error}" for path, known in self._known.items() if known.error]
         if refused:
-            gaps.append(Gap(WHAT, _named(refused)))
+            gaps.append(lacking(_named(refused)))
         silent = [path for path, known in self._known.items() if known.stalled_since_s is not None and not known.sizes]
         if silent:
-            gaps.append(Gap(WHAT, f"{_named(silent)}: no answer yet, sizes unknown"))
+            gaps.append(lacking(f"{_named(silent)}: no answer yet, sizes unknown"))
         unasked = sum(known.is_unasked for known in self._known.values())
         if unasked and not self._trouble:
-            gaps.append(Gap(WHAT, f"{unasked} filesystems have not been asked yet", "", "starting"))
+            gaps.append(lacking(f"{unasked} filesystems have not been asked yet", "starting"))
         return gaps
+
+
+def lacking(why: str, kind: GapKind = "unknown") -> Gap:
+    return Gap.about("host", "filesystems", why=why, kind=kind)
 
 
 def _named(items: list[str]) -> str:
     return "; ".join(map(without_tokens, items[:3])) + (f" and {len(items) - 3} more" if len(items) > 3 else "")
-
-
-def _whole(path: str) -> bytes:
-    """The kernel gives these tables a page at a time."""
-    with open(path, "rb", buffering=0) as file:
-        return file.read()

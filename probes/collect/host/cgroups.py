@@ -1,10 +1,8 @@
-"""Where the files of a process's cgroup are, in version 1, version 2 and where both are in use.
+"""The cgroups that ranks and mltop itself run in: what they may use, what they use, how often they had to pause.
 
-Pure parsing of /proc/PID/cgroup and /proc/self/mountinfo (cgroups(7), proc_pid_mountinfo(5)).
-
-Limits and use of one cgroup. Source: cgroup-v2.rst, cgroup-v1/memory.rst, sched-bwc.rst of the kernel.
-
-The cgroups that ranks and mltop itself run in: what they may use, what they use, how often they had to pause.
+Where the files of a process's cgroup are differs between version 1, version 2 and where both are in use. Source:
+/proc/PID/cgroup and /proc/self/mountinfo (cgroups(7), proc_pid_mountinfo(5)); cgroup-v2.rst, cgroup-v1/memory.rst,
+sched-bwc.rst of the kernel.
 """
 
 from __future__ import annotations
@@ -12,24 +10,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mltop.probes.collect.host.part import Reading, starting, unsupported
-from mltop.probes.collect.ranks.details import cgroup_of
-from mltop.probes.collect.sysfile import number_after, read_file, read_long, read_number, read_text
-from mltop.probes.model import UNLIMITED, CgroupSample, Gap, RankSample
+from mltop.probes.collect.host.part import Reading
+from mltop.probes.collect.ranks.details import cgroup_of, cgroup_paths
+from mltop.probes.collect.sysfile import number_after, read_known, read_long, read_number, read_text
+from mltop.probes.model import UNLIMITED, CgroupSample, RankSample
 
 CONTROLLERS = ("memory", "cpu")
 UNIFIED = ""  # the name of version 2's only hierarchy
+_V1_UNLIMITED = 1 << 62  # version 1 prints the largest number of whole pages
+_MEMORY_FILES = {
+    1: {"limit": "memory.limit_in_bytes", "used": "memory.usage_in_bytes", "killed": "memory.oom_control"},
+    2: {"limit": "memory.max", "used": "memory.current", "killed": "memory.events"},
+}
+_IDLE_CACHE = {1: b"total_inactive_file ", 2: b"inactive_file "}
+_LIMITS_KEPT_S = 30.0
+_MAX_CGROUPS = 40
 
 
 @dataclass(frozen=True)
-class Place:
+class CgroupFolder:
     """A cgroup's folder is ``base + path``; its ancestors are between them. ``version``: 1 or 2."""
 
     version: int
     base: str
     path: str
 
-    def folders(self) -> list[str]:
+    def and_above(self) -> list[str]:
         """Its own folder first, then all above up to the hierarchy's root as it is seen here."""
         parts = [part for part in self.path.split("/") if part]
         return [self.base + "".join(f"/{part}" for part in parts[:depth]) for depth in range(len(parts), -1, -1)]
@@ -53,21 +59,9 @@ USUAL = (
 )
 
 
-def parse_paths(text: str) -> dict[str, str]:
-    """/proc/PID/cgroup: path by controller, version 2's under UNIFIED."""
-    paths: dict[str, str] = {}
-    for line in text.splitlines():
-        _, _, rest = line.partition(":")
-        names, separator, path = rest.partition(":")
-        if separator and path.startswith("/"):
-            for name in names.split(","):
-                paths.setdefault(name, path)
-    return paths
-
-
 def parse_mounts(mountinfo: str) -> list[Hierarchy]:
     """All mounted hierarchies; of several mounts of one the first."""
-    found: list[Hierarchy] = []
+    hierarchies: list[Hierarchy] = []
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
@@ -76,97 +70,95 @@ def parse_mounts(mountinfo: str) -> list[Hierarchy]:
         version = 2 if kind[0] == "cgroup2" else 1
         controllers = frozenset(kind[2].split(",")) & frozenset(CONTROLLERS) if version == 1 else frozenset[str]()
         if version == 2 or controllers:
-            found.append(Hierarchy(version, controllers, fields[4], fields[3]))
-    return found
+            hierarchies.append(Hierarchy(version, controllers, fields[4], fields[3]))
+    return hierarchies
 
 
-def place(controller: str, paths: dict[str, str], hierarchies: list[Hierarchy]) -> Place | None:
+def folder_of(controller: str, paths: dict[str, str], hierarchies: list[Hierarchy]) -> CgroupFolder | None:
     """Where the controller's files of a process with these paths are; None where they are not visible here."""
     version = 1 if controller in paths else 2
     path = paths.get(controller, paths.get(UNIFIED))
     if path is None or "/.." in path:  # outside of our own cgroup namespace
         return None
-    for one in hierarchies:
-        if one.version != version or (version == 1 and controller not in one.controllers):
+    for hierarchy in hierarchies:
+        if hierarchy.version != version or (version == 1 and controller not in hierarchy.controllers):
             continue
-        inside = one.inside.rstrip("/")
+        inside = hierarchy.inside.rstrip("/")
         if path == inside or path.startswith(inside + "/"):
-            return Place(version, one.mount, path[len(inside) :])
+            return CgroupFolder(version, hierarchy.mount, path[len(inside) :])
         if "/.." in inside:  # mounted from above our namespace's root: its files are not ours
             continue
         return None
     return None
 
 
-_V1_UNLIMITED = 1 << 62  # version 1 prints the largest number of whole pages
+class _Memory:
+    """The memory controller's files of one cgroup. ``limit_folder``: whose limit is the lowest, of it and all above;
+    ``limit_bytes`` None: there is none.
+    """
 
-_MEMORY = {
-    1: {"limit": "memory.limit_in_bytes", "used": "memory.usage_in_bytes", "killed": "memory.oom_control"},
-    2: {"limit": "memory.max", "used": "memory.current", "killed": "memory.events"},
-}
-_IDLE_CACHE = {1: b"\ntotal_inactive_file ", 2: b"\ninactive_file "}
+    def __init__(self, root: str, folder: CgroupFolder) -> None:
+        self._root = root
+        self._version = folder.version
+        self._files = _MEMORY_FILES[folder.version]
+        self._own, *_ = folders = folder.and_above()
+        limits = {above: limit for above in folders if (limit := self._limit(above)) is not None}
+        self.is_at_work = bool(limits)
+        self.limit_folder = min(limits, key=limits.__getitem__, default=self._own)
+        lowest = limits.get(self.limit_folder, _V1_UNLIMITED)
+        self.limit_bytes = lowest if lowest < _V1_UNLIMITED else None
 
+    def _limit(self, folder: str) -> int | None:
+        text = read_text(f"{self._root}{folder}/{self._files['limit']}")
+        if text == "max":
+            return _V1_UNLIMITED
+        return min(int(text), _V1_UNLIMITED) if text is not None and text.isdigit() else None
 
-@dataclass(frozen=True)
-class MemoryLimit:
-    """The lowest limit of a cgroup and its ancestors, and whose it is; ``bytes`` None: there is none."""
+    def used_bytes(self) -> int | None:
+        """In use and not simply dropped by the kernel: without page cache that is not in use (as kubelet counts)."""
+        folder = self._root + (self._own if self.limit_bytes is None else self.limit_folder)
+        used = read_number(f"{folder}/{self._files['used']}")
+        stat = read_known(f"{folder}/memory.stat")
+        if used is None or stat is None:
+            return used
+        return max(0, used - (number_after(stat, _IDLE_CACHE[self._version]) or 0))
 
-    folder: str
-    bytes: int | None
-
-
-@dataclass(frozen=True)
-class CpuLimit:
-    """``cores``: the lowest quota, None: there is none. ``folders``: all that have a quota."""
-
-    cores: float | None
-    folders: tuple[str, ...]
-
-
-def lowest_memory_limit(root: str, place: Place) -> MemoryLimit | None:
-    """None where no memory controller is at work on this cgroup."""
-    limits = [
-        MemoryLimit(folder, limit if limit < _V1_UNLIMITED else None)
-        for folder in place.folders()
-        if (limit := _limit_bytes(f"{root}{folder}/{_MEMORY[place.version]['limit']}")) is not None
-    ]
-    if not limits:
-        return None
-    return min(limits, key=lambda one: _V1_UNLIMITED if one.bytes is None else one.bytes)
-
-
-def _limit_bytes(path: str) -> int | None:
-    text = read_text(path)
-    if text == "max":
-        return _V1_UNLIMITED
-    return int(text) if text is not None and text.isdigit() else None
+    def oom_kills(self) -> int | None:
+        """Processes of this cgroup that the kernel has killed for memory."""
+        events = read_known(f"{self._root}{self._own}/{self._files['killed']}")
+        return None if events is None else number_after(events, b"oom_kill ")
 
 
-def memory_used(root: str, place: Place, folder: str) -> int | None:
-    """Bytes in use that the kernel cannot simply drop: without page cache that is not in use (as kubelet counts)."""
-    used = read_number(f"{root}{folder}/{_MEMORY[place.version]['used']}")
-    if used is None:
-        return None
-    try:
-        stat = b"\n" + read_file(f"{root}{folder}/memory.stat")
-    except OSError:
-        return used
-    return max(0, used - (number_after(stat, _IDLE_CACHE[place.version]) or 0))
+class _Cpu:
+    """The quotas of one cgroup and all above it. ``cores``: the lowest, None: there is none."""
 
+    def __init__(self, root: str, folder: CgroupFolder) -> None:
+        self._root = root
+        above = folder.and_above()
+        quotas = {name: quota for name in above if (quota := _quota(root + name, folder.version))}
+        self.cores = min(quotas.values(), default=None)
+        self._folders = tuple(quotas)
 
-def oom_kills(root: str, place: Place) -> int | None:
-    """Processes of this cgroup that the kernel has killed for memory."""
-    try:
-        data = read_file(f"{root}{place.folders()[0]}/{_MEMORY[place.version]['killed']}")
-    except OSError:
-        return None
-    return number_after(b"\n" + data, b"\noom_kill ")
-
-
-def lowest_cpu_limit(root: str, place: Place) -> CpuLimit:
-    """Of this cgroup and all above it."""
-    quotas = {folder: quota for folder in place.folders() if (quota := _quota(root + folder, place.version))}
-    return CpuLimit(min(quotas.values(), default=None), tuple(quotas))
+    def throttled(self, periods: dict[str, tuple[int, int]]) -> float | None:
+        """The largest share among those that have a quota; 0 where none has. ``periods``: passed and throttled by
+        folder, as of the look before; they become this look's.
+        """
+        if not self._folders:
+            return 0.0
+        shares = []
+        before = dict(periods)
+        periods.clear()
+        for folder in self._folders:
+            stat = read_known(f"{self._root}{folder}/cpu.stat") or b""
+            passed, throttled = number_after(stat, b"nr_periods "), number_after(stat, b"nr_throttled ")
+            if passed is None or throttled is None:
+                continue
+            periods[folder] = (passed, throttled)
+            passed_before, throttled_before = before.get(folder, (passed + 1, 0))
+            if passed >= passed_before:
+                gain = passed - passed_before  # none pass while nothing wants to run
+                shares.append(min(1.0, max(0, throttled - throttled_before) / gain) if gain else 0.0)
+        return max(shares, default=None)
 
 
 def _quota(folder: str, version: int) -> float | None:
@@ -180,33 +172,21 @@ def _quota(folder: str, version: int) -> float | None:
     return int(words[0]) / int(words[1])
 
 
-def throttling(root: str, folder: str) -> tuple[int, int] | None:
-    """Periods that have passed, and those in which the cgroup had to pause."""
-    try:
-        data = b"\n" + read_file(f"{root}{folder}/cpu.stat")
-    except OSError:
-        return None
-    periods, throttled = number_after(data, b"\nnr_periods "), number_after(data, b"\nnr_throttled ")
-    return None if periods is None or throttled is None else (periods, throttled)
-
-
-_WHAT = "host.cgroups"
-_THROTTLING = "host.cgroups.cpu"
-_LIMITS_KEPT_S = 30.0
-_MAX_CGROUPS = 40
-
-
 @dataclass
 class _Cgroup:
     """One cgroup between reads. ``periods``: those passed and those throttled, by folder."""
 
     path: str
-    memory: Place | None
-    cpu: Place | None
+    memory_folder: CgroupFolder | None
+    cpu_folder: CgroupFolder | None
     limits_at: float = float("-inf")
-    memory_limit: MemoryLimit | None = None
-    cpu_limit: CpuLimit | None = None
+    memory: _Memory | None = None
+    cpu: _Cpu | None = None
     periods: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def is_hidden(self) -> bool:
+        return self.memory_folder is None and self.cpu_folder is None
 
 
 class Cgroups:
@@ -222,33 +202,42 @@ class Cgroups:
     def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
         own = read_text(f"{self._root}/proc/self/cgroup")
         if own is None:
-            return Reading(gaps=[unsupported(_WHAT, "this kernel has no cgroups")])
+            return Reading().lack("cgroups", why="this kernel has no cgroups", kind="unsupported")
         wanted = {cgroup_of(own): "self"}
         for rank in ranks:
             if rank.cgroup is not None:
                 wanted.setdefault(rank.cgroup, str(rank.pid))
         self._keep(wanted)
-        shown = [self._sample(self._known[path], now) for path in list(self._known)[:_MAX_CGROUPS]]
-        hidden = [one.path for one in self._known.values() if one.memory is None and one.cpu is None]
-        gaps = self._gaps(hidden, len(wanted))
-        without = [one.path for one in shown if one.memory_limit_bytes is None and one.path not in hidden]
+        shown = [self._sample(cgroup, now) for cgroup in list(self._known.values())[:_MAX_CGROUPS]]
+        reading = Reading({"cgroups": shown})
+        hidden = [cgroup.path for cgroup in self._known.values() if cgroup.is_hidden]
+        if hidden:
+            why = f"limits of {_named(hidden)} are not visible here (another cgroup namespace, or no /sys/fs/cgroup)"
+            reading.lack("cgroups", why=why, fix="run mltop on the host")
+        if len(wanted) > _MAX_CGROUPS:
+            why = f"{len(wanted)} cgroups are in use: {_MAX_CGROUPS} are shown"
+            reading.lack("cgroups.more", why=why)
+        without = [cgroup.path for cgroup in shown if cgroup.memory_limit_bytes is None and cgroup.path not in hidden]
         if without:
-            gaps.append(unsupported("host.cgroups.memory", f"no memory controller is at work on {_named(without)}"))
-        return Reading({"cgroups": shown}, gaps + self._throttling_gaps(shown, hidden))
+            why = f"no memory controller is at work on {_named(without)}"
+            reading.lack("cgroups.memory", why=why, kind="unsupported")
+        self._lack_throttling(shown, hidden, reading)
+        return reading
 
-    def _throttling_gaps(self, shown: list[CgroupSample], hidden: list[str]) -> list[Gap]:
-        gaps = []
-        untold = [one.path for one in shown if one.cpu_throttled_fraction is None and one.path not in hidden]
-        first = [path for path in untold if self._known[path].periods]
-        without = [path for path in untold if self._known[path].cpu_limit is None]
-        unread = [path for path in untold if path not in first and path not in without]
-        if first:
-            gaps.append(starting(_THROTTLING, "first look: shares need two"))
+    def _lack_throttling(self, shown: list[CgroupSample], hidden: list[str], reading: Reading) -> None:
+        untold = [
+            self._known[cgroup.path]
+            for cgroup in shown
+            if cgroup.cpu_throttled_fraction is None and cgroup.path not in hidden
+        ]
+        without = [cgroup.path for cgroup in untold if cgroup.cpu is None]
+        unread = [cgroup.path for cgroup in untold if cgroup.cpu is not None and not cgroup.periods]
+        if any(cgroup.periods for cgroup in untold):
+            reading.lack("cgroups.cpu", why="first look: shares need two", kind="starting")
         if without:
-            gaps.append(unsupported(_THROTTLING, f"no CPU controller is at work on {_named(without)}"))
+            reading.lack("cgroups.cpu", why=f"no CPU controller is at work on {_named(without)}", kind="unsupported")
         if unread:
-            gaps.append(Gap(_THROTTLING, f"cpu.stat of {_named(unread)} cannot be read"))
-        return gaps
+            reading.lack("cgroups.cpu", why=f"cpu.stat of {_named(unread)} cannot be read")
 
     def _keep(self, wanted: dict[str, str]) -> None:
         for path in self._known.keys() - wanted.keys():
@@ -259,8 +248,8 @@ class Cgroups:
         hierarchies = self._hierarchies()
         for path, process in wanted.items():
             if path in new:
-                paths = parse_paths(read_text(f"{self._root}/proc/{process}/cgroup") or "")
-                memory, cpu = (place(name, paths, hierarchies) for name in CONTROLLERS)
+                paths = cgroup_paths(read_text(f"{self._root}/proc/{process}/cgroup") or "")
+                memory, cpu = (folder_of(name, paths, hierarchies) for name in CONTROLLERS)
                 self._known[path] = _Cgroup(path, memory, cpu)
 
     def _hierarchies(self) -> list[Hierarchy]:
@@ -270,49 +259,23 @@ class Cgroups:
             mounts = ""
         return parse_mounts(mounts) or list(USUAL)
 
-    def _sample(self, one: _Cgroup, now: float) -> CgroupSample:
-        if not 0 <= now - one.limits_at < _LIMITS_KEPT_S:
-            one.limits_at = now
-            one.memory_limit = lowest_memory_limit(self._root, one.memory) if one.memory else None
-            one.cpu_limit = lowest_cpu_limit(self._root, one.cpu) if one.cpu else None
-        sample = CgroupSample(one.path)
-        if one.memory is not None and one.memory_limit is not None:
-            limit = one.memory_limit
-            folder = limit.folder if limit.bytes is not None else one.memory.folders()[0]
-            sample.memory_limit_bytes = UNLIMITED if limit.bytes is None else limit.bytes
-            sample.memory_used_bytes = memory_used(self._root, one.memory, folder)
-            sample.oom_kills = oom_kills(self._root, one.memory)
-        elif one.memory is not None and one.path == "/":
+    def _sample(self, cgroup: _Cgroup, now: float) -> CgroupSample:
+        if not 0 <= now - cgroup.limits_at < _LIMITS_KEPT_S:
+            cgroup.limits_at = now
+            cgroup.memory = None if cgroup.memory_folder is None else _Memory(self._root, cgroup.memory_folder)
+            cgroup.cpu = None if cgroup.cpu_folder is None else _Cpu(self._root, cgroup.cpu_folder)
+        sample = CgroupSample(cgroup.path)
+        memory = cgroup.memory
+        if memory is not None and memory.is_at_work:
+            sample.memory_limit_bytes = UNLIMITED if memory.limit_bytes is None else memory.limit_bytes
+            sample.memory_used_bytes = memory.used_bytes()
+            sample.oom_kills = memory.oom_kills()
+        elif memory is not None and cgroup.path == "/":
             sample.memory_limit_bytes = UNLIMITED  # version 2's root has no files for it
-        if one.cpu_limit is not None:
-            sample.cpu_limit_cores = one.cpu_limit.cores
-            sample.cpu_throttled_fraction = self._throttled(one, one.cpu_limit)
+        if cgroup.cpu is not None:
+            sample.cpu_limit_cores = cgroup.cpu.cores
+            sample.cpu_throttled_fraction = cgroup.cpu.throttled(cgroup.periods)
         return sample
-
-    def _throttled(self, one: _Cgroup, limit: CpuLimit) -> float | None:
-        """The largest share among those that have a quota; 0 where none has."""
-        if not limit.folders:
-            return 0.0
-        shares = []
-        before, one.periods = one.periods, {}
-        for folder in limit.folders:
-            counted = throttling(self._root, folder)
-            if counted is None:
-                continue
-            one.periods[folder] = counted
-            if folder in before and counted[0] >= before[folder][0]:
-                passed = counted[0] - before[folder][0]  # none pass while nothing wants to run
-                shares.append(min(1.0, max(0, counted[1] - before[folder][1]) / passed) if passed else 0.0)
-        return max(shares, default=None)
-
-    def _gaps(self, hidden: list[str], count: int) -> list[Gap]:
-        gaps = []
-        if hidden:
-            why = f"limits of {_named(hidden)} are not visible here (another cgroup namespace, or no /sys/fs/cgroup)"
-            gaps.append(Gap(_WHAT, why, "run mltop on the host"))
-        if count > _MAX_CGROUPS:
-            gaps.append(Gap("host.cgroups.more", f"{count} cgroups are in use: {_MAX_CGROUPS} are shown"))
-        return gaps
 
 
 def _named(paths: list[str]) -> str:

@@ -1,18 +1,6 @@
-"""Name, kernel, processors, uptime and load. Source: /proc/sys/kernel, /proc/stat, /proc/loadavg,
-clock_gettime(2).
+"""What this machine is and how it is set up: its name, kernel, clock, modules, governor, and whether it is virtual.
 
-Frequency governors. Source: /sys/devices/system/cpu/cpufreq/policy*/scaling_governor.
-
-Whether the clock is synchronised. Source: adjtimex(2) with modes=0, which needs no privilege and changes nothing.
-
-Kernel modules that training needs and the NVIDIA driver's version. Source: /sys/module, /proc/driver/nvidia.
-
-Fields that are one small file each, and the count of open files.
-
-Whether this is a virtual machine, a container or a job's cgroup.
-
-Sources: the processors' hypervisor flag (cpuid leaf 1), DMI, systemd-detect-virt(1) for the names; for containers the
-marks that docker, podman and Kubernetes leave, and the fixed inode numbers of the first namespaces (linux/proc_ns.h).
+Every part is a function of ``root``, which is put before /proc, /sys, /dev and /run; "" is this machine.
 """
 
 from __future__ import annotations
@@ -25,34 +13,61 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from mltop.probes.collect.host.part import Reading, unreadable, unsupported
-from mltop.probes.collect.sysfile import MALFORMED, KeptFile, finite, read_file, read_text
-from mltop.probes.model import Gap, RankSample
+from mltop.probes.collect.host.part import Reading, kept_file
+from mltop.probes.collect.sysfile import MALFORMED, finite, read_file, read_text
+from mltop.probes.model import RankSample
+
+# From the one that saves most power to the one that saves none; what is not in it stands before "performance".
+_GOVERNORS = ("powersave", "conservative", "ondemand", "schedutil", "userspace")
+_STA_UNSYNC = 0x40  # linux/timex.h
+_ADJTIMEX_BYTES = 512  # struct timex is 208 bytes on 64-bit machines
+CLOCK = ("clock_synchronized", "clock_error_s")
+_LIBC = ctypes.CDLL(None, use_errno=True)
+# nv_peer_mem is what nvidia_peermem was called before it came with the driver.
+MODULES = ("nvidia", "nvidia_uvm", "nvidia_peermem", "nv_peer_mem", "mlx5_core", "ib_uverbs")
+# "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu …", "… Open Kernel Module for x86_64  570.86.15 …"
+_VERSION = re.compile(r"Kernel Module\D.*?\s(\d+(?:\.\d+)+)\s")
+# The fixed inode numbers of the first namespaces (linux/proc_ns.h), and the marks that docker, podman and Kubernetes
+# leave.
+_FIRST_NAMESPACES = {"cgroup": "cgroup:[4026531835]", "pid": "pid:[4026531836]"}
+_CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv", "/.singularity.d")
+_CONTAINER = re.compile(
+    r"/(docker|kubepods|lxc|libpod|garden|crio|containerd)[-/_.]|/(docker|libpod|crio)-[0-9a-f]{12,}"
+)
+# docker.service is the daemon and no container, but containers may lie below containerd.service.
+_SERVICE = re.compile(r"/[^/]*\.service(?=/|$)")
+_JOB = re.compile(r"slurm.*/job_?\d+|/(pbs_jobs|pbspro|lsf|htcondor|flux)[-/_.]", re.IGNORECASE)
+# Amazon's and Google's vendor names stand on their bare metal machines, too: there only the processor's flag tells.
+# The names are systemd-detect-virt(1)'s.
+_VIRTUAL = re.compile(
+    r"\b(KVM|QEMU|VMware|VirtualBox|innotek|Xen|Bochs|Parallels|OpenStack|BHYVE|Cloud Hypervisor|HVM domU)\b"
+    r"|Google Compute Engine|Alibaba Cloud ECS|Microsoft Corporation Virtual Machine",
+    re.IGNORECASE,
+)
+_DMI = ("sys_vendor", "product_name", "board_vendor", "bios_vendor")
 
 
-class Facts:
-    """``hostname``, ``kernel``, ``cpu_count``."""
-
-    def __init__(self, root: str) -> None:
-        self._proc = root + "/proc"
-
-    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
-        stat = (read_text(f"{self._proc}/stat") or "").splitlines()
-        count = sum(line.startswith("cpu") and line[3:4].isdigit() for line in stat)
-        values = {
-            "hostname": read_text(f"{self._proc}/sys/kernel/hostname") or "",
-            "kernel": read_text(f"{self._proc}/sys/kernel/osrelease") or "",
-            "cpu_count": count or None,
-        }
-        missing = [name for name, value in values.items() if not value]
-        return Reading(values, [Gap(f"host.{name}", f"cannot be read from {self._proc}") for name in missing])
+def read_facts(root: str) -> Reading:
+    """``hostname``, ``kernel``, ``cpu_count``. Source: /proc/sys/kernel, /proc/stat."""
+    stat = (read_text(f"{root}/proc/stat") or "").splitlines()
+    count = sum(line.startswith("cpu") and line[3:4].isdigit() for line in stat)
+    values = {
+        "hostname": read_text(f"{root}/proc/sys/kernel/hostname") or "",
+        "kernel": read_text(f"{root}/proc/sys/kernel/osrelease") or "",
+        "cpu_count": count or None,
+    }
+    reading = Reading(values)
+    for name, value in values.items():
+        if not value:
+            reading.lack(name, why=f"cannot be read from {root}/proc")
+    return reading
 
 
 class Uptime:
-    """``uptime_s``: this machine's own clock tells it without a file."""
+    """``uptime_s``: this machine's own clock tells it without a file (clock_gettime(2))."""
 
     def __init__(self, root: str) -> None:
-        self._file = KeptFile(root, "/proc/uptime")
+        self._file = kept_file(root, "/proc/uptime")
         self._is_here = not root
 
     def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
@@ -61,57 +76,65 @@ class Uptime:
         try:
             return Reading({"uptime_s": finite(self._file.read().split(None, 1)[0])})
         except (OSError, *MALFORMED):
-            return Reading(gaps=[Gap("host.uptime", f"{self._file.path} cannot be read")])
+            return Reading().lack("uptime", why=f"{self._file.path} cannot be read")
 
 
 class Load:
     """The three loads, which the kernel computes every five seconds."""
 
     def __init__(self, root: str) -> None:
-        self._file = KeptFile(root, "/proc/loadavg")
+        self._file = kept_file(root, "/proc/loadavg")
 
     def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
         try:
-            one, five, fifteen = (finite(word) for word in self._file.read().split()[:3])
+            one, five, fifteen = (finite(number) for number in self._file.read().split()[:3])
         except (OSError, *MALFORMED):
-            return Reading(gaps=[Gap("host.load", f"{self._file.path} cannot be read")])
+            return Reading().lack("load", why=f"{self._file.path} cannot be read")
         return Reading({"load_1m": one, "load_5m": five, "load_15m": fifteen})
 
 
-# From the one that saves most power to the one that saves none; what is not in it stands before "performance".
-_ORDER = ("powersave", "conservative", "ondemand", "schedutil", "userspace")
+class OpenFiles:
+    """``open_files`` and ``open_files_max`` of the whole machine. Source: /proc/sys/fs/file-nr (proc_sys_fs(5))."""
 
-
-class Governor:
-    """``governor``: of all cores' governors the one that saves most: "performance" only where all are set so."""
+    FIELDS = ("open_files", "open_files_max")
 
     def __init__(self, root: str) -> None:
-        self._folder = root + "/sys/devices/system/cpu/cpufreq"
+        self._file = kept_file(root, "/proc/sys/fs/file-nr")
 
     def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
         try:
-            policies = [name for name in os.listdir(self._folder) if name.startswith("policy")]
-        except OSError:
-            policies = []
-        if not policies:
-            return Reading(gaps=[unsupported("host.governor", "no control of the processors' frequency here")])
-        # The policy of processors that are switched off cannot be read.
-        found = {read_text(f"{self._folder}/{policy}/scaling_governor") for policy in policies} - {None, ""}
-        if not found:
-            return Reading(gaps=[Gap("host.governor", f"no scaling_governor below {self._folder} can be read")])
-        return Reading({"governor": min((name for name in found if name), key=_thrift)})
+            allocated, unused, most = (int(number) for number in self._file.read().split())
+        except OSError as error:
+            return Reading().lack_unreadable(*self.FIELDS, error=error)
+        except MALFORMED:
+            return Reading().lack(*self.FIELDS, why=f"{self._file.path} is not as expected")
+        return Reading({"open_files": allocated - unused, "open_files_max": most})
+
+
+def read_governor(root: str) -> Reading:
+    """``governor``: of all cores' governors the one that saves most: "performance" only where all are set so.
+
+    Source: /sys/devices/system/cpu/cpufreq/policy*/scaling_governor.
+    """
+    folder = f"{root}/sys/devices/system/cpu/cpufreq"
+    try:
+        policies = [name for name in os.listdir(folder) if name.startswith("policy")]
+    except OSError:
+        policies = []
+    if not policies:
+        return Reading().lack("governor", why="no control of the processors' frequency here", kind="unsupported")
+    # The policy of processors that are switched off cannot be read.
+    governors = [read_text(f"{folder}/{policy}/scaling_governor") for policy in policies]
+    named = [governor for governor in governors if governor]
+    if not named:
+        return Reading().lack("governor", why=f"no scaling_governor below {folder} can be read")
+    return Reading({"governor": min(named, key=_thrift)})
 
 
 def _thrift(governor: str) -> tuple[int, str]:
     if governor == "performance":
-        return len(_ORDER) + 1, governor
-    return _ORDER.index(governor) if governor in _ORDER else len(_ORDER), governor
-
-
-_STA_UNSYNC = 0x40  # linux/timex.h
-_ADJTIMEX_BYTES = 512  # struct timex is 208 bytes on 64-bit machines
-_BOTH = "host.{clock_synchronized,clock_error_s}"
-_LIBC = ctypes.CDLL(None, use_errno=True)
+        return len(_GOVERNORS) + 1, governor
+    return _GOVERNORS.index(governor) if governor in _GOVERNORS else len(_GOVERNORS), governor
 
 
 class _Timex(ctypes.Structure):
@@ -126,64 +149,46 @@ class _Timex(ctypes.Structure):
     )
 
 
-class Clock:
-    """``clock_synchronized`` and ``clock_error_s``.
+def read_clock(root: str, confined: bool) -> Reading:
+    """Whether the clock is synchronised. Source: adjtimex(2) with modes=0: it needs no privilege and changes nothing.
 
-    ``in_container``: there "not synchronised" is no news: who keeps the clock may do so without telling the kernel
+    ``confined``: in a container "not synchronised" is no news: who keeps the clock may do so without telling the kernel
     that is asked here.
     """
-
-    def __init__(self, root: str, in_container: Callable[[], bool]) -> None:
-        self._root = root
-        self._in_container = in_container
-
-    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
-        if self._root:
-            return Reading(gaps=[unsupported(_BOTH, "files of another machine tell nothing of its clock")])
-        timex = _Timex()
-        if _LIBC.adjtimex(ctypes.byref(timex)) < 0:
-            why = f"adjtimex: {os.strerror(ctypes.get_errno())}"
-            return Reading(gaps=[Gap(_BOTH, why)])
-        return judged(timex.status, timex.esterror, self._in_container())
+    if root:
+        return Reading().lack(*CLOCK, why="files of another machine tell nothing of its clock", kind="unsupported")
+    timex = _Timex()
+    if _LIBC.adjtimex(ctypes.byref(timex)) < 0:
+        return Reading().lack(*CLOCK, why=f"adjtimex: {os.strerror(ctypes.get_errno())}")
+    return judged(timex.status, timex.esterror, confined)
 
 
-def judged(status: int, estimated_error_us: int, in_container: bool) -> Reading:
+def judged(status: int, estimated_error_us: int, confined: bool) -> Reading:
     """What adjtimex's answer means."""
     if not status & _STA_UNSYNC:
         return Reading({"clock_synchronized": True, "clock_error_s": estimated_error_us / 1e6})
-    if in_container:
+    if confined:
         why = "in a container the kernel's word that the clock is not synchronised may be wrong"
-        return Reading(gaps=[Gap(_BOTH, why, "chronyc tracking   (on the host)")])
+        return Reading().lack(*CLOCK, why=why, fix="chronyc tracking   (on the host)")
     # The error is then a constant of 16 s.
-    gap = unsupported("host.clock_error_s", "the clock is not synchronised: nothing estimates its error")
-    return Reading({"clock_synchronized": False}, [gap])
+    why = "the clock is not synchronised: nothing estimates its error"
+    return Reading({"clock_synchronized": False}).lack("clock_error_s", why=why, kind="unsupported")
 
 
-# nv_peer_mem is what nvidia_peermem was called before it came with the driver.
-MODULES = ("nvidia", "nvidia_uvm", "nvidia_peermem", "nv_peer_mem", "mlx5_core", "ib_uverbs")
-# "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu …", "… Open Kernel Module for x86_64  570.86.15 …"
-_VERSION = re.compile(r"Kernel Module\D.*?\s(\d+(?:\.\d+)+)\s")
-
-
-class Modules:
-    """``modules`` and ``nvidia_driver``."""
-
-    def __init__(self, root: str) -> None:
-        self._modules = root + "/sys/module"
-        self._version = root + "/proc/driver/nvidia/version"
-
-    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
-        reading = Reading()
-        if os.path.isdir(self._modules):
-            reading.values["modules"] = {name: os.path.isdir(f"{self._modules}/{name}") for name in MODULES}
-        else:
-            reading.gaps.append(Gap("host.modules", f"{self._modules} is not there"))
-        driver = read_text(f"{self._modules}/nvidia/version") or driver_version(read_text(self._version) or "")
-        if driver:
-            reading.values["nvidia_driver"] = driver[:40]
-        else:
-            reading.gaps.append(unsupported("host.nvidia_driver", "the nvidia kernel module is not loaded"))
-        return reading
+def read_modules(root: str) -> Reading:
+    """``modules`` that training needs and ``nvidia_driver``. Source: /sys/module, /proc/driver/nvidia."""
+    reading, folder = Reading(), f"{root}/sys/module"
+    if os.path.isdir(folder):
+        reading.values["modules"] = {name: os.path.isdir(f"{folder}/{name}") for name in MODULES}
+    else:
+        reading.lack("modules", why=f"{folder} is not there")
+    told = read_text(f"{root}/proc/driver/nvidia/version") or ""
+    driver = read_text(f"{folder}/nvidia/version") or driver_version(told)
+    if driver:
+        reading.values["nvidia_driver"] = driver[:40]
+    else:
+        reading.lack("nvidia_driver", why="the nvidia kernel module is not loaded", kind="unsupported")
+    return reading
 
 
 def driver_version(text: str) -> str | None:
@@ -194,7 +199,9 @@ def driver_version(text: str) -> str | None:
 
 @dataclass(frozen=True)
 class SmallFile:
-    """``absent``: what it means that there is no such file; "" where every machine has it."""
+    """A field that is one small file. ``absent``: what it means that there is no such file; "" where every machine has
+    it.
+    """
 
     field: str
     path: str
@@ -211,88 +218,43 @@ SMALL_FILES = (
 )
 
 
-class SmallFiles:
+def read_small_files(root: str) -> Reading:
     """``clocksource``, ``ptrace_scope``, ``lustre_health``."""
-
-    def __init__(self, root: str, files: Sequence[SmallFile] = SMALL_FILES) -> None:
-        self._root = root
-        self._files = files
-
-    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
-        reading = Reading()
-        for file in self._files:
-            what = f"host.{file.field}"
-            try:
-                text = read_file(self._root + file.path).decode("utf-8", "replace").strip()
-                reading.values[file.field] = file.parse(text)
-            except FileNotFoundError as error:
-                reading.gaps.append(unsupported(what, file.absent) if file.absent else unreadable(what, error))
-            except OSError as error:
-                reading.gaps.append(unreadable(what, error))
-            except MALFORMED:
-                reading.gaps.append(Gap(what, f"{self._root}{file.path} is not as expected"))
-        return reading
-
-
-class OpenFiles:
-    """``open_files`` and ``open_files_max`` of the whole machine. Source: /proc/sys/fs/file-nr (proc_sys_fs(5))."""
-
-    def __init__(self, root: str) -> None:
-        self._file = KeptFile(root, "/proc/sys/fs/file-nr")
-
-    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
-        what = "host.{open_files,open_files_max}"
+    reading = Reading()
+    for file in SMALL_FILES:
         try:
-            allocated, unused, most = (int(word) for word in self._file.read().split())
+            text = read_file(root + file.path).decode("utf-8", "replace").strip()
+            reading.values[file.field] = file.parse(text)
         except OSError as error:
-            return Reading(gaps=[unreadable(what, error)])
+            if file.absent and isinstance(error, FileNotFoundError):
+                reading.lack(file.field, why=file.absent, kind="unsupported")
+            else:
+                reading.lack_unreadable(file.field, error=error)
         except MALFORMED:
-            return Reading(gaps=[Gap(what, f"{self._file.path} is not as expected")])
-        return Reading({"open_files": allocated - unused, "open_files_max": most})
+            reading.lack(file.field, why=f"{root}{file.path} is not as expected")
+    return reading
 
 
-_FIRST_NAMESPACES = {"cgroup": "cgroup:[4026531835]", "pid": "pid:[4026531836]"}
-_CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv", "/.singularity.d")
-_CONTAINER = re.compile(
-    r"/(docker|kubepods|lxc|libpod|garden|crio|containerd)[-/_.]|/(docker|libpod|crio)-[0-9a-f]{12,}"
-)
-# docker.service is the daemon and no container, but containers may lie below containerd.service.
-_SERVICE = re.compile(r"/[^/]*\.service(?=/|$)")
-_JOB = re.compile(r"slurm.*/job_?\d+|/(pbs_jobs|pbspro|lsf|htcondor|flux)[-/_.]", re.IGNORECASE)
-# Amazon's and Google's vendor names stand on their bare metal machines, too: there only the processor's flag tells.
-_VIRTUAL = re.compile(
-    r"\b(KVM|QEMU|VMware|VirtualBox|innotek|Xen|Bochs|Parallels|OpenStack|BHYVE|Cloud Hypervisor|HVM domU)\b"
-    r"|Google Compute Engine|Alibaba Cloud ECS|Microsoft Corporation Virtual Machine",
-    re.IGNORECASE,
-)
-_DMI = ("sys_vendor", "product_name", "board_vendor", "bios_vendor")
-
-
-class Surroundings:
-    """``is_virtual`` and ``is_confined``; they do not change."""
-
-    def __init__(self, root: str) -> None:
-        self._root = root
-
-    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
-        reading = Reading()
-        virtual = is_virtual(self._root)
-        if virtual is None:
-            reading.gaps.append(Gap("host.is_virtual", "neither DMI nor the processor's flags tell"))
-        else:
-            reading.values["is_virtual"] = virtual
-        own = read_text(f"{self._root}/proc/self/cgroup")
-        if in_container(self._root):
-            reading.values["is_confined"] = True
-        elif own is None:
-            reading.gaps.append(Gap("host.is_confined", f"{self._root}/proc/self/cgroup cannot be read"))
-        else:
-            reading.values["is_confined"] = _JOB.search(own) is not None
-        return reading
+def read_surroundings(root: str) -> Reading:
+    """``is_virtual`` and ``is_confined`` (to a container or a job's cgroup); they do not change."""
+    reading = Reading()
+    virtual = is_virtual(root)
+    if virtual is None:
+        reading.lack("is_virtual", why="neither DMI nor the processor's flags tell")
+    else:
+        reading.values["is_virtual"] = virtual
+    own = read_text(f"{root}/proc/self/cgroup")
+    if in_container(root):
+        reading.values["is_confined"] = True
+    elif own is None:
+        reading.lack("is_confined", why=f"{root}/proc/self/cgroup cannot be read")
+    else:
+        reading.values["is_confined"] = _JOB.search(own) is not None
+    return reading
 
 
 def is_virtual(root: str) -> bool | None:
-    """None where nothing tells."""
+    """By the processors' hypervisor flag (cpuid leaf 1) and DMI. None where nothing tells."""
     if read_text(f"{root}/sys/hypervisor/type"):
         return True
     dmi = " ".join(read_text(f"{root}/sys/class/dmi/id/{name}") or "" for name in _DMI).strip()
@@ -324,11 +286,7 @@ def _namespace(root: str, name: str) -> str | None:
 
 def _processor_flags(root: str) -> list[str]:
     """Of the first processor; [] on machines whose processors have no such line (ARM calls it Features)."""
-    try:
-        text = read_file(f"{root}/proc/cpuinfo").decode("ascii", "replace")
-    except OSError:
-        return []
-    for line in text.splitlines():
+    for line in (read_text(f"{root}/proc/cpuinfo") or "").splitlines():
         name, _, flags = line.partition(":")
         if name.strip() == "flags":
             return flags.split()

@@ -1,15 +1,13 @@
-"""A part of the host's sample: what it reads, how often, and what it could not read.
-
-One gap for all that a machine does not have: a virtual machine lacks many things that nobody misses.
-"""
+"""A part of the host's sample: what it reads, how often, and what it could not read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Callable
 
-from mltop.probes.model import Gap, RankSample
+from mltop.probes.collect.sysfile import KeptFile, OpenFiles
+from mltop.probes.model import Gap, GapKind, RankSample
 
 AGAIN_S = 4.0  # from the first reading of counters to the second
 _JITTER_S = 0.25  # a tick may come a little early: a tier of five seconds must not become one of six
@@ -22,11 +20,25 @@ class Reading:
     values: dict[str, Any] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
 
+    def lack(self, *fields: str, why: str, fix: str = "", kind: GapKind = "unknown") -> Reading:
+        """Fields that are not known; the same reading."""
+        self.gaps.append(Gap.about("host", *fields, why=why, fix=fix, kind=kind))
+        return self
 
-class Part(Protocol):
-    """Reads some fields. May raise anything: that costs these fields only."""
+    def lack_unreadable(self, *fields: str, error: Exception) -> Reading:
+        """As ``lack``, with what the system said."""
+        said = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        return self.lack(*fields, why=f"cannot be read: {said}")
 
-    def read(self, now: float, ranks: Sequence[RankSample], /) -> Reading: ...
+
+# Reads some fields at a time (seconds of any one clock), with the ranks of the sample before. May raise anything: that
+# costs these fields only.
+Part = Callable[[float, Sequence[RankSample]], Reading]
+
+
+def kept_file(root: str, path: str, in_pieces: bool = False) -> KeptFile:
+    """A file of the running kernel stays open; below a ``root`` files may be replaced, so they are opened each time."""
+    return KeptFile(root + path, OpenFiles(0 if root else 1), in_pieces=in_pieces)
 
 
 class Scheduled:
@@ -34,68 +46,42 @@ class Scheduled:
 
     What it could not tell yet (rates of a first look) is read again at the next sample. What ``counts`` errors is read
     a second time soon after the first: one reading does not tell whether they grow.
-    ``name`` is the gap's where the part fails as a whole ("host.pressure").
+    ``fields`` are unknown where the part fails as a whole.
     """
 
-    def __init__(self, name: str, every_s: float, part: Part, counts: bool = False) -> None:
-        self.name = name
+    def __init__(self, fields: tuple[str, ...], every_s: float, part: Part, counts: bool = False) -> None:
         self.counts = counts
+        self.read_at: float | None = None  # when its values were read, by the clock of ``reading``
+        self._fields = fields
         self._every_s = max(0.0, every_s - _JITTER_S)
         self._pause_s = min(self._every_s, AGAIN_S) if counts else self._every_s  # until it is due again
         self._part = part
-        self._last: tuple[float, Reading] | None = None
+        self._newest = Reading()
         self._is_starting = True
-
-    @property
-    def read_at(self) -> float | None:
-        """When its values were read, by the clock of ``reading``."""
-        return None if self._last is None else self._last[0]
 
     def reading(self, now: float, ranks: Sequence[RankSample]) -> Reading:
         """The newest values, read now if that is due. ``now``: seconds of any one clock."""
-        if self._last is None or self._is_starting or not 0 <= now - self._last[0] < self._pause_s:
-            if self._last is not None and not self._is_starting:
+        if self.read_at is None or self._is_starting or not 0 <= now - self.read_at < self._pause_s:
+            if not self._is_starting:
                 self._pause_s = self._every_s
             try:
-                reading = self._part.read(now, ranks)
+                self._newest = self._part(now, ranks)
             except Exception as error:  # noqa: BLE001 - the gap tells, and the other parts go on
                 why = f"the collector failed: {type(error).__name__}: {error}"
-                reading = Reading(gaps=[Gap(self.name, why, "please report this")])
-            self._last = (now, reading)
-            self._is_starting = any(gap.kind == "starting" for gap in reading.gaps)
-        return self._last[1]
-
-
-def unreadable(what: str, error: Exception) -> Gap:
-    """What the system said, as a gap."""
-    said = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-    return Gap(what, f"cannot be read: {said}")
-
-
-def unsupported(what: str, why: str, fix: str = "") -> Gap:
-    """This machine has no such thing: nothing is missed."""
-    return Gap(what, why, fix, "unsupported")
-
-
-def starting(what: str, why: str) -> Gap:
-    """It comes with one of the next samples."""
-    return Gap(what, why, "", "starting")
-
-
-_PREFIX = "host."
+                self._newest = Reading().lack(*self._fields, why=why, fix="please report this")
+            self.read_at = now
+            self._is_starting = any(gap.kind == "starting" for gap in self._newest.gaps)
+        return self._newest
 
 
 def folded(gaps: Sequence[Gap]) -> list[Gap]:
-    """The gaps, those about absent things (kind "unsupported") as one: ``host.{governor,services}``."""
-    absent = [gap for gap in gaps if gap.kind == "unsupported" and gap.what.startswith(_PREFIX) and not gap.fix]
+    """The gaps, those about absent things (kind "unsupported") as one: a virtual machine lacks many things that nobody
+    misses.
+    """
+    absent = [gap for gap in gaps if gap.kind == "unsupported" and gap.fields and not gap.fix]
     if len(absent) < 2:
         return list(gaps)
-    names = [_names(gap.what) for gap in absent]
-    why = "; ".join(f"{', '.join(some)}: {gap.why}" for some, gap in zip(names, absent))
-    one = Gap(f"host.{{{','.join(name for some in names for name in some)}}}", why, "", "unsupported")
-    return [*(gap for gap in gaps if gap not in absent), one]
-
-
-def _names(what: str) -> list[str]:
-    inner = what[len(_PREFIX) :]
-    return inner[1:-1].split(",") if inner.startswith("{") and inner.endswith("}") else [inner]
+    why = "; ".join(f"{', '.join(gap.fields)}: {gap.why}" for gap in absent)
+    fields = [field for gap in absent for field in gap.fields]
+    together = Gap.about("host", *fields, why=why, kind="unsupported")
+    return [*(gap for gap in gaps if gap not in absent), together]

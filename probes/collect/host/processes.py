@@ -1,31 +1,30 @@
-"""The state letter of every process, a few of them at a time.
+"""Processes stuck in the kernel (state D) and zombies.
 
-Every process is looked at once in ten seconds, kernel threads once a minute. One that has not run since the last look
-is in the state that it was in, and that it has not run is told by a file at a fourth of the cost of its state. These
-files stay open; one that is open can never become another process's.
-Source: /proc/PID/stat (proc_pid_stat(5)), /proc/PID/schedstat (Documentation/scheduler/sched-stats.rst).
-
-Processes stuck in the kernel (state D) and zombies.
-
-One that is found blocked is from then on looked at each second, as are ranks and their children that were seen so.
-Source: /proc/PID/task/PID/{stat,io}, /proc/PID/wchan (proc_pid_stat(5) and its neighbours).
+The state letter of every process is read, a few of them at a time: every process once in ten seconds, kernel threads
+once a minute. One that has not run since the last look is in the state that it was in, and that it has not run is told
+by a file at a fourth of the cost of its state. These files stay open; one that is open can never become another
+process's. One that is found blocked is from then on looked at each second, as are ranks and their children that were
+seen so.
+Source: /proc/PID/stat, /proc/PID/task/PID/{stat,io}, /proc/PID/wchan (proc_pid_stat(5) and its neighbours),
+/proc/PID/schedstat (Documentation/scheduler/sched-stats.rst).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from mltop.probes.collect.host.part import Reading
 from mltop.probes.collect.redaction.values import shown_text
-from mltop.probes.collect.sysfile import read_file
-from mltop.probes.model import BlockedProcess, Gap, RankSample
+from mltop.probes.collect.sysfile import KeptFile, OpenFiles, read_file, read_known, read_text
+from mltop.probes.model import BlockedProcess, RankSample
 
 ROUND_S = 10.0
 _KERNEL_THREADS_EVERY = 6  # rounds
 _MOST_OPEN = 250  # of the 1024 files that a process may usually have open
+_MAX_SHOWN = 40
+_MAX_WATCHED = 200  # a dead file server may block thousands
 _PF_KTHREAD = 0x00200000  # linux/sched.h
 
 
@@ -34,8 +33,8 @@ class ProcessStates:
 
     def __init__(self, root: str) -> None:
         self._proc = root + "/proc"
-        self._most_open = 0 if root else _MOST_OPEN  # files of a copied tree may be replaced
-        self._open: dict[int, int] = {}  # pid → descriptor of its schedstat
+        self._open_files = OpenFiles(0 if root else _MOST_OPEN)  # files of a copied tree may be replaced
+        self._schedstat: dict[int, KeptFile] = {}  # by pid
         self._runs: dict[int, bytes] = {}
         self._states: dict[int, bytes] = {}
         self._kernel_threads: set[int] = set()
@@ -65,11 +64,8 @@ class ProcessStates:
         return blocked
 
     def close(self) -> None:
-        for pid in list(self._open):
-            self._close(pid)
-
-    def __del__(self) -> None:
-        self.close()
+        for file in self._schedstat.values():
+            file.close()
 
     def _look_until(self, end: int, blocked: list[int]) -> None:
         if end <= self._done:
@@ -115,27 +111,23 @@ class ProcessStates:
 
     def _runs_of(self, pid: int) -> bytes:
         """Changes each time that the process has run; b"" where the kernel does not count."""
-        fd = self._open.get(pid)
-        if fd is None:
-            if pid in self._kernel_threads or len(self._open) >= self._most_open:
+        file = self._schedstat.get(pid)
+        if file is None:
+            if pid in self._kernel_threads or self._open_files.left <= 0:
                 return b""
-            try:
-                fd = self._open[pid] = os.open(f"{self._proc}/{pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                return b""
-        runs = os.pread(fd, 128, 0)
+            file = self._schedstat[pid] = KeptFile(f"{self._proc}/{pid}/schedstat", self._open_files)
+        try:
+            runs = file.read()
+        except FileNotFoundError:
+            return b""
         return b"" if runs.startswith(b"0 0 0") else runs
 
     def _forget(self, pid: int) -> None:
         self._states.pop(pid, None)
         self._runs.pop(pid, None)
-        self._close(pid)
-
-    def _close(self, pid: int) -> None:
-        fd = self._open.pop(pid, None)
-        if fd is not None:
-            with suppress(OSError):
-                os.close(fd)
+        file = self._schedstat.pop(pid, None)
+        if file is not None:
+            file.close()
 
 
 def _is_kernel_thread(data: bytes) -> bool:
@@ -146,23 +138,21 @@ def _is_kernel_thread(data: bytes) -> bool:
     return not data[data.find(b"(") + 1 :].startswith((b"nvidia", b"nv_", b"UVM"))
 
 
-_MAX_SHOWN = 40
-_MAX_WATCHED = 200  # a dead file server may block thousands
-
-
 @dataclass
 class _Blocked:
     """``marks`` change as soon as the main thread has done something of its own."""
 
     name: str
     since: float
-    marks: tuple[bytes, ...]
+    marks: tuple[bytes | None, ...]
 
 
 class Processes:
     """``blocked`` and ``zombies``. Blocked is the main thread, and only for as long as it does nothing of its own:
     one that merely reads much from a disk is often found in state D, too.
     """
+
+    FIELDS = ("zombies", "blocked")
 
     def __init__(self, root: str) -> None:
         self._proc = root + "/proc"
@@ -178,15 +168,15 @@ class Processes:
             found = self._states.look(now)
             reading.values["zombies"] = self._states.zombies
         except OSError as error:
-            reading.gaps.append(Gap("host.{zombies,blocked}", f"{self._proc} cannot be listed: {error}"))
+            reading.lack(*self.FIELDS, why=f"{self._proc} cannot be listed: {error}")
         if self._states.denied:
             why = f"{len(self._states.denied)} processes of other users cannot be read (hidepid)"
-            reading.gaps.append(Gap("host.{zombies,blocked}", why, "sudo mltop"))
+            reading.lack(*self.FIELDS, why=why, fix="sudo mltop")
         self._watch(dict.fromkeys([*self._blocked, *_suspects(ranks), *found]), now)
         reading.values["blocked"] = self._shown(now, {rank.pid: rank.rank for rank in ranks})
         if len(self._blocked) > _MAX_SHOWN:
             why = f"{len(self._blocked)} processes or more are blocked: {_MAX_SHOWN} of them are shown"
-            reading.gaps.append(Gap("host.blocked.more", why))
+            reading.lack("blocked.more", why=why)
         return reading
 
     def close(self) -> None:
@@ -195,29 +185,20 @@ class Processes:
     def _watch(self, pids: Iterable[int], now: float) -> None:
         """Look at the main threads of those that are, or may be, blocked."""
         for pid in pids:
-            try:
-                data = read_file(f"{self._proc}/{pid}/task/{pid}/stat")
-            except OSError:
-                data = b""
+            data = read_known(f"{self._proc}/{pid}/task/{pid}/stat") or b""
             fields = data[data.rfind(b")") + 2 :].split()
             if len(fields) < 20 or fields[0] != b"D" or fields[1] == self._own_pid:
                 self._blocked.pop(pid, None)
                 continue
-            # A pid that is used again has another start; page faults, user time and system calls tell of work.
-            marks = (fields[19], fields[7], fields[9], fields[11], self._system_calls(pid))
+            # A pid that is used again has another start; page faults, user time and system calls (which only its owner
+            # may read) tell of work.
+            marks = (fields[19], fields[7], fields[9], fields[11], read_known(f"{self._proc}/{pid}/task/{pid}/io"))
             known = self._blocked.get(pid)
             if known is None and len(self._blocked) >= _MAX_WATCHED:
                 continue
             if known is None or known.marks != marks:
                 name = data[data.find(b"(") + 1 : data.rfind(b")")].decode("utf-8", "replace")
                 self._blocked[pid] = _Blocked(name, now, marks)
-
-    def _system_calls(self, pid: int) -> bytes:
-        """The main thread's I/O counts; b"" without permission, and for what ends meanwhile."""
-        try:
-            return read_file(f"{self._proc}/{pid}/task/{pid}/io")
-        except OSError:
-            return b""
 
     def _shown(self, now: float, ranks: dict[int, int | None]) -> list[BlockedProcess]:
         """Ranks first, then what belongs to the GPU driver, then by time."""
@@ -227,17 +208,16 @@ class Processes:
             return pid not in ranks, not blocked.name.startswith("nvidia"), blocked.since, pid
 
         return [
-            BlockedProcess(pid, shown_text(one.name), max(0.0, now - one.since), self._wchan(pid), ranks.get(pid))
-            for pid, one in sorted(self._blocked.items(), key=order)[:_MAX_SHOWN]
+            BlockedProcess(
+                pid, shown_text(blocked.name), max(0.0, now - blocked.since), self._wchan(pid), ranks.get(pid)
+            )
+            for pid, blocked in sorted(self._blocked.items(), key=order)[:_MAX_SHOWN]
         ]
 
     def _wchan(self, pid: int) -> str | None:
         """The kernel function in which it sleeps; the kernel prints "0" to those who may not know."""
-        try:
-            text = read_file(f"{self._proc}/{pid}/wchan").decode("ascii", "replace").strip()
-        except OSError:
-            return None
-        return None if text in ("", "0") else text
+        text = read_text(f"{self._proc}/{pid}/wchan")
+        return None if text in (None, "", "0") else text
 
 
 def _suspects(ranks: Sequence[RankSample]) -> Iterable[int]:

@@ -47,7 +47,9 @@ def load() -> tuple[Any, Gap | None]:
     except ImportError as error:
         psutil = _from_memory()
         if psutil is None:
-            return None, Gap("host", f"psutil cannot be imported: {error}", "python3 -m pip install psutil")
+            return None, Gap.about(
+                "host", why=f"psutil cannot be imported: {error}", fix="python3 -m pip install psutil"
+            )
     return psutil, None
 
 

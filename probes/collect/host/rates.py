@@ -1,7 +1,7 @@
-"""How long tasks wait for processors, memory and disks. Source: /proc/pressure (PSI, Documentation/accounting/psi).
+"""How busy the machine is: processor time, network and disk traffic, and how long tasks wait for them.
 
-Processor time, network and disk traffic: rates between two reads. Source: psutil; /sys/class/net and /sys/block
-for which devices are hardware.
+Rates are between two reads. Source: psutil; /sys/class/net and /sys/block for which devices are hardware;
+/proc/pressure (PSI, Documentation/accounting/psi).
 """
 
 from __future__ import annotations
@@ -11,57 +11,18 @@ import os
 from collections.abc import Sequence
 from typing import Any, Callable, TypeVar
 
-from mltop.probes.collect.host.part import Reading, starting, unreadable, unsupported
+from mltop.probes.collect.host.part import Reading, kept_file
 from mltop.probes.collect.host.psutil_loading import UNREADABLE, Psutil
-from mltop.probes.collect.sysfile import MALFORMED, KeptFile, finite
-from mltop.probes.model import Gap, Pressure, RankSample
-
-_WHAT = "host.pressure"
-# "full" of cpu says nothing for a whole machine (psi.rst).
-_WANTED = {"cpu": ("some",), "memory": ("some", "full"), "io": ("some", "full")}
-
-
-class PressureStall:
-    """``pressure``. A kernel without PSI, or one that was started without psi=1, has none."""
-
-    def __init__(self, root: str) -> None:
-        self._files = {name: KeptFile(root, f"/proc/pressure/{name}") for name in _WANTED}
-
-    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
-        pressure, gaps = Pressure(), []
-        for name, file in self._files.items():
-            try:
-                data = file.read()
-                for kind in _WANTED[name]:
-                    setattr(pressure, f"{name}_{kind}", last_ten_seconds(data, kind))
-            except FileNotFoundError:
-                return _switched_off()
-            except OSError as error:
-                if error.errno in (errno.EOPNOTSUPP, errno.ENOTSUP):
-                    return _switched_off()
-                gaps.append(unreadable(f"{_WHAT}.{name}", error))
-            except MALFORMED:
-                gaps.append(Gap(f"{_WHAT}.{name}", f"{file.path} is not as expected"))
-        if len(gaps) > 1:
-            gaps = [Gap(_WHAT, gaps[0].why)]
-        return Reading({"pressure": pressure}, gaps)
-
-
-def last_ten_seconds(data: bytes, kind: str) -> float:
-    """The share behind "some avg10=" or "full avg10=". Raises one of MALFORMED."""
-    label = f"{kind} avg10=".encode()
-    at = data.index(label) + len(label)
-    return min(1.0, max(0.0, finite(data[at : data.index(b" ", at)]) / 100))
-
-
-def _switched_off() -> Reading:
-    why = "this kernel keeps no pressure information (CONFIG_PSI; on some distributions only with psi=1)"
-    return Reading(gaps=[unsupported(_WHAT, why)])
-
+from mltop.probes.collect.sysfile import MALFORMED, finite
+from mltop.probes.model import Pressure, RankSample
 
 _FIRST = "first sample: rates need two"
 _MIN_INTERVAL_S = 0.05
 _DEVICES_KEPT_S = 30.0
+
+# "full" of cpu says nothing for a whole machine (psi.rst).
+_PRESSURES = {"cpu": ("some",), "memory": ("some", "full"), "io": ("some", "full")}
+_NO_PRESSURE = "this kernel keeps no pressure information (CONFIG_PSI; on some distributions only with psi=1)"
 
 _Totals = dict[str, tuple[int, int]]  # by device: bytes in, bytes out
 _Value = TypeVar("_Value")
@@ -79,16 +40,17 @@ class Cpu:
         if module is None:
             return Reading()
         reading = Reading()
-        seconds = _guarded("host.cpu", lambda: _cpu_seconds(module), reading.gaps)
+        seconds = _guarded("cpu", lambda: _cpu_seconds(module), reading)
         last, self._last = self._last, None if seconds is None else (now, *seconds)
         if seconds is None:
             return reading
         if last is None or now - last[0] < _MIN_INTERVAL_S:
-            reading.gaps.append(starting("host.cpu", _FIRST))
-        elif seconds[1] > last[2]:
-            reading.values["cpu_fraction"] = min(1.0, max(0.0, (seconds[0] - last[1]) / (seconds[1] - last[2])))
-        else:
-            reading.gaps.append(starting("host.cpu", "the kernel has not counted on since the sample before"))
+            return reading.lack("cpu", why=_FIRST, kind="starting")
+        busy_s, passed_s = seconds[0] - last[1], seconds[1] - last[2]
+        if passed_s <= 0:
+            why = "the kernel has not counted on since the sample before"
+            return reading.lack("cpu", why=why, kind="starting")
+        reading.values["cpu_fraction"] = min(1.0, max(0.0, busy_s / passed_s))
         return reading
 
 
@@ -106,13 +68,11 @@ class Traffic:
         if module is None:
             return Reading()
         reading = Reading()
-        gaps = reading.gaps
-        network = _devices("host.network", lambda: self._network_bytes(module, now), gaps)
-        disks = _devices("host.disk", lambda: self._disk_bytes(module, now), gaps)
+        network = _devices("network", lambda: self._network_bytes(module, now), reading)
+        disks = _devices("disk", lambda: self._disk_bytes(module, now), reading)
         last, self._last = self._last, (now, network, disks)
         if last is None or now - last[0] < _MIN_INTERVAL_S:
-            gaps.append(starting("host.{network,disk}", _FIRST))
-            return reading
+            return reading.lack("network", "disk", why=_FIRST, kind="starting")
         elapsed_s = now - last[0]
         incoming, outgoing = _rates(network, last[1], elapsed_s)
         reading.values.update(network_rx_bytes_per_s=incoming, network_tx_bytes_per_s=outgoing)
@@ -155,18 +115,18 @@ def _cpu_seconds(psutil: Any) -> tuple[float, float]:
     return total - times.idle - getattr(times, "iowait", 0.0), total
 
 
-def _guarded(what: str, read: Callable[[], _Value], gaps: list[Gap]) -> _Value | None:
+def _guarded(field: str, read: Callable[[], _Value], reading: Reading) -> _Value | None:
     try:
         return read()
     except UNREADABLE as error:
-        gaps.append(unreadable(what, error))
+        reading.lack_unreadable(field, error=error)
         return None
 
 
-def _devices(what: str, read: Callable[[], _Totals], gaps: list[Gap]) -> _Totals:
-    totals: Any = _guarded(what, read, gaps)
+def _devices(field: str, read: Callable[[], _Totals], reading: Reading) -> _Totals:
+    totals = _guarded(field, read, reading)
     if totals == {}:
-        gaps.append(Gap(what, "no devices are visible here"))
+        reading.lack(field, why="no devices are visible here")
     return totals or {}
 
 
@@ -178,3 +138,35 @@ def _rates(current: _Totals, last: _Totals, elapsed_s: float) -> tuple[float | N
     incoming = sum(max(0, current[name][0] - last[name][0]) for name in both)
     outgoing = sum(max(0, current[name][1] - last[name][1]) for name in both)
     return incoming / elapsed_s, outgoing / elapsed_s
+
+
+class PressureStall:
+    """``pressure``. A kernel without PSI, or one that was started without psi=1, has none."""
+
+    def __init__(self, root: str) -> None:
+        self._files = {name: kept_file(root, f"/proc/pressure/{name}") for name in _PRESSURES}
+
+    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
+        pressure, reading = Pressure(), Reading()
+        for name, file in self._files.items():
+            try:
+                content = file.read()
+                for kind in _PRESSURES[name]:
+                    setattr(pressure, f"{name}_{kind}", last_ten_seconds(content, kind))
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.EOPNOTSUPP, errno.ENOTSUP):
+                    return Reading().lack("pressure", why=_NO_PRESSURE, kind="unsupported")
+                reading.lack_unreadable(f"pressure.{name}", error=error)
+            except MALFORMED:
+                reading.lack(f"pressure.{name}", why=f"{file.path} is not as expected")
+        values = {"pressure": pressure}
+        if len(reading.gaps) > 1:
+            return Reading(values).lack("pressure", why=reading.gaps[0].why)
+        return Reading(values, reading.gaps)
+
+
+def last_ten_seconds(content: bytes, kind: str) -> float:
+    """The share behind "some avg10=" or "full avg10=". Raises one of MALFORMED."""
+    label = f"{kind} avg10=".encode()
+    at = content.index(label) + len(label)
+    return min(1.0, max(0.0, finite(content[at : content.index(b" ", at)]) / 100))

@@ -6,21 +6,20 @@ In between their cgroups tell: one that comes or goes has its service asked for 
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Sequence
 
-from mltop.probes.collect.host.part import Reading, starting, unsupported
-from mltop.probes.model import Gap, RankSample
+from mltop.probes.collect.host.part import Reading
+from mltop.probes.model import RankSample
 from mltop.probes.system import as_root
-from mltop.probes.system.spawn import die_with_parent
+from mltop.probes.system.spawn import end_child, start_child
 
 SERVICES = ("nvidia-fabricmanager", "nvidia-imex", "nvidia-persistenced", "nvidia-dcgm")
-_WHAT = "host.services"
 _ASK_EVERY_S = 60.0
 _LOOK_EVERY_S = 5.0
 _DEADLINE_S = 5.0
 _ANSWER_BYTES = 65536
+_KILL_WAIT_S = 0.1
 _WORDS = {"active": "active", "reloading": "active", "activating": "activating", "failed": "failed"}
 
 
@@ -34,7 +33,7 @@ class Services:
         self._looked_at: float | None = None
         self._asked_at: float | None = None
         self._running: frozenset[str] = frozenset()
-        self._newest = Reading(gaps=[starting(_WHAT, "systemctl has not answered yet")])
+        self._newest = Reading().lack("services", why="systemctl has not answered yet", kind="starting")
 
     def read(self, now: float, _ranks: Sequence[RankSample]) -> Reading:
         if self._query is not None:
@@ -45,7 +44,7 @@ class Services:
             return self._newest
         self._looked_at = now
         if not os.path.isdir(self._systemd):
-            self._newest = Reading(gaps=[unsupported(_WHAT, "no systemd here")])
+            self._newest = Reading().lack("services", why="no systemd here", kind="unsupported")
             return self._newest
         running = frozenset(name for name in SERVICES if os.path.exists(f"{self._cgroups}/{name}.service"))
         stale = self._asked_at is None or not 0 <= now - self._asked_at < _ASK_EVERY_S
@@ -57,12 +56,12 @@ class Services:
     def _ask(self) -> None:
         program = as_root.find_program("systemctl")
         if program is None:
-            self._newest = Reading(gaps=[Gap(_WHAT, "systemctl is not in PATH")])
+            self._newest = Reading().lack("services", why="systemctl is not in PATH")
             return
         try:
             self._query = _Query(program)
         except OSError as error:
-            self._newest = Reading(gaps=[Gap(_WHAT, f"systemctl cannot be started: {error}")])
+            self._newest = Reading().lack("services", why=f"systemctl cannot be started: {error}")
 
     def close(self) -> None:
         query, self._query = self._query, None
@@ -75,15 +74,7 @@ class _Query:
 
     def __init__(self, program: str) -> None:
         units = [f"{name}.service" for name in SERVICES]
-        self._process = subprocess.Popen(
-            [program, "show", "--no-pager", "-p", "Id,LoadState,ActiveState", *units],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            bufsize=0,
-            start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 (one prepared system call)
-        )
+        self._process = start_child([program, "show", "--no-pager", "-p", "Id,LoadState,ActiveState", *units])
         self._deadline_s = time.monotonic() + _DEADLINE_S
 
     def answer(self) -> Reading | None:
@@ -93,7 +84,7 @@ class _Query:
             if time.monotonic() < self._deadline_s:
                 return None
             self.kill()
-            return Reading(gaps=[Gap(_WHAT, f"systemctl did not answer within {_DEADLINE_S:.0f} s")])
+            return Reading().lack("services", why=f"systemctl did not answer within {_DEADLINE_S:.0f} s")
         assert self._process.stdout is not None
         with self._process.stdout as pipe:
             os.set_blocking(pipe.fileno(), False)  # something that it left behind may hold the other end
@@ -105,12 +96,10 @@ class _Query:
         if states:
             return Reading({"services": states})
         said = next(iter(text.strip().splitlines()), "") or f"exit {code}"
-        return Reading(gaps=[Gap(_WHAT, f"systemctl show: {said[:200]}")])
+        return Reading().lack("services", why=f"systemctl show: {said[:200]}")
 
     def kill(self) -> None:
-        self._process.kill()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        end_child(self._process, kill_s=_KILL_WAIT_S)
 
 
 def parse_states(text: str) -> dict[str, str]:
@@ -120,9 +109,9 @@ def parse_states(text: str) -> dict[str, str]:
         return {}
     states = {}
     for name, block in zip(SERVICES, blocks):
-        found = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
-        if "ActiveState" not in found:
+        unit = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        if "ActiveState" not in unit:
             return {}
-        absent = found.get("LoadState") == "not-found" and found["ActiveState"] == "inactive"
-        states[name] = "absent" if absent else _WORDS.get(found["ActiveState"], "inactive")
+        absent = unit.get("LoadState") == "not-found" and unit["ActiveState"] == "inactive"
+        states[name] = "absent" if absent else _WORDS.get(unit["ActiveState"], "inactive")
     return states

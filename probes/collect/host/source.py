@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Callable
 
 from mltop.probes.collect.filesystems.source import FilesystemSource
+from mltop.probes.collect.host import machine, memory
 from mltop.probes.collect.host.cgroups import Cgroups
-from mltop.probes.collect.host.machine import (
-    Clock,
-    Facts,
-    Governor,
-    Load,
-    Modules,
-    OpenFiles,
-    SmallFiles,
-    Surroundings,
-    Uptime,
-    in_container,
-)
-from mltop.probes.collect.host.memory import HugePages, Memory, MemoryErrors, Swapping
-from mltop.probes.collect.host.part import Reading, Scheduled, folded
+from mltop.probes.collect.host.part import Part, Reading, Scheduled, folded
 from mltop.probes.collect.host.processes import Processes
 from mltop.probes.collect.host.psutil_loading import Psutil
 from mltop.probes.collect.host.rates import Cpu, PressureStall, Traffic
@@ -41,30 +29,36 @@ class HostSource:
         self._services = Services(root)
         self._processes = Processes(root)
         self._psutil = psutil = Psutil(root)
-        confined = in_container(root)
         self._gaps: list[Gap] = []
         self._folded: list[Gap] = []
+        confined = machine.in_container(root)
+
+        def of_root(read: Callable[[str], Reading]) -> Part:
+            return lambda _now, _ranks: read(root)
+
+        swapping, open_files = memory.Swapping(root), machine.OpenFiles(root)
+        # Fields, read every so many seconds, by whom.
         self._parts = [
-            Scheduled("host.{hostname,kernel,cpu_count}", 60, Facts(root)),
-            Scheduled("host.uptime", 0, Uptime(root)),
-            Scheduled("host.load", 5, Load(root)),
-            Scheduled("host.{memory,swap,shm}", 2, Memory(root, psutil)),
-            Scheduled("host.cpu", 0, Cpu(psutil)),
-            Scheduled("host.{network,disk}", 2, Traffic(root, psutil)),
-            Scheduled("host.{blocked,zombies}", 1, self._processes),
-            Scheduled("host.pressure", 2, PressureStall(root)),
-            Scheduled("host.{swap_in_bytes_per_s,swap_out_bytes_per_s,oom_kills}", 5, Swapping(root), counts=True),
-            Scheduled("host.cgroups", 10, Cgroups(root), counts=True),
-            Scheduled("host.filesystems", 1, _Filesystems(self._filesystems)),
-            Scheduled("host.{open_files,open_files_max}", 10, OpenFiles(root)),
-            Scheduled("host.{clock_synchronized,clock_error_s}", 10, Clock(root, lambda: confined)),
-            Scheduled("host.services", 1, self._services),
-            Scheduled("host.{huge_pages_total_bytes,huge_pages_free_bytes}", 30, HugePages(root)),
-            Scheduled("host.{memory_errors_corrected,memory_errors_uncorrected}", 30, MemoryErrors(root), counts=True),
-            Scheduled("host.{modules,nvidia_driver}", 30, Modules(root)),
-            Scheduled("host.{clocksource,ptrace_scope,lustre_health}", 30, SmallFiles(root)),
-            Scheduled("host.governor", 60, Governor(root)),
-            Scheduled("host.{is_virtual,is_confined}", float("inf"), Surroundings(root)),
+            Scheduled(("hostname", "kernel", "cpu_count"), 60, of_root(machine.read_facts)),
+            Scheduled(("uptime",), 0, machine.Uptime(root).read),
+            Scheduled(("load",), 5, machine.Load(root).read),
+            Scheduled(("memory", "swap", "shm"), 2, memory.Memory(root, psutil).read),
+            Scheduled(("cpu",), 0, Cpu(psutil).read),
+            Scheduled(("network", "disk"), 2, Traffic(root, psutil).read),
+            Scheduled(("blocked", "zombies"), 1, self._processes.read),
+            Scheduled(("pressure",), 2, PressureStall(root).read),
+            Scheduled(swapping.FIELDS, 5, swapping.read, counts=True),
+            Scheduled(("cgroups",), 10, Cgroups(root).read, counts=True),
+            Scheduled(("filesystems",), 1, self._read_filesystems),
+            Scheduled(open_files.FIELDS, 10, open_files.read),
+            Scheduled(machine.CLOCK, 10, of_root(lambda root: machine.read_clock(root, confined))),
+            Scheduled(("services",), 1, self._services.read),
+            Scheduled(memory.HUGE_PAGES, 30, of_root(memory.read_huge_pages)),
+            Scheduled(tuple(memory.MEMORY_ERRORS), 30, of_root(memory.read_memory_errors), counts=True),
+            Scheduled(("modules", "nvidia_driver"), 30, of_root(machine.read_modules)),
+            Scheduled(("clocksource", "ptrace_scope", "lustre_health"), 30, of_root(machine.read_small_files)),
+            Scheduled(("governor",), 60, of_root(machine.read_governor)),
+            Scheduled(("is_virtual", "is_confined"), float("inf"), of_root(machine.read_surroundings)),
         ]
 
     def read(self, now: float, ranks: Sequence[RankSample] = ()) -> tuple[HostSample, list[Gap]]:
@@ -98,11 +92,6 @@ class HostSource:
         self._services.close()
         self._processes.close()
 
-
-class _Filesystems:
-    def __init__(self, source: FilesystemSource) -> None:
-        self._source = source
-
-    def read(self, now: float, _ranks: Sequence[RankSample]) -> Reading:
-        filesystems, gaps = self._source.read(now)
+    def _read_filesystems(self, now: float, _ranks: Sequence[RankSample]) -> Reading:
+        filesystems, gaps = self._filesystems.read(now)
         return Reading({"filesystems": filesystems}, gaps)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import replace
 
+from mltop.probes.collect.bus_id import sysfs_bus_id
 from mltop.probes.collect.kernel_log.records import shown
 from mltop.probes.model import MAX_KERNEL_EVENTS, KernelEvent
 
@@ -15,7 +15,6 @@ SAID_ONCE = ("pcie_limited",)  # when the kernel finds the hardware: true for as
 MOST_SAID_ONCE = 32  # devices: never so many that they push out what happens
 SAME_KILL_S = 10.0  # between the two lines that the kernel writes about one OOM kill
 SAME_XID_S = 5.0  # between the log's and NVML's word of one Xid
-_BUS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-7])?", re.IGNORECASE)
 
 
 class History:
@@ -41,29 +40,29 @@ class History:
     def events(self, now: float) -> list[KernelEvent]:
         """Those of the last 24 hours before ``now`` (unix s), and what is said once of this boot."""
         oldest = now - KEPT_S
-        for place in range(len(self._events) - 1, -1, -1):
-            if self._events[place].at < oldest and self._events[place].kind not in SAID_ONCE:
-                self._drop(place)
+        for index in range(len(self._events) - 1, -1, -1):
+            if self._events[index].at < oldest and self._events[index].kind not in SAID_ONCE:
+                self._drop(index)
         return list(self._events)
 
     def _has_room(self, event: KernelEvent) -> bool:
         """Of one device the newest is kept."""
-        of_kind = [place for place, one in enumerate(self._events) if one.kind == event.kind]
-        same = [place for place in of_kind if gpu_key(self._events[place].subject) == gpu_key(event.subject)]
-        for place in reversed(same):
-            self._drop(place)
+        of_kind = [index for index, known in enumerate(self._events) if known.kind == event.kind]
+        same = [index for index in of_kind if gpu_key(self._events[index].subject) == gpu_key(event.subject)]
+        for index in reversed(same):
+            self._drop(index)
         return len(of_kind) - len(same) < MOST_SAID_ONCE
 
-    def _drop(self, place: int) -> None:
-        del self._events[place], self._keys[place]
+    def _drop(self, index: int) -> None:
+        del self._events[index], self._keys[index]
 
     def _is_known_kill(self, event: KernelEvent) -> bool:
         """The summary has the cgroup, the line after it says how large the process was: together they are one event."""
-        for place in range(len(self._events) - 1, -1, -1):
-            one = self._events[place]
-            if one.kind == "oom" and one.pid == event.pid and abs(one.at - event.at) <= SAME_KILL_S:
-                if event.text not in one.text:
-                    self._events[place] = replace(one, text=shown(f"{event.text} ({one.text})"))
+        for index in range(len(self._events) - 1, -1, -1):
+            known = self._events[index]
+            if known.kind == "oom" and known.pid == event.pid and abs(known.at - event.at) <= SAME_KILL_S:
+                if event.text not in known.text:
+                    self._events[index] = replace(known, text=shown(f"{event.text} ({known.text})"))
                 return True
         return False
 
@@ -89,15 +88,13 @@ def with_nvml_events(events: list[KernelEvent], nvml: list[KernelEvent]) -> list
     return merged
 
 
-def gpu_key(subject: str) -> object:
+def gpu_key(subject: str) -> str:
     """The same for every way to write one PCI address ("0000:9b:00", "00000000:9B:00.0"); else the subject."""
-    found = _BUS.fullmatch(subject)
-    if found is None:
-        return subject
-    return int(found[1] or "0", 16), int(found[2], 16), int(found[3], 16)
+    address = sysfs_bus_id(subject)
+    return subject if address is None else address.rpartition(".")[0]
 
 
 def least_missed(events: list[KernelEvent]) -> int:
     """The oldest of the kind that there is most of: links that flap do not push out the one Xid 79."""
     most = Counter(event.kind for event in events).most_common(1)[0][0]
-    return next(place for place, event in enumerate(events) if event.kind == most)
+    return next(index for index, event in enumerate(events) if event.kind == most)

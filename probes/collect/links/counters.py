@@ -1,78 +1,69 @@
-"""How often what is read.
-
-Bytes per second from two looks at a port's byte counters.
-
-Some counter files of one port, and the values they last had.
-"""
+"""What all ports have in common: the files of their counters, rates of bytes, and how often what is read."""
 
 from __future__ import annotations
 
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from mltop.probes.collect.sysfile import READ_BYTES, REFUSED, Attribute, OpenFiles, counter
-from mltop.probes.model import Gap, GapCode
+from mltop.probes.collect.links.discovery import NetFacts, PortFacts
+from mltop.probes.collect.sysfile import LINE_BYTES, REFUSED, KeptFile, OpenFiles, number
+from mltop.probes.model import Gap, LinkSample
 from mltop.probes.model.plausible import LINKS
+from mltop.probes.model.vocabulary import GapKind
 
 SELDOM_S = 5.0
 LISTED_S = 10.0
+SHORTEST_S = 0.05
+FIRST = "first sample: rates need two"
+STARTED_ANEW = "the byte counters started anew"
 _TURNS = 5
 _EARLY_S = 0.5  # looks come once a second, some a little early
+_MOST_BYTES_PER_S = LINKS["rx_bytes_per_s"].high
+_LARGEST_COUNT = int(LINKS["counters.*"].high)
+_SETTINGS = frozenset({"lifespan"})  # how long hw_counters are cached
 
 
 class Tier:
     """Something that is due every so often, and at first. ``turn``: a number of its own for each of several such: they
-    are all done at first, the second time comes early, and from then on they take turns.
+    are all done at first, the second time comes early, and from then on they take turns. ``read_at``: when last.
     """
 
     def __init__(self, every_s: float = SELDOM_S, turn: int = 0) -> None:
+        self.read_at: float | None = None
         self._every_s = every_s
         self._early_s = every_s * (turn % _TURNS) / _TURNS
         self._done_at: float | None = None  # less by how much early the next time is
-        self._read_at: float | None = None
 
     def due(self, now: float) -> bool:
         """Also when the clock went back."""
         return self._done_at is None or not 0 <= now - self._done_at < self._every_s - _EARLY_S
 
     def done(self, now: float) -> None:
-        self._read_at, self._done_at = now, now - self._early_s
+        self.read_at, self._done_at = now, now - self._early_s
         self._early_s = 0.0
-
-    @property
-    def read_at(self) -> float | None:
-        """When it was done last."""
-        return self._read_at
 
     def hurry(self) -> None:
         """Make it due at the next look."""
         self._done_at = None
 
 
-SHORTEST_S = 0.05
-
-FIRST = "first sample: rates need two"
-STARTED_ANEW = "the byte counters started anew"
-_MOST_BYTES_PER_S = LINKS["rx_bytes_per_s"].high
-
-
-@dataclass
 class ByteMeter:
-    """``unit_bytes``: what one count stands for. ``why``: why the newest rates are None, "" when they are not.
+    """Bytes per second from two looks at a port's byte counters. ``unit_bytes``: what one count stands for.
 
-    ``code``: Gap.code of rates that cannot be.
+    ``why``: why the newest rates are None, "" when they are not.
     """
 
-    unit_bytes: int = 1
-    why: str = FIRST
-    code: GapCode = ""
-    _last: tuple[float, int, int] | None = None
+    def __init__(self, unit_bytes: int = 1) -> None:
+        self.why = FIRST
+        self.is_implausible = False
+        self._unit_bytes = unit_bytes
+        self._last: tuple[float, int, int] | None = None
 
     def rates(self, now: float, received: int | None, sent: int | None) -> tuple[float | None, float | None]:
         """Since the look before. A counter that went back gives no rate: it was reset, it cannot wrap (64 bits)."""
-        self.code = ""
+        self.is_implausible = False
         if received is None or sent is None:
             self._last, self.why = None, "the byte counters cannot be read"
             return None, None
@@ -83,23 +74,22 @@ class ByteMeter:
         if received < last[1] or sent < last[2]:
             self.why = STARTED_ANEW
             return None, None
-        scale = self.unit_bytes / (now - last[0])
+        scale = self._unit_bytes / (now - last[0])
         rates = (received - last[1]) * scale, (sent - last[2]) * scale
         if max(rates) > _MOST_BYTES_PER_S:
-            self.why, self.code = f"the byte counters went on by {max(rates):.2g} bytes/s: no port does", "implausible"
+            self.why = f"the byte counters went on by {max(rates):.2g} bytes/s: no port does"
+            self.is_implausible = True
             return None, None
         self.why = ""
         return rates
 
-    def gaps(self, name: str) -> list[Gap]:
+    def gaps(self, port: str) -> list[Gap]:
         """Of the newest rates, but for a first sample's and where the counters' own gaps say it."""
+        if self.is_implausible:
+            return [Gap.about("links", "rates", item=port, why=self.why, code="implausible")]
         if self.why == STARTED_ANEW:
-            return [Gap(f"{name}.rates", self.why, kind="starting")]
-        return [Gap(f"{name}.rates", self.why, code=self.code)] if self.code else []
-
-
-_LARGEST_COUNT = int(LINKS["counters.*"].high)
-_SETTINGS = frozenset({"lifespan"})  # how long hw_counters are cached
+            return [Gap.about("links", "rates", item=port, why=self.why, kind="starting")]
+        return []
 
 
 class Refused(Exception):
@@ -111,13 +101,13 @@ class Refused(Exception):
 
 
 class CounterFiles:
-    """``names``: by what a counter is called, its file. ``unreadable``: by counter, why it has no value now.
+    """``paths``: by what a counter is called, its file. ``unreadable``: by counter, why it has no value now.
 
     ``stops``: whether EIO, EINVAL and their like raise ``Refused``, as they must on RDMA ports.
     """
 
-    def __init__(self, names: dict[str, str], files: OpenFiles, stops: bool) -> None:
-        self._attributes = {name: files.attribute(path) for name, path in names.items()}
+    def __init__(self, paths: dict[str, str], open_files: OpenFiles, stops: bool) -> None:
+        self._files = {name: KeptFile(path, open_files, LINE_BYTES) for name, path in paths.items()}
         self._stops = stops
         self.values: dict[str, int] = {}
         self.unreadable: dict[str, str] = {}
@@ -127,30 +117,30 @@ class CounterFiles:
         values: dict[str, int] = {}
         self.unreadable = {}
         pread = os.pread
-        for name, attribute in self._attributes.items():
+        for name, file in self._files.items():
             try:
-                value = int(pread(attribute.descriptor, READ_BYTES, 0))
+                value = int(pread(file.descriptor, LINE_BYTES, 0))
             except (OSError, ValueError):  # also of a file that is not open
                 value = -1
             if not 0 <= value <= _LARGEST_COUNT:
-                careful = self._carefully(name, attribute)
+                careful = self._carefully(name, file)
                 if careful is None:
                     continue
                 value = careful
             values[name] = value
         self.values = values
 
-    def _carefully(self, name: str, attribute: Attribute) -> int | None:
+    def _carefully(self, name: str, file: KeptFile) -> int | None:
         try:
-            data = attribute.read()
+            content = file.read()
         except OSError as error:
             if self._stops and error.errno in REFUSED:
                 raise Refused(name, error) from error
             self.unreadable[name] = error.strerror or type(error).__name__
             return None
-        value = counter(data)
+        value = number(content)
         if value is None:
-            self.unreadable[name] = f"reads {data[:20]!r}"
+            self.unreadable[name] = f"reads {content[:20]!r}"
         elif value > _LARGEST_COUNT:
             self.unreadable[name] = f"reads {value}: all bits are set, as of a device that does not answer"
             return None
@@ -160,13 +150,13 @@ class CounterFiles:
         self.values, self.unreadable = {}, {}
 
     def close(self) -> None:
-        for attribute in self._attributes.values():
-            attribute.close()
+        for file in self._files.values():
+            file.close()
 
 
 def counter_files(folders: Iterable[str]) -> dict[str, str]:
     """Name → path of the counters in some folders; of equal names the first folder's."""
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for folder in folders:
         try:
             names = sorted(os.listdir(folder))
@@ -174,5 +164,48 @@ def counter_files(folders: Iterable[str]) -> dict[str, str]:
             continue
         for name in names:
             if name not in _SETTINGS:
-                found.setdefault(name, f"{folder}/{name}")
-    return found
+                paths.setdefault(name, f"{folder}/{name}")
+    return paths
+
+
+class Port(ABC):
+    """A port of an RDMA device, or a network interface. ``subject``: its name in gaps; ``turn``: its place in order.
+
+    ``slot`` stays when it is renamed: its PCI function and its number there. ``gone``: it used to answer and does not.
+    """
+
+    def __init__(self, facts: NetFacts | PortFacts, subject: str, slot: tuple[str | None, int], turn: int) -> None:
+        self.is_virtual_function = facts.is_virtual_function
+        self.subject = subject
+        self.slot = slot
+        self.gone = False
+        self.meter = ByteMeter()
+        self._tier = Tier(turn=turn)
+
+    @property
+    def counters_read_at(self) -> float | None:
+        """When the slowest of its counters were read."""
+        return self._tier.read_at
+
+    @abstractmethod
+    def replaced(self) -> bool:
+        """Whether another port of the same name has taken its place."""
+
+    @abstractmethod
+    def read(self, now: float) -> LinkSample:
+        """Never raises; ``now`` is monotonic, s."""
+
+    @abstractmethod
+    def vanished(self) -> LinkSample:
+        """What is left to say when it is not there any more."""
+
+    @abstractmethod
+    def gaps(self) -> list[Gap]:
+        """What the newest ``read`` could not tell, but for rates of a first sample."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close all files that are kept open."""
+
+    def gap(self, *fields: str, why: str, kind: GapKind = "unknown") -> Gap:
+        return Gap.about("links", *fields, item=self.subject, why=why, kind=kind)

@@ -10,8 +10,9 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from mltop.probes.collect.links.parsing import last_pci_address, natural, state_word, word
-from mltop.probes.collect.sysfile import counter, read_small
+from mltop.probes.collect.links.parsing import last_pci_address, natural, state_word
+from mltop.probes.collect.sysfile import read_known, read_number, word
+from mltop.probes.model import LinkKind
 
 ARPHRD_INFINIBAND = 32  # linux/if_arp.h: IP over InfiniBand
 # Interfaces by which a switching NIC shows its virtual functions to the host carry their traffic, not a port's.
@@ -25,7 +26,7 @@ class PortFacts:
     device: str
     port: int
     folder: str
-    kind: str
+    kind: LinkKind
     firmware: str | None
     pci_bus_id: str | None
     numa_node: int | None
@@ -48,14 +49,14 @@ class NetFacts:
 
 def list_rdma_ports(root: str) -> list[tuple[str, int]]:
     """(device, port) of all RDMA devices. Raises OSError."""
-    found = []
-    for device in os.listdir(f"{root}/class/infiniband"):
-        try:
-            ports = os.listdir(f"{root}/class/infiniband/{device}/ports")
-        except OSError:
-            continue
-        found += [(device, int(port)) for port in ports if port.isdecimal()]
-    return sorted(found, key=lambda one: (natural(one[0]), one[1]))
+    folder = f"{root}/class/infiniband"
+    ports = [
+        (device, int(port))
+        for device in os.listdir(folder)
+        for port in _names(f"{folder}/{device}/ports")
+        if port.isdecimal()
+    ]
+    return sorted(ports, key=lambda port: (natural(port[0]), port[1]))
 
 
 def port_facts(root: str, device: str, port: int) -> PortFacts:
@@ -67,7 +68,7 @@ def port_facts(root: str, device: str, port: int) -> PortFacts:
         port=port,
         folder=f"{folder}/ports/{port}",
         kind=_kind(folder, device, port),
-        firmware=word(read_small(f"{folder}/fw_ver")),
+        firmware=word(read_known(f"{folder}/fw_ver")),
         pci_bus_id=last_pci_address(os.path.realpath(f"{folder}/device")),
         numa_node=_numa_node(root, f"{folder}/device"),
         is_virtual_function=os.path.lexists(f"{folder}/device/physfn"),
@@ -80,7 +81,7 @@ def is_idle_function(root: str, device: str, port: int) -> bool:
     folder = f"{root}/class/infiniband/{device}"
     if not os.path.lexists(f"{folder}/device/physfn"):
         return False
-    return state_word(read_small(f"{folder}/ports/{port}/state")) != "ACTIVE"
+    return state_word(read_known(f"{folder}/ports/{port}/state")) != "ACTIVE"
 
 
 def netdev_of(root: str, facts: PortFacts) -> str | None:
@@ -88,13 +89,13 @@ def netdev_of(root: str, facts: PortFacts) -> str | None:
 
     An InfiniBand port has no interface at its addresses: the kernel answers EINVAL there, which is no failure.
     """
-    named = word(read_small(f"{facts.folder}/gid_attrs/ndevs/0")) if facts.kind == "roce" else None
+    named = word(read_known(f"{facts.folder}/gid_attrs/ndevs/0")) if facts.kind == "roce" else None
     if named and "/" not in named and os.path.isdir(f"{root}/class/net/{named}"):
         return named
     below = f"{root}/class/infiniband/{facts.device}/device/net"
-    found = [name for name in _names(below) if not _is_representor(f"{below}/{name}")]
-    same = [name for name in found if _number(f"{below}/{name}/dev_port") in (None, facts.port - 1)]
-    return min(same, key=lambda name: _number(f"{below}/{name}/ifindex") or 0, default=None)
+    names = [name for name in _names(below) if not _is_representor(f"{below}/{name}")]
+    same = [name for name in names if read_number(f"{below}/{name}/dev_port") in (None, facts.port - 1)]
+    return min(same, key=lambda name: read_number(f"{below}/{name}/ifindex") or 0, default=None)
 
 
 def chardev_owners(root: str) -> frozenset[str] | None:
@@ -106,7 +107,7 @@ def chardev_owners(root: str) -> frozenset[str] | None:
         return frozenset()  # ib_uverbs is not loaded: no device has one
     except OSError:
         return None
-    owners = (word(read_small(f"{folder}/{name}/ibdev")) for name in names if name.startswith("uverbs"))
+    owners = (word(read_known(f"{folder}/{name}/ibdev")) for name in names if name.startswith("uverbs"))
     return frozenset(owner for owner in owners if owner)
 
 
@@ -132,30 +133,30 @@ def net_facts(root: str, name: str) -> NetFacts:
         pci_folder=f"{root}/bus/pci/devices/{address}" if address else None,
         numa_node=_numa_node(root, f"{folder}/device"),
         is_virtual_function=os.path.lexists(f"{folder}/device/physfn"),
-        unit=_number(f"{folder}/dev_port") or 0,
+        unit=read_number(f"{folder}/dev_port") or 0,
     )
 
 
 def _is_port(folder: str, is_known: bool) -> bool:
     if os.path.isdir(f"{folder}/bonding"):
         return True
-    if not os.path.exists(f"{folder}/device") or _number(f"{folder}/type") == ARPHRD_INFINIBAND:
+    if not os.path.exists(f"{folder}/device") or read_number(f"{folder}/type") == ARPHRD_INFINIBAND:
         return False
     if os.path.lexists(f"{folder}/device/physfn"):
-        return is_known or word(read_small(f"{folder}/operstate")) == "up"
+        return is_known or word(read_known(f"{folder}/operstate")) == "up"
     return not _is_representor(folder)
 
 
 def _is_representor(folder: str) -> bool:
-    return bool(_REPRESENTOR.match(word(read_small(f"{folder}/phys_port_name")) or ""))
+    return bool(_REPRESENTOR.match(word(read_known(f"{folder}/phys_port_name")) or ""))
 
 
-def _kind(folder: str, device: str, port: int) -> str:
+def _kind(folder: str, device: str, port: int) -> LinkKind:
     driver = os.path.basename(os.path.realpath(f"{folder}/device/driver"))
     if driver == "efa" or device.startswith("efa_"):
         return "efa"
     # EFA, named rdmap… by rdma-core, has no link layer; its own counters tell it where the driver link is hidden.
-    layer = word(read_small(f"{folder}/ports/{port}/link_layer"))
+    layer = word(read_known(f"{folder}/ports/{port}/link_layer"))
     if layer not in ("InfiniBand", "Ethernet") and os.path.exists(f"{folder}/hw_counters/keep_alive_rcvd"):
         return "efa"
     return "roce" if layer == "Ethernet" else "infiniband"
@@ -163,15 +164,11 @@ def _kind(folder: str, device: str, port: int) -> str:
 
 def _numa_node(root: str, device: str) -> int | None:
     """None where the firmware names none (the kernel then shows -1)."""
-    node = _number(f"{device}/numa_node")
+    node = read_number(f"{device}/numa_node")
     if node is None:
         address = last_pci_address(os.path.realpath(device))
-        node = _number(f"{root}/bus/pci/devices/{address}/numa_node") if address else None
+        node = read_number(f"{root}/bus/pci/devices/{address}/numa_node") if address else None
     return node
-
-
-def _number(path: str) -> int | None:
-    return counter(read_small(path) or b"")
 
 
 def _names(folder: str) -> list[str]:

@@ -1,10 +1,6 @@
-"""What there is to read of a network interface, whether it is a port of its own or belongs to an RDMA port.
+"""Network interfaces: an Ethernet port, a bond of several, or the interface of an RDMA port.
 
-The network interface that belongs to an RDMA port: what only it knows becomes part of the port's sample.
-
-Of IP over InfiniBand that is the carrier, which still counts when ``link_downed`` stands at its maximum.
-
-One Ethernet port, or a bond of several. Source: /sys/class/net/N (sysfs-class-net, sysfs-class-net-statistics).
+Source: /sys/class/net/N (sysfs-class-net, sysfs-class-net-statistics).
 """
 
 from __future__ import annotations
@@ -12,10 +8,9 @@ from __future__ import annotations
 import os
 
 from mltop.probes.collect.links import parsing
-from mltop.probes.collect.links.counters import ByteMeter, CounterFiles, Tier
+from mltop.probes.collect.links.counters import CounterFiles, Port
 from mltop.probes.collect.links.discovery import NetFacts
-from mltop.probes.collect.links.parsing import word
-from mltop.probes.collect.sysfile import OpenFiles, counter, read_small
+from mltop.probes.collect.sysfile import LINE_BYTES, KeptFile, OpenFiles, number, read_known, read_number, word
 from mltop.probes.model import Gap, LinkSample
 
 CARRIER = ("carrier_down_count", "carrier_up_count", "carrier_changes")
@@ -36,6 +31,11 @@ DETAILS = (
     "statistics/tx_aborted_errors",
     "statistics/collisions",
 )
+PREFIX = "netdev_"  # of the counters of an RDMA port's interface
+DEVICE_VANISHED = "device vanished"
+INTERFACE_VANISHED = "interface vanished"  # its PCI device is still there: moved to a container, driver unloaded
+_IFF_UP = 0x1  # linux/if.h: switched on by the administrator
+_FLAPS = "carrier_down_count"
 
 
 def counter_paths(folder: str, names: tuple[str, ...], prefix: str = "") -> dict[str, str]:
@@ -45,49 +45,50 @@ def counter_paths(folder: str, names: tuple[str, ...], prefix: str = "") -> dict
 
 
 def bond_ports(folder: str, prefix: str = "") -> dict[str, int]:
-    """How many ports a bond has and how many of them are up."""
-    names = (read_small(f"{folder}/bonding/slaves") or b"").decode("ascii", "replace").split()
-    up = sum(word(read_small(f"{os.path.dirname(folder)}/{name}/operstate")) == "up" for name in names)
+    """How many ports a bond has and how many of them are up; {} where it is none."""
+    if not os.path.isdir(f"{folder}/bonding"):
+        return {}
+    names = (read_known(f"{folder}/bonding/slaves") or b"").decode("ascii", "replace").split()
+    up = sum(word(read_known(f"{os.path.dirname(folder)}/{name}/operstate")) == "up" for name in names)
     return {f"{prefix}bond_ports": len(names), f"{prefix}bond_ports_up": up}
 
 
-PREFIX = "netdev_"
-
-
 class MergedInterface:
-    """Keep one object while the interface belongs to the port. ``gone``: it used to answer and does not."""
+    """The network interface that belongs to an RDMA port: what only it knows becomes part of the port's sample.
 
-    def __init__(self, facts: NetFacts, files: OpenFiles, is_infiniband: bool) -> None:
+    Of IP over InfiniBand that is the carrier, which still counts when ``link_downed`` stands at its maximum. Keep one
+    object while the interface belongs to the port. ``gone``: it used to answer and does not.
+    """
+
+    def __init__(self, facts: NetFacts, open_files: OpenFiles, is_infiniband: bool) -> None:
         self.facts = facts
         self.gone = False
         names = CARRIER + ERRORS if is_infiniband else CARRIER + BYTES + ERRORS + DETAILS
-        self._mtu_file = files.attribute(f"{facts.folder}/mtu")
+        self._mtu_file = KeptFile(f"{facts.folder}/mtu", open_files, LINE_BYTES)
         self._mtu: int | None = None
-        self._counters = CounterFiles(counter_paths(facts.folder, names, PREFIX), files, stops=False)
-        self._is_bond = os.path.isdir(f"{facts.folder}/bonding")
+        self._counters = CounterFiles(counter_paths(facts.folder, names, PREFIX), open_files, stops=False)
         self._bond: dict[str, int] = {}
 
     def read(self) -> None:
         """Never raises."""
         before = self._mtu
         try:
-            self._mtu = counter(self._mtu_file.read())
+            self._mtu = number(self._mtu_file.read())
         except OSError:
             self._mtu = None
         self.gone = before is not None and self._mtu is None
         self._counters.read()
-        if self._is_bond:
-            self._bond = bond_ports(self.facts.folder, PREFIX)
+        self._bond = bond_ports(self.facts.folder, PREFIX)
 
     def merge_into(self, sample: LinkSample) -> None:
         sample.mtu = self._mtu
         sample.counters.update(self._counters.values)
         sample.counters.update(self._bond)
 
-    def gaps(self, name: str) -> list[Gap]:
-        """What the newest ``read`` could not tell; ``name``: of the port, "links.mlx5_0"."""
-        found = [Gap(f"{name}.mtu", f"cannot be read of {self.facts.name}")] if self._mtu is None else []
-        return found + [Gap(f"{name}.{one}", why) for one, why in self._counters.unreadable.items()]
+    def unreadable(self) -> dict[str, str]:
+        """What the newest ``read`` could not tell, and why, by field."""
+        mtu = {"mtu": f"cannot be read of {self.facts.name}"} if self._mtu is None else {}
+        return {**mtu, **self._counters.unreadable}
 
     def replaced(self) -> bool:
         """Whether another interface of the same name has taken its place."""
@@ -98,57 +99,31 @@ class MergedInterface:
         self._counters.close()
 
 
-DEVICE_VANISHED = "device vanished"
-INTERFACE_VANISHED = "interface vanished"  # its PCI device is still there: moved to a container, driver unloaded
-_IFF_UP = 0x1  # linux/if.h: switched on by the administrator
-_FLAPS = "carrier_down_count"
-
-
-class NetDevice:
-    """Keep one object while the interface exists. ``turn``: its place in the list.
+class NetDevice(Port):
+    """Keep one object while the interface exists.
 
     Counters are the files' names: carrier_up_count (0: it never had a carrier), carrier_down_count, rx_crc_errors, …;
     of a bond also bond_ports and bond_ports_up.
     """
 
-    def __init__(self, facts: NetFacts, files: OpenFiles, turn: int = 0) -> None:
-        self.facts = facts
-        self.gone = False
-        self._state_file = files.attribute(f"{facts.folder}/operstate")
+    def __init__(self, facts: NetFacts, open_files: OpenFiles, turn: int = 0) -> None:
+        super().__init__(facts, facts.name, (facts.pci_bus_id, facts.unit), turn)
+        self._facts = facts
+        self._state_file = KeptFile(f"{facts.folder}/operstate", open_files, LINE_BYTES)
         seldom = counter_paths(facts.folder, CARRIER + BYTES + ERRORS + DETAILS)
         often = {name: seldom.pop(name) for name in (_FLAPS, "rx_bytes", "tx_bytes") if name in seldom}
-        self._often = CounterFiles(often, files, stops=False)
-        self._seldom = CounterFiles(seldom, files, stops=False)
-        self._is_bond = os.path.isdir(f"{facts.folder}/bonding")
+        self._often = CounterFiles(often, open_files, stops=False)
+        self._seldom = CounterFiles(seldom, open_files, stops=False)
         self._bond: dict[str, int] = {}
         self._state: str | None = None
         self._physical: str | None = None
         self._speed: float | None = None
         self._mtu: int | None = None
-        self._meter = ByteMeter()
-        self._tier = Tier(turn=turn)
-
-    @property
-    def rates_why(self) -> str:
-        """Why the newest rates are None, "" when they are not."""
-        return self._meter.why
-
-    @property
-    def place(self) -> tuple[str | None, int]:
-        """What stays when an interface is renamed."""
-        return self.facts.pci_bus_id, self.facts.unit
-
-    @property
-    def counters_read_at(self) -> float | None:
-        """When the slowest of its counters were read."""
-        return self._tier.read_at
 
     def replaced(self) -> bool:
-        """Whether another interface of the same name has taken its place."""
         return self._state_file.replaced()
 
     def read(self, now: float) -> LinkSample:
-        """Never raises; ``now`` is monotonic, s."""
         before = self._state, self._often.values.get(_FLAPS)
         self._read_state()
         self._often.read()
@@ -160,26 +135,23 @@ class NetDevice:
         sample.state, sample.physical_state = self._state, self._physical
         sample.rate_bits_per_s, sample.mtu = self._speed, self._mtu
         sample.counters = {**counters, **self._seldom.values, **self._bond}
-        rates = self._meter.rates(now, counters.get("rx_bytes"), counters.get("tx_bytes"))
+        rates = self.meter.rates(now, counters.get("rx_bytes"), counters.get("tx_bytes"))
         sample.rx_bytes_per_s, sample.tx_bytes_per_s = rates
         return sample
 
     def vanished(self) -> LinkSample:
-        """What is left to say when the interface is not there any more."""
         sample = self._base()
-        there = self.facts.pci_folder is not None and os.path.exists(self.facts.pci_folder)
-        sample.error = INTERFACE_VANISHED if there else DEVICE_VANISHED
+        is_there = self._facts.pci_folder is not None and os.path.exists(self._facts.pci_folder)
+        sample.error = INTERFACE_VANISHED if is_there else DEVICE_VANISHED
         return sample
 
     def gaps(self) -> list[Gap]:
-        """What the newest ``read`` could not tell, but for rates of a first sample."""
-        name = f"links.{self.facts.name}"
-        found = [Gap(f"{name}.state", "its operstate cannot be read")] if self._state is None else []
+        gaps = [self.gap("state", why="its operstate cannot be read")] if self._state is None else []
         unreadable = {**self._often.unreadable, **self._seldom.unreadable}
-        found += [Gap(f"{name}.{one}", why) for one, why in unreadable.items()]
+        gaps += [self.gap(counter, why=why) for counter, why in unreadable.items()]
         if self._state == "UP" and self._speed is None:
-            found.append(Gap(f"{name}.rate", "the driver names no speed", kind="unsupported"))
-        return found + self._meter.gaps(name)
+            gaps.append(self.gap("rate", why="the driver names no speed", kind="unsupported"))
+        return gaps + self.meter.gaps(self.subject)
 
     def close(self) -> None:
         self._state_file.close()
@@ -189,23 +161,22 @@ class NetDevice:
     def _read_state(self) -> None:
         before = self._state
         try:
-            self._state = (parsing.word(self._state_file.read()) or "").upper() or None
+            self._state = (word(self._state_file.read()) or "").upper() or None
         except OSError:
             self._state = None
         self.gone = before is not None and self._state is None
 
     def _read_seldom(self) -> None:
-        folder = self.facts.folder
+        folder = self._facts.folder
         self._seldom.read()
         # EINVAL here is no failure: so it answers for an interface that is down.
-        self._speed = parsing.speed_bits_per_s(read_small(f"{folder}/speed"))
-        self._mtu = counter(read_small(f"{folder}/mtu") or b"")
-        self._physical = _physical_state(read_small(f"{folder}/flags"), read_small(f"{folder}/carrier"))
-        if self._is_bond:
-            self._bond = bond_ports(folder)
+        self._speed = parsing.speed_bits_per_s(read_known(f"{folder}/speed"))
+        self._mtu = read_number(f"{folder}/mtu")
+        self._physical = _physical_state(read_known(f"{folder}/flags"), read_known(f"{folder}/carrier"))
+        self._bond = bond_ports(folder)
 
     def _base(self) -> LinkSample:
-        facts = self.facts
+        facts = self._facts
         return LinkSample(
             device=facts.name,
             kind="ethernet",
@@ -217,11 +188,9 @@ class NetDevice:
 
 def _physical_state(flags: bytes | None, carrier: bytes | None) -> str | None:
     """In the words of InfiniBand: LinkUp, LinkDown (no carrier) or Disabled (switched off by hand)."""
-    text = parsing.word(flags) or ""
-    try:
-        is_on = bool(int(text, 16) & _IFF_UP)
-    except ValueError:
+    bits = number(flags, 16)
+    if bits is None:
         return None
-    if not is_on:
+    if not bits & _IFF_UP:
         return "Disabled"
     return {b"1": "LinkUp", b"0": "LinkDown"}.get((carrier or b"").strip())

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
+from mltop.probes.collect.sysfile import word
 from mltop.probes.model.plausible import LINKS
 
 # Width of the counters in the PortCounters attribute that the kernel's files show (drivers/infiniband/core/sysfs.c):
@@ -19,17 +20,9 @@ NARROW_MAXIMA = {
     "local_link_integrity_errors": 0xF,
     "excessive_buffer_overrun_errors": 0xF,
 }
-_LONGEST_WORD = 64
 _UNKNOWN_16_BITS = 0xFFFF
 _RATE = re.compile(rb"\s*(\d{1,6}(?:\.\d{1,3})?)\s*Gb/sec")
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$", re.IGNORECASE)
-
-
-@lru_cache(maxsize=256)
-def word(data: bytes | None) -> str | None:
-    """A short printable text, None for anything else."""
-    text = (data or b"").decode("ascii", "replace").strip()
-    return text if text and len(text) <= _LONGEST_WORD and text.isprintable() and "\ufffd" not in text else None
 
 
 @lru_cache(maxsize=256)
@@ -41,8 +34,8 @@ def state_word(data: bytes | None) -> str | None:
 
 def rate_bits_per_s(data: bytes | None) -> float | None:
     """ "400 Gb/sec (4X NDR)" → 4e11."""
-    found = _RATE.match(data or b"")
-    return _plausible(float(found.group(1)) * 1e9) if found else None
+    rate = _RATE.match(data or b"")
+    return _plausible(float(rate[1]) * 1e9) if rate else None
 
 
 def speed_bits_per_s(data: bytes | None) -> float | None:

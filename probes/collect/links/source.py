@@ -1,15 +1,12 @@
-"""The ports that are there, and those that were: a port that is missing is a finding.
-
-The network ports of this machine once a second.
-"""
+"""The network ports of this machine once a second: those that are there, and those that were."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from mltop.probes.collect.links import discovery
-from mltop.probes.collect.links.counters import FIRST, LISTED_S, Tier
+from mltop.probes.collect.links.counters import FIRST, LISTED_S, Port, Tier
 from mltop.probes.collect.links.netdev import DEVICE_VANISHED, INTERFACE_VANISHED, MergedInterface, NetDevice
 from mltop.probes.collect.links.parsing import natural
 from mltop.probes.collect.links.rdma import RdmaPort
@@ -17,38 +14,16 @@ from mltop.probes.collect.sysfile import OpenFiles
 from mltop.probes.model import Gap, GapKind, LinkSample
 from mltop.probes.system import paths
 
-
-class _Facts(Protocol):
-    @property
-    def is_virtual_function(self) -> bool: ...
-
-
-class Port(Protocol):
-    """What RdmaPort and NetDevice have in common."""
-
-    @property
-    def facts(self) -> _Facts: ...
-    @property
-    def place(self) -> tuple[str | None, int]: ...
-    @property
-    def gone(self) -> bool: ...
-    @property
-    def rates_why(self) -> str: ...
-    @property
-    def counters_read_at(self) -> float | None: ...
-    def replaced(self) -> bool: ...
-    def read(self, now: float) -> LinkSample: ...
-    def vanished(self) -> LinkSample: ...
-    def gaps(self) -> list[Gap]: ...
-    def close(self) -> None: ...
-
-
 _Key = TypeVar("_Key", bound=Hashable)
 _Port = TypeVar("_Port", bound=Port)
+_WHY_LOST = {
+    DEVICE_VANISHED: DEVICE_VANISHED,
+    INTERFACE_VANISHED: f"{INTERFACE_VANISHED}, its PCI device is still there (in a container, or driver unloaded?)",
+}
 
 
-class Known(Generic[_Key, _Port]):
-    """``present`` and ``lost`` ports by key; a port is in one of them."""
+class Ports(Generic[_Key, _Port]):
+    """``present`` and ``lost`` ports by key; a port is in one of them: one that is missing is a finding."""
 
     def __init__(self) -> None:
         self.present: dict[_Key, _Port] = {}
@@ -68,20 +43,14 @@ class Known(Generic[_Key, _Port]):
 
     def _forget_lost(self, found: Sequence[_Key]) -> None:
         """Those that are back, that have another name now, and virtual functions: these come and go."""
-        places = {port.place for port in self.present.values() if port.place[0]}
+        slots = {port.slot for port in self.present.values() if port.slot[0]}
         for key, port in list(self.lost.items()):
-            if key in found or port.place in places or port.facts.is_virtual_function:
+            if key in found or port.slot in slots or port.is_virtual_function:
                 del self.lost[key]
 
     def close(self) -> None:
         for port in self.present.values():
             port.close()
-
-
-_WHY_LOST = {
-    DEVICE_VANISHED: DEVICE_VANISHED,
-    INTERFACE_VANISHED: f"{INTERFACE_VANISHED}, its PCI device is still there (in a container, or driver unloaded?)",
-}
 
 
 class LinkSource:
@@ -93,9 +62,9 @@ class LinkSource:
 
     def __init__(self, root: str | None = None, most_open: int | None = None) -> None:
         self._root = paths.sys().rstrip("/") if root is None else root
-        self._files = OpenFiles(most_open)
-        self._rdma: Known[tuple[str, int], RdmaPort] = Known()
-        self._net: Known[str, NetDevice] = Known()
+        self._open_files = OpenFiles(most_open)
+        self._rdma: Ports[tuple[str, int], RdmaPort] = Ports()
+        self._net: Ports[str, NetDevice] = Ports()
         self._listing = Tier(LISTED_S)
         self._listing_gaps: dict[str, Gap] = {}
 
@@ -113,8 +82,8 @@ class LinkSource:
             looked, ports = dict(zip(ports, samples)), self._ports()
             samples = [looked.get(port) or port.read(now) for port in ports]
         gaps = [*self._listing_gaps.values(), *(gap for port in ports for gap in port.gaps())]
-        if any(port.rates_why == FIRST for port in ports):
-            gaps.append(Gap("links.rates", FIRST, kind="starting"))
+        if any(port.meter.why == FIRST for port in ports):
+            gaps.append(Gap.about("links", "rates", why=FIRST, kind="starting"))
         return self._with_lost(samples, gaps), gaps
 
     @property
@@ -131,12 +100,12 @@ class LinkSource:
         return [*self._rdma.present.values(), *self._net.present.values()]
 
     def _with_lost(self, samples: list[LinkSample], gaps: list[Gap]) -> list[LinkSample]:
-        gone: list[Port] = [*self._rdma.lost.values(), *self._net.lost.values()]
-        if not gone:
+        lost_ports: list[Port] = [*self._rdma.lost.values(), *self._net.lost.values()]
+        if not lost_ports:
             return samples
-        lost = [port.vanished() for port in gone]
-        gaps += [Gap(f"links.{sample.device}", _WHY_LOST.get(sample.error or "", "")) for sample in lost]
-        return sorted([*samples, *lost], key=lambda one: (one.kind == "ethernet", natural(one.device), one.port))
+        lost = [port.vanished() for port in lost_ports]
+        gaps += [Gap.about("links", item=sample.device, why=_WHY_LOST.get(sample.error or "", "")) for sample in lost]
+        return sorted([*samples, *lost], key=lambda port: (port.kind == "ethernet", natural(port.device), port.port))
 
     def _list(self, now: float) -> None:
         self._listing.done(now)
@@ -150,7 +119,7 @@ class LinkSource:
         except FileNotFoundError:
             found = []
         except OSError as error:
-            self._note("links.infiniband", error.strerror or "cannot be listed")
+            self._note("infiniband", error.strerror or "cannot be listed")
             return
         known = self._rdma.present
         found = [key for key in found if key in known or not discovery.is_idle_function(self._root, *key)]
@@ -159,7 +128,7 @@ class LinkSource:
         def make(key: tuple[str, int]) -> RdmaPort:
             device, port = key
             subject = device if devices.count(device) == 1 else f"{device}.{port}"
-            return RdmaPort(discovery.port_facts(self._root, device, port), subject, self._files, found.index(key))
+            return RdmaPort(discovery.port_facts(self._root, device, port), subject, self._open_files, found.index(key))
 
         self._rdma.update(found, make)
         owners = discovery.chardev_owners(self._root)
@@ -167,7 +136,7 @@ class LinkSource:
             port.has_chardev = None if owners is None else port.facts.device in owners
             self._find_interface(port)
         if not found and not self._rdma.lost:
-            self._note("links.infiniband", "no RDMA device is here, or its driver is not loaded", "unsupported")
+            self._note("infiniband", "no RDMA device is here, or its driver is not loaded", "unsupported")
 
     def _find_interface(self, port: RdmaPort) -> None:
         name, current = discovery.netdev_of(self._root, port.facts), port.netdev
@@ -176,22 +145,22 @@ class LinkSource:
                 port.adopt(None)
         elif current is None or current.facts.name != name or current.replaced():
             facts = discovery.net_facts(self._root, name)
-            port.adopt(MergedInterface(facts, self._files, port.facts.kind == "infiniband"))
+            port.adopt(MergedInterface(facts, self._open_files, port.facts.kind == "infiniband"))
 
     def _list_interfaces(self) -> None:
         claimed = {port.netdev.facts.name for port in self._rdma.present.values() if port.netdev is not None}
         try:
             found = discovery.list_interfaces(self._root, claimed, self._net.present)
         except OSError as error:
-            self._note("links.ethernet", error.strerror or "cannot be listed")
+            self._note("ethernet", error.strerror or "cannot be listed")
             return
 
         def make(name: str) -> NetDevice:
-            return NetDevice(discovery.net_facts(self._root, name), self._files, found.index(name))
+            return NetDevice(discovery.net_facts(self._root, name), self._open_files, found.index(name))
 
         self._net.update(found, make)
         for name in claimed & self._net.lost.keys():
             del self._net.lost[name]  # it belongs to an RDMA device by now
 
-    def _note(self, what: str, why: str, kind: GapKind = "unknown") -> None:
-        self._listing_gaps[what] = Gap(what, why, kind=kind)
+    def _note(self, field: str, why: str, kind: GapKind = "unknown") -> None:
+        self._listing_gaps[field] = Gap.about("links", field, why=why, kind=kind)

@@ -1,7 +1,4 @@
-"""Which NVML call the child is in: a small shared page that survives a hung or killed child.
-
-Calling NVML from the child: each call is noted in the breadcrumb first, each failure has a name.
-"""
+"""Calling NVML from the child. Each call is noted first, in a shared page that survives a hung or killed child."""
 
 from __future__ import annotations
 
@@ -9,12 +6,15 @@ import mmap
 import os
 import struct
 import time
+from ctypes import c_uint, create_string_buffer
 from typing import Any, Callable, NamedTuple
 
 from mltop.probes.collect.nvml import codes
+from mltop.probes.collect.nvml.codes import Failure, Reason, implausible
 
 _LAYOUT = struct.Struct("=qd64s")  # GPU index, CLOCK_MONOTONIC at the start of the call, name of the call
 NO_GPU = -1
+TEXT_BYTES = 96  # the longest of NVML's strings (NVML_DEVICE_UUID_V2_BUFFER_SIZE)
 
 
 class Note(NamedTuple):
@@ -72,17 +72,33 @@ class Breadcrumb:
         os.close(self.fd)
 
 
-class NvmlError(Exception):
+class UnreadError(Exception):
+    """There is no value now; ``reason`` says why."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class GarbageError(UnreadError):
+    """A call that succeeded with a value that cannot be; the text says call and value."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(implausible(why))
+
+
+class NvmlError(UnreadError):
     """A call that did not return success."""
 
     def __init__(self, call: str, code: int) -> None:
-        super().__init__(call, code)
+        super().__init__(Failure(call, code))
         self.call = call
         self.code = code
 
-
-class GarbageError(Exception):
-    """A call that succeeded with a value that cannot be; the text says call and value."""
+    @property
+    def is_loss(self) -> bool:
+        """The GPU or the library is gone: there is nothing more to read of it."""
+        return self.code in codes.GONE or self.code in codes.LIBRARY_DOWN
 
 
 class Calls:
@@ -94,10 +110,10 @@ class Calls:
         self._functions: dict[str, tuple[Callable[..., int] | None, bytes]] = {}
 
     def __call__(self, name: str, gpu: int, *args: Any) -> int:
-        found = self._functions.get(name)
-        if found is None:
-            found = self._functions[name] = (getattr(self._library, name, None), name.encode())
-        function, encoded = found
+        entry = self._functions.get(name)
+        if entry is None:
+            entry = self._functions[name] = (getattr(self._library, name, None), name.encode())
+        function, encoded = entry
         if function is None:
             return codes.FUNCTION_NOT_FOUND
         self._crumb.note(encoded, gpu)
@@ -108,6 +124,12 @@ class Calls:
         code = self(name, NO_GPU, *args)
         if code:
             raise NvmlError(name, code)
+
+    def text(self, name: str) -> str:
+        """One of the library's strings; raises NvmlError."""
+        buffer = create_string_buffer(TEXT_BYTES)
+        self.system(name, buffer, c_uint(TEXT_BYTES))
+        return buffer.value.decode("utf-8", "replace")
 
 
 def load(crumb: Breadcrumb) -> Calls:

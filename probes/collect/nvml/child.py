@@ -1,6 +1,4 @@
-"""Which file libnvidia-ml.so.1 was when this process loaded it: an upgrade of the driver puts another in its place.
-
-The child process: one JSON line per request on stdin, one JSON line per answer on stdout, one thread.
+"""The child process: one JSON line per request on stdin, one JSON line per answer on stdout, one thread.
 
 Request: ``{"at_s": seconds of any one clock, "skip": [NVML indexes], "without": ["events", "activity"],
 "again": bool, "resumes": bool}``; "resumes": whoever asks has had values before, of another child perhaps.
@@ -8,9 +6,8 @@ Answer: ``{"gpus": [...], "xids": [{"index": NVML index or null, "code"}]}`` wit
 of:
     ``{"index", "uuid", "read": {tier: {"values": {field: value}, "problems": {field: problem}}}}``
     ``{"index", "uuid", "lost": [call, code], "gone": bool}``
-where a problem is ``[call, code]``, ``[kind of gap or "implausible", sentence]`` or a sentence, and a tier that was not
-read again or has not changed is not in ``read`` (unless asked "again"); or, without the library, ``{"down": ...}`` with
-one of:
+where a problem is a ``Failure`` or a ``Problem`` of codes.py, and a tier that was not read again or has not changed is
+not in ``read`` (unless asked "again"); or, without the library, ``{"down": ...}`` with one of:
     ``{"kind": "nvml", "call", "code"}``, ``{"kind": "pynvml" | "library", "text"}``.
 """
 

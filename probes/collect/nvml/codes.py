@@ -1,16 +1,12 @@
-"""NVML's return codes (nvml.h, nvmlReturn_t) by what they mean for a monitor.
-
-Why a margin to a limit of temperature cannot be told (limits.py).
-"""
+"""NVML's return codes (nvml.h, nvmlReturn_t) by what they mean for a monitor, and why a field has no value."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 if TYPE_CHECKING:
-    from mltop.probes.model import Fault
-
-IMPLAUSIBLE: Fault = "implausible"  # as the first part of a problem: the call succeeded with what cannot be
+    from mltop.probes.model.vocabulary import Fault, GapCode, GapKind
 
 UNINITIALIZED = 1
 INVALID_ARGUMENT = 2
@@ -90,7 +86,61 @@ def text(code: int) -> str:
     return TEXTS.get(code, f"NVML error {code}")
 
 
-T_LIMIT_ALONE = (
-    "this driver tells its temperature limits only relative to a reading that it does not give: driver 570 gives it"
+class Failure(NamedTuple):
+    """A call that did not return success, and NVML's code."""
+
+    call: str
+    code: int
+
+
+class Problem(NamedTuple):
+    """Any other reason why a field has no value: what its Gap will say."""
+
+    why: str
+    fix: str = ""
+    kind: GapKind = "unknown"
+    code: GapCode = ""
+
+
+Reason = Union[Failure, Problem]
+
+
+def reason_of(told: Sequence[Any]) -> Reason:
+    """As the child wrote it, through JSON: which of the two it is, its length tells."""
+    return Failure(*told) if len(told) == len(Failure._fields) else Problem(*told)
+
+
+def unsupported(why: str) -> Problem:
+    """This GPU or driver has no such thing: nothing is missed."""
+    return Problem(why, kind="unsupported")
+
+
+def starting(why: str) -> Problem:
+    """It comes with one of the next samples."""
+    return Problem(why, kind="starting")
+
+
+def implausible(why: str) -> Problem:
+    """The driver answered with what cannot be; ``why`` says with what."""
+    return Problem(why, code="implausible")
+
+
+# Old drivers call fields and thresholds that they do not know an invalid argument.
+_ASKED_BY_NUMBER = ("nvmlDeviceGetFieldValues", "nvmlDeviceGetTemperatureThreshold", "nvmlDeviceGetGpuFabricInfo")
+
+
+def is_unsupported(reason: Reason) -> bool:
+    """Whether there is no such value here: nothing is missed."""
+    if isinstance(reason, Problem):
+        return reason.kind == "unsupported"
+    return reason.code in UNSUPPORTED or (reason.code == INVALID_ARGUMENT and reason.call.startswith(_ASKED_BY_NUMBER))
+
+
+# Of margins to limits of temperature (readers/limits.py).
+T_LIMIT_ALONE = Problem(
+    "this driver tells its temperature limits only relative to a reading that it does not give: driver 570 gives it",
+    fix="update the NVIDIA driver to 570 or newer",
 )
-GPU_OR_MEMORY = "the GPU or its memory is above its limit: the driver tells only what is left to the nearer of the two"
+GPU_OR_MEMORY = Problem(
+    "the GPU or its memory is above its limit: the driver tells only what is left to the nearer of the two"
+)

@@ -1,78 +1,56 @@
-"""One GPU as the child sees it: its handle, what it does not support, and the shared result buffers.
-
-Versions: of the driver, of the CUDA that it supports, of the GPU's firmware.
-
-Which GPUs there are: handles by index, identities by UUID, and what became of those that are lost.
-"""
+"""GPUs as the child sees them: which there are, what one supports, the result buffers that all share."""
 
 from __future__ import annotations
 
 import time
 from ctypes import byref, c_int, c_uint, c_ulonglong, create_string_buffer
 from functools import partial
-from typing import Any, Callable, TypeVar, Union
+from typing import Any, Callable, TypeVar
 
 import pynvml
 
 from mltop.probes.collect.nvml import codes
-from mltop.probes.collect.nvml.calls import Calls, GarbageError, NvmlError
+from mltop.probes.collect.nvml.calls import TEXT_BYTES, Calls, GarbageError, NvmlError, UnreadError
+from mltop.probes.collect.nvml.codes import Reason
 from mltop.probes.model.nvml_fields import as_numbers
 
 ASK_AGAIN_S = 60.0  # a driver update or a MIG change can bring support back
+TEXT_SIZE = c_uint(TEXT_BYTES)
 _BLANK = 1 << 62  # NVML's "no value" for 64-bit counters is at or above 9.2e18
 
 Number = TypeVar("Number", int, float)
 State = TypeVar("State")
-# Why one field has no value: the call that failed with its code; a gap's kind, or "implausible", with a sentence; or a
-# sentence.
-Problem = Union[tuple[str, int], tuple[str, str], str]
-
-
-def unsupported(why: str) -> Problem:
-    """This GPU or driver has no such thing: nothing is missed."""
-    return ("unsupported", why)
-
-
-def starting(why: str) -> Problem:
-    """It comes with one of the next samples."""
-    return ("starting", why)
-
-
-def implausible(why: str) -> Problem:
-    """The driver answered with what cannot be; ``why`` says with what."""
-    return (codes.IMPLAUSIBLE, why)
-
-
-class UntoldError(Exception):
-    """There is no value now, and no call that failed; ``problem`` says why."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem)
-        self.problem = problem
+Readers = tuple[Callable[[], Any], ...]
 
 
 class Reading:
     """What one tier read of one GPU: values by field name, and a problem for each field that is unknown.
 
-    A field of a part of GpuSample is named with a dot: "ecc.enabled", "remap.banks.max".
+    A field of a part of GpuSample is named with a dot: "ecc.enabled", "remap.banks.max". Several fields with the same
+    problem are one: "sm_active,tensor_active".
     """
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
-        self.problems: dict[str, Problem] = {}
+        self.problems: dict[str, Reason] = {}
 
     def attempt(self, fields: tuple[str, ...], reader: Callable[[], dict[str, Any]]) -> None:
         """Run a reader; its failure becomes the problem of its fields. A lost GPU or library is raised."""
         try:
             self.values.update(reader())
-        except NvmlError as failure:
-            if failure.code in codes.GONE or failure.code in codes.LIBRARY_DOWN:
+        except UnreadError as error:
+            if isinstance(error, NvmlError) and error.is_loss:
                 raise
-            self.problems.update(dict.fromkeys(fields, (failure.call, failure.code)))
-        except GarbageError as garbage:
-            self.problems.update(dict.fromkeys(fields, implausible(str(garbage))))
-        except UntoldError as untold:
-            self.problems.update(dict.fromkeys(fields, untold.problem))
+            self.problems.update(dict.fromkeys(fields, error.reason))
+
+    def take(self, field: str, *readers: Callable[[], Any], divisor: int = 1) -> None:
+        """One field by the first of ``readers`` that is supported, in units of which there are ``divisor`` in ours."""
+
+        def read() -> dict[str, Any]:
+            value = first_supported(*readers)
+            return {field: value if divisor == 1 else value / divisor}
+
+        self.attempt((field,), read)
 
 
 class Buffers:
@@ -85,13 +63,11 @@ class Buffers:
         self.other_uint_ref = byref(self.other_uint)
         self.ulonglong = c_ulonglong()
         self.ulonglong_ref = byref(self.ulonglong)
-        self.text = create_string_buffer(96)  # the longest of NVML's strings (NVML_DEVICE_UUID_V2_BUFFER_SIZE)
+        self.text = create_string_buffer(TEXT_BYTES)
         self.utilization = pynvml.c_nvmlUtilization_t()
         self.utilization_ref = byref(self.utilization)
         self.memory = pynvml.c_nvmlMemory_t()
         self.memory_ref = byref(self.memory)
-        self.memory_v2 = pynvml.c_nvmlMemory_v2_t()
-        self.memory_v2_ref = byref(self.memory_v2)
 
 
 class Device:
@@ -109,11 +85,10 @@ class Device:
 
     def state(self, kind: type[State]) -> State:
         """What a reader keeps about this GPU: made at its first use, gone with the handle."""
-        found = self._states.get(kind)
-        if found is None:
-            found = self._states[kind] = kind()
-        kept: State = found
-        return kept
+        if kind not in self._states:
+            self._states[kind] = kind()
+        state: State = self._states[kind]
+        return state
 
     def call(self, name: str, *args: Any, part: str = "") -> None:
         """``part``: what support is remembered for where it depends on an argument."""
@@ -155,19 +130,28 @@ class Device:
         self.call(name, self.buffers.text, *args)
         return self.buffers.text.value.decode("utf-8", "replace") or None
 
+    def two_flags(self, name: str) -> tuple[bool, bool]:
+        """A call whose results are the mode now and the one that is pending."""
+        self.call(name, self.buffers.uint_ref, self.buffers.other_uint_ref)
+        return as_flag(name, self.buffers.uint.value), as_flag(name, self.buffers.other_uint.value)
 
-def is_unsupported(failure: NvmlError) -> bool:
-    return failure.code in codes.UNSUPPORTED
+    def memory(self) -> Any:
+        """A structure with ``used`` and ``total`` bytes, by the call that all drivers have."""
+        self.call("nvmlDeviceGetMemoryInfo", self.buffers.memory_ref)
+        return self.buffers.memory
 
 
-def first_supported(*readers: Callable[[], Any], moves_on: Callable[[NvmlError], bool] = is_unsupported) -> Any:
-    """The first reader that is supported. When none is, the failure of the first (the newest call)."""
+def first_supported(*readers: Callable[[], Any]) -> Any:
+    """The first reader that is supported, the newest call first. When none is, the first one's failure.
+
+    Old drivers reject a whole batch of fields with INVALID_ARGUMENT for one that they do not know.
+    """
     failures: list[NvmlError] = []
     for reader in readers:
         try:
             return reader()
         except NvmlError as failure:
-            if not moves_on(failure):
+            if failure.code not in codes.UNSUPPORTED and failure.code != codes.INVALID_ARGUMENT:
                 raise
             failures.append(failure)
     raise failures[0]
@@ -187,36 +171,47 @@ def as_flag(name: str, number: int | float) -> bool:
     return bool(number)
 
 
-def structure(name: str) -> Any:
-    """A structure of pynvml by its name, None in releases that came before it."""
-    kind = getattr(pynvml, name, None)
-    return None if kind is None else kind()
+class Structure:
+    """A structure of pynvml's that a call fills, made once for all GPUs. Older releases of pynvml lack some.
+
+    ``version``: the name of pynvml's number for it, "" where the structure brings its own, or has none.
+    """
+
+    def __init__(self, call: str, kind: str, version: str = "") -> None:
+        self._call = call
+        made = getattr(pynvml, kind, None)
+        self.content: Any = None if made is None else made()
+        self._version = getattr(pynvml, version, None) if version else getattr(self.content, "version", None)
+        self._part = version
+        if self.content is not None:
+            self._reference = byref(self.content)
+
+    def read(self, device: Device) -> Any:
+        """The content, filled. Raises NvmlError."""
+        if self.content is None:
+            raise NvmlError(self._call, codes.FUNCTION_NOT_FOUND)
+        if self._version is not None:
+            self.content.version = self._version  # the driver may write its own into it
+        device.call(self._call, self._reference, part=self._part)
+        return self.content
 
 
-def read_driver(calls: Calls) -> dict[str, Any]:
-    """The driver's version, the same for all GPUs."""
-    buffer: Any = create_string_buffer(96)
-    calls.system("nvmlSystemGetDriverVersion", buffer, c_uint(96))
-    return {"driver": buffer.value.decode("utf-8", "replace") or None}
+def bus_id_of(info: Any) -> str:
+    """Of an nvmlPciInfo_t, as NVML prints it, with an eight-digit domain ("00000000:18:00.0")."""
+    bus_id = info.busId
+    return bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else str(bus_id)
 
 
-def read_cuda(calls: Calls) -> dict[str, Any]:
+def read_cuda(calls: Calls) -> str:
     """The newest CUDA that the driver supports: NVML says 13000 for 13.0."""
     version = c_int()
-    try:
-        calls.system("nvmlSystemGetCudaDriverVersion_v2", byref(version))
-    except NvmlError as failure:
-        if failure.code not in codes.UNSUPPORTED:
-            raise
-        calls.system("nvmlSystemGetCudaDriverVersion", byref(version))
+    first_supported(
+        partial(calls.system, "nvmlSystemGetCudaDriverVersion_v2", byref(version)),
+        partial(calls.system, "nvmlSystemGetCudaDriverVersion", byref(version)),
+    )
     if not 1000 <= version.value < 1_000_000:
         raise GarbageError(f"the driver answered {version.value}, which is not a CUDA version")
-    return {"cuda": f"{version.value // 1000}.{version.value % 1000 // 10}"}
-
-
-def read_gsp(device: Device) -> dict[str, Any]:
-    """The firmware of the GPU's system processor. NOT_SUPPORTED where the driver runs without it."""
-    return {"gsp_firmware": device.text("nvmlDeviceGetGspFirmwareVersion")}
+    return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 
 def numbering(calls: Calls, driver: str | None) -> tuple[int, ...]:
@@ -224,15 +219,13 @@ def numbering(calls: Calls, driver: str | None) -> tuple[int, ...]:
     numbers = as_numbers(driver)
     if len(numbers) > 1:
         return numbers
-    buffer: Any = create_string_buffer(96)
     try:
-        calls.system("nvmlSystemGetNVMLVersion", buffer, c_uint(96))
+        version = calls.text("nvmlSystemGetNVMLVersion")
     except NvmlError as failure:
         if failure.code in codes.LIBRARY_DOWN:
             raise
         return numbers
-    _, _, of_driver = buffer.value.decode("utf-8", "replace").partition(".")
-    return max(numbers, as_numbers(of_driver))
+    return max(numbers, as_numbers(version.partition(".")[2]))
 
 
 COUNT_CALL = "nvmlDeviceGetCount_v2"
@@ -258,8 +251,8 @@ class Devices:
         self._count = 0
         self._by_index: dict[int, Device | Lost] = {}
         self.system = Reading()  # what is the same for all GPUs
-        self.system.attempt(("driver",), partial(read_driver, calls))
-        self.system.attempt(("cuda",), partial(read_cuda, calls))
+        self.system.take("driver", lambda: calls.text("nvmlSystemGetDriverVersion") or None)
+        self.system.take("cuda", partial(read_cuda, calls))
         self._numbering = numbering(calls, self.system.values.get("driver"))
 
     def update(self, skip: frozenset[int], retry_lost: bool) -> list[Device | Lost]:
@@ -310,7 +303,7 @@ class Devices:
     def _identify(self, device: Device, last_uuid: str | None) -> Device | Lost:
         device.numbering = self._numbering
         try:
-            device.uuid = device.text("nvmlDeviceGetUUID", c_uint(96))
+            device.uuid = device.text("nvmlDeviceGetUUID", TEXT_SIZE)
         except NvmlError as failure:
             if failure.code in codes.LIBRARY_DOWN:
                 raise

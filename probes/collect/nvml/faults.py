@@ -4,62 +4,50 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from mltop.probes.collect.nvml import codes
+from mltop.probes.collect.nvml.codes import Failure, Problem, Reason, is_unsupported
 from mltop.probes.model import Fault, Gap
 
 OVERLONG = "NVML's reader process answers without end"
 KERNEL_LOG = "sudo dmesg -T | grep -i -e nvrm -e xid"
 # CAP_SYS_ADMIN alone was not enough for some drivers (NVIDIA/DCGM#214).
 GPM_PERMISSION = "sudo mltop; in a container: start it with --privileged, or --cap-add SYS_ADMIN where that suffices"
-UPDATE_DRIVER = "update the NVIDIA driver to 570 or newer"
-_ASKED_BY_NUMBER = ("nvmlDeviceGetFieldValues", "nvmlDeviceGetTemperatureThreshold", "nvmlDeviceGetGpuFabricInfo")
 
 
 def starting_gap(waited_s: float, call: str) -> Gap:
     """``call``: the one that NVML's reader process is in, or ""."""
     now_in = f", now in {call}" if call else ""
     why = f"GPUs not read yet: no answer from NVML since {waited_s:.1f} s{now_in}"
-    return Gap("nvml.starting", why, kind="starting")
+    return Gap.about("nvml", "starting", why=why, kind="starting")
 
 
-def field_gap(what: str, problem: Any) -> Gap:
-    """``problem``: a sentence, ``[kind of gap or "implausible", sentence]``, or ``[call, code]`` of what failed."""
-    if isinstance(problem, str):
-        return Gap(what, problem, UPDATE_DRIVER if problem == codes.T_LIMIT_ALONE else "")
-    call, code = problem
-    if call == codes.IMPLAUSIBLE:
-        return Gap(what, code, code=codes.IMPLAUSIBLE)
-    if isinstance(code, str):
-        return Gap(what, code, kind=call)
-    if is_unsupported(problem):
+def field_gap(fields: Sequence[str], gpu: str, reason: Reason) -> Gap:
+    """Why fields of a GPU (its index, "*" for all) have no value; of none: why nothing of it is known."""
+    lacking = partial(Gap.about, "gpu", *fields, item=gpu)
+    if isinstance(reason, Problem):
+        return lacking(why=reason.why, fix=reason.fix, kind=reason.kind, code=reason.code)
+    call, code = reason
+    if is_unsupported(reason):
         why = f"not supported by this GPU or driver ({call}: {codes.text(code)})"
-        return Gap(what, why, kind="unsupported")
+        return lacking(why=why, kind="unsupported")
     if code == codes.NO_PERMISSION:
         fix = GPM_PERMISSION if call.startswith("nvmlGpm") else "sudo mltop"
-        return Gap(what, f"no permission for {call} ({codes.text(code)})", fix, code="no_permission")
-    return Gap(what, f"{call} failed (NVML error {code}: {codes.text(code)})")
-
-
-def is_unsupported(problem: Any) -> bool:
-    """Whether there is no such value here. Old drivers call fields that they do not know an invalid argument."""
-    if isinstance(problem, str):
-        return False
-    call, code = problem
-    if isinstance(code, str):
-        return bool(call == "unsupported")
-    return code in codes.UNSUPPORTED or (code == codes.INVALID_ARGUMENT and call.startswith(_ASKED_BY_NUMBER))
+        return lacking(why=f"no permission for {call} ({codes.text(code)})", fix=fix, code="no_permission")
+    return lacking(why=f"{call} failed (NVML error {code}: {codes.text(code)})")
 
 
 def down_gap(down: dict[str, Any]) -> Gap:
     """Why there is no NVML at all; ``down`` as in the child's answer. Its ``code`` is the Fault."""
     if down["kind"] == "pynvml":
         why = f"the Python package nvidia-ml-py is missing ({down['text']})"
-        return Gap("nvml", why, "pip install nvidia-ml-py", code=down_fault(down))
+        return Gap.about("nvml", why=why, fix="pip install nvidia-ml-py", code=down_fault(down))
     if down["kind"] == "library":
         why = f"libnvidia-ml.so.1 cannot be loaded: {down['text']}"
-        return Gap("nvml", why, "ldconfig -p | grep libnvidia-ml", code=down_fault(down))
+        return Gap.about("nvml", why=why, fix="ldconfig -p | grep libnvidia-ml", code=down_fault(down))
     call, code = down["call"], down["code"]
     said = f"{call}: {codes.text(code)}"
     known = {
@@ -83,7 +71,7 @@ def down_gap(down: dict[str, Any]) -> Gap:
         ),
     }
     why, fix = known.get(code, (f"NVML cannot be used (NVML error {code}, {said})", KERNEL_LOG))
-    return Gap("nvml", why, fix, code=down_fault(down))
+    return Gap.about("nvml", why=why, fix=fix, code=down_fault(down))
 
 
 def down_fault(down: dict[str, Any]) -> Fault:
@@ -115,9 +103,9 @@ def death(exit_code: int, call: str, last_words: str) -> str:
     return f"NVML's reader process died ({how}){where}" + (f": {last_words}" if last_words else "")
 
 
-def lost_error(call: str, code: int, gone: bool, last_seen_at: float | None) -> str:
+def lost_error(failure: Failure, gone: bool, last_seen_at: float | None) -> str:
     """E.g. "GPU is lost (NVML error 15: GPU is lost), last seen 12:41:07Z"."""
-    seen = last_seen(last_seen_at)
+    (call, code), seen = failure, last_seen(last_seen_at)
     if code == codes.NO_PERMISSION:
         return f"no permission to open this GPU ({call}: {codes.text(code)}), {seen}"
     said = f"(NVML error {code}: {codes.text(code)})"
@@ -146,7 +134,3 @@ def last_seen(at: float | None) -> str:
 def clock(at: float) -> str:
     """Time of day in UTC, e.g. 12:41:07Z."""
     return time.strftime("%H:%M:%SZ", time.gmtime(at))
-
-
-def xid_text(code: int, where: str) -> str:
-    return f"NVML reports Xid {code} of the GPU at {where}" if where else f"NVML reports Xid {code}"

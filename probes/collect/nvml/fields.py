@@ -1,6 +1,4 @@
-"""From counters to rates: per second between two reads. Times are CLOCK_MONOTONIC.
-
-Many values with one nvmlDeviceGetFieldValues call.
+"""Many values with one nvmlDeviceGetFieldValues call, and rates from counters.
 
 Field ids: nvml.h NVML_FI_DEV_*. Layout of one value: nvmlFieldValue_t (40 bytes).
 """
@@ -12,46 +10,14 @@ import struct
 import time
 from collections.abc import Iterable
 from ctypes import byref, c_int
-from typing import Any
+from typing import Any, Callable
 
 import pynvml
 
 from mltop.probes.collect.nvml import codes
-from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
-from mltop.probes.collect.nvml.device import (
-    ASK_AGAIN_S,
-    Device,
-    Problem,
-    Reading,
-    UntoldError,
-    as_flag,
-    first_supported,
-    implausible,
-    not_blank,
-    starting,
-)
-
-FIRST_SAMPLE = starting("first sample: a rate needs two")
-STARTED_ANEW = starting("the counter started anew: a rate needs two samples")
-
-
-class Meter:
-    """The newest value of every counter of one GPU."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, tuple[int, float]] = {}
-
-    def per_s(self, name: str, value: int, at_s: float) -> float:
-        """Increase per second since the call before. Raises UntoldError the first time, and after a reset."""
-        last = self._last.get(name)
-        self._last[name] = (value, at_s)
-        if last is None or at_s <= last[1]:
-            raise UntoldError(FIRST_SAMPLE)
-        gain = value - last[0]
-        if gain < 0:
-            raise UntoldError(STARTED_ANEW)
-        return gain / (at_s - last[1])
-
+from mltop.probes.collect.nvml.calls import GarbageError, NvmlError, UnreadError
+from mltop.probes.collect.nvml.codes import Failure, Reason, starting
+from mltop.probes.collect.nvml.device import ASK_AGAIN_S, Device, Readers, Reading, as_flag, not_blank
 
 CALL = "nvmlDeviceGetFieldValues"
 ALL_LINKS = 0xFFFFFFFF  # the scope of NVLink counters that sums all links
@@ -96,8 +62,8 @@ class FieldRequest:
         if self._whole_code or not self._entries:
             return FieldValues(self._refused, self._whole_code)
         code = device.code_now(CALL, self._count, self._array_ref)
-        if code in codes.GONE or code in codes.LIBRARY_DOWN:
-            raise NvmlError(CALL, code)
+        if code and (failure := NvmlError(CALL, code)).is_loss:
+            raise failure
         if code:
             self._whole_code = code if code in REFUSED else 0
             return FieldValues({}, code)
@@ -119,10 +85,9 @@ class FieldRequest:
         answers = list(_LAYOUT.iter_unpack(self._bytes))
         if self._last is not None and self._last[0] == answers:
             return self._last[1]
-        found = dict(zip(self._entries, answers))
-        refused = {entry: answer for entry, answer in found.items() if answer[1] in REFUSED}
-        found.update(self._refused)
-        values = FieldValues(found)
+        by_entry = dict(zip(self._entries, answers))
+        refused = {entry: answer for entry, answer in by_entry.items() if answer[1] in REFUSED}
+        values = FieldValues({**by_entry, **self._refused})
         self._last = (answers, values)
         if refused:
             self._refused.update(refused)
@@ -149,6 +114,10 @@ class FieldValues:
     def is_refused(self, field: int, scope: int = 0) -> bool:
         return self.code(field, scope) in REFUSED
 
+    def then_by_calls(self, field: int, *calls: Callable[[], Any]) -> Readers:
+        """The older calls to try; none where the GPU itself says NOT_SUPPORTED: for a field as old, so would they."""
+        return () if not self.whole_code and self.code(field) == codes.NOT_SUPPORTED else calls
+
     def value(self, field: int, name: str, scope: int = 0) -> int | float:
         """One value by its declared type. Raises NvmlError and GarbageError."""
         code = self.code(field, scope)
@@ -173,35 +142,45 @@ class FieldValues:
         return value
 
 
-def counters(
-    values: FieldValues, group: str, names: dict[int, str], reading: Reading, scope: int = 0
-) -> dict[str, int]:
+def counters(values: FieldValues, group: str, names: dict[int, str], reading: Reading) -> dict[str, int]:
     """The counters that can be read, by name. Those that cannot are one problem of ``group`` when all are refused
     for lack of support, and otherwise one each.
     """
-    found: dict[str, int] = {}
-    failed: dict[str, Problem] = {}
+    counts: dict[str, int] = {}
+    failed: dict[str, Reason] = {}
     for field, name in names.items():
-        code = values.code(field, scope)
+        code = values.code(field)
         if code:
-            failed[name] = (CALL if values.whole_code else f"{CALL} {field}", code)
+            failed[name] = Failure(CALL if values.whole_code else f"{CALL} {field}", code)
             continue
         try:
-            found[name] = values.count(field, name, scope)
+            counts[name] = values.count(field, name)
         except GarbageError as garbage:
-            reading.problems[f"{group}.{name}"] = implausible(str(garbage))
-    if failed and not found:
+            reading.problems[f"{group}.{name}"] = garbage.reason
+    if failed and not counts:
         reading.problems[group] = next(iter(failed.values()))
     else:
         reading.problems.update({f"{group}.{name}": problem for name, problem in failed.items()})
-    return found
+    return counts
 
 
-def fallback_needed(failure: NvmlError) -> bool:
-    """Old drivers reject a whole batch with INVALID_ARGUMENT for one id that they do not know."""
-    return failure.code in codes.UNSUPPORTED or failure.code == codes.INVALID_ARGUMENT
+FIRST_SAMPLE = starting("first sample: a rate needs two")
+STARTED_ANEW = starting("the counter started anew: a rate needs two samples")
 
 
-def first_available(*readers: Any) -> Any:
-    """As ``first_supported``, for fields of a batch that may be rejected as a whole."""
-    return first_supported(*readers, moves_on=fallback_needed)
+class Meter:
+    """The newest value of every counter of one GPU."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[int, float]] = {}
+
+    def per_s(self, name: str, value: int, at_s: float) -> float:
+        """Increase per second since the call before. Raises UnreadError the first time, and after a reset."""
+        last = self._last.get(name)
+        self._last[name] = (value, at_s)
+        if last is None or at_s <= last[1]:
+            raise UnreadError(FIRST_SAMPLE)
+        gain = value - last[0]
+        if gain < 0:
+            raise UnreadError(STARTED_ANEW)
+        return gain / (at_s - last[1])

@@ -1,6 +1,5 @@
-"""When each tier of each GPU is read again. The slow tiers of a machine are spread over the polls.
-
-One poll of all GPUs with an initialised library, as the entries of the child's answer.
+"""One poll of all GPUs with an initialised library, as the entries of the child's answer; and what of which GPU is read
+at it: the slow tiers of a machine are spread over the polls.
 """
 
 from __future__ import annotations
@@ -11,8 +10,15 @@ from typing import Any, Callable
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import NO_GPU, Calls, NvmlError
-from mltop.probes.collect.nvml.device import Device, Devices, Lost, Problem, Reading
-from mltop.probes.collect.nvml.readers.configuration import Modes, read_link, read_mig_mode, read_modes, read_static
+from mltop.probes.collect.nvml.codes import Failure, Reason
+from mltop.probes.collect.nvml.device import Device, Devices, Lost, Reading
+from mltop.probes.collect.nvml.readers.configuration import (
+    Modes,
+    read_mig_mode,
+    read_modes,
+    read_pcie_link,
+    read_static,
+)
 from mltop.probes.collect.nvml.readers.events import EventReader
 from mltop.probes.collect.nvml.readers.fast import FastReader, ViolationReader
 from mltop.probes.collect.nvml.readers.gpm import SHORTEST_S, ActivityReader, left_out
@@ -94,7 +100,7 @@ class Reader:
             ("nvlink_calls", SLOW_S, read_links_by_calls),
             ("violations", SLOW_S, ViolationReader().read),
             ("margin", CALM_S, MarginReader().read),
-            ("pcie", RARE_S, read_link),
+            ("pcie", RARE_S, read_pcie_link),
             ("fabric", RARE_S, FabricReader().read),
             ("mig_mode", RARE_S, read_mig_mode),
             ("mig", SLOW_S, self._read_mig),
@@ -128,10 +134,10 @@ class Reader:
         entries = [self._entry(device, read) for device in devices]
         if twice:
             time.sleep(SHORTEST_S)
-            for place, entry in enumerate(entries):
+            for position, entry in enumerate(entries):
                 if "read" in entry:
                     look_again = partial(self._read_rates, entry["read"], with_activity)
-                    entries[place] = self._entry(devices[place], look_again)
+                    entries[position] = self._entry(devices[position], look_again)
         return entries
 
     def read_events(self) -> list[dict[str, int | None]]:
@@ -186,18 +192,18 @@ class Reader:
         sieve = device.state(Sieve)
         fast = sieve.sift(self._fast.read(device))
         device.state(Limits).add_to(fast)
-        found = {**tiers, "fast": vars(fast)}
+        again = {**tiers, "fast": vars(fast)}
         if with_activity:
             self._activity.catch_up(device)
-            found["activity"] = vars(sieve.sift(self._activity.read(device)))
+            again["activity"] = vars(sieve.sift(self._activity.read(device)))
             if device.state(Modes).mig_enabled:
                 self._mig.catch_up(device)
         for name, _, read in self._tiers:
             if name in tiers and any(is_starting(problem) for problem in tiers[name]["problems"].values()):
                 reading = sieve.sift(read(device))
                 device.state(Schedule).is_news(name, reading)
-                found[name] = vars(reading)
-        return found
+                again[name] = vars(reading)
+        return again
 
     def _read_mig(self, device: Device) -> Reading:
         """The instances of a GPU in MIG mode."""
@@ -210,24 +216,26 @@ class Reader:
 def has_passing_problem(reading: Reading) -> bool:
     """A failure that may be over the next time, unlike what is not supported or not permitted."""
     return any(
-        isinstance(problem, tuple)
-        and (problem[0] == codes.IMPLAUSIBLE or (isinstance(problem[1], int) and problem[1] not in codes.REMEMBERED))
+        problem.code not in codes.REMEMBERED if isinstance(problem, Failure) else problem.code == "implausible"
         for problem in reading.problems.values()
     )
 
 
-def is_starting(problem: Problem) -> bool:
-    return isinstance(problem, tuple) and problem[0] == "starting"
+def is_starting(problem: Reason) -> bool:
+    return not isinstance(problem, Failure) and problem.kind == "starting"
 
 
 def raise_if_nothing_answers(fast: Reading) -> None:
     """A GPU whose calls all fail, but for lack of support, is in trouble or not ours: raise the first failure."""
     if fast.values.keys() - {"throttle_ns", "throttle_share"}:
         return
-    failures = [problem for problem in fast.problems.values() if isinstance(problem, tuple)]
-    told = [NvmlError(call, code) for call, code in failures if isinstance(code, int) and code not in codes.UNSUPPORTED]
-    for failure in sorted(told, key=lambda failure: failure.code in codes.REMEMBERED):
-        raise failure
+    failures = [
+        problem
+        for problem in fast.problems.values()
+        if isinstance(problem, Failure) and problem.code not in codes.UNSUPPORTED
+    ]
+    for failure in sorted(failures, key=lambda failure: failure.code in codes.REMEMBERED):
+        raise NvmlError(*failure)
 
 
 def lost_entry(lost: Lost) -> dict[str, Any]:

@@ -1,14 +1,15 @@
-"""One GPU as the agent knows it: what its child has read of it, tier by tier, as one GpuSample.
+"""All GPUs that this agent has ever seen, by UUID, with what its child has read of them, tier by tier.
 
-All GPUs that this agent has ever seen, by UUID. A lost one stays, with the time when it was last seen.
+A lost one stays, with the time when it was last seen.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from mltop.probes.collect.nvml import faults
+from mltop.probes.collect.nvml.codes import Failure, Reason, is_unsupported, reason_of
 from mltop.probes.model import (
     Ecc,
     Fabric,
@@ -39,7 +40,7 @@ class Calm:
 
     values: dict[str, Any]
     fields: dict[str, Any]  # all of GpuSample's, parts as objects
-    problems: dict[str, Any]
+    problems: dict[str, Reason]
 
 
 @dataclass
@@ -51,8 +52,8 @@ class Quick:
     inner: dict[str, dict[str, Any]]  # part -> field -> value
 
 
-@dataclass
-class Known:
+@dataclass(eq=False)
+class KnownGpu:
     """One GPU. ``index`` is what users see and never changes; ``nvml_index`` is where NVML has it now."""
 
     index: int
@@ -61,19 +62,19 @@ class Known:
     state: str = "ok"
     error: str | None = None
     error_code: Fault | None = None
-    denied: list[Any] | None = None  # the call that we may not make, and its code
+    denied: Failure | None = None  # the call that we may not make
     last_seen_at: float | None = None
     values: dict[str, dict[str, Any]] = field(default_factory=dict)  # tier -> field -> value
-    problems: dict[str, dict[str, Any]] = field(default_factory=dict)  # tier -> field -> problem
+    problems: dict[str, dict[str, Reason]] = field(default_factory=dict)  # tier -> field -> problem
     _calm: Calm | None = None
     _quick: Quick | None = None
-    _told: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # the newest problems and what they were made of
+    _told: tuple[tuple[Any, ...], dict[str, Reason]] | None = None  # the newest problems and what they were made of
 
     def read(self, tiers: dict[str, Any], at: float) -> None:
         """Tiers that were read again take the place of what they said before."""
         for tier, reading in tiers.items():
             self.values[tier] = reading["values"] if tier in LAST_TIERS else with_objects(reading["values"])
-            self.problems[tier] = reading["problems"]
+            self.problems[tier] = {name: reason_of(told) for name, told in reading["problems"].items()}
         self._quick = None
         if not tiers.keys() <= set(LAST_TIERS):
             self._calm = None
@@ -83,13 +84,18 @@ class Known:
                 link.remote = remotes[link.index] if link.index < len(remotes) else None
         self.state, self.error, self.error_code, self.denied, self.last_seen_at = "ok", None, None, None, at
 
-    def fail(self, state: str, error: str, code: Fault = "failed", denied: list[Any] | None = None) -> None:
+    def fail(self, state: str, error: str, code: Fault = "failed", denied: Failure | None = None) -> None:
         """Unreadable from now on: what it is stays known, what it measured does not."""
         self.state, self.error, self.error_code, self.denied = state, error, code, denied
         static = self.values.get("static", {})
         self.values = {"static": {name: static[name] for name in IDENTITY if name in static}}
         self.problems = {}
         self._calm = self._quick = None
+
+    @property
+    def pci_bus_id(self) -> str | None:
+        bus_id: str | None = self.values.get("static", {}).get("pci_bus_id")
+        return bus_id
 
     def sample(self) -> GpuSample:
         """Objects of slow tiers are the same in every sample until they are read again: nobody changes them."""
@@ -126,7 +132,7 @@ class Known:
             self._quick = Quick(values, *in_parts(values))
         return self._quick
 
-    def all_problems(self) -> dict[str, Any]:
+    def all_problems(self) -> dict[str, Reason]:
         """By field, of all tiers; a field that some tier knows is no problem. Parts that do not exist are one.
 
         The same object as before while nothing changes.
@@ -139,11 +145,11 @@ class Known:
         if self._told is not None and self._told[0][0] is calm and self._told[0][1:] == made_of[1:]:
             return self._told[1]
         known = {name for values in (calm.values, quick) for name, value in values.items() if value not in _NOTHING}
-        found = {name: problem for name, problem in named.items() if name not in known}
+        problems = {name: problem for name, problem in named.items() if name not in known}
         for part in PARTS:
-            found = as_one(part, found, known)
-        self._told = (made_of, found)
-        return found
+            problems = as_one(part, problems, known)
+        self._told = (made_of, problems)
+        return problems
 
 
 def with_fields(kind: type[_Kind], fields: dict[str, Any]) -> _Kind:
@@ -155,11 +161,11 @@ def with_fields(kind: type[_Kind], fields: dict[str, Any]) -> _Kind:
 
 def merged(tiers: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """By field, of all tiers but the last ones."""
-    found = dict(tiers.get("static", {}))
+    by_field = dict(tiers.get("static", {}))
     for tier, fields in tiers.items():
         if tier != "static" and tier not in LAST_TIERS:
-            found.update(fields)
-    return found
+            by_field.update(fields)
+    return by_field
 
 
 def with_objects(values: dict[str, Any]) -> dict[str, Any]:
@@ -190,13 +196,13 @@ def in_parts(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str
     return whole, parts
 
 
-def as_one(part: str, problems: dict[str, Any], known: set[str]) -> dict[str, Any]:
+def as_one(part: str, problems: dict[str, Reason], known: set[str]) -> dict[str, Reason]:
     """Where nothing of a part is known and all of it is unsupported, that is one problem: of the part."""
     prefix = f"{part}."
     names = [name for name in problems if name == part or name.startswith(prefix)]
     if len(names) < 2 or any(name.startswith(prefix) for name in known):
         return problems
-    if not all(faults.is_unsupported(problems[name]) for name in names):
+    if not all(is_unsupported(problems[name]) for name in names):
         return problems
     rest = {name: problem for name, problem in problems.items() if name not in names}
     rest[part] = problems[part] if part in problems else problems[names[0]]
@@ -204,147 +210,127 @@ def as_one(part: str, problems: dict[str, Any], known: set[str]) -> dict[str, An
 
 
 NOWHERE = -1  # nvml_index of a GPU that NVML no longer lists
+Problems = list[tuple[int, dict[str, Reason]]]  # the shown index of a GPU, its problems by field (or several: "a,b")
 
 
 class Registry:
     """Takes the child's answers, gives samples and gaps. Unix times."""
 
     def __init__(self) -> None:
-        self._known: list[Known] = []
+        self.gpus: list[KnownGpu] = []
         self._gaps_of: Problems = []
         self._gaps: list[Gap] = []
 
-    def __len__(self) -> int:
-        return len(self._known)
-
     def merge(self, entries: list[dict[str, Any]], at: float, skipped: frozenset[int]) -> None:
         """One answer. GPUs that it leaves out although they were not skipped have vanished."""
-        answered: list[Known] = []
-        uuids = {known.uuid for known in self._known}
+        answered: list[KnownGpu] = []
+        uuids = {gpu.uuid for gpu in self.gpus}
         # Those that are known choose first, then those with a UUID: a board in the place of one that moved is new.
         for entry in sorted(entries, key=lambda entry: (entry["uuid"] is None, entry["uuid"] not in uuids)):
-            known = self._find(entry, answered)
-            known.nvml_index = entry["index"]
-            answered.append(known)
+            gpu = self._find(entry, answered)
+            gpu.nvml_index = entry["index"]
+            answered.append(gpu)
             if "read" in entry:
-                known.read(entry["read"], at)
-            else:
-                call, code = entry["lost"]
-                error = faults.lost_error(call, code, entry["gone"], known.last_seen_at)
-                fault = faults.lost_fault(code, entry["gone"])
-                denied = entry["lost"] if fault == "no_permission" else None
-                known.fail("lost" if entry["gone"] else "error", error, fault, denied)
-        for known in self._known:
-            is_skipped = known.nvml_index in skipped and known.state == "error"
-            if not is_skipped and not any(known is other for other in answered):
-                error = faults.vanished_error(len(entries) + len(skipped), known.last_seen_at)
-                known.fail("lost", error, "vanished")
-                known.nvml_index = NOWHERE
+                gpu.read(entry["read"], at)
+                continue
+            failure = Failure(*entry["lost"])
+            error = faults.lost_error(failure, entry["gone"], gpu.last_seen_at)
+            fault = faults.lost_fault(failure.code, entry["gone"])
+            denied = failure if fault == "no_permission" else None
+            gpu.fail("lost" if entry["gone"] else "error", error, fault, denied)
+        for gpu in self.gpus:
+            is_skipped = gpu.nvml_index in skipped and gpu.state == "error"
+            if not is_skipped and gpu not in answered:
+                error = faults.vanished_error(len(entries) + len(skipped), gpu.last_seen_at)
+                gpu.fail("lost", error, "vanished")
+                gpu.nvml_index = NOWHERE
 
-    def at_nvml_index(self, nvml_index: int) -> Known:
+    def at_nvml_index(self, nvml_index: int) -> KnownGpu:
         """The GPU at NVML's index. One that was never seen is listed from now on."""
-        for known in self._known:
-            if known.nvml_index == nvml_index:
-                return known
-        return self._add(nvml_index, None)
+        listed = (gpu for gpu in self.gpus if gpu.nvml_index == nvml_index)
+        return next(listed, None) or self._add(nvml_index, None)
 
     def shown_index(self, nvml_index: int) -> int:
         """How users know the GPU that NVML lists here."""
-        for known in self._known:
-            if known.nvml_index == nvml_index:
-                return known.index
-        return nvml_index
+        return next((gpu.index for gpu in self.gpus if gpu.nvml_index == nvml_index), nvml_index)
 
-    def all(self) -> list[Known]:
-        return self._known
-
-    def _find(self, entry: dict[str, Any], answered: list[Known]) -> Known:
+    def _find(self, entry: dict[str, Any], answered: list[KnownGpu]) -> KnownGpu:
         uuid, nvml_index = entry["uuid"], entry["index"]
-        free = [known for known in self._known if not any(known is other for other in answered)]
+        free = [gpu for gpu in self.gpus if gpu not in answered]
         if uuid is not None:
-            for known in free:
-                if known.uuid == uuid:
-                    return known
-            for known in free:
-                if known.uuid is None and known.nvml_index == nvml_index:
-                    known.uuid = uuid
-                    return known
+            for gpu in free:
+                if gpu.uuid == uuid:
+                    return gpu
+            for gpu in free:
+                if gpu.uuid is None and gpu.nvml_index == nvml_index:
+                    gpu.uuid = uuid
+                    return gpu
             return self._in_slot(entry, free) or self._add(nvml_index, uuid)
-        for known in free:
-            if nvml_index in (known.nvml_index, known.index if known.nvml_index == NOWHERE else NOWHERE):
-                return known
+        for gpu in free:
+            if nvml_index in (gpu.nvml_index, gpu.index if gpu.nvml_index == NOWHERE else NOWHERE):
+                return gpu
         # Only one GPU is not accounted for, so it is this one wherever NVML lists it now.
         return free[0] if len(free) == 1 else self._add(nvml_index, None)
 
-    def _in_slot(self, entry: dict[str, Any], free: list[Known]) -> Known | None:
+    def _in_slot(self, entry: dict[str, Any], free: list[KnownGpu]) -> KnownGpu | None:
         """The GPU at the bus id of a new one, which takes its place: a board was changed, or got a new UUID."""
         bus_id = entry.get("read", {}).get("static", {}).get("values", {}).get("pci_bus_id")
-        for place, known in enumerate(self._known):
-            own = known.values.get("static", {}).get("pci_bus_id")
-            if bus_id and own == bus_id and any(known is one for one in free):
-                self._known[place] = Known(known.index, entry["index"], entry["uuid"])
-                return self._known[place]
+        for position, gpu in enumerate(self.gpus):
+            if bus_id and gpu.pci_bus_id == bus_id and gpu in free:
+                self.gpus[position] = KnownGpu(gpu.index, entry["index"], entry["uuid"])
+                return self.gpus[position]
         return None
 
-    def _add(self, nvml_index: int, uuid: str | None) -> Known:
-        taken = {known.index for known in self._known}
+    def _add(self, nvml_index: int, uuid: str | None) -> KnownGpu:
+        taken = {gpu.index for gpu in self.gpus}
         index = nvml_index
         while index in taken:
             index += 1
-        known = Known(index, nvml_index, uuid)
-        self._known.append(known)
-        self._known.sort(key=lambda known: known.index)
-        return known
+        gpu = KnownGpu(index, nvml_index, uuid)
+        self.gpus.append(gpu)
+        self.gpus.sort(key=lambda gpu: gpu.index)
+        return gpu
 
     def event(self, xid: dict[str, Any], at: float) -> KernelEvent:
         """An Xid as the child reports it: ``{"index": NVML's index or None, "code"}``."""
-        bus_ids = [
-            known.values.get("static", {}).get("pci_bus_id")
-            for known in self._known
-            if xid["index"] is not None and known.nvml_index == xid["index"]
-        ]
-        subject = next((bus_id for bus_id in bus_ids if bus_id), "")
-        text = faults.xid_text(xid["code"], subject)
+        listed = [gpu for gpu in self.gpus if xid["index"] is not None and gpu.nvml_index == xid["index"]]
+        subject = next((gpu.pci_bus_id for gpu in listed if gpu.pci_bus_id), "")
+        text = f"NVML reports Xid {xid['code']}" + (f" of the GPU at {subject}" if subject else "")
         return KernelEvent(at, "xid", subject=subject, code=xid["code"], text=text, source="nvml")
 
     def samples(self) -> list[GpuSample]:
-        return [known.sample() for known in self._known]
+        return [gpu.sample() for gpu in self.gpus]
 
     def gaps(self) -> list[Gap]:
         """Unknown fields; one gap where all readable GPUs lack a field for the same reason."""
-        readable = [(known.index, known.all_problems()) for known in self._known if known.state == "ok"]
+        readable = [(gpu.index, gpu.all_problems()) for gpu in self.gpus if gpu.state == "ok"]
         if not is_same(readable, self._gaps_of):
             self._gaps_of, self._gaps = readable, gaps_of(readable)
         return list(self._gaps)
 
     def denied_gaps(self) -> list[Gap]:
         """GPUs that we may not open: not broken, but not known either."""
-        denied = [(known.index, {"": known.denied}) for known in self._known if known.denied is not None]
-        gaps = gaps_of(denied) if len(denied) == len(self._known) else [gap for one in denied for gap in gaps_of([one])]
-        return [replace(gap, what=gap.what.rstrip(".")) for gap in gaps]
-
-
-Problems = list[tuple[int, dict[str, Any]]]  # the shown index of a GPU, its problems by field
+        denied: Problems = [(gpu.index, {"": gpu.denied}) for gpu in self.gpus if gpu.denied is not None]
+        together = [denied] if len(denied) == len(self.gpus) else [[gpu] for gpu in denied]
+        return [gap for problems in together for gap in gaps_of(problems)]
 
 
 def is_same(problems: Problems, before: Problems) -> bool:
     """Of the same GPUs the same objects: an object that was made anew may hold the same, but that is rare."""
     return len(problems) == len(before) and all(
-        one[0] == other[0] and one[1] is other[1] for one, other in zip(problems, before)
+        index == index_before and by_field is by_field_before
+        for (index, by_field), (index_before, by_field_before) in zip(problems, before)
     )
 
 
 def gaps_of(problems: Problems) -> list[Gap]:
-    lacking: dict[tuple[str, str], list[int]] = {}
-    examples: dict[tuple[str, str], Any] = {}
+    """One for all GPUs where all lack a field for the same reason, otherwise one for each."""
+    lacking: dict[tuple[str, Reason], list[int]] = {}
     for index, by_field in problems:
-        for name, problem in by_field.items():
-            key = (name, str(problem))
-            lacking.setdefault(key, []).append(index)
-            examples[key] = problem
+        for name, reason in by_field.items():
+            lacking.setdefault((name, reason), []).append(index)
     gaps = []
-    for key, indexes in lacking.items():
-        folded = len(indexes) == len(problems) > 1
-        for which in ["*"] if folded else indexes:
-            gaps.append(faults.field_gap(f"gpu.{which}.{key[0]}", examples[key]))
+    for (name, reason), indexes in lacking.items():
+        for which in ["*"] if len(indexes) == len(problems) > 1 else indexes:
+            gaps.append(faults.field_gap(name.split(",") if name else (), str(which), reason))
     return gaps

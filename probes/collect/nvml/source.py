@@ -74,7 +74,7 @@ class NvmlSource:
                 "skip": sorted(self._asked_skip),
                 "without": sorted(self._asked_without),
                 "again": self._has_forgotten,
-                "resumes": len(self._registry) > 0,
+                "resumes": bool(self._registry.gpus),
             }
         )
         self._has_forgotten = False
@@ -107,9 +107,9 @@ class NvmlSource:
         if worker is None:
             return
         worker.terminate()
-        if not wait_for_end(worker, CLOSE_TERM_S):
+        if not worker.has_ended(CLOSE_TERM_S):
             worker.kill()
-            wait_for_end(worker, CLOSE_KILL_S)
+            worker.has_ended(CLOSE_KILL_S)
         worker.close()
 
     def _start(self, at_s: float) -> Worker | None:
@@ -135,9 +135,9 @@ class NvmlSource:
         self._parts.answered(set(OPTIONAL.values()) - self._asked_without)
 
     def _take_down(self, down: dict[str, Any], at_s: float) -> None:
-        self._retries.failed(at_s, has_worked=len(self._registry) > 0)
+        self._retries.failed(at_s, has_worked=bool(self._registry.gpus))
         self._down = faults.down_gap(down)
-        for known in self._registry.all():
+        for known in self._registry.gpus:
             if known.state != "lost":
                 error = f"{self._down.why}, {faults.last_seen(known.last_seen_at)}"
                 known.fail("error", error, faults.down_fault(down))
@@ -161,6 +161,7 @@ class NvmlSource:
         elif self._is_hopeless(worker, at_s):
             self._trouble = faults.OVERLONG if worker.is_overlong else self._silence(worker, at_s)[0]
             self._trouble_code = "stuck"
+            # A killed NVML client can leave the GPU unusable (NVIDIA/dcgm-exporter#84), so SIGTERM comes first.
             worker.terminate()
 
     def _is_hopeless(self, worker: Worker, at_s: float) -> bool:
@@ -226,7 +227,7 @@ class NvmlSource:
     def _samples(self, at_s: float) -> list[GpuSample]:
         stuck, stuck_gpu = self._stuck(at_s)
         if self._silent_s(at_s) > 1.5 * self._kill_after_s:
-            for known in self._registry.all():
+            for known in self._registry.gpus:
                 if known.state == "ok":
                     known.fail("error", f"NVML does not answer, {faults.last_seen(known.last_seen_at)}", "stuck")
                     self._has_forgotten = True
@@ -253,19 +254,20 @@ class NvmlSource:
         stuck, _ = self._stuck(at_s)
         if stuck or self._trouble:
             code = "stuck" if stuck else self._trouble_code
-            gaps.append(Gap("nvml", stuck or self._trouble, faults.KERNEL_LOG, code=code))
+            gaps.append(Gap.about("nvml", why=stuck or self._trouble, fix=faults.KERNEL_LOG, code=code))
         gaps += self._starting_gaps(at_s)
         gaps += self._age_gaps(now, at_s)
         for index, skip in self._skips.items():
             shown = self._registry.shown_index(index)
             why = f"GPU {shown} is left out for now: {skip.reason}"
-            gaps.append(Gap("nvml", why, faults.KERNEL_LOG, code=skip.code))
+            gaps.append(Gap.about("nvml", why=why, fix=faults.KERNEL_LOG, code=skip.code))
         for part, skip in self._parts.items():
-            gaps.append(Gap(f"nvml.{part}", f"not read for now: {skip.reason}", faults.KERNEL_LOG, code=skip.code))
+            why = f"not read for now: {skip.reason}"
+            gaps.append(Gap.about("nvml", part, why=why, fix=faults.KERNEL_LOG, code=skip.code))
         for worker in self._abandoned:
             state = worker.kernel_state() or "state unknown"
             why = f"NVML's reader process {worker.pid} cannot be ended ({state}) and was abandoned"
-            gaps.append(Gap("nvml", why, f"sudo cat /proc/{worker.pid}/stack", code="stuck"))
+            gaps.append(Gap.about("nvml", why=why, fix=f"sudo cat /proc/{worker.pid}/stack", code="stuck"))
         if self._down is None:
             gaps += self._registry.denied_gaps()
         return gaps + self._registry.gaps()
@@ -281,19 +283,9 @@ class NvmlSource:
         """Values that are shown although newer ones should be there."""
         if self._silent_s(at_s) <= LATE_S:
             return []
-        seen = [known.last_seen_at for known in self._registry.all() if known.state == "ok"]
+        seen = [known.last_seen_at for known in self._registry.gpus if known.state == "ok"]
         ages_s = [now - at for at in seen if at is not None]
         if not ages_s:
             return []
         why = f"the values of all GPUs are {max(ages_s):.0f} s old: the newest poll is not answered"
-        return [Gap("nvml_age", why, code="stale")]
-
-
-def wait_for_end(worker: Worker, timeout_s: float) -> bool:
-    """Whether the child ended within the time."""
-    deadline_s = time.monotonic() + timeout_s
-    while worker.exit_code() is None:
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(0.005)
-    return True
+        return [Gap.about("nvml_age", why=why, code="stale")]

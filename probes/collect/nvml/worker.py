@@ -1,24 +1,20 @@
-"""When to start a child again after one was stuck or died, and which GPUs to leave out. Monotonic seconds.
-
-One child process, seen from the agent: start it, ask it, end it. Nothing here waits for it.
+"""The child that reads NVML, seen from the agent; when to start it again after one was stuck or died, and which GPUs to
+leave out then. Monotonic seconds.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import select
-import signal
-import subprocess
 import time
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from mltop.probes.collect.nvml.calls import Breadcrumb, Note, anonymous_file
+from mltop.probes.collect.polled_child import PolledChild
+from mltop.probes.collect.sysfile import read_known, read_text
 from mltop.probes.model import Fault
-from mltop.probes.system.spawn import die_with_parent, python_command
 
 
 @dataclass(frozen=True)
@@ -119,48 +115,25 @@ MAX_ANSWER_BYTES = 16 * 1024 * 1024
 PIECE_S = 0.05  # from one piece of an answer to the next: the child has only to write it
 
 
-class Worker:
-    """A running child. Raises OSError when it cannot be started. Times are CLOCK_MONOTONIC."""
+class Worker(PolledChild):
+    """A running child that reads NVML. ``received_s``: when the newest piece of the answer under way came."""
 
     def __init__(self) -> None:
         self._crumb = Breadcrumb.create()
         self._errors_fd = anonymous_file("mltop-nvml-stderr")
         try:
-            self._process = self._start()
+            super().__init__(CHILD, str(self._crumb.fd), stderr=self._errors_fd, pass_fds=(self._crumb.fd,))
         except BaseException:
             self._crumb.close()
             os.close(self._errors_fd)
             raise
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._requests_fd = self._process.stdin.fileno()
-        self._answers_fd = self._process.stdout.fileno()
-        os.set_blocking(self._requests_fd, False)
-        os.set_blocking(self._answers_fd, False)
         self._received = bytearray()
-        self.pid = self._process.pid
-        self.asked_s: float | None = None  # when the poll under way was asked for
-        self.received_s: float | None = None  # when the newest piece of its answer came
-        self.terminated_s: float | None = None
-        self.killed_s: float | None = None
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            python_command(CHILD, str(self._crumb.fd)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors_fd,
-            bufsize=0,
-            start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 (one prepared system call)
-            pass_fds=(self._crumb.fd,),
-        )
+        self.received_s: float | None = None
 
     def ask(self, request: dict[str, Any]) -> None:
-        """Start one poll. A child that is gone is found by ``exit_code``, not here."""
-        line = json.dumps(request, separators=(",", ":")).encode() + b"\n"
-        with contextlib.suppress(BrokenPipeError, BlockingIOError):
-            os.write(self._requests_fd, line)
-        self.asked_s, self.received_s = time.monotonic(), None
+        """Start one poll."""
+        self.received_s = None
+        self.send(json.dumps(request, separators=(",", ":")).encode() + b"\n")
 
     @property
     def is_overlong(self) -> bool:
@@ -178,47 +151,20 @@ class Worker:
         while not self._received.endswith(b"\n"):
             now_s = time.monotonic()
             more_s = 0.0 if self.received_s is None else self.received_s + PIECE_S - now_s
-            remaining_s = max(0.0, deadline_s - now_s, more_s)
-            if self.is_overlong or not self._is_readable(remaining_s) or not self._receive():
+            piece = b"" if self.is_overlong else self.receive(max(0.0, deadline_s - now_s, more_s))
+            if not piece:
                 return None
+            self._received += piece
+            self.received_s = time.monotonic()
         line = bytes(self._received)
         self._received.clear()
         self.asked_s = None
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def _is_readable(self, wait_s: float) -> bool:
-        poll = select.poll()
-        poll.register(self._answers_fd, select.POLLIN)
-        return bool(poll.poll(wait_s * 1000))
-
-    def _receive(self) -> bool:
-        """False at end-of-file."""
-        try:
-            data = os.read(self._answers_fd, 262_144)
-        except BlockingIOError:
-            return True
-        self._received += data
-        if data:
-            self.received_s = time.monotonic()
-        return bool(data)
-
     def note(self) -> Note | None:
         """The NVML call that the child is in, or was in when it died."""
         return self._crumb.read()
-
-    def exit_code(self) -> int | None:
-        """None while it runs; negative: killed by that signal."""
-        return self._process.poll()
-
-    def terminate(self) -> None:
-        # A killed NVML client can leave the GPU unusable (NVIDIA/dcgm-exporter#84), so SIGTERM comes first.
-        self._process.send_signal(signal.SIGTERM)
-        self.terminated_s = time.monotonic()
-
-    def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self.killed_s = time.monotonic()
 
     def last_words(self) -> str:
         """The last line that the child wrote to stderr, before faulthandler's report of a crash."""
@@ -230,19 +176,13 @@ class Worker:
 
     def kernel_state(self) -> str:
         """E.g. "state D, in rm_ioctl", "" when unknown. Always the real /proc: it is our own child."""
-        try:
-            with open(f"/proc/{self.pid}/stat", encoding="ascii", errors="replace") as file:
-                state = file.read().rpartition(")")[2].split()[0]
-            with open(f"/proc/{self.pid}/wchan", encoding="ascii", errors="replace") as file:
-                wchan = file.read().strip()
-        except (OSError, IndexError):
+        stat = (read_known(f"/proc/{self.pid}/stat") or b"").rpartition(b")")[2].split()
+        wchan = read_text(f"/proc/{self.pid}/wchan")
+        if not stat or wchan is None:
             return ""
-        return f"state {state}" + (f", in {wchan}" if wchan not in ("", "0") else "")
+        return f"state {stat[0].decode('ascii', 'replace')}" + (f", in {wchan}" if wchan not in ("", "0") else "")
 
     def close(self) -> None:
-        """Release our ends. Call it when the child is dead, or when it is abandoned."""
-        for file in (self._process.stdin, self._process.stdout):
-            if file is not None:
-                file.close()
+        super().close()
         self._crumb.close()
         os.close(self._errors_fd)

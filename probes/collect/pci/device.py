@@ -1,7 +1,4 @@
-"""What the text in the small files of a PCI device in /sys means.
-
-One PCI device: what it is, its link, its errors. Source: /sys/bus/pci/devices (sysfs-bus-pci).
-"""
+"""One PCI device: what it is, its link, its errors. Source: /sys/bus/pci/devices (sysfs-bus-pci)."""
 
 from __future__ import annotations
 
@@ -9,32 +6,17 @@ import os
 from dataclasses import replace
 
 from mltop.probes.collect.pci.acs import upstream_ports
-from mltop.probes.collect.sysfile import read_small
-from mltop.probes.model import PciDevice
+from mltop.probes.collect.sysfile import number, read_known, word
+from mltop.probes.model import PciDevice, PciKind
 from mltop.probes.model.plausible import PCI
 
+_AER = ("correctable", "nonfatal", "fatal")
 _LONGEST_TEXT = 256
-
-
-def number(data: bytes | None, base: int = 10) -> int | None:
-    """A small number without a sign, decimal or (base 16) as in "0x10de"; None for anything else."""
-    try:
-        value = int((data or b"").strip()[:20] or b"-", base)
-    except ValueError:
-        return None
-    return value if 0 <= value < 1 << 64 else None
-
-
-def text(data: bytes | None) -> str | None:
-    """A short printable text, None for anything else."""
-    found = (data or b"").decode("ascii", "replace").strip()
-    good = found and len(found) <= _LONGEST_TEXT and found.isprintable() and "\ufffd" not in found
-    return found if good else None
 
 
 def speed_gt_per_s(data: bytes | None) -> float | None:
     """ "32.0 GT/s PCIe" → 32.0; None for "Unknown"."""
-    number_text, unit, _ = (text(data) or "").partition(" GT/s")
+    number_text, unit, _ = (word(data, _LONGEST_TEXT) or "").partition(" GT/s")
     try:
         value = float(number_text) if unit else 0.0
     except ValueError:
@@ -44,8 +26,8 @@ def speed_gt_per_s(data: bytes | None) -> float | None:
 
 def lanes(data: bytes | None) -> int | None:
     """Lanes. None for what is no width: 0 (no link), 63 (all ones, no answer), 255 (the kernel does not know)."""
-    lanes = number(data)
-    return lanes if PCI["link_width"].holds(lanes) else None
+    width = number(data)
+    return width if PCI["link_width"].holds(width) else None
 
 
 def error_total(data: bytes | None) -> int | None:
@@ -57,9 +39,6 @@ def error_total(data: bytes | None) -> int | None:
     return None
 
 
-_AER = ("correctable", "nonfatal", "fatal")
-
-
 class DeviceReader:
     """Keep one while the device exists: what cannot change is read once.
 
@@ -68,7 +47,7 @@ class DeviceReader:
     the same in every sample; ``acs`` is for the owner to set.
     """
 
-    def __init__(self, folder: str, bus_id: str, kind: str) -> None:
+    def __init__(self, folder: str, bus_id: str, kind: PciKind) -> None:
         self.path = os.path.realpath(f"{folder}/{bus_id}")
         self.upstream = upstream_ports(self.path)
         self.answers = True
@@ -80,7 +59,7 @@ class DeviceReader:
             vendor_id=number(self._read("vendor"), 16),
             device_id=number(self._read("device"), 16),
             numa_node=number(self._read("numa_node")),  # -1: the firmware names none
-            local_cpus=text(self._read("local_cpulist")),
+            local_cpus=word(self._read("local_cpulist"), _LONGEST_TEXT),
         )
 
     def read(self) -> PciDevice:
@@ -146,4 +125,4 @@ class DeviceReader:
         return (self._read("config") or b"")[:4] == b"\xff\xff\xff\xff"
 
     def _read(self, name: str) -> bytes | None:
-        return read_small(f"{self.path}/{name}")
+        return read_known(f"{self.path}/{name}")

@@ -1,18 +1,15 @@
-"""Which of a server's hundreds of PCI functions matter here.
-
-The PCI devices of this machine that training depends on.
-"""
+"""The PCI devices of this machine that training depends on: which of its hundreds of functions, and what they say."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from mltop.probes.collect.pci.acs import AcsReader
-from mltop.probes.collect.pci.device import DeviceReader, number
-from mltop.probes.collect.sysfile import read_small
-from mltop.probes.model import Gap, PciDevice
+from mltop.probes.collect.pci.device import DeviceReader
+from mltop.probes.collect.sysfile import number, read_known
+from mltop.probes.model import Gap, PciDevice, PciKind
 from mltop.probes.system import paths
 
 NVIDIA = 0x10DE
@@ -21,9 +18,19 @@ _DISPLAY = (0x0300, 0x0302)  # VGA and 3D controllers
 _NETWORK = 0x02  # Ethernet 0x0200, InfiniBand 0x0207, …
 _NVME = 0x0108
 _NVSWITCH = 0x0680
+LISTED_S = 10.0
+READ_S = 15.0
+AGAIN_S = 5.0  # all are read a second time within that: one reading of counters does not tell whether they grow
+# Devices take turns, one second each: only the first look reads all of them.
+_TURNS, _AGAIN_TURNS = int(READ_S), int(AGAIN_S)
+_EARLY_S = 0.5  # looks come once a second, some a little early
+
+VANISHED = "device vanished from the PCI bus"
+NO_BRIDGE = "no bridge above the devices is visible (virtual machine?)"
+FELL_OFF = "device does not answer: its configuration reads all ones (it fell off the bus)"
 
 
-def kind_of(vendor_id: int | None, pci_class: int | None) -> str | None:
+def kind_of(vendor_id: int | None, pci_class: int | None) -> PciKind | None:
     """gpu | nic | nvswitch | nvme, None for all others. ``pci_class``: three bytes, as in the file ``class``."""
     if pci_class is None:
         return None
@@ -42,35 +49,19 @@ class Listing:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._kinds: dict[str, str | None] = {}
+        self._kinds: dict[str, PciKind | None] = {}
 
-    def kinds(self) -> dict[str, str]:
+    def kinds(self) -> dict[str, PciKind]:
         """Kind by bus id of all that matter, sorted. Raises OSError."""
         names = os.listdir(self._folder)
         self._kinds = {name: self._kinds[name] if name in self._kinds else self._kind(name) for name in names}
-        return dict(sorted(self._of_interest()))
+        return {name: kind for name, kind in sorted(self._kinds.items()) if kind is not None}
 
-    def _of_interest(self) -> Iterator[tuple[str, str]]:
-        for name, kind in self._kinds.items():
-            if kind is not None:
-                yield name, kind
-
-    def _kind(self, name: str) -> str | None:
+    def _kind(self, name: str) -> PciKind | None:
         path = f"{self._folder}/{name}"
-        kind = kind_of(number(read_small(f"{path}/vendor"), 16), number(read_small(f"{path}/class"), 16))
+        kind = kind_of(number(read_known(f"{path}/vendor"), 16), number(read_known(f"{path}/class"), 16))
         # A NIC's virtual functions share its link.
         return None if os.path.lexists(f"{path}/physfn") else kind
-
-
-LISTED_S = 10.0
-READ_S = 15.0
-AGAIN_S = 5.0  # all are read a second time within that: one reading of counters does not tell whether they grow
-# Devices take turns, one second each: only the first look reads all of them.
-_TURNS, _AGAIN_TURNS = int(READ_S), int(AGAIN_S)
-_EARLY_S = 0.5  # looks come once a second, some a little early
-
-VANISHED = "device vanished from the PCI bus"
-FELL_OFF = "device does not answer: its configuration reads all ones (it fell off the bus)"
 
 
 @dataclass
@@ -123,20 +114,20 @@ class PciSource:
         ACS is read once of each device.
         """
         is_news = False
-        due = [one for one in self._kept.values() if one.is_due(now)]
+        due = [kept for kept in self._kept.values() if kept.is_due(now)]
         if self._listed_at is None or not 0 <= now - self._listed_at < LISTED_S - _EARLY_S:
             self._listed_at = now
             is_news = self._list(now)
-        for one in due:
-            is_news = one.read(now) or is_news
+        for kept in due:
+            is_news = kept.read(now) or is_news
         if is_news:
             self._gaps = self._find_gaps()
-        return [one.device for one in self._kept.values()], list(self._gaps)
+        return [kept.device for kept in self._kept.values()], list(self._gaps)
 
     @property
     def counters_read_at(self) -> float | None:
         """Since when all devices have been read, by the clock of ``read``; None: there are none."""
-        return min((one.read_at for one in self._kept.values()), default=None)
+        return min((kept.read_at for kept in self._kept.values()), default=None)
 
     def _list(self, now: float) -> bool:
         """Whether that changed anything."""
@@ -146,9 +137,9 @@ class PciSource:
             kinds = self._listing.kinds()
         except FileNotFoundError:
             kinds = {}
-            self._no_list = Gap("pci", "this machine shows no PCI bus", kind="unsupported")
+            self._no_list = Gap.about("pci", why="this machine shows no PCI bus", kind="unsupported")
         except OSError as error:
-            self._no_list = Gap("pci", f"{self._folder} cannot be listed: {error.strerror}")
+            self._no_list = Gap.about("pci", why=f"{self._folder} cannot be listed: {error.strerror}")
             return self._no_list != before
         known = self._kept
         if kinds.keys() == known.keys() and known:
@@ -160,7 +151,7 @@ class PciSource:
         }
         return True
 
-    def _new(self, bus_id: str, kind: str, now: float, turn: int) -> _Kept:
+    def _new(self, bus_id: str, kind: PciKind, now: float, turn: int) -> _Kept:
         reader = DeviceReader(self._folder, bus_id, kind)
         if kind in ("gpu", "nic") and reader.upstream:
             reader.facts.acs = self._acs_reader.is_on(reader.upstream)
@@ -169,28 +160,32 @@ class PciSource:
     def _find_gaps(self) -> list[Gap]:
         if self._no_list is not None:
             return [self._no_list]
-        gaps = [Gap(f"pci.{bus_id}", VANISHED) for bus_id in sorted(self._vanished)]
-        gaps += [Gap(f"pci.{bus_id}", FELL_OFF) for bus_id, one in self._kept.items() if not one.reader.answers]
-        alive = [one.device for one in self._kept.values() if one.reader.answers]
-        for bus_id, one in self._kept.items():
-            gaps += [Gap(f"pci.{bus_id}.{part}", why) for part, why in one.reader.unclear.items()]
+        gaps = [Gap.about("pci", item=bus_id, why=VANISHED) for bus_id in sorted(self._vanished)]
+        silent = [bus_id for bus_id, kept in self._kept.items() if not kept.reader.answers]
+        gaps += [Gap.about("pci", item=bus_id, why=FELL_OFF) for bus_id in silent]
+        alive = [kept.device for kept in self._kept.values() if kept.reader.answers]
+        for bus_id, kept in self._kept.items():
+            gaps += [Gap.about("pci", part, item=bus_id, why=why) for part, why in kept.reader.unclear.items()]
 
         def lacking(part: str, why: str, lacks: Callable[[PciDevice], bool]) -> None:
-            names = [one.bus_id for one in alive if lacks(one) and part not in self._kept[one.bus_id].reader.unclear]
+            unclear = {bus_id for bus_id, kept in self._kept.items() if part in kept.reader.unclear}
+            names = [device.bus_id for device in alive if lacks(device) and device.bus_id not in unclear]
             gaps.extend(_one_gap(part, why, names))
 
-        lacking("link", "no PCIe link is shown (virtual machine, or built in)", lambda one: one.link_width is None)
-        lacking("aer", "this kernel keeps no PCIe error counters of it", lambda one: not one.aer)
-        lacking("numa_node", "the firmware names no NUMA node", lambda one: one.numa_node is None)
+        lacking(
+            "link", "no PCIe link is shown (virtual machine, or built in)", lambda device: device.link_width is None
+        )
+        lacking("aer", "this kernel keeps no PCIe error counters of it", lambda device: not device.aer)
+        lacking("numa_node", "the firmware names no NUMA node", lambda device: device.numa_node is None)
         return gaps + self._acs_gaps(alive)
 
     def _acs_gaps(self, alive: Iterable[PciDevice]) -> list[Gap]:
         asked = [device for device in alive if device.kind in ("gpu", "nic")]
         unknown = [device.bus_id for device in asked if device.acs is None]
         if any(self._kept[bus_id].reader.upstream for bus_id in unknown):
-            return [Gap("pci.acs", "PCI config space needs root", "sudo lspci -vvv | grep ACSCtl")]
+            return [Gap.about("pci", "acs", why="PCI config space needs root", fix="sudo lspci -vvv | grep ACSCtl")]
         if unknown and len(unknown) == len(asked):  # a NIC that is built into the processor has no bridge either
-            return [Gap("pci.acs", "no bridge above the devices is visible (virtual machine?)", kind="unsupported")]
+            return [Gap.about("pci", "acs", why=NO_BRIDGE, kind="unsupported")]
         return []
 
 

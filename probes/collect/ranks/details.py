@@ -85,8 +85,8 @@ def _text(path: str) -> bytes:
         return b""
 
 
-def cgroup_of(text: str) -> str:
-    """Its path, below /sys/fs/cgroup or, in version 1, below /sys/fs/cgroup/memory; "/" when the text names none."""
+def cgroup_paths(text: str) -> dict[str, str]:
+    """/proc/PID/cgroup (cgroups(7)): path by controller, version 2's only hierarchy under ""."""
     paths: dict[str, str] = {}
     for line in text.splitlines():
         _, _, rest = line.partition(":")
@@ -94,6 +94,12 @@ def cgroup_of(text: str) -> str:
         if separator and path.startswith("/"):
             for name in controllers.split(","):
                 paths.setdefault(name, path)
+    return paths
+
+
+def cgroup_of(text: str) -> str:
+    """Its path, below /sys/fs/cgroup or, in version 1, below /sys/fs/cgroup/memory; "/" when the text names none."""
+    paths = cgroup_paths(text)
     return next((paths[name] for name in _FIRST_CHOICES if name in paths), "/")
 
 

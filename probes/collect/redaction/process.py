@@ -1,8 +1,9 @@
-"""A command line fit to be shown and recorded: short, on one line, without secrets.
+"""What may be shown and recorded of a process: its command line, and of its environment what changes how a job runs.
 
-What is shown is an allow-list of shapes (``shapes.is_plain``), whatever an option is called:
+Of a command line an allow-list of shapes (``shapes.is_plain``), whatever an option is called:
 
-* names of options and variables; after a name that holds secrets (``secret_names``) no value but a count, yes or no;
+* names of options and variables; after a name that holds secrets (``values.names_secret``) no value but a count, yes or
+  no;
 * plain values: numbers, words, file names and paths, HOST:PORT, module names, lists and NAME=VALUE pairs of such;
 * of a path the components that are plain; of JSON and of the code after ``-c`` the plain words and strings;
 * of a URL scheme, host, port and the first part of the path (of a bucket's or a file's all plain parts); never the
@@ -12,13 +13,10 @@ What is shown is an allow-list of shapes (``shapes.is_plain``), whatever an opti
 So a token, a random key and a passphrase are hidden under any name and without one. A password that looks as a plain
 word is hidden only where a name tells it: no shape could.
 
-Of a rank's environment what changes how a training job runs. An allow-list: everything else is never kept.
-
-Kept are the variables of ``NAMES`` and those that begin with one of ``PREFIXES``, unless their name sounds as if they
-held a secret; of their values the plain words, paths, addresses and GPUs' UUIDs (``shapes.is_plain``), the rest is
-``***``. ``probes/record/`` and README list the names.
-
-Names: NCCL's, PyTorch's, CUDA's, Transformer Engine's, UCX's and libfabric's lists of environment variables, OpenMP.
+Of an environment the variables of ``NAMES`` and those that begin with one of ``PREFIXES``, unless their name sounds as
+if they held a secret; of their values the plain words, paths, addresses and GPUs' UUIDs, the rest is ``***``.
+``probes/record/`` and README list the names, which are those of NCCL's, PyTorch's, CUDA's, Transformer Engine's, UCX's
+and libfabric's lists of environment variables, and OpenMP's.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from mltop.probes.collect.redaction.shapes import HIDDEN, UUID, is_plain, masked
+from mltop.probes.collect.redaction.shapes import HIDDEN, UUID, clipped, is_plain, masked
 from mltop.probes.collect.redaction.values import (
     hidden_password,
     is_compound,
@@ -47,80 +45,12 @@ from mltop.probes.collect.redaction.values import (
 )
 
 MAX_COMMAND_CHARACTERS = 200
-_LOOKED_AT = 1000  # characters of one argument: strangers choose how long it is
+MAX_SETTINGS, MAX_VALUE_CHARACTERS = 40, 100
+_LOOKED_AT = 1000  # characters of one argument or value: strangers choose how long it is
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\s]+")
 _NUMBER = re.compile(r"-\.?\d.*")
 _OPTION = re.compile(r"--?[^\W\d][\w.-]*")
 
-
-def shown_command(argv: Sequence[str]) -> str:
-    """The arguments joined, at most 200 characters, with ``***`` for what may be a secret."""
-    text = masked(" ".join(_shown_arguments([_cut(argument) for argument in argv])), blobs=False).strip()
-    return text if len(text) <= MAX_COMMAND_CHARACTERS else text[: MAX_COMMAND_CHARACTERS - 1] + "…"
-
-
-def _cut(argument: str) -> str:
-    """On one line, and not longer than what is worth looking at."""
-    argument = argument if len(argument) <= _LOOKED_AT else argument[:_LOOKED_AT] + "…"
-    return _CONTROL.sub(" ", masked(argument, blobs=False))
-
-
-def _shown_arguments(argv: Sequence[str]) -> list[str]:
-    shown: list[str] = []
-    before = ""  # the option, or the name of a secret, whose value may come next
-    for place, argument in enumerate(argv):
-        if takes_secret(before) or (before and not before.startswith("-")):
-            if argument == "--" or is_scheme(before, argument):
-                shown.append(argument)
-                continue
-            if is_its_value(before, argument):
-                shown.append(shown_secret(before, argument))
-                before = argument if takes_secret(argument) else ""
-                continue
-        if place == 0:
-            shown.append(_program(argument))
-        elif is_script_option(before) and any(map(is_interpreter, argv[:place])):
-            shown.append(shown_script(argument))
-        else:
-            shown.append(_argument(argument, before))
-        before = argument if _expects(argument, before) else ""
-    return shown
-
-
-def _expects(argument: str, before: str) -> bool:
-    """Whether the next argument is its value."""
-    if argument.startswith("-"):
-        return _OPTION.fullmatch(argument) is not None or takes_secret(argument)
-    if not names_secret(argument):
-        return False
-    return argument.endswith(":") or (not before and is_compound(argument) and argument.isidentifier())
-
-
-def _program(name: str) -> str:
-    """A path; or a title, which programs write over all of their arguments."""
-    return shown_script(name) if " " in name else shown_value(name)
-
-
-def _argument(argument: str, before: str) -> str:
-    """``before``: the option whose value it may be, "" for none."""
-    attached = hidden_password(argument)
-    if attached:
-        return attached
-    if argument.startswith("-") and not _NUMBER.fullmatch(argument):
-        return _option(argument)
-    return shown_assignment(argument) or shown_value(argument, before)
-
-
-def _option(argument: str) -> str:
-    assigned = shown_assignment(argument)
-    if assigned:
-        return assigned
-    return argument if is_plain(argument) else HIDDEN
-
-
-MAX_SETTINGS = 40
-MAX_VALUE_CHARACTERS = 100
-_LOOKED_AT = 1000  # characters of a value
 
 # fmt: off
 NAMES = frozenset((
@@ -144,27 +74,77 @@ _DEVICE = re.compile(rf"(?:GPU-|MIG-)+{UUID.pattern}(?:/\d+)*")
 _WORD = re.compile(r"[^\s,;:|^=(){}\[\]]+")
 
 
+def shown_command(argv: Sequence[str]) -> str:
+    """The arguments joined, at most 200 characters, with ``***`` for what may be a secret."""
+    on_one_line = [_CONTROL.sub(" ", masked(clipped(argument, _LOOKED_AT), blobs=False)) for argument in argv]
+    return clipped(masked(" ".join(_shown_arguments(on_one_line)), blobs=False).strip(), MAX_COMMAND_CHARACTERS)
+
+
+def _shown_arguments(argv: Sequence[str]) -> list[str]:
+    shown: list[str] = []
+    before = ""  # the option, or the name of a secret, whose value may come next
+    for index, argument in enumerate(argv):
+        if takes_secret(before) or (before and not before.startswith("-")):
+            if argument == "--" or is_scheme(before, argument):
+                shown.append(argument)
+                continue
+            if is_its_value(before, argument):
+                shown.append(shown_secret(before, argument))
+                before = argument if takes_secret(argument) else ""
+                continue
+        if index == 0:
+            shown.append(_program(argument))
+        elif is_script_option(before) and any(map(is_interpreter, argv[:index])):
+            shown.append(shown_script(argument))
+        else:
+            shown.append(_argument(argument, before))
+        before = argument if _expects(argument, before) else ""
+    return shown
+
+
+def _expects(argument: str, before: str) -> bool:
+    """Whether the next argument is its value."""
+    if argument.startswith("-"):
+        return _OPTION.fullmatch(argument) is not None or takes_secret(argument)
+    if not names_secret(argument):
+        return False
+    return argument.endswith(":") or (not before and is_compound(argument) and argument.isidentifier())
+
+
+def _program(name: str) -> str:
+    """A path; or a title, which programs write over all of their arguments."""
+    return shown_script(name) if " " in name else shown_value(name)
+
+
+def _argument(argument: str, before: str) -> str:
+    """``before``: the option whose value it may be, "" for none."""
+    known = hidden_password(argument) or shown_assignment(argument)
+    if known or not argument.startswith("-") or _NUMBER.fullmatch(argument):
+        return known or shown_value(argument, before)
+    return argument if is_plain(argument) else HIDDEN
+
+
 def settings_of(environ: bytes) -> dict[str, str]:
     """The settings in /proc/PID/environ by name, in order; at most 40, values cut at 100 characters."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for item in environ.split(b"\0"):
         if item.startswith(_MARKS) and b"=" in item:
             raw_name, _, raw_value = item.partition(b"=")
             value = raw_value[: 4 * _LOOKED_AT].decode("utf-8", "replace")
-            found.setdefault(raw_name.decode("utf-8", "replace"), value)
-    return shown_settings(found)
+            settings.setdefault(raw_name.decode("utf-8", "replace"), value)
+    return shown_settings(settings)
 
 
 def shown_settings(variables: Mapping[str, str]) -> dict[str, str]:
     """Of these variables those that may be shown, with as much of their values as may be."""
-    found = {
-        name: _shown_setting(value if len(value) <= _LOOKED_AT else value[:_LOOKED_AT] + "…")
+    shown = {
+        name: _shown_setting(clipped(value, _LOOKED_AT))
         for name, value in variables.items()
         if (name in NAMES or name.startswith(PREFIXES)) and _may_be_shown(name, value)
     }
     # The well-known names first, when there are too many.
-    kept = sorted(found, key=lambda name: (name not in NAMES, name))[:MAX_SETTINGS]
-    return {name: found[name] for name in sorted(kept)}
+    kept = sorted(shown, key=lambda name: (name not in NAMES, name))[:MAX_SETTINGS]
+    return {name: shown[name] for name in sorted(kept)}
 
 
 def _may_be_shown(name: str, value: str) -> bool:
@@ -175,7 +155,7 @@ def _may_be_shown(name: str, value: str) -> bool:
 def _shown_setting(value: str) -> str:
     text = " ".join(masked(value).split())
     text = shown_url(text) if _URL.fullmatch(text) else _WORD.sub(lambda found: _shown_word(found[0]), text)
-    return text if len(text) <= MAX_VALUE_CHARACTERS else text[: MAX_VALUE_CHARACTERS - 1] + "…"
+    return clipped(text, MAX_VALUE_CHARACTERS)
 
 
 def _shown_word(word: str) -> str:

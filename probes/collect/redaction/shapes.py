@@ -86,7 +86,7 @@ def masked(text: str, blobs: bool = True, hashes: bool = True) -> str:
     """
     if len(text) < 9:  # shorter than any of them
         return text
-    text = text if len(text) <= _LOOKED_AT else text[:_LOOKED_AT] + "…"
+    text = clipped(text, _LOOKED_AT)
     if "-----BEGIN" in text:
         text = _PRIVATE_KEY.sub(HIDDEN, text)
     if "://" in text:
@@ -94,6 +94,11 @@ def masked(text: str, blobs: bool = True, hashes: bool = True) -> str:
     text = _BEARER.sub(lambda found: found[1] + HIDDEN, _TOKEN.sub(HIDDEN, text))
     text = _HASH.sub(HIDDEN, text) if hashes else text
     return _BLOB.sub(lambda found: HIDDEN if _is_random(found[0]) else found[0], text) if blobs else text
+
+
+def clipped(text: str, most: int) -> str:
+    """At most so many characters of it."""
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def without_tokens(text: str) -> str:

@@ -1,10 +1,8 @@
-"""The one vocabulary of names that hold secrets: options, variables, keys of JSON, and locals of Python frames.
+"""What is shown of one value, of a structure (JSON, lists, NAME=VALUE), of a URL or path, and of code.
 
-"--hf-token", "API_KEY", "dbPassword", "+trainer.logger.api_key", "X-Auth-Token", "PIN".
-
-What is shown of one value, of a structure (JSON, lists, NAME=VALUE), of a URL or path, and of code.
-
-``command_line`` says what the rules are, ``shapes`` which values are plain.
+``process`` says what the rules are, ``shapes`` which values are plain. Here, too, is the one vocabulary of names that
+hold secrets, of options, variables, keys of JSON and locals of Python frames: "--hf-token", "API_KEY", "dbPassword",
+"+trainer.logger.api_key", "X-Auth-Token", "PIN".
 """
 
 from __future__ import annotations

@@ -216,7 +216,8 @@ def _origin(rank: RankSample, facts: ProcessFacts) -> Origin:
 def _foreign(rank: RankSample, pid: int) -> StackDigest:
     """A child that is not Python: what the kernel tells. Its key stays the same while it does not run at all."""
     read = _Read(_origin(rank, read_facts(pid)))
-    digest = read.failed(Failure(f"not Python: {shown_text(name_of(pid)) or 'gone'}"))
+    program = shown_text(name_of(pid)) or "gone"
+    digest = replace(read.failed(Failure(f"not Python: {program}")), program=program)
     is_stopped = digest.state in STOPPED  # whoever looks at it moves its counters, too
     digest.key = stack_key(digest.state if is_stopped else activity(pid), [])
     return digest

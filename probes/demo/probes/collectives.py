@@ -1,8 +1,7 @@
-"""How long collectives take among simulated H100s with one 400 Gb/s NIC each, and who comes last. Pure.
+"""The simulated all-reduce among H100s with one 400 Gb/s NIC each: one launcher per node, as active/all_reduce speaks.
 
-The simulated all-reduce: one launcher per node, as active/all_reduce speaks, without a word between them.
-
-All launchers compute the same figures from the same round, so that those of two processes fit together.
+What collectives take depends on who takes part, so it is computed, not recorded. All launchers compute the same figures
+from the same round, without a word between them, so that those of two processes fit together.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from mltop.probes.active.supervisor.request import Asked
+from mltop.probes.active.all_reduce.collectives import stage_of
+from mltop.probes.active.supervisor.request import ProbeRequest
 from mltop.probes.demo.probes.replay import INTERFACE, TORCH, ProbeMachine, Timeline, speed_share
 from mltop.probes.model.probe import ProbeEvent, RankTimes
 
@@ -133,11 +133,11 @@ class Round:
 class Launcher(Timeline):
     """Raises ValueError or TypeError for options that cannot be read."""
 
-    def __init__(self, machine: ProbeMachine, asked: Asked, now: float, speed: float, world: World) -> None:
-        super().__init__(machine, asked, now, speed)
+    def __init__(self, machine: ProbeMachine, request: ProbeRequest, now: float, speed: float, world: World) -> None:
+        super().__init__(machine, request, now, speed)
         self._world = world
         self._is_up = False
-        options = asked.options
+        options = request.options
         self._nodes = [str(node) for node in options.get("nodes") or [machine.name]]
         self._backend = str(options.get("backend") or "nccl")
         taken, ranks = self._take_devices(), int(options.get("ranks") or 0)
@@ -218,7 +218,7 @@ class Launcher(Timeline):
 
     def _members(self, number: int, group: int, nodes: list[str], ranks: dict[str, int]) -> tuple[Member, ...]:
         """Everyone in the group: the same for all of its launchers, and found once for those of this process."""
-        known, key = self._world.groups, (self.asked.key, number, group)
+        known, key = self._world.groups, (self.request.key, number, group)
         if key not in known:
             while len(known) >= GROUPS_KEPT:
                 known.pop(next(iter(known)))
@@ -230,8 +230,8 @@ class Launcher(Timeline):
 
     def _gpus(self, machine: ProbeMachine, most: int | None) -> list[int]:
         """The first of its GPUs that can be used, as many as it has ranks."""
-        named = self.asked.gpus if machine.chosen(self.asked.gpus)[0] else ()  # by UUIDs of another node
-        return machine.usable(named, self.asked.force)[:most]
+        named = self.request.gpus if machine.chosen(self.request.gpus)[0] else ()  # by UUIDs of another node
+        return machine.usable(named, self.request.force)[:most]
 
     def _first_rank(self, ranks: dict[str, int]) -> int:
         """The number of this node's first rank among all nodes' ranks."""
@@ -239,7 +239,7 @@ class Launcher(Timeline):
         return sum(ranks.get(node, 0) for node in before)
 
     def _times(self, wanted: Round, collective: str, size: int) -> list[RankTimes]:
-        members, run = wanted.members, f"{self.asked.key} {wanted.number} {wanted.group}"
+        members, run = wanted.members, f"{self.request.key} {wanted.number} {wanted.group}"
         times = collective_times(members, collective, size, self._backend, works=wanted.works, run=run)
         return [
             RankTimes(
@@ -257,14 +257,3 @@ class Launcher(Timeline):
             )
             for place in wanted.own
         ]
-
-
-def stage_of(collective: str, size_bytes: int) -> str:
-    """ "measure 256 MiB", "measure all-gather 32 KiB"."""
-    value, unit = float(size_bytes), "B"
-    for unit in ("B", "KiB", "MiB", "GiB"):  # noqa: B007 - where it stopped
-        if value < 1024:
-            break
-        value /= 1024
-    name = "" if collective == "all-reduce" else f"{collective} "
-    return f"measure {name}{value:g} {unit}"

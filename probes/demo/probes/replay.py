@@ -1,32 +1,36 @@
-"""What a simulated node has for probes: its devices, who uses them, and what is wrong with them.
+"""What a simulated node has for probes, and what probes of its single GPUs say: recorded events, played again.
 
-What simulated H100s give when they are measured. Pure: the same device and run give the same figures everywhere.
-
-Orders of magnitude are those that are measured on H100 SXM: bf16 GEMMs 790 TFLOPS in bursts and 670 at the 700 W
-limit, memory copy 2.9 TB/s, copies to and from the host 50 to 55 GB/s, between GPUs 375 GB/s.
-
-Simulated probes of single devices: which event comes when. Compressed: what takes 20 s there takes 4 s here.
+The events (events.jsonl) are of GPUs in each condition that the demo shows; tests/demo_recording.py made the file. They
+are compressed: what takes 20 s on a GPU takes 4 s here. A GPU's rates differ a little from those of its model, and
+from run to run: the same device and run give the same figures everywhere.
 """
 
 from __future__ import annotations
 
+import copy
 import heapq
 import itertools
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from mltop.probes.active.deadlines import deadline_s
 from mltop.probes.active.supervisor.gate import Holder
-from mltop.probes.active.supervisor.request import Asked
-from mltop.probes.demo.gpus import MEMORY_TOTAL_BYTES, NAME, POWER_LIMIT_W, SM_CLOCK_MAX_MHZ
+from mltop.probes.active.supervisor.request import ProbeRequest
+from mltop.probes.demo.gpus import MEMORY_TOTAL_BYTES, NAME
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent
+from mltop.probes.model.probe_kinds import DTYPE_OF, DTYPES, stage_deadline_s
 
+EVENTS = Path(__file__).with_name("events.jsonl")
 PYTHON, TORCH, CUDA = "/opt/train/bin/python3.11", "2.9.1+cu129", "12.9"
-VERSIONS = {"torch": TORCH, "cuda": CUDA, "driver": "570.124.06", "cublas": "12.9.1"}
-MULTIPROCESSORS = 132
 INTERFACE = "bond0"
+CHOOSE = "choose the devices: --gpus"
+LATEST_S = 0.35  # one device after the other, so that it looks like several
+DEVICE_SD, RUN_SD = 0.01, 0.003  # of its model's mean; of one device from run to run
+_COPY_SD = 0.005
 
 
 @dataclass(frozen=True)
@@ -55,11 +59,18 @@ class ProbeMachine:
         """As in the node's samples."""
         return f"GPU-SIMULATED-{self.number:04d}-{index:02d}"
 
+    def condition(self, index: int) -> str:
+        """Which of the recorded GPUs it is like."""
+        if self.braked:
+            return "braked"
+        return "slow" if index == self.slow_gpu else "hot" if index == self.hot_gpu else "healthy"
+
     def chosen(self, wanted: Sequence[str]) -> tuple[list[int], list[str]]:
         """Indexes of the GPUs named by index or UUID (of none named: all), and the names that none has."""
-        known = {name: index for index in range(self.gpus) for name in (str(index), self.uuid(index))}
-        unknown = [name for name in wanted if name not in known]
-        return sorted({known[name] for name in wanted if name in known}) if wanted else list(range(self.gpus)), unknown
+        index_of = {name: index for index in range(self.gpus) for name in (str(index), self.uuid(index))}
+        unknown = [name for name in wanted if name not in index_of]
+        chosen = {index_of[name] for name in wanted if name in index_of} if wanted else range(self.gpus)
+        return sorted(chosen), unknown
 
     def usable(self, wanted: Sequence[str], force: bool) -> list[int]:
         return [index for index in self.chosen(wanted)[0] if not self.refusal(index, force)[0]]
@@ -88,203 +99,63 @@ class ProbeMachine:
         }
 
 
-FLOP_PER_CLOCK = {"bf16": 4096, "fp16": 4096, "fp8": 8192, "tf32": 2048, "fp32": 256}  # and SM, dense
-BURST_EFFICIENCY, SUSTAINED_EFFICIENCY = 0.833, 0.88
-BURST_MHZ, SUSTAINED_MHZ, BRAKED_MHZ, HOT_MHZ = 1755.0, 1410.0, 420.0, 1095.0
-SLOW_SHARE = 0.6  # of what the slow GPU should give
-DEVICE_SD, RUN_SD = 0.01, 0.003  # of its model's mean; of one device from run to run
-BRAKE = {"hw_slowdown": 1.0, "power_brake": 1.0}
-BURST_S, SUSTAINED_S = 0.8, 3.0
-SHAPE, SUSTAINED_SHAPE = [2048, 2048, 13312], [8192, 8192, 8192]
-COPY_BYTES, HOST_COPY_BYTES = 1 << 30, 256 << 20
-GIGA = 1e9
+Recorded = tuple[float, dict[str, Any]]  # s after the start, the event's fields
 
 
-def figure(mean: float, machine: ProbeMachine, index: int, what: str, run: str, *, sd: float = DEVICE_SD) -> float:
-    """``mean`` as this device has it (``sd`` of it), and a little different in every run."""
-    device = random.Random(f"{machine.uuid(index)} {what}").gauss(1.0, sd)
-    return mean * device * random.Random(f"{machine.uuid(index)} {what} {run}").gauss(1.0, RUN_SD)
+@lru_cache(maxsize=1)
+def _recordings() -> dict[tuple[str, str, str], list[Recorded]]:
+    """By condition, kind and data type ("" where it has none)."""
+    recordings: dict[tuple[str, str, str], list[Recorded]] = {}
+    for line in EVENTS.read_text(encoding="utf-8").splitlines():
+        fields = json.loads(line)
+        key = fields["condition"], fields["kind"], fields.get("dtype", "")
+        recordings.setdefault(key, []).append((fields["at_s"], fields["event"]))
+    return recordings
 
 
 def speed_share(machine: ProbeMachine, index: int) -> float:
     """Of what a healthy GPU computes."""
-    if machine.braked:
-        return BRAKED_MHZ / SUSTAINED_MHZ
-    if index == machine.slow_gpu:
-        return SLOW_SHARE
-    return HOT_MHZ / SUSTAINED_MHZ if index == machine.hot_gpu else 1.0
+    (_, mine), (_, healthy) = (
+        _recordings()[condition, "matmul", DTYPES[0].name][-1] for condition in (machine.condition(index), "healthy")
+    )
+    return float(mine["data"]["sustained_tflops"] / healthy["data"]["sustained_tflops"])
 
 
-def matmul_result(machine: ProbeMachine, index: int, dtype: str, run: str) -> dict[str, Any]:
-    """The fields of a MatmulResult. Raises KeyError for a dtype that there is not."""
-    phases = [_phase(machine, index, name, run) for name in ("burst", "sustained")]
-    burst = _tflops(dtype, BURST_EFFICIENCY, phases[0])
-    sustained = _tflops(dtype, SUSTAINED_EFFICIENCY, phases[1])
-    if index == machine.slow_gpu:
-        burst, sustained = burst * SLOW_SHARE, sustained * SLOW_SHARE
-    return {
-        **_device(machine, index, 4.0),
-        "phases": phases,
-        "dtype": dtype,
-        "shape": SHAPE,
-        "iterations": 100,
-        "burst_tflops": round(burst, 1),
-        "burst_median_tflops": round(burst * 1.002, 1),
-        "burst_p5_tflops": round(burst * 0.978, 1),
-        "burst_best_tflops": round(burst * 1.013, 1),
-        "sustained_shape": SUSTAINED_SHAPE,
-        "sustained_tflops": round(sustained, 1),
-        "shapes_tried": 43,
-        "code_path": "cuBLAS (SIMULATED)",
-        "multiprocessors": MULTIPROCESSORS,
-        "still_heating": False,
-        "checked_iterations": 228,
-        "corrupt_iterations": 0,
-        "checked_pflop": round(sustained * SUSTAINED_S / 1000, 3),
-        "checksum": "9f2c41d07be6358a",
-        "upload_intact": True,
-    }
-
-
-def memory_result(machine: ProbeMachine, index: int, run: str) -> dict[str, Any]:
-    """The fields of a MemoryResult."""
-    mean = 2.93e12 * (0.45 if machine.braked else 1.0)
-    rate = figure(mean, machine, index, "copy", run, sd=DEVICE_SD / 2)
-    return {
-        **_device(machine, index, 2.5),
-        "phases": [_copy_phase(machine, index, "copy", 0.7, 402.0)],
-        "size_bytes": COPY_BYTES,
-        "iterations": 20,
-        "copy_bytes_per_s": round(rate),
-        "copy_best_bytes_per_s": round(rate * 1.008),
-        "intact": True,
-    }
-
-
-def copies_result(machine: ProbeMachine, index: int, others: list[int], run: str) -> dict[str, Any]:
-    """The fields of a CopiesResult; ``others``: the GPUs that are measured beside it."""
-
-    def rate(mean: float, what: str) -> int:
-        return round(figure(mean * GIGA, machine, index, what, run, sd=DEVICE_SD / 2))
-
-    return {
-        **_device(machine, index, 4.0),
-        "phases": [_copy_phase(machine, index, name, 0.5, 121.0) for name in ("to device", "to host", "together")],
-        "size_bytes": HOST_COPY_BYTES,
-        "iterations": 10,
-        "to_device_bytes_per_s": rate(54.3, "to device"),
-        "to_host_bytes_per_s": rate(52.7, "to host"),
-        "to_device_together_bytes_per_s": rate(51.0, "all to device"),
-        "to_host_together_bytes_per_s": rate(48.4, "all to host"),
-        "peers": [
-            {"to_gpu": other, "bytes_per_s": rate(375.0, f"to {other}"), "direct": True}
-            for other in others
-            if other != index
-        ],
-        "intact": True,
-    }
-
-
-def _copy_phase(machine: ProbeMachine, index: int, name: str, seconds: float, power_w: float) -> dict[str, Any]:
-    """The fields of a Phase that keeps the tensor cores idle."""
-    clock, throttle = (BRAKED_MHZ, BRAKE) if machine.braked else (float(SM_CLOCK_MAX_MHZ), {})
-    return _phase_fields(machine, index, name, seconds, clock=clock, power=power_w, throttle=throttle)
-
-
-def _device(machine: ProbeMachine, index: int, seconds: float) -> dict[str, Any]:
-    return {
-        "node": machine.name,
-        "gpu": index,
-        "uuid": machine.uuid(index),
-        "name": NAME,
-        "kind": "gpu",
-        "pci_device": "2330",
-        "seconds": seconds,
-        "versions": VERSIONS,
-    }
-
-
-def _tflops(dtype: str, efficiency: float, phase: dict[str, Any]) -> float:
-    return efficiency * MULTIPROCESSORS * FLOP_PER_CLOCK[dtype] * float(phase["sm_clock_mhz"]) / 1e6
-
-
-def _phase(machine: ProbeMachine, index: int, name: str, run: str) -> dict[str, Any]:
-    """The fields of a Phase. Under a power limit it is the clock in which GPUs differ."""
-    is_burst = name == "burst"
-    clock = figure(BURST_MHZ if is_burst else SUSTAINED_MHZ, machine, index, f"{name} clock", run)
-    power, throttle = (585.0, {}) if is_burst else (0.993 * POWER_LIMIT_W, {"sw_power_cap": 0.97})
-    if machine.braked:
-        clock, power, throttle = BRAKED_MHZ, 214.0, BRAKE
-    elif index == machine.slow_gpu:  # it draws too little for its clock: nothing else betrays it
-        clock, power, throttle = figure(1740.0, machine, index, name, run), 431.0, {}
-    elif index == machine.hot_gpu and not is_burst:
-        clock, power, throttle = HOT_MHZ, 498.0, {"hw_slowdown": 0.41, "hw_thermal": 0.41}
-    power = figure(power, machine, index, f"{name} power", run, sd=0.002)
-    seconds = BURST_S if is_burst else SUSTAINED_S
-    return _phase_fields(machine, index, name, seconds, clock=clock, power=power, throttle=throttle)
-
-
-def _phase_fields(
-    machine: ProbeMachine,
-    index: int,
-    name: str,
-    seconds: float,
-    *,
-    clock: float,
-    power: float,
-    throttle: dict[str, float],
+def device_result(
+    machine: ProbeMachine, index: int, kind: str, key: str, *, dtype: str = "", others: Sequence[int] = ()
 ) -> dict[str, Any]:
-    hot = 33.0 if index == machine.hot_gpu and power > POWER_LIMIT_W / 2 else 0.0
-    return {
-        "name": name,
-        "seconds": seconds,
-        "power_w": round(min(power, POWER_LIMIT_W), 1),
-        "power_limit_w": POWER_LIMIT_W,
-        "power_limit_default_w": POWER_LIMIT_W,
-        "sm_clock_mhz": round(min(clock, SM_CLOCK_MAX_MHZ), 1),
-        "sm_clock_max_mhz": SM_CLOCK_MAX_MHZ,
-        "temperature_c": round(min(86.0, 27.0 + hot + power * 0.055 + index % 4)),
-        "throttle_share": throttle,
-        "pcie_gen": 5,
-        "pcie_width": 16,
-    }
+    """The fields of the result of the run ``key``; ``others``: the GPUs that are measured beside it, by copies."""
+    result: dict[str, Any] = copy.deepcopy(_recordings()[machine.condition(index), kind, dtype][-1][1]["data"])
+    result.update(node=machine.name, gpu=index, uuid=machine.uuid(index))
 
+    def varied(value: float, what: str, sd: float = _COPY_SD) -> float:
+        device = random.Random(f"{machine.uuid(index)} {what}").gauss(1.0, sd)
+        return value * device * random.Random(f"{machine.uuid(index)} {what} {key}").gauss(1.0, RUN_SD)
 
-# When each stage begins, s after the start; at the last one is the result.
-MATMUL = (
-    (0.05, "start python"),
-    (0.2, "import torch"),
-    (0.7, "device"),
-    (0.9, "warm"),
-    (1.4, "scan"),
-    (2.2, "burst"),
-    (2.7, "sustained"),
-    (3.6, "check"),
-    (3.9, ""),
-)
-MEMORY = ((0.05, "start python"), (0.2, "import torch"), (0.7, "device"), (0.9, "copy"), (1.6, ""))
-COPIES = (
-    (0.05, "start python"),
-    (0.2, "import torch"),
-    (0.6, "device"),
-    (0.7, "to device"),
-    (1.2, "to host"),
-    (1.7, "together"),
-    (2.3, "peers"),
-    (3.3, ""),
-)
-CHOOSE = "choose the devices: --gpus"
-LATEST_S = 0.35  # one device after the other, so that it looks like several
+    if kind == "matmul":  # under a power limit it is the clock in which GPUs differ
+        for name, phase in (("burst", result["phases"][0]), ("sustained", result["phases"][1])):
+            factor = varied(1.0, f"{name} clock", DEVICE_SD)
+            phase["sm_clock_mhz"] = min(round(phase["sm_clock_mhz"] * factor, 1), phase["sm_clock_max_mhz"])
+            for rate in (rate for rate in result if rate.startswith(name) and rate.endswith("tflops")):
+                result[rate] = round(result[rate] * factor, 1)
+    elif kind == "copies":
+        recorded_peers = itertools.cycle(result["peers"])
+        result["peers"] = [{**next(recorded_peers), "to_gpu": other} for other in others if other != index]
+    for fields in (result, *result.get("peers", ())):
+        for rate in (rate for rate in fields if rate.endswith("bytes_per_s")):
+            what = "copy" if kind == "memory" else f"{rate} {fields.get('to_gpu', '')}"
+            fields[rate] = round(varied(fields[rate], what))
+    return result
 
 
 class Timeline:
     """Events of one running probe. Times are of any one clock, s; ``speed``: how much faster than planned it runs."""
 
-    def __init__(self, machine: ProbeMachine, asked: Asked, now: float, speed: float = 1.0) -> None:
-        self.machine, self.asked = machine, asked
+    def __init__(self, machine: ProbeMachine, request: ProbeRequest, now: float, speed: float = 1.0) -> None:
+        self.machine, self.request = machine, request
         self.ended = False
         self._speed = speed
-        self._began, self._until = now, now + asked.total_s
+        self._began, self._until = now, now + request.total_s
         self._planned: list[tuple[float, int, ProbeEvent]] = []
         self._numbers = itertools.count()
 
@@ -300,7 +171,7 @@ class Timeline:
             events.append(heapq.heappop(self._planned)[2])
         self.ended = not self._planned and not self._is_open()
         if not self.ended and now >= self._until:
-            events.append(ProbeEvent("failed", why=f"not over within {self.asked.total_s:g} s"))
+            events.append(ProbeEvent("failed", why=f"not over within {self.request.total_s:g} s"))
             self.ended = True
         return events
 
@@ -316,20 +187,20 @@ class Timeline:
         heapq.heappush(self._planned, (at, next(self._numbers), event))
 
     def _plan_stage(self, after_s: float, stage: str, device: str = "", since: float | None = None) -> None:
-        limit_s = deadline_s(self.asked.kind, stage, self.asked.deadlines_s)
+        limit_s = stage_deadline_s(self.request.kind, stage, self.request.deadlines_s)
         event = ProbeEvent("stage", device=device, stage=stage, fraction=0.0, deadline_s=limit_s)
         self._plan(after_s, event, since)
 
     def _take_devices(self) -> list[int]:
         """Says which there are and which are refused; the others. Collectives take all that were asked for, or none."""
-        machine, asked = self.machine, self.asked
-        chosen, unknown = machine.chosen(asked.gpus)
+        machine, request = self.machine, self.request
+        chosen, unknown = machine.chosen(request.gpus)
         self._plan(0.0, ProbeEvent("devices", data=machine.devices_data(chosen)))
         for name in unknown:
             self._refuse(ProbeDevice(name), f"no GPU {name} on this node (there are 0-{machine.gpus - 1})")
-        refusals = {index: machine.refusal(index, asked.force) for index in chosen}
+        refusals = {index: machine.refusal(index, request.force) for index in chosen}
         whys = [why for why, _ in refusals.values() if why]
-        if asked.kind == "all_reduce" and whys:
+        if request.kind == "all_reduce" and whys:
             all_of_them = f"not started, because another device of this node is refused: {whys[0]}"
             refusals = {index: why if why[0] else (all_of_them, CHOOSE) for index, why in refusals.items()}
         for index, (why, fix) in refusals.items():
@@ -342,50 +213,27 @@ class Timeline:
         self._plan(0.0, ProbeEvent("refused", device=device.uuid, why=why, fix=fix, data=data))
 
 
-class DeviceProbe(Timeline):
+class Replay(Timeline):
     """matmul, memory and copies."""
 
-    def __init__(self, machine: ProbeMachine, asked: Asked, now: float, speed: float = 1.0) -> None:
-        super().__init__(machine, asked, now, speed)
-        dtype = str(asked.options.get("dtype") or "bf16")
+    def __init__(self, machine: ProbeMachine, request: ProbeRequest, now: float, speed: float = 1.0) -> None:
+        super().__init__(machine, request, now, speed)
+        dtype = str(request.options.get("dtype") or DTYPES[0].name) if request.kind == "matmul" else ""
         taken = self._take_devices()
-        if asked.kind == "copies":
-            self._plan_copies(taken)
-            return
-        if asked.kind == "matmul" and dtype not in FLOP_PER_CLOCK:
-            self._plan_no_such_dtype(taken, dtype)
-            return
         for index in taken:
-            is_matmul = asked.kind == "matmul"
-            result = (
-                matmul_result(machine, index, dtype, asked.key)
-                if is_matmul
-                else memory_result(machine, index, asked.key)
-            )
-            self._plan_device(index, MATMUL if is_matmul else MEMORY, result)
-
-    def _plan_no_such_dtype(self, taken: list[int], dtype: str) -> None:
-        fix = f"one of {', '.join(FLOP_PER_CLOCK)}"
-        for index in taken:
-            uuid, why = self.machine.uuid(index), f"no such data type: {dtype}"
-            self._plan(0.7, ProbeEvent("failed", device=uuid, stage="device", why=why, fix=fix))
-
-    def _plan_device(self, index: int, stages: Sequence[tuple[float, str]], result: dict[str, Any]) -> None:
-        uuid = self.machine.uuid(index)
-        late_s = random.Random(f"{uuid} {self.asked.key}").uniform(0.0, LATEST_S)
-        for (begins, stage), (ends, _) in zip(stages, stages[1:]):
-            self._plan_stage(begins + late_s, stage, uuid)
-            if ends - begins > 0.6:
-                half = ProbeEvent("stage", device=uuid, stage=stage, fraction=0.5)
-                self._plan((begins + ends) / 2 + late_s, half)
-        self._plan(stages[-1][0] + late_s, ProbeEvent("result", device=uuid, data=result))
-
-    def _plan_copies(self, taken: list[int]) -> None:
-        """One process has all devices: its stages are the node's."""
-        if not taken:
-            return
-        for begins, stage in COPIES[:-1]:
-            self._plan_stage(begins, stage)
-        for index in taken:
-            result = copies_result(self.machine, index, taken, self.asked.key)
-            self._plan(COPIES[-1][0], ProbeEvent("result", device=self.machine.uuid(index), data=result))
+            uuid = machine.uuid(index)
+            if dtype and dtype not in DTYPE_OF:
+                why, fix = f"no such data type: {dtype}", f"one of {', '.join(DTYPE_OF)}"
+                self._plan(0.7, ProbeEvent("failed", device=uuid, stage="device", why=why, fix=fix))
+                continue
+            late_s = random.Random(f"{uuid} {request.key}").uniform(0.0, LATEST_S)
+            for at_s, fields in _recordings()[machine.condition(index), request.kind, dtype]:
+                event = ProbeEvent(**fields)
+                event.device = uuid if event.device else ""
+                if event.event == "result":
+                    event.data = device_result(machine, index, request.kind, request.key, dtype=dtype, others=taken)
+                if event.deadline_s is not None:
+                    event.deadline_s = stage_deadline_s(request.kind, event.stage, request.deadlines_s)
+                # What one process does for all devices is said once, and is over at once.
+                if event.device or index == taken[0]:
+                    self._plan(at_s + (late_s if request.kind != "copies" else 0.0), event)

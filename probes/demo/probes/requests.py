@@ -9,14 +9,12 @@ import threading
 import time
 from typing import Any, Callable
 
-from mltop.probes.active.supervisor.request import asked_from
-from mltop.probes.agent.protocol import Message, Request
+from mltop.probes.active.child import fields_of
+from mltop.probes.active.supervisor.request import request_from
+from mltop.probes.agent.protocol import Message, MessageKind, Request
 from mltop.probes.demo.probes.collectives import Launcher, MachineOf, World
-from mltop.probes.demo.probes.replay import DeviceProbe, Timeline
+from mltop.probes.demo.probes.replay import Replay, Timeline
 from mltop.probes.model.probe import ProbeEvent
-
-OPERATIONS = ("probe", "probe_tell")
-_DEFAULTS = vars(ProbeEvent(""))
 
 
 class SimulatedProbes:
@@ -56,7 +54,7 @@ class SimulatedProbes:
         messages, self._replies = self._replies, []
         for number, running in tuple(self._running.items()):
             node = running.machine.name
-            messages += [Message("part", node, number, data=_fields(event)) for event in running.due(now)]
+            messages += [Message("part", node, number, data=fields_of(event)) for event in running.due(now)]
             if running.ended:
                 del self._running[number]
                 messages.append(Message("done", node, number, data={"cancelled": False}))
@@ -64,16 +62,16 @@ class SimulatedProbes:
 
     def _start(self, request: Request, now: float) -> None:
         try:
-            asked = asked_from(request.args)
+            wanted = request_from(request.args)
             machine = self._world.machine_of(request.node)
             before = self._running_on(request.node)
             if before is not None:
                 self._refuse_second(request, before)
                 return
-            if asked.kind == "all_reduce":
-                running: Timeline = Launcher(machine, asked, now, self._speed, self._world)
+            if wanted.kind == "all_reduce":
+                running: Timeline = Launcher(machine, wanted, now, self._speed, self._world)
             else:
-                running = DeviceProbe(machine, asked, now, self._speed)
+                running = Replay(machine, wanted, now, self._speed)
         except (ValueError, TypeError) as error:
             self._reply("error", request.node, request.id, error=str(error))
         else:
@@ -82,7 +80,7 @@ class SimulatedProbes:
     def _tell(self, request: Request, now: float) -> None:
         key, line = request.args.get("key"), request.args.get("line")
         running = self._running_on(request.node)
-        if running is None or running.asked.key != key or not isinstance(line, dict):
+        if running is None or running.request.key != key or not isinstance(line, dict):
             self._reply("error", request.node, request.id, error=f"no probe with the key {key} runs here")
             return
         try:
@@ -94,15 +92,15 @@ class SimulatedProbes:
 
     def _running_on(self, node: str) -> Timeline | None:
         """One probe at a time, as agents have it."""
-        return next((one for one in self._running.values() if one.machine.name == node), None)
+        return next((running for running in self._running.values() if running.machine.name == node), None)
 
     def _refuse_second(self, request: Request, before: Timeline) -> None:
-        why = f"a {before.asked.kind} probe of mltop (simulated, key {before.asked.key}) runs here"
+        why = f"a {before.request.kind} probe of mltop (simulated, key {before.request.key}) runs here"
         event = ProbeEvent("refused", why=why, fix="wait until it is over, or cancel it")
-        self._reply("part", request.node, request.id, data=_fields(event))
+        self._reply("part", request.node, request.id, data=fields_of(event))
         self._reply("done", request.node, request.id, data={"cancelled": False})
 
-    def _reply(self, kind: str, node: str, number: int, **fields: Any) -> None:
+    def _reply(self, kind: MessageKind, node: str, number: int, **fields: Any) -> None:
         self._replies.append(Message(kind, node, number, **fields))
 
 
@@ -132,8 +130,3 @@ class ProbeThread:
                 messages = self._probes.due(time.monotonic())
             for message in messages:
                 self._send(message)
-
-
-def _fields(event: ProbeEvent) -> dict[str, Any]:
-    """As a probe's own process says it: without what holds its default."""
-    return {name: value for name, value in vars(event).items() if name == "event" or value != _DEFAULTS[name]}

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from mltop.probes.investigate.probing.context import Asking, Setting
-from mltop.probes.investigate.probing.member import Member, Waited, heard, joined_sentence, ready
+from mltop.probes.investigate.probing.member import Member, heard, joined_sentence, ready
 from mltop.probes.investigate.probing.wanted import PAIR_BUDGET_S, pair_size
 from mltop.probes.judge.probes.collective import merge_times
 from mltop.probes.judge.probes.pairs import PairSearch
@@ -177,10 +177,8 @@ class Collective:
 
     def _joined(self) -> str:
         now = time.monotonic()
-        waited = [
-            Waited(member.node, bool(member.ready), member.stage, now - member.stage_at, member.failed)
-            for member in self.members.values()
-        ]
+        hub = self._setting.hub
+        waited = [member.waited(hub.node(member.node).state.state, now) for member in self.members.values()]
         return joined_sentence(waited, now - min(member.asked_at for member in self.members.values()))
 
     # While a round runs.

@@ -1,7 +1,4 @@
-"""Who has joined and whom the others wait for, in one sentence: also what a deadline ends with.
-
-One node of a collective probe, as its launcher told.
-"""
+"""One node of a collective probe, as its launcher told; who has joined and whom the others wait for in one sentence."""
 
 from __future__ import annotations
 
@@ -12,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mltop.probes.judge.probes import numbers
-from mltop.probes.judge.probes.devices import folded
+from mltop.probes.judge.nodes import folded
+from mltop.probes.model import NodePhase
 from mltop.probes.model.receipt import MOST_PROBE_RANKS
+from mltop.probes.model.units import counted
 
 # A launcher's stages as what it is busy with. None was said: its agent has not started it, or cannot.
 _STAGES = {
@@ -48,53 +46,55 @@ def joined_sentence(waited: Sequence[Waited], elapsed_s: float) -> str:
 
     Nodes in one stage are told together, as ``node-[07-09]``; those that failed with their reason.
     """
-    joined = sum(one.joined for one in waited)
-    count = numbers.many(len(waited), "node")
+    joined = sum(node.joined for node in waited)
+    count = counted(len(waited), "node")
     if joined == len(waited):
         return f"all {count} joined within {_seconds(elapsed_s)}" if joined > 1 else f"{count} joined"
     if len(waited) == 1 and not waited[0].failed:  # this machine, or one node: nobody else to wait for
-        return f"not ready within {_seconds(elapsed_s)}: {_state(waited).removeprefix('ssh fine, ')}"
+        return f"not ready within {_seconds(elapsed_s)}: {_state(waited)}"
     parts = [f"{joined} of {count} joined within {_seconds(elapsed_s)}"]
-    parts += _grouped("waiting for ", _by_stage([one for one in waited if not one.joined and not one.failed]))
-    parts += _grouped("", _by_reason([one for one in waited if one.failed and not one.joined]))
+    parts += _grouped("waiting for ", _by_stage([node for node in waited if not node.joined and not node.failed]))
+    parts += _grouped("", _by_reason([node for node in waited if node.failed and not node.joined]))
     return "; ".join(parts)
 
 
 def _grouped(before: str, groups: Sequence[tuple[Sequence[str], str]]) -> list[str]:
     """The largest groups first; what is left over is counted."""
     ordered = sorted(groups, key=lambda group: -len(group[0]))
-    said = [f"{before}{folded(nodes)}: {text}" for nodes, text in ordered[:GROUPS]]
+    first = [f"{before}{folded(nodes)}: {text}" for nodes, text in ordered[:GROUPS]]
     left = [node for nodes, _ in ordered[GROUPS:] for node in nodes]
-    return said + ([f"{before}{len(left)} more: {folded(left)}"] if left else [])
+    return first + ([f"{before}{len(left)} more: {folded(left)}"] if left else [])
 
 
 def _by_stage(waiting: Sequence[Waited]) -> list[tuple[list[str], str]]:
     groups: list[list[Waited]] = []
-    for one in sorted(waiting, key=lambda one: (one.stage, str(one.reached), one.seconds)):
+    for waited in sorted(waiting, key=lambda waited: (waited.stage, str(waited.reached), waited.seconds)):
         first = groups[-1][0] if groups else None
-        same = first is not None and (first.stage, first.reached) == (one.stage, one.reached)
-        if first is not None and same and one.seconds - first.seconds <= SAME_S:
-            groups[-1].append(one)
+        same = first is not None and (first.stage, first.reached) == (waited.stage, waited.reached)
+        if first is not None and same and waited.seconds - first.seconds <= SAME_S:
+            groups[-1].append(waited)
         else:
-            groups.append([one])
-    return [([one.node for one in group], _state(group)) for group in groups]
+            groups.append([waited])
+    return [([waited.node for waited in group], _reach(group[0]) + _state(group)) for group in groups]
 
 
 def _by_reason(failed: Sequence[Waited]) -> list[tuple[list[str], str]]:
     groups: dict[str, list[str]] = {}
-    for one in failed:
-        groups.setdefault(one.failed, []).append(one.node)
+    for waited in failed:
+        groups.setdefault(waited.failed, []).append(waited.node)
     return [(nodes, reason) for reason, nodes in groups.items()]
 
 
 def _state(group: Sequence[Waited]) -> str:
-    """A stage was said, so its agent is reached."""
-    first, seconds = group[0], _seconds(max(one.seconds for one in group))
+    first, seconds = group[0], _seconds(max(waited.seconds for waited in group))
     if first.stage:
-        return f"ssh fine, {_STAGES.get(first.stage, first.stage)} {seconds} so far"
-    if first.reached is False:
-        return f"not reached for {seconds}"
-    return f"ssh fine, no word of its probe for {seconds}" if first.reached else f"no word of its probe for {seconds}"
+        return f"{_STAGES.get(first.stage, first.stage)} {seconds} so far"
+    return f"{'not reached' if first.reached is False else 'no word of its probe'} for {seconds}"
+
+
+def _reach(waited: Waited) -> str:
+    """A stage was said, so its agent is reached."""
+    return "ssh fine, " if waited.stage or waited.reached else ""
 
 
 def _seconds(seconds: float) -> str:
@@ -137,6 +137,11 @@ class Member:
     def ranks(self) -> int:
         ranks: int = self.ready.get("ranks", 0)
         return ranks
+
+    def waited(self, phase: NodePhase, now: float) -> Waited:
+        """``phase``: of the stream from its agent."""
+        reached = phase in ("live", "stale")
+        return Waited(self.node, bool(self.ready), self.stage, now - self.stage_at, self.failed, reached)
 
     def enter(self, stage: str) -> None:
         if stage != self.stage:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from mltop.probes.judge.hang.frames import is_internal, key_of
 from mltop.probes.model import Frame, StackClass, StackDigest
-from mltop.probes.model.ranks import fold, unfold
+from mltop.probes.model.ranks import Ranges
 
 
 @dataclass
@@ -43,12 +43,12 @@ def merge(digests: Sequence[StackDigest]) -> list[StackClass]:
 
 
 def _class(group: _Group) -> StackClass:
-    return StackClass(fold(group.ranks), group.count, group.shown.waiting_in, group.shown.frames)
+    return StackClass(Ranges.of(group.ranks), group.count, group.shown.waiting_in, group.shown.frames)
 
 
 def _order(made: StackClass) -> tuple[bool, int, int]:
-    first_rank = made.ranks.partition(",")[0].partition("-")[0]
-    return (made.waiting_in is not None, made.count, int(first_rank) if first_rank else -1)
+    first = made.ranks.first
+    return (made.waiting_in is not None, made.count, -1 if first is None else first)
 
 
 def by_place(pairs: Iterable[tuple[int, str]]) -> dict[str, list[int]]:
@@ -73,7 +73,7 @@ class TreeLine:
     function: str
     file: str
     line: int
-    ranks: str
+    ranks: Ranges
     count: int
     waiting_in: str | None = None
     elided: int = 0
@@ -175,11 +175,11 @@ def _chain(node: _Node) -> list[_Node]:
     return chain
 
 
-def _members(indexes: tuple[int, ...], classes: Sequence[StackClass]) -> tuple[str, int]:
+def _members(indexes: tuple[int, ...], classes: Sequence[StackClass]) -> tuple[Ranges, int]:
     count = sum(classes[index].count for index in indexes)
     if len(indexes) == 1:
         return classes[indexes[0]].ranks, count
-    return fold(rank for index in indexes for rank in unfold(classes[index].ranks)), count
+    return Ranges.of(rank for index in indexes for rank in classes[index].ranks), count
 
 
 def _cut(lines: list[TreeLine], classes: Sequence[StackClass], max_lines: int) -> list[TreeLine]:

@@ -1,10 +1,24 @@
-"""What the hang judge is given: all that was seen of one job, on one machine or many, live or captured."""
+"""What the hang judge is given: all that was seen of one job, on one machine or many, live or captured.
+
+Made from samples, dumps and the last minutes, one bundle per job. A machine that is watched under several names, short
+and long or its address, counts once.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TypeVar
 
-from mltop.probes.model import Gap, RankSample, RankStacks
+from mltop.probes.judge.hang import thresholds as limit
+from mltop.probes.model import Gap, JobKey, NodeState, RankSample, RankStacks, Sample
+
+Number = TypeVar("Number", int, float)
+
+# Agents read the boot time for themselves: start times of one process differ by clock ticks.
+START_SLACK_S = 1.0
 
 
 @dataclass
@@ -20,19 +34,339 @@ class RankSeen:
     gone: bool = False
     quiet_s: float | None = None
 
+    @property
+    def process(self) -> Process:
+        return (self.node, self.sample.pid)
+
 
 @dataclass
 class JobEvidence:
     """One job: its roster, all dumps of all rounds in any order, and what could not be read.
 
-    ``job`` and ``uid`` together say which (JobKey); ``user``: the name of ``uid``.
-    ``nodes_missing``: nodes that were asked and did not answer (their ranks are unknown, not gone).
+    ``job`` and ``uid`` together say which (JobKey); ``user``: the name of ``uid``. ``not_answered``: nodes that were
+    asked and did not answer (their ranks are unknown, not gone). ``partial``: not all watched nodes were asked.
     """
 
     job: str
     roster: list[RankSeen] = field(default_factory=list)
     dumps: list[RankStacks] = field(default_factory=list)
-    nodes_missing: list[str] = field(default_factory=list)
+    not_answered: list[NodeState] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     uid: int | None = None
     user: str = ""
+    partial: bool = False
+
+
+Process = tuple[str, int]  # node, pid
+# What the samples said of each process, oldest first: (sampled_at, rank).
+History = Mapping[Process, Sequence[tuple[float, RankSample]]]
+
+
+def history_of(samples: Iterable[Sample]) -> dict[Process, list[tuple[float, RankSample]]]:
+    """History from samples of any nodes in any order."""
+    history: dict[Process, list[tuple[float, RankSample]]] = {}
+    for sample in sorted(samples, key=lambda sample: sample.sampled_at):
+        for rank in sample.ranks:
+            history.setdefault((sample.node, rank.pid), []).append((sample.sampled_at, rank))
+    return history
+
+
+def evidence_by_job(
+    samples: Iterable[Sample],
+    dumps: Iterable[RankStacks],
+    history: History | None = None,
+    not_answered: Sequence[NodeState] = (),
+    gaps: Sequence[Gap] = (),
+    *,
+    or_ended: bool = False,
+    partial: bool = False,
+) -> list[JobEvidence]:
+    """One bundle per job that has a live process or a dump, in order of the job's name. ``or_ended``: where there
+    is none, those that the history still knows.
+
+    ``samples``: the newest of each node. ``history``: the last minutes (`history_of`); a process in it that
+    its node's newest sample no longer has is gone. ``not_answered``: each job gets those nodes that it was seen on,
+    and all of them while some of its ranks are unaccounted for. ``gaps`` and ``partial`` go to every job. A machine
+    under several names counts once, and the gaps of its jobs say so.
+    """
+    newest = {sample.node: sample for sample in samples}
+    twins = same_machines(newest.values(), {state.node for state in not_answered})
+    twin_jobs = {node: {rank.job_key for rank in newest[node].ranks} for node in twins}
+    newest = {node: sample for node, sample in newest.items() if node not in twins}
+    not_answered = [state for state in not_answered if state.node not in twins]
+    history = {process: points for process, points in (history or {}).items() if process[0] not in twins}
+    rounds = _without_twins(_by_process(dumps), twins)
+    seen = _living(newest, history, rounds)
+    seen += _gone(newest, history, rounds, {rank.process for rank in seen})
+    seen += _only_dumped(rounds, {rank.process for rank in seen})
+    bundles: dict[tuple[JobKey, str], JobEvidence] = {}
+    for rank in _named(seen):
+        job, uid = rank.sample.job_key
+        # Loopback addresses are equal on all machines: such a job is on one of them only.
+        machine = rank.node if is_loopback(rank.sample.master_address) else ""
+        bundle = bundles.setdefault(
+            (rank.sample.job_key, machine), JobEvidence(job, gaps=list(gaps), uid=uid, partial=partial)
+        )
+        bundle.user = bundle.user or rank.sample.user
+        bundle.roster.append(rank)
+        bundle.dumps += rounds.get(rank.process, [])
+    alive = [bundle for bundle in bundles.values() if bundle.dumps or any(not rank.gone for rank in bundle.roster)]
+    alive = alive or (list(bundles.values()) if or_ended else [])
+    for bundle in alive:
+        bundle.not_answered = _missed_by(bundle, not_answered)
+        key = JobKey(bundle.job, bundle.uid)
+        bundle.gaps += [_twin_gap(node, twins[node]) for node, jobs in twin_jobs.items() if key in jobs]
+    parts = (part for bundle in alive for part in _by_world_size(bundle))
+    return sorted(parts, key=lambda part: (part.job, part.uid is None, part.uid or 0))
+
+
+def is_loopback(address: str | None) -> bool:
+    return address is not None and (address in ("localhost", "::1") or address.startswith("127."))
+
+
+# What counters did between two readings.
+
+
+def works(main_cpu_s: float | None, seconds: float) -> bool:
+    """Whether a main thread had more CPU time than being stopped and looked at costs; unknown counts as yes."""
+    return main_cpu_s is None or main_cpu_s >= limit.MOVE_CPU_S_PER_S * seconds
+
+
+def syscalls_between(old: RankSample, new: RankSample) -> int | None:
+    return add(grown(old.read_syscalls, new.read_syscalls), grown(old.write_syscalls, new.write_syscalls))
+
+
+def add(left: Number | None, right: Number | None) -> Number | None:
+    """The sum of what is known, None of nothing."""
+    if left is None:
+        return right
+    return left if right is None else left + right
+
+
+def grown(old: Number | None, new: Number | None) -> Number | None:
+    """None where it is unknown, or was counted anew."""
+    return None if old is None or new is None or new < old else new - old
+
+
+def quiet_for(points: Sequence[tuple[float, RankSample]]) -> float | None:
+    """Seconds at the end of ``points`` in which the counters stood still; None for fewer than two points.
+
+    Main-thread switches and read and write calls count; a DataLoader's poll every 5 s does not.
+    """
+    if len(points) < 2:
+        return None
+    end_at, end = points[-1]
+    quiet_s = 0.0
+    for (later_at, later), (earlier_at, earlier) in pairwise(reversed(points)):
+        step_s = later_at - earlier_at
+        if not _still(earlier, later, step_s) or not _still(earlier, end, end_at - earlier_at):
+            break
+        quiet_s = end_at - earlier_at
+    return quiet_s
+
+
+def _still(earlier: RankSample, later: RankSample, seconds: float) -> bool:
+    allowed = max(1.0, 1.0 + limit.QUIET_RATE_PER_S * (seconds - 1.0))
+    if earlier.voluntary_switches is None or later.voluntary_switches is None:
+        return False
+    switches = later.voluntary_switches - earlier.voluntary_switches
+    if earlier.main_cpu_s is not None and later.main_cpu_s is not None:
+        switches = switches if works(later.main_cpu_s - earlier.main_cpu_s, seconds) else min(switches, 0)
+    return 0 <= switches <= allowed and (syscalls_between(earlier, later) or 0) <= allowed
+
+
+def _by_process(dumps: Iterable[RankStacks]) -> dict[Process, list[RankStacks]]:
+    rounds: dict[Process, list[RankStacks]] = {}
+    for stacks in sorted(dumps, key=lambda stacks: stacks.taken_at):
+        rounds.setdefault((stacks.node, stacks.pid), []).append(stacks)
+    return rounds
+
+
+def _living(
+    newest: Mapping[str, Sample], history: History, rounds: Mapping[Process, list[RankStacks]]
+) -> list[RankSeen]:
+    seen = []
+    for node, sample in newest.items():
+        for rank in sample.ranks:
+            process = (node, rank.pid)
+            quiet_s = _quiet_before_dump(history.get(process, ()), rank, rounds.get(process))
+            seen.append(RankSeen(node, rank, quiet_s=quiet_s))
+    return seen
+
+
+def _quiet_before_dump(
+    points: Sequence[tuple[float, RankSample]], now: RankSample, dumped: list[RankStacks] | None
+) -> float | None:
+    """Up to the first dump: dumps move the counters of the process they stop."""
+    usable = [(at, rank) for at, rank in points if _started_alike(rank, now) is not False]
+    if dumped:
+        first = dumped[0]
+        usable = [(at, rank) for at, rank in usable if at < first.taken_at]
+        if first.before is not None:
+            usable.append((first.taken_at, first.before))
+    return quiet_for(usable)
+
+
+def _gone(
+    newest: Mapping[str, Sample],
+    history: History,
+    rounds: Mapping[Process, list[RankStacks]],
+    living: set[Process],
+) -> list[RankSeen]:
+    """Processes that a node which still answers no longer has."""
+    now = {(node, rank.pid): rank for node, sample in newest.items() for rank in sample.ranks}
+    ended = []
+    for (node, pid), points in history.items():
+        last_at, last = points[-1]
+        sample = newest.get(node)
+        if sample is None or sample.sampled_at <= last_at or last.rank is None:
+            continue
+        replaced = (node, pid) in living and _started_alike(last, now[(node, pid)]) is False
+        if replaced or (node, pid) not in living:
+            ended.append(RankSeen(node, last, gone=not _dumped_since(rounds.get((node, pid)), sample)))
+    return ended
+
+
+def _dumped_since(dumped: list[RankStacks] | None, sample: Sample) -> bool:
+    """A dump with frames that is newer than the sample proves that the process still lives."""
+    return any(
+        stacks.taken_at > sample.sampled_at and any(digest.frames for digest in stacks.digests)
+        for stacks in dumped or ()
+    )
+
+
+def _only_dumped(rounds: Mapping[Process, list[RankStacks]], seen: set[Process]) -> list[RankSeen]:
+    """Dumps of processes that no sample has: their own counters describe them."""
+    dumped_only = []
+    for (node, pid), dumped in rounds.items():
+        if (node, pid) not in seen:
+            last = dumped[-1]
+            sample = last.after or last.before or RankSample(pid, last.rank, job=last.job, uid=last.uid)
+            dumped_only.append(RankSeen(node, sample))
+    return dumped_only
+
+
+def _started_alike(rank: RankSample, other: RankSample) -> bool | None:
+    """Whether both are one process, as far as start times tell (a pid can be used again). None: they do not."""
+    if rank.started_at is None or other.started_at is None:
+        return None
+    return abs(rank.started_at - other.started_at) < START_SLACK_S
+
+
+def _named(seen: list[RankSeen]) -> list[RankSeen]:
+    """Dead processes whose environment is gone take the job of their user's one job on their node, if there is one."""
+    jobs: dict[tuple[str, int | None], set[str]] = {}
+    for rank in seen:
+        if rank.sample.job:
+            jobs.setdefault((rank.node, rank.sample.uid), set()).add(rank.sample.job)
+
+    def named(rank: RankSeen) -> RankSeen:
+        here = jobs.get((rank.node, rank.sample.uid), set())
+        if not rank.sample.job and rank.sample.rank is None and rank.sample.state == "Z" and len(here) == 1:
+            return replace(rank, sample=replace(rank.sample, job=next(iter(here))))
+        return rank
+
+    of_jobs = list(map(named, seen))
+    masters = {
+        (rank.node, rank.sample.job_key): rank.sample.master_address for rank in of_jobs if rank.sample.master_address
+    }
+    return [
+        rank
+        if rank.sample.master_address
+        else replace(rank, sample=replace(rank.sample, master_address=masters.get((rank.node, rank.sample.job_key))))
+        for rank in of_jobs
+    ]
+
+
+def _missed_by(bundle: JobEvidence, not_answered: Sequence[NodeState]) -> list[NodeState]:
+    """Those of the nodes that ranks of this job may be on."""
+    here = {rank.node for rank in bundle.roster}
+    if any(is_loopback(rank.sample.master_address) for rank in bundle.roster):
+        return [state for state in not_answered if state.node in here]
+    world_size = max((rank.sample.world_size or 0 for rank in bundle.roster), default=0)
+    numbers = {rank.sample.rank for rank in bundle.roster if rank.sample.rank is not None}
+    return [state for state in not_answered if state.node in here or len(numbers) < world_size]
+
+
+def _by_world_size(bundle: JobEvidence) -> list[JobEvidence]:
+    """Jobs that share a name but not a size are told apart; processes without a size go to the largest."""
+    sizes = Counter(rank.sample.world_size for rank in bundle.roster if rank.sample.world_size and not rank.gone)
+    if len(sizes) < 2:
+        return [bundle]
+    largest = sizes.most_common(1)[0][0]
+    parts = {size: replace(bundle, roster=[], dumps=[]) for size in sizes}
+    size_of: dict[Process, int] = {}
+    for rank in bundle.roster:
+        size = rank.sample.world_size or largest
+        if size in parts:
+            parts[size].roster.append(rank)
+            size_of[rank.process] = size
+    for stacks in bundle.dumps:
+        if (stacks.node, stacks.pid) in size_of:
+            parts[size_of[stacks.node, stacks.pid]].dumps.append(stacks)
+    return list(parts.values())
+
+
+# One machine under several names.
+
+
+def same_machines(samples: Iterable[Sample], silent: Collection[str] = ()) -> dict[str, str]:
+    """Node → the name of the same machine that is kept: the shortest one that answered, addresses last.
+
+    Proof is a rank's process that both have: containers share their host's boot id, but number processes anew.
+    """
+    firsts: dict[str, list[Sample]] = {}
+    twins: dict[str, str] = {}
+    for sample in sorted(samples, key=lambda sample: (sample.node in silent, _plainness(sample.node))):
+        if not sample.boot_id or not sample.ranks:
+            continue
+        of_boot = firsts.setdefault(sample.boot_id, [])
+        first = next((earlier for earlier in of_boot if _share_a_process(earlier, sample)), None)
+        if first is None:
+            of_boot.append(sample)
+        else:
+            twins[sample.node] = first.node
+    return twins
+
+
+def _without_twins(
+    rounds: Mapping[Process, list[RankStacks]], twins: Mapping[str, str]
+) -> dict[Process, list[RankStacks]]:
+    """The rounds of each process under the kept name: those of the agent that could read more of them.
+
+    Two agents that dump one process at the same moment keep each other out.
+    """
+    kept = {process: dumped for process, dumped in rounds.items() if process[0] not in twins}
+    for (node, pid), dumped in rounds.items():
+        if node in twins:
+            process = (twins[node], pid)
+            if _readable(dumped) > _readable(kept.get(process, [])):
+                kept[process] = [_renamed(stacks, twins[node]) for stacks in dumped]
+    return kept
+
+
+def _twin_gap(node: str, first: str) -> Gap:
+    why = f"is the same machine as {first}: its ranks count once"
+    return Gap.about("node", item=node, why=why, fix="name each machine once", code="duplicate")
+
+
+def _readable(dumped: list[RankStacks]) -> int:
+    return sum(any(digest.frames for digest in stacks.digests) for stacks in dumped)
+
+
+def _renamed(stacks: RankStacks, node: str) -> RankStacks:
+    return replace(stacks, node=node, digests=[replace(digest, node=node) for digest in stacks.digests])
+
+
+def _plainness(node: str) -> tuple[bool, int, str]:
+    return (node[:1].isdigit() or ":" in node, len(node), node)
+
+
+def _share_a_process(sample: Sample, other: Sample) -> bool:
+    by_pid = {rank.pid: rank for rank in sample.ranks}
+    return any(
+        (rank.rank, rank.job_key) == (by_pid[rank.pid].rank, by_pid[rank.pid].job_key)
+        and _started_alike(rank, by_pid[rank.pid]) is True
+        for rank in other.ranks
+        if rank.pid in by_pid
+    )

@@ -13,11 +13,13 @@ from functools import cached_property
 
 from mltop.probes.judge.hang import thresholds as limit
 from mltop.probes.judge.hang.classes import by_place
-from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen
+from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen, is_loopback
 from mltop.probes.judge.hang.frames import UserFrames, key_of, where
 from mltop.probes.judge.hang.view import BACKWARD, RankView, is_dead, known_waits, view_of, with_wait
+from mltop.probes.judge.nodes import by_reason, folded
 from mltop.probes.model import CONFIDENCES, Confidence, Gap, RankSample, RankStacks, StackDigest, Waiting
 from mltop.probes.model.ranks import Ranges, fold, ranks_text
+from mltop.probes.model.units import duration_words
 
 MOST_ON_ONE_MACHINE = 4096  # ranks: a job that claims to have more on one machine is not believed
 _DEAD_STATES = ("Z", "X")
@@ -49,7 +51,7 @@ class Roster:
 def read_roster(evidence: JobEvidence) -> Roster:
     """Match dumps to ranks, take out the dead, and name the numbers that nothing was seen of."""
     views = _views(evidence)
-    silent_nodes = set(evidence.nodes_missing)
+    silent_nodes = {state.node for state in evidence.not_answered}
     alive, dead, silent = [], [], []
     for view in views:
         if _is_gone(view):
@@ -71,10 +73,6 @@ def world_size_of(samples: Iterable[RankSample]) -> int | None:
     """The world size that most ranks name, None when none does."""
     sizes = Counter(sample.world_size for sample in samples if sample.world_size)
     return sizes.most_common(1)[0][0] if sizes else None
-
-
-def is_loopback(address: str | None) -> bool:
-    return address is not None and (address in ("localhost", "::1") or address.startswith("127."))
 
 
 def _views(evidence: JobEvidence) -> list[RankView]:
@@ -208,18 +206,37 @@ def _how_it_went(view: RankView) -> str:
 
 def _note_gaps(roster: Roster, evidence: JobEvidence) -> None:
     roster.gaps.extend(evidence.gaps)
-    for node in evidence.nodes_missing:
-        here = [view.rank for view in roster.silent if view.node == node and view.rank is not None]
-        whose = f" ({ranks_text(here)})" if here else ""
-        roster.gaps.append(Gap(f"node.{node}", f"it did not answer, so its ranks{whose} are unknown"))
     if roster.unseen:
-        verb = "is" if roster.unseen.count == 1 else "are"
-        why = f"{ranks_text(roster.unseen)} {verb} not on the watched nodes"
-        fix = "add their nodes with -w" if not evidence.nodes_missing else ""
-        roster.gaps.append(Gap(f"rank.{fold(roster.unseen)}", why, fix))
+        roster.gaps.append(_unseen_gap(roster.unseen, evidence))
     if roster.twice:
         why = f"{ranks_text(roster.twice)} of job {evidence.job} exist more than once: jobs that share a name"
-        roster.gaps.append(Gap(f"rank.{fold(roster.twice)}", why, "one of them at a time: -w with its nodes only"))
+        fix = "one of them at a time: -w with its nodes only"
+        roster.gaps.append(Gap.about("rank", item=fold(roster.twice), why=why, fix=fix, code="duplicate"))
+
+
+def _unseen_gap(unseen: Ranges, evidence: JobEvidence) -> Gap:
+    """Ranks that no watched node has may be on those that did not answer, or on those that were not dumped."""
+    have, they, are = ("has", "it", "is") if unseen.count == 1 else ("have", "they", "are")
+    undumped = "dump all nodes" if evidence.partial else ""
+    if evidence.not_answered:
+        silent = folded(state.node for state in evidence.not_answered)
+        others = " or on nodes that were not dumped" if evidence.partial else ""
+        why = f"{ranks_text(unseen)} {have} not answered: {they} may be on {silent}{others}"
+        return Gap.about("rank", item=str(unseen), why=why, fix=undumped, code="unwatched")
+    where = "the nodes that were dumped" if evidence.partial else "the watched nodes"
+    why = f"{ranks_text(unseen)} {are} not on {where}"
+    return Gap.about("rank", item=str(unseen), why=why, fix=undumped or "add their nodes with -w", code="unwatched")
+
+
+def _silent_gaps(roster: Roster, evidence: JobEvidence) -> list[Gap]:
+    """One for each reason, with the ranks that the nodes' samples named."""
+    gaps = []
+    for state, reason, nodes in by_reason(evidence.not_answered):
+        named = _numbers(view for view in roster.silent if view.node in nodes)
+        whose = ("its ranks" if len(nodes) == 1 else "their ranks") + (f" ({ranks_text(named)})" if named else "")
+        why = f"{state}: {reason}" if reason else state
+        gaps.append(Gap.about("node", item=folded(nodes), why=f"{why}; {whose} are unknown", code="no_answer"))
+    return gaps
 
 
 @dataclass
@@ -276,7 +293,7 @@ class JobView:
         One look alone shows no standstill: then the samples before it do, or nothing does.
         """
         quiet_s = self.quiet_s or 0.0
-        quiet = f"for {duration(quiet_s)}" if quiet_s >= limit.TOLD_QUIET_S else ""
+        quiet = f"for {duration_words(round(quiet_s))}" if quiet_s >= limit.TOLD_QUIET_S else ""
         if self.window_s < limit.TOLD_WINDOW_S:
             return f"{quiet} before the dump" if quiet else "(seen once)"
         return f"for {self.window_s:.1f} s" + (f" (quiet {quiet} before that)" if quiet else "")
@@ -328,7 +345,7 @@ def read_job(evidence: JobEvidence) -> JobView:
             job.waiters.append(view)
         else:
             job.others.append(view)
-    job.gaps.extend(_unreadable_gaps(job.unreadable))
+    job.gaps += _unreadable_gaps(job.unreadable) + _silent_gaps(roster, evidence)
     return job
 
 
@@ -355,9 +372,13 @@ def _computes(view: RankView) -> bool:
 
 def names(views: Sequence[RankView]) -> str:
     """``ranks 0-1,3``, or pids for processes without a rank."""
-    numbers = [view.rank for view in views if view.rank is not None]
+    numbers = _numbers(views)
     pids = ", ".join(view.name for view in views if view.rank is None)
     return " and ".join(filter(None, (ranks_text(numbers) if numbers else "", pids)))
+
+
+def _numbers(views: Iterable[RankView]) -> list[int]:
+    return [view.rank for view in views if view.rank is not None]
 
 
 def waiting_place(view: RankView) -> str:
@@ -376,18 +397,8 @@ def waiting_lines(views: Iterable[RankView]) -> list[Waiting]:
         return places[key]
 
     groups = by_place((-1 if view.rank is None else view.rank, text(view)) for view in views)
-    lines = [Waiting(fold(rank for rank in ranks if rank >= 0), text) for text, ranks in groups.items()]
+    lines = [Waiting(Ranges.of(rank for rank in ranks if rank >= 0), text) for text, ranks in groups.items()]
     return sorted(lines, key=lambda line: -len(groups[line.where]))
-
-
-def duration(seconds: float) -> str:
-    """``45 s``, ``3 min 20 s``, ``2 h 5 min``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def _unreadable_gaps(views: Sequence[RankView]) -> list[Gap]:
@@ -398,6 +409,6 @@ def _unreadable_gaps(views: Sequence[RankView]) -> list[Gap]:
         reason = (digest.error or "", digest.fix) if digest else ("no stack was taken", "")
         reasons.setdefault(reason, []).append(view)
     return [
-        Gap("stacks." + (fold(view.rank for view in hit if view.rank is not None) or hit[0].name), why, fix)
-        for (why, fix), hit in reasons.items()
+        Gap.about("stacks", item=fold(_numbers(alike)) or alike[0].name, why=why, fix=fix)
+        for (why, fix), alike in reasons.items()
     ]

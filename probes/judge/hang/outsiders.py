@@ -29,7 +29,6 @@ from mltop.probes.model.ranks import ranks_text
 
 _DATALOADER = "torch/utils/data/dataloader.py"
 _CHILD_STATES = {"T": "which is stopped (state T) in", "t": "which a debugger holds in"}
-_FOREIGN = "not Python: "  # the collector's reason why such a child has no stack; the program's name follows
 
 
 @dataclass(frozen=True)
@@ -92,8 +91,7 @@ def _program(view: RankView, programs: list[list[StackDigest]]) -> Accusation:
     program = ordered[0][-1]
     kernel = f" in {program.wchan}" if program.wchan and program.state == "D" else ""
     state = "which has died" if is_dead(program) else f"state {program.state}{kernel}"
-    name = (program.error or "").removeprefix(_FOREIGN)
-    reason = f"waits for its child process {program.pid} ({name}, {state}){_more(programs)}"
+    reason = f"waits for its child process {program.pid} ({program.program}, {state}){_more(programs)}"
     culprit = Culprit(view.rank, view.node, program.pid, reason, where(view.now))
     return Accusation(culprit, computes=_computes(ordered[0]), stacks=(view.now,))
 
@@ -124,7 +122,7 @@ def _more(found: Sequence[object]) -> str:
 
 
 def _is_foreign(child: StackDigest) -> bool:
-    return (child.error or "").startswith(_FOREIGN)
+    return bool(child.program)
 
 
 def _suspicious(child: StackDigest) -> bool:

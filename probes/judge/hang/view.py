@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TypeVar
 
 from mltop.probes.judge.hang import thresholds as limit
-from mltop.probes.judge.hang.evidence import RankSeen
+from mltop.probes.judge.hang.evidence import RankSeen, add, grown, syscalls_between, works
 from mltop.probes.judge.hang.frames import UserFrames, in_backward, key_of, python_frames, waits_for_thread
-from mltop.probes.model import RankSample, RankStacks, StackDigest
-
-Number = TypeVar("Number", int, float)
+from mltop.probes.model import RankStacks, StackDigest
 
 STOPPED = ("T", "t")  # by a signal, by a debugger
 BACKWARD = "backward (for gradients)"  # a wait that the stack does not prove: it may also compute
@@ -248,22 +245,10 @@ def motion_between(rounds: Sequence[RankStacks]) -> Motion:
         if old is None or new is None:
             continue
         window_s += max(0.0, later.taken_at - earlier.taken_at)
-        switches = _add(switches, _grown(old.voluntary_switches, new.voluntary_switches))
-        syscalls = _add(syscalls, syscalls_between(old, new))
-        main_cpu_s = _add(main_cpu_s, _grown(old.main_cpu_s, new.main_cpu_s))
+        switches = add(switches, grown(old.voluntary_switches, new.voluntary_switches))
+        syscalls = add(syscalls, syscalls_between(old, new))
+        main_cpu_s = add(main_cpu_s, grown(old.main_cpu_s, new.main_cpu_s))
     return Motion(window_s, switches, syscalls, main_cpu_s)
-
-
-def works(main_cpu_s: float | None, seconds: float) -> bool:
-    """Whether a main thread had more CPU time than being stopped and looked at costs; unknown counts as yes."""
-    return main_cpu_s is None or main_cpu_s >= limit.MOVE_CPU_S_PER_S * seconds
-
-
-def syscalls_between(old: RankSample, new: RankSample) -> int | None:
-    return _add(
-        _grown(old.read_syscalls, new.read_syscalls),
-        _grown(old.write_syscalls, new.write_syscalls),
-    )
 
 
 def runs_mostly(states: Sequence[str]) -> bool:
@@ -283,16 +268,6 @@ def is_dead(digest: StackDigest) -> bool:
 
 def _taken_at(stacks: RankStacks) -> float:
     return stacks.taken_at
-
-
-def _add(one: Number | None, other: Number | None) -> Number | None:
-    if one is None:
-        return other
-    return one if other is None else one + other
-
-
-def _grown(old: Number | None, new: Number | None) -> Number | None:
-    return None if old is None or new is None or new < old else new - old
 
 
 def _state_of(stacks: RankStacks) -> str:

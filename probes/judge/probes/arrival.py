@@ -22,7 +22,7 @@ ITERATIONS = 5
 SIZES_SHARE = 0.5  # of the sizes at which such a lag shows
 CHANCE = 0.01  # that any rank comes late so often by luck, at most
 SLOWER_WORK = 1.1  # its own work against the others' median
-EXPLAINS = 0.3  # of its lag: less of slower work does not tell why it is late
+EXPLAINS = 0.3  # of its lag, at least, that its slower work takes longer: less does not tell why it is late
 EARLY_SHARE = 0.1  # of the iterations
 
 
@@ -39,11 +39,18 @@ class LateRank:
     usual_work_s: float | None = None
 
     @property
-    def slow_at_work(self) -> bool:
-        """Whether its own work between two collectives tells why."""
+    def slower_at_work(self) -> bool:
+        """Its own work between two collectives takes longer than the others'."""
         return (
-            self.work_s is not None and bool(self.usual_work_s) and self.work_s > SLOWER_WORK * (self.usual_work_s or 0)
+            self.work_s is not None
+            and bool(self.usual_work_s)
+            and self.work_s > SLOWER_WORK * (self.usual_work_s or 0.0)
         )
+
+    @property
+    def slow_at_work(self) -> bool:
+        """That tells why it is late: it takes up much of the lag."""
+        return self.slower_at_work and (self.work_s or 0.0) - (self.usual_work_s or 0.0) >= EXPLAINS * self.late_s
 
 
 def common_iterations(times: Sequence[RankTimes]) -> int:

@@ -12,10 +12,10 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mltop.probes.judge.probes import numbers
+from mltop.probes.judge.nodes import folded
 from mltop.probes.judge.probes.arrival import LateRank, arrivals, common_iterations, find_early, find_late, usual_lag_s
 from mltop.probes.judge.probes.compare import Comparison, against_past, collective_key, group_subject
-from mltop.probes.judge.probes.devices import folded
+from mltop.probes.judge.probes.devices import listed
 from mltop.probes.judge.probes.hardware.peaks import Expected
 from mltop.probes.model.probe import (
     CollectiveResult,
@@ -26,6 +26,7 @@ from mltop.probes.model.probe import (
     Suspect,
 )
 from mltop.probes.model.ranks import ranks_text
+from mltop.probes.model.units import counted, percent_words, rate_words, size_words, time_words
 
 NEAR_EXPECTED = 0.9
 JITTER = 3.0  # p95 over the median
@@ -38,23 +39,23 @@ _PAIRS = "mltop probe pairs tells which node or path is slow"
 
 def what(result: CollectiveResult) -> str:
     """``all-reduce of 256 MiB``."""
-    return f"{result.collective} of {numbers.size(result.size_bytes)}"
+    return f"{result.collective} of {size_words(result.size_bytes)}"
 
 
 def headline(result: CollectiveResult) -> str:
     """``16 ranks on 2 nodes: all-reduce of 256 MiB at 352 GB/s busbw (NCCL)``."""
-    on = f" on {numbers.many(len(result.nodes), 'node')}" if result.nodes else ""
+    on = f" on {counted(len(result.nodes), 'node')}" if result.nodes else ""
     if result.busbw_bytes_per_s is not None:
-        speed = f"at {numbers.rate(result.busbw_bytes_per_s)} busbw"
+        speed = f"at {rate_words(result.busbw_bytes_per_s)} busbw"
     else:
-        speed = f"in {numbers.duration(result.time_s or 0.0)}"
+        speed = f"in {time_words(result.time_s or 0.0)}"
     path = f" ({result.path})" if result.path else ""
-    return f"{numbers.many(result.ranks, 'rank')}{on}: {what(result)} {speed}{path}"
+    return f"{counted(result.ranks, 'rank')}{on}: {what(result)} {speed}{path}"
 
 
 def below_history(history: Comparison) -> str:
-    usual = "" if history.usual is None else f" ({numbers.rate(history.usual)})"
-    return f", {numbers.percent(history.slower)} slower than its last {history.count} results{usual}"
+    usual = "" if history.usual is None else f" ({rate_words(history.usual)})"
+    return f", {percent_words(history.slower)} slower than its last {history.count} results{usual}"
 
 
 def below_expected(result: CollectiveResult) -> str:
@@ -62,7 +63,7 @@ def below_expected(result: CollectiveResult) -> str:
     expected, busbw = result.expected_busbw_bytes_per_s, result.busbw_bytes_per_s
     if not expected or busbw is None or not result.expected_certain or busbw >= NEAR_EXPECTED * expected:
         return ""
-    return f", only {numbers.percent(busbw / expected)} of the {numbers.rate(expected)} known for it"
+    return f", only {percent_words(busbw / expected)} of the {rate_words(expected)} known for it"
 
 
 def wrong(results: Sequence[CollectiveResult]) -> list[str]:
@@ -72,7 +73,7 @@ def wrong(results: Sequence[CollectiveResult]) -> list[str]:
         return []
     ranks = sorted({rank for result in bad for rank in result.wrong_ranks})
     who = f"{ranks_text(ranks)} of {bad[0].ranks}" if ranks else "some ranks"
-    return [f"WRONG RESULTS: {who} got wrong values in {numbers.listed([what(result) for result in bad])}"]
+    return [f"WRONG RESULTS: {who} got wrong values in {listed([what(result) for result in bad])}"]
 
 
 def wrong_suspects(results: Sequence[CollectiveResult]) -> list[Suspect]:
@@ -145,7 +146,7 @@ def _collective_details(
         yield f"most ranks are late: {ranks_text(early)} {waits} for them (clearly earlier in most collectives)"
     lags = [lag for lag in map(_spread_s, results) if lag is not None]
     if lags and not late and not early:
-        yield f"no rank is late: lags differ by at most {numbers.duration(max(lags))}"
+        yield f"no rank is late: lags differ by at most {time_words(max(lags))}"
     for result in results:
         yield from _of_size(result)
     if any(below_expected(result) for result in results) and not late and len(results[0].nodes) > 2:
@@ -156,10 +157,10 @@ def _of_size(result: CollectiveResult) -> Iterator[str]:
     expected, busbw = result.expected_busbw_bytes_per_s, result.busbw_bytes_per_s
     if expected and busbw is not None:
         doubt = "" if result.expected_certain else "; that figure is not certain"
-        share = numbers.percent(busbw / expected)
-        yield f"{what(result)}: {share} of {numbers.rate(expected)} ({result.expected_source}){doubt}"
+        share = percent_words(busbw / expected)
+        yield f"{what(result)}: {share} of {rate_words(expected)} ({result.expected_source}){doubt}"
     if result.time_s and result.p95_s is not None and result.p95_s > JITTER * result.time_s:
-        p95, median = numbers.duration(result.p95_s), numbers.duration(result.time_s)
+        p95, median = time_words(result.p95_s), time_words(result.time_s)
         yield f"{what(result)}: one in twenty takes {p95} (median {median})"
 
 
@@ -185,9 +186,9 @@ def _by_node(late: Sequence[LateRank], results: Sequence[CollectiveResult]) -> l
 
 
 def _how_late(group: Sequence[LateRank]) -> str:
-    much = numbers.duration(min(one.late_s for one in group))
+    much = time_words(min(one.late_s for one in group))
     share = min(one.late_share for one in group)
-    how_often = "every collective" if share >= 0.95 else f"{numbers.percent(share)} of the collectives"
+    how_often = "every collective" if share >= 0.95 else f"{percent_words(share)} of the collectives"
     verb = "come" if len(group) > 1 else "comes"
     return f"{verb} {much} late to {how_often}, the others wait{_work(group)}"
 
@@ -196,12 +197,12 @@ def _work(group: Sequence[LateRank]) -> str:
     known = [one for one in group if one.work_s is not None and one.usual_work_s is not None]
     if not known:
         return ""
-    slow = [one for one in known if one.slow_at_work]
-    if not slow:
+    slower = [late for late in known if late.slower_at_work]
+    if not slower:
         return " (its own work is as fast as theirs)" if len(group) == 1 else " (their own work is not slower)"
-    worst = max(slow, key=lambda one: one.work_s or 0.0)
-    mine, others = numbers.duration(worst.work_s or 0.0), numbers.duration(worst.usual_work_s or 0.0)
-    return f": its own work takes {mine}, the others' {others}"
+    worst = max(slower, key=lambda late: (late.slow_at_work, late.work_s or 0.0))
+    work = f"its own work takes {time_words(worst.work_s or 0.0)}, the others' {time_words(worst.usual_work_s or 0.0)}"
+    return f": {work}" if worst.slow_at_work else f" ({work}: too little to explain it)"
 
 
 def _rank(one: LateRank) -> str:

@@ -4,20 +4,17 @@ Healthy GPUs of one model differ by 5 % and more (ml-engineering book), so a dev
 it is unusual among them and also clearly below: the modified z-score of Iglewicz and Hoaglin (1993) above 3.5, and
 more than 5 % under the median. z alone accuses somebody on 8 % of healthy nodes of eight.
 
-What of a report is worth keeping, and under which name it is found again.
-
-One rate of a device beside its own history and its peers: what memory and copies have in common.
+And what of a report is worth keeping for that, and under which name it is found again.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mltop.probes.judge.probes import numbers
-from mltop.probes.judge.probes.devices import folded, plural
+from mltop.probes.judge.nodes import folded
 from mltop.probes.model.probe import (
     CollectiveResult,
     CopiesResult,
@@ -115,7 +112,13 @@ def _z(value: float, usual: float, spread: float) -> float:
     return 0.6745 * (usual - value) / spread if spread > 0 else float("inf")
 
 
-_COPIES = ("to_device", "to_host", "to_device_together", "to_host_together")
+# Ways of copies between host memory and a GPU, in words: alone, and while all GPUs copy.
+COPY_WAYS = {
+    "to_device": "to the GPU",
+    "to_host": "to the host",
+    "to_device_together": "to the GPU",
+    "to_host_together": "to the host",
+}
 
 
 def past_of(report: ProbeReport) -> list[PastResult]:
@@ -125,21 +128,21 @@ def past_of(report: ProbeReport) -> list[PastResult]:
     """
     if report.simulated:
         return []
-    found: list[PastResult] = []
+    kept: list[PastResult] = []
     for result in report.results:
         if isinstance(result, MatmulResult):
-            found += _kept(report, result, _of_matmul(result))
+            kept += _kept(report, result, _of_matmul(result))
         elif isinstance(result, (MemoryResult, CopiesResult)) and result.intact is False:
             continue
         elif isinstance(result, MemoryResult):
-            found += _kept(report, result, [(memory_key(result), result.copy_bytes_per_s)])
+            kept += _kept(report, result, [(memory_key(result), result.copy_bytes_per_s)])
         elif isinstance(result, CopiesResult):
-            rates = ((way, getattr(result, f"{way}_bytes_per_s")) for way in _COPIES)
-            found += _kept(report, result, [(copies_key(result, way), rate) for way, rate in rates])
+            rates = ((way, getattr(result, f"{way}_bytes_per_s")) for way in COPY_WAYS)
+            kept += _kept(report, result, [(copies_key(result, way), rate) for way, rate in rates])
         elif isinstance(result, CollectiveResult) and result.busbw_bytes_per_s is not None and not result.wrong:
             key, busbw = collective_key(result), result.busbw_bytes_per_s
-            found.append(PastResult(group_subject(result), key, busbw, report.started_at))
-    return found
+            kept.append(PastResult(group_subject(result), key, busbw, report.started_at))
+    return kept
 
 
 def subject(result: DeviceResult) -> str:
@@ -174,7 +177,7 @@ def memory_key(result: MemoryResult) -> str:
 
 
 def copies_key(result: CopiesResult, way: str) -> str:
-    """``way``: to_device, to_host, to_device_together, to_host_together."""
+    """``way``: of COPY_WAYS."""
     return f"copies {way} {result.size_bytes}"
 
 
@@ -195,85 +198,3 @@ def _kept(
     for key, value in values:
         if value is not None and value > 0:
             yield PastResult(subject(result), key, value, report.started_at, dict(result.versions))
-
-
-@dataclass(frozen=True)
-class RateLook:
-    """``rate``: bytes/s. Slow is who was faster before, or is slow among its peers."""
-
-    result: DeviceResult
-    rate: float
-    history: Comparison
-    peers: Comparison
-
-    @property
-    def slow(self) -> bool:
-        return self.history.slow is True or self.peers.slow is True
-
-    @property
-    def slower(self) -> float:
-        """By how much, of what it is slow by: 0.21 for 21 %."""
-        return self.peers.slower if self.peers.slow else self.history.slower
-
-    @property
-    def usual(self) -> float | None:
-        return self.peers.usual if self.peers.slow else self.history.usual
-
-    def against(self) -> str:
-        """``21 % slower than its peers (2310 against 2930 GB/s)``"""
-        own = f"its own last {numbers.many(self.history.count, 'result')}"
-        than = "its peers" if self.peers.slow else own
-        usual = "" if self.usual is None else f" ({numbers.rate(self.rate)} against {numbers.rate(self.usual)})"
-        return f"{numbers.percent(self.slower)} slower than {than}{usual}"
-
-
-def looks(
-    rates: Mapping[int, float],
-    results: Sequence[DeviceResult],
-    keys: Mapping[int, Hashable],
-    past_keys: Mapping[int, str],
-    past: Sequence[PastResult],
-) -> dict[int, RateLook]:
-    """By place in ``results``. Peers have the same key; ``past_keys``: under which name results are kept."""
-    groups: dict[Hashable, dict[int, float]] = {}
-    for place, rate in rates.items():
-        groups.setdefault(keys[place], {})[place] = rate
-    earlier: dict[str, list[PastResult]] = {}
-    for one in past:
-        earlier.setdefault(one.uuid, []).append(one)
-    found = {}
-    for values in groups.values():
-        peers = slower_than_peers(values)
-        for place, rate in values.items():
-            result, of = results[place], subject(results[place])
-            history = against_past(of, past_keys[place], rate, result.versions, earlier.get(of, ()))
-            found[place] = RateLook(result, rate, history, peers[place])
-    return found
-
-
-def span(rates: Iterable[float]) -> str:
-    """``2890–2960 GB/s``"""
-    known = sorted(rates)
-    least, most = numbers.rate(known[0]), numbers.rate(known[-1])
-    if least == most:
-        return most
-    return f"{least.split()[0]}–{most}" if least.split()[1] == most.split()[1] else f"{least}–{most}"
-
-
-def alike(group: Sequence[RateLook], of: int) -> str:
-    """``7 of 8 GPUs alike at 2930 GB/s``; ``of``: how many there are with those that are slow."""
-    rates = sorted(look.rate for look in group)
-    middle = rates[len(rates) // 2]
-    who = plural([look.result for look in group])
-    if of > len(group):
-        who = f"{len(group)} of {of} {who.split(' ', 1)[1].rstrip('s')}s"
-    if rates[0] >= (1 - PEER_GAP) * middle:
-        return f"{who}{' alike' if len(group) > 1 else ''} at {numbers.rate(middle)}"
-    return f"{who} at {span(rates)}"
-
-
-def unknown_past(look: RateLook) -> str:
-    """What one device alone could be compared with."""
-    if look.history.slow is False:
-        return f", as in its last {numbers.many(look.history.count, 'result')}"
-    return ", nothing to compare it with"

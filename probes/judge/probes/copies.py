@@ -1,20 +1,32 @@
-"""Why copies between host and GPU are slow: the PCIe link under load, memory on another socket, what GPUs share.
+"""Are copies between host memory and GPUs, and from GPU to GPU, slow, and which link it is.
 
-Are copies between host memory and GPUs, and from GPU to GPU, slow, and which link it is.
+Why those between host and GPU are: the PCIe link under load, memory on another socket, what GPUs share.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mltop.probes.judge.probes import numbers
-from mltop.probes.judge.probes.compare import RateLook, alike, copies_key, looks, span, unknown_past
+from mltop.probes.judge.probes.compare import COPY_WAYS, copies_key
 from mltop.probes.judge.probes.copies_peers import judge_peers
-from mltop.probes.judge.probes.devices import device_name, devices_name
+from mltop.probes.judge.probes.devices import (
+    Look,
+    alike,
+    device_name,
+    devices_name,
+    doubt,
+    first_sentences,
+    looks,
+    span,
+    suspect,
+    unknown_past,
+)
 from mltop.probes.judge.probes.hardware.links import host_copy, uses_pcie
-from mltop.probes.model.probe import CopiesResult, PastResult, ProbeFailure, ProbeVerdict, Suspect
+from mltop.probes.judge.probes.hardware.peaks import Expected
+from mltop.probes.model.probe import CopiesResult, PastResult, ProbeVerdict
+from mltop.probes.model.units import percent_span_words, percent_words, rate_words
 
 _RESEAT = "reseat the card, check slot, riser and BIOS settings; lspci -vv shows LnkSta and LnkCap"
 
@@ -55,12 +67,12 @@ def built_so(results: Sequence[CopiesResult]) -> set[int]:
     models: dict[str, list[int]] = {}
     for place, result in enumerate(results):
         models.setdefault(result.name, []).append(place)
-    found: set[int] = set()
+    by_design: set[int] = set()
     for places in models.values():
         words = {degraded(results[place]) for place in places}
         if len(places) > 1 and len(words) == 1 and words != {""}:
-            found.update(places)
-    return found
+            by_design.update(places)
+    return by_design
 
 
 def reason(result: CopiesResult, others: Sequence[CopiesResult], together_only: bool) -> tuple[str, str]:
@@ -72,7 +84,7 @@ def reason(result: CopiesResult, others: Sequence[CopiesResult], together_only: 
     usual = _usual(others)
     if mine.known and usual.known and uses_pcie(result.name, result.pci_device) and _lower(mine, usual):
         return f"PCIe {mine} (others {usual})", _RESEAT
-    if result.near is False and any(one.near for one in others):
+    if result.near is False and any(other.near for other in others):
         where = "" if result.numa_node is None else f" {result.numa_node}"
         return (
             f"its host memory was not at its NUMA node{where}, whose CPUs mltop may not use",
@@ -106,21 +118,14 @@ def _lower(one: PcieState, other: PcieState) -> bool:
 
 def _numa(result: CopiesResult, others: Sequence[CopiesResult]) -> str:
     """``NUMA node 1`` where GPUs of the same computer are spread over several."""
-    nodes = {one.numa_node for one in others if one.node == result.node} | {result.numa_node}
+    nodes = {other.numa_node for other in others if other.node == result.node} | {result.numa_node}
     return f"NUMA node {result.numa_node}" if result.numa_node is not None and len(nodes - {None}) > 1 else ""
 
 
-WAYS = {
-    "to_device": "to the GPU",
-    "to_host": "to the host",
-    "to_device_together": "to the GPU",
-    "to_host_together": "to the host",
-}
 _ALONE = ("to_device", "to_host")
-NEAR_TABLE = 0.9  # of what good machines copy; below it is told, never accused
 ONE_SIDED = 0.75  # of the other direction: both use the same lanes
 _REPLACE = "check PCIe errors (mltop check), reseat it, run it again to confirm"
-_SAID = 4
+_DAMAGED = "what is copied to it and back arrives damaged"
 
 
 @dataclass
@@ -128,22 +133,20 @@ class GpuLook:
     """One GPU: its rates by way, and the reason when it is accused. ``slow``: the ways that are."""
 
     result: CopiesResult
-    rates: dict[str, RateLook] = field(default_factory=dict)
+    rates: dict[str, Look[CopiesResult]] = field(default_factory=dict)
     why: str = ""
     action: str = ""
 
     @property
     def slow(self) -> list[str]:
-        return [way for way in WAYS if way in self.rates and self.rates[way].slow]
+        return [way for way in COPY_WAYS if way in self.rates and self.rates[way].slow]
 
     @property
     def worst(self) -> float:
         return max((self.rates[way].slower for way in self.slow), default=0.0)
 
 
-def judge_copies(
-    results: Sequence[CopiesResult], past: Sequence[PastResult] = (), failures: Sequence[ProbeFailure] = ()
-) -> ProbeVerdict:
+def judge_copies(results: Sequence[CopiesResult], past: Sequence[PastResult] = ()) -> ProbeVerdict:
     """One sentence, who is accused and why, and the rest as details."""
     gpus = _looks(results, past)
     by_design = built_so(results)
@@ -152,39 +155,41 @@ def judge_copies(
             _explain(gpu, results)
     peers = judge_peers(results)
     accused = sorted((gpu for gpu in gpus if gpu.why), key=lambda gpu: -gpu.worst)
-    wrong = [result for result in results if result.intact is False]
-    parts = [f"{device_name(result)}: what is copied to it and back arrives damaged" for result in wrong]
+    damaging = [result for result in results if result.intact is False]
+    parts = [f"{device_name(result)}: {_DAMAGED}" for result in damaging]
     parts += _headlines(gpus)
-    parts += [f"{device_name(gpu.result)} {'is ' if gpu.slow else ''}{_sentence(gpu)}" for gpu in accused[:_SAID]]
-    parts += [f"{len(accused) - _SAID} more are slow"] if len(accused) > _SAID else []
+    parts += first_sentences(
+        [f"{device_name(gpu.result)} {'is ' if gpu.slow else ''}{_sentence(gpu)}" for gpu in accused]
+    )
     parts += peers.sentences
-    suspects = [*map(_wrong, wrong), *map(_suspect, accused), *peers.suspects]
-    details = [*_details(gpus, by_design), *peers.details, *map(_failure, failures)]
-    return ProbeVerdict("; ".join(parts) or "nothing was measured", suspects, details)
+    suspects = [suspect(result, _DAMAGED, f"{device_name(result)}: {_REPLACE}") for result in damaging]
+    suspects += [suspect(gpu.result, _sentence(gpu), f"{device_name(gpu.result)}: {gpu.action}") for gpu in accused]
+    details = [*_details(gpus, by_design), *peers.details]
+    return ProbeVerdict("; ".join(parts) or "nothing was measured", [*suspects, *peers.suspects], details)
 
 
 def _looks(results: Sequence[CopiesResult], past: Sequence[PastResult]) -> list[GpuLook]:
     gpus = [GpuLook(result) for result in results]
     on_node = Counter(result.node for result in results)
-    for way in WAYS:
+    for way in COPY_WAYS:
         rates = {
             place: rate
             for place, result in enumerate(results)
             if (rate := getattr(result, f"{way}_bytes_per_s")) is not None
         }
         # While all copy it matters how many do. Memory that is not beside the GPU is slower everywhere.
-        keys: dict[int, Hashable] = {
-            place: (one.name, one.size_bytes, one.near, None if way in _ALONE else on_node[one.node])
-            for place, one in enumerate(results)
+        keys = {
+            place: (result.name, result.size_bytes, result.near, None if way in _ALONE else on_node[result.node])
+            for place, result in enumerate(results)
         }
-        past_keys = {place: copies_key(one, way) for place, one in enumerate(results)}
-        for place, look in looks(rates, results, keys, past_keys, past).items():
+        past_keys = {place: copies_key(result, way) for place, result in enumerate(results)}
+        for place, look in looks(results, rates, keys, past_keys, past).items():
             gpus[place].rates[way] = look
     return gpus
 
 
 def _explain(gpu: GpuLook, results: Sequence[CopiesResult]) -> None:
-    like = [one for one in results if one.name == gpu.result.name and one is not gpu.result]
+    like = [other for other in results if other.name == gpu.result.name and other is not gpu.result]
     together_only = bool(gpu.slow) and not any(way in _ALONE for way in gpu.slow)
     gpu.why, gpu.action = reason(gpu.result, like, together_only)
 
@@ -196,7 +201,7 @@ def _sentence(gpu: GpuLook) -> str:
     alone = [way for way in gpu.slow if way in _ALONE]
     ways = alone or gpu.slow
     worst = max(ways, key=lambda way: gpu.rates[way].slower)
-    where = "both ways" if len(ways) == len(_ALONE) else f"{WAYS[ways[0]]} only"
+    where = "both ways" if len(ways) == len(_ALONE) else f"{COPY_WAYS[ways[0]]} only"
     where += "" if alone else ", and only while all GPUs copy"
     return f"{gpu.rates[worst].against()} {where}: {gpu.why}"
 
@@ -208,17 +213,16 @@ def _headlines(gpus: Sequence[GpuLook]) -> Iterator[str]:
         models.setdefault(gpu.result.name, []).append(gpu)
     for model, members in models.items():
         rest = [gpu for gpu in members if not gpu.why]
-        said: list[str] = []
+        texts: list[str] = []
         for way in _ALONE:
-            rates = [gpu.rates[way] for gpu in rest if way in gpu.rates]
-            if not rates:
-                continue
-            text = span(look.rate for look in rates) if said else alike(rates, len(members))
-            said.append(f"{text} {WAYS[way]}")
-        if said:
-            only = rest[0]
-            alone = unknown_past(next(iter(only.rates.values()))) if len(members) == 1 else ""
-            yield f"{f'{model}: ' if len(models) > 1 and model else ''}{' and '.join(said)}{alone}"
+            beside = [gpu.rates[way] for gpu in rest if way in gpu.rates]
+            if beside and texts:
+                texts.append(f"{span((look.rate for look in beside), rate_words)} {COPY_WAYS[way]}")
+            elif beside:
+                texts.append(f"{alike(beside, [gpu.result for gpu in members], rate_words)} {COPY_WAYS[way]}")
+        if texts:
+            alone = unknown_past(next(iter(rest[0].rates.values()))) if len(members) == 1 else ""
+            yield f"{f'{model}: ' if len(models) > 1 and model else ''}{' and '.join(texts)}{alone}"
 
 
 def _details(gpus: Sequence[GpuLook], by_design: set[int]) -> Iterator[str]:
@@ -242,44 +246,22 @@ def _one_sided(gpu: GpuLook) -> Iterator[str]:
     slow, fast = sorted(rates, key=lambda way: rates[way].rate)
     share = rates[slow].rate / rates[fast].rate if rates[fast].rate else 1.0
     if share < ONE_SIDED:
-        text = f"{WAYS[slow]} only {numbers.percent(share)} of {WAYS[fast]}"
+        text = f"{COPY_WAYS[slow]} only {percent_words(share)} of {COPY_WAYS[fast]}"
         yield f"{device_name(gpu.result)}: {text}, with the same lanes"
 
 
 def _against_table(gpus: Sequence[GpuLook]) -> Iterator[str]:
     """What good machines reach with this link, for information."""
-    found: dict[tuple[str, float, str, bool], list[float]] = {}
+    rates_beside: dict[tuple[str, Expected], list[float]] = {}
     for gpu in gpus:
         state = under_load(gpu.result)
         for way in _ALONE:
             look = gpu.rates.get(way)
             good = host_copy(gpu.result.name, gpu.result.pci_device, way, state.gen, state.width)
             if look is not None and good is not None:
-                key = (way, good.bytes_per_s, good.source, good.certain)
-                found.setdefault(key, []).append(look.rate)
-    for (way, good_rate, source, certain), rates in found.items():
-        share = numbers.percent_span(rate / good_rate for rate in rates)
-        line = f"{WAYS[way]} {span(rates)}, {share} of {numbers.rate(good_rate)} ({source})"
-        if not certain:
-            line += "; that figure is not certain"
-        elif min(rates) < NEAR_TABLE * good_rate:
-            line += "; the CPU, its memory and IOMMU settings can make such a difference"
-        yield line
-
-
-def _suspect(gpu: GpuLook) -> Suspect:
-    result = gpu.result
-    return Suspect(
-        result.node, _sentence(gpu), gpu=result.gpu, uuid=result.uuid, action=f"{device_name(result)}: {gpu.action}"
-    )
-
-
-def _wrong(result: CopiesResult) -> Suspect:
-    reason_text = "what is copied to it and back arrives damaged"
-    action = f"{device_name(result)}: {_REPLACE}"
-    return Suspect(result.node, reason_text, gpu=result.gpu, uuid=result.uuid, action=action)
-
-
-def _failure(failure: ProbeFailure) -> str:
-    who = f"GPU {failure.gpu} on {failure.node}" if failure.gpu is not None else failure.node
-    return f"{who}: {failure.why}"
+                rates_beside.setdefault((way, good), []).append(look.rate)
+    for (way, good), rates in rates_beside.items():
+        share = percent_span_words(rate / good.bytes_per_s for rate in rates)
+        of = f"{share} of {rate_words(good.bytes_per_s)} ({good.source})"
+        note = doubt(rates, good.bytes_per_s, good.certain, "the CPU, its memory and IOMMU settings")
+        yield f"{COPY_WAYS[way]} {span(rates, rate_words)}, {of}{note}"

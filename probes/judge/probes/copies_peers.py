@@ -10,10 +10,11 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mltop.probes.judge.probes import numbers
 from mltop.probes.judge.probes.compare import PEER_GAP, Comparison, slower_than_peers
+from mltop.probes.judge.probes.devices import listed
 from mltop.probes.judge.probes.hardware.links import peer_copy
 from mltop.probes.model.probe import CopiesResult, PeerCopy, Suspect
+from mltop.probes.model.units import percent_words, rate_words
 
 ALL = 0.75  # of a GPU's ways: then it is the GPU
 _LINK = "mltop check: NVLink errors and PCIe links of both; nvidia-smi nvlink -s, nvidia-smi topo -p2p r"
@@ -87,7 +88,7 @@ def _unlike_in_node(ways: Ways, result: CopiesResult) -> Faults:
     direct = [way for way, copy in ways.items() if copy.direct]
     for way, copy in ways.items():
         if copy.direct is False and 2 * len(direct) > len(ways):
-            at = "" if copy.bytes_per_s is None else f" ({numbers.rate(copy.bytes_per_s)})"
+            at = "" if copy.bytes_per_s is None else f" ({rate_words(copy.bytes_per_s)})"
             found[way] = Fault(f"through host memory{at}, others are direct", _below(copy, ways))
     rates = {way: rate for way in direct if (rate := ways[way].bytes_per_s) is not None}
     # One bad GPU of four has half of all ways: it is found by what is usual for each GPU.
@@ -183,12 +184,12 @@ def _together(faults: Sequence[Fault]) -> str:
     measured = [fault for fault in faults if fault.slower is not None]
     others = list(dict.fromkeys(fault.why for fault in faults if fault.slower is None))
     worst = max(measured, key=lambda fault: fault.slower or 0.0, default=None)
-    return numbers.listed([*([worst.why] if worst is not None else []), *others])
+    return listed([*([worst.why] if worst is not None else []), *others])
 
 
 def _slower(comparison: Comparison, than: str) -> str:
-    usual = f" ({numbers.rate(comparison.value)} against {numbers.rate(comparison.usual or 0.0)})"
-    return f"{numbers.percent(comparison.slower)} slower than {than}{usual}"
+    usual = f" ({rate_words(comparison.value)} against {rate_words(comparison.usual or 0.0)})"
+    return f"{percent_words(comparison.slower)} slower than {than}{usual}"
 
 
 def _below(copy: PeerCopy, ways: Ways) -> float | None:
@@ -201,14 +202,14 @@ def _details(ways: Ways, faults: Faults, result: CopiesResult, on: str) -> Itera
     if not rates:
         return
     usual = statistics.median([rate for way, rate in rates.items() if way not in faults] or rates.values())
-    line = f"{on}GPU to GPU {numbers.rate(usual)}"
+    line = f"{on}GPU to GPU {rate_words(usual)}"
     good = peer_copy(result.name, result.pci_device)
     if good is not None:
         source = good.source if good.certain else f"{good.source}; not certain"
-        line += f", {numbers.percent(usual / good.bytes_per_s)} of {numbers.rate(good.bytes_per_s)} ({source})"
+        line += f", {percent_words(usual / good.bytes_per_s)} of {rate_words(good.bytes_per_s)} ({source})"
     slowest = min(rates, key=lambda way: rates[way])
     if slowest not in faults and rates[slowest] < (1 - PEER_GAP) * usual:
-        which = f"GPU {slowest.source} to GPU {slowest.target} at {numbers.rate(rates[slowest])}"
+        which = f"GPU {slowest.source} to GPU {slowest.target} at {rate_words(rates[slowest])}"
         line += f"; the slowest {which}" + ("" if good is not None else " (it may be built so)")
     yield line
     if all(copy.direct is False for copy in ways.values()):

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from mltop.probes.judge.probes import numbers
-from mltop.probes.judge.probes.devices import devices_name
+from mltop.probes.judge.probes.devices import devices_name, suspect
 from mltop.probes.model.probe import MatmulResult, Suspect
+from mltop.probes.model.units import digits
 
-_REPLACE = "take it out of service, run it again to confirm, then dcgmi diag -r 3"
+REPLACE = "take it out of service, run it again to confirm, then dcgmi diag -r 3"
 _AGAIN = "run the probe again to confirm before accusing it"
 MAJORITY_AT_LEAST = 3  # devices that were compared: of two nobody knows which is right
 
 
 def corrupt(results: Sequence[MatmulResult]) -> list[Suspect]:
     """Devices that gave different bits for the same work within one process: strong evidence."""
-    found = []
+    suspects = []
     for result in results:
         if result.corrupt_iterations:
             checked = f"{result.corrupt_iterations} of {result.checked_iterations} checked iterations gave other bits"
-            found.append(_suspect(result, f"gave wrong results: {checked}", _REPLACE))
+            suspects.append(suspect(result, f"gave wrong results: {checked}", REPLACE))
         elif result.upload_intact is False:
-            found.append(_suspect(result, "got inputs with other bits than were sent to it", _REPLACE))
-    return found
+            suspects.append(suspect(result, "got inputs with other bits than were sent to it", REPLACE))
+    return suspects
 
 
 def unlike(results: Sequence[MatmulResult]) -> tuple[list[Suspect], list[str]]:
@@ -49,7 +49,7 @@ def unlike(results: Sequence[MatmulResult]) -> tuple[list[Suspect], list[str]]:
             )
             continue
         reason = f"gave another result than {holders} equal devices: rerun to confirm"
-        suspects += [_suspect(result, reason, _AGAIN) for result in group if result.checksum != usual]
+        suspects += [suspect(result, reason, _AGAIN) for result in group if result.checksum != usual]
     return suspects, notes
 
 
@@ -59,8 +59,8 @@ def clean_text(results: Sequence[MatmulResult]) -> str:
     wrong = any(result.corrupt_iterations or result.upload_intact is False for result in results)
     if wrong or not any(result.checked_iterations for result in results):
         return ""
-    scale, unit = next((one for one in ((1.0, "PFLOP"), (1e3, "TFLOP")) if checked * one[0] >= 0.1), (1e6, "GFLOP"))
-    return f"no error in {numbers.digits(scale * checked)} {unit}"
+    scale, unit = (1.0, "PFLOP") if checked >= 0.1 else (1e3, "TFLOP") if checked >= 1e-4 else (1e6, "GFLOP")
+    return f"no error in {digits(scale * checked)} {unit}"
 
 
 def _same_bits(result: MatmulResult) -> tuple[object, ...]:
@@ -75,7 +75,3 @@ def _same_bits(result: MatmulResult) -> tuple[object, ...]:
         result.code_path,
         result.threads,
     )
-
-
-def _suspect(result: MatmulResult, reason: str, action: str) -> Suspect:
-    return Suspect(result.node, reason, gpu=result.gpu, uuid=result.uuid, action=action)

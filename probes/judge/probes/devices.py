@@ -1,85 +1,116 @@
-"""Node names as a user writes them, ``h[01-16,20]``, without a library: a judge has none.
+"""Measured devices: what they are called in a sentence, and their rates beside their own history and their peers'.
 
-What measured devices are called in a sentence.
+What the judges of matmul, memory and copies have in common: who was faster before or is slow among equals is slow, what
+others have measured on such hardware is only told.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from mltop.probes.judge.probes import numbers
-from mltop.probes.model.probe import DeviceResult
+from mltop.probes.judge.nodes import folded
+from mltop.probes.judge.probes.compare import PEER_GAP, Comparison, against_past, slower_than_peers, subject
+from mltop.probes.model.probe import DeviceResult, PastResult, Suspect
 from mltop.probes.model.ranks import fold
+from mltop.probes.model.units import counted, percent_words, rate_words
 
-_NUMBERED = re.compile(r"([^,\[\]]*?)(\d+)([^\d,\[\]]*)")  # the last number of a name; "gpu2-h07.lan" has the 07
-MOST_CHARS = 120
+SENTENCES = 4  # about what is slow: then only how many more there are
+LISTED = 3
+NEAR_FIGURE = 0.9  # of what others have measured; below it is told, never accused
 
-
-def folded(names: Iterable[str], most_chars: int = MOST_CHARS) -> str:
-    """The distinct names, those that differ in their last number alone as one; what is too long ends in "and 480 more".
-
-    A number keeps its zeros, as in ClusterShell's notation: h1 and h01 are two nodes.
-    """
-    distinct = sorted(set(names), key=natural)
-    parts = _parts(distinct)
-    text = ",".join(part for part, _ in parts)
-    if len(text) <= most_chars:
-        return text
-    kept: list[str] = []
-    count = 0
-    for part, members in parts:
-        if kept and len(",".join([*kept, part])) > most_chars:
-            break
-        kept.append(part)
-        count += members
-    return ",".join(kept) + (f" and {len(distinct) - count} more" if count < len(distinct) else "")
+Result = TypeVar("Result", bound=DeviceResult)
+Words = Callable[[float], str]
 
 
-def natural(name: str) -> list[tuple[bool, int, str]]:
-    """A sorting key by which h2 comes before h10."""
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name) if part]
+@dataclass
+class Look(Generic[Result]):
+    """One result's rate. Slow is who was faster before, or is slow among its peers."""
+
+    result: Result
+    rate: float
+    history: Comparison
+    peers: Comparison
+
+    @property
+    def slow(self) -> bool:
+        return self.history.slow is True or self.peers.slow is True
+
+    @property
+    def slower(self) -> float:
+        """By how much, of what it is slow by: 0.21 for 21 %."""
+        return self.peers.slower if self.peers.slow else self.history.slower
+
+    def against(self) -> str:
+        """Of bytes/s: ``21 % slower than its peers (2310 GB/s against 2930 GB/s)``"""
+        than = "its peers" if self.peers.slow else f"its own last {counted(self.history.count, 'result')}"
+        usual = self.peers.usual if self.peers.slow else self.history.usual
+        figures = "" if usual is None else f" ({rate_words(self.rate)} against {rate_words(usual)})"
+        return f"{percent_words(self.slower)} slower than {than}{figures}"
 
 
-def _parts(names: list[str]) -> list[tuple[str, int]]:
-    """Folded texts and how many names each holds, in the order of their first names."""
-    groups: dict[tuple[str, str, int], list[str]] = {}
-    for name in names:
-        match = _NUMBERED.fullmatch(name)
-        if match is None:
-            groups[name, "", -1] = [name]
-            continue
-        before, number, after = match.groups()
-        width = len(number) if number.startswith("0") or _padded(names, before, after, len(number)) else 0
-        groups.setdefault((before, after, width), []).append(number)
-    return [(_text(*key, numbers), len(numbers)) for key, numbers in groups.items()]
+def looks(
+    results: Sequence[Result],
+    rates: Mapping[int, float],
+    peer_keys: Mapping[int, Hashable],
+    past_keys: Mapping[int, str],
+    past: Sequence[PastResult],
+) -> dict[int, Look[Result]]:
+    """By place in ``results``. Peers have the same key; ``past_keys``: under which name results are kept."""
+    peer_rates: dict[Hashable, dict[int, float]] = {}
+    for place, rate in rates.items():
+        peer_rates.setdefault(peer_keys[place], {})[place] = rate
+    earlier: dict[str, list[PastResult]] = {}
+    for past_result in past:
+        earlier.setdefault(past_result.uuid, []).append(past_result)
+    beside: dict[int, Look[Result]] = {}
+    for values in peer_rates.values():
+        for place, peers in slower_than_peers(values).items():
+            result, uuid = results[place], subject(results[place])
+            history = against_past(uuid, past_keys[place], values[place], result.versions, earlier.get(uuid, ()))
+            beside[place] = Look(result, values[place], history, peers)
+    return beside
 
 
-def _padded(names: list[str], before: str, after: str, width: int) -> bool:
-    """Whether a number without leading zeros belongs to padded ones: 10 after 09."""
-    return any(
-        match is not None
-        and (match[1], match[3]) == (before, after)
-        and len(match[2]) == width
-        and match[2].startswith("0")
-        for match in map(_NUMBERED.fullmatch, names)
-    )
+def are_alike(group: Sequence[Look[Result]]) -> bool:
+    rates = [look.rate for look in group]
+    return min(rates) >= (1 - PEER_GAP) * statistics.median(rates)
 
 
-def _text(before: str, after: str, width: int, numbers: list[str]) -> str:
-    if width < 0:
-        return numbers[0]
-    if len(numbers) == 1:
-        return f"{before}{numbers[0]}{after}"
-    values = sorted(map(int, numbers))
-    ranges: list[list[int]] = []
-    for value in values:
-        if ranges and value == ranges[-1][1] + 1:
-            ranges[-1][1] = value
-        else:
-            ranges.append([value, value])
-    ends = [f"{first:0{width}}" if first == last else f"{first:0{width}}-{last:0{width}}" for first, last in ranges]
-    return f"{before}[{','.join(ends)}]{after}"
+def alike(rest: Sequence[Look[Result]], everyone: Sequence[Result], words: Words) -> str:
+    """``7 of 8 GPUs alike at 2930 GB/s``: ``rest``, those of ``everyone`` that are not slow."""
+    who = plural(everyone)
+    if len(rest) < len(everyone):
+        who = f"{len(rest)} of {who}"
+    rates = [look.rate for look in rest]
+    if not are_alike(rest):
+        return f"{who} at {span(rates, words)}"
+    return f"{who}{' alike' if len(rest) > 1 else ''} at {words(statistics.median(rates))}"
+
+
+def unknown_past(look: Look[Result]) -> str:
+    """What one device alone could be compared with."""
+    if look.history.slow is False:
+        return f", as in its last {counted(look.history.count, 'result')}"
+    return ", nothing to compare it with"
+
+
+def doubt(rates: Sequence[float], figure: float, certain: bool, causes: str) -> str:
+    """What stands behind a comparison with a figure of others. ``causes``: of a difference that accuses nobody."""
+    if not certain:
+        return "; that figure is not certain"
+    return f"; {causes} can make such a difference" if min(rates) < NEAR_FIGURE * figure else ""
+
+
+def first_sentences(sentences: Sequence[str], more: str = "{} more are slow") -> list[str]:
+    left = len(sentences) - SENTENCES
+    return [*sentences[:SENTENCES], more.format(left)] if left > 0 else list(sentences)
+
+
+def suspect(result: DeviceResult, reason: str, action: str) -> Suspect:
+    return Suspect(result.node, reason, gpu=result.gpu, uuid=result.uuid, action=action)
 
 
 def device_name(result: DeviceResult) -> str:
@@ -114,11 +145,30 @@ def devices_name(results: Sequence[DeviceResult]) -> str:
         f"GPUs {gpus}" + (f" on {'each of ' if len(on) > 1 else ''}{folded(on)}" if any(on) else "")
         for gpus, on in alike.items()
     ]
-    return numbers.listed(names)
+    return listed(names)
 
 
 def plural(results: Sequence[DeviceResult]) -> str:
     """``GPUs``, ``MIG slices``, ``nodes``: what so many devices of one kind are counted as."""
     kinds = {result.kind for result in results}
     word = "MIG slice" if kinds == {"mig"} else "CPU node" if kinds == {"cpu"} else "GPU"
-    return numbers.many(len(results), word)
+    return counted(len(results), word)
+
+
+def span(values: Iterable[float], words: Words) -> str:
+    """``2890–2960 GB/s``, or one figure when both ends read alike."""
+    ordered = sorted(values)
+    least, most = words(ordered[0]), words(ordered[-1])
+    if least == most:
+        return most
+    unit = " " + most.partition(" ")[2]
+    return f"{least.removesuffix(unit)}–{most}"
+
+
+def listed(items: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b, c and 5 more``."""
+    if len(items) <= 1:
+        return "".join(items)
+    if len(items) > LISTED + 1:
+        return f"{', '.join(items[:LISTED])} and {len(items) - LISTED} more"
+    return f"{', '.join(items[:-1])} and {items[-1]}"

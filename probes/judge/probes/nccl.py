@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mltop.probes.judge.probes import numbers
-from mltop.probes.judge.probes.devices import folded
+from mltop.probes.judge.nodes import folded
+from mltop.probes.model.units import counted, size_words
 
 _VERSION = re.compile(r"NCCL version (?P<version>\d[\d.]*)(?:\S*\+cuda(?P<cuda>[\d.]+))?")
 _NICS = re.compile(r"NET/IB : Using (?P<list>.*?)(?:;|$)")
@@ -75,7 +75,7 @@ def _network(lines: list[str]) -> list[str]:
         sharp = " with SHARP" if any(match["sharp"] for match in listed) else ""
         names = folded(match["name"] for match in listed)
         return [
-            f"{numbers.many(len(listed), 'NIC')} over {' and '.join(sorted(links))}{sharp} ({names})",
+            f"{counted(len(listed), 'NIC')} over {' and '.join(sorted(links))}{sharp} ({names})",
             *_direct(lines),
         ]
     sockets = _first(_SOCKETS, lines)
@@ -116,7 +116,7 @@ def _channels(lines: list[str]) -> list[str]:
     if match is None:
         return []
     nvls = f", NVLS {match['nvls']}" if match["nvls"] and match["nvls"] != "0" else ""
-    return [f"ring {numbers.many(int(match['ring']), 'channel')}{nvls}"]
+    return [f"ring {counted(int(match['ring']), 'channel')}{nvls}"]
 
 
 def _algorithms(lines: list[str]) -> list[str]:
@@ -132,7 +132,7 @@ def _algorithms(lines: list[str]) -> list[str]:
             algo, proto = _name(_ALGOS, numbered["algo"]), _name(_PROTOS, numbered["proto"])
             what = _NAMES.get(named["what"], named["what"]) if named is not None else "collective"
             found.setdefault((what, int(numbered["bytes"])), f"{algo}, {proto} protocol")
-    return [f"{what} of {numbers.size(size)}: {how}" for (what, size), how in found.items()]
+    return [f"{what} of {size_words(size)}: {how}" for (what, size), how in found.items()]
 
 
 def _name(names: tuple[str, ...], number: str) -> str:

@@ -18,10 +18,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from mltop.probes.judge.probes import numbers
-from mltop.probes.judge.probes.devices import folded, natural
+from mltop.probes.judge.nodes import folded, natural
 from mltop.probes.judge.probes.hardware.peaks import Expected
 from mltop.probes.model.probe import PairResult, ProbeVerdict, Suspect
+from mltop.probes.model.units import counted, percent_span_words, percent_words, rate_words, size_words
 
 GOOD = 0.91  # of the reference; healthy pairs vary by 2 %, a bad node costs 15 % and more
 REFERENCE = 0.75  # of the nodes' best values lie below the reference: up to that many may be bad
@@ -157,7 +157,7 @@ def _doubt(bad: Sequence[str], levels: Levels) -> str:
     values = levels.values_of(only)
     if len(values) < 2:
         return f"nobody can be accused: only {one} – {other} was fast, and was measured once"
-    told = " and ".join(numbers.rate(value) for value in values)
+    told = " and ".join(rate_words(value) for value in values)
     return f"nobody can be accused: only {one} – {other} was fast, and not each time ({told})"
 
 
@@ -196,7 +196,7 @@ def _node(node: str, levels: Levels, usual: float) -> Suspect:
             (levels.results[key].why for key, value in mine if value is None and levels.results[key].why), "no reason"
         )
         return Suspect(node, f"fails {count}: {why}", action=_CHECK_NODE.format(node=node))
-    much = numbers.percent_span(1 - value / usual for value in rates)
+    much = percent_span_words(1 - value / usual for value in rates)
     failed = f", {len(bad) - len(rates)} more failed" if len(rates) < len(bad) else ""
     return Suspect(node, f"is {much} slower than the others {count}{failed}", action=_CHECK_NODE.format(node=node))
 
@@ -206,7 +206,7 @@ def _path_suspect(key: PairKey, levels: Levels, usual: float) -> Suspect:
     value = levels.values[key]
     how = f"fails ({levels.results[key].why or 'no reason'})"
     if value is not None:
-        how = f"is {numbers.percent(1 - value / usual)} slower than others"
+        how = f"is {percent_words(1 - value / usual)} slower than others"
     return Suspect(f"{one} – {other}", f"the path between them {how}, both are fine with others", action=_CHECK_PATH)
 
 
@@ -232,10 +232,10 @@ def _paths(links: Sequence[PairKey]) -> list[str]:
 
 def _headline(nodes: Sequence[str], fine: int, usual: float, levels: Levels, found: bool) -> str:
     size = max((result.size_bytes for result in levels.results.values()), default=0)
-    of_size = f" at {numbers.size(size)}" if size else ""
-    count = numbers.many(len(nodes), "node") if not found else f"{fine} of {numbers.many(len(nodes), 'node')}"
+    of_size = f" at {size_words(size)}" if size else ""
+    count = counted(len(nodes), "node") if not found else f"{fine} of {counted(len(nodes), 'node')}"
     alike = "fine" if found else "alike"
-    return f"{count} {alike} in pairs: {numbers.rate(usual)} busbw{of_size}"
+    return f"{count} {alike} in pairs: {rate_words(usual)} busbw{of_size}"
 
 
 def _say_expected(verdict: ProbeVerdict, usual: float, expected: Expected | None) -> None:
@@ -243,7 +243,7 @@ def _say_expected(verdict: ProbeVerdict, usual: float, expected: Expected | None
     if expected is None or not expected.bytes_per_s:
         return
     share = usual / expected.bytes_per_s
-    line = f"{numbers.percent(share)} of the {numbers.rate(expected.bytes_per_s)} known for two ({expected.source})"
+    line = f"{percent_words(share)} of the {rate_words(expected.bytes_per_s)} known for two ({expected.source})"
     if expected.certain and share < NEAR_EXPECTED and not verdict.suspects:
         verdict.text += f"; all are slow: {line}"
     else:
@@ -251,7 +251,7 @@ def _say_expected(verdict: ProbeVerdict, usual: float, expected: Expected | None
 
 
 def _details(nodes: Sequence[str], levels: Levels, good: set[str], bad: Sequence[str]) -> list[str]:
-    lines = [f"{numbers.many(len(levels.values), 'pair')} measured"]
+    lines = [f"{counted(len(levels.values), 'pair')} measured"]
     if len(nodes) == 2:
         lines.append("two nodes cannot be compared with each other: a third one tells whose fault a slow pair is")
     again = sum(count > 1 for count in levels.measured.values())
@@ -272,7 +272,7 @@ def _nothing_worked(results: Sequence[PairResult]) -> ProbeVerdict:
     if not results:
         return ProbeVerdict("no pair was measured")
     why = f": {reasons.most_common(1)[0][0]}" if reasons else ""
-    return ProbeVerdict(f"none of {numbers.many(len(results), 'pair')} worked{why}")
+    return ProbeVerdict(f"none of {counted(len(results), 'pair')} worked{why}")
 
 
 __all__ = ["Pair", "PairSearch", "circle_rounds", "judge_pairs"]

@@ -1,23 +1,13 @@
-"""The bundle's bytes: a zip without compression and without anything that depends on when or where it was made.
-
-Which files the bundle of one machine type has: our own that run on a node, pynvml, psutil.
-
-"mltop_compiled.py" is ``agent/bootstrap/compiled.py``: it runs before any package can be imported, by its text.
-
-The key of compiled modules in nodes' caches: made once by every user of mltop, and kept with their state.
-
-A node's cache holds the agent's modules in compiled form (``agent/bootstrap/compiled.py``), which no hash that is known
-here can vouch for: each version of Python makes another. What carries this key's hash was made by an agent of ours.
-
-Stage 1 as it is sent: the text of ``agent/bootstrap`` and the hashes of the bundles.
-
-The frames that carry files to a node.
-
-What travels to a node that has nothing of ours: stage 1, the bundle of the agent's files, py-spy.
+"""What travels to a node that has nothing of ours: stage 1, the bundle of the agent's files, py-spy.
 
 ``opening()`` goes to every node; ``file_for`` makes the frames that a node asks for; ``loader()`` imports from what has
-been installed. The bundle of one machine type is the same bytes on every computer that has the same versions of mltop,
-pynvml and psutil, so its hash names it in the nodes' caches.
+been installed. The bundle is a zip without anything that depends on when or where it was made: that of one machine type
+is the same bytes on every computer that has the same versions of mltop, pynvml and psutil, so its hash names it in the
+nodes' caches.
+
+A node's cache also holds the agent's modules in compiled form (``agent/bootstrap/compiled.py``), which no hash that is
+known here can vouch for: each version of Python makes another. What carries the hash of ``compiled_key()`` was made by
+an agent of ours; every user of mltop has one, kept with their state.
 """
 
 from __future__ import annotations
@@ -51,6 +41,16 @@ from mltop.probes.system.files import BadFile, Folder, ensure_own, state_folder,
 MANIFEST = "MANIFEST"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest that zip knows
 _REGULAR_FILE_0600 = 0o100600 << 16
+OURS = ("model", "system", "agent", "collect", "active", "version.py")
+_NOT_NEEDED_THERE = ("agent/bootstrap/", "system/files.py")  # sent as text; the operator's
+_KEY_NAME = "compiled-key"
+_KEY_BYTES = 32
+# Not sent: imports between the parts, and comments on lines of their own.
+_LEFT_OUT = re.compile(
+    r"^(from mltop\.probes\.(?:agent\.bootstrap|system\.writable)\b[^(\n]*(?:\([^)]*\))?|\s*#.*)\n", re.MULTILINE
+)
+_GZIP = 31  # zlib's name for it; the header it writes has no time of making
+_BEST, _QUICK = 9, 3  # py-spy, 8 MB: 0.13 s and 3.0 MB at 3; 1.2 s and 2.8 MB at 9
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,6 @@ def pack(files: Mapping[str, bytes]) -> Archive:
 
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-OURS = ("model", "system", "agent", "collect", "active", "version.py")
-_NOT_NEEDED_THERE = ("agent/bootstrap/", "system/files.py")  # sent as text; the operator's
 
 
 @cache
@@ -126,10 +122,10 @@ def machines() -> list[str]:
 
 def _our_files() -> dict[str, bytes]:
     root = Path(probes.__file__).parent
-    found = [root / "__init__.py"]
+    paths = [root / "__init__.py"]
     for name in OURS:
-        found += [root / name] if name.endswith(".py") else sorted((root / name).rglob("*.py"))
-    named = {path.relative_to(root).as_posix(): path for path in found}
+        paths += [root / name] if name.endswith(".py") else sorted((root / name).rglob("*.py"))
+    named = {path.relative_to(root).as_posix(): path for path in paths}
     return {
         f"mltop/probes/{name}": path.read_bytes()
         for name, path in named.items()
@@ -148,10 +144,6 @@ def _pynvml() -> dict[str, bytes]:
     return {f"pynvml/{path.name}": path.read_bytes() for path in sorted(module.parent.glob("*.py"))}
 
 
-_NAME = "compiled-key"
-_BYTES = 32
-
-
 @cache
 def compiled_key() -> str:
     """In hex; "" where it cannot be kept: nodes then compile what they use at every start, for 0.2 s."""
@@ -159,50 +151,41 @@ def compiled_key() -> str:
     if path is None:
         return ""
     with contextlib.suppress(OSError, BadFile), ensure_own(path) as folder:
-        return _kept(folder) or _made(folder)
+        return _kept_key(folder) or _made_key(folder)
     return ""
 
 
-def _made(folder: Folder) -> str:
+def _made_key(folder: Folder) -> str:
     """Several at once make one: the first link stands."""
     beside, fd = folder.new_file()
     try:
         try:
-            write_all(fd, secrets.token_hex(_BYTES).encode())
+            write_all(fd, secrets.token_hex(_KEY_BYTES).encode())
         finally:
             os.close(fd)
         with contextlib.suppress(FileExistsError):
-            os.link(beside, _NAME, src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
+            os.link(beside, _KEY_NAME, src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
     finally:
         os.unlink(beside, dir_fd=folder.fd)
-    return _kept(folder)
+    return _kept_key(folder)
 
 
-def _kept(folder: Folder) -> str:
+def _kept_key(folder: Folder) -> str:
     """ "" for none, and for a file that others may know or have put there."""
     try:
-        fd = folder.open_file(_NAME)
+        fd = folder.open_file(_KEY_NAME)
     except FileNotFoundError:
         return ""
     with open(fd, encoding="ascii", errors="replace") as file:
         status = os.fstat(fd)
         is_ours = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
-        text = file.read(2 * _BYTES + 1) if is_ours else ""
-    return text if len(text) == 2 * _BYTES and all(letter in "0123456789abcdef" for letter in text) else ""
+        text = file.read(2 * _KEY_BYTES + 1) if is_ours else ""
+    return text if len(text) == 2 * _KEY_BYTES and all(letter in "0123456789abcdef" for letter in text) else ""
 
 
-# Not sent: imports between the parts, and comments on lines of their own.
-_LEFT_OUT = re.compile(
-    r"^(from mltop\.probes\.(?:agent\.bootstrap|system\.writable)\b[^(\n]*(?:\([^)]*\))?|\s*#.*)\n", re.MULTILINE
-)
 # Stage 0 reads byte by byte up to the NUL; this little program reads the rest as a whole.
 # Empty lines first: a `read` in a shell's start-up file takes the first line of stdin.
 _LOADER = """
-
-
-
-
-
 
 
 import os, zlib
@@ -236,10 +219,6 @@ def table() -> dict[str, list[str]]:
     return {machine: [archive.sha256, archive.manifest_sha256] for machine, archive in archives.items()}
 
 
-_GZIP = 31  # zlib's name for it; the header it writes has no time of making
-_BEST, _QUICK = 9, 3  # py-spy, 8 MB: 0.13 s and 3.0 MB at 3; 1.2 s and 2.8 MB at 9
-
-
 def file_for(name: str, machine: str) -> Request:
     """The frame for a node of this machine type (platform.machine()): ``name`` is "bundle" or "py-spy".
 
@@ -248,8 +227,17 @@ def file_for(name: str, machine: str) -> Request:
     """
     if name not in ("bundle", "py-spy"):
         return Request("file", op=name, args={"error": f"there is no file {name!r}"})
-    args = _bundle(machine if machine in machines() else "") if name == "bundle" else _py_spy(machine)
-    return Request("file", op=name, args=dict(args))
+    if name == "bundle":
+        content, level = bundle(machine if machine in machines() else "").content, _BEST
+    else:
+        program, level = wheels.py_spy(machine), _QUICK
+        if program is None:
+            error = f"no py-spy for {machine} at hand to send there"
+            return Request("file", op=name, args={"error": error, "fix": wheels.how_to_get(machine)})
+        content = program
+    compressor = zlib.compressobj(level, zlib.DEFLATED, _GZIP)
+    packed = base64.b64encode(compressor.compress(content) + compressor.flush()).decode()
+    return Request("file", op=name, args={"sha256": sha256(content), "data": packed})
 
 
 @cache
@@ -257,23 +245,3 @@ def py_spy_sha256(machine: str) -> str:
     """Of the py-spy that ``file_for`` has for this machine type, "" when it has none."""
     program = wheels.py_spy(machine)
     return sha256(program) if program else ""
-
-
-def _bundle(machine: str) -> dict[str, str]:
-    archive = bundle(machine)
-    return {"sha256": archive.sha256, "data": _packed(archive.content, _BEST)}
-
-
-def _py_spy(machine: str) -> dict[str, str]:
-    program = wheels.py_spy(machine)
-    if program is None:
-        return {"error": f"no py-spy for {machine} at hand to send there", "fix": wheels.how_to_get(machine)}
-    return {"sha256": sha256(program), "data": _packed(program, _QUICK)}
-
-
-def _packed(content: bytes, level: int) -> str:
-    compressor = zlib.compressobj(level, zlib.DEFLATED, _GZIP)
-    return base64.b64encode(compressor.compress(content) + compressor.flush()).decode()
-
-
-__all__ = ["file_for", "loader", "opening", "py_spy_sha256"]

@@ -46,10 +46,10 @@ def how_to_get(machine: str) -> str:
 
 def machines_with_psutil() -> list[str]:
     """This computer's own, and those of the wheels."""
-    found = {here()} if here() and _installed_psutil() else set()
+    machines = {here()} if here() and _installed_psutil() else set()
     for wheel in _wheels("psutil"):
-        found |= set(map(_machine_of, _tags(wheel)))
-    return sorted(found - {""})
+        machines |= set(map(_machine_of, _tags(wheel)))
+    return sorted(machines - {""})
 
 
 def psutil_files(machine: str) -> dict[str, bytes]:
@@ -108,9 +108,9 @@ def _installed_files(distribution: str) -> dict[str, Path]:
 
 def _installed_py_spy() -> list[Path]:
     named = [os.environ.get("MLTOP_PY_SPY"), str(Path(sys.executable).parent / "py-spy"), shutil.which("py-spy")]
-    found = [Path(path) for path in named if path]
-    found[1:1] = [path for name, path in _installed_files("py-spy").items() if name.endswith("/py-spy")]
-    return [path for path in found if path.is_file() and os.access(path, os.R_OK)]
+    paths = [Path(path) for path in named if path]
+    paths[1:1] = [path for name, path in _installed_files("py-spy").items() if name.endswith("/py-spy")]
+    return [path for path in paths if path.is_file() and os.access(path, os.R_OK)]
 
 
 def _wheels(name: str) -> list[Path]:
@@ -118,8 +118,8 @@ def _wheels(name: str) -> list[Path]:
     folder = wheel_folder()
     if folder is None or not _may_be_sent(folder):
         return []
-    found = sorted(folder.glob(f"{name}-*.whl"), reverse=True)
-    return [wheel for wheel in found if wheel.stem.split("-")[-2] in ("abi3", "none")]
+    newest_first = sorted(folder.glob(f"{name}-*.whl"), reverse=True)
+    return [wheel for wheel in newest_first if wheel.stem.split("-")[-2] in ("abi3", "none")]
 
 
 def _may_be_sent(folder: Path) -> bool:
@@ -127,12 +127,12 @@ def _may_be_sent(folder: Path) -> bool:
     if os.geteuid() != 0:
         return True
     try:
-        found = open_own(folder)
+        own_folder = open_own(folder)
     except (BadFile, OSError):
         return False
-    if found is not None:
-        found.close()
-    return found is not None
+    if own_folder is not None:
+        own_folder.close()
+    return own_folder is not None
 
 
 def _fitting(name: str, machine: str) -> list[Path]:

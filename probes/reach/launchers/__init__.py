@@ -1,4 +1,4 @@
-"""Ways to reach nodes, one file each, all with ``launch(nodes, options) -> list[Channel]``.
+"""Ways to reach nodes: a row for each in ``LAUNCHERS``, and a file with ``launch(nodes, options) -> list[Channel]``.
 
 A launcher only describes processes (``reach/channel.py``): it starts nothing, and looks at nothing that takes long.
 
@@ -12,3 +12,43 @@ A launcher only describes processes (``reach/channel.py``): it starts nothing, a
 - ``ending`` turns the exit code and the last words into one sentence, and says whether trying again can help.
 - What cannot work at all (a missing program, an option it has no use for) is a ``UsageProblem``.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:  # the command line reads the table before it knows whether it needs any of this
+    from mltop.probes.model import Via
+    from mltop.probes.reach.channel import Channel, LaunchOptions
+
+
+class Launcher(NamedTuple):
+    """``program``: what it needs on this machine, and the Debian ``package`` that has it; "" for nothing.
+
+    ``logs_in``: a login name means something to it. ``tells_agents``: what runs on a node can be told more while it
+    runs: probes over several nodes need that.
+    """
+
+    name: Via
+    program: str = ""
+    package: str = ""
+    logs_in: bool = False
+    tells_agents: bool = True
+
+    def launch(self, nodes: tuple[str, ...], options: LaunchOptions) -> list[Channel]:
+        """The processes for these nodes; only this launcher's file is imported. Raises UsageProblem."""
+        channels: list[Channel] = import_module(f"{__name__}.{self.name}").launch(nodes, options)
+        return channels
+
+
+# In the order in which the command line names them.
+LAUNCHERS: dict[str, Launcher] = {
+    launcher.name: launcher
+    for launcher in (
+        Launcher("ssh", "ssh", "openssh-client", logs_in=True),
+        Launcher("pdsh", "pdsh", "pdsh", logs_in=True, tells_agents=False),
+        Launcher("srun", "srun", "slurm-client"),
+        Launcher("local"),
+    )
+}

@@ -1,10 +1,9 @@
-"""Which node's part of a pdsh is over, and why: pdsh goes on with the others and tells it on stderr (pdsh(1)).
+"""Many nodes by one pdsh process (pdsh(1)) whose lines carry frames; the agent must already be on the nodes.
 
-Many nodes by one pdsh process (pdsh(1)) whose lines carry frames; the agent must already be on the nodes.
-
-pdsh forwards no input, so requests go by a second, short-lived pdsh. When pdsh ends, however it ends, so do its ssh
-processes, and the agents find their output closed. What pdsh 2.34 does with lines, measured: a NUL byte cuts a line,
-from 128 KiB on (its buffer) the head is lost, anything below stays whole beside hundreds of others.
+pdsh forwards no input, so requests go by a second, short-lived pdsh. A node that is over is told on stderr, and the
+others go on. When pdsh ends, however it ends, so do its ssh processes, and the agents find their output closed. What
+pdsh 2.34 does with lines, measured: a NUL byte cuts a line, from 128 KiB on (its buffer) the head is lost, anything
+below stays whole beside hundreds of others.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from functools import cache, partial
 from mltop.probes.agent.protocol import Request
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.bundle import loader
-from mltop.probes.reach.channel import Channel, Ending, LaunchOptions, exit_words
+from mltop.probes.reach.channel import CONNECT_S, Channel, Ending, LaunchOptions, exit_words
 from mltop.probes.reach.launchers.remote_command import (
     ENDED_EXIT,
     MISSING,
@@ -28,7 +27,7 @@ from mltop.probes.reach.launchers.remote_command import (
     installed_agent,
     plain_json,
 )
-from mltop.probes.reach.launchers.ssh import plain_session, ssh_ended
+from mltop.probes.reach.launchers.ssh import OPTIONS, plain_session, ssh_ended
 
 _EXITED = re.compile(
     r"pdsh@[^:]*: (?P<node>.+): ssh (?:exited with exit code (?P<code>\d+)|killed by signal (?P<signal>\d+))$"
@@ -74,9 +73,9 @@ def pdsh_ending(nodes: tuple[str, ...], python: str = "", user: str = "") -> Cal
 
     def ending(code: int | None, words: str) -> Ending:
         endings = NodeEndings(nodes, python, user)
-        told = [ended[1] for ended in map(endings, words.splitlines()) if ended]
-        if told and len(nodes) == 1:
-            return told[-1]
+        endings_told = [ended[1] for ended in map(endings, words.splitlines()) if ended]
+        if endings_told and len(nodes) == 1:
+            return endings_told[-1]
         last = (words.strip().splitlines() or [""])[-1]
         return Ending(f"pdsh ended ({exit_words(code)})" + (f": {last}" if last else ""))
 
@@ -85,14 +84,6 @@ def pdsh_ending(nodes: tuple[str, ...], python: str = "", user: str = "") -> Cal
 
 NODES_PER_PDSH = 256  # a thread, two sockets and an ssh each
 FRAME_BYTES = 65_536
-CONNECT_S = 8
-SSH_OPTIONS = (
-    "BatchMode=yes",
-    "ServerAliveInterval=5",
-    "ServerAliveCountMax=3",
-    "LogLevel=INFO",  # at ERROR what the server says in a refusal is not shown
-    "ControlMaster=no",  # one that an ssh of ours starts would hold pdsh's pipes open
-)
 # Before it becomes ssh, each child closes every descriptor up to the limit: a raised limit costs 0.1 s per node.
 _START = 'ulimit -S -n "$1" 2>/dev/null; shift; exec pdsh "$@"'
 _PLAIN_NAME = re.compile(r"\w[\w.-]*", re.ASCII)  # anything else means something in pdsh's list of targets
@@ -202,5 +193,5 @@ def py_spy_hashes() -> dict[str, str]:
 
 def ssh_arguments(options: LaunchOptions) -> str:
     """What each ssh gets first; of an option that is given twice ssh takes the first, so the user's come second."""
-    ours = [*SSH_OPTIONS, *plain_session(), *(("StrictHostKeyChecking=accept-new",) if options.accept_new else ())]
+    ours = [*OPTIONS, *plain_session(), *(("StrictHostKeyChecking=accept-new",) if options.accept_new else ())]
     return " ".join([*(f"-o {option}" for option in ours), os.environ.get("PDSH_SSH_ARGS_APPEND", "")]).strip()

@@ -1,17 +1,13 @@
-"""Stage 0 of the bootstrap: the one line that a node's login shell is given.
+"""The one line that a node's login shell is given: to start the bootstrap, or an agent that is already there.
 
-It looks for a Python that is new enough and hands it stdin, from where stage 1 comes (``bundle.opening()``). Root takes
-none that others could change. The line means the same to bash, dash, zsh, tcsh and fish: one pair of single quotes
-around everything, and within it no newline, no single quote, no ``!`` and no backslash.
+``remote_command`` is stage 0 of the bootstrap. It looks for a Python that is new enough and hands it stdin, from where
+stage 1 comes (``bundle.opening()``). ``installed_agent`` is for carriers that bring nothing there (pdsh). What lies in
+the node's cache is checked as the bootstrap does it: the command carries the MANIFEST's hash and the code that imports
+by it (``agent/bootstrap/compiled.py``). A bundle that is not whole is passed by as if there were none; it is repaired
+by the next run over ssh. Neither takes for root what others could change.
 
-The line that runs an agent which is already on the node: for carriers that bring nothing there (pdsh).
-
-Like stage 0 of the bootstrap it means the same to bash, dash, zsh, tcsh and fish: everything in single quotes, and
-within them no newline, no single quote and no ``!``; a backslash only before a ``u``.
-
-What lies in the node's cache is checked as the bootstrap does it: the command carries the MANIFEST's hash and the code
-that imports by it (``agent/bootstrap/compiled.py``). A bundle that is not whole is passed by as if there were none; it
-is repaired by the next run over ssh.
+The lines mean the same to bash, dash, zsh, tcsh and fish: everything in single quotes, and within them no newline, no
+single quote and no ``!``; no backslash, or one before a ``u`` only.
 """
 
 from __future__ import annotations
@@ -117,9 +113,9 @@ def _json(text: str) -> str:
 def _quoted(word: str) -> str:
     if _PLAIN.fullmatch(word):
         return word
-    found = _UNQUOTABLE.search(word)
-    if found:
-        raise ValueError(f"{word!r}: has {found.group()!r}, which not every login shell takes (leave it out)")
+    odd = _UNQUOTABLE.search(word)
+    if odd:
+        raise ValueError(f"{word!r}: has {odd.group()!r}, which not every login shell takes (leave it out)")
     return f"'{word}'"
 
 
@@ -199,7 +195,7 @@ def _code(character: str) -> str:
 
 
 def _quoted_words(word: str) -> str:
-    found = re.search(r"['!\x00-\x1f]|\\(?!u)", word)
-    if found:
-        raise ValueError(f"{word!r}: has {found.group()!r}, which not every login shell takes (leave it out)")
+    odd = re.search(r"['!\x00-\x1f]|\\(?!u)", word)
+    if odd:
+        raise ValueError(f"{word!r}: has {odd.group()!r}, which not every login shell takes (leave it out)")
     return f"'{word}'"

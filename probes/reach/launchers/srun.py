@@ -1,14 +1,12 @@
-"""What srun's last words mean, and whether trying again can help.
-
-The words are Slurm's: slurm_errno.c, srun's launch.c and allocate.c. Exit codes tell little: srun's own failures and
-those of its tasks have the same.
-
-All nodes of a Slurm job by one ``srun --overlap`` (srun(1)): no ssh needed, the agents live in the job.
+"""All nodes of a Slurm job by one ``srun --overlap`` (srun(1)): no ssh needed, the agents live in the job.
 
 srun sends its stdin to every task, so the agents install themselves as over ssh. Its output is taken line by line and
 labelled: of lines up to 1,024 bytes all stay whole that way, longer ones are cut, and without labels or with
 ``--unbuffered`` lines of several tasks are mixed (measured with Slurm 22.05, 4 nodes). When srun ends, however it
 ends, slurmstepd ends the tasks at once. ``rejoin`` is a step of its own beside it.
+
+What srun's last words mean: they are Slurm's (slurm_errno.c, srun's launch.c and allocate.c). Exit codes tell little:
+srun's own failures and those of its tasks have the same.
 """
 
 from __future__ import annotations
@@ -18,41 +16,29 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.bundle import opening
-from mltop.probes.reach.channel import Channel, Ending, LaunchOptions, agent_ended
+from mltop.probes.reach.channel import SILENCE_S, Channel, Ending, LaunchOptions, Meaning, agent_ended, meant
 from mltop.probes.reach.launchers.remote_command import NO_PYTHON_EXIT, no_python, remote_command
 
-
-@dataclass(frozen=True)
-class _Meaning:
-    """``pattern`` is searched for in srun's words; {job} stands for the job's number."""
-
-    pattern: str
-    reason: str
-    fix: str = ""
-    retry: bool = True
-
-
 _MEANINGS = (
-    _Meaning(r"has expired|Invalid job id", "the Slurm job ended", "see `sacct -j {job}`", False),
+    Meaning(r"has expired|Invalid job id", "the Slurm job ended", "see `sacct -j {job}`", False),
     # Of a launch that fails the other tasks are cancelled, too: this stands before what cancelling looks like.
-    _Meaning(
+    Meaning(
         r"[Ll]aunch .*failed|launch failed|Socket timed out|Communication connection failure",
         "Slurm's slurmd does not answer on a node",
         "see `sinfo -N -l`, or --via ssh",
     ),
     # Of the job or of our step only: the next try tells.
-    _Meaning(r"CANCELLED|DUE TO|allocation .*revoked", "Slurm cancelled the job or our step", "see `sacct -j {job}`"),
-    _Meaning(r"already completing", "the Slurm job is suspended or about to end", "see `squeue -j {job}`"),
-    _Meaning(r"pending execution", "the Slurm job waits for its nodes", "see `squeue -j {job}`"),
-    _Meaning(r"[Pp]ermission denied", "Slurm job {job} is another user's", "run mltop as its owner", False),
-    _Meaning(r"node configuration is not available", "not a node of Slurm job {job}, or down", "see `sinfo -N -l`"),
-    _Meaning(r"Unable to contact slurm controller", "Slurm's controller does not answer", "see `scontrol ping`"),
-    _Meaning(r"temporarily disabled", "srun waits for room for one more job step", "see `squeue -s -j {job}`"),
-    _Meaning(r"unrecognized option", "this Slurm is older than 20.11: its srun has no --overlap", "--via ssh", False),
+    Meaning(r"CANCELLED|DUE TO|allocation .*revoked", "Slurm cancelled the job or our step", "see `sacct -j {job}`"),
+    Meaning(r"already completing", "the Slurm job is suspended or about to end", "see `squeue -j {job}`"),
+    Meaning(r"pending execution", "the Slurm job waits for its nodes", "see `squeue -j {job}`"),
+    Meaning(r"[Pp]ermission denied", "Slurm job {job} is another user's", "run mltop as its owner", False),
+    Meaning(r"node configuration is not available", "not a node of Slurm job {job}, or down", "see `sinfo -N -l`"),
+    Meaning(r"Unable to contact slurm controller", "Slurm's controller does not answer", "see `scontrol ping`"),
+    Meaning(r"temporarily disabled", "srun waits for room for one more job step", "see `squeue -s -j {job}`"),
+    Meaning(r"unrecognized option", "this Slurm is older than 20.11: its srun has no --overlap", "--via ssh", False),
 )
 # Said in runs that work, too; and what --verbose adds.
 _NOISE = re.compile(
@@ -69,9 +55,9 @@ def srun_ended(code: int | None, words: str, *, job: str, python: str = "") -> E
     """The end of an srun that ran agents inside of ``job``."""
     lines = [line for line in words.splitlines() if not _NOISE.search(line)]
     of_srun = "\n".join(line for line in map(_of_srun, lines) if line)
-    for meaning in _MEANINGS:
-        if re.search(meaning.pattern, of_srun):
-            return Ending(meaning.reason.format(job=job), meaning.fix.format(job=job), meaning.retry)
+    ending = meant(_MEANINGS, of_srun, job=job)
+    if ending is not None:
+        return ending
     if code == NO_PYTHON_EXIT:
         return Ending(*no_python(python))
     return agent_ended(code, lines[-1] if lines else "")
@@ -109,7 +95,6 @@ class NodeEndings:
 
 
 FRAME_BYTES = 900
-SILENCE_S = 20  # an agent ends after so long without a word from the hub
 # Variables by which srun tells its tasks what they are. An agent is no rank of the job that it lives in.
 _RANK_VARIABLES = "SLURM_PROCID SLURM_LOCALID SLURM_STEP_ID SLURM_STEPID PMI_RANK PMI_SIZE PMIX_RANK PMIX_NAMESPACE"
 # Of the environment that mltop runs in only these are for srun: the rest are options of the step around us.

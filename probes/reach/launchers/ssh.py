@@ -1,18 +1,12 @@
-"""ssh's options against what a user's configuration may hold that is meant for a person at a terminal.
-
-What ssh's last words mean, and whether trying again can help.
-
-The words are OpenSSH's (sshconnect.c, sshconnect2.c, packet.c, clientloop.c) and pam_slurm_adopt's. Authentication
-and host keys are not tried again: since OpenSSH 9.8 a server shuts out an address that fails often
-(PerSourcePenalties in sshd_config(5)).
-
-The end of an ssh whose remote side never said a word of ours: the login itself, or the login shell, failed.
-
-One OpenSSH per node: the user's own program, configuration, keys and jump hosts; the agent installs itself.
+"""One OpenSSH per node: the user's own program, configuration, keys and jump hosts; the agent installs itself.
 
 The options that are set here: no terminal, no forwarding, no questions, no command but ours, deadlines for connecting
 and for silence, and no master connection of ours (the user's own is used, unless it is stuck). Everything else is the
 user's: ssh_config(5).
+
+What ssh's last words mean: they are OpenSSH's (sshconnect.c, sshconnect2.c, packet.c, clientloop.c) and
+pam_slurm_adopt's. Authentication and host keys are not tried again: since OpenSSH 9.8 a server shuts out an address
+that fails often (PerSourcePenalties in sshd_config(5)).
 """
 
 from __future__ import annotations
@@ -26,11 +20,29 @@ from dataclasses import dataclass, replace
 
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.bundle import opening
-from mltop.probes.reach.channel import Channel, Ending, LaunchOptions, agent_ended, exit_words
+from mltop.probes.reach.channel import (
+    CONNECT_S,
+    SILENCE_S,
+    Channel,
+    Ending,
+    LaunchOptions,
+    Meaning,
+    agent_ended,
+    exit_words,
+    meant,
+)
 from mltop.probes.reach.launchers.remote_command import NO_PYTHON_EXIT, no_python, remote_command
 
 # One that is told to listen on a port, or to start tmux, is for one session of the user's, not for every node.
 NO_FORWARDS = "ClearAllForwardings=yes"
+_ALIVE_S, _MOST_SILENT = 5, 3  # ssh asks a server that says nothing every so many seconds, and so many times
+OPTIONS = (
+    "BatchMode=yes",
+    f"ServerAliveInterval={_ALIVE_S}",
+    f"ServerAliveCountMax={_MOST_SILENT}",
+    "LogLevel=INFO",  # at ERROR what the server says in a refusal is not shown (pam_slurm_adopt)
+    "ControlMaster=no",  # one that an ssh of ours starts would hold its pipes open
+)
 _SINCE_7_6 = ("RemoteCommand=none",)
 _SINCE_8_7 = ("SessionType=default", "StdinNull=no", "ForkAfterAuthentication=no")
 _DEADLINE_S = 5.0
@@ -65,21 +77,9 @@ def _known(program: str) -> tuple[str, ...]:
 SSH_FAILED = 255
 
 
-@dataclass(frozen=True)
-class _Meaning:
-    """``pattern`` is searched for in ssh's words; {host} stands for the node's name, {login} for
-    that and the user, {line} for the words' line, {1} for the first group.
-    """
-
-    pattern: str
-    reason: str
-    fix: str = ""
-    retry: bool = True
-
-
 # The first one that fits: those that say why stand before those that only say that the connection is gone.
 _MEANINGS = tuple(
-    _Meaning(*row)
+    Meaning(*row)
     for row in (
         (
             r"Access denied by pam_slurm_adopt|you have no active jobs on this node",
@@ -116,7 +116,7 @@ _MEANINGS = tuple(
             r"kex_exchange_identification|Exceeded MaxStartups|[Cc]onnection (?:closed|reset).*(?:banner|preauth)",
             "sshd closed the connection before the login (too many at once?)",
         ),
-        (r"Timeout, server .* not responding", "the link is dead: it did not answer for 15 s"),
+        (r"Timeout, server .* not responding", f"the link is dead: it did not answer for {_ALIVE_S * _MOST_SILENT} s"),
         (r"Connection to .* closed|[Cc]onnection (?:closed|reset)|Broken pipe", "the connection was closed"),
     )
 )
@@ -134,23 +134,11 @@ def ssh_ended(code: int | None, words: str, *, host: str, python: str = "", user
         return Ending(*no_python(python))
     if code != SSH_FAILED:
         return agent_ended(code, lines[-1] if lines else "")
-    for meaning in _MEANINGS:
-        match = re.search(meaning.pattern, words)
-        if match:
-            values = {"host": host, "login": login, "line": _line_of(words, match.start())}
-            return Ending(_filled(meaning.reason, match, values), _filled(meaning.fix, match, values), meaning.retry)
+    ending = meant(_MEANINGS, words, host=host, login=login)
+    if ending is not None:
+        return ending
     reason = f"ssh failed: {lines[-1]}" if lines else "the agent was killed, or ssh failed without a word"
     return Ending(reason, f"ssh {login} shows why")
-
-
-def _filled(text: str, match: re.Match[str], values: dict[str, str]) -> str:
-    for name, value in values.items():
-        text = text.replace("{" + name + "}", value)
-    return text.replace("{1}", match.group(1)) if match.re.groups else text
-
-
-def _line_of(words: str, at: int) -> str:
-    return words[words.rfind("\n", 0, at) + 1 :].partition("\n")[0].strip()
 
 
 _NO_ACCOUNT = re.compile(r"[Tt]his account is (?:currently )?not available")  # nologin(8)
@@ -163,20 +151,11 @@ def login_ended(code: int | None, words: str, *, host: str, python: str = "", us
     last = ([line.strip() for line in words.splitlines() if line.strip()] or [""])[-1]
     login = f"-l {user} {host}" if user else host
     locked_out = _NO_ACCOUNT.search(words)
-    said = locked_out[0] if locked_out else last
-    reason = f"its login shell ended ({exit_words(code)})" + (f": {said}" if said else "")
+    reason_said = locked_out[0] if locked_out else last
+    reason = f"its login shell ended ({exit_words(code)})" + (f": {reason_said}" if reason_said else "")
     return Ending(reason, f"ssh {login} true shows why", retry=not locked_out)
 
 
-SILENCE_S = 20  # an agent ends after so long without a word from the hub
-_OPTIONS = (
-    "BatchMode=yes",
-    "ConnectTimeout=8",
-    "ServerAliveInterval=5",
-    "ServerAliveCountMax=3",
-    "LogLevel=INFO",  # at ERROR what the server says in a refusal is not shown (pam_slurm_adopt)
-    "ControlMaster=no",
-)
 _ASK_AT_ONCE = 8
 _ASK_DEADLINE_S = 5.0  # `Match exec` runs programs of the user's
 
@@ -221,7 +200,7 @@ def _channel(node: str, options: LaunchOptions, route: Route) -> Channel:
 def ssh_command(options: LaunchOptions) -> list[str]:
     """ssh with everything but the host and the command."""
     command = ["ssh", "-T", "-x", "-a"]
-    for option in (*_OPTIONS, *plain_session()):
+    for option in (*OPTIONS, f"ConnectTimeout={CONNECT_S}", *plain_session()):
         command += ["-o", option]
     if options.accept_new:
         command += ["-o", "StrictHostKeyChecking=accept-new"]
@@ -248,8 +227,8 @@ def routes_to(nodes: tuple[str, ...], user: str = "") -> list[Route]:
     """
     kinds = {re.sub(r"\d+", "0", node): node for node in nodes}
     with ThreadPoolExecutor(_ASK_AT_ONCE, thread_name_prefix="mltop-ssh-config") as pool:
-        found = dict(zip(kinds, pool.map(lambda node: _route_to(node, user), kinds.values()), strict=True))
-    return [found[re.sub(r"\d+", "0", node)] for node in nodes]
+        route_of_kind = dict(zip(kinds, pool.map(lambda node: _route_to(node, user), kinds.values()), strict=True))
+    return [route_of_kind[re.sub(r"\d+", "0", node)] for node in nodes]
 
 
 def _route_to(node: str, user: str) -> Route:

@@ -1,8 +1,7 @@
 """From what the user typed to the nodes that are meant, and to the processes that reach them."""
 
 from mltop.probes.reach.targets.nodesets import expand, read_hostfile
-from mltop.probes.reach.targets.options import TargetOptions, check_numbers, options_from
-from mltop.probes.reach.targets.resolve import Targets, channels, resolve
+from mltop.probes.reach.targets.resolve import TargetOptions, Targets, channels, check_numbers, options_from, resolve
 
 __all__ = [
     "TargetOptions",

@@ -1,8 +1,7 @@
-"""Node lists: ClusterShell's NodeSet syntax and groups, checked before anything is expanded.
+"""Node lists: ClusterShell's NodeSet syntax and groups, checked before anything is expanded; and host files.
 
-Syntax: https://clustershell.readthedocs.io/en/latest/tools/nodeset.html
-
-Host files: plain, DeepSpeed (``host slots=8``), MPI (``host:8``, ``host slots=8``), and pdsh's WCOLL.
+Syntax: https://clustershell.readthedocs.io/en/latest/tools/nodeset.html. Host files: plain, DeepSpeed's
+(``host slots=8``), MPI's (``host:8``, ``host slots=8``), and pdsh's WCOLL.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mltop.probes.reach import UsageProblem
-from mltop.probes.reach.targets.options import shown
 from mltop.probes.system.files import BadFile, read_regular
 
 MOST_NODES = 16_384
@@ -31,6 +29,15 @@ _SET_OPERATORS = frozenset("!&^")
 _BRACKET = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"(\d+)-(\d+)(?:/(\d+))?")
 _LONGEST_RANGE = 40  # characters of "first-last/step": more digits than any node has
+_SHOWN = 60  # characters of a word in an error
+MOST_BYTES = 4 * 1024 * 1024
+_ADDRESS_WITH_SLOTS = re.compile(r"(\[[^\]]*:[^\]]*\])(?::\d+)?")
+_NAME_WITH_SLOTS = re.compile(r"([^:]+):\d+")
+
+
+def shown(word: str) -> str:
+    """A word that may hold anything, in one short line."""
+    return repr(word if len(word) <= _SHOWN else word[:_SHOWN] + "…")
 
 
 def expand(text: str, source: str = "-w") -> list[str]:
@@ -159,11 +166,6 @@ def _range_size(text: str) -> int:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
-
-
-MOST_BYTES = 4 * 1024 * 1024
-_ADDRESS_WITH_SLOTS = re.compile(r"(\[[^\]]*:[^\]]*\])(?::\d+)?")
-_NAME_WITH_SLOTS = re.compile(r"([^:]+):\d+")
 
 
 def read_hostfile(path: Path, source: str = "--hostfile") -> list[str]:

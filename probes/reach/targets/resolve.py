@@ -1,25 +1,83 @@
-"""Which launcher reaches which node.
+"""What the user meant: -w, --hostfile and --job together; else the Slurm job around us, WCOLL, or this machine.
 
-What the user meant: -w, --hostfile and --job together; else the Slurm job around us, WCOLL, or this machine.
-
-The processes to start for what was resolved. A launcher is imported when a node needs it.
+Then which launcher reaches which node, and the processes to start for that.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Literal
 
-from mltop.probes.reach import UsageProblem
+from mltop.probes.model import Via
+from mltop.probes.reach import INTERVAL_S, TIMEOUT_S, UsageProblem
 from mltop.probes.reach.channel import Channel, LaunchOptions
-from mltop.probes.reach.targets.nodesets import MOST_NODES, expand, one_user, read_hostfile, split_user
-from mltop.probes.reach.targets.options import TargetOptions, check_numbers, check_words
+from mltop.probes.reach.launchers import LAUNCHERS
+from mltop.probes.reach.targets.nodesets import MOST_NODES, expand, one_user, read_hostfile, shown, split_user
 from mltop.probes.reach.targets.slurm import Allocation, allocations_here, allocations_of
 from mltop.probes.system import as_root
+from mltop.probes.system.spawn import why_no_program
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """The TARGETS options as typed: () or "" where not given. ``via`` "": what suits each node."""
+
+    nodes: tuple[str, ...] = ()
+    hostfile: str = ""
+    job: str = ""
+    recording: str = ""
+    via: Via | Literal[""] = ""
+    python: str = ""
+    interval_s: float = INTERVAL_S
+    timeout_s: float = TIMEOUT_S
+    user: str = ""
+    accept_new: bool = False
+
+
+# An option with an empty value is most often a variable that is not set: it must not mean this machine.
+_EMPTY = {
+    "hostfile": "names no file",
+    "job": "names no job",
+    "recording": "names no file",
+    "python": why_no_program(""),
+    "user": "names nobody",
+}
+
+
+def options_from(given: Mapping[str, Any]) -> TargetOptions:
+    """Of the options that were typed, by field. UsageProblem names one with an empty value."""
+    for name, why in _EMPTY.items():
+        if given.get(name) == "":
+            raise UsageProblem(f"--{name} ''", why, "is a variable empty?")
+    return TargetOptions(**given)
+
+
+# As useradd(8) and directory services have them, with a realm or a domain: ada, svc$, ada@lab.example, LAB+ada.
+_USER_NAME = re.compile(r"\w[\w.@+$%=-]{0,255}")
+
+
+def check_words(options: TargetOptions) -> None:
+    """UsageProblem names an interpreter or a user that could not be passed on."""
+    why = why_no_program(options.python) if options.python else ""
+    if why:
+        raise UsageProblem(f"--python {shown(options.python)}", why, "name it by another path: a link to it")
+    if options.user and not _USER_NAME.fullmatch(options.user):
+        raise UsageProblem(f"--user {shown(options.user)}", "is no user's name")
+
+
+def check_numbers(options: TargetOptions) -> None:
+    """UsageProblem names an interval or a timeout that makes no sense."""
+    if not 0.1 <= options.interval_s <= 3600:
+        raise UsageProblem(f"--interval {options.interval_s:g}", "must be between 0.1 and 3600 seconds")
+    if not 0.1 <= options.timeout_s <= 86400:
+        raise UsageProblem(f"--timeout {options.timeout_s:g}", "must be between 0.1 and 86400 seconds")
+
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1", "localhost.localdomain"})
 
@@ -28,7 +86,7 @@ LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1", "localhost.localdomain
 class Route:
     """``job``: the Slurm job to run inside of, for srun: "123", or "123+1" in a heterogeneous one."""
 
-    via: str
+    via: Via
     nodes: tuple[str, ...]
     job: str = ""
 
@@ -40,7 +98,10 @@ def own_names(environ: Mapping[str, str] = os.environ) -> frozenset[str]:
 
 
 def routes_for(
-    nodes: Sequence[str], via: str, allocations: Sequence[Allocation], environ: Mapping[str, str] = os.environ
+    nodes: Sequence[str],
+    via: Via | Literal[""],
+    allocations: Sequence[Allocation],
+    environ: Mapping[str, str] = os.environ,
 ) -> tuple[Route, ...]:
     """``via`` "": this machine without any network, nodes of the job that we are inside of by srun, others by ssh.
 
@@ -171,13 +232,13 @@ def _from_environment(meant: _Meant, environ: Mapping[str, str]) -> None:
 
 def _check_against(routes: tuple[Route, ...], user: str, python: str) -> None:
     ways = {route.via for route in routes}
-    if user and not ways & {"ssh", "pdsh"}:
+    if user and not any(LAUNCHERS[via].logs_in for via in ways):
         raise UsageProblem(f"--user {user}", f"{' and '.join(sorted(ways))} runs as you", "--via ssh logs in")
     if python and "local" in ways:
-        found = shutil.which(python)
-        if found is None:
+        program = shutil.which(python)
+        if program is None:
             raise UsageProblem(f"--python {python}", "no such program on this machine")
-        why = as_root.why_not_python(os.path.abspath(found))  # noqa: PTH100 - keeps links
+        why = as_root.why_not_python(os.path.abspath(program))  # noqa: PTH100 - keeps links
         if why:
             raise UsageProblem(f"--python {python}", why, "name one that only root can change")
 
@@ -187,24 +248,5 @@ def channels(targets: Targets, options: TargetOptions) -> list[Channel]:
     launch_options = LaunchOptions(options.interval_s, options.python, targets.user, options.accept_new)
     found: list[Channel] = []
     for route in targets.routes:
-        found += launcher(route.via)(route.nodes, replace(launch_options, job=route.job))
+        found += LAUNCHERS[route.via].launch(route.nodes, replace(launch_options, job=route.job))
     return found
-
-
-def launcher(via: str) -> Callable[[tuple[str, ...], LaunchOptions], list[Channel]]:
-    """The ``launch`` of one launcher; only that one is imported."""
-    if via == "local":
-        from mltop.probes.reach.launchers import local
-
-        return local.launch
-    if via == "ssh":
-        from mltop.probes.reach.launchers import ssh
-
-        return ssh.launch
-    if via == "pdsh":
-        from mltop.probes.reach.launchers import pdsh
-
-        return pdsh.launch
-    from mltop.probes.reach.launchers import srun
-
-    return srun.launch

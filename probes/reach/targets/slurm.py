@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mltop.probes.model.units import duration_words
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets.nodesets import expand
 
@@ -125,7 +126,7 @@ def _squeue(what: str, *options: str) -> list[str]:
         )
     except subprocess.TimeoutExpired:
         fix = "does Slurm's controller run? `scontrol ping`"
-        raise UsageProblem(what, f"squeue did not answer within {SQUEUE_TIMEOUT_S:g} s", fix) from None
+        raise UsageProblem(what, f"squeue did not answer within {duration_words(SQUEUE_TIMEOUT_S)}", fix) from None
     except OSError as error:
         raise UsageProblem(what, f"cannot start {squeue}: {error.strerror}") from None
     if done.returncode == 0:

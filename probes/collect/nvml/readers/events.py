@@ -43,9 +43,9 @@ class EventReader:
 
     def read(self) -> list[dict[str, int | None]]:
         """Xids since the call before: ``{"index": NVML's index, "code": Xid}``. The index is None when unknown."""
-        found: list[dict[str, int | None]] = []
+        xids: list[dict[str, int | None]] = []
         if self._set is None or not self._index_of or time.monotonic() < self._try_again_at_s:
-            return found
+            return xids
         for _ in range(MAX_PER_POLL):
             code = self._calls("nvmlEventSetWait_v2", NO_GPU, self._set, self._data_ref, c_uint(WAIT_MS))
             if code == TIMEOUT:
@@ -54,8 +54,8 @@ class EventReader:
                 self._try_again_at_s = time.monotonic() + ASK_AGAIN_S
                 break
             if self._data.eventType & XID:  # clock events come with data 0 (leptonai/gpud#164)
-                found.append({"index": self._index_of.get(address(self._data.device)), "code": self._data.eventData})
-        return found
+                xids.append({"index": self._index_of.get(address(self._data.device)), "code": self._data.eventData})
+        return xids
 
     def shut_down(self) -> None:
         """Before the library is shut down."""

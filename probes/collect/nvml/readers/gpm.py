@@ -1,19 +1,14 @@
-"""GPM (GPU performance monitoring, Hopper and newer): samples, and metrics computed from two of them.
+"""GPM (GPU performance monitoring, Hopper and newer): what the GPU's units really do.
 
-Functions and metric ids: nvml.h, nvmlGpm*. One metric per nvmlGpmMetricsGet: with batches some drivers gave wrong
-values (DataDog/datadog-agent#51934; DCGM asks one by one too). Samples are not safe to take from two threads, even of
-different GPUs (DataDog/datadog-agent#54458): the reader process has one.
+Functions and metric ids: nvml.h, nvmlGpm*. A metric is computed from two samples. One metric per nvmlGpmMetricsGet:
+with batches some drivers gave wrong values (DataDog/datadog-agent#51934; DCGM asks one by one too). Samples are not
+safe to take from two threads, even of different GPUs (DataDog/datadog-agent#54458): the reader process has one.
 
-Why there are no GPM values. What to do about a lack of permission: words.GPM_PERMISSION.
-
-The samples of one GPU or GPU instance over time, and the newest value of each metric.
-
-What the GPU's units really do, from GPM counters: never more than four calls per GPU and poll.
-
-Three polls in four take a sample (one call) and compute SM, tensor and DRAM activity (three). The fourth computes up to
-four of the others from the sample of the poll before: occupancy and FP pipes in one such poll, PCIe in the next, and
-NVLink with it where its own counters do not work. At one poll per second the first three are averages over one second
-(two after such a poll) and at most one second old; the others are averages over eight seconds, renewed every eight.
+Never more than four calls per GPU and poll: three polls in four take a sample (one call) and compute SM, tensor and
+DRAM activity (three). The fourth computes up to four of the others from the sample of the poll before: occupancy and
+FP pipes in one such poll, PCIe in the next, and NVLink with it where its own counters do not work. At one poll per
+second the first three are averages over one second (two after such a poll) and at most one second old; the others are
+averages over eight seconds, renewed every eight.
 """
 
 from __future__ import annotations
@@ -28,8 +23,8 @@ import pynvml
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import NO_GPU, Calls, GarbageError, NvmlError
-from mltop.probes.collect.nvml.device import ASK_AGAIN_S, Device, Problem, Reading, implausible, starting, unsupported
-from mltop.probes.collect.nvml.readers import configuration
+from mltop.probes.collect.nvml.codes import Problem, Reason, is_unsupported, starting, unsupported
+from mltop.probes.collect.nvml.device import ASK_AGAIN_S, Device, Reading, Structure
 from mltop.probes.collect.nvml.readers.configuration import Modes
 from mltop.probes.collect.nvml.readers.nvlink import Links
 
@@ -41,12 +36,22 @@ MIB = 1 << 20
 # A ratio of two counters read one after the other may come out a little over 100 %.
 LARGEST_PERCENT = 110.0
 LARGEST_BYTES_PER_S = 1e14
+STARTING = starting("an average between two samples: it comes with one of the next")
+LEFT_OUT = Problem("GPM got stuck and is left out for now")
+NEEDS_HOPPER = unsupported("GPM needs Hopper or newer: GPU-Util only says that a kernel was resident")
+# Fields 197 and 198 count bytes to 2^32 (nvml.h: "Value can be wrapped"): of a rate above 4.3 GB/s one would see only
+# what remains beyond the wraps. nvmlDeviceGetPcieThroughput blocks for 20 ms. GPM's counters tell it.
+PCIE_TRAFFIC_NEEDS_GPM = unsupported(
+    "NVML's PCIe byte counters have 32 bits and wrap within a second at full speed; needs GPM (Hopper)"
+)
+SHORTEST_S = 0.11  # samples of one GPU must be more than 100 ms apart (nvml.h)
+RETRY_S = 3.0  # after a refusal: permission is a state that comes and goes (NVIDIA/DCGM#214)
 
 Sample = Any  # pynvml.c_nvmlGpmSample_t, an opaque pointer
 
 
 class Metric(NamedTuple):
-    """One GPM metric. ``name`` is a field of GpuSample, or of our own for rates; ``id`` as in nvml.h."""
+    """One GPM metric. ``name``: the field of GpuSample; ``id`` as in nvml.h."""
 
     name: str
     id: int
@@ -60,10 +65,10 @@ DRAM = Metric("dram_active", 10)
 FP64 = Metric("fp64_active", 11)
 FP32 = Metric("fp32_active", 12)
 FP16 = Metric("fp16_active", 13)
-PCIE_TX = Metric("pcie_tx", 20, is_rate=True)
-PCIE_RX = Metric("pcie_rx", 21, is_rate=True)
-NVLINK_RX = Metric("nvlink_rx", 60, is_rate=True)
-NVLINK_TX = Metric("nvlink_tx", 61, is_rate=True)
+PCIE_TX = Metric("pcie.tx_bytes_per_s", 20, is_rate=True)
+PCIE_RX = Metric("pcie.rx_bytes_per_s", 21, is_rate=True)
+NVLINK_RX = Metric("nvlink.rx_bytes_per_s", 60, is_rate=True)
+NVLINK_TX = Metric("nvlink.tx_bytes_per_s", 61, is_rate=True)
 
 
 class Gpm:
@@ -71,17 +76,22 @@ class Gpm:
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        self._support = pynvml.c_nvmlGpmSupport_t()
-        self._support_ref = byref(self._support)
+        self._support = Structure("nvmlGpmQueryDeviceSupport", "c_nvmlGpmSupport_t", "NVML_GPM_SUPPORT_VERSION")
         self._get = pynvml.c_nvmlGpmMetricsGet_t()
         self._get_ref = byref(self._get)
         self._metric = self._get.metrics[0]
 
-    def is_supported(self, device: Device) -> bool:
-        """Raises NvmlError, e.g. from a driver that has no GPM."""
-        self._support.version = pynvml.NVML_GPM_SUPPORT_VERSION
-        device.call("nvmlGpmQueryDeviceSupport", self._support_ref)
-        return bool(self._support.isSupportedDevice)
+    def why_not(self, device: Device) -> Reason | None:
+        """Why there are no metrics of this GPU, None where there may be. Raises NvmlError when the GPU is gone."""
+        try:
+            return None if self._support.read(device).isSupportedDevice else NEEDS_HOPPER
+        except NvmlError as failure:
+            if failure.is_loss:
+                raise
+            if failure.code == codes.NOT_SUPPORTED:
+                return NEEDS_HOPPER
+            # Without permission: sampling will say so, and is asked again sooner.
+            return failure.reason if failure.code in codes.UNSUPPORTED else None
 
     def allocate(self) -> Sample:
         sample = pynvml.c_nvmlGpmSample_t()
@@ -128,19 +138,6 @@ def plausible(metric: Metric, value: float) -> float:
     return value * MIB if metric.is_rate else min(value / 100, 1.0)
 
 
-STARTING = starting("an average between two samples: it comes with one of the next")
-NEEDS_HOPPER = unsupported("GPM needs Hopper or newer: GPU-Util only says that a kernel was resident")
-
-
-def together(*names: str) -> str:
-    """Several fields as one: "{sm_active,tensor_active}"."""
-    return names[0] if len(names) == 1 else f"{{{','.join(names)}}}"
-
-
-SHORTEST_S = 0.11  # samples of one GPU must be more than 100 ms apart (nvml.h)
-RETRY_S = 3.0  # after a refusal: permission is a state that comes and goes (NVIDIA/DCGM#214)
-
-
 class Group:
     """Metrics that are computed together, each as the average since this group's turn before.
 
@@ -183,10 +180,10 @@ class Track:
         self._not_before_s = 0.0
         self._restart(STARTING)
 
-    def _restart(self, problem: Problem) -> None:
+    def _restart(self, problem: Reason) -> None:
         self.values: dict[str, float] = {}
-        self.problems: dict[str, Problem] = {}
-        self.problem: Problem | None = problem
+        self.problems: dict[str, Reason] = {}
+        self.problem: Reason | None = problem
         self._newest: int | None = None  # index of a buffer, as those in _before
         self._before: dict[Group, int] = {}
         self._unsupported_until_s: dict[Metric, float] = {}
@@ -216,11 +213,10 @@ class Track:
         try:
             turn()
         except NvmlError as failure:
-            if failure.code in codes.GONE or failure.code in codes.LIBRARY_DOWN:
+            if failure.is_loss:
                 raise
-            unsupported = failure.code in codes.UNSUPPORTED
-            self._not_before_s = now_s + (ASK_AGAIN_S if unsupported else RETRY_S)
-            self._restart((failure.call, failure.code))
+            self._not_before_s = now_s + (ASK_AGAIN_S if failure.code in codes.UNSUPPORTED else RETRY_S)
+            self._restart(failure.reason)
             if self._gpu_instance is not None and failure.code in STALE:
                 raise
         else:
@@ -279,11 +275,11 @@ class Track:
         try:
             value = self._gpm.metric(self._device, self._buffers[before], self._buffers[newest], metric)
         except GarbageError as garbage:
-            self.problems[metric.name] = implausible(str(garbage))
+            self.problems[metric.name] = garbage.reason
         except NvmlError as failure:
-            if failure.code in codes.GONE or failure.code in codes.LIBRARY_DOWN | {codes.NO_PERMISSION}:
+            if failure.is_loss or failure.code == codes.NO_PERMISSION:
                 raise
-            self.problems[metric.name] = (failure.call, failure.code)
+            self.problems[metric.name] = failure.reason
             if failure.code in codes.UNSUPPORTED:
                 self._unsupported_until_s[metric] = now_s + ASK_AGAIN_S
         else:
@@ -302,10 +298,8 @@ def plan_with(traffic: Group) -> Plan:
 
 PLAN, PLAN_WITHOUT_NVLINK = plan_with(ALL_TRAFFIC), plan_with(PCIE)
 ACTIVITY_FIELDS = tuple(metric.name for metric in PLAN.metrics() if not metric.is_rate)
-ALL_ACTIVITY = together(*ACTIVITY_FIELDS)
-# By the metric's name: bytes/s as seen from the GPU.
-PCIE_RATES = {PCIE_RX.name: "pcie.rx_bytes_per_s", PCIE_TX.name: "pcie.tx_bytes_per_s"}
-NVLINK_RATES = {NVLINK_RX.name: "nvlink.rx_bytes_per_s", NVLINK_TX.name: "nvlink.tx_bytes_per_s"}
+ALL_ACTIVITY = ",".join(ACTIVITY_FIELDS)
+PCIE_RATES = tuple(metric.name for metric in PCIE.metrics)
 # A GPU in MIG mode is sampled less often: its instances take their share of the calls.
 MIG_PACE_S = 3.9
 
@@ -318,7 +312,7 @@ class _Gpu:
         self.plan = plan
         self.track = track
         self.support_known_until_s = 0.0
-        self.without_gpm: Problem | None = None
+        self.without_gpm: Reason | None = None
 
 
 class ActivityReader:
@@ -332,14 +326,13 @@ class ActivityReader:
         """``sm_active`` … and ``activity_source`` ("gpm"), as fractions 0..1, None with a problem where unknown.
 
         Also ``pcie.rx_bytes_per_s`` and ``tx``, and those of ``nvlink`` where its own counters, which are a second
-        fresh, do not tell them. Raises NvmlError when the GPU or the library is
-        gone.
+        fresh, do not tell them. Raises NvmlError when the GPU or the library is gone.
         """
         reading = Reading()
         reading.attempt((ALL_ACTIVITY,), partial(self._read, device, reading))
         if ALL_ACTIVITY in reading.problems:
             problem = pcie_problem(reading.problems[ALL_ACTIVITY])
-            reading.problems.update(dict.fromkeys(PCIE_RATES.values(), problem))
+            reading.problems.update(dict.fromkeys(PCIE_RATES, problem))
         return reading
 
     def catch_up(self, device: Device) -> None:
@@ -363,7 +356,7 @@ class ActivityReader:
         kept = self._kept(device)
         now_s = time.monotonic()
         if now_s >= kept.support_known_until_s:
-            self._ask(kept)
+            kept.without_gpm = self._gpm.why_not(device)
             kept.support_known_until_s = now_s + ASK_AGAIN_S
         problem = kept.without_gpm
         if problem is None:
@@ -384,55 +377,34 @@ class ActivityReader:
             kept = self._gpus[device.index] = _Gpu(device, plan, Track(self._gpm, device, plan))
         return kept
 
-    def _ask(self, kept: _Gpu) -> None:
-        """What changes only with the driver."""
-        kept.without_gpm = None
-        try:
-            if not self._gpm.is_supported(kept.device):
-                kept.without_gpm = NEEDS_HOPPER
-        except NvmlError as failure:
-            if failure.code == codes.NO_PERMISSION:
-                return  # sampling will say so, and is asked again sooner
-            if failure.code != codes.NOT_SUPPORTED:
-                raise
-            kept.without_gpm = NEEDS_HOPPER
-
 
 def take_values(track: Track, plan: Plan, reading: Reading) -> dict[str, Any]:
     """The values of a track by field; problems of single fields go into ``reading``."""
     values: dict[str, Any] = {}
     pending = []
-    for name in ACTIVITY_FIELDS:
+    for metric in plan.metrics():
+        name = metric.name
         if name in track.values:
             values[name] = track.values[name]
-        elif name in track.problems:
-            reading.problems[name] = track.problems[name]
+        elif name in track.problems or metric.is_rate:
+            problem = track.problems.get(name, STARTING)
+            reading.problems[name] = pcie_problem(problem) if name in PCIE_RATES else problem
         else:
             pending.append(name)
     if pending:
-        reading.problems[together(*pending)] = STARTING
-    if values:
+        reading.problems[",".join(pending)] = STARTING
+    if any(name in values for name in ACTIVITY_FIELDS):
         values["activity_source"] = "gpm"
-    rates = {**PCIE_RATES, **NVLINK_RATES} if plan is PLAN else PCIE_RATES
-    for name, field in rates.items():
-        if name in track.values:
-            values[field] = track.values[name]
-        else:
-            problem = track.problems.get(name, STARTING)
-            reading.problems[field] = pcie_problem(problem) if name in PCIE_RATES else problem
     return values
 
 
 def left_out() -> Reading:
     """Where GPM got stuck: nothing of it is called for now."""
     reading = Reading()
-    reading.problems.update(
-        dict.fromkeys((ALL_ACTIVITY, *PCIE_RATES.values()), "GPM got stuck and is left out for now")
-    )
+    reading.problems.update(dict.fromkeys((ALL_ACTIVITY, *PCIE_RATES), LEFT_OUT))
     return reading
 
 
-def pcie_problem(problem: Problem) -> Problem:
+def pcie_problem(problem: Reason) -> Reason:
     """Why PCIe traffic is unknown where GPM does not tell it: nothing else does."""
-    is_unsupported = not isinstance(problem, str) and (problem[0] == "unsupported" or problem[1] in codes.UNSUPPORTED)
-    return configuration.TRAFFIC_NEEDS_GPM if is_unsupported else problem
+    return PCIE_TRAFFIC_NEEDS_GPM if is_unsupported(problem) else problem

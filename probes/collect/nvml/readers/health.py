@@ -1,8 +1,7 @@
-"""ECC: mode, error counts, and whether SRAM has had too many errors (nvml.h, docs of row remapping and ECC).
+"""What tells of a GPU's health: ECC, memory repair, PCIe errors, and what the driver says must be done.
 
-Memory repair: remapped rows (Ampere and newer), retired pages (before), and what the driver says must be done.
-
-What tells of a GPU's health, in one batch: ECC, memory repair, PCIe errors, the verdict, the power limit.
+Most is read in one batch. ECC and row remapping: nvml.h and NVIDIA's documents about them. Rows are remapped on Ampere
+and newer, pages were retired before.
 """
 
 from __future__ import annotations
@@ -13,95 +12,25 @@ from typing import Any
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
-from mltop.probes.collect.nvml.device import Device, Reading, as_flag, not_blank, structure
-from mltop.probes.collect.nvml.fields import FieldRequest, FieldValues, first_available
+from mltop.probes.collect.nvml.device import Device, Reading, Structure, as_flag, first_supported, not_blank
+from mltop.probes.collect.nvml.fields import FieldRequest, FieldValues, counters
 from mltop.probes.collect.nvml.readers import configuration
 
 # By GpuSample's name: field id, then error type and counter type of nvmlDeviceGetTotalEccErrors.
-COUNTS = {
+ECC_COUNTS = {
     "corrected_volatile": (3, 0, 0),
     "uncorrected_volatile": (4, 1, 0),
     "corrected_aggregate": (5, 0, 1),
     "uncorrected_aggregate": (6, 1, 1),
 }
-CURRENT, PENDING = 1, 2
-ECC_FIELDS = (CURRENT, PENDING, *(field for field, _, _ in COUNTS.values()))
+ECC_CURRENT, ECC_PENDING = 1, 2
 _SRAM = 7  # nvml.h NVML_MEMORY_LOCATION_SRAM
-
-
-def read_ecc(device: Device, batch: FieldValues, reading: Reading) -> None:
-    """``ecc.*`` but SRAM. Counters exist only while ECC is on."""
-    reading.attempt(("ecc.enabled", "ecc.enabled_pending"), partial(read_mode, device, batch))
-    for name, (field, error, counter) in COUNTS.items():
-        newer = partial(batch.count, field, f"ECC {name}")
-        older = partial(total_errors, device, error, counter)
-        is_known = not batch.whole_code and batch.code(field) == codes.NOT_SUPPORTED
-        readers = (newer,) if is_known else (newer, older)  # every driver knows these fields
-        reading.attempt((f"ecc.{name}",), partial(_named, f"ecc.{name}", *readers))
-
-
-def _named(name: str, *readers: Any) -> dict[str, Any]:
-    return {name: first_available(*readers)}
-
-
-def read_mode(device: Device, batch: FieldValues) -> dict[str, Any]:
-    """The pending mode takes effect with the next reset."""
-    current, pending = first_available(
-        lambda: (batch.flag(CURRENT, "ECC_CURRENT"), batch.flag(PENDING, "ECC_PENDING")),
-        lambda: mode_call(device),
-    )
-    return {"ecc.enabled": current, "ecc.enabled_pending": pending}
-
-
-def mode_call(device: Device) -> tuple[bool, bool]:
-    name = "nvmlDeviceGetEccMode"
-    device.call(name, device.buffers.uint_ref, device.buffers.other_uint_ref)
-    return as_flag(name, device.buffers.uint.value), as_flag(name, device.buffers.other_uint.value)
-
-
-def total_errors(device: Device, error: int, counter: int) -> int:
-    return device.ulonglong("nvmlDeviceGetTotalEccErrors", c_int(error), c_int(counter))
-
-
-class SramReader:
-    """``ecc.sram_uncorrected_aggregate`` and ``ecc.sram_threshold_exceeded`` (RMA policy of Ampere and newer)."""
-
-    def __init__(self) -> None:
-        self._status = structure("c_nvmlEccSramErrorStatus_v1_t")
-        if self._status is not None:
-            self._version = self._status.version
-            self._status_ref = byref(self._status)
-
-    def read(self, device: Device) -> Reading:
-        """Only root may know the threshold; the count has an older call, for everybody."""
-        reading = Reading()
-        reading.attempt(("ecc.sram_threshold_exceeded",), partial(self._read_status, device))
-        if "ecc.sram_uncorrected_aggregate" not in reading.values:
-            reading.attempt(("ecc.sram_uncorrected_aggregate",), partial(sram_count, device))
-        return reading
-
-    def _read_status(self, device: Device) -> dict[str, Any]:
-        name = "nvmlDeviceGetSramEccErrorStatus"
-        if self._status is None:
-            raise NvmlError(name, codes.FUNCTION_NOT_FOUND)
-        self._status.version = self._version
-        device.call(name, self._status_ref)
-        count = self._status.aggregateUncParity + self._status.aggregateUncSecDed
-        return {
-            "ecc.sram_uncorrected_aggregate": not_blank(name, count),
-            "ecc.sram_threshold_exceeded": as_flag(name, self._status.bThresholdExceeded),
-        }
-
-
-def sram_count(device: Device) -> dict[str, Any]:
-    name = "nvmlDeviceGetMemoryErrorCounter"
-    return {"ecc.sram_uncorrected_aggregate": device.ulonglong(name, c_int(1), c_int(1), c_int(_SRAM))}
-
-
 REMAP = {142: "corrected", 143: "uncorrected", 144: "pending", 145: "failed"}
 RETIRED_SINGLE, RETIRED_DOUBLE, RETIRED_PENDING = 29, 30, 31
+_CAUSES = (0, 1)  # nvml.h NVML_PAGE_RETIREMENT_CAUSE_*: multiple single bit errors, double bit error
+_MAX_PAGES = 64  # as many as a GPU can retire
+_BANKS = ("max", "high", "partial", "low", "none")
 RECOVERY_ACTION = 230
-REMAP_FIELDS = (*REMAP, RETIRED_SINGLE, RETIRED_DOUBLE, RETIRED_PENDING, RECOVERY_ACTION)
 ACTIONS = {  # nvml.h nvmlDeviceGpuRecoveryAction_t
     0: "none",
     1: "gpu_reset",
@@ -112,132 +41,26 @@ ACTIONS = {  # nvml.h nvmlDeviceGpuRecoveryAction_t
     6: "bus_reset",
     7: "system_reboot",
 }
-_CAUSES = (0, 1)  # nvml.h NVML_PAGE_RETIREMENT_CAUSE_*: multiple single bit errors, double bit error
-_MAX_PAGES = 64  # as many as a GPU can retire
-_BANKS = ("max", "high", "partial", "low", "none")
-
-
-def read_remap(device: Device, batch: FieldValues, reading: Reading) -> None:
-    """``remap.corrected`` … ``remap.failed``."""
-    names = tuple(f"remap.{name}" for name in REMAP.values())
-    if batch.code(142):
-        older = [] if is_refused_by_the_gpu(batch, 142) else [partial(remap_call, device)]
-        reading.attempt(names, lambda: first_available(partial(remap_field, batch, 142), *older))
-        return
-    for field, name in REMAP.items():  # one that cannot be says nothing of the others
-        reading.attempt((f"remap.{name}",), partial(remap_field, batch, field))
-
-
-def is_refused_by_the_gpu(batch: FieldValues, field: int) -> bool:
-    """NOT_SUPPORTED for a field as old as these is the GPU's answer: the older call would say the same."""
-    return not batch.whole_code and batch.code(field) == codes.NOT_SUPPORTED
-
-
-def remap_field(batch: FieldValues, field: int) -> dict[str, Any]:
-    name = REMAP[field]
-    read = batch.flag if name in ("pending", "failed") else batch.count
-    return {f"remap.{name}": read(field, f"REMAPPED {name}")}
-
-
-def remap_call(device: Device) -> dict[str, Any]:
-    found = [c_uint() for _ in REMAP]
-    name = "nvmlDeviceGetRemappedRows"
-    device.call(name, *(byref(number) for number in found))
-    corrected, uncorrected, pending, failed = (number.value for number in found)
-    return {
-        "remap.corrected": corrected,
-        "remap.uncorrected": uncorrected,
-        "remap.pending": as_flag(name, pending),
-        "remap.failed": as_flag(name, failed),
-    }
-
-
-def read_retired(device: Device, batch: FieldValues, reading: Reading) -> None:
-    """``retired_pages``, ``retired_pages_double_bit``, ``retired_pages_pending``."""
-    by_call = [] if is_refused_by_the_gpu(batch, RETIRED_DOUBLE) else [partial(retired_calls, device)]
-    pages = ("retired_pages", "retired_pages_double_bit")
-    reading.attempt(pages, lambda: first_available(partial(retired_fields, batch), *by_call))
-    pending_by_call = [] if is_refused_by_the_gpu(batch, RETIRED_PENDING) else [partial(pending_call, device)]
-    field = partial(batch.flag, RETIRED_PENDING, "RETIRED_PENDING")
-    reading.attempt(
-        ("retired_pages_pending",), lambda: {"retired_pages_pending": first_available(field, *pending_by_call)}
-    )
-
-
-def retired_fields(batch: FieldValues) -> dict[str, Any]:
-    double_bit = batch.count(RETIRED_DOUBLE, "RETIRED_DBE")
-    total = batch.count(RETIRED_SINGLE, "RETIRED_SBE") + double_bit
-    return {"retired_pages": total, "retired_pages_double_bit": double_bit}
-
-
-def retired_calls(device: Device) -> dict[str, Any]:
-    single, double = (retired_call(device, cause) for cause in _CAUSES)
-    return {"retired_pages": single + double, "retired_pages_double_bit": double}
-
-
-def retired_call(device: Device, cause: int) -> int:
-    """How many pages; the addresses are of no interest, but there is no count without room for them."""
-    count = c_uint(_MAX_PAGES)
-    addresses = (c_ulonglong * _MAX_PAGES)()
-    name = "nvmlDeviceGetRetiredPages"
-    code = device.code(name, c_int(cause), byref(count), addresses)
-    if code and code != codes.INSUFFICIENT_SIZE:
-        raise NvmlError(name, code)
-    return count.value
-
-
-def pending_call(device: Device) -> bool:
-    name = "nvmlDeviceGetRetiredPagesPendingStatus"
-    return as_flag(name, device.uint(name))
-
-
-def read_recovery(batch: FieldValues) -> dict[str, Any]:
-    """The driver's own verdict."""
-    number = batch.count(RECOVERY_ACTION, "GET_GPU_RECOVERY_ACTION")
-    if number not in ACTIONS:
-        raise GarbageError(
-            f"field {RECOVERY_ACTION} GET_GPU_RECOVERY_ACTION answered {number}, which mltop does not know"
-        )
-    return {"recovery_action": ACTIONS[number]}
-
-
-class RepairReader:
-    """``remap.banks.*`` and ``remap.repair_pending``."""
-
-    def __init__(self) -> None:
-        self._histogram = structure("c_nvmlRowRemapperHistogramValues")
-        self._repair = structure("c_nvmlRepairStatus_t")
-        if self._histogram is not None:
-            self._histogram_ref = byref(self._histogram)
-        if self._repair is not None:
-            self._repair_version = self._repair.version
-            self._repair_ref = byref(self._repair)
-
-    def read(self, device: Device) -> Reading:
-        """Raises NvmlError when the GPU or the library is gone."""
-        reading = Reading()
-        reading.attempt(("remap.banks",), partial(self._read_histogram, device))
-        reading.attempt(("remap.repair_pending",), partial(self._read_repair, device))
-        return reading
-
-    def _read_histogram(self, device: Device) -> dict[str, Any]:
-        name = "nvmlDeviceGetRowRemapperHistogram"
-        if self._histogram is None:
-            raise NvmlError(name, codes.FUNCTION_NOT_FOUND)
-        device.call(name, self._histogram_ref)
-        return {f"remap.banks.{bank}": getattr(self._histogram, bank) for bank in _BANKS}
-
-    def _read_repair(self, device: Device) -> dict[str, Any]:
-        name = "nvmlDeviceGetRepairStatus"
-        if self._repair is None:
-            raise NvmlError(name, codes.FUNCTION_NOT_FOUND)
-        self._repair.version = self._repair_version
-        device.call(name, self._repair_ref)
-        pending = [as_flag(name, self._repair.bChannelRepairPending), as_flag(name, self._repair.bTpcRepairPending)]
-        return {"remap.repair_pending": any(pending)}
-
-
-FIELDS = (*ECC_FIELDS, *REMAP_FIELDS, *configuration.PCIE_FIELDS, configuration.POWER_LIMIT)
+PCIE_REPLAY = 94
+PCIE_ERRORS = {  # nvml.h NVML_FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER and NVML_FI_DEV_PCIE_COUNT_*
+    169: "l0_to_recovery",
+    173: "correctable_errors",
+    174: "naks_received",
+    175: "receiver_error",
+    176: "bad_tlp",
+    177: "naks_sent",
+    178: "bad_dllp",
+    179: "non_fatal_error",
+    180: "fatal_error",
+    181: "unsupported_req",
+    182: "lcrc_error",
+    183: "lane_error",
+}
+FIELDS = (
+    *(ECC_CURRENT, ECC_PENDING, *(field for field, _, _ in ECC_COUNTS.values())),
+    *(*REMAP, RETIRED_SINGLE, RETIRED_DOUBLE, RETIRED_PENDING, RECOVERY_ACTION),
+    *(PCIE_REPLAY, *PCIE_ERRORS, configuration.POWER_LIMIT),
+)
 
 
 class Health:
@@ -254,7 +77,158 @@ def read_health(device: Device) -> Reading:
     read_ecc(device, batch, reading)
     read_remap(device, batch, reading)
     read_retired(device, batch, reading)
-    reading.attempt(("recovery_action",), partial(read_recovery, batch))
-    configuration.read_errors(device, batch, reading)
-    reading.attempt(("power_limit_w",), partial(configuration.read_power_limit, device, batch))
+    reading.take("recovery_action", partial(read_recovery, batch))
+    reading.take(
+        "pcie.replay_count",
+        partial(batch.count, PCIE_REPLAY, "PCIE_REPLAY_COUNTER"),
+        partial(device.uint, "nvmlDeviceGetPcieReplayCounter"),
+    )
+    reading.values["pcie.errors"] = counters(batch, "pcie.errors", PCIE_ERRORS, reading)
+    configuration.read_power_limit(device, batch, reading)
     return reading
+
+
+def read_ecc(device: Device, batch: FieldValues, reading: Reading) -> None:
+    """``ecc.*`` but SRAM. Counters exist only while ECC is on; a mode that is pending comes with the next reset."""
+
+    def modes() -> dict[str, Any]:
+        current, pending = first_supported(
+            lambda: (batch.flag(ECC_CURRENT, "ECC_CURRENT"), batch.flag(ECC_PENDING, "ECC_PENDING")),
+            partial(device.two_flags, "nvmlDeviceGetEccMode"),
+        )
+        return {"ecc.enabled": current, "ecc.enabled_pending": pending}
+
+    reading.attempt(("ecc.enabled", "ecc.enabled_pending"), modes)
+    for name, (field, error, counter) in ECC_COUNTS.items():
+        total = partial(device.ulonglong, "nvmlDeviceGetTotalEccErrors", c_int(error), c_int(counter))
+        newer = partial(batch.count, field, f"ECC {name}")
+        reading.take(f"ecc.{name}", newer, *batch.then_by_calls(field, total))
+
+
+def read_remap(device: Device, batch: FieldValues, reading: Reading) -> None:
+    """``remap.corrected`` … ``remap.failed``."""
+    first = next(iter(REMAP))
+    if batch.code(first):
+        by_field = partial(remap_field, batch, first)
+        by_call = batch.then_by_calls(first, partial(remap_call, device))
+        reading.attempt(
+            tuple(f"remap.{name}" for name in REMAP.values()), lambda: dict(first_supported(by_field, *by_call))
+        )
+        return
+    for field, name in REMAP.items():  # one that cannot be says nothing of the others
+        reading.attempt((f"remap.{name}",), partial(remap_field, batch, field))
+
+
+def remap_field(batch: FieldValues, field: int) -> dict[str, Any]:
+    name = REMAP[field]
+    read = batch.flag if name in ("pending", "failed") else batch.count
+    return {f"remap.{name}": read(field, f"REMAPPED {name}")}
+
+
+def remap_call(device: Device) -> dict[str, Any]:
+    numbers = [c_uint() for _ in REMAP]
+    name = "nvmlDeviceGetRemappedRows"
+    device.call(name, *(byref(number) for number in numbers))
+    corrected, uncorrected, pending, failed = (number.value for number in numbers)
+    return {
+        "remap.corrected": corrected,
+        "remap.uncorrected": uncorrected,
+        "remap.pending": as_flag(name, pending),
+        "remap.failed": as_flag(name, failed),
+    }
+
+
+def read_retired(device: Device, batch: FieldValues, reading: Reading) -> None:
+    """``retired_pages``, ``retired_pages_double_bit``, ``retired_pages_pending``."""
+
+    def by_field() -> tuple[int, int]:
+        double_bit = batch.count(RETIRED_DOUBLE, "RETIRED_DBE")
+        return batch.count(RETIRED_SINGLE, "RETIRED_SBE"), double_bit
+
+    def by_call() -> list[int]:
+        return [count_retired(device, cause) for cause in _CAUSES]
+
+    def pages() -> dict[str, Any]:
+        single, double = first_supported(by_field, *batch.then_by_calls(RETIRED_DOUBLE, by_call))
+        return {"retired_pages": single + double, "retired_pages_double_bit": double}
+
+    def pending_by_call() -> bool:
+        name = "nvmlDeviceGetRetiredPagesPendingStatus"
+        return as_flag(name, device.uint(name))
+
+    reading.attempt(("retired_pages", "retired_pages_double_bit"), pages)
+    pending = partial(batch.flag, RETIRED_PENDING, "RETIRED_PENDING")
+    reading.take("retired_pages_pending", pending, *batch.then_by_calls(RETIRED_PENDING, pending_by_call))
+
+
+def count_retired(device: Device, cause: int) -> int:
+    """How many pages; the addresses are of no interest, but there is no count without room for them."""
+    count = c_uint(_MAX_PAGES)
+    addresses = (c_ulonglong * _MAX_PAGES)()
+    name = "nvmlDeviceGetRetiredPages"
+    code = device.code(name, c_int(cause), byref(count), addresses)
+    if code and code != codes.INSUFFICIENT_SIZE:
+        raise NvmlError(name, code)
+    return count.value
+
+
+def read_recovery(batch: FieldValues) -> str:
+    """The driver's own verdict."""
+    number = batch.count(RECOVERY_ACTION, "GET_GPU_RECOVERY_ACTION")
+    if number not in ACTIONS:
+        raise GarbageError(
+            f"field {RECOVERY_ACTION} GET_GPU_RECOVERY_ACTION answered {number}, which mltop does not know"
+        )
+    return ACTIONS[number]
+
+
+class SramReader:
+    """``ecc.sram_uncorrected_aggregate`` and ``ecc.sram_threshold_exceeded`` (RMA policy of Ampere and newer)."""
+
+    def __init__(self) -> None:
+        self._call = "nvmlDeviceGetSramEccErrorStatus"
+        self._status = Structure(self._call, "c_nvmlEccSramErrorStatus_v1_t")
+
+    def read(self, device: Device) -> Reading:
+        """Only root may know the threshold; the count has an older call, for everybody."""
+        reading = Reading()
+        reading.attempt(("ecc.sram_threshold_exceeded",), partial(self._read_status, device))
+        count = "ecc.sram_uncorrected_aggregate"
+        if count not in reading.values:
+            counter = partial(device.ulonglong, "nvmlDeviceGetMemoryErrorCounter", c_int(1), c_int(1), c_int(_SRAM))
+            reading.take(count, counter)
+        return reading
+
+    def _read_status(self, device: Device) -> dict[str, Any]:
+        status = self._status.read(device)
+        return {
+            "ecc.sram_uncorrected_aggregate": not_blank(
+                self._call, status.aggregateUncParity + status.aggregateUncSecDed
+            ),
+            "ecc.sram_threshold_exceeded": as_flag(self._call, status.bThresholdExceeded),
+        }
+
+
+class RepairReader:
+    """``remap.banks.*`` and ``remap.repair_pending``."""
+
+    def __init__(self) -> None:
+        self._repair_call = "nvmlDeviceGetRepairStatus"
+        self._histogram = Structure("nvmlDeviceGetRowRemapperHistogram", "c_nvmlRowRemapperHistogramValues")
+        self._repair = Structure(self._repair_call, "c_nvmlRepairStatus_t")
+
+    def read(self, device: Device) -> Reading:
+        """Raises NvmlError when the GPU or the library is gone."""
+        reading = Reading()
+        reading.attempt(("remap.banks",), partial(self._read_histogram, device))
+        reading.take("remap.repair_pending", partial(self._read_repair, device))
+        return reading
+
+    def _read_histogram(self, device: Device) -> dict[str, Any]:
+        histogram = self._histogram.read(device)
+        return {f"remap.banks.{bank}": getattr(histogram, bank) for bank in _BANKS}
+
+    def _read_repair(self, device: Device) -> bool:
+        status = self._repair.read(device)
+        channel = as_flag(self._repair_call, status.bChannelRepairPending)
+        return as_flag(self._repair_call, status.bTpcRepairPending) or channel

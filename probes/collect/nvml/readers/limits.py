@@ -14,22 +14,14 @@ nothing is left, it is the memory's fault if the GPU itself is cooler than it wa
 
 from __future__ import annotations
 
-from ctypes import byref, c_int
+from ctypes import c_int
 from functools import partial
 from typing import Any
 
-import pynvml
-
 from mltop.probes.collect.nvml import codes
-from mltop.probes.collect.nvml.calls import NvmlError
-from mltop.probes.collect.nvml.device import (
-    Device,
-    Reading,
-    UntoldError,
-    is_unsupported,
-    structure,
-    unsupported,
-)
+from mltop.probes.collect.nvml.calls import NvmlError, UnreadError
+from mltop.probes.collect.nvml.codes import unsupported
+from mltop.probes.collect.nvml.device import Device, Reading, Structure
 from mltop.probes.collect.nvml.fields import FieldValues
 
 # By GpuSample's name: nvml.h NVML_TEMPERATURE_THRESHOLD_*.
@@ -67,43 +59,43 @@ class Limits:
 
     def to_thresholds(self) -> dict[str, float]:
         """Where the board tells its margin itself, that counts: it may know a hotter sensor."""
-        found = {}
+        margins = {}
         if self.lacks_margin and self._gpu_c is not None and self.slowdown_c is not None:
-            found[MARGIN] = self.slowdown_c - self._gpu_c
+            margins[MARGIN] = self.slowdown_c - self._gpu_c
         if self._memory_c is not None and self.memory_max_c is not None:
-            found[MEMORY_MARGIN] = self.memory_max_c - self._memory_c
-        return found
+            margins[MEMORY_MARGIN] = self.memory_max_c - self._memory_c
+        return margins
 
     def memory_left(self, left_c: float) -> float:
-        """By T.Limit. Raises UntoldError."""
+        """By T.Limit. Raises UnreadError."""
         if self.memory_offset_c is None:
-            raise UntoldError(NO_MEMORY_LIMIT)
+            raise UnreadError(NO_MEMORY_LIMIT)
         memory_left_c = left_c - self.memory_offset_c
         if self._gpu_c is not None:
             # No more is left than to the GPU's own maximum, so that is at least this.
             reference_c = self._gpu_c + left_c
             if memory_left_c < 0 and reference_c >= self._gpu_max_at_least_c - ROUNDING_C:
-                raise UntoldError(codes.GPU_OR_MEMORY)
+                raise UnreadError(codes.GPU_OR_MEMORY)
             self._gpu_max_at_least_c = max(self._gpu_max_at_least_c, reference_c)
         elif memory_left_c < 0:
-            raise UntoldError(codes.GPU_OR_MEMORY)
+            raise UnreadError(codes.GPU_OR_MEMORY)
         return memory_left_c
 
 
 def read_thresholds(device: Device, reading: Reading) -> None:
     """Absolute limits, from GPUs that have them."""
     for field, threshold in THRESHOLDS.items():
-        reading.attempt((field,), partial(read_threshold, device, field, threshold))
+        reading.take(field, partial(read_threshold, device, field, threshold))
 
 
-def read_threshold(device: Device, field: str, threshold: int) -> dict[str, Any]:
-    return {field: float(device.uint("nvmlDeviceGetTemperatureThreshold", c_int(threshold), part=field))}
+def read_threshold(device: Device, field: str, threshold: int) -> float:
+    return float(device.uint("nvmlDeviceGetTemperatureThreshold", c_int(threshold), part=field))
 
 
 def read_offsets(device: Device, batch: FieldValues) -> None:
     """``batch``: with MEMORY_OFFSET, where the driver has it."""
     reading = Reading()
-    reading.attempt(("offset",), lambda: {"offset": float(batch.value(MEMORY_OFFSET, "TEMPERATURE_MEM_MAX_TLIMIT"))})
+    reading.take("offset", lambda: float(batch.value(MEMORY_OFFSET, "TEMPERATURE_MEM_MAX_TLIMIT")))
     device.state(Limits).memory_offset_c = reading.values.get("offset")
 
 
@@ -111,34 +103,30 @@ class MarginReader:
     """``temperature_margin_c`` and ``memory_temperature_margin_c``."""
 
     def __init__(self) -> None:
-        self._margin = structure("c_nvmlMarginTemperature_v1_t")
-        if self._margin is not None:
-            self._margin.version = pynvml.nvmlMarginTemperature_v1
-            self._margin_ref = byref(self._margin)
+        self._margin = Structure(
+            "nvmlDeviceGetMarginTemperature", "c_nvmlMarginTemperature_v1_t", "nvmlMarginTemperature_v1"
+        )
 
     def read(self, device: Device) -> Reading:
         """Raises NvmlError when the GPU or the library is gone."""
         reading, limits = Reading(), device.state(Limits)
-        reading.attempt((MARGIN, MEMORY_MARGIN), partial(self._read, device))
+        reading.attempt((MARGIN, MEMORY_MARGIN), partial(self._read, device, limits))
         left_c = reading.values.get(MARGIN)
         if left_c is not None:
-            reading.attempt((MEMORY_MARGIN,), lambda: {MEMORY_MARGIN: limits.memory_left(left_c)})
+            reading.take(MEMORY_MARGIN, lambda: limits.memory_left(left_c))
         absolute = limits.to_thresholds()
         reading.values.update(absolute)
         for field in absolute:
             reading.problems.pop(field, None)
         return reading
 
-    def _read(self, device: Device) -> dict[str, Any]:
-        name, limits = "nvmlDeviceGetMarginTemperature", device.state(Limits)
+    def _read(self, device: Device, limits: Limits) -> dict[str, Any]:
         try:
-            if self._margin is None:
-                raise NvmlError(name, codes.FUNCTION_NOT_FOUND)
-            device.call(name, self._margin_ref)
+            margin = self._margin.read(device)
         except NvmlError as failure:
-            limits.lacks_margin = is_unsupported(failure)
+            limits.lacks_margin = failure.code in codes.UNSUPPORTED
             if failure.code == codes.FUNCTION_NOT_FOUND and limits.memory_offset_c is not None:
-                raise UntoldError(codes.T_LIMIT_ALONE) from None
+                raise UnreadError(codes.T_LIMIT_ALONE) from None
             raise
         limits.lacks_margin = False
-        return {MARGIN: float(self._margin.marginTemperature)}
+        return {MARGIN: float(margin.marginTemperature)}

@@ -15,16 +15,15 @@ from typing import Any
 
 import pynvml
 
-from mltop.probes.collect.nvml import codes
-from mltop.probes.collect.nvml.calls import Calls, GarbageError, NvmlError
-from mltop.probes.collect.nvml.device import Device, Problem, Reading, implausible, not_blank
+from mltop.probes.collect.nvml.calls import Calls, NvmlError, UnreadError
+from mltop.probes.collect.nvml.codes import Reason
+from mltop.probes.collect.nvml.device import TEXT_SIZE, Device, Reading, not_blank
 from mltop.probes.collect.nvml.readers import gpm
 from mltop.probes.collect.nvml.readers.gpm import Group, Plan, Track
 
 ACTIVITY = Group((gpm.SM, gpm.TENSOR, gpm.DRAM, gpm.OCCUPANCY))
 PLAN = Plan((), (ACTIVITY,))
 ACTIVITY_FIELDS = tuple(metric.name for metric in PLAN.metrics())
-TEXT_SIZE = c_uint(96)  # of Buffers.text
 MEMORY_FIELDS = ("memory_used_bytes", "memory_total_bytes")
 CALLS_PER_S = 3.0
 LARGEST_CREDIT = 30.0
@@ -43,7 +42,7 @@ class _Instance:
         self.device = device
         self.identity: dict[str, Any] = {"uuid": device.uuid}
         self.memory: dict[str, Any] = {}
-        self.problems: dict[str, Problem] = {}
+        self.problems: dict[str, Reason] = {}
         self.renewed_s = float("-inf")
 
     @property
@@ -59,7 +58,7 @@ class _Parent:
         self.device = device
         self.instances: dict[int, _Instance] = {}
         self.tracks: dict[int, Track] = {}
-        self.without_gpm: Problem | None = None
+        self.without_gpm: Reason | None = None
         self.listed_s: float | None = None
         self.credit = FIRST_CREDIT
         self.credited_s = time.monotonic()
@@ -127,7 +126,7 @@ class MigReader:
         """All MIG devices, by their handles as of now: handles may be reused for other instances (nvml.h)."""
         parent.listed_s = None  # until all went well
         before = {entry.device.uuid: entry for entry in parent.instances.values() if entry.device.uuid}
-        found: dict[int, _Instance] = {}
+        instances: dict[int, _Instance] = {}
         places = parent.device.uint("nvmlDeviceGetMaxMigDeviceCount")
         for index in range(places):
             device = self._look_up(parent.device, index)
@@ -136,14 +135,14 @@ class MigReader:
             known = before.get(device.uuid or "")
             if known is not None:
                 known.device, known.index = device, index
-                found[index] = known
+                instances[index] = known
             else:
-                found[index] = identify(_Instance(index, device))
-        parent.instances = found
-        parent.release(keep=frozenset(entry.gpu_instance for entry in found.values()))
-        parent.without_gpm = self._without_gpm(parent.device)
+                instances[index] = identify(_Instance(index, device))
+        parent.instances = instances
+        parent.release(keep=frozenset(entry.gpu_instance for entry in instances.values()))
+        parent.without_gpm = self._gpm.why_not(parent.device)
         parent.listed_s = now_s
-        parent.credit -= 1 + places + len(found)
+        parent.credit -= 1 + places + len(instances)
 
     def _look_up(self, parent: Device, index: int) -> Device | None:
         """None where there is none. Raises NvmlError."""
@@ -162,14 +161,6 @@ class MigReader:
                 return None
             raise
         return device
-
-    def _without_gpm(self, device: Device) -> Problem | None:
-        try:
-            return None if self._gpm.is_supported(device) else gpm.NEEDS_HOPPER
-        except NvmlError as failure:
-            if failure.code == codes.NOT_SUPPORTED:
-                return gpm.NEEDS_HOPPER
-            return (failure.call, failure.code) if failure.code in codes.UNSUPPORTED else None
 
     def _renew(self, parent: _Parent, now_s: float) -> bool:
         """As many instances as the credit allows, the oldest first. False when one turned out to be gone."""
@@ -190,7 +181,7 @@ class MigReader:
             except NvmlError as failure:
                 if failure.code not in gpm.STALE:
                     raise
-                instance.memory, instance.problems = {}, dict.fromkeys(MEMORY_FIELDS, (failure.call, failure.code))
+                instance.memory, instance.problems = {}, dict.fromkeys(MEMORY_FIELDS, failure.reason)
                 return False
         return True
 
@@ -211,29 +202,18 @@ def sorted_by_index(parent: _Parent) -> list[_Instance]:
 
 
 def identify(instance: _Instance) -> _Instance:
-    """What does not change while the instance lives."""
-    device = instance.device
-    for field, call in (
-        ("gpu_instance", "nvmlDeviceGetGpuInstanceId"),
-        ("compute_instance", "nvmlDeviceGetComputeInstanceId"),
-    ):
-        instance.identity[field] = attempt(partial(device.uint, call))
-    name = attempt(partial(device.text, "nvmlDeviceGetName", TEXT_SIZE))
-    found = _PROFILE.search(name or "")
-    instance.identity["name"] = found.group(1) if found else attempt(partial(profile_by_attributes, device))
+    """What does not change while the instance lives; None for what it does not say. A loss of any kind is raised."""
+    device, told = instance.device, Reading()
+    told.take("gpu_instance", partial(device.uint, "nvmlDeviceGetGpuInstanceId"))
+    told.take("compute_instance", partial(device.uint, "nvmlDeviceGetComputeInstanceId"))
+    told.take("name", partial(device.text, "nvmlDeviceGetName", TEXT_SIZE))
+    profile = _PROFILE.search(told.values.pop("name", None) or "")
+    if profile is not None:
+        told.values["name"] = profile[1]
+    else:
+        told.take("name", partial(profile_by_attributes, device))
+    instance.identity.update({name: told.values.get(name) for name in ("gpu_instance", "compute_instance", "name")})
     return instance
-
-
-def attempt(reader: Any) -> Any:
-    """None for what an instance does not say. A lost GPU, library or instance is raised."""
-    try:
-        return reader()
-    except GarbageError:
-        return None
-    except NvmlError as failure:
-        if failure.code in codes.GONE or failure.code in codes.LIBRARY_DOWN:
-            raise
-        return None
 
 
 def profile_by_attributes(device: Device) -> str:
@@ -244,19 +224,16 @@ def profile_by_attributes(device: Device) -> str:
     return f"{attributes.gpuInstanceSliceCount}g.{gigabytes}gb"
 
 
-def read_memory(device: Device) -> tuple[dict[str, Any], dict[str, Problem]]:
+def read_memory(device: Device) -> tuple[dict[str, Any], dict[str, Reason]]:
     """Used and total bytes. Raises NvmlError when the instance, the GPU or the library is gone."""
-    memory = device.buffers.memory
     name = "nvmlDeviceGetMemoryInfo"
     try:
-        device.call(name, device.buffers.memory_ref)
+        memory = device.memory()
         return dict(zip(MEMORY_FIELDS, (not_blank(name, memory.used), not_blank(name, memory.total)))), {}
-    except GarbageError as garbage:
-        return {}, dict.fromkeys(MEMORY_FIELDS, implausible(str(garbage)))
-    except NvmlError as failure:
-        if failure.code in codes.GONE | codes.LIBRARY_DOWN | gpm.STALE:
+    except UnreadError as error:
+        if isinstance(error, NvmlError) and (error.is_loss or error.code in gpm.STALE):
             raise
-        return {}, dict.fromkeys(MEMORY_FIELDS, (failure.call, failure.code))
+        return {}, dict.fromkeys(MEMORY_FIELDS, error.reason)
 
 
 def describe(parent: _Parent, instance: _Instance, reading: Reading) -> dict[str, Any]:
@@ -266,13 +243,18 @@ def describe(parent: _Parent, instance: _Instance, reading: Reading) -> dict[str
     for field, problem in instance.problems.items():
         reading.problems[f"{where}.{field}"] = problem
     if parent.without_gpm is not None:
-        reading.problems[f"mig_instances.*.{gpm.together(*ACTIVITY_FIELDS)}"] = parent.without_gpm
+        reading.problems[activity_of("mig_instances.*")] = parent.without_gpm
         return values
     track = parent.tracks.get(instance.gpu_instance) if instance.gpu_instance is not None else None
     whole = track.problem if track else gpm.STARTING
     if whole is not None:
-        reading.problems[f"{where}.{gpm.together(*ACTIVITY_FIELDS)}"] = whole
+        reading.problems[activity_of(where)] = whole
     elif track is not None:
         reading.problems.update({f"{where}.{field}": problem for field, problem in track.problems.items()})
         values.update(track.values)
     return values
+
+
+def activity_of(where: str) -> str:
+    """All its fields of activity."""
+    return ",".join(f"{where}.{field}" for field in ACTIVITY_FIELDS)

@@ -1,11 +1,8 @@
-"""NVLink: state, speed and errors of every link in one batch per GPU; traffic of all links together.
+"""NVLink: state, speed and errors of every link in one batch per GPU, traffic of all links together; and the fabric.
 
 Counters of errors differ by generation: fields 161 to 163 up to Hopper, 206 to 221 from Blackwell on (nvml.h). All are
-asked once; what a GPU refuses is left out (nvidia-resiliency-ext#302: the documents disagree about GB200).
-
-NVLink by calls for single links: where a link leads to, and what old drivers have no fields for.
-
-NVLink fabric: whether Fabric Manager has registered the GPU, and what is wrong with it (Hopper and newer).
+asked once; what a GPU refuses is left out (nvidia-resiliency-ext#302: the documents disagree about GB200). Old drivers
+have no fields for single links: then each is asked by calls.
 """
 
 from __future__ import annotations
@@ -18,17 +15,9 @@ import pynvml
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
-from mltop.probes.collect.nvml.device import (
-    Device,
-    Problem,
-    Reading,
-    as_flag,
-    first_supported,
-    implausible,
-    structure,
-    unsupported,
-)
-from mltop.probes.collect.nvml.fields import ALL_LINKS, CALL, REFUSED, FieldRequest, FieldValues, Meter, fallback_needed
+from mltop.probes.collect.nvml.codes import Failure, Problem, Reason, unsupported
+from mltop.probes.collect.nvml.device import Device, Reading, Structure, as_flag, bus_id_of, first_supported
+from mltop.probes.collect.nvml.fields import ALL_LINKS, CALL, REFUSED, FieldRequest, FieldValues, Meter
 
 LINK_COUNT = 91
 SPEED, STATE, VERSION = 164, 165, 166  # MB/s, nvml.h NVML_NVLINK_STATE_*, NVML_NVLINK_VERSION_*
@@ -58,6 +47,11 @@ GENERATIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}  # NVML_NVLINK_VE
 TRAFFIC = ((204, 202, 1), (139, 138, 1024))
 TRAFFIC_FIELDS = tuple(field for received, sent, _ in TRAFFIC for field in (received, sent))
 NO_NVLINK = unsupported("this GPU has no NVLink")
+GPU, IBM_NPU, SWITCH = 0, 1, 2  # nvml.h NVML_NVLINK_DEVICE_TYPE_*
+STATE_CALL = "nvmlDeviceGetNvLinkState"
+ERRORS_BY_CALL = {0: "replay", 1: "recovery", 2: "crc"}  # nvml.h NVML_NVLINK_ERROR_DL_*
+# Field ids of the speed by link, in MB/s: what drivers before 520 have.
+SPEED_BY_LINK = (*range(84, 90), *range(132, 138))
 
 
 class Links:
@@ -102,52 +96,39 @@ def describe_links(values: FieldValues, state: Links) -> Reading:
         state.needs_calls = True  # nvlink_calls reads them
         return reading
     state.needs_calls = False
-    reading.values["nvlink.links"] = [one_link(values, link, reading) for link in range(state.count)]
+    reading.values["nvlink.links"] = [describe_link(values, link, reading) for link in range(state.count)]
     if not any(link["errors"] for link in reading.values["nvlink.links"]):
         reading.problems["nvlink.errors"] = error_problem(values, state.count)
     return reading
 
 
-def error_problem(values: FieldValues, count: int) -> Any:
+def error_problem(values: FieldValues, count: int) -> Failure:
     """Why no link has any error counter."""
-    codes_found = [values.code(field, link) for link in range(count) for field in ERRORS]
-    told = [code for code in codes_found if code not in REFUSED]
-    return (CALL, told[0] if told else codes_found[0])
+    all_codes = [values.code(field, link) for link in range(count) for field in ERRORS]
+    failures = [code for code in all_codes if code not in REFUSED]
+    return Failure(CALL, failures[0] if failures else all_codes[0])
 
 
-def one_link(values: FieldValues, link: int, reading: Reading) -> dict[str, Any]:
+def describe_link(values: FieldValues, link: int, reading: Reading) -> dict[str, Any]:
     """A counter that cannot be read is not in ``errors``."""
-    found: dict[str, Any] = {"index": link}
-    readers = (
-        ("active", partial(read_active, values, link)),
-        ("version", partial(read_version, values, link)),
-        ("speed_bytes_per_s", partial(read_speed, values, link)),
-    )
-    for name, reader in readers:
-        part = Reading()
-        part.attempt((name,), reader)
-        found.update(part.values)
-        for problem in part.problems.values():
-            reading.problems[f"nvlink.{name}"] = problem  # of many links alike, one is told
-    found["errors"] = {}
+    told, errors = Reading(), Reading()
+    told.take("active", partial(read_active, values, link))
+    told.take("version", lambda: generation(values.count(VERSION, "NVLINK_GET_VERSION", link)))
+    told.take("speed_bytes_per_s", lambda: values.count(SPEED, "NVLINK_GET_SPEED", link) * 1e6)
     for field, name in ERRORS.items():
         if values.code(field, link) == 0:
-            try:
-                found["errors"][name] = values.count(field, name, link)
-            except GarbageError as garbage:
-                reading.problems[f"nvlink.errors.{name}"] = implausible(str(garbage))
-    return found
+            errors.take(name, partial(values.count, field, name, link))
+    for prefix, problems in (("nvlink", told.problems), ("nvlink.errors", errors.problems)):
+        for name, problem in problems.items():
+            reading.problems[f"{prefix}.{name}"] = problem  # of many links alike, one is told
+    return {"index": link, **told.values, "errors": errors.values}
 
 
-def read_active(values: FieldValues, link: int) -> dict[str, Any]:
+def read_active(values: FieldValues, link: int) -> bool:
     state = values.count(STATE, "NVLINK_GET_STATE", link)
     if state not in STATES:
         raise GarbageError(f"the driver answered state {state} of link {link}, which is none that NVLink has")
-    return {"active": state in ACTIVE_STATES}
-
-
-def read_version(values: FieldValues, link: int) -> dict[str, Any]:
-    return {"version": generation(values.count(VERSION, "NVLINK_GET_VERSION", link))}
+    return state in ACTIVE_STATES
 
 
 def generation(number: int) -> int:
@@ -157,32 +138,33 @@ def generation(number: int) -> int:
     return GENERATIONS[number]
 
 
-def read_speed(values: FieldValues, link: int) -> dict[str, Any]:
-    return {"speed_bytes_per_s": values.count(SPEED, "NVLINK_GET_SPEED", link) * 1e6}
-
-
 def read_traffic(meter: Meter, batch: FieldValues, at_s: float, reading: Reading) -> bool:
     """``nvlink.rx_bytes_per_s`` and ``nvlink.tx_bytes_per_s`` of all links together, from counters.
 
     False where the GPU has no such counters.
     """
-    is_counted = False
-    for ways in TRAFFIC:
-        received, sent, unit = ways
-        is_counted = not (batch.is_refused(received, ALL_LINKS) or batch.is_refused(sent, ALL_LINKS))
-        if is_counted:
-            break
+
+    def per_s(name: str, field: int, unit: int) -> float:
+        return meter.per_s(f"{name} {field}", batch.count(field, name, ALL_LINKS), at_s) * unit
+
+    counted = [ways for ways in TRAFFIC if not any(batch.is_refused(field, ALL_LINKS) for field in (ways[0], ways[1]))]
+    received, sent, unit = counted[0] if counted else TRAFFIC[-1]
     for way, field in (("rx", received), ("tx", sent)):
         name = f"nvlink.{way}_bytes_per_s"
-        reading.attempt((name,), partial(read_rate, meter, batch, name, field, at_s))
-        if name in reading.values:
-            reading.values[name] *= unit
-    return is_counted
+        reading.take(name, partial(per_s, name, field, unit))
+    return bool(counted)
 
 
-def read_rate(meter: Meter, batch: FieldValues, name: str, field: int, at_s: float) -> dict[str, Any]:
-    """In the counter's unit."""
-    return {name: meter.per_s(f"{name} {field}", batch.count(field, name, ALL_LINKS), at_s)}
+def read_static(device: Device, batch: FieldValues, reading: Reading) -> None:
+    """How many links there are, for the readers of this GPU, and what is at their other ends."""
+    links, told = device.state(Links), Reading()
+    told.take("nvlink", partial(count_links, device, batch))
+    if "nvlink" in told.values:
+        links.count = told.values["nvlink"]
+    reading.problems.update(told.problems)
+    if links.count == 0:
+        reading.problems["nvlink"] = NO_NVLINK
+    read_remotes(device, reading)
 
 
 def count_links(device: Device, batch: FieldValues) -> int:
@@ -201,45 +183,25 @@ def count_links(device: Device, batch: FieldValues) -> int:
 def count_by_asking(device: Device) -> int:
     """A link that does not exist is an invalid argument; a GPU without NVLink refuses the first."""
     for link in range(MAX_LINKS):
-        code = device.code_now("nvmlDeviceGetNvLinkState", link, device.buffers.uint_ref)
-        if code in codes.GONE or code in codes.LIBRARY_DOWN:
-            raise NvmlError("nvmlDeviceGetNvLinkState", code)
+        code = device.code_now(STATE_CALL, link, device.buffers.uint_ref)
+        if code and (failure := NvmlError(STATE_CALL, code)).is_loss:
+            raise failure
         if code:
             return link
     return MAX_LINKS
 
 
-GPU, IBM_NPU, SWITCH = 0, 1, 2  # nvml.h NVML_NVLINK_DEVICE_TYPE_*
-ERRORS_BY_CALL = {0: "replay", 1: "recovery", 2: "crc"}  # nvml.h NVML_NVLINK_ERROR_DL_*
-# Field ids of the speed by link, in MB/s: what drivers before 520 have.
-STATE_CALL = "nvmlDeviceGetNvLinkState"
-SPEEDS = (*range(84, 90), *range(132, 138))
-LINKS_PER_TURN = 1  # of a link four calls; all twelve links of an A100 in a minute
-
-
-class Kept:
-    """What was read of the links of one GPU, whose turn is next, and why calls failed."""
-
-    def __init__(self) -> None:
-        self.links: list[dict[str, Any]] = []
-        self.next_link = 0
-        self.problems: dict[int, dict[str, Problem]] = {}  # by link, then by field
-        self.speed_problems: dict[str, Problem] = {}
-        self.speeds: FieldRequest | None = None
-
-
 def read_remotes(device: Device, reading: Reading) -> None:
     """``nvlink.remotes``: by link "switch", a PCI bus id, or None. Two calls per link, asked once."""
-    count = device.state(Links).count or 0
-    found: list[str | None] = []
-    for link in range(count):
-        part = Reading()
-        part.attempt(("remote",), lambda link=link: {"remote": remote_of(device, link)})  # type: ignore[misc]
-        found.append(part.values.get("remote"))
-        if part.problems:
-            reading.problems["nvlink.remote"] = part.problems["remote"]
-    if any(found):
-        reading.values["nvlink.remotes"] = found
+    told = Reading()
+    names = [str(link) for link in range(device.state(Links).count or 0)]
+    for name in names:
+        told.take(name, partial(remote_of, device, int(name)))
+    if told.problems:
+        reading.problems["nvlink.remote"] = list(told.problems.values())[-1]
+    remotes = [told.values.get(name) for name in names]
+    if any(remotes):
+        reading.values["nvlink.remotes"] = remotes
 
 
 def remote_of(device: Device, link: int) -> str | None:
@@ -252,14 +214,23 @@ def remote_of(device: Device, link: int) -> str | None:
         return None
     info = pynvml.nvmlPciInfo_t()
     device.call("nvmlDeviceGetNvLinkRemotePciInfo_v2", c_uint(link), byref(info), part=f" {link}")
-    bus_id = info.busId
-    return bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else str(bus_id)
+    return bus_id_of(info)
+
+
+class LinksByCalls:
+    """What was read of the links of one GPU by calls, whose turn is next, and why calls failed."""
+
+    def __init__(self) -> None:
+        self.links: list[dict[str, Any]] = []
+        self.next_link = 0
+        self.problems: dict[int, dict[str, Reason]] = {}  # by link, then by field
+        self.speed_problems: dict[str, Reason] = {}
 
 
 def read_links_by_calls(device: Device) -> Reading:
     """As ``read_links`` for a driver without fields of single links: all links the first time, then in turn."""
     reading = Reading()
-    state, kept = device.state(Links), device.state(Kept)
+    state, kept = device.state(Links), device.state(LinksByCalls)
     if not state.needs_calls or not state.count:
         return reading
     if len(kept.links) != state.count:
@@ -268,59 +239,53 @@ def read_links_by_calls(device: Device) -> Reading:
             read_link_by_calls(device, link, kept)
         read_speeds(device, kept)
     else:
-        for _ in range(LINKS_PER_TURN):
-            read_link_by_calls(device, kept.next_link, kept)
-            kept.next_link = (kept.next_link + 1) % state.count
+        read_link_by_calls(device, kept.next_link, kept)
+        kept.next_link = (kept.next_link + 1) % state.count
     reading.values["nvlink.links"] = [{**link, "errors": dict(link["errors"])} for link in kept.links]
     for problems in (*kept.problems.values(), kept.speed_problems):  # of many links alike, one is told
         reading.problems.update(problems)
     return reading
 
 
-def read_link_by_calls(device: Device, link: int, kept: Kept) -> None:
-    """State, version and errors of one link."""
-    known, problems = kept.links[link], kept.problems.setdefault(link, {})
-    problems.clear()
+def read_link_by_calls(device: Device, link: int, kept: LinksByCalls) -> None:
+    """State, version and errors of one link: four calls and the version once, so that the links take turns: all twelve
+    of an A100 within a minute.
+    """
+    known, part = kept.links[link], f" {link}"
 
-    def ask(call: str) -> int:
-        return device.uint(call, c_uint(link), part=f" {link}")
+    def uint(call: str) -> int:
+        return device.uint(call, c_uint(link), part=part)
 
-    part = Reading()
-    part.attempt(("nvlink.active",), lambda: {"active": as_flag(f"{STATE_CALL} of link {link}", ask(STATE_CALL))})
+    def errors(counter: int) -> int:
+        call, buffer = "nvmlDeviceGetNvLinkErrorCounter", device.buffers.ulonglong
+        device.call(call, c_uint(link), c_int(counter), device.buffers.ulonglong_ref, part=f"{part} {counter}")
+        return buffer.value
+
+    told = Reading()
+    told.take("active", lambda: as_flag(f"{STATE_CALL} of link {link}", uint(STATE_CALL)))
     if known.get("version") is None:
-        part.attempt(("nvlink.version",), lambda: {"version": generation(ask("nvmlDeviceGetNvLinkVersion"))})
-    known.update({"active": None, "version": known.get("version"), **part.values})
-    problems.update(part.problems)
+        told.take("version", lambda: generation(uint("nvmlDeviceGetNvLinkVersion")))
+    known.update({"active": None, "version": known.get("version"), **told.values})
+    counted = Reading()
     for counter, name in ERRORS_BY_CALL.items():
-        count = ask_counter(device, link, counter, problems, f"nvlink.errors.{name}")
-        if count is not None:
-            known["errors"][name] = count
+        counted.take(f"errors.{name}", partial(errors, counter))
+    known["errors"].update({name.partition(".")[2]: count for name, count in counted.values.items()})
+    kept.problems[link] = {f"nvlink.{name}": why for name, why in {**told.problems, **counted.problems}.items()}
 
 
-def ask_counter(device: Device, link: int, counter: int, problems: dict[str, Problem], field: str) -> int | None:
-    call, part = "nvmlDeviceGetNvLinkErrorCounter", Reading()
-
-    def count() -> dict[str, int]:
-        device.call(call, c_uint(link), c_int(counter), device.buffers.ulonglong_ref, part=f" {link} {counter}")
-        return {field: device.buffers.ulonglong.value}
-
-    part.attempt((field,), count)
-    problems.update(part.problems)
-    return part.values.get(field)
-
-
-def read_speeds(device: Device, kept: Kept) -> None:
+def read_speeds(device: Device, kept: LinksByCalls) -> None:
     """The first twelve links have a field each; there were no more when such drivers were new."""
-    fields = SPEEDS[: len(kept.links)]
+    fields = SPEED_BY_LINK[: len(kept.links)]
     values = FieldRequest((field, 0) for field in fields).read(device)
     for link, field in zip(kept.links, fields):
-        part = Reading()
-        part.attempt(("speed",), lambda field=field: {"speed": values.count(field, "NVLINK_SPEED_MBPS") * 1e6})  # type: ignore[misc]
-        link["speed_bytes_per_s"] = part.values.get("speed")
-        if part.problems:
-            kept.speed_problems["nvlink.speed_bytes_per_s"] = part.problems["speed"]
+        told = Reading()
+        told.take("nvlink.speed_bytes_per_s", partial(values.count, field, "NVLINK_SPEED_MBPS"))
+        speed_mb_per_s = told.values.get("nvlink.speed_bytes_per_s")
+        link["speed_bytes_per_s"] = None if speed_mb_per_s is None else speed_mb_per_s * 1e6
+        kept.speed_problems.update(told.problems)
 
 
+# The NVLink fabric: whether Fabric Manager has registered the GPU, and what is wrong with it (Hopper and newer).
 FABRIC_STATES = {0: "not_supported", 1: "not_started", 2: "in_progress", 3: "completed"}
 COMPLETED = 3
 SUMMARIES = {1: "ok", 2: "unhealthy", 3: "limited"}  # 0: not supported
@@ -330,20 +295,20 @@ _TRUE = 1
 _MISCONFIGURED_SHIFT = 8  # four bits: 0 not supported, 1 none, above: which
 _UNHEALTHY = {"route_unhealthy", "misconfigured"}
 _CALL_V = "nvmlDeviceGetGpuFabricInfoV"
-_CALL = "nvmlDeviceGetGpuFabricInfo"
+HEALTH_UNTOLD = unsupported("this driver does not tell the health of the NVLink fabric")
 
 
 def problems_of(mask: int) -> list[str]:
     """What a health mask says is wrong."""
-    found = [name for shift, name in _PROBLEMS.items() if mask >> shift & 3 == _TRUE]
-    return found + (["misconfigured"] if mask >> _MISCONFIGURED_SHIFT & 15 > 1 else [])
+    problems = [name for shift, name in _PROBLEMS.items() if mask >> shift & 3 == _TRUE]
+    return problems + (["misconfigured"] if mask >> _MISCONFIGURED_SHIFT & 15 > 1 else [])
 
 
 def health_of(mask: int) -> str | None:
     """From the mask alone, for drivers before 580. None: nothing in it is supported."""
-    found = set(problems_of(mask))
-    if found:
-        return "unhealthy" if found & _UNHEALTHY else "limited"
+    problems = set(problems_of(mask))
+    if problems:
+        return "unhealthy" if problems & _UNHEALTHY else "limited"
     return "ok" if mask & 0xFFF else None
 
 
@@ -351,61 +316,42 @@ class FabricReader:
     """``fabric.*``."""
 
     def __init__(self) -> None:
-        self._v3 = structure("c_nvmlGpuFabricInfo_v3_t")
-        self._v2 = structure("c_nvmlGpuFabricInfo_v2_t")
-        self._v1 = structure("c_nvmlGpuFabricInfo_t")
+        # Newest first: a driver that does not know a version says so; it may still know the one before.
+        self._versions = (
+            Structure(_CALL_V, "c_nvmlGpuFabricInfo_v3_t", "nvmlGpuFabricInfo_v3"),
+            Structure(_CALL_V, "c_nvmlGpuFabricInfo_v2_t", "nvmlGpuFabricInfo_v2"),
+            Structure("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
+        )
 
     def read(self, device: Device) -> Reading:
         """Raises NvmlError when the GPU or the library is gone."""
         reading = Reading()
-        reading.attempt(("fabric",), partial(self._read, device, reading))
+        readers = [partial(version.read, device) for version in self._versions]
+        reading.attempt(("fabric",), lambda: describe_fabric(first_supported(*readers), reading))
         return reading
 
-    def _read(self, device: Device, reading: Reading) -> dict[str, Any]:
-        info = first_supported(
-            partial(self._versioned, device, self._v3, "nvmlGpuFabricInfo_v3"),
-            partial(self._versioned, device, self._v2, "nvmlGpuFabricInfo_v2"),
-            partial(self._unversioned, device),
-            moves_on=fallback_needed,
-        )
-        return describe(info, reading)
 
-    def _versioned(self, device: Device, info: Any, version: str) -> Any:
-        """A driver that does not know a version says so; it may still know the one before."""
-        if info is None:
-            raise NvmlError(_CALL_V, codes.FUNCTION_NOT_FOUND)
-        info.version = getattr(pynvml, version)
-        device.call(_CALL_V, byref(info), part=version)
-        return info
-
-    def _unversioned(self, device: Device) -> Any:
-        if self._v1 is None:
-            raise NvmlError(_CALL, codes.FUNCTION_NOT_FOUND)
-        device.call(_CALL, byref(self._v1))
-        return self._v1
-
-
-def describe(info: Any, reading: Reading) -> dict[str, Any]:
+def describe_fabric(info: Any, reading: Reading) -> dict[str, Any]:
     """The values of one answer of any version. The rest means something only once registration has completed."""
     if info.state not in FABRIC_STATES:
         raise GarbageError(f"{_CALL_V} answered state {info.state}, which mltop does not know")
-    found: dict[str, Any] = {"fabric.state": FABRIC_STATES[info.state]}
+    values: dict[str, Any] = {"fabric.state": FABRIC_STATES[info.state]}
     if info.state != COMPLETED:
-        return found
+        return values
     if info.status:
-        reading.problems["fabric.status"] = (
+        reading.problems["fabric.status"] = Problem(
             f"registration in the NVLink fabric ended with NVML error {info.status} ({codes.text(info.status)})"
         )
-        return found
-    found["fabric.clique_id"] = info.cliqueId
+        return values
+    values["fabric.clique_id"] = info.cliqueId
     cluster = bytes(info.clusterUuid)
-    found["fabric.cluster_uuid"] = uuid_text(cluster) if any(cluster) else None  # zero: part of none
+    values["fabric.cluster_uuid"] = uuid_text(cluster) if any(cluster) else None  # zero: part of none
     mask = getattr(info, "healthMask", 0)
-    found["fabric.problems"] = problems_of(mask)
-    found["fabric.health"] = SUMMARIES.get(getattr(info, "healthSummary", 0)) or health_of(mask)
-    if found["fabric.health"] is None:
-        reading.problems["fabric.health"] = unsupported("this driver does not tell the health of the NVLink fabric")
-    return found
+    values["fabric.problems"] = problems_of(mask)
+    values["fabric.health"] = SUMMARIES.get(getattr(info, "healthSummary", 0)) or health_of(mask)
+    if values["fabric.health"] is None:
+        reading.problems["fabric.health"] = HEALTH_UNTOLD
+    return values
 
 
 def uuid_text(data: bytes) -> str:

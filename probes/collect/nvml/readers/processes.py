@@ -10,7 +10,8 @@ import pynvml
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import NvmlError
-from mltop.probes.collect.nvml.device import Device, Problem, Reading, first_supported
+from mltop.probes.collect.nvml.codes import Reason
+from mltop.probes.collect.nvml.device import Device, Reading, first_supported
 
 NO_MEMORY_VALUE = (1 << 64) - 1  # usedGpuMemory when the driver cannot tell (MIG without root, WSL)
 NO_INSTANCE = 0xFFFFFFFF
@@ -23,12 +24,12 @@ CALLS = {
 OTHERS = ("graphics", "mps")
 
 
-class Kept:
+class OtherLists:
     """What is kept about one GPU: the lists that are asked less often."""
 
     def __init__(self) -> None:
-        self.found: dict[str, list[dict[str, Any]]] = {}
-        self.problems: dict[str, Problem] = {}
+        self.lists: dict[str, list[dict[str, Any]]] = {}
+        self.problems: dict[str, Reason] = {}
 
 
 class ProcessReader:
@@ -41,37 +42,36 @@ class ProcessReader:
 
     def read_others(self, device: Device) -> Reading:
         """Graphics and MPS, for ``read`` to list. Not every GPU has them: their absence is no problem."""
-        kept = device.state(Kept)
+        kept = device.state(OtherLists)
         kept.problems.clear()
         for kind in OTHERS:
             try:
-                kept.found[kind] = self._list(device, kind)
+                kept.lists[kind] = self._list(device, kind)
             except NvmlError as failure:
-                if failure.code in codes.GONE or failure.code in codes.LIBRARY_DOWN:
+                if failure.is_loss:
                     raise
-                kept.found.pop(kind, None)
+                kept.lists.pop(kind, None)
                 if failure.code not in codes.UNSUPPORTED:
-                    kept.problems[f"processes.{kind}"] = (failure.call, failure.code)
+                    kept.problems[f"processes.{kind}"] = failure.reason
         return Reading()
 
     def read(self, device: Device) -> Reading:
         """``processes``. Known as soon as the compute list is. Raises NvmlError when the GPU or the library is gone."""
         reading = Reading()
-        kept = device.state(Kept)
-        if any(kept.found.values()):
+        kept = device.state(OtherLists)
+        if any(kept.lists.values()):
             self.read_others(device)  # in use here: as fresh as the rest
-        reading.attempt(("processes",), lambda: {"processes": self._list(device, "compute")})
+        reading.take("processes", partial(self._list, device, "compute"))
         if "processes" in reading.values:
             for kind in OTHERS:
-                reading.values["processes"] += kept.found.get(kind, [])
+                reading.values["processes"] += kept.lists.get(kind, [])
             reading.problems.update(kept.problems)
         return reading
 
     def _list(self, device: Device, kind: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = first_supported(
-            *(partial(self._processes, device, kind, call) for call in CALLS[kind])
-        )
-        return found
+        readers = [partial(self._processes, device, kind, call) for call in CALLS[kind]]
+        processes: list[dict[str, Any]] = first_supported(*readers)
+        return processes
 
     def _processes(self, device: Device, kind: str, call: str) -> list[dict[str, Any]]:
         code = self._ask(device, call)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mltop.probes.collect.nvml.device import Problem, Reading, implausible
+from mltop.probes.collect.nvml.codes import Reason, implausible
+from mltop.probes.collect.nvml.device import Reading
 from mltop.probes.model.plausible import CLOCK_OVER_MAX, GPU, Range
 
 CLOCKS = {"sm_clock_mhz": "sm_clock_max_mhz", "memory_clock_mhz": "memory_clock_max_mhz"}
@@ -21,7 +22,7 @@ _LINKS, _PROCESSES, _INSTANCES = "nvlink.links", "processes", "mig_instances"
 _SINGLE = {path: limits for path, limits in GPU.items() if "*" not in path}
 
 
-def complaint(limits: Range, value: Any, of: str = "") -> Problem:
+def complaint(limits: Range, value: Any, of: str = "") -> Reason:
     """Why a value is unknown. ``of``: whose it is, "link 3: "."""
     answered = f"{of}the driver answered {limits.shown(value)}"
     return implausible(f"{answered}, which is not a {limits.noun}: {limits.between} are plausible")
@@ -55,7 +56,7 @@ class Sieve:
         self._sift_energy(values, problems)
         return reading
 
-    def _sift_clocks(self, values: dict[str, Any], problems: dict[str, Problem]) -> None:
+    def _sift_clocks(self, values: dict[str, Any], problems: dict[str, Reason]) -> None:
         for field, maximum in CLOCKS.items():
             if values.get(maximum) is not None:
                 self._maxima[field] = values[maximum]
@@ -66,7 +67,7 @@ class Sieve:
                     f"the driver answered {mhz} MHz, which is not a value: it names {most:.0f} MHz as the maximum"
                 )
 
-    def _sift_energy(self, values: dict[str, Any], problems: dict[str, Problem]) -> None:
+    def _sift_energy(self, values: dict[str, Any], problems: dict[str, Reason]) -> None:
         """A counter since the driver was loaded: with the driver this object goes, too."""
         now_j = values.get(ENERGY)
         if now_j is None:
@@ -89,7 +90,7 @@ def _holds(limits: Range, value: Any) -> bool:
 def _sifted(
     entry: Mapping[str, Any],
     limits_of: Callable[[str], Range | None],
-    problems: dict[str, Problem],
+    problems: dict[str, Reason],
     prefix: str,
     of: str = "",
 ) -> dict[str, Any]:
@@ -104,19 +105,19 @@ def _sifted(
     return kept
 
 
-def _link(link: dict[str, Any], problems: dict[str, Problem]) -> dict[str, Any]:
+def _link(link: dict[str, Any], problems: dict[str, Reason]) -> dict[str, Any]:
     """Of many links alike, one is told. Rules need the errors of all links: one counter that is missing is missed."""
     of = f"link {link.get('index')}: "
     kept = _sifted(link, lambda name: GPU.get(f"{_LINKS}.*.{name}"), problems, "nvlink.", of)
     counters = GPU[f"{_LINKS}.*.errors.*"]
-    bad: dict[str, Problem] = {}
+    bad: dict[str, Reason] = {}
     kept["errors"] = _sifted(link.get("errors") or {}, lambda _: counters, bad, "")
     for name in bad:
         problems["nvlink.errors"] = complaint(counters, link["errors"][name], f"{of}{name}: ")
     return kept
 
 
-def _sift_processes(values: dict[str, Any], problems: dict[str, Problem]) -> None:
+def _sift_processes(values: dict[str, Any], problems: dict[str, Reason]) -> None:
     """A list with a process that cannot be is no list: who holds the GPU is unknown."""
     pids = GPU[f"{_PROCESSES}.*.pid"]
     for entry in values[_PROCESSES]:
@@ -134,14 +135,14 @@ def _sift_processes(values: dict[str, Any], problems: dict[str, Problem]) -> Non
     ]
 
 
-def _instance(entry: dict[str, Any], problems: dict[str, Problem]) -> dict[str, Any]:
+def _instance(entry: dict[str, Any], problems: dict[str, Reason]) -> dict[str, Any]:
     prefix = f"{_INSTANCES}.{entry['index']}."
     kept = _sifted(entry, lambda name: GPU.get(f"{_INSTANCES}.*.{name}"), problems, prefix)
     _sift_memory(kept, problems, prefix)
     return {"index": entry["index"], **kept}
 
 
-def _sift_memory(values: dict[str, Any], problems: dict[str, Problem], prefix: str) -> None:
+def _sift_memory(values: dict[str, Any], problems: dict[str, Reason], prefix: str) -> None:
     used, total = values.get(USED), values.get(TOTAL)
     if used is not None and total is not None and used > total:
         del values[USED]

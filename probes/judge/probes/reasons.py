@@ -1,4 +1,4 @@
-"""Why a GPU multiplies slowly: from its clock, power, temperature and throttle counters, and those of its peers.
+"""Why a device is slow: from its clock, power, temperature and throttle counters, and those of its peers.
 
 Throttle reasons are NVML's (GpuSample.throttle_reasons), as shares of the phase's time.
 """
@@ -9,8 +9,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from mltop.probes.judge.probes import numbers
-from mltop.probes.model.probe import MatmulResult, Phase
+from mltop.probes.judge.probes.devices import listed
+from mltop.probes.model.probe import DeviceResult, MatmulResult, Phase
+from mltop.probes.model.units import percent_words, span_words
 
 HELD = 0.05  # of a phase's time: a reason that held less explains nothing
 HELD_LONG = 0.2  # a fault even where no peer shows that it costs anything
@@ -30,21 +31,31 @@ _HIDDEN = "drain the node, power-cycle it, measure again; if it stays: dcgmi dia
 _CPU = "look for other load, the frequency governor and throttling on that node"
 _SOFTWARE = "compare driver, torch and cuBLAS with a good node"
 
-# The first one that held explains: NVML's name, kind, words, action, whether temperatures belong to it (else watts).
-_FAULTS = (
-    ("hw_thermal", "thermal", "HW thermal slowdown", _COOLING, True),
-    ("sw_thermal", "thermal", "thermal slowdown", _COOLING, True),
-    ("power_brake", "power brake", "the external power brake", _SUPPLY, False),
-    ("board_limit", "board", "its board's limit", _SUPPLY, False),
-    ("hw_slowdown", "hw slowdown", "HW slowdown, cause unstated", _SUPPLY, True),
+
+@dataclass(frozen=True)
+class Throttle:
+    """What holds a GPU back and no load explains. ``name``: NVML's; ``heat``: temperatures belong to it, else watts."""
+
+    name: str
+    kind: str
+    words: str
+    action: str
+    heat: bool
+
+
+# The first one that held explains.
+THROTTLES = (
+    Throttle("hw_thermal", "thermal", "HW thermal slowdown", _COOLING, heat=True),
+    Throttle("sw_thermal", "thermal", "thermal slowdown", _COOLING, heat=True),
+    Throttle("power_brake", "power brake", "the external power brake", _SUPPLY, heat=False),
+    Throttle("board_limit", "board", "its board's limit", _SUPPLY, heat=False),
+    Throttle("hw_slowdown", "hw slowdown", "HW slowdown, cause unstated", _SUPPLY, heat=True),
 )
 
 
 @dataclass(frozen=True)
 class Reason:
-    """``kind`` is equal for reasons that may be told of several GPUs at once. ``fault``: one by itself, whatever
-    others do. ``limit``: a power limit that somebody has lowered.
-    """
+    """``kind`` is equal for reasons that may be told of several GPUs at once. ``fault``: one whatever others do."""
 
     kind: str
     text: str
@@ -68,13 +79,13 @@ def explain(result: MatmulResult, others: Sequence[MatmulResult]) -> Reason:
         return _of_cpu(result, others)
     if phase is None:
         return Reason("unknown", "nothing was measured beside its rate")
-    peers = [one for one in map(load_phase, others) if one is not None]
-    found = (
+    peers = [peer for peer in map(load_phase, others) if peer is not None]
+    reason = (
         hardware_fault(result, others) or _power(result, phase, others, peers) or _clock(result, phase, others, peers)
     )
-    text = found.text + _less_per_clock(result, phase, others, found.kind)
+    text = reason.text + _less_per_clock(result, phase, others, reason.kind)
     text += "; it was still heating up" if result.still_heating else ""
-    return replace(found, text=text)
+    return replace(reason, text=text)
 
 
 def hardware_fault(result: MatmulResult, others: Sequence[MatmulResult]) -> Reason | None:
@@ -82,18 +93,26 @@ def hardware_fault(result: MatmulResult, others: Sequence[MatmulResult]) -> Reas
     phase = load_phase(result)
     if phase is None:
         return None
-    for name, kind, words, action, heat_matters in _FAULTS:
-        share = phase.throttle_share.get(name, 0.0)
-        if share >= HELD:
-            beside = _heat(phase, _near(result, others)) if heat_matters else _drawing(phase)
-            text = f"{_held_at(phase)} by {words}{_most_of_time(share)}{beside}"
-            return Reason(kind, text, action, fault=share >= HELD_LONG)
+    throttle = throttle_of(phase)
+    if throttle is not None:
+        beside = _heat(phase, _near(result, others)) if throttle.heat else _drawing(phase)
+        text = f"{_held_at(phase)} by {throttle_words(throttle, phase)}{beside}"
+        return Reason(throttle.kind, text, throttle.action, fault=phase.throttle_share[throttle.name] >= HELD_LONG)
     of_limit = _of_limit(phase)
     if phase.throttle_share.get("sw_power_cap", 0.0) < HELD or of_limit is None or of_limit >= FAR_BELOW_LIMIT:
         return None
     draws = f"it draws {phase.power_w:.0f} W of its {phase.power_limit_w:.0f} W limit"
     text = f"{_held_at(phase)} by a power cap although {draws}: board, PSU or BMC"
     return Reason("cap elsewhere", text, _CAP_ELSEWHERE, fault=True)
+
+
+def throttle_of(phase: Phase) -> Throttle | None:
+    return next((each for each in THROTTLES if phase.throttle_share.get(each.name, 0.0) >= HELD), None)
+
+
+def throttle_words(throttle: Throttle, phase: Phase) -> str:
+    """``thermal slowdown 40 % of the time``."""
+    return throttle.words + _most_of_time(phase.throttle_share[throttle.name])
 
 
 def lowered_limit(phase: Phase | None, peers: Iterable[Phase]) -> Reason | None:
@@ -180,15 +199,15 @@ def _clock(result: MatmulResult, phase: Phase, others: Sequence[MatmulResult], p
     return Reason("full clock", f"slow at its full clock of {clock:.0f} MHz{draws}: no reason is shown", _HIDDEN)
 
 
-def other_versions(result: MatmulResult, others: Sequence[MatmulResult]) -> str:
+def other_versions(result: DeviceResult, others: Sequence[DeviceResult]) -> str:
     """``driver 550.54 (others 570.86)``: what most others have otherwise; "" when all is equal."""
     different = []
     for what, mine in sorted(result.versions.items()):
-        theirs = [one.versions[what] for one in others if what in one.versions]
+        theirs = [other.versions[what] for other in others if what in other.versions]
         usual = statistics.mode(theirs) if theirs else mine
         if usual != mine and 2 * theirs.count(usual) > len(theirs):
             different.append(f"{what} {mine} (others {usual})")
-    return numbers.listed(different)
+    return listed(different)
 
 
 def rate_of(result: MatmulResult) -> float | None:
@@ -206,10 +225,10 @@ def _of_cpu(result: MatmulResult, others: Sequence[MatmulResult]) -> Reason:
 
 def _less_per_clock(result: MatmulResult, phase: Phase, others: Sequence[MatmulResult], kind: str) -> str:
     mine = _per_clock(result, phase)
-    usual = _median(_per_clock(one, load_phase(one)) for one in others)
+    usual = _median(_per_clock(other, load_phase(other)) for other in others)
     if kind in ("full clock", "versions") or mine is None or usual is None or mine >= LESS_PER_CLOCK * usual:
         return ""
-    return f", and {numbers.percent(1 - mine / usual)} less work per clock than the others"
+    return f", and {percent_words(1 - mine / usual)} less work per clock than the others"
 
 
 def _per_clock(result: MatmulResult, phase: Phase | None) -> float | None:
@@ -222,7 +241,7 @@ def _held_at(phase: Phase) -> str:
 
 
 def _most_of_time(share: float) -> str:
-    return "" if share >= 0.9 else f" {numbers.percent(share)} of the time"
+    return "" if share >= 0.9 else f" {percent_words(share)} of the time"
 
 
 def _drawing(phase: Phase) -> str:
@@ -235,7 +254,7 @@ def _drawing(phase: Phase) -> str:
 def _heat(phase: Phase, peers: Iterable[Phase]) -> str:
     if phase.temperature_c is None:
         return ""
-    others = numbers.span((peer.temperature_c for peer in peers if peer.temperature_c is not None), "°C")
+    others = span_words((peer.temperature_c for peer in peers if peer.temperature_c is not None), "°C")
     return f" ({phase.temperature_c:.0f} °C{', others ' + others if others else ''})"
 
 
@@ -244,7 +263,7 @@ def _near(result: MatmulResult, others: Sequence[MatmulResult]) -> list[Phase]:
 
     Those that are too hot themselves say nothing about what is usual.
     """
-    neighbours = [one for one in others if one.node == result.node] or list(others)
+    neighbours = [other for other in others if other.node == result.node] or list(others)
     phases = [phase for phase in map(load_phase, neighbours) if phase is not None]
     return [phase for phase in phases if not _is_hot(phase)] or phases
 

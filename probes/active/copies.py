@@ -1,0 +1,415 @@
+"""The copies probe's process: between host memory and the GPUs of a node, and from GPU to GPU.
+
+All GPUs of a node are in one process, because they share what is between them. How long copies take is measured in
+batches, within a budget, and never waited for for ever.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Callable, Protocol
+
+from mltop.probes.active import buffers, child
+from mltop.probes.active.device import GPU_CAP_BYTES, CudaTimer, cap_memory
+from mltop.probes.active.host import Affinity, affinity_of, on_cpus
+from mltop.probes.active.nvml import Link, PcieLinks
+from mltop.probes.active.torch_support import Unusable, failures_told, first_line, import_torch, versions, why_no_gpu
+from mltop.probes.model.probe import CopiesResult, PeerCopy, Phase, ProbeEvent
+from mltop.probes.model.probe_kinds import stage_deadline_s
+
+WAYS = {"to_device": "to device", "to_host": "to host"}
+PEER_ITERATIONS = 10
+BATCH = 5
+WARM_COPIES = 2
+POLL_S = 0.002
+SIZE_BYTES = 256 * buffers.MIB
+_ON_DEVICE, _ON_HOST = 2, 2  # buffers of each GPU
+
+
+def main() -> None:
+    try:
+        order = child.read_order()
+        options = buffers.options_of(order.options)
+    except (ValueError, TypeError) as error:
+        child.failed(f"cannot be done: {error}")
+        return
+    gpus = [device for device in order.devices if device.kind == "gpu"]
+    for device in order.devices:
+        if device.kind == "mig":
+            child.failed("copies of MIG instances are not measured: they share their GPU's link", device.uuid)
+    if not gpus:
+        if not any(device.kind == "mig" for device in order.devices):
+            child.failed("no GPU here: copies need one")
+        return
+    order.devices = gpus
+    child.end_with_stdin()
+    with failures_told():
+        _run(order, options)
+
+
+def _run(order: child.Order, options: buffers.Options) -> None:
+    began = time.monotonic()
+    child.stage("import torch")
+    torch = import_torch()
+    child.stage("device")
+    _check_count(torch, len(order.devices))
+    links = PcieLinks()
+    affinities = [affinity_of(links.address(device.uuid)) for device in order.devices]
+    size = _size(torch, options.size_bytes or SIZE_BYTES, len(order.devices))
+    results = _results(order, versions(torch), affinities, links)
+    for result in results:
+        result.size_bytes = size
+    gpus = CudaGpus(torch, affinities, size)
+    stopped = Measurement(gpus, results, links, _plans(order, options, size), _progress).run()
+    for result in results:
+        result.seconds = round(time.monotonic() - began, 3)
+    _tell(results, stopped)
+    if stopped:
+        sys.stdout.flush()
+        os._exit(0)  # leaving CUDA the usual way would wait for what hangs
+
+
+def _check_count(torch: Any, wanted: int) -> None:
+    if not torch.cuda.is_available():
+        raise Unusable(why_no_gpu(torch), "nvidia-smi; a driver too old for this torch looks like that")
+    visible = torch.cuda.device_count()
+    if visible != wanted:
+        raise Unusable(f"torch sees {visible} of {wanted} GPUs", "mltop check; or name the GPUs that work")
+
+
+def _size(torch: Any, wanted_bytes: int, gpus: int) -> int:
+    free_bytes = min(torch.cuda.mem_get_info(number)[0] for number in range(gpus))
+    on_device = buffers.fitting(wanted_bytes, buffers.room_on_gpu(free_bytes), _ON_DEVICE)
+    if not on_device:
+        raise Unusable(f"only {free_bytes // buffers.MIB} MiB of a GPU's memory are free", "end what uses the GPUs")
+    size = buffers.fitting(on_device, buffers.room_on_host(), _ON_HOST * gpus)
+    if not size:
+        raise Unusable(f"the host has no memory for the pinned buffers of {gpus} GPUs", "free memory of the node")
+    return size
+
+
+def _results(
+    order: child.Order, with_versions: dict[str, str], affinities: list[Affinity], links: PcieLinks
+) -> list[CopiesResult]:
+    results = []
+    for device, affinity in zip(order.devices, affinities):
+        most = links.most(device.uuid)
+        result = CopiesResult(
+            node=order.node,
+            gpu=device.index,
+            uuid=device.uuid,
+            name=device.name,
+            pci_device=device.pci_device,
+            versions=dict(with_versions),
+            pcie_gen_max=most.gen,
+            pcie_width_max=most.width,
+            numa_node=affinity.numa_node,
+            near=affinity.near,
+        )
+        if links.why:
+            result.gaps["pcie"] = links.why
+        results.append(result)
+    return results
+
+
+def _plans(order: child.Order, options: buffers.Options, size: int) -> dict[str, Plan]:
+    """Half of each stage's time is for copies: a slow link makes fewer of them, and a hang is told in time."""
+    gpus = len(order.devices)
+    parts = {"to device": gpus, "to host": gpus, "together": 2, "peers": max(1, gpus * (gpus - 1))}
+    plans = {}
+    for stage, count in parts.items():
+        limit_s = stage_deadline_s(order.kind, stage, order.deadlines_s)
+        iterations = min(options.iterations, PEER_ITERATIONS) if stage == "peers" else options.iterations
+        plans[stage] = Plan(size, iterations, limit_s / 2 / count, limit_s / 4)
+    return plans
+
+
+def _progress(stage: str, share: float) -> None:
+    child.stage(stage, fraction=round(share, 3))
+
+
+def _tell(results: list[CopiesResult], stopped: str) -> None:
+    """A GPU of which nothing was measured has failed."""
+    if stopped:
+        child.say(ProbeEvent("note", text=f"{stopped}: nothing was measured after that"))
+    for result in results:
+        known = (result.to_device_bytes_per_s, result.to_host_bytes_per_s, *(one.bytes_per_s for one in result.peers))
+        if any(value is not None for value in known):
+            child.say(ProbeEvent("result", device=result.uuid, data=asdict(result)))
+        else:
+            why = next(iter(result.gaps.values()), stopped or "nothing was measured")
+            child.failed(why, result.uuid)
+
+
+class Buffers:
+    """Of one GPU (``where``: torch's name). ``sent``, ``returned``: host memory; ``held``, ``received``: its own."""
+
+    def __init__(self, torch: Any, where: str, size_bytes: int, affinity: Affinity, pinned: bool = True) -> None:
+        words = size_bytes // buffers.WORD_BYTES
+        with on_cpus(affinity.cpus):
+            self.sent = torch.zeros(words, dtype=torch.int64, pin_memory=pinned)
+            self.returned = torch.zeros(words, dtype=torch.int64, pin_memory=pinned)
+        buffers.fill(torch, self.sent)
+        self.held = torch.zeros(words, dtype=torch.int64, device=where)
+        self.received = torch.zeros(words, dtype=torch.int64, device=where)
+
+    def of(self, way: str) -> tuple[Any, Any]:
+        """(source, target)"""
+        return (self.sent, self.held) if way == "to_device" else (self.held, self.returned)
+
+
+class CudaGpus:
+    """The GPUs of a node with their buffers, in the order of CUDA_VISIBLE_DEVICES. Raises RuntimeError."""
+
+    def __init__(self, torch: Any, affinities: Sequence[Affinity], size_bytes: int) -> None:
+        self._torch = torch
+        self._buffers = []
+        for number, affinity in enumerate(affinities):
+            cap_memory(torch, GPU_CAP_BYTES, number)
+            self._buffers.append(Buffers(torch, f"cuda:{number}", size_bytes, affinity))
+        for number in range(len(affinities)):
+            torch.cuda.synchronize(number)
+
+    def start(self, gpu: int, way: str, copies: int) -> CudaTimer:
+        return self._start(gpu, *self._buffers[gpu].of(way), copies)
+
+    def arrived(self, gpu: int, way: str) -> bool:
+        target = self._buffers[gpu].of(way)[1]
+        whole = buffers.is_filled(self._torch, target)
+        if way == "to_host":
+            target.zero_()
+        return whole
+
+    def reaches(self, source: int, target: int) -> bool:
+        return bool(self._torch.cuda.can_device_access_peer(source, target))
+
+    def start_peer(self, source: int, target: int, copies: int) -> CudaTimer:
+        return self._start(source, self._buffers[source].held, self._buffers[target].received, copies)
+
+    def peer_arrived(self, target: int) -> bool:
+        received = self._buffers[target].received
+        whole = buffers.is_filled(self._torch, received)
+        received.zero_()
+        self._torch.cuda.synchronize(target)
+        return whole
+
+    def _start(self, gpu: int, source: Any, target: Any, copies: int) -> CudaTimer:
+        """torch puts a copy between devices on the current stream of the source's device, where the events are, too."""
+        with self._torch.cuda.device(gpu):
+            timer = CudaTimer(self._torch)
+            timer.start()
+            for _ in range(copies):
+                target.copy_(source, non_blocking=True)
+            timer.stop()
+        return timer
+
+
+class Stalled(Exception):
+    """Copies that did not end; what was begun on these devices after them will not end either."""
+
+
+class Running(Protocol):
+    """Copies that were begun. ``seconds``: of all of them, by the device's clock, once they are done."""
+
+    def done(self) -> bool: ...
+
+    def seconds(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``budget_s``: for all batches of one device (or of all at once); ``stall_s``: for a batch."""
+
+    size_bytes: int
+    iterations: int
+    budget_s: float
+    stall_s: float
+
+
+@dataclass
+class Timed:
+    copies: int = 0
+    seconds: float = 0.0
+
+    def rate(self, size_bytes: int) -> float | None:
+        """Bytes/s."""
+        return self.copies * size_bytes / self.seconds if self.seconds > 0 else None
+
+
+Begin = Callable[[int], Running]
+
+
+def timed(begins: Sequence[Begin], plan: Plan, look: Callable[[], None] = lambda: None) -> list[Timed]:
+    """What each of several copies takes while all of them run; ``begin(count)`` begins some. Raises Stalled.
+
+    ``look`` is called again and again while they run.
+    """
+    wait([begin(WARM_COPIES) for begin in begins], plan.stall_s, look)
+    timings = [Timed() for _ in begins]
+    began, done = time.monotonic(), 0
+    while done < plan.iterations and (done == 0 or time.monotonic() - began < plan.budget_s):
+        count = min(BATCH, plan.iterations - done)
+        running = [begin(count) for begin in begins]
+        wait(running, plan.stall_s, look)
+        for timing, copies in zip(timings, running):
+            timing.copies += count
+            timing.seconds += copies.seconds()
+        done += count
+    return timings
+
+
+def wait(running: Sequence[Running], stall_s: float, look: Callable[[], None]) -> None:
+    deadline_s = time.monotonic() + stall_s
+    look()
+    while not all(copies.done() for copies in running):
+        if time.monotonic() > deadline_s:
+            raise Stalled(f"a copy did not end within {stall_s:g} s")
+        time.sleep(POLL_S)
+        look()
+
+
+class Gpus(Protocol):
+    """The GPUs of a node by their position (0, 1, …). Every call may raise RuntimeError."""
+
+    def start(self, position: int, way: str, copies: int) -> Running:
+        """``way``: to_device | to_host."""
+
+    def arrived(self, position: int, way: str) -> bool:
+        """Whether the last copies that way moved every bit."""
+
+    def reaches(self, source: int, target: int) -> bool:
+        """Whether a GPU can write to another one's memory."""
+
+    def start_peer(self, source: int, target: int, copies: int) -> Running: ...
+
+    def peer_arrived(self, target: int) -> bool:
+        """Whether the last copies to it moved every bit; the next ones start from zeros."""
+
+
+class Links(Protocol):
+    def now(self, uuid: str) -> Link: ...
+
+
+Progress = Callable[[str, float], None]  # stage, share of it that is done
+
+
+class Measurement:
+    """To device, to host, together, from GPU to GPU. ``results``: one for each of ``gpus``, in order; they are filled
+    in. ``plans``: by stage.
+
+    A device that fails is left out from then on, its reason is in its result's gaps. A copy that hangs ends everything:
+    nothing that is asked of these GPUs afterwards may be expected to answer.
+    """
+
+    def __init__(
+        self, gpus: Gpus, results: Sequence[CopiesResult], links: Links, plans: dict[str, Plan], progress: Progress
+    ) -> None:
+        self._gpus, self._results, self._links = gpus, results, links
+        self._plans, self._progress = plans, progress
+        self._broken: set[int] = set()
+
+    def run(self) -> str:
+        """What ended it early, "" when nothing did."""
+        try:
+            for way in WAYS:
+                self._alone(way)
+            self._together()
+            self._peers()
+        except Stalled as error:
+            return str(error)
+        return ""
+
+    def _alone(self, way: str) -> None:
+        name = WAYS[way]
+        for position, result in enumerate(self._results):
+            self._progress(name, position / len(self._results))
+            link = Link()
+
+            def look(uuid: str = result.uuid) -> None:
+                nonlocal link
+                link = link.best(self._links.now(uuid))
+
+            timings = self._try([position], way, name, look)
+            if timings is None:
+                continue
+            (timing,) = timings
+            setattr(result, f"{way}_bytes_per_s", timing.rate(self._plans[name].size_bytes))
+            result.iterations = min(filter(None, (result.iterations, timing.copies)), default=timing.copies)
+            result.phases.append(Phase(name, round(timing.seconds, 6), pcie_gen=link.gen, pcie_width=link.width))
+            self._check(position, way)
+
+    def _together(self) -> None:
+        """At the same time: shared switches, sockets and host memory show only then."""
+        if len(self._results) < 2:
+            return
+        plan = self._plans["together"]
+        for number, way in enumerate(WAYS):
+            self._progress("together", number / len(WAYS))
+            positions = [position for position in range(len(self._results)) if position not in self._broken]
+            for position, timing in zip(positions, self._try(positions, way, "together") or ()):
+                setattr(self._results[position], f"{way}_together_bytes_per_s", timing.rate(plan.size_bytes))
+                self._check(position, way)
+
+    def _peers(self) -> None:
+        pairs = list(itertools.permutations(range(len(self._results)), 2))
+        for number, (source, target) in enumerate(pairs):
+            self._progress("peers", number / len(pairs))
+            if not {source, target} & self._broken:
+                self._pair(source, target)
+
+    def _pair(self, source: int, target: int) -> None:
+        plan = self._plans["peers"]
+        copy = PeerCopy(self._index(target))
+        self._results[source].peers.append(copy)
+        try:
+            copy.direct = self._gpus.reaches(source, target)
+            (timing,) = timed([lambda count: self._gpus.start_peer(source, target, count)], plan)
+            copy.bytes_per_s = timing.rate(plan.size_bytes)
+            whole = self._gpus.peer_arrived(target)
+            copy.intact = whole if self._results[source].intact else None  # else what is sent may be wrong already
+        except RuntimeError as error:
+            copy.why = first_line(error)
+        except Stalled as error:
+            copy.why = str(error)
+            raise Stalled(f"{error} (GPU {self._index(source)} to GPU {copy.to_gpu})") from None
+
+    def _try(
+        self, positions: Sequence[int], way: str, stage: str, look: Callable[[], None] = lambda: None
+    ) -> list[Timed] | None:
+        """Of each; None when one of them failed. Raises Stalled."""
+        positions = [position for position in positions if position not in self._broken]
+        if not positions:
+            return None
+        try:
+            return timed([partial(self._gpus.start, position, way) for position in positions], self._plans[stage], look)
+        except RuntimeError as error:
+            self._leave_gap(positions, stage, first_line(error))
+            self._broken.update(positions if len(positions) == 1 else ())
+            return None
+        except Stalled as error:
+            self._leave_gap(positions, stage, str(error))
+            alone = len(positions) == 1
+            which = f"GPU {self._index(positions[0])}, {stage}" if alone else f"{stage}, all at once"
+            raise Stalled(f"{error} ({which})") from None
+
+    def _leave_gap(self, positions: Sequence[int], stage: str, why: str) -> None:
+        for position in positions:
+            self._results[position].gaps[stage] = why
+
+    def _check(self, position: int, way: str) -> None:
+        result = self._results[position]
+        try:
+            result.intact = self._gpus.arrived(position, way) and result.intact is not False
+        except RuntimeError as error:
+            result.gaps["intact"] = first_line(error)
+            self._broken.add(position)
+
+    def _index(self, position: int) -> int:
+        index = self._results[position].gpu
+        return position if index is None else index
