@@ -14,6 +14,8 @@ from mltop.probes.model import Finding, GpuSample, HostSample, RankSample
 from mltop.probes.model.units import known
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import Column
+from mltop.tui.render.findings import gpu_of as findings_gpu
+from mltop.tui.render.findings import is_of_all_gpus
 from mltop.tui.render.fleet.heat import activity, clock, memory, ratio
 from mltop.tui.render.gpus.table import GPU_COLUMNS, GpuLine
 from mltop.tui.render.gpus.throttle import BADGES
@@ -47,16 +49,15 @@ def words_of(subject: Subject) -> str:
 
 
 def of_gpu(gpu: GpuSample, findings: Sequence[Finding]) -> list[Finding]:
-    """Those of a node's findings that are about this GPU: the rules name it ``GPU 3``, or ``all 8 GPUs``."""
-    name = f"GPU {gpu.index}"
-    return [one for one in findings if one.subject == name or _of_all(one.subject)]
+    """Those of a node's findings that are about this GPU, or about all of them."""
+    return [finding for finding in findings if findings_gpu(finding) == gpu.index or is_of_all_gpus(finding)]
 
 
 def gpu_of(finding: Finding, view: NodeView) -> GpuSample | None:
     """The GPU that a finding is about, None when it is about something else."""
-    word, _, index = finding.subject.partition(" ")
+    index = findings_gpu(finding)
     gpus = view.sample.gpus if view.sample is not None else ()
-    return next((gpu for gpu in gpus if word == "GPU" and str(gpu.index) == index), None)
+    return next((gpu for gpu in gpus if gpu.index == index), None)
 
 
 def users_of(view: NodeView, gpu: GpuSample) -> list[RankSample]:
@@ -98,8 +99,8 @@ def parts_of(subject: Subject, gpus: bool, ranks: bool) -> Iterator[Subject]:
     if sample is not None and gpus:
         for gpu in sample.gpus:
             found = True
-            one = subject._replace(gpu=gpu)
-            yield from with_ranks(one) if ranks else (one,)
+            part = subject._replace(gpu=gpu)
+            yield from with_ranks(part) if ranks else (part,)
     if sample is not None and ranks:
         for rank in sample.ranks:
             if not gpus or not gpus_of(subject.view, rank):
@@ -107,10 +108,6 @@ def parts_of(subject: Subject, gpus: bool, ranks: bool) -> Iterator[Subject]:
                 yield subject._replace(rank=rank)
     if not found:
         yield subject
-
-
-def _of_all(subject: str) -> bool:
-    return subject.startswith("all ") and subject.endswith(" GPUs")
 
 
 Value = float | str | list[int] | list[str] | None

@@ -54,24 +54,24 @@ MOST_RANKS = 10
 MOST_PAIRS = 20
 # On 80 columns the share of what is expected says more than the expected figure.
 _PRIORITIES = {"expected": 5, "best": 6}
-_PAIR_COLUMNS = tuple(one for one in PAIR_COLUMNS if one.key != "why")  # the last one; reasons stand below
-_COLUMNS = tuple(replace(one, priority=_PRIORITIES.get(one.key, one.priority)) for one in SIZE_COLUMNS)
+_PAIR_COLUMNS = tuple(column for column in PAIR_COLUMNS if column.key != "why")  # the last one; reasons stand below
+_COLUMNS = tuple(replace(column, priority=_PRIORITIES.get(column.key, column.priority)) for column in SIZE_COLUMNS)
 
 
 def print_collectives(
     results: Sequence[CollectiveResult], suspects: Sequence[Suspect], console: Console, verbose: bool
 ) -> None:
-    for collective in dict.fromkeys(one.collective for one in results):
-        of_kind = [one for one in results if one.collective == collective]
+    for collective in dict.fromkeys(result.collective for result in results):
+        of_kind = [result for result in results if result.collective == collective]
         first = of_kind[0]
         nodes = f"{len(first.nodes)} nodes, {folded(first.nodes)}" if len(first.nodes) > 1 else folded(first.nodes)
-        ranks = max(one.ranks for one in of_kind)
+        ranks = max(result.ranks for result in of_kind)
         print_lines([[]], console)
         where = f" of {ranks} ranks on {nodes}, {first.path or first.backend}"
         print_sentence([Cell(collective, "title"), Cell(where)], console)
-        print_whole_table("", _COLUMNS, [size_row(one) for one in of_kind], console)
+        print_whole_table("", _COLUMNS, [size_row(result) for result in of_kind], console)
         _sources(of_kind, console)
-        if verbose or any(one.rank is not None for one in suspects):
+        if verbose or any(suspect.rank is not None for suspect in suspects):
             _ranks(of_kind, suspects, console, verbose)
     if verbose:
         print_lines([[]], console)
@@ -83,9 +83,9 @@ def print_collectives(
 def _sources(results: Sequence[CollectiveResult], console: Console) -> None:
     """Whose figures are expected."""
     sizes: dict[str, list[str]] = {}
-    for one in results:
-        if one.expected_source:
-            sizes.setdefault(one.expected_source, []).append(size_text(one.size_bytes))
+    for result in results:
+        if result.expected_source:
+            sizes.setdefault(result.expected_source, []).append(size_text(result.size_bytes))
     for source, of_source in sizes.items():
         at = f" at {', '.join(of_source)}" if len(sizes) > 1 else ""
         print_sentence([Cell(f"expected{at}: {source}", "dim")], console)
@@ -93,20 +93,22 @@ def _sources(results: Sequence[CollectiveResult], console: Console) -> None:
 
 def _ranks(results: Sequence[CollectiveResult], suspects: Sequence[Suspect], console: Console, verbose: bool) -> None:
     """Who comes last first, at the size at which the accused's lag is the largest part of the collective's time."""
-    accused = {one.rank for one in suspects if one.rank is not None}
-    result = max(results, key=lambda one: _worst_share(one, accused))
+    accused = {suspect.rank for suspect in suspects if suspect.rank is not None}
+    result = max(results, key=lambda result: _worst_share(result, accused))
     ranks = by_lag(result)
-    shown = ranks if verbose else [one for place, one in enumerate(ranks) if place < MOST_RANKS or one.rank in accused]
+    shown = (
+        ranks if verbose else [late for place, late in enumerate(ranks) if place < MOST_RANKS or late.rank in accused]
+    )
     if not shown:
         return
     print_lines([[]], console)
     print_sentence([Cell(f"ranks at {size_text(result.size_bytes)}", "title"), Cell(", who comes last first")], console)
-    width = max(len("NODE"), *(len(one.node) for one in shown))
-    columns = [replace(one, width=width) if one.key == "node" else one for one in RANK_COLUMNS]
-    print_whole_table("", columns, [rank_row(one, result) for one in shown], console)
-    rest = [one for one in ranks if one not in shown]
+    width = max(len("NODE"), *(len(arrival.node) for arrival in shown))
+    columns = [replace(column, width=width) if column.key == "node" else column for column in RANK_COLUMNS]
+    print_whole_table("", columns, [rank_row(arrival, result) for arrival in shown], console)
+    rest = [arrival for arrival in ranks if arrival not in shown]
     if rest:
-        most = short_time(max(one.lag_s for one in rest))
+        most = short_time(max(arrival.lag_s for arrival in rest))
         print_lines([[Cell(f"and {len(rest)} more ranks, at most {most} after the first", "dim")]], console)
 
 
@@ -114,7 +116,7 @@ def _worst_share(result: CollectiveResult, accused: set[int]) -> float:
     def counts(arrival: RankArrival) -> bool:
         return not accused or arrival.rank in accused
 
-    lag_s = max((one.lag_s for one in result.arrivals if counts(one)), default=0.0)
+    lag_s = max((arrival.lag_s for arrival in result.arrivals if counts(arrival)), default=0.0)
     return lag_s / result.time_s if result.time_s else 0.0
 
 
@@ -127,7 +129,9 @@ def print_pairs(pairs: Sequence[PairResult], console: Console, verbose: bool) ->
     shown = listed if verbose else listed[:MOST_PAIRS]
     if shown:
         width = max(len("NODE"), *(len(node) for pair in shown for node in pair.nodes))
-        columns = [replace(one, width=width) if one.key in ("first", "second") else one for one in _PAIR_COLUMNS]
+        columns = [
+            replace(column, width=width) if column.key in ("first", "second") else column for column in _PAIR_COLUMNS
+        ]
         print_whole_table("", columns, [pair_row(pair, usual, most, columns) for pair in shown], console)
         _whys(shown, console)
     if len(shown) < len(listed):
@@ -181,12 +185,12 @@ def print_probe(
     for lines in verdict_parts(report.verdict, width, None if verbose else MOST_SUSPECTS, whole=True):
         print_lines(lines, console)
     print_not_well([state for state in nodes if state.state != "live"], console)
-    if any(isinstance(one, DeviceResult) for one in report.results):
+    if any(isinstance(result, DeviceResult) for result in report.results):
         print_devices(report, past, console, verbose)
-    sizes = [one for one in report.results if isinstance(one, CollectiveResult)]
+    sizes = [result for result in report.results if isinstance(result, CollectiveResult)]
     if sizes:
         print_collectives(sizes, report.verdict.suspects, console, verbose)
-    pairs = [one for one in report.results if isinstance(one, PairResult)]
+    pairs = [result for result in report.results if isinstance(result, PairResult)]
     if pairs:
         print_pairs(pairs, console, verbose)
     most = None if verbose else MOST_FAILURES

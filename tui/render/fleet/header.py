@@ -167,7 +167,7 @@ def problem_counts(findings: Sequence[Finding]) -> tuple[str, str, str]:
     """ "CRIT 2 WARN 7", the worst of it, and its style; findings that only inform count when there is nothing else."""
     counts = Counter(finding.severity for finding in findings)
     found = [(*SEVERITY[severity], counts[severity]) for severity in SEVERITIES if counts[severity]]
-    found = [one for one in found if one[0] != "INFO"] or found
+    found = [count for count in found if count[0] != "INFO"] or found
     if not found:
         return f"{len(findings)} findings", f"{len(findings)} findings", ""
     texts = [f"{word} {count}" for word, _, count in found]

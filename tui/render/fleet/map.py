@@ -49,10 +49,10 @@ def short_names(names: tuple[str, ...]) -> Mapping[str, str]:
     labels = [name.split(".") for name in names]
     shared = 0
     if len(set(names)) > 1 and not any(_is_address(name) for name in names):
-        most = min(len(one) for one in labels) - 1  # a name keeps its first label
-        while shared < most and len({one[-1 - shared] for one in labels}) == 1:
+        most = min(len(parts) for parts in labels) - 1  # a name keeps its first label
+        while shared < most and len({parts[-1 - shared] for parts in labels}) == 1:
             shared += 1
-    return {name: _cut(".".join(one[: len(one) - shared])) for name, one in zip(names, labels, strict=True)}
+    return {name: _cut(".".join(parts[: len(parts) - shared])) for name, parts in zip(names, labels, strict=True)}
 
 
 def name_width(names: Mapping[str, str], least: int) -> int:

@@ -25,7 +25,16 @@ from mltop.probes.model.units import (
     watts,
 )
 from mltop.tui.render.cells import Cell, clip, line_width
-from mltop.tui.render.gpus.table import COARSE, decimal_rate, growth, memory_text, nvlink_cell, pcie_cell, spins
+from mltop.tui.render.gpus.table import (
+    COARSE,
+    decimal_rate,
+    growth,
+    links_up,
+    memory_text,
+    nvlink_cell,
+    pcie_link,
+    spins,
+)
 from mltop.tui.render.gpus.throttle import BADGES
 
 COLUMN_WIDTH = 40
@@ -281,12 +290,11 @@ def _remap(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
 
 def _pcie(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
     pcie, old = gpu.pcie, before.pcie
-    link = pcie_cell(pcie)
-    now = link.text.partition(" ")[0]
-    most = f"{number(pcie.gen_max)}x{number(pcie.width_max)}"
-    now = now if UNKNOWN in most or now == UNKNOWN else f"{now} of {most}"
+    link, most = pcie_link(pcie), ""
+    if link.text != UNKNOWN and pcie.gen_max is not None and pcie.width_max is not None:
+        most = f" of {pcie.gen_max}x{pcie.width_max}"
     facts = [
-        fact("link", now, "pcie.gen", link.style),
+        fact("link", link.text + most, "pcie.gen", link.style),
         fact("in", decimal_rate(pcie.rx_bytes_per_s), "pcie.rx_bytes_per_s"),
         fact("out", decimal_rate(pcie.tx_bytes_per_s), "pcie.tx_bytes_per_s"),
         fact("replays", _counter(pcie.replay_count, old.replay_count), "pcie.replay_count"),
@@ -300,10 +308,9 @@ def _pcie(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
 def _fabric(gpu: GpuSample, fact: FactOf) -> list[Fact]:
     links = nvlink_cell(gpu.nvlink)
     fabric = gpu.fabric
-    up = links.text if "/" in links.text.partition(" ")[0] else UNKNOWN
     bad = fabric.health not in (None, "ok") or bool(fabric.problems)
     facts = [
-        fact("links up", up.partition(" ")[0], "nvlink", links.style),
+        fact("links up", links_up(gpu.nvlink), "nvlink", links.style),
         fact("in", decimal_rate(gpu.nvlink.rx_bytes_per_s), "nvlink.rx_bytes_per_s"),
         fact("out", decimal_rate(gpu.nvlink.tx_bytes_per_s), "nvlink.tx_bytes_per_s"),
         fact("fabric", (fabric.state or UNKNOWN).replace("_", " "), "fabric"),
@@ -321,10 +328,10 @@ def _mig(gpu: GpuSample, fact: FactOf) -> list[Fact]:
     if gpu.mig_pending is not None and gpu.mig_pending != gpu.mig_enabled:
         mode += f", {'on' if gpu.mig_pending else 'off'} after a reset"
     facts = [fact("mode", mode, "mig_enabled")]
-    for one in gpu.mig_instances:
-        activity = f"SM {percent(one.sm_active)} TC {percent(one.tensor_active)}"
-        memory = memory_text(one.memory_used_bytes, one.memory_total_bytes)
-        facts.append(Fact(f"{one.index} {one.name or UNKNOWN}", f"{memory}  {activity}"))
+    for instance in gpu.mig_instances:
+        activity = f"SM {percent(instance.sm_active)} TC {percent(instance.tensor_active)}"
+        memory = memory_text(instance.memory_used_bytes, instance.memory_total_bytes)
+        facts.append(Fact(f"{instance.index} {instance.name or UNKNOWN}", f"{memory}  {activity}"))
     return facts
 
 

@@ -72,7 +72,7 @@ def _gpu(
     )
 
 
-_OF_INSTANCES = frozenset(one.name for one in fields(MigInstance))
+_OF_INSTANCES = frozenset(field.name for field in fields(MigInstance))
 
 
 def _rank(name: str, title: str, width: int, cell: Callable[[str], Cell | str] = str, **layout: Any) -> Column:
@@ -122,16 +122,16 @@ def flags_cell(gpu: GpuSample) -> Cell:
 
 def nvlink_cell(nvlink: Nvlink) -> Cell:
     """ "18/18 240G/s": links that are up, and both directions together; "–" where there is nothing to know."""
-    links = nvlink.links
-    up = sum(link.active is True for link in links)
-    states_known = any(link.active is not None for link in links)
-    parts = [f"{up}/{len(links)}"] if states_known else []
-    rate = rate_of(nvlink)
-    if rate is not None:
-        parts.append(decimal_rate(rate))
-    if not parts:
-        return Cell(UNKNOWN)
-    return Cell(" ".join(parts), "crit" if states_known and any(link.active is False for link in links) else "")
+    up, rate = links_up(nvlink), rate_of(nvlink)
+    parts = [text for text in (up, decimal_rate(rate)) if text != UNKNOWN]
+    return Cell(" ".join(parts) or UNKNOWN, "crit" if any(link.active is False for link in nvlink.links) else "")
+
+
+def links_up(nvlink: Nvlink) -> str:
+    """ "18/18"; "–" where no link says."""
+    if all(link.active is None for link in nvlink.links):
+        return UNKNOWN
+    return f"{sum(link.active is True for link in nvlink.links)}/{len(nvlink.links)}"
 
 
 def rate_of(link: Nvlink | Pcie) -> float | None:
@@ -220,13 +220,16 @@ def pcie_cell(pcie: Pcie) -> Cell:
 
     Idle links run at a low generation: only the width tells something on its own.
     """
-    gen, width = pcie.gen, pcie.width
-    if gen is None and width is None:
+    link, rate = pcie_link(pcie), rate_of(pcie)
+    return link if rate is None or link.text == UNKNOWN else Cell(f"{link.text} {decimal_rate(rate)}", link.style)
+
+
+def pcie_link(pcie: Pcie) -> Cell:
+    """ "5x16"; "5x8!" where it is narrower than it could be."""
+    if pcie.gen is None and pcie.width is None:
         return Cell(UNKNOWN)
-    narrow = width is not None and pcie.width_max is not None and width < pcie.width_max
-    rate = rate_of(pcie)
-    text = f"{number(gen)}x{number(width)}{'!' * narrow}"
-    return Cell(text if rate is None else f"{text} {decimal_rate(rate)}", "warn" if narrow else "")
+    narrow = pcie.width is not None and pcie.width_max is not None and pcie.width < pcie.width_max
+    return Cell(f"{number(pcie.gen)}x{number(pcie.width)}{'!' * narrow}", "warn" if narrow else "")
 
 
 def _sm(gpu: GpuSample) -> Cell:

@@ -79,7 +79,7 @@ def _nodes_of(progress: ProbeProgress) -> tuple[str, ...]:
 
 def _share(progress: ProbeProgress) -> float | None:
     """How much is done: of all devices together, where they tell; else None."""
-    told = [1.0 if one.result is not None or one.problem else one.fraction for one in progress.devices]
+    told = [1.0 if device.result is not None or device.problem else device.fraction for device in progress.devices]
     known = [share for share in told if share is not None]
     return sum(known) / len(told) if known else None
 
@@ -234,7 +234,7 @@ def command_lines(report: ProbeReport, width: int) -> list[Line]:
     if not report.command:
         return []
     broken = shell_lines(report.command, width)
-    return [[Cell("The same without mltop", "title"), Cell("  y copies it", "dim")], *([Cell(one)] for one in broken)]
+    return [[Cell("The same without mltop", "title"), Cell("  y copies it", "dim")], *([Cell(line)] for line in broken)]
 
 
 def shell_lines(command: str, width: int) -> list[str]:
@@ -290,22 +290,22 @@ RATE_AT_LEAST = 1e6  # TFLOP/s are below, bytes/s above
 
 def history_lines(who: str, past: Sequence[PastResult], probe: str, width: int, newest: int = 3) -> list[list[Cell]]:
     """``past``: of the device or group, the oldest first; only of ``probe``, a key's first word. Nothing of none."""
-    of_probe = [one for one in past if one.key.split(" ")[0] == probe]
+    of_probe = [earlier_result for earlier_result in past if earlier_result.key.split(" ")[0] == probe]
     by_key: dict[str, list[PastResult]] = {}
-    for one in of_probe:
-        by_key.setdefault(one.key, []).append(one)
+    for earlier_result in of_probe:
+        by_key.setdefault(earlier_result.key, []).append(earlier_result)
     if not by_key:
         return []
     lines: list[list[Cell]] = [[Cell("Earlier", "title"), Cell(f"  {who}", "dim")]]
     name_width = max(len(key_text(key)) for key in by_key)
     for key, results in by_key.items():
         lines.append(_key_line(key_text(key).ljust(name_width), results, width))
-    lines += [_result_line(one, of_probe, width) for one in reversed(of_probe[-newest:])]
+    lines += [_result_line(earlier, of_probe, width) for earlier in reversed(of_probe[-newest:])]
     return lines
 
 
 def _key_line(key: str, results: Sequence[PastResult], width: int) -> list[Cell]:
-    values = [one.value for one in results]
+    values = [result.value for result in results]
     newest = heights(values[-GLYPHS_MOST:])
     span = _day(results[0].at) if len(results) == 1 else f"{_day(results[0].at)} to {_day(results[-1].at)}"
     parts = [
@@ -318,13 +318,13 @@ def _key_line(key: str, results: Sequence[PastResult], width: int) -> list[Cell]
     return flow(parts, width)
 
 
-def _result_line(one: PastResult, all_of_it: Sequence[PastResult], width: int) -> list[Cell]:
+def _result_line(earlier: PastResult, all_of_it: Sequence[PastResult], width: int) -> list[Cell]:
     """One earlier result and with which versions."""
-    versions = ", ".join(f"{name} {version}" for name, version in sorted(one.versions.items()))
-    name = f"{key_text(one.key)}  " if len({other.key for other in all_of_it}) > 1 else ""
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(earlier.versions.items()))
+    name = f"{key_text(earlier.key)}  " if len({other.key for other in all_of_it}) > 1 else ""
     parts = [
-        (0, [Cell(f"  {_minute(one.at)}", "dim")]),
-        (0, [Cell(f"{name}{value_text(one.value)}")]),
+        (0, [Cell(f"  {_minute(earlier.at)}", "dim")]),
+        (0, [Cell(f"{name}{value_text(earlier.value)}")]),
         (1, [Cell(versions, "dim")] if versions else []),
     ]
     return flow(parts, width)
