@@ -1,7 +1,4 @@
-"""What an expression is asked about: a node, or one of its GPUs, ranks or findings together with that node.
-
-Every field that an expression may name: what it is, in which unit, and where it is read. None is unknown.
-"""
+"""What an expression may ask, of a node or one of its GPUs, ranks or findings: every field, and where it is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""From text to a test: ``sm<0.2 & (power>300W | throttle=hw_thermal) !node=gpu07 word``.
+"""A filter: from text to an expression, made once and asked for every row.
+
+``sm<0.2 & (power>300W | throttle=hw_thermal) !node=gpu07 word``
 
     any    = all { ("|" | "or") all }
     all    = one { ["&" | "and"] one }          side by side means and
@@ -7,8 +9,6 @@
     value and word: up to a blank, bracket, & or |; or anything "in quotes"; a unit may follow a blank: 300 W
 
 A negation is carried down to the single terms, so that it never makes something of what is unknown.
-
-A filter: an expression made once, asked for every row.
 """
 
 from __future__ import annotations

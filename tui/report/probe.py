@@ -1,7 +1,4 @@
-"""Printed results of collectives, by size, with the ranks where one is accused; and of pairs of nodes.
-
-What `mltop probe` prints: the verdict first, then figures, what was not measured, settings, and the command.
-"""
+"""What `mltop probe` prints: the verdict first, then figures, what was not measured, settings, and the command."""
 
 from __future__ import annotations
 

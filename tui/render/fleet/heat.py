@@ -1,10 +1,7 @@
-"""What the heatmap can show of a GPU: a share of a scale for the glyph, and a figure.
+"""The fleet as a heatmap: which metric, in which order nodes stand, and what one node is on it.
 
-In which order nodes stand: by name, or those with problems first. A node moves only when its status changes.
-
-The fleet as a heatmap: what one node is on it. Height of a glyph: the metric; colour: status, nothing else.
-
-Pure, but for ``Heats``, which remembers levels so that a value near a border does not flicker.
+Height of a glyph: the metric; colour: status, nothing else. Pure, but for ``Heats``, which remembers levels so that a
+value near a border does not flicker, and ``WorstFirst``, which moves a node only when its status changes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Node names as short as they can be where many stand in one picture. Pure functions.
-
-Where each node stands on the heatmap, and what its line looks like. Pure functions.
-
-The two texts around the heatmap: the legend above it, the node under the cursor below it. Pure functions.
-"""
+"""The heatmap as lines: short names, where each node stands, its line, the legend above, the node under the cursor below."""
 
 from __future__ import annotations
 

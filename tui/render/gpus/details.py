@@ -1,9 +1,4 @@
-"""Facts in titled blocks, set in as many columns as there is room for. Pure functions.
-
-Why a value of one GPU is not known: its gaps by field.
-
-Everything that is known of one GPU, in blocks; what is unknown says why in its place.
-"""
+"""Everything that is known of one GPU, in titled blocks; what is unknown says why in its place. Pure functions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Values over time as height glyphs: a fixed number of columns, each for the same whole number of steps.
+"""One GPU's last ten minutes as lanes: clock, throttle reasons, temperature, power and activity over one time axis.
 
-One GPU's last ten minutes as lanes: clock, throttle reasons, temperature, power and activity over one time axis.
+A fixed number of columns, each for the same whole number of steps.
 """
 
 from __future__ import annotations

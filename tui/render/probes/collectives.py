@@ -1,9 +1,4 @@
-"""Collectives by size, their ranks by lag, and pairs of nodes, as rows. Pure functions.
-
-Pairs of nodes, or of the GPUs of a node, as squares: one cell for each pair. Pure functions.
-
-Bus bandwidth over size, drawn by plotext; it is imported when the first curve is drawn. Pure functions.
-"""
+"""Collectives by size, their ranks by lag, and pairs of nodes or GPUs: as rows, as squares, as a curve. Pure functions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What stands around the tables of a probe: headline, verdict, what was not measured, settings, command. Pure.
+"""What stands around the tables of a probe, on the screen and on the page. Pure functions.
 
-Earlier results of one device: a sparkline and figures per kind of result, then the newest ones. Pure functions.
+Headline, verdict, what was not measured, settings, the command, earlier results of a device.
 """
 
 from __future__ import annotations
