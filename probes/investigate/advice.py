@@ -35,6 +35,7 @@ _COMMANDS = (
     r"systemctl status (?:systemd-journald|nvidia-fabricmanager)",
     r"chronyc tracking   \(on the host\)",
     r"(?:reboot, or unload all nvidia modules and run: )?sudo modprobe nvidia",
+    r"update the NVIDIA driver to \d+ or newer",
     r"install the NVIDIA driver; in a container: start it with --gpus all",
     r"ldconfig -p \| grep libnvidia-ml",
     r"(?:python3 -m )?pip install (?:--force-reinstall )?(?:nvidia-ml-py|py-spy|psutil|'mltop\[torch\]')",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from mltop.probes.model.vocabulary import DeviceKind
+from mltop.probes.model.vocabulary import DeviceKind, ProbeKind
 
 
 @dataclass
@@ -306,7 +306,7 @@ class ProbeReport:
     line that does the same. ``settings``: what NCCL or gloo took, in plain words. ``simulated``: of a demo.
     """
 
-    probe: str
+    probe: ProbeKind
     started_at: float
     took_s: float = 0.0
     results: list[Any] = field(default_factory=list)

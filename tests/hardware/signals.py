@@ -16,8 +16,8 @@ from typing import Any, Literal
 from mltop.probes.collect.ranks import RankSource
 from mltop.probes.judge.hang import thresholds
 from mltop.probes.judge.health.gpu import processes
-from mltop.probes.judge.health.job import facts as job_facts
-from mltop.probes.judge.health.job.facts import RankFacts
+from mltop.probes.judge.health.job import whole_job as job_facts
+from mltop.probes.judge.health.job.whole_job import RankFacts
 from mltop.probes.model import GpuSample, RankSample
 from tests.hardware.checks import Check, NotTriedError, not_tried, within
 from tests.hardware.ours import Mltop

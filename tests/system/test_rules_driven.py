@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.judge.health import RULES, Asked
-from mltop.probes.judge.health.job.whole_job import JOB_RULES
+from mltop.probes.judge.health.registry import JOB_RULES
 from mltop.probes.reach.hub import Hub
 from mltop.tui.state.lemons import Lemon, write_lemons
 from tests.driven import scenes_gpu, scenes_host, scenes_jobs, scenes_links

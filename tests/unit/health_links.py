@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from mltop.probes.judge.health import evaluate
-from mltop.probes.judge.health.link import ethernet, fabric, ib_errors, ib_state, nvlink, pcie
+from mltop.probes.judge.health.link import ethernet, fabric, ib_errors, infiniband, nvlink, pcie
+from mltop.probes.judge.health.registry import rules_of
 from mltop.probes.judge.health.rule import Rule
 from mltop.probes.model import Finding, GpuSample, KernelEvent, LinkSample, Nvlink, PciDevice, Sample
 from tests.unit.health_samples import GPU_BUSES, NIC_BUSES, gpu, link, node_h100, pci
 
-MODULES = (nvlink, fabric, pcie, ib_state, ib_errors, ethernet)
-RULES: tuple[Rule, ...] = tuple(rule for module in MODULES for rule in module.RULES)
+MODULES = (nvlink, fabric, pcie, infiniband, ib_errors, ethernet)
+RULES: tuple[Rule, ...] = rules_of(*MODULES)
 
 
 def judge(*samples: Sample) -> list[Finding]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mltop.probes.judge.health.link import fabric
+from mltop.probes.judge.health.registry import rules_of
 from mltop.probes.judge.health.rule import Rule
 from mltop.probes.judge.health.unknowns import unknowns_of
 from mltop.probes.model import Fabric, Gap, Nvlink, Sample
@@ -181,7 +182,7 @@ def test_every_rule_is_described(rule: Rule) -> None:
 
 
 def test_every_module_has_rules_and_ids_are_unique() -> None:
-    assert all(module.RULES for module in MODULES)
+    assert all(rules_of(module) for module in MODULES)
     ids = [rule.id for rule in RULES]
     assert len(ids) == len(set(ids)) == 30
 
@@ -208,4 +209,6 @@ def test_what_cannot_be_read_makes_rules_unknown(what: str, rules: set[str]) -> 
 def test_a_port_that_cannot_be_read_makes_the_rules_about_ports_unknown() -> None:
     (unknown,) = unknowns_of(node_h100(0, gaps=[Gap("links.mlx5_4", "Input/output error")]), RULES)
     assert {"ib.down", "ib.flap", "ib.ber", "eth.slow"} <= set(unknown.rules)
-    assert not unknowns_of(node_h100(0, gaps=[Gap("gpu.0.fabric", "no NVSwitch", kind="unsupported")]), fabric.RULES)
+    assert not unknowns_of(
+        node_h100(0, gaps=[Gap("gpu.0.fabric", "no NVSwitch", kind="unsupported")]), rules_of(fabric)
+    )

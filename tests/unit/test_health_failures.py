@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import pytest
 
 from mltop.probes.judge.health import FAILED, RULES, Health, engine, evaluate
-from mltop.probes.judge.health.job.whole_job import JOB_RULES
-from mltop.probes.judge.health.jobs import JobHealth
+from mltop.probes.judge.health.engine import JobHealth
+from mltop.probes.judge.health.registry import JOB_RULES
 from mltop.probes.judge.health.rule import Moment, Rule
 from mltop.probes.model import Finding, Sample
 from mltop.probes.reach.view import FleetView

@@ -8,24 +8,15 @@ from dataclasses import replace
 import pytest
 
 from mltop.probes.judge.health import RULES, Asked
-from mltop.probes.judge.health.gpu import clocks, ecc, inventory, nvml, processes, state, temperature, throttle, xids
-from mltop.probes.judge.health.node import NodeHealth
+from mltop.probes.judge.health.engine import NodeHealth
+from mltop.probes.judge.health.gpu import clocks, driver, ecc, inventory, processes, temperature, xids
 from mltop.probes.judge.health.peers import PeerBook
-from mltop.probes.judge.health.registry import COUNTERS, FACTS
+from mltop.probes.judge.health.registry import COUNTERS, FACTS, rules_of
+from mltop.probes.judge.health.rule import Rule
 from mltop.probes.model import GpuProcess, Sample
 from tests.unit.health_samples import changed, gpu, judged, node_h100, sample, xid
 
-MODULES = (
-    state,
-    nvml,
-    xids,
-    ecc,
-    throttle,
-    temperature,
-    clocks,
-    inventory,
-    processes,
-)
+OF_GPUS = rules_of(driver, inventory, xids, ecc, clocks, temperature, processes)
 OWN = ("gpu.", "nvml.")
 IDS = [
     "gpu.clock.low_busy",
@@ -165,8 +156,7 @@ CHANGING = ("training", "checkpointing", "starting job", "cooling down")
 @pytest.mark.parametrize("scene", SCENES)
 def test_a_healthy_hour_says_nothing(scene: str) -> None:
     """With these rules alone: those about links and jobs have their own hours."""
-    rules = [rule for module in MODULES for rule in module.RULES]
-    node, book = NodeHealth(rules, [ecc.COUNTERS]), PeerBook([clocks.FACTS, inventory.FACTS])
+    node, book = NodeHealth(OF_GPUS, [ecc.counters]), PeerBook([clocks.facts, driver.facts])
     for at in HOUR if scene in CHANGING else HOUR[::3]:
         one = SCENES[scene](at)
         node.see(one, book.see(one))
@@ -191,16 +181,15 @@ def test_a_live_view_in_which_a_gpu_comes_later_says_nothing() -> None:
 
 
 def test_all_rules_are_there() -> None:
-    rules = [rule for module in MODULES for rule in module.RULES]
-    assert sorted(rule.id for rule in rules) == sorted(IDS)
-    assert {rule.id for rule in rules} <= {rule.id for rule in RULES}
-    assert ecc.COUNTERS in COUNTERS
-    assert clocks.FACTS in FACTS
-    assert inventory.FACTS in FACTS
+    assert sorted(rule.id for rule in OF_GPUS) == sorted(IDS)
+    assert {rule.id for rule in OF_GPUS} <= {rule.id for rule in RULES}
+    assert ecc.counters in COUNTERS
+    assert clocks.facts in FACTS
+    assert driver.facts in FACTS
 
 
-@pytest.mark.parametrize("rule", [rule for module in MODULES for rule in module.RULES], ids=lambda rule: rule.id)
-def test_every_rule_says_what_it_means(rule: state.Rule) -> None:
+@pytest.mark.parametrize("rule", OF_GPUS, ids=lambda rule: rule.id)
+def test_every_rule_says_what_it_means(rule: Rule) -> None:
     assert rule.meaning
     assert rule.threshold
     assert rule.source
@@ -209,7 +198,7 @@ def test_every_rule_says_what_it_means(rule: state.Rule) -> None:
 
 
 def test_only_time_can_tell() -> None:
-    patient = {rule.id for module in MODULES for rule in module.RULES if not rule.eager}
+    patient = {rule.id for rule in OF_GPUS if not rule.eager}
     assert patient == {
         "gpu.clock.low_busy",
         "gpu.throttle.power_cap",

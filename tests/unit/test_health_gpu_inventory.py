@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mltop.probes.judge.health import RULES, Asked
-from mltop.probes.judge.health.node import NodeHealth
+from mltop.probes.judge.health.engine import NodeHealth
 from mltop.probes.model import Gap, GpuSample, Sample
 from tests.unit.health_samples import gpu, judged, node_h100, sample
 
@@ -25,10 +25,14 @@ MUTE = dict.fromkeys(
     )
 )
 NO_DRIVER = Gap("nvml", "no NVIDIA driver on this machine (libnvidia-ml.so.1 not found)")
-MISMATCH = Gap("nvml", "the driver was upgraded while the old one is loaded (NVML error 18, nvmlInit: mismatch)")
+MISMATCH = Gap(
+    "nvml",
+    "the driver was upgraded while the old one is loaded (NVML error 18, nvmlInit: mismatch)",
+    code="driver_mismatch",
+)
 STARTING = Gap("nvml.starting", "GPUs not read yet: no answer from NVML since 0.4 s", kind="starting")
 NO_PERMISSION = Gap("nvml", "no permission to use the NVIDIA driver (nvmlInit: Insufficient Permissions)")
-STUCK = Gap("nvml", "NVML does not answer: stuck in nvmlInit for 12 s")
+STUCK = Gap("nvml", "NVML does not answer: stuck in nvmlInit for 12 s", code="stuck")
 
 
 def _without(at: float, *indexes: int, **fields: Any) -> Sample:

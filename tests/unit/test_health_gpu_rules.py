@@ -76,7 +76,7 @@ CASES = [
     Case(
         "gpu.throttle.power_cap",
         "warning",
-        "GPU 3 at its 700 W limit runs 32% slower than its peers, SM 1.16 of 1.98 GHz, 67 °C",
+        "GPU 3 at its 700 W limit runs 32 % slower than its peers, SM 1.16 of 1.98 GHz, 67 °C",
         {"sm_clock_mhz": 1160},
         [{"sm_clock_mhz": 1460}, {"sm_clock_mhz": 1160, "busy": 0.5}],
         hold_s=60.0,
@@ -111,7 +111,7 @@ CASES = [
     Case(
         "gpu.clock.low_busy",
         "warning",
-        "GPU 3 runs 30% slower than its peers, SM 1.39 of 1.98 GHz, 61 °C",
+        "GPU 3 runs 30 % slower than its peers, SM 1.39 of 1.98 GHz, 61 °C",
         {"sm_clock_mhz": 1390},
         [{"sm_clock_mhz": 1700}, {"sm_clock_mhz": 1390, "busy": 0.6}, {"sm_clock_mhz": 1390, "name": "NVIDIA H200"}],
         hold_s=60.0,
@@ -161,7 +161,7 @@ CASES = [
     Case(
         "gpu.temp.hbm",
         "warning",
-        "GPU 3: HBM 96 °C above limit 95",
+        "GPU 3: HBM at 96 °C, its limit is 95 °C",
         {"memory_temperature_c": 96.0},
         [{"memory_temperature_c": 95.0}, {"memory_temperature_c": 96.0, "memory_temperature_max_c": None}],
     ),
@@ -302,7 +302,7 @@ CASES = [
     Case(
         "gpu.ghost_mem",
         "warning",
-        "76 GB on GPU 3 used by no visible process",
+        "71 GiB on GPU 3 used by no visible process",
         {"processes": []},
         [
             {"processes": [], "memory_used_bytes": 400 * 1024**2},
@@ -404,7 +404,7 @@ def test_a_dead_process_holds_memory() -> None:
 
     assert judged([at(1000.0)], "gpu.") == []
     (finding,) = judged([at(1000.0), at(1010.0)], "gpu.")
-    assert (finding.id, finding.message) == ("gpu.orphan", "Dead process holds 76 GB on GPU 3")
+    assert (finding.id, finding.message) == ("gpu.orphan", "Dead process holds 71 GiB on GPU 3")
     assert finding.evidence == [f"state Z (zombie): pid {dead.pid}"]
     reaped = [node_h100(time, ranks=[dead], gpus={3: {"processes": []}, 2: {}}) for time in (1000.0, 1010.0)]
     assert judged(reaped, "gpu.") == []

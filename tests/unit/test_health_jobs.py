@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mltop.probes.judge.health import Health
-from mltop.probes.judge.health.job.whole_job import JOB_RULES
+from mltop.probes.judge.health.registry import JOB_RULES
 from mltop.probes.model import Finding, Sample
 from tests.unit.health_samples import gpu, links, rank, sample
 
@@ -52,7 +52,7 @@ def nothing(_: int, __: float) -> Mapping[str, Any]:
 def test_all_ranks_spin() -> None:
     (found,) = watched(130, nothing, "spinning")
     assert (found.id, found.severity, found.subject) == ("job.hang", "critical", "job 1042")
-    assert found.message == '16 GPUs 100% "busy" at 130 W, no traffic: they wait in a collective'
+    assert found.message == '16 GPUs 100 % "busy" at 130 W, no traffic: they wait in a collective'
     assert watched(100, nothing, "spinning") == [], "not yet"
 
 
@@ -147,7 +147,7 @@ def starving(at: float, workers: float) -> Mapping[str, Any]:
 def test_gpus_that_wait_for_data() -> None:
     (found,) = watched(360, lambda _, at: starving(at, 4.0))
     assert (found.id, found.subject) == ("job.starved", "job 1042")
-    assert "GPUs wait for data 32% of the time" in found.message
+    assert "GPUs wait for data 32 % of the time" in found.message
     assert watched(360, lambda _, at: starving(at, 0.1)) == [], "the workers have nothing to do"
 
 

@@ -41,15 +41,15 @@ def on_screen(*samples: Sample) -> list[Finding]:
 def test_a_live_process_is_found_in_an_epilog() -> None:
     (finding,) = checked(idle(NOTEBOOK), idle(NOTEBOOK, at=NOW + 0.5))
     assert (finding.id, finding.severity, finding.subject) == ("gpu.leftover", "warning", "GPU 3")
-    assert finding.message == "GPU 3 is idle, but python3 (pid 4242 of ada, 2 h old) holds 71 GB of its memory"
+    assert finding.message == "GPU 3 is idle, but python3 (pid 4242 of ada, 2 h 1 min old) holds 66 GiB of its memory"
     assert finding.action == "if nothing may run here: sudo kill 4242"
-    assert finding.evidence == ["state S: python3 (pid 4242 of ada, 2 h old), 71 GB, parent 4100"]
+    assert finding.evidence == ["state S: python3 (pid 4242 of ada, 2 h 1 min old), 66 GiB, parent 4100"]
 
 
 def test_several_are_one_line_and_all_are_named() -> None:
     many = [replace(NOTEBOOK, pid=5000 + number, memory_bytes=GIB) for number in range(5)]
     (finding,) = checked(idle(*many))
-    assert "5 processes" not in finding.message and "and 2 more hold 5.4 GB of it" in finding.message
+    assert "5 processes" not in finding.message and "and 2 more hold 5 GiB of it" in finding.message
     assert finding.action.endswith("sudo kill 5000 5001 5002 5003 5004")
     assert all(f"pid {process.pid} " in "\n".join(finding.evidence) for process in many)
 
@@ -59,17 +59,17 @@ def test_several_are_one_line_and_all_are_named() -> None:
     [
         (
             replace(NOTEBOOK, state="Z"),
-            ": python3 (pid 4242 of ada, 2 h old)",
+            ": python3 (pid 4242 of ada, 2 h 1 min old)",
             "sudo kill 4100 (its parent); if the memory stays: sudo nvidia-smi -r -i 3",
         ),
         (
             replace(NOTEBOOK, state="Z", ppid=1),
-            ": python3 (pid 4242 of ada, 2 h old)",
+            ": python3 (pid 4242 of ada, 2 h 1 min old)",
             "sudo fuser -v /dev/nvidia3; if nobody holds it: sudo nvidia-smi -r -i 3",
         ),
         (
             replace(NOTEBOOK, state="", absent="ended"),
-            ": python3 (pid 4242 of ada, 2 h old)",
+            ": python3 (pid 4242 of ada, 2 h 1 min old)",
             "sudo fuser -v /dev/nvidia3; if nobody holds it: sudo nvidia-smi -r -i 3",
         ),
         (
@@ -82,7 +82,7 @@ def test_several_are_one_line_and_all_are_named() -> None:
 def test_a_dead_process_is_found_in_an_epilog_and_on_the_screen(process: GpuProcess, who: str, action: str) -> None:
     (finding,) = checked(idle(process))
     assert (finding.id, finding.severity) == ("gpu.leftover", "warning")
-    assert finding.message == f"Dead process holds 71 GB on GPU 3{who}" and finding.action == action
+    assert finding.message == f"Dead process holds 66 GiB on GPU 3{who}" and finding.action == action
     assert "pid 4242" in finding.evidence[0]
     assert on_screen(idle(process), idle(process, at=NOW + 5)) == []
     (finding,) = on_screen(*(idle(process, at=NOW + at) for at in (0, 5, 10)))

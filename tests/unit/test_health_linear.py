@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from mltop.probes.judge.health import RULES, Health
+from mltop.probes.judge.health.engine import NodeHealth
 from mltop.probes.judge.health.folding import fold_findings
-from mltop.probes.judge.health.node import NodeHealth
 from mltop.probes.judge.health.rule import Hit, Moment, Rule
 from mltop.probes.judge.health.unknowns import unknowns_of
 from mltop.probes.model import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health.unknowns import all_rules, alternatives, unknowns_of
+from mltop.probes.judge.health.unknowns import all_rules, unknowns_of
 from mltop.probes.model import Gap, LinkSample, Sample, Unknown
 from tests.unit.health_samples import NOT_HERE, node_h100
 
@@ -58,6 +58,10 @@ def whole() -> Sample:
         port.counters |= {"roce_slow_restart": 0, "rx_drops": 0, "no_completion_cmds": 0}
         sample.links.append(port)
     return sample
+
+
+def alternatives(need: str) -> list[str]:
+    return need.split(" | ")
 
 
 def telling(found: list[Unknown], rule_id: str) -> list[Unknown]:

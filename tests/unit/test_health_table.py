@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mltop.probes.judge.health import registry, table
-from mltop.probes.judge.health.job.whole_job import JOB_RULES
+from mltop.probes.judge.health.registry import JOB_RULES
 
 DOCUMENT = Path(table.__file__).with_name("RULES.md")
 

@@ -18,7 +18,7 @@ from mltop.probes.judge.health.gpu.xid_catalog import (
     advice,
     lookup,
 )
-from mltop.probes.judge.health.names import bus_key
+from mltop.probes.judge.health.names import slot
 from mltop.probes.model import Finding, KernelEvent, Sample
 from tests.unit.health_samples import judged, node_h100, xid
 
@@ -118,9 +118,9 @@ def test_whose_gpu_it_is(log: str, subject: str) -> None:
 
 
 def test_bus_ids() -> None:
-    assert {bus_key(one) for one in ("00000000:1B:00.0", "0000:1b:00", "0000:1b:00.0", "1b:00.0")} == {"0000:1b:00"}
-    assert bus_key("00000018:01:00.0") == bus_key("0018:01:00") == "0018:01:00"
-    assert bus_key("garbage") == "garbage"
+    assert {slot(one) for one in ("00000000:1B:00.0", "0000:1b:00", "0000:1b:00.0", "1b:00.0")} == {"0000:1b:00"}
+    assert slot("00000018:01:00.0") == slot("0018:01:00") == "0018:01:00"
+    assert slot("garbage") == "garbage"
 
 
 def test_a_vanished_gpu_is_known_from_before() -> None:

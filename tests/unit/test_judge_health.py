@@ -65,7 +65,7 @@ def test_a_flickering_reason_shows_in_its_counter() -> None:
     samples = [_sample(at, _gpu(3, throttle_ns={"hw_thermal": int(at * 0.2e9)})) for at in range(100, 110)]
     (finding,) = evaluate(samples)
     assert finding.id == "gpu.throttle.hw_thermal"
-    assert finding.evidence == ["held for 20% of the last interval"]
+    assert finding.evidence == ["held for 20 % of the last interval"]
     calm = [_sample(at, _gpu(3, throttle_ns={"hw_thermal": int(at * 0.02e9)})) for at in range(100, 110)]
     assert evaluate(calm) == []
 
@@ -108,7 +108,7 @@ def test_a_reboot_forgets_the_old_list() -> None:
 
 def test_a_stuck_driver_is_one_line() -> None:
     why = "NVML does not answer: stuck in nvmlDeviceGetPowerUsage for 12 s"
-    sample = _sample(100, GpuSample(3, state="error", error=why), gaps=[Gap("nvml", why)])
+    sample = _sample(100, GpuSample(3, state="error", error=why), gaps=[Gap("nvml", why, code="stuck")])
     (finding,) = evaluate([sample])
     assert (finding.id, finding.severity, finding.message) == ("nvml.stuck", "critical", why)
     assert finding.folded == ["gpu.error GPU 3"]

@@ -9,7 +9,7 @@ import pytest
 from textual.binding import Binding
 
 from mltop.probes.judge.health import registry
-from mltop.probes.judge.health.job.whole_job import JOB_RULES
+from mltop.probes.judge.health.registry import JOB_RULES
 from mltop.probes.model import VERDICT_KINDS
 from mltop.tui import cli as command_line
 from mltop.tui.app.keys import APP_BINDINGS, PANE_BINDINGS, PANES

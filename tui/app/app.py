@@ -50,6 +50,7 @@ from mltop.tui.widgets.cell_view import Unbroken
 
 if TYPE_CHECKING:
     from mltop.probes.investigate.probing.wanted import ProbeWanted
+    from mltop.probes.model import ProbeKind
     from mltop.probes.reach.view import FleetView
     from mltop.tui.screens.pane import Pane
 
@@ -353,7 +354,7 @@ class MltopApp(Unbroken, App[None]):
         self.investigation.start_capture()
         self.tell(Notice("capturing: stacks, samples and verdict (Esc cancels)", "accent"))
 
-    def action_probe(self, kind: str) -> None:
+    def action_probe(self, kind: ProbeKind) -> None:
         """Ask what exactly, and whether; one probe at a time."""
         if self.probing.running is not None:
             self._show_probes()

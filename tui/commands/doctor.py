@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 from mltop.probes.agent.protocol import VERSION, Message
 from mltop.probes.investigate.advice import is_known
-from mltop.probes.judge.health.names import plural
 from mltop.probes.model import SCHEMA, Sample
+from mltop.probes.model.units import counted
 from mltop.probes.reach.launchers import LAUNCHERS
 from mltop.probes.reach.targets import TargetOptions, Targets
 from mltop.probes.reach.view import Connection, NodeView
@@ -141,11 +141,11 @@ def nvml_check(sample: Sample) -> Check:
             return check("nvml", state, gap.why, gap.fix)
     bad = [gpu for gpu in sample.gpus if gpu.state != "ok"]
     if not bad:
-        return check("nvml", "ok", f"answers for {plural(len(sample.gpus), 'GPU')}")
+        return check("nvml", "ok", f"answers for {counted(len(sample.gpus), 'GPU')}")
     first, answering = bad[0], len(sample.gpus) - len(bad)
     fix = next((gap.fix for gap in sample.gaps if gap.what in ("gpu.*", f"gpu.{first.index}")), "")
     why = f"GPU {first.index}: {first.error or first.state}"
-    return check("nvml", "missing", f"answers for {answering} of {plural(len(sample.gpus), 'GPU')}; {why}", fix)
+    return check("nvml", "missing", f"answers for {answering} of {counted(len(sample.gpus), 'GPU')}; {why}", fix)
 
 
 # (program, what it is for, the package that has it)

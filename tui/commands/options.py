@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import click
 
-from mltop.probes.investigate.probing.kinds import COLLECTIVES, DTYPES
+from mltop.probes.model import ProbeKind
+from mltop.probes.model.probe_kinds import COLLECTIVES, DTYPE_OF
 from mltop.probes.reach import INTERVAL_S, TIMEOUT_S
 from mltop.probes.reach.launchers import LAUNCHERS
 
@@ -102,7 +103,7 @@ OF_PROBES: tuple[Option, ...] = (
     JSON,
     click.option("-v", "--verbose", is_flag=True, help="Every device, also those that are alike."),
 )
-DTYPE = click.option("--dtype", type=click.Choice(DTYPES), default="bf16", help="(default: bf16)")
+DTYPE = click.option("--dtype", type=click.Choice(tuple(DTYPE_OF)), default="bf16", help="(default: bf16)")
 COLLECTIVE = click.option(
     "--collective", type=click.Choice(COLLECTIVES), default="all-reduce", help="(default: all-reduce)"
 )
@@ -132,7 +133,9 @@ def command(group: click.Group, *options: Option) -> Callable[[Callable[[], None
 
         def run(**values: Any) -> int:
             context = click.get_current_context()
-            return run_probe(context, name, values) if group.name == "probe" else run_command(context, name, values)
+            if group.name == "probe":  # its commands are named after the kinds
+                return run_probe(context, cast(ProbeKind, name), values)
+            return run_command(context, name, values)
 
         run.__doc__ = function.__doc__
         group.command(name)(with_options(run, options))
@@ -152,7 +155,7 @@ def run_command(context: click.Context, module: str, values: dict[str, Any]) -> 
     return code
 
 
-def run_probe(context: click.Context, kind: str, values: dict[str, Any]) -> int:
+def run_probe(context: click.Context, kind: ProbeKind, values: dict[str, Any]) -> int:
     from mltop.probes.investigate.probing.wanted import ProbeWanted
 
     if values.pop("script", False):

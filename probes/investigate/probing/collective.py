@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from mltop.probes.investigate.probing.context import Asking, Setting
+from mltop.probes.investigate.probing.context import END_S, Asking, Setting
 from mltop.probes.investigate.probing.member import Member, heard, joined_sentence, ready
 from mltop.probes.investigate.probing.wanted import PAIR_BUDGET_S, pair_size
 from mltop.probes.judge.probes.collective import merge_times
@@ -27,7 +27,6 @@ JOIN_S = 12.0  # for the launchers to meet; they do not need torch for it
 READY_S = 30.0  # beyond that: for trying who reaches whom, and for importing torch
 INIT_S = 10.0
 SIZE_EXTRA_S = 5.0  # per size, beyond three times its budget
-END_S = 4.0
 Tell = Callable[[str], None]
 
 
@@ -164,7 +163,7 @@ class Collective:
             "nodes": [node for node in self._nodes if not self._is_out(node)],
             "join_s": JOIN_S,
         }
-        return self._setting.args("all_reduce", options)
+        return self._setting.args(options)
 
     def _is_out(self, node: str) -> bool:
         return node in self.members and bool(self.members[node].failed or self.members[node].ended)

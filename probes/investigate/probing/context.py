@@ -1,9 +1,4 @@
-"""When a probe run has to end early: the user's wish, or its deadline.
-
-What every part of one probe run works with.
-
-Requests of one probe run to several nodes: what comes goes to one function, whichever request it answers.
-"""
+"""What every part of one probe run works with: what is wanted of which nodes, until when, and requests to them."""
 
 from __future__ import annotations
 
@@ -16,6 +11,7 @@ from mltop.probes.agent.protocol import Message
 from mltop.probes.investigate.probing.board import Board, event_of
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.probes.model.probe import ProbeEvent
+from mltop.probes.model.probe_kinds import PROBE_OF
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.requests import Pending
 
@@ -55,11 +51,11 @@ class Setting:
     key: str
     board: Board = field(default_factory=Board)
 
-    def args(self, kind: str, options: dict[str, object]) -> dict[str, object]:
+    def args(self, options: dict[str, object]) -> dict[str, object]:
         """Of the request "probe"."""
         return {
             "key": self.key,
-            "kind": kind,
+            "kind": PROBE_OF[self.wanted.kind].child,
             "gpus": list(self.wanted.gpus),
             "force": self.wanted.force,
             "python": self.wanted.python,
@@ -69,6 +65,7 @@ class Setting:
 
 
 WAIT_S = 0.02
+END_S = 4.0  # for what was cancelled to be gone: SIGTERM, 2 s, SIGKILL
 
 OnEvent = Callable[[str, ProbeEvent], None]
 OnEnd = Callable[[str, str, str], None]  # node, why ("" when it ended by itself), fix
@@ -83,7 +80,9 @@ class _Request:
 
 
 class Asking:
-    """``on_end`` is told once of every node whose request is over."""
+    """Requests to several nodes: what comes goes to one function, whichever request it answers.
+
+    ``on_end`` is told once of every node whose request is over."""
 
     def __init__(self, hub: Hub, on_event: OnEvent, on_end: OnEnd) -> None:
         self._hub, self._on_event, self._on_end = hub, on_event, on_end

@@ -1,9 +1,4 @@
-"""What a probe run needs of whoever remembers earlier results.
-
-Probes that every node does by itself: matmul, memory, copies. One request to each, all at once.
-
-One probe over nodes, in a daemon thread of its own: asked, joined, judged, reported.
-"""
+"""One probe over nodes, in a daemon thread of its own: asked, joined, judged, reported."""
 
 from __future__ import annotations
 
@@ -16,18 +11,19 @@ from typing import Protocol
 
 from mltop.probes.investigate.probing import report as reports
 from mltop.probes.investigate.probing.collective import Collective, Round, search
-from mltop.probes.investigate.probing.context import Asking, Setting, Stop
+from mltop.probes.investigate.probing.context import END_S, Asking, Setting, Stop
 from mltop.probes.investigate.probing.wanted import (
     BUDGET_S,
     SWEEP_BUDGET_S,
     ProbeProgress,
     ProbeWanted,
-    deadline_of,
     sizes_of,
 )
 from mltop.probes.judge.probes.compare import past_of
 from mltop.probes.judge.probes.hardware.peaks import PEAKS
+from mltop.probes.judge.probes.pairs import PairSearch
 from mltop.probes.model.probe import PairResult, PastResult, ProbeEvent, ProbeReport, RankTimes
+from mltop.probes.model.probe_kinds import MANY_NODES, MANY_NODES_DEADLINE_S, PROBE_OF
 from mltop.probes.reach.hub import Hub
 
 
@@ -43,9 +39,15 @@ class ProbeMemory(Protocol):
         """Also remember these."""
 
 
-END_S = 4.0  # for what was cancelled to be gone: SIGTERM, 2 s, SIGKILL
-DEADLINE_S = {"matmul": 120.0, "memory": 90.0, "copies": 180.0}  # import torch alone may take 30 s on a cold disk
-WORDS = {"matmul": "matmul", "memory": "memory copy", "copies": "host and peer copies"}
+PAIR_ROUND_S = 3.0
+
+
+def deadline_s(wanted: ProbeWanted, nodes: Sequence[str]) -> float:
+    """For the whole run: what the kind needs on these nodes; of pairs with a round that is repeated."""
+    row = PROBE_OF[wanted.kind]
+    if wanted.kind == "pairs":
+        return row.deadline_s + PAIR_ROUND_S * (PairSearch(nodes, wanted.round_robin).most_rounds() + 1)
+    return MANY_NODES_DEADLINE_S if not row.one_gpu and len(nodes) > MANY_NODES else row.deadline_s
 
 
 def options_of(wanted: ProbeWanted) -> dict[str, object]:
@@ -61,12 +63,12 @@ def options_of(wanted: ProbeWanted) -> dict[str, object]:
 
 def best_shapes(dtype: str) -> list[list[int]]:
     """The shapes (M, N, K) that mamf-finder found best on any product: few, and all are worth a try on each."""
-    found = [peak.best_shapes[dtype] for peak in PEAKS if dtype in peak.best_shapes]
-    return [list(shape) for shape in dict.fromkeys(found)]
+    shapes = dict.fromkeys(peak.best_shapes[dtype] for peak in PEAKS if dtype in peak.best_shapes)
+    return [list(shape) for shape in shapes]
 
 
 class LocalProbe:
-    """``run`` returns when every node has answered or ``stop`` says so."""
+    """What every node does by itself, all at once. ``run`` returns when every node has answered or ``stop`` says so."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting, self._nodes, self._board, self._stop = setting, setting.nodes, setting.board, setting.stop
@@ -75,7 +77,7 @@ class LocalProbe:
 
     def run(self, tell: Callable[[str], None]) -> None:
         wanted = self._setting.wanted
-        self._asking.ask(self._setting.args(wanted.kind, options_of(wanted)), self._nodes)
+        self._asking.ask(self._setting.args(options_of(wanted)), self._nodes)
         while self._asking.open_nodes and not self._stop.now:
             self._asking.step()
             tell(self._text())
@@ -128,9 +130,8 @@ class ProbeRun:
     ) -> None:
         self._wanted, self._on_progress, self._memory = wanted, on_progress, memory
         nodes = wanted.nodes or tuple(view.node for view in hub.view().nodes)
-        own_s = DEADLINE_S.get(wanted.kind) or deadline_of(wanted, len(nodes))
         key = f"{os.uname().nodename}-{os.getpid()}-{next(_numbers)}"
-        self._setting = Setting(hub, wanted, nodes, Stop(wanted.deadline_s or own_s), key)
+        self._setting = Setting(hub, wanted, nodes, Stop(wanted.deadline_s or deadline_s(wanted, nodes)), key)
         self._board, self._stop = self._setting.board, self._setting.stop
         self._finished = threading.Event()
         self._told_at = 0.0
@@ -169,7 +170,7 @@ class ProbeRun:
             self._finished.set()
 
     def _measure(self) -> None:
-        if self._wanted.kind in DEADLINE_S:
+        if PROBE_OF[self._wanted.kind].one_gpu:
             LocalProbe(self._setting).run(self._say)
             return
         self._collective = Collective(self._setting)
@@ -202,11 +203,11 @@ class ProbeRun:
     def _judged(self) -> ProbeReport:
         measured = reports.Measured(self._board, self._collective, self._times, self._pairs, self._setting.nodes)
         disturbed = reports.disturbed(self._board)
-        past = [one for one in (self._memory.past() if self._memory else ()) if one.uuid not in disturbed]
+        past = [result for result in (self._memory.past() if self._memory else ()) if result.uuid not in disturbed]
         report = reports.judged(self._wanted, measured, past, self.cancelled)
         report.started_at, report.took_s = self._started_at, round(self._stop.elapsed_s, 3)
         if self._memory is not None and not report.simulated:
-            self._memory.keep([one for one in past_of(report) if one.uuid not in disturbed])
+            self._memory.keep([result for result in past_of(report) if result.uuid not in disturbed])
         return report
 
     def _say(self, text: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mltop.probes.model import ProbeKind
 from mltop.probes.model.probe import ProbeFailure, ProbeReport
 
 
@@ -19,7 +20,7 @@ class ProbeWanted:
     ``round_robin``: of pairs: every pair once. ``force``: also devices that somebody uses.
     """
 
-    kind: str
+    kind: ProbeKind
     nodes: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
     dtype: str = "bf16"
@@ -78,8 +79,6 @@ GPU_SWEEP = tuple(KI << step for step in range(5, 24, 1))  # 32 KiB to 4 GiB
 CPU_SWEEP = tuple(KI << step for step in range(5, 17, 1))  # 32 KiB to 64 MiB
 PAIR_GPU_SIZE, PAIR_CPU_SIZE = 256 * MI, 8 * MI
 BUDGET_S, SWEEP_BUDGET_S, PAIR_BUDGET_S = 0.6, 0.25, 0.4
-COLLECTIVE_DEADLINE_S, MANY_DEADLINE_S, MANY = 60.0, 120.0, 64
-PAIRS_DEADLINE_S, PAIR_ROUND_S = 90.0, 3.0
 
 
 def sizes_of(wanted: ProbeWanted, on_cpu: bool) -> tuple[int, ...]:
@@ -92,11 +91,3 @@ def sizes_of(wanted: ProbeWanted, on_cpu: bool) -> tuple[int, ...]:
 
 def pair_size(wanted: ProbeWanted, on_cpu: bool) -> int:
     return wanted.sizes_bytes[0] if wanted.sizes_bytes else PAIR_CPU_SIZE if on_cpu else PAIR_GPU_SIZE
-
-
-def deadline_of(wanted: ProbeWanted, nodes: int) -> float:
-    """For the whole run, s: what the kind needs on ``nodes`` nodes."""
-    if wanted.kind == "pairs":
-        rounds = nodes if wanted.round_robin else 4
-        return PAIRS_DEADLINE_S + PAIR_ROUND_S * rounds
-    return MANY_DEADLINE_S if nodes > MANY else COLLECTIVE_DEADLINE_S

@@ -1,17 +1,205 @@
-"""Runs the rules over the samples of a fleet, live or from a recording."""
+"""Runs the rules over the samples of a fleet, live or from a recording: each node's, and those about whole jobs."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from mltop.probes.judge.health.folding import fold_findings
-from mltop.probes.judge.health.jobs import JobHealth
-from mltop.probes.judge.health.node import NodeHealth
-from mltop.probes.judge.health.peers import PeerBook
-from mltop.probes.judge.health.registry import COUNTERS, FACTS, GAUGES, RULES, VALUES
-from mltop.probes.judge.health.rule import EVENT_LISTED_S, NOTHING_ASKED, SEVERITIES, Asked, Rule
-from mltop.probes.judge.health.unknowns import AnyRule, growth_unknown, unknowns_of
-from mltop.probes.model import Finding, Sample, Unknown
+from mltop.probes.judge.health.job.whole_job import History, JobMoment, RankFacts, facts_of_ranks
+from mltop.probes.judge.health.names import slot
+from mltop.probes.judge.health.peers import NO_PEERS, PeerBook, Peers
+from mltop.probes.judge.health.registry import COUNTERS, FACTS, GAUGES, JOB_RULES, RULES, VALUES
+from mltop.probes.judge.health.rule import EVENT_LISTED_S, NOTHING_ASKED, Asked, Moment, Rule
+from mltop.probes.judge.health.spans import MOST_HITS, Spans, first_hits, first_of_each
+from mltop.probes.judge.health.trails import MOST_TRAILS, Counters, Gauges, Trails, Values
+from mltop.probes.judge.health.unknowns import growth_unknown, touches, unknowns_of
+from mltop.probes.model import Finding, GpuSample, Sample, Unknown
+from mltop.probes.model.sample import Reads
+from mltop.probes.model.vocabulary import gravity
+
+_OF_NVML = ("gpu.", "nvlink.", "fabric.", "pcie.", "nvml.")
+JOBS_JUDGED_EVERY_S = 2.0  # of the samples' time
+HISTORIES_EVERY_S = 10.0
+STALE_S = 60.0  # ranks of a node that has not been heard of for so long say nothing …
+STALE_TURNS = 3  # … or for so many of its turns, on a fleet so large that they take longer
+
+Job = tuple["int | None", str]  # whose it is, and its name
+
+
+class NodeHealth:
+    """One node's rules over its samples. ``eager``: see ``Rule.eager``.
+
+    A rule that raises an exception costs its own answer, which is said once.
+    """
+
+    def __init__(
+        self,
+        rules: Sequence[Rule],
+        counters: Sequence[Counters] = (),
+        gauges: Sequence[Gauges] = (),
+        values: Sequence[Values] = (),
+        *,
+        asked: Asked = NOTHING_ASKED,
+        eager: bool = False,
+        node: str = "",
+    ) -> None:
+        self._rules, self._counters, self._gauges, self._values = rules, counters, gauges, values
+        self._asked, self._eager = asked, eager
+        self.spans = Spans(node)
+        self.newest: Sample | None = None
+        self.reads = Reads()
+        self._trails = Trails()
+        self._known_gpus: dict[int, GpuSample] = {}
+
+    def see(self, sample: Sample, peers: Peers = NO_PEERS) -> Moment:
+        """Judge one sample, in the order of time; returns the moment that the rules saw."""
+        before = self.newest
+        if before is not None and sample.boot_id != before.boot_id:
+            # A reboot starts all counters and the list of GPUs anew.
+            self._known_gpus, self._trails, self.reads, before = {}, Trails(), Reads(), None
+        self.reads.see(sample)
+        self._remember(sample)
+        moment = Moment(sample, before, self._known_gpus, self._trails, peers, self._asked)
+        for rule in self._rules:
+            self._check(rule, moment)
+        self.spans.close(sample.sampled_at)
+        self._know(sample)
+        self.newest = sample
+        return moment
+
+    def findings(self) -> list[Finding]:
+        """What fires now, not folded, and what could not be judged."""
+        return [finding for finding, _ in self.spans.told()]
+
+    @property
+    def ended(self) -> list[Finding]:
+        return self.spans.ended
+
+    def _remember(self, sample: Sample) -> None:
+        """What the readers of the rules' modules name. One that fails costs the rules that need it."""
+        self._trails.see(sample, self._counters, self._gauges, self._values)
+        for read, error in self._trails.failed:
+            self.spans.fail(f"what {_module_of(read)} remembers", error, sample.sampled_at)
+        if self._trails.is_full:
+            why = f"the node names more than {MOST_TRAILS:,} counters or gauges: the growth of others is not judged"
+            self.spans.fail("what it counts", why, sample.sampled_at)
+
+    def _check(self, rule: Rule, moment: Moment) -> None:
+        now = moment.now.sampled_at
+        try:
+            hits = list(rule.check(moment))
+        except Exception as error:  # noqa: BLE001 - said as a finding, and the other rules go on
+            self.spans.fail(f"rule {rule.id}", error, now)
+            return
+        if hits:
+            first = self.newest is None or _was_starting(rule, self.newest)
+            for hit in first_hits(rule, hits, lambda hit: self.spans.is_open((rule.id, hit.subject, hit.key))):
+                key = (rule.id, hit.subject, hit.key)
+                self.spans.take(key, rule, hit, now, first=first, eager=self._eager)
+
+    def _know(self, sample: Sample) -> None:
+        """The newest that was seen of each GPU. A board that takes another one's slot takes its place, too."""
+        working = {gpu.index: gpu for gpu in sample.gpus if gpu.state == "ok"}
+        if not working.keys() >= self._known_gpus.keys():  # rarely
+            by_slot = {slot(gpu.pci_bus_id): index for index, gpu in working.items() if gpu.pci_bus_id}
+            for index, gpu in list(self._known_gpus.items()):
+                if gpu.pci_bus_id and by_slot.get(slot(gpu.pci_bus_id), index) != index:
+                    del self._known_gpus[index]
+        self._known_gpus.update(working)
+
+
+def _module_of(read: object) -> str:
+    return getattr(read, "__module__", "").rpartition(".")[2]
+
+
+def _was_starting(rule: Rule, sample: Sample) -> bool:
+    """Whether the sample could not yet tell what the rule needs: then it is seen for the first time only now."""
+    starting = [gap for gap in sample.gaps if gap.kind == "starting" or gap.what == "nvml.starting"]
+    if any(gap.what == "nvml.starting" for gap in starting) and rule.id.startswith(_OF_NVML):
+        return True
+    return any(touches(gap, need) for gap in starting for need in rule.needs)
+
+
+class JobHealth:
+    """Keeps the newest facts of every node's ranks and judges the jobs as a whole every few seconds: the ranks of one
+    are spread over nodes, and what one of them does means little alone.
+
+    A job is what one user calls by one name: two users' jobs of one name are two jobs. A rule that raises an exception
+    costs its own answer about that job, which is said once. ``keep_s``: as of ``Health``.
+    """
+
+    def __init__(self, rules: Sequence[Rule] = JOB_RULES, keep_s: float | None = EVENT_LISTED_S) -> None:
+        self.rules, self._keep_s = rules, keep_s
+        self._spans = Spans(most_open=float("inf"))
+        self._by_node: dict[str, tuple[RankFacts, ...]] = {}
+        self._findings: tuple[Finding, ...] = ()
+        self._judged_at = 0.0
+        self._histories_at: dict[str, float] = {}
+        self._turns: dict[str, tuple[float, float]] = {}  # node → (newest, seconds since the one before)
+
+    def see(self, moment: Moment) -> None:
+        # The nodes' clocks differ: by the watcher's, as far as it is known.
+        now, node = moment.now.sampled_at - (moment.now.clock_skew_s or 0.0), moment.now.node
+        last_at, _ = self._turns.get(node, (now, 0.0))
+        self._turns[node] = (now, now - last_at)
+        fresh = now - self._histories_at.get(node, float("-inf")) >= HISTORIES_EVERY_S
+        histories = None if fresh else {facts.pid: facts.history for facts in self._by_node.get(node, ())}
+        facts = self._facts(moment, histories)
+        if facts or node in self._by_node:
+            self._by_node[node] = facts
+        if fresh:
+            self._histories_at[node] = now
+        if now < self._judged_at - STALE_S:
+            self._judged_at = 0.0  # a clock was set back
+        if self._by_node and abs(now - self._judged_at) >= JOBS_JUDGED_EVERY_S:
+            self._judge(max(now, self._judged_at))
+
+    def forget(self, node: str) -> None:
+        for of_nodes in (self._by_node, self._histories_at, self._turns):
+            of_nodes.pop(node, None)
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Firing and ended within the hour."""
+        return self._findings
+
+    def _facts(self, moment: Moment, histories: dict[int, History] | None) -> tuple[RankFacts, ...]:
+        try:
+            return facts_of_ranks(moment, histories)
+        except Exception as error:  # noqa: BLE001 - said as a finding, and the other nodes' ranks are judged
+            self._spans.fail("what jobs are judged by", error, moment.now.sampled_at, moment.now.node)
+            return ()
+
+    def _judge(self, now: float) -> None:
+        self._judged_at = now
+        jobs: dict[Job, list[RankFacts]] = {}
+        for node, ranks in self._by_node.items():
+            newest_at, turn_s = self._turns[node]
+            if now - newest_at < max(STALE_S, STALE_TURNS * turn_s):
+                for facts in ranks:
+                    jobs.setdefault((facts.uid, facts.job), []).append(facts)
+        namesakes = Counter(name for _, name in jobs)
+        for job, of_job in jobs.items():
+            owner = f" of {of_job[0].user or of_job[0].uid}" if namesakes[job[1]] > 1 else ""
+            ordered = tuple(sorted(of_job, key=lambda facts: (facts.rank is None, facts.rank or 0)))
+            moment = JobMoment(job[1], now, ordered, owner)
+            for rule in self.rules:
+                self._check(rule, job, moment)
+        self._spans.close(now)
+        if self._keep_s is not None:
+            self._spans.forget_ended(now - self._keep_s)
+        findings = (*first_of_each([finding for finding, _ in self._spans.told()]), *self._spans.ended)
+        if findings != self._findings:
+            self._findings = findings
+
+    def _check(self, rule: Rule, job: Job, moment: JobMoment) -> None:
+        try:
+            hits = list(rule.check(moment))
+        except Exception as error:  # noqa: BLE001 - said as a finding, and the other rules and jobs are judged
+            self._spans.fail(f"rule {rule.id}", error, moment.at, moment.ranks[0].node)
+            return
+        for hit in hits[:MOST_HITS]:
+            self._spans.take((rule.id, job, hit.node, hit.subject), rule, hit, moment.at)
 
 
 class Health:
@@ -42,20 +230,21 @@ class Health:
         node = self._nodes.get(sample.node)
         if node is None:
             eager = self._eager if isinstance(self._eager, bool) else sample.node in self._eager
-            node = NodeHealth(self._rules, COUNTERS, GAUGES, self._asked, eager, VALUES)
-            self._nodes[sample.node] = node
-        moment = node.see(sample, self._book.see(sample))
-        for what, why in self._book.failed.items():
-            node.failed(what, why, sample.sampled_at)
-        self._jobs.see(moment)
+            node = self._nodes[sample.node] = NodeHealth(
+                self._rules, COUNTERS, GAUGES, VALUES, asked=self._asked, eager=eager, node=sample.node
+            )
+        peers = self._book.see(sample)
+        for read, error in self._book.failed:
+            node.spans.fail(f"what {_module_of(read)} compares", error, sample.sampled_at)
+        self._jobs.see(node.see(sample, peers))
         if self._keep_s is not None:
-            node.forget_ended(sample.sampled_at - self._keep_s)
+            node.spans.forget_ended(sample.sampled_at - self._keep_s)
         self._folded[sample.node] = None
 
     def forget(self, name: str) -> None:
         """A node that is not watched any more."""
-        for known in (self._nodes, self._folded):
-            known.pop(name, None)
+        self._nodes.pop(name, None)
+        self._folded.pop(name, None)
         self._book.forget(name)
         self._jobs.forget(name)
 
@@ -72,21 +261,21 @@ class Health:
 
     def findings(self) -> list[Finding]:
         """All findings, firing (``until`` None) and ended, the gravest first."""
-        found = [finding for name in self._nodes for finding in self.of(name)]
-        return sorted([*found, *self.of_jobs()], key=gravest_first)
+        of_nodes = (finding for name in self._nodes for finding in self.of(name))
+        return sorted([*of_nodes, *self.of_jobs()], key=gravest_first)
 
     def unknowns(self, at_the_end: bool = False) -> list[Unknown]:
         """What could not be judged at each node's newest sample. ``at_the_end``: none comes after it, so what is still
         starting, and what has not been seen to grow or not to, is not known either.
         """
-        found: list[Unknown] = []
-        rules: tuple[AnyRule, ...] = (*self._rules, *self._jobs.rules)
+        unknown: list[Unknown] = []
+        rules = (*self._rules, *self._jobs.rules)
         for node in self._nodes.values():
             if node.newest is not None:
-                found += unknowns_of(node.newest, rules, at_the_end)
+                unknown += unknowns_of(node.newest, rules, at_the_end)
                 if at_the_end:
-                    found += growth_unknown(node.newest, rules, node.reads)
-        return found
+                    unknown += growth_unknown(node.newest, rules, node.reads)
+        return unknown
 
 
 def evaluate(samples: Iterable[Sample], rules: Sequence[Rule] = RULES, asked: Asked = NOTHING_ASKED) -> list[Finding]:
@@ -101,9 +290,7 @@ def evaluate(samples: Iterable[Sample], rules: Sequence[Rule] = RULES, asked: As
 def evaluated(samples: Iterable[Sample], rules: Sequence[Rule] = RULES, asked: Asked = NOTHING_ASKED) -> Health:
     """As ``evaluate``: for who also asks what is unknown."""
     ordered = sorted(samples, key=lambda sample: sample.sampled_at)
-    counts: dict[str, int] = {}
-    for sample in ordered:
-        counts[sample.node] = counts.get(sample.node, 0) + 1
+    counts = Counter(sample.node for sample in ordered)
     alone = frozenset(node for node, count in counts.items() if count == 1)
     health = Health(asked, rules, eager=alone, keep_s=None)
     health.compare({sample.node: sample for sample in reversed(ordered)}.values())
@@ -113,16 +300,16 @@ def evaluated(samples: Iterable[Sample], rules: Sequence[Rule] = RULES, asked: A
 
 
 def gravest_first(finding: Finding) -> tuple[int, str, str, str]:
-    known = finding.severity in SEVERITIES
-    return SEVERITIES.index(finding.severity) if known else len(SEVERITIES), finding.node, finding.subject, finding.id
+    return gravity(finding.severity), finding.node, finding.subject, finding.id
 
 
 def _folded(node: NodeHealth) -> tuple[Finding, ...]:
-    told, ended = node.told(), node.ended
+    told, ended = node.spans.told(), node.ended
     if not told and not ended:
         return ()
     assert node.newest is not None
     gpus = node.newest.gpus
     working = sum(gpu.state == "ok" for gpu in gpus)
-    found = fold_findings([*(one for one, _ in told), *ended], working, listed_gpus=len(gpus), about=told)
-    return tuple(sorted(found, key=gravest_first))
+    findings = [*(finding for finding, _ in told), *ended]
+    folded = fold_findings(findings, working, listed_gpus=len(gpus), about=told)
+    return tuple(sorted(folded, key=gravest_first))

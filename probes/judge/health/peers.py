@@ -1,6 +1,6 @@
 """What is usual among the nodes watched: medians and majorities of facts about like things.
 
-Modules of rules name facts: ``FACTS(sample)`` yields (topic, group, value), e.g. ("gpu.driver", "NVIDIA H100", "570").
+Modules of rules name facts: ``facts(sample)`` yields (topic, group, value), e.g. ("gpu.driver", "NVIDIA H100", "570").
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from mltop.probes.model import Sample
 
 REFRESH_S = 5.0  # of the samples' time: what is usual changes slowly
+MOST_COMMON_OF = 3  # values, before one of them is called usual
 MOST_FACTS = 4096  # of one node, several times what a large one has
 
 Fact = tuple[str, str, Any]
@@ -23,11 +24,14 @@ Facts = Callable[[Sample], Iterable[Fact]]
 
 @dataclass(frozen=True)
 class Typical:
-    """``value`` is usual: ``count`` of ``of`` have it (a median: all of them count)."""
+    """``value`` is usual: ``count`` of ``of`` have it."""
 
     value: Any
     count: int
     of: int
+
+    def __str__(self) -> str:
+        return f"{self.count} of {self.of} like nodes"
 
 
 @dataclass(eq=False)
@@ -37,27 +41,27 @@ class Peers:
     nodes: int = 0
     _values: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
     _medians: dict[tuple[str, str], float] = field(default_factory=dict)
-    _counts: dict[tuple[str, str], Counter[Any]] = field(default_factory=dict)
+    _commons: dict[tuple[str, str], Typical | None] = field(default_factory=dict)  # with three values or more
 
-    def median(self, topic: str, group: str, at_least: int = 3) -> Typical | None:
+    def median(self, topic: str, group: str, at_least: int) -> float | None:
         """Of numbers; None with fewer than ``at_least`` of them."""
-        values = self._values.get((topic, group), ())
+        key = (topic, group)
+        values = self._values.get(key, ())
         if len(values) < at_least:
             return None
-        if (topic, group) not in self._medians:
-            self._medians[topic, group] = median_low(values)
-        return Typical(self._medians[topic, group], len(values), len(values))
+        if key not in self._medians:
+            self._medians[key] = median_low(values)
+        return self._medians[key]
 
-    def common(self, topic: str, group: str, at_least: int = 3) -> Typical | None:
-        """The value that more than half have; None when none does, or with fewer than ``at_least`` values."""
-        values = self._values.get((topic, group), ())
-        if len(values) < at_least:
-            return None
-        counts = self._counts.get((topic, group))
-        if counts is None:
-            counts = self._counts[topic, group] = Counter(values)
-        ((value, count),) = counts.most_common(1)
-        return Typical(value, count, len(values)) if count > len(values) / 2 else None
+    def common(self, topic: str, group: str) -> Typical | None:
+        """The value that more than half have; None when none does, or with fewer than three values."""
+        key = (topic, group)
+        if key not in self._commons:
+            values = self._values.get(key, ())
+            ((value, count),) = Counter(values).most_common(1) or [(None, 0)]
+            is_usual = len(values) >= MOST_COMMON_OF and count > len(values) / 2
+            self._commons[key] = Typical(value, count, len(values)) if is_usual else None
+        return self._commons[key]
 
     @classmethod
     def of(cls, facts_by_node: Mapping[str, Iterable[Fact]]) -> Peers:
@@ -74,7 +78,7 @@ NO_PEERS = Peers()
 class PeerBook:
     """Keeps every node's newest facts; ``peers`` is made anew at most every REFRESH_S.
 
-    ``failed``: readers that raised an exception on the sample that was seen last, and why.
+    ``failed``: readers that raised an exception on the sample that was seen last.
     """
 
     def __init__(self, readers: Iterable[Facts]) -> None:
@@ -82,7 +86,7 @@ class PeerBook:
         self._by_node: dict[str, list[Fact]] = {}
         self._peers = NO_PEERS
         self._made_at = float("-inf")
-        self.failed: dict[str, str] = {}
+        self.failed: list[tuple[Facts, Exception]] = []
 
     def see(self, sample: Sample) -> Peers:
         new = sample.node not in self._by_node
@@ -105,12 +109,11 @@ class PeerBook:
         self._by_node.pop(node, None)
 
     def _facts(self, sample: Sample) -> list[Fact]:
-        self.failed = {}
-        found: list[Fact] = []
+        self.failed = []
+        facts: list[Fact] = []
         for read in self._readers:
             try:
-                found.extend(islice(read(sample), max(0, MOST_FACTS - len(found))))
+                facts.extend(islice(read(sample), max(0, MOST_FACTS - len(facts))))
             except Exception as error:  # noqa: BLE001 - said of the node, and the other readers go on
-                what = f"what {getattr(read, '__module__', '').rpartition('.')[2]} compares"
-                self.failed[what] = f"{type(error).__name__}: {error}"
-        return found
+                self.failed.append((read, error))
+        return facts

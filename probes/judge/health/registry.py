@@ -1,7 +1,8 @@
-"""All rules. One file per subject; a new subject is a new file with RULES and one entry here.
+"""All rules, and what they remember. One file per subject; a new subject is a new file and one entry here.
 
-A module may also have COUNTERS, GAUGES and VALUES (what to remember of a node: trails.py), FACTS (what to compare
-between nodes: peers.py) and JOB_RULES (what concerns a job as a whole: jobs.py).
+Beside its rules a module may have functions ``counters``, ``gauges`` and ``values`` (what to remember of a node:
+trails.py) and ``facts`` (what to compare between nodes: peers.py); of several one has its name before it
+(``wait_counters``).
 """
 
 from __future__ import annotations
@@ -9,49 +10,39 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from mltop.probes.judge.health.gpu import clocks, ecc, inventory, nvml, processes, state, temperature, throttle, xids
+from mltop.probes.judge.health.gpu import clocks, driver, ecc, inventory, processes, temperature, xids
 from mltop.probes.judge.health.host import cpu, memory, storage, system
-from mltop.probes.judge.health.job import facts, ranks
-from mltop.probes.judge.health.link import ethernet, fabric, ib_errors, ib_state, nvlink, pcie
+from mltop.probes.judge.health.job import ranks, whole_job
+from mltop.probes.judge.health.link import ethernet, fabric, ib_errors, infiniband, nvlink, pcie
 from mltop.probes.judge.health.peers import Facts
 from mltop.probes.judge.health.rule import Rule
 from mltop.probes.judge.health.trails import Counters, Gauges, Values
 
-MODULES: tuple[ModuleType, ...] = (
-    state,
-    nvml,
-    xids,
-    ecc,
-    throttle,
-    temperature,
-    clocks,
-    inventory,
-    processes,
-    nvlink,
-    fabric,
-    pcie,
-    ib_state,
-    ib_errors,
-    ethernet,
-    cpu,
-    memory,
-    storage,
-    system,
-    ranks,
-    facts,
-)
+_OF_GPUS = (driver, inventory, xids, ecc, clocks, temperature, processes)
+_OF_LINKS = (nvlink, fabric, pcie, infiniband, ib_errors, ethernet)
+_OF_HOSTS = (cpu, memory, storage, system)
+MODULES: tuple[ModuleType, ...] = (*_OF_GPUS, *_OF_LINKS, *_OF_HOSTS, ranks, whole_job)
 
 
-def _all(name: str) -> tuple[Any, ...]:
-    return tuple(entry for module in MODULES for entry in _listed(getattr(module, name, ())))
+def rules_of(*modules: ModuleType) -> tuple[Rule, ...]:
+    """In the order in which they stand in their files."""
+    every = (entry for module in modules for entry in vars(module).values() if isinstance(entry, Rule))
+    return tuple(dict.fromkeys(every))
 
 
-def _listed(found: Any) -> tuple[Any, ...]:
-    return tuple(found) if isinstance(found, (tuple, list)) else (found,)
+def readers_of(kind: str, *modules: ModuleType) -> tuple[Any, ...]:
+    """The functions ``kind`` (counters, gauges, values, facts) of the modules."""
+    return tuple(
+        entry
+        for module in modules
+        for name, entry in vars(module).items()
+        if name == kind or (name.endswith(f"_{kind}") and not name.startswith("_"))
+    )
 
 
-RULES: tuple[Rule, ...] = _all("RULES")
-COUNTERS: tuple[Counters, ...] = _all("COUNTERS")
-GAUGES: tuple[Gauges, ...] = _all("GAUGES")
-VALUES: tuple[Values, ...] = _all("VALUES")
-FACTS: tuple[Facts, ...] = _all("FACTS")
+RULES: tuple[Rule, ...] = rules_of(*MODULES[:-1])
+JOB_RULES: tuple[Rule, ...] = rules_of(whole_job)
+COUNTERS: tuple[Counters, ...] = readers_of("counters", *MODULES)
+GAUGES: tuple[Gauges, ...] = readers_of("gauges", *MODULES)
+VALUES: tuple[Values, ...] = readers_of("values", *MODULES)
+FACTS: tuple[Facts, ...] = readers_of("facts", *MODULES)

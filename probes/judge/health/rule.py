@@ -1,28 +1,29 @@
-"""What a health rule is: words, a hold time, and a pure function from one moment of a node to hits.
-
-Many rules ask the same of one sample or one set of peers, one right after the other: the newest answer is kept.
-
-How fast counters of links grow, without being fooled by pauses between samples.
-"""
+"""What a health rule is (words, a hold time, a pure function from one moment of a node to hits), and what it sees."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from typing import Any, Generic, TypeVar
 
-from mltop.probes.judge.health.peers import NO_PEERS, Peers, Typical
-from mltop.probes.judge.health.trails import Increase, Series, Trails
-from mltop.probes.model import CounterKind, GpuSample, Remedy, Sample
+from mltop.probes.judge.health.peers import NO_PEERS, Peers
+from mltop.probes.judge.health.trails import Counters, Increase, Series, Trails
+from mltop.probes.model import CounterKind, GpuSample, KernelEvent, Remedy, Sample
+from mltop.probes.model.vocabulary import Severity
 
 CLEAR_AFTER_HOLDS = 3.0
 EVENT_LISTED_S = 3600.0  # what the kernel log said is listed for so long
 FAILED = "health.failed"  # the id of what is said when a rule raises an exception
-SEVERITIES = ("critical", "warning", "info")  # the gravest first
+RATE_S = 10.0  # rates per second are taken over so long: a single burst is not a rate
+MINUTE_S, HOUR_S, DAY_S, WEEK_S = 60.0, 3600.0, 86_400.0, 7 * 86_400.0
+_EXACT_S = 120.0  # so far back the watching clock's points are all kept
+HOLD = "{hold}"  # in a rule's threshold: its hold time
 
 # One cause, one line: of findings that explain each other the one with the lowest number is told.
 GPU_LOST, DRIVER, FABRIC, LINK_DOWN, MEMORY_ERRORS, THROTTLE, SYMPTOM = range(1, 8)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -67,16 +68,45 @@ class Moment:
     def _gpus_before(self) -> dict[int, GpuSample]:
         return {gpu.index: gpu for gpu in self.before.gpus} if self.before is not None else {}
 
+    def events(self, *kinds: str, within_s: float = EVENT_LISTED_S) -> Iterator[KernelEvent]:
+        """What the kernel log said lately, the oldest first."""
+        oldest = self.now.sampled_at - within_s
+        return (event for event in self.now.kernel_events if event.kind in kinds and event.at >= oldest)
+
     def increase(self, subject: str, name: str, over_s: float) -> Increase | None:
-        """How much a counter (see COUNTERS of the rules' modules) has grown in the last ``over_s``."""
+        """How much a counter (see ``counters`` of the rules' modules) has grown in the last ``over_s``."""
         return self.trails.increase(subject, name, self.now.sampled_at, over_s)
 
+    def grown(self, subject: str, name: str, over_s: float) -> Increase:
+        """What came in the last ``over_s``, without being fooled by pauses between samples. Its ``over_s`` is never
+        less than asked for, so that no burst right after the start is made into a rate, and longer where the samples
+        are further apart. Nothing of a counter never seen.
+        """
+        increase = self.increase(subject, name, over_s)
+        if increase is None or not increase.amount:
+            return Increase(0.0, over_s)
+        covered_s = self.trails.watched_s(self.now.sampled_at, over_s)
+        if over_s > _EXACT_S and covered_s < 2 * over_s:
+            covered_s = over_s  # the older points are thinned out
+        return Increase(increase.amount, max(over_s, covered_s))
+
+    def per_second(self, subject: str, name: str) -> float:
+        return self.grown(subject, name, RATE_S).per(1.0)
+
+    def any_grew(self, counters: Counters, over_s: float) -> bool:
+        """The cheap question before the others: whether anything of these counters has changed lately."""
+        return self.trails.changed_at.get(counters, float("-inf")) > self.now.sampled_at - over_s
+
+    def has_seen(self, subject: str, name: str) -> bool:
+        """Whether a counter was ever told: what a port once was is remembered as a counter that exists."""
+        return self.trails.increase(subject, name, self.now.sampled_at, 1.0) is not None
+
     def series(self, subject: str, name: str) -> Series | None:
-        """The recent values of a gauge (see GAUGES)."""
+        """The recent values of a gauge (see ``gauges``)."""
         return self.trails.series(subject, name)
 
     def was(self, subject: str, name: str, ago_s: float) -> Any:
-        """What something (see VALUES) was so long ago, or when it was first seen since; None of what never was."""
+        """What something (see ``values``) was so long ago, or when it was first seen since; None of what never was."""
         return self.trails.was(subject, name, self.now.sampled_at - ago_s)
 
 
@@ -86,19 +116,21 @@ class Hit:
 
     ``severity``, ``action``, ``remedy`` and ``hold_s`` replace the rule's. ``since`` (unix s): it is known to hold
     since then. ``key`` tells several hits on one subject apart (two different Xids). ``about``: other names of what it
-    is about, by which other rules may speak of it (the PCI addresses of missing GPUs).
+    is about, by which other rules may speak of it (the PCI addresses of missing GPUs). ``node``: whose, where the rule
+    is about a job: that of the rank it is about, or the job's first.
     """
 
     subject: str
     message: str
     evidence: tuple[str, ...] = ()
-    severity: str = ""
+    severity: Severity | None = None
     action: str = ""
     since: float | None = None
     key: str = ""
     remedy: Remedy | None = None
     hold_s: float | None = None
     about: tuple[str, ...] = ()
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,21 +140,22 @@ class Rule:
     once; False for what only time can tell. A rule without a hold whose value may flicker around a threshold has a
     ``clear_s``.
 
-    ``severity``: info | warning | critical. ``action``: what to do, in a few words, and ``remedy`` what that comes to.
+    ``check``: takes a Moment, or of a rule about a whole job a JobMoment. ``action``: what to do, in a few words, and
+    ``remedy`` what that comes to.
     ``needs``: what of a sample it is made of, as gaps name it with ``*`` for indexes: where one of these is unknown, so
-    is the rule's answer (needs.py). ``decisive``: needs without which it is unknown even where the hardware tells no
+    is the rule's answer (unknowns.py). ``decisive``: needs without which it is unknown even where the hardware tells no
     such thing. ``grows``: the kinds of counters that it has to see twice.
     ``explains``: ids (or "prefix.") on the same subject that this one is the cause of; ``explains_node``: on the whole
     node. ``whole_node``: (message, action) where every GPU of the node has it ({count} in the message), and
     ``whole_node_by`` where their remedy is another one than the rule's.
-    ``meaning``, ``threshold``, ``source``: for the table of all rules.
+    ``meaning``, ``threshold`` (HOLD in it is the hold time), ``source``: for the table of all rules.
     """
 
     id: str
-    severity: str
+    severity: Severity
     hold_s: float
     action: str
-    check: Callable[[Moment], Iterable[Hit]]
+    check: Callable[[Any], Iterable[Hit]]
     meaning: str = ""
     threshold: str = ""
     source: str = ""
@@ -138,6 +171,10 @@ class Rule:
     whole_node: tuple[str, str] | None = None
     whole_node_by: Mapping[Remedy, tuple[str, str]] = field(default_factory=dict, hash=False)
 
+    @property
+    def fires_when(self) -> str:
+        return self.threshold.replace(HOLD, f"{self.hold_s:g} s")
+
     def words_of_all(self, remedy: Remedy) -> tuple[str, str] | None:
         """(message, action) where every GPU of the node has it with this remedy; None: each is told."""
         return self.whole_node if remedy == self.remedy else self.whole_node_by.get(remedy)
@@ -148,7 +185,21 @@ class Rule:
         return CLEAR_AFTER_HOLDS * self.hold_s if self.clear_s is None else self.clear_s
 
 
-T = TypeVar("T")
+def rule(
+    id: str,  # noqa: A002 - as the field is called
+    severity: Severity,
+    hold_s: float = 0.0,
+    *,
+    meaning: str,
+    threshold: str,
+    source: str,
+    action: str,
+    needs: tuple[str, ...],
+    **more: Any,
+) -> Callable[[Callable[[Any], Iterable[Hit]]], Rule]:
+    """Stands above a check and makes it a ``Rule``; ``more``: its other fields."""
+    words = partial(Rule, meaning=meaning, threshold=threshold, source=source, needs=needs, **more)
+    return partial(words, id, severity, hold_s, action)
 
 
 def once_per_moment(function: Callable[[Moment], T]) -> Callable[[Moment], T]:
@@ -180,69 +231,6 @@ class OfNewest(Generic[T]):
         return kept[1] if kept is not None and kept[0] is sample else self.afresh(sample)
 
     def afresh(self, sample: Sample) -> T:
-        found = self._read(sample)
-        self._kept = sample, found
-        return found
-
-
-class _Usual:
-    def __init__(self) -> None:
-        self._kept: tuple[Peers, dict[tuple[str, str], Typical | None]] = Peers(), {}
-
-    def __call__(self, peers: Peers, topic: str, group: str) -> Typical | None:
-        """``peers.common``, which finds the majority anew each time: peers stay the same for seconds."""
-        if not peers.nodes:
-            return None
-        if self._kept[0] is not peers:
-            self._kept = peers, {}
-        known, key = self._kept[1], (topic, group)
-        if key not in known:
-            known[key] = peers.common(topic, group)
-        return known[key]
-
-
-usual = _Usual()
-
-
-RATE_S = 10.0  # rates per second are taken over so long: a single burst is not a rate
-MINUTE_S = 60.0
-HOUR_S = 3600.0
-DAY_S = 86_400.0
-
-_WATCH, _CLOCK = "links", "clock"
-_EXACT_S = 120.0
-NOTHING = Increase(0.0, HOUR_S)
-
-
-def clock(sample: Sample) -> Iterator[tuple[str, str, float]]:
-    """A counter of seconds. What grew while nobody looked is seen all at once; the clock then grew as much."""
-    yield _WATCH, _CLOCK, sample.sampled_at
-
-
-def grown(moment: Moment, subject: str, name: str, over_s: float) -> Increase:
-    """What came in the last ``over_s``. Its ``over_s`` is never less than asked for, so that no burst right after the
-    start is made into a rate, and longer where the samples are further apart. Nothing of a counter never seen.
-    """
-    increase = moment.increase(subject, name, over_s)
-    if increase is None or not increase.amount:
-        return NOTHING
-    watched = moment.increase(_WATCH, _CLOCK, over_s)
-    covered_s = (moment.passed_s or 0.0) if watched is None else watched.amount
-    if over_s > _EXACT_S and covered_s < 2 * over_s:
-        covered_s = over_s  # the clock's older points are thinned out
-    return Increase(increase.amount, max(over_s, covered_s))
-
-
-def per_second(moment: Moment, subject: str, name: str) -> float:
-    return grown(moment, subject, name, RATE_S).per(1.0)
-
-
-def has_grown(moment: Moment, subject: str, name: str, over_s: float) -> bool:
-    """The cheap question before the others."""
-    increase = moment.increase(subject, name, over_s)
-    return increase is not None and increase.amount > 0
-
-
-def rate_text(per_s: float) -> str:
-    """``140/s``, or ``12/min`` below one a second."""
-    return f"{per_s:.0f}/s" if per_s >= 1 else f"{per_s * 60:.0f}/min"
+        result = self._read(sample)
+        self._kept = sample, result
+        return result

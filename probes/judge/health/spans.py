@@ -1,67 +1,198 @@
-"""Of very many alike a few are told one by one, and the others as one: a node may have any number of anything."""
+"""From hits to findings: how long each has been holding, when it fires, when it has ended, and what failed.
+
+Of very many alike a few are told one by one, and the others as one: a node may have any number of anything.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from mltop.probes.judge.health.rule import SEVERITIES
+from mltop.probes.judge.health.rule import FAILED, Hit, Rule
 from mltop.probes.model import Finding
+from mltop.probes.model.vocabulary import gravity
 
 MOST_HITS = 64  # of one rule on one node, or job, …
 MOST_ENDED = 256  # … and of those that have ended
 MORE = "more"  # the subject of what stands for the others
+FIRST_SIGHT = "so in the first sample: for how long is unknown"
+
+Key = tuple[object, ...]  # the rule's id first, then what it is about
+
+
+@dataclass
+class Span:
+    """One rule on one subject: since when it holds, whether it fired, when it was last seen."""
+
+    rule: Rule
+    hit: Hit
+    worst: Hit  # of those seen: what an ended finding is told by
+    since: float
+    seen: float
+    at_first_sight: bool = False
+    fired: bool = False
+
+    @property
+    def hold_s(self) -> float:
+        return self.rule.hold_s if self.hit.hold_s is None else self.hit.hold_s
+
+    @property
+    def patience_s(self) -> float:
+        """A span that never fired has no right to bridge a pause, nor has one that fired at first sight only."""
+        return self.rule.patience_s if self.fired and self.seen - self.since >= self.hold_s else 0.0
+
+    def see(self, hit: Hit, now: float, eager: bool) -> None:
+        self.hit, self.seen = hit, now
+        if _gravity(self.rule, hit) <= _gravity(self.rule, self.worst):
+            self.worst = hit
+        since = self.since if hit.since is None else min(hit.since, self.since)
+        self.fired |= now - since >= self.hold_s or (self.at_first_sight and eager and self.rule.eager)
+
+    def finding(self, node: str, until: float | None) -> Finding:
+        rule, hit = self.rule, self.hit if until is None else self.worst
+        evidence = list(hit.evidence)
+        if self.at_first_sight and self.hold_s and self.seen - self.since < self.hold_s:
+            evidence.append(FIRST_SIGHT)
+        return Finding(
+            id=rule.id,
+            severity=hit.severity or rule.severity,
+            node=hit.node or node,
+            subject=hit.subject,
+            message=hit.message,
+            action=hit.action or rule.action,
+            evidence=evidence,
+            since=self.since if hit.since is None else min(hit.since, self.since),
+            until=until,
+            remedy=hit.remedy or rule.remedy,
+        )
+
+
+class Spans:
+    """Of the rules about one ``node``, or (their hits name theirs) about all jobs. ``take`` all hits of one time, then
+    ``close`` it. ``most_open``: of one rule; more are not taken.
+    """
+
+    def __init__(self, node: str = "", most_open: float = 2 * MOST_HITS) -> None:
+        self._node, self._most_open = node, most_open
+        self._open: dict[Key, Span] = {}
+        self._open_of: Counter[str] = Counter()  # how many of each rule
+        self._ended: dict[str, Ended] = {}
+        self._failures: dict[Key, Finding] = {}
+        self._failed_now: set[Key] = set()
+
+    def is_open(self, key: Key) -> bool:
+        return key in self._open
+
+    def take(self, key: Key, rule: Rule, hit: Hit, now: float, *, first: bool = False, eager: bool = False) -> None:
+        """``first``: it is the first time that this could be seen; then an ``eager`` one fires at once."""
+        span = self._open.get(key)
+        if span is None:
+            if self._open_of[rule.id] > self._most_open:
+                return  # a node whose subjects change with every sample
+            self._open_of[rule.id] += 1
+            span = self._open[key] = Span(rule, hit, hit, now, now, first)
+        span.see(hit, now, eager)
+
+    def fail(self, what: str, error: Exception | str, now: float, node: str = "") -> None:
+        """``what`` could not be judged this time."""
+        key, node = (what, node), node or self._node
+        since = self._failures[key].since if key in self._failures else now
+        text = f"{what} failed: {error if isinstance(error, str) else f'{type(error).__name__}: {error}'}"
+        self._failures[key] = Finding(FAILED, "warning", node, what, text, "please report this", since=since)
+        self._failed_now.add(key)
+
+    def close(self, now: float) -> None:
+        """What was not taken for longer than its rule has patience for has ended; what did not fail again is judged."""
+        for key, span in list(self._open.items()):
+            if span.seen == now or now - span.seen < span.patience_s:
+                continue
+            del self._open[key]
+            self._open_of[span.rule.id] -= 1
+            if span.fired:
+                self._ended.setdefault(span.rule.id, Ended()).add(span.finding(self._node, span.seen))
+        self._failures = {key: finding for key, finding in self._failures.items() if key in self._failed_now}
+        self._failed_now = set()
+
+    def told(self) -> list[tuple[Finding, tuple[str, ...]]]:
+        """What fires now, with the other names of what it is about, and what could not be judged."""
+        firing = [(span.finding(self._node, None), span.hit.about) for span in self._open.values() if span.fired]
+        return [*firing, *((finding, ()) for finding in self._failures.values())]
+
+    @property
+    def ended(self) -> list[Finding]:
+        return [finding for of_rule in self._ended.values() for finding in of_rule.all()]
+
+    def forget_ended(self, oldest: float) -> None:
+        """What ended before ``oldest`` (unix s)."""
+        for of_rule in self._ended.values():
+            of_rule.forget(oldest)
 
 
 @dataclass
 class Ended:
     """What has ended of one rule, the oldest first; ``more`` stands for the ``count`` that came before."""
 
-    found: deque[Finding] = field(default_factory=deque)
+    newest: deque[Finding] = field(default_factory=deque)
     more: Finding | None = None
     count: int = 0
 
     def add(self, finding: Finding) -> None:
-        self.found.append(finding)
-        if len(self.found) > MOST_ENDED:
-            self._merge(self.found.popleft())
+        self.newest.append(finding)
+        if len(self.newest) <= MOST_ENDED:
+            return
+        oldest = self.newest.popleft()
+        before, self.count = self.more or oldest, self.count + 1
+        until = max(before.until or 0.0, oldest.until or 0.0)
+        self.more = replace(one_for_all([before, oldest], f"{self.count:,} more that have ended"), until=until)
 
     def forget(self, oldest: float) -> None:
-        self.found = deque(one for one in self.found if (one.until or 0.0) >= oldest)
+        self.newest = deque(finding for finding in self.newest if (finding.until or 0.0) >= oldest)
         if self.more is not None and (self.more.until or 0.0) < oldest:
             self.more, self.count = None, 0
 
     def all(self) -> list[Finding]:
-        return [*([self.more] if self.more is not None else []), *self.found]
+        return [*([self.more] if self.more is not None else []), *self.newest]
 
-    def _merge(self, finding: Finding) -> None:
-        before, self.count = self.more or finding, self.count + 1
-        self.more = replace(
-            min(before, finding, key=lambda one: SEVERITIES.index(one.severity)),
-            subject=MORE,
-            message=f"… and {self.count:,} more that have ended",
-            evidence=[],
-            since=min((one.since for one in (before, finding) if one.since is not None), default=None),
-            until=max(before.until or 0.0, finding.until or 0.0),
-        )
+
+def one_for_all(rest: Sequence[Finding], text: str = "") -> Finding:
+    """The gravest of many, that stands for them all."""
+    gravest = min(rest, key=lambda finding: gravity(finding.severity))
+    text = text or f"{len(rest):,} more, e.g. {gravest.message}"
+    return replace(gravest, subject=MORE, message=f"… and {text}", evidence=[], folded=[], since=earliest(rest))
+
+
+def earliest(all_of: Iterable[Finding] | Iterable[Hit]) -> float | None:
+    return min((one.since for one in all_of if one.since is not None), default=None)
 
 
 def first_of_each(findings: Sequence[Finding]) -> list[Finding]:
     """At most MOST_HITS of each rule that fire, and one that stands for the rest of it; all that have ended."""
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     others: dict[str, list[Finding]] = {}
-    found = []
-    for one in findings:
-        if one.until is None and one.subject != MORE:
-            count = counts[one.id] = counts.get(one.id, 0) + 1
-            if count > MOST_HITS:
-                others.setdefault(one.id, []).append(one)
+    told = []
+    for finding in findings:
+        if finding.until is None and finding.subject != MORE:
+            counts[finding.id] += 1
+            if counts[finding.id] > MOST_HITS:
+                others.setdefault(finding.id, []).append(finding)
                 continue
-        found.append(one)
-    for rest in others.values():
-        gravest = min(rest, key=lambda one: SEVERITIES.index(one.severity))
-        text = f"… and {len(rest):,} more, e.g. {gravest.message}"
-        since = min((one.since for one in rest if one.since is not None), default=None)
-        found.append(replace(gravest, subject=MORE, message=text, evidence=[], folded=[], since=since))
-    return found
+        told.append(finding)
+    return [*told, *map(one_for_all, others.values())]
+
+
+def first_hits(rule: Rule, hits: list[Hit], known: Callable[[Hit], bool]) -> list[Hit]:
+    """At most MOST_HITS of one rule, ``known`` ones before new ones, and all others as one."""
+    if len(hits) <= MOST_HITS:
+        return hits
+    ordered = sorted(range(len(hits)), key=lambda place: not known(hits[place]))
+    chosen = sorted(ordered[:MOST_HITS])
+    rest = [hits[place] for place in sorted(ordered[MOST_HITS:])]
+    gravest = min(rest, key=lambda hit: _gravity(rule, hit))
+    text = f"… and {len(rest):,} more, e.g. {gravest.message}"
+    more = replace(gravest, subject=MORE, key=MORE, message=text, evidence=(), since=earliest(rest), about=())
+    return [*(hits[place] for place in chosen), more]
+
+
+def _gravity(rule: Rule, hit: Hit) -> int:
+    return gravity(hit.severity or rule.severity)

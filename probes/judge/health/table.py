@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 
-from mltop.probes.judge.health.job.whole_job import JOB_RULES
-from mltop.probes.judge.health.jobs import JobRule
-from mltop.probes.judge.health.registry import RULES
-from mltop.probes.judge.health.rule import Rule
+from mltop.probes.judge.health.registry import JOB_RULES, RULES
 
 HEAD = """# Health rules
 
@@ -20,19 +16,16 @@ would tell. Thresholds marked * are our own defaults, not taken from a vendor.
 """
 
 
-def table(rules: Iterable[Rule | JobRule]) -> str:
-    """A Markdown table, one line per rule, in the order of the ids."""
-    lines = ["| id | severity | means | fires when | hold | do | source |", "|---|---|---|---|---|---|---|"]
-    for rule in sorted(rules, key=lambda rule: rule.id):
-        hold = f"{rule.hold_s:g} s" if rule.hold_s else "–"
-        cells = (f"`{rule.id}`", rule.severity, rule.meaning, rule.threshold, hold, rule.action, rule.source)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
-    return "\n".join(lines)
-
-
 def document() -> str:
-    rules: list[Rule | JobRule] = [*RULES, *JOB_RULES]
-    return f"{HEAD}\n{len(rules)} rules.\n\n{table(rules)}\n"
+    """Markdown, one line per rule, in the order of the ids."""
+    rules = sorted((*RULES, *JOB_RULES), key=lambda rule: rule.id)
+    lines = ["| id | severity | means | fires when | hold | do | source |", "|---|---|---|---|---|---|---|"]
+    for rule in rules:
+        hold = f"{rule.hold_s:g} s" if rule.hold_s else "–"
+        cells = (f"`{rule.id}`", rule.severity, rule.meaning, rule.fires_when, hold, rule.action, rule.source)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
+    table = "\n".join(lines)
+    return f"{HEAD}\n{len(rules)} rules.\n\n{table}\n"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What counters and gauges did so far: every absolute threshold on a counter is wrong, only its growth tells.
 
-Modules of rules name what is to be remembered: ``COUNTERS(sample)`` yields (subject, name, value), ``GAUGES(sample)``
-yields (subject, name, value, keep_s), ``VALUES(sample)`` as well, of what hardly ever changes and is no number.
+Modules of rules name what is to be remembered: ``counters(sample)`` yields (subject, name, value), ``gauges(sample)``
+yields (subject, name, value, keep_s), ``values(sample)`` as well, of what hardly ever changes and is no number.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from mltop.probes.model import Sample
@@ -18,6 +18,7 @@ KEPT_S = 86_400.0
 MOST_POINTS = 256  # of one counter: then each second one of the oldest half is forgotten
 MOST_TRAILS = 4096  # of one kind and node, four times what a large one has: what it names beyond is not remembered
 SERIES_POINTS = 120
+STEADY = 0.5  # of a slope
 FORGET_EVERY_S = 600.0
 _FLEETING = ("pid ", "/")  # subjects: processes, cgroups and mounts
 
@@ -62,6 +63,17 @@ class Series:
         spread = sum((time - mean_t) ** 2 for time in self.times)
         pairs = zip(self.times, self.values, strict=True)
         return sum((time - mean_t) * (value - mean_v) for time, value in pairs) / spread
+
+    def steady_slope_per_s(self, least_span_s: float) -> float | None:
+        """A rise that goes on: the last half grows at least STEADY as fast as the whole. None: falling, over, or seen
+        for less than ``least_span_s``.
+        """
+        slope = self.slope_per_s() if self.span_s >= least_span_s else None
+        half = len(self.values) // 2
+        passed_s = self.times[-1] - self.times[half] if self.times else 0.0
+        if slope is None or slope <= 0 or passed_s <= 0:
+            return None
+        return slope if (self.values[-1] - self.values[half]) / passed_s > STEADY * slope else None
 
     def share(self, holds: Callable[[float], bool]) -> float:
         """Of the values, those that ``holds`` is true of: 0..1."""
@@ -132,15 +144,20 @@ class _Value:
         return found
 
 
-@dataclass
 class Trails:
-    """Of one node since it is watched, or since its reboot. ``failed``: readers that raised an exception lately."""
+    """Of one node since it is watched, or since its reboot. ``failed``: readers that raised an exception lately.
 
-    _counters: dict[Key, _Counter] = field(default_factory=dict)
-    _gauges: dict[Key, _Gauge] = field(default_factory=dict)
-    _values: dict[Key, _Value] = field(default_factory=dict)
-    _forgot_at: float = float("-inf")
-    failed: list[tuple[Any, Exception]] = field(default_factory=list)
+    ``changed_at``: when a counter of a reader has changed last.
+    """
+
+    def __init__(self) -> None:
+        self.failed: list[tuple[Any, Exception]] = []
+        self.changed_at: dict[Any, float] = {}
+        self._counters: dict[Key, _Counter] = {}
+        self._gauges: dict[Key, _Gauge] = {}
+        self._values: dict[Key, _Value] = {}
+        self._watched: _Counter | None = None  # counts seconds
+        self._forgot_at = float("-inf")
 
     @property
     def is_full(self) -> bool:
@@ -155,34 +172,33 @@ class Trails:
         values: Collection[Values] = (),
     ) -> None:
         at, self.failed = sample.sampled_at, []
-        for read in counters:
-            self._guarded(read, self._see_counters, sample, at)
-        for read_gauges in gauges:
-            self._guarded(read_gauges, self._see_gauges, sample, at)
-        for read_values in values:
-            self._guarded(read_values, self._see_values, sample, at)
+        self._watched = self._watched or _Counter(at, at)
+        self._watched.see(at, at)
+        readers: list[tuple[Any, Callable[[Any, Sample, float], None]]] = [
+            *((read, self._see_counters) for read in counters),
+            *((read, self._see_gauges) for read in gauges),
+            *((read, self._see_values) for read in values),
+        ]
+        for read, see in readers:
+            try:
+                see(read, sample, at)
+            except Exception as error:  # noqa: BLE001 - the owner says it, and the other readers go on
+                self.failed.append((read, error))
         if abs(at - self._forgot_at) >= FORGET_EVERY_S and not self.failed:
             self._forgot_at = at
-            told = {(subject, name) for read in counters for subject, name, _ in read(sample)}
-            told |= {(subject, name) for read_all in (*gauges, *values) for subject, name, *_ in read_all(sample)}
-            self._forget_gone(told)
-
-    def _guarded(self, read: Any, see: Callable[[Any, Sample, float], None], sample: Sample, at: float) -> None:
-        try:
-            see(read, sample, at)
-        except Exception as error:  # noqa: BLE001 - the owner says it, and the other readers go on
-            self.failed.append((read, error))
+            self._forget_gone({(subject, name) for read, _ in readers for subject, name, *_ in read(sample)})
 
     def _see_counters(self, read: Counters, sample: Sample, at: float) -> None:
-        known = self._counters
+        counters = self._counters
         for subject, name, value in read(sample):
             key = (subject, name)
-            counter = known.get(key)
+            counter = counters.get(key)
             if counter is None:
-                if len(known) < MOST_TRAILS:
-                    known[key] = _Counter(at, value)
+                if len(counters) < MOST_TRAILS:
+                    counters[key] = _Counter(at, value)
             elif value != counter.last:
                 counter.see(at, value)
+                self.changed_at[read] = at
 
     def _see_gauges(self, read: Gauges, sample: Sample, at: float) -> None:
         for subject, name, value, keep_s in read(sample):
@@ -194,18 +210,18 @@ class Trails:
 
     def _see_values(self, read: Values, sample: Sample, at: float) -> None:
         for subject, name, value, keep_s in read(sample):
-            known = self._values.get((subject, name))
-            if known is not None:
-                known.see(at, value, keep_s)
+            kept = self._values.get((subject, name))
+            if kept is not None:
+                kept.see(at, value, keep_s)
             elif len(self._values) < MOST_TRAILS:
                 self._values[subject, name] = _Value(deque([(at, value)]))
 
     def _forget_gone(self, told: set[Key]) -> None:
         """Processes and cgroups come and go: of those that are gone nothing is kept, nor of others when it is full."""
-        for known in (self._counters, self._gauges, self._values):
-            full = len(known) >= MOST_TRAILS
-            for key in [key for key in known if key not in told and (full or key[0].startswith(_FLEETING))]:
-                del known[key]
+        for trails in (self._counters, self._gauges, self._values):
+            full = len(trails) >= MOST_TRAILS
+            for key in [key for key in trails if key not in told and (full or key[0].startswith(_FLEETING))]:
+                del trails[key]
 
     def increase(self, subject: str, name: str, now: float, over_s: float) -> Increase | None:
         """None of a counter that was never seen."""
@@ -214,6 +230,10 @@ class Trails:
             return None
         before = counter.grown_by(now - over_s)
         return Increase(counter.grown - before, min(over_s, now - counter.first_at))
+
+    def watched_s(self, now: float, over_s: float) -> float:
+        """How long the samples of the last ``over_s`` reach back: what grew while nobody looked is seen all at once."""
+        return self._watched.grown - self._watched.grown_by(now - over_s) if self._watched is not None else 0.0
 
     def ends(self, subject: str, name: str) -> tuple[tuple[float, float], tuple[float, float]] | None:
         """The oldest and the newest (at, value) of a gauge: a first look that costs nothing."""

@@ -8,7 +8,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from mltop.probes.judge.health.gpu.recovery import advice
+from mltop.probes.judge.health.gpu.xid_catalog import gpu_reset
 from mltop.probes.model import GpuProcess, GpuSample, MigInstance, Nvlink, NvlinkLink, Pcie, RankSample
 from mltop.probes.model.units import UNKNOWN, bytes_text, celsius, clock_time, count, known, number, of, percent, watts
 from mltop.tui.app.mishaps import spared
@@ -352,7 +352,7 @@ def _banner(gpu: GpuSample, ranks: Sequence[RankSample]) -> Cell:
         text += f", held by pid {_first_and_more([process.pid for process in gpu.processes])}"
     text += f" {GLYPHS.dash} {gpu.error or 'no reason given by NVML'}"
     if gpu.error_code == "needs_reset":
-        text += f"; {advice('gpu_reset', gpu.index)[0]}"
+        text += f"; {gpu_reset(gpu.index).action}"
     return Cell(text, "warn" if gpu.error_code == "no_permission" else "crit")
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mltop.probes.judge.probes.compare import Comparison, against_past, past_of, slower_than_peers, subject
 from mltop.probes.judge.probes.hardware.peaks import peak_of
+from mltop.probes.model import ProbeKind
 from mltop.probes.model.probe import CopiesResult, DeviceResult, MatmulResult, MemoryResult, PastResult, ProbeReport
 from mltop.probes.model.units import UNKNOWN, signed_percent
 from mltop.tui.render.cells import Cell
@@ -51,7 +52,7 @@ class Compared:
 
     def __init__(
         self,
-        probe: str,
+        probe: ProbeKind,
         results: Iterable[DeviceResult],
         past: Mapping[str, Sequence[PastResult]],
         began_at: float | None,

@@ -52,7 +52,7 @@ MANY_NODES = 64
 
 def title_of(wanted: ProbeWanted) -> str:
     """ "matmul bf16", "all-gather, sweep", "pairs, round robin"."""
-    name = wanted.kind
+    name: str = wanted.kind
     if name == "matmul":
         name = f"matmul {wanted.dtype}"
     elif name == "all-reduce":

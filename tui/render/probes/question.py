@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mltop.probes.investigate.probing.kinds import COLLECTIVES, DTYPES, KINDS
 from mltop.probes.investigate.probing.wanted import ProbeWanted
+from mltop.probes.model.probe_kinds import COLLECTIVES, DTYPE_OF, PROBE_OF
 from mltop.tui.app.selection import ProbeScope, counted, first_of
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.probes.kinds import KINDS as WORDS
 from mltop.tui.render.probes.kinds import takes_text
 
 Line = list[Cell]
+KINDS, DTYPES = tuple(PROBE_OF), tuple(DTYPE_OF)
 LABEL = 9
 SIZES = ("3 sizes", "sweep")
 SEARCHES = ("slow nodes", "round robin")

@@ -88,7 +88,7 @@ def _history(
 ) -> Lines:
     """Of the device under the cursor, or of the nodes that took part: what was there before this run."""
     report = progress.report
-    of, who, probe = "", "", progress.wanted.kind
+    of, who, probe = "", "", str(progress.wanted.kind)
     line = shown.lines.get(cursor or "")
     if line is not None and isinstance(line.result, DeviceResult):
         result = line.result

@@ -12,6 +12,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 
 from mltop.probes.investigate.probing.wanted import ProbeWanted
+from mltop.probes.model import ProbeKind
 from mltop.tui.app.selection import ProbeScope, probe_scope
 from mltop.tui.render.cells import flow
 from mltop.tui.render.glyphs import GLYPHS
@@ -72,7 +73,7 @@ class ConfirmProbe(ModalScreen[ProbeWanted | None]):
     ConfirmProbe.-roomy #keys { margin-top: 1; }
     """
 
-    def __init__(self, kind: str, node: str = "", gpu: int | None = None) -> None:
+    def __init__(self, kind: ProbeKind, node: str = "", gpu: int | None = None) -> None:
         super().__init__()
         self._wanted = ProbeWanted(kind)
         self._node, self._gpu = node, gpu

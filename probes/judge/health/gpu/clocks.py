@@ -1,85 +1,281 @@
-"""Clocks and power limits of busy GPUs, against those of their peers: same model, same job, same load."""
+"""Clocks of busy GPUs: throttled, capped, pinned, or lower than their peers' (same model, same job, same load).
+
+Source: nvmlDeviceGetCurrentClocksEventReasons (bits 0x2 to 0x80) and the counters beside it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 
+from mltop.probes.judge.health.gpu.temperature import NEAR_C, heat_matters
 from mltop.probes.judge.health.names import clock_and_heat, gpu_name
 from mltop.probes.judge.health.peers import Fact
-from mltop.probes.judge.health.rule import SYMPTOM, THROTTLE, Hit, Moment, Rule, once_per_moment
+from mltop.probes.judge.health.rule import HOLD, THROTTLE, Hit, Moment, once_per_moment, rule
 from mltop.probes.model import GpuSample, Sample
+from mltop.probes.model.units import clock_words, percent_words, watts_words
 
 BUSY = 0.9
-SLOWER = 0.85  # of the median of its peers
+SLOWER = 0.85  # of the median of its peers: within this, chips differ
+PINNED_SLOWER = 0.95
+PINNED_BELOW = 0.98  # of the highest clock: pinned above costs nothing
 PEERS_AT_LEAST = 4  # it is one of them
 # GPUs that wait in a collective are "busy" too, at full clock and little power. One that draws so much more than its
 # peers does other work, and its lower clock is the price of it.
 SAME_POWER = 1.3
 LOWER_LIMIT = 0.95
+# A reason that flickers between samples still shows in its counter: this share of the time counts as holding.
+HELD_SHARE = 0.05
+LEAST_SHARE = 0.005  # less is told as 0 %
+CLOCK, POWER, LIMIT = "gpu.sm_clock_mhz.busy", "gpu.power_w.busy", "gpu.power_limit_w"  # topics of facts
 
-CLOCK, POWER, LIMIT = "gpu.sm_clock_mhz.busy", "gpu.power_w.busy", "gpu.power_limit_w"
+_CHECK_POWER = "check PSU, PDU and chassis power"
+_RESET_CLOCKS = "if nobody wants it: sudo nvidia-smi -rgc; sudo nvidia-smi -rac"
+_REASONS = ("gpu.*.throttle_reasons",)
+_HEAT = (*_REASONS, "gpu.*.sm_clock_mhz | gpu.*.temperature_margin_c | gpu.*.temperature_slowdown_c")
+_LOAD = (*_REASONS, "gpu.*.busy", "gpu.*.sm_clock_mhz")
+_OF_PEERS = "compared with GPUs of the same model in the same job"
+_HELD = f"or > {percent_words(HELD_SHARE)} of the time, for {HOLD}"
+_AND_HOT = f"; its clock below the highest, or within {NEAR_C:.0f} °C* of a limit"
+
+_throttle_rule = partial(rule, precedence=THROTTLE)
 
 
-def low_busy(moment: Moment) -> Iterator[Hit]:
-    for gpu in moment.now.gpus:
-        usual = peer_clock(moment, gpu, SLOWER)
-        if usual is None or gpu.sm_clock_mhz is None:
+@_throttle_rule(
+    "gpu.throttle.hw_thermal",
+    "critical",
+    hold_s=5.0,
+    meaning="the hardware halves the clock because of heat",
+    threshold=f"bit 0x40 {_HELD}{_AND_HOT}",
+    source="nvmlClocksEventReasons, field 270",
+    action="check fans, inlet temperature and neighbours; move the job if it stays",
+    needs=_HEAT,
+    explains=("gpu.throttle.sw_thermal", "gpu.throttle.hw_slowdown", "gpu.temp.", "gpu.clock.low_busy"),
+    whole_node=(
+        "All {count} GPUs throttled by HW thermal slowdown",
+        "check the node's fans and inlet temperature; move the job if it stays",
+    ),
+)
+def hw_thermal(moment: Moment) -> Iterator[Hit]:
+    for gpu in filter(heat_matters, _throttled(moment, "hw_thermal")):
+        yield _hit(moment, gpu, "hw_thermal", f"GPU {gpu.index} throttled by HW thermal slowdown")
+
+
+@_throttle_rule(
+    "gpu.throttle.power_brake",
+    "critical",
+    hold_s=5.0,
+    meaning="the power supply tells the GPU to slow down",
+    threshold=f"bit 0x80 {_HELD}",
+    source="nvmlClocksEventReasons, field 271",
+    action=_CHECK_POWER,
+    needs=_REASONS,
+    explains=("gpu.throttle.hw_slowdown", "gpu.clock.low_busy"),
+    whole_node=("External power brake on all {count} GPUs", _CHECK_POWER),
+)
+def power_brake(moment: Moment) -> Iterator[Hit]:
+    for gpu in _throttled(moment, "power_brake"):
+        yield _hit(moment, gpu, "power_brake", f"External power brake on GPU {gpu.index}")
+
+
+@_throttle_rule(
+    "gpu.throttle.sw_thermal",
+    "warning",
+    hold_s=30.0,
+    meaning="the driver lowers the clock to stay below a temperature limit",
+    threshold=f"bit 0x20 {_HELD}{_AND_HOT}",
+    source="nvmlClocksEventReasons, field 269",
+    action="improve the cooling",
+    needs=_HEAT,
+    explains=("gpu.temp.", "gpu.clock.low_busy"),
+    whole_node=("All {count} GPUs slowing themselves to stay cool", "check the node's fans and inlet temperature"),
+)
+def sw_thermal(moment: Moment) -> Iterator[Hit]:
+    for gpu in filter(heat_matters, _throttled(moment, "sw_thermal")):
+        yield _hit(moment, gpu, "sw_thermal", f"GPU {gpu.index} slowing itself to stay cool")
+
+
+@_throttle_rule(
+    "gpu.throttle.hw_slowdown",
+    "warning",
+    hold_s=5.0,
+    meaning="the hardware halves the clock and does not say why",
+    threshold=f"bit 0x8 alone for {HOLD}",
+    source="nvmlClocksEventReasons",
+    action="look at power and temperatures",
+    needs=_REASONS,
+    explains=("gpu.clock.low_busy",),
+    whole_node=("HW slowdown of all {count} GPUs, cause unstated", "look at the node's power and temperatures"),
+)
+def hw_slowdown(moment: Moment) -> Iterator[Hit]:
+    """The general bit alone: with a thermal or power brake bit beside it, those say more."""
+    for gpu in _throttled(moment, "hw_slowdown"):
+        if not {"hw_thermal", "power_brake"} & set(gpu.throttle_reasons or ()):
+            yield _hit(moment, gpu, "hw_slowdown", f"GPU {gpu.index}: HW slowdown, cause unstated")
+
+
+def _throttled(moment: Moment, reason: str) -> Iterator[GpuSample]:
+    before = moment.before.gpus if moment.before is not None else []
+    for place, gpu in enumerate(moment.now.gpus):
+        if gpu.throttle_reasons and reason in gpu.throttle_reasons:
+            yield gpu
             continue
-        slower = 1 - gpu.sm_clock_mhz / usual
-        text = f"GPU {gpu.index} runs {slower:.0%} slower than its peers{clock_and_heat(gpu)}"
+        held_ns = gpu.throttle_ns.get(reason)
+        if held_ns and place < len(before) and before[place].throttle_ns.get(reason) == held_ns:
+            continue  # what most GPUs are at most times
+        if held_ns or gpu.throttle_share:
+            share = _share(moment, gpu, reason)
+            if share is not None and share > HELD_SHARE:
+                yield gpu
+
+
+def _share(moment: Moment, gpu: GpuSample, reason: str) -> float | None:
+    """Part of the time since the sample before in which the reason held; None when its counter is unknown."""
+    new_ns = gpu.throttle_ns.get(reason)
+    before = None if new_ns is None else moment.gpu_before(gpu)
+    old_ns = None if before is None else before.throttle_ns.get(reason)
+    if new_ns is None or old_ns is None or moment.passed_s is None or moment.passed_s <= 0 or new_ns < old_ns:
+        return gpu.throttle_share.get(reason)
+    return (new_ns - old_ns) / 1e9 / moment.passed_s
+
+
+def _hit(moment: Moment, gpu: GpuSample, reason: str, text: str) -> Hit:
+    share = _share(moment, gpu, reason) or 0.0
+    # Counters of new drivers may lag behind the bits: "0 %" beside a bit that is set would only confuse.
+    evidence = () if share < LEAST_SHARE else (f"held for {percent_words(min(share, 1.0))} of the last interval",)
+    return Hit(gpu_name(gpu.index), text + clock_and_heat(gpu), evidence)
+
+
+@_throttle_rule(
+    "gpu.throttle.power_cap",
+    "warning",
+    hold_s=60.0,
+    meaning="the power limit costs this GPU more clock than its peers; at the limit under load alone is normal",
+    threshold=f"bit 0x4, busy ≥ {percent_words(BUSY)} and SM clock < {SLOWER} × the median of its peers* for {HOLD}",
+    source=f"nvmlClocksEventReasons; {_OF_PEERS}",
+    action="compare its power limit and cooling with its peers: nvidia-smi -q -d POWER",
+    needs=_LOAD,
+    eager=False,
+    explains=("gpu.clock.low_busy",),
+)
+def power_cap(moment: Moment) -> Iterator[Hit]:
+    """At the power limit under load is what a GPU is made for, and says nothing: every busy node would have a line.
+
+    It is told where it costs this GPU more than its peers at the same work: a worse chip, or a lower limit.
+    """
+    for gpu in moment.now.gpus:
+        if gpu.throttle_reasons and "sw_power_cap" in gpu.throttle_reasons:
+            limit = "its power limit" if gpu.power_limit_w is None else f"its {watts_words(gpu.power_limit_w)} limit"
+            yield from _slower_than_peers(moment, gpu, f"GPU {gpu.index} at {limit} runs")
+
+
+@rule(
+    "gpu.clock.low_busy",
+    "warning",
+    hold_s=60.0,
+    meaning="the GPU works at a lower clock than its peers, and nothing says why",
+    threshold=f"busy ≥ {percent_words(BUSY)}, SM clock < {SLOWER} × the median of ≥ {PEERS_AT_LEAST} peers, at ≤ "
+    f"{SAME_POWER} × their power*, for {HOLD}*",
+    source=f"nvmlDeviceGetClockInfo; {_OF_PEERS}",
+    action="look at its temperature, power limit and throttle reasons; if none of them tells: dcgmi diag -r 3",
+    needs=("gpu.*.sm_clock_mhz", "gpu.*.busy"),
+    eager=False,
+    whole_node=(
+        "All {count} GPUs slower than those of the other nodes in their job",
+        "look at the node's power and cooling",
+    ),
+)
+def low_clock(moment: Moment) -> Iterator[Hit]:
+    for gpu in moment.now.gpus:
         reasons = ", ".join(gpu.throttle_reasons or ()) or "none"
-        evidence = (f"median of its peers: {usual / 1000:.2f} GHz", f"reasons that the driver gives: {reasons}")
-        yield Hit(gpu_name(gpu.index), text, evidence)
+        yield from _slower_than_peers(moment, gpu, f"GPU {gpu.index} runs", f"reasons that the driver gives: {reasons}")
 
 
-def peer_clock(moment: Moment, gpu: GpuSample, share: float) -> float | None:
+def _slower_than_peers(moment: Moment, gpu: GpuSample, text: str, *evidence: str) -> Iterator[Hit]:
+    usual = _peer_clock(moment, gpu, SLOWER)
+    if usual is not None:
+        slower = percent_words(1 - (gpu.sm_clock_mhz or 0) / usual)
+        evidence = (f"median of its peers: {clock_words(usual)}", *evidence)
+        yield Hit(gpu_name(gpu.index), f"{text} {slower} slower than its peers{clock_and_heat(gpu)}", evidence)
+
+
+def _peer_clock(moment: Moment, gpu: GpuSample, share: float) -> float | None:
     """The median SM clock (MHz) of the peers of a busy GPU whose own is below ``share`` of it; else None."""
-    clock = gpu.sm_clock_mhz
+    clock, top = gpu.sm_clock_mhz, gpu.sm_clock_max_mhz
     if gpu.busy is None or gpu.busy < BUSY or clock is None or gpu.state != "ok":
         return None
-    top = gpu.sm_clock_max_mhz
     if top is not None and clock >= share * top:
         return None  # no peer is faster than the maximum
     group = _group(gpu.name, _jobs_of(moment).get(gpu.index) or moment.now.node)
     usual = moment.peers.median(CLOCK, group, PEERS_AT_LEAST)
-    if usual is None or clock >= share * usual.value:
+    if usual is None or clock >= share * usual:
         return None
     power = moment.peers.median(POWER, group, PEERS_AT_LEAST)
-    if power is not None and gpu.power_w is not None and gpu.power_w > SAME_POWER * power.value:
-        return None
-    return float(usual.value)
+    does_other_work = power is not None and gpu.power_w is not None and gpu.power_w > SAME_POWER * power
+    return None if does_other_work else usual
 
 
-def limit_low(moment: Moment) -> Iterator[Hit]:
-    usual, of_name = None, ""
+@_throttle_rule(
+    "gpu.throttle.user_clocks",
+    "info",
+    hold_s=10.0,
+    meaning="somebody has set the clocks below their maximum",
+    threshold=f"bit 0x2 or 0x10 while busy ≥ {percent_words(BUSY)} for {HOLD}*; peers ≥ "
+    f"{percent_words(1 - PINNED_SLOWER)} faster*: warning",
+    source=f"nvmlClocksEventReasons; {_OF_PEERS}",
+    action=_RESET_CLOCKS,
+    needs=_LOAD,
+    explains=("gpu.clock.low_busy", "gpu.throttle.power_cap"),
+    whole_node=("Clocks pinned on all {count} GPUs", _RESET_CLOCKS),
+)
+def user_clocks(moment: Moment) -> Iterator[Hit]:
+    """Clocks that a user set (applications clocks), or that the slowest GPU of a sync boost group sets."""
     for gpu in moment.now.gpus:
-        limit, default = gpu.power_limit_w, gpu.power_limit_default_w
+        reasons, clock, top = gpu.throttle_reasons or (), gpu.sm_clock_mhz, gpu.sm_clock_max_mhz
+        pinned = "applications_clocks" in reasons
+        if not (pinned or "sync_boost" in reasons) or gpu.busy is None or gpu.busy < BUSY or clock is None:
+            continue
+        if top is not None and clock >= PINNED_BELOW * top:
+            continue
+        usual = _peer_clock(moment, gpu, PINNED_SLOWER)
+        text = f"{'Clocks pinned' if pinned else 'Clocks held by sync boost'} at {clock} MHz on GPU {gpu.index}"
+        if usual is not None:
+            text += f", its peers run at {usual:.0f} MHz"
+        action = f"if nobody wants it: sudo nvidia-smi -i {gpu.index} -rgc; sudo nvidia-smi -i {gpu.index} -rac"
+        yield Hit(gpu_name(gpu.index), text, severity="info" if usual is None else "warning", action=action)
+
+
+@_throttle_rule(
+    "gpu.power.limit_low",
+    "warning",
+    meaning="the GPU may draw less power than its default, or than its peers",
+    threshold=f"≥ {percent_words(1 - LOWER_LIMIT)}* below either; info where most GPUs of 3 or more nodes have it",
+    source="nvmlDeviceGetEnforcedPowerLimit; compared with GPUs of the same model",
+    action="sudo nvidia-smi -pl",
+    needs=("gpu.*.power_limit_w",),
+    clear_s=30.0,
+    explains=("gpu.throttle.power_cap", "gpu.clock.low_busy"),
+    whole_node=("The power limit of all {count} GPUs is lowered", "nvidia-smi -q -d POWER; sudo nvidia-smi -pl"),
+)
+def low_limit(moment: Moment) -> Iterator[Hit]:
+    """What a whole fleet has is a decision that somebody made."""
+    for gpu in moment.now.gpus:
+        limit, default, name = gpu.power_limit_w, gpu.power_limit_default_w, gpu_name(gpu.index)
         if limit is None:
             continue
-        if gpu.name != of_name:
-            of_name = gpu.name or ""
-            found = moment.peers.median(LIMIT, of_name, PEERS_AT_LEAST)
-            usual = None if found is None else found.value
-        below_default = default is not None and limit <= LOWER_LIMIT * default
-        below_peers = usual is not None and limit <= LOWER_LIMIT * usual
-        if below_default or below_peers:
-            yield _limit_low(moment, gpu, limit, usual, below_peers)
-
-
-def _limit_low(moment: Moment, gpu: GpuSample, limit: float, usual: float | None, below_peers: bool) -> Hit:
-    """What a whole fleet has is a decision that somebody made."""
-    name = gpu_name(gpu.index)
-    default = gpu.power_limit_default_w
-    if below_peers:
-        text = f"{name} capped at {limit:.0f} W, peers {usual:.0f} W"
-    else:
-        text = f"{name} capped at {limit:.0f} W, default {default:.0f} W"
-    of_all = not below_peers and usual is not None and moment.peers.nodes >= 3
-    evidence = ("as most GPUs of its model",) if of_all else ()
-    back = default if default is not None else usual
-    action = f"sudo nvidia-smi -i {gpu.index} -pl {back:.0f}" if back is not None else ""
-    return Hit(name, text, evidence, severity="info" if of_all else "", action=action)
+        usual = moment.peers.median(LIMIT, gpu.name or "", PEERS_AT_LEAST)
+        of_all = False
+        if usual is not None and limit <= LOWER_LIMIT * usual:
+            text = f"{name} capped at {watts_words(limit)}, peers {watts_words(usual)}"
+        elif default is not None and limit <= LOWER_LIMIT * default:
+            text = f"{name} capped at {watts_words(limit)}, default {watts_words(default)}"
+            of_all = usual is not None and moment.peers.nodes >= 3
+        else:
+            continue
+        back = default if default is not None else usual
+        action = f"sudo nvidia-smi -i {gpu.index} -pl {back:.0f}"
+        evidence = ("as most GPUs of its model",) if of_all else ()
+        yield Hit(name, text, evidence, severity="info" if of_all else None, action=action)
 
 
 def facts(sample: Sample) -> Iterator[Fact]:
@@ -114,41 +310,3 @@ def _jobs(sample: Sample) -> dict[int, str]:
 @lru_cache(maxsize=4096)
 def _group(name: str | None, job: str) -> str:
     return f"{name or ''} in {job}"
-
-
-FACTS = facts
-
-RULES = (
-    Rule(
-        "gpu.power.limit_low",
-        "warning",
-        0.0,
-        "sudo nvidia-smi -pl",
-        limit_low,
-        meaning="the GPU may draw less power than its default, or than its peers",
-        threshold="≥ 5 %* below either; info where most GPUs of 3 or more nodes have it",
-        source="nvmlDeviceGetEnforcedPowerLimit; compared with GPUs of the same model",
-        needs=("gpu.*.power_limit_w",),
-        clear_s=30.0,
-        precedence=THROTTLE,
-        explains=("gpu.throttle.power_cap", "gpu.clock.low_busy"),
-        whole_node=("The power limit of all {count} GPUs is lowered", "nvidia-smi -q -d POWER; sudo nvidia-smi -pl"),
-    ),
-    Rule(
-        "gpu.clock.low_busy",
-        "warning",
-        60.0,
-        "look at its temperature, power limit and throttle reasons; if none of them tells: dcgmi diag -r 3",
-        low_busy,
-        meaning="the GPU works at a lower clock than its peers, and nothing says why",
-        threshold="busy ≥ 90 %, SM clock < 0.85 × the median of ≥ 4 peers, at ≤ 1.3 × their power*, for 60 s*",
-        source="nvmlDeviceGetClockInfo; compared with GPUs of the same model in the same job",
-        needs=("gpu.*.sm_clock_mhz", "gpu.*.busy"),
-        eager=False,
-        precedence=SYMPTOM,
-        whole_node=(
-            "All {count} GPUs slower than those of the other nodes in their job",
-            "look at the node's power and cooling",
-        ),
-    ),
-)

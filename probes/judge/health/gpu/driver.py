@@ -1,22 +1,31 @@
-"""The driver: gone or not matching its library, and nodes whose versions are not those of the fleet."""
+"""The driver: a call that does not return, gone or not matching its library, versions that are not the fleet's."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 
-from mltop.probes.judge.health.gpu.nvml import fault_of, refusal
-from mltop.probes.judge.health.names import gpu_name, plural
+from mltop.probes.judge.health.names import gpu_name
 from mltop.probes.judge.health.peers import Fact
-from mltop.probes.judge.health.rule import DRIVER, Hit, Moment, Rule
-from mltop.probes.model import GpuSample, Remedy, Sample
+from mltop.probes.judge.health.rule import DRIVER, Hit, Moment, rule
+from mltop.probes.model import Gap, GpuSample, Remedy, Sample
+from mltop.probes.model.units import counted
 
-SIBLINGS_AT_LEAST = 4  # of one model in a node: then a single other version stands out
-NODES_AT_LEAST = 3
+# Faults that all of NVML is refused with. A call that hangs is none: the other GPUs answer.
+REFUSALS = frozenset(
+    {
+        *("no_driver", "no_bindings", "library_broken", "driver_not_loaded", "driver_mismatch", "no_permission"),
+        *("lost", "needs_reset", "failed"),
+    }
+)
 # Without these no GPU was ever seen here, or nobody says that it is gone.
 _NO_FAULT = ("no_permission", "no_bindings")
 # NVML itself speaks of a GPU here, and of what it needs.
 _REMEDIES: dict[str, Remedy] = {"driver_mismatch": "reboot", "lost": "reboot", "needs_reset": "reset"}
+ANSWER_S = 5.0  # the reader waits so long for a call before it says that it is stuck
+START_S = 20.0  # longer than any other answer
+SIBLINGS_AT_LEAST = 4  # of one model in a node: then a single other version stands out
+NODES_AT_LEAST = 3
 # As in _versions: field of GpuSample, topic among peers, what it is called. CUDA's version follows from the driver's.
 _FIELDS = (
     ("driver", "gpu.driver", "driver"),
@@ -27,39 +36,77 @@ _FIELDS = (
 Versions = tuple[str, tuple["str | None", ...]]
 
 
-def _versions(sample: Sample) -> set[Versions]:
-    """(model, (driver, VBIOS, GSP firmware)): most often one for all GPUs of a node."""
-    return {(gpu.name or "", (gpu.driver, gpu.vbios, gpu.gsp_firmware)) for gpu in sample.gpus if gpu.state == "ok"}
+def refusal(sample: Sample) -> Gap | None:
+    """Why all of NVML is refused, None when it is not."""
+    return next((gap for gap in sample.gaps if gap.what == "nvml" and gap.code in REFUSALS), None)
 
 
-def is_mismatch(sample: Sample) -> str:
-    """Why NVML refuses: NVML_ERROR_LIB_RM_VERSION_MISMATCH (18); "" when it does not."""
-    refused = refusal(sample)
-    return refused.why if refused is not None and fault_of(refused) == "driver_mismatch" else ""
+@rule(
+    "nvml.stuck",
+    "critical",
+    meaning="a driver call does not return",
+    threshold=f"no answer for {ANSWER_S:.0f} s; the first answer, for which the driver wakes all GPUs: "
+    f"{ANSWER_S + START_S:.0f} s*",
+    source="breadcrumb of the NVML child",
+    action="look for Xid lines in dmesg; if the call never returns: reboot",
+    needs=("nvml",),
+    remedy="reboot",
+    eager=False,  # that mltop has just begun is no reason not to wait for it
+    clear_s=10.0,
+    precedence=DRIVER,
+    explains_node=("gpu.error", "gpu.missing"),
+)
+def stuck(moment: Moment) -> Iterator[Hit]:
+    """One hit per node; a stuck driver is most often one GPU that is about to be lost."""
+    gaps = moment.now.gaps
+    whys = [gap.why for gap in gaps if gap.what == "nvml" and gap.code == "stuck"]
+    if whys:
+        # Without persistence mode the driver first wakes every GPU, which takes seconds for each.
+        starts = any(gap.what == "nvml.starting" for gap in gaps)
+        yield Hit("NVML", whys[0], tuple(whys[1:]), hold_s=START_S if starts else None)
 
 
+@rule(
+    "gpu.driver",
+    "warning",
+    meaning="the driver is gone or does not match its library; or driver, VBIOS or GSP firmware differ from the other "
+    "GPUs of the node or the other nodes",
+    threshold="NVML refused as a whole with error 15, 16 or 18, or with another one where GPUs were seen: critical; "
+    f"another version than most of ≥ {SIBLINGS_AT_LEAST} GPUs of its model in the node or of ≥ {NODES_AT_LEAST} "
+    "nodes*: warning",
+    source="nvmlSystemGetDriverVersion, nvmlDeviceGetVbiosVersion, nvmlDeviceGetGspFirmwareVersion",
+    action="bring the node's versions in line with the others",
+    needs=("gpu.*.driver", "gpu.*.vbios", "gpu.*.gsp_firmware"),
+    precedence=DRIVER,
+    explains_node=("gpu.error", "gpu.lost", "gpu.missing"),
+)
 def driver(moment: Moment) -> Iterator[Hit]:
     yield from _refused(moment)
-    found = _versions(moment.now)
-    if len(found) > 1:
+    versions = _versions(moment.now)
+    if len(versions) > 1:
         yield from _unlike_siblings(moment.now.gpus)
     if moment.peers.nodes >= NODES_AT_LEAST:
-        yield from _unlike_fleet(moment, found)
+        yield from _unlike_fleet(moment, versions)
 
 
 def _refused(moment: Moment) -> Iterator[Hit]:
     """One line for the node, whatever the number of its GPUs. Without any GPU it is a fault only if they must be there:
     a library that does not match its driver, a GPU that is lost or needs a reset, or GPUs that this node had.
     """
-    refused = refusal(moment.now) if moment.now.gaps else None
-    if refused is None or fault_of(refused) in _NO_FAULT:
+    refused = refusal(moment.now)
+    if refused is None or refused.code in _NO_FAULT:
         return
-    known = {gpu.index: gpu for gpu in (*moment.known_gpus.values(), *moment.now.gpus)}
-    remedy = _REMEDIES.get(fault_of(refused))
-    if known or remedy is not None:
-        seen = (f"{plural(len(known), 'GPU')} of this node cannot be read",) if known else ()
+    indexes = {gpu.index for gpu in (*moment.known_gpus.values(), *moment.now.gpus)}
+    remedy = _REMEDIES.get(refused.code)
+    if indexes or remedy is not None:
+        seen = (f"{counted(len(indexes), 'GPU')} of this node cannot be read",) if indexes else ()
         why = refused.why[:1].upper() + refused.why[1:]
         yield Hit("driver", why, seen, severity="critical", action=refused.fix, remedy=remedy or "none")
+
+
+def _versions(sample: Sample) -> set[Versions]:
+    """(model, (driver, VBIOS, GSP firmware)): most often one for all GPUs of a node."""
+    return {(gpu.name or "", (gpu.driver, gpu.vbios, gpu.gsp_firmware)) for gpu in sample.gpus if gpu.state == "ok"}
 
 
 def _unlike_siblings(gpus: list[GpuSample]) -> Iterator[Hit]:
@@ -70,24 +117,26 @@ def _unlike_siblings(gpus: list[GpuSample]) -> Iterator[Hit]:
     for field, _, called in _FIELDS:
         for own in by_name.values():
             versions = {gpu.index: getattr(gpu, field) for gpu in own if getattr(gpu, field)}
-            if len(versions) < SIBLINGS_AT_LEAST or len(set(versions.values())) < 2:
+            if len(versions) < SIBLINGS_AT_LEAST:
                 continue
             ((usual, count),) = Counter(versions.values()).most_common(1)
-            if count <= len(versions) / 2:
-                continue
             for index, version in versions.items():
-                if version != usual:
+                if version != usual and count > len(versions) / 2:
                     text = f"{gpu_name(index)} has {called} {version}, {count} beside it {usual}"
                     yield Hit(gpu_name(index), text, key=field)
 
 
-def _unlike_fleet(moment: Moment, found: set[Versions]) -> Iterator[Hit]:
+def _by_model(versions: set[Versions], place: int) -> set[tuple[str, str | None]]:
+    return {(name, of_model[place]) for name, of_model in versions}
+
+
+def _unlike_fleet(moment: Moment, versions: set[Versions]) -> Iterator[Hit]:
     for place, (field, topic, called) in enumerate(_FIELDS):
-        own = {(name, versions[place]) for name, versions in found}
+        own = _by_model(versions, place)
         if len(own) != len({name for name, _ in own}):
             continue  # the node's own GPUs differ: told above
         for name, version in own:
-            usual = moment.peers.common(topic, name, NODES_AT_LEAST) if version else None
+            usual = moment.peers.common(topic, name) if version else None
             if usual is not None and usual.value != version:
                 text = f"{moment.now.node} has {called} {version}, {usual.count} others {usual.value}"
                 yield Hit(called, text, (name,) if name else (), key=field)
@@ -95,33 +144,6 @@ def _unlike_fleet(moment: Moment, found: set[Versions]) -> Iterator[Hit]:
 
 def facts(sample: Sample) -> Iterator[Fact]:
     """Each version of a node once per model."""
-    found = _versions(sample)
+    versions = _versions(sample)
     for place, (_, topic, _) in enumerate(_FIELDS):
-        for name, version in {(name, versions[place]) for name, versions in found}:
-            if version:
-                yield topic, name, version
-
-
-FACTS = facts
-
-RULES = (
-    Rule(
-        "gpu.driver",
-        "warning",
-        0.0,
-        "bring the node's versions in line with the others",
-        driver,
-        meaning=(
-            "the driver is gone or does not match its library; or driver, VBIOS or GSP firmware differ from the other "
-            "GPUs of the node or the other nodes"
-        ),
-        threshold=(
-            "NVML refused as a whole with error 15, 16 or 18, or with another one where GPUs were seen: critical; "
-            "another version than most of ≥ 4 GPUs of its model in the node or of ≥ 3 nodes*: warning"
-        ),
-        source="nvmlSystemGetDriverVersion, nvmlDeviceGetVbiosVersion, nvmlDeviceGetGspFirmwareVersion",
-        needs=("gpu.*.driver", "gpu.*.vbios", "gpu.*.gsp_firmware"),
-        explains_node=("gpu.error", "gpu.lost", "gpu.missing"),
-        precedence=DRIVER,
-    ),
-)
+        yield from ((topic, name, version) for name, version in _by_model(versions, place) if version)

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mltop.probes.judge.health.names import gpu_key, gpu_name, plural
-from mltop.probes.judge.health.rule import MEMORY_ERRORS, SYMPTOM, Hit, Moment, Rule
+from mltop.probes.judge.health.names import gpu_key, gpu_name
+from mltop.probes.judge.health.rule import HOUR_S, MEMORY_ERRORS, WEEK_S, Hit, Moment, rule
 from mltop.probes.judge.health.trails import Counted
 from mltop.probes.model import Sample
+from mltop.probes.model.units import counted
+from mltop.probes.model.vocabulary import Severity
 
-HOUR_S, WEEK_S = 3600.0, 7 * 86_400.0
 CORRECTED_PER_HOUR = 100
 SRAM_RMA = 4  # more over a board's life make it a candidate for RMA
 REMAPPED_ROWS = 512
 RETIRED_PAGES = 63
-DOUBLE_BIT_PAGES = 15
+DOUBLE_BIT_PAGES, MORE_IN_A_WEEK = 15, 2
 # Cards that are sold with ECC switched off.
 _OFF_AS_SOLD = ("GeForce", "RTX")
 
 CORRECTED, CORRECTED_VOLATILE, DOUBLE_BIT = "ecc.corrected", "ecc.corrected_volatile", "pages.double_bit"
+
+
+_RMA = "take the node out of the pool; return the GPU (RMA)"
+_WITH_ITS_XIDS = ("gpu.xid.warn", "gpu.recovery")
 
 
 def counters(sample: Sample) -> Iterator[Counted]:
@@ -36,15 +41,39 @@ def counters(sample: Sample) -> Iterator[Counted]:
             yield gpu_key(gpu), DOUBLE_BIT, gpu.retired_pages_double_bit
 
 
+@rule(
+    "gpu.ecc.dbe_volatile",
+    "critical",
+    meaning="data in GPU memory were lost since the last reset",
+    threshold="> 0 since the reset",
+    source="nvmlDeviceGetTotalEccErrors(uncorrected, volatile)",
+    action="end its job and reset it; check row remapping",
+    needs=("gpu.*.ecc.uncorrected_volatile",),
+    remedy="reset",
+    precedence=MEMORY_ERRORS,
+    explains=("gpu.remap.pending", "gpu.pages.retired", *_WITH_ITS_XIDS),
+)
 def dbe_volatile(moment: Moment) -> Iterator[Hit]:
     for gpu in moment.now.gpus:
         count = gpu.ecc.uncorrected_volatile
         if count:
             name = gpu_name(gpu.index)
-            text = f"{name}: {plural(count, 'uncorrectable memory error')} since its last reset"
+            text = f"{name}: {counted(count, 'uncorrectable memory error')} since its last reset"
             yield Hit(name, text, action=f"end its job, then: sudo nvidia-smi -r -i {gpu.index}; check row remapping")
 
 
+@rule(
+    "gpu.ecc.sram_threshold",
+    "critical",
+    meaning="the GPU's caches have had so many errors that NVIDIA takes it back",
+    threshold="bThresholdExceeded",
+    source="nvmlDeviceGetSramEccErrorStatus (root)",
+    action=_RMA,
+    needs=("gpu.*.ecc.sram_threshold_exceeded",),
+    remedy="replace",
+    precedence=MEMORY_ERRORS,
+    explains=("gpu.ecc.sram_aggregate",),
+)
 def sram_threshold(moment: Moment) -> Iterator[Hit]:
     for gpu in moment.now.gpus:
         if gpu.ecc.sram_threshold_exceeded:
@@ -52,16 +81,38 @@ def sram_threshold(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"{name}: SRAM errors passed NVIDIA's RMA limit")
 
 
+@rule(
+    "gpu.ecc.sram_aggregate",
+    "warning",
+    meaning="uncorrectable errors in the GPU's caches over its life",
+    threshold=f"1 to {SRAM_RMA}: info; > {SRAM_RMA}: warning",
+    source="nvmlDeviceGetSramEccErrorStatus, else SRAM counters",
+    action="a candidate for RMA: watch it",
+    needs=("gpu.*.ecc.sram_uncorrected_aggregate",),
+    remedy="watch",
+)
 def sram_aggregate(moment: Moment) -> Iterator[Hit]:
     for gpu in moment.now.gpus:
         count = gpu.ecc.sram_uncorrected_aggregate
         if count:
             name = gpu_name(gpu.index)
-            severity = "warning" if count > SRAM_RMA else "info"
-            action = "" if count > SRAM_RMA else "none; more than 4 make it a candidate for RMA"
-            yield Hit(name, f"{name}: {plural(count, 'lifetime SRAM error')}", severity=severity, action=action)
+            severity: Severity = "warning" if count > SRAM_RMA else "info"
+            action = "" if count > SRAM_RMA else f"none; more than {SRAM_RMA} make it a candidate for RMA"
+            yield Hit(name, f"{name}: {counted(count, 'lifetime SRAM error')}", severity=severity, action=action)
 
 
+@rule(
+    "gpu.ecc.sbe_rate",
+    "warning",
+    meaning="the GPU corrects more and more memory errors",
+    threshold=f"> {CORRECTED_PER_HOUR}* in the last hour; Xid 92 is told by gpu.xid.warn",
+    source="nvmlDeviceGetTotalEccErrors(corrected, aggregate), growth only",
+    action="watch it; when the node is free: dcgmi diag -r 3",
+    needs=("gpu.*.ecc.corrected_aggregate | gpu.*.ecc.corrected_volatile",),
+    grows=("gpus",),
+    remedy="watch",
+    eager=False,
+)
 def sbe_rate(moment: Moment) -> Iterator[Hit]:
     for gpu in moment.now.gpus:
         count, counter = gpu.ecc.corrected_aggregate, CORRECTED
@@ -76,6 +127,17 @@ def sbe_rate(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, text, (f"{count} {'over its life' if counter == CORRECTED else 'since its reset'}",))
 
 
+@rule(
+    "gpu.ecc.off",
+    "warning",
+    meaning="memory errors are not noticed, or ECC will change at the next reset",
+    threshold="off, or the pending mode is another one; off on a GeForce or RTX card: info*",
+    source="nvmlDeviceGetEccMode",
+    action="sudo nvidia-smi -e 1, then reset the GPU",
+    needs=("gpu.*.ecc.enabled",),
+    remedy="reset",
+    whole_node=("ECC is off or about to change on all {count} GPUs", "sudo nvidia-smi -e 1, then reset the GPUs"),
+)
 def ecc_off(moment: Moment) -> Iterator[Hit]:
     for gpu in moment.now.gpus:
         now, pending = gpu.ecc.enabled, gpu.ecc.enabled_pending
@@ -85,7 +147,9 @@ def ecc_off(moment: Moment) -> Iterator[Hit]:
         if now is False and pending is not True:
             as_sold = any(word in (gpu.name or "") for word in _OFF_AS_SOLD)
             action = f"sudo nvidia-smi -i {gpu.index} -e 1, then reset the GPU"
-            yield Hit(name, f"ECC is off on {name}", severity="info" if as_sold else "", action=action, remedy="reset")
+            yield Hit(
+                name, f"ECC is off on {name}", severity="info" if as_sold else None, action=action, remedy="reset"
+            )
         elif pending:
             action = f"sudo nvidia-smi -r -i {gpu.index}"
             yield Hit(name, f"ECC of {name} goes on at its next reset", action=action, remedy="reset")
@@ -94,6 +158,18 @@ def ecc_off(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"ECC of {name} goes off at its next reset", action=action, remedy="none")
 
 
+@rule(
+    "gpu.remap.pending",
+    "warning",
+    meaning="a bad memory row (channel, TPC) is replaced at the next reset; until then the job is safe",
+    threshold="pending",
+    source="nvmlDeviceGetRemappedRows, nvmlDeviceGetRepairStatus",
+    action="finish the job, then reset the GPU",
+    needs=("gpu.*.remap.pending", "gpu.*.remap.repair_pending"),
+    remedy="reset",
+    precedence=MEMORY_ERRORS,
+    explains=("gpu.xid.warn",),
+)
 def remap_pending(moment: Moment) -> Iterator[Hit]:
     for gpu in moment.now.gpus:
         remap = gpu.remap
@@ -104,6 +180,18 @@ def remap_pending(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"{what} pending on {name}", action=action)
 
 
+@rule(
+    "gpu.remap.failed",
+    "critical",
+    meaning="a bad memory row could not be replaced",
+    threshold="failure",
+    source="nvmlDeviceGetRemappedRows",
+    action=_RMA,
+    needs=("gpu.*.remap.failed",),
+    remedy="replace",
+    precedence=MEMORY_ERRORS,
+    explains=("gpu.remap.pending", "gpu.remap.banks", "gpu.remap.count", *_WITH_ITS_XIDS),
+)
 def remap_failed(moment: Moment) -> Iterator[Hit]:
     for gpu in moment.now.gpus:
         if gpu.remap.failed:
@@ -111,6 +199,15 @@ def remap_failed(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"Row remap failed on {name}: memory cannot be repaired")
 
 
+@rule(
+    "gpu.remap.banks",
+    "warning",
+    meaning="memory banks have no or few spare rows left",
+    threshold="banks with none left > 0: critical*; with few left > 0: warning*",
+    source="nvmlDeviceGetRowRemapperHistogram",
+    action="plan an RMA",
+    needs=("gpu.*.remap.banks.none", "gpu.*.remap.banks.low"),
+)
 def remap_banks(moment: Moment) -> Iterator[Hit]:
     for gpu in moment.now.gpus:
         none, low = gpu.remap.banks.none, gpu.remap.banks.low
@@ -118,20 +215,43 @@ def remap_banks(moment: Moment) -> Iterator[Hit]:
             continue
         name, rest = gpu_name(gpu.index), f"{low} more with few" if low and none else ""
         if none:
-            text = f"{name}: {plural(none, 'memory bank')} without spare rows"
+            text = f"{name}: {counted(none, 'memory bank')} without spare rows"
             yield Hit(name, text, (rest,) if rest else (), severity="critical")
         else:
-            yield Hit(name, f"{name}: {plural(low or 0, 'memory bank')} with few spare rows", severity="warning")
+            yield Hit(name, f"{name}: {counted(low or 0, 'memory bank')} with few spare rows", severity="warning")
 
 
+@rule(
+    "gpu.remap.count",
+    "warning",
+    meaning="so many rows were replaced that the next failure is near",
+    threshold=f"≥ {REMAPPED_ROWS} rows for uncorrectable errors",
+    source="nvmlDeviceGetRemappedRows; DCGM health",
+    action=_RMA,
+    needs=("gpu.*.remap.uncorrected",),
+    remedy="replace",
+)
 def remap_count(moment: Moment) -> Iterator[Hit]:
     for gpu in moment.now.gpus:
         rows = gpu.remap.uncorrected
         if rows is not None and rows >= REMAPPED_ROWS:
             name = gpu_name(gpu.index)
-            yield Hit(name, f"{name}: {plural(rows, 'row')} remapped for uncorrectable errors")
+            yield Hit(name, f"{name}: {counted(rows, 'row')} remapped for uncorrectable errors")
 
 
+@rule(
+    "gpu.pages.retired",
+    "warning",
+    meaning="memory pages are retired (GPUs before Ampere)",
+    threshold=f"pending: warning; ≥ {RETIRED_PAGES}, or > {DOUBLE_BIT_PAGES} for double bit errors and "
+    f"{MORE_IN_A_WEEK} more within a week: critical",
+    source="nvmlDeviceGetRetiredPages; DCGM health",
+    action=_RMA,
+    needs=("gpu.*.retired_pages", "gpu.*.retired_pages_double_bit", "gpu.*.retired_pages_pending"),
+    remedy="replace",
+    precedence=MEMORY_ERRORS,
+    explains=("gpu.xid.warn",),
+)
 def pages_retired(moment: Moment) -> Iterator[Hit]:
     """Pre-Ampere boards retire pages where newer ones remap rows."""
     for gpu in moment.now.gpus:
@@ -140,157 +260,13 @@ def pages_retired(moment: Moment) -> Iterator[Hit]:
             continue
         name = gpu_name(gpu.index)
         if pages is not None and pages >= RETIRED_PAGES:
-            yield Hit(name, f"{name}: {plural(pages, 'page')} retired", severity="critical", key="retired")
+            yield Hit(name, f"{name}: {counted(pages, 'page')} retired", severity="critical", key="retired")
         elif double_bit is not None and double_bit > DOUBLE_BIT_PAGES:
             grown = moment.increase(gpu_key(gpu), DOUBLE_BIT, WEEK_S)
-            if grown is not None and grown.amount >= 2:
+            if grown is not None and grown.amount >= MORE_IN_A_WEEK:
                 text = f"{name}: {double_bit} pages retired for double bit errors, {grown.amount:.0f} of them this week"
                 yield Hit(name, text, severity="critical", key="retired")
         if gpu.retired_pages_pending:
             action = f"finish the job, then: sudo nvidia-smi -r -i {gpu.index}"
             text = f"{name}: page retirement pending"
             yield Hit(name, text, severity="warning", action=action, key="pending", remedy="reset")
-
-
-COUNTERS = counters
-_RMA = "take the node out of the pool; return the GPU (RMA)"
-_WITH_ITS_XIDS = ("gpu.xid.warn", "gpu.recovery")
-
-RULES = (
-    Rule(
-        "gpu.ecc.dbe_volatile",
-        "critical",
-        0.0,
-        "end its job and reset it; check row remapping",
-        dbe_volatile,
-        meaning="data in GPU memory were lost since the last reset",
-        threshold="> 0 since the reset",
-        source="nvmlDeviceGetTotalEccErrors(uncorrected, volatile)",
-        needs=("gpu.*.ecc.uncorrected_volatile",),
-        remedy="reset",
-        precedence=MEMORY_ERRORS,
-        explains=("gpu.remap.pending", "gpu.pages.retired", *_WITH_ITS_XIDS),
-    ),
-    Rule(
-        "gpu.ecc.sram_threshold",
-        "critical",
-        0.0,
-        _RMA,
-        sram_threshold,
-        meaning="the GPU's caches have had so many errors that NVIDIA takes it back",
-        threshold="bThresholdExceeded",
-        source="nvmlDeviceGetSramEccErrorStatus (root)",
-        needs=("gpu.*.ecc.sram_threshold_exceeded",),
-        remedy="replace",
-        precedence=MEMORY_ERRORS,
-        explains=("gpu.ecc.sram_aggregate",),
-    ),
-    Rule(
-        "gpu.ecc.sram_aggregate",
-        "warning",
-        0.0,
-        "a candidate for RMA: watch it",
-        sram_aggregate,
-        meaning="uncorrectable errors in the GPU's caches over its life",
-        threshold="1 to 4: info; > 4: warning",
-        source="nvmlDeviceGetSramEccErrorStatus, else SRAM counters",
-        needs=("gpu.*.ecc.sram_uncorrected_aggregate",),
-        remedy="watch",
-        precedence=SYMPTOM,
-    ),
-    Rule(
-        "gpu.ecc.sbe_rate",
-        "warning",
-        0.0,
-        "watch it; when the node is free: dcgmi diag -r 3",
-        sbe_rate,
-        meaning="the GPU corrects more and more memory errors",
-        threshold="> 100* in the last hour; Xid 92 is told by gpu.xid.warn",
-        source="nvmlDeviceGetTotalEccErrors(corrected, aggregate), growth only",
-        needs=("gpu.*.ecc.corrected_aggregate | gpu.*.ecc.corrected_volatile",),
-        grows=("gpus",),
-        remedy="watch",
-        eager=False,
-        precedence=SYMPTOM,
-    ),
-    Rule(
-        "gpu.ecc.off",
-        "warning",
-        0.0,
-        "sudo nvidia-smi -e 1, then reset the GPU",
-        ecc_off,
-        meaning="memory errors are not noticed, or ECC will change at the next reset",
-        threshold="off, or the pending mode is another one; off on a GeForce or RTX card: info*",
-        source="nvmlDeviceGetEccMode",
-        needs=("gpu.*.ecc.enabled",),
-        remedy="reset",
-        whole_node=("ECC is off or about to change on all {count} GPUs", "sudo nvidia-smi -e 1, then reset the GPUs"),
-    ),
-    Rule(
-        "gpu.remap.pending",
-        "warning",
-        0.0,
-        "finish the job, then reset the GPU",
-        remap_pending,
-        meaning="a bad memory row (channel, TPC) is replaced at the next reset; until then the job is safe",
-        threshold="pending",
-        source="nvmlDeviceGetRemappedRows, nvmlDeviceGetRepairStatus",
-        needs=("gpu.*.remap.pending", "gpu.*.remap.repair_pending"),
-        remedy="reset",
-        precedence=MEMORY_ERRORS,
-        explains=("gpu.xid.warn",),
-    ),
-    Rule(
-        "gpu.remap.failed",
-        "critical",
-        0.0,
-        _RMA,
-        remap_failed,
-        meaning="a bad memory row could not be replaced",
-        threshold="failure",
-        source="nvmlDeviceGetRemappedRows",
-        needs=("gpu.*.remap.failed",),
-        remedy="replace",
-        precedence=MEMORY_ERRORS,
-        explains=("gpu.remap.pending", "gpu.remap.banks", "gpu.remap.count", *_WITH_ITS_XIDS),
-    ),
-    Rule(
-        "gpu.remap.banks",
-        "warning",
-        0.0,
-        "plan an RMA",
-        remap_banks,
-        meaning="memory banks have no or few spare rows left",
-        threshold="banks with none left > 0: critical*; with few left > 0: warning*",
-        source="nvmlDeviceGetRowRemapperHistogram",
-        needs=("gpu.*.remap.banks.none", "gpu.*.remap.banks.low"),
-        precedence=SYMPTOM,
-    ),
-    Rule(
-        "gpu.remap.count",
-        "warning",
-        0.0,
-        _RMA,
-        remap_count,
-        meaning="so many rows were replaced that the next failure is near",
-        threshold="≥ 512 rows for uncorrectable errors",
-        source="nvmlDeviceGetRemappedRows; DCGM health",
-        needs=("gpu.*.remap.uncorrected",),
-        remedy="replace",
-        precedence=SYMPTOM,
-    ),
-    Rule(
-        "gpu.pages.retired",
-        "warning",
-        0.0,
-        _RMA,
-        pages_retired,
-        meaning="memory pages are retired (GPUs before Ampere)",
-        threshold="pending: warning; ≥ 63, or > 15 for double bit errors and 2 more within a week: critical",
-        source="nvmlDeviceGetRetiredPages; DCGM health",
-        needs=("gpu.*.retired_pages", "gpu.*.retired_pages_double_bit", "gpu.*.retired_pages_pending"),
-        remedy="replace",
-        precedence=MEMORY_ERRORS,
-        explains=("gpu.xid.warn",),
-    ),
-)

@@ -1,39 +1,155 @@
-"""Which GPUs there are and how they are set: missing ones, drivers, modes, lemons."""
+"""Which GPUs there are and how they are set: lost, failing and missing ones, modes, lemons."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mltop.probes.judge.health.gpu import driver
-from mltop.probes.judge.health.gpu.driver import is_mismatch
-from mltop.probes.judge.health.names import bus_key, gpu_name, in_slots, is_replaced, listed, plural, slots
-from mltop.probes.judge.health.rule import GPU_LOST, Hit, Moment, Rule
+from mltop.probes.judge.health.gpu.driver import refusal
+from mltop.probes.judge.health.gpu.xid_catalog import gpu_reset
+from mltop.probes.judge.health.names import gpu_name, in_slots, is_replaced, listed, slot, slots
+from mltop.probes.judge.health.rule import DRIVER, GPU_LOST, Hit, Moment, rule
 from mltop.probes.model import GpuSample, PciDevice, Sample
+from mltop.probes.model.units import counted, utc_words
 
 NVIDIA = 0x10DE
 
 
+@rule(
+    "gpu.lost",
+    "critical",
+    meaning="NVML has lost the GPU, it vanished from the list, or none of its values can be read",
+    threshold="NVML error 15 or 16 (which asks for a reset), no longer listed, or 2 samples* without any value while "
+    "other GPUs have theirs",
+    source="nvmlReturn_t; arXiv 2603.28781",
+    action="save what you can, reboot the node; if it comes back, reseat it",
+    needs=("nvml",),
+    remedy="reboot",
+    precedence=GPU_LOST,
+    explains=("gpu.", "nvlink.", "pcie.", "fabric."),
+    whole_node=(
+        "All {count} GPUs lost",
+        "look for what they share (power, PCIe switch, driver): dmesg; reboot the node",
+    ),
+    whole_node_by={"reset": ("All {count} GPUs need a reset", "end the jobs on the node, then: sudo nvidia-smi -r")},
+)
+def lost(moment: Moment) -> Iterator[Hit]:
+    """NVML_ERROR_GPU_IS_LOST (15), NVML_ERROR_RESET_REQUIRED (16), a GPU that vanished from the list, or a mute one.
+
+    A GPU that detaches shows no numbers before it goes: its missing values are the signal (arXiv 2603.28781).
+    """
+    now = moment.now
+    for gpu in now.gpus:
+        if gpu.state == "lost" and not is_replaced(moment, gpu):
+            yield _lost(gpu, gpu.error or "NVML has lost it")
+        elif gpu.temperature_c is None and gpu.power_w is None and _is_mute(moment, gpu):
+            name = gpu_name(gpu.index)
+            why = "NVML lists it, but gives none of its values; the GPUs beside it answer"
+            yield Hit(name, f"{name} lost: none of its values can be read", (why, *_identity(gpu)))
+    if moment.known_gpus and not (not now.gpus and _is_silent(now)):
+        indexes = {gpu.index for gpu in now.gpus}
+        for index, gpu in moment.known_gpus.items():
+            if index not in indexes and not is_replaced(moment, gpu):
+                yield _lost(gpu, "it vanished from NVML's list")
+
+
+def _is_silent(sample: Sample) -> bool:
+    """For a reason that is said: NVML is silent, or mltop's agent has just begun and NVML has not answered yet."""
+    return any(gap.what in ("nvml", "nvml.starting", "gpus") for gap in sample.gaps)
+
+
+def _lost(gpu: GpuSample, why: str) -> Hit:
+    name, seen_at = gpu_name(gpu.index), gpu.last_seen_at
+    seen = "" if seen_at is None else f" (last seen {utc_words(seen_at)})"
+    evidence = (why, *_identity(gpu))
+    if gpu.error_code == "needs_reset":
+        reset = gpu_reset(gpu.index)
+        return Hit(name, f"{name} needs a reset{seen}", evidence, None, reset.action, seen_at, remedy=reset.remedy)
+    return Hit(name, f"{name} lost{seen}", evidence, since=seen_at)
+
+
+def _is_mute(moment: Moment, gpu: GpuSample) -> bool:
+    """Two samples in a row without any value, while others of the node have theirs."""
+    before = moment.gpu_before(gpu)
+    return (
+        before is not None
+        and _has_no_values(gpu)
+        and _has_no_values(before)
+        and any(other.temperature_c is not None and other.power_w is not None for other in moment.now.gpus)
+    )
+
+
+def _has_no_values(gpu: GpuSample) -> bool:
+    values = (gpu.temperature_c, gpu.power_w, gpu.busy, gpu.memory_used_bytes, gpu.sm_clock_mhz, gpu.throttle_reasons)
+    return gpu.state == "ok" and all(value is None for value in values)
+
+
+def _identity(gpu: GpuSample) -> tuple[str, ...]:
+    known = [part for part in (gpu.name, gpu.uuid, gpu.pci_bus_id) if part]
+    return (", ".join(known),) if known else ()
+
+
+@rule(
+    "gpu.error",
+    "critical",
+    meaning="NVML answers for the GPU with an error",
+    threshold="any but a lack of permission, which leaves it unknown, and what all of NVML is refused with",
+    source="nvmlReturn_t",
+    action="look for Xid lines: dmesg | grep -i xid",
+    needs=("nvml",),
+    clear_s=10.0,
+    precedence=DRIVER,
+    explains=("gpu.throttle.",),
+    whole_node=(
+        "NVML answers with an error for all {count} GPUs",
+        "look for what they share: dmesg | grep -i nvrm",
+    ),
+)
+def failing(moment: Moment) -> Iterator[Hit]:
+    """What ails all of NVML is told once, by gpu.driver; what we may not read is not known to be broken."""
+    whole = refusal(moment.now)
+    for gpu in moment.now.gpus:
+        told_once = gpu.error_code == "no_permission" or (whole is not None and gpu.error_code == whole.code)
+        if gpu.state == "error" and not told_once and not is_replaced(moment, gpu):
+            name = gpu_name(gpu.index)
+            yield Hit(name, f"{name}: {gpu.error or 'NVML reports an error for it'}", _identity(gpu))
+
+
+@rule(
+    "gpu.missing",
+    "critical",
+    meaning="the node has fewer GPUs than its PCI bus, or than you expect",
+    threshold="NVML's count < GPUs on PCI bound to the nvidia driver (not in a container or a job's cgroup), or < "
+    "--expect-gpus",
+    source="nvmlDeviceGetCount; /sys/bus/pci/devices",
+    action="look for Xid lines in dmesg; reboot the node; if it stays away: reseat it, then service",
+    needs=("nvml", "pci"),
+    remedy="reboot",
+    precedence=GPU_LOST,
+    explains=("gpu.xid.", "gpu.recovery", "pcie."),
+)
 def missing(moment: Moment) -> Iterator[Hit]:
     """Fewer GPUs than the PCI bus has or than were asked for. Those that NVML has lost are told by gpu.lost.
 
     What the bus has counts only where this program sees the whole machine; a number that was asked for always counts.
     """
     now, asked = moment.now, moment.asked.expect_gpus or 0
-    listed = in_slots(moment)
-    if len(listed) >= asked and sum(device.kind == "gpu" for device in now.pci) <= len(listed):
+    of_slots = in_slots(moment)
+    if len(of_slots) >= asked and sum(device.kind == "gpu" for device in now.pci) <= len(of_slots):
         return
-    if _is_starting(now) or is_mismatch(now):
+    refused = refusal(now)
+    if _is_starting(now) or (refused is not None and refused.code == "driver_mismatch"):
         return
     present = {gpu.index for gpu in now.gpus}
     vanished = (gpu for index, gpu in moment.known_gpus.items() if index not in present)
-    known = [*listed, *(gpu for gpu in vanished if not is_replaced(moment, gpu))]
+    known = [*of_slots, *(gpu for gpu in vanished if not is_replaced(moment, gpu))]
     absent = _absent(moment, known)
     expected = max(asked, len(known) + len(absent))
     if expected > len(known):
-        there = sum(gpu.state != "lost" for gpu in listed)
-        text = f"{there} of {expected} GPUs{_addresses(absent)}"
-        about = tuple(bus_key(one.bus_id) for one in absent)
-        yield Hit("GPUs", text, tuple(_evidence(moment, absent)), about=about)
+        addresses = [device.bus_id for device in absent]
+        text = f"{sum(gpu.state != 'lost' for gpu in of_slots)} of {expected} GPUs"
+        if addresses:
+            text += f"; {listed(addresses)} {'is' if len(absent) == 1 else 'are'} on PCI but not in the driver"
+        yield Hit("GPUs", text, tuple(_evidence(moment, absent)), about=tuple(map(slot, addresses)))
 
 
 def _absent(moment: Moment, known: list[GpuSample]) -> list[PciDevice]:
@@ -51,8 +167,8 @@ def _absent(moment: Moment, known: list[GpuSample]) -> list[PciDevice]:
         return []
     placed = slots(moment)
     nameless = {gpu.index for gpu in known if not gpu.pci_bus_id}.difference(placed.values())
-    absent = [one for one in on_bus if one.driver in ("nvidia", None) and bus_key(one.bus_id) not in placed]
-    return absent[len(nameless) :]
+    ours = (device for device in on_bus if device.driver in ("nvidia", None))
+    return [device for device in ours if slot(device.bus_id) not in placed][len(nameless) :]
 
 
 def _is_starting(sample: Sample) -> bool:
@@ -61,35 +177,45 @@ def _is_starting(sample: Sample) -> bool:
     )
 
 
-def _addresses(absent: list[PciDevice]) -> str:
-    if not absent:
-        return ""
-    verb = "is" if len(absent) == 1 else "are"
-    return f"; {listed([one.bus_id for one in absent])} {verb} on PCI but not in the driver"
-
-
 def _evidence(moment: Moment, absent: list[PciDevice]) -> Iterator[str]:
     if moment.asked.expect_gpus:
-        yield f"{plural(moment.asked.expect_gpus, 'GPU')} expected"
-    unbound = [one.bus_id for one in absent if one.driver is None]
+        yield f"{counted(moment.asked.expect_gpus, 'GPU')} expected"
+    unbound = [device.bus_id for device in absent if device.driver is None]
     if unbound:
         yield f"no kernel driver is bound to {listed(unbound)}"
     yield from (f"NVML: {gap.why}" for gap in moment.now.gaps if gap.what == "nvml")
 
 
+@rule(
+    "gpu.lemon",
+    "warning",
+    meaning="a GPU that you noted as broken is back",
+    threshold="its UUID or serial number is in your list",
+    source="the list of known bad GPUs that mltop was given",
+    action="return the node and report the GPU",
+    needs=("gpu.*.uuid | gpu.*.serial",),
+    remedy="replace",
+)
 def lemon(moment: Moment) -> Iterator[Hit]:
     lemons = moment.asked.lemons
-    if not lemons:
-        return
-    for gpu in moment.now.gpus:
-        for identity in (gpu.uuid, gpu.serial):
-            if identity and identity in lemons:
-                name, why = gpu_name(gpu.index), lemons[identity]
-                text = f"{name}: you had this broken GPU before" + (f" ({why})" if why else "")
-                yield Hit(name, text, (identity,))
-                break
+    for gpu in moment.now.gpus if lemons else ():
+        identity = next((name for name in (gpu.uuid, gpu.serial) if name and name in lemons), None)
+        if identity is not None:
+            name, why = gpu_name(gpu.index), lemons[identity]
+            text = f"{name}: you had this broken GPU before" + (f" ({why})" if why else "")
+            yield Hit(name, text, (identity,))
 
 
+@rule(
+    "gpu.persistence",
+    "info",
+    meaning="without persistence the driver unloads between jobs: they start slowly and counters are lost",
+    threshold="off",
+    source="nvmlDeviceGetPersistenceMode",
+    action="sudo nvidia-smi -pm 1",
+    needs=("gpu.*.persistence",),
+    whole_node=("Persistence off on all {count} GPUs: slow start, lost counters", "sudo nvidia-smi -pm 1"),
+)
 def persistence(moment: Moment) -> Iterator[Hit]:
     for gpu in moment.now.gpus:
         if gpu.persistence is False:
@@ -98,6 +224,16 @@ def persistence(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"Persistence off on {name}: slow start, lost counters", action=action)
 
 
+@rule(
+    "gpu.compute_mode",
+    "warning",
+    meaning="somebody has forbidden to compute on a GPU: CUDA says that it is busy or not available",
+    threshold="Prohibited",
+    source="nvmlDeviceGetComputeMode",
+    action="sudo nvidia-smi -c DEFAULT",
+    needs=("gpu.*.compute_mode",),
+    whole_node=("All {count} GPUs are in Prohibited compute mode: no job can start", "sudo nvidia-smi -c DEFAULT"),
+)
 def prohibited(moment: Moment) -> Iterator[Hit]:
     for gpu in moment.now.gpus:
         if gpu.compute_mode == "prohibited":
@@ -106,6 +242,16 @@ def prohibited(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"{name} is in Prohibited compute mode: no job can start on it", action=action)
 
 
+@rule(
+    "gpu.mig",
+    "warning",
+    meaning="a GPU's MIG mode changes at the next reset",
+    threshold="the pending mode is another one; some GPUs in MIG mode and others not is a usual set-up",
+    source="nvmlDeviceGetMigMode",
+    action="reset the GPU, or take it back: sudo nvidia-smi -mig",
+    needs=("gpu.*.mig_enabled", "gpu.*.mig_pending"),
+    remedy="reset",
+)
 def mig(moment: Moment) -> Iterator[Hit]:
     """Some GPUs in MIG mode beside others that are not is what many sites want: only a change that waits is told."""
     for gpu in moment.now.gpus:
@@ -114,75 +260,3 @@ def mig(moment: Moment) -> Iterator[Hit]:
             name = gpu_name(gpu.index)
             to = "goes into" if pending else "leaves"
             yield Hit(name, f"{name} {to} MIG mode at its next reset", action=f"sudo nvidia-smi -r -i {gpu.index}")
-
-
-FACTS = driver.FACTS
-
-RULES = (
-    Rule(
-        "gpu.missing",
-        "critical",
-        0.0,
-        "look for Xid lines in dmesg; reboot the node; if it stays away: reseat it, then service",
-        missing,
-        meaning="the node has fewer GPUs than its PCI bus, or than you expect",
-        threshold=(
-            "NVML's count < GPUs on PCI bound to the nvidia driver (not in a container or a job's cgroup), or < "
-            "--expect-gpus"
-        ),
-        source="nvmlDeviceGetCount; /sys/bus/pci/devices",
-        needs=("nvml", "pci"),
-        explains=("gpu.xid.", "gpu.recovery", "pcie."),
-        remedy="reboot",
-        precedence=GPU_LOST,
-    ),
-    Rule(
-        "gpu.lemon",
-        "warning",
-        0.0,
-        "return the node and report the GPU",
-        lemon,
-        meaning="a GPU that you noted as broken is back",
-        threshold="its UUID or serial number is in your list",
-        source="the list of known bad GPUs that mltop was given",
-        needs=("gpu.*.uuid | gpu.*.serial",),
-        remedy="replace",
-    ),
-    Rule(
-        "gpu.persistence",
-        "info",
-        0.0,
-        "sudo nvidia-smi -pm 1",
-        persistence,
-        meaning="without persistence the driver unloads between jobs: they start slowly and counters are lost",
-        threshold="off",
-        source="nvmlDeviceGetPersistenceMode",
-        needs=("gpu.*.persistence",),
-        whole_node=("Persistence off on all {count} GPUs: slow start, lost counters", "sudo nvidia-smi -pm 1"),
-    ),
-    Rule(
-        "gpu.compute_mode",
-        "warning",
-        0.0,
-        "sudo nvidia-smi -c DEFAULT",
-        prohibited,
-        meaning="somebody has forbidden to compute on a GPU: CUDA says that it is busy or not available",
-        threshold="Prohibited",
-        source="nvmlDeviceGetComputeMode",
-        needs=("gpu.*.compute_mode",),
-        whole_node=("All {count} GPUs are in Prohibited compute mode: no job can start", "sudo nvidia-smi -c DEFAULT"),
-    ),
-    Rule(
-        "gpu.mig",
-        "warning",
-        0.0,
-        "reset the GPU, or take it back: sudo nvidia-smi -mig",
-        mig,
-        meaning="a GPU's MIG mode changes at the next reset",
-        threshold="the pending mode is another one; some GPUs in MIG mode and others not is a usual set-up",
-        source="nvmlDeviceGetMigMode",
-        needs=("gpu.*.mig_enabled", "gpu.*.mig_pending"),
-        remedy="reset",
-    ),
-    *driver.RULES,
-)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mltop.probes.judge.health.host.system import duration
-from mltop.probes.judge.health.names import gigabytes, gpu_name
-from mltop.probes.judge.health.rule import SYMPTOM, Hit, Moment, Rule
+from mltop.probes.judge.health.names import gpu_name
+from mltop.probes.judge.health.rule import Hit, Moment, rule
 from mltop.probes.model import GpuProcess, GpuSample, Sample
+from mltop.probes.model.units import duration_words, percent_words, size_words
 
 GHOST_BYTES = 500 * 1024**2
 IDLE_SM = 0.01
@@ -35,6 +35,20 @@ DISPLAYS = (
 )
 
 
+@rule(
+    "gpu.orphan",
+    "warning",
+    hold_s=10.0,
+    meaning="a process has died and its GPU memory is not freed",
+    threshold="a process that NVML lists is a zombie, or is gone (told in the machine's first PID namespace, or of one "
+    "that was seen before), for 10 s*",
+    source="/proc/PID/stat, kill(2); nvmlDeviceGetComputeRunningProcesses",
+    action="end its parent process; if the memory stays: reset the GPU",
+    needs=("gpu.*.processes", "gpu processes", "ranks"),
+    remedy="reset",
+    eager=False,
+    explains=("gpu.ghost_mem",),
+)
 def orphan(moment: Moment) -> Iterator[Hit]:
     for gpu in moment.now.gpus:
         dead = _dead(gpu, moment.now)
@@ -42,14 +56,36 @@ def orphan(moment: Moment) -> Iterator[Hit]:
             yield _of_dead(gpu, dead, moment.now)
 
 
+@rule(
+    "gpu.idle_memory",
+    "info",
+    hold_s=60.0,
+    meaning="a process that is no rank, a notebook perhaps, holds memory on a GPU that does nothing",
+    threshold="as gpu.leftover's live ones, for 60 s*; not in `mltop check`, which has gpu.leftover",
+    source="/proc/PID/{stat,status}; NVML's process lists; SM activity, GPU-Util",
+    action="ask its owner whether it is still needed",
+    needs=("gpu.*.processes", "gpu.*.busy", "ranks"),
+)
 def idle_memory(moment: Moment) -> Iterator[Hit]:
     if not moment.asked.vacated:
         yield from _live_hits(moment)
 
 
+@rule(
+    "gpu.leftover",
+    "warning",
+    meaning="a process that belongs to no job holds memory on a GPU that does nothing: the next job will miss it",
+    threshold=f"`mltop check` only, at once: on a GPU with SM activity < {percent_words(IDLE_SM)}* or BUSY 0 a process "
+    "with memory that is no rank, nor started by one, nor of the user of a rank there; no graphics, display server or "
+    "service of root (MPS, DCGM, persistence), no probe of mltop; dead ones on any GPU",
+    source="/proc/PID/{stat,status}; NVML's process lists; SM activity, GPU-Util",
+    action="end what is left of the job; if the memory stays: reset the GPU",
+    needs=("gpu.*.processes", "gpu.*.busy", "gpu processes", "ranks"),
+    explains=("gpu.orphan", "gpu.ghost_mem"),
+)
 def leftover(moment: Moment) -> Iterator[Hit]:
     if moment.asked.vacated:
-        yield from orphan(moment)
+        yield from orphan.check(moment)
         yield from _live_hits(moment)
 
 
@@ -137,7 +173,7 @@ def _of_live(gpu: GpuSample, left: Sequence[GpuProcess], now: Sample) -> Hit:
 def _memory(processes: Sequence[GpuProcess]) -> str:
     """``71 GB``; "" when it is not known."""
     known = [process.memory_bytes for process in processes if process.memory_bytes is not None]
-    return gigabytes(sum(known)) if known else ""
+    return size_words(sum(known)) if known else ""
 
 
 def _pids(pids: Sequence[int]) -> str:
@@ -148,7 +184,7 @@ def _named(process: GpuProcess, now: Sample) -> str:
     """``python (pid 4242 of ada, 2 h old)``; ``pid 4242`` when no more is known."""
     parts = [f"pid {process.pid}" + (f" of {process.user}" if process.user else "")]
     if process.started_at is not None:
-        parts.append(f"{duration(max(0.0, now.sampled_at - process.started_at))} old")
+        parts.append(f"{duration_words(max(0.0, now.sampled_at - process.started_at))} old")
     if process.absent == "elsewhere":
         parts.append("not in this PID namespace, or it has ended")
     text = ", ".join(parts)
@@ -169,12 +205,23 @@ def _evidence(process: GpuProcess, now: Sample) -> str:
         head = "state Z (zombie): " if is_zombie else f"state {process.state}: " if process.state else ""
     parts = [_named(process, now)]
     if process.name and process.memory_bytes is not None:
-        parts.append(gigabytes(process.memory_bytes))
+        parts.append(size_words(process.memory_bytes))
     if process.ppid is not None:
         parts.append(f"parent {process.ppid}")
     return head + ", ".join(parts)
 
 
+@rule(
+    "gpu.ghost_mem",
+    "warning",
+    hold_s=30.0,
+    meaning="GPU memory is taken and no process is there that uses it",
+    threshold="> 500 MiB* used and no process listed for 30 s*; not in a container, a job's cgroup or MIG mode",
+    source="nvmlDeviceGetMemoryInfo_v2 (without the driver's reserve); process lists",
+    action="sudo fuser -v /dev/nvidia*; look for containers and other users' jobs; if nobody holds it: reset the GPU",
+    needs=("gpu.*.processes", "gpu.*.memory_used_bytes"),
+    remedy="reset",
+)
 def ghost_mem(moment: Moment) -> Iterator[Hit]:
     """In a container NVML may not see the processes of others, and under MIG it may not tell whose memory it is."""
     now = moment.now
@@ -187,68 +234,4 @@ def ghost_mem(moment: Moment) -> Iterator[Hit]:
         if gpu.mig_enabled or gpu.state != "ok":
             continue
         name = gpu_name(gpu.index)
-        yield Hit(name, f"{gigabytes(used)} on {name} used by no visible process")
-
-
-RULES = (
-    Rule(
-        "gpu.orphan",
-        "warning",
-        10.0,
-        "end its parent process; if the memory stays: reset the GPU",
-        orphan,
-        meaning="a process has died and its GPU memory is not freed",
-        threshold=(
-            "a process that NVML lists is a zombie, or is gone (told in the machine's first PID namespace, or of one "
-            "that was seen before), for 10 s*"
-        ),
-        source="/proc/PID/stat, kill(2); nvmlDeviceGetComputeRunningProcesses",
-        needs=("gpu.*.processes", "gpu processes", "ranks"),
-        remedy="reset",
-        eager=False,
-        precedence=SYMPTOM,
-        explains=("gpu.ghost_mem",),
-    ),
-    Rule(
-        "gpu.leftover",
-        "warning",
-        0.0,
-        "end what is left of the job; if the memory stays: reset the GPU",
-        leftover,
-        meaning="a process that belongs to no job holds memory on a GPU that does nothing: the next job will miss it",
-        threshold=(
-            f"`mltop check` only, at once: on a GPU with SM activity < {IDLE_SM:.0%}* or BUSY 0 a process with memory "
-            "that is no rank, nor started by one, nor of the user of a rank there; no graphics, display server or "
-            "service of root (MPS, DCGM, persistence), no probe of mltop; dead ones on any GPU"
-        ),
-        source="/proc/PID/{stat,status}; NVML's process lists; SM activity, GPU-Util",
-        needs=("gpu.*.processes", "gpu.*.busy", "gpu processes", "ranks"),
-        precedence=SYMPTOM,
-        explains=("gpu.orphan", "gpu.ghost_mem"),
-    ),
-    Rule(
-        "gpu.idle_memory",
-        "info",
-        60.0,
-        "ask its owner whether it is still needed",
-        idle_memory,
-        meaning="a process that is no rank, a notebook perhaps, holds memory on a GPU that does nothing",
-        threshold="as gpu.leftover's live ones, for 60 s*; not in `mltop check`, which has gpu.leftover",
-        source="/proc/PID/{stat,status}; NVML's process lists; SM activity, GPU-Util",
-        needs=("gpu.*.processes", "gpu.*.busy", "ranks"),
-        precedence=SYMPTOM,
-    ),
-    Rule(
-        "gpu.ghost_mem",
-        "warning",
-        30.0,
-        "sudo fuser -v /dev/nvidia*; look for containers and other users' jobs; if nobody holds it: reset the GPU",
-        ghost_mem,
-        meaning="GPU memory is taken and no process is there that uses it",
-        threshold="> 500 MiB* used and no process listed for 30 s*; not in a container, a job's cgroup or MIG mode",
-        source="nvmlDeviceGetMemoryInfo_v2 (without the driver's reserve); process lists",
-        needs=("gpu.*.processes", "gpu.*.memory_used_bytes"),
-        remedy="reset",
-        precedence=SYMPTOM,
-    ),
-)
+        yield Hit(name, f"{size_words(used)} on {name} used by no visible process")

@@ -1,6 +1,6 @@
-"""Whether a GPU is really held back by heat: a bit of the driver's alone flickers on cool GPUs at full clock.
+"""GPU and memory temperatures: near a limit, above one, or above the siblings at the same work.
 
-GPU and memory temperatures: near a limit, above one, or above the siblings at the same work.
+And whether a GPU is really held back by heat: a bit of the driver's alone flickers on cool GPUs at full clock.
 """
 
 from __future__ import annotations
@@ -10,168 +10,151 @@ from operator import itemgetter
 from statistics import median
 
 from mltop.probes.judge.health.names import gpu_name
-from mltop.probes.judge.health.rule import SYMPTOM, Hit, Moment, Rule
+from mltop.probes.judge.health.rule import HOLD, Hit, Moment, rule
 from mltop.probes.model import GpuSample
+from mltop.probes.model.units import celsius_words, percent_words, watts_words
 
 NARROW_C = 5.0
 NEAR_C = 10.0  # of a limit: near enough for what the driver says of heat to be believed
+HOT_C = 15.0  # from its limit: a GPU that is hotter than its siblings and far from that has no trouble
 HOT_ANYWHERE_C = 80.0  # whatever its limits are
 HELD_BELOW = 0.97  # of its highest clock
+IDLE_BUSY = 0.05
+HOTTER_C = 12.0
+SIBLINGS_AT_LEAST = 3
+SAME_POWER = 0.8  # siblings that draw so much of this GPU's power work as hard as it does
+MOST_HOT = 64  # each is compared with all others
 _THERMAL = frozenset({"hw_thermal", "sw_thermal", "hw_slowdown"})
-_IDLE_BUSY = 0.05
-
-
-def left_c(gpu: GpuSample) -> tuple[float, str] | None:
-    """Degrees to the temperature at which it slows itself down, and what tells so; None where nothing does.
-
-    Margins of 0 and less are wrong on some H100 boards: believed only of a GPU that is hot, or has a thermal bit set.
-    """
-    found = []
-    if gpu.temperature_slowdown_c is not None and gpu.temperature_c is not None:
-        found.append((gpu.temperature_slowdown_c - gpu.temperature_c, "temperature and slowdown threshold"))
-    if gpu.temperature_margin_c is not None:
-        believed = not _THERMAL.isdisjoint(gpu.throttle_reasons or ()) or (gpu.temperature_c or 0.0) >= HOT_ANYWHERE_C
-        if gpu.temperature_margin_c > 0 or believed:
-            found.append((gpu.temperature_margin_c, "nvmlDeviceGetMarginTemperature"))
-    return min(found, key=itemgetter(0), default=None)
-
-
-def is_hot(gpu: GpuSample, near_c: float = NEAR_C) -> bool | None:
-    """Whether the GPU or its memory is near a limit of its own, by any of them; None where no limit is known."""
-    left = left_c(gpu)
-    known = [left[0]] if left is not None else []
-    pairs = (
-        (gpu.temperature_c, gpu.temperature_slowdown_c),
-        (gpu.memory_temperature_c, gpu.memory_temperature_max_c),
-    )
-    known += [most - now for now, most in pairs if now is not None and most is not None]
-    known += [gpu.memory_temperature_margin_c] if gpu.memory_temperature_margin_c is not None else []
-    return min(known) <= near_c if known else None
-
-
-def is_held(gpu: GpuSample) -> bool | None:
-    """Whether its clock is below what it could be while it works; None where its clocks are not known."""
-    clock, top = gpu.sm_clock_mhz, gpu.sm_clock_max_mhz
-    if clock is None or not top:
-        return None
-    idle = gpu.busy < _IDLE_BUSY if gpu.busy is not None else "gpu_idle" in (gpu.throttle_reasons or ())
-    return clock < HELD_BELOW * top and not idle
+_CHECK_FANS = "check the node's fans and inlet temperature"
+_LIMITS = "gpu.*.temperature_margin_c | gpu.*.temperature_slowdown_c"
+_MEMORY_LIMITS = "gpu.*.memory_temperature_max_c | gpu.*.memory_temperature_margin_c"
 
 
 def heat_matters(gpu: GpuSample, near_c: float = NEAR_C) -> bool:
     """Its clock is held down, or it is near a limit. What cannot be known speaks neither for nor against it."""
-    held, hot = is_held(gpu), is_hot(gpu, near_c)
+    held, hot = _is_held(gpu), _is_hot(gpu, near_c)
     return bool(held or hot) or (held is None and hot is None)
 
 
-HOTTER_C = 12.0
-HOT_C = 15.0  # from its limit: a GPU that is hotter than its siblings and far from that has no trouble
-SIBLINGS_AT_LEAST = 3
-MOST_HOT = 64  # each is compared with all others
-SAME_POWER = 0.8  # siblings that draw so much of this GPU's power work as hard as it does
+def _is_held(gpu: GpuSample) -> bool | None:
+    """Whether its clock is below what it could be while it works; None where its clocks are not known."""
+    clock, top = gpu.sm_clock_mhz, gpu.sm_clock_max_mhz
+    if clock is None or not top:
+        return None
+    idle = gpu.busy < IDLE_BUSY if gpu.busy is not None else "gpu_idle" in (gpu.throttle_reasons or ())
+    return clock < HELD_BELOW * top and not idle
 
 
+def _is_hot(gpu: GpuSample, near_c: float) -> bool | None:
+    """Whether the GPU or its memory is near a limit of its own, by any of them; None where no limit is known."""
+    pairs = (
+        (gpu.temperature_c, gpu.temperature_slowdown_c),
+        (gpu.memory_temperature_c, gpu.memory_temperature_max_c),
+    )
+    left = [limit - now for now, limit in pairs if now is not None and limit is not None]
+    left += [gpu.memory_temperature_margin_c] if gpu.memory_temperature_margin_c is not None else []
+    of_gpu = _left_c(gpu)
+    left += [of_gpu[0]] if of_gpu is not None else []
+    return min(left) <= near_c if left else None
+
+
+def _left_c(gpu: GpuSample) -> tuple[float, str] | None:
+    """Degrees to the temperature at which it slows itself down, and what tells so; None where nothing does.
+
+    Margins of 0 and less are wrong on some H100 boards: believed only of a GPU that is hot, or has a thermal bit set.
+    """
+    known = []
+    if gpu.temperature_slowdown_c is not None and gpu.temperature_c is not None:
+        known.append((gpu.temperature_slowdown_c - gpu.temperature_c, "temperature and slowdown threshold"))
+    if gpu.temperature_margin_c is not None:
+        believed = not _THERMAL.isdisjoint(gpu.throttle_reasons or ()) or (gpu.temperature_c or 0.0) >= HOT_ANYWHERE_C
+        if gpu.temperature_margin_c > 0 or believed:
+            known.append((gpu.temperature_margin_c, "nvmlDeviceGetMarginTemperature"))
+    return min(known, key=itemgetter(0), default=None)
+
+
+@rule(
+    "gpu.temp.margin",
+    "warning",
+    hold_s=60.0,
+    meaning="the GPU is about to slow itself down",
+    threshold=f"≤ {celsius_words(NARROW_C)}* for {HOLD}*; at or above it: at once; margins ≤ 0 count only with a "
+    f"thermal bit set, or from {celsius_words(HOT_ANYWHERE_C)}* on",
+    source="nvmlDeviceGetMarginTemperature, else temperature and slowdown threshold",
+    action="improve the cooling: fans, inlet temperature, dust",
+    needs=("gpu.*.temperature_c", _LIMITS),
+    decisive=(_LIMITS,),
+    eager=False,
+    explains=("gpu.temp.peer",),
+    whole_node=("All {count} GPUs close to their slowdown temperature", _CHECK_FANS),
+)
 def margin(moment: Moment) -> Iterator[Hit]:
     """Near its slowdown temperature for a while; above it at once."""
     for gpu in moment.now.gpus:
-        left = left_c(gpu)
-        if left is not None and left[0] <= NARROW_C:
-            yield _margin(gpu, *left)
+        left = _left_c(gpu)
+        if left is None or left[0] > NARROW_C:
+            continue
+        left_c, source = left
+        name = gpu_name(gpu.index)
+        now = "" if gpu.temperature_c is None else f" at {celsius_words(gpu.temperature_c)}"
+        where = f"{celsius_words(left_c)} below slowdown"
+        if left_c <= 0:
+            above = f"{celsius_words(-left_c)} above its slowdown temperature"
+            where = "at its slowdown temperature" if left_c > -1 else above
+        yield Hit(name, f"{name}{now}: {where}", (f"source: {source}",), hold_s=None if left_c > 0 else 0.0)
 
 
-def _margin(gpu: GpuSample, degrees: float, source: str) -> Hit:
-    name = gpu_name(gpu.index)
-    now = "" if gpu.temperature_c is None else f" at {gpu.temperature_c:.0f} °C"
-    if degrees > 0:
-        return Hit(name, f"{name}{now}: {degrees:.0f} °C below slowdown", (f"source: {source}",))
-    where = "at its slowdown temperature" if degrees > -1 else f"{-degrees:.0f} °C above its slowdown temperature"
-    return Hit(name, f"{name}{now}: {where}", (f"source: {source}",), hold_s=0.0)
-
-
-def hbm(moment: Moment) -> Iterator[Hit]:
+@rule(
+    "gpu.temp.hbm",
+    "warning",
+    meaning="the GPU's memory is hotter than it may be",
+    threshold="above the memory's maximum operating temperature, or its margin below 0",
+    source="field 82 against the memory's threshold; Hopper and newer: field 195, the memory's margin",
+    action="improve the cooling; compare with its siblings",
+    needs=("gpu.*.memory_temperature_c", _MEMORY_LIMITS),
+    decisive=(_MEMORY_LIMITS,),
+    clear_s=60.0,
+    explains=("gpu.temp.peer",),
+    whole_node=("Memory of all {count} GPUs above its temperature limit", _CHECK_FANS),
+)
+def memory(moment: Moment) -> Iterator[Hit]:
     for gpu in moment.now.gpus:
         name, now, limit = gpu_name(gpu.index), gpu.memory_temperature_c, gpu.memory_temperature_max_c
         margin_c = gpu.memory_temperature_margin_c
         if now is not None and limit is not None and now > limit:
-            yield Hit(name, f"{name}: HBM {now:.0f} °C above limit {limit:.0f}")
+            yield Hit(name, f"{name}: HBM at {celsius_words(now)}, its limit is {celsius_words(limit)}")
         elif margin_c is not None and margin_c < 0:
-            at = "" if now is None else f" at {now:.0f} °C,"
-            yield Hit(name, f"{name}: HBM{at} {-margin_c:.0f} °C above its limit")
+            at = "" if now is None else f" at {celsius_words(now)},"
+            yield Hit(name, f"{name}: HBM{at} {celsius_words(-margin_c)} above its limit")
 
 
-def peer(moment: Moment) -> Iterator[Hit]:
+@rule(
+    "gpu.temp.peer",
+    "warning",
+    hold_s=60.0,
+    meaning="the GPU is cooled worse than the GPUs beside it",
+    threshold=f"≥ {celsius_words(HOTTER_C)}* above the median of {SIBLINGS_AT_LEAST} or more siblings that draw ≥ "
+    f"{percent_words(SAME_POWER)}* of its power, for {HOLD}*, and within {celsius_words(HOT_C)}* of a limit or below "
+    "its highest clock",
+    source="nvmlDeviceGetTemperatureV of the node's GPUs",
+    action="check its heatsink and thermal paste; reseat it at the next service",
+    needs=("gpu.*.temperature_c", "gpu.*.power_w"),
+    eager=False,
+)
+def hotter_than_siblings(moment: Moment) -> Iterator[Hit]:
     """Siblings that draw much less than this GPU have a reason to be cooler and do not count."""
     by_name: dict[str, list[tuple[float, float, GpuSample]]] = {}
     for gpu in moment.now.gpus:
         if gpu.temperature_c is not None and gpu.power_w is not None:
             by_name.setdefault(gpu.name or "", []).append((gpu.power_w, gpu.temperature_c, gpu))
-    for like in by_name.values():
-        coolest = min(celsius for _, celsius, _ in like)
-        if len(like) <= SIBLINGS_AT_LEAST or max(celsius for _, celsius, _ in like) - coolest < HOTTER_C:
-            continue
-        hot = [one for one in like if one[1] - coolest >= HOTTER_C][:MOST_HOT]
-        for watts, celsius, gpu in hot:
-            siblings = [other for power, other, one in like if one is not gpu and power >= SAME_POWER * watts]
-            hotter_c = celsius - median(siblings) if len(siblings) >= SIBLINGS_AT_LEAST else 0.0
-            if hotter_c >= HOTTER_C and heat_matters(gpu, HOT_C):
+    for alike in by_name.values():
+        coolest = min(celsius for _, celsius, _ in alike)
+        hot = [entry for entry in alike if entry[1] - coolest >= HOTTER_C][:MOST_HOT]
+        for watts, celsius, gpu in hot if len(alike) > SIBLINGS_AT_LEAST else ():
+            siblings = [other for power, other, sibling in alike if sibling is not gpu and power >= SAME_POWER * watts]
+            usual = median(siblings) if len(siblings) >= SIBLINGS_AT_LEAST else celsius
+            if celsius - usual >= HOTTER_C and heat_matters(gpu, HOT_C):
                 name = gpu_name(gpu.index)
-                text = f"{name} runs {hotter_c:.0f} °C hotter than its siblings at the same load"
-                evidence = f"{celsius:.0f} °C at {watts:.0f} W, siblings {median(siblings):.0f} °C"
+                text = f"{name} runs {celsius_words(celsius - usual)} hotter than its siblings at the same load"
+                evidence = f"{celsius_words(celsius)} at {watts_words(watts)}, siblings {celsius_words(usual)}"
                 yield Hit(name, text, (evidence,))
-
-
-RULES = (
-    Rule(
-        "gpu.temp.margin",
-        "warning",
-        60.0,
-        "improve the cooling: fans, inlet temperature, dust",
-        margin,
-        meaning="the GPU is about to slow itself down",
-        threshold="≤ 5 °C* for 60 s*; at or above it: at once; margins ≤ 0 count only with a thermal bit set, or from "
-        "80 °C* on",
-        source="nvmlDeviceGetMarginTemperature, else temperature and slowdown threshold",
-        needs=("gpu.*.temperature_c", "gpu.*.temperature_margin_c | gpu.*.temperature_slowdown_c"),
-        decisive=("gpu.*.temperature_margin_c | gpu.*.temperature_slowdown_c",),
-        eager=False,
-        precedence=SYMPTOM,
-        explains=("gpu.temp.peer",),
-        whole_node=(
-            "All {count} GPUs close to their slowdown temperature",
-            "check the node's fans and inlet temperature",
-        ),
-    ),
-    Rule(
-        "gpu.temp.hbm",
-        "warning",
-        0.0,
-        "improve the cooling; compare with its siblings",
-        hbm,
-        meaning="the GPU's memory is hotter than it may be",
-        threshold="above the memory's maximum operating temperature, or its margin below 0",
-        source="field 82 against the memory's threshold; Hopper and newer: field 195, the memory's margin",
-        needs=("gpu.*.memory_temperature_c", "gpu.*.memory_temperature_max_c | gpu.*.memory_temperature_margin_c"),
-        decisive=("gpu.*.memory_temperature_max_c | gpu.*.memory_temperature_margin_c",),
-        clear_s=60.0,
-        precedence=SYMPTOM,
-        explains=("gpu.temp.peer",),
-        whole_node=(
-            "Memory of all {count} GPUs above its temperature limit",
-            "check the node's fans and inlet temperature",
-        ),
-    ),
-    Rule(
-        "gpu.temp.peer",
-        "warning",
-        60.0,
-        "check its heatsink and thermal paste; reseat it at the next service",
-        peer,
-        meaning="the GPU is cooled worse than the GPUs beside it",
-        threshold="≥ 12 °C* above the median of 3 or more siblings that draw ≥ 80 %* of its power, for 60 s*, and "
-        "within 15 °C* of a limit or below its highest clock",
-        source="nvmlDeviceGetTemperatureV of the node's GPUs",
-        needs=("gpu.*.temperature_c", "gpu.*.power_w"),
-        eager=False,
-        precedence=SYMPTOM,
-    ),
-)

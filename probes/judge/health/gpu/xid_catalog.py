@@ -152,6 +152,12 @@ def _catalog() -> dict[int, Xid]:
 CATALOG = _catalog()
 
 
+def numbers(*tiers: str) -> str:
+    """``46 48 167*``: all single numbers of these tiers; * is told of those that NVIDIA names no action for."""
+    own = sorted(code for code, known in _BY_NUMBER.items() if known.tier in tiers)
+    return " ".join(f"{code}{'' if lookup(code).bucket else '*'}" for code in own)
+
+
 def lookup(code: int) -> Xid:
     """Also for numbers that no catalog has."""
     return CATALOG.get(code, _NOT_IN_CATALOG)
@@ -167,3 +173,44 @@ def remedy(code: int) -> Remedy:
     """What that comes to."""
     known = lookup(code)
     return _REMEDIES.get(known.do or known.bucket, "none")
+
+
+# What the driver asks for (field 230 by its numbers; the text of Xid 154 has them): by name (words, action, remedy).
+RECOVERY_NAMES = dict(
+    enumerate(
+        ("gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "imex_restart", "bus_reset", "system_reboot"), 1
+    )
+)
+_REBOOT = "drain and reboot the node"
+_RESET = "sudo nvidia-smi -r -i {index}"
+_RECOVERY: dict[str, tuple[str, str, Remedy]] = {
+    "gpu_reset": ("GPU reset", f"end its job, then: {_RESET}", "reset"),
+    "node_reboot": ("node reboot", _REBOOT, "reboot"),
+    "drain_p2p": ("drain of peer-to-peer traffic", "end the jobs that use this GPU together with others", "none"),
+    "drain_and_reset": ("drain and GPU reset", f"end the jobs on this GPU, then: {_RESET}", "reset"),
+    "imex_restart": ("IMEX recovery", "restart nvidia-imex on all nodes of the NVLink domain", "none"),
+    "bus_reset": ("bus reset", "end the jobs on this GPU, then reset it or reboot the node", "reset"),
+    "system_reboot": ("system reboot", _REBOOT, "reboot"),
+}
+
+
+class Recovery(NamedTuple):
+    """A recovery action in words, what to do, and what that comes to."""
+
+    words: str
+    action: str
+    remedy: Remedy
+
+
+def recovery_of(wanted: str | None, index: int | None) -> Recovery | None:
+    """By the action's name; None for "none", and for one that we do not know."""
+    return _recovery(wanted, index) if wanted is not None and wanted in _RECOVERY else None
+
+
+def gpu_reset(index: int) -> Recovery:
+    return _recovery("gpu_reset", index)
+
+
+def _recovery(wanted: str, index: int | None) -> Recovery:
+    words, action, remedy = _RECOVERY[wanted]
+    return Recovery(words, action.format(index="N" if index is None else index), remedy)

@@ -1,230 +1,398 @@
-"""What the driver reported: Xids, one line per incident; SXids and what the driver asks for stand beside.
+"""What the driver reported in the kernel log: Xids, one line per incident; NVSwitches' SXids; what it asks for.
 
-Source: lines of the kernel log (NVRM: Xid), NVIDIA's Xid catalog.
+One fault logs several lines within seconds (an ECC error: 48, 63, 94, then 43 and 45 as the programs end; a dead link:
+74 on both ends). They are told once, by the gravest; the same Xid again and again is one line with a count.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
 
-from mltop.probes.judge.health.gpu import recovery, sxid
-from mltop.probes.judge.health.gpu.recovery import asked_of
-from mltop.probes.judge.health.gpu.xid_catalog import APP, HW, QUIET, WARN, advice, lookup, remedy
-from mltop.probes.judge.health.gpu.xid_events import Incident, SeenXid, listed_incidents, seen_xids
-from mltop.probes.judge.health.names import at_time, links_of, plural
-from mltop.probes.judge.health.rule import DRIVER, Hit, Moment, Rule, once_per_moment
-from mltop.probes.model import GpuSample
+from mltop.probes.judge.health.gpu.xid_catalog import (
+    ADVICE,
+    APP,
+    HW,
+    NVLINK5,
+    QUIET,
+    RECOVERY_NAMES,
+    WARN,
+    advice,
+    lookup,
+    numbers,
+    recovery_of,
+    remedy,
+)
+from mltop.probes.judge.health.names import gpu_name, links_of, slot, slots
+from mltop.probes.judge.health.rule import DAY_S, DRIVER, EVENT_LISTED_S, FABRIC, Hit, Moment, once_per_moment, rule
+from mltop.probes.model import GpuSample, KernelEvent, Sample
+from mltop.probes.model.units import counted, utc_words
 
-REPEAT_S = 86_400.0
+CHAIN_S = 60.0  # so close together on one GPU they are one incident
+MOST_OPEN = 64  # incidents of one GPU that may still grow
+SAME_LINE_S = 5.0  # the kernel log and NVML's event of one and the same Xid
+BOOT_SLACK_S = 5.0  # boot time and the log's times come from different clocks
+REPEAT_S = DAY_S
 FATAL_TIMES = 5  # on one GPU in a day
 ONE_OCCURRENCE_S = 10.0  # one fault writes many lines
-PAGE_FAULT = 31
-PAGE_FAULT_TIMES = 2
+PAGE_FAULT, PAGE_FAULT_TIMES = 31, 2
+OFF_BUS = 79  # "GPU has fallen off the bus", which comes with and without this Xid
+CLEANUP = 45  # of a program that ended for another reason
+_FATAL = re.compile(r"(?<![-\w])Fatal\b")
+_CHANGED_TO = re.compile(r"\bto (0x[0-9a-fA-F]+|\d+)\b")
+_GRAVITY = {HW: 0, WARN: 1, APP: 2, QUIET: 3, ADVICE: 4}
+# What the GPUs of a node log when an NVSwitch has failed.
+_AFTER_SXID = frozenset({43, 45, 74, *NVLINK5})
+_NVLINK5 = f"{min(NVLINK5)} to {max(NVLINK5)}"
+
+_log_rule = partial(rule, source="NVIDIA Xid catalog; kernel log", needs=("kernel_log",))
 
 
+@dataclass(frozen=True)
+class SeenXid:
+    """One Xid. ``subject``: "GPU 3", or the PCI bus id of a GPU that NVML has not listed since we watch."""
+
+    at: float
+    code: int
+    tier: str
+    subject: str
+    index: int | None
+    text: str = ""
+    pid: int | None = None
+    process: str = ""
+    source: str = ""
+
+
+@dataclass
+class Incident:
+    """Xids of one GPU that belong together, the oldest first."""
+
+    xids: list[SeenXid] = field(default_factory=list)
+    _codes: set[int] = field(default_factory=set)
+
+    def add(self, xid: SeenXid) -> None:
+        self.xids.append(xid)
+        self._codes.add(xid.code)
+
+    @property
+    def told(self) -> SeenXid:
+        """The gravest, of equals the first."""
+        return min(self.xids, key=lambda xid: _GRAVITY[xid.tier])
+
+    @property
+    def last_at(self) -> float:
+        return self.xids[-1].at
+
+    def takes(self, xid: SeenXid) -> bool:
+        apart_s = xid.at - self.last_at
+        return apart_s <= CHAIN_S or (apart_s <= EVENT_LISTED_S and xid.code in self._codes)
+
+
+@once_per_moment
+def _seen_xids(moment: Moment) -> list[SeenXid]:
+    """All that the sample knows of (24 hours), the oldest first; the same one from two sources counts once."""
+    events = [event for event in moment.now.kernel_events if event.kind in ("xid", "off_bus")]
+    if not events:
+        return []
+    # By slot and UUID; a GPU that is gone is known from earlier samples, or by its place on the PCI bus.
+    gpus = (*moment.known_gpus.values(), *moment.now.gpus)
+    indexes = {**slots(moment), **{gpu.uuid: gpu.index for gpu in gpus if gpu.uuid}}
+    newest: dict[tuple[str, int], SeenXid] = {}
+    xids = []
+    for event in sorted(events, key=lambda event: event.at):
+        xid = _seen(event, indexes)
+        if xid is None:
+            continue
+        twin = newest.get((xid.subject, xid.code))
+        if twin is None or twin.source == xid.source or xid.at - twin.at > SAME_LINE_S:
+            newest[xid.subject, xid.code] = xid
+            xids.append(xid)
+    return xids
+
+
+def _seen(event: KernelEvent, indexes: dict[str, int]) -> SeenXid | None:
+    code = OFF_BUS if event.kind == "off_bus" else event.code
+    if code is None:
+        return None
+    index = indexes.get(event.subject, indexes.get(slot(event.subject)))
+    subject = (slot(event.subject) or "a GPU") if index is None else gpu_name(index)
+    of_event = (event.text, event.pid, event.process, event.source)
+    return SeenXid(event.at, code, _tier(event, code), subject, index, *of_event)
+
+
+def _tier(event: KernelEvent, code: int) -> str:
+    """NVLink errors of Blackwell say in their line whether they are fatal; where it does not, they are not."""
+    if code in NVLINK5:
+        fatal = event.severity == "fatal" or (not event.severity and _FATAL.search(event.text) is not None)
+        return HW if fatal else WARN
+    return lookup(code).tier
+
+
+@once_per_moment
+def _listed_incidents(moment: Moment) -> list[Incident]:
+    """Those whose newest Xid is less than an hour old and of this boot: a reboot is the cure of many."""
+    since = _listed_since(moment.now)
+    fatal_sxids = [event.at for event in moment.now.kernel_events if event.kind == "sxid" and event.severity == "fatal"]
+    by_subject: dict[str, list[Incident]] = {}
+    for xid in _seen_xids(moment):
+        if xid.tier == ADVICE or _is_of_switch(xid, fatal_sxids):
+            continue
+        own = by_subject.setdefault(xid.subject, [])
+        incident = next((incident for incident in own[:-MOST_OPEN:-1] if incident.takes(xid)), None)
+        if incident is None:
+            incident = Incident()
+            own.append(incident)
+        incident.add(xid)
+    return [incident for own in by_subject.values() for incident in own if incident.last_at >= since]
+
+
+def _listed_since(sample: Sample) -> float:
+    """Unix s: an hour ago, or a little before the boot."""
+    uptime_s = sample.host.uptime_s
+    booted_at = float("-inf") if uptime_s is None else sample.sampled_at - uptime_s - BOOT_SLACK_S
+    return max(sample.sampled_at - EVENT_LISTED_S, booted_at)
+
+
+def _is_of_switch(xid: SeenXid, fatal_sxids: list[float]) -> bool:
+    """Whether the node's GPUs logged it because of an NVSwitch's fatal error."""
+    return xid.code in _AFTER_SXID and any(abs(xid.at - at) <= CHAIN_S for at in fatal_sxids)
+
+
+@_log_rule(
+    "gpu.xid.hw",
+    "critical",
+    meaning="the driver reports a fault that a GPU does not come back from by itself",
+    threshold=f"Xid {numbers(HW)}, fatal ones of {_NVLINK5}, and 'GPU has fallen off the bus' without one; listed for "
+    f"1 h; Xids within {CHAIN_S:.0f} s* of each other are one incident",
+    action="reset the GPU",
+    remedy="reset",
+    precedence=DRIVER,
+    explains=(
+        *("gpu.error", "gpu.recovery", "gpu.ecc.dbe_volatile", "gpu.remap.pending", "gpu.remap.failed"),
+        *("gpu.xid.warn", "gpu.xid.app", "nvlink."),
+    ),
+)
 def hardware(moment: Moment) -> Iterator[Hit]:
     return _of_tier(moment, HW)
 
 
+@_log_rule(
+    "gpu.xid.warn",
+    "warning",
+    meaning="the driver reports a fault that the GPU survives",
+    threshold=f"Xid {numbers(WARN)}, non-fatal ones of {_NVLINK5}, and numbers that NVIDIA's catalog lists as unused "
+    "or does not have; listed for 1 h",
+    action="restart the job",
+    remedy="restart",
+    precedence=DRIVER,
+    explains=("gpu.ecc.sbe_rate",),
+)
 def warnings(moment: Moment) -> Iterator[Hit]:
     return _of_tier(moment, WARN)
 
 
+@_log_rule(
+    "gpu.xid.app",
+    "info",
+    meaning="the driver reports a fault that is most often the program's own",
+    threshold=f"Xid {numbers(APP)}, engine exceptions, and those that NVIDIA says to ignore; listed for 1 h",
+    action="debug the program",
+)
 def applications(moment: Moment) -> Iterator[Hit]:
     return _of_tier(moment, APP, QUIET)
 
 
 def _of_tier(moment: Moment, *tiers: str) -> Iterator[Hit]:
-    if not moment.now.kernel_events:
-        return
-    for incident in listed_incidents(moment):
+    for incident in _listed_incidents(moment) if moment.now.kernel_events else ():
         if incident.told.tier in tiers:
-            yield _hit(moment, incident)
+            yield _incident_hit(moment, incident)
 
 
-def _hit(moment: Moment, incident: Incident) -> Hit:
-    told = incident.told
-    times = sum(one.code == told.code for one in incident.xids)
+def _incident_hit(moment: Moment, incident: Incident) -> Hit:
+    told, first = incident.told, incident.xids[0]
+    same = [xid for xid in incident.xids if xid.code == told.code]
     what = lookup(told.code).what
     head = f"Xid {told.code}" if "{gpu}" in what else f"Xid {told.code} on {told.subject}"
-    text = f"{head}: {what.format(gpu=told.subject)}{_links(incident)}{_by(told)}"
-    if times > 1:
-        text += f", {times} times since {at_time(incident.xids[0].at)}"
-    if told.tier == APP and told.code != 45:
+    # Each link that fails has a line of its own.
+    links = links_of(xid.text for xid in same) if "NVLink" in what else ""
+    text = f"{head}: {what.format(gpu=told.subject)}{links}"
+    if told.tier == APP and told.pid is not None:
+        text += f" by pid {told.pid} ({told.process})" if told.process else f" by pid {told.pid}"
+    if len(same) > 1:
+        text += f", {len(same)} times since {utc_words(first.at)}"
+    if told.tier == APP and told.code != CLEANUP:
         text += " – probably your code"
-    gpu = _gpu(moment, told.index)
-    asked, asked_remedy = ("", None) if gpu is None or told.tier != HW else asked_of(gpu)
+    gpu = _by_index(moment).get(told.index)
+    asked = recovery_of(gpu.recovery_action, gpu.index) if gpu is not None and told.tier == HW else None
     return Hit(
         told.subject,
         text,
-        (*_lines(incident), *_state(gpu)),
-        action=asked or advice(told.code, told.index),
+        (*_lines(incident), *(_state(gpu) if gpu is not None else ())),
+        action=asked.action if asked is not None else advice(told.code, told.index),
         since=told.at,
-        key=str(incident.xids[0].code),
-        remedy=asked_remedy or remedy(told.code),
+        key=str(first.code),
+        remedy=asked.remedy if asked is not None else remedy(told.code),
     )
-
-
-def _by(one: SeenXid) -> str:
-    if one.tier != APP or one.pid is None:
-        return ""
-    return f" by pid {one.pid} ({one.process})" if one.process else f" by pid {one.pid}"
-
-
-def _links(incident: Incident) -> str:
-    """All that the incident names: each link that fails has a line of its own."""
-    code = incident.told.code
-    if "NVLink" not in lookup(code).what:
-        return ""
-    return links_of(one.text for one in incident.xids if one.code == code)
 
 
 def _lines(incident: Incident) -> Iterator[str]:
     told = incident.told
     if told.text:
         yield told.text
-    others = [code for code in incident.codes() if code != told.code]
+    others = dict.fromkeys(xid.code for xid in incident.xids if xid.code != told.code)
     if others:
         yield "with it: " + ", ".join(f"Xid {code} ({lookup(code).what.format(gpu='GPU')})" for code in others)
 
 
-def _state(gpu: GpuSample | None) -> Iterator[str]:
+def _state(gpu: GpuSample) -> Iterator[str]:
     """What NVML's counters say of the same GPU: it is part of the same picture."""
-    if gpu is None:
-        return
     if gpu.ecc.uncorrected_volatile:
-        yield f"{plural(gpu.ecc.uncorrected_volatile, 'uncorrectable memory error')} since its reset"
+        yield f"{counted(gpu.ecc.uncorrected_volatile, 'uncorrectable memory error')} since its reset"
     if gpu.remap.failed:
         yield "a row remapping has failed: its memory cannot be repaired, plan an RMA"
     elif gpu.remap.pending:
         yield "a row remapping is pending: it takes effect at the next reset"
 
 
-def _gpu(moment: Moment, index: int | None) -> GpuSample | None:
-    return _by_index(moment).get(index) if index is not None else None
-
-
 @once_per_moment
-def _by_index(moment: Moment) -> dict[int, GpuSample]:
+def _by_index(moment: Moment) -> dict[int | None, GpuSample]:
     return {gpu.index: gpu for gpu in moment.now.gpus}
 
 
+@_log_rule(
+    "gpu.xid.repeat",
+    "critical",
+    meaning="the same GPU fails again and again",
+    threshold=f"{FATAL_TIMES} or more faults of gpu.xid.hw in 24 h, {ONE_OCCURRENCE_S:.0f} s* apart: critical; Xid "
+    f"{PAGE_FAULT} in {PAGE_FAULT_TIMES} programs on this GPU and on no other* in 24 h: warning",
+    source="NVSentinel's repeat rule; kernel log",
+    action="take the node out of the pool and run: dcgmi diag -r 3",
+    precedence=DRIVER,
+    remedy="service",
+)
 def repeat(moment: Moment) -> Iterator[Hit]:
     if len(moment.now.kernel_events) < PAGE_FAULT_TIMES:
         return
     since = moment.now.sampled_at - REPEAT_S
-    xids = [one for one in seen_xids(moment) if one.at >= since]
     fatal: dict[str, list[SeenXid]] = {}
     faults: dict[str, list[SeenXid]] = {}
-    for one in xids:
-        if one.tier == HW:
-            fatal.setdefault(one.subject, []).append(one)
-        elif one.code == PAGE_FAULT:
-            faults.setdefault(one.subject, []).append(one)
-    for subject, ones in fatal.items():
-        times = _occurrences(ones)
+    for xid in _seen_xids(moment):
+        if xid.at >= since and xid.tier == HW:
+            fatal.setdefault(xid.subject, []).append(xid)
+        elif xid.at >= since and xid.code == PAGE_FAULT:
+            faults.setdefault(xid.subject, []).append(xid)
+    for subject, xids in fatal.items():
+        times = _occurrences(xids)
         if len(times) >= FATAL_TIMES:
-            codes = ", ".join(str(code) for code in sorted({one.code for one in ones}))
+            codes = ", ".join(str(code) for code in sorted({xid.code for xid in xids}))
             text = f"{subject}: {len(times)} fatal Xids in 24 h ({codes}): suspect the hardware"
             yield Hit(subject, text, _times(times), "critical", since=times[FATAL_TIMES - 1].at, key="fatal")
-    for subject, ones in faults.items():
-        pids = {one.pid for one in ones if one.pid is not None}
+    for subject, xids in faults.items():
+        pids = {xid.pid for xid in xids if xid.pid is not None}
         # A program's own fault shows on any GPU that runs it.
         if len(pids) >= PAGE_FAULT_TIMES and len(faults) == 1:
-            text = f"{subject}: Xid 31 in {len(pids)} programs within 24 h, on no other GPU: suspect the hardware"
-            yield Hit(subject, text, _times(ones), "warning", since=ones[-1].at, key="31")
+            programs = f"{len(pids)} programs within 24 h, on no other GPU"
+            text = f"{subject}: Xid {PAGE_FAULT} in {programs}: suspect the hardware"
+            yield Hit(subject, text, _times(xids), "warning", since=xids[-1].at, key=str(PAGE_FAULT))
 
 
 def _occurrences(xids: list[SeenXid]) -> list[SeenXid]:
     """The first of each burst."""
-    found, last_at = [], float("-inf")
-    for one in xids:
-        if one.at - last_at > ONE_OCCURRENCE_S:
-            found.append(one)
-        last_at = one.at
-    return found
+    first, last_at = [], float("-inf")
+    for xid in xids:
+        if xid.at - last_at > ONE_OCCURRENCE_S:
+            first.append(xid)
+        last_at = xid.at
+    return first
 
 
 def _times(xids: list[SeenXid]) -> tuple[str, ...]:
-    return ("at " + ", ".join(f"{at_time(one.at)} (Xid {one.code})" for one in xids[-8:]),)
+    return ("at " + ", ".join(f"{utc_words(xid.at)} (Xid {xid.code})" for xid in xids[-8:]),)
 
 
-_LOG = ("kernel_log",)
-# What a GPU shows after a fault that its Xid names.
-_AFTER_A_FAULT = (
-    "gpu.error",
+@rule(
     "gpu.recovery",
-    "gpu.ecc.dbe_volatile",
-    "gpu.remap.pending",
-    "gpu.remap.failed",
-    "gpu.xid.warn",
-    "gpu.xid.app",
-    "nvlink.",
+    "critical",
+    meaning="the driver says what the GPU needs to work again",
+    threshold="any action but none; draining peer-to-peer traffic: warning",
+    source="NVML field 230; Xid 154 where that cannot be read",
+    action="do what the driver asks for",
+    needs=("gpu.*.recovery_action",),
+    precedence=DRIVER,
+    explains=("gpu.remap.pending",),
 )
+def recovery(moment: Moment) -> Iterator[Hit]:
+    """Field 230 is the driver's present word; the newest Xid 154 of the last hour speaks where it cannot be read."""
+    readable = {gpu.index for gpu in moment.now.gpus if gpu.recovery_action is not None}
+    for gpu in moment.now.gpus:
+        wanted = gpu.recovery_action
+        if wanted is not None and wanted != "none":
+            yield _recovery(gpu.index, gpu_name(gpu.index), wanted, "NVML: GPU recovery action", None)
+    if not moment.now.kernel_events or (moment.now.gpus and len(readable) == len(moment.now.gpus)):
+        return
+    since = _listed_since(moment.now)
+    newest = {xid.subject: xid for xid in _seen_xids(moment) if xid.tier == ADVICE}
+    for xid in newest.values():
+        number = _CHANGED_TO.search(xid.text)
+        wanted = RECOVERY_NAMES.get(int(number[1], 0)) if number else None
+        if wanted is not None and xid.index not in readable and xid.at >= since:
+            yield _recovery(xid.index, xid.subject, wanted, xid.text, xid.at)
 
-RULES = (
-    Rule(
-        "gpu.xid.hw",
-        "critical",
-        0.0,
-        "reset the GPU",
-        hardware,
-        meaning="the driver reports a fault that a GPU does not come back from by itself",
-        threshold=(
-            "Xid 46 48 62 64 74 79 95 109 110 119 120 136 140 143 151 155 156 158 167* 171* 172* 173*, fatal ones of "
-            "144 to 150, and 'GPU has fallen off the bus' without one; listed for 1 h; Xids within 60 s* of each other "
-            "are one incident"
-        ),
-        source="NVIDIA Xid catalog; kernel log",
-        needs=_LOG,
-        precedence=DRIVER,
-        explains=_AFTER_A_FAULT,
-        remedy="reset",
-    ),
-    Rule(
-        "gpu.xid.warn",
-        "warning",
-        0.0,
-        "restart the job",
-        warnings,
-        meaning="the driver reports a fault that the GPU survives",
-        threshold=(
-            "Xid 54 63 92 93 94 121 137 157 160 161 165* 166* 168* 169* 170*, non-fatal ones of 144 to 150, and "
-            "numbers that NVIDIA's catalog lists as unused or does not have; listed for 1 h"
-        ),
-        source="NVIDIA Xid catalog; kernel log",
-        needs=_LOG,
-        precedence=DRIVER,
-        explains=("gpu.ecc.sbe_rate",),
-        remedy="restart",
-    ),
-    Rule(
-        "gpu.xid.app",
-        "info",
-        0.0,
-        "debug the program",
-        applications,
-        meaning="the driver reports a fault that is most often the program's own",
-        threshold="Xid 13 31 32 43 45 68 69, engine exceptions, and those that NVIDIA says to ignore; listed for 1 h",
-        source="NVIDIA Xid catalog; kernel log",
-        needs=_LOG,
-    ),
-    Rule(
-        "gpu.xid.repeat",
-        "critical",
-        0.0,
-        "take the node out of the pool and run: dcgmi diag -r 3",
-        repeat,
-        meaning="the same GPU fails again and again",
-        threshold=(
-            "5 or more faults of gpu.xid.hw in 24 h, 10 s* apart: critical; Xid 31 in 2 programs on this GPU and on no "
-            "other* in 24 h: warning"
-        ),
-        source="NVSentinel's repeat rule; kernel log",
-        needs=_LOG,
-        precedence=DRIVER,
-        remedy="service",
-    ),
-    *recovery.RULES,
-    *sxid.RULES,
+
+def _recovery(index: int | None, subject: str, wanted: str, evidence: str, since: float | None) -> Hit:
+    known = recovery_of(wanted, index)
+    return Hit(
+        subject,
+        f"{subject}: the driver asks for: {known.words if known is not None else wanted.replace('_', ' ')}",
+        (evidence,),
+        severity="warning" if wanted == "drain_p2p" else "critical",
+        action=known.action if known is not None else "",
+        since=since,
+        remedy=known.remedy if known is not None else "none",
+    )
+
+
+@rule(
+    "gpu.sxid",
+    "critical",
+    meaning="an NVSwitch reports an error",
+    threshold="fatal: critical; non-fatal: info; listed for 1 h",
+    source="kernel log, nvidia-nvswitch",
+    action="end the jobs, reset all GPUs of the node and restart nvidia-fabricmanager; if it comes back: service",
+    needs=("kernel_log",),
+    remedy="reset",
+    precedence=FABRIC,
 )
+def nvswitch(moment: Moment) -> Iterator[Hit]:
+    """Lines with data and instance numbers follow each one and say nothing of their own."""
+    since = _listed_since(moment.now)
+    alike: dict[tuple[str, int | None, str], list[KernelEvent]] = {}
+    for event in moment.now.kernel_events:
+        if event.kind == "sxid" and event.at >= since and event.severity:
+            alike.setdefault((event.subject, event.code, event.severity), []).append(event)
+    for (switch, code, severity), events in alike.items():
+        yield _nvswitch(moment, switch, code, severity == "fatal", events)
+
+
+def _nvswitch(moment: Moment, switch: str, code: int | None, fatal: bool, events: list[KernelEvent]) -> Hit:
+    where = links_of(event.text for event in events)
+    times = f", {len(events)} times" if len(events) > 1 else ""
+    evidence = [events[-1].text] if events[-1].text else []
+    if fatal:
+        followed = (xid for xid in _seen_xids(moment) if _is_of_switch(xid, [events[0].at]))
+        after = Counter(f"Xid {xid.code} on {xid.subject}" for xid in followed)
+        evidence += [f"then {', '.join(after)}"] if after else []
+    return Hit(
+        f"NVSwitch {switch}",
+        f"SXid {code}: {'fatal' if fatal else 'non-fatal'} error of NVSwitch {switch}{where}{times}",
+        tuple(evidence),
+        severity="critical" if fatal else "info",
+        action="" if fatal else "none needed; watch for more",
+        remedy="reset" if fatal else "watch",
+        about=tuple(gpu_name(gpu.index) for gpu in moment.now.gpus) if fatal else (),
+        since=events[0].at,
+        key=f"{code} {'fatal' if fatal else events[0].severity}",
+    )

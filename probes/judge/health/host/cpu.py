@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mltop.probes.judge.health.host.system import duration
-from mltop.probes.judge.health.rule import DRIVER, EVENT_LISTED_S, Hit, Moment, Rule, once_per_moment
+from mltop.probes.judge.health.rule import DRIVER, HOLD, Hit, Moment, once_per_moment, rule
 from mltop.probes.model import BlockedProcess, KernelEvent, Sample
+from mltop.probes.model.units import duration_words, percent_words
+from mltop.probes.model.vocabulary import Severity
 
-MOST_LOAD_PER_CORE = 2.0
+MOST_LOAD_PER_CORE = 2
 MOST_CPU_PRESSURE = 0.20
 MOST_THROTTLED = 0.05
 RANK_BLOCKED_S, OTHERS_BLOCKED_S = 60.0, 300.0
@@ -16,6 +17,18 @@ NFS_SILENT_S = 180.0  # major timeout: so long a server was silent already when 
 _BLOCKED = "seen blocked"  # the counter that exists once a process has been seen so
 
 
+@rule(
+    "cpu.load",
+    "warning",
+    hold_s=60.0,
+    meaning="more runs than there are cores",
+    threshold=f"load > {MOST_LOAD_PER_CORE} x cores*, or PSI cpu some > {percent_words(MOST_CPU_PRESSURE)}*, for "
+    f"{HOLD}",
+    source="/proc/loadavg, /proc/pressure/cpu; NHC",
+    action="fewer data loader workers or threads",
+    needs=("host.load", "host.cpu_count", "host.pressure.cpu"),
+    eager=False,
+)
 def load(moment: Moment) -> Iterator[Hit]:
     host = moment.now.host
     cores, load_1m, pressure = host.cpu_count, host.load_1m, host.pressure.cpu_some
@@ -23,18 +36,39 @@ def load(moment: Moment) -> Iterator[Hit]:
     if not overloaded and (pressure is None or pressure <= MOST_CPU_PRESSURE):
         return
     parts = [f"load {load_1m:.0f} on {cores} cores"] if load_1m is not None and cores else []
-    parts += [f"some task waited {pressure:.0%} of the time"] if pressure is not None else []
+    parts += [f"some task waited {percent_words(pressure)} of the time"] if pressure is not None else []
     yield Hit("host", f"CPU overcommitted: {', '.join(parts)}")
 
 
+@rule(
+    "cpu.cgroup",
+    "warning",
+    hold_s=10.0,
+    meaning="the cgroup's quota stops the job's processes",
+    threshold=f"throttled in > {percent_words(MOST_THROTTLED)} of the periods*",
+    source="cgroup cpu.stat",
+    action="raise the CPU quota",
+    needs=("host.cgroups.cpu",),
+    eager=False,
+)
 def cgroup(moment: Moment) -> Iterator[Hit]:
     for group in moment.now.host.cgroups:
         share = group.cpu_throttled_fraction
         if share is not None and share > MOST_THROTTLED:
             limit = f" (limit {group.cpu_limit_cores:g} cores)" if group.cpu_limit_cores else ""
-            yield Hit("host", f"cgroup throttled in {share:.0%} of its periods{limit}", (group.path,), key=group.path)
+            text = f"cgroup throttled in {percent_words(share)} of its periods{limit}"
+            yield Hit("host", text, (group.path,), key=group.path)
 
 
+@rule(
+    "cpu.governor",
+    "info",
+    meaning="cores save power while GPUs wait for them",
+    threshold="not performance",
+    source="cpufreq scaling_governor; gcm",
+    action="sudo cpupower frequency-set -g performance",
+    needs=("host.governor",),
+)
 def governor(moment: Moment) -> Iterator[Hit]:
     """Only where GPUs wait for the CPU."""
     name = moment.now.host.governor
@@ -42,21 +76,31 @@ def governor(moment: Moment) -> Iterator[Hit]:
         yield Hit("host", f"CPU frequency governor is {name}")
 
 
-def dstate(moment: Moment) -> Iterator[Hit]:
+@rule(
+    "cpu.dstate",
+    "critical",
+    meaning="a process does not come back from the kernel",
+    threshold=f"state D without a switch: ranks and nvidia-* {RANK_BLOCKED_S:.0f} s, others "
+    f"{duration_words(OTHERS_BLOCKED_S)} (warning)",
+    source="/proc/PID/stat; gpud, gcm",
+    action="look at storage and driver, and at the process's stack",
+    needs=("host.blocked",),
+    precedence=DRIVER,
+    explains_node=("cpu.hung",),
+)
+def stuck_processes(moment: Moment) -> Iterator[Hit]:
     for process in moment.now.host.blocked:
         ours = process.rank is not None or process.name.startswith("nvidia-")
-        if process.blocked_s < (RANK_BLOCKED_S if ours else OTHERS_BLOCKED_S):
-            continue
-        if _has_moved(moment, process):
+        if process.blocked_s < (RANK_BLOCKED_S if ours else OTHERS_BLOCKED_S) or _has_moved(moment, process):
             continue
         where = f" in {process.wchan}" if process.wchan else ""
         name = f"rank {process.rank}" if process.rank is not None else process.name or "process"
-        text = f"{name} (pid {process.pid}) stuck in the kernel for {duration(process.blocked_s)}{where}"
+        text = f"{name} (pid {process.pid}) stuck in the kernel for {duration_words(process.blocked_s)}{where}"
         action = f"look at storage and driver: sudo cat /proc/{process.pid}/stack"
         if process.name.startswith("nvidia-"):
             action = "reboot: the driver does not come back"
-        severity = "critical" if ours else "warning"
         since = moment.now.sampled_at - process.blocked_s
+        severity: Severity = "critical" if ours else "warning"
         yield Hit(name, text, severity=severity, action=action, since=since, key=str(process.pid))
 
 
@@ -66,17 +110,26 @@ def _has_moved(moment: Moment, process: BlockedProcess) -> bool:
     return grown is not None and grown.amount > 0
 
 
+@rule(
+    "cpu.hung",
+    "warning",
+    meaning="the kernel says that a task or a CPU hangs",
+    threshold="each, for an hour, unless the task is seen to go on or the NFS server that it waits for answers; a "
+    "soft lockup is critical",
+    source="kernel log; gpud",
+    action="see what the kernel does: sudo dmesg -T",
+    needs=("kernel_log",),
+)
 def hung(moment: Moment) -> Iterator[Hit]:
     """What has gone on since is over: the kernel says nothing of that, but a file server does, and so does the task."""
-    newest: dict[tuple[str, str, int | None], KernelEvent] = {}
-    for event in moment.now.kernel_events:
-        recent = moment.now.sampled_at - event.at < EVENT_LISTED_S
-        if recent and event.kind in ("hung_task", "soft_lockup"):
-            newest[event.kind, event.subject or event.process, event.pid] = event
+    newest = {
+        (event.kind, event.subject or event.process, event.pid): event
+        for event in moment.events("hung_task", "soft_lockup")
+    }
     for (kind, name, pid), event in newest.items():
-        if kind == "hung_task" and _went_on(moment, event):
-            continue
         lockup = kind == "soft_lockup"
+        if not lockup and _went_on(moment, event):
+            continue
         what = "a CPU is locked up in the kernel" if lockup else "blocked in the kernel for minutes"
         subject = name or "kernel"
         stack = f"see its stack: mltop stacks, or sudo cat /proc/{pid}/stack" if pid is not None and not lockup else ""
@@ -96,9 +149,7 @@ def _went_on(moment: Moment, event: KernelEvent) -> bool:
     pid = event.pid
     if pid is not None and pid in _blocked(moment):
         return False
-    if pid is not None and (
-        moment.increase(f"task {pid}", _BLOCKED, EVENT_LISTED_S) is not None or pid in _awake(moment)
-    ):
+    if pid is not None and (moment.has_seen(f"task {pid}", _BLOCKED) or pid in _awake(moment)):
         return True
     return any(silent_at <= event.at < answered_at for silent_at, answered_at in _nfs_pauses(moment))
 
@@ -118,13 +169,13 @@ def _awake(moment: Moment) -> set[int]:
 def _nfs_pauses(moment: Moment) -> list[tuple[float, float]]:
     """From when to when servers were silent that answer by now."""
     silent: dict[str, float] = {}
-    found = []
+    pauses = []
     for event in moment.now.kernel_events:
         if event.kind == "nfs":
             silent.setdefault(event.subject, event.at)
         elif event.kind == "nfs_ok" and event.subject in silent:
-            found.append((silent.pop(event.subject) - NFS_SILENT_S, event.at))
-    return found
+            pauses.append((silent.pop(event.subject) - NFS_SILENT_S, event.at))
+    return pauses
 
 
 def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
@@ -133,69 +184,3 @@ def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
             yield f"pid {rank.pid}", "switches", rank.voluntary_switches
     for process in sample.host.blocked:
         yield f"task {process.pid}", _BLOCKED, 1
-
-
-COUNTERS = (counters,)
-
-RULES = (
-    Rule(
-        "cpu.load",
-        "warning",
-        60.0,
-        "fewer data loader workers or threads",
-        load,
-        meaning="more runs than there are cores",
-        threshold="load > 2 x cores*, or PSI cpu some > 20 %*, for 60 s",
-        source="/proc/loadavg, /proc/pressure/cpu; NHC",
-        needs=("host.load", "host.cpu_count", "host.pressure.cpu"),
-        eager=False,
-    ),
-    Rule(
-        "cpu.cgroup",
-        "warning",
-        10.0,
-        "raise the CPU quota",
-        cgroup,
-        meaning="the cgroup's quota stops the job's processes",
-        threshold="throttled in > 5 % of the periods*",
-        source="cgroup cpu.stat",
-        needs=("host.cgroups.cpu",),
-        eager=False,
-    ),
-    Rule(
-        "cpu.governor",
-        "info",
-        0.0,
-        "sudo cpupower frequency-set -g performance",
-        governor,
-        meaning="cores save power while GPUs wait for them",
-        threshold="not performance",
-        source="cpufreq scaling_governor; gcm",
-        needs=("host.governor",),
-    ),
-    Rule(
-        "cpu.dstate",
-        "critical",
-        0.0,
-        "look at storage and driver, and at the process's stack",
-        dstate,
-        meaning="a process does not come back from the kernel",
-        threshold="state D without a switch: ranks and nvidia-* 60 s, others 5 min (warning)",
-        source="/proc/PID/stat; gpud, gcm",
-        needs=("host.blocked",),
-        precedence=DRIVER,
-        explains_node=("cpu.hung",),
-    ),
-    Rule(
-        "cpu.hung",
-        "warning",
-        0.0,
-        "see what the kernel does: sudo dmesg -T",
-        hung,
-        meaning="the kernel says that a task or a CPU hangs",
-        threshold="each, for an hour, unless the task is seen to go on or the NFS server that it waits for answers; a "
-        "soft lockup is critical",
-        source="kernel log; gpud",
-        needs=("kernel_log",),
-    ),
-)

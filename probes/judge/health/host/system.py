@@ -1,51 +1,14 @@
-"""Figures of a host in words.
-
-Clocks, limits and permissions of the machine.
-"""
+"""Clocks, limits and permissions of the machine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 
-from mltop.probes.judge.health.rule import Hit, Moment, Rule
-from mltop.probes.model import UNLIMITED, RankSample, Sample
-
-_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
-
-
-def size(value: float) -> str:
-    """``71 GB``: powers of 1024, as free(1) counts them."""
-    for unit in _UNITS:
-        if abs(value) < 1024 or unit == _UNITS[-1]:
-            return f"{value:.0f} {unit}" if value >= 10 or unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    raise AssertionError("the last unit takes everything")
-
-
-def duration(seconds: float) -> str:
-    """``45 s``, ``4 min``, ``3 h``, ``2 days``."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
-
-
-def rank_name(rank: RankSample) -> str:
-    return f"rank {rank.rank}" if rank.rank is not None else f"pid {rank.pid}"
-
-
-@lru_cache(4096)
-def kernel_list(text: str | None) -> frozenset[int]:
-    """``"0-3,8"`` → {0, 1, 2, 3, 8}; nothing of what is no such list."""
-    found: set[int] = set()
-    for part in (text or "").split(","):
-        first, _, last = part.strip().partition("-")
-        if first.isdigit() and (last or first).isdigit():
-            found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
-
+from mltop.probes.judge.health.names import RDMA, rank_name
+from mltop.probes.judge.health.rule import Hit, Moment, rule
+from mltop.probes.model import UNLIMITED, Sample
+from mltop.probes.model.units import percent_words, size_words
+from mltop.probes.model.vocabulary import Severity
 
 CLOCK_WARNING_S, CLOCK_CRITICAL_S = 0.1, 1.0
 SAMPLES_AGREE = 5
@@ -58,6 +21,17 @@ SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies")
 PTRACE_ROOT_ONLY, PTRACE_NOBODY = 2, 3
 
 
+@rule(
+    "time.sync",
+    "warning",
+    meaning="the node's clock is wrong: events of several nodes get into the wrong order",
+    threshold=f"not synchronized: info; off by > {1000 * CLOCK_WARNING_S:.0f} ms: warning; > {CLOCK_CRITICAL_S:.0f} s, "
+    f"or so far from the machine that watches in {SAMPLES_AGREE} samples* in a row: critical*",
+    source="adjtimex, the samples' times",
+    action="sudo chronyc makestep",
+    needs=("host.clock_synchronized", "host.clock_error_s"),
+    clear_s=60.0,
+)
 def clock(moment: Moment) -> Iterator[Hit]:
     """The difference to who watches (it includes what a sample needs to arrive), and the kernel's own estimate."""
     skew_s, host = _agreed_skew_s(moment), moment.now.host
@@ -66,7 +40,7 @@ def clock(moment: Moment) -> Iterator[Hit]:
         text = f"clock {abs(skew_s):.1f} s {direction} the machine that watches"
         yield Hit("host", text, (f"so in {SAMPLES_AGREE} samples or more",), severity="critical")
     elif host.clock_error_s is not None and host.clock_error_s > CLOCK_WARNING_S:
-        severity = "critical" if host.clock_error_s > CLOCK_CRITICAL_S else "warning"
+        severity: Severity = "critical" if host.clock_error_s > CLOCK_CRITICAL_S else "warning"
         yield Hit("host", f"clock may be off by {host.clock_error_s:.1f} s", severity=severity)
     elif host.clock_synchronized is False:
         yield Hit("host", "clock is not synchronized", severity="info", key="unsync")
@@ -95,6 +69,15 @@ def gauges(sample: Sample) -> Iterator[tuple[str, str, float, float]]:
             yield "host", name, sample.clock_skew_s, keep_s
 
 
+@rule(
+    "host.ptrace",
+    "info",
+    meaning="stacks cannot be read without root",
+    threshold=f"ptrace_scope {PTRACE_ROOT_ONLY} or {PTRACE_NOBODY} (1: told by doctor, and when stacks are asked for)",
+    source="kernel.yama.ptrace_scope",
+    action="sudo mltop (or: echo 0 | sudo tee /proc/sys/kernel/yama/ptrace_scope)",
+    needs=("host.ptrace_scope", "ranks"),
+)
 def ptrace(moment: Moment) -> Iterator[Hit]:
     scope = moment.now.host.ptrace_scope
     if scope is None or not moment.now.ranks:
@@ -105,22 +88,42 @@ def ptrace(moment: Moment) -> Iterator[Hit]:
         yield Hit("host", "stacks need root here (ptrace_scope 2)")
 
 
-def memlock(moment: Moment) -> Iterator[Hit]:
+@rule(
+    "host.memlock",
+    "warning",
+    meaning="RDMA needs locked memory and the ranks may have little",
+    threshold="a limit below half of the memory, with an active RDMA port",
+    source="/proc/PID/limits",
+    action="ulimit -l unlimited (in the job's limits)",
+    needs=("ranks", "ranks.memlock_limit_bytes", "links"),
+)
+def locked_memory(moment: Moment) -> Iterator[Hit]:
     """A limit of most of the memory is as good as none."""
-    if not any(link.kind in ("infiniband", "roce", "efa") and link.state == "ACTIVE" for link in moment.now.links):
+    if not any(link.kind in RDMA and link.state == "ACTIVE" for link in moment.now.links):
         return
     enough = (moment.now.host.memory_total_bytes or UNLIMITED) / 2
-    low = [
-        rank
-        for rank in moment.now.ranks
-        if rank.memlock_limit_bytes not in (None, UNLIMITED) and (rank.memlock_limit_bytes or 0) < enough
-    ]
+    limits = ((rank.memlock_limit_bytes, rank) for rank in moment.now.ranks)
+    low = [(limit, rank) for limit, rank in limits if limit is not None and limit != UNLIMITED and limit < enough]
     if low:
-        least = min(rank.memlock_limit_bytes or 0 for rank in low)
-        text = f"locked memory is limited to {size(least)}: RDMA registration will fail"
-        yield Hit("host", text, (f"{len(low)} ranks, e.g. {rank_name(low[0])}",))
+        least = min(limit for limit, _ in low)
+        text = f"locked memory is limited to {size_words(least)}: RDMA registration will fail"
+        yield Hit("host", text, (f"{len(low)} ranks, e.g. {rank_name(low[0][1])}",))
 
 
+@rule(
+    "host.fds",
+    "warning",
+    meaning="file descriptors run out, or process numbers",
+    threshold=f"> {percent_words(FILES_WARNING)}; critical: > {percent_words(FILES_CRITICAL)}; > "
+    f"{MOST_ZOMBIES}* zombies",
+    source="/proc/sys/fs/file-nr, /proc/PID/{limits,fd,stat}; gpud",
+    action="raise the limit (ulimit -n, fs.file-max), or find the leak",
+    needs=(
+        *("host.open_files", "host.open_files_max", "host.zombies"),
+        *("ranks", "ranks.open_files", "ranks.open_files_limit"),
+    ),
+    clear_s=60.0,
+)
 def files(moment: Moment) -> Iterator[Hit]:
     host = moment.now.host
     if host.open_files is not None and host.open_files_max:
@@ -137,11 +140,20 @@ def files(moment: Moment) -> Iterator[Hit]:
 def _files(subject: str, whose: str, used: int, limit: int, key: str = "") -> Iterator[Hit]:
     share = used / limit
     if share > FILES_WARNING:
-        severity = "critical" if share > FILES_CRITICAL else "warning"
+        severity: Severity = "critical" if share > FILES_CRITICAL else "warning"
         text = f"{subject}: {used} {whose} {limit} file descriptors are used"
         yield Hit(subject, text, severity=severity, key=key)
 
 
+@rule(
+    "host.clocksource",
+    "info",
+    meaning="reading the clock is slow",
+    threshold="hpet, acpi_pm or jiffies; another one than most nodes have",
+    source="/sys/devices/system/clocksource; gcm",
+    action="look at the BIOS and the kernel log (tsc unstable?)",
+    needs=("host.clocksource",),
+)
 def clocksource(moment: Moment) -> Iterator[Hit]:
     name = moment.now.host.clocksource
     if not name:
@@ -156,75 +168,3 @@ def clocksource(moment: Moment) -> Iterator[Hit]:
 def facts(sample: Sample) -> Iterator[tuple[str, str, str]]:
     if sample.host.clocksource:
         yield "host.clocksource", "", sample.host.clocksource
-
-
-GAUGES = (gauges,)
-FACTS = (facts,)
-
-RULES = (
-    Rule(
-        "time.sync",
-        "warning",
-        0.0,
-        "sudo chronyc makestep",
-        clock,
-        meaning="the node's clock is wrong: events of several nodes get into the wrong order",
-        threshold="not synchronized: info; off by > 100 ms: warning; > 1 s, or so far from the machine that watches in "
-        "5 samples* in a row: critical*",
-        clear_s=60.0,
-        source="adjtimex, the samples' times",
-        needs=("host.clock_synchronized", "host.clock_error_s"),
-    ),
-    Rule(
-        "host.ptrace",
-        "info",
-        0.0,
-        "sudo mltop (or: echo 0 | sudo tee /proc/sys/kernel/yama/ptrace_scope)",
-        ptrace,
-        meaning="stacks cannot be read without root",
-        threshold="ptrace_scope 2 or 3 (1: told by doctor, and when stacks are asked for)",
-        source="kernel.yama.ptrace_scope",
-        needs=("host.ptrace_scope", "ranks"),
-    ),
-    Rule(
-        "host.memlock",
-        "warning",
-        0.0,
-        "ulimit -l unlimited (in the job's limits)",
-        memlock,
-        meaning="RDMA needs locked memory and the ranks may have little",
-        threshold="a limit below half of the memory, with an active RDMA port",
-        source="/proc/PID/limits",
-        needs=("ranks", "ranks.memlock_limit_bytes", "links"),
-    ),
-    Rule(
-        "host.fds",
-        "warning",
-        0.0,
-        "raise the limit (ulimit -n, fs.file-max), or find the leak",
-        files,
-        meaning="file descriptors run out, or process numbers",
-        threshold="> 80 %; critical: > 95 %; > 1000* zombies",
-        clear_s=60.0,
-        source="/proc/sys/fs/file-nr, /proc/PID/{limits,fd,stat}; gpud",
-        needs=(
-            "host.open_files",
-            "host.open_files_max",
-            "host.zombies",
-            "ranks",
-            "ranks.open_files",
-            "ranks.open_files_limit",
-        ),
-    ),
-    Rule(
-        "host.clocksource",
-        "info",
-        0.0,
-        "look at the BIOS and the kernel log (tsc unstable?)",
-        clocksource,
-        meaning="reading the clock is slow",
-        threshold="hpet, acpi_pm or jiffies; another one than most nodes have",
-        source="/sys/devices/system/clocksource; gcm",
-        needs=("host.clocksource",),
-    ),
-)

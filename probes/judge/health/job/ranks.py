@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mltop.probes.judge.health.host.system import duration, kernel_list, rank_name, size
-from mltop.probes.judge.health.rule import Hit, Moment, Rule, once_per_moment
+from mltop.probes.judge.health.names import bus_id, kernel_list, rank_name
+from mltop.probes.judge.health.rule import Hit, Moment, once_per_moment, rule
 from mltop.probes.model import PciDevice, RankSample, Sample
+from mltop.probes.model.units import duration_words, size_words
 
 GROWTH_KEEP_S, GROWTH_SPAN_S = 7200.0, 900.0
 GROWTH_WITHIN_S = 6 * 3600.0
-STEADY = 0.5  # the last half grows at least this share as fast as the whole: loading a model ends
 DATALOADER_THREADS, OTHER_THREADS = 8, 4
 _YES = ("true", "t", "yes", "y", "on")
 
@@ -26,6 +26,16 @@ BAD_SETTINGS = {
 _NO_P2P = ("GeForce", "RTX 4", "RTX 5", "TITAN RTX")
 
 
+@rule(
+    "job.affinity",
+    "critical",
+    hold_s=10.0,
+    meaning="ranks are pinned to one core",
+    threshold="one CPU allowed (warning), the same for several ranks (critical)*",
+    source="/proc/PID/status Cpus_allowed_list",
+    action="srun --cpu-bind, taskset, or the launcher's binding",
+    needs=("ranks", "ranks.cpus_allowed", "host.cpu_count"),
+)
 def affinity(moment: Moment) -> Iterator[Hit]:
     """Only where there are cores to give: a container of one core has no choice."""
     ranks = [rank for rank in moment.now.ranks if rank.cpus_allowed and rank.state != "Z"]
@@ -46,11 +56,21 @@ def affinity(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, text, severity="warning", key=str(pinned[0].pid))
 
 
+@rule(
+    "job.numa",
+    "warning",
+    hold_s=10.0,
+    meaning="a rank runs on the other socket than its GPU",
+    threshold="allowed CPUs and the GPU's local CPUs are disjoint",
+    source="Cpus_allowed_list, PCI local_cpulist; ml-engineering",
+    action="bind the rank to its GPU's socket (numactl, --cpu-bind)",
+    needs=("ranks", "ranks.cpus_allowed", "pci", "gpu.*.pci_bus_id"),
+)
 def numa(moment: Moment) -> Iterator[Hit]:
-    near = {_bus(device.bus_id): device for device in moment.now.pci if device.kind == "gpu" and device.local_cpus}
+    near = {bus_id(device.bus_id): device for device in moment.now.pci if device.kind == "gpu" and device.local_cpus}
     if not near:
         return
-    gpus = {gpu.index: near.get(_bus(gpu.pci_bus_id)) for gpu in moment.now.gpus}
+    gpus = {gpu.index: near.get(bus_id(gpu.pci_bus_id)) for gpu in moment.now.gpus}
     for rank in moment.now.ranks:
         allowed = kernel_list(rank.cpus_allowed)
         for index in rank.gpus:
@@ -65,40 +85,55 @@ def _far(rank: RankSample, index: int, device: PciDevice) -> str:
     return f"{rank_name(rank)} runs on cores {rank.cpus_allowed}, its GPU {index}{where} is near {device.local_cpus}"
 
 
-def _bus(bus_id: str | None) -> str:
-    """``00000000:18:00.0`` and ``0000:18:00.0`` are the same place."""
-    domain, _, rest = (bus_id or "").lower().partition(":")
-    return f"{domain[-4:]}:{rest}"
-
-
+@rule(
+    "job.threads",
+    "info",
+    hold_s=60.0,
+    meaning="more processes than CPUs",
+    threshold="ranks and their workers > allowed CPUs",
+    source="/proc/PID/status; ml-engineering",
+    action="fewer data loader workers, or more CPUs per task",
+    needs=("ranks", "ranks.cpus_allowed"),
+)
 def threads(moment: Moment) -> Iterator[Hit]:
     ranks = [rank for rank in moment.now.ranks if rank.state != "Z"]
-    allowed = frozenset().union(*(kernel_list(rank.cpus_allowed) for rank in ranks)) if ranks else frozenset()
+    allowed = frozenset().union(*(kernel_list(rank.cpus_allowed) for rank in ranks))
     processes = sum(1 + len(rank.children) for rank in ranks)
     if allowed and processes > len(allowed):
         workers = processes / len(ranks) - 1
         want = len(ranks) * (workers + 1) + OTHER_THREADS
-        text = f"{processes} processes of {len(ranks)} ranks on {len(allowed)} CPUs, {want:.0f} would do"
-        yield Hit("host", text)
+        yield Hit("host", f"{processes} processes of {len(ranks)} ranks on {len(allowed)} CPUs, {want:.0f} would do")
 
 
-def growth(moment: Moment) -> Iterator[Hit]:
+@rule(
+    "job.mem_growth",
+    "warning",
+    hold_s=60.0,
+    meaning="the ranks' memory grows until the node has none left",
+    threshold=f"steady over > {duration_words(GROWTH_SPAN_S)}, out of memory within {duration_words(GROWTH_WITHIN_S)}*",
+    source="RSS of the ranks",
+    action="look for what is kept from step to step",
+    needs=("ranks", "ranks.rss_bytes", "host.memory"),
+    eager=False,
+)
+def memory_growth(moment: Moment) -> Iterator[Hit]:
     """Per rank, against what the node has left for all that grow."""
     available = moment.now.host.memory_available_bytes
-    if available is None:
+    if available is None or not _may_run_out(moment, available):
         return
-    if not _may_run_out(moment, available):
-        return
-    growing = [(rank, slope) for rank in moment.now.ranks if (slope := _steady_slope(moment, rank)) is not None]
-    total = sum(slope for _, slope in growing)
+    growing: list[tuple[float, RankSample]] = []
+    for rank in moment.now.ranks:
+        series = moment.series(f"pid {rank.pid}", "rss_bytes")
+        slope = series.steady_slope_per_s(GROWTH_SPAN_S) if series is not None else None
+        if slope is not None:
+            growing.append((slope, rank))
+    total = sum(slope for slope, _ in growing)
     if total <= 0 or available / total > GROWTH_WITHIN_S:
         return
-    rank, slope = max(growing, key=lambda pair: pair[1])
-    others = f" and {len(growing) - 1} other ranks" if len(growing) > 1 else ""
-    left = duration(available / total)
-    yield Hit(
-        rank_name(rank), f"{rank_name(rank)} grows by {size(slope * 3600)} an hour{others}: out of memory in {left}"
-    )
+    slope, rank = max(growing, key=lambda pair: pair[0])
+    name, others = rank_name(rank), f" and {len(growing) - 1} other ranks" if len(growing) > 1 else ""
+    left = duration_words(available / total)
+    yield Hit(name, f"{name} grows by {size_words(slope * 3600)} an hour{others}: out of memory in {left}")
 
 
 def _may_run_out(moment: Moment, available: int) -> bool:
@@ -111,25 +146,24 @@ def _may_run_out(moment: Moment, available: int) -> bool:
     return total > 0 and available / total < 4 * GROWTH_WITHIN_S
 
 
-def _steady_slope(moment: Moment, rank: RankSample) -> float | None:
-    series = moment.series(f"pid {rank.pid}", "rss_bytes")
-    if series is None or series.span_s < GROWTH_SPAN_S:
-        return None
-    slope = series.slope_per_s()
-    half = len(series.values) // 2
-    passed_s = series.times[-1] - series.times[half]
-    recent = (series.values[-1] - series.values[half]) / passed_s if passed_s > 0 else 0.0
-    return slope if slope is not None and slope > 0 and recent > STEADY * slope else None
-
-
-def bad_env(moment: Moment) -> Iterator[Hit]:
+@rule(
+    "job.bad_env",
+    "warning",
+    meaning="a setting that makes training slow is left over",
+    threshold="CUDA_LAUNCH_BLOCKING, NSIGHT_CUDA_DEBUGGER, NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_IB_DISABLE, "
+    "TORCH_NCCL_BLOCKING_WAIT, where they change something: not with one rank, one GPU, or no such link",
+    source="the ranks' environment; DCGM, ml-engineering",
+    action="unset it",
+    needs=("ranks",),
+)
+def bad_settings(moment: Moment) -> Iterator[Hit]:
     """What slows this job down, here: a setting that changes nothing on this machine is nobody's trouble."""
-    found: dict[tuple[int | None, str, str], list[RankSample]] = {}
+    ranks_with: dict[tuple[int | None, str, str], list[RankSample]] = {}
     for rank in moment.now.ranks:
         for name, value in rank.settings.items():
             if name in BAD_SETTINGS and is_on(name, value):
-                found.setdefault((rank.uid, rank.job, name), []).append(rank)
-    for (uid, job, name), ranks in found.items():
+                ranks_with.setdefault((rank.uid, rank.job, name), []).append(rank)
+    for (uid, job, name), ranks in ranks_with.items():
         here = [rank for rank in moment.now.ranks if (rank.uid, rank.job) == (uid, job)] if job else ranks
         if not _is_harmless(moment.now, name, here):
             text = f"{name}={ranks[0].settings[name]} is set: {BAD_SETTINGS[name]}"
@@ -153,18 +187,13 @@ def _is_harmless(sample: Sample, name: str, ranks: list[RankSample]) -> bool:
         return True  # nobody to talk to
     if not name.startswith("NCCL_"):
         return False
-    if all(rank.local_world_size == 1 for rank in ranks) or len({*_gpus_of(ranks)}) == 1:
+    if all(rank.local_world_size == 1 for rank in ranks) or len({gpu for rank in ranks for gpu in rank.gpus}) == 1:
         return True  # nobody on this node
     linked = any(link.active for gpu in sample.gpus for link in gpu.nvlink.links)
     if name == "NCCL_P2P_DISABLE":
         return not linked and all(any(card in (gpu.name or "") for card in _NO_P2P) for gpu in sample.gpus)
     # Shared memory is what NCCL takes where GPUs cannot reach each other.
     return linked and not any(is_on("NCCL_P2P_DISABLE", rank.settings.get("NCCL_P2P_DISABLE", "")) for rank in ranks)
-
-
-def _gpus_of(ranks: list[RankSample]) -> Iterator[int]:
-    for rank in ranks:
-        yield from rank.gpus
 
 
 def _job_name(moment: Moment, rank: RankSample) -> str:
@@ -177,10 +206,10 @@ def _job_name(moment: Moment, rank: RankSample) -> str:
 @once_per_moment
 def _owners(moment: Moment) -> dict[str, set[int | None]]:
     """By the name of a job whose it is: two users may have one of the same name."""
-    found: dict[str, set[int | None]] = {}
+    owners: dict[str, set[int | None]] = {}
     for rank in moment.now.ranks:
-        found.setdefault(rank.job, set()).add(rank.uid)
-    return found
+        owners.setdefault(rank.job, set()).add(rank.uid)
+    return owners
 
 
 def _without_infiniband(moment: Moment) -> Iterator[Hit]:
@@ -202,66 +231,3 @@ def gauges(sample: Sample) -> Iterator[tuple[str, str, float, float]]:
     for rank in sample.ranks:
         if rank.rss_bytes is not None:
             yield f"pid {rank.pid}", "rss_bytes", float(rank.rss_bytes), GROWTH_KEEP_S
-
-
-GAUGES = (gauges,)
-
-RULES = (
-    Rule(
-        "job.affinity",
-        "critical",
-        10.0,
-        "srun --cpu-bind, taskset, or the launcher's binding",
-        affinity,
-        meaning="ranks are pinned to one core",
-        threshold="one CPU allowed (warning), the same for several ranks (critical)*",
-        source="/proc/PID/status Cpus_allowed_list",
-        needs=("ranks", "ranks.cpus_allowed", "host.cpu_count"),
-    ),
-    Rule(
-        "job.numa",
-        "warning",
-        10.0,
-        "bind the rank to its GPU's socket (numactl, --cpu-bind)",
-        numa,
-        meaning="a rank runs on the other socket than its GPU",
-        threshold="allowed CPUs and the GPU's local CPUs are disjoint",
-        source="Cpus_allowed_list, PCI local_cpulist; ml-engineering",
-        needs=("ranks", "ranks.cpus_allowed", "pci", "gpu.*.pci_bus_id"),
-    ),
-    Rule(
-        "job.threads",
-        "info",
-        60.0,
-        "fewer data loader workers, or more CPUs per task",
-        threads,
-        meaning="more processes than CPUs",
-        threshold="ranks and their workers > allowed CPUs",
-        source="/proc/PID/status; ml-engineering",
-        needs=("ranks", "ranks.cpus_allowed"),
-    ),
-    Rule(
-        "job.mem_growth",
-        "warning",
-        60.0,
-        "look for what is kept from step to step",
-        growth,
-        meaning="the ranks' memory grows until the node has none left",
-        threshold="steady over > 15 min, out of memory within 6 h*",
-        source="RSS of the ranks",
-        needs=("ranks", "ranks.rss_bytes", "host.memory"),
-        eager=False,
-    ),
-    Rule(
-        "job.bad_env",
-        "warning",
-        0.0,
-        "unset it",
-        bad_env,
-        meaning="a setting that makes training slow is left over",
-        threshold="CUDA_LAUNCH_BLOCKING, NSIGHT_CUDA_DEBUGGER, NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_IB_DISABLE, "
-        "TORCH_NCCL_BLOCKING_WAIT, where they change something: not with one rank, one GPU, or no such link",
-        source="the ranks' environment; DCGM, ml-engineering",
-        needs=("ranks",),
-    ),
-)

@@ -1,192 +1,413 @@
-"""Rules about a job as a whole."""
+"""Rules about a job as a whole: its ranks are spread over nodes, and what one rank does means little alone.
+
+What they need of every rank are a few numbers, so that thousands of ranks can be kept.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from statistics import median
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import sqrt
+from statistics import fmean, median
+from typing import NamedTuple
 
-from mltop.probes.judge.health.job.facts import HISTORY_S, IDLE_BUSY, RankFacts
-from mltop.probes.judge.health.jobs import JobHit, JobMoment, JobRule
+from mltop.probes.judge.health.rule import HOLD, Hit, Moment, rule
+from mltop.probes.judge.health.trails import Series
+from mltop.probes.model import GpuSample, RankSample, Sample
+from mltop.probes.model.units import duration_words, percent_words, rate_words, watts_words
+from mltop.probes.model.vocabulary import Severity
 
+HISTORY_S = 300.0
+WATCHED_SHARE = 0.8  # of HISTORY_S: less tells nothing
+IDLE_BUSY, SPINNING_BUSY = 0.20, 0.95
+WORKING_CALLS_PER_S = 20.0  # reads and writes: a heartbeat makes a few
+SPINNING_POWER = 0.40  # of the limit: a collective's kernel that waits draws less
+SPINNING_TENSOR = 0.02  # of the time
 QUIET_BYTES_PER_S = 50e6  # per rank: less than a heartbeat of NCCL, far below any collective
 MOST_ODD = 0.05  # of the ranks
-SLOW_CLOCK = 0.85
+SLOW_CLOCK, SLOW_FOR_S = 0.85, 300.0
 STARVED_SHARE = 0.15
 LEAST_DIPS = 4  # in five minutes: a checkpoint is one
 SPREAD_OF_OTHERS = 0.15
 WAITING_FOR_DISKS = 0.20  # of the last ten seconds (PSI)
 MOST_NODES = 4  # in the evidence
+LEAST_PAUSES, PAUSING_RANKS = 2, 2
+FULL_CORE, QUIET_WORKERS = 0.9, 0.2  # CPU of a rank that pauses, and of its workers
+_FABRIC_KINDS = ("infiniband", "roce", "efa")
 
 
-def hang(moment: JobMoment) -> Iterator[JobHit]:
+@dataclass(frozen=True)
+class History:
+    """Of one rank and its GPU, over the last five minutes at most (``watched_s``).
+
+    ``idle_share`` (GPU busy < 20 %), ``dips`` (how often that began), ``power_spread`` (standard deviation over mean),
+    ``pauses``: dips while the rank's own thread took a whole core and no worker ran.
+    """
+
+    watched_s: float = 0.0
+    idle_share: float = 0.0
+    dips: int = 0
+    power_spread: float | None = None
+    pauses: int = 0
+
+
+NO_HISTORY = History()
+
+
+class RankFacts(NamedTuple):
+    """One rank at its node's newest sample; of several GPUs the first. None: not known.
+
+    ``moves``: since the sample before it read or wrote ("io") or took a core ("cpu"); "" neither. ``power_share``: of
+    the limit. ``traffic_bytes_per_s``: NVLink of its GPU and its share of the node's fabric ports. ``io_wait``: share
+    of the time in which some task of its node waited for disks; ``disk_bytes_per_s``: what these read and write.
+    """
+
+    node: str
+    at: float
+    uid: int | None
+    user: str
+    job: str
+    rank: int | None
+    world_size: int | None
+    pid: int
+    state: str = ""
+    moves: str = ""
+    has_gpu: bool = False
+    busy: float | None = None
+    tensor_active: float | None = None
+    power_w: float | None = None
+    power_share: float | None = None
+    clock_mhz: int | None = None
+    clock_share: float | None = None
+    traffic_bytes_per_s: float | None = None
+    workers_cpu: float | None = None
+    workers_blocked: int | None = None
+    io_wait: float | None = None
+    disk_bytes_per_s: float | None = None
+    history: History = NO_HISTORY
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.rank}" if self.rank is not None else f"pid {self.pid}"
+
+    @property
+    def spins(self) -> bool:
+        """Busy by NVML's word, and yet no work is done: it waits in a collective."""
+        if self.busy is None or self.busy < SPINNING_BUSY:
+            return False
+        if self.power_share is not None and self.power_share >= SPINNING_POWER:
+            return False  # work without tensor cores: FP32, or memory
+        return self.power_share is not None if self.tensor_active is None else self.tensor_active < SPINNING_TENSOR
+
+    @property
+    def is_odd(self) -> bool:
+        if self.state in ("D", "Z") or not self.has_gpu:
+            return True
+        return self.busy is not None and self.busy < IDLE_BUSY
+
+    @property
+    def disk_evidence(self) -> tuple[str, ...]:
+        """What its node's disks do meanwhile."""
+        moved = self.disk_bytes_per_s
+        return () if moved is None else (f"the disks of {self.node} move {rate_words(moved)}",)
+
+
+@dataclass(frozen=True)
+class JobMoment:
+    """All ranks of one job that are known, by rank; ``at`` is the time of the newest sample, unix s.
+
+    ``owner``: " of ada" where another user has a job of the same name.
+    """
+
+    job: str
+    at: float
+    ranks: tuple[RankFacts, ...]
+    owner: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"job {self.job}{self.owner}"
+
+    @property
+    def world_size(self) -> int | None:
+        return max((facts.world_size for facts in self.ranks if facts.world_size is not None), default=None)
+
+    def watched(self) -> list[RankFacts]:
+        """Ranks that are watched for long enough; none when some are not."""
+        ranks = [facts for facts in self.ranks if facts.has_gpu]
+        return ranks if all(facts.history.watched_s >= WATCHED_SHARE * HISTORY_S for facts in ranks) else []
+
+
+@rule(
+    "job.hang",
+    "critical",
+    hold_s=120.0,
+    meaning="all ranks wait in a collective",
+    threshold=f"all busy >= {percent_words(SPINNING_BUSY)}, no tensor work or < {percent_words(SPINNING_POWER)} of the "
+    f"power limit, no traffic, for {HOLD}*",
+    source="NVML, ports; ml-engineering, ClusterMAX",
+    action="t, or mltop stacks: the rank that differs is the suspect",
+    needs=("ranks", "gpu.*.busy", "gpu.*.tensor_active | gpu.*.power_w"),
+)
+def hang(moment: JobMoment) -> Iterator[Hit]:
     """All ranks spin and nothing is sent. Stacks tell who is to blame; this only says that it is time to look."""
-    ranks = [one for one in moment.ranks if one.has_gpu]
-    if len(ranks) < 2 or len(ranks) < (moment.world_size or 0) or not all(one.spins for one in ranks):
+    ranks = [facts for facts in moment.ranks if facts.has_gpu]
+    if len(ranks) < 2 or len(ranks) < (moment.world_size or 0) or not all(facts.spins for facts in ranks):
         return
-    if any(one.traffic_bytes_per_s is not None and one.traffic_bytes_per_s > QUIET_BYTES_PER_S for one in ranks):
+    traffic = [facts.traffic_bytes_per_s for facts in ranks]
+    if any(sent is not None and sent > QUIET_BYTES_PER_S for sent in traffic):
         return
-    powers = [one.power_w for one in ranks if one.power_w is not None]
-    at = f" at {median(powers):.0f} W" if powers else ""
-    sent = "" if any(one.traffic_bytes_per_s is None for one in ranks) else ", no traffic"
-    text = f'{len(ranks)} GPUs 100% "busy"{at}{sent}: they wait in a collective'
-    yield JobHit(ranks[0].node, moment.name, text)
+    powers = [facts.power_w for facts in ranks if facts.power_w is not None]
+    at = f" at {watts_words(median(powers))}" if powers else ""
+    silent = "" if None in traffic else ", no traffic"
+    text = f'{len(ranks)} GPUs 100 % "busy"{at}{silent}: they wait in a collective'
+    yield Hit(moment.name, text, node=ranks[0].node)
 
 
-def odd_rank(moment: JobMoment) -> Iterator[JobHit]:
-    ranks = [one for one in moment.ranks if one.has_gpu or one.state]
-    odd = [one for one in ranks if _is_odd(one)]
-    spinning = sum(one.spins for one in ranks)
+@rule(
+    "job.odd_rank",
+    "critical",
+    hold_s=30.0,
+    meaning="one rank never reached the collective in which the others wait",
+    threshold=f"idle, without a GPU or in state D while all others spin, for {HOLD}*",
+    source="Imbue, ml-engineering",
+    action="mltop stacks, then look at that node",
+    needs=("ranks", "gpu.*.busy", "gpu.*.tensor_active | gpu.*.power_w"),
+)
+def odd_rank(moment: JobMoment) -> Iterator[Hit]:
+    ranks = [facts for facts in moment.ranks if facts.has_gpu or facts.state]
+    odd = [facts for facts in ranks if facts.is_odd]
+    spinning = sum(facts.spins for facts in ranks)
     if len(ranks) < 3 or not 0 < len(odd) <= max(1, MOST_ODD * len(ranks)) or spinning < len(ranks) - len(odd):
         return
-    for one in odd:
-        subject = one.name + moment.owner
-        if one.moves and one.state != "Z":
-            doing = "reads or writes" if one.moves == "io" else "takes a core"
+    for facts in odd:
+        subject = facts.name + moment.owner
+        if facts.moves and facts.state != "Z":
+            doing = "reads or writes" if facts.moves == "io" else "takes a core"
             text = f"{subject} {doing} while {spinning} others wait: a checkpoint, or data only it prepares?"
-            severity = "info" if one.moves == "io" else "warning"
-            yield JobHit(one.node, subject, text, _of_disks(one), severity=severity)
+            severity: Severity = "info" if facts.moves == "io" else "warning"
+            yield Hit(subject, text, facts.disk_evidence, severity, node=facts.node)
             continue
-        why = "is in state D" if one.state == "D" else "holds no GPU" if not one.has_gpu else "leaves its GPU idle"
+        why = "is in state D" if facts.state == "D" else "leaves its GPU idle" if facts.has_gpu else "holds no GPU"
         text = f"{subject} {why} while {spinning} others wait: it never reached the collective"
-        yield JobHit(one.node, subject, text)
+        yield Hit(subject, text, node=facts.node)
 
 
-def _of_disks(one: RankFacts) -> tuple[str, ...]:
-    """What its node's disks do meanwhile."""
-    moved = one.disk_bytes_per_s
-    return () if moved is None else (f"the disks of {one.node} move {moved / 1e6:.0f} MB/s",)
-
-
-def _is_odd(one: RankFacts) -> bool:
-    if one.state in ("D", "Z") or not one.has_gpu:
-        return True
-    return one.busy is not None and one.busy < IDLE_BUSY
-
-
-def straggler(moment: JobMoment) -> Iterator[JobHit]:
+@rule(
+    "job.straggler",
+    "warning",
+    hold_s=SLOW_FOR_S,
+    meaning="all wait for one slow rank",
+    threshold=f"clock < {SLOW_CLOCK} x median of the job, or steady power while the others' dips, for "
+    f"{duration_words(SLOW_FOR_S)}*",
+    source="cluster-health-scanner, Imbue",
+    action="see what is wrong with that GPU",
+    needs=("ranks", "gpu.*.busy", "gpu.*.sm_clock_mhz", "gpu.*.sm_clock_max_mhz"),
+)
+def straggler(moment: JobMoment) -> Iterator[Hit]:
     """By its clock; without that by its power, which stays level while that of those who wait for it dips."""
-    ranks = [one for one in moment.ranks if one.clock_share is not None and (one.busy or 0.0) > 0.5]
+    ranks = [facts for facts in moment.ranks if facts.clock_share is not None and (facts.busy or 0.0) > 0.5]
     if len(ranks) < 4:
         return
-    usual = median(one.clock_mhz or 0 for one in ranks)
-    slow = [one for one in ranks if (one.clock_mhz or 0) < SLOW_CLOCK * usual]
-    if 0 < len(slow) <= max(1, MOST_ODD * len(ranks)):
-        for one in slow:
-            clocks = f"its GPU runs at {one.clock_mhz} MHz, the others at {usual:.0f}"
-            subject = one.name + moment.owner
-            yield JobHit(one.node, subject, f"{subject} keeps {len(ranks) - len(slow)} waiting: {clocks}")
+    usual = median(facts.clock_mhz or 0 for facts in ranks)
+    slow = [facts for facts in ranks if (facts.clock_mhz or 0) < SLOW_CLOCK * usual]
+    if not 0 < len(slow) <= max(1, MOST_ODD * len(ranks)):
+        yield from _level_rank(ranks, moment.owner)
         return
-    yield from _level_one(ranks, moment.owner)
+    for facts in slow:
+        clocks = f"its GPU runs at {facts.clock_mhz} MHz, the others at {usual:.0f}"
+        subject = facts.name + moment.owner
+        yield Hit(subject, f"{subject} keeps {len(ranks) - len(slow)} waiting: {clocks}", node=facts.node)
 
 
-def _level_one(ranks: Sequence[RankFacts], owner: str) -> Iterator[JobHit]:
-    spreads = [(one.history.power_spread, one) for one in ranks if one.history.power_spread is not None]
-    if len(spreads) < max(4, len(ranks)) or min(one.history.watched_s for one in ranks) < 0.8 * HISTORY_S:
+def _level_rank(ranks: Sequence[RankFacts], owner: str) -> Iterator[Hit]:
+    spreads = [(facts.history.power_spread, facts) for facts in ranks if facts.history.power_spread is not None]
+    watched_s = min(facts.history.watched_s for facts in ranks)
+    if len(spreads) < max(4, len(ranks)) or watched_s < WATCHED_SHARE * HISTORY_S:
         return
-    (least, one), *others = sorted(spreads, key=lambda pair: pair[0])
+    (least, facts), *others = sorted(spreads, key=lambda pair: pair[0])
     if others[0][0] > SPREAD_OF_OTHERS and least < 0.5 * others[0][0]:
-        subject = one.name + owner
+        subject = facts.name + owner
         text = f"{subject} works steadily while the power of {len(others)} others dips: they seem to wait for it"
-        yield JobHit(one.node, subject, text)
+        yield Hit(subject, text, node=facts.node)
 
 
-def starved(moment: JobMoment) -> Iterator[JobHit]:
-    ranks = _watched(moment)
-    if not ranks or min(one.history.dips for one in ranks) < LEAST_DIPS:
+@rule(
+    "job.starved",
+    "warning",
+    hold_s=60.0,
+    meaning="GPUs wait for data",
+    threshold=f"all idle together > {percent_words(STARVED_SHARE)} of {duration_words(HISTORY_S)}, in {LEAST_DIPS} "
+    "dips or more, workers at work or in state D, or tasks that wait for disks > "
+    f"{percent_words(WAITING_FOR_DISKS)} of the time*",
+    source="NVML, the ranks' children, /proc/pressure/io; ml-engineering",
+    action="more or faster data loader workers (num_workers), faster storage",
+    needs=("ranks", "gpu.*.busy", "ranks.children_blocked | host.pressure.io"),
+)
+def starved(moment: JobMoment) -> Iterator[Hit]:
+    ranks = moment.watched()
+    if not ranks or min(facts.history.dips for facts in ranks) < LEAST_DIPS:
         return
-    share = min(one.history.idle_share for one in ranks)
+    share = min(facts.history.idle_share for facts in ranks)
     if share <= STARVED_SHARE:
         return
-    loading = [one for one in ranks if (one.workers_cpu or 0.0) > 0.9 or (one.workers_blocked or 0) > 0]
-    blocked = sum(one.workers_blocked or 0 for one in ranks)
-    waiting = [one for one in ranks if (one.io_wait or 0.0) > WAITING_FOR_DISKS]
+    loading = [facts for facts in ranks if (facts.workers_cpu or 0.0) > 0.9 or (facts.workers_blocked or 0) > 0]
+    blocked = sum(facts.workers_blocked or 0 for facts in ranks)
+    waiting = {facts.node: facts for facts in ranks if (facts.io_wait or 0.0) > WAITING_FOR_DISKS}
     if len(loading) > len(ranks) / 2:
         how = f"{blocked} workers wait for storage" if blocked else "the workers take all the CPU they get"
-    elif len(waiting) > len(ranks) / 2:
-        how = f"tasks wait for disks {median(one.io_wait or 0.0 for one in waiting):.0%} of the time"
+    elif sum(facts.node in waiting for facts in ranks) > len(ranks) / 2:
+        waits = [facts.io_wait or 0.0 for facts in ranks if facts.node in waiting]
+        how = f"tasks wait for disks {percent_words(median(waits))} of the time"
     else:
         return
-    nodes = {one.node: one for one in waiting}
     evidence = tuple(
         text
-        for node, one in list(nodes.items())[:MOST_NODES]
-        for text in (f"some task of {node} waited for disks {one.io_wait or 0.0:.0%} of the time", *_of_disks(one))
+        for facts in list(waiting.values())[:MOST_NODES]
+        for text in (
+            f"some task of {facts.node} waited for disks {percent_words(facts.io_wait or 0.0)} of the time",
+            *facts.disk_evidence,
+        )
     )
-    text = f"GPUs wait for data {share:.0%} of the time: {how}"
-    yield JobHit(ranks[0].node, moment.name, text, evidence)
+    text = f"GPUs wait for data {percent_words(share)} of the time: {how}"
+    yield Hit(moment.name, text, evidence, node=ranks[0].node)
 
 
-def garbage(moment: JobMoment) -> Iterator[JobHit]:
-    ranks = _watched(moment)
-    pausing = [one for one in ranks if one.history.pauses >= 2]
-    together = min((one.history.idle_share for one in ranks), default=0.0) > STARVED_SHARE
-    if len(ranks) >= 4 and len(pausing) >= 2 and not together:
-        names = ", ".join(one.name for one in pausing[:3])
-        text = f"single ranks pause in turn with a core at 100% ({names}): looks like Python's garbage collector"
-        yield JobHit(ranks[0].node, moment.name, text)
-
-
-def _watched(moment: JobMoment) -> list[RankFacts]:
-    """Ranks that are watched for long enough; none when some are not."""
-    ranks = [one for one in moment.ranks if one.has_gpu]
-    return ranks if all(one.history.watched_s >= 0.8 * HISTORY_S for one in ranks) else []
-
-
-JOB_RULES: tuple[JobRule, ...] = (
-    JobRule(
-        "job.hang",
-        "critical",
-        120.0,
-        "t, or mltop stacks: the rank that differs is the suspect",
-        hang,
-        meaning="all ranks wait in a collective",
-        threshold="all busy >= 95 %, no tensor work or < 40 % of the power limit, no traffic, for 120 s*",
-        source="NVML, ports; ml-engineering, ClusterMAX",
-        needs=("ranks", "gpu.*.busy", "gpu.*.tensor_active | gpu.*.power_w"),
-    ),
-    JobRule(
-        "job.odd_rank",
-        "critical",
-        30.0,
-        "mltop stacks, then look at that node",
-        odd_rank,
-        meaning="one rank never reached the collective in which the others wait",
-        threshold="idle, without a GPU or in state D while all others spin, for 30 s*",
-        source="Imbue, ml-engineering",
-        needs=("ranks", "gpu.*.busy", "gpu.*.tensor_active | gpu.*.power_w"),
-    ),
-    JobRule(
-        "job.straggler",
-        "warning",
-        300.0,
-        "see what is wrong with that GPU",
-        straggler,
-        meaning="all wait for one slow rank",
-        threshold="clock < 0.85 x median of the job, or steady power while the others' dips, for 5 min*",
-        source="cluster-health-scanner, Imbue",
-        needs=("ranks", "gpu.*.busy", "gpu.*.sm_clock_mhz", "gpu.*.sm_clock_max_mhz"),
-    ),
-    JobRule(
-        "job.starved",
-        "warning",
-        60.0,
-        "more or faster data loader workers (num_workers), faster storage",
-        starved,
-        meaning="GPUs wait for data",
-        threshold="all idle together > 15 % of 5 min, in 4 dips or more, workers at work or in state D, or tasks that "
-        "wait for disks > 20 % of the time*",
-        source="NVML, the ranks' children, /proc/pressure/io; ml-engineering",
-        needs=("ranks", "gpu.*.busy", "ranks.children_blocked | host.pressure.io"),
-    ),
-    JobRule(
-        "job.gc",
-        "info",
-        60.0,
-        "gc.disable(), and gc.collect() on all ranks at the same step",
-        garbage,
-        meaning="Python's garbage collector stops single ranks",
-        threshold="two ranks pause by themselves with a core at 100 %*",
-        source="Imbue, ml-engineering",
-        needs=("ranks", "gpu.*.busy", "ranks.cpu_fraction"),
-    ),
+@rule(
+    "job.gc",
+    "info",
+    hold_s=60.0,
+    meaning="Python's garbage collector stops single ranks",
+    threshold="two ranks pause by themselves with a core at 100 %*",
+    source="Imbue, ml-engineering",
+    action="gc.disable(), and gc.collect() on all ranks at the same step",
+    needs=("ranks", "gpu.*.busy", "ranks.cpu_fraction"),
 )
+def garbage_collection(moment: JobMoment) -> Iterator[Hit]:
+    ranks = moment.watched()
+    pausing = [facts for facts in ranks if facts.history.pauses >= LEAST_PAUSES]
+    together = min((facts.history.idle_share for facts in ranks), default=0.0) > STARVED_SHARE
+    if len(ranks) >= 4 and len(pausing) >= PAUSING_RANKS and not together:
+        names = ", ".join(facts.name for facts in pausing[:3])
+        text = f"single ranks pause in turn with a core at 100 % ({names}): looks like Python's garbage collector"
+        yield Hit(moment.name, text, node=ranks[0].node)
+
+
+def facts_of_ranks(moment: Moment, histories: dict[int, History] | None = None) -> tuple[RankFacts, ...]:
+    """``histories``: by pid, those made a moment ago; None: make them anew, which takes a while."""
+    sample = moment.now
+    gpus = {gpu.index: gpu for gpu in sample.gpus if gpu.state == "ok"}
+    before = {rank.pid: rank for rank in moment.before.ranks} if moment.before is not None else {}
+    fabric = _sum(
+        *(_sum(link.rx_bytes_per_s, link.tx_bytes_per_s) for link in sample.links if link.kind in _FABRIC_KINDS)
+    )
+    share = fabric / len(sample.ranks) if fabric is not None and sample.ranks else None
+    of_gpus: dict[int, History] = {}
+    every = []
+    for rank in sample.ranks:
+        if not rank.job:
+            continue
+        gpu = next((gpus[index] for index in rank.gpus if index in gpus), None)
+        facts = _facts(sample, rank, _moves(rank, before.get(rank.pid), moment.passed_s or 1.0), share, gpu)
+        if gpu is not None and histories is not None:
+            facts = facts._replace(history=histories.get(rank.pid, NO_HISTORY))
+        elif gpu is not None:
+            if gpu.index not in of_gpus:
+                of_gpus[gpu.index] = _history(moment, gpu)
+            pauses = moment.series(f"pid {rank.pid}", "pause")
+            pause_count = _begins(pauses, bool) if pauses else 0
+            facts = facts._replace(history=replace(of_gpus[gpu.index], pauses=pause_count))
+        every.append(facts)
+    return tuple(every)
+
+
+def _facts(sample: Sample, rank: RankSample, moves: str, share: float | None, gpu: GpuSample | None) -> RankFacts:
+    """``share``: of the node's traffic."""
+    host = sample.host
+    facts = RankFacts(
+        *(sample.node, sample.sampled_at, rank.uid, rank.user, rank.job, rank.rank, rank.world_size, rank.pid),
+        state=rank.state,
+        moves=moves,
+        io_wait=host.pressure.io_some,
+        disk_bytes_per_s=_sum(host.disk_read_bytes_per_s, host.disk_write_bytes_per_s),
+    )
+    if gpu is None:
+        return facts
+    return facts._replace(
+        has_gpu=True,
+        busy=gpu.busy,
+        tensor_active=gpu.tensor_active,
+        power_w=gpu.power_w,
+        power_share=_ratio(gpu.power_w, gpu.power_limit_w),
+        clock_mhz=gpu.sm_clock_mhz,
+        clock_share=_ratio(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz),
+        traffic_bytes_per_s=_sum(gpu.nvlink.rx_bytes_per_s, gpu.nvlink.tx_bytes_per_s, share),
+        workers_cpu=rank.children_cpu_fraction,
+        workers_blocked=rank.children_blocked,
+    )
+
+
+def _moves(rank: RankSample, before: RankSample | None, passed_s: float) -> str:
+    if before is None:
+        return ""
+    read = (rank.read_syscalls or 0) - (before.read_syscalls or 0)
+    written = (rank.write_syscalls or 0) - (before.write_syscalls or 0)
+    ran_s = (rank.main_cpu_s or 0.0) - (before.main_cpu_s or 0.0)
+    if read + written > WORKING_CALLS_PER_S * passed_s:
+        return "io"
+    return "cpu" if ran_s > 0.5 * passed_s else ""
+
+
+def _history(moment: Moment, gpu: GpuSample) -> History:
+    """All of it that is the GPU's."""
+    busy = moment.series(f"GPU {gpu.index}", "busy")
+    power = moment.series(f"GPU {gpu.index}", "power_w")
+    return History(
+        watched_s=busy.span_s if busy else 0.0,
+        idle_share=busy.share(_is_idle) if busy else 0.0,
+        dips=_begins(busy, _is_idle) if busy else 0,
+        power_spread=_spread(power.values) if power else None,
+    )
+
+
+def _is_idle(busy: float) -> bool:
+    return busy < IDLE_BUSY
+
+
+def _sum(*values: float | None) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _ratio(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None
+
+
+def _begins(series: Series, holds: Callable[[float], bool]) -> int:
+    """How often it began to hold."""
+    return sum(now and not before for before, now in pairwise(map(holds, series.values)))
+
+
+def _spread(values: Sequence[float]) -> float | None:
+    mean = fmean(values) if values else 0.0
+    if len(values) < 30 or mean <= 0:
+        return None
+    return sqrt(fmean((value - mean) ** 2 for value in values)) / mean
+
+
+def gauges(sample: Sample) -> Iterator[tuple[str, str, float, float]]:
+    if not sample.ranks:
+        return
+    busy = {}
+    for gpu in sample.gpus:
+        if gpu.busy is not None:
+            busy[gpu.index] = gpu.busy
+            yield f"GPU {gpu.index}", "busy", gpu.busy, HISTORY_S
+        if gpu.power_w is not None:
+            yield f"GPU {gpu.index}", "power_w", gpu.power_w, HISTORY_S
+    for rank in sample.ranks:
+        if rank.gpus and rank.cpu_fraction is not None:
+            idle = busy.get(rank.gpus[0], 1.0) < IDLE_BUSY
+            alone = rank.cpu_fraction > FULL_CORE and (rank.children_cpu_fraction or 0.0) < QUIET_WORKERS
+            yield f"pid {rank.pid}", "pause", float(idle and alone), HISTORY_S

@@ -5,22 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from mltop.probes.judge.health.names import INTERFACE_VANISHED, NETDEV, board, group, is_up, port_name
+from mltop.probes.judge.health.names import INTERFACE_VANISHED, NETDEV, board, group, is_up, port_name, rate_text
 from mltop.probes.judge.health.peers import Fact
-from mltop.probes.judge.health.rule import (
-    HOUR_S,
-    LINK_DOWN,
-    MINUTE_S,
-    Hit,
-    Moment,
-    Rule,
-    grown,
-    has_grown,
-    once_per_moment,
-    per_second,
-    rate_text,
-    usual,
-)
+from mltop.probes.judge.health.rule import HOUR_S, LINK_DOWN, MINUTE_S, Hit, Moment, once_per_moment, rule
 from mltop.probes.model import LinkSample, Sample
 
 # "At least one a minute" has to last, or to be several at once: a single damaged packet is no fault.
@@ -30,23 +17,46 @@ EFA_DROPS_PER_S = 100.0
 _ERRORS = ("rx_crc_errors", "rx_errors", "tx_errors", "rx_missed_errors")
 _PLAIN = {name: name for name in (*_ERRORS, "carrier_changes")}
 _MERGED = {name: f"{NETDEV}{name}" for name in _PLAIN}
-_WATCH, _ALL, _SEEN_UP = "links", "all Ethernet errors", "interface seen up"
+_SEEN_UP = "interface seen up"  # the counter that exists once one has been up
 _RATE, _MTU, _STATE = "eth.rate", "eth.mtu", "eth.state"
 
 
+@rule(
+    "eth.errors",
+    "warning",
+    meaning="an Ethernet interface receives damaged packets, loses packets or its link",
+    threshold=f"{', '.join(_ERRORS[:-1])} or {_ERRORS[-1]} >= 1/min ({ERRORS_IN_FIVE_MINUTES:.0f} in 5 min or "
+    f"{ERRORS_IN_A_MINUTE:.0f} in one*); carrier_changes > {CARRIER_CHANGES:.0f}/h",
+    source="/sys/class/net/I/statistics; NVSentinel",
+    action="check or replace cable and transceiver",
+    needs=("links", "links.*.counters", *(f"links.*.{name}" for name in (*_PLAIN, *_MERGED.values()))),
+    grows=("links",),
+    clear_s=60.0,
+)
 def errors(moment: Moment) -> Iterator[Hit]:
-    if not has_grown(moment, _WATCH, _ALL, HOUR_S):
+    if not moment.any_grew(counters, HOUR_S):
         return
     for link, names in _interfaces(moment.now):
         port = port_name(link)
-        told = [f"{one} {count:.0f}/min" for one, count in _growing(moment, port, names).items()]
-        changes = grown(moment, port, names["carrier_changes"], HOUR_S).per(HOUR_S)
+        told = [f"{name} {count:.0f}/min" for name, count in _growing(moment, port, names).items()]
+        changes = moment.grown(port, names["carrier_changes"], HOUR_S).per(HOUR_S)
         if changes > CARRIER_CHANGES:
             told.append(f"carrier changed {changes:.0f} times in the last hour")
         if told:
             yield Hit(port, f"{_interface(link)}: {', '.join(told)}")
 
 
+@rule(
+    "eth.slow",
+    "warning",
+    hold_s=10.0,
+    meaning="an Ethernet interface is down, slower or with a smaller MTU than on like nodes",
+    threshold="speed, MTU or operstate < most like nodes, or < before",
+    source="/sys/class/net/I/{speed,mtu,operstate}; Meta gcm",
+    action="check cable and configuration of interface and switch",
+    needs=("links", "links.*.state", "links.*.rate", "links.*.mtu"),
+    explains=("eth.errors",),
+)
 def slow(moment: Moment) -> Iterator[Hit]:
     """Like nodes know what is usual. Alone, an interface is compared with what it was."""
     name = board(moment.now)
@@ -63,13 +73,25 @@ def slow(moment: Moment) -> Iterator[Hit]:
             yield from _slower(moment, link, place)
 
 
+@rule(
+    "efa",
+    "warning",
+    meaning="an EFA adapter drops packets or does not answer",
+    threshold=f"rx_drops > {EFA_DROPS_PER_S:.0f}/s; critical: no_completion_cmds + 1, or no link",
+    source="EFA hw_counters; NVSentinel",
+    action="reboot; let AWS replace the instance if it comes again",
+    needs=("links", "links.*.state", "links.*.counters"),
+    grows=("links",),
+    clear_s=60.0,
+    precedence=LINK_DOWN,
+)
 def efa(moment: Moment) -> Iterator[Hit]:
     for link in moment.now.links:
         if link.kind != "efa" or link.error is not None:
             continue
         port = port_name(link)
-        lost = grown(moment, port, "no_completion_cmds", HOUR_S).amount
-        drops = per_second(moment, port, "rx_drops")
+        lost = moment.grown(port, "no_completion_cmds", HOUR_S).amount
+        drops = moment.per_second(port, "rx_drops")
         if lost:
             text = f"EFA adapter {port} is not answering: {lost:.0f} commands without an end in the last hour"
             yield Hit(port, text, severity="critical")
@@ -80,25 +102,18 @@ def efa(moment: Moment) -> Iterator[Hit]:
 
 
 def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
-    whole = 0  # told even while it is 0: what is first seen has not grown
     for link, names in _interfaces(sample):
         port, known = port_name(link), link.counters
         if is_up(link):
             yield port, _SEEN_UP, 1
             yield port, _rate_name(link.rate_bits_per_s or 0.0), 1
-        for name in names.values():
-            if name in known:
-                value = known[name]
-                whole += value
-                yield port, name, value
+        yield from ((port, name, known[name]) for name in names.values() if name in known)
     for link in sample.links:
         if link.kind == "efa" and link.error is None:
+            port, known = port_name(link), link.counters
             if is_up(link):
-                yield port_name(link), _SEEN_UP, 1
-            for name in ("no_completion_cmds", "rx_drops"):
-                if name in link.counters:
-                    yield port_name(link), name, link.counters[name]
-    yield _WATCH, _ALL, whole
+                yield port, _SEEN_UP, 1
+            yield from ((port, name, known[name]) for name in ("no_completion_cmds", "rx_drops") if name in known)
 
 
 def facts(sample: Sample) -> Iterator[Fact]:
@@ -133,8 +148,8 @@ def _growing(moment: Moment, port: str, names: dict[str, str]) -> dict[str, floa
     """Errors per minute, of those that are too many."""
     found = {}
     for name in _ERRORS:
-        lately = grown(moment, port, names[name], MINUTE_S).per(MINUTE_S)
-        longer = grown(moment, port, names[name], 5 * MINUTE_S).per(5 * MINUTE_S)
+        lately = moment.grown(port, names[name], MINUTE_S).per(MINUTE_S)
+        longer = moment.grown(port, names[name], 5 * MINUTE_S).per(5 * MINUTE_S)
         if lately >= ERRORS_IN_A_MINUTE or longer >= ERRORS_IN_FIVE_MINUTES:
             found[name] = max(lately, longer / 5)
     if "rx_crc_errors" in found:
@@ -143,33 +158,35 @@ def _growing(moment: Moment, port: str, names: dict[str, str]) -> dict[str, floa
 
 
 def _down(moment: Moment, link: LinkSample, place: str) -> Iterator[Hit]:
-    typical = usual(moment.peers, _STATE, place)
+    usual = moment.peers.common(_STATE, place)
     name = port_name(link)
     if _was_up(moment, name):
         yield Hit(name, f"{name} is down, it was up before", (f"operstate {link.state}",), key="state")
-    elif typical is not None and typical.value:
-        evidence = (f"operstate {link.state}", f"up on {typical.count} of {typical.of} like nodes")
+    elif usual is not None and usual.value:
+        evidence = (f"operstate {link.state}", f"up on {usual}")
         yield Hit(name, f"{name} is down", evidence, key="state")
 
 
 def _slower(moment: Moment, link: LinkSample, place: str) -> Iterator[Hit]:
-    name, own, mtu = _interface(link), link.rate_bits_per_s, link.mtu
+    port, name, own, mtu = port_name(link), _interface(link), link.rate_bits_per_s, link.mtu
     if own and link.kind == "ethernet":  # of RoCE ib.rate tells
-        typical = usual(moment.peers, _RATE, place)
-        if typical is not None and own < typical.value:
-            why = f"{typical.count} of {typical.of} like nodes have {typical.value / 1e9:g} Gb/s"
-            yield Hit(port_name(link), f"{name} at {own / 1e9:g} of {typical.value / 1e9:g} Gb/s", (why,), key="rate")
-        elif typical is None:
-            for times in (10, 4, 2.5, 2):
-                if moment.increase(port_name(link), _rate_name(times * own), 1.0) is not None:
-                    text = f"{name} at {own / 1e9:g} of {times * own / 1e9:g} Gb/s"
-                    yield Hit(port_name(link), text, ("it was faster before",), key="rate")
-                    break
-    typical = usual(moment.peers, _MTU, place) if mtu else None
-    if typical is not None and mtu is not None and mtu < typical.value:
-        why = f"{typical.count} of {typical.of} like nodes have {typical.value}"
-        text = f"{name} has an MTU of {mtu}, like nodes {typical.value}"
-        yield Hit(port_name(link), text, (why,), action="set the same MTU everywhere", key="mtu")
+        usual = moment.peers.common(_RATE, place)
+        if usual is not None:
+            full, why = usual.value, f"{usual} have {usual.value / 1e9:g} Gb/s"
+        else:
+            full, why = _earlier_rate(moment, port, own), "it was faster before"
+        if own < full:
+            yield Hit(port, f"{name} at {own / 1e9:g} of {full / 1e9:g} Gb/s", (why,), key="rate")
+    usual = moment.peers.common(_MTU, place) if mtu else None
+    if usual is not None and mtu is not None and mtu < usual.value:
+        text = f"{name} has an MTU of {mtu}, like nodes {usual.value}"
+        why = f"{usual} have {usual.value}"
+        yield Hit(port, text, (why,), action="set the same MTU everywhere", key="mtu")
+
+
+def _earlier_rate(moment: Moment, port: str, own: float) -> float:
+    rates = (times * own for times in (10, 4, 2.5, 2))
+    return next((rate for rate in rates if moment.has_seen(port, _rate_name(rate))), own)
 
 
 def _carrier_lost(moment: Moment, link: LinkSample) -> bool:
@@ -187,57 +204,10 @@ def _ethernet_ports(moment: Moment) -> dict[str, LinkSample]:
 
 
 def _was_up(moment: Moment, port: str) -> bool:
-    return moment.increase(port, _SEEN_UP, 1.0) is not None
+    return moment.has_seen(port, _SEEN_UP)
 
 
 @lru_cache(maxsize=1024)
 def _rate_name(bits_per_s: float) -> str:
     """Of the counter that exists once an interface has been seen at this speed."""
     return f"interface seen at {bits_per_s / 1e9:g} Gb/s"
-
-
-COUNTERS = (counters,)
-FACTS = (facts,)
-
-RULES = (
-    Rule(
-        "eth.errors",
-        "warning",
-        0.0,
-        "check or replace cable and transceiver",
-        errors,
-        meaning="an Ethernet interface receives damaged packets, loses packets or its link",
-        threshold="rx_crc_errors, rx_errors, tx_errors or rx_missed_errors >= 1/min (5 in 5 min or 3 in one*); "
-        "carrier_changes > 2/h",
-        source="/sys/class/net/I/statistics; NVSentinel",
-        needs=("links", "links.*.counters", *(f"links.*.{name}" for name in (*_PLAIN, *_MERGED.values()))),
-        grows=("links",),
-        clear_s=60.0,
-    ),
-    Rule(
-        "eth.slow",
-        "warning",
-        10.0,
-        "check cable and configuration of interface and switch",
-        slow,
-        meaning="an Ethernet interface is down, slower or with a smaller MTU than on like nodes",
-        threshold="speed, MTU or operstate < most like nodes, or < before",
-        source="/sys/class/net/I/{speed,mtu,operstate}; Meta gcm",
-        needs=("links", "links.*.state", "links.*.rate", "links.*.mtu"),
-        explains=("eth.errors",),
-    ),
-    Rule(
-        "efa",
-        "warning",
-        0.0,
-        "reboot; let AWS replace the instance if it comes again",
-        efa,
-        meaning="an EFA adapter drops packets or does not answer",
-        threshold="rx_drops > 100/s; critical: no_completion_cmds + 1, or no link",
-        source="EFA hw_counters; NVSentinel",
-        needs=("links", "links.*.state", "links.*.counters"),
-        grows=("links",),
-        clear_s=60.0,
-        precedence=LINK_DOWN,
-    ),
-)

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mltop.probes.judge.health.link.nvlink import active_count
-from mltop.probes.judge.health.names import board, name_of_gpu
+from mltop.probes.judge.health.names import board, gpu_name
 from mltop.probes.judge.health.peers import Fact
-from mltop.probes.judge.health.rule import FABRIC, Hit, Moment, Rule, usual
+from mltop.probes.judge.health.rule import FABRIC, HOLD, Hit, Moment, rule
 from mltop.probes.model import GpuSample, Sample
+from mltop.probes.model.units import duration_words
+from mltop.probes.model.vocabulary import Severity
 
 MANAGER, IMEX = "nvidia-fabricmanager", "nvidia-imex"
 BOOT_GRACE_S = 300.0  # services and links take their time (NVSentinel)
@@ -30,6 +32,23 @@ _PROBLEMS = {
 }
 
 
+@rule(
+    "fabric.state",
+    "critical",
+    hold_s=60.0,
+    meaning="a GPU is not, or not well, part of the NVLink fabric: NCCL fails or hangs at start",
+    threshold=f"not completed, health summary unhealthy or limited, or a problem in the health mask, for {HOLD}",
+    source="nvmlDeviceGetGpuFabricInfoV; gpud, DCGM",
+    action="restart the Fabric Manager (in racks IMEX and NMX); reset the GPU if it stays",
+    needs=("gpu.*.fabric.state", "gpu.*.fabric.health", "gpu.*.fabric.status"),
+    remedy="reset",
+    precedence=FABRIC,
+    explains=("nvlink.",),
+    whole_node=(
+        "The NVLink fabric is not ready on all {count} GPUs",
+        "restart the Fabric Manager (in racks IMEX and NMX)",
+    ),
+)
 def state(moment: Moment) -> Iterator[Hit]:
     if _is_booting(moment.now):
         return
@@ -38,23 +57,35 @@ def state(moment: Moment) -> Iterator[Hit]:
         if fabric.state is None or fabric.state == "not_supported" or gpu.state != "ok" or gpu.mig_enabled:
             continue
         if fabric.state in _NOT_JOINED and _has_partners(moment.now, gpu):
-            text = f"{name_of_gpu(gpu)} has not joined the NVLink fabric ({fabric.state.replace('_', ' ')})"
+            text = f"{gpu_name(gpu.index)} has not joined the NVLink fabric ({fabric.state.replace('_', ' ')})"
         elif fabric.problems or fabric.health in ("unhealthy", "limited"):
             why = "; ".join(_PROBLEMS.get(problem, problem) for problem in fabric.problems)
-            text = f"{name_of_gpu(gpu)}: NVLink fabric is {fabric.health or 'unhealthy'}{f': {why}' if why else ''}"
+            text = f"{gpu_name(gpu.index)}: NVLink fabric is {fabric.health or 'unhealthy'}{f': {why}' if why else ''}"
         else:
             continue
-        yield Hit(name_of_gpu(gpu), text, _identity(gpu))
+        yield Hit(gpu_name(gpu.index), text, _identity(gpu))
 
 
+@rule(
+    "fabric.manager",
+    "critical",
+    hold_s=10.0,
+    meaning="the service that sets up the NVSwitches does not run: no NVLink traffic for new jobs",
+    threshold="failed, with NVSwitches or NVLinks that lead to some (else info); inactive with NVSwitches, or with "
+    f"GPUs outside of the fabric; absent with NVSwitches and such GPUs; {RESTARTS} stops in "
+    f"{duration_words(RESTARTS_OVER_S)}",
+    source="systemctl is-active; NVSentinel, gpud",
+    action="sudo systemctl restart nvidia-fabricmanager",
+    needs=("host.services",),
+    precedence=FABRIC,
+    explains_node=("fabric.state", "nvlink."),
+)
 def manager(moment: Moment) -> Iterator[Hit]:
     """A service that has failed was wanted. One that does not run may run elsewhere, unless the switches are here."""
     now = moment.now
     status = now.host.services.get(MANAGER)
     stops = moment.increase(MANAGER, _STOPS, RESTARTS_OVER_S)
-    if status is None or (status == "active" and (stops is None or stops.amount < RESTARTS)):
-        return
-    if _is_booting(now):
+    if status is None or _is_booting(now) or (status == "active" and (stops is None or stops.amount < RESTARTS)):
         return
     switches, fabric = _has_switches(now), _leads_to_switches(now)
     waits = any(_waits(gpu) for gpu in now.gpus)
@@ -68,7 +99,7 @@ def manager(moment: Moment) -> Iterator[Hit]:
         text = "Fabric Manager is not installed, and GPUs have not joined the fabric"
         yield Hit("Fabric Manager", text, action="install and start nvidia-fabricmanager in the driver's version")
     elif status == "active" and stops is not None:
-        text = f"Fabric Manager stopped {stops.amount:.0f} times in {RESTARTS_OVER_S / 60:.0f} min"
+        text = f"Fabric Manager stopped {stops.amount:.0f} times in {duration_words(RESTARTS_OVER_S)}"
         yield Hit("Fabric Manager", text, action="read its log: journalctl -u nvidia-fabricmanager")
 
 
@@ -82,6 +113,17 @@ def _not_needed() -> Hit:
     )
 
 
+@rule(
+    "fabric.imex",
+    "critical",
+    hold_s=10.0,
+    meaning="the service that lets GPUs of several nodes share memory does not run",
+    threshold="failed; inactive where like nodes have it active, or (warning) with processes on the GPUs",
+    source="systemctl is-active; DCGM",
+    action="sudo systemctl restart nvidia-imex; nvidia-imex-ctl -N shows the domain",
+    needs=("host.services",),
+    precedence=FABRIC,
+)
 def imex(moment: Moment) -> Iterator[Hit]:
     """Some sites start it for each job: that it does not run matters when something runs, or when it ran before."""
     now = moment.now
@@ -89,13 +131,13 @@ def imex(moment: Moment) -> Iterator[Hit]:
     if status not in _STOPPED or _is_booting(now) or not any(_has_domain(gpu) for gpu in now.gpus):
         return
     text = f"IMEX is down ({status}): GPUs cannot share memory between nodes"
-    typical = usual(moment.peers, "service.imex", board(now))
+    usual = moment.peers.common("service.imex", board(now))
     if status == "failed":
         yield Hit("IMEX", text)
-    elif typical is not None and typical.value == "active":
-        yield Hit("IMEX", text, (f"active on {typical.count} of {typical.of} like nodes",))
+    elif usual is not None and usual.value == "active":
+        yield Hit("IMEX", text, (f"active on {usual}",))
     elif now.ranks or any(gpu.processes for gpu in now.gpus):
-        severity = "critical" if moment.increase(IMEX, _ACTIVE, 1.0) is not None else "warning"
+        severity: Severity = "critical" if moment.has_seen(IMEX, _ACTIVE) else "warning"
         yield Hit("IMEX", text, ("processes use the GPUs",), severity=severity)
 
 
@@ -156,54 +198,3 @@ def _identity(gpu: GpuSample) -> tuple[str, ...]:
     parts += [f"clique {fabric.clique_id}"] if fabric.clique_id is not None else []
     parts += [f"cluster {fabric.cluster_uuid}"] if fabric.cluster_uuid else []
     return (", ".join(parts),)
-
-
-COUNTERS = (counters,)
-FACTS = (facts,)
-
-RULES = (
-    Rule(
-        "fabric.manager",
-        "critical",
-        10.0,
-        "sudo systemctl restart nvidia-fabricmanager",
-        manager,
-        meaning="the service that sets up the NVSwitches does not run: no NVLink traffic for new jobs",
-        threshold="failed, with NVSwitches or NVLinks that lead to some (else info); inactive with NVSwitches, or with "
-        "GPUs outside of the fabric; absent with NVSwitches and such GPUs; 3 stops in 10 min",
-        source="systemctl is-active; NVSentinel, gpud",
-        needs=("host.services",),
-        precedence=FABRIC,
-        explains_node=("fabric.state", "nvlink."),
-    ),
-    Rule(
-        "fabric.state",
-        "critical",
-        60.0,
-        "restart the Fabric Manager (in racks IMEX and NMX); reset the GPU if it stays",
-        state,
-        meaning="a GPU is not, or not well, part of the NVLink fabric: NCCL fails or hangs at start",
-        threshold="not completed, health summary unhealthy or limited, or a problem in the health mask, for 60 s",
-        source="nvmlDeviceGetGpuFabricInfoV; gpud, DCGM",
-        needs=("gpu.*.fabric.state", "gpu.*.fabric.health", "gpu.*.fabric.status"),
-        remedy="reset",
-        precedence=FABRIC,
-        explains=("nvlink.",),
-        whole_node=(
-            "The NVLink fabric is not ready on all {count} GPUs",
-            "restart the Fabric Manager (in racks IMEX and NMX)",
-        ),
-    ),
-    Rule(
-        "fabric.imex",
-        "critical",
-        10.0,
-        "sudo systemctl restart nvidia-imex; nvidia-imex-ctl -N shows the domain",
-        imex,
-        meaning="the service that lets GPUs of several nodes share memory does not run",
-        threshold="failed; inactive where like nodes have it active, or (warning) with processes on the GPUs",
-        source="systemctl is-active; DCGM",
-        needs=("host.services",),
-        precedence=FABRIC,
-    ),
-)

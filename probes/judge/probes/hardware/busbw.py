@@ -1,9 +1,6 @@
-"""Measured bus bandwidth of collectives, bytes/s by size. busbw as nccl-tests defines it.
+"""What a collective should reach on known hardware, at the size that was measured and never at another one's plateau.
 
-Sources: B: ml-engineering book (all_reduce_bench.py, nccl-tests); AG: Azure AI-benchmarking-guide; CW: coreweave's
-nccl-tests runs; NV: NVIDIA at GTC 2024 and 2025; AZ, GC: health checks of Azure and Google.
-
-What a collective should reach on known hardware, at the size that was measured and never at another one's plateau.
+Bus bandwidth (busbw) as nccl-tests defines it, bytes/s by size; sources are those of ``peaks.SOURCES``.
 
 one node    measured curves, interpolated over the logarithm of the size
 more nodes  measured curves of nodes with 8 GPUs and 8 x 400 Gb/s; elsewhere, uncertain, the smaller of one node's
@@ -41,6 +38,10 @@ class Curve:
 def _points(unit: int, **by_size: float) -> dict[int, float]:
     """``_points(MIB, s64=172)``: 172 GB/s at 64 MiB."""
     return {int(size[1:]) * unit: rate * GB_PER_S for size, rate in by_size.items()}
+
+
+def gigabits(bytes_per_s: float) -> str:
+    return f"{bytes_per_s * 8e-9:.0f} Gb/s"
 
 
 # Rows of the peaks' table that share figures.
@@ -83,6 +84,7 @@ NVL72 = Curve("GB200", 72, 1, _points(MIB, s512=586) | _points(GIB, s8=847), "NV
 
 # Nodes of 8 GPUs with one 400 Gb/s NIC for each.
 MANY_NODES_NIC = 50 * GB_PER_S
+MANY_NODES_NICS = f"8 x {gigabits(MANY_NODES_NIC)}"
 MANY_NODES = (
     Curve("H100", 8, 2, _points(GIB, s8=440), "CW (nccl-tests#309 has 470)"),
     Curve("B200", 8, 2, _points(GIB, s8=690), "CW"),
@@ -182,14 +184,14 @@ def _many_nodes(
     if abs(known_nic / MANY_NODES_NIC - 1) < _SAME_NIC:
         measured = _first(_curves(MANY_NODES, family, gpus, nodes, collective), size_bytes)
         if measured is not None:
-            with_nics = f"{measured.source}, with 8 x 400 Gb/s"
+            with_nics = f"{measured.source}, with {MANY_NODES_NICS}"
             return Expected(measured.bytes_per_s, with_nics, measured.certain and nic is not None)
     inside = _one_node(family, gpus, size_bytes, collective)
     if inside is None:
         return None
     most = min(inside.bytes_per_s, network_ceiling(gpus, nodes, known_nic))
     how = "" if nic is not None else ", assumed"
-    text = f"estimate: one node's busbw ({inside.source}) or {known_nic * 8e-9:.0f} Gb/s of NIC for each GPU{how}"
+    text = f"estimate: one node's busbw ({inside.source}) or {gigabits(known_nic)} of NIC for each GPU{how}"
     return Expected(most, text, certain=False)
 
 

@@ -30,14 +30,11 @@ PCIE = {
     5: PcieGeneration(63 * GB_PER_S, (51 * GB_PER_S, 55 * GB_PER_S), 48 * GB_PER_S, f"published runs; floor: {AZ}"),
     6: PcieGeneration(121 * GB_PER_S, None, None, "the path to host memory of today's machines is still Gen5"),
 }
-# GT/s of a lane and what its encoding leaves (PCI Express base specification): generations that the table above
-# has no copies of.
-OLDER_WIRE = {1: 4.0 * GB_PER_S, 2: 8.0 * GB_PER_S}
 
 
 @dataclass(frozen=True)
 class PeerLink:
-    """``links`` x ``each`` between a GPU and all others (NVSwitch) or, ``mesh``, one link to each of them.
+    """``links`` x ``each`` between a GPU and all others (NVSwitch; xGMI: one link to each of them).
 
     ``measured``: lowest and highest copy between two GPUs; ``floor``: least that a field check accepts.
     """
@@ -49,7 +46,6 @@ class PeerLink:
     measured: tuple[float, float] | None
     floor: float | None
     source: str
-    mesh: bool = False
 
     @property
     def total(self) -> float:
@@ -73,8 +69,8 @@ PEERS = (
         "NVLink 5", ("B200", "B300", "GB200", "GB300"), 18, 50 * GB_PER_S, (744 * GB_PER_S, 750 * GB_PER_S), None,
         "published runs (83 % of the wire)",
     ),
-    PeerLink("xGMI", _MI, 7, 64 * GB_PER_S, None, None, "AMD; two GPUs share one link: busbw 47.7 of them", True),
-    PeerLink("xGMI", ("MI355X",), 7, 76.5 * GB_PER_S, None, None, "AMD", True),
+    PeerLink("xGMI", _MI, 7, 64 * GB_PER_S, None, None, "AMD; two GPUs share one link: busbw 47.7 of them"),
+    PeerLink("xGMI", ("MI355X",), 7, 76.5 * GB_PER_S, None, None, "AMD"),
 )  # fmt: skip
 
 
@@ -103,13 +99,6 @@ NETWORKS = (
     ("400G NIC", 50.0, "48"),
     ("800G NIC (B300)", 100.0, "?"),
 )
-
-
-def pcie_wire(gen: int, width: int) -> float | None:
-    """What a PCIe link of so many lanes can carry; None for an unknown generation."""
-    known = PCIE.get(gen)
-    wire = known.wire if known is not None else OLDER_WIRE.get(gen)
-    return wire * width / 16 if wire is not None and width > 0 else None
 
 
 def pcie_copy(gen: int, width: int) -> Expected | None:

@@ -1,14 +1,7 @@
-"""What hardware should give, whose figure that is, and whether it may be relied on.
+"""What GPUs can do by their vendors, and what others have measured on them: one row for each model that we know.
 
-What one model of GPU can do by its vendor, and what others have measured on it.
-
-The GPUs that we know, one row each. ``peaks.py`` looks them up; a test calculates every vendor figure again.
-
-Sources: V: the vendor's data sheet, dense figures; B: the ml-engineering book (Stas Bekman, 2026: TFLOPS table and
-mamf-finder's results); D: SKU tables and device ids of NVIDIA DCGM 4.6; AG: Azure's AI-benchmarking-guide; P: pci.ids;
-K: general knowledge that was not checked against a document, and so is not used to accuse.
-
-Which row of the table a GPU is, and what it can do at the clock and with the multiprocessors that it has.
+Which row a GPU is, and what it can do at the clock and with the multiprocessors that it has. A test calculates every
+vendor figure again.
 """
 
 from __future__ import annotations
@@ -19,10 +12,25 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+# Of rows, as they name them. General knowledge is not used to accuse.
+SOURCES = {
+    "V": "the vendor's data sheet, dense figures",
+    "B": "the ml-engineering book (2026)",
+    "D": "NVIDIA DCGM 4.6 (SKU tables, device ids)",
+    "AG": "Azure's AI-benchmarking-guide",
+    "AZ, GC": "health checks of Azure and Google",
+    "CW": "coreweave's nccl-tests",
+    "NV": "NVIDIA at GTC 2024 and 2025",
+    "P": "pci.ids",
+    "K": "general knowledge, not checked against a document",
+}
+
 
 @dataclass(frozen=True)
 class Expected:
-    """``certain`` False: an estimate, or measured under conditions that may not be these: it accuses nobody."""
+    """What hardware should give, whose figure that is, and whether it may be relied on.
+
+    ``certain`` False: an estimate, or measured under conditions that may not be these: it accuses nobody."""
 
     bytes_per_s: float
     source: str
@@ -78,7 +86,7 @@ class Peak:
         return self.clocks_mhz.get(dtype, self.boost_mhz)
 
 
-COPY_SOURCE = "Azure's AI-benchmarking-guide"  # of copy_bytes_per_s
+COPY_SOURCE = SOURCES["AG"]  # of copy_bytes_per_s
 GB = 1 << 30
 MB = 1 << 20
 TB_PER_S = 1e12

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from mltop.probes.judge.probes.hardware import busbw, links
 from mltop.probes.judge.probes.hardware.busbw import Curve
-from mltop.probes.judge.probes.hardware.peaks import PEAKS, Peak
+from mltop.probes.judge.probes.hardware.peaks import PEAKS, SOURCES, Peak
 
 HEAD = """# What hardware should give
 
@@ -16,15 +17,13 @@ What the verdicts of `mltop probe` compare with after a device's own history and
 from multiprocessors x FLOP/clock x clock. Figures accuse nobody: those marked ? are general knowledge or disputed, and
 software alone moves the others.
 
-Sources: V: the vendor's data sheet, dense figures; B: the ml-engineering book (2026); D: NVIDIA DCGM 4.6 (SKU tables,
-device ids); AG: Azure's AI-benchmarking-guide; AZ, GC: health checks of Azure and Google; CW: coreweave's nccl-tests;
-NV: NVIDIA at GTC 2024 and 2025; P: pci.ids; K: general knowledge, not checked against a document.
 """
 _DTYPES = ("fp32", "tf32", "bf16", "fp8", "fp4")
 
 
 def document() -> str:
-    parts = [HEAD, *_gpus(), *_doubts(), *_links(), *_busbw(), *_for_reading()]
+    sources = "Sources: " + "; ".join(f"{name}: {what}" for name, what in SOURCES.items()) + "."
+    parts = [f"{HEAD}{textwrap.fill(sources, 120)}\n", *_gpus(), *_doubts(), *_links(), *_busbw(), *_for_reading()]
     return "\n".join(parts) + "\n"
 
 
@@ -35,23 +34,8 @@ def _gpus() -> Iterator[str]:
         "MHz: the clock that gives the vendor's figures. Best shapes and MAMF: mamf-finder's. Copy: TB/s within the "
         "memory of good ones, a byte counting twice (DCGM's floor).\n"
     )
-    head = (
-        "GPU",
-        "ids",
-        "SM",
-        "F",
-        "MHz",
-        *_DTYPES,
-        "GB",
-        "TB/s",
-        "W",
-        "L2 MB",
-        "NVLink GB/s",
-        "MAMF",
-        "copy",
-        "source",
-    )
-    yield _table(head, (_gpu(peak) for peak in PEAKS))
+    measured = ("GB", "TB/s", "W", "L2 MB", "NVLink GB/s", "MAMF", "copy", "source")
+    yield _table(("GPU", "ids", "SM", "F", "MHz", *_DTYPES, *measured), (_gpu(peak) for peak in PEAKS))
 
 
 def _gpu(peak: Peak) -> list[str]:
@@ -134,7 +118,7 @@ def _busbw() -> Iterator[str]:
     yield "\n## busbw, GB/s\n"
     yield (
         "Compared at the same size, between two measured ones on the line over the logarithm of the size. Several "
-        "nodes: 8 GPUs with 8 x 400 Gb/s each; without a figure at most r (gk - 1)/(k - 1), an estimate.\n"
+        f"nodes: 8 GPUs with {busbw.MANY_NODES_NICS} each; without a figure at most r (gk - 1)/(k - 1), an estimate.\n"
     )
     curves = [*busbw.ONE_NODE, busbw.NVL72, *busbw.MANY_NODES]
     yield _table(("GPUs", "collective", "size: busbw", "source"), (_curve(curve) for curve in curves))

@@ -1,0 +1,462 @@
+"""InfiniBand and RoCE: ports that are down, flap or are too slow, counters that stand still; devices as a whole.
+
+What is remembered of a port beside its own counters: that it was up, how often it went down (a counter that is 1 while
+it is down and 0 otherwise grows by one each time), and the rates it had.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from mltop.probes.judge.health.names import (
+    DEVICE_VANISHED,
+    NETDEV,
+    RDMA,
+    Port,
+    board,
+    bus_id,
+    group,
+    port_name,
+    rdma_ports,
+)
+from mltop.probes.judge.health.peers import Fact
+from mltop.probes.judge.health.rule import DRIVER, HOUR_S, LINK_DOWN, Hit, Moment, once_per_moment, rule
+from mltop.probes.model import KernelEvent, LinkSample, Sample
+from mltop.probes.model.units import counted
+from mltop.probes.model.vocabulary import Severity
+
+# Ports of one kind that a whole node of this GPU trains with; the first name that fits (gpud's table).
+NEEDED = (("A100", 1), ("H100", 8), ("H200", 8), ("B200", 8), ("B300", 8))
+FLAPS, FLAPS_OVER_S = 3, 12 * HOUR_S
+# Widths of the counters that saturate (kernel, infiniband/core/sysfs.c).
+NARROW = {
+    "link_downed": 0xFF,
+    "link_error_recovery": 0xFF,
+    "symbol_error": 0xFFFF,
+    "port_rcv_errors": 0xFFFF,
+    "port_xmit_discards": 0xFFFF,
+    "local_link_integrity_errors": 0xF,
+    "excessive_buffer_overrun_errors": 0xF,
+}
+_MAXIMA = frozenset(NARROW.values())
+_MOST_OF = 3  # so many ports on one that is slower: below that a node may have two sorts of links
+_LABELS = {"infiniband": "InfiniBand", "roce": "RoCE"}
+_KINDS = {"infiniband": "HCAs", "roce": "RoCE devices", "efa": "EFA adapters"}
+_TRAINED = ("INIT", "ARMED")  # a physical link, no subnet manager yet
+_DOWNED, _CARRIER = "link_downed", f"{NETDEV}carrier_down_count"
+_SEEN_UP, _WENT_DOWN = "seen up", "seen going down"  # our own counters; the first exists once a port has been up
+_STATE, _ACTIVE, _RATE, _COUNT = "ib.state", "ib.active", "ib.rate", "ib.devices"  # topics of facts
+# What mlx5 writes to the kernel log (health.c, cmd.c, events.c): what it means, how bad it is, what helps.
+_REPLACE = "reset the NIC (mlxfwreset) or reboot; replace it if it comes again"
+_COMPLAINTS: tuple[tuple[str, str, str, Severity, str], ...] = (
+    ("miss count", "", "firmware stopped answering", "critical", _REPLACE),
+    ("unrecoverable hardware error", "", "reports an unrecoverable hardware error", "critical", _REPLACE),
+    ("Will cause a leak of a command resource", "", "firmware does not finish a command", "critical", _REPLACE),
+    # These are no cause of what else the port may have: another subject, so that they hide nothing.
+    ("Detected insufficient power", " power", "gets too little power from its slot", "warning", "check slot and cable"),
+    ("High Temperature", " transceiver", "is too hot", "warning", "check airflow at the transceiver"),
+)
+_HOT = re.compile(r"Port module event.*High Temperature", re.DOTALL)
+_MLX5 = re.compile(r"\bmlx5_\d+\b")
+_OF_A_PORT = ("ib.", "roce.", "eth.", "efa")
+
+Model = tuple["int | None", "int | None"]  # vendor and device
+
+
+# Devices
+
+
+@rule(
+    "ib.missing",
+    "critical",
+    hold_s=10.0,
+    meaning="an RDMA device is gone, or the node has fewer than its like",
+    threshold="vanished from the list, or fewer than most like nodes have, for 10 s",
+    source="/sys/class/infiniband; NVSentinel, Azure",
+    action="look for the card on PCIe (lspci); reboot, reseat it",
+    needs=("links",),
+    precedence=LINK_DOWN,
+    explains=_OF_A_PORT,
+)
+def missing(moment: Moment) -> Iterator[Hit]:
+    now = moment.now
+    gone = [link for link in now.links if link.error == DEVICE_VANISHED and link.kind in RDMA]
+    for link in gone:
+        where = (f"PCI {bus_id(link.pci_bus_id)}",) if link.pci_bus_id else ()
+        yield Hit(port_name(link), f"{port_name(link)} vanished: the RDMA device is gone", where)
+    if moment.peers.nodes < 3 or _is_partial(now):
+        return
+    counts = _device_counts(now)
+    for kind, words in _KINDS.items():
+        usual = moment.peers.common(_COUNT, group(board(now), kind))
+        if usual is not None and counts[kind] < usual.value and all(link.kind != kind for link in gone):
+            yield Hit(words, f"{counts[kind]} of {usual.value} {words} present", (f"{usual.value} on {usual}",))
+
+
+def _device_counts(sample: Sample) -> Counter[str]:
+    return Counter(link.kind for link in sample.links if link.error != DEVICE_VANISHED)
+
+
+def _is_partial(sample: Sample) -> bool:
+    """Where the devices could not be listed, or a container shows only some, their number says nothing."""
+    unlisted = any(gap.what in ("links", "links.infiniband") and gap.kind == "unknown" for gap in sample.gaps)
+    return unlisted or bool(sample.host.is_confined)
+
+
+@rule(
+    "ib.driver",
+    "critical",
+    meaning="the mlx5 driver reports that a NIC's firmware or hardware fails",
+    threshold="its line in the kernel log within the hour; too little power and heat: warning",
+    source="kernel log (mlx5 health.c, cmd.c, events.c); NVSentinel, gpud",
+    action=_REPLACE,
+    needs=("kernel_log",),
+    precedence=DRIVER,
+    explains=_OF_A_PORT,
+)
+def complaints(moment: Moment) -> Iterator[Hit]:
+    newest: dict[tuple[str, int], KernelEvent] = {}
+    for event in moment.events("mlx5"):
+        number = _complaint(event.text)
+        if number is not None:
+            newest[_port_of(moment.now, event), number] = event
+    for (port, number), event in newest.items():
+        _, part, what, severity, action = _COMPLAINTS[number]
+        subject = f"{port}{part}"
+        yield Hit(subject, f"{subject}: {what}", (event.text,), severity, action, since=event.at, key=str(number))
+
+
+def _complaint(text: str) -> int | None:
+    for number, (needle, *_) in enumerate(_COMPLAINTS):
+        if needle in text and (needle != "High Temperature" or _HOT.search(text)):
+            return number
+    return None
+
+
+def _port_of(sample: Sample, event: KernelEvent) -> str:
+    """The port whose device the line is about, else what the line says."""
+    device = _MLX5.search(event.text)
+    names = (event.subject, device[0] if device else "")
+    for link in sample.links if event.subject else ():
+        if bus_id(link.pci_bus_id) == bus_id(event.subject) or link.device in names:
+            return port_name(link)
+    return event.subject or "mlx5"
+
+
+@rule(
+    "ib.chardev",
+    "critical",
+    hold_s=10.0,
+    meaning="programs cannot open an RDMA device",
+    threshold="no uverbs device for 10 s",
+    source="/sys/class/infiniband_verbs; NVSentinel",
+    action="reload the driver (mlx5_ib, ib_uverbs) or restart openibd",
+    needs=("links", "links.*.has_chardev"),
+    precedence=DRIVER,
+)
+def without_device_file(moment: Moment) -> Iterator[Hit]:
+    """A container is not given all devices: there only the one that lacks it among others is a fault."""
+    links = moment.now.links
+    if moment.now.host.is_confined and not any(link.has_chardev for link in links):
+        return
+    for link in links:
+        if link.has_chardev is False and link.error is None and link.kind in RDMA:
+            text = f"no uverbs device for {port_name(link)}: programs cannot use it"
+            yield Hit(port_name(link), text, ("/sys/class/infiniband_verbs has none of its own",))
+
+
+# Ports
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Whether a port that is down is missed (``yes``), and why: most nodes have ports that nothing is plugged into.
+    ``unused``: like nodes have it down too, there is nothing to tell. ``with_all``: only because no port of its kind
+    has a link.
+    """
+
+    yes: bool
+    why: str
+    unused: bool = False
+    with_all: bool = False
+
+
+@rule(
+    "ib.down",
+    "critical",
+    meaning="a port of InfiniBand or RoCE has no link",
+    threshold="not ACTIVE, and it was up, or is on like nodes, or fewer are ACTIVE than the GPUs need; else info; "
+    "INIT: warning",
+    source="/sys/class/infiniband/D/ports/N/{state,phys_state}; gpud, Meta gcm, NVSentinel",
+    action="reseat or clean the cable; check the switch port",
+    needs=("links", "links.*.state", "links.*.phys_state"),
+    clear_s=10.0,
+    precedence=LINK_DOWN,
+    explains=(
+        *("ib.rate", "ib.ber", "ib.recovery", "ib.integrity", "ib.rcv_errors", "ib.discards", "ib.wait"),
+        *("ib.transport", "roce.", "eth."),
+    ),
+)
+def down(moment: Moment) -> Iterator[Hit]:
+    """Of ports none of which was ever up, the cause is outside of them and told once."""
+    together: dict[str, list[Hit]] = {}
+    for link, name, up in rdma_ports(moment.now):
+        if up or link.state is None:
+            continue
+        if link.state in _TRAINED:
+            if _states_before(moment).get(name, "INIT") in _TRAINED:  # else it is on its way to ACTIVE
+                text = f"{name} has a link, but no subnet manager has made it ACTIVE ({link.state})"
+                yield Hit(name, text, severity="warning", action="check the subnet manager (sminfo)")
+            continue
+        wanted = _wanted(moment, link)
+        if wanted.unused:
+            continue
+        text, evidence = (
+            f"{name} is down ({link.physical_state or link.state})",
+            (wanted.why, *_flaps_told(moment, link)),
+        )
+        if wanted.yes:
+            hit = Hit(name, text, evidence, severity="critical")
+        else:
+            hit = Hit(name, text, evidence, severity="info", action="nothing, if nothing is plugged in")
+        if wanted.with_all:
+            together.setdefault(link.kind, []).append(hit)
+        else:
+            yield hit
+    for kind, hits in together.items():
+        yield _of_all(kind, hits) if len(hits) > 1 else hits[0]
+
+
+def _of_all(kind: str, hits: list[Hit]) -> Hit:
+    label = _LABELS.get(kind, kind)
+    return Hit(
+        f"all {len(hits)} {label} ports",
+        f"None of the {len(hits)} {label} ports has a link",
+        (*hits[0].evidence, ", ".join(hit.subject for hit in hits)),
+        severity="critical",
+        action="check the cables and the switch; nothing, if this node has no such network",
+    )
+
+
+def _wanted(moment: Moment, link: LinkSample) -> _Wanted:
+    """What speaks for a port that is down now."""
+    if moment.has_seen(port_name(link), _SEEN_UP):
+        return _Wanted(True, "it was up since it is watched")
+    if link.counters.get(f"{NETDEV}carrier_up_count", 0) > 0 and link.physical_state != "Disabled":
+        return _Wanted(True, "it was up since the node was started")
+    usual = moment.peers.common(_STATE, group(board(moment.now), port_name(link)))
+    if usual is not None and usual.value == "ACTIVE":
+        return _Wanted(True, f"ACTIVE on {usual}")
+    if usual is not None and usual.value == "DOWN":
+        return _Wanted(False, f"DOWN on {usual} too", unused=True)
+    return _wanted_by_count(moment, link)
+
+
+def _wanted_by_count(moment: Moment, link: LinkSample) -> _Wanted:
+    gpus, name = len(moment.now.gpus), board(moment.now)
+    count, active, model = _of_kinds(moment).get(link.kind, (0, 0, None))
+    own = _models(moment).get(bus_id(link.pci_bus_id))
+    # A NIC that differs from those in use is there for something else (storage, management).
+    if own is not None and model is not None and model != own:
+        return _Wanted(False, "no other port of this kind of NIC is up")
+    usual = moment.peers.common(_ACTIVE, group(name, link.kind))
+    if usual is not None and active < usual.value:
+        return _Wanted(True, f"{active} ports ACTIVE, {usual.value} on {usual}")
+    needed = min(next((count for model_name, count in NEEDED if model_name in name), 0), gpus)
+    if active < needed <= count:
+        return _Wanted(True, f"{active} ports ACTIVE, {needed} belong to {gpus} x {name}", with_all=not active)
+    return _Wanted(False, "it was not up since it is watched")
+
+
+@once_per_moment
+def _models(moment: Moment) -> dict[str, Model]:
+    """By PCI address."""
+    return {bus_id(device.bus_id): (device.vendor_id, device.device_id) for device in moment.now.pci}
+
+
+@once_per_moment
+def _of_kinds(moment: Moment) -> dict[str, tuple[int, int, Model | None]]:
+    """By kind how many ports there are, how many are up, and what model most of these are (None: not known of all)."""
+    of_kinds: dict[str, tuple[int, int, Model | None]] = {}
+    ports = rdma_ports(moment.now)
+    for kind, count in Counter(port.link.kind for port in ports).items():
+        active = [port.link for port in ports if port.up and port.link.kind == kind]
+        models = Counter(_models(moment).get(bus_id(link.pci_bus_id)) for link in active)
+        most = models.most_common(1)[0][0] if models and None not in models else None
+        of_kinds[kind] = count, len(active), most
+    return of_kinds
+
+
+@once_per_moment
+def _states_before(moment: Moment) -> dict[str, str | None]:
+    return {port_name(link): link.state for link in moment.before.links} if moment.before is not None else {}
+
+
+@rule(
+    "ib.flap",
+    "warning",
+    meaning="a port lost its link and got it again",
+    threshold=f"once in the hour: info, warning with ranks; {FLAPS} in {FLAPS_OVER_S / HOUR_S:.0f} h: warning; {FLAPS} "
+    "in 1 h: critical",
+    source="link_downed, carrier_down_count, state; gpud, NVSentinel, Azure",
+    action="replace cable or transceiver",
+    needs=("links", "links.*.state", "links.*.counters"),
+    grows=("links",),
+    clear_s=60.0,
+    precedence=LINK_DOWN,
+)
+def flap(moment: Moment) -> Iterator[Hit]:
+    """While a port is down, ib.down tells how often it was."""
+    if not moment.any_grew(counters, FLAPS_OVER_S):
+        return
+    for link, name, up in rdma_ports(moment.now):
+        often = _flaps(moment, link, FLAPS_OVER_S) if up else 0
+        lately = _flaps(moment, link, HOUR_S) if often else 0
+        if lately < 1 and often < FLAPS:
+            continue
+        severity: Severity = "warning" if often >= FLAPS or moment.now.ranks else "info"
+        if lately >= FLAPS:
+            severity = "critical"
+        in_the_hour = lately >= FLAPS or often < FLAPS
+        count, span = (lately, "the last hour") if in_the_hour else (often, f"{FLAPS_OVER_S / HOUR_S:.0f} hours")
+        times = "once" if count == 1 else counted(count, "time")
+        yield Hit(name, f"{name} flapped {times} in {span}", _flaps_told(moment, link), severity=severity)
+
+
+def _flaps(moment: Moment, link: LinkSample, over_s: float) -> int:
+    """By the counter that saw more: brief flaps fall between two samples."""
+    name = port_name(link)
+    return round(max(moment.grown(name, counter, over_s).per(over_s) for counter in _flap_counters(link)))
+
+
+def _flap_counters(link: LinkSample) -> tuple[str, ...]:
+    """The interface's carrier only where the port's own counter is stuck: a new subnet manager takes it away too."""
+    stuck = _DOWNED not in link.counters or _DOWNED in _stuck(link)
+    return (_DOWNED, _WENT_DOWN, _CARRIER) if stuck else (_DOWNED, _WENT_DOWN)
+
+
+def _flaps_told(moment: Moment, link: LinkSample) -> tuple[str, ...]:
+    name = port_name(link)
+    counts = {counter: moment.grown(name, counter, FLAPS_OVER_S).amount for counter in _flap_counters(link)}
+    told = [f"{counter.removeprefix(NETDEV)} +{count:.0f}" for counter, count in counts.items() if count]
+    if _DOWNED in _stuck(link):
+        told.append("link_downed is stuck at its maximum")
+    return (", ".join(told),) if told else ()
+
+
+def _stuck(link: LinkSample) -> list[str]:
+    """Counters at their maximum; a value above the classic one shows that this driver's counters are wider."""
+    values = link.counters
+    if link.saturated or _MAXIMA.isdisjoint(values.values()):
+        return link.saturated
+    if any(values.get(name, 0) > most for name, most in NARROW.items()):
+        return []
+    return [name for name, most in NARROW.items() if values.get(name) == most]
+
+
+@rule(
+    "ib.saturated",
+    "info",
+    meaning="an error counter stands at its maximum and shows nothing new",
+    threshold="255, 65535 or 15, as wide as the counter is",
+    source="kernel infiniband/core/sysfs.c",
+    action="sudo perfquery -R",
+    needs=("links", "links.*.counters"),
+)
+def saturated(moment: Moment) -> Iterator[Hit]:
+    for link, name, up in rdma_ports(moment.now):
+        stuck = _stuck(link)
+        if stuck and (up or moment.has_seen(name, _SEEN_UP)):
+            told = ", ".join(
+                f"{counter} stuck at {link.counters.get(counter, NARROW.get(counter))}" for counter in stuck
+            )
+            why = "flaps are counted from the port's state instead"
+            yield Hit(name, f"{name}: {told}, it can count no further", (why,))
+
+
+@rule(
+    "ib.rate",
+    "warning",
+    hold_s=10.0,
+    meaning="a port runs slower than it should",
+    threshold="< most like nodes; without these < before, or < the node's other ports of this kind",
+    source="/sys/class/infiniband/D/ports/N/rate; gpud, NHC, NVIDIA Health Validation",
+    action="check cable and the switch port's configuration",
+    needs=("links", "links.*.rate"),
+)
+def rate(moment: Moment) -> Iterator[Hit]:
+    """Like nodes know best how fast a port should be, then its own past, then the node's other ports."""
+    ports = [port for port in rdma_ports(moment.now) if port.up and port.link.rate_bits_per_s]
+    most = _most_have(ports)
+    for link, name, _ in ports:
+        own = link.rate_bits_per_s or 0.0
+        usual = moment.peers.common(_RATE, group(board(moment.now), name))
+        if usual is not None:
+            full, why = usual.value, f"{usual} have {usual.value / 1e9:g} Gb/s"
+        elif before := _earlier_rate(moment, name, own):
+            full, why = before, "it was faster before"
+        else:
+            full = most.get((link.kind, link.firmware), own)
+            why = f"most ports of this kind here have {full / 1e9:g} Gb/s"
+        if own < full:
+            yield Hit(name, f"{name} at {own / 1e9:g} of {full / 1e9:g} Gb/s", (why,))
+
+
+def _earlier_rate(moment: Moment, name: str, own: float) -> float:
+    """The higher rate that the port had; 0 for none. A port that loses lanes falls to a half or a quarter."""
+    return next((times * own for times in (4, 2) if moment.has_seen(name, _rate_name(times * own))), 0.0)
+
+
+def _most_have(ports: list[Port]) -> dict[tuple[str, str | None], float]:
+    """By kind of card (which the firmware tells) the rate that all but a few ports have; {} where all have one."""
+    if len({port.link.rate_bits_per_s for port in ports}) < 2:
+        return {}
+    rates: dict[tuple[str, str | None], Counter[float]] = {}
+    for port in ports:
+        rates.setdefault((port.link.kind, port.link.firmware), Counter())[port.link.rate_bits_per_s or 0.0] += 1
+    most_have = {}
+    for card, counts in rates.items():
+        ((most, count),) = counts.most_common(1)
+        if count >= _MOST_OF * max(counts.total() - count, 1):
+            most_have[card] = most
+    return most_have
+
+
+def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
+    for link, name, up in rdma_ports(sample):
+        if up:
+            yield name, _SEEN_UP, 1
+            yield name, _WENT_DOWN, 0
+            yield name, _rate_name(link.rate_bits_per_s), 1
+        elif link.state is not None and link.state not in _TRAINED:
+            yield name, _WENT_DOWN, 1
+        for counter in (_DOWNED, _CARRIER):
+            if counter in link.counters:
+                yield name, counter, link.counters[counter]
+
+
+@lru_cache(maxsize=1024)
+def _rate_name(bits_per_s: float | None) -> str:
+    """Of the counter that exists once a port has been seen at this rate."""
+    return f"seen at {(bits_per_s or 0.0) / 1e9:g} Gb/s"
+
+
+def facts(sample: Sample) -> Iterator[Fact]:
+    name_of_board = board(sample)
+    if not _is_partial(sample):
+        counts = _device_counts(sample)
+        yield from ((_COUNT, group(name_of_board, kind), counts[kind]) for kind in _KINDS)
+    active: Counter[str] = Counter()
+    for link, name, up in rdma_ports.afresh(sample):
+        place = group(name_of_board, name)
+        if up:
+            active[link.kind] += 1
+            if link.rate_bits_per_s:
+                yield _RATE, place, link.rate_bits_per_s
+        if link.state is not None:
+            yield _STATE, place, link.state
+    yield from ((_ACTIVE, group(name_of_board, kind), count) for kind, count in active.items())
