@@ -1,4 +1,4 @@
-"""The heatmap as lines: short names, where each node stands, its line, the legend above, the node under the cursor below."""
+"""The heatmap as lines: short names, where each node stands, its line, the legend, the node under the cursor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectives by size, their ranks by lag, and pairs of nodes or GPUs: as rows, as squares, as a curve. Pure functions."""
+"""Collectives by size, their ranks by lag, and pairs of nodes or GPUs: as rows, as squares, as a curve. Pure."""
 
 from __future__ import annotations
 

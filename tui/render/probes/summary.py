@@ -17,9 +17,10 @@ from mltop.probes.judge.nodes import folded
 from mltop.probes.judge.nodes import nameless as nameless_node
 from mltop.probes.model.probe import PastResult
 from mltop.probes.model.units import UNKNOWN, bandwidth, clock_time, flops, size_text
+from mltop.probes.model.vocabulary import ProbeKind
 from mltop.tui.render.cells import Cell, flow, wrap
 from mltop.tui.render.glyphs import GLYPHS, bar, sparkline
-from mltop.tui.render.probes.kinds import KINDS, title_of, where_text
+from mltop.tui.render.probes.kinds import DOES, title_of, where_text
 from mltop.tui.render.units import heights, middle
 from mltop.tui.screens.bars import elapsed_text
 
@@ -265,17 +266,15 @@ def empty_lines(can_probe: str, width: int) -> list[Line]:
     if can_probe:
         lines += wrap([Cell(can_probe, "warn")], width, indent=2)
         return lines
-    for key, kind in (("M", "matmul"), ("A", "all-reduce")):
-        lines += _kind_lines(key, kind, width)
+    lines += _kind_lines("M", "matmul", width) + _kind_lines("A", "all-reduce", width)
     lines += [[], [Cell("Both ask before anything starts. There you can also choose")]]
-    for kind in ("memory", "copies", "pairs"):
-        lines += _kind_lines(" ", kind, width)
+    others: tuple[ProbeKind, ...] = ("memory", "copies", "pairs")
+    lines += [line for kind in others for line in _kind_lines(" ", kind, width)]
     return [*lines, [], *wrap([Cell(WHERE, "dim")], width)]
 
 
-def _kind_lines(key: str, kind: str, width: int) -> list[Line]:
-    words = KINDS[kind]
-    return wrap([Cell(f"{key}  ", "accent"), Cell(f"{words.name}  ", "bold"), Cell(words.does)], width, indent=3)
+def _kind_lines(key: str, kind: ProbeKind, width: int) -> list[Line]:
+    return wrap([Cell(f"{key}  ", "accent"), Cell(f"{kind}  ", "bold"), Cell(DOES[kind])], width, indent=3)
 
 
 WHERE = (
