@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from mltop.probes.model.gpu import IN_USE_BUSY, IN_USE_BYTES
 from mltop.probes.reach.view import FleetView, GpuGlance, NodeView
 
 
@@ -41,8 +42,6 @@ class Selection:
 
 
 TRIED_AGAIN = ("lost", "refused")
-# As the nodes themselves decide before they start a probe, as far as it can be seen from here.
-IN_USE_BUSY, IN_USE_BYTES = 0.05, 2**30
 OF_ONE_GPU = ("matmul", "memory", "copies")  # kinds of probes that can measure one GPU alone
 
 
@@ -126,6 +125,7 @@ def _gpus_of(node: NodeView, only: Sequence[str]) -> list[GpuGlance]:
 
 
 def _in_use(gpu: GpuGlance) -> bool:
+    """As the nodes themselves decide before they start a probe, as far as it can be seen from here."""
     return (gpu.busy or 0.0) > IN_USE_BUSY or (gpu.memory_used_bytes or 0) > IN_USE_BYTES
 
 

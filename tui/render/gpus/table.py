@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from mltop.probes.judge.health.gpu.xid_catalog import gpu_reset
 from mltop.probes.model import GpuProcess, GpuSample, MigInstance, Nvlink, NvlinkLink, Pcie, RankSample
+from mltop.probes.model.gpu import SPINNING_BUSY, SPINNING_TENSOR
 from mltop.probes.model.units import UNKNOWN, bytes_text, celsius, clock_time, count, known, number, of, percent, watts
 from mltop.tui.app.mishaps import spared
 from mltop.tui.render.cells import Cell, Column, Row, Value, row_of
@@ -24,8 +25,7 @@ TREND_WIDTH = 60
 GAUGE_WIDTH = 6
 COARSE = "coarse"  # what GPU-Util is: the share of time in which any kernel was resident
 
-# A rank that waits in a collective: its kernel is resident all the time and does next to nothing.
-SPINS_BUSY, SPINS_SM, SPINS_TENSOR = 0.95, 0.25, 0.02
+SPINS_SM = 0.25  # of the SMs: more of them work in real kernels
 SPINS_MARK = "!" if GLYPHS.ascii_only else "≠"
 
 # By GpuSample.error_code, where that says more than the state.
@@ -194,7 +194,7 @@ def spins(gpu: GpuSample) -> bool:
     busy, sm, tensor = gpu.busy, gpu.sm_active, gpu.tensor_active
     if busy is None or sm is None or tensor is None:
         return False
-    return busy >= SPINS_BUSY and sm < SPINS_SM and tensor < SPINS_TENSOR
+    return busy >= SPINNING_BUSY and sm < SPINS_SM and tensor < SPINNING_TENSOR
 
 
 def ranks_text(ranks: Sequence[RankSample]) -> str:
