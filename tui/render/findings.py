@@ -45,6 +45,11 @@ def is_of_all_gpus(finding: Finding) -> bool:
     return _ALL_GPUS.match(finding.subject) is not None
 
 
+def untold_subject(finding: Finding) -> str:
+    """What a finding is about, "" where its message begins with it."""
+    return "" if finding.message.startswith(finding.subject) else finding.subject
+
+
 def of_gravity(finding: Finding) -> int:
     """For sorting: the gravest first."""
     return gravity(finding.severity)
@@ -112,11 +117,6 @@ FINDING_COLUMNS = (
     Column("message", "MESSAGE", 24, stretch=True, cell=attrgetter("message"), value=attrgetter("message")),
     Column("action", "DO", 30, priority=1, stretch=True, cell=attrgetter("first.action")),
 )
-
-
-def finding_row(finding: Finding) -> Row:
-    """One row of FINDING_COLUMNS."""
-    return Problem((finding,)).row
 
 
 FOLD_FROM = 6  # nodes with one and the same problem

@@ -19,12 +19,13 @@ from mltop.probes.model.probe import (
     Suspect,
 )
 from mltop.probes.model.units import bandwidth, seconds, short_time, size_text
-from mltop.tui.render.cells import Cell
+from mltop.tui.render.cells import Cell, with_widths
 from mltop.tui.render.probes.collectives import (
     PAIR_COLUMNS,
     RANK_COLUMNS,
     SIZE_COLUMNS,
     by_lag,
+    failed_pairs,
     pair_matrix,
     pair_row,
     rank_row,
@@ -101,7 +102,7 @@ def _ranks(results: Sequence[CollectiveResult], suspects: Sequence[Suspect], con
     print_lines([[]], console)
     print_sentence([Cell(f"ranks at {size_text(result.size_bytes)}", "title"), Cell(", who comes last first")], console)
     width = max(len("NODE"), *(len(arrival.node) for arrival in shown))
-    columns = [replace(column, width=width) if column.key == "node" else column for column in RANK_COLUMNS]
+    columns = with_widths(RANK_COLUMNS, node=width)
     print_whole_table("", columns, [rank_row(arrival, result) for arrival in shown], console)
     rest = [arrival for arrival in ranks if arrival not in shown]
     if rest:
@@ -126,28 +127,17 @@ def print_pairs(pairs: Sequence[PairResult], console: Console, verbose: bool) ->
     shown = listed if verbose else listed[:MOST_PAIRS]
     if shown:
         width = max(len("NODE"), *(len(node) for pair in shown for node in pair.nodes))
-        columns = [
-            replace(column, width=width) if column.key in ("first", "second") else column for column in _PAIR_COLUMNS
-        ]
+        columns = with_widths(_PAIR_COLUMNS, first=width, second=width)
         print_whole_table("", columns, [pair_row(pair, usual, most, columns) for pair in shown], console)
-        _whys(shown, console)
+        for why, of_pairs in failed_pairs(shown).items():  # in whole, and once: the table has no room for it
+            more = f" (and {len(of_pairs) - 1} more pairs)" if len(of_pairs) > 1 else ""
+            print_sentence([Cell(f"{' and '.join(of_pairs[0])}{more}: ", "bold"), Cell(why)], console)
     if len(shown) < len(listed):
         print_lines([[Cell(f"and {len(listed) - len(shown)} more bad pairs (--verbose shows them)", "warn")]], console)
     _good_pairs(pairs, bad, console)
     if verbose:
         print_lines([[], *pair_matrix(pairs, console.width)], console)
         print_sentence([Cell(LEGENDS["pairs"], "dim")], console)
-
-
-def _whys(pairs: Sequence[PairResult], console: Console) -> None:
-    """In whole, and once: the table has no room for it."""
-    whys: dict[str, list[str]] = {}
-    for pair in pairs:
-        if pair.why:
-            whys.setdefault(pair.why, []).append(" and ".join(pair.nodes))
-    for why, names in whys.items():
-        more = f" (and {len(names) - 1} more pairs)" if len(names) > 1 else ""
-        print_sentence([Cell(f"{names[0]}{more}: ", "bold"), Cell(why)], console)
 
 
 def _good_pairs(pairs: Sequence[PairResult], bad: Sequence[PairResult], console: Console) -> None:

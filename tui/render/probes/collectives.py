@@ -157,6 +157,15 @@ def worst_first(pairs: Sequence[PairResult]) -> list[PairResult]:
     return sorted(pairs, key=lambda pair: -1.0 if pair.busbw_bytes_per_s is None else pair.busbw_bytes_per_s)
 
 
+def failed_pairs(pairs: Sequence[PairResult]) -> dict[str, list[Sequence[str]]]:
+    """By the reason, the nodes of the pairs that failed for it."""
+    by_reason: dict[str, list[Sequence[str]]] = {}
+    for pair in pairs:
+        if pair.why:
+            by_reason.setdefault(pair.why, []).append(pair.nodes)
+    return by_reason
+
+
 def pair_key(pair: PairResult) -> str:
     return f"{pair.round}/{'/'.join(pair.nodes)}"
 
