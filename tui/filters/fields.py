@@ -190,6 +190,11 @@ def _host_memory(host: HostSample) -> float | None:
     return None if share_free is None else 1.0 - share_free
 
 
+def _known(value: Value) -> Value:
+    """A rank's text that is blank is not known."""
+    return None if value == "" else value
+
+
 def _of_columns(columns: Sequence[Column], of: str, get: Callable[[Callable[[Any], Value]], Get]) -> list[Field]:
     """The columns that a filter may ask for."""
     return [
@@ -214,7 +219,7 @@ _ALL: tuple[Field, ...] = (
     Field("clock", "gpu", SHARE, "SM clock, of its maximum", _gpu(clock)),
     Field("throttle", "gpu", TEXT, "why it is slowed down: hw_thermal, …, none", _gpu(_throttle)),
     Field("ecc", "gpu", COUNT, "uncorrected errors since reset", _gpu(lambda gpu: gpu.ecc.uncorrected_volatile)),
-    *_of_columns(RANK_COLUMNS, "rank", lambda value: _rank(lambda rank: value(RankLine("", rank)))),
+    *_of_columns(RANK_COLUMNS, "rank", lambda value: _rank(lambda rank: _known(value(RankLine("", rank))))),
     Field("pid", "rank", COUNT, "its process, or one that holds the GPU", _pids),
     Field("severity", "finding", SEVERITY, "of the worst finding", _severity),
     Field("finding", "finding", TEXT, "a finding's id or text", _findings),
@@ -236,8 +241,8 @@ ALIASES = {
 
 
 def is_known(value: Value) -> bool:
-    """Whether there is something to compare; NaN and an empty text are unknown, an empty list is known."""
-    return known(value) if isinstance(value, (int, float)) else value is not None and value != ""
+    """Whether there is something to compare; NaN is unknown, an empty list is known."""
+    return known(value) if isinstance(value, (int, float)) else value is not None
 
 
 def has_no_rank(field: Field, subject: Subject) -> bool:
