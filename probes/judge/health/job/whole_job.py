@@ -16,14 +16,14 @@ from mltop.probes.judge.health.names import rank_name
 from mltop.probes.judge.health.rule import HOLD, Hit, Moment, rule
 from mltop.probes.judge.health.trails import Series
 from mltop.probes.model import GpuSample, RankSample, Sample
+from mltop.probes.model.gpu import SPINNING_BUSY, SPINNING_TENSOR
 from mltop.probes.model.units import duration_words, percent_words, rate_words, watts_words
 
 HISTORY_S = 300.0
 WATCHED_SHARE = 0.8  # of HISTORY_S: less tells nothing
-IDLE_BUSY, SPINNING_BUSY = 0.20, 0.95
+IDLE_BUSY = 0.20
 WORKING_CALLS_PER_S = 20.0  # reads and writes: a heartbeat makes a few
 SPINNING_POWER = 0.40  # of the limit: a collective's kernel that waits draws less
-SPINNING_TENSOR = 0.02  # of the time
 QUIET_BYTES_PER_S = 50e6  # per rank: less than a heartbeat of NCCL, far below any collective
 MOST_ODD = 0.05  # of the ranks
 SLOW_CLOCK, SLOW_FOR_S = 0.85, 300.0
