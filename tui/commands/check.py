@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from mltop.probes.judge.health import FAILED, RULES, Asked, Health
 from mltop.probes.judge.health.unknowns import GROWTH, growth_unknown
-from mltop.probes.model import SCHEMA, Finding, NodeState, Sample, Unknown
+from mltop.probes.model import SCHEMA, NodeState, Sample, Unknown
 from mltop.probes.model.sample import Reads
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
@@ -20,36 +20,14 @@ from mltop.probes.record import StoredSamples
 from mltop.tui.app.feed import take_skew
 from mltop.tui.app.output import put_json, say
 from mltop.tui.commands.live import Complete, Machines, saved, unreached
+from mltop.tui.report.check import Checked
 from mltop.tui.state import BadState, NotOurs
 from mltop.tui.state.lemons import known_lemons
 
-FINE, WARNINGS, CRITICAL, UNKNOWN = range(4)
 BETWEEN_SAMPLES_S = 0.5
 IN_A_FILE = 10_000  # columns: a line for each thing, as logs of prologs are searched
 NO_NVML = ("gpu.driver", "nvml.stuck")  # the rules about NVML as a whole
 GROWTH_S = 20.0  # a node's counters are read a second time within six seconds, if it is not very busy
-
-
-@dataclass
-class Checked:
-    """What a check found. ``unknown``: what could not be judged (of severity info: what nobody misses), ``nodes`` says
-    which could not be reached.
-    """
-
-    nodes: list[NodeState] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    unknown: list[Unknown] = field(default_factory=list)
-    unreached: list[NodeState] = field(default_factory=list)
-
-    @property
-    def exit(self) -> int:
-        """What is known to be broken counts more than what is not known, and that more than a warning."""
-        severities = {finding.severity for finding in self.findings}
-        if "critical" in severities:
-            return CRITICAL
-        if any(one.severity != "info" for one in self.unknown) or self.unreached:
-            return UNKNOWN
-        return WARNINGS if "warning" in severities else FINE
 
 
 def run(

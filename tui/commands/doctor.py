@@ -136,14 +136,21 @@ def clock_checks(connection: Connection) -> list[Check]:
 def nvml_check(sample: Sample) -> Check:
     """What NVML itself answered."""
     for gap in sample.gaps:
-        if gap.what.partition(".")[0] == "nvml":
-            state = "warning" if gap.what == "nvml.starting" else "missing"
+        if gap.source == "nvml":
+            state = "warning" if gap.kind == "starting" else "missing"
             return check("nvml", state, gap.why, gap.fix)
     bad = [gpu for gpu in sample.gpus if gpu.state != "ok"]
     if not bad:
         return check("nvml", "ok", f"answers for {counted(len(sample.gpus), 'GPU')}")
     first, answering = bad[0], len(sample.gpus) - len(bad)
-    fix = next((gap.fix for gap in sample.gaps if gap.what in ("gpu.*", f"gpu.{first.index}")), "")
+    fix = next(
+        (
+            gap.fix
+            for gap in sample.gaps
+            if gap.source == "gpu" and gap.item in ("*", str(first.index)) and not gap.fields
+        ),
+        "",
+    )
     why = f"GPU {first.index}: {first.error or first.state}"
     return check("nvml", "missing", f"answers for {answering} of {counted(len(sample.gpus), 'GPU')}; {why}", fix)
 

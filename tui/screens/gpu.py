@@ -282,7 +282,7 @@ class GpuScreen(Pane):
         now = (node.node, gpu.index, sampled_at, age_s, self.mltop.paused, width, room)
         if now != self._drawn:
             self._drawn = now
-            track = self._history.track(self.mltop, node, gpu.index)
+            track = self._history.track(self.mltop.history, self.mltop.paused, node, gpu.index)
             self._timeline = timeline_lines(track, gpu, width, room) if track is not None else []
         return self.set_part("#timeline", self._timeline)
 
