@@ -93,7 +93,7 @@ class ProbeScope:
 
 def probe_scope(view: FleetView, selection: Selection, kind: str, node: str = "", gpu: int | None = None) -> ProbeScope:
     """``node`` and ``gpu``: what the user looks at; pairs of nodes go to the marked nodes, or all, all the same."""
-    watched = {one.node: one for one in view.nodes}
+    watched = {node_view.node: node_view for node_view in view.nodes}
     marked = tuple(name for name in watched if name in selection)
     only: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
@@ -107,16 +107,16 @@ def probe_scope(view: FleetView, selection: Selection, kind: str, node: str = ""
         names = tuple(watched)
         words = names[0] if len(names) == 1 else f"all {len(names)} nodes: {first_of(names)}"
     meant = [watched[name] for name in only] or list(view.nodes)
-    found = [one for each in meant for one in _gpus_of(each, gpus)]
+    found = [one_gpu for each in meant for one_gpu in _gpus_of(each, gpus)]
     return ProbeScope(
         words,
-        tuple(one.node for one in meant),
+        tuple(node_view.node for node_view in meant),
         only if len(only) < len(watched) else (),
         gpus,
         len(found),
         sum(map(_in_use, found)),
-        tuple(one.node for one in meant if one.state.state not in ("live", "stale")),
-        sum(one.glance is None for one in meant),
+        tuple(node_view.node for node_view in meant if node_view.state.state not in ("live", "stale")),
+        sum(node_view.glance is None for node_view in meant),
     )
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 
 from mltop.probes.judge.health import FAILED, RULES, Asked, Health
@@ -42,7 +43,7 @@ def run(
     targets = resolve(options)
     checked = recorded(targets.recording, asked) if targets.recording is not None else live(targets, options, asked)
     checked.unknown = [
-        one for one in checked.unknown if not any(fnmatchcase(one.what, glob) for glob in allowed_unknown)
+        unknown for unknown in checked.unknown if not any(fnmatchcase(unknown.what, glob) for glob in allowed_unknown)
     ]
     if as_json:
         put_json(
@@ -78,7 +79,7 @@ def live(targets: Targets, options: TargetOptions, asked: Asked) -> Checked:
         gathered = Gathered(machines.deadline)
         views = machines.await_nodes(gathered)
     health = Health(replace(asked, vacated=True), eager=True)
-    samples = sorted((one for own in gathered.samples.values() for one in own), key=lambda one: one.sampled_at)
+    samples = sorted(chain.from_iterable(gathered.samples.values()), key=lambda sample: sample.sampled_at)
     health.compare(samples)
     for sample in samples:
         health.see(sample)
@@ -90,15 +91,19 @@ def live(targets: Targets, options: TargetOptions, asked: Asked) -> Checked:
 
 def judged(health: Health, nodes: list[NodeState]) -> Checked:
     """What the rules say. A rule that failed has not judged: that is no finding here."""
-    told = health.findings()
-    failed = [Unknown(one.node, one.subject, one.message, one.action) for one in told if one.id == FAILED]
-    findings = [one for one in told if one.id != FAILED]
-    unknown = health.unknowns(at_the_end=True)
-    why_no_nvml = {one.node for one in findings if one.id in NO_NVML and one.severity == "critical"}
-    for one in unknown:
-        if one.what == "nvml" and one.node in why_no_nvml:
-            one.severity = "info"  # the finding has told it, with what to do
-    return Checked(nodes, findings, [*failed, *unknown])
+    everything = health.findings()
+    failed = [
+        Unknown(finding.node, finding.subject, finding.message, finding.action)
+        for finding in everything
+        if finding.id == FAILED
+    ]
+    findings = [finding for finding in everything if finding.id != FAILED]
+    unknowns = health.unknowns(at_the_end=True)
+    why_no_nvml = {finding.node for finding in findings if finding.id in NO_NVML and finding.severity == "critical"}
+    for unknown in unknowns:
+        if unknown.what == "nvml" and unknown.node in why_no_nvml:
+            unknown.severity = "info"  # the finding has told it, with what to do
+    return Checked(nodes, findings, [*failed, *unknowns])
 
 
 class Gathered(Complete):

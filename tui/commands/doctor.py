@@ -51,8 +51,8 @@ def checks_of(data: Mapping[str, object]) -> list[Check] | str:
     if not isinstance(told, list) or len(told) > MOST_CHECKS:
         return "its answer cannot be read"
     found: list[Check] = []
-    for one in told:
-        words = {name: one.get(name) for name in ("name", "state", "why", "fix")} if isinstance(one, dict) else {}
+    for entry in told:
+        words = {name: entry.get(name) for name in ("name", "state", "why", "fix")} if isinstance(entry, dict) else {}
         if not words or not all(isinstance(word, str) for word in words.values()):
             return "its answer cannot be read"
         found.append({name: str(word) for name, word in words.items()})

@@ -309,7 +309,7 @@ class KeyBar(CellView, can_focus=False):
         key = key_name(hint.key.split(",")[0])
         active, is_pane = hint.action == self._active, _kind(hint) == "pane"
         name = SHORT.get(hint.description, hint.description) if close else hint.description
-        last_pane = is_pane and hint.action == [one.action for one in self._hints if _kind(one) == "pane"][-1]
+        last_pane = is_pane and hint.action == [other.action for other in self._hints if _kind(other) == "pane"][-1]
         gap = NARROW_GAP if close and is_pane and not last_pane else GAP
         return [Cell(key, "accent"), Cell(f" {name}", "title" if active else "dim"), Cell(gap)]
 

@@ -87,7 +87,7 @@ def process_lines(
     if gpu.processes is None and not ranks:
         return [[Cell("processes ", "title"), Cell(f"{UNKNOWN} {gaps.why('processes')}", "dim")]]
     by_pid = {rank.pid: rank for rank in ranks if gpu.index in rank.gpus}
-    listed = {one.pid: one for one in gpu.processes or ()}
+    listed = {process.pid: process for process in gpu.processes or ()}
     rows = []
     for pid in dict.fromkeys([*by_pid, *listed]):
         process, rank = listed.get(pid), by_pid.get(pid)

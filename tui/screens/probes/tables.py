@@ -64,7 +64,7 @@ class Shown:
             node = nodes.get(name) or NodeView(NodeState(name, "lost"))
             sample = node.sample
             gpus = sample.gpus if sample is not None else []
-            return Subject(node, next((one for one in gpus if one.index == gpu), None))
+            return Subject(node, next((candidate for candidate in gpus if candidate.index == gpu), None))
 
         return SubjectRows(self.keys, self.make, subject, self.value)
 
@@ -86,9 +86,9 @@ class ResultTables:
         """``collective``: the key of the one whose ranks are looked at, "" none; ``brief``: short words in cells."""
         report = progress.report
         results = report.results if report is not None else []
-        sizes = [one for one in results if isinstance(one, CollectiveResult)]
-        pairs = [one for one in results if isinstance(one, PairResult)]
-        chosen = next((one for one in sizes if size_key(one) == collective), None)
+        sizes = [result for result in results if isinstance(result, CollectiveResult)]
+        pairs = [result for result in results if isinstance(result, PairResult)]
+        chosen = next((result for result in sizes if size_key(result) == collective), None)
         if chosen is not None:
             return ranks_table(chosen)
         if sizes:
@@ -102,11 +102,11 @@ class ResultTables:
         devices = _all_devices(progress)
         results = {key: self._result(kind, key, device) for key, device in devices.items()}
         began_at = report.started_at if report is not None else None
-        compared = Compared(kind, [one for one in results.values() if one is not None], past, began_at)
+        compared = Compared(kind, [result for result in results.values() if result is not None], past, began_at)
         self.compared = compared
         short = short_names(tuple(dict.fromkeys(device.node for device in devices.values())))
         several = len(short) > 1
-        refused = {(one.node, one.gpu) for one in progress.failures if one.refused}
+        refused = {(failure.node, failure.gpu) for failure in progress.failures if failure.refused}
         lines = {
             _key(device): Line(
                 device,
@@ -140,7 +140,7 @@ def _read(kind: str, given: Any) -> DeviceResult | None:
 
 def _all_devices(progress: ProbeProgress) -> dict[tuple[str, str], DeviceProgress]:
     """By node and uuid: those under way with the report's results, and those that only the report knows."""
-    devices = {(one.node, one.uuid or f"{one.gpu}/{one.rank}"): one for one in progress.devices}
+    devices = {(device.node, device.uuid or f"{device.gpu}/{device.rank}"): device for device in progress.devices}
     for result in progress.report.results if progress.report is not None else ():
         if isinstance(result, DeviceResult):
             key = (result.node, result.uuid)
