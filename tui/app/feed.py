@@ -175,7 +175,7 @@ class HealthWatch:
         """Imported here: in the feed's thread, so that loading the rules delays no key."""
         from mltop.probes.judge.health import Asked, Health
         from mltop.tui.state import BadState
-        from mltop.tui.state.lemons import known_lemons
+        from mltop.tui.state.lists import known_lemons
 
         try:
             lemons = known_lemons()

@@ -23,7 +23,7 @@ from mltop.tui.app.output import put_json, say
 from mltop.tui.commands.live import Complete, Machines, saved, unreached
 from mltop.tui.report.check import Checked
 from mltop.tui.state import BadState, NotOurs
-from mltop.tui.state.lemons import known_lemons
+from mltop.tui.state.lists import known_lemons
 
 BETWEEN_SAMPLES_S = 0.5
 IN_A_FILE = 10_000  # columns: a line for each thing, as logs of prologs are searched

@@ -19,7 +19,7 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.app.output import put_json, say
 from mltop.tui.commands.live import EXIT_UNREACHABLE, Machines, live_targets, unreached
 from mltop.tui.state import BadState, NoHome, NotOurs, state_file
-from mltop.tui.state.kernel_lines import FILE, learn, read_known
+from mltop.tui.state.lists import KERNEL_LINES, learn, read_known
 
 OP = "kernel_lines"
 ANSWER_S = 30.0  # of a node that was reached: a long log, or an old journal on a slow disk
@@ -121,7 +121,7 @@ def _learn(lines: Sequence[KernelLine], known: Mapping[str, float]) -> None:
         learn((line.pattern for line in lines), time.time(), known)
     except BadState as problem:
         raise UsageProblem("kernel lines", str(problem)) from None
-    say(f"learned {sum(not line.known for line in lines)} kinds of lines (in {state_file(FILE)})")
+    say(f"learned {sum(not line.known for line in lines)} kinds of lines (in {state_file(KERNEL_LINES)})")
 
 
 def _print(lines: Sequence[KernelLine], shown: Sequence[KernelLine], found: Found, most: int) -> None:
