@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.probes.model.probe_kinds import COLLECTIVES, DTYPE_OF, PROBE_OF
-from mltop.tui.app.selection import ProbeScope, counted, first_of
+from mltop.probes.model.units import counted
+from mltop.tui.app.selection import ProbeScope, first_of
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.probes.kinds import KINDS as WORDS
 from mltop.tui.render.probes.kinds import takes_text
