@@ -188,8 +188,8 @@ class HealthWatch:
 
         text = f"this node cannot be judged: {type(error).__name__}: {error}"
         before = self._turns[name].findings
-        told = tuple(finding for finding in before if (finding.id, finding.message) == (FAILED, text))
-        return told or (Finding(FAILED, "warning", name, "health rules", text, "please report this", since=now),)
+        again = tuple(finding for finding in before if (finding.id, finding.message) == (FAILED, text))
+        return again or (Finding(FAILED, "warning", name, "health rules", text, "please report this", since=now),)
 
     def _without_lemons(self) -> list[Finding]:
         """That the list of bad GPUs cannot be used is told once, of the first node."""
@@ -236,14 +236,14 @@ class HealthWatch:
         turn = self._turns[name]
         try:
             health.see(newest)
-            found = health.of(name)
+            findings = health.of(name)
             events = tuple([event for event in newest.kernel_events if event.at > newest.sampled_at - EVENTS_S])
         except Exception as error:  # noqa: BLE001 - said as a finding, and the other nodes' rules go on
-            found, events = self._not_judged_because(name, error, newest.sampled_at), turn.events
+            findings, events = self._not_judged_because(name, error, newest.sampled_at), turn.events
         turn.judged_at = newest.sampled_at
         turn.gpu_states = tuple([gpu.state for gpu in newest.gpus])
-        changed = found != turn.findings or events != turn.events
-        turn.findings, turn.events = found, events
+        changed = findings != turn.findings or events != turn.events
+        turn.findings, turn.events = findings, events
         return changed
 
 

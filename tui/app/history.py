@@ -32,7 +32,7 @@ REASONS = (
     "display_clocks",
     "gpu_idle",
 )
-_BIT = {reason: 1 << place for place, reason in enumerate(REASONS)}
+_BIT = {reason: 1 << bit for bit, reason in enumerate(REASONS)}
 
 _UNKNOWN = math.nan
 _LANES = 7
@@ -234,8 +234,8 @@ class History:
 def _row(gpus: Sequence[AnyGpu], count: int) -> array[float]:
     """All lanes of ``count`` GPUs. Runs for every GPU of a fleet: kept short."""
     values: list[float | None] = []
-    for place, gpu in enumerate(gpus):
-        if gpu.index != place or gpu.state != "ok":
+    for position, gpu in enumerate(gpus):
+        if gpu.index != position or gpu.state != "ok":
             return _row_with_holes(gpus, count)
         values += (
             gpu.sm_clock_mhz,

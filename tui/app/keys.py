@@ -173,7 +173,7 @@ def help_rows(bindings: Iterable[Binding]) -> list[tuple[str, str]]:
 
 def first_keys(bindings: Iterable[Binding]) -> list[Binding]:
     """One binding per action: aliases are left to the help."""
-    found: dict[str, Binding] = {}
+    by_action: dict[str, Binding] = {}
     for binding in bindings:
-        found.setdefault(binding.action, binding)
-    return list(found.values())
+        by_action.setdefault(binding.action, binding)
+    return list(by_action.values())

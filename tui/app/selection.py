@@ -107,14 +107,14 @@ def probe_scope(
         names = tuple(watched)
         words = names[0] if len(names) == 1 else f"all {len(names)} nodes: {first_of(names)}"
     meant = [watched[name] for name in only] or list(view.nodes)
-    found = [one_gpu for each in meant for one_gpu in _gpus_of(each, gpus)]
+    seen = [one_gpu for each in meant for one_gpu in _gpus_of(each, gpus)]
     return ProbeScope(
         words,
         tuple(node_view.node for node_view in meant),
         only if len(only) < len(watched) else (),
         gpus,
-        len(found),
-        sum(map(_in_use, found)),
+        len(seen),
+        sum(map(_in_use, seen)),
         tuple(node_view.node for node_view in meant if node_view.state.state not in ("live", "stale")),
         sum(node_view.glance is None for node_view in meant),
     )

@@ -47,16 +47,16 @@ def answer_of(message: Message | None) -> list[Check] | str:
 
 def checks_of(data: Mapping[str, object]) -> list[Check] | str:
     """What an agent answered, or why it is no answer."""
-    told = data.get("checks")
-    if not isinstance(told, list) or len(told) > MOST_CHECKS:
+    entries = data.get("checks")
+    if not isinstance(entries, list) or len(entries) > MOST_CHECKS:
         return "its answer cannot be read"
-    found: list[Check] = []
-    for entry in told:
+    checks: list[Check] = []
+    for entry in entries:
         words = {name: entry.get(name) for name in ("name", "state", "why", "fix")} if isinstance(entry, dict) else {}
         if not words or not all(isinstance(word, str) for word in words.values()):
             return "its answer cannot be read"
-        found.append({name: str(word) for name, word in words.items()})
-    return found
+        checks.append({name: str(word) for name, word in words.items()})
+    return checks
 
 
 def node_checks(view: NodeView, answers: Mapping[str, list[Check] | str]) -> list[Check]:

@@ -47,8 +47,8 @@ def at_cursor(
     lines: list[Lines] = []
     if shown.name == "copies":
         node = shown.about[cursor][0] if cursor is not None and cursor in shown.about else ""
-        found = [line.result for line in shown.lines.values() if line.progress.node == node]
-        lines.append(peer_matrix([result for result in found if isinstance(result, CopiesResult)], width))
+        results = [line.result for line in shown.lines.values() if line.progress.node == node]
+        lines.append(peer_matrix([result for result in results if isinstance(result, CopiesResult)], width))
     return [*lines, _history(progress, shown, cursor, past, width)]
 
 

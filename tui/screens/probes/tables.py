@@ -74,7 +74,6 @@ class ResultTables:
 
     def __init__(self) -> None:
         self._read: dict[tuple[str, str], tuple[object, DeviceResult | None]] = {}
-        self.compared: Compared | None = None
 
     def table(
         self,
@@ -103,7 +102,6 @@ class ResultTables:
         results = {key: self._result(kind, key, device) for key, device in devices.items()}
         began_at = report.started_at if report is not None else None
         compared = Compared(kind, [result for result in results.values() if result is not None], past, began_at)
-        self.compared = compared
         short = short_names(tuple(dict.fromkeys(device.node for device in devices.values())))
         several = len(short) > 1
         refused = {(failure.node, failure.gpu) for failure in progress.failures if failure.refused}
@@ -124,10 +122,10 @@ class ResultTables:
         given = device.result
         if given is None or isinstance(given, DeviceResult):
             return given
-        known = self._read.get(key)
-        if known is None or known[0] is not given:
-            known = self._read[key] = (given, _read(kind, given))
-        return known[1]
+        kept = self._read.get(key)
+        if kept is None or kept[0] is not given:
+            kept = self._read[key] = (given, _read(kind, given))
+        return kept[1]
 
 
 def _read(kind: str, given: Any) -> DeviceResult | None:
@@ -172,12 +170,12 @@ def devices_table(kind: str, lines: Mapping[str, Line], first_title: str, brief:
 
     columns = columns_of(shown, width, first_title)
     by_key = {column.key: column for column in columns}
-    place = {key: float(number) for number, key in enumerate(lines)}
+    position = {key: float(number) for number, key in enumerate(lines)}
 
     def value(column: str, index: int) -> Value:
         line = lines[order[index]]
         if column == "gpu":
-            return place[order[index]]
+            return position[order[index]]
         return by_key[column].sorts_by(line) if line.result is not None else None
 
     return Shown(
