@@ -10,6 +10,7 @@ import contextlib
 import errno
 import math
 import os
+import re
 import resource
 from functools import lru_cache
 
@@ -26,6 +27,7 @@ _LONGEST_BYTES = 4 << 20
 # A piece ends where the next record does not fit into a page: a piece this short is the last one. For files whose
 # records are shorter than half a page.
 _SHORT_BYTES = 2048
+_BUS_ID = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", re.IGNORECASE)
 
 
 class OpenFiles:
@@ -109,12 +111,12 @@ def read_file(path: str) -> bytes:
         os.close(descriptor)
 
 
-def read_long(path: str) -> bytes:
-    """A file that the kernel may give in pieces (mountinfo), at most 4 MiB of it; raises OSError."""
+def read_long(path: str, most_bytes: int = _LONGEST_BYTES) -> bytes:
+    """A file that the kernel may give in pieces (mountinfo), at most so much of it; raises OSError."""
     content = b""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        while len(content) < _LONGEST_BYTES and (more := os.read(descriptor, _CHUNK_BYTES)):
+        while more := os.read(descriptor, min(most_bytes - len(content), _CHUNK_BYTES)):
             content += more
     finally:
         os.close(descriptor)
@@ -138,6 +140,14 @@ def read_text(path: str) -> str | None:
 def read_number(path: str) -> int | None:
     """A file that holds one whole number, None when there is no such file or it holds something else."""
     return number(read_known(path))
+
+
+def names_in(folder: str) -> list[str]:
+    """What a folder holds; nothing when it cannot be listed."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def number(content: bytes | None, base: int = 10) -> int | None:
@@ -173,6 +183,24 @@ def finite(text: str | bytes) -> float:
     if not math.isfinite(value):
         raise ValueError(text)
     return value
+
+
+def sysfs_bus_id(text: str) -> str | None:
+    """As /sys writes it: NVML's "00000000:9B:00.0", the driver's log "0000:9b:00" → "0000:9b:00.0".
+
+    Without a domain or a function number these are 0. None for anything that is no bus id.
+    """
+    match = _BUS_ID.fullmatch(text.strip())
+    if not match:
+        return None
+    domain, bus, device, function = match.groups()
+    return f"{int(domain or '0', 16):04x}:{bus.lower()}:{device.lower()}.{function or '0'}"
+
+
+def same_bus(first: str, second: str) -> bool:
+    """Whether two bus ids name the same PCI function, whatever the width of the domain and the case."""
+    known = sysfs_bus_id(first)
+    return known is not None and known == sysfs_bus_id(second)
 
 
 def _allowed() -> int:

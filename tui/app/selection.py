@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mltop.probes.active.supervisor.gate import BUSY, USED_BYTES
-from mltop.probes.model import ProbeKind
-from mltop.probes.model.probe_kinds import PROBE_OF
+from mltop.probes.model.probe_kinds import IN_USE_BYTES, IN_USE_SHARE, PROBE_OF
 from mltop.probes.model.units import counted
+from mltop.probes.model.vocabulary import ProbeKind
 from mltop.probes.reach.view import FleetView, GpuGlance, NodeView
 
 
@@ -127,7 +126,7 @@ def _gpus_of(node: NodeView, only: Sequence[str]) -> list[GpuGlance]:
 
 def _in_use(gpu: GpuGlance) -> bool:
     """As the nodes themselves decide before they start a probe, as far as it can be seen from here."""
-    return (gpu.busy or 0.0) > BUSY or (gpu.memory_used_bytes or 0) > USED_BYTES
+    return (gpu.busy or 0.0) > IN_USE_SHARE or (gpu.memory_used_bytes or 0) > IN_USE_BYTES
 
 
 def first_of(names: Sequence[str], most: int = 3) -> str:
