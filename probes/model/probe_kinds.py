@@ -15,10 +15,6 @@ _BEGIN_S = {START: 10.0, "import torch": 30.0, "device": 40.0, "warm": 10.0}
 UNKNOWN_STAGE_S = 30.0
 
 
-# A GPU is in use from so much on, which is more than a load that telemetry itself makes. Driver 510 and newer do not
-# count the memory that they keep for themselves; older ones keep less than this.
-
-
 class ProbeRow(NamedTuple):
     """``name``: on the command line and in JSON; ``child``: the module in probes/active that measures, and its name in
     the request to a node. ``stages_s``: the stages of a child in their order, and the most seconds of each.

@@ -32,7 +32,7 @@ from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, read_hostfile
 from mltop.probes.record import BadRecording, CaptureWriter, read_raw, recording
 from mltop.tui.commands import check, snapshot, stacks
-from mltop.tui.state import BadState, kernel_lines, lemons, probe_history
+from mltop.tui.state import BadState, lists, probe_history
 
 MOST_SECONDS = 20  # of one example: none needs one
 BATCH = 60  # examples of one seed
@@ -267,8 +267,8 @@ def state_files(place: Path) -> Callable[[st.DataObject], None]:
     folder = place / "state"
     folder.mkdir(mode=0o700)
     readers: dict[str, tuple[str, Callable[[Path], Any]]] = {
-        lemons.FILE: (LEMONS, lambda path: [one.words for one in lemons.read_lemons(path).values()]),
-        kernel_lines.FILE: (KERNEL_LINES, kernel_lines.read_known),
+        lists.LEMONS: (LEMONS, lambda path: [one.words for one in lists.read_lemons(path).values()]),
+        lists.KERNEL_LINES: (KERNEL_LINES, lists.read_known),
     }
 
     def read(data: st.DataObject) -> None:

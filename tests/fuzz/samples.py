@@ -16,7 +16,6 @@ from mltop.probes.model import SCHEMA, Finding, NodeState, Sample, Unknown, to_j
 from mltop.probes.reach.records import Records
 from mltop.probes.reach.view import FleetView
 from mltop.tui.app.history import History
-from mltop.tui.commands.check import Checked
 from mltop.tui.render.cells import row_of
 from mltop.tui.render.findings import event_row, fleet_problems, happenings
 from mltop.tui.render.fleet.header import header_cells
@@ -30,7 +29,7 @@ from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, Counted
 from mltop.tui.render.ranks import rank_row
 from mltop.tui.render.trends import Trends
 from mltop.tui.report import print_snapshot
-from mltop.tui.report.check import print_check
+from mltop.tui.report.check import Checked, print_check
 from tests.builders.health_samples import node_h100
 
 NODE = "n1"

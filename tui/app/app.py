@@ -27,11 +27,11 @@ from textual.theme import BUILTIN_THEMES
 
 from mltop.tui.app.feed import Feed, Picture
 from mltop.tui.app.history import History
-from mltop.tui.app.keys import APP_BINDINGS, PANES, PaneEntry, first_keys
+from mltop.tui.app.keys import APP_BINDINGS, PANES, PaneEntry, PaneScreen, first_keys
 from mltop.tui.app.mishaps import MISHAPS, spared
 from mltop.tui.app.navigation import Location, Trail
 from mltop.tui.app.output import say, say_crash
-from mltop.tui.app.selection import Selection, dump_scope, retry_scope
+from mltop.tui.app.selection import ProbeScope, Selection, dump_scope, probe_scope, retry_scope
 from mltop.tui.app.session import (
     Captured,
     DumpProgress,
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from mltop.probes.investigate.probing.wanted import ProbeWanted
     from mltop.probes.model import ProbeKind
     from mltop.probes.reach.view import FleetView
-    from mltop.tui.screens.pane import Pane
 
 HUNG_UP_S = 5.0  # from the loss of the terminal to the end, however that goes
 CLOSE_S = 1.0  # how long leaving waits for the session; its agents end anyway when their input does
@@ -124,10 +123,10 @@ class MltopApp(Unbroken, App[None]):
         self._closer: threading.Thread | None = None
 
     @property
-    def pane(self) -> Pane:
+    def pane(self) -> PaneScreen:
         """The pane of the current mode, also while the command palette lies over it."""
         screen: Any = self.screen_stack[0]
-        pane: Pane = screen
+        pane: PaneScreen = screen
         return pane
 
     def run(self, **options: Any) -> None:
@@ -367,7 +366,11 @@ class MltopApp(Unbroken, App[None]):
             from mltop.tui.screens.probes.question import ConfirmProbe
 
             here = self.trail.here
-            self.push_screen(ConfirmProbe(kind, here.node, here.gpu), self._start_probe)
+
+            def scope_of(kind: ProbeKind) -> ProbeScope:
+                return probe_scope(self.newest_view(), self.selection, kind, here.node, here.gpu)
+
+            self.push_screen(ConfirmProbe(kind, scope_of), self._start_probe)
 
     def _start_probe(self, wanted: ProbeWanted | None) -> None:
         if wanted is None or self.probing.running is not None:
@@ -404,7 +407,7 @@ class MltopApp(Unbroken, App[None]):
         return self.newest.view if self.newest is not None else self.session.view()
 
 
-def _made(entry: PaneEntry, several: bool) -> Pane:
+def _made(entry: PaneEntry, several: bool) -> Screen[Any]:
     return entry.load(several)()
 
 

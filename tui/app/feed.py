@@ -77,10 +77,10 @@ class StateWatch:
         if len(view.nodes) < 2:
             return health
         # A finding keeps its ``since``: ages are rounded by when the view was taken.
-        made = {
-            (one.node, one.id, one.message): self._made.get((one.node, one.id, one.message), one)
-            for one in state_findings(self._told(view), view.taken_at)
-        }
+        made: dict[tuple[str, str, str], Finding] = {}
+        for finding in state_findings(self._told(view), view.taken_at):
+            key = finding.node, finding.id, finding.message
+            made[key] = self._made.get(key, finding)
         if health is not self._health or made.keys() != self._made.keys():
             self._findings = (*made.values(), *health)
         self._made, self._health = made, health
@@ -91,18 +91,18 @@ class StateWatch:
         if now - self._looked_at > HEARTBEAT_S + AWAKE_S:
             self._awake_since = now
         self._looked_at = now
-        answered = (one.node for one in view.nodes if one.state.age_s is not None)
+        answered = (node.node for node in view.nodes if node.state.age_s is not None)
         self._answered_at = {node: self._answered_at.get(node, now) for node in answered}
 
     def _told(self, view: FleetView) -> Iterator[NodeView]:
         """All but nodes that are silent only since they, or mltop, began."""
         awake_s = self._looked_at - self._awake_since
-        for one in view.nodes:
-            if one.state.state == "stale":
-                silent_s = min(one.state.age_s or 0.0, awake_s)
-                if silent_s < (AWAKE_S if self._has_settled(one.node) else SETTLING_S):
+        for node in view.nodes:
+            if node.state.state == "stale":
+                silent_s = min(node.state.age_s or 0.0, awake_s)
+                if silent_s < (AWAKE_S if self._has_settled(node.node) else SETTLING_S):
                     continue
-            yield one
+            yield node
 
     def _has_settled(self, node: str) -> bool:
         return self._looked_at - self._answered_at.get(node, self._looked_at) >= SETTLING_S
@@ -175,7 +175,7 @@ class HealthWatch:
         """Imported here: in the feed's thread, so that loading the rules delays no key."""
         from mltop.probes.judge.health import Asked, Health
         from mltop.tui.state import BadState
-        from mltop.tui.state.lemons import known_lemons
+        from mltop.tui.state.lists import known_lemons
 
         try:
             lemons = known_lemons()
@@ -187,10 +187,9 @@ class HealthWatch:
         from mltop.probes.judge.health import FAILED
 
         text = f"this node cannot be judged: {type(error).__name__}: {error}"
-        known = [one for one in self._turns[name].findings if (one.id, one.message) == (FAILED, text)]
-        return tuple(known) or (
-            Finding(FAILED, "warning", name, "health rules", text, "please report this", since=now),
-        )
+        before = self._turns[name].findings
+        again = tuple(finding for finding in before if (finding.id, finding.message) == (FAILED, text))
+        return again or (Finding(FAILED, "warning", name, "health rules", text, "please report this", since=now),)
 
     def _without_lemons(self) -> list[Finding]:
         """That the list of bad GPUs cannot be used is told once, of the first node."""
@@ -200,13 +199,12 @@ class HealthWatch:
         return [Finding("state.lemons", "warning", next(iter(self._turns)), "lemon list", text, "mltop lemon")]
 
     def _gather(self) -> None:
-        found = [finding for turn in self._turns.values() for finding in turn.findings]
-        found += [*self._of_jobs, *self._without_lemons()]
+        findings = [finding for turn in self._turns.values() for finding in turn.findings]
+        findings += [*self._of_jobs, *self._without_lemons()]
         self._events = tuple((name, event) for name, turn in self._turns.items() for event in turn.events)
-        self._firing = tuple(sorted([one for one in found if one.until is None], key=_gravest_first))
-        self._ended = tuple(
-            sorted([one for one in found if one.until is not None], key=lambda one: -(one.until or 0.0))
-        )
+        self._firing = tuple(sorted([finding for finding in findings if finding.until is None], key=_gravest_first))
+        ended = [finding for finding in findings if finding.until is not None]
+        self._ended = tuple(sorted(ended, key=lambda finding: -(finding.until or 0.0)))
 
     def _save_up(self) -> None:
         now = time.monotonic()
@@ -238,14 +236,14 @@ class HealthWatch:
         turn = self._turns[name]
         try:
             health.see(newest)
-            found = health.of(name)
-            events = tuple([one for one in newest.kernel_events if one.at > newest.sampled_at - EVENTS_S])
+            findings = health.of(name)
+            events = tuple([event for event in newest.kernel_events if event.at > newest.sampled_at - EVENTS_S])
         except Exception as error:  # noqa: BLE001 - said as a finding, and the other nodes' rules go on
-            found, events = self._not_judged_because(name, error, newest.sampled_at), turn.events
+            findings, events = self._not_judged_because(name, error, newest.sampled_at), turn.events
         turn.judged_at = newest.sampled_at
         turn.gpu_states = tuple([gpu.state for gpu in newest.gpus])
-        changed = found != turn.findings or events != turn.events
-        turn.findings, turn.events = found, events
+        changed = findings != turn.findings or events != turn.events
+        turn.findings, turn.events = findings, events
         return changed
 
 

@@ -11,13 +11,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
 
 from mltop.probes.reach.view import AnyGpu, FleetView, Glance, NodeView
 from mltop.tui.app.mishaps import spared
-
-if TYPE_CHECKING:
-    from mltop.tui.app.app import MltopApp
 
 SPAN_S = 600.0
 NODES_PER_S = 64  # of so many the GPUs are taken in per second: of more nodes, values are kept less often
@@ -36,7 +32,7 @@ REASONS = (
     "display_clocks",
     "gpu_idle",
 )
-_BIT = {reason: 1 << place for place, reason in enumerate(REASONS)}
+_BIT = {reason: 1 << bit for bit, reason in enumerate(REASONS)}
 
 _UNKNOWN = math.nan
 _LANES = 7
@@ -238,8 +234,8 @@ class History:
 def _row(gpus: Sequence[AnyGpu], count: int) -> array[float]:
     """All lanes of ``count`` GPUs. Runs for every GPU of a fleet: kept short."""
     values: list[float | None] = []
-    for place, gpu in enumerate(gpus):
-        if gpu.index != place or gpu.state != "ok":
+    for position, gpu in enumerate(gpus):
+        if gpu.index != position or gpu.state != "ok":
             return _row_with_holes(gpus, count)
         values += (
             gpu.sm_clock_mhz,
@@ -291,13 +287,13 @@ class ShownHistory:
     def __init__(self) -> None:
         self._held: dict[str, NodeHistory] = {}
 
-    def track(self, app: MltopApp, node: NodeView, gpu: int) -> Track | None:
+    def track(self, live: History, paused: bool, node: NodeView, gpu: int) -> Track | None:
         """None of a GPU of which nothing has been kept yet."""
         sample = node.sample
-        history = app.history.of(node.node)
-        if app.paused and history is not None:
+        history = live.of(node.node)
+        if paused and history is not None:
             history = self._held.setdefault(node.node, history.copy())
-        elif not app.paused:
+        elif not paused:
             self._held.clear()
         if sample is None or history is None:
             return None

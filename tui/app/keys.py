@@ -8,12 +8,32 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from textual.binding import Binding
+from textual.screen import Screen
 
-if TYPE_CHECKING:
-    from mltop.tui.screens.pane import Pane
+from mltop.tui.filters import Filter
+
+
+class PaneScreen(Protocol):
+    """What the app asks of the pane the user is in: ``screens.pane.Pane``."""
+
+    filter: Filter
+
+    @property
+    def typing(self) -> bool: ...
+
+    @classmethod
+    def pane_bindings(cls) -> list[Binding]: ...
+
+    def draw(self) -> None: ...
+
+    def clear_filter(self) -> bool: ...
+
+    def node_at_cursor(self) -> str: ...
+
+    async def perform(self, action: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -28,9 +48,9 @@ class PaneEntry:
     screen: str
     of_several: str = ""
 
-    def load(self, several: bool) -> type[Pane]:
+    def load(self, several: bool) -> type[Screen[Any]]:
         module, _, name = ((several and self.of_several) or self.screen).partition(":")
-        screen: type[Pane] = getattr(import_module(module), name)
+        screen: type[Screen[Any]] = getattr(import_module(module), name)
         return screen
 
 
@@ -153,7 +173,7 @@ def help_rows(bindings: Iterable[Binding]) -> list[tuple[str, str]]:
 
 def first_keys(bindings: Iterable[Binding]) -> list[Binding]:
     """One binding per action: aliases are left to the help."""
-    found: dict[str, Binding] = {}
+    by_action: dict[str, Binding] = {}
     for binding in bindings:
-        found.setdefault(binding.action, binding)
-    return list(found.values())
+        by_action.setdefault(binding.action, binding)
+    return list(by_action.values())

@@ -44,9 +44,9 @@ class Mishaps:
     def unsaid(self) -> str:
         """The first one that was not told yet, and that there are more; "" when there is none."""
         with self._lock:
-            found, self._unsaid = self._unsaid, []
-        more = f"; and {len(found) - 1} more" if len(found) > 1 else ""
-        return found[0] + more if found else ""
+            sentences, self._unsaid = self._unsaid, []
+        more = f"; and {len(sentences) - 1} more" if len(sentences) > 1 else ""
+        return sentences[0] + more if sentences else ""
 
     def all(self) -> list[tuple[str, Exception]]:
         """Each once, for the end of the program."""

@@ -91,15 +91,15 @@ def say_crash(error: BaseException) -> None:
     import traceback
 
     chain: list[BaseException] = []
-    one: BaseException | None = error
-    while one is not None and one not in chain:
-        chain.append(one)
-        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
-    for one in reversed(chain):
-        for entry in traceback.format_tb(one.__traceback__):
+    cause: BaseException | None = error
+    while cause is not None and cause not in chain:
+        chain.append(cause)
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    for cause in reversed(chain):
+        for entry in traceback.format_tb(cause.__traceback__):
             for line in entry.splitlines():
                 _write(sys.stderr, clean(line), _END)
-        _write(sys.stderr, clean(f"{type(one).__name__}: {one}"), _END)
+        _write(sys.stderr, clean(f"{type(cause).__name__}: {cause}"), _END)
 
 
 def in_a_line(error: BaseException) -> str:

@@ -52,16 +52,16 @@ class StillSession:
         self._nodes = [
             SimulatedNode(
                 name=name,
-                number=place + 1,
+                number=position + 1,
                 gpus=GPUS,
                 interval_s=1.0,
                 job=self._job,
-                ranks=range(place * GPUS, (place + 1) * GPUS) if name in of_job else range(0),
+                ranks=range(position * GPUS, (position + 1) * GPUS) if name in of_job else range(0),
                 began_at=started,
-                lost_gpu=place == nodes - 1 > 0,
-                braked=place == nodes // 3 > 0,
+                lost_gpu=position == nodes - 1 > 0,
+                braked=position == nodes // 3 > 0,
             )
-            for place, name in enumerate(names)
+            for position, name in enumerate(names)
         ]
 
     def view(self) -> FleetView:

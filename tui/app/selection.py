@@ -1,7 +1,4 @@
-"""The nodes that the user has marked; an action of a key goes to them, or to all when none is marked.
-
-Which nodes a key's action goes to: the one that is looked at, the marked ones, or all. Pure functions.
-"""
+"""The nodes that the user has marked, and which nodes a key's action goes to: the one looked at, those, or all."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from dataclasses import dataclass
 
 from mltop.probes.model.gpu import IN_USE_BUSY, IN_USE_BYTES
 from mltop.probes.model.probe_kinds import PROBE_OF
+from mltop.probes.model.units import counted
 from mltop.probes.model.vocabulary import ProbeKind
 from mltop.probes.reach.view import FleetView, GpuGlance, NodeView
 
@@ -95,7 +93,7 @@ def probe_scope(
     view: FleetView, selection: Selection, kind: ProbeKind, node: str = "", gpu: int | None = None
 ) -> ProbeScope:
     """``node`` and ``gpu``: what the user looks at; pairs of nodes go to the marked nodes, or all, all the same."""
-    watched = {one.node: one for one in view.nodes}
+    watched = {node_view.node: node_view for node_view in view.nodes}
     marked = tuple(name for name in watched if name in selection)
     only: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
@@ -109,16 +107,16 @@ def probe_scope(
         names = tuple(watched)
         words = names[0] if len(names) == 1 else f"all {len(names)} nodes: {first_of(names)}"
     meant = [watched[name] for name in only] or list(view.nodes)
-    found = [one for each in meant for one in _gpus_of(each, gpus)]
+    seen = [one_gpu for each in meant for one_gpu in _gpus_of(each, gpus)]
     return ProbeScope(
         words,
-        tuple(one.node for one in meant),
+        tuple(node_view.node for node_view in meant),
         only if len(only) < len(watched) else (),
         gpus,
-        len(found),
-        sum(map(_in_use, found)),
-        tuple(one.node for one in meant if one.state.state not in ("live", "stale")),
-        sum(one.glance is None for one in meant),
+        len(seen),
+        sum(map(_in_use, seen)),
+        tuple(node_view.node for node_view in meant if node_view.state.state not in ("live", "stale")),
+        sum(node_view.glance is None for node_view in meant),
     )
 
 
@@ -130,11 +128,6 @@ def _gpus_of(node: NodeView, only: Sequence[str]) -> list[GpuGlance]:
 def _in_use(gpu: GpuGlance) -> bool:
     """As the nodes themselves decide before they start a probe, as far as it can be seen from here."""
     return (gpu.busy or 0.0) > IN_USE_BUSY or (gpu.memory_used_bytes or 0) > IN_USE_BYTES
-
-
-def counted(number: int, what: str) -> str:
-    """ "3 marked nodes", "1 node"."""
-    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def first_of(names: Sequence[str], most: int = 3) -> str:

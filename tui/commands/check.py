@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 
 from mltop.probes.judge.health import FAILED, RULES, Asked, Health
 from mltop.probes.judge.health.unknowns import GROWTH, growth_unknown
-from mltop.probes.model import SCHEMA, Finding, NodeState, Sample, Unknown
+from mltop.probes.model import SCHEMA, NodeState, Sample, Unknown
 from mltop.probes.model.sample import Reads
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
@@ -20,36 +21,14 @@ from mltop.probes.record import StoredSamples
 from mltop.tui.app.feed import take_skew
 from mltop.tui.app.output import put_json, say
 from mltop.tui.commands.live import Complete, Machines, saved, unreached
+from mltop.tui.report.check import Checked
 from mltop.tui.state import BadState, NotOurs
-from mltop.tui.state.lemons import known_lemons
+from mltop.tui.state.lists import known_lemons
 
-FINE, WARNINGS, CRITICAL, UNKNOWN = range(4)
 BETWEEN_SAMPLES_S = 0.5
 IN_A_FILE = 10_000  # columns: a line for each thing, as logs of prologs are searched
 NO_NVML = ("gpu.driver", "nvml.stuck")  # the rules about NVML as a whole
 GROWTH_S = 20.0  # a node's counters are read a second time within six seconds, if it is not very busy
-
-
-@dataclass
-class Checked:
-    """What a check found. ``unknown``: what could not be judged (of severity info: what nobody misses), ``nodes`` says
-    which could not be reached.
-    """
-
-    nodes: list[NodeState] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    unknown: list[Unknown] = field(default_factory=list)
-    unreached: list[NodeState] = field(default_factory=list)
-
-    @property
-    def exit(self) -> int:
-        """What is known to be broken counts more than what is not known, and that more than a warning."""
-        severities = {finding.severity for finding in self.findings}
-        if "critical" in severities:
-            return CRITICAL
-        if any(one.severity != "info" for one in self.unknown) or self.unreached:
-            return UNKNOWN
-        return WARNINGS if "warning" in severities else FINE
 
 
 def run(
@@ -64,7 +43,7 @@ def run(
     targets = resolve(options)
     checked = recorded(targets.recording, asked) if targets.recording is not None else live(targets, options, asked)
     checked.unknown = [
-        one for one in checked.unknown if not any(fnmatchcase(one.what, glob) for glob in allowed_unknown)
+        unknown for unknown in checked.unknown if not any(fnmatchcase(unknown.what, glob) for glob in allowed_unknown)
     ]
     if as_json:
         put_json(
@@ -100,7 +79,7 @@ def live(targets: Targets, options: TargetOptions, asked: Asked) -> Checked:
         gathered = Gathered(machines.deadline)
         views = machines.await_nodes(gathered)
     health = Health(replace(asked, vacated=True), eager=True)
-    samples = sorted((one for own in gathered.samples.values() for one in own), key=lambda one: one.sampled_at)
+    samples = sorted(chain.from_iterable(gathered.samples.values()), key=lambda sample: sample.sampled_at)
     health.compare(samples)
     for sample in samples:
         health.see(sample)
@@ -112,15 +91,19 @@ def live(targets: Targets, options: TargetOptions, asked: Asked) -> Checked:
 
 def judged(health: Health, nodes: list[NodeState]) -> Checked:
     """What the rules say. A rule that failed has not judged: that is no finding here."""
-    told = health.findings()
-    failed = [Unknown(one.node, one.subject, one.message, one.action) for one in told if one.id == FAILED]
-    findings = [one for one in told if one.id != FAILED]
-    unknown = health.unknowns(at_the_end=True)
-    why_no_nvml = {one.node for one in findings if one.id in NO_NVML and one.severity == "critical"}
-    for one in unknown:
-        if one.what == "nvml" and one.node in why_no_nvml:
-            one.severity = "info"  # the finding has told it, with what to do
-    return Checked(nodes, findings, [*failed, *unknown])
+    everything = health.findings()
+    failed = [
+        Unknown(finding.node, finding.subject, finding.message, finding.action)
+        for finding in everything
+        if finding.id == FAILED
+    ]
+    findings = [finding for finding in everything if finding.id != FAILED]
+    unknowns = health.unknowns(at_the_end=True)
+    why_no_nvml = {finding.node for finding in findings if finding.id in NO_NVML and finding.severity == "critical"}
+    for unknown in unknowns:
+        if unknown.what == "nvml" and unknown.node in why_no_nvml:
+            unknown.severity = "info"  # the finding has told it, with what to do
+    return Checked(nodes, findings, [*failed, *unknowns])
 
 
 class Gathered(Complete):

@@ -47,16 +47,16 @@ def answer_of(message: Message | None) -> list[Check] | str:
 
 def checks_of(data: Mapping[str, object]) -> list[Check] | str:
     """What an agent answered, or why it is no answer."""
-    told = data.get("checks")
-    if not isinstance(told, list) or len(told) > MOST_CHECKS:
+    entries = data.get("checks")
+    if not isinstance(entries, list) or len(entries) > MOST_CHECKS:
         return "its answer cannot be read"
-    found: list[Check] = []
-    for one in told:
-        words = {name: one.get(name) for name in ("name", "state", "why", "fix")} if isinstance(one, dict) else {}
+    checks: list[Check] = []
+    for entry in entries:
+        words = {name: entry.get(name) for name in ("name", "state", "why", "fix")} if isinstance(entry, dict) else {}
         if not words or not all(isinstance(word, str) for word in words.values()):
             return "its answer cannot be read"
-        found.append({name: str(word) for name, word in words.items()})
-    return found
+        checks.append({name: str(word) for name, word in words.items()})
+    return checks
 
 
 def node_checks(view: NodeView, answers: Mapping[str, list[Check] | str]) -> list[Check]:
@@ -137,13 +137,20 @@ def nvml_check(sample: Sample) -> Check:
     """What NVML itself answered."""
     for gap in sample.gaps:
         if gap.source == "nvml":
-            state = "warning" if gap.what == "nvml.starting" else "missing"
+            state = "warning" if gap.kind == "starting" else "missing"
             return check("nvml", state, gap.why, gap.fix)
     bad = [gpu for gpu in sample.gpus if gpu.state != "ok"]
     if not bad:
         return check("nvml", "ok", f"answers for {counted(len(sample.gpus), 'GPU')}")
     first, answering = bad[0], len(sample.gpus) - len(bad)
-    fix = next((gap.fix for gap in sample.gaps if gap.what in ("gpu.*", f"gpu.{first.index}")), "")
+    fix = next(
+        (
+            gap.fix
+            for gap in sample.gaps
+            if gap.source == "gpu" and gap.item in ("*", str(first.index)) and not gap.fields
+        ),
+        "",
+    )
     why = f"GPU {first.index}: {first.error or first.state}"
     return check("nvml", "missing", f"answers for {answering} of {counted(len(sample.gpus), 'GPU')}; {why}", fix)
 

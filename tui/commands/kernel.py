@@ -19,7 +19,7 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.app.output import put_json, say
 from mltop.tui.commands.live import EXIT_UNREACHABLE, Machines, live_targets, unreached
 from mltop.tui.state import BadState, NoHome, NotOurs, state_file
-from mltop.tui.state.kernel_lines import FILE, learn, read_known
+from mltop.tui.state.lists import KERNEL_LINES, learn, read_known
 
 OP = "kernel_lines"
 ANSWER_S = 30.0  # of a node that was reached: a long log, or an old journal on a slow disk
@@ -27,7 +27,7 @@ MOST_SHOWN = 60
 
 
 @dataclass
-class Found:
+class Answers:
     """``by_node``: what each node's agent answered; ``gaps``: {node, what, why, fix} of what could not be read."""
 
     nodes: list[NodeState] = field(default_factory=list)
@@ -43,41 +43,41 @@ def run(options: TargetOptions, as_json: bool, do_learn: bool = False, everythin
     """
     targets = live_targets(options, "has no kernel logs in it (mltop kernel looks at machines)")
     known = _known(do_learn)
-    found = live(targets, options)
-    lines = merge(found.by_node, known)
+    answers = live(targets, options)
+    lines = merge(answers.by_node, known)
     shown = [line for line in lines if everything or line.is_new]
     if do_learn:
         _learn(lines, known)
     if as_json:
-        gaps = {"gaps": found.gaps, "learned": len(lines) if do_learn else 0}
-        put_json({"schema": SCHEMA, "nodes": found.nodes, "lines": [asdict(line) for line in shown], **gaps})
+        gaps = {"gaps": answers.gaps, "learned": len(lines) if do_learn else 0}
+        put_json({"schema": SCHEMA, "nodes": answers.nodes, "lines": [asdict(line) for line in shown], **gaps})
     else:
-        _print(lines, shown, found, MOST_SHOWN if not (everything or do_learn) else len(shown))
+        _print(lines, shown, answers, MOST_SHOWN if not (everything or do_learn) else len(shown))
         if not known and not do_learn and shown:
             say("nothing is learned yet: run `mltop kernel --learn` while the machines are well")
-    return EXIT_UNREACHABLE if found.unreached or found.gaps else 0
+    return EXIT_UNREACHABLE if answers.unreached or answers.gaps else 0
 
 
-def live(targets: Targets, options: TargetOptions) -> Found:
+def live(targets: Targets, options: TargetOptions) -> Answers:
     """Ask every node that can be reached within the timeout."""
     with Machines(targets, options, "kernel") as machines:
         views = machines.await_nodes(_has_said_something)
         reached = [view.node for view in views if view.sample is not None]
-        found = Found()
+        answers = Answers()
         for node, message in machines.ask(OP, reached, ANSWER_S).items():
-            _take(found, node, message)
+            _take(answers, node, message)
         views = machines.views()
-        found.nodes, found.unreached = [view.state for view in views], unreached(views)
-        machines.beside.last_failures(found.unreached)
-    _say_gaps(found.gaps)
-    return found
+        answers.nodes, answers.unreached = [view.state for view in views], unreached(views)
+        machines.beside.last_failures(answers.unreached)
+    _say_gaps(answers.gaps)
+    return answers
 
 
 def _has_said_something(view: NodeView) -> bool:
     return view.sample is not None and view.state.state in REACHED
 
 
-def _take(found: Found, node: str, message: Message | None) -> None:
+def _take(answers: Answers, node: str, message: Message | None) -> None:
     """One node's answer, or why there is none."""
     data = message.data if message is not None else {}
     gap = data.get("gap")
@@ -86,10 +86,10 @@ def _take(found: Found, node: str, message: Message | None) -> None:
     elif message.kind == "error" and message.error:
         gap = {"what": OP, "why": message.error, "fix": message.fix}
     if isinstance(gap, dict):
-        found.gaps.append({"node": node, **{name: str(gap.get(name, "")) for name in ("what", "why", "fix")}})
+        answers.gaps.append({"node": node, **{name: str(gap.get(name, "")) for name in ("what", "why", "fix")}})
     lines = data.get("lines")
     if isinstance(lines, list) and (lines or not gap):
-        found.by_node[node] = [line for line in lines if isinstance(line, dict)]
+        answers.by_node[node] = [line for line in lines if isinstance(line, dict)]
 
 
 def _say_gaps(gaps: Sequence[Mapping[str, str]]) -> None:
@@ -121,12 +121,12 @@ def _learn(lines: Sequence[KernelLine], known: Mapping[str, float]) -> None:
         learn((line.pattern for line in lines), time.time(), known)
     except BadState as problem:
         raise UsageProblem("kernel lines", str(problem)) from None
-    say(f"learned {sum(not line.known for line in lines)} kinds of lines (in {state_file(FILE)})")
+    say(f"learned {sum(not line.known for line in lines)} kinds of lines (in {state_file(KERNEL_LINES)})")
 
 
-def _print(lines: Sequence[KernelLine], shown: Sequence[KernelLine], found: Found, most: int) -> None:
+def _print(lines: Sequence[KernelLine], shown: Sequence[KernelLine], answers: Answers, most: int) -> None:
     from rich.console import Console
 
     from mltop.tui.report.check import print_kernel
 
-    print_kernel(lines, shown, Console(), most=most, nodes=len(found.by_node), now=time.time())
+    print_kernel(lines, shown, Console(), most=most, nodes=len(answers.by_node), now=time.time())

@@ -9,7 +9,7 @@ from mltop.probes.model.text import clean
 from mltop.probes.reach import UsageProblem
 from mltop.tui.app.output import put
 from mltop.tui.state import BadState
-from mltop.tui.state.lemons import Lemon, change_lemons, read_lemons
+from mltop.tui.state.lists import Lemon, change_lemons, read_lemons
 
 
 def listed() -> int:

@@ -23,6 +23,7 @@ from mltop.probes.reach.targets import TargetOptions, Targets, channels, resolve
 from mltop.probes.reach.view import NodeView
 from mltop.probes.record import BadRecording
 from mltop.tui.app.output import say, write_over
+from mltop.tui.app.selection import first_of
 
 if TYPE_CHECKING:
     from mltop.probes.investigate.probing.run import ProbeMemory
@@ -202,8 +203,7 @@ def in_time(view: NodeView, waited_s: float) -> NodeView:
 
 def waiting_text(views: list[NodeView]) -> str:
     """ "waiting for h03 (connecting) and 2 more"."""
-    more = f" and {len(views) - 1} more" if len(views) > 1 else ""
-    return f"waiting for {views[0].node} ({views[0].state.state}){more}"
+    return f"waiting for {first_of([f'{view.node} ({view.state.state})' for view in views], 1)}"
 
 
 class Complete:
@@ -224,7 +224,7 @@ class Complete:
         now = time.monotonic()
         first_at = self._first_at.setdefault(view.node, sample.sampled_at)
         starting = any(gap.kind == "starting" and _comes_soon(gap) for gap in sample.gaps)
-        if any(gap.what == "nvml.starting" for gap in sample.gaps):
+        if any(gap.source == "nvml" and gap.kind == "starting" for gap in sample.gaps):
             return now > self._nvml_deadline and sample.sampled_at > first_at
         settled_by = self._settled_by.setdefault(view.node, now + SETTLE_S)
         return sample.sampled_at > first_at and (not starting or now > settled_by)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import click
 
 from mltop.probes.model import ProbeKind
-from mltop.probes.model.probe_kinds import COLLECTIVES, DTYPE_OF
+from mltop.probes.model.probe_kinds import COLLECTIVES, DTYPE_OF, DTYPES
 from mltop.probes.reach import INTERVAL_S, TIMEOUT_S
 from mltop.probes.reach.launchers import LAUNCHERS
 
@@ -103,9 +103,11 @@ OF_PROBES: tuple[Option, ...] = (
     JSON,
     click.option("-v", "--verbose", is_flag=True, help="Every device, also those that are alike."),
 )
-DTYPE = click.option("--dtype", type=click.Choice(tuple(DTYPE_OF)), default="bf16", help="(default: bf16)")
+DTYPE = click.option(
+    "--dtype", type=click.Choice(tuple(DTYPE_OF)), default=DTYPES[0].name, help=f"(default: {DTYPES[0].name})"
+)
 COLLECTIVE = click.option(
-    "--collective", type=click.Choice(COLLECTIVES), default="all-reduce", help="(default: all-reduce)"
+    "--collective", type=click.Choice(COLLECTIVES), default=COLLECTIVES[0], help=f"(default: {COLLECTIVES[0]})"
 )
 SIZES = click.option("--sizes", "sizes_bytes", type=sizes, metavar="LIST", help="E.g. 1M,256M,1G.")
 SIZE = click.option("--size", "sizes_bytes", type=sizes, metavar="SIZE", help="E.g. 256M.")

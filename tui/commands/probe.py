@@ -13,6 +13,7 @@ from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
 from mltop.probes.judge.nodes import folded
 from mltop.probes.model import SCHEMA, NodeState
 from mltop.probes.model.probe import PastResult, ProbeReport
+from mltop.probes.model.probe_kinds import PROBE_OF
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.launchers import LAUNCHERS
 from mltop.probes.reach.targets import TargetOptions
@@ -95,7 +96,7 @@ def _check(wanted: ProbeWanted, nodes: list[str], options: TargetOptions) -> Non
         raise UsageProblem("--size", f"a copy has at least {LEAST_COPY_BYTES} bytes")
     if wanted.kind == "all-reduce" and wanted.ranks == 1 and len(nodes) == 1:
         raise UsageProblem("--ranks 1", "one rank on one node has nobody to reduce with", "--ranks 2")
-    if options.via and not LAUNCHERS[options.via].tells_agents and wanted.kind in ("all-reduce", "pairs"):
+    if options.via and not LAUNCHERS[options.via].tells_agents and PROBE_OF[wanted.kind].child == "all_reduce":
         raise UsageProblem(f"--via {options.via}", "carries no messages to a running probe", "--via ssh")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mltop.probes.judge.kernel_lines import KernelLine
 from mltop.probes.judge.nodes import folded, nameless
-from mltop.probes.model import Finding, Unknown
+from mltop.probes.model import Finding, NodeState, Unknown
 from mltop.probes.model.units import UNKNOWN, clock_time, count, counted, seconds
 from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, line_width
 from mltop.tui.render.findings import severity_cell, untold_subject
@@ -22,10 +22,30 @@ from mltop.tui.report.page import print_action, print_fix, print_lines, print_no
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from mltop.tui.commands.check import Checked
-
-
+EXIT_FINE, EXIT_WARNINGS, EXIT_CRITICAL, EXIT_UNKNOWN = range(4)
 WIDE_NAMES = 16  # cells: folded names that are longer get a line of their own
+
+
+@dataclass
+class Checked:
+    """What a check found. ``unknown``: what could not be judged (of severity info: what nobody misses), ``nodes`` says
+    which could not be reached.
+    """
+
+    nodes: list[NodeState] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    unknown: list[Unknown] = field(default_factory=list)
+    unreached: list[NodeState] = field(default_factory=list)
+
+    @property
+    def exit(self) -> int:
+        """What is known to be broken counts more than what is not known, and that more than a warning."""
+        severities = {finding.severity for finding in self.findings}
+        if "critical" in severities:
+            return EXIT_CRITICAL
+        if any(unknown.severity != "info" for unknown in self.unknown) or self.unreached:
+            return EXIT_UNKNOWN
+        return EXIT_WARNINGS if "warning" in severities else EXIT_FINE
 
 
 def print_check(checked: Checked, console: Console, verbose: bool = False) -> None:
@@ -37,7 +57,7 @@ def print_check(checked: Checked, console: Console, verbose: bool = False) -> No
     missed = [unknown for unknown in checked.unknown if verbose or unknown.severity != "info"]
     for unknown, nodes in _by_reason(missed):
         _unknown(unknown, nodes, console, verbose)
-    if verbose and checked.exit == 0 and not checked.findings:
+    if verbose and checked.exit == EXIT_FINE and not checked.findings:
         print_sentence([Cell("ok   ", "ok"), Cell(f"{counted(len(checked.nodes), 'node')}: nothing found")], console)
 
 

@@ -1,11 +1,4 @@
-"""The line above the keys: a running dump or probe, the filter, or the last notice. Pure functions.
-
-A line of text that gets also what was typed before it had the focus.
-
-The line in which a filter is typed; Up brings back earlier ones of this session.
-
-The bottom line: the keys that work here. A click does what the key does.
-"""
+"""The lines at the bottom of every pane: what runs or was said last, the filter while it is typed, and the keys."""
 
 from __future__ import annotations
 
@@ -23,6 +16,7 @@ from mltop.probes.investigate.progress import CaptureResult, StackProgress
 from mltop.probes.model.text import clean
 from mltop.probes.reach.view import FleetView
 from mltop.tui.app.keys import key_name
+from mltop.tui.app.selection import first_of
 from mltop.tui.filters import Filter
 from mltop.tui.render.cells import Cell, clip, flow, line_width
 from mltop.tui.render.glyphs import bar
@@ -31,6 +25,12 @@ from mltop.tui.widgets.cell_view import CellView
 if TYPE_CHECKING:
     from mltop.probes.investigate.probing.wanted import ProbeProgress
 
+PLACEHOLDER = "filter: words, !word, node=gpu0*, sm<20% & power>300W"
+MOST_KEPT = 50
+GAP, NARROW_GAP = "  ", " "
+# What a narrow terminal loses first; quit and help, which come last, stay longest.
+LOST_FIRST = ("probe", "neighbour", "timelines", "reverse", "sort", "capture", "pause", "select", "filter")
+SHORT = {"overview": "main"}  # where all panes would not fit otherwise
 BAR_WIDTH = 12
 MIN_PATH = 24  # cells: the name of a capture's directory
 
@@ -64,8 +64,7 @@ def waiting_for(progress: StackProgress, view: FleetView, asked: Sequence[str] =
     silent = [state for state in nodes if state.state != "live" and state.node not in given_up]
     if not silent or progress.phase == "judging":
         return ""
-    more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
-    return f"waiting for {silent[0].node} ({silent[0].state}){more}"
+    return f"waiting for {first_of([f'{state.node} ({state.state})' for state in silent], 1)}"
 
 
 def dump_line(progress: StackProgress, width: int, waiting: str = "", scope: str = "") -> list[Cell]:
@@ -112,10 +111,9 @@ def connecting_line(view: FleetView, width: int) -> list[Cell] | None:
     if not waiting or len(view.nodes) < 2:
         return None
     answered = sum(node.glance is not None for node in view.nodes)
-    first = ", ".join(waiting[:3]) + (f" and {len(waiting) - 3} more" if len(waiting) > 3 else "")
     parts = [
         (0, [Cell("connecting: ", "dim"), Cell(f"{answered} of {len(view.nodes)} nodes have answered", "accent")]),
-        (1, [Cell(f"waiting for {first}", "dim")]),
+        (1, [Cell(f"waiting for {first_of(waiting)}", "dim")]),
     ]
     return flow(parts, width)
 
@@ -126,12 +124,8 @@ def end_of_dump(progress: StackProgress) -> Notice | None:
         return Notice(f"stacks failed: {progress.error}", "crit")
     if progress.phase == "cancelled":
         return Notice("stacks: cancelled, t dumps again", "warn")
-    silent = progress.not_answered
-    if not silent:
-        return None
-    first = f"{silent[0].node}: {silent[0].reason or silent[0].state}"
-    more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
-    return Notice(f"stacks: no full answer from {first}{more}", "warn")
+    silent = [f"{state.node}: {state.reason or state.state}" for state in progress.not_answered]
+    return Notice(f"stacks: no full answer from {first_of(silent, 1)}", "warn") if silent else None
 
 
 def probe_line(progress: ProbeProgress, cancelling: bool, width: int) -> list[Cell]:
@@ -177,8 +171,7 @@ def end_of_capture(result: CaptureResult) -> Notice:
         return Notice("capture cancelled; what was known is in ", "warn", path)
     if not result.problems:
         return Notice("captured to ", "ok", path)
-    others = f" and {len(result.problems) - 1} more" if len(result.problems) > 1 else ""
-    return Notice("captured to ", "warn", path, f", missing: {result.problems[0]}{others}")
+    return Notice("captured to ", "warn", path, f", missing: {first_of(result.problems, 1)}")
 
 
 class TypedBox(Input):
@@ -194,10 +187,6 @@ class TypedBox(Input):
             self.insert_text_at_cursor(event.character)
             return True
         return False
-
-
-PLACEHOLDER = "filter: words, !word, node=gpu0*, sm<20% & power>300W"
-MOST_KEPT = 50
 
 
 class FilterHistory:
@@ -247,12 +236,6 @@ class FilterBox(TypedBox):
         self._place = place
         self.value = self._typed if place == -1 else self._history[place]
         self.cursor_position = len(self.value)
-
-
-GAP, NARROW_GAP = "  ", " "
-# What a narrow terminal loses first; quit and help, which come last, stay longest.
-LOST_FIRST = ("probe", "neighbour", "timelines", "reverse", "sort", "capture", "pause", "select", "filter")
-SHORT = {"overview": "main"}  # where all panes would not fit otherwise
 
 
 class KeyBar(CellView, can_focus=False):
@@ -309,7 +292,7 @@ class KeyBar(CellView, can_focus=False):
         key = key_name(hint.key.split(",")[0])
         active, is_pane = hint.action == self._active, _kind(hint) == "pane"
         name = SHORT.get(hint.description, hint.description) if close else hint.description
-        last_pane = is_pane and hint.action == [one.action for one in self._hints if _kind(one) == "pane"][-1]
+        last_pane = is_pane and hint.action == [other.action for other in self._hints if _kind(other) == "pane"][-1]
         gap = NARROW_GAP if close and is_pane and not last_pane else GAP
         return [Cell(key, "accent"), Cell(f" {name}", "title" if active else "dim"), Cell(gap)]
 

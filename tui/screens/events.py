@@ -19,27 +19,26 @@ from mltop.tui.widgets.line_table import LineTable
 class EventsScreen(Pane):
     DEFAULT_CSS = "EventsScreen LineTable { height: 1fr; }"
 
-    def body(self) -> Iterable[Widget]:
-        yield LineTable(empty_text="nothing happened that mltop knows of")
-
-    def node_at_cursor(self) -> str:
-        shown = {one.key: one.node for one in self._shown}
-        return shown.get(self.query_one(LineTable).cursor_key or "", "")
-
     def __init__(self) -> None:
         super().__init__()
         self._shown: list[Happening] = []
 
+    def body(self) -> Iterable[Widget]:
+        yield LineTable(empty_text="nothing happened that mltop knows of")
+
+    def node_at_cursor(self) -> str:
+        key = self.query_one(LineTable).cursor_key
+        return next((happening.node for happening in self._shown if happening.key == key), "")
+
     def fill(self, picture: Picture) -> None:
-        here = self.mltop.trail.here
-        found = self._shown = happenings(picture.findings, picture.ended, picture.events, here.node)
         views = {view.node: view for view in picture.view.nodes}
-        found = self._shown = [one for one in found if one.node in views]
+        everything = happenings(picture.findings, picture.ended, picture.events, self.mltop.trail.here.node)
+        shown = self._shown = [happening for happening in everything if happening.node in views]
         rows = SubjectRows(
-            [one.key for one in found],
-            lambda index: event_row(found[index], picture.view.taken_at),
-            subject=lambda index: Subject(views[found[index].node]),
-            value=values_of(EVENT_COLUMNS, [EventLine(event, picture.view.taken_at) for event in found]),
+            [happening.key for happening in shown],
+            lambda index: event_row(shown[index], picture.view.taken_at),
+            subject=lambda index: Subject(views[shown[index].node]),
+            value=values_of(EVENT_COLUMNS, [EventLine(happening, picture.view.taken_at) for happening in shown]),
         )
         self.put(self.query_one(LineTable), EVENT_COLUMNS, rows)
 

@@ -87,7 +87,7 @@ def process_lines(
     if gpu.processes is None and not ranks:
         return [[Cell("processes ", "title"), Cell(f"{UNKNOWN} {gaps.why('processes')}", "dim")]]
     by_pid = {rank.pid: rank for rank in ranks if gpu.index in rank.gpus}
-    listed = {one.pid: one for one in gpu.processes or ()}
+    listed = {process.pid: process for process in gpu.processes or ()}
     rows = []
     for pid in dict.fromkeys([*by_pid, *listed]):
         process, rank = listed.get(pid), by_pid.get(pid)
@@ -282,7 +282,7 @@ class GpuScreen(Pane):
         now = (node.node, gpu.index, sampled_at, age_s, self.mltop.paused, width, room)
         if now != self._drawn:
             self._drawn = now
-            track = self._history.track(self.mltop, node, gpu.index)
+            track = self._history.track(self.mltop.history, self.mltop.paused, node, gpu.index)
             self._timeline = timeline_lines(track, gpu, width, room) if track is not None else []
         return self.set_part("#timeline", self._timeline)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from mltop.probes.investigate.advice import advised
 from mltop.probes.model import Finding, Gap, HostSample
@@ -14,11 +14,6 @@ from mltop.tui.render.fleet.nodes import state_sentence
 from mltop.tui.render.glyphs import GLYPHS
 
 INDENT = 5
-
-
-def by_severity(findings: Iterable[Finding]) -> list[Finding]:
-    """Worst first, otherwise in the order given; unknown severities last."""
-    return sorted(findings, key=of_gravity)
 
 
 def gaps_of(view: FleetView) -> list[tuple[str, Gap]]:
@@ -39,7 +34,7 @@ def problem_lines(
 
     Single values that are not known are only counted.
     """
-    entries = [finding_cells(finding, name_nodes) for finding in by_severity(findings)]
+    entries = [finding_cells(finding, name_nodes) for finding in sorted(findings, key=of_gravity)]
     gaps = _untold(gaps, findings)
     entries += [gap_cells(node if name_nodes else "", gap) for node, gap in gaps if not _is_detail(gap)]
     details = sum(_is_detail(gap) for _, gap in gaps)
@@ -57,7 +52,7 @@ def problem_lines(
 
 def all_problem_lines(findings: Sequence[Finding], gaps: Sequence[tuple[str, Gap]], width: int) -> list[list[Cell]]:
     """Everything, wrapped at ``width``."""
-    entries = [finding_cells(finding) for finding in by_severity(findings)]
+    entries = [finding_cells(finding) for finding in sorted(findings, key=of_gravity)]
     entries += [gap_cells("", gap) for _, gap in _untold(gaps, findings) if is_missed(gap)]
     absent = [gap.what for _, gap in gaps if gap.kind == "unsupported"]
     if absent:
@@ -93,9 +88,7 @@ def _untold(gaps: Sequence[tuple[str, Gap]], findings: Sequence[Finding]) -> lis
 
 def _is_detail(gap: Gap) -> bool:
     """A single value (``gpu.3.power_w``) rather than a whole source."""
-    return (gap.source in ("gpu", "host", "ranks") and bool(gap.item or gap.fields)) or gap.why.startswith(
-        "not collected by this version"
-    )
+    return gap.source in ("gpu", "host", "ranks") and bool(gap.item or gap.fields)
 
 
 MOST_REASON = 6  # lines

@@ -45,8 +45,9 @@ class LinksScreen(OneNodePane):
         sample = view.sample
         links: list[LinkSample] = sample.links if sample is not None else []
         devices: list[PciDevice] = sample.pci if sample is not None else []
-        own = [one for one in picture.findings if one.node == view.node and one.id.startswith(LINK_FINDINGS)]
-        alarms = {one.subject: severity_cell(one.severity).style for one in reversed(own)}
+        of_links = (finding for finding in picture.findings if finding.id.startswith(LINK_FINDINGS))
+        own = [finding for finding in of_links if finding.node == view.node]
+        alarms = {finding.subject: severity_cell(finding.severity).style for finding in reversed(own)}
         gaps = [gap for gap in sample.gaps if gap.source in ("links", "pci")] if sample is not None else []
         lines = all_problem_lines(own, [(view.node, gap) for gap in gaps if gap.kind == "unknown"], self.size.width)
         lines = self._fleet_line(picture, view.node) + lines[: max(1, self.size.height // 4)]

@@ -58,7 +58,7 @@ class GpuTimelines(CellLines):
         now = (node.node, sample.sampled_at // REDRAWN_S, age_s, app.paused, width, room)
         if now == self._drawn:
             return self._height
-        tracks = [(gpu, self._history.track(app, node, gpu.index)) for gpu in sample.gpus]
+        tracks = [(gpu, self._history.track(app.history, app.paused, node, gpu.index)) for gpu in sample.gpus]
         newest: Track | None = next((track for _, track in tracks if track is not None), None)
         if newest is None:
             return 0

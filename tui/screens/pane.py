@@ -214,8 +214,8 @@ class Pane(Unbroken, Screen[None]):
         if self.typing:
             return typing_line(self._draft, self._refused, width)
         if app.investigation.dumping and app.investigation.progress is not None:
-            asked = app.investigation.nodes
-            waiting = waiting_for(app.investigation.progress, app.newest.view, asked) if app.newest is not None else ""
+            nodes = app.investigation.nodes
+            waiting = waiting_for(app.investigation.progress, app.newest.view, nodes) if app.newest is not None else ""
             return dump_line(app.investigation.progress, width, waiting, app.investigation.scope)
         if app.probing.running is not None and app.trail.here.pane != "probes":
             return probe_line(app.probing.running, app.probing.cancelling, width)
@@ -305,13 +305,13 @@ class Pane(Unbroken, Screen[None]):
     @classmethod
     def pane_bindings(cls) -> list[Binding]:
         """The bindings of this kind of pane, its own first."""
-        found: dict[str, Binding] = {}
+        by_key: dict[str, Binding] = {}
         for base in cls.__mro__:
             if base in (Screen, object):
                 break
             for binding in Binding.make_bindings(base.__dict__.get("BINDINGS", [])):
-                found.setdefault(binding.key, binding)
-        return list(found.values())
+                by_key.setdefault(binding.key, binding)
+        return list(by_key.values())
 
     def hints(self) -> list[Binding]:
         """What the key bar shows, in its order."""

@@ -1,7 +1,4 @@
-"""Sorting table rows by what a column says. Pure functions.
-
-From all rows of a table to those that are shown, in order; rows that are not shown are not made.
-"""
+"""From all rows of a table to those that are shown, in order; rows that are not shown are not made. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,6 +12,8 @@ from mltop.tui.app.mishaps import spared
 from mltop.tui.filters import Filter, Subject
 from mltop.tui.render.cells import Column, LazyRows, Row, Value, layout, row_keys
 from mltop.tui.widgets.line_table import Sort
+
+FindingsOf = Mapping[str, Sequence[Finding]]
 
 _COUNT_UP = ("gpu", "rank", "pid", "gpus")  # names rather than amounts: the smallest comes first
 
@@ -46,9 +45,6 @@ def sorted_indexes(indexes: Iterable[int], order: Callable[[int], Any], reverse:
     return [index for _, index in known] + unknown
 
 
-FindingsOf = Mapping[str, Sequence[Finding]]
-
-
 class SubjectRows(LazyRows):
     """Lazy rows that a filter can ask for their fields.
 
@@ -77,10 +73,10 @@ class SubjectRows(LazyRows):
 
 
 def by_node(findings: Sequence[Finding]) -> FindingsOf:
-    found: dict[str, list[Finding]] = {}
+    of_nodes: dict[str, list[Finding]] = {}
     for finding in findings:
-        found.setdefault(finding.node, []).append(finding)
-    return found
+        of_nodes.setdefault(finding.node, []).append(finding)
+    return of_nodes
 
 
 def narrowed(rows: Sequence[Row], keep: Filter, sort: Sort | None, findings: FindingsOf) -> Sequence[Row]:

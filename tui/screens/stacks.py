@@ -11,10 +11,10 @@ from mltop.probes.investigate.advice import to_do
 from mltop.probes.judge.nodes import by_reason, folded
 from mltop.probes.model import JobKey, JobReport, NodeState, StackDigest
 from mltop.probes.model.ranks import Ranges
-from mltop.probes.model.units import clock_time
+from mltop.probes.model.units import clock_time, counted
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location
-from mltop.tui.app.selection import counted, first_of
+from mltop.tui.app.selection import first_of
 from mltop.tui.app.session import DumpResult
 from mltop.tui.render.cells import Cell, columns_line, header_line, layout, wrap
 from mltop.tui.render.stacks import CLASS_COLUMNS, class_row, job_words, jobs_left_out, tree_lines, verdict_lines

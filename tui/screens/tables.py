@@ -22,7 +22,7 @@ from mltop.tui.widgets.line_table import LineTable
 NO_SAMPLE = "{} unknown: no sample"
 
 Table = tuple[Sequence[Column], Sequence[Row]]
-Found = tuple[NodeView, RankSample]
+RankOfNode = tuple[NodeView, RankSample]
 Marked = Callable[[str], str]  # of a node's name: what stands before it when the user marked it, else ""
 
 
@@ -30,36 +30,36 @@ def rank_rows(
     nodes: Iterable[NodeView], trends: Trends, only: tuple[JobKey, set[int]] | None = None, marked: Marked | None = None
 ) -> tuple[Sequence[Column], SubjectRows]:
     """Columns and rows, ordered by job and rank; ``only`` narrows to (job, ranks)."""
-    found: list[Found] = [
+    shown: list[RankOfNode] = [
         (node, rank)
         for node in nodes
         if node.sample is not None
         for rank in node.sample.ranks
         if only is None or (rank.job_key == only[0] and rank.rank in only[1])
     ]
-    found.sort(key=_place)
+    shown.sort(key=_place)
 
     def make(index: int) -> Row:
-        node, rank = found[index]
+        node, rank = shown[index]
         row = rank_row(node.node, rank, trends.previous_rank(node.node, rank.pid))
         row = row if node.state.state == "live" else aged(row)
         mark = marked(node.node) if marked is not None else ""
         return _with_mark(row, mark, columns) if mark else row
 
     def value(column: str, index: int) -> Value:
-        node, rank = found[index]
+        node, rank = shown[index]
         before = trends.previous_rank(node.node, rank.pid) if column in RATES else None
         return by_key[column].sorts_by(RankLine(node.node, rank, before))
 
     by_key = {column.key: column for column in RANK_COLUMNS}
-    columns = rank_columns(len({rank.job_key for _, rank in found}), len({node.node for node, _ in found}))
-    keys = [f"{node.node}/{rank.pid}" for node, rank in found]
+    columns = rank_columns(len({rank.job_key for _, rank in shown}), len({node.node for node, _ in shown}))
+    keys = [f"{node.node}/{rank.pid}" for node, rank in shown]
     rows = SubjectRows(
         keys,
         make,
-        subject=lambda index: Subject(found[index][0], rank=found[index][1]),
+        subject=lambda index: Subject(shown[index][0], rank=shown[index][1]),
         value=value,
-        text=lambda index: words_of_rank(*found[index]),
+        text=lambda index: words_of_rank(*shown[index]),
     )
     return columns, rows
 
@@ -81,7 +81,7 @@ def _with_mark(row: Row, mark: str, columns: Sequence[Column]) -> Row:
     return replace(row, cells=tuple(cells))
 
 
-def _place(pair: Found) -> tuple[str, float, str, int]:
+def _place(pair: RankOfNode) -> tuple[str, float, str, int]:
     node, rank = pair
     return rank.job, float("inf") if rank.rank is None else rank.rank, node.node, rank.pid
 

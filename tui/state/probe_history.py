@@ -63,7 +63,7 @@ def remember(past: Sequence[PastResult], path: Path | None = None) -> None:
 
     Raises BadState when they cannot be written.
     """
-    lines = "".join(_line(one) for one in past if math.isfinite(one.value) and math.isfinite(one.at))
+    lines = "".join(_line(result) for result in past if math.isfinite(result.value) and math.isfinite(result.at))
     if not lines:
         return
     path = path or state_file(FILE)
@@ -163,7 +163,7 @@ def newest(results: Iterable[PastResult]) -> list[PastResult]:
     kept: list[PastResult] = []
     counts: dict[tuple[str, str], int] = {}
     # Of equal times the last one in the file is the newest.
-    by_time = sorted(results, key=lambda one: one.at)
+    by_time = sorted(results, key=lambda result: result.at)
     for past in by_time[::-1]:
         count = counts[past.uuid, past.key] = counts.get((past.uuid, past.key), 0) + 1
         if count <= MOST_PER_KEY:
@@ -191,7 +191,7 @@ def _read(lines: Iterable[bytes], wanted: Collection[str] | None = None) -> Hist
         history.results.append(past)
         if len(history.results) > 2 * MOST:
             history.results = newest(history.results)
-            seen = {(one.uuid, one.key, one.at, one.value) for one in history.results}
+            seen = {(result.uuid, result.key, result.at, result.value) for result in history.results}
     history.results.sort(key=lambda past: past.at)
     return history
 

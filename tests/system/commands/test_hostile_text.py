@@ -159,8 +159,7 @@ def test_reports_of_what_machines_answer_are_plain() -> None:
 
 
 def test_a_finding_s_text_stays_a_line_however_long(capsys: pytest.CaptureFixture[str]) -> None:
-    from mltop.tui.commands.check import Checked
-    from mltop.tui.report.check import print_check
+    from mltop.tui.report.check import Checked, print_check
 
     found = Finding("x", "critical", "h1", "gpu 0", "A" * 5_000_000 + NASTY, "do this" + NASTY)
     print_check(Checked([NodeState("h1", "live")], [found]), Console(width=80))

@@ -15,7 +15,7 @@ import pytest
 from mltop.probes.judge.health import RULES, Asked
 from mltop.probes.judge.health.registry import JOB_RULES
 from mltop.probes.reach.hub import Hub
-from mltop.tui.state.lemons import Lemon, write_lemons
+from mltop.tui.state.lists import Lemon, write_lemons
 from tests.driven import scenes_gpu, scenes_host, scenes_jobs, scenes_links
 from tests.driven.node import Node
 from tests.driven.scene import Scene

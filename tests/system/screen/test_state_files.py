@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.model.probe import PastResult
-from mltop.tui.state import BadState, NoHome, NotOurs, kernel_lines, lemons, probe_history, state_file
-from mltop.tui.state.lemons import Lemon, change_lemons, known_lemons, read_lemons
+from mltop.tui.state import BadState, NoHome, NotOurs, lists, probe_history, state_file
+from mltop.tui.state.lists import Lemon, change_lemons, known_lemons, read_lemons
 from mltop.tui.state.probe_history import HistoryFile
 from tests.documents import ROOT
 from tests.others import AS_NOBODY_KNOWN, ordinary, somebody_elses, without_home
@@ -29,13 +29,13 @@ def write_lemon() -> None:
 
 
 READ: dict[str, Callable[[], object]] = {
-    lemons.FILE: lambda: read_lemons(),
-    kernel_lines.FILE: lambda: kernel_lines.read_known(),
+    lists.LEMONS: lambda: read_lemons(),
+    lists.KERNEL_LINES: lambda: lists.read_known(),
     probe_history.FILE: lambda: probe_history.read_past(),
 }
 WRITE: dict[str, Callable[[], object]] = {
-    lemons.FILE: write_lemon,
-    kernel_lines.FILE: lambda: kernel_lines.learn(["a"], 1.0, {}),
+    lists.LEMONS: write_lemon,
+    lists.KERNEL_LINES: lambda: lists.learn(["a"], 1.0, {}),
     probe_history.FILE: lambda: probe_history.remember([PAST]),
 }
 USES = [*READ.items(), *WRITE.items()]
@@ -197,10 +197,10 @@ def test_a_run_goes_on_without_it_and_says_so_once(tmp_path: Path, monkeypatch: 
 )
 def test_a_list_that_is_none_is_one_line(state: Path, text: bytes) -> None:
     state.mkdir(mode=0o700)
-    (state / lemons.FILE).write_bytes(text)
-    for use in (READ[lemons.FILE], WRITE[lemons.FILE]):
-        assert refused(use) == f"{state / lemons.FILE}: is not a lemon list (move it away to begin a new one)"
-    assert (state / lemons.FILE).read_bytes() == text
+    (state / lists.LEMONS).write_bytes(text)
+    for use in (READ[lists.LEMONS], WRITE[lists.LEMONS]):
+        assert refused(use) == f"{state / lists.LEMONS}: is not a lemon list (move it away to begin a new one)"
+    assert (state / lists.LEMONS).read_bytes() == text
 
 
 @pytest.mark.parametrize("name", READ)
@@ -214,7 +214,7 @@ def test_a_file_that_is_too_large_is_not_read(state: Path, name: str) -> None:
 def test_a_day_that_is_none_is_left_out(state: Path) -> None:
     state.mkdir(mode=0o700)
     entries = [{"gpu": f"GPU-{at}", "note": "fans", "added_at": at, "later": 1} for at in (1e300, -1e300, 0)]
-    (state / lemons.FILE).write_text(json.dumps({"lemons": entries}))
+    (state / lists.LEMONS).write_text(json.dumps({"lemons": entries}))
     assert set(known_lemons().values()) == {"fans"}
 
 
@@ -254,7 +254,7 @@ def test_many_who_make_the_folder_at_once_all_have_it(tmp_path: Path) -> None:
 
 def test_two_who_add_at_once_lose_nothing(state: Path) -> None:
     code = (
-        "import sys; from mltop.tui.state.lemons import *\n"
+        "import sys; from mltop.tui.state.lists import *\n"
         "for number in range(20):\n"
         "    name = f'GPU-{sys.argv[1]}-{number}'\n"
         "    change_lemons(lambda known: known.update({name: Lemon(name)}))"

@@ -13,8 +13,9 @@ from mltop.probes.judge.health.registry import JOB_RULES
 from mltop.probes.model import VERDICT_KINDS
 from mltop.tui import cli as command_line
 from mltop.tui.app.keys import APP_BINDINGS, PANE_BINDINGS, PANES
-from mltop.tui.commands import capture, check, live, probe
+from mltop.tui.commands import capture, live, probe
 from mltop.tui.filters import parse
+from mltop.tui.report.check import EXIT_CRITICAL, EXIT_UNKNOWN, EXIT_WARNINGS
 from mltop.tui.screens.help import own_bindings
 from mltop.tui.widgets.cell_view import MOVES
 from mltop.tui.widgets.heatmap import Heatmap
@@ -122,10 +123,8 @@ def test_exit_codes() -> None:
         f"{command_line.EXIT_USAGE} bad usage or something critical (`check`), {live.EXIT_UNREACHABLE} a node did not "
         f"answer or a job could not be judged, {live.EXIT_INTERRUPTED} interrupted"
     )
-    assert (check.WARNINGS, check.CRITICAL, check.UNKNOWN) == (1, 2, 3)
-    assert (
-        f"exit 0 fine, {check.WARNINGS} warnings, {check.CRITICAL} critical, {check.UNKNOWN} something unknown" in TEXT
-    )
+    assert (EXIT_WARNINGS, EXIT_CRITICAL, EXIT_UNKNOWN) == (1, 2, 3)
+    assert f"exit 0 fine, {EXIT_WARNINGS} warnings, {EXIT_CRITICAL} critical, {EXIT_UNKNOWN} something unknown" in TEXT
     assert (
         f"Exit codes: 0 fine, {probe.EXIT_SUSPECTS} somebody is slow or wrong, "
         f"{live.EXIT_UNREACHABLE} something was not measured, {live.EXIT_INTERRUPTED} interrupted"

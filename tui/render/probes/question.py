@@ -8,8 +8,9 @@ from typing import Any
 
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.probes.model.probe_kinds import COLLECTIVES, DTYPE_OF, PROBE_OF
+from mltop.probes.model.units import counted
 from mltop.probes.model.vocabulary import ProbeKind
-from mltop.tui.app.selection import ProbeScope, counted, first_of
+from mltop.tui.app.selection import ProbeScope, first_of
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.probes.kinds import DOES, takes_text
 

@@ -25,7 +25,7 @@ def lasting(progress: ProbeProgress, shown: Shown, size: tuple[int, int]) -> tup
     """
     width, report = size[0], progress.report
     reported = report.failures if report is not None else ()
-    failures = [*progress.failures, *(one for one in reported if one not in progress.failures)]
+    failures = [*progress.failures, *(failure for failure in reported if failure not in progress.failures)]
     before = [failure_lines(failures, width), *_pictures(progress, shown, size)]
     after = [
         listed("Settings", report.settings if report is not None else (), width),
@@ -47,8 +47,8 @@ def at_cursor(
     lines: list[Lines] = []
     if shown.name == "copies":
         node = shown.about[cursor][0] if cursor is not None and cursor in shown.about else ""
-        found = [line.result for line in shown.lines.values() if line.progress.node == node]
-        lines.append(peer_matrix([one for one in found if isinstance(one, CopiesResult)], width))
+        results = [line.result for line in shown.lines.values() if line.progress.node == node]
+        lines.append(peer_matrix([result for result in results if isinstance(result, CopiesResult)], width))
     return [*lines, _history(progress, shown, cursor, past, width)]
 
 
@@ -63,9 +63,9 @@ def joined(sections: Sequence[Lines]) -> Lines:
 def _pictures(progress: ProbeProgress, shown: Shown, size: tuple[int, int]) -> list[Lines]:
     results = progress.report.results if progress.report is not None else []
     if shown.name == "sizes":
-        return [curve_lines([one for one in results if isinstance(one, CollectiveResult)], *size)]
+        return [curve_lines([result for result in results if isinstance(result, CollectiveResult)], *size)]
     if shown.name == "pairs":
-        pairs = [one for one in results if isinstance(one, PairResult)]
+        pairs = [result for result in results if isinstance(result, PairResult)]
         return [listed("Pairs that failed", _failed_pairs(pairs), size[0]), pair_matrix(pairs, size[0])]
     return []
 
@@ -91,7 +91,7 @@ def _history(
         result = line.result
         of, who = subject(result), f"{result.node} CPUs" if result.gpu is None else f"{result.node} GPU {result.gpu}"
     elif shown.name == "sizes" and report is not None:
-        first = next(one for one in report.results if isinstance(one, CollectiveResult))
+        first = next(result for result in report.results if isinstance(result, CollectiveResult))
         of, who, probe = group_subject(first), f"{len(first.nodes)} nodes together", first.collective
-    earlier = [one for one in past.get(of, ()) if report is None or one.at < report.started_at]
+    earlier = [result for result in past.get(of, ()) if report is None or result.at < report.started_at]
     return history_lines(who, earlier, probe, width)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from textual import events
 from textual.app import ComposeResult
@@ -13,15 +14,12 @@ from textual.screen import ModalScreen
 
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.probes.model import ProbeKind
-from mltop.tui.app.selection import ProbeScope, probe_scope
+from mltop.tui.app.selection import ProbeScope
 from mltop.tui.render.cells import flow
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.probes.question import choices_of, chosen, keys_line, question_lines, why_not
 from mltop.tui.screens.bars import TypedBox
 from mltop.tui.widgets.cell_lines import CellLines
-
-if TYPE_CHECKING:
-    from mltop.tui.app.app import MltopApp
 
 WIDTH, LEAST_BESIDE = 76, 10  # cells; where less than this would be left beside the box, it takes all
 FRAME = 4  # cells: border and padding
@@ -73,10 +71,10 @@ class ConfirmProbe(ModalScreen[ProbeWanted | None]):
     ConfirmProbe.-roomy #keys { margin-top: 1; }
     """
 
-    def __init__(self, kind: ProbeKind, node: str = "", gpu: int | None = None) -> None:
+    def __init__(self, kind: ProbeKind, scope_of: Callable[[ProbeKind], ProbeScope]) -> None:
         super().__init__()
         self._wanted = ProbeWanted(kind)
-        self._node, self._gpu = node, gpu
+        self._scope_of = scope_of
         self._at = 1  # of the choices: not the kind, the key that was pressed said that
         self._said = ""
 
@@ -98,8 +96,7 @@ class ConfirmProbe(ModalScreen[ProbeWanted | None]):
 
     @property
     def _scope(self) -> ProbeScope:
-        app = cast("MltopApp", self.app)
-        return probe_scope(app.newest_view(), app.selection, self._wanted.kind, self._node, self._gpu)
+        return self._scope_of(self._wanted.kind)
 
     @property
     def _typing(self) -> bool:

@@ -63,8 +63,8 @@ class ProbesScreen(Pane):
             return
         width, room = self.size.width, self.size.height - self.chrome_height()
         everybody = [node.node for node in picture.view.nodes]
-        told = (self._cancels(progress), width, probing.looked_at, tuple(everybody))
-        head = self._once("head", (progress, *told), lambda: headline(progress, *told))
+        basis = (self._cancels(progress), width, probing.looked_at, tuple(everybody))
+        head = self._once("head", (progress, *basis), lambda: headline(progress, *basis))
         room -= self.set_part("#what", head[: room // 4 + 1])
         report = progress.report
         above: Lines = []
@@ -102,8 +102,8 @@ class ProbesScreen(Pane):
         command = progress.report.command if progress is not None and progress.report is not None else ""
         if command:
             self.mltop.copy_to_clipboard(command)
-        said = "copied, if this terminal lets programs do that" if command else "there is no command to copy"
-        self.mltop.tell(Notice(said, "accent" if command else "warn"))
+        text = "copied, if this terminal lets programs do that" if command else "there is no command to copy"
+        self.mltop.tell(Notice(text, "accent" if command else "warn"))
 
     def on_line_table_highlighted(self) -> None:
         """Below the table stands what is known of the device under the cursor."""
@@ -162,11 +162,11 @@ class ProbesScreen(Pane):
 
     def _once(self, name: str, key: tuple[object, ...], make: Callable[[], Made]) -> Made:
         """What ``make`` gave the last time, as long as it comes from the same objects."""
-        known = self._kept.get(name)
-        same = known is not None and all(new is old or _equal(new, old) for new, old in zip(key, known[0], strict=True))
-        if known is None or not same:
-            known = self._kept[name] = (key, make())
-        made: Made = known[1]  # type: ignore[assignment]
+        kept = self._kept.get(name)
+        same = kept is not None and all(new is old or _equal(new, old) for new, old in zip(key, kept[0], strict=True))
+        if kept is None or not same:
+            kept = self._kept[name] = (key, make())
+        made: Made = kept[1]  # type: ignore[assignment]
         return made
 
     def _show_table(self, name: str) -> LineTable:

@@ -64,7 +64,7 @@ class Shown:
             node = nodes.get(name) or NodeView(NodeState(name, "lost"))
             sample = node.sample
             gpus = sample.gpus if sample is not None else []
-            return Subject(node, next((one for one in gpus if one.index == gpu), None))
+            return Subject(node, next((candidate for candidate in gpus if candidate.index == gpu), None))
 
         return SubjectRows(self.keys, self.make, subject, self.value)
 
@@ -74,7 +74,6 @@ class ResultTables:
 
     def __init__(self) -> None:
         self._read: dict[tuple[str, str], tuple[object, DeviceResult | None]] = {}
-        self.compared: Compared | None = None
 
     def table(
         self,
@@ -86,9 +85,9 @@ class ResultTables:
         """``collective``: the key of the one whose ranks are looked at, "" none; ``brief``: short words in cells."""
         report = progress.report
         results = report.results if report is not None else []
-        sizes = [one for one in results if isinstance(one, CollectiveResult)]
-        pairs = [one for one in results if isinstance(one, PairResult)]
-        chosen = next((one for one in sizes if size_key(one) == collective), None)
+        sizes = [result for result in results if isinstance(result, CollectiveResult)]
+        pairs = [result for result in results if isinstance(result, PairResult)]
+        chosen = next((result for result in sizes if size_key(result) == collective), None)
         if chosen is not None:
             return ranks_table(chosen)
         if sizes:
@@ -102,11 +101,10 @@ class ResultTables:
         devices = _all_devices(progress)
         results = {key: self._result(kind, key, device) for key, device in devices.items()}
         began_at = report.started_at if report is not None else None
-        compared = Compared(kind, [one for one in results.values() if one is not None], past, began_at)
-        self.compared = compared
+        compared = Compared(kind, [result for result in results.values() if result is not None], past, began_at)
         short = short_names(tuple(dict.fromkeys(device.node for device in devices.values())))
         several = len(short) > 1
-        refused = {(one.node, one.gpu) for one in progress.failures if one.refused}
+        refused = {(failure.node, failure.gpu) for failure in progress.failures if failure.refused}
         lines = {
             _key(device): Line(
                 device,
@@ -124,10 +122,10 @@ class ResultTables:
         given = device.result
         if given is None or isinstance(given, DeviceResult):
             return given
-        known = self._read.get(key)
-        if known is None or known[0] is not given:
-            known = self._read[key] = (given, _read(kind, given))
-        return known[1]
+        kept = self._read.get(key)
+        if kept is None or kept[0] is not given:
+            kept = self._read[key] = (given, _read(kind, given))
+        return kept[1]
 
 
 def _read(kind: str, given: Any) -> DeviceResult | None:
@@ -140,7 +138,7 @@ def _read(kind: str, given: Any) -> DeviceResult | None:
 
 def _all_devices(progress: ProbeProgress) -> dict[tuple[str, str], DeviceProgress]:
     """By node and uuid: those under way with the report's results, and those that only the report knows."""
-    devices = {(one.node, one.uuid or f"{one.gpu}/{one.rank}"): one for one in progress.devices}
+    devices = {(device.node, device.uuid or f"{device.gpu}/{device.rank}"): device for device in progress.devices}
     for result in progress.report.results if progress.report is not None else ():
         if isinstance(result, DeviceResult):
             key = (result.node, result.uuid)
@@ -172,12 +170,12 @@ def devices_table(kind: str, lines: Mapping[str, Line], first_title: str, brief:
 
     columns = columns_of(shown, width, first_title)
     by_key = {column.key: column for column in columns}
-    place = {key: float(number) for number, key in enumerate(lines)}
+    position = {key: float(number) for number, key in enumerate(lines)}
 
     def value(column: str, index: int) -> Value:
         line = lines[order[index]]
         if column == "gpu":
-            return place[order[index]]
+            return position[order[index]]
         return by_key[column].sorts_by(line) if line.result is not None else None
 
     return Shown(

@@ -14,7 +14,7 @@ from rich.console import Console
 from mltop.probes.judge.kernel_lines import merge
 from mltop.tui.report.check import print_kernel, summary
 from mltop.tui.state import BadState
-from mltop.tui.state.kernel_lines import MOST, learn, read_known
+from mltop.tui.state.lists import MOST, learn, read_known
 
 
 def entry(pattern: str, level: int = 6, at: float | None = 100.0, count: int = 1) -> dict[str, Any]:
