@@ -121,7 +121,7 @@ class _Reply:
             self._closed, self.code = True, code
 
     def wait(self, deadline_s: float, too_late: Message) -> None:
-        """Wait until the answer is complete, nobody reads it, or the deadline (monotonic s): ``too_late`` tells that."""
+        """Wait until the answer is complete, nobody reads it, or the deadline (monotonic s), told by ``too_late``."""
         while not self._closed:
             if time.monotonic() > deadline_s:
                 self._say_last(too_late)
