@@ -1,1 +1,1 @@
-"""Passive readers of one node, one source each: NVML, ranks, host, stacks. They import only model, paths and spawn."""
+"""Passive readers of one node, a folder for each source. They import only model, system and each other."""

@@ -10,8 +10,10 @@ import platform
 import subprocess
 import sys
 from dataclasses import dataclass
+from typing import Literal
 
 from mltop.probes.collect.stacks import find_py_spy, why_no_py_spy
+from mltop.probes.collect.sysfile import read_file, read_number, read_text
 from mltop.probes.system import paths
 
 CAP_SYS_PTRACE = 19  # linux/capability.h
@@ -19,10 +21,10 @@ CAP_SYS_PTRACE = 19  # linux/capability.h
 
 @dataclass
 class Ability:
-    """One thing checked. ``state``: ok | warning | missing; ``why`` is one sentence, ``fix`` a command or ""."""
+    """One thing checked. ``why`` is one sentence, ``fix`` a command or ""."""
 
     name: str
-    state: str
+    state: Literal["ok", "warning", "missing"]
     why: str
     fix: str = ""
 
@@ -42,28 +44,22 @@ def abilities() -> list[Ability]:
 def check_python() -> Ability:
     version = platform.python_version()
     if sys.version_info < (3, 9):  # noqa: UP036 - the agent may be started with any interpreter
-        return Ability(
-            "python", "missing", f"Python {version} is too old for the agent (3.9 or newer)", "--python PATH"
-        )
+        why = f"Python {version} is too old for the agent (3.9 or newer)"
+        return Ability("python", "missing", why, "--python PATH")
     return Ability("python", "ok", f"Python {version} at {sys.executable}")
 
 
 def check_driver() -> Ability:
     """The kernel module's own word, which containers may hide. Whether GPUs are shown is for NVML to say."""
+    name, path = "nvidia driver", paths.proc("driver/nvidia/version")
     try:
-        with open(paths.proc("driver/nvidia/version"), encoding="utf-8", errors="replace") as file:
-            line = file.readline().strip()
+        line = read_file(path).decode("utf-8", "replace").partition("\n")[0].strip()
     except FileNotFoundError:
-        return Ability(
-            "nvidia driver",
-            "warning",
-            f"{paths.proc('driver/nvidia/version')} is not there: "
-            "the kernel module is not loaded, or hidden from this container",
-            "sudo modprobe nvidia",
-        )
+        why = f"{path} is not there: the kernel module is not loaded, or hidden from this container"
+        return Ability(name, "warning", why, "sudo modprobe nvidia")
     except OSError as error:
-        return Ability("nvidia driver", "warning", f"cannot read its version: {error.strerror}")
-    return Ability("nvidia driver", "ok", line.partition(":")[2].strip() or line)
+        return Ability(name, "warning", f"cannot read its version: {error.strerror}")
+    return Ability(name, "ok", line.partition(":")[2].strip() or line)
 
 
 def check_py_spy() -> Ability:
@@ -91,14 +87,10 @@ def check_stack_permission() -> Ability:
     if has_capability(CAP_SYS_PTRACE):
         return Ability(name, "ok", "stacks of every user's processes can be read")
     if os.geteuid() == 0:
-        return Ability(
-            name,
-            "missing",
-            "root without CAP_SYS_PTRACE (a container?): stacks are refused",
-            "start the container with --cap-add SYS_PTRACE",
-        )
-    scope = yama_scope()
-    if scope is None or scope == 0:
+        why = "root without CAP_SYS_PTRACE (a container?): stacks are refused"
+        return Ability(name, "missing", why, "start the container with --cap-add SYS_PTRACE")
+    scope = read_number(paths.proc("sys/kernel/yama/ptrace_scope"))
+    if not scope:  # None where Yama is not built in
         return Ability(name, "ok", "stacks of your own processes can be read; other users' need root", "sudo mltop")
     return Ability(
         name,
@@ -111,12 +103,8 @@ def check_stack_permission() -> Ability:
 def check_processes_visible() -> Ability:
     name = "processes"
     if not os.path.exists(paths.proc(1, "stat")):
-        return Ability(
-            name,
-            "warning",
-            "/proc is mounted with hidepid: only your own processes are visible",
-            "sudo mltop",
-        )
+        why = "/proc is mounted with hidepid: only your own processes are visible"
+        return Ability(name, "warning", why, "sudo mltop")
     if os.geteuid() != 0:
         return Ability(name, "ok", "all are visible; the environment of other users' needs root", "sudo mltop")
     return Ability(name, "ok", "all processes of all users are visible")
@@ -127,31 +115,14 @@ def check_torch() -> Ability:
     from importlib.util import find_spec
 
     if find_spec("torch") is None:
-        return Ability(
-            "torch",
-            "ok",
-            "not in this Python: `mltop demo` uses a stand-in job",
-            "pip install 'mltop[torch]'",
-        )
+        why = "not in this Python: `mltop demo` uses a stand-in job"
+        return Ability("torch", "ok", why, "pip install 'mltop[torch]'")
     return Ability("torch", "ok", "importable in this Python")
-
-
-def yama_scope() -> int | None:
-    """kernel.yama.ptrace_scope, None where Yama is not built in."""
-    try:
-        with open(paths.proc("sys/kernel/yama/ptrace_scope"), encoding="ascii") as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return None
 
 
 def has_capability(number: int) -> bool:
     """Whether this process's effective set holds a capability (/proc/self/status CapEff)."""
-    try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-            for line in file:
-                if line.startswith("CapEff:"):
-                    return bool(int(line.split()[1], 16) >> number & 1)
-    except (OSError, ValueError):
-        return False
+    for line in (read_text("/proc/self/status") or "").splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> number & 1)
     return False

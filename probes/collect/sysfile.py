@@ -10,6 +10,7 @@ import contextlib
 import errno
 import math
 import os
+import re
 import resource
 from functools import lru_cache
 
@@ -26,6 +27,7 @@ _LONGEST_BYTES = 4 << 20
 # A piece ends where the next record does not fit into a page: a piece this short is the last one. For files whose
 # records are shorter than half a page.
 _SHORT_BYTES = 2048
+_BUS_ID = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", re.IGNORECASE)
 
 
 class OpenFiles:
@@ -140,6 +142,14 @@ def read_number(path: str) -> int | None:
     return number(read_known(path))
 
 
+def names_in(folder: str) -> list[str]:
+    """What a folder holds; nothing when it cannot be listed."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
 def number(content: bytes | None, base: int = 10) -> int | None:
     """A number of up to 64 bits without a sign, decimal or (base 16) as in "0x10de"; None for anything else: older
     kernels print "N/A (no PMA)", and -1 where there is none.
@@ -173,6 +183,24 @@ def finite(text: str | bytes) -> float:
     if not math.isfinite(value):
         raise ValueError(text)
     return value
+
+
+def sysfs_bus_id(text: str) -> str | None:
+    """As /sys writes it: NVML's "00000000:9B:00.0", the driver's log "0000:9b:00" → "0000:9b:00.0".
+
+    Without a domain or a function number these are 0. None for anything that is no bus id.
+    """
+    match = _BUS_ID.fullmatch(text.strip())
+    if not match:
+        return None
+    domain, bus, device, function = match.groups()
+    return f"{int(domain or '0', 16):04x}:{bus.lower()}:{device.lower()}.{function or '0'}"
+
+
+def same_bus(first: str, second: str) -> bool:
+    """Whether two bus ids name the same PCI function, whatever the width of the domain and the case."""
+    known = sysfs_bus_id(first)
+    return known is not None and known == sysfs_bus_id(second)
 
 
 def _allowed() -> int:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from mltop.probes.collect.kernel_log.readers import Places
+from mltop.probes.collect.kernel_log.readers import LogFiles
 from tests.fakes.scripts import python_script
 
 BOOT_AT = 1_700_000_000.0
@@ -36,8 +36,8 @@ class FakeKmsg:
         else:
             self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def places(self, directory: Path | None = None, journalctl: str = "", boot_at: float = BOOT_AT) -> Places:
-        return Places(str(self.path), journalctl, str((directory or self.path.parent) / "kern.log"), boot_at)
+    def places(self, directory: Path | None = None, journalctl: str = "", boot_at: float = BOOT_AT) -> LogFiles:
+        return LogFiles(str(self.path), journalctl, str((directory or self.path.parent) / "kern.log"), boot_at)
 
     def record(self, text: str, uptime_s: float = 1.0, level: int = 4, fields: Sequence[str] = ()) -> bytes:
         """The next record; ``fields``: KEY=value lines behind it."""

@@ -1,7 +1,7 @@
 """Activity of GPUs older than Hopper, from a DCGM that runs anyway: dcgm-exporter, else nv-hostengine through dcgmi.
 
-source (what the agent calls, and its thread), exporter (HTTP), prometheus (its text), dcgmi (the tool as a child),
-rows (what both yield, and which GPU a row belongs to), words.
+``source`` is what the agent calls, with its thread; ``exporter`` asks by HTTP, ``dcgmi`` the tool as a child; ``rows``
+are what both yield, and which GPU a row belongs to.
 
 Never an embedded DCGM: the profiling counters have one owner per machine (NVIDIA/DCGM#56).
 """

@@ -31,6 +31,10 @@ class DcgmiError(Exception):
     """dcgmi gives no values; the text is the end of a sentence."""
 
 
+class NoDcgmi(DcgmiError):
+    """The tool is not installed."""
+
+
 class Dcgmi:
     """``dcgmi dmon`` as a child that lives as long as it yields values."""
 
@@ -46,7 +50,7 @@ class Dcgmi:
         """
         tool = as_root.find_program("dcgmi")
         if tool is None:
-            raise DcgmiError("no dcgmi on PATH")
+            raise NoDcgmi("no dcgmi on PATH")
         gpus = parse_discovery(self._output([tool, "discovery", "-l"], DISCOVERY_S))
         if not gpus:
             raise DcgmiError("dcgmi reaches no nv-hostengine")

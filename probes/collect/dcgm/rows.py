@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from mltop.probes.collect.bus_id import same_bus
+from mltop.probes.collect.sysfile import same_bus
 from mltop.probes.model import GpuSample
 
 # DCGM's profiling fields (dcgm_fields.h) and the fields of GpuSample, in the order in which dcgmi is asked.

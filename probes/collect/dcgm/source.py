@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from mltop.probes.collect.dcgm.dcgmi import Dcgmi, DcgmiError
+from mltop.probes.collect.dcgm.dcgmi import Dcgmi, DcgmiError, NoDcgmi
 from mltop.probes.collect.dcgm.exporter import DEFAULT_URL, Exporter, Silence
 from mltop.probes.collect.dcgm.rows import FIELDS, MAIN_FIELDS, Row, Snapshot
 from mltop.probes.model import Gap, GapKind, GpuSample, MigInstance
@@ -274,16 +274,16 @@ class DcgmSource:
         try:
             self._dcgmi.watch(self._found, self._is_wanted)
         except DcgmiError as error:
-            self._explain(answer, str(error))
+            self._explain(answer, error)
         return time.monotonic() - started_s > self._patience.retry_longest_s
 
     def _found(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._lack = None
 
-    def _explain(self, silence: Silence, dcgmi: str) -> None:
+    def _explain(self, silence: Silence, error: DcgmiError) -> None:
         """Values that were there stay, with their age, until they are too old."""
-        why = silence.why if dcgmi.startswith("no dcgmi") else f"{silence.why}, and {dcgmi}"
+        why = silence.why if isinstance(error, NoDcgmi) else f"{silence.why}, and {error}"
         self._lack = needs_dcgm(why, EXPORT_PROFILING if silence.lacks_profiling else START_DCGM)
         newest_s = max((row.taken_s for row in self._snapshot.rows), default=0.0) if self._snapshot else 0.0
         if time.monotonic() - newest_s > self._patience.stale_after_s:

@@ -1,6 +1,6 @@
-"""Which mounts are worth watching. Pure: from the text of /proc/self/mounts (proc_pid_mounts(5)) to a list.
+"""Which mounts are worth watching, and NFS's own counters of each. Pure: from text to lists.
 
-NFS's own counters of each mount. Source: /proc/self/mountstats (net/sunrpc/stats.c, net/sunrpc/xprtsock.c).
+Source: /proc/self/mounts (proc_pid_mounts(5)); /proc/self/mountstats (net/sunrpc/stats.c, net/sunrpc/xprtsock.c).
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Mount:
 
 def parse(text: str) -> list[Mount]:
     """All mounts in the table's order."""
-    found = []
+    listed = []
     for line in text.splitlines():
         fields = line.split(" ")
         if len(fields) >= 4:
             device, path, kind, options = (_ESCAPE.sub(_unescaped, field) for field in fields[:4])
-            found.append(Mount(path, device, kind, "ro" in options.split(","), is_network(kind)))
-    return found
+            listed.append(Mount(path, device, kind, "ro" in options.split(","), is_network(kind)))
+    return listed
 
 
 def chosen(mounts: list[Mount]) -> tuple[list[Mount], int]:
@@ -106,7 +106,7 @@ def parse_counters(text: str) -> dict[str, dict[str, int]]:
 
     All grow from the mount on. ``backlog`` sums up, for each request sent, how many were waiting for a slot then.
     """
-    found: dict[str, dict[str, int]] = {}
+    by_mount: dict[str, dict[str, int]] = {}
     counters: dict[str, int] = {}
     in_operations = False
     for line in text.splitlines():
@@ -115,7 +115,7 @@ def parse_counters(text: str) -> dict[str, dict[str, int]]:
             counters, in_operations = {}, False
             if "fstype" in words and words[words.index("fstype") + 1 :][:1] in (["nfs"], ["nfs4"]):
                 counters = {"operations": 0, "retrans": 0, "timeouts": 0, "backlog": 0}
-                found[words[words.index("on") + 1]] = counters
+                by_mount[words[words.index("on") + 1]] = counters
         elif not counters or not words:
             continue
         elif words[0] == "xprt:" and len(words) > 2:
@@ -128,4 +128,4 @@ def parse_counters(text: str) -> dict[str, dict[str, int]]:
             counters["operations"] += operations
             counters["retrans"] += max(0, sent - operations)
             counters["timeouts"] += timeouts
-    return found
+    return by_mount

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
+from mltop.probes.collect.backoff import Backoff
 from mltop.probes.collect.filesystems import mounts
 from mltop.probes.collect.filesystems.mounts import Mount
 from mltop.probes.collect.polled_child import PolledChild
@@ -31,21 +31,19 @@ LONGEST_RESTART_S = 60.0
 _CLOSE_WAIT_S = 0.1
 
 
-@dataclass
 class WatchedMount:
-    """What is known of one mount between reads. ``due_at``: in the caller's clock. ``stalled_since_s``, ``retry_s``:
+    """What is known of one mount between reads. ``due_at``: in the caller's clock. ``stalled_since_s``, ``retries``:
     CLOCK_MONOTONIC.
     """
 
-    mount: Mount
-    first_pause_s: float = FIRST_PAUSE_S
-    due_at: float = float("-inf")
-    sizes: tuple[int, int, int, int] | None = None  # bytes, bytes available, inodes, inodes free
-    error: str = ""
-    stalled_since_s: float | None = None
-    retry_s: float = 0.0
-    pause_s: float = 0.0
-    counters: dict[str, int] = field(default_factory=dict)
+    def __init__(self, mount: Mount, first_pause_s: float = FIRST_PAUSE_S) -> None:
+        self.mount = mount
+        self.due_at = float("-inf")
+        self.sizes: tuple[int, ...] | None = None  # bytes, bytes available, inodes, inodes free
+        self.error = ""
+        self.stalled_since_s: float | None = None
+        self.retries = Backoff(first_pause_s, LONGEST_PAUSE_S)
+        self.counters: dict[str, int] = {}
 
     @property
     def is_unasked(self) -> bool:
@@ -53,11 +51,12 @@ class WatchedMount:
 
     def is_due(self, now: float, at_s: float) -> bool:
         """A stalled one is tried again after pauses of 10, 20, 40 and then 60 s."""
-        return now >= self.due_at if self.stalled_since_s is None else at_s >= self.retry_s
+        return now >= self.due_at if self.stalled_since_s is None else at_s >= self.retries.next_s
 
     def answered(self, answer: list[Any], now: float) -> None:
         """``answer`` as of ``Worker.answers``: it is not stalled (any more), though it may refuse."""
-        self.stalled_since_s, self.pause_s = None, 0.0
+        self.stalled_since_s = None
+        self.retries.worked()
         self.due_at = now + (NETWORK_EVERY_S if self.mount.is_network else LOCAL_EVERY_S)
         if answer[0] == "full":
             self.sizes, self.error = tuple(answer[2:6]), ""
@@ -67,8 +66,7 @@ class WatchedMount:
     def stalled(self, since_s: float, at_s: float) -> None:
         if self.stalled_since_s is None:
             self.stalled_since_s = since_s
-        self.pause_s = min(2 * self.pause_s or self.first_pause_s, LONGEST_PAUSE_S)
-        self.retry_s = at_s + self.pause_s
+        self.retries.failed(at_s)
 
     def sample(self, at_s: float) -> FilesystemSample:
         mount = self.mount
@@ -142,8 +140,7 @@ class FilesystemSource:
         self._table_gaps: list[Gap] = []
         self._worker: Worker | None = None
         self._hung: dict[str, Worker] = {}  # by the mount that they were killed in
-        self._failures = 0
-        self._next_start_s = 0.0
+        self._restarts = Backoff(1.0, LONGEST_RESTART_S)
         self._trouble = ""
         self._newest: list[FilesystemSample] | None = None
         self._newest_gaps: list[Gap] = []
@@ -222,14 +219,14 @@ class FilesystemSource:
     def _read_counters(self) -> None:
         try:
             text = read_long(f"{self._root}/proc/self/mountstats").decode("utf-8", "surrogateescape")
-            found = mounts.parse_counters(text)
+            by_mount = mounts.parse_counters(text)
         except (OSError, ValueError, IndexError) as error:
             why = f"NFS's counters (mountstats) cannot be read: {error}"
             self._table_gaps.append(Gap.about("host", "filesystems.counters", why=why))
             return
         self._newest = None
         for path, known in self._known.items():
-            known.counters = found.get(path, {})
+            known.counters = by_mount.get(path, {})
 
     def _take_answers(self, now: float) -> None:
         worker = self._worker
@@ -241,7 +238,8 @@ class FilesystemSource:
                 known.answered(answer, now)
                 self._newest = None
         if worker.asked_s is None:
-            self._failures, self._trouble = 0, ""
+            self._restarts.worked()
+            self._trouble = ""
 
     def _watch(self, at_s: float) -> None:
         """One step: notice a child that is gone, end one that a mount holds, collect those that were ended."""
@@ -249,7 +247,7 @@ class FilesystemSource:
             if held.has_ended():
                 del self._hung[path]
                 if at_s - (held.killed_s or at_s) >= HELD_S and path in self._known:
-                    self._known[path].retry_s = at_s  # the kernel has let it go: the filesystem may be back
+                    self._known[path].retries.next_s = at_s  # the kernel has let it go: the filesystem may be back
         worker = self._worker
         if worker is None or worker.asked_s is None:
             return
@@ -277,10 +275,9 @@ class FilesystemSource:
         self._failed(at_s, trouble)
 
     def _failed(self, at_s: float, trouble: str) -> None:
-        """The child cannot be used: the next one comes after 1, 2, 4 … 60 s."""
+        """The child cannot be used: the next one comes later."""
         self._trouble = trouble
-        self._next_start_s = at_s + min(2.0**self._failures, LONGEST_RESTART_S)
-        self._failures += 1
+        self._restarts.failed(at_s)
 
     def _ask(self, now: float, at_s: float) -> None:
         if self._worker is not None and self._worker.asked_s is not None:
@@ -295,7 +292,7 @@ class FilesystemSource:
         self._worker.ask([self._root + known.mount.path for known in due])
 
     def _start(self, at_s: float) -> bool:
-        if at_s < self._next_start_s:
+        if at_s < self._restarts.next_s:
             return False
         try:
             self._worker = Worker()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from mltop.probes.collect.host.part import Reading, kept_file
-from mltop.probes.collect.sysfile import MALFORMED, finite, read_file, read_text
+from mltop.probes.collect.sysfile import MALFORMED, finite, names_in, read_file, read_text
 from mltop.probes.model import RankSample
 
 # From the one that saves most power to the one that saves none; what is not in it stands before "performance".
@@ -117,10 +117,7 @@ def read_governor(root: str) -> Reading:
     Source: /sys/devices/system/cpu/cpufreq/policy*/scaling_governor.
     """
     folder = f"{root}/sys/devices/system/cpu/cpufreq"
-    try:
-        policies = [name for name in os.listdir(folder) if name.startswith("policy")]
-    except OSError:
-        policies = []
+    policies = [name for name in names_in(folder) if name.startswith("policy")]
     if not policies:
         return Reading().lack("governor", why="no control of the processors' frequency here", kind="unsupported")
     # The policy of processors that are switched off cannot be read.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from mltop.probes.collect.host.part import Reading, kept_file
 from mltop.probes.collect.host.psutil_loading import UNREADABLE, Psutil
-from mltop.probes.collect.sysfile import number_after, read_known, read_number
+from mltop.probes.collect.sysfile import names_in, number_after, read_known, read_number
 from mltop.probes.model import RankSample
 
 HUGE_PAGES = ("huge_pages_total_bytes", "huge_pages_free_bytes")
@@ -82,11 +82,7 @@ def read_huge_pages(root: str) -> Reading:
 
 def _pages_by_size(folder: str) -> list[tuple[int, int | None, int | None]]:
     """Bytes of a page, pages in all, pages free."""
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return []
-    kib_of = {name: name[len("hugepages-") : -len("kB")] for name in names if name.startswith("hugepages-")}
+    kib_of = {name: name[len("hugepages-") : -len("kB")] for name in names_in(folder) if name.startswith("hugepages-")}
     return [
         (int(kib) * 1024, read_number(f"{folder}/{name}/nr_hugepages"), read_number(f"{folder}/{name}/free_hugepages"))
         for name, kib in kib_of.items()
@@ -106,10 +102,7 @@ def read_memory_errors(root: str) -> Reading:
     unknown. Source: EDAC, /sys/devices/system/edac/mc/mc*/{ce,ue}_count.
     """
     folder = f"{root}/sys/devices/system/edac/mc"
-    try:
-        names = [name for name in os.listdir(folder) if name[:2] == "mc" and name[2:].isdigit()]
-    except OSError:
-        names = []
+    names = [name for name in names_in(folder) if name[:2] == "mc" and name[2:].isdigit()]
     if not names:
         why = "no memory controller reports errors here (no EDAC driver)"
         return Reading().lack(*MEMORY_ERRORS, why=why, kind="unsupported")

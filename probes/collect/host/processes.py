@@ -163,16 +163,16 @@ class Processes:
 
     def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
         reading = Reading()
-        found: list[int] = []
+        in_state_d: list[int] = []
         try:
-            found = self._states.look(now)
+            in_state_d = self._states.look(now)
             reading.values["zombies"] = self._states.zombies
         except OSError as error:
             reading.lack(*self.FIELDS, why=f"{self._proc} cannot be listed: {error}")
         if self._states.denied:
             why = f"{len(self._states.denied)} processes of other users cannot be read (hidepid)"
             reading.lack(*self.FIELDS, why=why, fix="sudo mltop")
-        self._watch(dict.fromkeys([*self._blocked, *_suspects(ranks), *found]), now)
+        self._watch(dict.fromkeys([*self._blocked, *_suspects(ranks), *in_state_d]), now)
         reading.values["blocked"] = self._shown(now, {rank.pid: rank.rank for rank in ranks})
         if len(self._blocked) > _MAX_SHOWN:
             why = f"{len(self._blocked)} processes or more are blocked: {_MAX_SHOWN} of them are shown"

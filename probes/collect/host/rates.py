@@ -13,7 +13,7 @@ from typing import Any, Callable, TypeVar
 
 from mltop.probes.collect.host.part import Reading, kept_file
 from mltop.probes.collect.host.psutil_loading import UNREADABLE, Psutil
-from mltop.probes.collect.sysfile import MALFORMED, finite
+from mltop.probes.collect.sysfile import MALFORMED, finite, names_in
 from mltop.probes.model import Pressure, RankSample
 
 _FIRST = "first sample: rates need two"
@@ -99,12 +99,8 @@ class Traffic:
         known = self._physical.get(kind)
         if known is None or not 0 <= now - known[0] < _DEVICES_KEPT_S:
             folder = f"{self._root}/sys/{kind}"
-            try:
-                names = os.listdir(folder)
-            except OSError:
-                names = []
-            found = frozenset(name for name in names if os.path.exists(f"{folder}/{name}/device"))
-            known = self._physical[kind] = (now, found)
+            devices = frozenset(name for name in names_in(folder) if os.path.exists(f"{folder}/{name}/device"))
+            known = self._physical[kind] = (now, devices)
         return known[1]
 
 

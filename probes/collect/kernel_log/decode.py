@@ -3,8 +3,6 @@
 What an Xid means and what to do about it is the judge's business. Sources of the formats: the drivers' and the kernel's
 own format strings (open-gpu-kernel-modules kernel_rc.c and nv.c, mlx5 health.c, cmd.c and events.c, mm/oom_kill.c,
 hung_task.c, watchdog.c, nfs, md, nvme, pcie/aer.c, edac_mc.c, mce) and lines published in issue threads.
-
-From raw lines of one log to events: cheap for the many that say nothing, and across lines that belong together.
 """
 
 from __future__ import annotations
@@ -35,9 +33,9 @@ _SEVERITY = {
 }
 
 
-def plain(found: re.Match[str], _: str) -> Fields | None:
+def plain(match: re.Match[str], _: str) -> Fields | None:
     """The expression's named groups are the event's fields."""
-    fields = {name: value for name, value in found.groupdict().items() if value}
+    fields = {name: value for name, value in match.groupdict().items() if value}
     for name in ("code", "pid"):
         if name in fields:
             fields[name] = int(fields[name])
@@ -50,9 +48,9 @@ _XID_PROCESS = re.compile(r"(?:pid='?<?(?P<pid>\w+)>?'?(?:, |$))?(?:name='?(?P<p
 _XID_SEVERITY = re.compile(r"\b(Fatal|Nonfatal)\s+XC\d\s+i\d+\s+Link\b|NVLink: (fatal) error")
 
 
-def xid(found: re.Match[str], _: str) -> Fields | None:
-    fields: Fields = {"subject": found["subject"], "code": int(found["code"])}
-    rest = found["rest"] or ""
+def xid(match: re.Match[str], _: str) -> Fields | None:
+    fields: Fields = {"subject": match["subject"], "code": int(match["code"])}
+    rest = match["rest"] or ""
     process = _XID_PROCESS.match(rest)
     if process is not None:
         if (process["pid"] or "").isdigit():
@@ -65,38 +63,34 @@ def xid(found: re.Match[str], _: str) -> Fields | None:
     return fields
 
 
-def oom_kill(found: re.Match[str], text: str) -> Fields | None:
+def oom_kill(match: re.Match[str], text: str) -> Fields | None:
     """The kernel's summary of one kill, shortened: paths of cgroups can be longer than all that is kept."""
     groups = [f"{name}={value[-80:]}" for name, value in re.findall(r"(oom_memcg|task_memcg)=([^,]*)", text)]
-    fields = killed(found, text) or {}
-    words = ["oom-kill:constraint=" + found["constraint"], *groups, f"task={fields['process']}", f"pid={found['pid']}"]
+    fields = of_process(match, text) or {}
+    words = ["oom-kill:constraint=" + match["constraint"], *groups, f"task={fields['process']}", f"pid={match['pid']}"]
     return {**fields, "text": ",".join(words)}
 
 
-def killed(found: re.Match[str], _: str) -> Fields | None:
-    return {"subject": found["process"], "process": found["process"], "pid": int(found["pid"])}
+def of_process(match: re.Match[str], _: str) -> Fields | None:
+    return {"subject": match["process"], "process": match["process"], "pid": int(match["pid"])}
 
 
-def task(found: re.Match[str], _: str) -> Fields | None:
-    return {"subject": found["process"], "process": found["process"], "pid": int(found["pid"])}
-
-
-def with_device(found: re.Match[str], text: str) -> Fields | None:
+def with_device(match: re.Match[str], text: str) -> Fields | None:
     """The first PCI address of the line is the device that the driver speaks of."""
     device = _FIRST_BDF.search(text) or re.search(r"\bmlx5_\d+\b", text)
-    return {**(plain(found, text) or {}), "subject": device[0] if device else ""}
+    return {**(plain(match, text) or {}), "subject": device[0] if device else ""}
 
 
-def link(found: re.Match[str], _: str) -> Fields | None:
-    groups = found.groupdict()
+def link(match: re.Match[str], _: str) -> Fields | None:
+    groups = match.groupdict()
     name, state = groups["subject"] or groups.get("interface"), groups["state"].lower()
     if not name or _VIRTUAL.match(name):
         return None
     return {"subject": name, "code": UP if state in ("up", "gained") else DOWN}
 
 
-def disk(found: re.Match[str], _: str) -> Fields | None:
-    name = found.groupdict().get("subject") or ""
+def disk(match: re.Match[str], _: str) -> Fields | None:
+    name = match.groupdict().get("subject") or ""
     return None if _NO_DISK.match(name) else {"subject": name}
 
 
@@ -150,19 +144,19 @@ _OF_PROCESSES = (
         "oom",
         "Killed process",
         r"Killed process (?P<pid>\d+)(?:, UID \d+,)? \((?P<process>.+?)\)(?:[,.]|\s+total-vm|\s*$)",
-        killed,
+        of_process,
     ),
     _pattern(
         "hung_task",
         "for more than",
         r"\btask (?P<process>\S.*):(?P<pid>\d+) (?:<[^>]*> )?blocked (?:in I/O wait )?for more than \d+ seconds",
-        task,
+        of_process,
     ),
     _pattern(
         "soft_lockup",
         "soft lockup",
         r"soft lockup - CPU#\d+ stuck for \d+s! \[(?P<process>.+):(?P<pid>\d+)\]",
-        task,
+        of_process,
     ),
     _pattern("soft_lockup", "hard LOCKUP", r"Watchdog detected hard LOCKUP on (?P<subject>cpu ?\d+)"),
 )
@@ -265,10 +259,10 @@ def decode(text: str, at: float, source: str = "kmsg") -> KernelEvent | None:
     for pattern in PATTERNS:
         if pattern.needle not in text:
             continue
-        found = pattern.expression.search(text)
-        if found is None:
+        match = pattern.expression.search(text)
+        if match is None:
             continue
-        fields = pattern.build(found, text)
+        fields = pattern.build(match, text)
         if fields is not None:
             fields = {"text": text, **fields}
             return KernelEvent(at=at, kind=pattern.kind, source=source, **_shown(fields))
@@ -290,7 +284,9 @@ _BEGUN_LINES = 3
 
 
 class Decoder:
-    """Feed it the lines of one log in order. ``source``: as in KernelEvent. ``boot_at``: unix s, may be set anew."""
+    """From raw lines of one log to events: cheap for the many that say nothing, and across lines that belong together.
+
+    Feed it the lines in order. ``source``: as in KernelEvent. ``boot_at``: unix s, may be set anew."""
 
     def __init__(self, source: str, boot_at: float) -> None:
         self._source = source

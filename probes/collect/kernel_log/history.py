@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from mltop.probes.collect.bus_id import sysfs_bus_id
 from mltop.probes.collect.kernel_log.records import shown
+from mltop.probes.collect.sysfile import sysfs_bus_id
 from mltop.probes.model import MAX_KERNEL_EVENTS, KernelEvent
 
 KEPT_S = 24 * 3600.0

@@ -1,11 +1,4 @@
-"""Where this node's kernel log can be read, and when the node was started.
-
-Lines of a log as it grows. No read waits, and none takes longer than it is allowed to.
-
-/var/log/kern.log as it grows and is rotated.
-
-The journal's kernel lines, by `journalctl` as a child process that ends with us.
-"""
+"""Where this node's kernel log can be read, and its lines as it grows. No read waits or takes longer than it may."""
 
 from __future__ import annotations
 
@@ -20,18 +13,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mltop.probes.collect.kernel_log.records import seq_of
+from mltop.probes.collect.sysfile import number_after, read_known
 from mltop.probes.model import Gap
 from mltop.probes.system import as_root, paths
-from mltop.probes.system.spawn import die_with_parent
+from mltop.probes.system.spawn import end_child, start_child
 
 KMSG_DEVICE = os.makedev(1, 11)  # Documentation/admin-guide/devices.txt
-UNKNOWN_HISTORY = "Xid history before start unknown"
+RECORD_BYTES = 16 * 1024  # a record of /dev/kmsg has at most 8 KB
+CHUNK_BYTES = 64 * 1024
+MAX_LINE_BYTES = 64 * 1024  # longer ones are no kernel lines
+BATCH_LINES = 256
+MAX_READ_BYTES = 2 * 1024 * 1024  # of one read: a usual ring
+TAIL_BYTES = 2 * 1024 * 1024
+ANSWER_S = 20.0  # of an old journal on a slow disk
+MOST_LINES = 20_000
+_KILL_WAIT_S = 0.2
 _JOIN_ADM = "sudo usermod -aG adm $USER   # and log in again"
 _ON_HOST = "run mltop on the host, or start the container with --device /dev/kmsg --cap-add SYSLOG"
 
 
 @dataclass(frozen=True)
-class Places:
+class LogFiles:
     """``journalctl``: the program, "" for none. ``boot_at``: unix s of the boot, None: ask this machine."""
 
     kmsg: str
@@ -39,15 +41,23 @@ class Places:
     kern_log: str
     boot_at: float | None = None
 
+    @classmethod
+    def usual(cls) -> LogFiles:
+        """A copied tree has a log of its own: this machine's journal says nothing about it."""
+        if not paths.SYSROOT:
+            return cls("/dev/kmsg", _journalctl(), "/var/log/kern.log")
+        boot_at = number_after(read_known(paths.proc("stat")) or b"", b"btime ")
+        kern_log = paths.SYSROOT + "/var/log/kern.log"
+        return cls(paths.SYSROOT + "/dev/kmsg", "", kern_log, None if boot_at is None else float(boot_at))
 
-def default_places() -> Places:
-    """A copied tree has a log of its own: this machine's journal says nothing about it."""
-    return Places(
-        kmsg=paths.SYSROOT + "/dev/kmsg",
-        journalctl="" if paths.SYSROOT else _journalctl(),
-        kern_log=paths.SYSROOT + "/var/log/kern.log",
-        boot_at=tree_boot_at() if paths.SYSROOT else None,
-    )
+    def boot_time(self, now: float) -> float:
+        """Unix s at which the kernel's own clock was 0: it counts as CLOCK_MONOTONIC does, without time in suspend."""
+        return now - time.monotonic() if self.boot_at is None else self.boot_at
+
+    def unreadable(self, tried: list[str]) -> Gap:
+        """``tried``: "/dev/kmsg: operation not permitted" and so on, in the order of trying."""
+        why = f"kernel log unreadable ({'; '.join(tried)}): Xid history before start unknown"
+        return Gap.about("kernel_log", why=why, fix=_JOIN_ADM if _is_log(self.kmsg) else _ON_HOST)
 
 
 def _journalctl() -> str:
@@ -57,21 +67,13 @@ def _journalctl() -> str:
     return "journalctl" if shutil.which("journalctl") is None or as_root.find_program("journalctl") else ""
 
 
-def tree_boot_at() -> float | None:
-    """``btime`` of /proc/stat, whole seconds; None where there is no such file."""
+def _is_log(path: str) -> bool:
+    """Whether the kernel's log exists here, readable or not."""
     try:
-        with open(paths.proc("stat"), encoding="ascii", errors="replace") as file:
-            for line in file:
-                if line.startswith("btime "):
-                    return float(line.split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
-    return None
-
-
-def boot_time(places: Places, now: float) -> float:
-    """Unix s at which the kernel's own clock was 0: it counts as CLOCK_MONOTONIC does, without time in suspend."""
-    return now - time.monotonic() if places.boot_at is None else places.boot_at
+        status = os.stat(path)
+    except OSError as error:
+        return error.errno not in (errno.ENOENT, errno.ENOTDIR)
+    return not stat.S_ISCHR(status.st_mode) or status.st_rdev == KMSG_DEVICE
 
 
 def open_log(path: str) -> tuple[int | None, str]:
@@ -91,30 +93,12 @@ def open_log(path: str) -> tuple[int | None, str]:
         return None, (error.strerror or str(error)).lower()
 
 
-def is_device(fd: int) -> bool:
-    return stat.S_ISCHR(os.fstat(fd).st_mode)
-
-
-def unreadable(tried: list[str], kmsg_is_there: bool) -> Gap:
-    """``tried``: "/dev/kmsg: operation not permitted" and so on, in the order of trying."""
-    why = f"kernel log unreadable ({'; '.join(tried)}): {UNKNOWN_HISTORY}"
-    return Gap("kernel_log", why, _JOIN_ADM if kmsg_is_there else _ON_HOST)
-
-
-def is_there(path: str) -> bool:
-    """Whether the kernel's log exists here, readable or not."""
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        return error.errno not in (errno.ENOENT, errno.ENOTDIR)
-    return not stat.S_ISCHR(status.st_mode) or status.st_rdev == KMSG_DEVICE
-
-
-RECORD_BYTES = 16 * 1024  # a record of /dev/kmsg has at most 8 KB
-CHUNK_BYTES = 64 * 1024
-MAX_LINE_BYTES = 64 * 1024  # longer ones are no kernel lines
-BATCH_LINES = 256
-MAX_READ_BYTES = 2 * 1024 * 1024  # of one read: a usual ring
+def open_kmsg(path: str) -> tuple[Reader | None, str]:
+    """A reader of the kernel's own device or of what stands in for it, or None and why not."""
+    fd, why = open_log(path)
+    if fd is None:
+        return None, why
+    return (KmsgDevice if stat.S_ISCHR(os.fstat(fd).st_mode) else GrowingFile)(fd), ""
 
 
 class Reader(ABC):
@@ -235,11 +219,8 @@ class GrowingFile(Reader):
         return []
 
 
-TAIL_BYTES = 2 * 1024 * 1024
-
-
 class SyslogFile(Reader):
-    """The last ``tail_bytes`` of a file, then what is added to it, also after it was replaced by a new one."""
+    """/var/log/kern.log: its last ``tail_bytes``, then what is added to it, also after a rotation has replaced it."""
 
     def __init__(self, fd: int, path: str, tail_bytes: int = TAIL_BYTES) -> None:
         super().__init__(fd)
@@ -267,18 +248,15 @@ class SyslogFile(Reader):
         )
 
 
-ANSWER_S = 20.0  # of an old journal on a slow disk
-MOST_LINES = 20_000
-_KILL_WAIT_S = 0.2
-
-
 def command(program: str, *more: str) -> list[str]:
     fields = "--output-fields=MESSAGE,PRIORITY"
     return [program, "--dmesg", "--boot", "--output=json", fields, "--no-pager", *more]
 
 
 class Journal(Reader):
-    """``refused``: why it says nothing more, "" while it may. ``is_permitted``: we may see the kernel's lines in it.
+    """The journal's kernel lines, by `journalctl` as a child process that ends with us.
+
+    ``refused``: why it says nothing more, "" while it may. ``is_permitted``: we may see the kernel's lines in it.
 
     Whoever may not see the system's journal gets no line of it, and with --follow that looks like silence. So the
     newest line is asked for first: every boot has kernel lines.
@@ -310,23 +288,11 @@ class Journal(Reader):
             self._refuse("journalctl ended")
 
     def close(self) -> None:
-        process = self._process
-        process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_KILL_WAIT_S)
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
+        end_child(self._process, kill_s=_KILL_WAIT_S)
 
     def _start(self, *more: str) -> None:
-        self._process = subprocess.Popen(
-            command(self._program, *more),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "LC_ALL": "C"},
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - prctl only, and its library is loaded already
-        )
+        environment = {**os.environ, "LC_ALL": "C"}
+        self._process = start_child(command(self._program, *more), stderr=subprocess.PIPE, env=environment)
         assert self._process.stdout and self._process.stderr
         for pipe in (self._process.stdout, self._process.stderr):
             os.set_blocking(pipe.fileno(), False)
@@ -334,8 +300,8 @@ class Journal(Reader):
 
     def _look_for_a_line(self, until: float) -> bool:
         """Whether the newest line has come; then the next child follows the journal."""
-        found = any(line[:1] == b"{" for batch in self._out.batches(until) for line in batch)
-        if found:
+        has_come = any(line[:1] == b"{" for batch in self._out.batches(until) for line in batch)
+        if has_come:
             self.close()
             self.is_permitted = True
             self._start(f"--lines={MOST_LINES}", "--follow", *self._since)
@@ -343,7 +309,7 @@ class Journal(Reader):
             self._refuse("no permission, or no journal")
         elif time.monotonic() - self._began_s > ANSWER_S:
             self._refuse(f"no kernel line within {ANSWER_S:g} s")
-        return found
+        return has_come
 
     def _has_ended(self) -> bool:
         assert self._process.stderr

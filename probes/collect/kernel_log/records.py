@@ -1,6 +1,4 @@
-"""Kernel text as something that can be shown: nothing in it controls a terminal or is a secret, and it has an end.
-
-One line of a kernel log, whatever program wrote it down: when, how bad, and the text.
+"""One line of a kernel log, whatever program wrote it down: when, how bad, and the text.
 
 Formats: /dev/kmsg ("6,1234,5678901,-;text", Documentation/ABI/testing/dev-kmsg), `dmesg` ("[   12.345678] text"),
 `dmesg -T` ("[Sun Feb 23 16:24:18 2025] text"), `dmesg -x --time-format iso` ("kern  :warn  : 2025-02-23T…,123456+00:00
@@ -24,35 +22,10 @@ _ODD = re.compile(r"[^\x20-\x7e]")
 # What the audit subsystem repeats of command lines, in hex digits or quoted (audit-userspace: auparse/typetab.h).
 _AUDITED = re.compile(r"\b(proctitle|cmd|data|a\d+(?:\[\d+\])?)=(?:\"[^\"]*\"|\S+)")
 _BOOT = re.compile(r"command line(?: parameters)?[:\s]", re.IGNORECASE)  # the kernel's own: rd.luks.key=…
-
-
-def shown(text: str, most_chars: int = MAX_TEXT_CHARS) -> str:
-    """One line: control characters (also the invisible ones of Unicode) as \\x1b or \\u202e."""
-    text = _without_secrets(text[: 8 * most_chars])
-    if len(text) <= most_chars and text.isprintable():  # nearly always
-        return text.strip()
-    text = _BREAK.sub(" ", text[: 4 * most_chars].strip())
-    text = _ODD.sub(lambda found: found[0] if found[0].isprintable() else _escaped(found[0]), text)
-    return text if len(text) <= most_chars else text[: most_chars - 1] + "…"
-
-
-def _without_secrets(text: str) -> str:
-    text = masked(text, hashes=False)
-    if "audit(" in text:
-        text = _AUDITED.sub(rf"\1={HIDDEN}", text)
-    boot = _BOOT.search(text)
-    return text if boot is None else text[: boot.end()] + shown_script(text[boot.end() :])
-
-
-def _escaped(char: str) -> str:
-    code = ord(char)
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
-
-
 _ESCAPE = re.compile(rb"\\x([0-9a-f]{2})")
 _MONTHS = {
-    "JanFebMarAprMayJunJulAugSepOctNovDec"[3 * place : 3 * place + 3]: place + 1
-    for place in range(12)  # in any locale
+    "JanFebMarAprMayJunJulAugSepOctNovDec"[3 * month : 3 * month + 3]: month + 1
+    for month in range(12)  # in any locale
 }
 _LEVELS = {"emerg": 0, "alert": 1, "crit": 2, "err": 3, "warn": 4, "notice": 5, "info": 6, "debug": 7}
 _LEAD = re.compile(r"(?:<(\d+)>|(\w+)\s*:(emerg|alert|crit|err|warn|notice|info|debug)\s*: )")
@@ -102,16 +75,16 @@ def seq_of(line: bytes) -> int | None:
 
 
 def _kmsg(line: bytes, boot_at: float) -> Record | None:
-    head, found, text = line.partition(b"\n")[0].partition(b";")
+    head, separator, text = line.partition(b"\n")[0].partition(b";")
     fields = head.split(b",")
-    if not found or len(fields) < 3:
+    if not separator or len(fields) < 3:
         return None
     try:
         prefix, seq, usec = int(fields[0]), int(fields[1]), int(fields[2])
     except ValueError:
         return None
     if b"\\x" in text:  # the kernel escapes what is not printable ASCII, line breaks too
-        text = _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), text)
+        text = _ESCAPE.sub(lambda escape: bytes([int(escape[1], 16)]), text)
     return Record(boot_at + usec / 1e6, prefix & 7, text.decode("utf-8", "replace"), seq, prefix >> 3 != 0)
 
 
@@ -136,9 +109,9 @@ def _text(line: str, boot_at: float, now: float) -> Record:
     if lead is not None:
         level, by_user = _lead(lead)
         line = line[lead.end() :]
-    found = _UPTIME.match(line)
-    if found is not None:
-        return Record(boot_at + float(found[1]), level, line[found.end() :], by_user=by_user)
+    match = _UPTIME.match(line)
+    if match is not None:
+        return Record(boot_at + float(match[1]), level, line[match.end() :], by_user=by_user)
     at, end, of_syslog = _wall_time(line, now)
     if of_syslog:
         kernel = _HOST_KERNEL.match(line, end)
@@ -156,36 +129,61 @@ def _lead(lead: re.Match[str]) -> tuple[int | None, bool]:
 
 def _wall_time(line: str, now: float) -> tuple[float | None, int, bool]:
     """The time that the line begins with, where the rest begins, and whether that is a host and a program."""
-    found = _CTIME.match(line)
-    if found is not None:
-        return _local(int(found[6]), found), found.end(), False
-    found = _ISO.match(line)
-    if found is not None:
-        return _iso(found), found.end(), found[2] != ","  # dmesg's decimal comma
-    found = _SYSLOG.match(line)
-    if found is not None:
+    match = _CTIME.match(line)
+    if match is not None:
+        return _local(int(match[6]), match), match.end(), False
+    match = _ISO.match(line)
+    if match is not None:
+        return _iso(match), match.end(), match[2] != ","  # dmesg's decimal comma
+    match = _SYSLOG.match(line)
+    if match is not None:
         year = time.localtime(now).tm_year
-        at = _local(year, found)
+        at = _local(year, match)
         if at is not None and at > now + _DAY_S:  # December's, read in January
-            at = _local(year - 1, found)
-        return at, found.end() if at is not None else 0, at is not None
+            at = _local(year - 1, match)
+        return at, match.end() if at is not None else 0, at is not None
     return None, 0, False
 
 
-def _local(year: int, found: re.Match[str]) -> float | None:
+def _local(year: int, match: re.Match[str]) -> float | None:
     """Local time of the groups month (its name), day, hour, minute and second."""
-    month = _MONTHS.get(found[1])
-    day, hour, minute, second = (int(found[group]) for group in (2, 3, 4, 5))
+    month = _MONTHS.get(match[1])
+    day, hour, minute, second = (int(match[group]) for group in (2, 3, 4, 5))
     try:
         return time.mktime((year, month, day, hour, minute, second, 0, 0, -1)) if month else None
     except (OverflowError, ValueError):
         return None
 
 
-def _iso(found: re.Match[str]) -> float | None:
-    zone = "+00:00" if found[4] == "Z" else found[4]
+def _iso(match: re.Match[str]) -> float | None:
+    zone = "+00:00" if match[4] == "Z" else match[4]
     zone = zone if ":" in zone else f"{zone[:3]}:{zone[3:]}"
     try:
-        return datetime.fromisoformat(found[1] + zone).timestamp() + float(f"0.{found[3] or 0}")
+        return datetime.fromisoformat(match[1] + zone).timestamp() + float(f"0.{match[3] or 0}")
     except ValueError:
         return None
+
+
+def shown(text: str, most_chars: int = MAX_TEXT_CHARS) -> str:
+    """Kernel text that may be shown: one line without secrets, with an end. Control characters (also the invisible ones
+    of Unicode) are \\x1b or \\u202e.
+    """
+    text = _without_secrets(text[: 8 * most_chars])
+    if len(text) <= most_chars and text.isprintable():  # nearly always
+        return text.strip()
+    text = _BREAK.sub(" ", text[: 4 * most_chars].strip())
+    text = _ODD.sub(lambda odd: odd[0] if odd[0].isprintable() else _escaped(odd[0]), text)
+    return text if len(text) <= most_chars else text[: most_chars - 1] + "…"
+
+
+def _without_secrets(text: str) -> str:
+    text = masked(text, hashes=False)
+    if "audit(" in text:
+        text = _AUDITED.sub(rf"\1={HIDDEN}", text)
+    boot = _BOOT.search(text)
+    return text if boot is None else text[: boot.end()] + shown_script(text[boot.end() :])
+
+
+def _escaped(char: str) -> str:
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"

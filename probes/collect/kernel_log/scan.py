@@ -1,6 +1,6 @@
-"""Kinds of kernel lines: the same text but for numbers, addresses and names of instances is one pattern.
+"""Every kind of line that this boot's kernel log has: read on request, from beginning to end.
 
-Every kind of line that this boot's kernel log has: read on request, from beginning to end.
+The same text but for numbers, addresses and names of instances is one kind, a pattern.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from typing import Any
 from mltop.probes.collect.kernel_log.readers import (
     MOST_LINES,
     GrowingFile,
-    KmsgDevice,
-    Places,
+    LogFiles,
     Reader,
-    boot_time,
     command,
-    default_places,
-    is_device,
-    is_there,
+    open_kmsg,
     open_log,
-    unreadable,
 )
 from mltop.probes.collect.kernel_log.records import Record, parse, shown
 from mltop.probes.model import Gap
 
+READ_S = 10.0  # of a whole ring of 16 MB
+TAIL_BYTES = 8 * 1024 * 1024  # of kern.log
+PAUSE_EVERY = 2000  # lines: this runs beside the agent's loop, which wants its turn
+PAUSE_S = 0.002
 MAX_PATTERNS = 4000
 MAX_PATTERN_CHARS = 200
 MAX_EXAMPLE_CHARS = 240
@@ -65,7 +64,7 @@ def pattern_of(text: str) -> str:
 
 
 def _varying_out(text: str) -> str:
-    return _VARYING.sub(lambda found: "#" if found.lastgroup == "N" else found.lastgroup or "#", text)
+    return _VARYING.sub(lambda varying: "#" if varying.lastgroup == "N" else varying.lastgroup or "#", text)
 
 
 @dataclass
@@ -115,36 +114,30 @@ class Patterns:
         return [{"pattern": pattern, **vars(kind)} for pattern, kind in self._kinds.items()]
 
 
-READ_S = 10.0  # of a whole ring of 16 MB
-TAIL_BYTES = 8 * 1024 * 1024  # of kern.log
-PAUSE_EVERY = 2000  # lines: this runs beside the agent's loop, which wants its turn
-PAUSE_S = 0.002
-
-
 def kernel_lines() -> dict[str, Any]:
     """``{"lines": [...], "gap": {what, why, fix, kind} or None}`` of this node; ``lines`` as in ``Patterns.lines``.
 
     Takes a second or more where the log is long: for a request's thread. Never raises for what cannot be read.
     """
-    lines, gap = scan(default_places(), time.time())
+    lines, gap = scan(LogFiles.usual(), time.time())
     return {"lines": lines, "gap": None if gap is None else vars(gap)}
 
 
-def scan(places: Places, now: float) -> tuple[list[dict[str, Any]], Gap | None]:
+def scan(files: LogFiles, now: float) -> tuple[list[dict[str, Any]], Gap | None]:
     """The first source that can be read, as in ``KernelLogSource``; ``now``: unix s."""
     tried: list[str] = []
     patterns = Patterns()
-    boot_at = boot_time(places, now)
-    raw = _raw_lines(places, tried)
+    boot_at = files.boot_time(now)
+    raw = _raw_lines(files, tried)
     if raw is None:
-        return [], unreadable(tried, is_there(places.kmsg))
+        return [], files.unreadable(tried)
     try:
         patterns.add_all(_of_this_boot(raw, boot_at, now))
     except TimeoutError as error:
-        return patterns.lines(), Gap("kernel_log.lines", str(error))
+        return patterns.lines(), Gap.about("kernel_log", "lines", why=str(error))
     if patterns.left_out:
         why = f"too many kinds of lines: {patterns.left_out} lines are not among those listed"
-        return patterns.lines(), Gap("kernel_log.lines", why)
+        return patterns.lines(), Gap.about("kernel_log", "lines", why=why)
     return patterns.lines(), None
 
 
@@ -157,19 +150,19 @@ def _of_this_boot(raw: Iterator[bytes], boot_at: float, now: float) -> Iterator[
             time.sleep(PAUSE_S)
 
 
-def _raw_lines(places: Places, tried: list[str]) -> Iterator[bytes] | None:
-    fd, why = open_log(places.kmsg)
-    if fd is not None:
-        return _all_of(KmsgDevice(fd) if is_device(fd) else GrowingFile(fd))
-    tried.append(f"{places.kmsg}: {why}")
-    if places.journalctl:
-        lines = _journal_lines(places.journalctl, tried)
+def _raw_lines(files: LogFiles, tried: list[str]) -> Iterator[bytes] | None:
+    reader, why = open_kmsg(files.kmsg)
+    if reader is not None:
+        return _all_of(reader)
+    tried.append(f"{files.kmsg}: {why}")
+    if files.journalctl:
+        lines = _journal_lines(files.journalctl, tried)
         if lines:
             return iter(lines)
-    fd, why = open_log(places.kern_log)
+    fd, why = open_log(files.kern_log)
     if fd is not None:
         return _all_of(GrowingFile(fd, TAIL_BYTES))
-    tried.append(f"{places.kern_log}: {why}")
+    tried.append(f"{files.kern_log}: {why}")
     return None
 
 

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from mltop.probes.collect.kernel_log.decode import Decoder
 from mltop.probes.collect.kernel_log.history import KEPT_S, SAID_ONCE, History
 from mltop.probes.collect.kernel_log.readers import (
-    GrowingFile,
     Journal,
     KmsgDevice,
-    Places,
+    LogFiles,
     Reader,
     SyslogFile,
-    boot_time,
-    default_places,
-    is_device,
-    is_there,
+    open_kmsg,
     open_log,
-    unreadable,
 )
 from mltop.probes.collect.kernel_log.records import parse
-from mltop.probes.collect.kernel_log.scan import scan
 from mltop.probes.model import Gap, KernelEvent
 
 HISTORY_READ_S = 0.05  # of one read at the start: 2 MB of lines are two reads
@@ -35,8 +28,8 @@ BOOT_SLACK_S = 5.0  # the clock is set while the machine starts
 class KernelLogSource:
     """Reads /dev/kmsg, else the journal, else kern.log. All methods are for one thread."""
 
-    def __init__(self, places: Places | None = None) -> None:
-        self._places = places or default_places()
+    def __init__(self, files: LogFiles | None = None) -> None:
+        self._files = files or LogFiles.usual()
         self._history = History()
         self._tried: list[str] = []
         self._reader: Reader | None = None
@@ -66,11 +59,6 @@ class KernelLogSource:
             self._take(self._reader, now)
         return self._history.events(now), self._gaps(now)
 
-    def lines(self) -> list[dict[str, Any]]:
-        """Every kind of line of this boot (see ``kernel_lines``); reads the log again, which takes a second or more."""
-        found, _ = scan(self._places, time.time())
-        return found
-
     def close(self) -> None:
         if self._reader is not None:
             self._reader.close()
@@ -80,7 +68,7 @@ class KernelLogSource:
     def _take(self, reader: Reader, now: float) -> None:
         decoder = self._decoder
         assert decoder is not None
-        decoder.boot_at = boot_time(self._places, now)
+        decoder.boot_at = self._files.boot_time(now)
         until = time.monotonic() + (READ_S if self._was_current else HISTORY_READ_S)
         is_live = isinstance(reader, KmsgDevice) and self._current_at is not None
         oldest, booted_at = now - KEPT_S, decoder.boot_at - BOOT_SLACK_S
@@ -106,7 +94,7 @@ class KernelLogSource:
             self._open_kern_log(now)
             return
         why = f"{journal.refused}; it is started again"
-        self._failure = Gap("kernel_log", why, "systemctl status systemd-journald")
+        self._failure = Gap.about("kernel_log", why=why, fix="systemctl status systemd-journald")
         self._journal_from, self._journal_due_s = now - JOURNAL_PAUSE_S, time.monotonic() + JOURNAL_PAUSE_S
 
     def _note_losses(self, reader: Reader, decoder: Decoder, now: float) -> None:
@@ -118,36 +106,34 @@ class KernelLogSource:
             self._starts_at = parse(reader.first_line, decoder.boot_at, now).at
 
     def _open_kmsg(self, now: float) -> None:
-        path = self._places.kmsg
-        fd, why = open_log(path)
-        if fd is None:
+        path = self._files.kmsg
+        reader, why = open_kmsg(path)
+        if reader is None:
             self._tried.append(f"{path}: {why}")
             self._open_journal(now)
-        elif is_device(fd):
-            self._use("kmsg", KmsgDevice(fd), now)
         else:
-            self._use("kmsg", GrowingFile(fd), now)
+            self._use("kmsg", reader, now)
 
     def _open_journal(self, now: float) -> None:
-        if self._places.journalctl:
+        if self._files.journalctl:
             try:
-                return self._use("journal", Journal(self._places.journalctl, self._journal_from), now)
+                return self._use("journal", Journal(self._files.journalctl, self._journal_from), now)
             except OSError as error:
-                self._tried.append(f"{self._places.journalctl}: {(error.strerror or str(error)).lower()}")
+                self._tried.append(f"{self._files.journalctl}: {(error.strerror or str(error)).lower()}")
         return self._open_kern_log(now)
 
     def _open_kern_log(self, now: float) -> None:
-        path = self._places.kern_log
+        path = self._files.kern_log
         fd, why = open_log(path)
         if fd is not None:
             return self._use("kern_log", SyslogFile(fd, path), now)
         self._tried.append(f"{path}: {why}")
-        self._failure = unreadable(self._tried, is_there(self._places.kmsg))
+        self._failure = self._files.unreadable(self._tried)
         return None
 
     def _use(self, kind: str, reader: Reader, now: float) -> None:
         self._reader, self._failure = reader, None
-        self._decoder = Decoder(kind, boot_time(self._places, now))
+        self._decoder = Decoder(kind, self._files.boot_time(now))
         self._current_at = None
 
     def _gaps(self, now: float) -> list[Gap]:
@@ -155,13 +141,15 @@ class KernelLogSource:
             return [self._failure]
         gaps = []
         if self._reader is not None and not self._was_current:
-            gaps.append(Gap("kernel_log", "its history is still being read", kind="starting"))
+            gaps.append(Gap.about("kernel_log", why="its history is still being read", kind="starting"))
         if self._lost:
             why = f"{self._lost} lines of the kernel log were overwritten before they could be read"
-            gaps.append(Gap("kernel_log.lost", why, "add log_buf_len=16M to the kernel's command line"))
+            gaps.append(
+                Gap.about("kernel_log", "lost", why=why, fix="add log_buf_len=16M to the kernel's command line")
+            )
         if self._starts_at is not None and self._starts_at > now - KEPT_S:
             # Named so that it hides no rule's answer: a busy node's log never reaches back a day.
             hours = (now - self._starts_at) / 3600
             why = f"the kernel log reaches back {hours:.1f} h only, older lines are overwritten"
-            gaps.append(Gap("kernel_log_history", why, "sudo journalctl -k -b"))
+            gaps.append(Gap.about("kernel_log_history", why=why, fix="sudo journalctl -k -b"))
         return gaps

@@ -1,7 +1,7 @@
 """Network ports of this machine, read from /sys: InfiniBand, RoCE, EFA and Ethernet.
 
-``discovery`` finds them and says which interface belongs to which RDMA port, ``files`` keeps their files open,
-``words`` gives their text a meaning, ``rdma`` and ``netdev`` read one port, ``source`` ties these together.
+``discovery`` finds them and says which interface belongs to which RDMA port, ``parsing`` gives their text a meaning,
+``counters`` has what all ports share, ``rdma`` and ``netdev`` read one port, ``source`` ties these together.
 """
 
 from mltop.probes.collect.links.source import LinkSource

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from mltop.probes.collect.links.discovery import NetFacts, PortFacts
-from mltop.probes.collect.sysfile import LINE_BYTES, REFUSED, KeptFile, OpenFiles, number
+from mltop.probes.collect.sysfile import LINE_BYTES, REFUSED, KeptFile, OpenFiles, names_in, number
 from mltop.probes.model import Gap, LinkSample
 from mltop.probes.model.plausible import LINKS
 from mltop.probes.model.vocabulary import GapKind
@@ -158,11 +158,7 @@ def counter_files(folders: Iterable[str]) -> dict[str, str]:
     """Name → path of the counters in some folders; of equal names the first folder's."""
     paths: dict[str, str] = {}
     for folder in folders:
-        try:
-            names = sorted(os.listdir(folder))
-        except OSError:
-            continue
-        for name in names:
+        for name in sorted(names_in(folder)):
             if name not in _SETTINGS:
                 paths.setdefault(name, f"{folder}/{name}")
     return paths

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from mltop.probes.collect.links.parsing import last_pci_address, natural, state_word
-from mltop.probes.collect.sysfile import read_known, read_number, word
+from mltop.probes.collect.sysfile import names_in, read_known, read_number, word
 from mltop.probes.model import LinkKind
 
 ARPHRD_INFINIBAND = 32  # linux/if_arp.h: IP over InfiniBand
@@ -53,7 +53,7 @@ def list_rdma_ports(root: str) -> list[tuple[str, int]]:
     ports = [
         (device, int(port))
         for device in os.listdir(folder)
-        for port in _names(f"{folder}/{device}/ports")
+        for port in names_in(f"{folder}/{device}/ports")
         if port.isdecimal()
     ]
     return sorted(ports, key=lambda port: (natural(port[0]), port[1]))
@@ -62,7 +62,7 @@ def list_rdma_ports(root: str) -> list[tuple[str, int]]:
 def port_facts(root: str, device: str, port: int) -> PortFacts:
     """Everything about one port that is read once."""
     folder = f"{root}/class/infiniband/{device}"
-    first = min(map(int, filter(str.isdecimal, _names(f"{folder}/ports"))), default=port)
+    first = min(map(int, filter(str.isdecimal, names_in(f"{folder}/ports"))), default=port)
     return PortFacts(
         device=device,
         port=port,
@@ -93,7 +93,7 @@ def netdev_of(root: str, facts: PortFacts) -> str | None:
     if named and "/" not in named and os.path.isdir(f"{root}/class/net/{named}"):
         return named
     below = f"{root}/class/infiniband/{facts.device}/device/net"
-    names = [name for name in _names(below) if not _is_representor(f"{below}/{name}")]
+    names = [name for name in names_in(below) if not _is_representor(f"{below}/{name}")]
     same = [name for name in names if read_number(f"{below}/{name}/dev_port") in (None, facts.port - 1)]
     return min(same, key=lambda name: read_number(f"{below}/{name}/ifindex") or 0, default=None)
 
@@ -169,10 +169,3 @@ def _numa_node(root: str, device: str) -> int | None:
         address = last_pci_address(os.path.realpath(device))
         node = read_number(f"{root}/bus/pci/devices/{address}/numa_node") if address else None
     return node
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []

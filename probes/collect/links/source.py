@@ -29,23 +29,23 @@ class Ports(Generic[_Key, _Port]):
         self.present: dict[_Key, _Port] = {}
         self.lost: dict[_Key, _Port] = {}
 
-    def update(self, found: Sequence[_Key], make: Callable[[_Key], _Port]) -> None:
-        """``found``: all that are there now, in the order to show. ``make`` builds the reader of a new one."""
+    def update(self, keys: Sequence[_Key], make: Callable[[_Key], _Port]) -> None:
+        """``keys``: of all that are there now, in the order to show. ``make`` builds the reader of a new one."""
         for key, port in list(self.present.items()):
-            if key not in found:
+            if key not in keys:
                 self.lost[key] = port
             elif not port.replaced():
                 continue
             port.close()
             del self.present[key]
-        self.present = {key: self.present.get(key) or make(key) for key in found}
-        self._forget_lost(found)
+        self.present = {key: self.present.get(key) or make(key) for key in keys}
+        self._forget_lost(keys)
 
-    def _forget_lost(self, found: Sequence[_Key]) -> None:
+    def _forget_lost(self, keys: Sequence[_Key]) -> None:
         """Those that are back, that have another name now, and virtual functions: these come and go."""
         slots = {port.slot for port in self.present.values() if port.slot[0]}
         for key, port in list(self.lost.items()):
-            if key in found or port.slot in slots or port.is_virtual_function:
+            if key in keys or port.slot in slots or port.is_virtual_function:
                 del self.lost[key]
 
     def close(self) -> None:
@@ -115,27 +115,27 @@ class LinkSource:
 
     def _list_rdma(self) -> None:
         try:
-            found = discovery.list_rdma_ports(self._root)
+            keys = discovery.list_rdma_ports(self._root)
         except FileNotFoundError:
-            found = []
+            keys = []
         except OSError as error:
             self._note("infiniband", error.strerror or "cannot be listed")
             return
         known = self._rdma.present
-        found = [key for key in found if key in known or not discovery.is_idle_function(self._root, *key)]
-        devices = [device for device, _ in found]
+        keys = [key for key in keys if key in known or not discovery.is_idle_function(self._root, *key)]
+        devices = [device for device, _ in keys]
 
         def make(key: tuple[str, int]) -> RdmaPort:
             device, port = key
             subject = device if devices.count(device) == 1 else f"{device}.{port}"
-            return RdmaPort(discovery.port_facts(self._root, device, port), subject, self._open_files, found.index(key))
+            return RdmaPort(discovery.port_facts(self._root, device, port), subject, self._open_files, keys.index(key))
 
-        self._rdma.update(found, make)
+        self._rdma.update(keys, make)
         owners = discovery.chardev_owners(self._root)
         for port in self._rdma.present.values():
             port.has_chardev = None if owners is None else port.facts.device in owners
             self._find_interface(port)
-        if not found and not self._rdma.lost:
+        if not keys and not self._rdma.lost:
             self._note("infiniband", "no RDMA device is here, or its driver is not loaded", "unsupported")
 
     def _find_interface(self, port: RdmaPort) -> None:
@@ -150,15 +150,15 @@ class LinkSource:
     def _list_interfaces(self) -> None:
         claimed = {port.netdev.facts.name for port in self._rdma.present.values() if port.netdev is not None}
         try:
-            found = discovery.list_interfaces(self._root, claimed, self._net.present)
+            keys = discovery.list_interfaces(self._root, claimed, self._net.present)
         except OSError as error:
             self._note("ethernet", error.strerror or "cannot be listed")
             return
 
         def make(name: str) -> NetDevice:
-            return NetDevice(discovery.net_facts(self._root, name), self._open_files, found.index(name))
+            return NetDevice(discovery.net_facts(self._root, name), self._open_files, keys.index(name))
 
-        self._net.update(found, make)
+        self._net.update(keys, make)
         for name in claimed & self._net.lost.keys():
             del self._net.lost[name]  # it belongs to an RDMA device by now
 

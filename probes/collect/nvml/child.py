@@ -20,6 +20,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from mltop.probes.collect.backoff import Backoff
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import Breadcrumb, NvmlError, load
 
@@ -55,10 +56,10 @@ class LoadedLibrary:
 
 def _identity(path: str) -> tuple[int, int, int] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 # A GPU that was reset may only be found again when the library is initialised anew. That takes seconds and
@@ -100,8 +101,7 @@ class Poller:
         self._library: LoadedLibrary | None = None
         self._has_read = False
         self.is_outdated = False  # another version of the library lies where ours was loaded from, and ours is refused
-        self._reinit_pause_s = REINIT_FIRST_S
-        self._lost_since_s: float | None = None
+        self._reinit: Backoff | None = None  # while GPUs are lost
 
     def poll(self, request: dict[str, Any]) -> dict[str, Any]:
         """One answer."""
@@ -156,18 +156,16 @@ class Poller:
 
     def _watch_lost(self, devices: Devices) -> None:
         if not devices.any_lost():
-            self._lost_since_s = None
-            self._reinit_pause_s = REINIT_FIRST_S
-        elif self._lost_since_s is None:
-            self._lost_since_s = time.monotonic()
+            self._reinit = None
+        elif self._reinit is None:
+            self._reinit = Backoff(REINIT_FIRST_S, REINIT_LONGEST_S)
+            self._reinit.failed(time.monotonic())
 
     def _reinit_is_due(self) -> bool:
-        if self._reader is None or self._lost_since_s is None:
+        now_s = time.monotonic()
+        if self._reader is None or self._reinit is None or now_s < self._reinit.next_s:
             return False
-        if time.monotonic() - self._lost_since_s < self._reinit_pause_s:
-            return False
-        self._reinit_pause_s = min(2 * self._reinit_pause_s, REINIT_LONGEST_S)
-        self._lost_since_s = time.monotonic()
+        self._reinit.failed(now_s)
         return True
 
     def _shut_down(self) -> None:

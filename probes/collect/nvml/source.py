@@ -8,7 +8,7 @@ from typing import Any
 
 from mltop.probes.collect.nvml import faults
 from mltop.probes.collect.nvml.registry import Registry
-from mltop.probes.collect.nvml.worker import Pauses, Restarts, Retries, Skips, Worker
+from mltop.probes.collect.nvml.worker import Pauses, Skips, Worker
 from mltop.probes.model import MAX_KERNEL_EVENTS, Fault, Gap, GpuSample, KernelEvent
 
 LATE_S = 2.0
@@ -32,12 +32,12 @@ class NvmlSource:
     def __init__(self, stuck_after_s: float = 5.0, kill_after_s: float = 10.0, pauses: Pauses | None = None) -> None:
         self._stuck_after_s = stuck_after_s
         self._kill_after_s = kill_after_s
-        self._pauses = pauses or Pauses()
+        pauses = pauses or Pauses()
         self._registry = Registry()
-        self._restarts = Restarts(self._pauses)
-        self._retries = Retries(self._pauses)
-        self._skips: Skips[int] = Skips(self._pauses)
-        self._parts: Skips[str] = Skips(self._pauses)
+        self._restarts = pauses.restarts()
+        self._retries = pauses.retries()
+        self._skips: Skips[int] = Skips(pauses)
+        self._parts: Skips[str] = Skips(pauses)
         self._worker: Worker | None = None
         self._abandoned: list[Worker] = []
         self._asked_at = 0.0  # the caller's clock, of the newest poll
@@ -58,7 +58,7 @@ class NvmlSource:
         at_s = time.monotonic()
         self._take_answer(0.0, at_s)  # it may have come since the sample before
         self._watch(at_s)
-        if self._is_closed or at_s < max(self._retries.next_s, self._restarts.next_start_s):
+        if self._is_closed or at_s < max(self._retries.next_s, self._restarts.next_s):
             return
         worker = self._worker or self._start(at_s)
         if worker is None or worker.asked_s is not None or worker.terminated_s is not None:
@@ -128,14 +128,15 @@ class NvmlSource:
             self._take_down(answer["down"], at_s)
             return
         self._down = None
-        self._retries.answered()
+        self._retries.worked()
         self._registry.merge(answer["gpus"], self._asked_at, self._asked_skip)
         self._events.extend(self._registry.event(xid, self._asked_at) for xid in answer["xids"])
         self._skips.answered({entry["index"] for entry in answer["gpus"] if "read" in entry})
         self._parts.answered(set(OPTIONAL.values()) - self._asked_without)
 
     def _take_down(self, down: dict[str, Any], at_s: float) -> None:
-        self._retries.failed(at_s, has_worked=bool(self._registry.gpus))
+        # A library that answered before is tried at once.
+        self._retries.failed(at_s, free=int(bool(self._registry.gpus)))
         self._down = faults.down_gap(down)
         for known in self._registry.gpus:
             if known.state != "lost":

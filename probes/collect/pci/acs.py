@@ -26,11 +26,11 @@ class Unreadable(Exception):
 
 def upstream_ports(device_path: str) -> list[str]:
     """The bridges above a device, from its resolved path (…/pci0000:00/0000:00:01.0/0000:18:00.0)."""
-    folder, found = os.path.dirname(device_path), []
+    folder, bridges = os.path.dirname(device_path), []
     while _ADDRESS.fullmatch(os.path.basename(folder)):
-        found.append(folder)
+        bridges.append(folder)
         folder = os.path.dirname(folder)
-    return found
+    return bridges
 
 
 class AcsReader:

@@ -72,7 +72,7 @@ class _Kept:
     device: PciDevice
     due_at: float
     read_at: float
-    turn: int  # its place in the order
+    turn: int  # its position in the order
     is_second: bool = True  # the next reading
 
     def is_due(self, now: float) -> bool:

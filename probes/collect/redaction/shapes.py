@@ -90,10 +90,10 @@ def masked(text: str, blobs: bool = True, hashes: bool = True) -> str:
     if "-----BEGIN" in text:
         text = _PRIVATE_KEY.sub(HIDDEN, text)
     if "://" in text:
-        text = _URL.sub(lambda found: _open_url(found[0]), text)
-    text = _BEARER.sub(lambda found: found[1] + HIDDEN, _TOKEN.sub(HIDDEN, text))
+        text = _URL.sub(lambda match: _open_url(match[0]), text)
+    text = _BEARER.sub(lambda match: match[1] + HIDDEN, _TOKEN.sub(HIDDEN, text))
     text = _HASH.sub(HIDDEN, text) if hashes else text
-    return _BLOB.sub(lambda found: HIDDEN if _is_random(found[0]) else found[0], text) if blobs else text
+    return _BLOB.sub(lambda match: HIDDEN if _is_random(match[0]) else match[0], text) if blobs else text
 
 
 def clipped(text: str, most: int) -> str:
@@ -195,14 +195,14 @@ def _colons_fit(value: str) -> bool:
     """HOST:PORT, 1:30:00, HOST:/PATH, /PATH:/PATH:ro, IMAGE/NAME:TAG, cuda:0, cpu:gloo, package.module:function and
     ray::Name are plain; USER:WORD is not.
     """
-    for found in re.finditer(":+", value):
-        before, after = value[: found.start()], value[found.end() :]
+    for match in re.finditer(":+", value):
+        before, after = value[: match.start()], value[match.end() :]
         following = _SEPARATORS.split(after, 1)[0]
         if "@" in after.partition("/")[0]:
             return False  # USER:PASSWORD@HOST
         is_tag = "/" in before.rpartition(",")[2]
         is_function = bool(_MODULE.search(before)) and following.replace("_", "").isalpha()
-        is_scope = found[0] == "::" and not any(map(str.isdigit, following))
+        is_scope = match[0] == "::" and not any(map(str.isdigit, following))
         if not (following.isdigit() or not following or is_tag or is_function or is_scope or _DEVICE.search(before)):
             return False
     return True

@@ -33,11 +33,14 @@ _YAMA = "sys/kernel/yama/ptrace_scope"
 
 @dataclass(frozen=True)
 class Failure:
+    """Why there is no stack, what would help, and whether it is that the process has exited."""
+
     error: str
     fix: str = ""
+    dead: bool = False
 
 
-GONE = Failure("the process is gone")
+GONE = Failure("the process is gone", dead=True)
 
 
 def find_py_spy() -> str | None:
@@ -146,7 +149,7 @@ def hopeless(facts: ProcessFacts) -> Failure | None:
     if facts.state == "Z" and has_other_threads(facts.pid):
         return Failure("its main thread has exited while other threads still run: it has no stack to read")
     if facts.state == "Z":
-        return Failure("zombie: it has exited and its parent has not collected it")
+        return Failure("zombie: it has exited and its parent has not collected it", dead=True)
     return None
 
 
