@@ -34,36 +34,36 @@ _FIELDS = {
 class Details:
     """The details of one rank. ``root``: the /proc to read."""
 
-    def __init__(self, root: str, process: Process) -> None:
+    def __init__(self, root: str) -> None:
         self._root = root
-        self._process = process
         self._values: dict[str, Any] = {**dict.fromkeys(_FIELDS), "settings": {}}  # of fields of RankSample
         self._image: tuple[bytes, bytes, bytes] | None = None  # at the last look
         self._settings_of: tuple[bytes, bytes, bytes] | None = None  # the image that they were read of
         self._looks = 0
         self._due_at = float("-inf")
 
-    def add_to(self, sample: RankSample, now: float) -> None:
+    def add_to(self, sample: RankSample, process: Process, now: float) -> None:
         """Fill in the newest known. ``now``: seconds of one clock."""
-        if self._due_at <= now or now < self._due_at - RECHECK_S or self._image != self._process.image:
-            self._image = self._process.image
+        if self._due_at <= now or now < self._due_at - RECHECK_S or self._image != process.image:
+            self._image = process.image
             self._looks += 1
             # The second time at another moment for each, so that no tick reads them all.
-            self._due_at = now + (RECHECK_S if self._looks > 1 else RECHECK_S * (1 + self._process.pid % 30) / 30)
-            if not self._process.dead:
-                self._read(f"{self._root}/{self._process.pid}")
+            self._due_at = now + (RECHECK_S if self._looks > 1 else RECHECK_S * (1 + process.pid % 30) / 30)
+            if not process.dead:
+                self._read(process.pid)
         vars(sample).update(self._values)
 
-    def _read(self, folder: str) -> None:
+    def _read(self, pid: int) -> None:
+        folder = f"{self._root}/{pid}"
         limits, cgroup = read_known(f"{folder}/limits") or b"", read_text(f"{folder}/cgroup")
         self._values["memlock_limit_bytes"] = soft_limit(limits, b"\nMax locked memory")
         self._values["open_files_limit"] = soft_limit(limits, b"\nMax open files")
         self._values["open_files"] = self._open_files(f"{folder}/fd")
-        self._values["cgroup"] = without_tokens(cgroup_of(cgroup)) if cgroup else None
+        self._values["cgroup"] = None if cgroup is None else without_tokens(cgroup_of(cgroup))
         if self._settings_of != self._image:
             # Once after each exec: nothing else changes them, but a title may be written over them later.
             with suppress(OSError):
-                self._values["settings"] = settings_of(procfs.read_environ(self._root, self._process.pid))
+                self._values["settings"] = settings_of(procfs.read_environ(self._root, pid))
                 self._settings_of = self._image
 
     def _open_files(self, folder: str) -> int | None:

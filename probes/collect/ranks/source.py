@@ -79,7 +79,7 @@ class RankSource:
             cpu_fraction = self._meter.fraction(process.pid, counters.stat, now)
             sample = copied(watched.base, cpu_fraction=cpu_fraction, **counters.values)
             sample.gpus = _gpus(sample, gpus_of_pid)
-            watched.details.add_to(sample, now)
+            watched.details.add_to(sample, process, now)
             watched.children.add_to(sample, now, self._children_every_s)
             samples.append(sample)
             if counters.denied:
@@ -112,7 +112,7 @@ class RankSource:
         if before is not None:
             return _Watched(rank, self._base(rank), before.reader, before.details, before.children)
         reader = RankReader(self._root, rank.process.pid, self._open_files)
-        return _Watched(rank, self._base(rank), reader, Details(self._root, rank.process), Children(self._root))
+        return _Watched(rank, self._base(rank), reader, Details(self._root), Children(self._root))
 
     def _base(self, rank: Rank) -> RankSample:
         process, identity = rank.process, rank.identity

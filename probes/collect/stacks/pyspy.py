@@ -125,7 +125,7 @@ def _collect(child: subprocess.Popen[bytes], until_s: float, cancelled: Callable
     """``until_s``: monotonic."""
     while True:
         try:
-            stdout, stderr = child.communicate(timeout=_POLL_S)
+            output, errors = child.communicate(timeout=_POLL_S)
             break
         except subprocess.TimeoutExpired as unfinished:
             if cancelled():
@@ -135,9 +135,9 @@ def _collect(child: subprocess.Popen[bytes], until_s: float, cancelled: Callable
             if len(unfinished.stdout or b"") > _MAX_OUTPUT_BYTES:
                 return Dump(stderr="Error: the dump is larger than 64 MiB")
     if child.returncode != 0:
-        return Dump(stderr=stderr.decode(errors="replace") or f"Error: py-spy ended with code {child.returncode}")
+        return Dump(stderr=errors.decode(errors="replace") or f"Error: py-spy ended with code {child.returncode}")
     try:
-        return Dump(threads=json.loads(stdout))
+        return Dump(threads=json.loads(output))
     except ValueError:
         return Dump(stderr="Error: py-spy printed no JSON")
 
