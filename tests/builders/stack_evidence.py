@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen
-from mltop.probes.model import Frame, NodeState, RankSample, RankStacks, StackDigest
+from mltop.probes.judge.hang.verdict import report
+from mltop.probes.model import Frame, NodeState, RankSample, RankStacks, StackDigest, Verdict
 
 C10D = "torch/distributed/distributed_c10d.py"
 DATALOADER = "torch/utils/data/dataloader.py"
@@ -209,3 +210,7 @@ def _digest(sample: RankSample, rank: Rank, turn: int) -> StackDigest:
 
 def waiters(*numbers: int, **more: object) -> dict[int, Rank]:
     return {number: Rank(all_reduce(), **more) for number in numbers}  # type: ignore[arg-type]
+
+
+def judge_job(evidence: JobEvidence) -> Verdict:
+    return report(evidence).verdict

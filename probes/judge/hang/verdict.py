@@ -32,13 +32,11 @@ from mltop.probes.model.ranks import ranks_text
 MOST_SILENT = 8  # nodes named: after these, only their number
 
 
-def judge_job(evidence: JobEvidence) -> Verdict:
-    """The verdict on one job. Pure: the same evidence gives the same verdict, live and from a capture."""
-    return _judge(read_job(evidence))
-
-
 def report(evidence: JobEvidence) -> JobReport:
-    """Verdict, classes of the newest stacks, and each rank's newest digests (also of its children)."""
+    """Verdict, classes of the newest stacks, and each rank's newest digests (also of its children).
+
+    Pure: the same evidence gives the same verdict, live and from a capture.
+    """
     job = read_job(evidence)
     views = [*job.views, *job.roster.silent]
     classes = merge([view.now for view in views if view.readable])

@@ -7,7 +7,8 @@ import pytest
 
 from mltop.probes.agent.light import light_fields
 from mltop.probes.agent.protocol import encode_light, payload_of
-from mltop.probes.model import FilesystemSample, Gap, HostSample, RankSample, Sample, to_json
+from mltop.probes.model import FilesystemSample, Gap, HostSample, RankSample, Sample, StackClass, Waiting, to_json
+from mltop.probes.model.ranks import Ranges
 
 LATIN_1 = b"/mnt/caf\xe9".decode("utf-8", "surrogateescape")
 
@@ -41,3 +42,11 @@ def test_what_a_decoder_left_out_is_there_again() -> None:
         "item": "",
         "fields": [],
     }
+
+
+def test_ranks_are_folded() -> None:
+    made = StackClass(Ranges.of([0, 1, 2, 4]), 4, "all_reduce")
+    assert msgspec.json.decode(to_json([made, Waiting(Ranges(), "send")])) == [
+        {"ranks": "0-2,4", "count": 4, "waiting_in": "all_reduce", "frames": []},
+        {"ranks": "", "where": "send"},
+    ]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from mltop.probes.judge.hang.evidence import evidence_by_job, history_of, quiet_for
-from mltop.probes.judge.hang.verdict import judge_job
 from mltop.probes.model import Gap, NodeState, RankSample, RankStacks, Sample, StackDigest
-from tests.builders.stack_evidence import all_reduce, dataset
+from tests.builders.stack_evidence import all_reduce, dataset, judge_job
 
 LOST = [NodeState(node, "lost") for node in ("n2", "n9")]
 

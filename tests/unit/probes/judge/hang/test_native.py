@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mltop.probes.judge.hang.classes import merge
-from mltop.probes.judge.hang.verdict import judge_job, report
+from mltop.probes.judge.hang.verdict import report
 from mltop.probes.model import Frame, StackDigest, Verdict
 from tests.builders.stack_evidence import (
     Rank,
@@ -16,6 +16,7 @@ from tests.builders.stack_evidence import (
     all_reduce,
     dataset,
     evidence,
+    judge_job,
     loader_wait,
     main_frames,
     stack,

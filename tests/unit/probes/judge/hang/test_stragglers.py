@@ -8,9 +8,8 @@ import pytest
 
 from mltop.probes.judge.hang.job import read_roster
 from mltop.probes.judge.hang.movement import chance_of_at_most, find_stragglers
-from mltop.probes.judge.hang.verdict import judge_job
 from mltop.probes.model import Verdict
-from tests.builders.stack_evidence import Rank, Stack, all_reduce, compute, evidence
+from tests.builders.stack_evidence import Rank, Stack, all_reduce, compute, evidence, judge_job
 
 WAITING, WORKING = all_reduce(), compute()
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from mltop.probes.investigate.material import Material, judge
-from mltop.probes.judge.hang.verdict import judge_job, report
+from mltop.probes.judge.hang.verdict import report
 from mltop.probes.model import RankSample, Sample, Verdict
 from mltop.tui.render.cells import plain
 from mltop.tui.render.stacks import headline, verdict_lines
@@ -21,6 +21,7 @@ from tests.builders.stack_evidence import (
     compute,
     dataset,
     evidence,
+    judge_job,
     loader_wait,
     main_frames,
     spin,

@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from mltop.probes.judge.hang.verdict import judge_job
 from mltop.probes.model import StackDigest, Verdict
 from tests.builders.stack_evidence import (
     C10D,
@@ -18,6 +17,7 @@ from tests.builders.stack_evidence import (
     compute,
     dataset,
     evidence,
+    judge_job,
     loader_wait,
     main_frames,
     spin,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from mltop.probes.judge.hang.evidence import JobEvidence
-from mltop.probes.judge.hang.verdict import judge_job, report
+from mltop.probes.judge.hang.verdict import report
 from mltop.probes.model import Verdict
 from tests.builders.stack_evidence import (
     Child,
@@ -18,6 +18,7 @@ from tests.builders.stack_evidence import (
     compute,
     dataset,
     evidence,
+    judge_job,
     loader_wait,
     spin,
     validation,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from mltop.probes.judge.hang.verdict import judge_job
 from mltop.probes.model import Verdict
 from tests.builders.stack_evidence import (
     Child,
@@ -15,6 +14,7 @@ from tests.builders.stack_evidence import (
     compute,
     dataset,
     evidence,
+    judge_job,
     loader_wait,
     main_frames,
     spin,
