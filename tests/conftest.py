@@ -57,6 +57,7 @@ def _psutil_reads_this_machine() -> Iterator[None]:
     psutil.PROCFS_PATH = "/proc"
 
 
+NOT_HERE = "what starts a process or loads torch belongs to tests/system"
 _watched: list[str] | None = None  # what the pure test that runs now has done beside
 
 
@@ -77,7 +78,23 @@ def _what_is_pure_stays_pure(request: pytest.FixtureRequest) -> Iterator[None]:
     _watched = did = []
     yield
     _watched = None
-    assert not did, f"{did[0]}: what starts a process or loads torch belongs to tests/system"
+    assert not did, f"{did[0]}: {NOT_HERE}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """The same for what a module of pure tests does when it is imported."""
+    global _watched
+    if not (isinstance(collector, pytest.Module) and collector.path.is_relative_to(PURE)):
+        return (yield)
+    _watched = did = []
+    report = yield
+    _watched = None
+    if did:
+        raise pytest.UsageError(
+            f"{collector.nodeid}: {did[0]}: what starts a process or loads torch belongs to tests/system"
+        )
+    return report
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -139,8 +139,8 @@ def _tell(results: list[CopiesResult], stopped: str) -> None:
     if stopped:
         child.say(ProbeEvent("note", text=f"{stopped}: nothing was measured after that"))
     for result in results:
-        known = (result.to_device_bytes_per_s, result.to_host_bytes_per_s, *(one.bytes_per_s for one in result.peers))
-        if any(value is not None for value in known):
+        rates = (result.to_device_bytes_per_s, result.to_host_bytes_per_s, *(peer.bytes_per_s for peer in result.peers))
+        if any(value is not None for value in rates):
             child.say(ProbeEvent("result", device=result.uuid, data=asdict(result)))
         else:
             why = next(iter(result.gaps.values()), stopped or "nothing was measured")

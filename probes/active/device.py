@@ -17,6 +17,9 @@ _WORKSPACE_BYTES = 512 << 20  # for cuBLAS, comparisons and what the allocator r
 class CpuTimer:
     """Of one stretch of work, which is done when the calls return."""
 
+    def __init__(self) -> None:
+        self._started = self._stopped = 0.0
+
     def start(self) -> None:
         self._started = time.perf_counter()
 

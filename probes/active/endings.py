@@ -43,9 +43,9 @@ def last_words(said: str) -> str:
     lines = [_plain(line) for line in said.partition("Fatal Python error")[0].splitlines()]
     lines = [line for line in lines if line]
     for line in reversed(lines):
-        found = _WHAT.match(line) or _EXCEPTION.search(line)
-        if found:
-            return _short(found.group(1))
+        exception = _WHAT.match(line) or _EXCEPTION.search(line)
+        if exception:
+            return _short(exception.group(1))
     return _short(lines[-1]) if lines else ""
 
 

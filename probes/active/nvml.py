@@ -114,8 +114,8 @@ class Nvml:
         self.call("nvmlDeviceGetCount_v2", byref(count))
         for index in range(count.value):
             gpu = self._handle("nvmlDeviceGetHandleByIndex_v2", c_uint(index))
-            for place in range(_MOST_MIG_DEVICES if gpu else 0):
-                instance = self._handle("nvmlDeviceGetMigDeviceHandleByIndex", gpu, c_uint(place))
+            for position in range(_MOST_MIG_DEVICES if gpu else 0):
+                instance = self._handle("nvmlDeviceGetMigDeviceHandleByIndex", gpu, c_uint(position))
                 if instance and self._uuid(instance) == uuid and gpu:
                     return gpu
         raise NvmlError("nvmlDeviceGetMigDeviceHandleByIndex", _NOT_FOUND, f"no GPU has the instance {uuid}")
@@ -154,12 +154,12 @@ class Gpu:
     def throttle_ns(self) -> dict[str, int]:
         """Time that each reason has held the clock down since the driver was loaded, by the model's names."""
         fields = throttle_ns_fields(as_numbers(self._nvml.driver))
-        found = self._fields({field: name for field, name in fields.items() if not is_newer(field)})
+        counters = self._fields({field: name for field, name in fields.items() if not is_newer(field)})
         with suppress(NvmlError):  # older drivers reject a whole batch with an id that they do not know
-            found.update(self._fields({field: name for field, name in fields.items() if is_newer(field)}))
-        if not found:
+            counters.update(self._fields({field: name for field, name in fields.items() if is_newer(field)}))
+        if not counters:
             raise NvmlError("nvmlDeviceGetFieldValues", 3, "no counter of throttle time is supported")
-        return found
+        return counters
 
     def sm_clock_mhz(self) -> int:
         return self._unsigned("nvmlDeviceGetClockInfo", c_int(_SM_CLOCK))

@@ -15,6 +15,7 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Callable
@@ -61,13 +62,6 @@ class _Running:
     problems: dict[str, str] = field(default_factory=dict)
 
 
-class _Request:
-    def __init__(self, name: str) -> None:
-        self.name = name  # "" ends the phase that runs
-        self.done = threading.Event()
-        self.finished: _Running | None = None
-
-
 class PhaseMeter:
     """``phases``: those that are over, in order. ``gaps``: {"phases" or "phases.power_w", …: why unknown}.
 
@@ -81,11 +75,12 @@ class PhaseMeter:
         self._uuid = device.uuid
         self._clocks_mhz: dict[str, list[float]] = {}
         self._nvml: Nvml | None = None
-        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        # The name of the phase that begins, "" for the end of the one that runs, and who waits for the answer.
+        self._requests: queue.SimpleQueue[tuple[str, Future[_Running | None]] | None] = queue.SimpleQueue()
         self._problem = ""
         self._starts_until_s = time.monotonic() + _START_S
         self._ready = threading.Event()
-        self._asked: _Request | None = None
+        self._answer: Future[_Running | None] | None = None
         self._thread: threading.Thread | None = None
         if device.kind == "cpu":
             self._problem = "power, clock and heat are read of GPUs only"
@@ -98,17 +93,18 @@ class PhaseMeter:
     def phase(self, name: str) -> Iterator[None]:
         """Also a phase that raises is kept."""
         self._ready.wait(max(0.0, self._starts_until_s - time.monotonic()))
-        begun = self._ask(name)
+        is_begun = self._ask(name) is not None
         started_s = time.monotonic()
         try:
             yield
         finally:
             phase = Phase(name, time.monotonic() - started_s)
-            ended = self._ask("") if begun is not None else None
-            if ended is not None and ended.finished is not None:
-                phase = ended.finished.phase
-                self._clocks_mhz[name] = ended.finished.clocks_mhz
-                for what, why in ended.finished.problems.items():
+            ended = self._ask("") if is_begun else None
+            over = ended.result() if ended is not None else None
+            if over is not None:
+                phase = over.phase
+                self._clocks_mhz[name] = over.clocks_mhz
+                for what, why in over.problems.items():
                     self.gaps.setdefault(f"phases.{what}", f"{why} (in {name})")
             elif "phases" not in self.gaps:
                 self.gaps["phases"] = self._why_nothing()
@@ -123,15 +119,14 @@ class PhaseMeter:
         if self._thread is not None:
             self._thread.join(_ANSWER_S)
 
-    def _ask(self, name: str) -> _Request | None:
+    def _ask(self, name: str) -> Future[_Running | None] | None:
         """None when there is no answer: then nobody waits again before the thread is back."""
-        if self._problem or not self._ready.is_set():
+        if self._problem or not self._ready.is_set() or (self._answer is not None and not self._answer.done()):
             return None
-        if self._asked is not None and not self._asked.done.is_set():
-            return None
-        self._asked = _Request(name)
-        self._requests.put(self._asked)
-        return self._asked if self._asked.done.wait(_ANSWER_S) else None
+        self._answer = Future()
+        self._requests.put((name, self._answer))
+        wait([self._answer], _ANSWER_S)
+        return self._answer if self._answer.done() else None
 
     def _why_nothing(self) -> str:
         if self._problem:
@@ -161,12 +156,15 @@ class PhaseMeter:
                 continue
             if request is None:
                 return
-            if request.name:
-                running = _begin(gpu, request.name)
-            elif running is not None:
-                _end(gpu, running)
-                request.finished, running = running, None
-            request.done.set()
+            name, answer = request
+            if name:
+                running = _begin(gpu, name)
+                answer.set_result(None)
+            else:
+                if running is not None:
+                    _end(gpu, running)
+                answer.set_result(running)
+                running = None
 
     def _sample(self, gpu: Gpu, running: _Running) -> None:
         """Edges of a phase are not sampled: a GPU that rests for a moment is back at its highest clock."""

@@ -66,12 +66,12 @@ def failures_told(device: str = "") -> Iterator[None]:
         child.failed(why, device, fix=fix)
 
 
-def import_torch() -> Any:
+def import_torch(module: str = "torch") -> Any:
     """Raises Unusable."""
     # It says on stderr that there is no numpy; nothing here needs it.
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     try:
-        return importlib.import_module("torch")
+        return importlib.import_module(module)
     except (ImportError, OSError, RuntimeError, AttributeError) as error:  # a broken or foreign torch
         raise Unusable(f"torch does not import: {error}", "--torch-python PATH of one that has torch") from error
 
@@ -90,14 +90,14 @@ def versions(torch: Any, driver: str = "", **libraries: str | None) -> dict[str,
     """torch, cuda or hip, the ``libraries``, driver: those that are known. ``driver``: as NVML has it, else the
     kernel module's.
     """
-    found = {
+    version_of = {
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
         "hip": getattr(torch.version, "hip", None),
         **libraries,
         "driver": driver or read_text(paths.sys("module", "nvidia", "version")),
     }
-    return {name: version for name, version in found.items() if version}
+    return {name: version for name, version in version_of.items() if version}
 
 
 def gemm_versions(torch: Any, driver: str) -> dict[str, str]:

@@ -269,7 +269,7 @@ class Caller:
 
 
 def reader_left(fd: int) -> bool:
-    """Without writing: the next sample may be a minute away."""
+    """Whether nobody reads any more, found without writing: the next sample may be a minute away."""
     poller = select.poll()
     poller.register(fd, 0)  # POLLERR and POLLHUP are always told
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poller.poll(0))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import platform
-import select
 import signal
 import threading
 import time
 from functools import partial
 from typing import Any, Callable
 
+from mltop.probes.agent.caller import reader_left
 from mltop.probes.agent.protocol import Message, Request, Wire
 from mltop.probes.agent.requests import Requests
-from mltop.probes.agent.sampler import KEPT
+from mltop.probes.agent.sampler import KEPT, BriefSampler
 from mltop.probes.collect.ranks import RankSource
 from mltop.probes.model import RankSample, Sample
 
@@ -22,7 +22,7 @@ PROBE_EXTRA_S = 45.0  # beyond a probe's own limit: reading the GPUs, finding a 
 SAMPLES_S = 0.4  # between the samples that show whether a GPU is busy
 SECOND_READ_S = 0.1  # between the two reads that a rank's CPU share needs
 CANCEL_S = 2.0  # from cancelling to leaving: py-spy is killed within it, and with us in any case
-READER_POLL_MS = 100
+READER_POLL_S = 0.1
 
 EXIT_NO_READER, EXIT_LATE = 2, 3
 
@@ -60,7 +60,7 @@ def roster() -> list[RankSample]:
 
 
 def limit_s(op: str, args: dict[str, Any]) -> float:
-    """For everything. Taken out of ``args``, but for a probe, which has more to do than its own limit is for."""
+    """The limit for everything, taken out of ``args``; a probe has more to do than its own limit is for."""
     if op != "probe":
         return float(args.pop("total_s", TOTAL_S))
     from mltop.probes.active.supervisor.request import request_from
@@ -78,21 +78,19 @@ def samples(
     cancelled: threading.Event,
     suits: Callable[[list[Sample]], bool] = lambda _: True,
 ) -> list[Sample]:
-    """Three samples of what decides about probes, as ``recent.RecentSamples.wait`` gives them."""
-    from mltop.probes.agent.sampler import BriefSampler
-
+    """Three samples of what decides about probes, as ``RecentSamples.wait`` gives them."""
     sampler = BriefSampler(node)
-    found: list[Sample] = []
+    newest: list[Sample] = []
     deadline_s = time.monotonic() + timeout_s
     try:
         while not cancelled.is_set():
-            found = [*found, sampler.sample(time.time())][-KEPT:]
-            if (len(found) == KEPT and suits(found)) or time.monotonic() > deadline_s:
+            newest = [*newest, sampler.sample(time.time())][-KEPT:]
+            if (len(newest) == KEPT and suits(newest)) or time.monotonic() > deadline_s:
                 break
             cancelled.wait(SAMPLES_S)
     finally:
         sampler.close()
-    return found
+    return newest
 
 
 class _Reply:
@@ -123,17 +121,15 @@ class _Reply:
             self._closed, self.code = True, code
 
     def wait(self, deadline_s: float, too_late: Message) -> None:
-        """Until the answer is complete, nobody reads it, or the deadline (monotonic s), which ``too_late`` tells."""
-        poller = select.poll()
-        poller.register(self._out_fd, 0)  # POLLERR and POLLHUP are always told
+        """Wait until the answer is complete, nobody reads it, or the deadline (monotonic s): ``too_late`` tells that."""
         while not self._closed:
             if time.monotonic() > deadline_s:
                 self._say_last(too_late)
                 self.give_up(EXIT_LATE)
-            elif any(event & (select.POLLERR | select.POLLHUP) for _, event in poller.poll(0)):
+            elif reader_left(self._out_fd):
                 self.give_up(EXIT_NO_READER)
             else:
-                self.complete.wait(READER_POLL_MS / 1000)
+                self.complete.wait(READER_POLL_S)
 
     def _say_last(self, message: Message) -> None:
         message.node = self._wire.node

@@ -161,7 +161,7 @@ def _keep(path: str, content: bytes) -> str:
 
 
 def _in_memory(name: str, content: bytes) -> str:
-    """For caches where nothing may be executed, and for no cache."""
+    """The path of a program in memory: for caches where nothing may be executed, and for no cache."""
     try:
         path = memory_file(name, content)
     except OSError as error:

@@ -143,7 +143,7 @@ def payload_of(line: bytes) -> bytes | None:
 
 
 def frame_size(line: bytes | bytearray, at: int) -> tuple[int, int] | None:
-    """Behind a mark that ends at ``at``: how many bytes the frame's JSON has, and where it begins."""
+    """How many bytes the JSON of a frame has, whose mark ends at ``at``, and where it begins."""
     blank = line.find(b" ", at, at + _SIZE_DIGITS + 1)
     digits = line[at:blank]
     return (int(digits), blank + 1) if blank > 0 and digits.isdigit() else None

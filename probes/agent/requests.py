@@ -74,7 +74,7 @@ class Requests:
             cancelled.set()
 
     def cancel_all(self) -> None:
-        """At exit: py-spy and probe processes are ended by the request that owns them."""
+        """Cancel everything, at exit: py-spy and probe processes are ended by the request that owns them."""
         with self._lock:
             for cancelled in self._cancels.values():
                 cancelled.set()

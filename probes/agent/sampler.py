@@ -16,7 +16,6 @@ from mltop.probes.collect.dcgm import DcgmSource, without_filled
 from mltop.probes.collect.host import HostSource
 from mltop.probes.collect.kernel_log import KernelLogSource, with_nvml_events
 from mltop.probes.collect.links import LinkSource
-from mltop.probes.collect.nvml.source import NvmlSource
 from mltop.probes.collect.pci import PciSource
 from mltop.probes.collect.ranks import RankSource, procfs
 from mltop.probes.collect.ranks.gpu_processes import GpuProcesses
@@ -180,7 +179,7 @@ def started(pid: int) -> int | None:
 
 
 def kind_of_probe(argv: list[str]) -> str:
-    """Of a command line of mltop's own probes; "" of any other."""
+    """The kind of mltop's probe that a command line starts; "" for any other."""
     probe = probe_of(argv)
     return probe[0] if probe is not None else ""
 
@@ -232,12 +231,14 @@ class BriefSampler:
     """
 
     def __init__(self, node: str) -> None:
+        from mltop.probes.collect.nvml.source import NvmlSource
+
         self._node = node
         self._gpus = NvmlSource()
         self._host, self._ranks, self._pci = HostSource(), RankSource(), PciSource()
 
     def sample(self, now: float) -> Sample:
-        """At ``now`` (unix s)."""
+        """One sample at ``now`` (unix s)."""
         clock_s = time.monotonic()
         self._gpus.request(now)
         pci, _ = guarded("pci", lambda: self._pci.read(clock_s), list[PciDevice])

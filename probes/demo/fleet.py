@@ -51,19 +51,19 @@ def build(
     return [
         SimulatedNode(
             name=name,
-            number=first + place,
+            number=first + position,
             gpus=gpus,
             interval_s=interval_s,
             job=job,
-            ranks=range(place * gpus, (place + 1) * gpus) if place < len(of_job) else range(0),
+            ranks=range(position * gpus, (position + 1) * gpus) if position < len(of_job) else range(0),
             began_at=now,
-            lost_gpu=place >= len(of_job) and place == count - 1 and gpus > 3,
-            braked=count >= 2 and place == len(of_job) // 3,
-            faulty=count >= 3 and place == len(of_job) * 2 // 3,
-            slow_gpu=min(5, gpus - 1) if place == len(of_job) else None,
-            slow_nic=place == len(of_job) + 1,
+            lost_gpu=position >= len(of_job) and position == count - 1 and gpus > 3,
+            braked=count >= 2 and position == len(of_job) // 3,
+            faulty=count >= 3 and position == len(of_job) * 2 // 3,
+            slow_gpu=min(5, gpus - 1) if position == len(of_job) else None,
+            slow_nic=position == len(of_job) + 1,
         )
-        for place, name in enumerate(names)
+        for position, name in enumerate(names)
     ]
 
 

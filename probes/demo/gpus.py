@@ -1,9 +1,8 @@
-"""How a simulated H100 behaves over time: pure arithmetic, cheap enough for thousands of GPUs a second.
+"""Simulated GPUs, labelled as such: how they behave over time, and a GPU source of them for the agent.
 
-Orders of magnitude are those of an H100 SXM: 700 W limit, 1980 MHz boost, about 70 W idle. A GPU whose rank
-waits in a collective reports busy 1.0 at a fraction of its power: the collective's kernel only spins.
-
-Simulated GPUs, labelled as such: a GPU source for the agent, and the pure function behind it.
+Pure arithmetic, cheap enough for thousands of GPUs a second. Orders of magnitude are those of an H100 SXM: 700 W limit,
+1980 MHz boost, about 70 W idle. A GPU whose rank waits in a collective reports busy 1.0 at a fraction of its power: the
+collective's kernel only spins.
 """
 
 from __future__ import annotations

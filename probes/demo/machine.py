@@ -1,6 +1,6 @@
-"""What a simulated H100 node says of itself beside its GPUs: host, PCI devices, kernel log. All of it is fixed.
+"""What a simulated H100 node says of itself beside its GPUs: host, PCI devices, kernel log, network ports.
 
-The network ports of a simulated node: one InfiniBand port per GPU, and an Ethernet port for the rest.
+All of it is fixed but for what goes through the ports: one of InfiniBand per GPU, and one of Ethernet for the rest.
 """
 
 from __future__ import annotations

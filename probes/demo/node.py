@@ -1,12 +1,8 @@
-"""What the demo's agent reads of this machine: the demo's own processes, the host and its ports.
-
-Other people's jobs run beside a demo, also on GPUs: whoever shows the demo around, be it as root, must neither see nor
-stop them, and what is known of real GPUs must not get among the made-up ones.
-
-`python -m mltop.probes.demo.node --node NAME`: this machine's real agent, with the demo job.
+"""`python -m mltop.probes.demo.node --node NAME`: this machine's real agent, with the demo job.
 
 The job's ranks, their stacks, the host and its ports are real. The GPUs are made up, and so is what probes measure on
-them; of the machine's own GPUs nothing is read, and of processes that are not the demo's nothing is told (``own.py``).
+them. Other people's jobs run beside a demo, also on GPUs: whoever shows the demo around, be it as root, must neither
+see nor stop them, and what is known of real GPUs must not get among the made-up ones.
 """
 
 from __future__ import annotations

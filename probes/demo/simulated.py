@@ -1,6 +1,4 @@
-"""The one job of a simulated fleet: ranks, counters and stacks, before and after one rank hangs.
-
-One node of a simulated fleet: its samples as JSON text.
+"""A simulated fleet's one job, before and after one of its ranks hangs, and its nodes: their samples as JSON text.
 
 What does not change is encoded once and spliced with what does: hundreds of nodes are one cheap process.
 """

@@ -1,10 +1,9 @@
-"""Ties a rank's life to the process that started it, however that one ends (exit, SIGKILL, a dead terminal).
+"""What the demo's training scripts share: what the job tells them, and how their lives are tied to its own.
 
-Two independent mechanisms, both in the kernel, so that a rank stuck in C code dies as well:
-PR_SET_PDEATHSIG (prctl(2)), and SIGIO at the end of stdin, a pipe whose other end only the parent holds
-(fcntl(2), F_SETOWN): its default action ends the process, and it goes to the rank's whole process group.
-
-What the demo job tells its training scripts (JSON in one environment variable).
+Two independent mechanisms, both in the kernel, end a rank however its parent ends (exit, SIGKILL, a dead terminal), so
+that one stuck in C code dies as well: PR_SET_PDEATHSIG (prctl(2)), and SIGIO at the end of stdin, a pipe whose other
+end only the parent holds (fcntl(2), F_SETOWN): its default action ends the process, and it goes to the rank's whole
+process group.
 """
 
 from __future__ import annotations
@@ -20,12 +19,11 @@ import time
 from dataclasses import asdict, dataclass
 
 from mltop.probes.demo.dataset import ShardDataset
+from mltop.probes.system.spawn import die_with_parent
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-PR_SET_PTRACER = 0x59616D61
+PR_SET_PTRACER = 0x59616D61  # linux/prctl.h
 PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
 
-_prctl = ctypes.CDLL(None, use_errno=True).prctl
 _forking_pid = 0
 
 
@@ -47,13 +45,14 @@ def allow_stacks() -> None:
 
     A kernel without Yama answers EINVAL and restricts nothing.
     """
-    _prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0)
 
 
 def _die_with(parent_pid: int) -> None:
-    if _prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0) != 0:
-        # The pipe on stdin still holds; a sandbox may refuse this call.
-        print(f"prctl(PR_SET_PDEATHSIG): {os.strerror(ctypes.get_errno())}", file=sys.stderr)  # noqa: T201
+    try:
+        die_with_parent()
+    except OSError as error:  # The pipe on stdin still holds; a sandbox may refuse this call.
+        print(error, file=sys.stderr)  # noqa: T201
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -1,7 +1,4 @@
-"""Equal parts of many dumps kept once: 16 rounds of 4,096 ranks repeat the same stacks, commands and lists.
-
-Everything a verdict is made from, the same live and from a capture on disk.
-"""
+"""Everything a verdict is made from, the same live and from a capture on disk; equal parts of many dumps kept once."""
 
 from __future__ import annotations
 
@@ -28,7 +25,10 @@ if TYPE_CHECKING:
 
 
 class Shared:
-    """Replaces parts of what it is given by equal ones seen before. They are never changed after they arrived."""
+    """Replaces parts of what it is given by equal ones seen before. They are never changed after they arrived.
+
+    16 rounds of 4,096 ranks repeat the same stacks, commands and lists.
+    """
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}

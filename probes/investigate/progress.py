@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from mltop.probes.model import JobReport, NodeState
+
+StackPhase = Literal["connecting", "dumping", "watching", "judging", "done", "cancelled", "failed"]
+FINISHED = ("done", "cancelled", "failed")
 
 
 @dataclass(frozen=True)
 class StackProgress:
-    """``phase``: connecting | dumping | watching | judging | done | cancelled | failed.
-
-    ``reports`` holds partial results while running and the final ones when done; ``error`` is one plain sentence
+    """``reports`` holds partial results while running and the final ones when done; ``error`` is one plain sentence
     when it failed. ``not_answered``: nodes without a full answer so far (the final ones when finished), with reason.
     """
 
-    phase: str
+    phase: StackPhase
     round: int = 0
     rounds: int = 0
     ranks_done: int = 0
@@ -31,7 +33,7 @@ class StackProgress:
 
     @property
     def finished(self) -> bool:
-        return self.phase in ("done", "cancelled", "failed")
+        return self.phase in FINISHED
 
 
 @dataclass(frozen=True)

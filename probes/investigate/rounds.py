@@ -1,9 +1,7 @@
-"""When to dump the next time: enough rounds to be sure, no more.
+"""Rounds of a dump: when the next one is due, enough to be sure and no more, and one round of it.
 
 A hang is certain after a window of some seconds in which nothing moved (or at once, when the samples of the last
 minutes already show the standstill). A job that moves is dumped more often, to see who waits for whom.
-
-One round of a dump: every node that is reached is asked once, also those that are reached while it runs.
 """
 
 from __future__ import annotations
@@ -82,7 +80,9 @@ ANSWER_S = 0.02  # waited for one request's answers before the others' are looke
 
 
 class Round:
-    """``step`` until nobody is ``awaited``. By node: ``expected`` ranks and those that ``came``; ``failed``: with why.
+    """Every node that is reached is asked once, also those that are reached while it runs.
+
+    ``step`` until nobody is ``awaited``. By node: ``expected`` ranks and those that ``came``; ``failed``: with why.
 
     A node that still owes the answer to an ``earlier`` round is not asked again: that answer counts in this one.
     """

@@ -160,11 +160,7 @@ class LiveSession:
         on_done(result)
 
     def _write(
-        self,
-        run: CaptureRun,
-        directory: Path | None,
-        deadline_s: float,
-        on_progress: Callable[[StackProgress], None],
+        self, run: CaptureRun, directory: Path | None, deadline_s: float, on_progress: Callable[[StackProgress], None]
     ) -> CaptureResult:
         """The directory first, so that one that cannot be written is known at once; then round by round."""
         from mltop.probes.investigate.capture import begin, finish_capture

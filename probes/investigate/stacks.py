@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from mltop.probes.investigate.material import Material, Shared, judge
 from mltop.probes.investigate.patience import Arrivals, Patience
-from mltop.probes.investigate.progress import StackProgress
+from mltop.probes.investigate.progress import FINISHED, StackPhase, StackProgress
 from mltop.probes.investigate.rounds import STUCK_GAPS_S, TAIL_ROUNDS, Plan, Round, judge_due, next_pause, random_unit
 from mltop.probes.model import JobKey, JobReport, NodeState, RankStacks
 from mltop.probes.reach.hub import Hub
@@ -292,10 +292,10 @@ class StackRun:
     def _left_s(self) -> float:
         return self._request.deadline_s - (time.monotonic() - self._started)
 
-    def _tell(self, phase: str, error: str = "") -> None:
+    def _tell(self, phase: StackPhase, error: str = "") -> None:
         self._told_at = time.monotonic()
         turn = self._now
-        over = phase in ("done", "cancelled", "failed")
+        over = phase in FINISHED
         waited_for = {view.node for view in self._waits_for(turn)} if turn is not None and not over else set()
         self._on_progress(
             StackProgress(

@@ -15,6 +15,11 @@ _BEGIN_S = {START: 10.0, "import torch": 30.0, "device": 40.0, "warm": 10.0}
 UNKNOWN_STAGE_S = 30.0
 
 
+# A GPU is in use from so much on, which is more than a load that telemetry itself makes. Driver 510 and newer do not
+# count the memory that they keep for themselves; older ones keep less than this.
+IN_USE_SHARE, IN_USE_BYTES = 0.05, 1 << 30
+
+
 class ProbeRow(NamedTuple):
     """``name``: on the command line and in JSON; ``child``: the module in probes/active that measures, and its name in
     the request to a node. ``stages_s``: the stages of a child in their order, and the most seconds of each.
@@ -77,7 +82,7 @@ PROBES = (
     ),
     _LAUNCHER._replace(name="pairs", deadline_s=90.0, about_s=60.0),
 )
-PROBE_OF = {row.name: row for row in PROBES}
+PROBE_OF: dict[ProbeKind, ProbeRow] = {row.name: row for row in PROBES}
 CHILDREN = {row.child: row for row in PROBES if row.name != "pairs"}  # which are many all-reduces
 
 

@@ -44,6 +44,7 @@ _MOST: dict[type, dict[str, int]] = {
         "throttle_share": 32,
     },
     Nvlink: {"links": 256},
+    Gap: {"fields": 256},
     RankSample: {"children": 65_536, "settings": 512},
     LinkSample: {"counters": 1024, "saturated": 64},
     RankStacks: {"digests": 4096, "raw": 4096},
@@ -52,7 +53,7 @@ _MOST: dict[type, dict[str, int]] = {
 }
 # Below which fields such a record may be.
 _PARTS: dict[type, tuple[str, ...]] = {
-    Sample: ("host", "gpus", "ranks", "links"),
+    Sample: ("host", "gpus", "ranks", "links", "gaps"),
     GpuSample: ("nvlink",),
     RankStacks: ("digests",),
     StackDigest: ("frames",),

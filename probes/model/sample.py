@@ -38,7 +38,7 @@ class Gap:
     def __post_init__(self) -> None:
         """A recording of an older version has ``what`` alone; where both are there and differ, it counts."""
         if not self.source or self.what != subject_text(self.source, self.item, self.fields):
-            self.source, self.item, fields = _subject(self.what)
+            self.source, self.item, fields = _subject(self.what[:_LONGEST_SUBJECT])
             self.fields = list(fields)
 
     @classmethod
@@ -65,12 +65,12 @@ def subject_text(source: str, item: str, fields: Sequence[str]) -> str:
     return f"{whole}.{head}{{{','.join(name[len(head) :] for name in fields)}}}"
 
 
-_BRACES = re.compile(r"(.*)\{(.*)\}(.*)")
+_LONGEST_SUBJECT = 4_096  # characters: a node may tell any
 _PCI_ADDRESS = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?:\.(.*))?")
 _OF_ALL_PORTS = ("rates", "infiniband", "ethernet")
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _subject(what: str) -> tuple[str, str, tuple[str, ...]]:
     """(source, item, fields) of ``what``, as ``subject_text`` writes it; "host.a, host.b" has the fields of both."""
     first, _, others = what.partition(", ")
@@ -82,17 +82,17 @@ def _subject(what: str) -> tuple[str, str, tuple[str, ...]]:
 
 
 def _item_and_fields(source: str, rest: str) -> tuple[str, tuple[str, ...]]:
-    if source in ("node", "rank", "stacks"):
+    if source in ("node", "stacks"):
         return rest, ()
     item = ""
     address = _PCI_ADDRESS.fullmatch(rest) if source == "pci" else None
     if address:
         item, rest = address[1], address[2] or ""
-    elif source == "gpu" or (source == "links" and rest not in _OF_ALL_PORTS):
+    elif source in ("gpu", "rank") or (source == "links" and rest not in _OF_ALL_PORTS):
         item, _, rest = rest.partition(".")
-    braces = _BRACES.fullmatch(rest)
-    if braces:
-        return item, tuple(f"{braces[1]}{name}{braces[3]}" for name in braces[2].split(","))
+    head, brace, tail = rest.partition("{")
+    if brace and tail.endswith("}"):
+        return item, tuple(f"{head}{name}" for name in tail[:-1].split(","))
     return item, (rest,) if rest else ()
 
 

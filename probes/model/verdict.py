@@ -77,7 +77,7 @@ def _is_native_file(file: str, no_line: bool) -> bool:
     return no_line or _NATIVE_FILE.search(file) is not None
 
 
-_NOT_PYTHON = "not Python: "
+_NOT_PYTHON, _EXITED = "not Python: ", ("the process is gone", "zombie: ")
 
 
 @dataclass
@@ -107,11 +107,15 @@ class StackDigest:
     fix: str = ""
     taken_at: float | None = None
     program: str = ""  # of a child that is not Python, "" of Python processes
+    dead: bool = False  # the process has exited
 
     def __post_init__(self) -> None:
-        """A capture of an older version has it in ``error`` alone."""
-        if not self.program and self.error is not None and self.error.startswith(_NOT_PYTHON):
+        """A capture of an older version has both in ``error`` alone."""
+        if self.error is None:
+            return
+        if not self.program and self.error.startswith(_NOT_PYTHON):
             self.program = self.error[len(_NOT_PYTHON) :]
+        self.dead = self.dead or self.error.startswith(_EXITED)
 
 
 @dataclass

@@ -29,6 +29,7 @@ Decoded = TypeVar("Decoded")
 MOST_SAMPLE_BYTES = 4 * 1024 * 1024  # of JSON: fifty times what a node of 8 GPUs sends
 # What decoding raises; of JSON nested too deep and of bytes that are no UTF-8, msgspec does not make errors of its own.
 UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, Refused)
+MOST_LOOSE_BYTES = 512 * 1024  # of JSON with strange words: six times a node of 8 GPUs
 MANY_OBJECTS = 4096  # 8 GPUs with their ports make 1,000
 _MOST_OF = {"gpus": MOST_GPUS, "ranks": MOST_RANKS, "links": 4096, "pci": 16_384, "kernel_events": 4096, "gaps": 16_384}
 
@@ -134,10 +135,9 @@ def _bounded(payload: bytes, shape: _Shape | None) -> None:
             raise Refused(f"its sample has {count} {name.replace('_', ' ')} (at most {most})")
 
 
-# In place of a word that is in no vocabulary of ours, where the field's default would say that all is well.
-_INSTEAD: dict[tuple[type, str], str] = {(GpuSample, "state"): "error"}
-# Without which a record means nothing although the field has a default.
-_NEEDED = frozenset({(LinkSample, "kind")})
+# In place of a word that is in no vocabulary of ours, where the field's default would say what is not so; MISSING: the
+# record is left out.
+_INSTEAD: dict[tuple[type, str], Any] = {(GpuSample, "state"): "error", (LinkSample, "kind"): MISSING}
 # Versions before Gap.code and GpuSample.error_code said in words only what NVML refused.
 _OLD_STUCK = re.compile(r"does not answer|stuck in|is slow: no answer|cannot be ended")
 _OLD_NUMBER = re.compile(r"NVML error (\d+)\b")
@@ -158,6 +158,8 @@ def _decoded(payload: bytes, decoder: msgspec.json.Decoder[Decoded], left_out: L
     try:
         return decoder.decode(payload)
     except msgspec.ValidationError:
+        if len(payload) > MOST_LOOSE_BYTES:  # what follows takes twenty times as long
+            raise
         loose = msgspec.json.decode(payload, type=_loose(cast("Hashable", decoder.type)))
         kept: Decoded = _strict(loose, decoder.type, "", left_out)
         return kept
@@ -170,6 +172,8 @@ def _loose(kind: Any) -> Any:
         return str
     if is_dataclass(kind) and isinstance(kind, type):
         types = get_type_hints(kind)
+        if all(_loose(types[item.name]) == types[item.name] for item in fields(kind)):
+            return kind
         return make_dataclass(
             kind.__name__,
             [
@@ -204,17 +208,29 @@ def _strict(value: Any, kind: Any, path: str, left_out: LeftOut) -> Any:
 
 
 def _strict_fields(value: Any, kind: type, path: str, left_out: LeftOut) -> dict[str, Any]:
-    types, kept = get_type_hints(kind), {}
-    for item in fields(kind):
-        name = f"{path}.{item.name}".lstrip(".")
+    kept = dict(vars(value))
+    for name, hint, default in _worded_fields(kind):
+        if name not in kept:  # it was not sent
+            continue
         try:
-            kept[item.name] = _strict(getattr(value, item.name), types[item.name], name, left_out)
+            kept[name] = _strict(kept[name], hint, f"{path}.{name}".lstrip("."), left_out)
         except _StrangeWord as word:
-            if item.default is MISSING or (kind, item.name) in _NEEDED:
+            if default is MISSING:
                 raise
-            left_out.value(name, word)
-            kept[item.name] = _INSTEAD.get((kind, item.name), item.default)
+            left_out.value(f"{path}.{name}".lstrip("."), word)
+            kept[name] = default
     return kept
+
+
+@cache
+def _worded_fields(kind: type) -> list[tuple[str, Any, Any]]:
+    """(name, type, what takes the place of a strange word) of the fields that have words of a vocabulary in them."""
+    types = get_type_hints(kind)
+    return [
+        (item.name, types[item.name], _INSTEAD.get((kind, item.name), item.default))
+        for item in fields(kind)
+        if _loose(types[item.name]) != types[item.name]
+    ]
 
 
 def _add_old_codes(sample: Sample) -> None:

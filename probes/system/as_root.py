@@ -6,6 +6,7 @@ theirs (`su`, `sudo -E`, an environment in somebody's home). To everybody but ro
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
@@ -66,8 +67,8 @@ def find_program(name: str) -> str | None:
     """A program on PATH that we may run, None when there is none."""
     import shutil
 
-    found = shutil.which(name)
-    return found if found is None or not why_not(os.path.abspath(found)) else None
+    program = shutil.which(name)
+    return program if program and not why_not(os.path.abspath(program)) else None
 
 
 def _is_ours(path: str) -> bool:
@@ -80,20 +81,18 @@ def _is_ours(path: str) -> bool:
 @lru_cache(maxsize=1)
 def _own_places() -> tuple[str, ...]:
     chosen = _chosen_to_import_from()
-    own = [os.path.dirname(sys.executable), *(place for place in sys.path if place not in chosen)]
-    return tuple(place for place in own if os.path.isabs(place) and place != "/" and writer_of(place) is not None)
+    own = [os.path.dirname(sys.executable), *(path for path in sys.path if path not in chosen)]
+    return tuple(path for path in own if os.path.isabs(path) and path != "/" and writer_of(path) is not None)
 
 
 def _chosen_to_import_from() -> set[str]:
     """What PYTHONPATH and the working directory (``python -m``) have put on our import path: whoever set these chose
     it, and we do not come from there.
     """
-    try:
-        found = {"", os.getcwd()}
-    except OSError:  # it was removed
-        found = {""}
-    found.update(map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(":"))))
-    return found - {_INSTALLED}
+    chosen = {"", *map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(":")))}
+    with contextlib.suppress(OSError):  # it was removed
+        chosen.add(os.getcwd())
+    return chosen - {_INSTALLED}
 
 
 # Interpreters.
@@ -117,8 +116,8 @@ def _program(python: str, search: str | None) -> str:
 
 
 class Look:
-    """At everything that an interpreter loads: the standard library, its virtual environment, installed packages.
-    Every folder once. ``stop``: asked now and then; ``limit_s``: for all looks together.
+    """Looks at everything that an interpreter loads: the standard library, its virtual environment, installed packages.
+    Every folder is looked at once. ``stop``: asked now and then; ``limit_s``: for all looks together.
     """
 
     def __init__(self, stop: Callable[[], bool], limit_s: float) -> None:
@@ -128,7 +127,9 @@ class Look:
         self._seen: set[tuple[int, int]] = set()
 
     def why_not_python(self, python: str, search: str | None = None) -> str:
-        """As the function of this name; what the interpreter would load of its own counts, too."""
+        """Why root does not start this interpreter, as the function of this name; what it would load of its own counts,
+        too.
+        """
         return self._in_time(lambda: self._python(python, search))
 
     def why_not_loaded(self, folders: Iterable[str]) -> str:
@@ -165,18 +166,18 @@ class Look:
         """Who else may change anything in it, the nearest first: also what links lead to and what .pth files name."""
         waiting = deque([folder])
         while waiting and not self._stop() and time.monotonic() < self._until_s:
-            place = waiting.popleft()
+            path = waiting.popleft()
             try:
-                status = os.stat(place)
-                known = (status.st_dev, status.st_ino)
-                entries = [] if known in self._seen else list(os.scandir(place))
+                status = os.stat(path)
+                inode = (status.st_dev, status.st_ino)
+                entries = [] if inode in self._seen else list(os.scandir(path))
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
-                return Writer(place, f"cannot be looked at: {error.strerror}")
-            self._seen.add(known)
-            if is_shared(place):  # an empty one, too: what they put there is imported next time
-                return Writer(place, EVERYBODY)
+                return Writer(path, f"cannot be looked at: {error.strerror}")
+            self._seen.add(inode)
+            if is_shared(path):  # an empty one, too: what they put there is imported next time
+                return Writer(path, EVERYBODY)
             for entry in entries:
                 writer = _writer_of_entry(entry)
                 if writer is not None:
@@ -193,7 +194,7 @@ def _named_in_script(program: str) -> list[str]:
 
 
 def _head(path: str, most_bytes: int) -> bytes:
-    """Of a regular file, b"" of anything else."""
+    """The first bytes of a regular file, b"" of anything else."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             return file.read(most_bytes) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
@@ -205,20 +206,20 @@ def _folders_of(program: str) -> list[str]:
     """Where an interpreter's own modules and libraries may be (documentation of site and venv)."""
     import glob
 
-    found: dict[str, None] = {}
+    folders: dict[str, None] = {}
     prefixes = []
-    for place in dict.fromkeys((program, os.path.realpath(program))):
-        prefix = os.path.dirname(os.path.dirname(place))
+    for path in dict.fromkeys((program, os.path.realpath(program))):
+        prefix = os.path.dirname(os.path.dirname(path))
         prefixes.append(prefix)
         if os.path.exists(f"{prefix}/pyvenv.cfg"):
-            found[prefix] = None
+            folders[prefix] = None
             prefixes += [os.path.dirname(home) for home in _homes(f"{prefix}/pyvenv.cfg")]
     if "/usr" in prefixes:
         prefixes.append("/usr/local")  # Debian's Python looks there
     for prefix in prefixes:
         for pattern in ("lib*/python3*", "lib/libpython*"):
-            found.update(dict.fromkeys(sorted(glob.glob(f"{glob.escape(prefix)}/{pattern}"))))
-    return list(found)
+            folders.update(dict.fromkeys(sorted(glob.glob(f"{glob.escape(prefix)}/{pattern}"))))
+    return list(folders)
 
 
 def _homes(settings: str) -> Iterator[str]:
@@ -248,8 +249,8 @@ def _named_in_pth(path: str) -> list[str]:
     """Folders that a .pth file adds to where modules are found (site's documentation)."""
     lines = os.fsdecode(_head(path, 1 << 20)).splitlines()
     here = os.path.dirname(path)
-    named = [line.strip() for line in lines if line.strip() and not line.startswith(("#", "import ", "import\t"))]
-    return [place for place in (os.path.join(here, name) for name in named) if os.path.exists(place)]
+    names = [line.strip() for line in lines if line.strip() and not line.startswith(("#", "import ", "import\t"))]
+    return [path for path in (os.path.join(here, name) for name in names) if os.path.exists(path)]
 
 
 # The environment.
@@ -260,7 +261,7 @@ def clean_here() -> None:
     begin: what they start inherits the rest. Nor is anything more imported from there.
     """
     chosen = _chosen_to_import_from() if is_root() else ()
-    sys.path[:] = [place for place in sys.path if place not in chosen or not why_not(os.path.abspath(place))]
+    sys.path[:] = [path for path in sys.path if path not in chosen or not why_not(os.path.abspath(path))]
     kept, left_out = cleaned(os.environ)
     LEFT_OUT.update(left_out)
     for name in left_out:
@@ -283,13 +284,12 @@ def cleaned(environ: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]
         if ("/" not in value and name not in _SEARCHED) or name in _LOOKED_AT_LATER or _OF_THE_SESSION.fullmatch(name):
             continue
         limit_s = min(_ANSWER_S, max(0.0, until_s - time.monotonic()))
-        found = in_time(lambda name=name, value=value: _safe_part(name, value), limit_s)  # type: ignore[misc]
-        safe, why = found or ("", f"did not answer within {_ANSWER_S:g} s")
+        answer = in_time(lambda name=name, value=value: _safe_part(name, value), limit_s)  # type: ignore[misc]
+        safe, why = answer or ("", f"did not answer within {_ANSWER_S:g} s")
         if why:
-            left_out[name] = why
+            left_out[name], kept[name] = why, safe
+        if why and not safe:
             del kept[name]
-        if why and safe:
-            kept[name] = safe
     if "HOME" in left_out:
         kept.update(in_time(_home, _ANSWER_S) or {})
     return kept, left_out

@@ -4,10 +4,9 @@ Read: regular files only, of bounded size; a pipe, a socket or a device is never
 of a tape or a watchdog does something). Folders are held by descriptor, what is in them is reached through it, and
 links in them are not followed. Written: 0600 in folders of 0700 whatever the umask, whole or not at all.
 
-Folders of the user's own: where mltop keeps state, and where it takes programs for other machines from.
-
-Such a folder belongs to whoever runs mltop, and nobody else can write to it. For root everything above must be root's,
-too: ``sudo -E`` and ``su`` without ``-`` leave another user's HOME.
+A folder of the user's own, where mltop keeps state and where it takes programs for other machines from, belongs to
+whoever runs mltop, and nobody else can write to it. For root everything above must be root's, too: ``sudo -E`` and
+``su`` without ``-`` leave another user's HOME.
 """
 
 from __future__ import annotations
@@ -54,19 +53,19 @@ def open_regular(path: Path | str, shown: Path | None = None, folder: int | None
     """
     shown = shown or Path(path)
     with named(shown):
-        found = os.open(path, os.O_PATH | os.O_CLOEXEC | (os.O_NOFOLLOW if folder is not None else 0), dir_fd=folder)
+        path_fd = os.open(path, os.O_PATH | os.O_CLOEXEC | (os.O_NOFOLLOW if folder is not None else 0), dir_fd=folder)
         try:
-            kind = kind_of(os.fstat(found).st_mode)
+            kind = kind_of(os.fstat(path_fd).st_mode)
             if kind:
                 raise BadFile(f"{shown}: is {kind}, not a regular file")
-            return _opened(found, os.O_RDONLY)
+            return _opened(path_fd, os.O_RDONLY)
         finally:
-            os.close(found)
+            os.close(path_fd)
 
 
-def _opened(found: int, flags: int) -> int:
+def _opened(path_fd: int, flags: int) -> int:
     """What an O_PATH descriptor stands for, opened: nobody can exchange it in between."""
-    return os.open(f"/proc/self/fd/{found}", flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    return os.open(f"/proc/self/fd/{path_fd}", flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
 
 
 def blocks(fd: int, most_bytes: int, shown: Path) -> Iterator[bytes]:
@@ -135,16 +134,16 @@ class Folder:
         path = self.path / name
         with named(path):
             os.mkdir(_single(name), 0o700, dir_fd=self.fd)
-            found = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
+            path_fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
             try:
-                made = os.fstat(found)
+                made = os.fstat(path_fd)
                 if made.st_uid != os.geteuid():
                     raise PermissionError(0, f"belongs to uid {made.st_uid} right after it was made")
                 if stat.S_IMODE(made.st_mode) != 0o700:  # the umask, or a set-group-id bit from above
-                    os.chmod(f"/proc/self/fd/{found}", 0o700)  # noqa: PTH101 - there is no fchmod for O_PATH
-                folder = Folder(_opened(found, os.O_RDONLY | os.O_DIRECTORY), path)
+                    os.chmod(f"/proc/self/fd/{path_fd}", 0o700)  # noqa: PTH101 - there is no fchmod for O_PATH
+                folder = Folder(_opened(path_fd, os.O_RDONLY | os.O_DIRECTORY), path)
             finally:
-                os.close(found)
+                os.close(path_fd)
         if os.listdir(folder.fd):  # noqa: PTH208 - of a descriptor
             folder.close()
             raise FileExistsError(0, "was exchanged while it was made", str(path))
@@ -179,13 +178,13 @@ class Folder:
 
     def names(self, most: int) -> dict[str, int]:
         """The names in it, sorted, and what they are (`stat.S_IFMT`). Raises BadFile for more than ``most``."""
-        found: dict[str, int] = {}
+        kinds: dict[str, int] = {}
         with named(self.path), os.scandir(self.fd) as entries:
             for entry in entries:
-                if len(found) >= most:
+                if len(kinds) >= most:
                     raise BadFile(f"{self.path}: holds more than {most:,} files")
-                found[entry.name] = stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)
-        return dict(sorted(found.items()))
+                kinds[entry.name] = stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)
+        return dict(sorted(kinds.items()))
 
     def open_file(self, name: str) -> int:
         """As ``open_regular``."""
@@ -258,10 +257,10 @@ def home_folder(kind: str) -> Path | None:
 
     dirs = platformdirs.PlatformDirs("mltop")
     try:
-        found = dirs.user_state_path if kind == "state" else dirs.user_data_path
+        folder = dirs.user_state_path if kind == "state" else dirs.user_data_path
     except (RuntimeError, OSError):
         return None
-    return found if found.is_absolute() else None  # older versions leave a "~" that stands for nothing
+    return folder if folder.is_absolute() else None  # older versions leave a "~" that stands for nothing
 
 
 def state_folder() -> Path | None:
@@ -298,19 +297,19 @@ def _above(path: Path, make: bool) -> Folder:
 def _trusted(folder: Folder) -> Folder:
     if os.geteuid() != 0:
         return folder
-    found = os.fstat(folder.fd)
-    if found.st_uid != 0 and not _is_root_outside(found.st_uid):
-        return _refused(folder, f"belongs to {user_name(found.st_uid)}, and this is root")
-    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+    status = os.fstat(folder.fd)
+    if status.st_uid != 0 and not _is_root_outside(status.st_uid):
+        return _refused(folder, f"belongs to {user_name(status.st_uid)}, and this is root")
+    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
         return _refused(folder, "everybody may write to it, and this is root")
     return folder
 
 
 def _checked(folder: Folder) -> Folder:
-    found = os.fstat(folder.fd)
-    if found.st_uid != os.geteuid():
-        return _refused(folder, f"belongs to {user_name(found.st_uid)}, not to {user_name(os.geteuid())}")
-    if found.st_mode & _OTHERS_WRITE:
+    status = os.fstat(folder.fd)
+    if status.st_uid != os.geteuid():
+        return _refused(folder, f"belongs to {user_name(status.st_uid)}, not to {user_name(os.geteuid())}")
+    if status.st_mode & _OTHERS_WRITE:
         return _refused(folder, f"others may write to it: chmod 700 {shlex.quote(str(folder.path))}")
     return folder
 

@@ -117,7 +117,9 @@ def start_child(command: Sequence[str], **options: Any) -> subprocess.Popen[byte
 
 
 def signal_group(process: subprocess.Popen[bytes], number: int) -> None:
-    """To such a child and all that it started. Nothing once it was collected: its number may be another's then."""
+    """Signal a child of ``start_child`` and all that it started. One that was collected is left alone: its number
+    may be another's by then.
+    """
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)

@@ -78,7 +78,7 @@ def writer_of(path: str, shared: bool = False) -> "Writer | None":
 
 
 def who_else(path: str, status: "os.stat_result") -> str:
-    """Of a file by its own modes: its owner, everybody or a group, as the end of a sentence; "" for nobody.
+    """Who may change a file by its own modes: its owner, everybody or a group, as the end of a sentence; "" for nobody.
 
     In a folder with the sticky bit nobody changes another's entries: each entry's owner decides.
     """
@@ -140,7 +140,7 @@ def has_acl(path: str) -> bool:
 
 
 def whose_file_system(device: int) -> str:
-    """Of one that another user mounted (FUSE): he shows there any owner that he likes. "" for all others."""
+    """Which other user mounted a file system (FUSE) and shows any owner there that he likes; "" for all others."""
     number = f"{os.major(device)}:{os.minor(device)}"
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:

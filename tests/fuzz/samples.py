@@ -30,7 +30,7 @@ from mltop.tui.render.ranks import rank_row
 from mltop.tui.render.trends import Trends
 from mltop.tui.report import print_snapshot
 from mltop.tui.report.check import print_check
-from tests.unit.health_samples import node_h100
+from tests.builders.health_samples import node_h100
 
 NODE = "n1"
 NASTY_TEXT = [

@@ -6,10 +6,10 @@ import pytest
 
 from mltop.probes.model import KernelEvent, NodeState, Sample
 from mltop.probes.reach.view import FleetView, NodeView
+from tests.builders.health_samples import link, node_h100, xid
 from tests.tui.fake_session import FakeSession
 from tests.tui.opened import opened
 from tests.tui.test_app_goldens import SIZES, _compare
-from tests.unit.health_samples import link, node_h100, xid
 
 AT = 1_763_640_000.0  # 2025-11-20 12:00:00 UTC
 

@@ -6,17 +6,16 @@ import base64
 import subprocess
 import sys
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 
 from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
 from mltop.probes.model.probe import ProbeReport, ProbeVerdict
+from tests.documents import ROOT
 from tests.tui import fake_probes, fake_views
 from tests.tui.fake_probes import ProbeSession
 from tests.tui.opened import Opened, opened
 
-ROOT = Path(__file__).resolve().parents[2]
 SIZE = (120, 40)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from mltop.probes.model import to_json
-from tests.unit.health_samples import LOADS, node_h100
+from tests.builders.health_samples import LOADS, node_h100
 
 
 def shared() -> list[str]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from mltop.probes.model.probe_kinds import IN_USE_BYTES, IN_USE_SHARE, PROBE_OF
+from mltop.probes.model.vocabulary import ProbeKind
 from mltop.probes.reach.view import FleetView, GpuGlance, NodeView
 
 
@@ -41,9 +43,6 @@ class Selection:
 
 
 TRIED_AGAIN = ("lost", "refused")
-# As the nodes themselves decide before they start a probe, as far as it can be seen from here.
-IN_USE_BUSY, IN_USE_BYTES = 0.05, 2**30
-OF_ONE_GPU = ("matmul", "memory", "copies")  # kinds of probes that can measure one GPU alone
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,9 @@ class ProbeScope:
     unseen: int = 0
 
 
-def probe_scope(view: FleetView, selection: Selection, kind: str, node: str = "", gpu: int | None = None) -> ProbeScope:
+def probe_scope(
+    view: FleetView, selection: Selection, kind: ProbeKind, node: str = "", gpu: int | None = None
+) -> ProbeScope:
     """``node`` and ``gpu``: what the user looks at; pairs of nodes go to the marked nodes, or all, all the same."""
     watched = {one.node: one for one in view.nodes}
     marked = tuple(name for name in watched if name in selection)
@@ -99,7 +100,7 @@ def probe_scope(view: FleetView, selection: Selection, kind: str, node: str = ""
     gpus: tuple[str, ...] = ()
     if node in watched and kind != "pairs":
         only, words = (node,), node
-        if gpu is not None and kind in OF_ONE_GPU:
+        if gpu is not None and PROBE_OF[kind].one_gpu:
             gpus, words = (str(gpu),), f"GPU {gpu} of {node}"
     elif marked:
         only, words = marked, f"{counted(len(marked), 'marked node')}: {first_of(marked)}"
@@ -126,7 +127,8 @@ def _gpus_of(node: NodeView, only: Sequence[str]) -> list[GpuGlance]:
 
 
 def _in_use(gpu: GpuGlance) -> bool:
-    return (gpu.busy or 0.0) > IN_USE_BUSY or (gpu.memory_used_bytes or 0) > IN_USE_BYTES
+    """As the nodes themselves decide before they start a probe, as far as it can be seen from here."""
+    return (gpu.busy or 0.0) > IN_USE_SHARE or (gpu.memory_used_bytes or 0) > IN_USE_BYTES
 
 
 def counted(number: int, what: str) -> str:

@@ -136,7 +136,7 @@ def clock_checks(connection: Connection) -> list[Check]:
 def nvml_check(sample: Sample) -> Check:
     """What NVML itself answered."""
     for gap in sample.gaps:
-        if gap.what.partition(".")[0] == "nvml":
+        if gap.source == "nvml":
             state = "warning" if gap.what == "nvml.starting" else "missing"
             return check("nvml", state, gap.why, gap.fix)
     bad = [gpu for gpu in sample.gpus if gpu.state != "ok"]

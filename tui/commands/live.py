@@ -17,7 +17,7 @@ from mltop.probes.investigate.capture import Saved, load
 from mltop.probes.investigate.patience import FAILED, REACHED, Arrivals, Patience, waited
 from mltop.probes.investigate.session import LiveSession
 from mltop.probes.judge.nodes import sentences
-from mltop.probes.model import JobReport, NodeState
+from mltop.probes.model import Gap, JobReport, NodeState
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, channels, resolve
 from mltop.probes.reach.view import NodeView
@@ -32,7 +32,8 @@ EXIT_INTERRUPTED = 130
 LOOK_S = 0.2  # between two looks at all nodes, when nothing changes
 SOONEST_S = 0.03  # likewise, when much does
 SETTLE_S = 2.0
-SOON = ("gpu.", "kernel_log", "host.filesystems", "host.services")  # other rates may need many seconds
+# Sources, and fields of theirs (none: all), whose first values are waited for: other rates may need many seconds.
+SOON = {"gpu": (), "kernel_log": (), "host": ("filesystems", "services")}
 FOREVER = float("inf")
 # Whoever may still come is waited for; a node that failed gets one more attempt after all others are done.
 ALL_NODES = Patience(connecting_s=FOREVER, lost_s=3.0, live_s=FOREVER)
@@ -222,7 +223,7 @@ class Complete:
             return False
         now = time.monotonic()
         first_at = self._first_at.setdefault(view.node, sample.sampled_at)
-        starting = any(gap.kind == "starting" and gap.what.startswith(SOON) for gap in sample.gaps)
+        starting = any(gap.kind == "starting" and _comes_soon(gap) for gap in sample.gaps)
         if any(gap.what == "nvml.starting" for gap in sample.gaps):
             return now > self._nvml_deadline and sample.sampled_at > first_at
         settled_by = self._settled_by.setdefault(view.node, now + SETTLE_S)
@@ -263,3 +264,8 @@ def verdict_text(reports: list[JobReport]) -> str:
     text = StringIO()
     print_reports(reports, [], Console(file=text, width=110, color_system=None, force_terminal=False))
     return text.getvalue()
+
+
+def _comes_soon(gap: Gap) -> bool:
+    fields = SOON.get(gap.source)
+    return fields is not None and (not fields or not set(fields).isdisjoint(gap.fields))

@@ -105,12 +105,12 @@ def write(target: Any, base: Any, offset: float) -> None:
     target.add_(offset)
 
 
-def equal(found: Any, base: Any, offset: float, first: int = 0) -> bool:
-    """Is ``found`` bit for bit ``base`` over and over from element ``first`` on, plus ``offset``?"""
+def equal(result: Any, base: Any, offset: float, first: int = 0) -> bool:
+    """Is ``result`` bit for bit ``base`` over and over from element ``first`` on, plus ``offset``?"""
     import torch
 
     # As words: 0.0 and -0.0 are equal numbers.
-    words = found.view(torch.int32)
+    words = result.view(torch.int32)
     expected = (torch.roll(base, -(first % PERIOD)) + offset).view(torch.int32)
     step = _CHECK_ELEMENTS // PERIOD * PERIOD
     for start in range(0, words.numel(), step):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import importlib
 import json
 import os
 import select
@@ -22,7 +21,6 @@ import socket
 import sys
 import time
 import traceback
-import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from typing import Any
 from mltop.probes.active.all_reduce import rank
 from mltop.probes.active.all_reduce.options import DEFAULTS
 from mltop.probes.active.all_reduce.rank import Progress
+from mltop.probes.active.torch_support import Unusable, import_torch
 from mltop.probes.system.spawn import die_with_parent
 
 PACKET_BYTES = 1 << 17
@@ -85,9 +84,9 @@ class _Importer:
         os.environ.update({name: value for name, value in DEFAULTS.items() if name not in os.environ})
         began = time.monotonic()
         try:
-            about = import_torch()
-        except (ImportError, OSError, RuntimeError, AttributeError) as error:  # a broken or foreign torch
-            self._say({"failed": f"torch does not import: {error}"})
+            about = about_torch()
+        except Unusable as error:
+            self._say({"failed": error.why})
             return
         self._say({"imported": {**about, "import_s": round(time.monotonic() - began, 3)}})
         gc.freeze()  # the collector would otherwise copy every page of torch into every rank
@@ -171,12 +170,9 @@ class _Importer:
             self._control.send(json.dumps(message).encode())
 
 
-def import_torch() -> dict[str, Any]:
-    """What the ready event says of torch. Raises ImportError, or whatever a broken installation raises."""
-    # It says on stderr that there is no numpy; nothing here needs it.
-    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
-    torch = importlib.import_module("torch")
-    dist = importlib.import_module("torch.distributed")
+def about_torch() -> dict[str, Any]:
+    """What the ready event says of torch. Raises Unusable."""
+    torch, dist = import_torch(), import_torch("torch.distributed")
     rank.prepare()
     available = dist.is_available()
     return {

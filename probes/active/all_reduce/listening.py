@@ -60,12 +60,12 @@ def chosen(environ: Mapping[str, str], backend: str, node: str, addresses: Seque
     IPv4 first, then of a virtual one. Loopback only where there is nothing else.
     """
     named = wanted_interfaces(environ.get("GLOO_SOCKET_IFNAME" if backend == "gloo" else "NCCL_SOCKET_IFNAME", ""))
-    wanted = [one for one in addresses if named(one.interface)] or list(addresses)
-    found = offered(environ.get("SSH_CONNECTION", ""), wanted)
-    if found[0].address == _reached(environ.get("SSH_CONNECTION", "")) or len(found) == 1:
-        return found[0]
+    wanted = [address for address in addresses if named(address.interface)] or list(addresses)
+    best_first = offered(environ.get("SSH_CONNECTION", ""), wanted)
+    if best_first[0].address == _reached(environ.get("SSH_CONNECTION", "")) or len(best_first) == 1:
+        return best_first[0]
     by_name = _addresses_of(node)
-    return next((one for one in found if one.address in by_name), found[0])
+    return next((address for address in best_first if address.address in by_name), best_first[0])
 
 
 def wanted_interfaces(names: str) -> Callable[[str], bool]:
@@ -90,16 +90,16 @@ def _reached(ssh_connection: str) -> str:
 
 def _addresses_of(name: str) -> set[str]:
     """What a name stands for here, as far as that is known at once: name servers may not answer for many seconds."""
-    found: set[str] = set()
+    addresses: set[str] = set()
 
     def look() -> None:
         with contextlib.suppress(OSError, UnicodeError):
-            found.update(str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
+            addresses.update(str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
 
     looking = threading.Thread(target=look, daemon=True)
     looking.start()
     looking.join(_NAME_S)
-    return set(found)
+    return set(addresses)
 
 
 def offered(ssh_connection: str, addresses: Iterable[Address]) -> list[Address]:
@@ -109,11 +109,11 @@ def offered(ssh_connection: str, addresses: Iterable[Address]) -> list[Address]:
     Then real interfaces, IPv4 first, then virtual ones; loopback only where there is nothing else.
     """
     reached = _reached(ssh_connection)
-    found = sorted(addresses, key=lambda one: (_rank(one), ":" in one.address))
-    real = [one for one in found if one.interface != LOOPBACK]
+    ordered = sorted(addresses, key=lambda address: (_rank(address), ":" in address.address))
+    real = [address for address in ordered if address.interface != LOOPBACK]
     if not real:
-        return [Address(reached if interface_of(reached, found) == LOOPBACK else "127.0.0.1", LOOPBACK)]
-    return sorted(real, key=lambda one: one.address != reached)
+        return [Address(reached if interface_of(reached, ordered) == LOOPBACK else "127.0.0.1", LOOPBACK)]
+    return sorted(real, key=lambda address: address.address != reached)
 
 
 def interface_of(address: str, addresses: Iterable[Address]) -> str:
@@ -121,7 +121,7 @@ def interface_of(address: str, addresses: Iterable[Address]) -> str:
     wanted = plain(address)
     if wanted.startswith("127.") or wanted == "::1":
         return LOOPBACK
-    return next((one.interface for one in addresses if one.address == wanted), "")
+    return next((entry.interface for entry in addresses if entry.address == wanted), "")
 
 
 def plain(address: str) -> str:
@@ -135,23 +135,23 @@ def local_addresses() -> list[Address]:
     first = ctypes.POINTER(_IfAddrs)()
     if libc.getifaddrs(ctypes.byref(first)) != 0:
         raise OSError(ctypes.get_errno(), f"getifaddrs: {os.strerror(ctypes.get_errno())}")
-    found = []
+    addresses = []
     try:
         entry = first
         while entry:
-            one = entry.contents
-            text = _text(one.ifa_addr)
-            if one.ifa_flags & _IFF_UP and text:
-                name = LOOPBACK if one.ifa_flags & _IFF_LOOPBACK else one.ifa_name.decode()
-                found.append(Address(text, name))
-            entry = one.ifa_next
+            fields = entry.contents
+            text = _text(fields.ifa_addr)
+            if fields.ifa_flags & _IFF_UP and text:
+                name = LOOPBACK if fields.ifa_flags & _IFF_LOOPBACK else fields.ifa_name.decode()
+                addresses.append(Address(text, name))
+            entry = fields.ifa_next
     finally:
         libc.freeifaddrs(first)
-    return found
+    return addresses
 
 
-def _rank(one: Address) -> int:
-    return 2 if one.interface == LOOPBACK else int(one.interface.startswith(VIRTUAL))
+def _rank(address: Address) -> int:
+    return 2 if address.interface == LOOPBACK else int(address.interface.startswith(VIRTUAL))
 
 
 def _text(address: int | None) -> str:

@@ -1,6 +1,6 @@
-"""What a launcher is asked to do: its order's options, and the rounds it is told, checked.
+"""What a launcher is to do: its order's options, the rounds it is told, checked; and the environment of its ranks.
 
-NCCL's and gloo's variables: what the user has set stays as it is, what is missing we add.
+Of NCCL's and gloo's variables what the user has set stays as it is, what is missing we add.
 """
 
 from __future__ import annotations

@@ -78,8 +78,8 @@ def measure(collective: str, size_bytes: int, device: torch.device) -> None:
     if dist.get_rank() == 0:
         algbw = count * 4 / median_s
         busbw = algbw * FACTORS[collective] * (ranks - 1) / ranks
-        found = {"size_bytes": count * 4, "ranks": ranks, "time_s": median_s, "busbw_gb_per_s": round(busbw / 1e9, 3)}
-        print(json.dumps(found), flush=True)  # noqa: T201 - a program of its own
+        row = {"size_bytes": count * 4, "ranks": ranks, "time_s": median_s, "busbw_gb_per_s": round(busbw / 1e9, 3)}
+        print(json.dumps(row), flush=True)  # noqa: T201 - a program of its own
 
 
 def settle(device: torch.device) -> None:

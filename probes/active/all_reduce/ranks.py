@@ -55,7 +55,7 @@ class Importer:
         self.on_packet: Callable[[dict[str, Any]], None] = lambda _: None
         self.lines: deque[str] = deque(maxlen=LAST_LINES)
         self._control = control
-        self._gone = asyncio.Event()
+        self._losing: asyncio.Future[None] | None = None  # kept while it runs
         self._reading = asyncio.ensure_future(read_lines(output, self.lines.append))
         loop.add_reader(control, self._receive)
 

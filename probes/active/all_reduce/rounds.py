@@ -73,7 +73,7 @@ def plan_of(told: RoundTold, group: int, options: Options, meeting: Meeting, gon
 
 
 @dataclass
-class _Seat:
+class _RankStatus:
     """What is known of one local rank in this round."""
 
     kind: str = "waits"
@@ -100,7 +100,7 @@ class RoundRun:
         self._stopped = asyncio.Event()
         self._verdict: asyncio.Future[list[Cause]] = loop.create_future()
         self._stages: list[str] = []
-        self._seats = [_Seat(deadline=self._clock() + START_S) for _ in plan.tasks]
+        self._statuses = [_RankStatus(deadline=self._clock() + START_S) for _ in plan.tasks]
 
     async def run(self) -> list[Cause]:
         """[] when it went well. Raises NoVerdict when the leader does not say why it did not."""
@@ -117,35 +117,35 @@ class RoundRun:
 
     def unfinished(self) -> list[int]:
         """Local ranks to be replaced after a failure."""
-        return [local for local, seat in enumerate(self._seats) if seat.kind != "done"]
+        return [local for local, rank_status in enumerate(self._statuses) if rank_status.kind != "done"]
 
     # What happens to it.
 
     def message(self, local: int, message: dict[str, Any]) -> None:
-        seat = self._seats[local]
+        rank_status = self._statuses[local]
         rank = self.plan.first_rank + local
         if "stage" in message and "deadline_s" in message:
-            seat.stage, seat.limit_s = message["stage"], float(message["deadline_s"])
-            seat.deadline = self._clock() + seat.limit_s
-            self._begin(seat.stage, seat.limit_s)
+            rank_status.stage, rank_status.limit_s = message["stage"], float(message["deadline_s"])
+            rank_status.deadline = self._clock() + rank_status.limit_s
+            self._begin(rank_status.stage, rank_status.limit_s)
         elif "times" in message:
-            child.say(ProbeEvent("times", rank=rank, stage=seat.stage, data=message["times"]))
+            child.say(ProbeEvent("times", rank=rank, stage=rank_status.stage, data=message["times"]))
         elif "left_out" in message:
             event = "refused" if message["refused"] else "failed"
             child.say(ProbeEvent(event, stage=message["stage"], why=message["left_out"], data=self._where()))
         elif "raised" in message:
-            seat.kind = "disconnected" if message["connection"] else "raised"
-            seat.why = message["raised"] if message["connection"] else f"rank {rank}: {message['raised']}"
+            rank_status.kind = "disconnected" if message["connection"] else "raised"
+            rank_status.why = message["raised"] if message["connection"] else f"rank {rank}: {message['raised']}"
         elif "done" in message:
-            seat.kind = "done"
+            rank_status.kind = "done"
         self._changed.set()
 
     def ended(self, local: int, status: int) -> None:
         """A rank's process is gone."""
-        seat = self._seats[local]
-        if seat.kind == "waits":
+        rank_status = self._statuses[local]
+        if rank_status.kind == "waits":
             said = "\n".join(self._ranks[local].lines)
-            seat.kind, seat.why = death(self.plan.first_rank + local, status, said)
+            rank_status.kind, rank_status.why = death(self.plan.first_rank + local, status, said)
         self._changed.set()
 
     def gone(self, node: str) -> None:
@@ -157,10 +157,10 @@ class RoundRun:
         """The group's round has failed: say what our ranks are doing."""
         await asyncio.sleep(EXIT_S)
         states = []
-        for local, seat in enumerate(self._seats):
-            if seat.kind == "waits" and self._ranks[local].state() in ("Z", "X", ""):
+        for local, rank_status in enumerate(self._statuses):
+            if rank_status.kind == "waits" and self._ranks[local].state() in ("Z", "X", ""):
                 await asyncio.wait([self._ranks[local].ended], timeout=1.0)
-            states.append(vars(self._state(local, seat)))
+            states.append(vars(self._state(local, rank_status)))
         self._tell("states", states=states)
         self._stopped.set()
         self._changed.set()
@@ -170,19 +170,19 @@ class RoundRun:
         self._stopped.set()
         self._changed.set()
 
-    def verdict(self, found: list[Cause]) -> None:
+    def verdict(self, causes: list[Cause]) -> None:
         if not self._verdict.done():
-            self._verdict.set_result(found)
+            self._verdict.set_result(causes)
 
     # Below: how it is done.
 
     async def _all_done(self) -> bool:
         while True:
             self._changed.clear()
-            kinds = {seat.kind for seat in self._seats}
+            kinds = {rank_status.kind for rank_status in self._statuses}
             if kinds == {"done"}:
                 return True
-            waiting = [seat.deadline for seat in self._seats if seat.kind == "waits"]
+            waiting = [rank_status.deadline for rank_status in self._statuses if rank_status.kind == "waits"]
             left = min(waiting, default=0.0) - self._clock()
             if kinds - {"done", "waits"} or self._stopped.is_set() or left <= 0:
                 return False
@@ -195,17 +195,17 @@ class RoundRun:
             self._stages.append(stage)
             child.stage(stage, deadline_s=limit_s + SUPERVISOR_S, data=self._where())
 
-    def _state(self, local: int, seat: _Seat) -> RankState:
+    def _state(self, local: int, rank_status: _RankStatus) -> RankState:
         rank = self.plan.first_rank + local
-        kind, why = seat.kind, seat.why
+        kind, why = rank_status.kind, rank_status.why
         if kind == "waits":
             process = self._ranks[local].state()
             if process in ("T", "t"):
                 kind, why = "stopped", f"rank {rank} is stopped (SIGSTOP, or a debugger)"
-            elif process == "D" and self._clock() >= seat.deadline:
+            elif process == "D" and self._clock() >= rank_status.deadline:
                 kind, why = "stuck", f"rank {rank} is stuck in the kernel or a driver (state D)"
         begun, in_stage = self._progress.read(local)
-        return RankState(rank, self._node, kind, seat.stage, begun, in_stage, why)
+        return RankState(rank, self._node, kind, rank_status.stage, begun, in_stage, why)
 
     def _tell(self, kind: str, **rest: Any) -> None:
         self._send({"t": kind, "round": self.plan.round, "group": self.plan.group, **rest})
@@ -214,11 +214,11 @@ class RoundRun:
         return {"round": self.plan.round, "group": self.plan.group}
 
 
-def say_causes(plan_round: int, group: int, nodes: list[str], node: str, found: list[Cause]) -> None:
+def say_causes(plan_round: int, group: int, nodes: list[str], node: str, causes: list[Cause]) -> None:
     """Each launcher says what concerns its node; the first that is left what concerns none, or one that is gone."""
-    gone = {cause.node for cause in found if cause.rank is None}
+    gone = {cause.node for cause in causes if cause.rank is None}
     speaker = next((name for name in nodes if name not in gone), "")
-    for cause in found:
+    for cause in causes:
         if node == (cause.node if cause.rank is not None else speaker):
             where: dict[str, Any] = {"round": plan_round, "group": group}
             if cause.rank is None and cause.node:

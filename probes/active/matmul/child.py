@@ -304,7 +304,7 @@ class _Stages:
         self._checkers.append(checker)
         return checker
 
-    def _note_burst(self, shape: Shape, found: Rates) -> None:
-        self.result.shape, self.result.iterations = list(shape), found.iterations
-        self.result.burst_tflops, self.result.burst_median_tflops = found.mean, found.median
-        self.result.burst_p5_tflops, self.result.burst_best_tflops = found.p5, found.best
+    def _note_burst(self, shape: Shape, measured: Rates) -> None:
+        self.result.shape, self.result.iterations = list(shape), measured.iterations
+        self.result.burst_tflops, self.result.burst_median_tflops = measured.mean, measured.median
+        self.result.burst_p5_tflops, self.result.burst_best_tflops = measured.p5, measured.best

@@ -68,12 +68,12 @@ def _supported_by_onednn(torch: Any, dtype: str) -> bool:
 
 
 def _onednn(settings: str) -> str:
-    found = re.search(r"MKL-DNN v([\d.]+)", settings)
-    return f"oneDNN {found.group(1)}" if found else "oneDNN"
+    version = re.search(r"MKL-DNN v([\d.]+)", settings)
+    return f"oneDNN {version.group(1)}" if version else "oneDNN"
 
 
 def _blas(settings: str) -> str:
-    found = re.search(r"BLAS_INFO=(\w+)", settings)
-    name = _BLAS.get(found.group(1).lower(), found.group(1)) if found else "BLAS"
+    info = re.search(r"BLAS_INFO=(\w+)", settings)
+    name = _BLAS.get(info.group(1).lower(), info.group(1)) if info else "BLAS"
     version = re.search(r"Math Kernel Library Version ([\d.]+)", settings)
     return f"{name} {version.group(1)}" if version and name == "MKL" else name

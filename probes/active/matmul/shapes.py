@@ -72,8 +72,8 @@ def second_round(best: Sequence[Shape], room: Room, of: int = SECOND_ROUND) -> l
 
 def known(first_shapes: Iterable[Sequence[int]], room: Room) -> list[Shape]:
     """What the caller knows to be good, as far as it is a shape and there is room for it."""
-    found = [Shape(*map(int, shape)) for shape in first_shapes if len(shape) == 3]
-    return [shape for shape in dict.fromkeys(found) if min(shape) > 0 and room.holds(shape)]
+    shapes = [Shape(*map(int, shape)) for shape in first_shapes if len(shape) == 3]
+    return [shape for shape in dict.fromkeys(shapes) if min(shape) > 0 and room.holds(shape)]
 
 
 def affordable(shapes: Iterable[Shape], flop_per_s: float, each_s: float) -> list[Shape]:
@@ -109,7 +109,7 @@ def of_cpus(cube: Shape) -> list[Shape]:
 
 
 def _sides(multiprocessors: int) -> list[tuple[int, int]]:
-    found: dict[tuple[int, int], None] = {}
+    chosen: dict[tuple[int, int], None] = {}
     for tile in TILES:
         tried = 0
         for waves in WAVES:
@@ -118,19 +118,19 @@ def _sides(multiprocessors: int) -> list[tuple[int, int]]:
                 continue
             tried += 1
             for ratio in (1, SLIM):
-                found[min(sides, key=lambda side: (_distance(side, ratio), side))] = None
-    return list(found)
+                chosen[min(sides, key=lambda side: (_distance(side, ratio), side))] = None
+    return list(chosen)
 
 
 def _of_wave(tile: tuple[int, int], places: int) -> list[tuple[int, int]]:
     """All M, N whose tiles take nearly all of so many places and none more."""
-    found = []
+    sides = []
     for rows in range(1, MOST // tile[0] + 1):
         columns = places // rows
         m, n = rows * tile[0], columns * tile[1]
         if columns and rows * columns >= LEAST_FILL * places and LEAST <= m <= MOST and LEAST <= n <= MOST:
-            found.append((m, n))
-    return found
+            sides.append((m, n))
+    return sides
 
 
 def _distance(side: tuple[int, int], ratio: float) -> float:

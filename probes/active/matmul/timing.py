@@ -79,15 +79,15 @@ class Burst:
         ``tell``: (fraction, times so far).
         """
         started = time.perf_counter()
-        found: list[float] = []
+        times_s: list[float] = []
         batch = 1
         while True:
-            found += self.times(batch)
+            times_s += self.times(batch)
             passed = time.perf_counter() - started
-            tell(min(1.0, passed / seconds, len(found) / least), found)
-            if passed >= (seconds if len(found) >= least else 4 * seconds):
-                return found
-            batch = next_batch(len(found) / passed, batch)
+            tell(min(1.0, passed / seconds, len(times_s) / least), times_s)
+            if passed >= (seconds if len(times_s) >= least else 4 * seconds):
+                return times_s
+            batch = next_batch(len(times_s) / passed, batch)
 
     def _one(self) -> Timer:
         self._device.flush()

@@ -92,8 +92,8 @@ def job_process(pid: int) -> JobProcess | NotTaken | None:
         if why:
             return NotTaken(pid, why)
         before = _identity(folder)
-        found = _witness(pid, folder)
-        return found if _identity(folder) == before else NotTaken(pid, "became another program meanwhile")
+        job = _witness(pid, folder)
+        return job if _identity(folder) == before else NotTaken(pid, "became another program meanwhile")
     except (FileNotFoundError, ProcessLookupError):
         return None
     except OSError as error:
@@ -154,10 +154,10 @@ def _witness(pid: int, folder: int) -> JobProcess:
 def _is(program: os.stat_result, path: str) -> bool:
     """Whether this absolute path leads to that very file. A job hangs most often where a file server does."""
     try:
-        found = in_time(lambda: os.stat(path), _ANSWERS_S) if path.startswith("/") else None  # noqa: PTH116
+        file = in_time(lambda: os.stat(path), _ANSWERS_S) if path.startswith("/") else None  # noqa: PTH116
     except OSError:
         return False
-    return found is not None and os.path.samestat(program, found)
+    return file is not None and os.path.samestat(program, file)
 
 
 def _read(folder: int, name: str) -> bytes:
@@ -179,11 +179,11 @@ def with_job(job: JobProcess | None, is_its_python: bool) -> tuple[dict[str, str
     """Our environment, and over it what ``job`` has set; of its Python's only when that is the one to run. Then what
     root left out of it, and why, by name.
     """
-    found = {name: value for name, value in os.environ.items() if name not in _NOT_KEPT}
+    environ = {name: value for name, value in os.environ.items() if name not in _NOT_KEPT}
     for name, value in job.variables.items() if job is not None else ():
         if is_its_python or name not in _OF_ITS_PYTHON:
-            found[name] = value
-    kept, left_out = as_root.cleaned(found)
+            environ[name] = value
+    kept, left_out = as_root.cleaned(environ)
     return kept, {**as_root.LEFT_OUT, **left_out}
 
 

@@ -2,7 +2,7 @@
 
 What is not known is not taken as free: of a GPU's processes and its memory at least one must be known, and what is not
 is said (``unknowns``). Who uses a GPU by its process list alone is enough to refuse; graphics processes (a login
-screen) do not count unless they keep the GPU busy. Thresholds: more than a load that telemetry itself makes.
+screen) do not count unless they keep the GPU busy.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mltop.probes.model import GpuProcess, GpuSample, MigInstance, RankSample, Sample
+from mltop.probes.model.probe_kinds import IN_USE_BYTES, IN_USE_SHARE
 from mltop.probes.model.units import percent_words, size_words
 
-BUSY = 0.05
-USED_BYTES = 1 << 30  # driver 510 and newer do not count what they keep for themselves; older ones keep less than this
 CPU_BUSY = 0.5  # of all cores; mltop itself may take one for a moment
 _SHUT = {"prohibited": "Prohibited", "exclusive_process": "Exclusive", "exclusive_thread": "Exclusive"}
 _FORCE = "wait until it is free, or --force"
@@ -143,7 +142,7 @@ def _processes(gpu: GpuSample, instance: MigInstance | None) -> list[GpuProcess]
 
 def _busy(name: str, recent: Sequence[GpuSample], instance: MigInstance | None) -> Refusal | None:
     shares = [value for value in _activity(recent, instance) if value is not None]
-    if shares and len(shares) == len(recent) and min(shares) > BUSY:
+    if shares and len(shares) == len(recent) and min(shares) > IN_USE_SHARE:
         return f"{name} is busy: {percent_words(shares[-1])}, though no process is seen that uses it", _FORCE
     return None
 
@@ -159,7 +158,7 @@ def _activity(recent: Sequence[GpuSample], instance: MigInstance | None) -> list
 
 def _full(name: str, gpu: GpuSample, instance: MigInstance | None) -> Refusal | None:
     used = (gpu if instance is None else instance).memory_used_bytes
-    if used is None or used <= USED_BYTES:
+    if used is None or used <= IN_USE_BYTES:
         return None
     why = f"{size_words(used)} of {name} are in use, though no process is seen that uses it"
     return why, "sudo fuser -v /dev/nvidia*   shows who has it open; or --force"

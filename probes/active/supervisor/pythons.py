@@ -36,6 +36,7 @@ LOOK_S = 30.0  # root's, at all files of a Python: 80,000 take 0.6 s, 3 s when n
 VARIABLE = "MLTOP_PROBE_PYTHON"
 OLDEST = (3, 9)
 _MOST_SAID = 3
+_ACTIVATED_HERE = "activated where the agent was started"
 _ANSWER = b"mltop-torch "  # start-up files of a Python may print, too
 _FIX = f"name one that has it: --torch-python PATH (or export {VARIABLE}=PATH on the node)"
 _FIX_ROOT = "run the probe as the user whose Python it is, or name one that only root can change: --torch-python PATH"
@@ -125,42 +126,44 @@ def find_torch(
         environ, left_out = with_job(candidate.job or (jobs[0] if jobs else None), candidate.job is not None)
         look = as_root.Look(cancelled.is_set, LOOK_S)
         why = look.why_not_python(candidate.path, environ.get("PATH"))
-        said = {} if why else ask(candidate.path, environ, cancelled, ask_s)
-        if said and isinstance(said, dict):  # a script has become the interpreter, which finds modules where it likes
-            why = look.why_not_python(str(said.get("path"))) or look.why_not_loaded(said.get("folders", ()))
+        answer = {} if why else ask(candidate.path, environ, cancelled, ask_s)
+        # A script has become the interpreter, which finds modules where it likes.
+        if answer and isinstance(answer, dict):
+            why = look.why_not_python(str(answer.get("path"))) or look.why_not_loaded(answer.get("folders", ()))
         if cancelled.is_set():
             return None
         fix = _FIX_ROOT if why else fix
-        why = why or (said if isinstance(said, str) else unfit(said, for_gpus))
-        if isinstance(said, dict) and not why:
+        why = why or (answer if isinstance(answer, str) else unfit(answer, for_gpus))
+        if isinstance(answer, dict) and not why:
             return TorchPython(
                 path=candidate.path,
-                executable=said.get("path") or candidate.path,
-                python=said["python"],
-                torch=said["torch"],
-                cuda=said.get("cuda"),
-                hip=said.get("hip"),
+                executable=answer.get("path") or candidate.path,
+                python=answer["python"],
+                torch=answer["torch"],
+                cuda=answer.get("cuda"),
+                hip=answer.get("hip"),
                 origin=candidate.origin,
                 environ=environ,
                 left_out=left_out,
             )
         reasons.append(f"{candidate.path} ({candidate.origin}): {why}")
-    reasons += [] if named else [str(one) for one in not_taken[:_MOST_SAID]]
+    reasons += [] if named else [str(job) for job in not_taken[:_MOST_SAID]]
     raise NoTorch("no Python with a torch that will do: " + "; ".join(reasons), fix)
 
 
 def candidates(named: str, jobs: Sequence[JobProcess]) -> list[Candidate]:
     """In the order in which they are asked, each once."""
-    of_jobs = [one for job in jobs for one in _of_job(job)]
+    of_jobs = [candidate for job in jobs for candidate in _of_job(job)]
     for path, origin in ((named, "named for this probe"), (os.environ.get(VARIABLE), f"{VARIABLE} on this node")):
         if path:
-            return [Candidate(path, origin, next((one.job for one in of_jobs if one.path == path), None))]
-    found = list(of_jobs)
-    found += [Candidate(f"{folder}/bin/python", "activated where the agent was started") for folder in activated_here()]
-    found += [Candidate(sys.executable, "the agent's own")] if sys.executable else []
-    found.append(Candidate("python3", "on PATH"))
+            job_of = {candidate.path: candidate.job for candidate in reversed(of_jobs)}
+            return [Candidate(path, origin, job_of.get(path))]
+    in_order = list(of_jobs)
+    in_order += [Candidate(f"{folder}/bin/python", _ACTIVATED_HERE) for folder in activated_here()]
+    in_order += [Candidate(sys.executable, "the agent's own")] if sys.executable else []
+    in_order.append(Candidate("python3", "on PATH"))
     first_of_path: dict[str, Candidate] = {}
-    for candidate in found:
+    for candidate in in_order:
         first_of_path.setdefault(candidate.path, candidate)
     return list(first_of_path.values())
 
@@ -178,17 +181,17 @@ def _of_job(job: JobProcess) -> Iterable[Candidate]:
         yield Candidate(job.python, origin, job)
 
 
-def unfit(said: Mapping[str, Any], for_gpus: bool) -> str:
+def unfit(answer: Mapping[str, Any], for_gpus: bool) -> str:
     """Why a Python that answered will not do, "" when it will. Pure."""
-    version = str(said.get("python", ""))
+    version = str(answer.get("python", ""))
     if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
         return f"it is Python {version}, older than {'.'.join(map(str, OLDEST))}"
-    if said.get("error"):
-        return f"its torch cannot be looked at: {said['error']}"
-    if not said.get("torch"):
+    if answer.get("error"):
+        return f"its torch cannot be looked at: {answer['error']}"
+    if not answer.get("torch"):
         return "torch is not installed"
-    if for_gpus and not (said.get("cuda") or said.get("hip")):
-        return f"its torch {said['torch']} is built without CUDA"
+    if for_gpus and not (answer.get("cuda") or answer.get("hip")):
+        return f"its torch {answer['torch']} is built without CUDA"
     return ""
 
 
@@ -211,8 +214,8 @@ def _answer(process: ProbeProcess, cancelled: threading.Event, ask_s: float) -> 
         ended = process.has_ended()
         for line in process.receive():
             if line.startswith(_ANSWER):
-                said: dict[str, Any] = json.loads(line[len(_ANSWER) :])
-                return said
+                answer: dict[str, Any] = json.loads(line[len(_ANSWER) :])
+                return answer
         if ended:
             words = endings.last_words(process.said())
             return words or f"ended with exit code {process.reap()} and no answer"

@@ -81,9 +81,9 @@ class Supervisor:
             emit(ProbeEvent("refused", why=str(before), fix="wait until it is over, or cancel it"))
             return
         try:
-            known = facts()
-            if known is not None and not cancelled.is_set():
-                self._run(turn, known, emit, cancelled)
+            node_facts = facts()
+            if node_facts is not None and not cancelled.is_set():
+                self._run(turn, node_facts, emit, cancelled)
         finally:
             with self._lock:
                 self._turn = None

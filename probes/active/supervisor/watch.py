@@ -151,8 +151,8 @@ class Watched:
         """The stage that it is in already is progress, not a new deadline."""
         if event.stage != self._stage or self._limit_s is None:
             self._stage = event.stage
-            known = event.deadline_s
-            self._limit_s = stage_deadline_s(self._kind, event.stage, self._deadlines_s) if known is None else known
+            told_s = event.deadline_s
+            self._limit_s = stage_deadline_s(self._kind, event.stage, self._deadlines_s) if told_s is None else told_s
             self._due_s = now + self._limit_s
         event.device = event.device or self._name
         event.deadline_s = self._limit_s
@@ -212,8 +212,8 @@ class Watched:
             oom_killed = self._oom_kills is not None and (oom_kills() or 0) > self._oom_kills
             self._fail(*endings.died(code, self._stage, self.process.said() or self._garbage, oom_killed))
         elif code != 0 and not self._failed:
-            said = endings.died(code, self._stage, self.process.said(), False)[0]
-            self._emit(ProbeEvent("note", device=self._name, text=f"after its result it {said}"))
+            words = endings.died(code, self._stage, self.process.said(), False)[0]
+            self._emit(ProbeEvent("note", device=self._name, text=f"after its result it {words}"))
 
     def _give_up(self) -> None:
         """Nothing can end it: we do not wait for it, and its devices are not touched until it is gone."""

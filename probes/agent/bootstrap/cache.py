@@ -323,7 +323,7 @@ def keep_in_use(path: str) -> None:
 
 
 def remember_python(path: str) -> None:
-    """For agents that start without a bootstrap (``reach/launchers/installed_agent.py``)."""
+    """Note the interpreter for agents that start without a bootstrap (``reach/launchers/installed_agent.py``)."""
     note, line = os.path.join(path, "python"), os.fsencode(sys.executable + "\n")
     if read_file(note) != line:
         try:

@@ -52,7 +52,7 @@ class Bundle:
         return data
 
     def name_of(self, module: str) -> str:
-        """Of the file that is this module, "" for none. Packages first, as Python does."""
+        """The name of the file that is this module, "" for none. Packages come first, as Python has it."""
         base = module.replace(".", "/")
         names = [base + "/__init__.py", base + ".py", *(base + suffix for suffix in EXTENSION_SUFFIXES)]
         return next((name for name in names if name in self.hashes), "")
@@ -66,7 +66,7 @@ class Loader(SourceFileLoader):
         self.bundle, self.name_there = bundle, name
 
     def get_data(self, path: str) -> bytes:
-        """Also of files beside the module: what is not listed is not there."""
+        """The content of a file, also of one beside the module: what is not listed is not there."""
         name = os.path.relpath(path, self.bundle.folder)
         if name not in self.bundle.hashes:
             raise FileNotFoundError(path)
@@ -84,7 +84,7 @@ class Loader(SourceFileLoader):
 
 
 class Finder:
-    """Of ``packages`` every module comes from the bundle or from nowhere."""
+    """Finds every module of ``packages`` in the bundle or nowhere."""
 
     def __init__(self, bundle: Bundle, packages: "Collection[str]") -> None:
         self.bundle, self.packages = bundle, packages

@@ -160,7 +160,7 @@ class Options:
 
 
 def send_boot(boot: "dict[str, Any]", options: "Options") -> None:
-    """As many of its notes as a line of every carrier holds."""
+    """The boot frame, with as many of its notes as a line of every carrier holds."""
     version = ".".join(str(part) for part in sys.version_info[:3])
     notes = [note[:LONGEST_NOTE] for note in boot["notes"]]
     boot = dict(boot, python=f"{version} at {sys.executable}", notes=notes)

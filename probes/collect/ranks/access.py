@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.ranks.roles import looks_like_python
 from mltop.probes.collect.ranks.roster import MOST_RANKS_OF_A_USER, Rank
-from mltop.probes.collect.ranks.table import DENIED, HIDDEN, OVERWRITTEN, ProcessTable
+from mltop.probes.collect.ranks.table import ProcessTable
+from mltop.probes.collect.sysfile import read_long
 from mltop.probes.model import Gap
+from mltop.probes.model.units import counted
 from mltop.probes.system.writable import name_of_user
 
 _NOT_HIDING = ("0", "off")
@@ -26,11 +27,9 @@ def user_name(uid: int | None) -> str:
 
 def access_gaps(table: ProcessTable, gpu_pids: set[int], own_pid: int) -> list[Gap]:
     """Gaps about processes other than our own that cannot be read, are hidden or in another PID namespace."""
-    hidden = hidepid_gap(table)
-    gaps = [*_denied_gap(table, gpu_pids, own_pid), *_overwritten_gap(table), *([hidden] if hidden else [])]
-    if hidden is None:
-        gaps += _foreign_gap(table, gpu_pids)
-    return gaps
+    hidden = _hidden_gap(table)
+    gaps = [_denied_gap(table, gpu_pids, own_pid), _overwritten_gap(table), hidden or _foreign_gap(table, gpu_pids)]
+    return [gap for gap in gaps if gap is not None]
 
 
 def doubtful_gaps(ranks: Sequence[Rank]) -> list[Gap]:
@@ -40,64 +39,85 @@ def doubtful_gaps(ranks: Sequence[Rank]) -> list[Gap]:
     if doubtful:
         first = doubtful[0]
         more = f", and {len(doubtful) - 1} more processes" if len(doubtful) > 1 else ""
-        said = ", ".join(first.identity.unbelieved)
+        values = ", ".join(first.identity.unbelieved)
         who = f"pid {first.process.pid} of {user_name(first.process.uid) or 'an unknown user'}"
-        gaps.append(Gap("ranks", f"{who} has {said}{more}: no job has such numbers, they count as unknown"))
+        why = f"{who} has {values}{more}: no job has such numbers, they count as unknown"
+        gaps.append(Gap.about("ranks", why=why))
     counts = Counter(rank.process.uid for rank in ranks)
     for uid in sorted((uid for uid, count in counts.items() if count >= MOST_RANKS_OF_A_USER), key=str):
         why = f"{user_name(uid)} has {MOST_RANKS_OF_A_USER} ranks or more on this node: only so many are looked at"
-        gaps.append(Gap("ranks", why, f"see what they are: pgrep -c -u {uid} ."))
+        gaps.append(Gap.about("ranks", why=why, fix=f"see what they are: pgrep -c -u {uid} ."))
     return gaps
 
 
-def permission_fix() -> str:
-    """The command that makes other users' processes readable."""
-    if os.geteuid() != 0:
-        return "sudo mltop"
-    return "start the container with --cap-add=SYS_PTRACE"
-
-
-def hidepid_gap(table: ProcessTable) -> Gap | None:
-    """A /proc mounted with hidepid (proc(5)), when that takes effect on us: pid 1 is not readable."""
-    first = table.processes.get(1)
-    option = _hidepid_option(table.root)
-    if option in _NOT_HIDING or (first is not None and first.access != HIDDEN):
-        return None
-    why = f"/proc is mounted with hidepid={option}: other users' processes and their ranks are not shown"
-    return Gap("ranks", why, permission_fix())
+def permission_gap(*fields: str, why: str) -> Gap:
+    """Something of ranks that we may not read, with the command that makes other users' processes readable."""
+    fix = "sudo mltop" if os.geteuid() != 0 else "start the container with --cap-add=SYS_PTRACE"
+    return Gap.about("ranks", *fields, why=why, fix=fix, code="no_permission")
 
 
 def unreadable_counters_gap(users: Sequence[str]) -> Gap:
     """One line for all ranks, of these users, whose /proc/PID/io is not readable."""
-    noun = "rank" if len(users) == 1 else "ranks"
-    why = f"system call counts of {len(users)} {noun}{named(users)}: permission denied"
-    return Gap("ranks.syscalls", why, permission_fix())
+    why = f"system call counts of {counted(len(users), 'rank')}{named(users)}: permission denied"
+    return permission_gap("syscalls", why=why)
 
 
-def _denied_gap(table: ProcessTable, gpu_pids: set[int], own_pid: int) -> list[Gap]:
-    denied = [p for p in table.processes.values() if p.access == DENIED and not p.dead and p.pid != own_pid]
+def _hidden_gap(table: ProcessTable) -> Gap | None:
+    """A /proc mounted with hidepid (proc(5)), when that takes effect on us: pid 1 is not readable."""
+    first = table.processes.get(1)
+    option = _hidepid_option(table.root)
+    if option in _NOT_HIDING or (first is not None and first.access != "hidden"):
+        return None
+    why = f"/proc is mounted with hidepid={option}: other users' processes and their ranks are not shown"
+    return permission_gap(why=why)
+
+
+def _hidepid_option(root: str) -> str:
+    try:
+        mounts = read_long(f"{root}/self/mounts", 1 << 20).decode("utf-8", "replace")
+    except OSError:
+        return "0"
+    of_proc = [fields for line in mounts.splitlines() if len(fields := line.split()) > 3 and fields[2] == "proc"]
+    options = [option for fields in of_proc if fields[1] in (root, "/proc") for option in fields[3].split(",")]
+    return next((option[len("hidepid=") :] for option in options if option.startswith("hidepid=")), "0")
+
+
+def _denied_gap(table: ProcessTable, gpu_pids: set[int], own_pid: int) -> Gap | None:
+    denied = [p for p in table.processes.values() if p.access == "denied" and not p.dead and p.pid != own_pid]
     python = [p for p in denied if looks_like_python(p.argv, p.exe, p.comm)]
     on_gpu = [p for p in denied if p.pid in gpu_pids and p not in python]
     count = len(python) + len(on_gpu)
     if count == 0:
-        return []
+        return None
     kind = "GPU" if not python else "Python or GPU" if on_gpu else "Python"
     noun, their = ("process", "its rank is") if count == 1 else ("processes", "their ranks are")
     who = named(user_name(p.uid) for p in python + on_gpu)
-    why = f"{count} {kind} {noun}{who} cannot be read (permission denied): {their} not shown"
-    return [Gap("ranks", why, permission_fix())]
+    return permission_gap(why=f"{count} {kind} {noun}{who} cannot be read (permission denied): {their} not shown")
 
 
-def _overwritten_gap(table: ProcessTable) -> list[Gap]:
+def _overwritten_gap(table: ProcessTable) -> Gap | None:
     count = sum(
-        p.access == OVERWRITTEN and p.identity is None and looks_like_python([], p.exe, p.comm)
+        p.access == "overwritten" and p.identity is None and looks_like_python([], p.exe, p.comm)
         for p in table.processes.values()
     )
     if count == 0:
-        return []
+        return None
     noun, verb = ("process", "has") if count == 1 else ("processes", "have")
     why = f"{count} Python {noun} {verb} written a title over the environment (setproctitle): rank unknown"
-    return [Gap("ranks", why, "export SPT_NOENV=1 in the job")]
+    return Gap.about("ranks", why=why, fix="export SPT_NOENV=1 in the job")
+
+
+def _foreign_gap(table: ProcessTable, gpu_pids: set[int]) -> Gap | None:
+    """A GPU's process list is a few seconds old: what has just ended is not foreign. Where every process of the
+    machine has a pid, it has ended anyway, and a rule tells of its memory.
+    """
+    foreign = [pid for pid in gpu_pids if pid not in table.processes and pid not in table.ended_at]
+    if not foreign or in_first_namespace(table.root):
+        return None
+    verb = "is" if len(foreign) == 1 else "are"
+    count = counted(len(foreign), "GPU process id")
+    why = f"{count} {verb} not visible here (another PID namespace: container?)"
+    return Gap.about("gpu processes", why=why, fix="run mltop on the host, or start the container with --pid=host")
 
 
 @cache
@@ -107,32 +127,6 @@ def in_first_namespace(root: str) -> bool:
         return os.readlink(f"{root}/self/ns/pid") == _FIRST_PID_NAMESPACE
     except OSError:
         return False
-
-
-def _foreign_gap(table: ProcessTable, gpu_pids: set[int]) -> list[Gap]:
-    """A GPU's process list is a few seconds old: what has just ended is not foreign. Where every process of the
-    machine has a pid, it has ended anyway, and a rule tells of its memory.
-    """
-    foreign = [pid for pid in gpu_pids if pid not in table.processes and pid not in table.ended_at]
-    if not foreign or in_first_namespace(table.root):
-        return []
-    noun, verb = ("id", "is") if len(foreign) == 1 else ("ids", "are")
-    why = f"{len(foreign)} GPU process {noun} {verb} not visible here (another PID namespace: container?)"
-    return [Gap("gpu processes", why, "run mltop on the host, or start the container with --pid=host")]
-
-
-def _hidepid_option(root: str) -> str:
-    try:
-        mounts = procfs.read_all(f"{root}/self/mounts", 1 << 20).decode("utf-8", "replace")
-    except OSError:
-        return "0"
-    for line in mounts.splitlines():
-        fields = line.split()
-        if len(fields) > 3 and fields[2] == "proc" and fields[1] in (root, "/proc"):
-            for option in fields[3].split(","):
-                if option.startswith("hidepid="):
-                    return option[len("hidepid=") :]
-    return "0"
 
 
 def named(users: Iterable[str]) -> str:

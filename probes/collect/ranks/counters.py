@@ -10,13 +10,13 @@ Source: /proc/PID/{stat,schedstat,status,io,wchan} (proc_pid_stat(5), Documentat
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from mltop.probes.collect.ranks import procfs
+from mltop.probes.collect.sysfile import KeptFile, OpenFiles
 from mltop.probes.model import RankSample
 from mltop.probes.system import paths
 
@@ -26,6 +26,7 @@ _MAX_INTERVAL_S = 60.0
 _START_TOLERANCE_S = 2.0  # the kernel computes the boot time anew; clock adjustment moves it
 _CALM_S = 5.0
 _JITTER_S = 0.25
+_FILES = ("stat", "schedstat", "status", "io", "wchan")
 _READ_BYTES = 8192  # status, the longest, has some 1,500
 # Children are looked at every five seconds for each rank, more seldom when there are so many that it would show.
 _CHILDREN_EVERY_S = 5.0
@@ -67,12 +68,10 @@ class Counters:
 
 
 class RankReader:
-    """Reads one process. ``keep``: its files may stay open. For one thread."""
+    """Reads one process. ``open_files``: how many of its files may stay open. For one thread."""
 
-    def __init__(self, root: str, pid: int, keep: bool = False) -> None:
-        self._folder = f"{root}/{pid}"
-        self._keep = keep
-        self._open: dict[str, int] = {}
+    def __init__(self, root: str, pid: int, open_files: OpenFiles) -> None:
+        self._files = {name: KeptFile(f"{root}/{pid}/{name}", open_files, _READ_BYTES) for name in _FILES}
         # Of the main thread when status was read: schedstat, its state, and when that was.
         self._runs, self._state, self._status_at = b"", "", float("-inf")
         self._status: dict[str, Any] = {}
@@ -81,47 +80,32 @@ class RankReader:
         """``now``: seconds of any one clock. Raises one of ``procfs.GONE`` when the process has ended."""
         runs = b""  # in a kernel that does not count
         with suppress(FileNotFoundError):
-            runs = self._read("schedstat")  # before the others: what runs in between is looked at the next time
-        stat = procfs.parse_stat(self._read("stat"))
+            runs = self._files["schedstat"].read()  # before the others: what runs in between is looked at the next time
+        stat = procfs.parse_stat(self._files["stat"].read())
         has_slept_on = runs and runs == self._runs and stat.state == self._state
         if not has_slept_on or not 0 <= now - self._status_at < _CALM_S - _JITTER_S:
             self._status = self._read_status(stat.state)
             self._runs, self._state, self._status_at = runs, stat.state, now
         values = {**self._status, "state": stat.state, "main_cpu_s": procfs.parse_main_cpu_s(runs)}
         try:
-            values["read_syscalls"], values["write_syscalls"] = procfs.parse_io(self._read("io"))
+            values["read_syscalls"], values["write_syscalls"] = procfs.parse_io(self._files["io"].read())
         except PermissionError:
             return Counters(stat, {**values, "read_syscalls": None, "write_syscalls": None}, denied=True)
         return Counters(stat, values)
 
     def _read_status(self, state: str) -> dict[str, Any]:
-        status = procfs.parse_status(self._read("status"))
+        status = procfs.parse_status(self._files["status"].read())
         values = {**vars(status), "wchan": None}
         del values["uid"]
         # A running thread sleeps nowhere, and unwinding a kernel stack is the dearest of these reads.
         if state not in "RZX":
             with suppress(OSError):
-                values["wchan"] = procfs.parse_wchan(self._read("wchan"))
+                values["wchan"] = procfs.parse_wchan(self._files["wchan"].read())
         return values
 
     def close(self) -> None:
-        for descriptor in self._open.values():
-            with suppress(OSError):
-                os.close(descriptor)
-        self._open.clear()
-
-    def __del__(self) -> None:
-        self.close()
-
-    def _read(self, name: str) -> bytes:
-        """A file that the kernel gives whole at the first read."""
-        descriptor = self._open.get(name)
-        if descriptor is not None:
-            return os.pread(descriptor, _READ_BYTES, 0)
-        if not self._keep:
-            return procfs.read_bytes(f"{self._folder}/{name}")
-        self._open[name] = os.open(f"{self._folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        return os.pread(self._open[name], _READ_BYTES, 0)
+        for file in self._files.values():
+            file.close()
 
 
 def copied(sample: RankSample, **changes: Any) -> RankSample:
@@ -143,7 +127,7 @@ def read_counters(sample: RankSample) -> RankSample | None:
     root = paths.proc()
     now = time.monotonic()
     try:
-        counters = RankReader(root, sample.pid).read(now)
+        counters = RankReader(root, sample.pid, OpenFiles(0)).read(now)
         children = descendants(root, sample.pid)
     except (*procfs.GONE, PermissionError):
         return None

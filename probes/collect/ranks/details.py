@@ -12,11 +12,13 @@ from functools import cache
 from typing import Any
 
 from mltop.probes.collect.ranks import procfs
-from mltop.probes.collect.ranks.access import named, permission_fix
+from mltop.probes.collect.ranks.access import named, permission_gap
 from mltop.probes.collect.ranks.table import Process
 from mltop.probes.collect.redaction.process import settings_of
 from mltop.probes.collect.redaction.shapes import without_tokens
+from mltop.probes.collect.sysfile import read_known, read_text
 from mltop.probes.model import UNLIMITED, Gap, RankSample
+from mltop.probes.model.units import counted
 
 RECHECK_S = 30.0
 # Version 1 of cgroups has one hierarchy per controller: jobs are told apart best by memory's, then by the processors'.
@@ -53,11 +55,11 @@ class Details:
         vars(sample).update(self._values)
 
     def _read(self, folder: str) -> None:
-        limits, cgroup = _text(f"{folder}/limits"), _text(f"{folder}/cgroup")
+        limits, cgroup = read_known(f"{folder}/limits") or b"", read_text(f"{folder}/cgroup")
         self._values["memlock_limit_bytes"] = soft_limit(limits, b"\nMax locked memory")
         self._values["open_files_limit"] = soft_limit(limits, b"\nMax open files")
         self._values["open_files"] = self._open_files(f"{folder}/fd")
-        self._values["cgroup"] = without_tokens(cgroup_of(cgroup.decode("utf-8", "replace"))) if cgroup else None
+        self._values["cgroup"] = without_tokens(cgroup_of(cgroup)) if cgroup else None
         if self._settings_of != self._image:
             # Once after each exec: nothing else changes them, but a title may be written over them later.
             with suppress(OSError):
@@ -75,14 +77,6 @@ class Details:
 def _size_counts(root: str) -> bool:
     """Since Linux 6.2 the size of the folder is the number of open files: no need to list ten thousand of them."""
     return root == "/proc" and os.stat("/proc/self/fd").st_size > 0
-
-
-def _text(path: str) -> bytes:
-    """b"" when it cannot be read."""
-    try:
-        return procfs.read_all(path, 65536)
-    except OSError:
-        return b""
 
 
 def cgroup_paths(text: str) -> dict[str, str]:
@@ -120,7 +114,6 @@ def missing_details(samples: Sequence[RankSample]) -> list[Gap]:
     for name, words in _FIELDS.items():
         without = [sample for sample in samples if getattr(sample, name) is None and sample.state not in ("Z", "X")]
         if without:
-            noun = "rank" if len(without) == 1 else "ranks"
-            who = named(sample.user for sample in without)
-            gaps.append(Gap(f"ranks.{name}", f"{words} of {len(without)} {noun}{who} cannot be read", permission_fix()))
+            who = f"{counted(len(without), 'rank')}{named(sample.user for sample in without)}"
+            gaps.append(permission_gap(name, why=f"{words} of {who} cannot be read"))
     return gaps

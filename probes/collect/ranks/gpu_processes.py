@@ -64,7 +64,8 @@ class GpuProcesses:
                     for process in gpu.processes
                 ]
         left = len(listed) - len(looks)
-        return [Gap("gpu processes", f"{left} of {len(listed)} processes on GPUs were not looked at")] if left else []
+        why = f"{left} of {len(listed)} processes on GPUs were not looked at"
+        return [Gap.about("gpu processes", why=why)] if left else []
 
     def _look(self, pid: int, before: _Look | None, now: float) -> _Look:
         try:
@@ -115,7 +116,7 @@ class GpuProcesses:
 
 
 def _exists(pid: int) -> bool:
-    """Also where hidepid hides it: signal 0 reaches nobody, but its permission is checked."""
+    """Whether a process exists, also where hidepid hides it: signal 0 reaches nobody, but its permission is checked."""
     if not 0 < pid <= _LARGEST_PID:
         return False
     try:

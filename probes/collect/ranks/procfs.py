@@ -1,4 +1,4 @@
-"""Reads of /proc/PID files with os.open and os.read, parsed by hand: this runs for every rank every second.
+"""Files of /proc/PID, parsed by hand: this runs for every rank every second.
 
 A process may disappear between any two reads: then these raise one of ``GONE``. Without permission they raise
 PermissionError. Source: proc_pid_stat(5), proc_pid_status(5), proc_pid_io(5) and their neighbours.
@@ -10,12 +10,13 @@ import os
 from dataclasses import dataclass
 from functools import cache
 
+from mltop.probes.collect.sysfile import number_after, read_file, read_long
+
 # ESRCH comes from reading a file that was opened before the process ended.
 GONE = (FileNotFoundError, ProcessLookupError, NotADirectoryError)
 
 CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
-_CHUNK_BYTES = 32768
 _CHILDREN_BYTES = 1 << 20
 _ENVIRON_BYTES = 1 << 20
 _ARGV_BYTES = 8192
@@ -49,37 +50,13 @@ class Status:
     voluntary_switches: int | None
 
 
-def read_bytes(path: str) -> bytes:
-    """A file that the kernel gives whole at the first read, as it does stat, status, io and wchan."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(descriptor, _CHUNK_BYTES)
-    finally:
-        os.close(descriptor)
-
-
-def read_all(path: str, limit_bytes: int) -> bytes:
-    """A file that may come in pieces, at most ``limit_bytes`` of it."""
-    data = b""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        while len(data) < limit_bytes:
-            more = os.read(descriptor, min(limit_bytes - len(data), _CHUNK_BYTES))
-            if not more:
-                break
-            data += more
-    finally:
-        os.close(descriptor)
-    return data
-
-
 def list_pids(root: str) -> list[int]:
     """All process ids below the given /proc, in no order."""
     return [int(name) for name in os.listdir(root) if name.isdigit()]
 
 
 def read_stat(root: str, pid: int) -> Stat:
-    return parse_stat(read_bytes(f"{root}/{pid}/stat"))
+    return parse_stat(read_file(f"{root}/{pid}/stat"))
 
 
 def parse_stat(data: bytes) -> Stat:
@@ -102,24 +79,23 @@ def parse_stat(data: bytes) -> Stat:
 
 
 def read_status(root: str, pid: int) -> Status:
-    return parse_status(read_bytes(f"{root}/{pid}/status"))
+    return parse_status(read_file(f"{root}/{pid}/status"))
 
 
 def parse_status(data: bytes) -> Status:
-    rss_kib = _number_after(data, b"\nVmRSS:")
+    rss_kib = number_after(data, b"VmRSS:")
     return Status(
-        uid=_number_after(data, b"\nUid:"),
+        uid=number_after(data, b"Uid:"),
         rss_bytes=None if rss_kib is None else rss_kib * 1024,
         cpus_allowed=_text_after(data, b"\nCpus_allowed_list:"),
         numa_nodes=_text_after(data, b"\nMems_allowed_list:"),
-        voluntary_switches=_number_after(data, b"\nvoluntary_ctxt_switches:"),
+        voluntary_switches=number_after(data, b"voluntary_ctxt_switches:"),
     )
 
 
 def parse_io(data: bytes) -> tuple[int | None, int | None]:
     """Counts of read-like and write-like system calls (syscr, syscw) of all threads of the process."""
-    data = b"\n" + data
-    return _number_after(data, b"\nsyscr:"), _number_after(data, b"\nsyscw:")
+    return number_after(data, b"syscr:"), number_after(data, b"syscw:")
 
 
 def parse_main_cpu_s(data: bytes) -> float | None:
@@ -153,7 +129,7 @@ def read_argv(root: str, pid: int) -> list[str]:
     What is cut off ends in "…", so that nobody takes the head of a token for a word.
     """
     try:
-        data = read_all(f"{root}/{pid}/cmdline", _ARGV_BYTES)
+        data = read_long(f"{root}/{pid}/cmdline", _ARGV_BYTES)
     except OSError:
         return []
     if len(data) == _ARGV_BYTES and data[-1:] != b"\0":
@@ -163,29 +139,29 @@ def read_argv(root: str, pid: int) -> list[str]:
 
 def read_children(root: str, pid: int) -> list[int] | None:
     """Direct children, those of every thread; None where the kernel has no /proc/PID/task/TID/children."""
-    found: list[int] = []
+    children: list[int] = []
     for thread in os.listdir(f"{root}/{pid}/task"):
         try:
-            found += map(int, read_all(f"{root}/{pid}/task/{thread}/children", _CHILDREN_BYTES).split())
+            children += map(int, read_long(f"{root}/{pid}/task/{thread}/children", _CHILDREN_BYTES).split())
         except GONE:
             if thread == str(pid):
                 return None
-    return found
+    return children
 
 
 def read_environ(root: str, pid: int) -> bytes:
     """The environment at the last exec (at most 1 MiB); b"" for kernel threads and zombies."""
-    return read_all(f"{root}/{pid}/environ", _ENVIRON_BYTES)
+    return read_long(f"{root}/{pid}/environ", _ENVIRON_BYTES)
 
 
 @cache
 def boot_time(root: str) -> float | None:
     """When the machine started, unix s. Read once: with many CPUs /proc/stat takes milliseconds."""
     try:
-        data = read_all(f"{root}/stat", 1 << 20)
+        data = read_long(f"{root}/stat", 1 << 20)
     except OSError:
         return None
-    value = _number_after(b"\n" + data, b"\nbtime")
+    value = number_after(data, b"btime")
     return None if value is None else float(value)
 
 
@@ -201,11 +177,3 @@ def _text_after(data: bytes, label: bytes) -> str | None:
         return None
     end = data.find(b"\n", at + 1)
     return data[at + len(label) : end if end >= 0 else len(data)].decode("ascii", "replace").strip()
-
-
-def _number_after(data: bytes, label: bytes) -> int | None:
-    at = data.find(label)
-    if at < 0:
-        return None
-    words = data[at + len(label) : at + len(label) + 32].split(None, 1)
-    return int(words[0]) if words and words[0].isdigit() else None

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from mltop.probes.collect.ranks.identity import LAUNCHERS
 
-PYTHON = "python"  # may be a rank
-WORKER = "worker"  # Python's own helper processes: never a rank
-LAUNCHER = "launcher"  # starts ranks or wraps one
-SHELL = "shell"
-TOOL = "tool"  # watches or edits; carries a rank's variables only because it was started in its shell
-OTHER = "other"  # may be a rank when no Python process is (an MPI program)
+# python may be a rank; worker: Python's own helper processes, never a rank; launcher: starts ranks or wraps one; tool:
+# watches or edits, and carries a rank's variables only because it was started in its shell; other may be a rank when
+# no Python process is (an MPI program).
+Role = Literal["python", "worker", "launcher", "shell", "tool", "other"]
 
-# The kinds that a rank may be, best first.
-RANK_ROLES = (PYTHON, OTHER)
+# The roles that a rank may have, best first.
+RANK_ROLES: tuple[Role, ...] = ("python", "other")
 
 
 def _words(text: str) -> frozenset[str]:
@@ -49,6 +48,8 @@ _TOOLS = _words(
     """
 )
 
+_PROGRAMS: tuple[tuple[Role, frozenset[str]], ...] = (("shell", _SHELLS), ("launcher", _LAUNCHERS), ("tool", _TOOLS))
+
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*[a-z]*(?:-[0-9.]+)?(?:-dbg)?", re.ASCII)
 
 _TOOL_SCRIPTS = _words(
@@ -74,21 +75,21 @@ _WORKER_CODE = ("from multiprocessing.", "from joblib.externals.loky", "from lok
 _WORKER_NAMES = ("pt_data_worker", "pt_data_pin")  # torch/utils/data/_utils/worker.py names its processes
 
 
-def role_of(argv: list[str], exe: str | None, comm: str) -> str:
+def role_of(argv: list[str], exe: str | None, comm: str) -> Role:
     """The role of a process. ``exe`` is the target of /proc/PID/exe, None when unreadable."""
     names = [_basename(exe)] if exe else []
     names.append(_basename(argv[0].lstrip("-")) if argv else comm)
     if any(map(is_python_name, names)):
         return _python_role(argv, comm)
     for name in names:
-        for role, members in ((SHELL, _SHELLS), (LAUNCHER, _LAUNCHERS), (TOOL, _TOOLS)):
+        for role, members in _PROGRAMS:
             if name in members:
                 return role
-    return OTHER
+    return "other"
 
 
 def is_python_name(program: str) -> bool:
-    """By the name of a program, or its path."""
+    """Whether a program is a Python, by its name or path."""
     return _PYTHON.fullmatch(_basename(program)) is not None
 
 
@@ -136,30 +137,26 @@ def python_target(argv: list[str]) -> tuple[str, str]:
     return "", ""
 
 
-def _python_role(argv: list[str], comm: str) -> str:
+def _python_role(argv: list[str], comm: str) -> Role:
     if comm in _WORKER_NAMES:
-        return WORKER
+        return "worker"
     kind, target = python_target(argv)
-    if kind == "c":
-        return _code_role(target)
-    if kind == "m":
-        return _module_role(target)
-    return _script_role(target)
+    return {"c": _code_role, "m": _module_role, "": _script_role}[kind](target)
 
 
-def _code_role(code: str) -> str:
+def _code_role(code: str) -> Role:
     if code.startswith(_WORKER_CODE) or "torch._inductor" in code:
-        return WORKER
+        return "worker"
     # The agent's first stage stands in a command line; the demo's ranks are ranks.
-    return TOOL if "mltop" in code and "demo" not in code else PYTHON
+    return "tool" if "mltop" in code and "demo" not in code else "python"
 
 
-def _module_role(module: str) -> str:
+def _module_role(module: str) -> Role:
     if _within(module, _LAUNCHER_MODULES):
-        return LAUNCHER
+        return "launcher"
     if _within(module, _WORKER_MODULES):
-        return WORKER
-    return TOOL if module == "mltop" or _within(module, _TOOL_MODULES) else PYTHON
+        return "worker"
+    return "tool" if module == "mltop" or _within(module, _TOOL_MODULES) else "python"
 
 
 def _within(module: str, packages: tuple[str, ...]) -> bool:
@@ -167,20 +164,22 @@ def _within(module: str, packages: tuple[str, ...]) -> bool:
 
 
 def _is_file_of(path: str, packages: tuple[str, ...]) -> bool:
-    """Of those within packages: a folder that is called as a top-level package may hold anything."""
+    """Whether a path is a file of these; only of those within packages: a folder that is called as a top-level package
+    may hold anything.
+    """
     files = [f"/{package.replace('.', '/')}" for package in packages if "." in package]
     return any(f"{file}/" in path or path.endswith(f"{file}.py") for file in files)
 
 
-def _script_role(path: str) -> str:
+def _script_role(path: str) -> Role:
     name = _basename(path)
     if name in _LAUNCHER_SCRIPTS or _is_file_of(path, _LAUNCHER_MODULES):
-        return LAUNCHER
+        return "launcher"
     if _is_file_of(path, _WORKER_MODULES):
-        return WORKER
+        return "worker"
     if name in _TOOL_SCRIPTS or name.startswith("mltop") or "/.cache/mltop/" in path:
-        return TOOL
-    return PYTHON
+        return "tool"
+    return "python"
 
 
 def _basename(path: str) -> str:

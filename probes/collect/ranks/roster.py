@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from mltop.probes.collect.ranks.identity import Identity
-from mltop.probes.collect.ranks.roles import PYTHON, RANK_ROLES
+from mltop.probes.collect.ranks.roles import RANK_ROLES
 from mltop.probes.collect.ranks.table import Process
 
 MOST_RANKS_OF_A_USER = 1024  # of one node; anybody may start processes that say they are ranks
@@ -116,7 +116,7 @@ def _rank_below(tree: Tree, top: Process, excluded: set[int], gpu_pids: set[int]
     as much as there are processes, however these are nested.
     """
     assert top.identity is not None
-    depths = {top.pid: 0, **tree.below(top.pid, lambda one: one.identity is None or _key(one) == _key(top))}
+    depths = {top.pid: 0, **tree.below(top.pid, lambda process: process.identity is None or _key(process) == _key(top))}
     best: tuple[tuple[int, int, bool, int, int], Process] | None = None
     for pid, depth in depths.items():
         process = tree.processes[pid]
@@ -148,7 +148,7 @@ def _without_nested(tree: Tree, candidates: list[Rank]) -> list[Rank]:
 
 
 def _without_repetitions(candidates: list[Rank]) -> list[Rank]:
-    """Of several claims to one rank keeps the best: a detached helper still carries its rank's variables.
+    """Keeps the best of several claims to one rank: a detached helper still carries its rank's variables.
 
     Of one user's claims: what another one sets takes nobody's rank away.
     """
@@ -174,7 +174,7 @@ def most_of_each_user(ranks: list[Rank], gpu_pids: set[int]) -> list[Rank]:
 
 
 def _claim(rank: Rank) -> int:
-    return 2 * (rank.process.role == PYTHON) + (rank.top.ppid > 1)
+    return 2 * (rank.process.role == "python") + (rank.top.ppid > 1)
 
 
 def _job_by_tree(top: Process) -> str:

@@ -17,11 +17,12 @@ from mltop.probes.collect.ranks.table import ProcessTable
 from mltop.probes.collect.redaction.process import shown_command
 from mltop.probes.collect.redaction.shapes import without_tokens
 from mltop.probes.collect.redaction.values import shown_text
+from mltop.probes.collect.sysfile import OpenFiles
 from mltop.probes.model import Gap, RankSample
 from mltop.probes.system import paths
 
 _MOST_CHILDREN = 2048  # of a rank: data loaders have tens
-_MOST_KEPT = 24  # ranks whose files stay open, five of each: a process may usually have 1,024
+_MOST_OPEN = 120  # files of ranks, five of each: a process may usually have 1,024
 
 
 @dataclass
@@ -45,6 +46,9 @@ class RankSource:
         self._root = paths.proc() if root is None else root
         self._own_pid = os.getpid() if self._root == "/proc" else 0
         self._table = ProcessTable(self._root, only)
+        self._open_files = OpenFiles(
+            _MOST_OPEN if self._root == "/proc" else 0
+        )  # of a copied tree they may be replaced
         self._meter = CpuMeter()
         self._basis: object = None
         self._watched: dict[tuple[int, int], _Watched] = {}  # by pid and start
@@ -94,24 +98,20 @@ class RankSource:
         for rank in ranks:
             for pid in rank.descendants:
                 self._table.processes[pid].was_child = True
-        before, self._watched = self._watched, {}
+        before = self._watched
         keys = [(rank.process.pid, rank.process.start_ticks) for rank in ranks]
         for key in before.keys() - set(keys):
             before.pop(key).reader.close()
-        kept = len(before)
-        for key, rank in zip(keys, ranks):
-            self._watched[key] = self._watch(rank, before.get(key), keep=kept < _MOST_KEPT)
-            kept += key not in before
+        self._watched = {key: self._watch(rank, before.get(key)) for key, rank in zip(keys, ranks)}
         self._children_every_s = children_every_s(sum(len(rank.descendants) for rank in ranks))
         self._dead = [self._dead_sample(zombie) for zombie in dead]
         self._gaps = [*access_gaps(self._table, gpu_pids, self._own_pid), *doubtful_gaps(ranks)]
         self._basis = basis
 
-    def _watch(self, rank: Rank, before: _Watched | None, keep: bool) -> _Watched:
-        """``keep``: its files may stay open. Files of a copied tree may be replaced."""
+    def _watch(self, rank: Rank, before: _Watched | None) -> _Watched:
         if before is not None:
             return _Watched(rank, self._base(rank), before.reader, before.details, before.children)
-        reader = RankReader(self._root, rank.process.pid, keep and self._root == "/proc")
+        reader = RankReader(self._root, rank.process.pid, self._open_files)
         return _Watched(rank, self._base(rank), reader, Details(self._root, rank.process), Children(self._root))
 
     def _base(self, rank: Rank) -> RankSample:

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Callable
+from typing import Callable, Literal
 
-from mltop.probes.collect.ranks import procfs, roles
+from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.ranks.counters import descendants
 from mltop.probes.collect.ranks.identity import Identity, identify, parse_environ
+from mltop.probes.collect.ranks.roles import Role, role_of
 
 RECHECK_S = 30.0
 ENDED_KEPT_S = 15.0
 _EARLY_CHECKS = 3
 
-READABLE = "readable"
-DENIED = "denied"  # no permission to read its environment
-OVERWRITTEN = "overwritten"  # the program wrote its title over its environment (setproctitle)
-HIDDEN = "hidden"  # not even its stat can be read (hidepid=1)
+# denied: no permission to read its environment; overwritten: the program wrote its title over it (setproctitle);
+# hidden: not even its stat can be read (hidepid=1).
+Access = Literal["readable", "denied", "overwritten", "hidden"]
 
 
 @dataclass
@@ -43,9 +43,9 @@ class Process:
     uid: int | None = None
     argv: list[str] = field(default_factory=list)
     exe: str | None = None
-    role: str = roles.OTHER
+    role: Role = "other"
     identity: Identity | None = None
-    access: str = READABLE
+    access: Access = "readable"
     was_child: bool = False
     job: str = ""
     checks: int = 0
@@ -96,26 +96,26 @@ class ProcessTable:
                 process.due_at = now
 
     def _examine(self, pid: int, now: float) -> None:
-        known = self.processes.get(pid)
+        process = self.processes.get(pid)
         try:
             stat = procfs.read_stat(self.root, pid)
         except procfs.GONE:
             self.forget((pid,), now)
             return
         except PermissionError:
-            if known is None:
-                known = self.processes[pid] = Process(pid, 0, 0, 0, "", "", (b"", b"", b""), access=HIDDEN)
+            if process is None:
+                process = self.processes[pid] = Process(pid, 0, 0, 0, "", "", (b"", b"", b""), access="hidden")
                 self.version += 1
-            self._schedule(known, now)
+            self._schedule(process, now)
             return
-        if known is None or known.start_ticks != stat.start_ticks:
-            if known is not None:
+        if process is None or process.start_ticks != stat.start_ticks:
+            if process is not None:
                 self.forget((pid,), now)
-            known = self._new(pid, stat)
-        elif not known.dead and (stat.image != known.image or known.access != READABLE):
-            self._read_image(known, stat)
-        self._note(known, stat)
-        self._schedule(known, now)
+            process = self._new(pid, stat)
+        elif not process.dead and (stat.image != process.image or process.access != "readable"):
+            self._read_image(process, stat)
+        self._note(process, stat)
+        self._schedule(process, now)
 
     def _new(self, pid: int, stat: procfs.Stat) -> Process:
         process = Process(
@@ -140,7 +140,7 @@ class ProcessTable:
         process.ppid, process.session, process.state = stat.ppid, stat.session, stat.state
         if process.comm != stat.comm:
             process.comm = stat.comm
-            role = roles.role_of(process.argv, process.exe, process.comm)
+            role = role_of(process.argv, process.exe, process.comm)
             if role != process.role and not process.dead:
                 process.role = role
                 self.version += 1
@@ -155,16 +155,16 @@ class ProcessTable:
         try:
             environ = procfs.read_environ(self.root, process.pid)
             process.identity = identify(parse_environ(environ))
-            process.access = OVERWRITTEN if environ and not environ.strip(b"\0") else READABLE
+            process.access = "overwritten" if environ and not environ.strip(b"\0") else "readable"
             process.uid = procfs.read_status(self.root, process.pid).uid
         except PermissionError:
-            process.access = DENIED
+            process.access = "denied"
             process.uid = self._owner(process.pid)
         except procfs.GONE:
             return
         process.argv = procfs.read_argv(self.root, process.pid)
         process.exe = procfs.read_exe(self.root, process.pid)
-        process.role = roles.role_of(process.argv, process.exe, stat.comm)
+        process.role = role_of(process.argv, process.exe, stat.comm)
         if process.image != stat.image:
             process.was_child, process.job = False, ""
         process.image, process.comm = stat.image, stat.comm
@@ -190,4 +190,4 @@ class ProcessTable:
 
 def below(root: str, pids: Iterable[int]) -> set[int]:
     """These processes and all that they started."""
-    return {found for pid in pids for found in (pid, *descendants(root, pid))}
+    return {member for pid in pids for member in (pid, *descendants(root, pid))}

@@ -136,7 +136,7 @@ def settings_of(environ: bytes) -> dict[str, str]:
 
 
 def shown_settings(variables: Mapping[str, str]) -> dict[str, str]:
-    """Of these variables those that may be shown, with as much of their values as may be."""
+    """Those of the variables that may be shown, with as much of their values as may be."""
     shown = {
         name: _shown_setting(clipped(value, _LOOKED_AT))
         for name, value in variables.items()

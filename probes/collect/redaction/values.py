@@ -81,7 +81,7 @@ def is_number(value: str) -> bool:
 
 
 def _counts_tokens(words: list[str]) -> bool:
-    """Of the strong words only tokens are also counted."""
+    """Whether a name counts tokens: no other strong word is also counted."""
     strong = {word for word in words if _is_strong(word)}
     return bool(strong) and strong <= {"token", "tokens"} and not _COUNTING.isdisjoint(words)
 
@@ -224,7 +224,7 @@ def is_its_value(option: str, argument: str) -> bool:
 
 
 def shown_secret(option: str, value: str) -> str:
-    """Of the value of an option that ``takes_secret``."""
+    """What is shown of the value of an option that ``takes_secret``."""
     harmless = is_number(value) if option == PASSWORD else is_harmless(option, value)
     return value if harmless else HIDDEN
 
@@ -256,7 +256,7 @@ _SCHEMES = frozenset(("bearer", "basic", "token", "digest"))  # between "Authori
 
 
 def is_script_option(argument: str) -> bool:
-    """Behind an interpreter: what follows is code (``bash -lc``, ``python -c``)."""
+    """Whether what follows is code, behind an interpreter (``bash -lc``, ``python -c``)."""
     return _SCRIPT_OPTION.fullmatch(argument) is not None
 
 

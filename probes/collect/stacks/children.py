@@ -80,7 +80,7 @@ def _kernel_children(pid: int) -> list[int]:
 
 
 def _is_python(pid: int, rank_pid: int) -> bool:
-    """By executable: the rank's own, or one called python. A zombie has none left: by its name."""
+    """Told by the executable: the rank's own, or one called python. A zombie has none left: it is told by its name."""
     executable, name = procfs.read_exe(paths.proc(), pid), name_of(pid)
     if executable is None:
         return is_python_name(name) or name == name_of(rank_pid) or name.startswith("pt_data_worker")

@@ -60,7 +60,7 @@ class _Read:
     def failed(self, failure: Failure | None = None) -> StackDigest:
         """The digest that says why there is no other."""
         failure = failure or self.failure
-        return replace(self.origin.digest, error=failure.error, fix=failure.fix)
+        return replace(self.origin.digest, error=failure.error, fix=failure.fix, dead=failure.dead)
 
 
 def dump_ranks(

@@ -10,6 +10,7 @@ import stat
 import threading
 from dataclasses import dataclass
 
+from mltop.probes.collect.sysfile import read_text
 from mltop.probes.system import paths
 from mltop.probes.system.writable import in_time
 
@@ -46,15 +47,6 @@ class TaskFacts:
     wchan: str | None = None
 
 
-def read_text(path: str) -> str | None:
-    """The file's text, None when it is gone or may not be read."""
-    try:
-        with open(path, errors="replace") as file:
-            return file.read()
-    except OSError:
-        return None
-
-
 def read_facts(pid: int) -> ProcessFacts:
     """Never raises: a process that is gone has state ""."""
     fields = _status(pid)
@@ -84,7 +76,7 @@ def _wchan(process: object) -> str | None:
 
 def name_of(pid: int) -> str:
     """The process's name as the kernel keeps it (comm), "" when it is gone."""
-    return (read_text(paths.proc(pid, "comm")) or "").strip()
+    return read_text(paths.proc(pid, "comm")) or ""
 
 
 def _threads_of(pid: int) -> list[str]:
@@ -101,7 +93,7 @@ def has_other_threads(pid: int) -> bool:
 
 
 def read_tasks(pid: int) -> dict[int, TaskFacts]:
-    """By thread id as seen inside the process's own namespace, which is how py-spy names threads."""
+    """The threads by their ids as seen inside the process's own namespace, which is how py-spy names threads."""
     tasks = {}
     for thread in _threads_of(pid):
         fields = _status(thread)

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from mltop.probes.collect.redaction.values import shown_text
-from mltop.probes.collect.stacks.process import STOPPED, ProcessFacts, has_other_threads, name_of, read_text
+from mltop.probes.collect.stacks.process import STOPPED, ProcessFacts, has_other_threads, name_of
+from mltop.probes.collect.sysfile import read_text
 from mltop.probes.system import as_root, paths
 from mltop.probes.system.spawn import end_child, start_child
 from mltop.probes.system.writable import user_name
@@ -32,11 +33,14 @@ _YAMA = "sys/kernel/yama/ptrace_scope"
 
 @dataclass(frozen=True)
 class Failure:
+    """Why there is no stack, what would help, and whether it is that the process has exited."""
+
     error: str
     fix: str = ""
+    dead: bool = False
 
 
-GONE = Failure("the process is gone")
+GONE = Failure("the process is gone", dead=True)
 
 
 def find_py_spy() -> str | None:
@@ -95,7 +99,7 @@ class Dump:
 
     @property
     def is_worth_a_retry(self) -> bool:
-        """Not for what a second look cannot change: no Python, no permission."""
+        """Whether a second look may give more: not where there is no Python, or no permission."""
         passing = ("Failed to get stack traces", "Failed to suspend")
         return not self.cancelled and (self.timed_out or any(sign in self.stderr for sign in passing))
 
@@ -145,7 +149,7 @@ def hopeless(facts: ProcessFacts) -> Failure | None:
     if facts.state == "Z" and has_other_threads(facts.pid):
         return Failure("its main thread has exited while other threads still run: it has no stack to read")
     if facts.state == "Z":
-        return Failure("zombie: it has exited and its parent has not collected it")
+        return Failure("zombie: it has exited and its parent has not collected it", dead=True)
     return None
 
 
@@ -196,7 +200,7 @@ def denied(owner_uid: int) -> Failure:
         return Failure("permission denied" + why, "start the container with --cap-add SYS_PTRACE")
     if owner_uid != os.geteuid():
         return Failure(f"permission denied: it belongs to {user_name(owner_uid)}", "sudo mltop stacks")
-    scope = (read_text(paths.proc(_YAMA)) or "0").strip()
+    scope = read_text(paths.proc(_YAMA)) or "0"
     if scope == "3":
         return Failure("permission denied: kernel.yama.ptrace_scope is 3, which only a reboot can change")
     if scope != "0":

@@ -66,7 +66,7 @@ def collective_times(
     late = [member.work_s - least_work if works else 0.0 for member in members]
     times: list[list[float]] = [[] for _ in members]
     for _ in range(ITERATIONS):
-        arrivals = [one + abs(source.gauss(0.0, JITTER_S)) for one in late]
+        arrivals = [late_s + abs(source.gauss(0.0, JITTER_S)) for late_s in late]
         last, took = max(arrivals), together_s * max(0.9, source.gauss(1.0, NOISE))
         for mine, arrival in zip(times, arrivals):
             mine.append(round(took + last - arrival, 9))
@@ -211,22 +211,22 @@ class Launcher(Timeline):
         number = int(line.get("round") or 0)
         ranks = {str(node): int(count) for node, count in (line.get("ranks") or {}).items()}
         members = self._members(number, group, groups[group], ranks)
-        own = tuple(place for place, member in enumerate(members) if member.node == self.machine.name)
+        own = tuple(position for position, member in enumerate(members) if member.node == self.machine.name)
         if not own:
             return None
         return Round(number, group, members, own, self._first_rank(ranks) - own[0], bool(line.get("work")))
 
     def _members(self, number: int, group: int, nodes: list[str], ranks: dict[str, int]) -> tuple[Member, ...]:
         """Everyone in the group: the same for all of its launchers, and found once for those of this process."""
-        known, key = self._world.groups, (self.request.key, number, group)
-        if key not in known:
-            while len(known) >= GROUPS_KEPT:
-                known.pop(next(iter(known)))
+        groups, key = self._world.groups, (self.request.key, number, group)
+        if key not in groups:
+            while len(groups) >= GROUPS_KEPT:
+                groups.pop(next(iter(groups)))
             machines = [(self._world.machine_of(node), ranks.get(node)) for node in nodes]
-            known[key] = tuple(
+            groups[key] = tuple(
                 Member.of(machine, gpu) for machine, most in machines for gpu in self._gpus(machine, most)
             )
-        return known[key]
+        return groups[key]
 
     def _gpus(self, machine: ProbeMachine, most: int | None) -> list[int]:
         """The first of its GPUs that can be used, as many as it has ranks."""
@@ -247,13 +247,13 @@ class Launcher(Timeline):
                 group=wanted.group,
                 collective=collective,
                 size_bytes=size,
-                rank=place,
+                rank=position,
                 ranks=len(members),
                 node=self.machine.name,
-                gpu=members[place].gpu,
-                uuid=self.machine.uuid(members[place].gpu),
-                times_s=list(times[place]),
-                work_s=members[place].work_s if wanted.works else None,
+                gpu=members[position].gpu,
+                uuid=self.machine.uuid(members[position].gpu),
+                times_s=list(times[position]),
+                work_s=members[position].work_s if wanted.works else None,
             )
-            for place in wanted.own
+            for position in wanted.own
         ]

@@ -1,8 +1,7 @@
 """Collectives over nodes: one launcher per node (active/all_reduce), all told which groups measure in which round.
 
-The first node that can listens; the others are sent its addresses and port, so that all import torch at once.
-
-The search for bad nodes and bad links by pairs: the judge says who measures with whom, the launchers stay up.
+The first node that can listens; the others are sent its addresses and port, so that all import torch at once. In the
+search for bad nodes and links by pairs the judge says who measures with whom, the launchers stay up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The same measurement without mltop: a torchrun command, and the script that it runs.
-
-From what was measured to the report: results as dataclasses, the judge's verdict, and what was not measured.
-"""
+"""From what was measured to the report: results, verdict, what was not measured, and the same by torchrun."""
 
 from __future__ import annotations
 

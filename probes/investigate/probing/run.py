@@ -15,6 +15,7 @@ from mltop.probes.investigate.probing.context import END_S, Asking, Setting, Sto
 from mltop.probes.investigate.probing.wanted import (
     BUDGET_S,
     SWEEP_BUDGET_S,
+    ProbePhase,
     ProbeProgress,
     ProbeWanted,
     sizes_of,
@@ -217,7 +218,7 @@ class ProbeRun:
             self._told_at = now
             self._tell("running" if self._board.pythons else "connecting", text)
 
-    def _tell(self, phase: str, text: str) -> None:
+    def _tell(self, phase: ProbePhase, text: str) -> None:
         self._on_progress(
             ProbeProgress(
                 self._wanted,

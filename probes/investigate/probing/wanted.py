@@ -1,14 +1,15 @@
-"""What the user wants measured, and how a running probe reports.
-
-Which sizes are measured, and for how long.
-"""
+"""What the user wants measured, of which sizes and for how long, and how a running probe reports."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
+from mltop.probes.investigate.progress import FINISHED
 from mltop.probes.model import ProbeKind
 from mltop.probes.model.probe import ProbeFailure, ProbeReport
+
+ProbePhase = Literal["connecting", "running", "done", "cancelled", "failed"]
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,13 @@ class DeviceProgress:
 
 @dataclass(frozen=True)
 class ProbeProgress:
-    """``phase``: connecting | running | done | cancelled | failed. ``text``: one line of what happens now.
+    """``text``: one line of what happens now.
 
     ``report`` is partial while it runs (what is known so far, or None) and final when ``finished``.
     """
 
     wanted: ProbeWanted
-    phase: str
+    phase: ProbePhase
     text: str = ""
     elapsed_s: float = 0.0
     deadline_s: float = 0.0
@@ -69,7 +70,7 @@ class ProbeProgress:
 
     @property
     def finished(self) -> bool:
-        return self.phase in ("done", "cancelled", "failed")
+        return self.phase in FINISHED
 
 
 KI, MI, GI = 1 << 10, 1 << 20, 1 << 30

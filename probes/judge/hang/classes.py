@@ -1,6 +1,6 @@
 """Ranks with one and the same stack are one class. Work is per class, not per rank, from here on.
 
-The merged call tree: built over classes, not ranks, so its cost does not grow with the job.
+So is the merged call tree: its cost does not grow with the job.
 """
 
 from __future__ import annotations

@@ -208,10 +208,7 @@ def _quiet_before_dump(
 
 
 def _gone(
-    newest: Mapping[str, Sample],
-    history: History,
-    rounds: Mapping[Process, list[RankStacks]],
-    living: set[Process],
+    newest: Mapping[str, Sample], history: History, rounds: Mapping[Process, list[RankStacks]], living: set[Process]
 ) -> list[RankSeen]:
     """Processes that a node which still answers no longer has."""
     now = {(node, rank.pid): rank for node, sample in newest.items() for rank in sample.ranks}

@@ -87,12 +87,12 @@ class UserFrames:
 
     def indexes(self, digest: StackDigest) -> list[int]:
         key = digest.key or key_of(digest)
-        found = self._known.get(key)
-        if found is None:
+        user_indexes = self._known.get(key)
+        if user_indexes is None:
             frames = python_frames(digest.frames)
             user = [at for at, frame in enumerate(frames) if not is_internal(frame)]
-            found = self._known[key] = user or list(range(len(frames)))
-        return found
+            user_indexes = self._known[key] = user or list(range(len(frames)))
+        return user_indexes
 
 
 def where(digest: StackDigest) -> str:
@@ -126,16 +126,16 @@ def waits_for_child(digest: StackDigest) -> bool:
 
 def waits_for_thread(digest: StackDigest) -> bool:
     """True when the frames above the user's line wait for a future or join a thread."""
-    found = False
+    waits = False
     for frame in digest.frames:
         if frame.file.startswith(_SERVED_BY_THREADS):
             return False
         function = last_name(frame)
-        found = found or (frame.file == _FUTURES and function in _FUTURE_WAITS)
-        found = found or (frame.file == "threading.py" and function in _THREAD_JOINS)
+        waits = waits or (frame.file == _FUTURES and function in _FUTURE_WAITS)
+        waits = waits or (frame.file == "threading.py" and function in _THREAD_JOINS)
         if not is_internal(frame):
             break
-    return found
+    return waits
 
 
 def waits_for_program(digest: StackDigest) -> bool:

@@ -1,6 +1,6 @@
-"""Step 0: which ranks should be there, which are, and which are gone. Unseen is not gone.
+"""One job as the judge sees it: who should be there, who is gone, who waits, who does not, and how long it was watched.
 
-One job as the judge sees it: who waits, who does not, who cannot be read, and how long it was watched.
+Unseen is not gone.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _views(evidence: JobEvidence) -> list[RankView]:
     users = UserFrames()
     views = [view_of(seen, dumps.pop((seen.node, seen.sample.pid), []), users) for seen in evidence.roster]
     for (node, pid), rounds in dumps.items():
-        sample = next((found for stacks in rounds for found in (stacks.after, stacks.before) if found), None)
+        sample = next((counters for stacks in rounds for counters in (stacks.after, stacks.before) if counters), None)
         views.append(view_of(RankSeen(node, sample or RankSample(pid, rounds[0].rank)), rounds, users))
     views.sort(key=lambda view: (view.rank is None, view.rank or 0, view.node, view.pid))
     return views
@@ -111,11 +111,7 @@ class _Search:
     """Looks for the numbers that no live process has, from the surest to the least sure reason."""
 
     def __init__(
-        self,
-        roster: Roster,
-        dead: list[RankView],
-        samples: list[tuple[str, RankSample]],
-        silent_nodes: set[str],
+        self, roster: Roster, dead: list[RankView], samples: list[tuple[str, RankSample]], silent_nodes: set[str]
     ) -> None:
         self.roster = roster
         self.dead = dead
@@ -169,7 +165,7 @@ class _Search:
                 first.setdefault(node, set()).add(block)
             elif sample.local_world_size and sample.local_world_size == sample.world_size:
                 first.setdefault(node, set()).add((0, sample.local_world_size))
-        blocks = {node: next(iter(found)) for node, found in first.items() if len(found) == 1}
+        blocks = {node: next(iter(named)) for node, named in first.items() if len(named) == 1}
         return {
             node: Ranges([(start, start + size - 1)])
             for node, (start, size) in blocks.items()
@@ -272,14 +268,14 @@ class JobView:
     @cached_property
     def quiet_s(self) -> float | None:
         """How long before the first dump the waiting ranks stood still; None when too few have a history."""
-        known = [view.seen.quiet_s for view in self.waiters if view.seen.quiet_s is not None]
-        return min(known) if known and 2 * len(known) >= len(self.waiters) else None
+        histories = [view.seen.quiet_s for view in self.waiters if view.seen.quiet_s is not None]
+        return min(histories) if histories and 2 * len(histories) >= len(self.waiters) else None
 
     @cached_property
     def counted(self) -> bool:
         """The counters of most waiting ranks could be read."""
-        known = sum(view.motion.switches is not None for view in self.waiters)
-        return 2 * known > len(self.waiters)
+        read = sum(view.motion.switches is not None for view in self.waiters)
+        return 2 * read > len(self.waiters)
 
     @property
     def known_s(self) -> float:
@@ -308,12 +304,12 @@ class JobView:
         Lower when other threads of waiting ranks do I/O, when ranks are unseen or unreadable, or when a wait is a
         guess (autograd).
         """
-        found: list[Confidence] = [self.standstill, *caps]
+        limits: list[Confidence] = [self.standstill, *caps]
         unknown = self.roster.unseen or self.roster.silent or self.unreadable
         guessed = any(view.waiting_in == BACKWARD for view in self.waiters)
         if unknown or guessed or any(view.motion.calling() for view in self.waiters):
-            found.append("medium")
-        return max(found, key=CONFIDENCES.index)
+            limits.append("medium")
+        return max(limits, key=CONFIDENCES.index)
 
     @cached_property
     def standstill(self) -> Confidence:
@@ -353,11 +349,11 @@ def _share_waits(views: Sequence[RankView]) -> None:
     """What native frames of one rank show holds for a rank at the same place that was read without them."""
     if not any(_shows_native(view.now) for view in views if view.readable):
         return
-    known = known_waits(main for view in views for main in view.mains if _shows_native(main))
+    waits = known_waits(main for view in views for main in view.mains if _shows_native(main))
     for view in views:
         for at, main in enumerate(view.mains):
             if not _shows_native(main):
-                view.mains[at] = with_wait(main, {} if main.waiting_in else known)
+                view.mains[at] = with_wait(main, {} if main.waiting_in else waits)
                 view.waits[at] = view.waits[at] or view.mains[at].waiting_in
 
 

@@ -1,6 +1,6 @@
-"""Step 4: every rank waits, but not in the same collective, or not called from the same lines.
+"""Steps 4 and 5: every rank waits, but not in the same collective, not from the same lines, or not in the same turn.
 
-Step 5: every rank waits at the same line. Integer locals tell who is in another turn of the loop.
+Of a loop integer locals tell who is in another turn.
 """
 
 from __future__ import annotations
@@ -128,12 +128,16 @@ def local_differences(job: JobView) -> list[Difference]:
     return list(_differences(job.waiters)) if not job.others and len(job.waiters) > 1 else []
 
 
-def by_loop_counter(job: JobView, found: list[Difference]) -> Verdict | None:
+def by_loop_counter(job: JobView, differences: list[Difference]) -> Verdict | None:
     """The ranks whose loop counter is not that of the others; None when all agree."""
-    counters = [one for one in found if one.urgency < 2 and (not one.split or one.small)]
+    counters = [
+        difference
+        for difference in differences
+        if difference.urgency < 2 and (not difference.split or difference.small)
+    ]
     if not counters:
         return None
-    best = min(counters, key=lambda one: (one.split, one.urgency, not one.small))
+    best = min(counters, key=lambda difference: (difference.split, difference.urgency, not difference.small))
     evidence = [
         f"every rank waits in {job.waiters[0].waiting_in} at the same line, and none moved {job.watched}",
         _text(best, job.waiters),
@@ -147,10 +151,10 @@ def by_loop_counter(job: JobView, found: list[Difference]) -> Verdict | None:
     return Verdict("hang", culprits, waiting, [], evidence, job.confidence(cap))
 
 
-def harmless(job: JobView, found: list[Difference]) -> list[str]:
+def harmless(job: JobView, differences: list[Difference]) -> list[str]:
     """Other locals that are odd on a minority: shown, because the reader may know what they mean."""
-    odd = [one for one in found if not one.split]
-    return [f"{_text(one, job.waiters)} (not a loop counter by its name)" for one in odd[:2]]
+    odd = [difference for difference in differences if not difference.split]
+    return [f"{_text(difference, job.waiters)} (not a loop counter by its name)" for difference in odd[:2]]
 
 
 def _differences(views: list[RankView]) -> Iterator[Difference]:
@@ -169,15 +173,15 @@ def _differences(views: list[RankView]) -> Iterator[Difference]:
 
 
 def _difference(name: str, frame: Frame, values: list[int | None], views: list[RankView]) -> Difference | None:
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
+    numbers = [value for value in values if value is not None]
+    if len(numbers) < len(values):
         return None
-    (usual, count), *_ = Counter(known).most_common(1)
-    distinct = len(set(known))
-    even = distinct == 2 and 2 * count == len(known)
-    if (2 * count <= len(known) and not even) or _is_rank_like(known, views):
+    (usual, count), *_ = Counter(numbers).most_common(1)
+    distinct = len(set(numbers))
+    even = distinct == 2 and 2 * count == len(numbers)
+    if (2 * count <= len(numbers) and not even) or _is_rank_like(numbers, views):
         return None
-    return Difference(name, frame.function, known, usual, _urgency(name))
+    return Difference(name, frame.function, numbers, usual, _urgency(name))
 
 
 def _is_rank_like(values: list[int], views: list[RankView]) -> bool:
@@ -194,28 +198,30 @@ def _urgency(name: str) -> int:
     return {"step": 0, "counter": 1}.get(meaning_of(name), 2)
 
 
-def _text(one: Difference, views: list[RankView]) -> str:
+def _text(difference: Difference, views: list[RankView]) -> str:
     """``step is 5 on rank 2 and 6 on ranks 0-1,3 (in train)``."""
     by_value: dict[int, list[RankView]] = {}
-    for view, value in zip(views, one.values, strict=True):
+    for view, value in zip(views, difference.values, strict=True):
         by_value.setdefault(value, []).append(view)
     rarest = sorted(by_value.items(), key=lambda item: len(item[1]))[: limit.EVIDENCE_PLACES]
-    usual = [(one.usual, by_value[one.usual])] if one.usual not in dict(rarest) else []
+    usual = [(difference.usual, by_value[difference.usual])] if difference.usual not in dict(rarest) else []
     parts = [f"{value} on {names(where_)}" for value, where_ in [*rarest, *usual]]
-    return f"{one.name} is {' and '.join(parts)} (in {one.function})"
+    return f"{difference.name} is {' and '.join(parts)} (in {difference.function})"
 
 
-def _sides(one: Difference, views: list[RankView]) -> list[tuple[str, list[RankView]]]:
+def _sides(difference: Difference, views: list[RankView]) -> list[tuple[str, list[RankView]]]:
     sides: dict[int, list[RankView]] = {}
-    for view, value in zip(views, one.values, strict=True):
+    for view, value in zip(views, difference.values, strict=True):
         sides.setdefault(value, []).append(view)
-    return [(f"turn {one.name} = {value}", here) for value, here in sorted(sides.items())]
+    return [(f"turn {difference.name} = {value}", here) for value, here in sorted(sides.items())]
 
 
-def _culprit(one: Difference, at: int, view: RankView, views: list[RankView]) -> Culprit:
-    value = one.values[at]
-    usual_on = [other.rank for other, number in zip(views, one.values, strict=True) if number == one.usual]
+def _culprit(difference: Difference, at: int, view: RankView, views: list[RankView]) -> Culprit:
+    value = difference.values[at]
+    usual_on = [
+        other.rank for other, number in zip(views, difference.values, strict=True) if number == difference.usual
+    ]
     others = ranks_text(rank for rank in usual_on if rank is not None)
-    way = "behind" if value < one.usual else "ahead of"
-    reason = f"{way} the others: {one.name} is {value} here and {one.usual} on {others}"
+    way = "behind" if value < difference.usual else "ahead of"
+    reason = f"{way} the others: {difference.name} is {value} here and {difference.usual} on {others}"
     return Culprit(view.rank, view.node, view.pid, reason, where(view.now))

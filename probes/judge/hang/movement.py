@@ -38,15 +38,15 @@ def _stopped(views: Sequence[RankView]) -> list[str]:
     """They are no part of what moves: told first."""
     held = [view for view in views if view.states[-1] == "t"]
     signalled = [view for view in views if view.states[-1] != "t"]
-    found = []
+    lines = []
     if signalled:
         them = "it" if len(signalled) == 1 else "them"
         pids = " ".join(str(view.pid) for view in signalled[:MOST_PIDS])
         how = f"stopped by a signal (state T) while the others move; to let {them} run on: kill -CONT {pids}"
-        found.append(f"{names(signalled)} {how}")
+        lines.append(f"{names(signalled)} {how}")
     if held:
-        found.append(f"{names(held)} held by a debugger (state t) while the others move")
-    return found
+        lines.append(f"{names(held)} held by a debugger (state t) while the others move")
+    return lines
 
 
 def _why_it_moves(job: JobView) -> str | None:
@@ -109,12 +109,12 @@ def find_stragglers(views: Sequence[RankView]) -> tuple[list[Culprit], list[str]
                 low.append((view, share, typical))
     if not low or len(low) > max(1.0, limit.STRAGGLER_MINORITY * len(watched)):
         return [], [_shares_line(watched, shares)]
-    return [_straggler(*found) for found in low], [_shares_line(watched, shares)]
+    return [_straggler(*straggler) for straggler in low], [_shares_line(watched, shares)]
 
 
-def _median_without(ordered: list[float], one: float) -> float:
+def _median_without(ordered: list[float], left_out: float) -> float:
     """The median of the sorted values with one occurrence of ``one`` left out."""
-    index = ordered.index(one)
+    index = ordered.index(left_out)
     count = len(ordered) - 1
     middle = [count // 2] if count % 2 else [count // 2 - 1, count // 2]
     return sum(ordered[at + (at >= index)] for at in middle) / len(middle)

@@ -1,7 +1,4 @@
-"""A rank that waits for a thread or a process of its own: which one, and what that one does.
-
-Step 3: some ranks wait in a collective, others do not. Those who do not are waited for.
-"""
+"""Step 3: some ranks wait in a collective, others do not. Those who do not are waited for, or what they wait for is."""
 
 from __future__ import annotations
 
@@ -29,6 +26,7 @@ from mltop.probes.model.ranks import ranks_text
 
 _DATALOADER = "torch/utils/data/dataloader.py"
 _CHILD_STATES = {"T": "which is stopped (state T) in", "t": "which a debugger holds in"}
+_LOOKS_LIKE_WORK = "a checkpoint or an evaluation on this rank alone looks the same: look again in a minute"
 
 
 @dataclass(frozen=True)
@@ -44,126 +42,6 @@ class Accusation:
     stacks: tuple[StackDigest, ...] = ()
 
 
-def accuse_helper(view: RankView) -> Accusation | None:
-    """The thread or child that the rank waits for, when one is dead, stuck or at work; None: it waits for none."""
-    threaded, forked = waits_for_thread(view.now), waits_for_child(view.now)
-    if not threaded and not forked:
-        return None
-    threads = _user_threads(view) if threaded else []
-    pooled = [digests for digests in threads if in_thread_pool(digests[-1])]
-    if pooled or (threads and not forked):
-        return _thread(view, pooled or threads)
-    children = [digests for digests in view.children() if digests] if forked else []
-    suspects = sorted((digests for digests in children if _suspicious(digests[-1])), key=_surest_first)
-    if suspects:
-        return _child(view, suspects)
-    if threads:
-        return _thread(view, threads)
-    programs = [digests for digests in children if _is_foreign(digests[-1])] if waits_for_program(view.now) else []
-    return _program(view, programs) if programs else _none_found(view, children, threaded, forked)
-
-
-def _user_threads(view: RankView) -> list[list[StackDigest]]:
-    """Threads that stand in the user's code; those that do not move first."""
-    found = [digests for digests in view.threads() if user_frame(digests[-1].frames)]
-    return sorted(found, key=lambda digests: not _stable(digests))
-
-
-def _thread(view: RankView, threads: list[list[StackDigest]]) -> Accusation:
-    thread = threads[0][-1]
-    what = "which stands in" if _stable(threads[0]) else "which is busy in"
-    reason = f"waits for its thread {thread.thread}, {what} {where(thread)}{_more(threads)}"
-    culprit = Culprit(view.rank, view.node, view.pid, reason, where(thread))
-    return Accusation(culprit, computes=_computes(threads[0]), stacks=(view.now, thread))
-
-
-def _child(view: RankView, suspects: list[list[StackDigest]]) -> Accusation:
-    child = suspects[0][-1]
-    reason = f"waits for its {_kind(view)[0]} {child.pid}, {_child_text(suspects[0])}{_more(suspects)}"
-    place = where(child) if child.frames else where(view.now)
-    culprit = Culprit(view.rank, view.node, child.pid, reason, place)
-    return Accusation(culprit, computes=_computes(suspects[0]), stacks=(view.now, child))
-
-
-def _program(view: RankView, programs: list[list[StackDigest]]) -> Accusation:
-    """The newest one that lives: what was started before it may run beside the job."""
-    ordered = sorted(programs, key=lambda digests: (is_dead(digests[-1]), -digests[-1].pid))
-    program = ordered[0][-1]
-    kernel = f" in {program.wchan}" if program.wchan and program.state == "D" else ""
-    state = "which has died" if is_dead(program) else f"state {program.state}{kernel}"
-    reason = f"waits for its child process {program.pid} ({program.program}, {state}){_more(programs)}"
-    culprit = Culprit(view.rank, view.node, program.pid, reason, where(view.now))
-    return Accusation(culprit, computes=_computes(ordered[0]), stacks=(view.now,))
-
-
-def _none_found(view: RankView, children: list[list[StackDigest]], threaded: bool, forked: bool) -> Accusation:
-    python = [digests for digests in children if not _is_foreign(digests[-1])]
-    if threaded:
-        whom = "a thread or a worker process" if forked else "a thread"
-        reason = f"waits for {whom} of its own, and none stands in code of the script"
-    elif not python:
-        reason = f"waits for one of its {_kind(view)[1]}, and none was found"
-    else:
-        unread = any(digests[-1].error for digests in python)
-        reason = f"waits for its {_kind(view)[1]}, {'none of which could be read' if unread else 'all idle'}"
-    culprit = Culprit(view.rank, view.node, view.pid, reason, where(view.now))
-    return Accusation(culprit, "medium", view.spins, (view.now,))
-
-
-def _kind(view: RankView) -> tuple[str, str]:
-    """One of them, and many."""
-    if any(frame.file == _DATALOADER for frame in view.now.frames):
-        return "dataloader worker", "dataloader workers"
-    return "child process", "child processes"
-
-
-def _more(found: Sequence[object]) -> str:
-    return f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-
-
-def _is_foreign(child: StackDigest) -> bool:
-    return bool(child.program)
-
-
-def _suspicious(child: StackDigest) -> bool:
-    if _is_foreign(child):
-        return False
-    return is_dead(child) or child.state == "D" or (bool(child.frames) and not is_idle_worker(child))
-
-
-def _surest_first(digests: list[StackDigest]) -> tuple[bool, bool, int]:
-    """Dead ones first, then those whose stack does not change, then by pid."""
-    return (not is_dead(digests[-1]), not _stable(digests), digests[-1].pid)
-
-
-def _stable(digests: list[StackDigest]) -> bool:
-    """One stack in all rounds; of a program without stacks the key tells whether it ran."""
-    return len({key_of(digest) for digest in digests if digest.frames or digest.key}) <= 1
-
-
-def _computes(digests: list[StackDigest]) -> bool:
-    if is_dead(digests[-1]) or digests[-1].state in STOPPED:
-        return False
-    return not _stable(digests) or runs_mostly([digest.state for digest in digests])
-
-
-def _child_text(digests: list[StackDigest]) -> str:
-    child = digests[-1]
-    if is_dead(child):
-        return "which has died"
-    if child.state == "D":
-        wchan = f" ({child.wchan})" if child.wchan else ""
-        return f"which is in the kernel{wchan}, state D, below {where(child)}"
-    if child.state in _CHILD_STATES:
-        return f"{_CHILD_STATES[child.state]} {where(child)}"
-    if len(digests) == 1:
-        return f"which was seen once, in {where(child)}"
-    return f"{'which is stuck in' if _stable(digests) else 'which is busy in'} {where(child)}"
-
-
-_LOOKS_LIKE_WORK = "a checkpoint or an evaluation on this rank alone looks the same: look again in a minute"
-
-
 def non_waiters(job: JobView) -> Verdict | None:
     """Accuses the ranks outside collectives, first of all those that stand still or only spin."""
     if not job.waiters or not job.others:
@@ -173,9 +51,9 @@ def non_waiters(job: JobView) -> Verdict | None:
     minority_waits = len(job.others) > len(job.waiters)
     if minority_waits and any(view.calls or view.spins for view in job.others):
         return _few_wait(job)
-    found = [_accuse(view) for view in accused]
-    may_be_work = [_cap_of_work(job, view, one) for view, one in zip(accused, found, strict=True)]
-    caps = [one.cap for one in found] + may_be_work
+    accusations = [_accuse(view) for view in accused]
+    may_be_work = [_cap_of_work(job, view, accusation) for view, accusation in zip(accused, accusations, strict=True)]
+    caps = [accusation.cap for accusation in accusations] + may_be_work
     if minority_waits:
         caps.append("low")
     evidence = [_waiting_evidence(job), *outside_lines(accused)]
@@ -183,12 +61,12 @@ def non_waiters(job: JobView) -> Verdict | None:
         evidence.append(_LOOKS_LIKE_WORK)
     if len(accused) < len(job.others):
         evidence.append(f"{len(job.others) - len(accused)} more outside collectives still move")
-    culprits = [one.culprit for one in found]
+    culprits = [accusation.culprit for accusation in accusations]
     return Verdict("hang", culprits, waiting_lines(job.waiters), [], evidence, job.confidence(*caps))
 
 
 def _accuse(view: RankView) -> Accusation:
-    helper = accuse_helper(view)
+    helper = _accuse_helper(view)
     if helper is not None:
         return helper
     if view.calls:
@@ -259,3 +137,119 @@ def _behaviour(view: RankView) -> str:
         return seen
     cpu = "" if view.cpu_fraction is None else f" at {view.cpu_fraction:.0%} CPU"
     return f"{seen}{cpu}: it loops or computes"
+
+
+# A rank that waits for a thread or a process of its own: which one, and what that one does.
+
+
+def _accuse_helper(view: RankView) -> Accusation | None:
+    """The thread or child that the rank waits for, when one is dead, stuck or at work; None: it waits for none."""
+    threaded, forked = waits_for_thread(view.now), waits_for_child(view.now)
+    if not threaded and not forked:
+        return None
+    threads = _user_threads(view) if threaded else []
+    pooled = [digests for digests in threads if in_thread_pool(digests[-1])]
+    if pooled or (threads and not forked):
+        return _thread(view, pooled or threads)
+    children = [digests for digests in view.children() if digests] if forked else []
+    suspects = sorted((digests for digests in children if _suspicious(digests[-1])), key=_surest_first)
+    if suspects:
+        return _child(view, suspects)
+    if threads:
+        return _thread(view, threads)
+    programs = [digests for digests in children if digests[-1].program] if waits_for_program(view.now) else []
+    return _program(view, programs) if programs else _none_found(view, children, threaded, forked)
+
+
+def _user_threads(view: RankView) -> list[list[StackDigest]]:
+    """Threads that stand in the user's code; those that do not move first."""
+    threads = [digests for digests in view.threads() if user_frame(digests[-1].frames)]
+    return sorted(threads, key=lambda digests: not _stable(digests))
+
+
+def _thread(view: RankView, threads: list[list[StackDigest]]) -> Accusation:
+    thread = threads[0][-1]
+    what = "which stands in" if _stable(threads[0]) else "which is busy in"
+    reason = f"waits for its thread {thread.thread}, {what} {where(thread)}{_more(threads)}"
+    culprit = Culprit(view.rank, view.node, view.pid, reason, where(thread))
+    return Accusation(culprit, computes=_computes(threads[0]), stacks=(view.now, thread))
+
+
+def _child(view: RankView, suspects: list[list[StackDigest]]) -> Accusation:
+    child = suspects[0][-1]
+    reason = f"waits for its {_kind(view)[0]} {child.pid}, {_child_text(suspects[0])}{_more(suspects)}"
+    place = where(child) if child.frames else where(view.now)
+    culprit = Culprit(view.rank, view.node, child.pid, reason, place)
+    return Accusation(culprit, computes=_computes(suspects[0]), stacks=(view.now, child))
+
+
+def _program(view: RankView, programs: list[list[StackDigest]]) -> Accusation:
+    """The newest one that lives: what was started before it may run beside the job."""
+    ordered = sorted(programs, key=lambda digests: (is_dead(digests[-1]), -digests[-1].pid))
+    program = ordered[0][-1]
+    kernel = f" in {program.wchan}" if program.wchan and program.state == "D" else ""
+    state = "which has died" if is_dead(program) else f"state {program.state}{kernel}"
+    reason = f"waits for its child process {program.pid} ({program.program}, {state}){_more(programs)}"
+    culprit = Culprit(view.rank, view.node, program.pid, reason, where(view.now))
+    return Accusation(culprit, computes=_computes(ordered[0]), stacks=(view.now,))
+
+
+def _none_found(view: RankView, children: list[list[StackDigest]], threaded: bool, forked: bool) -> Accusation:
+    python = [digests for digests in children if not digests[-1].program]
+    if threaded:
+        whom = "a thread or a worker process" if forked else "a thread"
+        reason = f"waits for {whom} of its own, and none stands in code of the script"
+    elif not python:
+        reason = f"waits for one of its {_kind(view)[1]}, and none was found"
+    else:
+        unread = any(digests[-1].error for digests in python)
+        reason = f"waits for its {_kind(view)[1]}, {'none of which could be read' if unread else 'all idle'}"
+    culprit = Culprit(view.rank, view.node, view.pid, reason, where(view.now))
+    return Accusation(culprit, "medium", view.spins, (view.now,))
+
+
+def _kind(view: RankView) -> tuple[str, str]:
+    """One of them, and many."""
+    if any(frame.file == _DATALOADER for frame in view.now.frames):
+        return "dataloader worker", "dataloader workers"
+    return "child process", "child processes"
+
+
+def _more(alike: Sequence[object]) -> str:
+    return f" (and {len(alike) - 1} more)" if len(alike) > 1 else ""
+
+
+def _suspicious(child: StackDigest) -> bool:
+    if child.program:
+        return False
+    return is_dead(child) or child.state == "D" or (bool(child.frames) and not is_idle_worker(child))
+
+
+def _surest_first(digests: list[StackDigest]) -> tuple[bool, bool, int]:
+    """Dead ones first, then those whose stack does not change, then by pid."""
+    return (not is_dead(digests[-1]), not _stable(digests), digests[-1].pid)
+
+
+def _stable(digests: list[StackDigest]) -> bool:
+    """One stack in all rounds; of a program without stacks the key tells whether it ran."""
+    return len({key_of(digest) for digest in digests if digest.frames or digest.key}) <= 1
+
+
+def _computes(digests: list[StackDigest]) -> bool:
+    if is_dead(digests[-1]) or digests[-1].state in STOPPED:
+        return False
+    return not _stable(digests) or runs_mostly([digest.state for digest in digests])
+
+
+def _child_text(digests: list[StackDigest]) -> str:
+    child = digests[-1]
+    if is_dead(child):
+        return "which has died"
+    if child.state == "D":
+        wchan = f" ({child.wchan})" if child.wchan else ""
+        return f"which is in the kernel{wchan}, state D, below {where(child)}"
+    if child.state in _CHILD_STATES:
+        return f"{_CHILD_STATES[child.state]} {where(child)}"
+    if len(digests) == 1:
+        return f"which was seen once, in {where(child)}"
+    return f"{'which is stuck in' if _stable(digests) else 'which is busy in'} {where(child)}"

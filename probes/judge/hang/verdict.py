@@ -1,12 +1,10 @@
-"""Steps 0 and 1: ranks that are gone, stopped, or stuck in the kernel: facts that need no stack.
+"""Which rank hangs the job: the decision procedure, one step after the other, first answer wins.
 
-Which rank hangs the job: the decision procedure, one step after the other, first answer wins.
-
-0, 1  gone, stopped or stuck in the kernel while others wait      stuck.py
+0, 1  gone, stopped or stuck in the kernel while others wait      here
 2     the job moves: accuse nobody, name stragglers               movement.py
 3     some wait in a collective, some do not                      outsiders.py
 4     all wait, in different collectives                          mismatch.py
-5     all wait at the same line, in different turns of a loop     loops.py
+5     all wait at the same line, in different turns of a loop     mismatch.py
 6     all equal: below Python                                     here
 
 Step 2 is asked before 0 and 1: a rank that ended while the others go on is nobody's hang. How sure a verdict
@@ -30,74 +28,6 @@ from mltop.probes.judge.hang.outsiders import non_waiters, outside_lines
 from mltop.probes.judge.hang.view import RankView, main_digest
 from mltop.probes.model import Culprit, JobReport, StackDigest, Verdict
 from mltop.probes.model.ranks import ranks_text
-
-
-def gone_or_stopped(job: JobView) -> Verdict | None:
-    """Accuses them when others wait, or when most of the job is stopped."""
-    kernel = in_kernel(job)
-    waiters = [view for view in job.waiters if view not in kernel]
-    if not waiters and not job.mostly_stopped:
-        return None
-    culprits = [
-        Culprit(absent.rank, absent.node, absent.pid, absent.reason, "no process") for absent in job.roster.gone
-    ]
-    culprits += [_stopped(view) for view in job.stopped]
-    culprits += [_kernel(view) for view in kernel]
-    if not culprits:
-        return None
-    confidence = job.confidence() if waiters else "high"
-    return Verdict("hang", culprits, waiting_lines(waiters), [], system_facts(job), confidence)
-
-
-def in_kernel(job: JobView) -> list[RankView]:
-    """State D in each of at least two dumps. Not when most ranks are: then a driver or a disk is slow."""
-    found = [
-        view
-        for view in job.views
-        if len(view.states) >= limit.KERNEL_ROUNDS and all(state == "D" for state in view.states)
-    ]
-    return found if 2 * len(found) < len(job.views) or len(found) < len(job.waiters) else []
-
-
-def system_facts(job: JobView) -> list[str]:
-    """What is known without any stack, one line per fact."""
-    facts = []
-    if job.roster.gone:
-        facts.append(f"{ranks_text(absent.rank for absent in job.roster.gone)} {job.roster.gone[0].reason}")
-    traced = [view for view in job.stopped if view.states[-1] == "t"]
-    signalled = [view for view in job.stopped if view.states[-1] == "T"]
-    for views, how in ((signalled, "stopped by a signal (state T"), (traced, "held by a debugger (state t")):
-        if views:
-            facts.append(f"{names(views)} {how}{' in every dump' if len(views[0].states) > 1 else ''})")
-    kernel = in_kernel(job)
-    if kernel:
-        facts.append(f"{names(kernel)} in the kernel (state D) in all of {len(kernel[0].states)} dumps")
-    return facts
-
-
-def _stopped(view: RankView) -> Culprit:
-    if view.states[-1] == "t":
-        reason = "held by a debugger (state t): detach it"
-    else:
-        reason = f"stopped by a signal (state T); to let it run on: kill -CONT {view.pid}"
-    return Culprit(view.rank, view.node, view.pid, reason, _place(view))
-
-
-def _kernel(view: RankView) -> Culprit:
-    wchan = _wchan(view)
-    inside = f" in {wchan}" if wchan else ""
-    reason = f"uninterruptible in the kernel{inside} (state D in all of {len(view.states)} dumps)"
-    return Culprit(view.rank, view.node, view.pid, reason, _place(view))
-
-
-def _wchan(view: RankView) -> str | None:
-    digest = view.now if view.readable else view.error
-    return (digest.wchan if digest else None) or view.seen.sample.wchan
-
-
-def _place(view: RankView) -> str:
-    return where(view.now) if view.readable else _wchan(view) or "unknown"
-
 
 MOST_SILENT = 8  # nodes named: after these, only their number
 
@@ -138,8 +68,8 @@ def _lower(job: JobView, verdict: Verdict) -> None:
         verdict.kind = "suspect"
     elif job.standstill == "low":
         verdict.kind = "unclear"
-        known = job.counted or job.quiet_s is not None
-        why = "take more samples" if known else "counters would tell, and could not be read"
+        counted = job.counted or job.quiet_s is not None
+        why = "take more samples" if counted else "counters would tell, and could not be read"
         verdict.evidence.append(f"a slow step looks the same: {why}")
 
 
@@ -178,9 +108,9 @@ def _not_seen_to_move(job: JobView) -> str:
 
 
 def _by_stacks(job: JobView) -> Verdict:
-    found = non_waiters(job) or mismatch(job)
-    if found:
-        return found
+    verdict = non_waiters(job) or mismatch(job)
+    if verdict:
+        return verdict
     differences = local_differences(job)
     return by_loop_counter(job, differences) or _below_python(job, harmless(job, differences))
 
@@ -229,3 +159,73 @@ def _newest_digests(view: RankView) -> list[StackDigest]:
     same = (key_of(earlier) == key_of(main) for earlier in reversed(view.mains))
     now = replace(view.now, samples=sum(1 for _ in takewhile(bool, same)))
     return [now if digest is main else digest for digest in digests]
+
+
+# Steps 0 and 1: facts that need no stack.
+
+
+def gone_or_stopped(job: JobView) -> Verdict | None:
+    """Accuses them when others wait, or when most of the job is stopped."""
+    kernel = in_kernel(job)
+    waiters = [view for view in job.waiters if view not in kernel]
+    if not waiters and not job.mostly_stopped:
+        return None
+    culprits = [
+        Culprit(absent.rank, absent.node, absent.pid, absent.reason, "no process") for absent in job.roster.gone
+    ]
+    culprits += [_stopped(view) for view in job.stopped]
+    culprits += [_kernel(view) for view in kernel]
+    if not culprits:
+        return None
+    confidence = job.confidence() if waiters else "high"
+    return Verdict("hang", culprits, waiting_lines(waiters), [], system_facts(job), confidence)
+
+
+def in_kernel(job: JobView) -> list[RankView]:
+    """State D in each of at least two dumps. Not when most ranks are: then a driver or a disk is slow."""
+    stuck = [
+        view
+        for view in job.views
+        if len(view.states) >= limit.KERNEL_ROUNDS and all(state == "D" for state in view.states)
+    ]
+    return stuck if 2 * len(stuck) < len(job.views) or len(stuck) < len(job.waiters) else []
+
+
+def system_facts(job: JobView) -> list[str]:
+    """What is known without any stack, one line per fact."""
+    facts = []
+    if job.roster.gone:
+        facts.append(f"{ranks_text(absent.rank for absent in job.roster.gone)} {job.roster.gone[0].reason}")
+    traced = [view for view in job.stopped if view.states[-1] == "t"]
+    signalled = [view for view in job.stopped if view.states[-1] == "T"]
+    for views, how in ((signalled, "stopped by a signal (state T"), (traced, "held by a debugger (state t")):
+        if views:
+            facts.append(f"{names(views)} {how}{' in every dump' if len(views[0].states) > 1 else ''})")
+    kernel = in_kernel(job)
+    if kernel:
+        facts.append(f"{names(kernel)} in the kernel (state D) in all of {len(kernel[0].states)} dumps")
+    return facts
+
+
+def _stopped(view: RankView) -> Culprit:
+    if view.states[-1] == "t":
+        reason = "held by a debugger (state t): detach it"
+    else:
+        reason = f"stopped by a signal (state T); to let it run on: kill -CONT {view.pid}"
+    return Culprit(view.rank, view.node, view.pid, reason, _place(view))
+
+
+def _kernel(view: RankView) -> Culprit:
+    wchan = _wchan(view)
+    inside = f" in {wchan}" if wchan else ""
+    reason = f"uninterruptible in the kernel{inside} (state D in all of {len(view.states)} dumps)"
+    return Culprit(view.rank, view.node, view.pid, reason, _place(view))
+
+
+def _wchan(view: RankView) -> str | None:
+    digest = view.now if view.readable else view.error
+    return (digest.wchan if digest else None) or view.seen.sample.wchan
+
+
+def _place(view: RankView) -> str:
+    return where(view.now) if view.readable else _wchan(view) or "unknown"

@@ -181,10 +181,10 @@ def view_of(seen: RankSeen, rounds: list[RankStacks], users: UserFrames) -> Rank
     """All that is asked of every rank is worked out here, once: jobs have thousands of them."""
     view = RankView(seen, sorted(rounds, key=_taken_at) if len(rounds) > 1 else rounds)
     mains = [main_digest(stacks) for stacks in view.rounds]
-    known = known_waits(main for main in mains if main is not None) if len(rounds) > 1 else {}
+    waits = known_waits(main for main in mains if main is not None) if len(rounds) > 1 else {}
     for stacks, main in zip(view.rounds, mains, strict=True):
         if main is not None:
-            view.mains.append(with_wait(main, known))
+            view.mains.append(with_wait(main, waits))
             view.times.append(stacks.taken_at)
             view.waits.append(wait_of(view.now, stacks.digests))
         state = _state_of(stacks)
@@ -203,15 +203,15 @@ def known_waits(mains: Iterable[StackDigest]) -> dict[str, str]:
 
     Native frames tell it or not, as the moment and py-spy's mode have it, and so does a source file on a slow disk.
     """
-    known: dict[str, str] = {}
+    waits: dict[str, str] = {}
     for main in mains:
         if main.waiting_in:
-            known.setdefault(key_of(main), main.waiting_in)
-    return known
+            waits.setdefault(key_of(main), main.waiting_in)
+    return waits
 
 
-def with_wait(main: StackDigest, known: Mapping[str, str]) -> StackDigest:
-    wait = known.get(key_of(main)) if known else None
+def with_wait(main: StackDigest, waits: Mapping[str, str]) -> StackDigest:
+    wait = waits.get(key_of(main)) if waits else None
     return main if wait is None or wait == main.waiting_in else replace(main, waiting_in=wait)
 
 
@@ -262,8 +262,7 @@ def is_other_thread(digest: StackDigest) -> bool:
 
 def is_dead(digest: StackDigest) -> bool:
     """A zombie, or a process that was gone when it was to be dumped."""
-    error = digest.error or ""
-    return digest.state in ("Z", "X") or "process is gone" in error or error.startswith("zombie")
+    return digest.dead or digest.state in ("Z", "X")
 
 
 def _taken_at(stacks: RankStacks) -> float:

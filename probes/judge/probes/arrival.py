@@ -55,7 +55,7 @@ class LateRank:
 
 def common_iterations(times: Sequence[RankTimes]) -> int:
     """How many iterations all of these ranks have."""
-    return min((len(one.times_s) for one in times), default=0)
+    return min((len(rank.times_s) for rank in times), default=0)
 
 
 def arrivals(times: Sequence[RankTimes]) -> list[RankArrival]:
@@ -66,26 +66,26 @@ def arrivals(times: Sequence[RankTimes]) -> list[RankArrival]:
     count = common_iterations(times)
     if not count:
         return []
-    slowest = [max(one.times_s[turn] for one in times) for turn in range(count)]
-    lags = [[slowest[turn] - one.times_s[turn] for turn in range(count)] for one in times]
+    slowest = [max(rank.times_s[turn] for rank in times) for turn in range(count)]
+    lags = [[slowest[turn] - rank.times_s[turn] for turn in range(count)] for rank in times]
     greatest = [max(lag[turn] for lag in lags) for turn in range(count)]
     return [
         RankArrival(
-            one.rank,
-            one.node,
-            one.gpu,
-            statistics.median(one.times_s[:count]),
+            rank.rank,
+            rank.node,
+            rank.gpu,
+            statistics.median(rank.times_s[:count]),
             statistics.median(lag),
-            one.work_s,
+            rank.work_s,
             sum(2 * mine > most for mine, most in zip(lag, greatest, strict=True)) / count,
         )
-        for one, lag in zip(times, lags, strict=True)
+        for rank, lag in zip(times, lags, strict=True)
     ]
 
 
 def usual_lag_s(result: CollectiveResult) -> float | None:
     """The lower median of its ranks' lags: of two ranks that of the earlier one. None without ranks."""
-    lags = sorted(one.lag_s for one in result.arrivals)
+    lags = sorted(arrival.lag_s for arrival in result.arrivals)
     return lags[(len(lags) - 1) // 2] if lags else None
 
 
@@ -96,10 +96,10 @@ def find_late(results: Sequence[CollectiveResult]) -> list[LateRank]:
     """
     sizes = [_Size(result) for result in results if len(result.arrivals) > 1 and result.iterations >= ITERATIONS]
     ranks = sorted({rank for size in sizes for rank in size.of_rank})
-    found = [late for late in (_late(rank, sizes) for rank in ranks) if late is not None]
-    if 2 * len(found) > len(ranks):
+    late_ranks = [late for late in (_late(rank, sizes) for rank in ranks) if late is not None]
+    if 2 * len(late_ranks) > len(ranks):
         return []
-    return sorted(found, key=lambda late: -late.late_s)
+    return sorted(late_ranks, key=lambda late: -late.late_s)
 
 
 def find_early(results: Sequence[CollectiveResult]) -> list[int]:
@@ -111,10 +111,12 @@ def find_early(results: Sequence[CollectiveResult]) -> list[int]:
             continue
         least = max(_least_s(result), OF_TIME * (result.time_s or 0.0))
         steady = [
-            one for one in result.arrivals if one.lag_s < usual - least and (one.late_share or 0.0) <= EARLY_SHARE
+            arrival
+            for arrival in result.arrivals
+            if arrival.lag_s < usual - least and (arrival.late_share or 0.0) <= EARLY_SHARE
         ]
-        for one in steady:
-            early[one.rank] = early.get(one.rank, 0) + 1
+        for arrival in steady:
+            early[arrival.rank] = early.get(arrival.rank, 0) + 1
     return sorted(rank for rank, count in early.items() if 2 * count > len(results))
 
 
@@ -122,30 +124,32 @@ class _Size:
     """One result, ready to be asked about its ranks. ``limit_s``: a lag beyond the usual one is late from here on."""
 
     def __init__(self, result: CollectiveResult) -> None:
-        self.of_rank = {one.rank: one for one in result.arrivals}
+        self.of_rank = {arrival.rank: arrival for arrival in result.arrivals}
         self.iterations = result.iterations
         self.usual_s = usual_lag_s(result) or 0.0
-        shares = [one.late_share for one in result.arrivals if one.late_share is not None]
+        shares = [arrival.late_share for arrival in result.arrivals if arrival.late_share is not None]
         self.usual_share = statistics.mean(shares) if shares else 0.0
         self.limit_s = max(_least_s(result), OF_TIME * (result.time_s or 0.0), OF_USUAL_LAG * self.usual_s)
 
     def usual_work_s(self, rank: int) -> float | None:
         """The median of the others' own work."""
-        known = [one.work_s for one in self.of_rank.values() if one.rank != rank and one.work_s is not None]
+        known = [
+            arrival.work_s for arrival in self.of_rank.values() if arrival.rank != rank and arrival.work_s is not None
+        ]
         return statistics.median(known) if known else None
 
 
 def _late(rank: int, sizes: Sequence[_Size]) -> LateRank | None:
     present = [(size, size.of_rank[rank]) for size in sizes if rank in size.of_rank]
-    late = [(size, mine) for size, mine in present if mine.lag_s - size.usual_s > size.limit_s]
+    late = [(size, arrival) for size, arrival in present if arrival.lag_s - size.usual_s > size.limit_s]
     if not late:
         return None
-    typical_s = statistics.median(mine.lag_s - size.usual_s for size, mine in late)
-    shows = [(size, mine) for size, mine in present if size.limit_s < typical_s or (size, mine) in late]
+    typical_s = statistics.median(arrival.lag_s - size.usual_s for size, arrival in late)
+    shows = [(size, arrival) for size, arrival in present if size.limit_s < typical_s or (size, arrival) in late]
     if len(late) < SIZES_SHARE * len(shows) or _by_luck(shows) > CHANCE:
         return None
-    share = statistics.mean(mine.late_share or 0.0 for _, mine in late)
-    works = [(mine.work_s, size.usual_work_s(rank)) for size, mine in late if mine.work_s is not None]
+    share = statistics.mean(arrival.late_share or 0.0 for _, arrival in late)
+    works = [(arrival.work_s, size.usual_work_s(rank)) for size, arrival in late if arrival.work_s is not None]
     own, others = works[0] if works else (None, None)
     first = late[0][1]
     return LateRank(rank, first.node, first.gpu, typical_s, share, own, others)

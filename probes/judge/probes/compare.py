@@ -82,9 +82,9 @@ def against_past(
 
     Of a device whose results lie far apart (a CPU with other work), it must be unusual among them too.
     """
-    of_device = [one for one in past if one.uuid == uuid and one.key == key and one.value > 0]
-    same = sorted((one for one in of_device if one.versions == dict(versions)), key=lambda one: one.at)
-    earlier = [one.value for one in same[-PAST_AT_MOST:]]
+    of_device = [result for result in past if result.uuid == uuid and result.key == key and result.value > 0]
+    same = sorted((result for result in of_device if result.versions == dict(versions)), key=lambda result: result.at)
+    earlier = [result.value for result in same[-PAST_AT_MOST:]]
     usual = statistics.median(earlier) if earlier else None
     if usual is None or len(earlier) < PAST_AT_LEAST:
         return Comparison(value, usual, len(earlier), None, _too_little(len(earlier), len(of_device)))
@@ -160,14 +160,14 @@ def group_subject(result: CollectiveResult) -> str:
     return f"nodes {folded(result.nodes, 10_000)}"
 
 
-def matmul_key(result: MatmulResult, what: str) -> str:
+def matmul_key(result: MatmulResult, load: str) -> str:
     """``matmul bf16 sustained 8192x8192x8192``, ``matmul bf16 burst``: the burst's shape is the best one found.
 
     On processors the threads belong to it.
     """
-    shape = "x".join(map(str, result.sustained_shape)) if what == "sustained" else ""
+    shape = "x".join(map(str, result.sustained_shape)) if load == "sustained" else ""
     threads = f"{result.threads} threads" if result.kind == "cpu" and result.threads else ""
-    return " ".join(filter(None, ("matmul", result.dtype, what, shape, threads)))
+    return " ".join(filter(None, ("matmul", result.dtype, load, shape, threads)))
 
 
 def memory_key(result: MemoryResult) -> str:

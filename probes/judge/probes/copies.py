@@ -80,10 +80,10 @@ def reason(result: CopiesResult, others: Sequence[CopiesResult], together_only: 
     low = degraded(result)
     if low:
         return low, _RESEAT
-    mine = under_load(result)
+    pcie = under_load(result)
     usual = _usual(others)
-    if mine.known and usual.known and uses_pcie(result.name, result.pci_device) and _lower(mine, usual):
-        return f"PCIe {mine} (others {usual})", _RESEAT
+    if pcie.known and usual.known and uses_pcie(result.name, result.pci_device) and _lower(pcie, usual):
+        return f"PCIe {pcie} (others {usual})", _RESEAT
     if result.near is False and any(other.near for other in others):
         where = "" if result.numa_node is None else f" {result.numa_node}"
         return (
@@ -94,7 +94,7 @@ def reason(result: CopiesResult, others: Sequence[CopiesResult], together_only: 
     if together_only:
         shared = numa or "a PCIe switch or a socket's memory"
         return f"what it shares with other GPUs is slow ({shared})", "lspci -tv and numactl -H show what they share"
-    state = f", its link is at its best ({mine})" if mine.known and low == "" and _has_most(result) else ""
+    state = f", its link is at its best ({pcie})" if pcie.known and low == "" and _has_most(result) else ""
     return (
         f"nothing that was measured shows why{state}{f' ({numa})' if numa else ''}",
         "mltop check for PCIe errors (AER, replays), IOMMU and the switch above it; then reseat it",
@@ -112,8 +112,8 @@ def _usual(others: Sequence[CopiesResult]) -> PcieState:
     return most if 2 * states.count(most) > len(states) else PcieState()
 
 
-def _lower(one: PcieState, other: PcieState) -> bool:
-    return (one.gen or 0) < (other.gen or 0) or (one.width or 0) < (other.width or 0)
+def _lower(left: PcieState, right: PcieState) -> bool:
+    return (left.gen or 0) < (right.gen or 0) or (left.width or 0) < (right.width or 0)
 
 
 def _numa(result: CopiesResult, others: Sequence[CopiesResult]) -> str:

@@ -82,14 +82,14 @@ def _sentence(suspect: Suspect) -> str:
 
 def _unlike_in_node(ways: Ways, result: CopiesResult) -> Faults:
     """Where all ways are built alike: slow ones, and those that go through host memory."""
-    found: Faults = {}
+    faults: Faults = {}
     if peer_copy(result.name, result.pci_device) is None:
-        return found
+        return faults
     direct = [way for way, copy in ways.items() if copy.direct]
     for way, copy in ways.items():
         if copy.direct is False and 2 * len(direct) > len(ways):
             at = "" if copy.bytes_per_s is None else f" ({rate_words(copy.bytes_per_s)})"
-            found[way] = Fault(f"through host memory{at}, others are direct", _below(copy, ways))
+            faults[way] = Fault(f"through host memory{at}, others are direct", _below(copy, ways))
     rates = {way: rate for way in direct if (rate := ways[way].bytes_per_s) is not None}
     # One bad GPU of four has half of all ways: it is found by what is usual for each GPU.
     gpus = {way.source for way in rates} | {way.target for way in rates}
@@ -98,13 +98,13 @@ def _unlike_in_node(ways: Ways, result: CopiesResult) -> Faults:
     for gpu, comparison in slow.items():
         for way, rate in rates.items():
             if gpu in way.ends and rate < (1 - PEER_GAP) * (comparison.usual or 0.0):
-                one = Comparison(rate, comparison.usual)
-                found[way] = Fault(_slower(one, "the others of the node"), one.slower)
+                slow_way = Comparison(rate, comparison.usual)
+                faults[way] = Fault(_slower(slow_way, "the others of the node"), slow_way.slower)
     left = {way: rate for way, rate in rates.items() if not slow.keys() & set(way.ends)}
     for way, comparison in slower_than_peers(left).items():
         if comparison.slow:
-            found[way] = Fault(_slower(comparison, "the others of the node"), comparison.slower)
-    return found
+            faults[way] = Fault(_slower(comparison, "the others of the node"), comparison.slower)
+    return faults
 
 
 def _unlike_nodes(nodes: dict[str, Ways], models: dict[str, CopiesResult]) -> dict[str, Faults]:
@@ -115,32 +115,32 @@ def _unlike_nodes(nodes: dict[str, Ways], models: dict[str, CopiesResult]) -> di
             if copy.bytes_per_s is not None:
                 key = (models[node].name, len(ways), way.source, way.target)
                 groups.setdefault(key, {})[way] = copy.bytes_per_s
-    found: dict[str, Faults] = {}
+    faults: dict[str, Faults] = {}
     for rates in groups.values():
         for way, comparison in slower_than_peers(rates).items():
             if comparison.slow:
                 fault = Fault(_slower(comparison, "the same way on like nodes"), comparison.slower)
-                found.setdefault(way.node, {})[way] = fault
-    return found
+                faults.setdefault(way.node, {})[way] = fault
+    return faults
 
 
 def _damaged(ways: Ways) -> Faults:
-    found = {}
+    faults = {}
     for way, copy in ways.items():
         if copy.intact is False:
-            found[way] = Fault("what arrives is damaged")
+            faults[way] = Fault("what arrives is damaged")
         elif copy.why:
-            found[way] = Fault(copy.why)
-    return found
+            faults[way] = Fault(copy.why)
+    return faults
 
 
 def _accused(node: str, ways: Ways, faults: Faults, uuids: dict[tuple[str, int | None], str]) -> Iterator[Suspect]:
     """GPUs of which nearly all ways are bad, then what is left, both directions of a link as one."""
     left = dict(faults)
     while (gpu := _worst_gpu(ways, left)) is not None:
-        mine = {way: fault for way, fault in left.items() if gpu in way.ends}
-        left = {way: fault for way, fault in left.items() if way not in mine}
-        reason = f"{_directions(gpu, ways, mine)}: {_together(list(mine.values()))}"
+        of_gpu = {way: fault for way, fault in left.items() if gpu in way.ends}
+        left = {way: fault for way, fault in left.items() if way not in of_gpu}
+        reason = f"{_directions(gpu, ways, of_gpu)}: {_together(list(of_gpu.values()))}"
         yield Suspect(node, reason, gpu=gpu, uuid=uuids.get((node, gpu), ""), action=f"GPU {gpu} on {node}: {_GPU}")
     yield from _links(node, left)
 
@@ -150,9 +150,9 @@ def _worst_gpu(ways: Ways, left: Faults) -> int | None:
     best: tuple[int, int] | None = None
     for gpu in sorted({way.source for way in ways} | {way.target for way in ways}) if left else ():
         count = 0
-        for mine in ([way for way in ways if way.source == gpu], [way for way in ways if way.target == gpu]):
-            bad = sum(way in left for way in mine)
-            count += bad if bad >= max(2, ALL * len(mine)) else 0
+        for one_way in ([way for way in ways if way.source == gpu], [way for way in ways if way.target == gpu]):
+            bad = sum(way in left for way in one_way)
+            count += bad if bad >= max(2, ALL * len(one_way)) else 0
         if count and (best is None or count > best[0]):
             best = (count, gpu)
     return None if best is None else best[1]
@@ -193,7 +193,7 @@ def _slower(comparison: Comparison, than: str) -> str:
 
 
 def _below(copy: PeerCopy, ways: Ways) -> float | None:
-    rates = [one.bytes_per_s for one in ways.values() if one.direct and one.bytes_per_s is not None]
+    rates = [other.bytes_per_s for other in ways.values() if other.direct and other.bytes_per_s is not None]
     return 1 - copy.bytes_per_s / statistics.median(rates) if copy.bytes_per_s is not None and rates else None
 
 

@@ -41,14 +41,14 @@ def unlike(results: Sequence[MatmulResult]) -> tuple[list[Suspect], list[str]]:
         counts = Counter(result.checksum for result in group)
         if len(counts) < 2:
             continue
-        usual, holders = counts.most_common(1)[0]
-        if len(group) < MAJORITY_AT_LEAST or 2 * holders <= len(group):
+        usual, most = counts.most_common(1)[0]
+        if len(group) < MAJORITY_AT_LEAST or 2 * most <= len(group):
             names = devices_name(group)
             notes.append(
                 f"{names} gave different results for equal work, and no majority tells which is right: {_AGAIN}"
             )
             continue
-        reason = f"gave another result than {holders} equal devices: rerun to confirm"
+        reason = f"gave another result than {most} equal devices: rerun to confirm"
         suspects += [suspect(result, reason, _AGAIN) for result in group if result.checksum != usual]
     return suspects, notes
 

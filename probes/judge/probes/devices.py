@@ -136,14 +136,14 @@ def devices_name(results: Sequence[DeviceResult]) -> str:
     names: list[str] = []
     alike: dict[str, list[str]] = {}  # of nodes with the same GPUs
     for node, members in nodes.items():
-        whole = len(members) > 1 and all(one.kind == "gpu" and one.gpu is not None for one in members)
+        whole = len(members) > 1 and all(member.kind == "gpu" and member.gpu is not None for member in members)
         if whole:
-            alike.setdefault(fold(one.gpu for one in members if one.gpu is not None), []).append(node)
+            alike.setdefault(fold(member.gpu for member in members if member.gpu is not None), []).append(node)
         else:
-            names += [device_name(one) for one in members]
+            names += [device_name(member) for member in members]
     names += [
-        f"GPUs {gpus}" + (f" on {'each of ' if len(on) > 1 else ''}{folded(on)}" if any(on) else "")
-        for gpus, on in alike.items()
+        f"GPUs {gpus}" + (f" on {'each of ' if len(on_nodes) > 1 else ''}{folded(on_nodes)}" if any(on_nodes) else "")
+        for gpus, on_nodes in alike.items()
     ]
     return listed(names)
 

@@ -1,6 +1,4 @@
-"""What NCCL took, from its NCCL_DEBUG=INFO output (NCCL_DEBUG_SUBSYS=INIT,NET,ENV,TUNING), in plain words.
-
-What NCCL, torch and gloo print when something fails, as a meaning and what to do.
+"""What NCCL, torch and gloo print, in plain words: what failed and what to do, and what NCCL took.
 
 Strings are those of NCCL's sources (2.18 to 2.28), of torch.distributed and of gloo.
 """
@@ -9,10 +7,202 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mltop.probes.judge.nodes import folded
 from mltop.probes.model.units import counted, size_words
+
+_COMPLETIONS = {
+    4: "the local NIC was not allowed to read the memory (LOC_PROT_ERR)",
+    5: "the connection was torn down: an error before this one is the cause (WR_FLUSH_ERR)",
+    9: "{peer} refused the request (REM_INV_REQ_ERR): its buffer is gone or too small",
+    10: "{peer} did not allow the access to its memory (REM_ACCESS_ERR)",
+    11: "{peer} could not finish the operation (REM_OP_ERR)",
+    12: "packets to {peer} were not answered (RETRY_EXC)",
+    13: "{peer} was not ready to receive (RNR_RETRY_EXC)",
+}
+_CABLE = "check cable, port and GID index between the two (ibstat, show_gids); PCIe ACS on bare metal"
+_FIRST = "look for the first error of all ranks"
+_THERE = "look at that node: its log, its processes, mltop stacks"
+_COMPLETION = re.compile(
+    r"NET/IB\S*\s*:?\s*Got completion from peer (?P<peer>\S+) with status=(?:[A-Z_]+\()?(?P<status>\d+)"
+)
+
+
+class _Message(NamedTuple):
+    """``meaning`` and ``action`` may name groups of the pattern. The first pattern that is found counts."""
+
+    pattern: str
+    meaning: str
+    action: str
+
+
+_MESSAGES = (
+    # InfiniBand and RoCE
+    _Message(
+        r"NET/IB : (?P<port>\S+) (?:Got async|async fatal) event[^:]*: (?P<what>.+)",
+        "port {port} failed: {what}",
+        "the port flapped or the NIC was reset: check cable and dmesg; mltop check shows link-down counters",
+    ),
+    _Message(
+        r"Call to ibv_modify_qp failed with (?:error )?(?:\d+ )?(?P<why>[A-Z][\w ]+)",
+        "two NICs could not be connected ({why}): they do not reach each other",
+        "RoCE: NCCL_IB_GID_INDEX and VLAN; InfiniBand: both ports active in one subnet (ibstat)",
+    ),
+    _Message(
+        r"(?:Call to ibv_reg_mr\S* failed|ibv_reg_mr\S* failed).*?(?P<why>Cannot allocate memory|Bad address|$)",
+        "memory could not be registered with the NIC ({why})",
+        "ulimit -l unlimited in the container or job; nvidia-peermem loaded (lsmod | grep peermem)",
+    ),
+    _Message(
+        r"Call to ibv_create_\w+ failed",
+        "the NIC could not make a queue: locked memory or its resources are used up",
+        "ulimit -l unlimited in the container or job",
+    ),
+    _Message(
+        r"NET/IB : No device found",
+        "NCCL found no InfiniBand or RoCE NIC that it may use",
+        "ibstat; in a container pass /dev/infiniband; check NCCL_IB_HCA and NCCL_IB_DISABLE",
+    ),
+    _Message(
+        r"NET/Socket : Using.*|Using network Socket",
+        "NCCL goes over TCP sockets, not over InfiniBand or RoCE",
+        "expected only without such NICs; else ibstat, NCCL_IB_HCA, NCCL_IB_DISABLE, /dev/infiniband in the container",
+    ),
+    # Bootstrap and TCP
+    _Message(
+        r"Bootstrap : no socket interface found",
+        "NCCL_SOCKET_IFNAME matches no interface of this node",
+        "ip -br addr; unset NCCL_SOCKET_IFNAME or name an interface that is there",
+    ),
+    _Message(
+        r"connect to (?P<peer>\S+) .*exceeded error retry count|Connect to (?P<old>\S+) failed",
+        "nobody answers at {peer}: a firewall, or an interface that others do not reach",
+        "nc -vz to that address; set NCCL_SOCKET_IFNAME to the interface that all nodes share",
+    ),
+    _Message(r"Connection closed by remote peer ?(?P<peer>\S*)", "another rank{at} died or gave up first", _THERE),
+    _Message(
+        r"Accept failed|TryAccept: exceeded error retry count",
+        "connections from other nodes break off while they are made",
+        "look for the first error of all ranks: this one follows from it",
+    ),
+    # One node
+    _Message(
+        r"(?:Error while creating shared memory segment|failed to extend|posix_fallocate failed).*",
+        "/dev/shm is full or too small",
+        "df -h /dev/shm; docker --shm-size=16g or --ipc=host; remove stale /dev/shm/nccl-* files",
+    ),
+    _Message(
+        r"Failed to bind NVLink SHARP",
+        "NVLS could not be set up: Fabric Manager or an NVSwitch is not in order",
+        "systemctl status nvidia-fabricmanager; until then NCCL_NVLS_ENABLE=0",
+    ),
+    _Message(
+        r"NVLS multicast support is not available",
+        "no NVLS on these GPUs: expect the ring's figures",
+        "on H100 and later: Fabric Manager, driver 530 or newer, and a container that may use multicast",
+    ),
+    _Message(
+        r"P2P is disabled between NVLINK connected GPUs (?P<one>\d+) and (?P<other>\d+)",
+        "GPUs {one} and {other} have NVLink but may not use it: very slow",
+        "nvidia-smi topo -p2p r; NCCL_P2P_DISABLE, MIG mode, and the container's settings",
+    ),
+    _Message(
+        r"Mismatched NCCL version detected|NCCL version mismatch with remote peer",
+        "the ranks have different NCCL versions",
+        "the same torch and NCCL on all nodes (python -c 'import torch; print(torch.cuda.nccl.version())')",
+    ),
+    _Message(
+        r"Duplicate GPU detected : rank (?P<one>\d+) and rank (?P<other>\d+)",
+        "ranks {one} and {other} use the same GPU",
+        "torch.cuda.set_device(local_rank) before the first collective",
+    ),
+    _Message(r"CUDA driver version is insufficient", "the driver is older than this CUDA needs", "update the driver"),
+    _Message(r"Cuda failure.*out of memory", "no GPU memory left for NCCL's buffers", "nvidia-smi shows who holds it"),
+    _Message(r"Cuda failure\D*(?P<why>'[^']+'|\d+.*)", "CUDA failed: {why}", "dmesg | grep -i xid; mltop check"),
+    # torch and gloo
+    _Message(
+        r"wait timeout after .*keys: \S*?//\w+//\d+/(?P<rank>\d+)",
+        "rank {rank} never joined",
+        "look at rank {rank}: did it start, does it reach the leader?",
+    ),
+    _Message(
+        r"wait timeout after \S+, keys: (?P<keys>\S+)",
+        "a rank never joined (nobody set {keys})",
+        "compare which ranks have started",
+    ),
+    _Message(
+        r"client socket has (?:timed out|failed)(?:.*connect(?:ing)? to \(?(?P<peer>[^)]*?)\)?\.?$)?",
+        "the leader cannot be reached at {peer}",
+        "nc -vz to that address and port from this node: firewall, wrong interface, or the leader has ended",
+    ),
+    _Message(
+        r"Timed out waiting (?P<ms>\d+)ms for (?P<what>recv|send) operation",
+        "gloo: the peer did not {what_done} for {ms} ms: it is stuck, or behind",
+        "mltop stacks shows where every rank is",
+    ),
+    _Message(
+        r"(?:\[(?P<old>[\w.:]+)\]:\d+: )?Connection (?:reset|closed) by peer(?:.*?\[(?P<peer>[^\]]+)\])?",
+        "another rank{at} died",
+        _THERE,
+    ),
+    _Message(
+        r"(?:Gloo connectFullMesh failed|connectFullMesh).*?(?P<why>no error|timed out|\[.*\])?$",
+        "gloo: the ranks cannot all connect to each other",
+        "GLOO_SOCKET_IFNAME: an interface that all nodes share; a firewall between two nodes",
+    ),
+    _Message(
+        r"\[Rank (?P<rank>\d+)\] Watchdog caught collective operation timeout:.*?OpType=(?P<what>\w+)",
+        "rank {rank} waited too long in {what}: another rank did not come to it",
+        "the last to blame is who prints this: mltop stacks shows who is elsewhere",
+    ),
+    _Message(r"ncclRemoteError", "another rank died, or the network broke: the cause is in its output", _FIRST),
+    _Message(r"ncclSystemError", "a system call or the network failed", "NCCL_DEBUG=INFO shows which"),
+    _Message(
+        r"Address already in use|EADDRINUSE",
+        "the leader's port is taken",
+        "another job, or the one before has not ended: choose another port",
+    ),
+)
+_DONE = {"recv": "send", "send": "receive"}
+
+
+def translate(line: str) -> tuple[str, str] | None:
+    """(meaning, what to do) of what NCCL, torch or gloo printed, of several lines of the first that needs words.
+
+    None for what needs none.
+    """
+    return next((words for words in map(_of_line, line.splitlines()) if words is not None), None)
+
+
+def _of_line(line: str) -> tuple[str, str] | None:
+    completion = _COMPLETION.search(line)
+    if completion is not None:
+        peer, status = _host(completion["peer"]), int(completion["status"])
+        meaning = _COMPLETIONS.get(status, "the connection to {peer} failed (status " + str(status) + ")")
+        return meaning.format(peer=peer), _CABLE if status in (12, 13) else _FIRST
+    for message in _MESSAGES:
+        match = re.search(message.pattern, line)
+        if match is not None:
+            groups = {name: (value or "").strip() for name, value in match.groupdict().items()}
+            if "peer" in groups:
+                groups["peer"] = _host(groups["peer"] or groups.get("old", "")) or "its address"
+                groups["at"] = f" at {groups['peer']}" if groups["peer"] != "its address" else ""
+            groups["what_done"] = _DONE.get(groups.get("what", ""), "answer")
+            return _tidy(message.meaning.format(**groups)), message.action.format(**groups)
+    return None
+
+
+def _host(address: str) -> str:
+    """``10.0.0.7<41763>`` without the brackets around its port: NCCL's way of writing addresses."""
+    return re.sub(r"<(\d+)>", r" port \1", address).strip(" ,.")
+
+
+def _tidy(text: str) -> str:
+    return text.replace(" ()", "").replace("  ", " ")
+
+
+# What NCCL took, from its NCCL_DEBUG=INFO output (NCCL_DEBUG_SUBSYS=INIT,NET,ENV,TUNING).
 
 _VERSION = re.compile(r"NCCL version (?P<version>\d[\d.]*)(?:\S*\+cuda(?P<cuda>[\d.]+))?")
 _NICS = re.compile(r"NET/IB : Using (?P<list>.*?)(?:;|$)")
@@ -49,8 +239,8 @@ def settings(lines: Iterable[str]) -> list[str]:
     """
     every = [line.rstrip() for text in lines for line in text.splitlines()]
     first = [*_version(every), *_network(every), *_within(every), *_channels(every)]
-    found = [", ".join(first)] if first else []
-    return [*found, *_algorithms(every), *_plugins(every), *_environment(every)]
+    summary = [", ".join(first)] if first else []
+    return [*summary, *_algorithms(every), *_plugins(every), *_environment(every)]
 
 
 def _first(pattern: re.Pattern[str], lines: Iterable[str]) -> re.Match[str] | None:
@@ -74,10 +264,7 @@ def _network(lines: list[str]) -> list[str]:
         links = {"InfiniBand" if match["link"] == "IB" else "RoCE" for match in listed}
         sharp = " with SHARP" if any(match["sharp"] for match in listed) else ""
         names = folded(match["name"] for match in listed)
-        return [
-            f"{counted(len(listed), 'NIC')} over {' and '.join(sorted(links))}{sharp} ({names})",
-            *_direct(lines),
-        ]
+        return [f"{counted(len(listed), 'NIC')} over {' and '.join(sorted(links))}{sharp} ({names})", *_direct(lines)]
     sockets = _first(_SOCKETS, lines)
     if sockets is not None or name.startswith("Socket"):
         names = folded(match["name"] for match in _SOCKET.finditer(sockets["list"])) if sockets is not None else ""
@@ -102,13 +289,13 @@ def _direct(lines: list[str]) -> list[str]:
 
 def _within(lines: list[str]) -> list[str]:
     """How GPUs of one node reach each other."""
-    found = []
+    ways = []
     nvls = [match["no"] is None for match in map(_NVLS.search, lines) if match is not None]
     if nvls:
-        found.append("NVLS on" if all(nvls) else "no NVLS" if not any(nvls) else "NVLS on some GPUs only")
+        ways.append("NVLS on" if all(nvls) else "no NVLS" if not any(nvls) else "NVLS on some GPUs only")
     if any(match["path"] == "SHM" for match in map(_LOCAL_PATH.search, lines) if match is not None):
-        found.append("GPUs of one node reach each other through host memory (SHM)")
-    return found
+        ways.append("GPUs of one node reach each other through host memory (SHM)")
+    return ways
 
 
 def _channels(lines: list[str]) -> list[str]:
@@ -121,18 +308,18 @@ def _channels(lines: list[str]) -> list[str]:
 
 def _algorithms(lines: list[str]) -> list[str]:
     """``all-reduce of 256 MiB: NVLS, Simple protocol``: of each size the first."""
-    found: dict[tuple[str, int], str] = {}
+    algorithms: dict[tuple[str, int], str] = {}
     for line in lines:
         named, numbered = _NAMED.search(line), _NUMBERED.search(line)
         if named is not None and not named["algo"].isdigit():
             algo = _ALGO_WORDS.get(named["algo"], named["algo"])
             key = (_NAMES.get(named["what"], named["what"]), int(named["bytes"]))
-            found.setdefault(key, f"{algo}, {named['proto'].replace('SIMPLE', 'Simple')} protocol")
+            algorithms.setdefault(key, f"{algo}, {named['proto'].replace('SIMPLE', 'Simple')} protocol")
         elif numbered is not None:
             algo, proto = _name(_ALGOS, numbered["algo"]), _name(_PROTOS, numbered["proto"])
-            what = _NAMES.get(named["what"], named["what"]) if named is not None else "collective"
-            found.setdefault((what, int(numbered["bytes"])), f"{algo}, {proto} protocol")
-    return [f"{what} of {size_words(size)}: {how}" for (what, size), how in found.items()]
+            collective = _NAMES.get(named["what"], named["what"]) if named is not None else "collective"
+            algorithms.setdefault((collective, int(numbered["bytes"])), f"{algo}, {proto} protocol")
+    return [f"{collective} of {size_words(size)}: {how}" for (collective, size), how in algorithms.items()]
 
 
 def _name(names: tuple[str, ...], number: str) -> str:
@@ -148,214 +335,9 @@ def _plugins(lines: list[str]) -> list[str]:
 
 def _environment(lines: list[str]) -> list[str]:
     """What was set in the environment, by the user or by the probe."""
-    found = {match["name"]: match["value"] for match in map(_ENV.search, lines) if match is not None}
-    return (
-        [f"set in the environment: {', '.join(f'{name}={value}' for name, value in sorted(found.items()))}"]
-        if found
-        else []
-    )
+    variables = {match["name"]: match["value"] for match in map(_ENV.search, lines) if match is not None}
+    settings_made = ", ".join(f"{name}={value}" for name, value in sorted(variables.items()))
+    return [f"set in the environment: {settings_made}"] if variables else []
 
 
 __all__ = ["settings", "translate"]
-
-_COMPLETIONS = {
-    4: "the local NIC was not allowed to read the memory (LOC_PROT_ERR)",
-    5: "the connection was torn down: an error before this one is the cause (WR_FLUSH_ERR)",
-    9: "{peer} refused the request (REM_INV_REQ_ERR): its buffer is gone or too small",
-    10: "{peer} did not allow the access to its memory (REM_ACCESS_ERR)",
-    11: "{peer} could not finish the operation (REM_OP_ERR)",
-    12: "packets to {peer} were not answered (RETRY_EXC)",
-    13: "{peer} was not ready to receive (RNR_RETRY_EXC)",
-}
-_CABLE = "check cable, port and GID index between the two (ibstat, show_gids); PCIe ACS on bare metal"
-_FIRST = "look for the first error of all ranks"
-_THERE = "look at that node: its log, its processes, mltop stacks"
-_COMPLETION = re.compile(
-    r"NET/IB\S*\s*:?\s*Got completion from peer (?P<peer>\S+) with status=(?:[A-Z_]+\()?(?P<status>\d+)"
-)
-
-
-@dataclass(frozen=True)
-class _Word:
-    """``meaning`` and ``action`` may name groups of the pattern. The first pattern that is found counts."""
-
-    pattern: re.Pattern[str]
-    meaning: str
-    action: str
-
-
-def _word(pattern: str, meaning: str, action: str = "") -> _Word:
-    return _Word(re.compile(pattern), meaning, action)
-
-
-_WORDS = (
-    # InfiniBand and RoCE
-    _word(
-        r"NET/IB : (?P<port>\S+) (?:Got async|async fatal) event[^:]*: (?P<what>.+)",
-        "port {port} failed: {what}",
-        "the port flapped or the NIC was reset: check cable and dmesg; mltop check shows link-down counters",
-    ),
-    _word(
-        r"Call to ibv_modify_qp failed with (?:error )?(?:\d+ )?(?P<why>[A-Z][\w ]+)",
-        "two NICs could not be connected ({why}): they do not reach each other",
-        "RoCE: NCCL_IB_GID_INDEX and VLAN; InfiniBand: both ports active in one subnet (ibstat)",
-    ),
-    _word(
-        r"(?:Call to ibv_reg_mr\S* failed|ibv_reg_mr\S* failed).*?(?P<why>Cannot allocate memory|Bad address|$)",
-        "memory could not be registered with the NIC ({why})",
-        "ulimit -l unlimited in the container or job; nvidia-peermem loaded (lsmod | grep peermem)",
-    ),
-    _word(
-        r"Call to ibv_create_\w+ failed",
-        "the NIC could not make a queue: locked memory or its resources are used up",
-        "ulimit -l unlimited in the container or job",
-    ),
-    _word(
-        r"NET/IB : No device found",
-        "NCCL found no InfiniBand or RoCE NIC that it may use",
-        "ibstat; in a container pass /dev/infiniband; check NCCL_IB_HCA and NCCL_IB_DISABLE",
-    ),
-    _word(
-        r"NET/Socket : Using.*|Using network Socket",
-        "NCCL goes over TCP sockets, not over InfiniBand or RoCE",
-        "expected only without such NICs; else ibstat, NCCL_IB_HCA, NCCL_IB_DISABLE, /dev/infiniband in the container",
-    ),
-    # Bootstrap and TCP
-    _word(
-        r"Bootstrap : no socket interface found",
-        "NCCL_SOCKET_IFNAME matches no interface of this node",
-        "ip -br addr; unset NCCL_SOCKET_IFNAME or name an interface that is there",
-    ),
-    _word(
-        r"connect to (?P<peer>\S+) .*exceeded error retry count|Connect to (?P<old>\S+) failed",
-        "nobody answers at {peer}: a firewall, or an interface that others do not reach",
-        "nc -vz to that address; set NCCL_SOCKET_IFNAME to the interface that all nodes share",
-    ),
-    _word(
-        r"Connection closed by remote peer ?(?P<peer>\S*)",
-        "another rank{at} died or gave up first",
-        _THERE,
-    ),
-    _word(
-        r"Accept failed|TryAccept: exceeded error retry count",
-        "connections from other nodes break off while they are made",
-        "look for the first error of all ranks: this one follows from it",
-    ),
-    # One node
-    _word(
-        r"(?:Error while creating shared memory segment|failed to extend|posix_fallocate failed).*",
-        "/dev/shm is full or too small",
-        "df -h /dev/shm; docker --shm-size=16g or --ipc=host; remove stale /dev/shm/nccl-* files",
-    ),
-    _word(
-        r"Failed to bind NVLink SHARP",
-        "NVLS could not be set up: Fabric Manager or an NVSwitch is not in order",
-        "systemctl status nvidia-fabricmanager; until then NCCL_NVLS_ENABLE=0",
-    ),
-    _word(
-        r"NVLS multicast support is not available",
-        "no NVLS on these GPUs: expect the ring's figures",
-        "on H100 and later: Fabric Manager, driver 530 or newer, and a container that may use multicast",
-    ),
-    _word(
-        r"P2P is disabled between NVLINK connected GPUs (?P<one>\d+) and (?P<other>\d+)",
-        "GPUs {one} and {other} have NVLink but may not use it: very slow",
-        "nvidia-smi topo -p2p r; NCCL_P2P_DISABLE, MIG mode, and the container's settings",
-    ),
-    _word(
-        r"Mismatched NCCL version detected|NCCL version mismatch with remote peer",
-        "the ranks have different NCCL versions",
-        "the same torch and NCCL on all nodes (python -c 'import torch; print(torch.cuda.nccl.version())')",
-    ),
-    _word(
-        r"Duplicate GPU detected : rank (?P<one>\d+) and rank (?P<other>\d+)",
-        "ranks {one} and {other} use the same GPU",
-        "torch.cuda.set_device(local_rank) before the first collective",
-    ),
-    _word(r"CUDA driver version is insufficient", "the driver is older than this CUDA needs", "update the driver"),
-    _word(r"Cuda failure.*out of memory", "no GPU memory left for NCCL's buffers", "nvidia-smi shows who holds it"),
-    _word(r"Cuda failure\D*(?P<why>'[^']+'|\d+.*)", "CUDA failed: {why}", "dmesg | grep -i xid; mltop check"),
-    # torch and gloo
-    _word(
-        r"wait timeout after .*keys: \S*?//\w+//\d+/(?P<rank>\d+)",
-        "rank {rank} never joined",
-        "look at rank {rank}: did it start, does it reach the leader?",
-    ),
-    _word(
-        r"wait timeout after \S+, keys: (?P<keys>\S+)",
-        "a rank never joined (nobody set {keys})",
-        "compare which ranks have started",
-    ),
-    _word(
-        r"client socket has (?:timed out|failed)(?:.*connect(?:ing)? to \(?(?P<peer>[^)]*?)\)?\.?$)?",
-        "the leader cannot be reached at {peer}",
-        "nc -vz to that address and port from this node: firewall, wrong interface, or the leader has ended",
-    ),
-    _word(
-        r"Timed out waiting (?P<ms>\d+)ms for (?P<what>recv|send) operation",
-        "gloo: the peer did not {what_done} for {ms} ms: it is stuck, or behind",
-        "mltop stacks shows where every rank is",
-    ),
-    _word(
-        r"(?:\[(?P<old>[\w.:]+)\]:\d+: )?Connection (?:reset|closed) by peer(?:.*?\[(?P<peer>[^\]]+)\])?",
-        "another rank{at} died",
-        _THERE,
-    ),
-    _word(
-        r"(?:Gloo connectFullMesh failed|connectFullMesh).*?(?P<why>no error|timed out|\[.*\])?$",
-        "gloo: the ranks cannot all connect to each other",
-        "GLOO_SOCKET_IFNAME: an interface that all nodes share; a firewall between two nodes",
-    ),
-    _word(
-        r"\[Rank (?P<rank>\d+)\] Watchdog caught collective operation timeout:.*?OpType=(?P<what>\w+)",
-        "rank {rank} waited too long in {what}: another rank did not come to it",
-        "the last to blame is who prints this: mltop stacks shows who is elsewhere",
-    ),
-    _word(
-        r"ncclRemoteError",
-        "another rank died, or the network broke: the cause is in its output",
-        _FIRST,
-    ),
-    _word(r"ncclSystemError", "a system call or the network failed", "NCCL_DEBUG=INFO shows which"),
-    _word(
-        r"Address already in use|EADDRINUSE",
-        "the leader's port is taken",
-        "another job, or the one before has not ended: choose another port",
-    ),
-)
-_DONE = {"recv": "send", "send": "receive"}
-
-
-def translate(line: str) -> tuple[str, str] | None:
-    """(meaning, what to do) of what NCCL, torch or gloo printed, of several lines of the first that needs words.
-
-    None for what needs none.
-    """
-    return next((found for found in map(_of_line, line.splitlines()) if found is not None), None)
-
-
-def _of_line(line: str) -> tuple[str, str] | None:
-    completion = _COMPLETION.search(line)
-    if completion is not None:
-        peer, status = _host(completion["peer"]), int(completion["status"])
-        meaning = _COMPLETIONS.get(status, "the connection to {peer} failed (status " + str(status) + ")")
-        return meaning.format(peer=peer), _CABLE if status in (12, 13) else _FIRST
-    for word in _WORDS:
-        match = word.pattern.search(line)
-        if match is not None:
-            found = {name: (value or "").strip() for name, value in match.groupdict().items()}
-            if "peer" in found:
-                found["peer"] = _host(found["peer"] or found.get("old", "")) or "its address"
-                found["at"] = f" at {found['peer']}" if found["peer"] != "its address" else ""
-            found["what_done"] = _DONE.get(found.get("what", ""), "answer")
-            return _tidy(word.meaning.format(**found)), word.action.format(**found)
-    return None
-
-
-def _host(address: str) -> str:
-    """``10.0.0.7<41763>`` without the brackets around its port: NCCL's way of writing addresses."""
-    return re.sub(r"<(\d+)>", r" port \1", address).strip(" ,.")
-
-
-def _tidy(text: str) -> str:
-    return text.replace(" ()", "").replace("  ", " ")

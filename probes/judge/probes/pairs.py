@@ -1,8 +1,4 @@
-"""How good each pair and each node is, relative to the best quarter of the nodes.
-
-What a search over pairs of nodes has found: bad nodes, or paths that are bad between good nodes.
-
-Which node of many is bad: an all-reduce in pairs of nodes, round after round.
+"""Which node of many is bad: an all-reduce in pairs of nodes, round after round, and what that has found.
 
 Disjoint random pairs first, then each suspect with a node that is known to be good. Where no good node can be told,
 or paths between nodes are in question, every pair once (the circle method of round-robin tournaments).
@@ -19,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mltop.probes.judge.nodes import folded, natural
+from mltop.probes.judge.probes.devices import NEAR_FIGURE, SENTENCES
 from mltop.probes.judge.probes.hardware.peaks import Expected
 from mltop.probes.model.probe import PairResult, ProbeVerdict, Suspect
 from mltop.probes.model.units import counted, percent_span_words, percent_words, rate_words, size_words
@@ -60,8 +57,8 @@ class Levels:
                 self.best[node] = max(self.best.get(node, 0.0), value or 0.0)
         self.reference = self._reference()
 
-    def is_good(self, one: str, other: str) -> bool:
-        value = self.values.get(frozenset((one, other)))
+    def is_good(self, node: str, other: str) -> bool:
+        value = self.values.get(frozenset((node, other)))
         return value is not None and self.reference is not None and value >= GOOD * self.reference
 
     def good_nodes(self) -> set[str]:
@@ -72,8 +69,8 @@ class Levels:
 
     def only_good(self) -> PairKey | None:
         """The pair that alone was good, and once: all that is said of the others rests on that measurement."""
-        found = [key for key, value in self._all if self.reference is not None and value >= GOOD * self.reference]
-        return found[0] if len(found) == 1 else None
+        good = [key for key, value in self._all if self.reference is not None and value >= GOOD * self.reference]
+        return good[0] if len(good) == 1 else None
 
     def values_of(self, pair: PairKey) -> list[float]:
         """Of this pair what was measured, in order; failures are left out."""
@@ -99,183 +96,14 @@ class Levels:
         if not best:
             return None
         value = best[max(0, math.ceil(REFERENCE * len(best)) - 1)]
-        return value if value > 0 else next((one for one in best if one > 0), None)
+        return value if value > 0 else next((value for value in best if value > 0), None)
 
 
 def _worth(result: PairResult) -> tuple[bool, int, float]:
     return (result.busbw_bytes_per_s is not None, result.size_bytes, result.busbw_bytes_per_s or 0.0)
 
 
-BAD_LINK = 0.9  # of the median of pairs of good nodes
-MOSTLY_BAD = 0.5  # of a node's pairs with good nodes: then the node is bad, not so many paths
-MOSTLY_BAD_PAIRS = 3  # at least
-MINORITY = 0.25  # of the nodes may be bad in this way; more are parts of a network
-NEAR_EXPECTED = 0.9
-SENTENCES = 4
-_CHECK_NODE = "drain it; check its NICs and cables (ibstat, ethtool -S), its PCIe links, and mltop check -w {node}"
-_CHECK_PATH = "check the switches and cables between them (ibdiagnet, or the fabric's counters)"
-
-
-def judge_pairs(nodes: Sequence[str], results: Sequence[PairResult], expected: Expected | None = None) -> ProbeVerdict:
-    """``results``: of all rounds, as PairSearch took them. ``expected``: busbw of two such nodes at this size.
-
-    A node is accused when none of its pairs is as good as those of others; a path when both its nodes are fine with
-    others. When all are alike, nobody is.
-    """
-    levels = Levels(nodes, results)
-    if levels.reference is None:
-        return _nothing_worked(results)
-    good = levels.good_nodes()
-    usual = _usual(levels, good)
-    bad = [node for node in nodes if node not in good and levels.settled(node, good)]
-    doubt = _doubt(bad, levels)
-    bad = [node for node in bad if not (doubt and levels.works(node))]
-    links = _bad_links(levels, good, usual)
-    mostly = _mostly_bad(nodes, levels, good, links)
-    links = [key for key in links if key.isdisjoint(mostly)]
-    suspects = [_node(node, levels, usual) for node in sorted([*bad, *mostly], key=natural)]
-    fine = len(good) - len(mostly)
-    parts = [_headline(nodes, fine, usual, levels, bool(suspects or links))]
-    parts += [f"{one.node} {one.reason}" for one in suspects[:SENTENCES]]
-    if len(suspects) > SENTENCES:
-        parts.append(f"and {len(suspects) - SENTENCES} more: {folded(one.node for one in suspects[SENTENCES:])}")
-    paths = _paths(links)
-    parts += [f"the path between {path} is slow, both ends are fine with others" for path in paths[:SENTENCES]]
-    suspects += [_path_suspect(key, levels, usual) for key in links]
-    verdict = ProbeVerdict(doubt if doubt and not suspects else "; ".join(parts), suspects, [])
-    _say_expected(verdict, usual, expected)
-    verdict.details += _details(nodes, levels, good, bad)
-    return verdict
-
-
-def _doubt(bad: Sequence[str], levels: Levels) -> str:
-    """Why nodes are not called slow: what they were compared with was not measured a second time."""
-    only = levels.only_good()
-    if only is None or not any(levels.works(node) for node in bad):
-        return ""
-    one, other = sorted(only, key=natural)
-    values = levels.values_of(only)
-    if len(values) < 2:
-        return f"nobody can be accused: only {one} – {other} was fast, and was measured once"
-    told = " and ".join(rate_words(value) for value in values)
-    return f"nobody can be accused: only {one} – {other} was fast, and not each time ({told})"
-
-
-def _usual(levels: Levels, good: set[str]) -> float:
-    """The median of the good pairs of good nodes; the search's reference when no two good ones were paired."""
-    values = [value for key, value in levels.values.items() if key <= good and value is not None]
-    values = [value for value in values if value >= GOOD * (levels.reference or 0.0)]
-    return statistics.median(values) if values else levels.reference or 0.0
-
-
-def _bad_links(levels: Levels, good: set[str], usual: float) -> list[PairKey]:
-    found = [key for key, value in levels.values.items() if key <= good and (value is None or value < BAD_LINK * usual)]
-    return sorted(found, key=lambda key: [natural(node) for node in sorted(key, key=natural)])
-
-
-def _mostly_bad(nodes: Sequence[str], levels: Levels, good: set[str], links: Sequence[PairKey]) -> list[str]:
-    """Good nodes of which most pairs are bad. When many are so, two parts of the network are badly connected."""
-    counts = Counter(node for key in links for node in key)
-    found = []
-    for node, count in counts.items():
-        pairs = sum(other in good for other in levels.partners(node))
-        if pairs >= MOSTLY_BAD_PAIRS and count > MOSTLY_BAD * pairs:
-            found.append(node)
-    return found if len(found) <= max(1.0, MINORITY * len(nodes)) else []
-
-
-def _node(node: str, levels: Levels, usual: float) -> Suspect:
-    mine = [(key, value) for key, value in levels.values.items() if node in key]
-    bad = [value for _, value in mine if value is None or value < BAD_LINK * usual] or [value for _, value in mine]
-    rates = [value for value in bad if value is not None]
-    count = f"in {len(bad)} of its {len(mine)} pairs" if len(bad) < len(mine) else f"in all {len(mine)} of its pairs"
-    if len(mine) == 1:
-        count = "in its only pair"
-    if not rates:
-        why = next(
-            (levels.results[key].why for key, value in mine if value is None and levels.results[key].why), "no reason"
-        )
-        return Suspect(node, f"fails {count}: {why}", action=_CHECK_NODE.format(node=node))
-    much = percent_span_words(1 - value / usual for value in rates)
-    failed = f", {len(bad) - len(rates)} more failed" if len(rates) < len(bad) else ""
-    return Suspect(node, f"is {much} slower than the others {count}{failed}", action=_CHECK_NODE.format(node=node))
-
-
-def _path_suspect(key: PairKey, levels: Levels, usual: float) -> Suspect:
-    one, other = sorted(key, key=natural)
-    value = levels.values[key]
-    how = f"fails ({levels.results[key].why or 'no reason'})"
-    if value is not None:
-        how = f"is {percent_words(1 - value / usual)} slower than others"
-    return Suspect(f"{one} – {other}", f"the path between them {how}, both are fine with others", action=_CHECK_PATH)
-
-
-def _paths(links: Sequence[PairKey]) -> list[str]:
-    """``h03 and h05``; where all of some nodes are bad with all of others: ``h[01-04] and h[05-08]``."""
-    partners: dict[str, set[str]] = {}
-    for key in links:
-        for node in key:
-            partners.setdefault(node, set()).update(key - {node})
-    sides: dict[frozenset[str], list[str]] = {}
-    for node in sorted(partners, key=natural):
-        sides.setdefault(frozenset(partners[node]), []).append(node)
-    told: set[PairKey] = set()
-    found = []
-    for others, nodes in sides.items():
-        new = {frozenset((node, other)) for node in nodes for other in others} - told
-        if new:
-            told |= new
-            left = {other for key in new for other in key if other in others}
-            found.append(f"{folded(nodes)} and {folded(left)}")
-    return found
-
-
-def _headline(nodes: Sequence[str], fine: int, usual: float, levels: Levels, found: bool) -> str:
-    size = max((result.size_bytes for result in levels.results.values()), default=0)
-    of_size = f" at {size_words(size)}" if size else ""
-    count = counted(len(nodes), "node") if not found else f"{fine} of {counted(len(nodes), 'node')}"
-    alike = "fine" if found else "alike"
-    return f"{count} {alike} in pairs: {rate_words(usual)} busbw{of_size}"
-
-
-def _say_expected(verdict: ProbeVerdict, usual: float, expected: Expected | None) -> None:
-    """Two nodes' figure: in the sentence when it is certain and clearly missed, else for information."""
-    if expected is None or not expected.bytes_per_s:
-        return
-    share = usual / expected.bytes_per_s
-    line = f"{percent_words(share)} of the {rate_words(expected.bytes_per_s)} known for two ({expected.source})"
-    if expected.certain and share < NEAR_EXPECTED and not verdict.suspects:
-        verdict.text += f"; all are slow: {line}"
-    else:
-        verdict.details.append(line if expected.certain else f"{line}; that figure is not certain")
-
-
-def _details(nodes: Sequence[str], levels: Levels, good: set[str], bad: Sequence[str]) -> list[str]:
-    lines = [f"{counted(len(levels.values), 'pair')} measured"]
-    if len(nodes) == 2:
-        lines.append("two nodes cannot be compared with each other: a third one tells whose fault a slow pair is")
-    again = sum(count > 1 for count in levels.measured.values())
-    if again:
-        lines.append(f"{again} of them twice, fewer at a time: many were slow or failed when all ran at once")
-    seen = {node for key in levels.values for node in key}
-    unmeasured = [node for node in nodes if node not in seen]
-    if unmeasured:
-        lines.append(f"not measured: {folded(unmeasured)}")
-    unsettled = [node for node in nodes if node in seen and node not in good and node not in bad]
-    if unsettled:
-        lines.append(f"unclear, never paired with a good node: {folded(unsettled)}")
-    return lines
-
-
-def _nothing_worked(results: Sequence[PairResult]) -> ProbeVerdict:
-    reasons = Counter(result.why for result in results if result.why)
-    if not results:
-        return ProbeVerdict("no pair was measured")
-    why = f": {reasons.most_common(1)[0][0]}" if reasons else ""
-    return ProbeVerdict(f"none of {counted(len(results), 'pair')} worked{why}")
-
-
-__all__ = ["Pair", "PairSearch", "circle_rounds", "judge_pairs"]
+# Who measures with whom.
 
 Pair = tuple[str, str]
 
@@ -310,10 +138,10 @@ class PairSearch:
             return []
         if self.round_robin or len(self.nodes) <= ALWAYS_ALL:
             first_round = circle_rounds(plan.order)[0]
-            found = plan.unmeasured(first_round) or plan.crowded(first_round) or plan.circle(len(self.nodes))
+            pairs = plan.unmeasured(first_round) or plan.crowded(first_round) or plan.circle(len(self.nodes))
         else:
-            found = plan.first() or plan.crowded(plan.disjoint()) or plan.unclear() or plan.suspects()
-        return found or plan.doubted()
+            pairs = plan.first() or plan.crowded(plan.disjoint()) or plan.unclear() or plan.suspects()
+        return pairs or plan.doubted()
 
     def most_rounds(self) -> int:
         """How many rounds it takes when nothing has to be repeated: 3, or one for each node and one for a doubt."""
@@ -338,7 +166,7 @@ def circle_rounds(nodes: Sequence[str]) -> list[list[Pair]]:
     rounds = []
     for _ in range(len(seats) - 1):
         pairs = zip(seats[: len(seats) // 2], reversed(seats[len(seats) // 2 :]), strict=True)
-        rounds.append([(one, other) for one, other in pairs if one is not None and other is not None])
+        rounds.append([(node, other) for node, other in pairs if node is not None and other is not None])
         seats = [seats[0], seats[-1], *seats[1:-1]]
     return rounds
 
@@ -351,7 +179,9 @@ class _Plan:
         self.at_once = search.at_once or max(1, len(self.order) // 2)
         self.levels = Levels(self.order, results)
         seen: dict[PairKey, int] = {}
-        self.firsts = [one for one in results if seen.setdefault(pair_of(one.nodes), one.round) == one.round]
+        self.firsts = [
+            result for result in results if seen.setdefault(pair_of(result.nodes), result.round) == result.round
+        ]
 
     def first(self) -> list[Pair]:
         """Disjoint pairs; with an odd number of nodes the last one meets the first in a round of its own."""
@@ -382,7 +212,7 @@ class _Plan:
             if node in good or self.levels.settled(node, good):
                 continue
             met = set(self.levels.partners(node))
-            partner = next((one for one in free if one not in met), None)
+            partner = next((candidate for candidate in free if candidate not in met), None)
             if partner is not None:
                 free.remove(partner)
                 pairs.append((node, partner))
@@ -394,8 +224,8 @@ class _Plan:
         slow = [node for node in self.order if node not in good and self.levels.works(node)]
         if only is None or self.levels.measured[only] > 1 or not any(self.levels.settled(node, good) for node in slow):
             return []
-        one, other = sorted(only)
-        return [(one, other)]
+        first, second = sorted(only)
+        return [(first, second)]
 
     def circle(self, rounds: int) -> list[Pair]:
         for pairs in circle_rounds(self.order)[:rounds]:
@@ -429,3 +259,174 @@ class _Plan:
 
 def _bad(pairs: Iterable[Sequence[str]], levels: Levels) -> int:
     return sum(not levels.is_good(*pair) for pair in pairs)
+
+
+# Who is bad.
+
+BAD_LINK = 0.9  # of the median of pairs of good nodes
+MOSTLY_BAD = 0.5  # of a node's pairs with good nodes: then the node is bad, not so many paths
+MOSTLY_BAD_PAIRS = 3  # at least
+MINORITY = 0.25  # of the nodes may be bad in this way; more are parts of a network
+_CHECK_NODE = "drain it; check its NICs and cables (ibstat, ethtool -S), its PCIe links, and mltop check -w {node}"
+_CHECK_PATH = "check the switches and cables between them (ibdiagnet, or the fabric's counters)"
+
+
+def judge_pairs(nodes: Sequence[str], results: Sequence[PairResult], expected: Expected | None = None) -> ProbeVerdict:
+    """``results``: of all rounds, as PairSearch took them. ``expected``: busbw of two such nodes at this size.
+
+    A node is accused when none of its pairs is as good as those of others; a path when both its nodes are fine with
+    others. When all are alike, nobody is.
+    """
+    levels = Levels(nodes, results)
+    if levels.reference is None:
+        return _nothing_worked(results)
+    good = levels.good_nodes()
+    usual = _usual(levels, good)
+    bad = [node for node in nodes if node not in good and levels.settled(node, good)]
+    doubt = _doubt(bad, levels)
+    bad = [node for node in bad if not (doubt and levels.works(node))]
+    links = _bad_links(levels, good, usual)
+    mostly = _mostly_bad(nodes, levels, good, links)
+    links = [key for key in links if key.isdisjoint(mostly)]
+    suspects = [_node(node, levels, usual) for node in sorted([*bad, *mostly], key=natural)]
+    fine = len(good) - len(mostly)
+    parts = [_headline(nodes, fine, usual, levels, bool(suspects or links))]
+    parts += [f"{accused.node} {accused.reason}" for accused in suspects[:SENTENCES]]
+    if len(suspects) > SENTENCES:
+        parts.append(
+            f"and {len(suspects) - SENTENCES} more: {folded(accused.node for accused in suspects[SENTENCES:])}"
+        )
+    paths = _paths(links)
+    parts += [f"the path between {path} is slow, both ends are fine with others" for path in paths[:SENTENCES]]
+    suspects += [_path_suspect(key, levels, usual) for key in links]
+    verdict = ProbeVerdict(doubt if doubt and not suspects else "; ".join(parts), suspects, [])
+    _say_expected(verdict, usual, expected)
+    verdict.details += _details(nodes, levels, good, bad)
+    return verdict
+
+
+def _doubt(bad: Sequence[str], levels: Levels) -> str:
+    """Why nodes are not called slow: what they were compared with was not measured a second time."""
+    only = levels.only_good()
+    if only is None or not any(levels.works(node) for node in bad):
+        return ""
+    node, other = sorted(only, key=natural)
+    values = levels.values_of(only)
+    if len(values) < 2:
+        return f"nobody can be accused: only {node} – {other} was fast, and was measured once"
+    rates = " and ".join(rate_words(value) for value in values)
+    return f"nobody can be accused: only {node} – {other} was fast, and not each time ({rates})"
+
+
+def _usual(levels: Levels, good: set[str]) -> float:
+    """The median of the good pairs of good nodes; the search's reference when no two good ones were paired."""
+    values = [value for key, value in levels.values.items() if key <= good and value is not None]
+    values = [value for value in values if value >= GOOD * (levels.reference or 0.0)]
+    return statistics.median(values) if values else levels.reference or 0.0
+
+
+def _bad_links(levels: Levels, good: set[str], usual: float) -> list[PairKey]:
+    bad = [key for key, value in levels.values.items() if key <= good and (value is None or value < BAD_LINK * usual)]
+    return sorted(bad, key=lambda key: [natural(node) for node in sorted(key, key=natural)])
+
+
+def _mostly_bad(nodes: Sequence[str], levels: Levels, good: set[str], links: Sequence[PairKey]) -> list[str]:
+    """Good nodes of which most pairs are bad. When many are so, two parts of the network are badly connected."""
+    counts = Counter(node for key in links for node in key)
+    mostly_bad = []
+    for node, count in counts.items():
+        pairs = sum(other in good for other in levels.partners(node))
+        if pairs >= MOSTLY_BAD_PAIRS and count > MOSTLY_BAD * pairs:
+            mostly_bad.append(node)
+    return mostly_bad if len(mostly_bad) <= max(1.0, MINORITY * len(nodes)) else []
+
+
+def _node(node: str, levels: Levels, usual: float) -> Suspect:
+    pairs = [(key, value) for key, value in levels.values.items() if node in key]
+    bad = [value for _, value in pairs if value is None or value < BAD_LINK * usual] or [value for _, value in pairs]
+    rates = [value for value in bad if value is not None]
+    count = f"in {len(bad)} of its {len(pairs)} pairs" if len(bad) < len(pairs) else f"in all {len(pairs)} of its pairs"
+    if len(pairs) == 1:
+        count = "in its only pair"
+    if not rates:
+        why = next(
+            (levels.results[key].why for key, value in pairs if value is None and levels.results[key].why), "no reason"
+        )
+        return Suspect(node, f"fails {count}: {why}", action=_CHECK_NODE.format(node=node))
+    much = percent_span_words(1 - value / usual for value in rates)
+    failed = f", {len(bad) - len(rates)} more failed" if len(rates) < len(bad) else ""
+    return Suspect(node, f"is {much} slower than the others {count}{failed}", action=_CHECK_NODE.format(node=node))
+
+
+def _path_suspect(key: PairKey, levels: Levels, usual: float) -> Suspect:
+    node, other = sorted(key, key=natural)
+    value = levels.values[key]
+    how = f"fails ({levels.results[key].why or 'no reason'})"
+    if value is not None:
+        how = f"is {percent_words(1 - value / usual)} slower than others"
+    return Suspect(f"{node} – {other}", f"the path between them {how}, both are fine with others", action=_CHECK_PATH)
+
+
+def _paths(links: Sequence[PairKey]) -> list[str]:
+    """``h03 and h05``; where all of some nodes are bad with all of others: ``h[01-04] and h[05-08]``."""
+    partners: dict[str, set[str]] = {}
+    for key in links:
+        for node in key:
+            partners.setdefault(node, set()).update(key - {node})
+    sides: dict[frozenset[str], list[str]] = {}
+    for node in sorted(partners, key=natural):
+        sides.setdefault(frozenset(partners[node]), []).append(node)
+    covered: set[PairKey] = set()
+    paths = []
+    for others, nodes in sides.items():
+        new = {frozenset((node, other)) for node in nodes for other in others} - covered
+        if new:
+            covered |= new
+            left = {other for key in new for other in key if other in others}
+            paths.append(f"{folded(nodes)} and {folded(left)}")
+    return paths
+
+
+def _headline(nodes: Sequence[str], fine: int, usual: float, levels: Levels, faulty: bool) -> str:
+    size = max((result.size_bytes for result in levels.results.values()), default=0)
+    of_size = f" at {size_words(size)}" if size else ""
+    count = counted(len(nodes), "node") if not faulty else f"{fine} of {counted(len(nodes), 'node')}"
+    alike = "fine" if faulty else "alike"
+    return f"{count} {alike} in pairs: {rate_words(usual)} busbw{of_size}"
+
+
+def _say_expected(verdict: ProbeVerdict, usual: float, expected: Expected | None) -> None:
+    """Two nodes' figure: in the sentence when it is certain and clearly missed, else for information."""
+    if expected is None or not expected.bytes_per_s:
+        return
+    share = usual / expected.bytes_per_s
+    line = f"{percent_words(share)} of the {rate_words(expected.bytes_per_s)} known for two ({expected.source})"
+    if expected.certain and share < NEAR_FIGURE and not verdict.suspects:
+        verdict.text += f"; all are slow: {line}"
+    else:
+        verdict.details.append(line if expected.certain else f"{line}; that figure is not certain")
+
+
+def _details(nodes: Sequence[str], levels: Levels, good: set[str], bad: Sequence[str]) -> list[str]:
+    lines = [f"{counted(len(levels.values), 'pair')} measured"]
+    if len(nodes) == 2:
+        lines.append("two nodes cannot be compared with each other: a third one tells whose fault a slow pair is")
+    again = sum(count > 1 for count in levels.measured.values())
+    if again:
+        lines.append(f"{again} of them twice, fewer at a time: many were slow or failed when all ran at once")
+    seen = {node for key in levels.values for node in key}
+    unmeasured = [node for node in nodes if node not in seen]
+    if unmeasured:
+        lines.append(f"not measured: {folded(unmeasured)}")
+    unsettled = [node for node in nodes if node in seen and node not in good and node not in bad]
+    if unsettled:
+        lines.append(f"unclear, never paired with a good node: {folded(unsettled)}")
+    return lines
+
+
+def _nothing_worked(results: Sequence[PairResult]) -> ProbeVerdict:
+    reasons = Counter(result.why for result in results if result.why)
+    if not results:
+        return ProbeVerdict("no pair was measured")
+    why = f": {reasons.most_common(1)[0][0]}" if reasons else ""
+    return ProbeVerdict(f"none of {counted(len(results), 'pair')} worked{why}")

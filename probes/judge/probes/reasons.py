@@ -125,10 +125,10 @@ def lowered_limit(phase: Phase | None, peers: Iterable[Phase]) -> Reason | None:
     below_peers = usual is not None and limit < LOWERED * usual
     if not below_default and not below_peers:
         return None
-    known = [f"default {default:.0f} W"] if below_default else []
-    known += [f"others {usual:.0f} W"] if usual is not None and below_peers else []
+    against = [f"default {default:.0f} W"] if below_default else []
+    against += [f"others {usual:.0f} W"] if usual is not None and below_peers else []
     back = usual if below_peers else default
-    text = f"its limit was lowered to {limit:.0f} W ({', '.join(known)})"
+    text = f"its limit was lowered to {limit:.0f} W ({', '.join(against)})"
     return Reason("lowered limit", text, f"if nobody wants it: sudo nvidia-smi -pl {back:.0f}")
 
 
@@ -145,12 +145,12 @@ def condition(phase: Phase | None) -> str:
     """``1410 MHz, 690 of 700 W, 61 °C``; "" when nothing is known."""
     if phase is None:
         return ""
-    known = [] if phase.sm_clock_mhz is None else [f"{phase.sm_clock_mhz:.0f} MHz"]
+    parts = [] if phase.sm_clock_mhz is None else [f"{phase.sm_clock_mhz:.0f} MHz"]
     if phase.power_w is not None:
         of = "" if phase.power_limit_w is None else f" of {phase.power_limit_w:.0f}"
-        known.append(f"{phase.power_w:.0f}{of} W")
-    known += [] if phase.temperature_c is None else [f"{phase.temperature_c:.0f} °C"]
-    return ", ".join(known)
+        parts.append(f"{phase.power_w:.0f}{of} W")
+    parts += [] if phase.temperature_c is None else [f"{phase.temperature_c:.0f} °C"]
+    return ", ".join(parts)
 
 
 def _power(result: MatmulResult, phase: Phase, others: Sequence[MatmulResult], peers: Sequence[Phase]) -> Reason | None:
@@ -202,11 +202,11 @@ def _clock(result: MatmulResult, phase: Phase, others: Sequence[MatmulResult], p
 def other_versions(result: DeviceResult, others: Sequence[DeviceResult]) -> str:
     """``driver 550.54 (others 570.86)``: what most others have otherwise; "" when all is equal."""
     different = []
-    for what, mine in sorted(result.versions.items()):
-        theirs = [other.versions[what] for other in others if what in other.versions]
-        usual = statistics.mode(theirs) if theirs else mine
-        if usual != mine and 2 * theirs.count(usual) > len(theirs):
-            different.append(f"{what} {mine} (others {usual})")
+    for library, version in sorted(result.versions.items()):
+        theirs = [other.versions[library] for other in others if library in other.versions]
+        usual = statistics.mode(theirs) if theirs else version
+        if usual != version and 2 * theirs.count(usual) > len(theirs):
+            different.append(f"{library} {version} (others {usual})")
     return listed(different)
 
 
@@ -224,11 +224,11 @@ def _of_cpu(result: MatmulResult, others: Sequence[MatmulResult]) -> Reason:
 
 
 def _less_per_clock(result: MatmulResult, phase: Phase, others: Sequence[MatmulResult], kind: str) -> str:
-    mine = _per_clock(result, phase)
+    rate = _per_clock(result, phase)
     usual = _median(_per_clock(other, load_phase(other)) for other in others)
-    if kind in ("full clock", "versions") or mine is None or usual is None or mine >= LESS_PER_CLOCK * usual:
+    if kind in ("full clock", "versions") or rate is None or usual is None or rate >= LESS_PER_CLOCK * usual:
         return ""
-    return f", and {percent_words(1 - mine / usual)} less work per clock than the others"
+    return f", and {percent_words(1 - rate / usual)} less work per clock than the others"
 
 
 def _per_clock(result: MatmulResult, phase: Phase | None) -> float | None:
@@ -284,5 +284,5 @@ def _why_unknown(result: MatmulResult) -> str:
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return statistics.median(numbers) if numbers else None

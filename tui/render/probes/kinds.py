@@ -3,51 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mltop.probes.investigate.probing.wanted import ProbeWanted
+from mltop.probes.model.probe_kinds import MANY_NODES, PROBE_OF
 from mltop.probes.model.units import seconds
 
-
-@dataclass(frozen=True)
-class KindWords:
-    """``does``: what happens, a sentence; ``about_s``: how long that takes where torch imports in a few seconds."""
-
-    name: str
-    does: str
-    about_s: float
-
-
-KINDS = {
-    "matmul": KindWords(
-        "matmul",
-        "Multiplies matrices on each GPU: short bursts, then some seconds without a pause, at full power. Shows rate,"
-        " clock, watts, throttling, and whether every result had the same bits.",
-        20,
-    ),
-    "all-reduce": KindWords(
-        "all-reduce",
-        "Starts ranks on all of them and times collectives of several sizes. Shows bus bandwidth, wrong results, and"
-        " which rank comes last.",
-        30,
-    ),
-    "memory": KindWords("memory", "Copies within the memory of each GPU. Shows its bandwidth.", 15),
-    "copies": KindWords(
-        "copies",
-        "Copies between host and each GPU, alone and all at once, and between the GPUs of a node. Shows PCIe and NVLink"
-        " bandwidth.",
-        30,
-    ),
-    "pairs": KindWords(
-        "pairs",
-        "Times all-reduce between two nodes at a time, in rounds of disjoint pairs. Shows the nodes, or the links, that"
-        " are slow in company that is not.",
-        60,
-    ),
+# What happens, a sentence or two.
+DOES = {
+    "matmul": "Multiplies matrices on each GPU: short bursts, then some seconds without a pause, at full power. Shows"
+    " rate, clock, watts, throttling, and whether every result had the same bits.",
+    "all-reduce": "Starts ranks on all of them and times collectives of several sizes. Shows bus bandwidth, wrong"
+    " results, and which rank comes last.",
+    "memory": "Copies within the memory of each GPU. Shows its bandwidth.",
+    "copies": "Copies between host and each GPU, alone and all at once, and between the GPUs of a node. Shows PCIe and"
+    " NVLink bandwidth.",
+    "pairs": "Times all-reduce between two nodes at a time, in rounds of disjoint pairs. Shows the nodes, or the links,"
+    " that are slow in company that is not.",
 }
 SWEEP_S = 30.0  # what a dozen sizes take longer than three
 ROUND_S = 3.0  # of a round robin
-MANY_NODES = 64
 
 
 def title_of(wanted: ProbeWanted) -> str:
@@ -64,7 +38,7 @@ def title_of(wanted: ProbeWanted) -> str:
 
 def takes_text(wanted: ProbeWanted, nodes: int) -> str:
     """ "about 20s, on all of them at once"."""
-    about_s = KINDS[wanted.kind].about_s
+    about_s = PROBE_OF[wanted.kind].about_s
     if wanted.kind == "all-reduce":
         about_s += SWEEP_S * wanted.sweep
         about_s *= 2 if nodes > MANY_NODES else 1

@@ -9,8 +9,7 @@ from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.probes.model.probe_kinds import COLLECTIVES, DTYPE_OF, PROBE_OF
 from mltop.tui.app.selection import ProbeScope, counted, first_of
 from mltop.tui.render.cells import Cell, wrap
-from mltop.tui.render.probes.kinds import KINDS as WORDS
-from mltop.tui.render.probes.kinds import takes_text
+from mltop.tui.render.probes.kinds import DOES, takes_text
 
 Line = list[Cell]
 KINDS, DTYPES = tuple(PROBE_OF), tuple(DTYPE_OF)
@@ -75,7 +74,7 @@ def question_lines(
         spots[len(lines)] = _spots(choice)
         lines.append(_choice_line(choice, place == at))
     lines.append([])
-    lines += wrap([Cell(WORDS[wanted.kind].does)], width)
+    lines += wrap([Cell(DOES[wanted.kind])], width)
     lines.append([])
     for label, cells in _facts(wanted, scope):
         indent = LABEL if label else 0

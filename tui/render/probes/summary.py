@@ -18,7 +18,7 @@ from mltop.probes.model.probe import PastResult
 from mltop.probes.model.units import UNKNOWN, bandwidth, clock_time, flops, size_text
 from mltop.tui.render.cells import Cell, flow, wrap
 from mltop.tui.render.glyphs import GLYPHS, bar, sparkline
-from mltop.tui.render.probes.kinds import KINDS, title_of, where_text
+from mltop.tui.render.probes.kinds import DOES, title_of, where_text
 from mltop.tui.render.units import heights, middle
 from mltop.tui.screens.bars import elapsed_text
 
@@ -247,8 +247,7 @@ def empty_lines(can_probe: str, width: int) -> list[Line]:
 
 
 def _kind_lines(key: str, kind: str, width: int) -> list[Line]:
-    words = KINDS[kind]
-    return wrap([Cell(f"{key}  ", "accent"), Cell(f"{words.name}  ", "bold"), Cell(words.does)], width, indent=3)
+    return wrap([Cell(f"{key}  ", "accent"), Cell(f"{kind}  ", "bold"), Cell(DOES[kind])], width, indent=3)
 
 
 WHERE = (

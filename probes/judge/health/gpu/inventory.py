@@ -160,7 +160,7 @@ def _absent(moment: Moment, known: list[GpuSample]) -> list[PciDevice]:
     sample = moment.now
     if sample.host.is_confined or not sample.pci:
         return []
-    if not sample.gpus and not known and any(gap.what.partition(".")[0] in ("nvml", "gpus") for gap in sample.gaps):
+    if not sample.gpus and not known and any(gap.source in ("nvml", "gpus") for gap in sample.gaps):
         return []  # none was ever seen, for a reason that is said
     on_bus = [device for device in sample.pci if device.kind == "gpu" and device.vendor_id in (NVIDIA, None)]
     if not any(device.driver == "nvidia" for device in on_bus):

@@ -93,12 +93,7 @@ MANY_NODES = (
     Curve("H100", 8, 8, _points(MIB, s512=356) | _points(GIB, s8=387), "CW", doubt="with SHARP in the switches"),
 )
 # GB/s of NIC for each GPU that such nodes usually have.
-USUAL_NIC = {
-    "A100": 25 * GB_PER_S,
-    "H100": 50 * GB_PER_S,
-    "H200": 50 * GB_PER_S,
-    "B200": 50 * GB_PER_S,
-}
+USUAL_NIC = {"A100": 25 * GB_PER_S, "H100": 50 * GB_PER_S, "H200": 50 * GB_PER_S, "B200": 50 * GB_PER_S}
 
 # Large sizes without NVLS (ring): where all-gather and reduce-scatter stay, and all-reduce of few GPUs. NV.
 RING = {"A100": 232 * GB_PER_S, "H100": 370 * GB_PER_S, "H200": 368 * GB_PER_S, "B200": 700 * GB_PER_S}
@@ -201,7 +196,7 @@ def _curves(among: Iterable[Curve], family: str, gpus: int, nodes: int, collecti
 
 
 def _first(curves: Iterable[Curve], size_bytes: int) -> Expected | None:
-    return next((found for found in (_at(curve, size_bytes) for curve in curves) if found is not None), None)
+    return next((expected for expected in (_at(curve, size_bytes) for curve in curves) if expected is not None), None)
 
 
 def _at(curve: Curve, size_bytes: int) -> Expected | None:

@@ -1,7 +1,4 @@
-"""Links of GPUs: what the wire carries and what copies get of it, bytes/s in one direction.
-
-What copies to host memory and between GPUs should give, by link and model. Bytes/s in one direction.
-"""
+"""Links of GPUs: what the wire carries and what copies should get, by link and model, in bytes/s of one direction."""
 
 from __future__ import annotations
 
@@ -106,13 +103,13 @@ def pcie_copy(gen: int, width: int) -> Expected | None:
 
     Links with other than 16 lanes are calculated: uncertain.
     """
-    known = PCIE.get(gen)
-    if known is None or known.measured is None or width <= 0:
+    generation = PCIE.get(gen)
+    if generation is None or generation.measured is None or width <= 0:
         return None
     name = f"measured on PCIe gen {gen} x16"
     if width == 16:
-        return Expected(known.measured[0], name)
-    return Expected(known.measured[0] * width / 16, f"{name}, for {width} lanes", certain=False)
+        return Expected(generation.measured[0], name)
+    return Expected(generation.measured[0] * width / 16, f"{name}, for {width} lanes", certain=False)
 
 
 def host_copy(
@@ -121,20 +118,20 @@ def host_copy(
     """Between host memory and a GPU, ``way``: to_device | to_host; ``gen``, ``width``: of its PCIe link under load."""
     peak = peak_of(model, pci_device)
     if peak is not None and peak.host_link != "pcie":
-        found = next((link for link in HOST if peak.name in link.models), None)
-        if found is None:
+        link = next((each for each in HOST if peak.name in each.models), None)
+        if link is None:
             return None
-        return Expected(found.to_device if way == "to_device" else found.to_host, found.source, peak.certain)
+        return Expected(link.to_device if way == "to_device" else link.to_host, link.source, peak.certain)
     return pcie_copy(gen, width) if gen is not None and width is not None else None
 
 
 def peer_copy(model: str, pci_device: str = "") -> Expected | None:
     """Between two GPUs of a board with NVSwitches: the lowest that was measured on good machines."""
     peak = peak_of(model, pci_device)
-    found = next((link for link in PEERS if peak is not None and peak.name in link.models), None)
-    if peak is None or found is None or found.measured is None:
+    link = next((each for each in PEERS if peak is not None and peak.name in each.models), None)
+    if peak is None or link is None or link.measured is None:
         return None
-    return Expected(found.measured[0], f"{found.name}, published runs", peak.certain)
+    return Expected(link.measured[0], f"{link.name}, published runs", peak.certain)
 
 
 def uses_pcie(model: str, pci_device: str = "") -> bool:

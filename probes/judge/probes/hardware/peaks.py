@@ -100,8 +100,8 @@ def _rates(bf16: int, fp32: int, *more: str) -> dict[str, int]:
 
 
 def _tflops(fp32: float, tf32: float, bf16: float, fp8: float = 0.0, fp4: float = 0.0) -> dict[str, float]:
-    known = {"fp32": fp32, "tf32": tf32, "bf16": bf16, "fp16": bf16, "fp8": fp8, "fp4": fp4}
-    return {dtype: rate for dtype, rate in known.items() if rate}
+    rates = {"fp32": fp32, "tf32": tf32, "bf16": bf16, "fp16": bf16, "fp8": fp8, "fp4": fp4}
+    return {dtype: rate for dtype, rate in rates.items() if rate}
 
 
 def _mamf(**best: tuple[float, Shape]) -> dict[str, Any]:
@@ -294,11 +294,11 @@ def peak_of(name: str, pci_device: str = "") -> Peak | None:
     if number in _BY_ID:
         return _BY_ID[number]
     plain = _MIG.sub("", _VENDOR.sub("", name.strip()))
-    found = next((peak for peak in PEAKS if plain == peak.name or re.fullmatch(peak.pattern, plain)), None)
-    if found is None or not number or not found.ids:
-        return found
-    doubts = {**found.doubts, "ids": f"PCI device id {number} is not known for this model"}
-    return replace(found, doubts=doubts, certain=False)
+    row = next((peak for peak in PEAKS if plain == peak.name or re.fullmatch(peak.pattern, plain)), None)
+    if row is None or not number or not row.ids:
+        return row
+    doubts = {**row.doubts, "ids": f"PCI device id {number} is not known for this model"}
+    return replace(row, doubts=doubts, certain=False)
 
 
 def peak_tflops(peak: Peak, dtype: str, multiprocessors: int | None, clock_mhz: float | None) -> float | None:

@@ -71,16 +71,15 @@ def _mamf(peak: Peak) -> Iterator[str]:
 
 def _copy(peak: Peak) -> str:
     good = peak.copy_bytes_per_s
-    known = [] if good is None else [f"{good[0] / 1e12:g}–{good[1] / 1e12:g}"]
+    measured = [] if good is None else [f"{good[0] / 1e12:g}–{good[1] / 1e12:g}"]
     floor = peak.copy_floor_bytes_per_s
-    return " ".join([*known, *([] if floor is None else [f"({floor / 1e12:g})"])]) or "–"
+    return " ".join([*measured, *([] if floor is None else [f"({floor / 1e12:g})"])]) or "–"
 
 
 def _doubts() -> Iterator[str]:
     yield "\n## What is doubtful\n"
     yield _table(
-        ("GPU", "what", "why"),
-        ([peak.name, f"`{what}`", why] for peak in PEAKS for what, why in peak.doubts.items()),
+        ("GPU", "what", "why"), ([peak.name, f"`{what}`", why] for peak in PEAKS for what, why in peak.doubts.items())
     )
 
 

@@ -1,0 +1,103 @@
+"""One fault for each check of the slice `values`, on one busy H100 (tests/fakes/gpu_machine.py)."""
+
+from __future__ import annotations
+
+from tests.system.hardware.faults.fault import Fault, Lie, fault
+
+COUNTERS = "clocks_event_reasons_counters/clocks_event_reasons_counters"
+BANKS = "remapped_rows/row_remapper_histogram/row_remapper_histogram"
+PROCESS = "<process_info><pid>1</pid><type>C</type><used_memory>1 MiB</used_memory></process_info>"
+MIG = "<mig_device><gpu_instance_id>1</gpu_instance_id><compute_instance_id>0</compute_instance_id></mig_device>"
+
+FAULTS: dict[str, Fault] = {
+    "gpus": fault("gpus", "more", "1"),
+    "name": fault("query", "name", "NVIDIA H200"),
+    "name (proc)": fault("proc", "Model", "NVIDIA H200"),
+    "name (torch)": fault("torch", "name", "NVIDIA H200"),
+    "uuid": fault("query", "uuid", "GPU-0", "processes (memory)"),
+    "uuid (proc)": fault("proc", "GPU UUID", "GPU-0"),
+    "pci_bus_id": fault("query", "pci.bus_id", "00000000:FE:00.0"),
+    "serial": fault("query", "serial", "1"),
+    "vbios": fault("query", "vbios_version", "1.2.3"),
+    "driver": fault("query", "driver_version", "535.1"),
+    "driver (proc)": fault("proc", "version", "535.183.06"),
+    "cuda": fault("xml", "system/cuda_version", "12.2"),
+    "gsp_firmware": fault("xml", "gsp_firmware_version", "535.1"),
+    "gsp_firmware (proc)": fault("proc", "GPU Firmware", "535.1"),
+    "memory_total_bytes": fault("query", "memory.total", "81557"),
+    "memory_total_bytes (torch)": fault("torch", "total_memory", str(70 << 30)),
+    "memory_used_bytes": fault("query", "memory.used", "71683"),
+    "sm_clock_mhz": fault("query", "clocks.sm", "1949"),
+    "sm_clock_max_mhz": fault("query", "clocks.max.sm", "1981"),
+    "memory_clock_mhz": fault("query", "clocks.mem", "2613"),
+    "memory_clock_max_mhz": fault("query", "clocks.max.mem", "2620"),
+    "performance_state": fault("query", "pstate", "P2"),
+    "busy": fault("query", "utilization.gpu", "93"),
+    "power_w": fault("query", "power.draw.average", "556.90"),
+    "power_limit_w": fault("query", "enforced.power.limit", "699.00"),
+    "power_limit_default_w": fault("query", "power.default_limit", "699.00"),
+    "energy_j": fault("query", "power.draw.instant", "1100.00"),
+    "temperature_c": fault("query", "temperature.gpu", "63"),
+    "memory_temperature_c": fault("query", "temperature.memory", "67"),
+    "temperature_slowdown_c": fault("xml", "temperature/gpu_temp_slow_threshold", "92 C"),
+    "memory_temperature_max_c": fault(
+        "xml", "temperature/gpu_temp_max_mem_threshold", "90 C", "memory_temperature_margin_c"
+    ),
+    "temperature_margin_c": fault("xml", "temperature/gpu_temp_tlimit", "57 C"),
+    "memory_temperature_margin_c": fault("xml", "temperature/memory_temp", "72 C"),
+    "persistence": fault("query", "persistence_mode", "Disabled"),
+    "compute_mode": fault("query", "compute_mode", "Exclusive_Process"),
+    "mig_enabled": fault("query", "mig.mode.current", "Enabled"),
+    "mig_pending": fault("query", "mig.mode.pending", "Enabled"),
+    "recovery_action": fault("xml", "gpu_recovery_action", "Reset"),
+    "throttle_reasons": fault("xml", "clocks_event_reasons/clocks_event_reason_sw_power_cap", "Active"),
+    "throttle_ns.sw_power_cap": fault("xml", f"{COUNTERS}_sw_power_cap", "1001 us"),
+    "throttle_ns.sync_boost": fault("xml", f"{COUNTERS}_sync_boost", "1001 us"),
+    "throttle_ns.sw_thermal": fault("xml", f"{COUNTERS}_sw_therm_slowdown", "1001 us"),
+    "throttle_ns.hw_thermal": fault("xml", f"{COUNTERS}_hw_therm_slowdown", "1001 us"),
+    "throttle_ns.power_brake": fault("xml", f"{COUNTERS}_hw_power_brake", "1001 us"),
+    "throttle_ns.sw_power_cap (violation status)": fault("violation", "0", "5000000000"),
+    "throttle_ns.sync_boost (violation status)": fault("violation", "2", "5000000000"),
+    "throttle_ns.board_limit (violation status)": fault("violation", "3", "5000000000"),
+    "throttle_ns.low_utilization (violation status)": fault("violation", "4", "5000000000"),
+    "throttle_ns.reliability (violation status)": fault("violation", "5", "5000000000"),
+    "ecc.enabled": fault("query", "ecc.mode.current", "Disabled"),
+    "ecc.enabled_pending": fault("query", "ecc.mode.pending", "Disabled"),
+    "ecc.corrected_volatile": fault("query", "ecc.errors.corrected.volatile.total", "1"),
+    "ecc.corrected_aggregate": fault("query", "ecc.errors.corrected.aggregate.total", "1"),
+    "ecc.uncorrected_volatile": fault("query", "ecc.errors.uncorrected.volatile.total", "1"),
+    "ecc.uncorrected_aggregate": fault("query", "ecc.errors.uncorrected.aggregate.total", "1"),
+    "ecc.sram_uncorrected_aggregate": fault("query", "ecc.errors.uncorrected.aggregate.sram", "1"),
+    "ecc.sram_threshold_exceeded": fault("xml", "ecc_errors/aggregate/sram_threshold_exceeded", "Yes"),
+    "remap.corrected": fault("xml", "remapped_rows/remapped_row_corr", "1"),
+    "remap.uncorrected": fault("xml", "remapped_rows/remapped_row_unc", "1"),
+    "remap.pending": fault("xml", "remapped_rows/remapped_row_pending", "Yes"),
+    "remap.failed": fault("xml", "remapped_rows/remapped_row_failure", "Yes"),
+    "remap.repair_pending": fault("xml", "ecc_errors/tpc_repair_pending", "Yes"),
+    **{
+        f"remap.banks.{name}": fault("xml", f"{BANKS}_{name}", "7 bank(s)")
+        for name in ("max", "high", "partial", "low", "none")
+    },
+    "retired_pages_double_bit": fault("query", "retired_pages.double_bit.count", "1"),
+    "retired_pages": Fault(
+        (Lie("query", "retired_pages.single_bit_ecc.count", "1"), Lie("query", "retired_pages.double_bit.count", "1")),
+        frozenset({"retired_pages_double_bit"}),
+    ),
+    "retired_pages_pending": fault("query", "retired_pages.pending", "No"),
+    "pcie.gen": fault("query", "pcie.link.gen.gpucurrent", "4"),
+    "pcie.gen (sysfs)": fault("sysfs", "current_link_speed", "16.0 GT/s PCIe"),
+    "pcie.gen_max": fault("query", "pcie.link.gen.max", "4"),
+    "pcie.width": fault("query", "pcie.link.width.current", "8"),
+    "pcie.width (sysfs)": fault("sysfs", "current_link_width", "8"),
+    "pcie.width_max": fault("query", "pcie.link.width.max", "8"),
+    "pcie.replay_count": fault("xml", "pci/replay_counter", "1"),
+    "nvlink.links (speeds)": fault("nvlink", "status", "\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>\n"),
+    "nvlink.links (errors)": fault("nvlink", "errors", "\t Link 3: CRC Errors: 1\n"),
+    "fabric.state": fault("xml", "fabric/state", "In Progress"),
+    "fabric.health": fault("xml", "fabric/health/summary", "Unhealthy"),
+    "fabric.clique_id": fault("xml", "fabric/cliqueId", "1"),
+    "fabric.cluster_uuid": fault("xml", "fabric/clusterUuid", "4a2c9e60-1d5b-4f08-9b1e-7f8d3c5a6b01"),
+    "processes (pids)": fault("xml", "processes", PROCESS),
+    "processes (memory)": fault("apps", "all", "GPU-5a4e0001-0000-4000-8000-000000000000, 4000, 1"),
+    "mig_instances": fault("xml", "mig_devices", MIG),
+}

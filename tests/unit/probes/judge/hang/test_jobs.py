@@ -1,0 +1,208 @@
+"""From samples and dumps to evidence: grouping, who is gone, how long it was quiet."""
+
+from __future__ import annotations
+
+from mltop.probes.judge.hang.evidence import evidence_by_job, history_of, quiet_for
+from mltop.probes.judge.hang.verdict import judge_job
+from mltop.probes.model import Gap, NodeState, RankSample, RankStacks, Sample, StackDigest
+from tests.builders.stack_evidence import all_reduce, dataset
+
+LOST = [NodeState(node, "lost") for node in ("n2", "n9")]
+
+
+def _rank(number: int | None, pid: int, job: str = "a", **more: object) -> RankSample:
+    values = {
+        "world_size": 4,
+        "voluntary_switches": 10,
+        "read_syscalls": 5,
+        "write_syscalls": 5,
+        "state": "S",
+    }
+    return RankSample(pid=pid, rank=number, job=job, **{**values, **more})  # type: ignore[arg-type]
+
+
+def _sample(node: str, at: float, *ranks: RankSample) -> Sample:
+    return Sample(node, at, ranks=list(ranks))
+
+
+def _dump(node: str, pid: int, number: int, at: float, stuck: bool = False, job: str = "a") -> RankStacks:
+    made = dataset() if stuck else all_reduce()
+    counters = _rank(number, pid, job)
+    digest = StackDigest(number, pid, state="S", frames=made.frames, waiting_in=made.waiting_in)
+    return RankStacks(pid, number, job, node, at, 0.01, counters, counters, [digest])
+
+
+def test_ranks_of_one_job_come_together_over_nodes() -> None:
+    samples = [
+        _sample("n2", 100.0, _rank(2, 7), _rank(3, 8)),
+        _sample("n1", 100.0, _rank(0, 7), _rank(1, 8, "b")),
+    ]
+    made = evidence_by_job(samples, [_dump("n2", 7, 2, 101.0), _dump("n1", 7, 0, 101.0)])
+    assert [one.job for one in made] == ["a", "b"]
+    assert sorted((seen.node, seen.sample.pid) for seen in made[0].roster) == [
+        ("n1", 7),
+        ("n2", 7),
+        ("n2", 8),
+    ]
+    assert sorted(stacks.node for stacks in made[0].dumps) == ["n1", "n2"]
+    assert made[1].dumps == []
+
+
+def test_equal_loopback_addresses_on_two_nodes_are_two_jobs() -> None:
+    ranks = [_rank(number, 7 + number, "127.0.0.1:29500", master_address="127.0.0.1") for number in (0, 1)]
+    made = evidence_by_job([_sample("n1", 100.0, *ranks), _sample("n2", 100.0, *ranks)], [])
+    assert [len(one.roster) for one in made] == [2, 2]
+
+
+def test_jobs_of_two_sizes_under_one_name_are_two_jobs() -> None:
+    ranks = [_rank(0, 7, world_size=2), _rank(1, 8, world_size=2), _rank(0, 9, world_size=1)]
+    made = evidence_by_job([_sample("n1", 100.0, *ranks)], [_dump("n1", 9, 0, 101.0)])
+    assert sorted((len(one.roster), len(one.dumps)) for one in made) == [(1, 1), (2, 0)]
+
+
+def test_a_process_that_its_node_no_longer_has_is_gone() -> None:
+    before = _sample("n1", 90.0, _rank(0, 7), _rank(1, 8))
+    now = _sample("n1", 100.0, _rank(0, 7))
+    (made,) = evidence_by_job([now], [], history_of([now, before]))
+    assert [(seen.sample.rank, seen.gone) for seen in made.roster] == [(0, False), (1, True)]
+
+
+def test_a_node_without_a_newer_sample_says_nothing_about_who_is_gone() -> None:
+    before = _sample("n2", 90.0, _rank(1, 8))
+    (made,) = evidence_by_job([_sample("n1", 100.0, _rank(0, 7)), before], [], history_of([before]), LOST)
+    assert [(seen.sample.rank, seen.gone) for seen in made.roster] == [(0, False), (1, False)]
+    assert made.not_answered == LOST
+
+
+def test_a_job_on_one_machine_does_not_miss_other_nodes() -> None:
+    rank = _rank(0, 7, master_address="localhost")
+    (made,) = evidence_by_job(
+        [_sample("n1", 100.0, rank)], [], not_answered=[NodeState("n9", "lost")], gaps=[Gap("x", "y")]
+    )
+    assert (made.not_answered, made.gaps) == ([], [Gap("x", "y")])
+
+
+def test_a_process_that_was_dumped_after_the_sample_lives() -> None:
+    before = _sample("n1", 90.0, _rank(0, 7), _rank(1, 8))
+    now = _sample("n1", 100.0, _rank(0, 7))
+    (made,) = evidence_by_job([now], [_dump("n1", 8, 1, 101.0)], history_of([before, now]))
+    assert [seen.gone for seen in made.roster] == [False, False]
+
+
+def test_a_job_that_has_wholly_ended_is_no_job() -> None:
+    history = history_of([_sample("n1", 90.0, _rank(0, 7))])
+    assert evidence_by_job([_sample("n1", 100.0)], [], history) == []
+
+
+def test_a_reused_pid_is_another_process() -> None:
+    before = _sample("n1", 90.0, _rank(1, 8, started_at=10.0))
+    now = _sample("n1", 100.0, _rank(1, 8, started_at=95.0))
+    (made,) = evidence_by_job([now], [], history_of([before, now]))
+    assert [(seen.gone, seen.sample.started_at) for seen in made.roster] == [(False, 95.0)]
+
+
+def test_a_nameless_zombie_belongs_to_the_job_of_its_node() -> None:
+    zombie = RankSample(9, state="Z")
+    (made,) = evidence_by_job([_sample("n1", 100.0, _rank(0, 7), zombie)], [])
+    assert [seen.sample.pid for seen in made.roster] == [7, 9]
+
+
+def _points(*steps: tuple[float, int, int]) -> list[tuple[float, RankSample]]:
+    return [
+        (at, RankSample(7, voluntary_switches=switches, read_syscalls=calls, write_syscalls=0))
+        for at, switches, calls in steps
+    ]
+
+
+def test_quiet_time_is_the_standstill_at_the_end() -> None:
+    assert quiet_for(_points((0, 10, 10), (1, 60, 400), (2, 60, 400), (12, 61, 400))) == 11.0
+    assert quiet_for(_points((0, 10, 10), (1, 60, 400))) == 0.0
+    assert quiet_for(_points((0, 10, 10))) is None
+
+
+def test_the_loaders_poll_is_quiet_and_a_slow_loop_is_not() -> None:
+    polling = _points(*((float(at), at // 5, 0) for at in range(60)))
+    assert quiet_for(polling) == 59.0
+    slow = _points(*((float(at), at, 0) for at in range(60)))
+    quiet = quiet_for(slow)
+    assert quiet is not None
+    assert quiet < 5.0
+
+
+def test_a_burst_long_ago_ends_the_quiet_time() -> None:
+    quiet = quiet_for(_points((0, 0, 0), (1, 30, 0), (2, 30, 0), (200, 30, 0)))
+    assert quiet == 199.0
+
+
+def test_unknown_counters_are_not_quiet() -> None:
+    points = [(float(at), RankSample(7)) for at in range(10)]
+    assert quiet_for(points) == 0.0
+
+
+def test_history_gives_the_quiet_time_before_the_first_dump() -> None:
+    samples = [_sample("n1", float(at), *(_rank(n, 7 + n) for n in range(4))) for at in range(60, 101)]
+    dumps = [_dump("n1", 7 + n, n, at, stuck=n == 2) for n in range(4) for at in (101.0, 102.0)]
+    (made,) = evidence_by_job([samples[-1]], dumps, history_of(samples))
+    assert [seen.quiet_s for seen in made.roster] == [41.0] * 4
+    verdict = judge_job(made)
+    assert [culprit.rank for culprit in verdict.culprits] == [2]
+    assert verdict.confidence == "high"
+
+
+def test_a_killed_rank_is_named_from_the_samples() -> None:
+    samples = [_sample("n1", float(at), *(_rank(n, 7 + n) for n in range(4))) for at in range(60, 70)]
+    samples += [_sample("n1", float(at), *(_rank(n, 7 + n) for n in (0, 1, 3))) for at in range(70, 101)]
+    dumps = [_dump("n1", 7 + n, n, at) for n in (0, 1, 3) for at in (101.0, 103.0, 106.5)]
+    (made,) = evidence_by_job([samples[-1]], dumps, history_of(samples))
+    verdict = judge_job(made)
+    assert [(one.rank, one.pid) for one in verdict.culprits] == [(2, 9)]
+
+
+def _machine(node: str, boot_id: str, first_pid: int = 7, started: float = 50.0) -> Sample:
+    ranks = [_rank(number, first_pid + number, started_at=started, world_size=2) for number in (0, 1)]
+    return Sample(node, 100.0, boot_id=boot_id, ranks=ranks)
+
+
+def test_a_machine_under_two_names_counts_once() -> None:
+    samples = [
+        _machine("10.77.0.12", "boot", started=50.01),
+        _machine("h12.example.org", "boot"),
+        _machine("h12", "boot"),
+    ]
+    dumps = [
+        _dump(node, 7 + number, number, at)
+        for node in ("10.77.0.12", "h12.example.org", "h12")
+        for number in (0, 1)
+        for at in (101.0, 107.0)
+    ]
+    (made,) = evidence_by_job(samples, dumps, history_of(samples))
+    assert [(seen.node, seen.sample.rank) for seen in made.roster] == [("h12", 0), ("h12", 1)]
+    assert {stacks.node for stacks in made.dumps} == {"h12"}
+    assert sorted(gap.what for gap in made.gaps) == ["node.10.77.0.12", "node.h12.example.org"]
+    assert "is the same machine as h12" in made.gaps[0].why
+    assert judge_job(made).kind == "hang"
+
+
+def test_of_a_machine_under_two_names_the_one_that_answers_counts() -> None:
+    samples = [_machine("h12", "boot"), _machine("h12.example.org", "boot")]
+    dumps = [_dump("h12.example.org", 7, 0, 101.0)]
+    (made,) = evidence_by_job(samples, dumps, not_answered=[NodeState("h12", "lost")])
+    assert ({seen.node for seen in made.roster}, made.not_answered) == ({"h12.example.org"}, [])
+
+
+def test_a_dump_that_only_one_of_two_agents_could_read_counts() -> None:
+    samples = [_machine("h1", "boot"), _machine("h1.example.org", "boot")]
+    failed = _dump("h1", 7, 0, 101.0)
+    failed.digests = [StackDigest(0, 7, error="busy")]
+    (made,) = evidence_by_job(samples, [failed, _dump("h1.example.org", 7, 0, 101.0)])
+    (stacks,) = made.dumps
+    assert (stacks.node, bool(stacks.digests[0].frames), stacks.digests[0].node) == ("h1", True, "h1")
+
+
+def test_containers_on_one_host_are_not_one_machine() -> None:
+    """They share the boot id; pids, or start times where pids are equal, tell them apart."""
+    for other in (_machine("c2", "boot", first_pid=70), _machine("c2", "boot", started=99.0)):
+        (made,) = evidence_by_job([_machine("c1", "boot"), other], [])
+        assert {seen.node for seen in made.roster} == {"c1", "c2"}
+    (made,) = evidence_by_job([_machine("c1", ""), _machine("c2", "")], [])
+    assert {seen.node for seen in made.roster} == {"c1", "c2"}
