@@ -7,6 +7,12 @@ from dataclasses import dataclass, field
 from mltop.probes.model.encoding import slow
 from mltop.probes.model.vocabulary import Absence, ActivitySource, FaultCode, GpuState, ProcessKind
 
+# A GPU is in use above these: no probe puts a load on it. More than telemetry itself makes; driver 510 and newer do not
+# count the memory that they keep for themselves, older ones keep less than this.
+IN_USE_BUSY, IN_USE_BYTES = 0.05, 1 << 30
+# A rank that waits in a collective: its kernel is resident all the time and does next to nothing.
+SPINNING_BUSY, SPINNING_TENSOR = 0.95, 0.02
+
 
 @dataclass
 class GpuProcess:

@@ -17,7 +17,6 @@ UNKNOWN_STAGE_S = 30.0
 
 # A GPU is in use from so much on, which is more than a load that telemetry itself makes. Driver 510 and newer do not
 # count the memory that they keep for themselves; older ones keep less than this.
-IN_USE_SHARE, IN_USE_BYTES = 0.05, 1 << 30
 
 
 class ProbeRow(NamedTuple):

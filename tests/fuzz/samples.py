@@ -17,6 +17,7 @@ from mltop.probes.reach.records import Records
 from mltop.probes.reach.view import FleetView
 from mltop.tui.app.history import History
 from mltop.tui.commands.check import Checked
+from mltop.tui.render.cells import row_of
 from mltop.tui.render.findings import event_row, fleet_problems, happenings
 from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.fleet.heat import METRICS, Heats
@@ -25,7 +26,7 @@ from mltop.tui.render.gpus.details import GpuGaps, blocks_of
 from mltop.tui.render.gpus.table import GPU_COLUMNS, gpu_row, gpu_value, mig_row
 from mltop.tui.render.gpus.table import link_row as nvlink_row
 from mltop.tui.render.gpus.timelines import timeline_lines
-from mltop.tui.render.links import link_row, pci_row
+from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, Counted
 from mltop.tui.render.ranks import rank_row
 from mltop.tui.render.trends import Trends
 from mltop.tui.report import print_snapshot
@@ -182,9 +183,9 @@ def rows(view: FleetView, sample: Sample, findings: list[Finding], trends: Trend
     for rank in sample.ranks[:64]:
         rank_row(NODE, rank, trends.previous_rank(NODE, rank.pid))
     for link in sample.links[:64]:
-        link_row(link, link.counters)
+        row_of(LINK_COLUMNS, Counted(link, link.counters), "")
     for device in sample.pci[:64]:
-        pci_row(device, device.aer)
+        row_of(PCI_COLUMNS, Counted(device, device.aer), "")
     for happening in happenings(findings, (), [(NODE, event) for event in sample.kernel_events]):
         event_row(happening, view.taken_at)
 

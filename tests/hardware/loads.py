@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from mltop.probes.active.supervisor.gate import USED_BYTES
 from mltop.probes.model import GpuSample
+from mltop.probes.model.gpu import IN_USE_BYTES
 from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context
 from tests.hardware.ours import Mltop
@@ -42,7 +42,7 @@ def in_use(gpu: GpuSample) -> str:
     if others:
         return f"somebody else uses this GPU (pid {', '.join(map(str, others))}): no load is put on it"
     used = gpu.memory_used_bytes or 0
-    if not gpu.processes and used > USED_BYTES:
+    if not gpu.processes and used > IN_USE_BYTES:
         return f"{used / 2**30:.1f} GiB of this GPU are in use by nobody who is seen from here: no load is put on it"
     return f"this GPU is busy ({gpu.busy:.0%}): no load is put on it" if gpu.busy > MOST_BUSY else ""
 

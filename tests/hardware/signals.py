@@ -17,7 +17,6 @@ from mltop.probes.collect.ranks import RankSource
 from mltop.probes.judge.hang import thresholds
 from mltop.probes.judge.health.gpu import processes
 from mltop.probes.judge.health.job import whole_job as job_facts
-from mltop.probes.judge.health.job.whole_job import RankFacts
 from mltop.probes.model import GpuSample, RankSample
 from tests.hardware.checks import Check, NotTriedError, not_tried, within
 from tests.hardware.ours import Mltop
@@ -69,8 +68,9 @@ class Signals:
     @property
     def spins(self) -> bool:
         """What mltop would say of a rank on this GPU."""
-        facts = RankFacts("", 0.0, None, "", "", 0, 1, 0, has_gpu=True, busy=self.gpu.get("busy"))
-        return facts._replace(tensor_active=self.gpu.get("tensor_active"), power_share=self.power_share).spins
+        gpu = GpuSample(0, busy=self.gpu.get("busy"), tensor_active=self.gpu.get("tensor_active"))
+        gpu.power_w, gpu.power_limit_w = self.gpu.get("power_w"), self.gpu.get("power_limit_w")
+        return job_facts.spins(gpu)
 
 
 class Watcher:

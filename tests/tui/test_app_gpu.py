@@ -56,7 +56,7 @@ async def test_what_they_look_like(pane: str) -> None:
 async def test_enter_opens_the_gpu_then_its_rank_and_esc_goes_back() -> None:
     async with opened(size=(120, 40)) as screen:
         await screen.press("2", "j", "enter")
-        text = await screen.shows("mltop > node01 > gpu 1", "8121", "SM active", "held down by")
+        text = await screen.shows("mltop > node01 > gpu 1", "8121", "SM active", "throttled by")
         assert sum(line.startswith("  1 ") for line in text.splitlines()) == 1, "its row and no other"
         await screen.press("enter")
         await screen.shows("mltop > node01 > gpu 1 > rank 1")
@@ -188,7 +188,7 @@ async def test_t_shows_the_timelines_of_all_gpus_and_keeps_the_cursor() -> None:
         await screen.press("2")
         await screen.step(11)
         await screen.press("j", "j", "j", "T")
-        text = await screen.shows("HELD DOWN BY", "HW-TH 33%")
+        text = await screen.shows("THROTTLED BY", "HW-TH 33%")
         assert sum(" MHz " in line for line in text.splitlines()) >= 7 and "PWR/LIM" not in text
         view = screen.app.pane.focused
         assert isinstance(view, CellLines) and view.cursor_key == "3"
@@ -210,7 +210,7 @@ async def test_timelines_follow_the_node_and_fit_small_terminals() -> None:
         for size in ((20, 5), (16, 4), (10, 2), (120, 40)):
             await screen.pilot.resize_terminal(*size)
             assert len(screen.lines()) == size[1]
-        await screen.shows("HELD DOWN BY")
+        await screen.shows("THROTTLED BY")
 
 
 async def test_of_a_node_without_gpus_t_shows_what_there_is() -> None:

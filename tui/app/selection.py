@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mltop.probes.model.probe_kinds import IN_USE_BYTES, IN_USE_SHARE, PROBE_OF
+from mltop.probes.model.gpu import IN_USE_BUSY, IN_USE_BYTES
+from mltop.probes.model.probe_kinds import PROBE_OF
 from mltop.probes.model.vocabulary import ProbeKind
 from mltop.probes.reach.view import FleetView, GpuGlance, NodeView
 
@@ -128,7 +129,7 @@ def _gpus_of(node: NodeView, only: Sequence[str]) -> list[GpuGlance]:
 
 def _in_use(gpu: GpuGlance) -> bool:
     """As the nodes themselves decide before they start a probe, as far as it can be seen from here."""
-    return (gpu.busy or 0.0) > IN_USE_SHARE or (gpu.memory_used_bytes or 0) > IN_USE_BYTES
+    return (gpu.busy or 0.0) > IN_USE_BUSY or (gpu.memory_used_bytes or 0) > IN_USE_BYTES
 
 
 def counted(number: int, what: str) -> str:

@@ -1,6 +1,4 @@
-"""Single terms of an expression as functions of a subject. Unknown never fulfils a comparison, negated or not.
-
-An expression as a tree, and from it the test of a row: which terms must hold together, and on which part of it.
+"""An expression as a tree of terms, and from it the test of a row. Unknown never fulfils a comparison, negated or not.
 
 A row (a node, a GPU, a rank) has parts: a node its GPUs and ranks, a GPU its ranks, a rank its GPUs.
 

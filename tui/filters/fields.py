@@ -1,7 +1,4 @@
-"""What an expression is asked about: a node, or one of its GPUs, ranks or findings together with that node.
-
-Every field that an expression may name: what it is, in which unit, and where it is read. None is unknown.
-"""
+"""What an expression may ask, of a node or one of its GPUs, ranks or findings: every field, and where it is read."""
 
 from __future__ import annotations
 
@@ -14,6 +11,8 @@ from mltop.probes.model import Finding, GpuSample, HostSample, RankSample
 from mltop.probes.model.units import known
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import Column
+from mltop.tui.render.findings import gpu_of as findings_gpu
+from mltop.tui.render.findings import is_of_all_gpus
 from mltop.tui.render.fleet.heat import activity, clock, memory, ratio
 from mltop.tui.render.gpus.table import GPU_COLUMNS, GpuLine
 from mltop.tui.render.gpus.throttle import BADGES
@@ -47,16 +46,15 @@ def words_of(subject: Subject) -> str:
 
 
 def of_gpu(gpu: GpuSample, findings: Sequence[Finding]) -> list[Finding]:
-    """Those of a node's findings that are about this GPU: the rules name it ``GPU 3``, or ``all 8 GPUs``."""
-    name = f"GPU {gpu.index}"
-    return [one for one in findings if one.subject == name or _of_all(one.subject)]
+    """Those of a node's findings that are about this GPU, or about all of them."""
+    return [finding for finding in findings if findings_gpu(finding) == gpu.index or is_of_all_gpus(finding)]
 
 
 def gpu_of(finding: Finding, view: NodeView) -> GpuSample | None:
     """The GPU that a finding is about, None when it is about something else."""
-    word, _, index = finding.subject.partition(" ")
+    index = findings_gpu(finding)
     gpus = view.sample.gpus if view.sample is not None else ()
-    return next((gpu for gpu in gpus if word == "GPU" and str(gpu.index) == index), None)
+    return next((gpu for gpu in gpus if gpu.index == index), None)
 
 
 def users_of(view: NodeView, gpu: GpuSample) -> list[RankSample]:
@@ -98,8 +96,8 @@ def parts_of(subject: Subject, gpus: bool, ranks: bool) -> Iterator[Subject]:
     if sample is not None and gpus:
         for gpu in sample.gpus:
             found = True
-            one = subject._replace(gpu=gpu)
-            yield from with_ranks(one) if ranks else (one,)
+            part = subject._replace(gpu=gpu)
+            yield from with_ranks(part) if ranks else (part,)
     if sample is not None and ranks:
         for rank in sample.ranks:
             if not gpus or not gpus_of(subject.view, rank):
@@ -107,10 +105,6 @@ def parts_of(subject: Subject, gpus: bool, ranks: bool) -> Iterator[Subject]:
                 yield subject._replace(rank=rank)
     if not found:
         yield subject
-
-
-def _of_all(subject: str) -> bool:
-    return subject.startswith("all ") and subject.endswith(" GPUs")
 
 
 Value = float | str | list[int] | list[str] | None
@@ -196,6 +190,11 @@ def _host_memory(host: HostSample) -> float | None:
     return None if share_free is None else 1.0 - share_free
 
 
+def _known(value: Value) -> Value:
+    """A rank's text that is blank is not known."""
+    return None if value == "" else value
+
+
 def _of_columns(columns: Sequence[Column], of: str, get: Callable[[Callable[[Any], Value]], Get]) -> list[Field]:
     """The columns that a filter may ask for."""
     return [
@@ -220,7 +219,7 @@ _ALL: tuple[Field, ...] = (
     Field("clock", "gpu", SHARE, "SM clock, of its maximum", _gpu(clock)),
     Field("throttle", "gpu", TEXT, "why it is slowed down: hw_thermal, …, none", _gpu(_throttle)),
     Field("ecc", "gpu", COUNT, "uncorrected errors since reset", _gpu(lambda gpu: gpu.ecc.uncorrected_volatile)),
-    *_of_columns(RANK_COLUMNS, "rank", lambda value: _rank(lambda rank: value(RankLine("", rank)))),
+    *_of_columns(RANK_COLUMNS, "rank", lambda value: _rank(lambda rank: _known(value(RankLine("", rank))))),
     Field("pid", "rank", COUNT, "its process, or one that holds the GPU", _pids),
     Field("severity", "finding", SEVERITY, "of the worst finding", _severity),
     Field("finding", "finding", TEXT, "a finding's id or text", _findings),
@@ -242,8 +241,8 @@ ALIASES = {
 
 
 def is_known(value: Value) -> bool:
-    """Whether there is something to compare; NaN and an empty text are unknown, an empty list is known."""
-    return known(value) if isinstance(value, (int, float)) else value is not None and value != ""
+    """Whether there is something to compare; NaN is unknown, an empty list is known."""
+    return known(value) if isinstance(value, (int, float)) else value is not None
 
 
 def has_no_rank(field: Field, subject: Subject) -> bool:

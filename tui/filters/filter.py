@@ -1,4 +1,6 @@
-"""From text to a test: ``sm<0.2 & (power>300W | throttle=hw_thermal) !node=gpu07 word``.
+"""A filter: from text to an expression, made once and asked for every row.
+
+``sm<0.2 & (power>300W | throttle=hw_thermal) !node=gpu07 word``
 
     any    = all { ("|" | "or") all }
     all    = one { ["&" | "and"] one }          side by side means and
@@ -7,8 +9,6 @@
     value and word: up to a blank, bracket, & or |; or anything "in quotes"; a unit may follow a blank: 300 W
 
 A negation is carried down to the single terms, so that it never makes something of what is unknown.
-
-A filter: an expression made once, asked for every row.
 """
 
 from __future__ import annotations
@@ -202,15 +202,15 @@ class Filter:
 
     @cached_property
     def _gpus(self) -> bool:
-        return any(one.needs_gpus for one in self.fields)
+        return any(field_.needs_gpus for field_ in self.fields)
 
     @cached_property
     def _ranks(self) -> bool:
-        return any(one.needs_ranks for one in self.fields)
+        return any(field_.needs_ranks for field_ in self.fields)
 
     @cached_property
     def _findings(self) -> bool:
-        return bool(self.words) or any(one.of == "finding" for one in self.fields)
+        return bool(self.words) or any(field_.of == "finding" for field_ in self.fields)
 
     @cached_property
     def _tests(self) -> tuple[Test, Test, Test]:
@@ -252,7 +252,7 @@ class Filter:
 
     def nowhere_known(self, subjects: Iterable[Subject]) -> tuple[str, ...]:
         """The names of fields whose value is unknown of every subject: why nothing is shown."""
-        missing = {one.name: one for one in self.fields}
+        missing = {field_.name: field_ for field_ in self.fields}
         for subject in subjects:
             for part in self._parts(self._with_own_findings(subject)):
                 missing = {name: one for name, one in missing.items() if _is_unknown(one, part)}

@@ -2,8 +2,6 @@
 
 A style is one of ``STYLES``; the widget or the printed report maps it to colours. Text that came from a
 machine is cleaned (``model.text``) when it is measured, cut or drawn: a command line cannot send escape codes.
-
-Breaking sentences of cells into lines of a given width.
 """
 
 from __future__ import annotations
@@ -228,7 +226,7 @@ def unknown_columns(columns: Sequence[Column], rows: Iterable[Row]) -> set[int]:
     return candidates
 
 
-_IN_ASCII = str.maketrans({UNICODE.dash: ASCII.dash, UNICODE.ellipsis: ASCII.ellipsis})
+_IN_ASCII = str.maketrans({UNICODE.dash: ASCII.dash, UNICODE.ellipsis: ASCII.ellipsis, "≥": ">="})
 
 
 def printable(text: str) -> Clean:

@@ -30,6 +30,26 @@ def worst(findings: Iterable[Finding]) -> Finding | None:
     return min(findings, key=of_gravity, default=None)
 
 
+_GPU = re.compile(r"GPU (\d+)\b")
+_ALL_GPUS = re.compile(r"all \d+ GPUs")
+
+
+def gpu_of(finding: Finding) -> int | None:
+    """The index of the GPU that a finding is about: the rules name it ``GPU 3``. None: another subject."""
+    match = _GPU.match(finding.subject)
+    return int(match[1]) if match else None
+
+
+def is_of_all_gpus(finding: Finding) -> bool:
+    """The rules name them ``all 8 GPUs``."""
+    return _ALL_GPUS.match(finding.subject) is not None
+
+
+def untold_subject(finding: Finding) -> str:
+    """What a finding is about, "" where its message begins with it."""
+    return "" if finding.message.startswith(finding.subject) else finding.subject
+
+
 def of_gravity(finding: Finding) -> int:
     """For sorting: the gravest first."""
     return gravity(finding.severity)
@@ -99,11 +119,6 @@ FINDING_COLUMNS = (
 )
 
 
-def finding_row(finding: Finding) -> Row:
-    """One row of FINDING_COLUMNS."""
-    return Problem((finding,)).row
-
-
 FOLD_FROM = 6  # nodes with one and the same problem
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
 _SEVERITY_OF_STATE: dict[NodePhase, Severity] = {"lost": "critical", "refused": "critical", "stale": "warning"}
@@ -147,7 +162,7 @@ def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:
     folded: set[int] = set()
     for finding in findings:
         group = alike[finding.severity, finding.id, _NUMBERS.sub("#", finding.message)]
-        if len({one.node for one in group}) < FOLD_FROM:
+        if len({finding.node for finding in group}) < FOLD_FROM:
             groups.append([finding])
         elif id(group) not in folded:
             folded.add(id(group))

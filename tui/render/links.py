@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from mltop.probes.model import LinkSample, PciDevice
 from mltop.probes.model.units import UNKNOWN, bytes_text, count, known
-from mltop.tui.render.cells import Cell, Column, Row, row_of
+from mltop.tui.render.cells import Cell, Column
 
 _KINDS = {"infiniband": "IB", "roce": "RoCE", "ethernet": "eth", "efa": "EFA"}
 _UP = ("ACTIVE", "UP")
@@ -32,6 +32,12 @@ class Counted(NamedTuple):
     about: Any  # LinkSample or PciDevice
     first: Mapping[str, int]
     alarm: str = ""
+
+    @property
+    def grown(self) -> dict[str, int]:
+        """Errors, by how many there are more of them now."""
+        counters = self.about.aer if isinstance(self.about, PciDevice) else self.about.counters
+        return {name: by for name, by in grown(counters, self.first).items() if name not in _FLAPS}
 
 
 def grown(now: Mapping[str, int], first: Mapping[str, int]) -> dict[str, int]:
@@ -82,14 +88,10 @@ def _flaps(line: Counted) -> Cell:
     return Cell(f"+{new}", "warn") if new > 0 else Cell("0", "dim")
 
 
-def _grown_errors(line: Counted) -> dict[str, int]:
-    return {name: by for name, by in grown(line.about.counters, line.first).items() if name not in _FLAPS}
-
-
 def _errors(line: Counted) -> Cell:
     if line.about.error:
         return Cell(line.about.error, "warn")
-    return _growth_cell(_grown_errors(line), bool(line.about.counters))
+    return _growth_cell(line.grown, bool(line.about.counters))
 
 
 def _growth_cell(by_name: Mapping[str, int], counted: bool, style: str = "warn") -> Cell:
@@ -117,9 +119,8 @@ def _part(now: float | None, most: float | None, sign: str) -> Cell:
 
 
 def _aer(line: Counted) -> Cell:
-    by_name = grown(line.about.aer, line.first)
-    grave = any(name != "correctable" for name in by_name)
-    return _growth_cell(by_name, bool(line.about.aer), "crit" if grave else "warn")
+    grave = any(name != "correctable" for name in line.grown)
+    return _growth_cell(line.grown, bool(line.about.aer), "crit" if grave else "warn")
 
 
 def _driver(line: Counted) -> Cell:
@@ -142,13 +143,7 @@ def _of(key: str, title: str, width: int, name: str, show: Callable[[Any], str] 
 
 
 LINK_COLUMNS = (
-    Column(
-        "device",
-        "DEVICE",
-        9,
-        cell=lambda line: Cell(link_name(line.about), line.alarm),
-        value=lambda line: link_name(line.about),
-    ),
+    _of("device", "DEVICE", 9, "device", cell=lambda line: Cell(link_name(line.about), line.alarm)),
     _of("kind", "KIND", 5, "kind", lambda kind: _KINDS.get(kind, kind)),
     Column("state", "STATE", 8, cell=_state, value=lambda line: _state(line).text),
     _of("rate", "RATE", 6, "rate_bits_per_s", _gigabits, right=True),
@@ -156,12 +151,7 @@ LINK_COLUMNS = (
     _of("tx", "TX", 7, "tx_bytes_per_s", _per_s, right=True),
     Column("downed", "FLAPS", 6, right=True, cell=_flaps, value=_new_flaps),
     Column(
-        "errors",
-        "ERRORS SINCE OPENED",
-        20,
-        stretch=True,
-        cell=_errors,
-        value=lambda line: sum(_grown_errors(line).values()),
+        "errors", "ERRORS SINCE OPENED", 20, stretch=True, cell=_errors, value=lambda line: sum(line.grown.values())
     ),
     _of("netdev", "NETDEV", 8, "netdev", priority=3, optional=True),
     _of("numa", "NUMA", 4, "numa_node", right=True, priority=4, optional=True),
@@ -175,23 +165,7 @@ PCI_COLUMNS = (
     _of("driver", "DRIVER", 10, "driver", cell=_driver),
     _of("speed", "GT/S", 9, "link_speed_gt_per_s", right=True, cell=_speed),
     _of("width", "WIDTH", 7, "link_width", right=True, cell=_width),
-    Column(
-        "errors",
-        "AER SINCE OPENED",
-        20,
-        stretch=True,
-        cell=_aer,
-        value=lambda line: sum(grown(line.about.aer, line.first).values()),
-    ),
+    Column("errors", "AER SINCE OPENED", 20, stretch=True, cell=_aer, value=lambda line: sum(line.grown.values())),
     _of("numa", "NUMA", 4, "numa_node", right=True, priority=2, optional=True),
     _of("cpus", "NEAR CPUS", 14, "local_cpus", priority=3, optional=True),
 )
-
-
-def link_row(link: LinkSample, first: Mapping[str, int], alarm: str = "") -> Row:
-    """One row of LINK_COLUMNS; see Counted."""
-    return row_of(LINK_COLUMNS, Counted(link, first, alarm), link_name(link))
-
-
-def pci_row(device: PciDevice, first: Mapping[str, int], alarm: str = "") -> Row:
-    return row_of(PCI_COLUMNS, Counted(device, first, alarm), device.bus_id)

@@ -1,7 +1,4 @@
-"""What the judge says of a job, as sentences.
-
-Stacks on the screen: the merged tree, the classes, one rank's stack. The verdict is in ``verdicts``.
-"""
+"""Stacks and what the judge says of them: verdicts as sentences, the merged tree, the classes, one rank's stack."""
 
 from __future__ import annotations
 

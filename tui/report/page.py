@@ -1,7 +1,4 @@
-"""The printed page: lines of cells on a rich console. What machines say is never read as markup.
-
-Parts of the printed probe: a table that says what it left out, and a span of figures.
-"""
+"""The printed page: lines of cells on a rich console. What machines say is never read as markup."""
 
 from __future__ import annotations
 

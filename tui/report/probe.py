@@ -1,16 +1,12 @@
-"""Printed results of collectives, by size, with the ranks where one is accused; and of pairs of nodes.
-
-What `mltop probe` prints: the verdict first, then figures, what was not measured, settings, and the command.
-"""
+"""What `mltop probe` prints: the verdict first, then figures, what was not measured, settings, and the command."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mltop.probes.judge.nodes import folded, nameless
+from mltop.probes.judge.nodes import folded
 from mltop.probes.judge.probes.pairs import Levels
 from mltop.probes.model import NodeState
 from mltop.probes.model.probe import (
@@ -18,19 +14,18 @@ from mltop.probes.model.probe import (
     DeviceResult,
     PairResult,
     PastResult,
-    ProbeFailure,
     ProbeReport,
-    ProbeVerdict,
     RankArrival,
     Suspect,
 )
 from mltop.probes.model.units import bandwidth, seconds, short_time, size_text
-from mltop.tui.render.cells import Cell
+from mltop.tui.render.cells import Cell, with_widths
 from mltop.tui.render.probes.collectives import (
     PAIR_COLUMNS,
     RANK_COLUMNS,
     SIZE_COLUMNS,
     by_lag,
+    failed_pairs,
     pair_matrix,
     pair_row,
     rank_row,
@@ -39,10 +34,8 @@ from mltop.tui.render.probes.collectives import (
     worst_first,
 )
 from mltop.tui.render.probes.kinds import LEGENDS
-from mltop.tui.render.probes.summary import listed, ranges, suspect_name
+from mltop.tui.render.probes.summary import failure_lines, listed, verdict_parts
 from mltop.tui.report.page import (
-    print_action,
-    print_fix,
     print_lines,
     print_not_well,
     print_sentence,
@@ -59,24 +52,24 @@ MOST_RANKS = 10
 MOST_PAIRS = 20
 # On 80 columns the share of what is expected says more than the expected figure.
 _PRIORITIES = {"expected": 5, "best": 6}
-_PAIR_COLUMNS = tuple(one for one in PAIR_COLUMNS if one.key != "why")  # the last one; reasons stand below
-_COLUMNS = tuple(replace(one, priority=_PRIORITIES.get(one.key, one.priority)) for one in SIZE_COLUMNS)
+_PAIR_COLUMNS = tuple(column for column in PAIR_COLUMNS if column.key != "why")  # the last one; reasons stand below
+_COLUMNS = tuple(replace(column, priority=_PRIORITIES.get(column.key, column.priority)) for column in SIZE_COLUMNS)
 
 
 def print_collectives(
     results: Sequence[CollectiveResult], suspects: Sequence[Suspect], console: Console, verbose: bool
 ) -> None:
-    for collective in dict.fromkeys(one.collective for one in results):
-        of_kind = [one for one in results if one.collective == collective]
+    for collective in dict.fromkeys(result.collective for result in results):
+        of_kind = [result for result in results if result.collective == collective]
         first = of_kind[0]
         nodes = f"{len(first.nodes)} nodes, {folded(first.nodes)}" if len(first.nodes) > 1 else folded(first.nodes)
-        ranks = max(one.ranks for one in of_kind)
+        ranks = max(result.ranks for result in of_kind)
         print_lines([[]], console)
         where = f" of {ranks} ranks on {nodes}, {first.path or first.backend}"
         print_sentence([Cell(collective, "title"), Cell(where)], console)
-        print_whole_table("", _COLUMNS, [size_row(one) for one in of_kind], console)
+        print_whole_table("", _COLUMNS, [size_row(result) for result in of_kind], console)
         _sources(of_kind, console)
-        if verbose or any(one.rank is not None for one in suspects):
+        if verbose or any(suspect.rank is not None for suspect in suspects):
             _ranks(of_kind, suspects, console, verbose)
     if verbose:
         print_lines([[]], console)
@@ -88,9 +81,9 @@ def print_collectives(
 def _sources(results: Sequence[CollectiveResult], console: Console) -> None:
     """Whose figures are expected."""
     sizes: dict[str, list[str]] = {}
-    for one in results:
-        if one.expected_source:
-            sizes.setdefault(one.expected_source, []).append(size_text(one.size_bytes))
+    for result in results:
+        if result.expected_source:
+            sizes.setdefault(result.expected_source, []).append(size_text(result.size_bytes))
     for source, of_source in sizes.items():
         at = f" at {', '.join(of_source)}" if len(sizes) > 1 else ""
         print_sentence([Cell(f"expected{at}: {source}", "dim")], console)
@@ -98,20 +91,22 @@ def _sources(results: Sequence[CollectiveResult], console: Console) -> None:
 
 def _ranks(results: Sequence[CollectiveResult], suspects: Sequence[Suspect], console: Console, verbose: bool) -> None:
     """Who comes last first, at the size at which the accused's lag is the largest part of the collective's time."""
-    accused = {one.rank for one in suspects if one.rank is not None}
-    result = max(results, key=lambda one: _worst_share(one, accused))
+    accused = {suspect.rank for suspect in suspects if suspect.rank is not None}
+    result = max(results, key=lambda result: _worst_share(result, accused))
     ranks = by_lag(result)
-    shown = ranks if verbose else [one for place, one in enumerate(ranks) if place < MOST_RANKS or one.rank in accused]
+    shown = (
+        ranks if verbose else [late for place, late in enumerate(ranks) if place < MOST_RANKS or late.rank in accused]
+    )
     if not shown:
         return
     print_lines([[]], console)
     print_sentence([Cell(f"ranks at {size_text(result.size_bytes)}", "title"), Cell(", who comes last first")], console)
-    width = max(len("NODE"), *(len(one.node) for one in shown))
-    columns = [replace(one, width=width) if one.key == "node" else one for one in RANK_COLUMNS]
-    print_whole_table("", columns, [rank_row(one, result) for one in shown], console)
-    rest = [one for one in ranks if one not in shown]
+    width = max(len("NODE"), *(len(arrival.node) for arrival in shown))
+    columns = with_widths(RANK_COLUMNS, node=width)
+    print_whole_table("", columns, [rank_row(arrival, result) for arrival in shown], console)
+    rest = [arrival for arrival in ranks if arrival not in shown]
     if rest:
-        most = short_time(max(one.lag_s for one in rest))
+        most = short_time(max(arrival.lag_s for arrival in rest))
         print_lines([[Cell(f"and {len(rest)} more ranks, at most {most} after the first", "dim")]], console)
 
 
@@ -119,7 +114,7 @@ def _worst_share(result: CollectiveResult, accused: set[int]) -> float:
     def counts(arrival: RankArrival) -> bool:
         return not accused or arrival.rank in accused
 
-    lag_s = max((one.lag_s for one in result.arrivals if counts(one)), default=0.0)
+    lag_s = max((arrival.lag_s for arrival in result.arrivals if counts(arrival)), default=0.0)
     return lag_s / result.time_s if result.time_s else 0.0
 
 
@@ -132,26 +127,17 @@ def print_pairs(pairs: Sequence[PairResult], console: Console, verbose: bool) ->
     shown = listed if verbose else listed[:MOST_PAIRS]
     if shown:
         width = max(len("NODE"), *(len(node) for pair in shown for node in pair.nodes))
-        columns = [replace(one, width=width) if one.key in ("first", "second") else one for one in _PAIR_COLUMNS]
+        columns = with_widths(_PAIR_COLUMNS, first=width, second=width)
         print_whole_table("", columns, [pair_row(pair, usual, most, columns) for pair in shown], console)
-        _whys(shown, console)
+        for why, of_pairs in failed_pairs(shown).items():  # in whole, and once: the table has no room for it
+            more = f" (and {len(of_pairs) - 1} more pairs)" if len(of_pairs) > 1 else ""
+            print_sentence([Cell(f"{' and '.join(of_pairs[0])}{more}: ", "bold"), Cell(why)], console)
     if len(shown) < len(listed):
         print_lines([[Cell(f"and {len(listed) - len(shown)} more bad pairs (--verbose shows them)", "warn")]], console)
     _good_pairs(pairs, bad, console)
     if verbose:
         print_lines([[], *pair_matrix(pairs, console.width)], console)
         print_sentence([Cell(LEGENDS["pairs"], "dim")], console)
-
-
-def _whys(pairs: Sequence[PairResult], console: Console) -> None:
-    """In whole, and once: the table has no room for it."""
-    whys: dict[str, list[str]] = {}
-    for pair in pairs:
-        if pair.why:
-            whys.setdefault(pair.why, []).append(" and ".join(pair.nodes))
-    for why, names in whys.items():
-        more = f" (and {len(names) - 1} more pairs)" if len(names) > 1 else ""
-        print_sentence([Cell(f"{names[0]}{more}: ", "bold"), Cell(why)], console)
 
 
 def _good_pairs(pairs: Sequence[PairResult], bad: Sequence[PairResult], console: Console) -> None:
@@ -182,19 +168,23 @@ def print_probe(
     ``verbose``: every device, suspect and failure by itself, and what the columns mean.
     """
     _headline(report, console)
-    _verdict(report.verdict, console, verbose)
+    width = console.width
+    for lines in verdict_parts(report.verdict, width, None if verbose else MOST_SUSPECTS, whole=True):
+        print_lines(lines, console)
     print_not_well([state for state in nodes if state.state != "live"], console)
-    if any(isinstance(one, DeviceResult) for one in report.results):
+    if any(isinstance(result, DeviceResult) for result in report.results):
         print_devices(report, past, console, verbose)
-    sizes = [one for one in report.results if isinstance(one, CollectiveResult)]
+    sizes = [result for result in report.results if isinstance(result, CollectiveResult)]
     if sizes:
         print_collectives(sizes, report.verdict.suspects, console, verbose)
-    pairs = [one for one in report.results if isinstance(one, PairResult)]
+    pairs = [result for result in report.results if isinstance(result, PairResult)]
     if pairs:
         print_pairs(pairs, console, verbose)
-    _failures(report.failures, console, verbose)
+    most = None if verbose else MOST_FAILURES
+    failed = failure_lines(report.failures, width, most, each=verbose, whole=True)
+    print_lines([[], *failed] if failed else [], console)
     if report.settings:
-        print_lines([[], *listed("Settings", report.settings, console.width)], console)
+        print_lines([[], *listed("Settings", report.settings, width)], console)
     if report.command:
         print_title("The same without mltop", console)
         print_lines([[Cell(report.command)]], console)
@@ -204,69 +194,3 @@ def _headline(report: ProbeReport, console: Console) -> None:
     cells = [Cell("SIMULATED  ", "warn")] if report.simulated else []
     took = f", {seconds(report.took_s)}" if report.took_s else ""
     print_sentence([*cells, Cell(report.probe, "title"), Cell(took, "dim")], console)
-
-
-def _verdict(verdict: ProbeVerdict, console: Console, verbose: bool) -> None:
-    """The sentence under a word that is seen from afar, then each suspect: who, why, what to do."""
-    number = len(verdict.suspects)
-    label = Cell(f"{number} {'SUSPECT' if number == 1 else 'SUSPECTS'}", "crit") if number else Cell("VERDICT", "bold")
-    if verdict.text or number:
-        print_sentence([label, Cell("  "), Cell(verdict.text, "bold")], console)
-    shown = verdict.suspects if verbose else verdict.suspects[:MOST_SUSPECTS]
-    for suspect in shown:
-        _suspect(suspect, console)
-    if len(shown) < number:
-        print_lines([[Cell(f"  and {number - len(shown)} more suspects (--verbose names them)", "warn")]], console)
-    for detail in verdict.details:
-        print_sentence([Cell("  "), Cell(detail)], console, indent=4)
-
-
-def _suspect(suspect: Suspect, console: Console) -> None:
-    print_sentence([Cell("  "), Cell(f"{suspect_name(suspect)}: ", "crit"), Cell(suspect.reason)], console, indent=4)
-    print_action(suspect.action, console)
-
-
-# What was not measured.
-
-
-def _failures(failures: Sequence[ProbeFailure], console: Console, verbose: bool) -> None:
-    groups = [[one] for one in failures] if verbose else _alike(failures)
-    if groups:
-        print_title("Not measured", console)
-    shown = groups if verbose else groups[:MOST_FAILURES]
-    for place, group in enumerate(shown):
-        _failure(group, console)
-        if place + 1 == len(shown) or shown[place + 1][0].fix != group[0].fix:
-            print_fix(group[0].fix, console)
-    if len(shown) < len(groups):
-        more = sum(map(len, groups[len(shown) :]))
-        print_lines([[Cell(f"  and {more} more (--verbose shows them)", "warn")]], console)
-
-
-def _alike(failures: Sequence[ProbeFailure]) -> list[list[ProbeFailure]]:
-    """Those that differ in numbers and their own node's name alone; what failed before what was refused."""
-    found: dict[tuple[bool, str, str, str], list[ProbeFailure]] = {}
-    for one in failures:
-        kind = re.sub(r"\d+", "#", nameless(one.why, one.node))
-        found.setdefault((one.refused, one.stage, kind, one.fix), []).append(one)
-    return [found[key] for key in sorted(found, key=lambda key: key[0])]
-
-
-def _failure(group: Sequence[ProbeFailure], console: Console) -> None:
-    first = group[0]
-    word = Cell("REFUSED ", "warn") if first.refused else Cell("FAILED ", "crit")
-    stage = f"in stage '{first.stage}': " if first.stage and first.stage not in first.why else ""
-    example = "e.g. " if len({one.why for one in group}) > 1 else ""
-    who = Cell(f"{_who(group)}: ", "bold")
-    print_sentence([Cell("  "), word, who, Cell(f"{stage}{example}{first.why}")], console, indent=4)
-
-
-def _who(group: Sequence[ProbeFailure]) -> str:
-    """ "node01 GPU 0-3", "node01 rank 5", "88 GPUs on node[02-12]"."""
-    nodes = list(dict.fromkeys(one.node for one in group))
-    devices = {(one.node, one.gpu) for one in group if one.gpu is not None}
-    ranks = sorted({one.rank for one in group if one.rank is not None})
-    if len(nodes) > 1:
-        return f"{len(devices)} GPUs on {folded(nodes)}" if devices else folded(nodes)
-    gpus = sorted(gpu for _, gpu in devices if gpu is not None)
-    return nodes[0] + (f" GPU {ranges(gpus)}" if gpus else "") + (f" rank {ranges(ranks)}" if ranks else "")

@@ -48,31 +48,31 @@ MOST_FIRST = 40  # cells of the first column
 
 def print_devices(report: ProbeReport, past: Sequence[PastResult], console: Console, verbose: bool) -> None:
     """The report's results of devices, all of one kind, in the order of nodes and GPUs."""
-    results = [one for one in report.results if isinstance(one, DeviceResult)]
+    results = [result for result in report.results if isinstance(result, DeviceResult)]
     kind = _kind(results[0])
     earlier: dict[str, list[PastResult]] = {}
-    for one in past:
-        earlier.setdefault(one.uuid, []).append(one)
+    for earlier_result in past:
+        earlier.setdefault(earlier_result.uuid, []).append(earlier_result)
     compared = Compared(report.probe, results, earlier, report.started_at)
     groups = [] if verbose else _alike(results, report.verdict.suspects, compared)
-    folded_away = {id(one) for group in groups for one in group}
-    single = [one for one in results if id(one) not in folded_away]
+    folded_away = {id(result) for group in groups for result in group}
+    single = [result for result in results if id(result) not in folded_away]
     if single:
-        names = [place_of(one.node, one.gpu) for one in single]
+        names = [place_of(result.node, result.gpu) for result in single]
         width = min(MOST_FIRST, max(8, *map(len, names)))
         lines = [
-            Line(_progress(one), name, one, compared.of, compared.values)
-            for one, name in zip(single, names, strict=True)
+            Line(_progress(result), name, result, compared.of, compared.values)
+            for result, name in zip(single, names, strict=True)
         ]
         table = _brief(kind) if console.width < WIDE else TABLES[kind]
-        title = "NODE/GPU" if any(one.gpu is not None for one in single) else "NODE"
+        title = "NODE/GPU" if any(result.gpu is not None for result in single) else "NODE"
         columns = columns_of(table, width, title)
         print_whole_table("", columns, [device_row(columns, line, line.name) for line in lines], console)
     for group in groups:
         print_lines([[]], console)
         print_sentence(_alike_sentence(group, more=bool(single)), console)
     if kind == "copies":
-        _peers([one for one in results if isinstance(one, CopiesResult)], console, verbose)
+        _peers([result for result in results if isinstance(result, CopiesResult)], console, verbose)
     _how(results, console)
     if verbose:
         print_lines([[]], console)
@@ -107,14 +107,14 @@ def _alike(
     results: Sequence[DeviceResult], suspects: Sequence[Suspect], compared: Compared
 ) -> list[list[DeviceResult]]:
     """Groups of more than FEW devices of one model with nothing to say of any of them."""
-    accused = {(one.node, one.gpu) for one in suspects}
+    accused = {(suspect.node, suspect.gpu) for suspect in suspects}
     by_model: dict[tuple[str, str], list[DeviceResult]] = {}
     for result in results:
         by_model.setdefault((result.name, result.kind), []).append(result)
     groups = []
     for members in by_model.values():
-        usual = middle(main_value(one) for one in members)
-        group = [one for one in members if _is_usual(one, usual, compared) and not _is_named(one, accused)]
+        usual = middle(main_value(result) for result in members)
+        group = [result for result in members if _is_usual(result, usual, compared) and not _is_named(result, accused)]
         if len(group) > FEW:
             groups.append(group)
     return groups
@@ -137,9 +137,9 @@ def _is_usual(result: DeviceResult, usual: float | None, compared: Compared) -> 
 def _alike_sentence(group: Sequence[DeviceResult], more: bool) -> list[Cell]:
     """ "56 GPUs alike on h[01-07] (NVIDIA H100): burst 781-799T, ..."."""
     what = {"cpu": "nodes", "mig": "MIG slices"}.get(group[0].kind, "GPUs")
-    gpus = sorted({one.gpu for one in group if one.gpu is not None})
-    nodes = folded(one.node for one in group)
-    is_one_node = len({one.node for one in group}) == 1
+    gpus = sorted({result.gpu for result in group if result.gpu is not None})
+    nodes = folded(result.node for result in group)
+    is_one_node = len({result.node for result in group}) == 1
     where = f" GPU {ranges(gpus)}" if is_one_node and gpus else ""
     head = f"{'and ' if more else ''}{len(group)} {what} alike"
     of = [Cell(head, "bold"), Cell(f" on {nodes}{where}"), Cell(f" ({group[0].name})" if group[0].name else "", "dim")]
@@ -147,27 +147,29 @@ def _alike_sentence(group: Sequence[DeviceResult], more: bool) -> list[Cell]:
 
 
 def _spans(group: Sequence[DeviceResult]) -> list[str]:
-    matmul = [one for one in group if isinstance(one, MatmulResult)]
-    memory = [one for one in group if isinstance(one, MemoryResult)]
-    copies = [one for one in group if isinstance(one, CopiesResult)]
+    matmul = [result for result in group if isinstance(result, MatmulResult)]
+    memory = [result for result in group if isinstance(result, MemoryResult)]
+    copies = [result for result in group if isinstance(result, CopiesResult)]
     phases = [phase for phase in map(load_phase, group) if phase is not None]
     parts = [
-        _named("burst", span((one.burst_tflops for one in matmul), flops)),
-        _named("held", span((one.sustained_tflops for one in matmul), flops)),
-        _named("efficiency", span((one.sustained_efficiency or one.burst_efficiency for one in matmul), percent)),
-        _named("copy", span((one.copy_bytes_per_s for one in memory), bandwidth)),
-        _named("to GPU", span((one.to_device_bytes_per_s for one in copies), bandwidth)),
-        _named("to host", span((one.to_host_bytes_per_s for one in copies), bandwidth)),
-        _named("all at once to GPU", span((one.to_device_together_bytes_per_s for one in copies), bandwidth)),
-        _named("to host", span((one.to_host_together_bytes_per_s for one in copies), bandwidth)),
+        _named("burst", span((result.burst_tflops for result in matmul), flops)),
+        _named("held", span((result.sustained_tflops for result in matmul), flops)),
+        _named(
+            "efficiency", span((result.sustained_efficiency or result.burst_efficiency for result in matmul), percent)
+        ),
+        _named("copy", span((result.copy_bytes_per_s for result in memory), bandwidth)),
+        _named("to GPU", span((result.to_device_bytes_per_s for result in copies), bandwidth)),
+        _named("to host", span((result.to_host_bytes_per_s for result in copies), bandwidth)),
+        _named("all at once to GPU", span((result.to_device_together_bytes_per_s for result in copies), bandwidth)),
+        _named("to host", span((result.to_host_together_bytes_per_s for result in copies), bandwidth)),
         span((phase.sm_clock_mhz for phase in phases), mhz),
         span((phase.power_w for phase in phases), watts),
         span((phase.temperature_c for phase in phases), celsius),
         _named("at the power limit for", span((phase.throttle_share.get("sw_power_cap") for phase in phases), percent)),
     ]
-    checked = sum(one.checked_pflop for one in matmul)
+    checked = sum(result.checked_pflop for result in matmul)
     parts.append(f"no error in {work_done(checked)}" if checked else "")
-    return [*parts, "data intact" if any(getattr(one, "intact", None) for one in group) else ""]
+    return [*parts, "data intact" if any(getattr(result, "intact", None) for result in group) else ""]
 
 
 def _named(name: str, text: str) -> str:
@@ -180,10 +182,10 @@ def _named(name: str, text: str) -> str:
 def _peers(results: Sequence[CopiesResult], console: Console, verbose: bool) -> None:
     """The square of every node that has something to show; of the others one sentence."""
     of_node: dict[str, list[CopiesResult]] = {}
-    for one in results:
-        if one.peers:
-            of_node.setdefault(one.node, []).append(one)
-    usual = middle(peer.bytes_per_s for one in results for peer in one.peers)
+    for result in results:
+        if result.peers:
+            of_node.setdefault(result.node, []).append(result)
+    usual = middle(peer.bytes_per_s for result in results for peer in result.peers)
     alone = verbose or len(of_node) == 1
     plain = {node: members for node, members in of_node.items() if not alone and _are_alike(members, usual)}
     for node, members in of_node.items():
@@ -192,14 +194,14 @@ def _peers(results: Sequence[CopiesResult], console: Console, verbose: bool) -> 
             too_wide = [Cell(f"{node}: copies between its GPUs do not fit into this width (--json has them)", "warn")]
             print_lines([[], *(lines or [too_wide])], console)
     if plain:
-        rates = [peer.bytes_per_s for members in plain.values() for one in members for peer in one.peers]
+        rates = [peer.bytes_per_s for members in plain.values() for result in members for peer in result.peers]
         text = f"{len(rates)} copies between GPUs alike on {folded(plain)}: {span(rates, bandwidth)}, direct"
         print_lines([[]], console)
         print_sentence([Cell(text)], console)
 
 
 def _are_alike(results: Sequence[CopiesResult], usual: float | None) -> bool:
-    peers = [peer for one in results for peer in one.peers]
+    peers = [peer for result in results for peer in result.peers]
     return all(
         peer.bytes_per_s is not None and usual and peer.bytes_per_s >= SLOW_PAIR * usual and peer.direct is True
         for peer in peers
@@ -212,18 +214,22 @@ def _are_alike(results: Sequence[CopiesResult], usual: float | None) -> bool:
 def _how(results: Sequence[DeviceResult], console: Console) -> None:
     """Versions and shapes, those that are equal together; what is not known, and why."""
     ways: dict[str, list[DeviceResult]] = {}
-    for one in results:
-        ways.setdefault(_way(one), []).append(one)
+    for result in results:
+        ways.setdefault(_way(result), []).append(result)
     print_lines([[]], console)
     for way, members in ways.items():
-        whose = f"{folded(one.node for one in members)}: " if len(ways) > 1 else ""
+        whose = f"{folded(result.node for result in members)}: " if len(ways) > 1 else ""
         print_sentence([Cell(f"{whose}{way}", "dim")], console)
     gaps: dict[tuple[str, str], list[DeviceResult]] = {}
-    for one in results:
-        for what, why in one.gaps.items():
-            gaps.setdefault((what, why), []).append(one)
+    for result in results:
+        for what, why in result.gaps.items():
+            gaps.setdefault((what, why), []).append(result)
     for (what, why), members in gaps.items():
-        who = place_of(members[0].node, members[0].gpu) if len(members) == 1 else folded(one.node for one in members)
+        who = (
+            place_of(members[0].node, members[0].gpu)
+            if len(members) == 1
+            else folded(result.node for result in members)
+        )
         print_sentence([Cell(f"{who}: {what} is not known: ", "warn"), Cell(why)], console)
 
 

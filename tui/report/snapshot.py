@@ -1,7 +1,4 @@
-"""A snapshot of many nodes: one line each, then what is wrong, the jobs, what is not known, and the totals.
-
-What `mltop snapshot` prints: every GPU of a few nodes, or one line per node of a fleet.
-"""
+"""What `mltop snapshot` prints: every GPU of a few nodes, or one line per node of a fleet, and what is wrong there."""
 
 from __future__ import annotations
 

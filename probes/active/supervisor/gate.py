@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mltop.probes.model import GpuProcess, GpuSample, MigInstance, RankSample, Sample
-from mltop.probes.model.probe_kinds import IN_USE_BYTES, IN_USE_SHARE
+from mltop.probes.model.gpu import IN_USE_BUSY, IN_USE_BYTES
 from mltop.probes.model.units import percent_words, size_words
 
 CPU_BUSY = 0.5  # of all cores; mltop itself may take one for a moment
@@ -142,7 +142,7 @@ def _processes(gpu: GpuSample, instance: MigInstance | None) -> list[GpuProcess]
 
 def _busy(name: str, recent: Sequence[GpuSample], instance: MigInstance | None) -> Refusal | None:
     shares = [value for value in _activity(recent, instance) if value is not None]
-    if shares and len(shares) == len(recent) and min(shares) > IN_USE_SHARE:
+    if shares and len(shares) == len(recent) and min(shares) > IN_USE_BUSY:
         return f"{name} is busy: {percent_words(shares[-1])}, though no process is seen that uses it", _FORCE
     return None
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from mltop.probes.judge.health.folding import fold_findings
 from mltop.probes.judge.health.job.whole_job import History, JobMoment, RankFacts, facts_of_ranks
-from mltop.probes.judge.health.names import slot
+from mltop.probes.judge.health.names import is_of_nvml, slot
 from mltop.probes.judge.health.peers import NO_PEERS, PeerBook, Peers
 from mltop.probes.judge.health.registry import COUNTERS, FACTS, GAUGES, JOB_RULES, RULES, VALUES
 from mltop.probes.judge.health.rule import EVENT_LISTED_S, NOTHING_ASKED, Asked, Moment, Rule
@@ -115,9 +115,9 @@ def _module_of(read: object) -> str:
 
 def _was_starting(rule: Rule, sample: Sample) -> bool:
     """Whether the sample could not yet tell what the rule needs: then it is seen for the first time only now."""
-    starting = [gap for gap in sample.gaps if gap.kind == "starting" or gap.what == "nvml.starting"]
-    if any(gap.what == "nvml.starting" for gap in starting) and rule.id.startswith(_OF_NVML):
+    if rule.id.startswith(_OF_NVML) and any(is_of_nvml(gap, "starting") for gap in sample.gaps):
         return True
+    starting = [gap for gap in sample.gaps if gap.kind == "starting"]
     return any(touches(gap, need) for gap in starting for need in rule.needs)
 
 
@@ -144,7 +144,7 @@ class JobHealth:
         last_at, _ = self._turns.get(node, (now, 0.0))
         self._turns[node] = (now, now - last_at)
         fresh = now - self._histories_at.get(node, float("-inf")) >= HISTORIES_EVERY_S
-        histories = None if fresh else {facts.pid: facts.history for facts in self._by_node.get(node, ())}
+        histories = None if fresh else {facts.rank.pid: facts.history for facts in self._by_node.get(node, ())}
         facts = self._facts(moment, histories)
         if facts or node in self._by_node:
             self._by_node[node] = facts
@@ -177,11 +177,11 @@ class JobHealth:
             newest_at, turn_s = self._turns[node]
             if now - newest_at < max(STALE_S, STALE_TURNS * turn_s):
                 for facts in ranks:
-                    jobs.setdefault((facts.uid, facts.job), []).append(facts)
+                    jobs.setdefault((facts.rank.uid, facts.rank.job), []).append(facts)
         namesakes = Counter(name for _, name in jobs)
         for job, of_job in jobs.items():
-            owner = f" of {of_job[0].user or of_job[0].uid}" if namesakes[job[1]] > 1 else ""
-            ordered = tuple(sorted(of_job, key=lambda facts: (facts.rank is None, facts.rank or 0)))
+            owner = f" of {of_job[0].rank.user or of_job[0].rank.uid}" if namesakes[job[1]] > 1 else ""
+            ordered = tuple(sorted(of_job, key=lambda facts: (facts.rank.rank is None, facts.rank.rank or 0)))
             moment = JobMoment(job[1], now, ordered, owner)
             for rule in self.rules:
                 self._check(rule, job, moment)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from mltop.probes.judge.health.rule import Moment, OfNewest, once_per_moment
-from mltop.probes.model import GpuSample, LinkSample, RankSample, Sample
+from mltop.probes.model import Gap, GpuSample, LinkSample, RankSample, Sample
 from mltop.probes.model.ranks import fold
 from mltop.probes.model.units import celsius_words, clock_words
 
@@ -114,6 +114,11 @@ def group(board_name: str, thing: str) -> str:
     return f"{board_name}|{thing}"
 
 
+def is_of_nvml(gap: Gap, *fields: str) -> bool:
+    """Whether it is about all of NVML, or about these (``starting``) of it."""
+    return gap.source == "nvml" and gap.fields == [*fields]
+
+
 @once_per_moment
 def _slots_at_work(moment: Moment) -> set[str]:
     return {slot(gpu.pci_bus_id) for gpu in moment.now.gpus if gpu.state == "ok" and gpu.pci_bus_id}
@@ -153,8 +158,10 @@ def _add_nameless(sample: Sample, indexes: dict[str, int]) -> None:
         indexes[absent[0]] = nameless[0]
         return
     by_order = dict(zip(on_bus, sorted(gpu.index for gpu in sample.gpus), strict=False))
-    if len(on_bus) == len(sample.gpus) and all(by_order.get(known, index) == index for known, index in indexes.items()):
-        indexes.update({known: i for known, i in by_order.items() if known not in indexes and i in nameless})
+    if len(on_bus) == len(sample.gpus) and all(
+        by_order.get(address, index) == index for address, index in indexes.items()
+    ):
+        indexes.update({address: i for address, i in by_order.items() if address not in indexes and i in nameless})
 
 
 @once_per_moment

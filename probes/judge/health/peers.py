@@ -15,7 +15,7 @@ from typing import Any
 from mltop.probes.model import Sample
 
 REFRESH_S = 5.0  # of the samples' time: what is usual changes slowly
-MOST_COMMON_OF = 3  # values, before one of them is called usual
+NODES_AT_LEAST = 3  # before something is called usual among them
 MOST_FACTS = 4096  # of one node, several times what a large one has
 
 Fact = tuple[str, str, Any]
@@ -59,7 +59,7 @@ class Peers:
         if key not in self._commons:
             values = self._values.get(key, ())
             ((value, count),) = Counter(values).most_common(1) or [(None, 0)]
-            is_usual = len(values) >= MOST_COMMON_OF and count > len(values) / 2
+            is_usual = len(values) >= NODES_AT_LEAST and count > len(values) / 2
             self._commons[key] = Typical(value, count, len(values)) if is_usual else None
         return self._commons[key]
 

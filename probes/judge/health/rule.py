@@ -73,9 +73,11 @@ class Moment:
         oldest = self.now.sampled_at - within_s
         return (event for event in self.now.kernel_events if event.kind in kinds and event.at >= oldest)
 
-    def increase(self, subject: str, name: str, over_s: float) -> Increase | None:
-        """How much a counter (see ``counters`` of the rules' modules) has grown in the last ``over_s``."""
-        return self.trails.increase(subject, name, self.now.sampled_at, over_s)
+    def increase(self, subject: str, name: str, over_s: float) -> Increase:
+        """How much a counter (see ``counters`` of the rules' modules) has grown in the last ``over_s``; nothing of one
+        never seen.
+        """
+        return self.trails.increase(subject, name, self.now.sampled_at, over_s) or Increase(0.0, 0.0)
 
     def grown(self, subject: str, name: str, over_s: float) -> Increase:
         """What came in the last ``over_s``, without being fooled by pauses between samples. Its ``over_s`` is never
@@ -83,7 +85,7 @@ class Moment:
         are further apart. Nothing of a counter never seen.
         """
         increase = self.increase(subject, name, over_s)
-        if increase is None or not increase.amount:
+        if not increase.amount:
             return Increase(0.0, over_s)
         covered_s = self.trails.watched_s(self.now.sampled_at, over_s)
         if over_s > _EXACT_S and covered_s < 2 * over_s:

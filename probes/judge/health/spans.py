@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from mltop.probes.judge.health.rule import FAILED, Hit, Rule
 from mltop.probes.model import Finding
@@ -16,7 +17,7 @@ from mltop.probes.model.vocabulary import gravity
 MOST_HITS = 64  # of one rule on one node, or job, …
 MOST_ENDED = 256  # … and of those that have ended
 MORE = "more"  # the subject of what stands for the others
-FIRST_SIGHT = "so in the first sample: for how long is unknown"
+FIRST_SIGHT = "already so in the first sample; for how long is unknown"
 
 Key = tuple[object, ...]  # the rule's id first, then what it is about
 
@@ -163,7 +164,7 @@ def one_for_all(rest: Sequence[Finding], text: str = "") -> Finding:
 
 
 def earliest(all_of: Iterable[Finding] | Iterable[Hit]) -> float | None:
-    return min((one.since for one in all_of if one.since is not None), default=None)
+    return min((entry.since for entry in all_of if entry.since is not None), default=None)
 
 
 def first_of_each(findings: Sequence[Finding]) -> list[Finding]:
@@ -181,17 +182,17 @@ def first_of_each(findings: Sequence[Finding]) -> list[Finding]:
     return [*told, *map(one_for_all, others.values())]
 
 
-def first_hits(rule: Rule, hits: list[Hit], known: Callable[[Hit], bool]) -> list[Hit]:
-    """At most MOST_HITS of one rule, ``known`` ones before new ones, and all others as one."""
+def first_hits(rule: Rule, hits: list[Hit], is_open: Callable[[Hit], bool]) -> list[Hit]:
+    """At most MOST_HITS of one rule, those that are open before new ones, and all others as one."""
     if len(hits) <= MOST_HITS:
         return hits
-    ordered = sorted(range(len(hits)), key=lambda place: not known(hits[place]))
-    chosen = sorted(ordered[:MOST_HITS])
-    rest = [hits[place] for place in sorted(ordered[MOST_HITS:])]
+    ordered = sorted(enumerate(hits), key=lambda entry: not is_open(entry[1]))
+    chosen = [hit for _, hit in sorted(ordered[:MOST_HITS], key=itemgetter(0))]
+    rest = [hit for _, hit in sorted(ordered[MOST_HITS:], key=itemgetter(0))]
     gravest = min(rest, key=lambda hit: _gravity(rule, hit))
     text = f"… and {len(rest):,} more, e.g. {gravest.message}"
     more = replace(gravest, subject=MORE, key=MORE, message=text, evidence=(), since=earliest(rest), about=())
-    return [*(hits[place] for place in chosen), more]
+    return [*chosen, more]
 
 
 def _gravity(rule: Rule, hit: Hit) -> int:

@@ -103,8 +103,8 @@ class _Counter:
 
     def grown_by(self, at: float) -> float:
         changes = self.changes or []
-        place = bisect_right(changes, at, key=lambda change: change[0])
-        return changes[place - 1][1] if place else 0.0
+        count = bisect_right(changes, at, key=lambda change: change[0])
+        return changes[count - 1][1] if count else 0.0
 
 
 @dataclass
@@ -136,12 +136,12 @@ class _Value:
             self.changes.popleft()
 
     def at(self, at: float) -> Any:
-        found = self.changes[0][1]
+        newest = self.changes[0][1]
         for since, value in self.changes:
             if since > at:
                 break
-            found = value
-        return found
+            newest = value
+        return newest
 
 
 class Trails:

@@ -298,7 +298,7 @@ class _Told:
 
     def _has_gap(self, source: str, item: str, field: str, only_unsupported: bool = False) -> bool:
         items = dict.fromkeys((item, "*", ""))
-        gaps = [gap for one in items for gap in self._gaps.get((source, one), ())]
+        gaps = [gap for name in items for gap in self._gaps.get((source, name), ())]
         if source == "gpu":
             gaps += [gap for gap in self._gaps.get(("nvml", ""), ()) if gap.fields in ([], ["starting"])]
         if only_unsupported:

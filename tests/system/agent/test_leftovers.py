@@ -104,15 +104,15 @@ def test_an_epilog_is_told_who_is_left(
     of_live, of_dead = left["GPU 0"], left["GPU 1"]
     assert (
         f"(pid {live.pid} of {user_name(os.getuid())}, " in of_live["message"]
-        and "holds 43 GB of its memory" in of_live["message"]
+        and "holds 40 GiB of its memory" in of_live["message"]
     )
     assert of_live["action"].endswith(f"sudo kill {live.pid}") and of_live["severity"] == "warning"
     assert f"parent {os.getpid()}" in of_live["evidence"][0]
-    assert of_dead["message"].startswith("Dead process holds 43 GB on GPU 1: ")
+    assert of_dead["message"].startswith("Dead process holds 40 GiB on GPU 1: ")
     assert f"(pid {zombie} of {user_name(os.getuid())}, " in of_dead["message"]
     assert of_dead["action"].startswith(f"sudo kill {parent.pid} (its parent)")
     if in_first_namespace("/proc"):
-        assert left["GPU 2"]["message"] == "Dead process holds 43 GB on GPU 2"
+        assert left["GPU 2"]["message"] == "Dead process holds 40 GiB on GPU 2"
         assert "sudo nvidia-smi -r -i 2" in left["GPU 2"]["action"]
     else:
         assert f"pid {NEVER}, not in this PID namespace" in left["GPU 2"]["message"]
@@ -179,7 +179,7 @@ def test_on_a_whole_machine(tmp_path: Path) -> None:
     machine.proc.die(777)
     assert "zombie" in report()["findings"][0]["evidence"][0]
     machine.proc.remove(777)
-    assert report()["findings"][0]["message"] == "Dead process holds 32 GB on GPU 5"
+    assert report()["findings"][0]["message"] == "Dead process holds 30 GiB on GPU 5"
     machine.proc.pid_namespace(4026532198)  # in a container it cannot be told
     found = report()
     assert "not in this PID namespace" in found["findings"][0]["message"] and found["exit"] == 3

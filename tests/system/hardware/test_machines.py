@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.active.supervisor.gate import USED_BYTES
 from mltop.probes.collect.nvml import codes
 from mltop.probes.model import Gap, GpuProcess, GpuSample, NvlinkLink
+from mltop.probes.model.gpu import IN_USE_BYTES
 from mltop.probes.system import paths
 from tests.fakes.scripts import shell_script
 from tests.hardware import machine
@@ -126,7 +126,7 @@ def test_a_links_speed_is_that_of_then(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_whom_a_load_would_disturb() -> None:
-    free = GpuSample(0, processes=[], busy=0.0, memory_used_bytes=USED_BYTES)
+    free = GpuSample(0, processes=[], busy=0.0, memory_used_bytes=IN_USE_BYTES)
     assert in_use(free) == ""
     seen_from_here = GpuSample(0, processes=[], busy=0.0, memory_used_bytes=3 << 30)
     assert in_use(seen_from_here).startswith("3.0 GiB of this GPU are in use by nobody who is seen from here")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 
@@ -216,10 +217,14 @@ def many_findings(count: int) -> list[Finding]:
 def test_twenty_thousand_findings_are_folded_in_no_time() -> None:
     def folded_s(count: int) -> float:
         findings, best = many_findings(count), float("inf")
-        for _ in range(3):
-            began = time.process_time()
-            fold_findings(findings, working_gpus=8)
-            best = min(best, time.process_time() - began)
+        gc.disable()  # what other tests have left is not what this one measures
+        try:
+            for _ in range(3):
+                began = time.process_time()
+                fold_findings(findings, working_gpus=8)
+                best = min(best, time.process_time() - began)
+        finally:
+            gc.enable()
         return best
 
     assert folded_s(20_000) < MOST_TIMES * folded_s(5_000)

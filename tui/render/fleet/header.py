@@ -59,9 +59,9 @@ def gpu_word(number: int) -> str:
 
 
 def rank_counts(ranks: int, jobs: int, live: int, nodes: int) -> list[Part]:
-    """How many ranks and jobs; "12+" when not every node says, unknown when none does."""
-    more = "+" if live < nodes else ""
-    texts = [f"{number}{more}" if live else UNKNOWN for number in (ranks, jobs)]
+    """How many ranks and jobs; "≥12" when not every node says, unknown when none does."""
+    least = "≥" if live < nodes else ""
+    texts = [f"{least}{number}" if live else UNKNOWN for number in (ranks, jobs)]
     return [(1, labelled("ranks", texts[0])), (2, labelled("jobs", texts[1]))]
 
 
@@ -143,10 +143,10 @@ def _add(totals: Totals, node: str, gpus: Sequence[GpuGlance]) -> None:
 def _of_fleet(totals: Totals, nodes: int, names: Mapping[str, str]) -> list[Part]:
     """``names``: what stands for the names of all nodes.
 
-    E.g. ``sm 43%  busy 97%  power 41.2kW+  hot 91C n3/gpu2  ranks 512+  jobs 1+  lag 1.2s``.
+    E.g. ``sm 43%  busy 97%  power ≥41.2kW  hot 91C n3/gpu2  ranks ≥512  jobs ≥1  lag 1.2s``.
     """
-    few = "+" if totals.power.count < totals.seen or totals.live < nodes else ""
-    power = watts(totals.power.value) + few if totals.power.count else UNKNOWN
+    least = "≥" if totals.power.count < totals.seen or totals.live < nodes else ""
+    power = least + watts(totals.power.value) if totals.power.count else UNKNOWN
     hot = UNKNOWN
     if totals.hottest is not None:
         temperature, node, index = totals.hottest
@@ -167,7 +167,7 @@ def problem_counts(findings: Sequence[Finding]) -> tuple[str, str, str]:
     """ "CRIT 2 WARN 7", the worst of it, and its style; findings that only inform count when there is nothing else."""
     counts = Counter(finding.severity for finding in findings)
     found = [(*SEVERITY[severity], counts[severity]) for severity in SEVERITIES if counts[severity]]
-    found = [one for one in found if one[0] != "INFO"] or found
+    found = [count for count in found if count[0] != "INFO"] or found
     if not found:
         return f"{len(findings)} findings", f"{len(findings)} findings", ""
     texts = [f"{word} {count}" for word, _, count in found]

@@ -1,10 +1,7 @@
-"""What the heatmap can show of a GPU: a share of a scale for the glyph, and a figure.
+"""The fleet as a heatmap: which metric, in which order nodes stand, and what one node is on it.
 
-In which order nodes stand: by name, or those with problems first. A node moves only when its status changes.
-
-The fleet as a heatmap: what one node is on it. Height of a glyph: the metric; colour: status, nothing else.
-
-Pure, but for ``Heats``, which remembers levels so that a value near a border does not flicker.
+Height of a glyph: the metric; colour: status, nothing else. Pure, but for ``Heats``, which remembers levels so that a
+value near a border does not flicker, and ``WorstFirst``, which moves a node only when its status changes.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ from functools import lru_cache
 from mltop.probes.model import Finding, GpuSample
 from mltop.probes.model.units import bytes_text, celsius, known, mhz, percent, watts
 from mltop.probes.reach.view import AnyGpu, NodeView
+from mltop.tui.render.findings import gpu_of, is_of_all_gpus
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.states import NODE_STYLE
 
@@ -150,8 +148,6 @@ SIGNS = GLYPHS.ramp + GLYPHS.unknown + GLYPHS.lost + "E"
 MARK = "%" if GLYPHS.ascii_only else "◆"
 LETTERS = {"lost": "L", "stale": "S", "refused": "R", "connecting": "c"}
 NO_GPU = "no GPU"
-_OF_GPU = re.compile(r"GPU (\d+)\b")
-_OF_ALL_GPUS = re.compile(r"all \d+ GPUs")
 _STYLE_OF = {"critical": "crit", "warning": "warn"}
 _GRAVITY = {"crit": 0, "warn": 1}
 
@@ -207,17 +203,17 @@ def troubles(findings: Iterable[Finding]) -> dict[str, Trouble]:
         if not style or finding.until is not None:
             continue
         nodes[finding.node] = _graver(style, nodes.get(finding.node, ""))
-        one = _OF_GPU.match(finding.subject)
-        if one is not None:
-            of_node, index = gpus.setdefault(finding.node, {}), int(one[1])
+        index = gpu_of(finding)
+        if index is not None:
+            of_node = gpus.setdefault(finding.node, {})
             of_node[index] = _graver(style, of_node.get(index, ""))
-        elif _OF_ALL_GPUS.match(finding.subject):
+        elif is_of_all_gpus(finding):
             everywhere[finding.node] = _graver(style, everywhere.get(finding.node, ""))
     return {name: Trouble(style, everywhere.get(name, ""), gpus.get(name, {})) for name, style in nodes.items()}
 
 
-def _graver(one: str, other: str) -> str:
-    return one if _GRAVITY.get(one, 2) < _GRAVITY.get(other, 2) else other
+def _graver(style: str, other: str) -> str:
+    return style if _GRAVITY.get(style, 2) < _GRAVITY.get(other, 2) else other
 
 
 class Heats:

@@ -1,9 +1,4 @@
-"""Node names as short as they can be where many stand in one picture. Pure functions.
-
-Where each node stands on the heatmap, and what its line looks like. Pure functions.
-
-The two texts around the heatmap: the legend above it, the node under the cursor below it. Pure functions.
-"""
+"""The heatmap as lines: short names, where each node stands, its line, the legend, the node under the cursor."""
 
 from __future__ import annotations
 
@@ -49,10 +44,10 @@ def short_names(names: tuple[str, ...]) -> Mapping[str, str]:
     labels = [name.split(".") for name in names]
     shared = 0
     if len(set(names)) > 1 and not any(_is_address(name) for name in names):
-        most = min(len(one) for one in labels) - 1  # a name keeps its first label
-        while shared < most and len({one[-1 - shared] for one in labels}) == 1:
+        most = min(len(parts) for parts in labels) - 1  # a name keeps its first label
+        while shared < most and len({parts[-1 - shared] for parts in labels}) == 1:
             shared += 1
-    return {name: _cut(".".join(one[: len(one) - shared])) for name, one in zip(names, labels, strict=True)}
+    return {name: _cut(".".join(parts[: len(parts) - shared])) for name, parts in zip(names, labels, strict=True)}
 
 
 def name_width(names: Mapping[str, str], least: int) -> int:

@@ -10,7 +10,7 @@ from mltop.probes.model import Finding
 from mltop.probes.model.units import UNKNOWN, celsius, known, number, percent, seconds, watts
 from mltop.probes.reach.view import GpuGlance, NodeView
 from mltop.tui.render.cells import Cell, Column, Row, row_of
-from mltop.tui.render.findings import severity_cell, worst
+from mltop.tui.render.findings import severity_cell, untold_subject, worst
 from mltop.tui.render.fleet.heat import MARK, SIGNS, Metric, NodeHeat, codes_of, worst_code
 from mltop.tui.render.fleet.heat import UNKNOWN_CODE as NO_CODE
 from mltop.tui.render.glyphs import GLYPHS, height
@@ -110,9 +110,9 @@ def _numbers(values: Iterable[float | None]) -> list[float]:
 
 
 def _power(line: NodeLine) -> Cell:
-    """The draw of all GPUs; "2218W+" when not all report theirs."""
+    """The draw of all GPUs; "≥2218W" when not all report theirs."""
     known_ones = len(_numbers(gpu.power_w for gpu in line.gpus))
-    return Cell(watts(line.power_w) + ("+" if 0 < known_ones < len(line.gpus) else ""), _aged(line))
+    return Cell(("≥" if 0 < known_ones < len(line.gpus) else "") + watts(line.power_w), _aged(line))
 
 
 def gpus_per_glyph(gpus: int) -> int:
@@ -159,8 +159,7 @@ def _worst(line: NodeLine) -> Cell:
     if finding is None:
         return Cell("")
     severity = severity_cell(finding.severity)
-    subject = "" if finding.message.startswith(finding.subject) else f"{finding.subject} "
-    return Cell(f"{severity.text} {subject}{finding.message}", severity.style)
+    return Cell(" ".join(filter(None, (severity.text, untold_subject(finding), finding.message))), severity.style)
 
 
 def _name(line: NodeLine) -> str:

@@ -1,9 +1,4 @@
-"""Facts in titled blocks, set in as many columns as there is room for. Pure functions.
-
-Why a value of one GPU is not known: its gaps by field.
-
-Everything that is known of one GPU, in blocks; what is unknown says why in its place.
-"""
+"""Everything that is known of one GPU, in titled blocks; what is unknown says why in its place. Pure functions."""
 
 from __future__ import annotations
 
@@ -25,11 +20,20 @@ from mltop.probes.model.units import (
     watts,
 )
 from mltop.tui.render.cells import Cell, clip, line_width
-from mltop.tui.render.gpus.table import COARSE, decimal_rate, growth, memory_text, nvlink_cell, pcie_cell, spins
+from mltop.tui.render.gpus.table import (
+    COARSE,
+    decimal_rate,
+    growth,
+    links_up,
+    memory_text,
+    nvlink_cell,
+    pcie_link,
+    spins,
+)
 from mltop.tui.render.gpus.throttle import BADGES
 
 COLUMN_WIDTH = 40
-LABEL_WIDTH = 14
+LABEL_WIDTH = 16
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,7 @@ def blocks_of(gpu: GpuSample, gaps: GpuGaps, first: GpuSample | None = None) -> 
         Block("clocks", _clocks(gpu, fact)),
         Block("power", _power(gpu, fact)),
         Block("heat", _heat(gpu, fact)),
-        Block("held down by", _throttle(gpu, before, gaps)),
+        Block("throttled by", _throttle(gpu, before, gaps)),
         Block("memory", _memory(gpu, before, fact)),
         Block("spare rows", _remap(gpu, before, fact)),
         Block("PCIe", _pcie(gpu, before, fact)),
@@ -197,7 +201,7 @@ def _heat(gpu: GpuSample, fact: FactOf) -> list[Fact]:
     return [
         fact("GPU", celsius(gpu.temperature_c), "temperature_c"),
         fact("slows down at", celsius(gpu.temperature_slowdown_c), "temperature_slowdown_c"),
-        fact("margin", left, "temperature_margin_c", "warn" if _at_most(gpu.temperature_margin_c, 5.0) else ""),
+        fact("headroom", left, "temperature_margin_c", "warn" if _at_most(gpu.temperature_margin_c, 5.0) else ""),
         fact(
             "HBM",
             _of_most(celsius(gpu.memory_temperature_c), celsius(gpu.memory_temperature_max_c)),
@@ -245,7 +249,10 @@ def _memory(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
         fact("used", memory_text(gpu.memory_used_bytes, gpu.memory_total_bytes), "memory_used_bytes"),
         fact("ECC", mode, "ecc.enabled", "warn" if ecc.enabled is False else ""),
         fact(
-            "uncorrected", _counter(ecc.uncorrected_volatile, old.uncorrected_volatile), "ecc.uncorrected", uncorrected
+            "uncorrectable",
+            _counter(ecc.uncorrected_volatile, old.uncorrected_volatile),
+            "ecc.uncorrected",
+            uncorrected,
         ),
         fact("   ever", _counter(ecc.uncorrected_aggregate, old.uncorrected_aggregate), "ecc.uncorrected_aggregate"),
         fact("corrected", _counter(ecc.corrected_volatile, old.corrected_volatile), "ecc.corrected_volatile"),
@@ -269,7 +276,7 @@ def _remap(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
         fact("failed", failed, "remap.failed", "crit" if remap.failed else ""),
         fact("repair waits", _yes_no(remap.repair_pending, "yes: needs a reset"), "remap.repair_pending"),
         fact("banks' spares", text, "remap.banks", "warn" if banks.low or banks.none else ""),
-        fact("driver wants", action, "recovery_action", "" if action in (UNKNOWN, "none") else "crit"),
+        fact("recovery action", action, "recovery_action", "" if action in (UNKNOWN, "none") else "crit"),
     ]
     if gpu.retired_pages:
         facts.append(fact("retired pages", count(gpu.retired_pages), "retired_pages"))
@@ -278,12 +285,11 @@ def _remap(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
 
 def _pcie(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
     pcie, old = gpu.pcie, before.pcie
-    link = pcie_cell(pcie)
-    now = link.text.partition(" ")[0]
-    most = f"{number(pcie.gen_max)}x{number(pcie.width_max)}"
-    now = now if UNKNOWN in most or now == UNKNOWN else f"{now} of {most}"
+    link, most = pcie_link(pcie), ""
+    if link.text != UNKNOWN and pcie.gen_max is not None and pcie.width_max is not None:
+        most = f" of {pcie.gen_max}x{pcie.width_max}"
     facts = [
-        fact("link", now, "pcie.gen", link.style),
+        fact("link", link.text + most, "pcie.gen", link.style),
         fact("in", decimal_rate(pcie.rx_bytes_per_s), "pcie.rx_bytes_per_s"),
         fact("out", decimal_rate(pcie.tx_bytes_per_s), "pcie.tx_bytes_per_s"),
         fact("replays", _counter(pcie.replay_count, old.replay_count), "pcie.replay_count"),
@@ -297,10 +303,9 @@ def _pcie(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
 def _fabric(gpu: GpuSample, fact: FactOf) -> list[Fact]:
     links = nvlink_cell(gpu.nvlink)
     fabric = gpu.fabric
-    up = links.text if "/" in links.text.partition(" ")[0] else UNKNOWN
     bad = fabric.health not in (None, "ok") or bool(fabric.problems)
     facts = [
-        fact("links up", up.partition(" ")[0], "nvlink", links.style),
+        fact("links up", links_up(gpu.nvlink), "nvlink", links.style),
         fact("in", decimal_rate(gpu.nvlink.rx_bytes_per_s), "nvlink.rx_bytes_per_s"),
         fact("out", decimal_rate(gpu.nvlink.tx_bytes_per_s), "nvlink.tx_bytes_per_s"),
         fact("fabric", (fabric.state or UNKNOWN).replace("_", " "), "fabric"),
@@ -318,10 +323,10 @@ def _mig(gpu: GpuSample, fact: FactOf) -> list[Fact]:
     if gpu.mig_pending is not None and gpu.mig_pending != gpu.mig_enabled:
         mode += f", {'on' if gpu.mig_pending else 'off'} after a reset"
     facts = [fact("mode", mode, "mig_enabled")]
-    for one in gpu.mig_instances:
-        activity = f"SM {percent(one.sm_active)} TC {percent(one.tensor_active)}"
-        memory = memory_text(one.memory_used_bytes, one.memory_total_bytes)
-        facts.append(Fact(f"{one.index} {one.name or UNKNOWN}", f"{memory}  {activity}"))
+    for instance in gpu.mig_instances:
+        activity = f"SM {percent(instance.sm_active)} TC {percent(instance.tensor_active)}"
+        memory = memory_text(instance.memory_used_bytes, instance.memory_total_bytes)
+        facts.append(Fact(f"{instance.index} {instance.name or UNKNOWN}", f"{memory}  {activity}"))
     return facts
 
 

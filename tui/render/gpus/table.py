@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from mltop.probes.judge.health.gpu.xid_catalog import gpu_reset
 from mltop.probes.model import GpuProcess, GpuSample, MigInstance, Nvlink, NvlinkLink, Pcie, RankSample
+from mltop.probes.model.gpu import SPINNING_BUSY, SPINNING_TENSOR
 from mltop.probes.model.units import UNKNOWN, bytes_text, celsius, clock_time, count, known, number, of, percent, watts
 from mltop.tui.app.mishaps import spared
 from mltop.tui.render.cells import Cell, Column, Row, Value, row_of
@@ -24,8 +25,7 @@ TREND_WIDTH = 60
 GAUGE_WIDTH = 6
 COARSE = "coarse"  # what GPU-Util is: the share of time in which any kernel was resident
 
-# A rank that waits in a collective: its kernel is resident all the time and does next to nothing.
-SPINS_BUSY, SPINS_SM, SPINS_TENSOR = 0.95, 0.25, 0.02
+SPINS_SM = 0.25  # of the SMs: more of them work in real kernels
 SPINS_MARK = "!" if GLYPHS.ascii_only else "≠"
 
 # By GpuSample.error_code, where that says more than the state.
@@ -72,7 +72,7 @@ def _gpu(
     )
 
 
-_OF_INSTANCES = frozenset(one.name for one in fields(MigInstance))
+_OF_INSTANCES = frozenset(field.name for field in fields(MigInstance))
 
 
 def _rank(name: str, title: str, width: int, cell: Callable[[str], Cell | str] = str, **layout: Any) -> Column:
@@ -122,16 +122,16 @@ def flags_cell(gpu: GpuSample) -> Cell:
 
 def nvlink_cell(nvlink: Nvlink) -> Cell:
     """ "18/18 240G/s": links that are up, and both directions together; "–" where there is nothing to know."""
-    links = nvlink.links
-    up = sum(link.active is True for link in links)
-    states_known = any(link.active is not None for link in links)
-    parts = [f"{up}/{len(links)}"] if states_known else []
-    rate = rate_of(nvlink)
-    if rate is not None:
-        parts.append(decimal_rate(rate))
-    if not parts:
-        return Cell(UNKNOWN)
-    return Cell(" ".join(parts), "crit" if states_known and any(link.active is False for link in links) else "")
+    up, rate = links_up(nvlink), rate_of(nvlink)
+    parts = [text for text in (up, decimal_rate(rate)) if text != UNKNOWN]
+    return Cell(" ".join(parts) or UNKNOWN, "crit" if any(link.active is False for link in nvlink.links) else "")
+
+
+def links_up(nvlink: Nvlink) -> str:
+    """ "18/18"; "–" where no link says."""
+    if all(link.active is None for link in nvlink.links):
+        return UNKNOWN
+    return f"{sum(link.active is True for link in nvlink.links)}/{len(nvlink.links)}"
 
 
 def rate_of(link: Nvlink | Pcie) -> float | None:
@@ -194,7 +194,7 @@ def spins(gpu: GpuSample) -> bool:
     busy, sm, tensor = gpu.busy, gpu.sm_active, gpu.tensor_active
     if busy is None or sm is None or tensor is None:
         return False
-    return busy >= SPINS_BUSY and sm < SPINS_SM and tensor < SPINS_TENSOR
+    return busy >= SPINNING_BUSY and sm < SPINS_SM and tensor < SPINNING_TENSOR
 
 
 def ranks_text(ranks: Sequence[RankSample]) -> str:
@@ -220,13 +220,16 @@ def pcie_cell(pcie: Pcie) -> Cell:
 
     Idle links run at a low generation: only the width tells something on its own.
     """
-    gen, width = pcie.gen, pcie.width
-    if gen is None and width is None:
+    link, rate = pcie_link(pcie), rate_of(pcie)
+    return link if rate is None or link.text == UNKNOWN else Cell(f"{link.text} {decimal_rate(rate)}", link.style)
+
+
+def pcie_link(pcie: Pcie) -> Cell:
+    """ "5x16"; "5x8!" where it is narrower than it could be."""
+    if pcie.gen is None and pcie.width is None:
         return Cell(UNKNOWN)
-    narrow = width is not None and pcie.width_max is not None and width < pcie.width_max
-    rate = rate_of(pcie)
-    text = f"{number(gen)}x{number(width)}{'!' * narrow}"
-    return Cell(text if rate is None else f"{text} {decimal_rate(rate)}", "warn" if narrow else "")
+    narrow = pcie.width is not None and pcie.width_max is not None and pcie.width < pcie.width_max
+    return Cell(f"{number(pcie.gen)}x{number(pcie.width)}{'!' * narrow}", "warn" if narrow else "")
 
 
 def _sm(gpu: GpuSample) -> Cell:
@@ -382,7 +385,7 @@ GPU_COLUMNS = (
         "temperature", "TEMP", 4, "temperature_c", CELSIUS, right=True, cell=_heat, field="temp", meaning="temperature"
     ),
     _gpu("hbm", "HBM", 4, "memory_temperature_c", CELSIUS, priority=7, cell=_memory_heat, **_RATE),
-    _gpu("margin", "MARGIN", 6, "temperature_margin_c", CELSIUS, priority=10, **_RATE),
+    _gpu("margin", "HEADROOM", 8, "temperature_margin_c", CELSIUS, priority=10, **_RATE),
     _gpu("power", "PWR/LIM", 8, "power_w", WATTS, right=True, cell=_power, field="power", meaning="what it draws"),
     _gpu("memory", "MEMORY", 8, "memory_used_bytes", BYTES, cell=_memory, part=_instance_memory, **_MEMORY),
     # Words sort upwards, and the worst is to come first.

@@ -22,12 +22,12 @@ class Badge:
 # Worst first.
 BADGES = {
     "hw_thermal": Badge("HW-TH", "crit", "too hot: the hardware cuts the clock"),
-    "power_brake": Badge("BRAKE", "crit", "the power supply cuts the clock"),
+    "power_brake": Badge("BRAKE", "crit", "PSU brake: the power supply cuts the clock"),
     "hw_slowdown": Badge("HW-SL", "warn", "the hardware cuts the clock"),
     "sw_thermal": Badge("SW-TH", "warn", "the driver lowers the clock to stay cool"),
     "reliability": Badge("RELI", "warn", "voltage limit"),
     "board_limit": Badge("BOARD", "warn", "power limit of the board"),
-    "sw_power_cap": Badge("PWR", "dim", "at its power limit, normal under full load"),
+    "sw_power_cap": Badge("PWR", "dim", "power cap: at its limit, normal under full load"),
     "applications_clocks": Badge("APP", "dim", "clocks are set by hand"),
     "sync_boost": Badge("SYNC", "dim", "follows another GPU's clock"),
     "display_clocks": Badge("DISP", "dim", "clocks are set by the display"),

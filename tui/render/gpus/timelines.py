@@ -1,6 +1,6 @@
-"""Values over time as height glyphs: a fixed number of columns, each for the same whole number of steps.
+"""One GPU's last ten minutes as lanes: clock, throttle reasons, temperature, power and activity over one time axis.
 
-One GPU's last ten minutes as lanes: clock, throttle reasons, temperature, power and activity over one time axis.
+A fixed number of columns, each for the same whole number of steps.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def compact_title(track: Track, width: int) -> list[Cell]:
     """Over ``compact_lines``."""
     grid = _compact_grid(track, width)
     text = clip(_title(track, grid, 0)[0].text.rstrip(), COMPACT_LABEL + grid.columns)
-    return [Cell(f"{text} LAST HELD DOWN BY", "title")]
+    return [Cell(f"{text} LAST THROTTLED BY", "title")]
 
 
 def compact_lines(track: Track | None, gpu: GpuSample, width: int, rows: int) -> list[list[Cell]]:

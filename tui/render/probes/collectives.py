@@ -1,9 +1,4 @@
-"""Collectives by size, their ranks by lag, and pairs of nodes, as rows. Pure functions.
-
-Pairs of nodes, or of the GPUs of a node, as squares: one cell for each pair. Pure functions.
-
-Bus bandwidth over size, drawn by plotext; it is imported when the first curve is drawn. Pure functions.
-"""
+"""Collectives by size, their ranks by lag, and pairs of nodes or GPUs: as rows, as squares, as a curve. Pure."""
 
 from __future__ import annotations
 
@@ -162,6 +157,15 @@ def worst_first(pairs: Sequence[PairResult]) -> list[PairResult]:
     return sorted(pairs, key=lambda pair: -1.0 if pair.busbw_bytes_per_s is None else pair.busbw_bytes_per_s)
 
 
+def failed_pairs(pairs: Sequence[PairResult]) -> dict[str, list[Sequence[str]]]:
+    """By the reason, the nodes of the pairs that failed for it."""
+    by_reason: dict[str, list[Sequence[str]]] = {}
+    for pair in pairs:
+        if pair.why:
+            by_reason.setdefault(pair.why, []).append(pair.nodes)
+    return by_reason
+
+
 def pair_key(pair: PairResult) -> str:
     return f"{pair.round}/{'/'.join(pair.nodes)}"
 
@@ -276,7 +280,7 @@ def _matrix_legend(most: float | None) -> str:
 
 def peer_matrix(results: Sequence[CopiesResult], width: int) -> list[list[Cell]]:
     """From GPU (rows) to GPU (columns) of one node, GB/s; "!": 15 % below the median; dim: through the host."""
-    rates = {(one.gpu, peer.to_gpu): peer for one in results for peer in one.peers}
+    rates = {(result.gpu, peer.to_gpu): peer for result in results for peer in result.peers}
     rows = sorted({from_gpu for from_gpu, _ in rates if from_gpu is not None})
     columns = sorted({to_gpu for _, to_gpu in rates})
     if not rates or PEER_WIDTH * (len(columns) + 1) > width:
@@ -315,13 +319,13 @@ _TO_ASCII = str.maketrans("│┤├─┬┴┼┐┌┘└", "||+-++++++" + "+
 def curve_lines(results: Sequence[CollectiveResult], width: int, height: int) -> list[list[Cell]]:
     """Title and curve of the first collective that has enough sizes; nothing where there is no room or no curve."""
     points = sorted(
-        {one.size_bytes: one for one in results if one.busbw_bytes_per_s is not None}.values(),
-        key=lambda one: one.size_bytes,
+        {result.size_bytes: result for result in results if result.busbw_bytes_per_s is not None}.values(),
+        key=lambda point: point.size_bytes,
     )
     width, height = min(width, MOST_WIDTH), min(height - 1, MOST_HEIGHT)
     if len(points) < LEAST_SIZES or width < LEAST_WIDTH or height < LEAST_HEIGHT:
         return []
-    expected = [one for one in points if one.expected_busbw_bytes_per_s]
+    expected = [point for point in points if point.expected_busbw_bytes_per_s]
     title = [Cell("Bus bandwidth over size", "title"), Cell("  GB/s", "dim")]
     if len(expected) >= 2:
         source = f" ({expected[-1].expected_source})" if expected[-1].expected_source else ""
@@ -335,17 +339,17 @@ def _drawn(
     """plotext has one figure for the whole program: it is cleared before and after."""
     import plotext  # type: ignore[import-untyped]
 
-    most = max(max(one.busbw_bytes_per_s or 0.0, one.expected_busbw_bytes_per_s or 0.0) for one in points) / GIGA
+    most = max(max(point.busbw_bytes_per_s or 0.0, point.expected_busbw_bytes_per_s or 0.0) for point in points) / GIGA
     plotext.clf()
     plotext.theme("clear")
     plotext.limitsize(False, False)  # not to the size of whatever terminal it finds itself in
     plotext.plotsize(width, height)
     plotext.xscale("log")
     if len(expected) >= 2:
-        sizes = [one.size_bytes for one in expected]
-        plotext.plot(sizes, [(one.expected_busbw_bytes_per_s or 0.0) / GIGA for one in expected], marker=EXPECTED)
-    sizes = [one.size_bytes for one in points]
-    plotext.plot(sizes, [(one.busbw_bytes_per_s or 0.0) / GIGA for one in points], marker=MEASURED)
+        sizes = [point.size_bytes for point in expected]
+        plotext.plot(sizes, [(point.expected_busbw_bytes_per_s or 0.0) / GIGA for point in expected], marker=EXPECTED)
+    sizes = [point.size_bytes for point in points]
+    plotext.plot(sizes, [(point.busbw_bytes_per_s or 0.0) / GIGA for point in points], marker=MEASURED)
     plotext.xticks(*_ticks(sizes, width))
     steps = round_steps(most, 6 if height >= 12 else 3)
     plotext.yticks(steps, [f"{step:>{LABEL_WIDTH}g}" for step in steps])

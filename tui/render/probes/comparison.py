@@ -39,8 +39,8 @@ def main_value(result: DeviceResult) -> float | None:
     if isinstance(result, MemoryResult):
         return result.copy_bytes_per_s
     if isinstance(result, CopiesResult):
-        both = [one for one in (result.to_device_bytes_per_s, result.to_host_bytes_per_s) if one is not None]
-        return min(both, default=None)
+        rates = (result.to_device_bytes_per_s, result.to_host_bytes_per_s)
+        return min((rate for rate in rates if rate is not None), default=None)
     return None
 
 
@@ -73,7 +73,9 @@ class Compared:
     def earlier(self, of: str) -> list[PastResult]:
         """Of one device (``past.subject``), the oldest first, without what this run itself has left."""
         kept = self._past.get(of, ())
-        return [one for one in kept if self._began_at is None or one.at < self._began_at]
+        return [
+            earlier_result for earlier_result in kept if self._began_at is None or earlier_result.at < self._began_at
+        ]
 
     def of(self, result: DeviceResult) -> Against | None:
         """None while nothing is there to compare it with."""
@@ -105,13 +107,13 @@ class Compared:
         """Its own earlier main values, the oldest first, whatever the versions were."""
         earlier = self.earlier(subject(result))
         now = self._main_as_past(result) if earlier else None
-        return [one.value for one in earlier if now is not None and one.key == now.key]
+        return [earlier_result.value for earlier_result in earlier if now is not None and earlier_result.key == now.key]
 
     def _main_as_past(self, result: DeviceResult) -> PastResult | None:
         """The main value as it is kept: it has its key and versions."""
         value = main_value(result)
         found = past_of(ProbeReport(self._probe, 0.0, results=[result])) if value is not None else []
-        return next((one for one in found if one.value == value), None)
+        return next((candidate for candidate in found if candidate.value == value), None)
 
 
 def _kind_of(result: DeviceResult) -> tuple[str, ...]:

@@ -1,7 +1,4 @@
-"""The devices of a probe as rows of a table: how far each is, its result, and in which order. Pure functions.
-
-What was measured on each device, column by column: matmul, memory, copies. Pure functions.
-"""
+"""The devices of a probe as rows of a table: how far each is, what was measured, and in which order. Pure functions."""
 
 from __future__ import annotations
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.probes.model.probe_kinds import MANY_NODES, PROBE_OF
 from mltop.probes.model.units import seconds
+from mltop.probes.model.vocabulary import ProbeKind
 
 # What happens, a sentence or two.
-DOES = {
+DOES: dict[ProbeKind, str] = {
     "matmul": "Multiplies matrices on each GPU: short bursts, then some seconds without a pause, at full power. Shows"
     " rate, clock, watts, throttling, and whether every result had the same bits.",
     "all-reduce": "Starts ranks on all of them and times collectives of several sizes. Shows bus bandwidth, wrong"
@@ -18,7 +19,7 @@ DOES = {
     "copies": "Copies between host and each GPU, alone and all at once, and between the GPUs of a node. Shows PCIe and"
     " NVLink bandwidth.",
     "pairs": "Times all-reduce between two nodes at a time, in rounds of disjoint pairs. Shows the nodes, or the links,"
-    " that are slow in company that is not.",
+    " that are slower than the others.",
 }
 SWEEP_S = 30.0  # what a dozen sizes take longer than three
 ROUND_S = 3.0  # of a round robin

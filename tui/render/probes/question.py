@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.probes.model.probe_kinds import COLLECTIVES, DTYPE_OF, PROBE_OF
+from mltop.probes.model.vocabulary import ProbeKind
 from mltop.tui.app.selection import ProbeScope, counted, first_of
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.probes.kinds import DOES, takes_text
 
 Line = list[Cell]
-KINDS, DTYPES = tuple(PROBE_OF), tuple(DTYPE_OF)
 LABEL = 9
-SIZES = ("3 sizes", "sweep")
-SEARCHES = ("slow nodes", "round robin")
 
 
 @dataclass(frozen=True)
@@ -28,28 +27,32 @@ class Choice:
     chosen: int
 
 
+# (field of ProbeWanted, label, options, the kinds that ask for it: none are all)
+_ASKED: tuple[tuple[str, str, tuple[str, ...], tuple[ProbeKind, ...]], ...] = (
+    ("kind", "probe", tuple(PROBE_OF), ()),
+    ("dtype", "type", tuple(DTYPE_OF), ("matmul",)),
+    ("collective", "what", COLLECTIVES, ("all-reduce",)),
+    ("sweep", "sizes", ("3 sizes", "sweep"), ("all-reduce",)),
+    ("round_robin", "looks for", ("slow nodes", "round robin"), ("pairs",)),
+)
+
+
 def choices_of(wanted: ProbeWanted) -> list[Choice]:
     """The kind first, then what this kind asks."""
-    found = [Choice("kind", "probe", KINDS, KINDS.index(wanted.kind))]
-    if wanted.kind == "matmul":
-        found.append(Choice("dtype", "type", DTYPES, DTYPES.index(wanted.dtype)))
-    elif wanted.kind == "all-reduce":
-        found.append(Choice("collective", "what", COLLECTIVES, COLLECTIVES.index(wanted.collective)))
-        found.append(Choice("sweep", "sizes", SIZES, int(wanted.sweep)))
-    elif wanted.kind == "pairs":
-        found.append(Choice("round_robin", "looks for", SEARCHES, int(wanted.round_robin)))
-    return found
+    choices = []
+    for name, label, options, kinds in _ASKED:
+        if not kinds or wanted.kind in kinds:
+            value = getattr(wanted, name)
+            place = int(value) if isinstance(value, bool) else options.index(value)
+            choices.append(Choice(name, label, options, place))
+    return choices
 
 
 def chosen(wanted: ProbeWanted, name: str, place: int) -> ProbeWanted:
     """With option ``place`` of the choice ``name``."""
-    if name == "kind":
-        return replace(wanted, kind=KINDS[place])
-    if name == "dtype":
-        return replace(wanted, dtype=DTYPES[place])
-    if name == "collective":
-        return replace(wanted, collective=COLLECTIVES[place])
-    return replace(wanted, sweep=bool(place)) if name == "sweep" else replace(wanted, round_robin=bool(place))
+    options = next(options for field, _, options, _ in _ASKED if field == name)
+    value: Any = bool(place) if isinstance(getattr(wanted, name), bool) else options[place]
+    return replace(wanted, **{name: value})
 
 
 def why_not(wanted: ProbeWanted, scope: ProbeScope) -> str:

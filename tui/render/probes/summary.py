@@ -1,6 +1,6 @@
-"""What stands around the tables of a probe: headline, verdict, what was not measured, settings, command. Pure.
+"""What stands around the tables of a probe, on the screen and on the page. Pure functions.
 
-Earlier results of one device: a sparkline and figures per kind of result, then the newest ones. Pure functions.
+Headline, verdict, what was not measured, settings, the command, earlier results of a device.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.advice import to_do
 from mltop.probes.judge.nodes import folded
+from mltop.probes.judge.nodes import nameless as nameless_node
 from mltop.probes.model.probe import PastResult
 from mltop.probes.model.units import UNKNOWN, bandwidth, clock_time, flops, size_text
+from mltop.probes.model.vocabulary import ProbeKind
 from mltop.tui.render.cells import Cell, flow, wrap
 from mltop.tui.render.glyphs import GLYPHS, bar, sparkline
 from mltop.tui.render.probes.kinds import DOES, title_of, where_text
@@ -78,20 +80,28 @@ def _nodes_of(progress: ProbeProgress) -> tuple[str, ...]:
 
 def _share(progress: ProbeProgress) -> float | None:
     """How much is done: of all devices together, where they tell; else None."""
-    told = [1.0 if one.result is not None or one.problem else one.fraction for one in progress.devices]
+    told = [1.0 if device.result is not None or device.problem else device.fraction for device in progress.devices]
     known = [share for share in told if share is not None]
     return sum(known) / len(told) if known else None
 
 
-def verdict_parts(verdict: ProbeVerdict, width: int) -> list[list[Line]]:
-    """The sentence, then each suspect with why and what to do, then what else is worth saying; each some lines."""
+def verdict_parts(
+    verdict: ProbeVerdict, width: int, most: int | None = None, *, whole: bool = False
+) -> list[list[Line]]:
+    """The sentence, then each suspect with why and what to do, then what else is worth saying; each some lines.
+
+    ``most`` suspects are named, None: all. ``whole``: what to do stays on one line, so that it can be copied.
+    """
     if not verdict.text and not verdict.suspects:
         return []
     number = len(verdict.suspects)
     label = Cell(f"{number} {'SUSPECT' if number == 1 else 'SUSPECTS'}", "crit") if number else Cell("VERDICT", "bold")
     parts = [wrap([label, Cell("  "), Cell(verdict.text, "bold" if number else "")], width, indent=2)]
-    parts += [suspect_lines(suspect, width) for suspect in verdict.suspects]
-    return parts + [wrap([Cell(f"  {BULLET} ", "dim"), Cell(one, "dim")], width, indent=4) for one in verdict.details]
+    parts += [_suspect_lines(suspect, width, whole) for suspect in verdict.suspects[:most]]
+    if most is not None and number > most:
+        parts.append([[Cell(f"  and {number - most} more suspects (--verbose names them)", "warn")]])
+    details = [wrap([Cell(f"  {BULLET} ", "dim"), Cell(text, "dim")], width, indent=4) for text in verdict.details]
+    return parts + details
 
 
 def split_verdict(
@@ -114,12 +124,14 @@ def split_verdict(
     return above, [[Cell("The verdict, continued", "title")], *left] if left else []
 
 
-def suspect_lines(suspect: Suspect, width: int) -> list[Line]:
+def _suspect_lines(suspect: Suspect, width: int, whole: bool) -> list[Line]:
     cells = [Cell(f"  {BULLET} ", "dim"), Cell(f"{suspect_name(suspect)}: ", "crit"), Cell(suspect.reason)]
-    lines = wrap(cells, width, indent=4)
-    if suspect.action:
-        lines += wrap([Cell("    do: ", "dim"), Cell(suspect.action, "accent")], width, indent=8)
-    return lines
+    return wrap(cells, width, indent=4) + _to_do("do: ", suspect.action, width, whole)
+
+
+def _to_do(label: str, text: str, width: int, whole: bool) -> list[Line]:
+    cells = [Cell(f"    {label}", "dim"), Cell(text, "accent")]
+    return [] if not text else [cells] if whole else wrap(cells, width, indent=8)
 
 
 def suspect_name(suspect: Suspect) -> str:
@@ -130,39 +142,56 @@ def suspect_name(suspect: Suspect) -> str:
     return " ".join(parts)
 
 
-def failure_lines(failures: Sequence[ProbeFailure], width: int) -> list[Line]:
-    """What was not measured, those of one reason together: stage, why, what would help."""
-    if not failures:
-        return []
-    lines: list[Line] = [[Cell("Not measured", "title")]]
-    for alike in _by_reason(failures):
+def failure_lines(
+    failures: Sequence[ProbeFailure],
+    width: int,
+    most: int | None = None,
+    *,
+    each: bool = False,
+    whole: bool = False,
+) -> list[Line]:
+    """What was not measured, those of one reason together: stage, why, what would help.
+
+    ``most`` reasons are told, None: all. ``each``: every failure by itself. ``whole``: as in ``verdict_parts``.
+    """
+    groups = [[failure] for failure in failures] if each else _by_reason(failures)
+    lines: list[Line] = [[Cell("Not measured", "title")]] if groups else []
+    shown = groups[:most]
+    for place, alike in enumerate(shown):
         first = alike[0]
         word = Cell("LEFT OUT ", "warn") if first.refused else Cell("FAILED ", "crit")
         stage = f"{first.stage}: " if first.stage and not first.refused else ""
         cells = [Cell("  "), word, Cell(f"{_who(alike)}: ", "bold"), Cell(stage + _why_of(alike))]
         lines += wrap(cells, width, indent=4)
-        if first.fix:
-            label, text = to_do(first.fix)
-            lines += wrap([Cell(f"    {label}", "dim"), Cell(text, "accent")], width, indent=8)
+        if place + 1 == len(shown) or shown[place + 1][0].fix != first.fix:
+            lines += _to_do(*to_do(first.fix), width, whole)
+    if len(shown) < len(groups):
+        more = sum(map(len, groups[len(shown) :]))
+        lines.append([Cell(f"  and {more} more (--verbose shows them)", "warn")])
     return lines
 
 
 def _by_reason(failures: Iterable[ProbeFailure]) -> list[list[ProbeFailure]]:
-    """What failed before what was left out, otherwise in the order they came; pids make no other reason."""
-    found: dict[tuple[bool, str, str, str], list[ProbeFailure]] = {}
-    for one in failures:
-        why = _PID.sub("pid", nameless(one.why, one.gpu))
-        found.setdefault((one.refused, one.stage, why, one.fix), []).append(one)
-    return [found[key] for key in sorted(found, key=lambda key: key[0])]
+    """What failed before what was left out, otherwise in the order they came; numbers make no other reason."""
+    alike: dict[tuple[bool, str, str, str], list[ProbeFailure]] = {}
+    for failure in failures:
+        why = _NUMBER.sub("#", nameless_node(nameless(failure.why, failure.gpu), failure.node))
+        alike.setdefault((failure.refused, failure.stage, why, failure.fix), []).append(failure)
+    return [alike[key] for key in sorted(alike, key=lambda key: key[0])]
 
 
+_NUMBER = re.compile(r"\d+")
 _PID = re.compile(r"\bpid (\d+)")
 
 
 def _why_of(alike: Sequence[ProbeFailure]) -> str:
-    """ "in use by ada: train.py (pids 8120-8123)"."""
+    """ "in use by ada: train.py (pids 8120-8123)"; of several reasons that differ in more, the first as an example."""
     text = nameless(alike[0].why, alike[0].gpu)
-    pids = sorted({int(pid) for one in alike for pid in _PID.findall(one.why)})
+    pids = sorted({int(pid) for failure in alike for pid in _PID.findall(failure.why)})
+    if len({_PID.sub("pid", nameless(failure.why, failure.gpu)) for failure in alike}) > 1 or (
+        len(pids) > 1 and len({failure.node for failure in alike}) > 1
+    ):
+        return f"e.g. {text}"
     return _PID.sub(f"pids {ranges(pids)}", text, count=1) if len(pids) > 1 else text
 
 
@@ -172,15 +201,14 @@ def nameless(why: str, gpu: int | None) -> str:
 
 
 def _who(failures: Sequence[ProbeFailure]) -> str:
-    """ "node[01-03]", "node01 GPU 0-3", "node01 rank 5"; of several nodes with GPUs, how many."""
-    nodes = list(dict.fromkeys(one.node for one in failures))
-    gpus = sorted({one.gpu for one in failures if one.gpu is not None})
-    ranks = sorted({one.rank for one in failures if one.rank is not None})
-    who = folded(nodes)
-    if len(nodes) > 1:
-        return f"{who}, {len(failures)} GPUs" if gpus else who
-    who += f" GPU {ranges(gpus)}" if gpus else ""
-    return who + (f" rank {ranges(ranks)}" if ranks else "")
+    """ "node[01-03]", "node01 GPU 0-3", "node01 rank 5"; of several nodes with GPUs "88 GPUs on node[02-12]"."""
+    nodes = folded(failure.node for failure in failures)
+    devices = {(failure.node, failure.gpu) for failure in failures if failure.gpu is not None}
+    ranks = sorted({failure.rank for failure in failures if failure.rank is not None})
+    if len({failure.node for failure in failures}) > 1:
+        return f"{len(devices)} GPUs on {nodes}" if devices else nodes
+    gpus = sorted(gpu for _, gpu in devices if gpu is not None)
+    return nodes + (f" GPU {ranges(gpus)}" if gpus else "") + (f" rank {ranges(ranks)}" if ranks else "")
 
 
 def ranges(numbers: Sequence[int]) -> str:
@@ -207,7 +235,7 @@ def command_lines(report: ProbeReport, width: int) -> list[Line]:
     if not report.command:
         return []
     broken = shell_lines(report.command, width)
-    return [[Cell("The same without mltop", "title"), Cell("  y copies it", "dim")], *([Cell(one)] for one in broken)]
+    return [[Cell("The same without mltop", "title"), Cell("  y copies it", "dim")], *([Cell(line)] for line in broken)]
 
 
 def shell_lines(command: str, width: int) -> list[str]:
@@ -238,15 +266,14 @@ def empty_lines(can_probe: str, width: int) -> list[Line]:
     if can_probe:
         lines += wrap([Cell(can_probe, "warn")], width, indent=2)
         return lines
-    for key, kind in (("M", "matmul"), ("A", "all-reduce")):
-        lines += _kind_lines(key, kind, width)
+    lines += _kind_lines("M", "matmul", width) + _kind_lines("A", "all-reduce", width)
     lines += [[], [Cell("Both ask before anything starts. There you can also choose")]]
-    for kind in ("memory", "copies", "pairs"):
-        lines += _kind_lines(" ", kind, width)
+    others: tuple[ProbeKind, ...] = ("memory", "copies", "pairs")
+    lines += [line for kind in others for line in _kind_lines(" ", kind, width)]
     return [*lines, [], *wrap([Cell(WHERE, "dim")], width)]
 
 
-def _kind_lines(key: str, kind: str, width: int) -> list[Line]:
+def _kind_lines(key: str, kind: ProbeKind, width: int) -> list[Line]:
     return wrap([Cell(f"{key}  ", "accent"), Cell(f"{kind}  ", "bold"), Cell(DOES[kind])], width, indent=3)
 
 
@@ -262,22 +289,22 @@ RATE_AT_LEAST = 1e6  # TFLOP/s are below, bytes/s above
 
 def history_lines(who: str, past: Sequence[PastResult], probe: str, width: int, newest: int = 3) -> list[list[Cell]]:
     """``past``: of the device or group, the oldest first; only of ``probe``, a key's first word. Nothing of none."""
-    of_probe = [one for one in past if one.key.split(" ")[0] == probe]
+    of_probe = [earlier_result for earlier_result in past if earlier_result.key.split(" ")[0] == probe]
     by_key: dict[str, list[PastResult]] = {}
-    for one in of_probe:
-        by_key.setdefault(one.key, []).append(one)
+    for earlier_result in of_probe:
+        by_key.setdefault(earlier_result.key, []).append(earlier_result)
     if not by_key:
         return []
     lines: list[list[Cell]] = [[Cell("Earlier", "title"), Cell(f"  {who}", "dim")]]
     name_width = max(len(key_text(key)) for key in by_key)
     for key, results in by_key.items():
         lines.append(_key_line(key_text(key).ljust(name_width), results, width))
-    lines += [_result_line(one, of_probe, width) for one in reversed(of_probe[-newest:])]
+    lines += [_result_line(earlier, of_probe, width) for earlier in reversed(of_probe[-newest:])]
     return lines
 
 
 def _key_line(key: str, results: Sequence[PastResult], width: int) -> list[Cell]:
-    values = [one.value for one in results]
+    values = [result.value for result in results]
     newest = heights(values[-GLYPHS_MOST:])
     span = _day(results[0].at) if len(results) == 1 else f"{_day(results[0].at)} to {_day(results[-1].at)}"
     parts = [
@@ -290,13 +317,13 @@ def _key_line(key: str, results: Sequence[PastResult], width: int) -> list[Cell]
     return flow(parts, width)
 
 
-def _result_line(one: PastResult, all_of_it: Sequence[PastResult], width: int) -> list[Cell]:
+def _result_line(earlier: PastResult, all_of_it: Sequence[PastResult], width: int) -> list[Cell]:
     """One earlier result and with which versions."""
-    versions = ", ".join(f"{name} {version}" for name, version in sorted(one.versions.items()))
-    name = f"{key_text(one.key)}  " if len({other.key for other in all_of_it}) > 1 else ""
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(earlier.versions.items()))
+    name = f"{key_text(earlier.key)}  " if len({other.key for other in all_of_it}) > 1 else ""
     parts = [
-        (0, [Cell(f"  {_minute(one.at)}", "dim")]),
-        (0, [Cell(f"{name}{value_text(one.value)}")]),
+        (0, [Cell(f"  {_minute(earlier.at)}", "dim")]),
+        (0, [Cell(f"{name}{value_text(earlier.value)}")]),
         (1, [Cell(versions, "dim")] if versions else []),
     ]
     return flow(parts, width)

@@ -9,7 +9,7 @@ from mltop.probes.judge.probes.compare import group_subject, subject
 from mltop.probes.model.probe import CollectiveResult, CopiesResult, DeviceResult, PairResult, PastResult
 from mltop.tui.app.selection import first_of
 from mltop.tui.render.cells import Cell, wrap
-from mltop.tui.render.probes.collectives import curve_lines, pair_matrix, peer_matrix
+from mltop.tui.render.probes.collectives import curve_lines, failed_pairs, pair_matrix, peer_matrix
 from mltop.tui.render.probes.kinds import LEGENDS
 from mltop.tui.render.probes.summary import command_lines, failure_lines, history_lines, listed
 from mltop.tui.screens.probes.tables import Shown
@@ -72,11 +72,8 @@ def _pictures(progress: ProbeProgress, shown: Shown, size: tuple[int, int]) -> l
 
 def _failed_pairs(pairs: Sequence[PairResult]) -> list[str]:
     """Those of one reason on one line."""
-    by_reason: dict[str, list[str]] = {}
-    for pair in pairs:
-        if pair.why:
-            by_reason.setdefault(pair.why, []).append(" - ".join(pair.nodes))
-    return [f"{first_of(names, MOST_PAIRS)}: {why}" for why, names in by_reason.items()]
+    reasons = failed_pairs(pairs).items()
+    return [f"{first_of([' - '.join(nodes) for nodes in of_pairs], MOST_PAIRS)}: {why}" for why, of_pairs in reasons]
 
 
 def _history(

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 
 from mltop.probes.judge.health.gpu.temperature import NEAR_C, heat_matters
 from mltop.probes.judge.health.names import clock_and_heat, gpu_name
-from mltop.probes.judge.health.peers import Fact
+from mltop.probes.judge.health.peers import NODES_AT_LEAST, Fact
 from mltop.probes.judge.health.rule import HOLD, THROTTLE, Hit, Moment, once_per_moment, rule
 from mltop.probes.model import GpuSample, Sample
 from mltop.probes.model.units import clock_words, percent_words, watts_words
@@ -116,12 +116,12 @@ def hw_slowdown(moment: Moment) -> Iterator[Hit]:
 
 def _throttled(moment: Moment, reason: str) -> Iterator[GpuSample]:
     before = moment.before.gpus if moment.before is not None else []
-    for place, gpu in enumerate(moment.now.gpus):
+    for number, gpu in enumerate(moment.now.gpus):
         if gpu.throttle_reasons and reason in gpu.throttle_reasons:
             yield gpu
             continue
         held_ns = gpu.throttle_ns.get(reason)
-        if held_ns and place < len(before) and before[place].throttle_ns.get(reason) == held_ns:
+        if held_ns and number < len(before) and before[number].throttle_ns.get(reason) == held_ns:
             continue  # what most GPUs are at most times
         if held_ns or gpu.throttle_share:
             share = _share(moment, gpu, reason)
@@ -249,7 +249,8 @@ def user_clocks(moment: Moment) -> Iterator[Hit]:
     "gpu.power.limit_low",
     "warning",
     meaning="the GPU may draw less power than its default, or than its peers",
-    threshold=f"≥ {percent_words(1 - LOWER_LIMIT)}* below either; info where most GPUs of 3 or more nodes have it",
+    threshold=f"≥ {percent_words(1 - LOWER_LIMIT)}* below either; info where most GPUs of "
+    f"{NODES_AT_LEAST} or more nodes have it",
     source="nvmlDeviceGetEnforcedPowerLimit; compared with GPUs of the same model",
     action="sudo nvidia-smi -pl",
     needs=("gpu.*.power_limit_w",),
@@ -269,7 +270,7 @@ def low_limit(moment: Moment) -> Iterator[Hit]:
             text = f"{name} capped at {watts_words(limit)}, peers {watts_words(usual)}"
         elif default is not None and limit <= LOWER_LIMIT * default:
             text = f"{name} capped at {watts_words(limit)}, default {watts_words(default)}"
-            of_all = usual is not None and moment.peers.nodes >= 3
+            of_all = usual is not None and moment.peers.nodes >= NODES_AT_LEAST
         else:
             continue
         back = default if default is not None else usual

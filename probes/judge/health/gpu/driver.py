@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from mltop.probes.judge.health.names import gpu_name
-from mltop.probes.judge.health.peers import Fact
+from mltop.probes.judge.health.names import gpu_name, is_of_nvml
+from mltop.probes.judge.health.peers import NODES_AT_LEAST, Fact
 from mltop.probes.judge.health.rule import DRIVER, Hit, Moment, rule
 from mltop.probes.model import Gap, GpuSample, Remedy, Sample
 from mltop.probes.model.units import counted
@@ -25,7 +25,6 @@ _REMEDIES: dict[str, Remedy] = {"driver_mismatch": "reboot", "lost": "reboot", "
 ANSWER_S = 5.0  # the reader waits so long for a call before it says that it is stuck
 START_S = 20.0  # longer than any other answer
 SIBLINGS_AT_LEAST = 4  # of one model in a node: then a single other version stands out
-NODES_AT_LEAST = 3
 # As in _versions: field of GpuSample, topic among peers, what it is called. CUDA's version follows from the driver's.
 _FIELDS = (
     ("driver", "gpu.driver", "driver"),
@@ -38,7 +37,7 @@ Versions = tuple[str, tuple["str | None", ...]]
 
 def refusal(sample: Sample) -> Gap | None:
     """Why all of NVML is refused, None when it is not."""
-    return next((gap for gap in sample.gaps if gap.what == "nvml" and gap.code in REFUSALS), None)
+    return next((gap for gap in sample.gaps if is_of_nvml(gap) and gap.code in REFUSALS), None)
 
 
 @rule(
@@ -59,10 +58,10 @@ def refusal(sample: Sample) -> Gap | None:
 def stuck(moment: Moment) -> Iterator[Hit]:
     """One hit per node; a stuck driver is most often one GPU that is about to be lost."""
     gaps = moment.now.gaps
-    whys = [gap.why for gap in gaps if gap.what == "nvml" and gap.code == "stuck"]
+    whys = [gap.why for gap in gaps if is_of_nvml(gap) and gap.code == "stuck"]
     if whys:
         # Without persistence mode the driver first wakes every GPU, which takes seconds for each.
-        starts = any(gap.what == "nvml.starting" for gap in gaps)
+        starts = any(is_of_nvml(gap, "starting") for gap in gaps)
         yield Hit("NVML", whys[0], tuple(whys[1:]), hold_s=START_S if starts else None)
 
 
@@ -126,13 +125,13 @@ def _unlike_siblings(gpus: list[GpuSample]) -> Iterator[Hit]:
                     yield Hit(gpu_name(index), text, key=field)
 
 
-def _by_model(versions: set[Versions], place: int) -> set[tuple[str, str | None]]:
-    return {(name, of_model[place]) for name, of_model in versions}
+def _by_model(versions: set[Versions], column: int) -> set[tuple[str, str | None]]:
+    return {(name, of_model[column]) for name, of_model in versions}
 
 
 def _unlike_fleet(moment: Moment, versions: set[Versions]) -> Iterator[Hit]:
-    for place, (field, topic, called) in enumerate(_FIELDS):
-        own = _by_model(versions, place)
+    for column, (field, topic, called) in enumerate(_FIELDS):
+        own = _by_model(versions, column)
         if len(own) != len({name for name, _ in own}):
             continue  # the node's own GPUs differ: told above
         for name, version in own:
@@ -145,5 +144,5 @@ def _unlike_fleet(moment: Moment, versions: set[Versions]) -> Iterator[Hit]:
 def facts(sample: Sample) -> Iterator[Fact]:
     """Each version of a node once per model."""
     versions = _versions(sample)
-    for place, (_, topic, _) in enumerate(_FIELDS):
-        yield from ((topic, name, version) for name, version in _by_model(versions, place) if version)
+    for column, (_, topic, _) in enumerate(_FIELDS):
+        yield from ((topic, name, version) for name, version in _by_model(versions, column) if version)

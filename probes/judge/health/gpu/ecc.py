@@ -121,7 +121,7 @@ def sbe_rate(moment: Moment) -> Iterator[Hit]:
         if count is None or count <= CORRECTED_PER_HOUR:
             continue
         grown = moment.increase(gpu_key(gpu), counter, HOUR_S)
-        if grown is not None and grown.amount > CORRECTED_PER_HOUR:
+        if grown.amount > CORRECTED_PER_HOUR:
             name = gpu_name(gpu.index)
             text = f"Correctable errors climbing on {name}: {grown.amount:.0f} in {max(1.0, grown.over_s / 60):.0f} min"
             yield Hit(name, text, (f"{count} {'over its life' if counter == CORRECTED else 'since its reset'}",))
@@ -263,7 +263,7 @@ def pages_retired(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"{name}: {counted(pages, 'page')} retired", severity="critical", key="retired")
         elif double_bit is not None and double_bit > DOUBLE_BIT_PAGES:
             grown = moment.increase(gpu_key(gpu), DOUBLE_BIT, WEEK_S)
-            if grown is not None and grown.amount >= MORE_IN_A_WEEK:
+            if grown.amount >= MORE_IN_A_WEEK:
                 text = f"{name}: {double_bit} pages retired for double bit errors, {grown.amount:.0f} of them this week"
                 yield Hit(name, text, severity="critical", key="retired")
         if gpu.retired_pages_pending:

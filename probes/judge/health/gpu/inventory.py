@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from mltop.probes.judge.health.gpu.driver import refusal
 from mltop.probes.judge.health.gpu.xid_catalog import gpu_reset
-from mltop.probes.judge.health.names import gpu_name, in_slots, is_replaced, listed, slot, slots
+from mltop.probes.judge.health.names import gpu_name, in_slots, is_of_nvml, is_replaced, listed, slot, slots
 from mltop.probes.judge.health.rule import DRIVER, GPU_LOST, Hit, Moment, rule
 from mltop.probes.model import GpuSample, PciDevice, Sample
 from mltop.probes.model.units import counted, utc_words
@@ -54,7 +54,7 @@ def lost(moment: Moment) -> Iterator[Hit]:
 
 def _is_silent(sample: Sample) -> bool:
     """For a reason that is said: NVML is silent, or mltop's agent has just begun and NVML has not answered yet."""
-    return any(gap.what in ("nvml", "nvml.starting", "gpus") for gap in sample.gaps)
+    return any(is_of_nvml(gap) or is_of_nvml(gap, "starting") or gap.source == "gpus" for gap in sample.gaps)
 
 
 def _lost(gpu: GpuSample, why: str) -> Hit:
@@ -132,19 +132,19 @@ def missing(moment: Moment) -> Iterator[Hit]:
 
     What the bus has counts only where this program sees the whole machine; a number that was asked for always counts.
     """
-    now, asked = moment.now, moment.asked.expect_gpus or 0
+    now, wanted = moment.now, moment.asked.expect_gpus or 0
     of_slots = in_slots(moment)
-    if len(of_slots) >= asked and sum(device.kind == "gpu" for device in now.pci) <= len(of_slots):
+    if len(of_slots) >= wanted and sum(device.kind == "gpu" for device in now.pci) <= len(of_slots):
         return
     refused = refusal(now)
     if _is_starting(now) or (refused is not None and refused.code == "driver_mismatch"):
         return
     present = {gpu.index for gpu in now.gpus}
     vanished = (gpu for index, gpu in moment.known_gpus.items() if index not in present)
-    known = [*of_slots, *(gpu for gpu in vanished if not is_replaced(moment, gpu))]
-    absent = _absent(moment, known)
-    expected = max(asked, len(known) + len(absent))
-    if expected > len(known):
+    gpus = [*of_slots, *(gpu for gpu in vanished if not is_replaced(moment, gpu))]
+    absent = _absent(moment, gpus)
+    expected = max(wanted, len(gpus) + len(absent))
+    if expected > len(gpus):
         addresses = [device.bus_id for device in absent]
         text = f"{sum(gpu.state != 'lost' for gpu in of_slots)} of {expected} GPUs"
         if addresses:
@@ -152,7 +152,7 @@ def missing(moment: Moment) -> Iterator[Hit]:
         yield Hit("GPUs", text, tuple(_evidence(moment, absent)), about=tuple(map(slot, addresses)))
 
 
-def _absent(moment: Moment, known: list[GpuSample]) -> list[PciDevice]:
+def _absent(moment: Moment, gpus: list[GpuSample]) -> list[PciDevice]:
     """GPUs on the bus that NVML does not list. One that another driver (vfio) has taken is not ours to list.
 
     One without any driver counts beside others that have theirs: its initialisation has failed.
@@ -160,20 +160,21 @@ def _absent(moment: Moment, known: list[GpuSample]) -> list[PciDevice]:
     sample = moment.now
     if sample.host.is_confined or not sample.pci:
         return []
-    if not sample.gpus and not known and any(gap.source in ("nvml", "gpus") for gap in sample.gaps):
+    if not sample.gpus and not gpus and any(gap.source in ("nvml", "gpus") for gap in sample.gaps):
         return []  # none was ever seen, for a reason that is said
     on_bus = [device for device in sample.pci if device.kind == "gpu" and device.vendor_id in (NVIDIA, None)]
     if not any(device.driver == "nvidia" for device in on_bus):
         return []
     placed = slots(moment)
-    nameless = {gpu.index for gpu in known if not gpu.pci_bus_id}.difference(placed.values())
+    nameless = {gpu.index for gpu in gpus if not gpu.pci_bus_id}.difference(placed.values())
     ours = (device for device in on_bus if device.driver in ("nvidia", None))
     return [device for device in ours if slot(device.bus_id) not in placed][len(nameless) :]
 
 
 def _is_starting(sample: Sample) -> bool:
     return not sample.gpus and any(
-        gap.what in ("nvml.starting", "gpus") or (gap.what == "nvml" and gap.kind == "starting") for gap in sample.gaps
+        gap.source == "gpus" or is_of_nvml(gap, "starting") or (is_of_nvml(gap) and gap.kind == "starting")
+        for gap in sample.gaps
     )
 
 
@@ -183,7 +184,7 @@ def _evidence(moment: Moment, absent: list[PciDevice]) -> Iterator[str]:
     unbound = [device.bus_id for device in absent if device.driver is None]
     if unbound:
         yield f"no kernel driver is bound to {listed(unbound)}"
-    yield from (f"NVML: {gap.why}" for gap in moment.now.gaps if gap.what == "nvml")
+    yield from (f"NVML: {gap.why}" for gap in moment.now.gaps if is_of_nvml(gap))
 
 
 @rule(

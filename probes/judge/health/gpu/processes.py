@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mltop.probes.judge.health.names import gpu_name
-from mltop.probes.judge.health.rule import Hit, Moment, rule
+from mltop.probes.judge.health.names import gpu_name, listed
+from mltop.probes.judge.health.rule import HOLD, Hit, Moment, rule
 from mltop.probes.model import GpuProcess, GpuSample, Sample
 from mltop.probes.model.units import duration_words, percent_words, size_words
 
@@ -41,7 +41,7 @@ DISPLAYS = (
     hold_s=10.0,
     meaning="a process has died and its GPU memory is not freed",
     threshold="a process that NVML lists is a zombie, or is gone (told in the machine's first PID namespace, or of one "
-    "that was seen before), for 10 s*",
+    f"that was seen before), for {HOLD}*",
     source="/proc/PID/stat, kill(2); nvmlDeviceGetComputeRunningProcesses",
     action="end its parent process; if the memory stays: reset the GPU",
     needs=("gpu.*.processes", "gpu processes", "ranks"),
@@ -61,7 +61,7 @@ def orphan(moment: Moment) -> Iterator[Hit]:
     "info",
     hold_s=60.0,
     meaning="a process that is no rank, a notebook perhaps, holds memory on a GPU that does nothing",
-    threshold="as gpu.leftover's live ones, for 60 s*; not in `mltop check`, which has gpu.leftover",
+    threshold=f"as gpu.leftover's live ones, for {HOLD}*; not in `mltop check`, which has gpu.leftover",
     source="/proc/PID/{stat,status}; NVML's process lists; SM activity, GPU-Util",
     action="ask its owner whether it is still needed",
     needs=("gpu.*.processes", "gpu.*.busy", "ranks"),
@@ -140,7 +140,7 @@ def _of_dead(gpu: GpuSample, dead: Sequence[GpuProcess], now: Sample) -> Hit:
     name = gpu_name(gpu.index)
     who = "Dead process holds" if len(dead) == 1 else f"{len(dead)} dead processes hold"
     names = [_named(process, now) for process in dead if process.name]
-    message = f"{who} {_memory(dead) or 'memory'} on {name}" + (f": {_listed(names)}" if names else "")
+    message = f"{who} {_memory(dead) or 'memory'} on {name}" + (f": {listed(names, NAMED)}" if names else "")
     evidence = tuple(_evidence(process, now) for process in dead)
     return Hit(name, message, evidence, action=_end_of_dead(gpu, dead), key="dead")
 
@@ -148,7 +148,8 @@ def _of_dead(gpu: GpuSample, dead: Sequence[GpuProcess], now: Sample) -> Hit:
 def _end_of_dead(gpu: GpuSample, dead: Sequence[GpuProcess]) -> str:
     """A zombie holds memory until its parent collects it; for what is gone altogether only the driver can."""
     reset = f"sudo nvidia-smi -r -i {gpu.index}"
-    parents = sorted({one.ppid for one in dead if one.ppid is not None and one.ppid > 1 and one.absent != "ended"})
+    here = (process.ppid for process in dead if process.absent != "ended")
+    parents = sorted({parent for parent in here if parent is not None and parent > 1})
     if gpu.remap.failed:
         return "take the node out of the pool: no reset repairs this GPU"
     if parents:
@@ -161,7 +162,7 @@ def _end_of_dead(gpu: GpuSample, dead: Sequence[GpuProcess]) -> str:
 def _of_live(gpu: GpuSample, left: Sequence[GpuProcess], now: Sample) -> Hit:
     name = gpu_name(gpu.index)
     holds = "holds" if len(left) == 1 else "hold"
-    who = _listed([_named(process, now) for process in left])
+    who = listed([_named(process, now) for process in left], NAMED)
     message = f"{name} is idle, but {who} {holds} {_memory(left) or 'some'} of its memory"
     here = [process.pid for process in left if process.absent != "elsewhere"]
     action = f"if nothing may run here: sudo kill {_pids(here)}"
@@ -171,7 +172,7 @@ def _of_live(gpu: GpuSample, left: Sequence[GpuProcess], now: Sample) -> Hit:
 
 
 def _memory(processes: Sequence[GpuProcess]) -> str:
-    """``71 GB``; "" when it is not known."""
+    """``66 GiB``; "" when it is not known."""
     known = [process.memory_bytes for process in processes if process.memory_bytes is not None]
     return size_words(sum(known)) if known else ""
 
@@ -191,13 +192,8 @@ def _named(process: GpuProcess, now: Sample) -> str:
     return f"{process.name} ({text})" if process.name else text
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
-
-
 def _evidence(process: GpuProcess, now: Sample) -> str:
-    """``state Z (zombie): python (pid 4242 of ada, 2 h old), 71 GB, parent 4000``"""
+    """``state Z (zombie): python (pid 4242 of ada, 2 h old), 66 GiB, parent 4000``"""
     is_zombie = process.state == "Z" or any(rank.pid == process.pid and rank.state == "Z" for rank in now.ranks)
     if process.absent == "ended":
         head = "ended, and the driver still lists it: "
@@ -216,7 +212,8 @@ def _evidence(process: GpuProcess, now: Sample) -> str:
     "warning",
     hold_s=30.0,
     meaning="GPU memory is taken and no process is there that uses it",
-    threshold="> 500 MiB* used and no process listed for 30 s*; not in a container, a job's cgroup or MIG mode",
+    threshold=f"> {size_words(GHOST_BYTES)}* used and no process listed for {HOLD}*; not in a container, a "
+    "job's cgroup or MIG mode",
     source="nvmlDeviceGetMemoryInfo_v2 (without the driver's reserve); process lists",
     action="sudo fuser -v /dev/nvidia*; look for containers and other users' jobs; if nobody holds it: reset the GPU",
     needs=("gpu.*.processes", "gpu.*.memory_used_bytes"),

@@ -63,14 +63,14 @@ def _left_c(gpu: GpuSample) -> tuple[float, str] | None:
 
     Margins of 0 and less are wrong on some H100 boards: believed only of a GPU that is hot, or has a thermal bit set.
     """
-    known = []
+    left = []
     if gpu.temperature_slowdown_c is not None and gpu.temperature_c is not None:
-        known.append((gpu.temperature_slowdown_c - gpu.temperature_c, "temperature and slowdown threshold"))
+        left.append((gpu.temperature_slowdown_c - gpu.temperature_c, "temperature and slowdown threshold"))
     if gpu.temperature_margin_c is not None:
         believed = not _THERMAL.isdisjoint(gpu.throttle_reasons or ()) or (gpu.temperature_c or 0.0) >= HOT_ANYWHERE_C
         if gpu.temperature_margin_c > 0 or believed:
-            known.append((gpu.temperature_margin_c, "nvmlDeviceGetMarginTemperature"))
-    return min(known, key=itemgetter(0), default=None)
+            left.append((gpu.temperature_margin_c, "nvmlDeviceGetMarginTemperature"))
+    return min(left, key=itemgetter(0), default=None)
 
 
 @rule(

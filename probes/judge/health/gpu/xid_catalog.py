@@ -139,14 +139,14 @@ _NOT_IN_CATALOG = Xid("CONTACT_SUPPORT", WARN, "a number that is not in NVIDIA's
 
 
 def _catalog() -> dict[int, Xid]:
-    known = dict(_BY_NUMBER)
+    catalog = dict(_BY_NUMBER)
     for what, codes in _ENGINES.items():
-        known.update(dict.fromkeys(codes, Xid("RESTART_APP", APP, what)))
+        catalog.update(dict.fromkeys(codes, Xid("RESTART_APP", APP, what)))
     for code, unit in NVLINK5.items():
-        known[code] = Xid("WORKFLOW_NVLINK5_ERR", HW, f"NVLink error ({unit})", do="WORKFLOW_NVLINK")
+        catalog[code] = Xid("WORKFLOW_NVLINK5_ERR", HW, f"NVLink error ({unit})", do="WORKFLOW_NVLINK")
     for code in range(1, LAST_XID + 1):
-        known.setdefault(code, _UNUSED if code <= 172 else _NOT_IN_CATALOG)
-    return known
+        catalog.setdefault(code, _UNUSED if code <= 172 else _NOT_IN_CATALOG)
+    return catalog
 
 
 CATALOG = _catalog()
@@ -154,7 +154,7 @@ CATALOG = _catalog()
 
 def numbers(*tiers: str) -> str:
     """``46 48 167*``: all single numbers of these tiers; * is told of those that NVIDIA names no action for."""
-    own = sorted(code for code, known in _BY_NUMBER.items() if known.tier in tiers)
+    own = sorted(code for code, entry in _BY_NUMBER.items() if entry.tier in tiers)
     return " ".join(f"{code}{'' if lookup(code).bucket else '*'}" for code in own)
 
 
@@ -165,14 +165,14 @@ def lookup(code: int) -> Xid:
 
 def advice(code: int, index: int | None) -> str:
     """What to do about this Xid; ``index``: the GPU's, None where NVML does not list it."""
-    known = lookup(code)
-    return ACTIONS[known.do or known.bucket].format(index="N" if index is None else index)
+    entry = lookup(code)
+    return ACTIONS[entry.do or entry.bucket].format(index="N" if index is None else index)
 
 
 def remedy(code: int) -> Remedy:
     """What that comes to."""
-    known = lookup(code)
-    return _REMEDIES.get(known.do or known.bucket, "none")
+    entry = lookup(code)
+    return _REMEDIES.get(entry.do or entry.bucket, "none")
 
 
 # What the driver asks for (field 230 by its numbers; the text of Xid 154 has them): by name (words, action, remedy).

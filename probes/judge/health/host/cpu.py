@@ -106,8 +106,7 @@ def stuck_processes(moment: Moment) -> Iterator[Hit]:
 
 def _has_moved(moment: Moment, process: BlockedProcess) -> bool:
     """A rank that writes a checkpoint is in state D at every look, and moves in between."""
-    grown = moment.increase(f"pid {process.pid}", "switches", RANK_BLOCKED_S)
-    return grown is not None and grown.amount > 0
+    return moment.increase(f"pid {process.pid}", "switches", RANK_BLOCKED_S).amount > 0
 
 
 @rule(

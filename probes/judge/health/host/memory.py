@@ -39,8 +39,7 @@ def pressure(moment: Moment) -> Iterator[Hit]:
     parts = [f"{size_words(available or 0)} of {size_words(total or 0)} available"] if is_known else []
     if waits.memory_some is not None:
         parts.append(f"tasks waited for memory {percent_words(waits.memory_some)} of the time")
-    severity: Severity = "critical" if full or short else "warning"
-    yield Hit("host", f"node short of memory: {', '.join(parts)}", severity=severity)
+    yield Hit("host", f"node short of memory: {', '.join(parts)}", severity="critical" if full or short else "warning")
 
 
 @rule(
@@ -61,7 +60,7 @@ def swap(moment: Moment) -> Iterator[Hit]:
     if moved > 0:
         yield Hit("host", f"training is swapping: {rate_words(moved)}", severity="warning")
     elif host.swap_used_bytes:
-        yield Hit("host", f"swap is on and {size_words(host.swap_used_bytes)} of it used", severity="info", key="on")
+        yield Hit("host", f"swap is on, {size_words(host.swap_used_bytes)} of it in use", severity="info", key="on")
 
 
 @rule(
@@ -91,12 +90,12 @@ def oom(moment: Moment) -> Iterator[Hit]:
 
 def _counted_kills(moment: Moment) -> Iterator[Hit]:
     """Where the log is silent the counters tell how many, and in which cgroup."""
-    of_host = moment.increase("host", "oom_kills", EVENT_LISTED_S)
-    grown = {group.path: moment.increase(group.path, "oom_kills", EVENT_LISTED_S) for group in moment.now.host.cgroups}
-    inside = {path: increase.amount for path, increase in grown.items() if increase is not None and increase.amount > 0}
+    of_host = moment.increase("host", "oom_kills", EVENT_LISTED_S).amount
+    paths = (group.path for group in moment.now.host.cgroups)
+    inside = {path: kills for path in paths if (kills := moment.increase(path, "oom_kills", EVENT_LISTED_S).amount) > 0}
     # A cgroup's counter (memory.events) also counts what was killed in those below it.
     outermost = [path for path in inside if not any(path.startswith(f"{other}/") for other in inside)]
-    kills = max(of_host.amount if of_host is not None else 0.0, sum(inside[path] for path in outermost))
+    kills = max(of_host, sum(inside[path] for path in outermost))
     if kills <= 0:
         return
     times = "a process" if kills == 1 else f"{kills:.0f} processes"
@@ -123,7 +122,7 @@ def shared_memory(moment: Moment) -> Iterator[Hit]:
     if share > SHM_WARNING:
         text = f"/dev/shm {percent_words(share)} full ({size_words(used)} of {size_words(total)})"
         severity: Severity = "critical" if share > SHM_CRITICAL else "warning"
-        yield Hit("/dev/shm", f"{text}: data loader workers get SIGBUS when it is", severity=severity)
+        yield Hit("/dev/shm", f"{text}: data loader workers get SIGBUS once it is full", severity=severity)
 
 
 @rule(
@@ -157,12 +156,12 @@ def memory_errors(moment: Moment) -> Iterator[Hit]:
     """Uncorrected errors of before are told, as they do not go away; corrected ones only when they grow."""
     uncorrected = moment.now.host.memory_errors_uncorrected
     if uncorrected:
-        grown = moment.increase("host", "memory_errors_uncorrected", DAY_S)
-        severity: Severity = "critical" if grown is not None and grown.amount > 0 else "warning"
-        yield Hit("host", f"{uncorrected} uncorrected host memory errors since boot", severity=severity, key="ue")
-    corrected = moment.increase("host", "memory_errors_corrected", DAY_S)
-    if corrected is not None and corrected.amount > CORRECTED_A_DAY:
-        text = f"{corrected.amount:.0f} corrected host memory errors while watched"
+        grow = moment.increase("host", "memory_errors_uncorrected", DAY_S).amount > 0
+        text = f"{uncorrected} uncorrected host memory errors since boot"
+        yield Hit("host", text, severity="critical" if grow else "warning", key="ue")
+    corrected = moment.increase("host", "memory_errors_corrected", DAY_S).amount
+    if corrected > CORRECTED_A_DAY:
+        text = f"{corrected:.0f} corrected host memory errors while watched"
         yield Hit("host", text, severity="warning", key="ce")
 
 

@@ -125,9 +125,9 @@ def stall(moment: Moment) -> Iterator[Hit]:
             text = f"{kind}{mount} ({filesystem.device}) has not answered for {duration_words(stalled_s)}"
             severity: Severity = "critical" if stalled_s >= STALL_CRITICAL_S else "warning"
             yield Hit(mount, text, severity=severity, since=now - stalled_s)
-        grown = moment.increase(mount, "retrans", MINUTE_S)
-        if grown is not None and grown.amount > RETRANSMISSIONS_A_MINUTE:
-            text = f"{mount}: {grown.amount:.0f} requests sent again within a minute"
+        repeated = moment.increase(mount, "retrans", MINUTE_S).amount
+        if repeated > RETRANSMISSIONS_A_MINUTE:
+            text = f"{mount}: {repeated:.0f} requests sent again within a minute"
             yield Hit(mount, text, severity="warning", key="retrans")
     answered = _newest(moment, "nfs_ok")
     for server, event in _newest(moment, "nfs").items():

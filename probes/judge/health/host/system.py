@@ -38,7 +38,7 @@ def clock(moment: Moment) -> Iterator[Hit]:
     if skew_s is not None and abs(skew_s) > CLOCK_CRITICAL_S:
         direction = "ahead of" if skew_s > 0 else "behind"
         text = f"clock {abs(skew_s):.1f} s {direction} the machine that watches"
-        yield Hit("host", text, (f"so in {SAMPLES_AGREE} samples or more",), severity="critical")
+        yield Hit("host", text, (f"the same in {SAMPLES_AGREE} samples or more",), severity="critical")
     elif host.clock_error_s is not None and host.clock_error_s > CLOCK_WARNING_S:
         severity: Severity = "critical" if host.clock_error_s > CLOCK_CRITICAL_S else "warning"
         yield Hit("host", f"clock may be off by {host.clock_error_s:.1f} s", severity=severity)
@@ -140,9 +140,8 @@ def files(moment: Moment) -> Iterator[Hit]:
 def _files(subject: str, whose: str, used: int, limit: int, key: str = "") -> Iterator[Hit]:
     share = used / limit
     if share > FILES_WARNING:
-        severity: Severity = "critical" if share > FILES_CRITICAL else "warning"
         text = f"{subject}: {used} {whose} {limit} file descriptors are used"
-        yield Hit(subject, text, severity=severity, key=key)
+        yield Hit(subject, text, severity="critical" if share > FILES_CRITICAL else "warning", key=key)
 
 
 @rule(
@@ -160,7 +159,7 @@ def clocksource(moment: Moment) -> Iterator[Hit]:
         return
     usual = moment.peers.common("host.clocksource", "")
     if name in SLOW_CLOCKS:
-        yield Hit("host", f"clock source {name}: every look at the clock is a slow one")
+        yield Hit("host", f"clock source {name}: reading the clock is slow")
     elif usual is not None and usual.value != name:
         yield Hit("host", f"clock source {name}, {usual.count} other nodes have {usual.value}")
 

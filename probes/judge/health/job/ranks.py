@@ -11,7 +11,7 @@ from mltop.probes.model.units import duration_words, size_words
 
 GROWTH_KEEP_S, GROWTH_SPAN_S = 7200.0, 900.0
 GROWTH_WITHIN_S = 6 * 3600.0
-DATALOADER_THREADS, OTHER_THREADS = 8, 4
+OTHER_THREADS = 4  # beside the ranks and their workers
 _YES = ("true", "t", "yes", "y", "on")
 
 # What a setting does that is left over. Where it does nothing, nothing is said: see _is_harmless.
@@ -100,9 +100,8 @@ def threads(moment: Moment) -> Iterator[Hit]:
     allowed = frozenset().union(*(kernel_list(rank.cpus_allowed) for rank in ranks))
     processes = sum(1 + len(rank.children) for rank in ranks)
     if allowed and processes > len(allowed):
-        workers = processes / len(ranks) - 1
-        want = len(ranks) * (workers + 1) + OTHER_THREADS
-        yield Hit("host", f"{processes} processes of {len(ranks)} ranks on {len(allowed)} CPUs, {want:.0f} would do")
+        want = processes + OTHER_THREADS
+        yield Hit("host", f"{processes} processes of {len(ranks)} ranks on {len(allowed)} CPUs, {want} would be enough")
 
 
 @rule(

@@ -12,18 +12,18 @@ from math import sqrt
 from statistics import fmean, median
 from typing import NamedTuple
 
+from mltop.probes.judge.health.names import rank_name
 from mltop.probes.judge.health.rule import HOLD, Hit, Moment, rule
 from mltop.probes.judge.health.trails import Series
 from mltop.probes.model import GpuSample, RankSample, Sample
+from mltop.probes.model.gpu import SPINNING_BUSY, SPINNING_TENSOR
 from mltop.probes.model.units import duration_words, percent_words, rate_words, watts_words
-from mltop.probes.model.vocabulary import Severity
 
 HISTORY_S = 300.0
 WATCHED_SHARE = 0.8  # of HISTORY_S: less tells nothing
-IDLE_BUSY, SPINNING_BUSY = 0.20, 0.95
+IDLE_BUSY = 0.20
 WORKING_CALLS_PER_S = 20.0  # reads and writes: a heartbeat makes a few
 SPINNING_POWER = 0.40  # of the limit: a collective's kernel that waits draws less
-SPINNING_TENSOR = 0.02  # of the time
 QUIET_BYTES_PER_S = 50e6  # per rank: less than a heartbeat of NCCL, far below any collective
 MOST_ODD = 0.05  # of the ranks
 SLOW_CLOCK, SLOW_FOR_S = 0.85, 300.0
@@ -56,61 +56,47 @@ NO_HISTORY = History()
 
 
 class RankFacts(NamedTuple):
-    """One rank at its node's newest sample; of several GPUs the first. None: not known.
+    """One rank at its node's newest sample, and of several GPUs the first. None: not known.
 
-    ``moves``: since the sample before it read or wrote ("io") or took a core ("cpu"); "" neither. ``power_share``: of
-    the limit. ``traffic_bytes_per_s``: NVLink of its GPU and its share of the node's fabric ports. ``io_wait``: share
-    of the time in which some task of its node waited for disks; ``disk_bytes_per_s``: what these read and write.
+    ``moves``: since the sample before it read or wrote ("io") or took a core ("cpu"); "" neither.
+    ``traffic_bytes_per_s``: NVLink of its GPU and its share of the node's fabric ports. ``io_wait``: share of the time
+    in which some task of its node waited for disks; ``disk_bytes_per_s``: what these read and write.
     """
 
     node: str
-    at: float
-    uid: int | None
-    user: str
-    job: str
-    rank: int | None
-    world_size: int | None
-    pid: int
-    state: str = ""
+    rank: RankSample
+    gpu: GpuSample | None
     moves: str = ""
-    has_gpu: bool = False
-    busy: float | None = None
-    tensor_active: float | None = None
-    power_w: float | None = None
-    power_share: float | None = None
-    clock_mhz: int | None = None
-    clock_share: float | None = None
     traffic_bytes_per_s: float | None = None
-    workers_cpu: float | None = None
-    workers_blocked: int | None = None
     io_wait: float | None = None
     disk_bytes_per_s: float | None = None
     history: History = NO_HISTORY
 
     @property
-    def name(self) -> str:
-        return f"rank {self.rank}" if self.rank is not None else f"pid {self.pid}"
-
-    @property
     def spins(self) -> bool:
-        """Busy by NVML's word, and yet no work is done: it waits in a collective."""
-        if self.busy is None or self.busy < SPINNING_BUSY:
-            return False
-        if self.power_share is not None and self.power_share >= SPINNING_POWER:
-            return False  # work without tensor cores: FP32, or memory
-        return self.power_share is not None if self.tensor_active is None else self.tensor_active < SPINNING_TENSOR
+        return self.gpu is not None and spins(self.gpu)
 
     @property
     def is_odd(self) -> bool:
-        if self.state in ("D", "Z") or not self.has_gpu:
+        if self.rank.state in ("D", "Z") or self.gpu is None:
             return True
-        return self.busy is not None and self.busy < IDLE_BUSY
+        return self.gpu.busy is not None and self.gpu.busy < IDLE_BUSY
 
     @property
     def disk_evidence(self) -> tuple[str, ...]:
         """What its node's disks do meanwhile."""
         moved = self.disk_bytes_per_s
         return () if moved is None else (f"the disks of {self.node} move {rate_words(moved)}",)
+
+
+def spins(gpu: GpuSample) -> bool:
+    """Busy by NVML's word, and yet no work is done: it waits in a collective."""
+    if gpu.busy is None or gpu.busy < SPINNING_BUSY:
+        return False
+    power_share = gpu.power_w / gpu.power_limit_w if gpu.power_w is not None and gpu.power_limit_w else None
+    if power_share is not None and power_share >= SPINNING_POWER:
+        return False  # work without tensor cores: FP32, or memory
+    return power_share is not None if gpu.tensor_active is None else gpu.tensor_active < SPINNING_TENSOR
 
 
 @dataclass(frozen=True)
@@ -130,12 +116,12 @@ class JobMoment:
         return f"job {self.job}{self.owner}"
 
     @property
-    def world_size(self) -> int | None:
-        return max((facts.world_size for facts in self.ranks if facts.world_size is not None), default=None)
+    def world_size(self) -> int:
+        return max((facts.rank.world_size or 0 for facts in self.ranks), default=0)
 
     def watched(self) -> list[RankFacts]:
         """Ranks that are watched for long enough; none when some are not."""
-        ranks = [facts for facts in self.ranks if facts.has_gpu]
+        ranks = [facts for facts in self.ranks if facts.gpu is not None]
         return ranks if all(facts.history.watched_s >= WATCHED_SHARE * HISTORY_S for facts in ranks) else []
 
 
@@ -152,13 +138,13 @@ class JobMoment:
 )
 def hang(moment: JobMoment) -> Iterator[Hit]:
     """All ranks spin and nothing is sent. Stacks tell who is to blame; this only says that it is time to look."""
-    ranks = [facts for facts in moment.ranks if facts.has_gpu]
-    if len(ranks) < 2 or len(ranks) < (moment.world_size or 0) or not all(facts.spins for facts in ranks):
+    ranks = [facts for facts in moment.ranks if facts.gpu is not None]
+    if len(ranks) < 2 or len(ranks) < moment.world_size or not all(facts.spins for facts in ranks):
         return
     traffic = [facts.traffic_bytes_per_s for facts in ranks]
     if any(sent is not None and sent > QUIET_BYTES_PER_S for sent in traffic):
         return
-    powers = [facts.power_w for facts in ranks if facts.power_w is not None]
+    powers = [facts.gpu.power_w for facts in ranks if facts.gpu is not None and facts.gpu.power_w is not None]
     at = f" at {watts_words(median(powers))}" if powers else ""
     silent = "" if None in traffic else ", no traffic"
     text = f'{len(ranks)} GPUs 100 % "busy"{at}{silent}: they wait in a collective'
@@ -176,20 +162,20 @@ def hang(moment: JobMoment) -> Iterator[Hit]:
     needs=("ranks", "gpu.*.busy", "gpu.*.tensor_active | gpu.*.power_w"),
 )
 def odd_rank(moment: JobMoment) -> Iterator[Hit]:
-    ranks = [facts for facts in moment.ranks if facts.has_gpu or facts.state]
+    ranks = [facts for facts in moment.ranks if facts.gpu is not None or facts.rank.state]
     odd = [facts for facts in ranks if facts.is_odd]
     spinning = sum(facts.spins for facts in ranks)
     if len(ranks) < 3 or not 0 < len(odd) <= max(1, MOST_ODD * len(ranks)) or spinning < len(ranks) - len(odd):
         return
     for facts in odd:
-        subject = facts.name + moment.owner
-        if facts.moves and facts.state != "Z":
+        subject = rank_name(facts.rank) + moment.owner
+        if facts.moves and facts.rank.state != "Z":
             doing = "reads or writes" if facts.moves == "io" else "takes a core"
             text = f"{subject} {doing} while {spinning} others wait: a checkpoint, or data only it prepares?"
-            severity: Severity = "info" if facts.moves == "io" else "warning"
-            yield Hit(subject, text, facts.disk_evidence, severity, node=facts.node)
+            yield Hit(subject, text, facts.disk_evidence, "info" if facts.moves == "io" else "warning", node=facts.node)
             continue
-        why = "is in state D" if facts.state == "D" else "leaves its GPU idle" if facts.has_gpu else "holds no GPU"
+        why = "leaves its GPU idle" if facts.gpu is not None else "holds no GPU"
+        why = "is in state D" if facts.rank.state == "D" else why
         text = f"{subject} {why} while {spinning} others wait: it never reached the collective"
         yield Hit(subject, text, node=facts.node)
 
@@ -207,18 +193,21 @@ def odd_rank(moment: JobMoment) -> Iterator[Hit]:
 )
 def straggler(moment: JobMoment) -> Iterator[Hit]:
     """By its clock; without that by its power, which stays level while that of those who wait for it dips."""
-    ranks = [facts for facts in moment.ranks if facts.clock_share is not None and (facts.busy or 0.0) > 0.5]
-    if len(ranks) < 4:
+    working = [(facts.gpu, facts) for facts in moment.ranks if facts.gpu is not None and (facts.gpu.busy or 0.0) > 0.5]
+    clocks = [
+        (gpu.sm_clock_mhz, facts) for gpu, facts in working if gpu.sm_clock_mhz is not None and gpu.sm_clock_max_mhz
+    ]
+    if len(clocks) < 4:
         return
-    usual = median(facts.clock_mhz or 0 for facts in ranks)
-    slow = [facts for facts in ranks if (facts.clock_mhz or 0) < SLOW_CLOCK * usual]
-    if not 0 < len(slow) <= max(1, MOST_ODD * len(ranks)):
-        yield from _level_rank(ranks, moment.owner)
+    usual = median(clock for clock, _ in clocks)
+    slow = [(clock, facts) for clock, facts in clocks if clock < SLOW_CLOCK * usual]
+    if not 0 < len(slow) <= max(1, MOST_ODD * len(clocks)):
+        yield from _level_rank([facts for _, facts in clocks], moment.owner)
         return
-    for facts in slow:
-        clocks = f"its GPU runs at {facts.clock_mhz} MHz, the others at {usual:.0f}"
-        subject = facts.name + moment.owner
-        yield Hit(subject, f"{subject} keeps {len(ranks) - len(slow)} waiting: {clocks}", node=facts.node)
+    for clock, facts in slow:
+        subject = rank_name(facts.rank) + moment.owner
+        why = f"its GPU runs at {clock} MHz, the others at {usual:.0f}"
+        yield Hit(subject, f"{subject} keeps {len(clocks) - len(slow)} waiting: {why}", node=facts.node)
 
 
 def _level_rank(ranks: Sequence[RankFacts], owner: str) -> Iterator[Hit]:
@@ -228,7 +217,7 @@ def _level_rank(ranks: Sequence[RankFacts], owner: str) -> Iterator[Hit]:
         return
     (least, facts), *others = sorted(spreads, key=lambda pair: pair[0])
     if others[0][0] > SPREAD_OF_OTHERS and least < 0.5 * others[0][0]:
-        subject = facts.name + owner
+        subject = rank_name(facts.rank) + owner
         text = f"{subject} works steadily while the power of {len(others)} others dips: they seem to wait for it"
         yield Hit(subject, text, node=facts.node)
 
@@ -252,10 +241,11 @@ def starved(moment: JobMoment) -> Iterator[Hit]:
     share = min(facts.history.idle_share for facts in ranks)
     if share <= STARVED_SHARE:
         return
-    loading = [facts for facts in ranks if (facts.workers_cpu or 0.0) > 0.9 or (facts.workers_blocked or 0) > 0]
-    blocked = sum(facts.workers_blocked or 0 for facts in ranks)
+    children = [(facts.rank.children_cpu_fraction or 0.0, facts.rank.children_blocked or 0) for facts in ranks]
+    loading = sum(cpu > FULL_CORE or waiting > 0 for cpu, waiting in children)
+    blocked = sum(waiting for _, waiting in children)
     waiting = {facts.node: facts for facts in ranks if (facts.io_wait or 0.0) > WAITING_FOR_DISKS}
-    if len(loading) > len(ranks) / 2:
+    if loading > len(ranks) / 2:
         how = f"{blocked} workers wait for storage" if blocked else "the workers take all the CPU they get"
     elif sum(facts.node in waiting for facts in ranks) > len(ranks) / 2:
         waits = [facts.io_wait or 0.0 for facts in ranks if facts.node in waiting]
@@ -289,7 +279,7 @@ def garbage_collection(moment: JobMoment) -> Iterator[Hit]:
     pausing = [facts for facts in ranks if facts.history.pauses >= LEAST_PAUSES]
     together = min((facts.history.idle_share for facts in ranks), default=0.0) > STARVED_SHARE
     if len(ranks) >= 4 and len(pausing) >= PAUSING_RANKS and not together:
-        names = ", ".join(facts.name for facts in pausing[:3])
+        names = ", ".join(rank_name(facts.rank) for facts in pausing[:3])
         text = f"single ranks pause in turn with a core at 100 % ({names}): looks like Python's garbage collector"
         yield Hit(moment.name, text, node=ranks[0].node)
 
@@ -303,49 +293,27 @@ def facts_of_ranks(moment: Moment, histories: dict[int, History] | None = None) 
         *(_sum(link.rx_bytes_per_s, link.tx_bytes_per_s) for link in sample.links if link.kind in _FABRIC_KINDS)
     )
     share = fabric / len(sample.ranks) if fabric is not None and sample.ranks else None
+    disk = _sum(sample.host.disk_read_bytes_per_s, sample.host.disk_write_bytes_per_s)
     of_gpus: dict[int, History] = {}
     every = []
     for rank in sample.ranks:
         if not rank.job:
             continue
         gpu = next((gpus[index] for index in rank.gpus if index in gpus), None)
-        facts = _facts(sample, rank, _moves(rank, before.get(rank.pid), moment.passed_s or 1.0), share, gpu)
-        if gpu is not None and histories is not None:
-            facts = facts._replace(history=histories.get(rank.pid, NO_HISTORY))
-        elif gpu is not None:
-            if gpu.index not in of_gpus:
-                of_gpus[gpu.index] = _history(moment, gpu)
-            pauses = moment.series(f"pid {rank.pid}", "pause")
-            pause_count = _begins(pauses, bool) if pauses else 0
-            facts = facts._replace(history=replace(of_gpus[gpu.index], pauses=pause_count))
+        moves = _moves(rank, before.get(rank.pid), moment.passed_s or 1.0)
+        facts = RankFacts(sample.node, rank, gpu, moves, None, sample.host.pressure.io_some, disk)
+        if gpu is not None:
+            traffic = _sum(gpu.nvlink.rx_bytes_per_s, gpu.nvlink.tx_bytes_per_s, share)
+            if histories is not None:
+                history = histories.get(rank.pid, NO_HISTORY)
+            else:
+                if gpu.index not in of_gpus:
+                    of_gpus[gpu.index] = _history(moment, gpu)
+                pauses = moment.series(f"pid {rank.pid}", "pause")
+                history = replace(of_gpus[gpu.index], pauses=_begins(pauses, bool) if pauses else 0)
+            facts = facts._replace(traffic_bytes_per_s=traffic, history=history)
         every.append(facts)
     return tuple(every)
-
-
-def _facts(sample: Sample, rank: RankSample, moves: str, share: float | None, gpu: GpuSample | None) -> RankFacts:
-    """``share``: of the node's traffic."""
-    host = sample.host
-    facts = RankFacts(
-        *(sample.node, sample.sampled_at, rank.uid, rank.user, rank.job, rank.rank, rank.world_size, rank.pid),
-        state=rank.state,
-        moves=moves,
-        io_wait=host.pressure.io_some,
-        disk_bytes_per_s=_sum(host.disk_read_bytes_per_s, host.disk_write_bytes_per_s),
-    )
-    if gpu is None:
-        return facts
-    return facts._replace(
-        has_gpu=True,
-        busy=gpu.busy,
-        tensor_active=gpu.tensor_active,
-        power_w=gpu.power_w,
-        power_share=_ratio(gpu.power_w, gpu.power_limit_w),
-        clock_mhz=gpu.sm_clock_mhz,
-        clock_share=_ratio(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz),
-        traffic_bytes_per_s=_sum(gpu.nvlink.rx_bytes_per_s, gpu.nvlink.tx_bytes_per_s, share),
-        workers_cpu=rank.children_cpu_fraction,
-        workers_blocked=rank.children_blocked,
-    )
 
 
 def _moves(rank: RankSample, before: RankSample | None, passed_s: float) -> str:
@@ -378,10 +346,6 @@ def _is_idle(busy: float) -> bool:
 def _sum(*values: float | None) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
-
-
-def _ratio(part: float | None, whole: float | None) -> float | None:
-    return part / whole if part is not None and whole else None
 
 
 def _begins(series: Series, holds: Callable[[float], bool]) -> int:

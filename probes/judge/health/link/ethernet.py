@@ -63,14 +63,14 @@ def slow(moment: Moment) -> Iterator[Hit]:
     for link in moment.now.links:
         if link.kind not in ("ethernet", "roce"):
             continue
-        port, place = port_name(link), group(name, _interface(link))
+        port, of_like = port_name(link), group(name, _interface(link))
         if link.error is not None:
             if link.error == INTERFACE_VANISHED and _was_up(moment, port):
                 yield Hit(port, f"{link.device} vanished: the interface is gone", key="state")
         elif link.kind == "ethernet" and link.state is not None and not is_up(link):
-            yield from _down(moment, link, place)
+            yield from _down(moment, link, of_like)
         elif is_up(link):
-            yield from _slower(moment, link, place)
+            yield from _slower(moment, link, of_like)
 
 
 @rule(
@@ -93,7 +93,7 @@ def efa(moment: Moment) -> Iterator[Hit]:
         lost = moment.grown(port, "no_completion_cmds", HOUR_S).amount
         drops = moment.per_second(port, "rx_drops")
         if lost:
-            text = f"EFA adapter {port} is not answering: {lost:.0f} commands without an end in the last hour"
+            text = f"EFA adapter {port} is not answering: {lost:.0f} commands never completed in the last hour"
             yield Hit(port, text, severity="critical")
         elif _carrier_lost(moment, link):
             yield Hit(port, f"EFA adapter {port} has no link ({link.state})", severity="critical")
@@ -103,30 +103,30 @@ def efa(moment: Moment) -> Iterator[Hit]:
 
 def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
     for link, names in _interfaces(sample):
-        port, known = port_name(link), link.counters
+        port, values = port_name(link), link.counters
         if is_up(link):
             yield port, _SEEN_UP, 1
             yield port, _rate_name(link.rate_bits_per_s or 0.0), 1
-        yield from ((port, name, known[name]) for name in names.values() if name in known)
+        yield from ((port, name, values[name]) for name in names.values() if name in values)
     for link in sample.links:
         if link.kind == "efa" and link.error is None:
-            port, known = port_name(link), link.counters
+            port, values = port_name(link), link.counters
             if is_up(link):
                 yield port, _SEEN_UP, 1
-            yield from ((port, name, known[name]) for name in ("no_completion_cmds", "rx_drops") if name in known)
+            yield from ((port, name, values[name]) for name in ("no_completion_cmds", "rx_drops") if name in values)
 
 
 def facts(sample: Sample) -> Iterator[Fact]:
     name = board(sample)
     for link, _ in _interfaces(sample):
-        place = group(name, _interface(link))
+        of_like = group(name, _interface(link))
         if link.kind == "ethernet" and link.state is not None:
-            yield _STATE, place, is_up(link)
+            yield _STATE, of_like, is_up(link)
         if is_up(link):
             if link.mtu:
-                yield _MTU, place, link.mtu
+                yield _MTU, of_like, link.mtu
             if link.rate_bits_per_s and link.kind == "ethernet":
-                yield _RATE, place, link.rate_bits_per_s
+                yield _RATE, of_like, link.rate_bits_per_s
 
 
 def _interfaces(sample: Sample) -> Iterator[tuple[LinkSample, dict[str, str]]]:
@@ -146,19 +146,19 @@ def _interface(link: LinkSample) -> str:
 
 def _growing(moment: Moment, port: str, names: dict[str, str]) -> dict[str, float]:
     """Errors per minute, of those that are too many."""
-    found = {}
+    too_many = {}
     for name in _ERRORS:
         lately = moment.grown(port, names[name], MINUTE_S).per(MINUTE_S)
         longer = moment.grown(port, names[name], 5 * MINUTE_S).per(5 * MINUTE_S)
         if lately >= ERRORS_IN_A_MINUTE or longer >= ERRORS_IN_FIVE_MINUTES:
-            found[name] = max(lately, longer / 5)
-    if "rx_crc_errors" in found:
-        found.pop("rx_errors", None)  # which counts them too
-    return found
+            too_many[name] = max(lately, longer / 5)
+    if "rx_crc_errors" in too_many:
+        too_many.pop("rx_errors", None)  # which counts them too
+    return too_many
 
 
-def _down(moment: Moment, link: LinkSample, place: str) -> Iterator[Hit]:
-    usual = moment.peers.common(_STATE, place)
+def _down(moment: Moment, link: LinkSample, of_like: str) -> Iterator[Hit]:
+    usual = moment.peers.common(_STATE, of_like)
     name = port_name(link)
     if _was_up(moment, name):
         yield Hit(name, f"{name} is down, it was up before", (f"operstate {link.state}",), key="state")
@@ -167,17 +167,17 @@ def _down(moment: Moment, link: LinkSample, place: str) -> Iterator[Hit]:
         yield Hit(name, f"{name} is down", evidence, key="state")
 
 
-def _slower(moment: Moment, link: LinkSample, place: str) -> Iterator[Hit]:
+def _slower(moment: Moment, link: LinkSample, of_like: str) -> Iterator[Hit]:
     port, name, own, mtu = port_name(link), _interface(link), link.rate_bits_per_s, link.mtu
     if own and link.kind == "ethernet":  # of RoCE ib.rate tells
-        usual = moment.peers.common(_RATE, place)
+        usual = moment.peers.common(_RATE, of_like)
         if usual is not None:
             full, why = usual.value, f"{usual} have {usual.value / 1e9:g} Gb/s"
         else:
             full, why = _earlier_rate(moment, port, own), "it was faster before"
         if own < full:
             yield Hit(port, f"{name} at {own / 1e9:g} of {full / 1e9:g} Gb/s", (why,), key="rate")
-    usual = moment.peers.common(_MTU, place) if mtu else None
+    usual = moment.peers.common(_MTU, of_like) if mtu else None
     if usual is not None and mtu is not None and mtu < usual.value:
         text = f"{name} has an MTU of {mtu}, like nodes {usual.value}"
         why = f"{usual} have {usual.value}"

@@ -84,8 +84,8 @@ def manager(moment: Moment) -> Iterator[Hit]:
     """A service that has failed was wanted. One that does not run may run elsewhere, unless the switches are here."""
     now = moment.now
     status = now.host.services.get(MANAGER)
-    stops = moment.increase(MANAGER, _STOPS, RESTARTS_OVER_S)
-    if status is None or _is_booting(now) or (status == "active" and (stops is None or stops.amount < RESTARTS)):
+    stops = moment.increase(MANAGER, _STOPS, RESTARTS_OVER_S).amount
+    if status is None or _is_booting(now) or (status == "active" and stops < RESTARTS):
         return
     switches, fabric = _has_switches(now), _leads_to_switches(now)
     waits = any(_waits(gpu) for gpu in now.gpus)
@@ -98,8 +98,8 @@ def manager(moment: Moment) -> Iterator[Hit]:
     elif status == "absent" and not now.host.is_confined and waits:
         text = "Fabric Manager is not installed, and GPUs have not joined the fabric"
         yield Hit("Fabric Manager", text, action="install and start nvidia-fabricmanager in the driver's version")
-    elif status == "active" and stops is not None:
-        text = f"Fabric Manager stopped {stops.amount:.0f} times in {duration_words(RESTARTS_OVER_S)}"
+    elif status == "active":
+        text = f"Fabric Manager stopped {stops:.0f} times in {duration_words(RESTARTS_OVER_S)}"
         yield Hit("Fabric Manager", text, action="read its log: journalctl -u nvidia-fabricmanager")
 
 

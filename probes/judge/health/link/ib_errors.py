@@ -161,7 +161,7 @@ def _is_busy(link: LinkSample) -> bool:
 
 def _ticks_per_word(moment: Moment, name: str) -> float | None:
     waited, sent = moment.increase(name, _WAITED, OVER_S), moment.increase(name, _SENT, OVER_S)
-    return waited.amount / sent.amount if waited is not None and sent is not None and sent.amount > 0 else None
+    return waited.amount / sent.amount if sent.amount > 0 and moment.has_seen(name, _WAITED) else None
 
 
 @_port_rule(
@@ -215,11 +215,11 @@ def _reordered_everywhere(moment: Moment) -> bool:
 
 def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
     for link, name, _ in rdma_ports(sample):
-        known = link.counters
-        yield from ((name, counter, known[counter]) for counter in _OF_PORTS if counter in known)
+        values = link.counters
+        yield from ((name, counter, values[counter]) for counter in _OF_PORTS if counter in values)
 
 
 def wait_counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
     for link, name, _ in rdma_ports(sample):
-        known = link.counters
-        yield from ((name, counter, known[counter]) for counter in (_WAITED, _SENT) if counter in known)
+        values = link.counters
+        yield from ((name, counter, values[counter]) for counter in (_WAITED, _SENT) if counter in values)

@@ -23,8 +23,8 @@ from mltop.probes.judge.health.names import (
     port_name,
     rdma_ports,
 )
-from mltop.probes.judge.health.peers import Fact
-from mltop.probes.judge.health.rule import DRIVER, HOUR_S, LINK_DOWN, Hit, Moment, once_per_moment, rule
+from mltop.probes.judge.health.peers import NODES_AT_LEAST, Fact
+from mltop.probes.judge.health.rule import DRIVER, HOLD, HOUR_S, LINK_DOWN, Hit, Moment, once_per_moment, rule
 from mltop.probes.model import KernelEvent, LinkSample, Sample
 from mltop.probes.model.units import counted
 from mltop.probes.model.vocabulary import Severity
@@ -75,7 +75,7 @@ Model = tuple["int | None", "int | None"]  # vendor and device
     "critical",
     hold_s=10.0,
     meaning="an RDMA device is gone, or the node has fewer than its like",
-    threshold="vanished from the list, or fewer than most like nodes have, for 10 s",
+    threshold=f"vanished from the list, or fewer than most like nodes have, for {HOLD}",
     source="/sys/class/infiniband; NVSentinel, Azure",
     action="look for the card on PCIe (lspci); reboot, reseat it",
     needs=("links",),
@@ -88,7 +88,7 @@ def missing(moment: Moment) -> Iterator[Hit]:
     for link in gone:
         where = (f"PCI {bus_id(link.pci_bus_id)}",) if link.pci_bus_id else ()
         yield Hit(port_name(link), f"{port_name(link)} vanished: the RDMA device is gone", where)
-    if moment.peers.nodes < 3 or _is_partial(now):
+    if moment.peers.nodes < NODES_AT_LEAST or _is_partial(now):
         return
     counts = _device_counts(now)
     for kind, words in _KINDS.items():
@@ -103,8 +103,8 @@ def _device_counts(sample: Sample) -> Counter[str]:
 
 def _is_partial(sample: Sample) -> bool:
     """Where the devices could not be listed, or a container shows only some, their number says nothing."""
-    unlisted = any(gap.what in ("links", "links.infiniband") and gap.kind == "unknown" for gap in sample.gaps)
-    return unlisted or bool(sample.host.is_confined)
+    of_lists = (gap for gap in sample.gaps if gap.source == "links" and not gap.item and gap.kind == "unknown")
+    return bool(sample.host.is_confined) or any(gap.fields in ([], ["infiniband"]) for gap in of_lists)
 
 
 @rule(
@@ -152,7 +152,7 @@ def _port_of(sample: Sample, event: KernelEvent) -> str:
     "critical",
     hold_s=10.0,
     meaning="programs cannot open an RDMA device",
-    threshold="no uverbs device for 10 s",
+    threshold=f"no uverbs device for {HOLD}",
     source="/sys/class/infiniband_verbs; NVSentinel",
     action="reload the driver (mlx5_ib, ib_uverbs) or restart openibd",
     needs=("links", "links.*.has_chardev"),
@@ -362,7 +362,7 @@ def _stuck(link: LinkSample) -> list[str]:
     "ib.saturated",
     "info",
     meaning="an error counter stands at its maximum and shows nothing new",
-    threshold="255, 65535 or 15, as wide as the counter is",
+    threshold="{}, {} or {}, as wide as the counter is".format(*dict.fromkeys(NARROW.values())),
     source="kernel infiniband/core/sysfs.c",
     action="sudo perfquery -R",
     needs=("links", "links.*.counters"),
@@ -375,7 +375,7 @@ def saturated(moment: Moment) -> Iterator[Hit]:
                 f"{counter} stuck at {link.counters.get(counter, NARROW.get(counter))}" for counter in stuck
             )
             why = "flaps are counted from the port's state instead"
-            yield Hit(name, f"{name}: {told}, it can count no further", (why,))
+            yield Hit(name, f"{name}: {told}, it cannot count any further", (why,))
 
 
 @rule(
@@ -452,11 +452,11 @@ def facts(sample: Sample) -> Iterator[Fact]:
         yield from ((_COUNT, group(name_of_board, kind), counts[kind]) for kind in _KINDS)
     active: Counter[str] = Counter()
     for link, name, up in rdma_ports.afresh(sample):
-        place = group(name_of_board, name)
+        of_like = group(name_of_board, name)
         if up:
             active[link.kind] += 1
             if link.rate_bits_per_s:
-                yield _RATE, place, link.rate_bits_per_s
+                yield _RATE, of_like, link.rate_bits_per_s
         if link.state is not None:
-            yield _STATE, place, link.state
+            yield _STATE, of_like, link.state
     yield from ((_ACTIVE, group(name_of_board, kind), count) for kind, count in active.items())

@@ -105,7 +105,7 @@ def _nic_hit(moment: Moment, device: PciDevice, what: str, key: str) -> Hit:
     links = _links_by_model(moment)[_model_of(device)]
     if len(links) < 2 or len(set(links)) > 1:
         return Hit(name, text, evidence, key=key)
-    evidence = (*evidence, f"all {len(links)} NICs of this model are linked like this: the slots may be built so")
+    evidence = (*evidence, f"all {len(links)} NICs of this model are linked like this: the slots may be built this way")
     return Hit(name, text, evidence, severity="info", key=key)
 
 
@@ -171,9 +171,9 @@ def limited(moment: Moment) -> Iterator[Hit]:
         usual = moment.peers.common(_LIMITED, group(board(moment.now), str(model)))
         # Only nodes whose kernel said so have such a fact: that most of all have it makes it usual.
         if usual is not None and usual.value == len(limited_too) and 2 * usual.count > moment.peers.nodes:
-            why = f"the same on {usual}: they are built so"
+            why = f"the same on {usual}: they are built this way"
         elif len(limited_too) == len(alike) > 1:
-            why = "the same for all devices of this model here: the machine may be built so"
+            why = "the same for all devices of this model here: the machine may be built this way"
         else:
             name = names.get(address, address)
             yield Hit(name, f"{name}: less PCIe bandwidth than it could use", (event.text,), since=event.at)
@@ -181,7 +181,15 @@ def limited(moment: Moment) -> Iterator[Hit]:
         told.update(limited_too)
         named = tuple(names.get(other, other) for other in limited_too)
         text, evidence = f"{listed([*named])}: less PCIe bandwidth than they could use", (event.text, why)
-        yield Hit(named[0], text, evidence, severity="info", action="known design?", since=event.at, about=named)
+        yield Hit(
+            named[0],
+            text,
+            evidence,
+            severity="info",
+            action="check whether the machine is designed this way",
+            since=event.at,
+            about=named,
+        )
 
 
 def _limited_events(sample: Sample) -> dict[str, KernelEvent]:

@@ -215,3 +215,17 @@ def test_every_field_explains_itself():
         assert field.name == name and field.meaning and len(field.meaning) < 60
         assert parse(f"{name}=?").fields == (field,)
     assert set(ALIASES.values()) <= set(FIELDS) and not set(ALIASES) & set(FIELDS)
+
+
+@pytest.mark.parametrize("field", ["job", "user", "command", "rank_state"])
+def test_a_blank_of_a_rank_is_unknown_and_fulfils_nothing(field):
+    blank = RankSample(7, rank=3)
+    view = NodeView(NodeState("n1", "live"), Sample("n1", 0.0, ranks=[blank]))
+    assert not parse(f"{field}!=x").rank(view, blank) and not parse(f"{field}=*").rank(view, blank)
+    assert parse(f"{field}=?").rank(view, blank)
+
+
+def test_rank_zero_is_known():
+    first = RankSample(7, rank=0)
+    view = NodeView(NodeState("n1", "live"), Sample("n1", 0.0, ranks=[first]))
+    assert parse("rank=0").rank(view, first) and not parse("rank=?").rank(view, first)

@@ -9,16 +9,21 @@ from mltop.probes.model import (
     GpuProcess,
     GpuSample,
     MigInstance,
+    NodeState,
     Nvlink,
     NvlinkLink,
     Pcie,
     RankSample,
     Remap,
     RemapBanks,
+    Sample,
 )
+from mltop.probes.reach.view import NodeView
+from mltop.tui.filters import FIELDS, Subject
 from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, plain, unknown_columns
 from mltop.tui.render.gpus.table import (
     GPU_COLUMNS,
+    GpuLine,
     errors_cell,
     flags_cell,
     gpu_columns,
@@ -262,3 +267,19 @@ def test_every_column_can_be_sorted_by_a_value() -> None:
     assert gpu_value("busy", lost, []) is None and gpu_value("gpu", lost, []) == 3
     assert gpu_value("throttle", one, []) < gpu_value("throttle", gpu(), []), "the worst comes first"
     assert gpu_value("pid", gpu(processes=[GpuProcess(88)]), []) == 88
+
+
+@pytest.mark.parametrize("column", [column for column in GPU_COLUMNS if column.field], ids=lambda column: column.key)
+def test_a_column_is_one_row(column: Column) -> None:
+    """What a filter asks for, its unit, and what the table is sorted by are the column's own."""
+    one = gpu(7, name="NVIDIA H100")
+    view = NodeView(NodeState("n1", "live"), Sample("n1", 0.0, gpus=[one]))
+    field = FIELDS[column.field]
+    assert (field.of, field.unit, field.meaning) == ("gpu", column.unit, column.meaning)
+    assert field.get(Subject(view, one)) == column.value(GpuLine(one)) is not None
+
+
+def test_what_an_instance_measures_itself_stands_in_its_row() -> None:
+    instance = MigInstance(0, sm_active=0.5, tensor_active=0.25, dram_active=0.75)
+    cells = {column.key: found.text for column, found in zip(GPU_COLUMNS, mig_row(gpu(), instance).cells, strict=True)}
+    assert (cells["sm"], cells["tensor"], cells["dram"]) == ("50%", "25%", "75%")

@@ -53,7 +53,7 @@ def test_of_a_gpu_of_which_nothing_is_known_nothing_is_a_number() -> None:
         ("gpu.*.activity", "activity", "FP32 pipe"),
         ("gpu.3.sm_active", "activity", "SM active"),
         ("gpu.3.pcie", "PCIe", "replays"),
-        ("gpu.3.throttle_reasons", "held down by", "now"),
+        ("gpu.3.throttle_reasons", "throttled by", "now"),
         ("gpu.3", "power", "draw"),
         ("gpu.2.ecc", "memory", ""),
         ("gpu.33.ecc", "memory", ""),
@@ -91,11 +91,11 @@ def test_counters_say_by_how_much_they_grew() -> None:
     now.throttle_ns = {**now.throttle_ns, "hw_thermal": 12_000_000_000}
     now.throttle_share, now.throttle_reasons = {"hw_thermal": 0.34}, ["hw_thermal"]
     found = facts(now, NO_GAPS, first)
-    assert found["memory"]["corrected"].text == "7 (+7)" and found["memory"]["uncorrected"].text == "0"
+    assert found["memory"]["corrected"].text == "7 (+7)" and found["memory"]["uncorrectable"].text == "0"
     assert found["PCIe"]["replays"].text == "4 (+4)"
     assert found["PCIe"]["l0 to recovery"].text == "9 (+4)" and found["PCIe"]["l0 to recovery"].style == "warn"
     assert found["PCIe"]["bad dllp"].text == "2" and found["PCIe"]["bad dllp"].style == ""
-    assert found["held down by"]["HW-TH"].text == "now 34%, 12s in all (+12s)"
+    assert found["throttled by"]["HW-TH"].text == "now 34%, 12s in all (+12s)"
 
 
 @pytest.mark.parametrize(
@@ -103,13 +103,13 @@ def test_counters_say_by_how_much_they_grew() -> None:
     [
         ({"remap.pending": True}, "spare rows", "pending", "yes: needs a reset", "warn"),
         ({"remap.failed": True}, "spare rows", "failed", "YES: replace the board", "crit"),
-        ({"recovery_action": "node_reboot"}, "spare rows", "driver wants", "node reboot", "crit"),
+        ({"recovery_action": "node_reboot"}, "spare rows", "recovery action", "node reboot", "crit"),
         ({"ecc.enabled": False}, "memory", "ECC", "OFF, on after a reset", "warn"),
         ({"ecc.sram_threshold_exceeded": True}, "memory", "SRAM ever", "0, past the RMA limit", "crit"),
         ({"fabric.problems": ["route_unhealthy"]}, "NVLink and fabric", "health", "ok, route unhealthy", "crit"),
         ({"mig_pending": True}, "MIG", "mode", "off, on after a reset", ""),
         ({"power_limit_w": 500.0}, "power", "default limit", "700W", "warn"),
-        ({"temperature_margin_c": 4.0}, "heat", "margin", "4C", "warn"),
+        ({"temperature_margin_c": 4.0}, "heat", "headroom", "4C", "warn"),
         ({"retired_pages": 3}, "spare rows", "retired pages", "3", ""),
     ],
 )

@@ -36,7 +36,7 @@ def fleet(simulated=False):
 def test_wide():
     first, second = header_cells(fleet(), "mltop > fleet", width=200)
     assert plain(first) == "mltop > fleet  2/3 nodes live, 1 lost  15/16 GPUs ok  12:41:07"
-    assert plain(second) == "busy 50%  power 9000W+  hot 66C n1/gpu6  ranks 16+  jobs 1+  lag 1.2s"
+    assert plain(second) == "busy 50%  power ≥9000W  hot 66C n1/gpu6  ranks ≥16  jobs ≥1  lag 1.2s"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_the_lag_is_that_of_the_oldest_live_sample():
     view = FleetView(AT, (live, lost))
     first, second = header_cells(view, "mltop", width=200)
     assert plain(first) == "mltop  1/2 nodes live, 1 lost  8/8 GPUs ok, 8 unknown  12:41:07"
-    assert plain(second) == "busy 50%  power 4800W+  hot 66C n1/gpu6  ranks 8+  jobs 1+  lag 0.4s"
+    assert plain(second) == "busy 50%  power ≥4800W  hot 66C n1/gpu6  ranks ≥8  jobs ≥1  lag 0.4s"
     first, second = header_cells(view, "mltop", width=60)
     assert "8/16 GPUs ok" in plain(first), "never more than are known to be"
     assert "lag 0.4s" in plain(second)

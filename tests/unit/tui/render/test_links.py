@@ -6,14 +6,22 @@ import pytest
 
 from mltop.probes.model import Finding, KernelEvent, LinkSample, PciDevice
 from mltop.probes.model.units import UNKNOWN, clock_time
-from mltop.tui.render.cells import Row
+from mltop.tui.render.cells import Row, row_of
 from mltop.tui.render.findings import EVENT_COLUMNS, event_row, happenings
-from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, grown, link_row, pci_row
+from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, Counted, grown
 
 
 def cells(columns: tuple[object, ...], row: Row) -> dict[str, tuple[str, str]]:
     keys = [column.key for column in columns]  # type: ignore[attr-defined]
     return {key: (cell.text, cell.style) for key, cell in zip(keys, row.cells, strict=True)}
+
+
+def link_row(link: LinkSample, first: dict[str, int]) -> Row:
+    return row_of(LINK_COLUMNS, Counted(link, first), link.device)
+
+
+def pci_row(device: PciDevice, first: dict[str, int]) -> Row:
+    return row_of(PCI_COLUMNS, Counted(device, first), device.bus_id)
 
 
 def port(**more: object) -> LinkSample:

@@ -18,7 +18,7 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import aged, columns_line, layout, plain, unknown_columns
 from mltop.tui.render.findings import (
     FINDING_COLUMNS,
-    finding_row,
+    Problem,
     merged_gaps,
     worst,
 )
@@ -341,7 +341,7 @@ def test_what_a_lost_node_said_last_is_dim():
 def test_power_that_not_all_gpus_report_is_a_least():
     power = lambda *gpus: cells_of(NODE_COLUMNS, node_row(node(gpus=gpus)))["power"].text  # noqa: E731
     assert power(gpu(0), gpu(1)) == "1304W"
-    assert power(gpu(0), gpu(1, power_w=None)) == "652W+"
+    assert power(gpu(0), gpu(1, power_w=None)) == "≥652W"
     assert power(gpu(0, power_w=None)) == "–"
 
 
@@ -398,7 +398,7 @@ def test_a_node_without_gpus():
 def test_a_finding_with_what_it_explains():
     at = time.mktime((2026, 11, 20, 12, 41, 7, 0, 0, -1))
     finding = Finding("gpu.x", "critical", "n1", "gpu 3", "hot [red]", "cool it", folded=["a", "b"], since=at)
-    cells = cells_of(FINDING_COLUMNS, finding_row(finding))
+    cells = cells_of(FINDING_COLUMNS, Problem((finding,)).row)
     assert [cell.text for cell in cells.values()] == [
         "CRIT",
         "12:41:07",
@@ -411,7 +411,7 @@ def test_a_finding_with_what_it_explains():
 
 
 def test_an_empty_finding_and_an_unknown_severity():
-    cells = cells_of(FINDING_COLUMNS, finding_row(Finding("some.id", "odd", "", "", "")))
+    cells = cells_of(FINDING_COLUMNS, Problem((Finding("some.id", "odd", "", "", ""),)).row)
     assert [cell.text for cell in cells.values()] == ["ODD", "–", "–", "–", "some.id", ""]
 
 

@@ -75,9 +75,9 @@ def test_the_verdict_comes_first_with_who_why_and_what_to_do() -> None:
     lines = text.splitlines()
     assert lines[0] == "SIMULATED  matmul, 4.2s"
     assert lines[1] == "1 SUSPECT  63 of 64 GPUs alike"
-    assert lines[2] == "  n02 GPU 5: 17 % slower than its peers"
+    assert lines[2] == "  • n02 GPU 5: 17 % slower than its peers"
     assert lines[3] == f"    do: {LONG}", "in one line, to be copied"
-    assert lines[4] == "  the power limit holds all"
+    assert lines[4] == "  • the power limit holds all"
 
 
 def test_nobody_accused() -> None:
@@ -181,12 +181,12 @@ def test_failures_of_one_kind_are_one_sentence() -> None:
     text = printed(ProbeReport("matmul", 0.0, failures=[*refused, dead]), 100)
     after = text.partition("Not measured\n")[2].splitlines()
     assert after == [
-        "  FAILED n01 GPU 5 rank 5: in stage 'measure 256 MiB': rank 5 died: killed (SIGKILL)",
-        "  REFUSED 88 GPUs on n[02-12]: e.g. in use by pid 2000 (train.py)",
+        "  FAILED n01 GPU 5 rank 5: measure 256 MiB: rank 5 died: killed (SIGKILL)",
+        "  LEFT OUT 88 GPUs on n[02-12]: e.g. in use by pid 2000 (train.py)",
         "    do: wait for it",
     ]
     verbose = printed(ProbeReport("matmul", 0.0, failures=[*refused, dead]), 100, verbose=True)
-    assert verbose.count("REFUSED") == 88 and verbose.count("do: wait for it") == 1
+    assert verbose.count("LEFT OUT") == 88 and verbose.count("do: wait for it") == 1
 
 
 def test_one_reason_on_one_node_names_its_gpus() -> None:

@@ -110,6 +110,19 @@ def test_a_rule_about_jobs_that_fails_costs_its_answer_about_that_job() -> None:
     assert failed.message == "rule job.hang failed: KeyError: '7'"
 
 
+def test_ranks_that_cannot_be_read_for_their_job_are_told() -> None:
+    health = Health(eager=True)
+    for at in range(20):
+        for node in ("n1", "n2"):
+            sample = node_h100(1000.0 + at, node=node)
+            if node == "n2":
+                sample.ranks[0].read_syscalls = "7"  # type: ignore[assignment]  # what no decoder lets through
+            health.see(sample)
+    (failed,) = [one for one in health.of_jobs() if one.id == FAILED]
+    assert (failed.node, failed.subject, failed.until) == ("n2", "what jobs are judged by", None)
+    assert "TypeError" in failed.message
+
+
 def test_a_check_with_a_rule_that_failed_is_not_fine() -> None:
     """What could not be judged is unknown: exit 3, and not a warning of the machine."""
     health = Health(rules=failing("gpu.lost"))

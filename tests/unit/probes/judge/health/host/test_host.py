@@ -97,7 +97,7 @@ STATES: list[tuple[str, str, str, dict[str, Any], dict[str, Any]]] = [
         {"memory_available_bytes": 90 * GIB},
     ),
     ("mem.swap", "warning", "swapping", {"swap_in_bytes_per_s": 1e6}, {"swap_total_bytes": 8 * GIB}),
-    ("mem.swap", "info", "of it used", {"swap_used_bytes": GIB}, {"swap_used_bytes": 0}),
+    ("mem.swap", "info", "of it in use", {"swap_used_bytes": GIB}, {"swap_used_bytes": 0}),
     ("mem.shm", "warning", "/dev/shm 85 % full", {"shm_used_bytes": 870 * GIB}, {"shm_used_bytes": 700 * GIB}),
     ("mem.shm", "critical", "SIGBUS", {"shm_used_bytes": 1000 * GIB}, {"shm_used_bytes": None}),
     (
