@@ -113,14 +113,14 @@ def read_file(path: str) -> bytes:
 
 def read_long(path: str, most_bytes: int = _LONGEST_BYTES) -> bytes:
     """A file that the kernel may give in pieces (mountinfo), at most so much of it; raises OSError."""
-    content = b""
+    content = bytearray()
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         while more := os.read(descriptor, min(most_bytes - len(content), _CHUNK_BYTES)):
             content += more
     finally:
         os.close(descriptor)
-    return content
+    return bytes(content)
 
 
 def read_known(path: str) -> bytes | None:

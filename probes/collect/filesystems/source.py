@@ -20,6 +20,7 @@ LOCAL_EVERY_S = 10.0
 NETWORK_EVERY_S = 30.0
 FIRST_PAUSE_S = 10.0
 LONGEST_PAUSE_S = 60.0
+STATS_BYTES = 64 << 20  # ten KiB of each of thousands of mounts
 TABLE_EVERY_S = 10.0
 TABLE_AGAIN_S = 4.0  # from the first reading to the second
 DEADLINE_S = 2.0
@@ -218,7 +219,7 @@ class FilesystemSource:
 
     def _read_counters(self) -> None:
         try:
-            text = read_long(f"{self._root}/proc/self/mountstats").decode("utf-8", "surrogateescape")
+            text = read_long(f"{self._root}/proc/self/mountstats", STATS_BYTES).decode("utf-8", "surrogateescape")
             by_mount = mounts.parse_counters(text)
         except (OSError, ValueError, IndexError) as error:
             why = f"NFS's counters (mountstats) cannot be read: {error}"

@@ -38,12 +38,35 @@ _VALUE = {  # nvmlValueType_t; thresholds and temperatures may be signed
 }
 
 
+class _Batch:
+    """The entries of one call and room for what is answered. NVML may write one entry past the end (XuehaiPan/nvitop
+    1.7.2): the last one is padding.
+    """
+
+    def __init__(self, entries: tuple[Entry, ...]) -> None:
+        self.entries = entries
+        array = (pynvml.c_nvmlFieldValue_t * (len(entries) + 1))()
+        for value, (field, scope) in zip(array, entries):
+            value.fieldId = field
+            value.scopeId = scope
+        self._bytes = memoryview(array).cast("B")[: len(entries) * _LAYOUT.size]
+        self._arguments = c_int(len(entries)), byref(array)
+
+    def ask(self, device: Device) -> int:
+        """NVML's code for the call as a whole."""
+        return device.code_now(CALL, *self._arguments)
+
+    def answers(self) -> list[tuple[Any, ...]]:
+        return list(_LAYOUT.iter_unpack(self._bytes))
+
+
 class FieldRequest:
     """One batch for one GPU. What it does not support is left out for a minute, then asked again."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._all = tuple(entries)
-        self._refused: dict[Entry, tuple[int, int, bytes]] = {}
+        self._batch = _Batch(self._all)
+        self._refused: dict[Entry, tuple[Any, ...]] = {}
         self._whole_code = 0
         self._ask_all_at_s = float("-inf")
         self._last: tuple[list[tuple[Any, ...]], FieldValues] | None = None
@@ -56,12 +79,14 @@ class FieldRequest:
         now_s = time.monotonic()
         if now_s >= self._ask_all_at_s:
             self._ask_all_at_s = now_s + ASK_AGAIN_S
-            self._refused.clear()
             self._whole_code = 0
-            self._build()
-        if self._whole_code or not self._entries:
+            if self._refused:
+                self._refused.clear()
+                self._batch = _Batch(self._all)
+            self._last = None
+        if self._whole_code or not self._batch.entries:
             return FieldValues(self._refused, self._whole_code)
-        code = device.code_now(CALL, self._count, self._array_ref)
+        code = self._batch.ask(device)
         if code and (failure := NvmlError(CALL, code)).is_loss:
             raise failure
         if code:
@@ -69,29 +94,18 @@ class FieldRequest:
             return FieldValues({}, code)
         return self._values()
 
-    def _build(self) -> None:
-        """NVML may write one entry past the end (XuehaiPan/nvitop 1.7.2): the last one is padding."""
-        self._last = None
-        self._entries = tuple(entry for entry in self._all if entry not in self._refused)
-        array = (pynvml.c_nvmlFieldValue_t * (len(self._entries) + 1))()
-        for value, (field, scope) in zip(array, self._entries):
-            value.fieldId = field
-            value.scopeId = scope
-        self._bytes = memoryview(array).cast("B")[: len(self._entries) * _LAYOUT.size]
-        self._array_ref = byref(array)
-        self._count = c_int(len(self._entries))
-
     def _values(self) -> FieldValues:
-        answers = list(_LAYOUT.iter_unpack(self._bytes))
+        answers = self._batch.answers()
         if self._last is not None and self._last[0] == answers:
             return self._last[1]
-        by_entry = dict(zip(self._entries, answers))
+        by_entry = dict(zip(self._batch.entries, answers))
         refused = {entry: answer for entry, answer in by_entry.items() if answer[1] in REFUSED}
         values = FieldValues({**by_entry, **self._refused})
         self._last = (answers, values)
         if refused:
             self._refused.update(refused)
-            self._build()
+            self._batch = _Batch(tuple(entry for entry in self._all if entry not in self._refused))
+            self._last = None
         return values
 
 

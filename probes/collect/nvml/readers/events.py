@@ -12,13 +12,13 @@ from typing import Any
 
 import pynvml
 
+from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import NO_GPU, Calls
 from mltop.probes.collect.nvml.device import ASK_AGAIN_S, Device
 
 XID = 0x8  # nvml.h nvmlEventTypeXidCriticalError
 WAIT_MS = 1  # as short as it can be told without doubt: some bindings say that 0 waits for ever
 MAX_PER_POLL = 16
-TIMEOUT = 10
 
 
 class EventReader:
@@ -48,7 +48,7 @@ class EventReader:
             return xids
         for _ in range(MAX_PER_POLL):
             code = self._calls("nvmlEventSetWait_v2", NO_GPU, self._set, self._data_ref, c_uint(WAIT_MS))
-            if code == TIMEOUT:
+            if code == codes.TIMEOUT:
                 break
             if code:
                 self._try_again_at_s = time.monotonic() + ASK_AGAIN_S

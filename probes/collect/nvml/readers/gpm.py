@@ -29,9 +29,8 @@ from mltop.probes.collect.nvml.readers.configuration import Modes
 from mltop.probes.collect.nvml.readers.nvlink import Links
 
 METRICS_GET = "nvmlGpmMetricsGet"
-NOT_FOUND = 6  # nvml.h NVML_ERROR_NOT_FOUND
 # What NVML says of a MIG device or GPU instance that was destroyed.
-STALE = frozenset({codes.INVALID_ARGUMENT, NOT_FOUND})
+STALE = frozenset({codes.INVALID_ARGUMENT, codes.NOT_FOUND})
 MIB = 1 << 20
 # A ratio of two counters read one after the other may come out a little over 100 %.
 LARGEST_PERCENT = 110.0

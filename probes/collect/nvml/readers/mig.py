@@ -47,8 +47,8 @@ class _Instance:
 
     @property
     def gpu_instance(self) -> int | None:
-        found: int | None = self.identity.get("gpu_instance")
-        return found
+        number: int | None = self.identity.get("gpu_instance")
+        return number
 
 
 class _Parent:

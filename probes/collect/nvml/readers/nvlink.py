@@ -22,9 +22,7 @@ from mltop.probes.collect.nvml.fields import ALL_LINKS, CALL, REFUSED, FieldRequ
 LINK_COUNT = 91
 SPEED, STATE, VERSION = 164, 165, 166  # MB/s, nvml.h NVML_NVLINK_STATE_*, NVML_NVLINK_VERSION_*
 MAX_LINKS = 72
-# NVML_NVLINK_STATE_*. A link that sleeps wakes up by itself; one whose traffic is disabled does not.
-STATES = {0: "inactive", 1: "active", 2: "sleep", 3: "active, traffic disabled"}
-ACTIVE_STATES = (1, 2)
+INACTIVE, ACTIVE, SLEEPS, TRAFFIC_DISABLED = range(4)  # NVML_NVLINK_STATE_*
 ERRORS = {
     161: "replay",
     162: "recovery",
@@ -126,9 +124,9 @@ def describe_link(values: FieldValues, link: int, reading: Reading) -> dict[str,
 
 def read_active(values: FieldValues, link: int) -> bool:
     state = values.count(STATE, "NVLINK_GET_STATE", link)
-    if state not in STATES:
+    if state not in (INACTIVE, ACTIVE, SLEEPS, TRAFFIC_DISABLED):
         raise GarbageError(f"the driver answered state {state} of link {link}, which is none that NVLink has")
-    return state in ACTIVE_STATES
+    return state in (ACTIVE, SLEEPS)  # one that sleeps wakes up by itself
 
 
 def generation(number: int) -> int:
