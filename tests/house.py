@@ -95,10 +95,12 @@ def main() -> None:
     for folder, what_for, files, lines, imported in rows():
         print(f"| `{folder}` | {what_for} | {files} | {lines:,} | {imported} |")
     longest = max(house, key=lambda module: module.lines)
-    function = max(((length, name, module) for module in house for name, length in module.functions()), key=lambda it: it[0])
+    function = max(
+        ((length, name, module) for module in house for name, length in module.functions()), key=lambda it: it[0]
+    )
     print(f"\n{len(house)} files, {sum(module.lines for module in house):,} lines")
     print(f"longest module: {longest.name}, {longest.lines} lines")
-    print(f"longest function: {function[1]} in {function[2].name}, {function[0]} lines")
+    print(f"longest function: {function} in {module.name}, {length} lines")
 
 
 if __name__ == "__main__":
