@@ -95,12 +95,11 @@ def main() -> None:
     for folder, what_for, files, lines, imported in rows():
         print(f"| `{folder}` | {what_for} | {files} | {lines:,} | {imported} |")
     longest = max(house, key=lambda module: module.lines)
-    function = max(
-        ((length, name, module) for module in house for name, length in module.functions()), key=lambda it: it[0]
-    )
+    functions = [(length, name, module.name) for module in house for name, length in module.functions()]
+    length, function, where = max(functions)
     print(f"\n{len(house)} files, {sum(module.lines for module in house):,} lines")
     print(f"longest module: {longest.name}, {longest.lines} lines")
-    print(f"longest function: {function} in {module.name}, {length} lines")
+    print(f"longest function: {function} in {where}, {length} lines")
 
 
 if __name__ == "__main__":
