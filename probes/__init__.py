@@ -1,0 +1,1 @@
+"""Measures, reaches and judges machines: samples flow from collect over agent and reach to judge."""

@@ -1,0 +1,1 @@
+"""Shows: the command line, the screen, and the same content as text."""

@@ -1,0 +1,1 @@
+"""Everything behind the panes: the app, its session, the pictures, history, keys, where the user is."""

@@ -1,0 +1,1 @@
+"""Many nodes: the header, the map, the lines of nodes."""

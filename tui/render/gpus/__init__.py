@@ -1,0 +1,1 @@
+"""One GPU and many: the table, the details, throttling, graphs over time."""

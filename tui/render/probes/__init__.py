@@ -1,0 +1,1 @@
+"""Probes: the question, what happens, results and what they are compared with."""

@@ -1,0 +1,1 @@
+"""The pane of probes: its tables, details and the question before one starts."""

@@ -1,0 +1,1 @@
+"""Rules about GPUs: driver, inventory, clocks, temperature, ECC, Xids, processes."""

@@ -1,0 +1,1 @@
+"""Rules about the machine: processors, memory, storage, services."""

@@ -1,0 +1,1 @@
+"""Rules about training jobs: what their ranks have in common, and which differ."""

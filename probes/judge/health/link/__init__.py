@@ -1,0 +1,1 @@
+"""Rules about what connects: PCIe, NVLink and its fabric, InfiniBand, Ethernet."""
