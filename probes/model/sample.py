@@ -10,7 +10,16 @@ from typing import NamedTuple
 
 from mltop.probes.model.encoding import slow
 from mltop.probes.model.gpu import GpuSample
-from mltop.probes.model.vocabulary import COUNTER_KINDS, CounterKind, GapCode, GapKind, LinkKind, NodePhase, PciKind
+from mltop.probes.model.vocabulary import (
+    COUNTER_KINDS,
+    CounterKind,
+    GapCode,
+    GapKind,
+    LinkFault,
+    LinkKind,
+    NodePhase,
+    PciKind,
+)
 
 UNLIMITED = (1 << 63) - 1  # of limits: there is none
 MAX_KERNEL_EVENTS = 100
@@ -296,7 +305,8 @@ class LinkSample:
 
     ``state`` and ``physical_state`` are words ("ACTIVE", "LinkUp"; Ethernet: operstate in capitals, "UP", "DOWN").
     ``netdev``: the network interface of an RDMA device. ``saturated``: counters that stand at their maximum and can
-    count no further. ``error``: why the port is not read any more. Rates are since the sample before.
+    count no further. ``error``: why the port is not read any more, ``error_code`` where a program must know. Rates are
+    since the sample before.
     """
 
     device: str
@@ -315,6 +325,7 @@ class LinkSample:
     has_chardev: bool | None = None  # /sys/class/infiniband_verbs has its uverbs device
     saturated: list[str] = field(default_factory=list)
     error: str | None = None
+    error_code: LinkFault = ""
     counters: dict[str, int] = field(default_factory=dict)
 
 

@@ -70,6 +70,9 @@ Absence = Literal["ended", "elsewhere", "hidden", "closed", ""]
 # What a PCI device and a network port is.
 PciKind = Literal["gpu", "nic", "nvswitch", "nvme", "other"]
 LinkKind = Literal["infiniband", "roce", "ethernet", "efa"]
+# What became of a port that was there: its device is gone, or only its interface, while the PCI device is still there
+# (moved to a container, driver unloaded). "" also of one that cannot be read.
+LinkFault = Literal["device_vanished", "interface_vanished", ""]
 
 # Error counters that are read together.
 CounterKind = Literal["gpus", "links", "pci", "host"]

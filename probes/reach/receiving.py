@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 import msgspec
 
 from mltop.probes.agent.protocol import Message
-from mltop.probes.model import Fault, FaultCode, Gap, GpuSample, HostSample, LinkSample, Sample
+from mltop.probes.model import Fault, FaultCode, Gap, GpuSample, HostSample, LinkFault, LinkSample, Sample
 from mltop.probes.model.plausible import CLOCK_OVER_MAX, GPU, LINKS, PCI, Range
 from mltop.probes.model.receipt import LARGE_BYTES, MOST_GPUS, MOST_RANKS, LeftOut, Refused, admit
 from mltop.probes.model.units import size_words
@@ -142,6 +142,10 @@ _INSTEAD: dict[tuple[type, str], Any] = {(GpuSample, "state"): "error", (LinkSam
 _OLD_STUCK = re.compile(r"does not answer|stuck in|is slow: no answer|cannot be ended")
 _OLD_NUMBER = re.compile(r"NVML error (\d+)\b")
 _OLD_FAULTS: dict[str, Fault] = {"15": "lost", "16": "needs_reset", "18": "driver_mismatch"}
+_OLD_LINK_FAULTS: dict[str, LinkFault] = {
+    "device vanished": "device_vanished",
+    "interface vanished": "interface_vanished",
+}
 
 
 _UNIONS = (UnionType, Union)
@@ -240,6 +244,8 @@ def _add_old_codes(sample: Sample) -> None:
     for gpu in sample.gpus:
         if gpu.state != "ok" and not gpu.error_code:
             gpu.error_code = _old_fault(gpu.error or "")
+    for link in sample.links:
+        link.error_code = link.error_code or _OLD_LINK_FAULTS.get(link.error or "", "")
 
 
 def _old_fault(words: str) -> FaultCode:

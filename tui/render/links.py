@@ -62,7 +62,7 @@ def _state(line: Counted) -> Cell:
 
 def _own_state(link: LinkSample) -> Cell:
     if link.state is None:
-        return Cell("GONE" if link.error and "vanished" in link.error else UNKNOWN, "crit" if link.error else "dim")
+        return Cell("GONE" if link.error_code else UNKNOWN, "crit" if link.error else "dim")
     physical = link.physical_state or ""
     if link.state.upper() in _UP:
         return Cell(link.state, "ok")

@@ -12,6 +12,7 @@ from mltop.probes.collect.links.counters import CounterFiles, Port
 from mltop.probes.collect.links.discovery import NetFacts
 from mltop.probes.collect.sysfile import LINE_BYTES, KeptFile, OpenFiles, number, read_known, read_number, word
 from mltop.probes.model import Gap, LinkSample
+from mltop.probes.model.vocabulary import LinkFault
 
 CARRIER = ("carrier_down_count", "carrier_up_count", "carrier_changes")
 BYTES = ("statistics/rx_bytes", "statistics/tx_bytes")
@@ -32,8 +33,15 @@ DETAILS = (
     "statistics/collisions",
 )
 PREFIX = "netdev_"  # of the counters of an RDMA port's interface
-DEVICE_VANISHED = "device vanished"
-INTERFACE_VANISHED = "interface vanished"  # its PCI device is still there: moved to a container, driver unloaded
+_VANISHED: dict[LinkFault, str] = {"device_vanished": "device vanished", "interface_vanished": "interface vanished"}
+
+
+def vanished(sample: LinkSample, fault: LinkFault) -> LinkSample:
+    """``sample``, of a port that is not there any more."""
+    sample.error, sample.error_code = _VANISHED[fault], fault
+    return sample
+
+
 _IFF_UP = 0x1  # linux/if.h: switched on by the administrator
 _FLAPS = "carrier_down_count"
 
@@ -140,10 +148,8 @@ class NetDevice(Port):
         return sample
 
     def vanished(self) -> LinkSample:
-        sample = self._base()
         is_there = self._facts.pci_folder is not None and os.path.exists(self._facts.pci_folder)
-        sample.error = INTERFACE_VANISHED if is_there else DEVICE_VANISHED
-        return sample
+        return vanished(self._base(), "interface_vanished" if is_there else "device_vanished")
 
     def gaps(self) -> list[Gap]:
         gaps = [self.gap("state", why="its operstate cannot be read")] if self._state is None else []

@@ -13,7 +13,7 @@ from typing import TypeVar
 from mltop.probes.collect.links import parsing
 from mltop.probes.collect.links.counters import ByteMeter, CounterFiles, Port, Refused, counter_files
 from mltop.probes.collect.links.discovery import PortFacts
-from mltop.probes.collect.links.netdev import DEVICE_VANISHED, MergedInterface
+from mltop.probes.collect.links.netdev import MergedInterface, vanished
 from mltop.probes.collect.sysfile import LINE_BYTES, REFUSED, KeptFile, OpenFiles
 from mltop.probes.model import Gap, LinkSample
 
@@ -191,9 +191,7 @@ class RdmaPort(Port):
         return sample
 
     def vanished(self) -> LinkSample:
-        sample = self._base()
-        sample.error = DEVICE_VANISHED
-        return sample
+        return vanished(self._base(), "device_vanished")
 
     def gaps(self) -> list[Gap]:
         state, counters = self._state, self._counters

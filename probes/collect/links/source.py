@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from mltop.probes.collect.links import discovery
 from mltop.probes.collect.links.counters import FIRST, LISTED_S, Port, Tier
-from mltop.probes.collect.links.netdev import DEVICE_VANISHED, INTERFACE_VANISHED, MergedInterface, NetDevice
+from mltop.probes.collect.links.netdev import MergedInterface, NetDevice
 from mltop.probes.collect.links.parsing import natural
 from mltop.probes.collect.links.rdma import RdmaPort
 from mltop.probes.collect.sysfile import OpenFiles
@@ -16,10 +16,7 @@ from mltop.probes.system import paths
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Port = TypeVar("_Port", bound=Port)
-_WHY_LOST = {
-    DEVICE_VANISHED: DEVICE_VANISHED,
-    INTERFACE_VANISHED: f"{INTERFACE_VANISHED}, its PCI device is still there (in a container, or driver unloaded?)",
-}
+_STILL_THERE = ", its PCI device is still there (in a container, or driver unloaded?)"
 
 
 class Ports(Generic[_Key, _Port]):
@@ -104,7 +101,9 @@ class LinkSource:
         if not lost_ports:
             return samples
         lost = [port.vanished() for port in lost_ports]
-        gaps += [Gap.about("links", item=sample.device, why=_WHY_LOST.get(sample.error or "", "")) for sample in lost]
+        for sample in lost:
+            more = _STILL_THERE if sample.error_code == "interface_vanished" else ""
+            gaps.append(Gap.about("links", item=sample.device, why=f"{sample.error}{more}"))
         return sorted([*samples, *lost], key=lambda port: (port.kind == "ethernet", natural(port.device), port.port))
 
     def _list(self, now: float) -> None:

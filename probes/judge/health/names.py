@@ -17,8 +17,6 @@ from mltop.probes.model.ranks import fold
 from mltop.probes.model.units import celsius_words, clock_words
 
 RDMA = frozenset({"infiniband", "roce", "efa"})
-DEVICE_VANISHED = "device vanished"
-INTERFACE_VANISHED = "interface vanished"
 MOST_LISTED = 128
 NETDEV = "netdev_"  # before the counters of the interface that belongs to an RDMA port
 NOT_LINKED = frozenset({"Polling", "Disabled", "Sleep", "LinkDown"})  # physical states without a partner

@@ -99,6 +99,7 @@ def with_links(count: int) -> Sample:
             tx_bytes_per_s=1e10,
             saturated=["symbol_error"],
             error="device vanished" if number % 11 == 0 else None,
+            error_code="device_vanished" if number % 11 == 0 else "",
             counters={"symbol_error": number, "port_xmit_wait": number, "port_xmit_data": 1, "rx_crc_errors": number},
         )
         for number in range(count)

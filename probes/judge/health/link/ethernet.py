@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from mltop.probes.judge.health.names import INTERFACE_VANISHED, NETDEV, board, group, is_up, port_name, rate_text
+from mltop.probes.judge.health.names import NETDEV, board, group, is_up, port_name, rate_text
 from mltop.probes.judge.health.peers import Fact
 from mltop.probes.judge.health.rule import HOUR_S, LINK_DOWN, MINUTE_S, Hit, Moment, once_per_moment, rule
 from mltop.probes.model import LinkSample, Sample
@@ -65,7 +65,7 @@ def slow(moment: Moment) -> Iterator[Hit]:
             continue
         port, of_like = port_name(link), group(name, _interface(link))
         if link.error is not None:
-            if link.error == INTERFACE_VANISHED and _was_up(moment, port):
+            if link.error_code == "interface_vanished" and _was_up(moment, port):
                 yield Hit(port, f"{link.device} vanished: the interface is gone", key="state")
         elif link.kind == "ethernet" and link.state is not None and not is_up(link):
             yield from _down(moment, link, of_like)

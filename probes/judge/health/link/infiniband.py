@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from mltop.probes.judge.health.names import (
-    DEVICE_VANISHED,
     NETDEV,
     RDMA,
     Port,
@@ -84,7 +83,7 @@ Model = tuple["int | None", "int | None"]  # vendor and device
 )
 def missing(moment: Moment) -> Iterator[Hit]:
     now = moment.now
-    gone = [link for link in now.links if link.error == DEVICE_VANISHED and link.kind in RDMA]
+    gone = [link for link in now.links if link.error_code == "device_vanished" and link.kind in RDMA]
     for link in gone:
         where = (f"PCI {bus_id(link.pci_bus_id)}",) if link.pci_bus_id else ()
         yield Hit(port_name(link), f"{port_name(link)} vanished: the RDMA device is gone", where)
@@ -98,7 +97,7 @@ def missing(moment: Moment) -> Iterator[Hit]:
 
 
 def _device_counts(sample: Sample) -> Counter[str]:
-    return Counter(link.kind for link in sample.links if link.error != DEVICE_VANISHED)
+    return Counter(link.kind for link in sample.links if link.error_code != "device_vanished")
 
 
 def _is_partial(sample: Sample) -> bool:

@@ -13,6 +13,7 @@ from mltop.probes.model import (
     GapCode,
     GapKind,
     GpuSample,
+    LinkSample,
     MigInstance,
     NodeState,
     Sample,
@@ -165,3 +166,18 @@ def test_a_recording_of_an_older_version_opens_with_subjects_and_codes() -> None
     assert [sample.gaps[0].code for sample in samples[1::2]] == ["stuck", "driver_mismatch"]
     lost = next(gpu for gpu in samples[0].gpus if gpu.state == "lost")
     assert (lost.error_code, samples[0].gpus[0].error_code) == ("lost", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        ("device vanished", "device_vanished"),
+        ("interface vanished", "interface_vanished"),
+        ("refused", ""),
+        (None, ""),
+    ],
+)
+def test_what_became_of_a_port_was_said_in_words_only(error: str | None, code: str) -> None:
+    line = to_json(Sample("n1", NOW, links=[LinkSample("mlx5_0", error=error)])).replace('"error_code":"",', "")
+    assert "error_code" not in line
+    assert sample_of_line(line.encode()).links[0].error_code == code

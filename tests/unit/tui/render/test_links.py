@@ -37,7 +37,7 @@ def port(**more: object) -> LinkSample:
         (port(state="INIT"), ("INIT", "warn")),
         (port(kind="ethernet", state="UP", physical_state="UP"), ("UP", "ok")),
         (port(state=None, physical_state=None), (UNKNOWN, "dim")),
-        (port(state=None, error="device vanished at 12:00"), ("GONE", "crit")),
+        (port(state=None, error="device vanished at 12:00", error_code="device_vanished"), ("GONE", "crit")),
     ],
 )
 def test_the_state_of_a_port(link: LinkSample, state: tuple[str, str]) -> None:

@@ -42,13 +42,11 @@ def remedies_of(rule: Rule) -> tuple[Remedy, ...]:
 
 @pytest.mark.parametrize("one", OF_GPUS, ids=lambda rule: rule.id)
 def test_of_two_findings_about_a_gpu_none_advises_what_the_other_one_makes_pointless(one: Rule) -> None:
-    """Every rule with every other one, folded or side by side, in both orders: sending it back beats all, the vendor
-    beats what he would do himself, a reboot beats a reset, and that restarting the program.
+    """Every rule with every one behind it, folded or side by side, in both orders: sending it back beats all, the
+    vendor beats what he would do himself, a reboot beats a reset, and that restarting the program.
     """
     order = ("restart", "reset", "reboot", "service", "replace")
-    for other in OF_GPUS:
-        if other is one:
-            continue
+    for other in OF_GPUS[OF_GPUS.index(one) + 1 :]:
         for pair in itertools.product(remedies_of(one), remedies_of(other)):
             told = (finding(one, pair[0]), finding(other, pair[1]))
             best = max(pair, key=lambda remedy: order.index(remedy) if remedy in order else -1)

@@ -10,7 +10,13 @@ import pytest
 from mltop.probes.model import LinkSample, Sample
 from tests.builders.health_links import bare_gpu, down, judge, node, only, over, port, told
 
-GONE = {"state": None, "physical_state": None, "error": "interface vanished", "counters": {}}
+GONE = {
+    "state": None,
+    "physical_state": None,
+    "error": "interface vanished",
+    "error_code": "interface_vanished",
+    "counters": {},
+}
 
 
 def eth(counters: dict[str, int] | None = None, device: str = "eth0", **fields: Any) -> LinkSample:
@@ -169,6 +175,6 @@ def test_efa_whose_interface_is_down() -> None:
 
 
 def test_an_efa_adapter_that_is_gone() -> None:
-    gone = efa_port(error="device vanished", state=None, counters={})
+    gone = efa_port(error="device vanished", error_code="device_vanished", state=None, counters={})
     samples = [with_links(0, efa_port()), *over(range(10, 40, 10), lambda at: with_links(at, gone))]
     assert told(*samples) == [("critical", "ib.missing", "rdmap16s27")]

@@ -11,7 +11,14 @@ from mltop.probes.model import Gap, LinkSample, Sample
 from tests.builders.health_links import board, device, down, event, judge, node, only, over, port, ports, told
 from tests.builders.health_samples import rank
 
-VANISHED = {"state": None, "physical_state": None, "rate_bits_per_s": None, "error": "device vanished", "counters": {}}
+VANISHED = {
+    "state": None,
+    "physical_state": None,
+    "rate_bits_per_s": None,
+    "error": "device vanished",
+    "error_code": "device_vanished",
+    "counters": {},
+}
 # A port that nobody uses: of another kind of card, never up.
 SPARE = down(0, device="mlx5_8", pci_bus_id="0000:29:00.0", netdev="ibs9")
 
