@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Callable, TypeVar
 
+from mltop.probes.model.gap import Gap
 from mltop.probes.model.gpu import GpuSample, Nvlink
-from mltop.probes.model.sample import MAX_KERNEL_EVENTS, Gap, HostSample, LinkSample, RankSample, Sample
+from mltop.probes.model.sample import MAX_KERNEL_EVENTS, HostSample, LinkSample, RankSample, Sample
 from mltop.probes.model.verdict import Frame, RankStacks, StackDigest
 
 MOST_GPUS = 256  # of one node: the largest have 16, and 72 behind one NVLink switch

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import NamedTuple
 
 from mltop.probes.model.encoding import slow
+from mltop.probes.model.gap import Gap
 from mltop.probes.model.gpu import GpuSample
 from mltop.probes.model.vocabulary import (
     COUNTER_KINDS,
     CounterKind,
-    GapCode,
-    GapKind,
     LinkFault,
     LinkKind,
     NodePhase,
@@ -23,86 +19,6 @@ from mltop.probes.model.vocabulary import (
 
 UNLIMITED = (1 << 63) - 1  # of limits: there is none
 MAX_KERNEL_EVENTS = 100
-
-
-@dataclass
-class Gap:
-    """Something that could not be read: ``what`` (e.g. ``gpu.3.power_w``), ``why``, and ``fix`` (a command or "").
-
-    What it is about, as data: ``fields`` ("power_w", "nvlink.errors"; none: all) of the ``item`` (a GPU's index, a
-    port, a PCI address, a node, folded ranks; "*": each of them, "": there is one only) of ``source`` (gpu, host,
-    links, pci, ranks, nvml, kernel_log, node, rank, …). Programs go by these and by ``kind`` and ``code``, never by the
-    words.
-    """
-
-    what: str
-    why: str
-    fix: str = ""
-    kind: GapKind = "unknown"
-    code: GapCode = ""
-    source: str = ""
-    item: str = ""
-    fields: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        """A recording of an older version has ``what`` alone; where both are there and differ, it counts."""
-        if not self.source or self.what != subject_text(self.source, self.item, self.fields):
-            self.source, self.item, fields = _subject(self.what[:_LONGEST_SUBJECT])
-            self.fields = list(fields)
-
-    @classmethod
-    def about(
-        cls,
-        source: str,
-        *fields: str,
-        why: str,
-        item: str = "",
-        fix: str = "",
-        kind: GapKind = "unknown",
-        code: GapCode = "",
-    ) -> Gap:
-        return cls(subject_text(source, item, fields), why, fix, kind, code, source, item, list(fields))
-
-
-def subject_text(source: str, item: str, fields: Sequence[str]) -> str:
-    """``gpu.3.power_w``; of several fields ``gpu.*.{sm_active,tensor_active}``."""
-    whole = f"{source}.{item}" if item else source
-    if len(fields) <= 1:
-        return ".".join((whole, *fields))
-    heads = {name.rpartition(".")[0] for name in fields}
-    head = f"{heads.pop()}." if len(heads) == 1 and "" not in heads else ""
-    return f"{whole}.{head}{{{','.join(name[len(head) :] for name in fields)}}}"
-
-
-_LONGEST_SUBJECT = 4_096  # characters: a node may tell any
-_PCI_ADDRESS = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?:\.(.*))?")
-_OF_ALL_PORTS = ("rates", "infiniband", "ethernet")
-
-
-@lru_cache(maxsize=1024)
-def _subject(what: str) -> tuple[str, str, tuple[str, ...]]:
-    """(source, item, fields) of ``what``, as ``subject_text`` writes it; "host.a, host.b" has the fields of both."""
-    first, _, others = what.partition(", ")
-    source, _, rest = first.partition(".")
-    item, fields = _item_and_fields(source, rest)
-    for other in others.split(", ") if others else ():
-        fields += _subject(other)[2]
-    return source, item, fields
-
-
-def _item_and_fields(source: str, rest: str) -> tuple[str, tuple[str, ...]]:
-    if source in ("node", "stacks"):
-        return rest, ()
-    item = ""
-    address = _PCI_ADDRESS.fullmatch(rest) if source == "pci" else None
-    if address:
-        item, rest = address[1], address[2] or ""
-    elif source in ("gpu", "rank") or (source == "links" and rest not in _OF_ALL_PORTS):
-        item, _, rest = rest.partition(".")
-    head, brace, tail = rest.partition("{")
-    if brace and tail.endswith("}"):
-        return item, tuple(f"{head}{name}" for name in tail[:-1].split(","))
-    return item, (rest,) if rest else ()
 
 
 class JobKey(NamedTuple):

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from mltop.probes.model.gap import Gap
 from mltop.probes.model.ranks import Ranges
-from mltop.probes.model.sample import Gap, RankSample
+from mltop.probes.model.sample import RankSample
 from mltop.probes.model.vocabulary import Confidence, Remedy, Severity, VerdictKind
 
 # What a frame below Python is said to be in: a shared object, a C, C++, CUDA, Rust or Cython source, or nothing known

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from mltop.probes.judge.health import Health
-from mltop.probes.model import SCHEMA, Finding, NodeState, Sample, Unknown, to_json
+from mltop.probes.model import SCHEMA, Finding, GpuGaps, NodeState, Sample, Unknown, to_json
 from mltop.probes.reach.records import Records
 from mltop.probes.reach.view import FleetView
 from mltop.tui.app.history import History
@@ -21,7 +21,7 @@ from mltop.tui.render.findings import event_row, fleet_problems, happenings
 from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.fleet.heat import METRICS, Heats
 from mltop.tui.render.fleet.map import node_lines
-from mltop.tui.render.gpus.details import GpuGaps, blocks_of
+from mltop.tui.render.gpus.details import blocks_of
 from mltop.tui.render.gpus.table import GPU_COLUMNS, gpu_row, gpu_value, mig_row
 from mltop.tui.render.gpus.table import link_row as nvlink_row
 from mltop.tui.render.gpus.timelines import timeline_lines

@@ -7,8 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from mltop.probes.collect.nvml.source import NvmlSource
-from mltop.probes.model import Gap, GpuSample
-from mltop.tui.render.gpus.details import GpuGaps
+from mltop.probes.model import Gap, GpuGaps, GpuSample
 from tests.hardware.checks import NotTriedError
 
 WAIT_S = 60.0  # nvmlInit without persistence mode

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from mltop.probes.model import Finding, Gap, KernelEvent, NodePhase, Severity
+from mltop.probes.model.gap import subject_text
 from mltop.probes.model.ranks import fold
-from mltop.probes.model.sample import subject_text
 from mltop.probes.model.units import UNKNOWN, clock_time, seconds
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import Cell, Column, Row, row_of

@@ -9,7 +9,7 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
-from mltop.probes.model import GpuProcess, GpuSample, KernelEvent, RankSample, Sample
+from mltop.probes.model import GpuGaps, GpuProcess, GpuSample, KernelEvent, RankSample, Sample
 from mltop.probes.model.units import UNKNOWN, bytes_text, clock_time, number, seconds
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
@@ -18,7 +18,7 @@ from mltop.tui.app.mishaps import spared
 from mltop.tui.app.navigation import gpu_location, gpu_of_row
 from mltop.tui.filters.fields import of_gpu, users_of
 from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, plain, wrap
-from mltop.tui.render.gpus.details import GpuGaps, block_lines, blocks_of, side_by_side
+from mltop.tui.render.gpus.details import block_lines, blocks_of, side_by_side
 from mltop.tui.render.gpus.table import LINK_COLUMNS, link_row
 from mltop.tui.render.gpus.timelines import timeline_lines
 from mltop.tui.render.ranks import short_command

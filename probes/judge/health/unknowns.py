@@ -13,7 +13,8 @@ from typing import NamedTuple
 from mltop.probes.judge.health.names import RDMA, is_up, port_name
 from mltop.probes.judge.health.rule import Rule
 from mltop.probes.model import CounterKind, Gap, GpuSample, LinkSample, Sample, Unknown
-from mltop.probes.model.sample import Reads, subject_text
+from mltop.probes.model.gap import subject_text
+from mltop.probes.model.sample import Reads
 from mltop.probes.model.vocabulary import gravity
 
 GROWTH = "growth"

@@ -15,7 +15,7 @@ from tests.spoiled import NASTY
 
 def program(code: str, **env: str) -> tuple[int, list[str], list[str]]:
     """Exit code and lines of a program that prints as `mltop` does."""
-    begin = "from mltop.tui import output; output.open_streams(); output.one_line_for_crashes()\n"
+    begin = "from mltop.tui.app import output; output.open_streams(); output.one_line_for_crashes()\n"
     done = subprocess.run(
         [sys.executable, "-c", f"{begin}NASTY = {NASTY!r}\n{code}"],
         capture_output=True,

@@ -79,7 +79,7 @@ def all_commands(command: click.Command = command_line.cli) -> list[click.Comman
 
 
 # Options of other programs in README's code.
-FOREIGN = {"--overlap", "--cap-add"}
+FOREIGN = {"--overlap", "--cap-add", "--fast"}
 
 
 def test_every_option_that_is_named_exists() -> None:

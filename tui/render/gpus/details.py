@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mltop.probes.model import Gap, GpuSample
+from mltop.probes.model import GpuGaps, GpuSample
 from mltop.probes.model.units import (
     UNKNOWN,
     celsius,
@@ -94,38 +94,6 @@ def _line_of_columns(parts: Sequence[Sequence[Cell]], width: int) -> list[Cell]:
         if place < len(parts) - 1 and missing > 0:
             line.append(Cell(" " * missing))
     return line
-
-
-_ACTIVITY = frozenset(("sm_active", "sm_occupancy", "tensor_active", "dram_active"))
-_FLOATING = frozenset(("fp64_active", "fp32_active", "fp16_active"))
-# A gap of the first is one of all the others.
-_GROUPS = {"activity": _ACTIVITY | _FLOATING, "activity_source": _ACTIVITY | _FLOATING, "sm_active": _FLOATING}
-
-
-class GpuGaps:
-    """Of all gaps of a node those of one GPU."""
-
-    def __init__(self, gaps: Iterable[Gap], index: int) -> None:
-        self.gaps: list[tuple[str, Gap]] = []  # (field, gap); field "" is the whole GPU
-        for gap in gaps:
-            if gap.source == "gpu" and gap.item in ("*", str(index)):
-                self.gaps += [(field, gap) for field in gap.fields or [""]]
-
-    def of(self, field: str) -> Gap | None:
-        """The gap that says why ``field`` ("ecc.corrected_volatile") is unknown; one about all of ``ecc`` counts."""
-        for missing, gap in self.gaps:
-            if not missing or field == missing or field.startswith(f"{missing}.") or field in _GROUPS.get(missing, ()):
-                return gap
-        return None
-
-    def why(self, field: str) -> str:
-        """In words, "" when nobody says."""
-        gap = self.of(field)
-        return gap.why if gap is not None else ""
-
-    def distinct(self) -> list[Gap]:
-        """Each once, as they came."""
-        return list({id(gap): gap for _, gap in self.gaps}.values())
 
 
 J_PER_KWH = 3.6e6

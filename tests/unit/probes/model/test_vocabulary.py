@@ -20,7 +20,7 @@ from mltop.probes.model import (
     gravity,
     to_json,
 )
-from mltop.probes.model.sample import subject_text
+from mltop.probes.model.gap import subject_text
 from mltop.probes.reach.receiving import UNREADABLE, glance_of_frame, sample_of_frame, sample_of_line
 from mltop.probes.record import read_recording
 from tests.documents import ROOT
