@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from tests.documents import ROOT
@@ -62,7 +62,9 @@ class Module:
         return found & names - {self.name}
 
 
+@cache
 def modules() -> list[Module]:
+    """Read once."""
     return [Module(path) for wing in WINGS for path in sorted((ROOT / wing).rglob("*.py"))]
 
 
