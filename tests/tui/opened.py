@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from textual.pilot import Pilot
@@ -15,6 +16,8 @@ from mltop.tui.app.app import MltopApp
 from tests.tui.fake_session import FakeSession
 
 TIMEOUT_S = 30.0
+GOLDEN_S = 10.0
+GOLDENS = Path(__file__).parent / "goldens"
 
 
 @dataclass
@@ -48,6 +51,20 @@ class Opened:
 
     async def shows_not(self, words: str) -> None:
         await self.until(lambda: words not in self.text(), f"{words!r} leaving the screen")
+
+    async def is_golden(self, name: str, size: tuple[int, int]) -> None:
+        """The screen becomes, letter by letter, what the file of this name says; or that file is made from it."""
+        path = GOLDENS / f"{name}-{size[0]}x{size[1]}.txt"
+        if os.environ.get("MLTOP_TEST_GOLDENS") == "write":
+            path.write_text(self._lines(), encoding="utf-8")
+            return
+        golden, deadline = path.read_text(encoding="utf-8"), time.monotonic() + GOLDEN_S
+        while self._lines() != golden and time.monotonic() < deadline:  # frames are skipped on a busy machine
+            await self.pilot.pause(0.01)
+        assert self._lines() == golden
+
+    def _lines(self) -> str:
+        return self.text().rstrip("\n") + "\n"
 
     async def step(self, count: int = 1) -> None:
         """The session goes on, and the screen's feed has taken it."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from tests.tui.fake_session import FakeSession
 from tests.tui.fake_views import fleet
-from tests.tui.opened import Opened, opened
+from tests.tui.opened import opened
 
-GOLDENS = Path(__file__).parent / "goldens"
 SIZES = [(80, 24), (120, 40), (200, 60)]
 
 
@@ -25,20 +21,11 @@ async def test_panes(size: tuple[int, int]) -> None:
         await screen.shows("HANG")
         for pane, pressed in keys.items():
             await screen.press(*pressed.split())
-            _compare(screen, pane, size)
+            await screen.is_golden(pane, size)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 async def test_fleet(size: tuple[int, int]) -> None:
     async with opened(FakeSession([fleet()], title="job 4711"), size=size) as screen:
         await screen.shows("node001")
-        _compare(screen, "fleet", size)
-
-
-def _compare(screen: Opened, name: str, size: tuple[int, int]) -> None:
-    path = GOLDENS / f"{name}-{size[0]}x{size[1]}.txt"
-    text = screen.text().rstrip("\n") + "\n"
-    if os.environ.get("MLTOP_TEST_GOLDENS") == "write":
-        GOLDENS.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
+        await screen.is_golden("fleet", size)

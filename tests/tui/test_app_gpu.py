@@ -13,7 +13,7 @@ from mltop.tui.widgets.cell_lines import CellLines
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession, received
 from tests.tui.opened import Opened, opened
-from tests.tui.test_app_goldens import SIZES, _compare
+from tests.tui.test_app_goldens import SIZES
 
 
 def hot_view(tick: int) -> FleetView:
@@ -50,7 +50,7 @@ async def test_what_they_look_like(pane: str) -> None:
         for size in SIZES:
             await screen.pilot.resize_terminal(*size)
             await screen.press("home")
-            _compare(screen, pane, size)
+            await screen.is_golden(pane, size)
 
 
 async def test_enter_opens_the_gpu_then_its_rank_and_esc_goes_back() -> None:

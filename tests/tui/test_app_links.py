@@ -9,7 +9,7 @@ from mltop.probes.reach.view import FleetView, NodeView
 from tests.builders.health_samples import link, node_h100, xid
 from tests.tui.fake_session import FakeSession
 from tests.tui.opened import opened
-from tests.tui.test_app_goldens import SIZES, _compare
+from tests.tui.test_app_goldens import SIZES
 
 AT = 1_763_640_000.0  # 2025-11-20 12:00:00 UTC
 
@@ -99,4 +99,4 @@ async def test_what_they_look_like(pane: str, size: tuple[int, int]) -> None:
         await screen.press("5" if pane == "links" else "6")
         await screen.step(3)
         await screen.shows("Polling" if pane == "links" else "XID 94")
-        _compare(screen, pane, size)
+        await screen.is_golden(pane, size)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +18,6 @@ from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession
 from tests.tui.opened import Opened, opened
 
-GOLDENS = Path(__file__).parent / "goldens"
 SIZES = [(80, 24), (120, 40), (200, 60)]
 
 
@@ -54,14 +51,6 @@ def at_cursor(screen: Opened) -> str:
     return screen.app.pane.node_at_cursor()
 
 
-def golden(screen: Opened, name: str, size: tuple[int, int]) -> None:
-    path = GOLDENS / f"{name}-{size[0]}x{size[1]}.txt"
-    text = screen.text().rstrip("\n") + "\n"
-    if os.environ.get("MLTOP_TEST_GOLDENS") == "write":
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
-
-
 # Looks
 
 
@@ -73,7 +62,7 @@ async def test_512_nodes() -> None:
         for size in SIZES:
             await screen.pilot.resize_terminal(*size)
             await screen.press("home", "down", "space", "down", "right")
-            golden(screen, "fleet512", size)
+            await screen.is_golden("fleet512", size)
             await screen.press("U")
         grid = heatmap(screen).grid
         assert grid.density == "grouped" and heatmap(screen).max_scroll_y == 0
@@ -87,7 +76,7 @@ async def test_list() -> None:
         for size in SIZES:
             await screen.pilot.resize_terminal(*size)
             await screen.pilot.pause()
-            golden(screen, "fleet-list", size)
+            await screen.is_golden("fleet-list", size)
 
 
 KEYS = ("end", "up", "m", "v", "G", "v", "o", "pagedown", "home")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-from pathlib import Path
 
 import pytest
 from rich.color import ColorType
@@ -13,7 +11,6 @@ from tests.tui import fake_probes, fake_views
 from tests.tui.fake_probes import ProbeSession
 from tests.tui.opened import Opened, opened
 
-GOLDENS = Path(__file__).parent / "goldens"
 SIZES = [(80, 24), (120, 40), (200, 60)]
 CHOOSE_COPIES = ("M", "up", "right", "right", "right")
 CHOOSE_PAIRS = ("A", "up", "right", "right", "right", "down", "right")
@@ -52,11 +49,7 @@ def session(name: str) -> ProbeSession:
 async def test_golden(name: str, size: tuple[int, int]) -> None:
     async with opened(session(name), size=size) as screen:
         await bring(screen, name)
-        path = GOLDENS / f"probe-{name}-{size[0]}x{size[1]}.txt"
-        text = screen.text().rstrip("\n") + "\n"
-        if os.environ.get("MLTOP_TEST_GOLDENS") == "write":
-            path.write_text(text, encoding="utf-8")
-        assert text == path.read_text(encoding="utf-8")
+        await screen.is_golden(f"probe-{name}", size)
 
 
 @pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "screen"}], ids=["no-colour", "16-colours"])
