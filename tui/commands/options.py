@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import click
 
-from mltop.probes.model import ProbeKind
 from mltop.probes.model.probe_kinds import COLLECTIVES, DTYPE_OF, DTYPES
+from mltop.probes.model.vocabulary import ProbeKind
 from mltop.probes.reach import INTERVAL_S, TIMEOUT_S
 from mltop.probes.reach.launchers import LAUNCHERS
 
