@@ -183,8 +183,7 @@ class Round:
             if message.kind == "done":
                 self.done.add(node)
             elif message.kind == "error":
-                reason = message.error + (f" ({message.fix})" if message.fix else "")
-                self.failed[node] = NodeState(node, "live", reason, fix=message.fix)
+                self.failed[node] = NodeState.because(node, "live", message.error, message.fix)
             if now >= self._look_at:
                 return
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from mltop.probes.model.vocabulary import DeviceKind, ProbeKind
+from mltop.probes.model.vocabulary import DeviceKind, ProbeKind, RefusalCode
 
 
 @dataclass
@@ -267,7 +267,11 @@ class Suspect:
 
 @dataclass
 class ProbeFailure:
-    """What was not measured: which stage was not passed, why, and what would help. ``refused``: not started."""
+    """What was not measured: which stage was not passed, why, and what would help. ``refused``: not started.
+
+    ``why`` does not name the GPU or rank. ``code`` is alike where only figures in ``why`` differ; where processes are
+    why, these are ``pids``, the first of them run by ``who`` ("ada: train.py").
+    """
 
     node: str
     why: str
@@ -276,6 +280,9 @@ class ProbeFailure:
     stage: str = ""
     fix: str = ""
     refused: bool = False
+    code: RefusalCode = ""
+    who: str = ""
+    pids: list[int] = field(default_factory=list)
 
 
 @dataclass

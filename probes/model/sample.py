@@ -295,18 +295,25 @@ class Sample:
 
 @dataclass
 class NodeState:
-    """``age_s``: since the last sample, None before it. ``reason`` ends in its ``fix``, if it has one."""
+    """``age_s``: since the last sample, None before it. ``reason`` is ``why`` with its ``fix`` (or "") behind it.
+
+    In recordings of older versions a reason may hold its fix without telling which part of it that is.
+    """
 
     node: str
     state: NodePhase
     reason: str = ""
     age_s: float | None = None
     fix: str = ""
+    why: str = ""
 
-    @property
-    def why(self) -> str:
-        """The reason without its fix."""
-        return self.reason.removesuffix(f" ({self.fix})") if self.fix else self.reason
+    def __post_init__(self) -> None:
+        if not self.why:
+            self.why, self.fix = self.reason, ""
+
+    @classmethod
+    def because(cls, node: str, state: NodePhase, why: str, fix: str = "", age_s: float | None = None) -> NodeState:
+        return cls(node, state, f"{why} ({fix})" if fix else why, age_s, fix, why)
 
 
 APART_S = 0.5  # two readings this far apart are two

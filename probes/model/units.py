@@ -24,8 +24,8 @@ def known(value: float | None) -> bool:
 # Cells.
 
 
-def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
-    """Three significant digits and a unit: 74.2G, 980M, 0B."""
+def _scaled(value: float, base: int, units: tuple[str, ...], most_digits: int = 3) -> str:
+    """Three significant digits and a unit: 74.2G, 980M, 0B; with two more than 10 is cut, not rounded, to a whole."""
     size, sign = abs(value), "-" if value < 0 else ""
     step = 0
     # 999.5 would print as 1000: the next unit starts there.
@@ -33,12 +33,19 @@ def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
         size /= base
         step += 1
     digits = 0 if step == 0 or size >= 99.95 else 1
+    if digits and most_digits == 2 and size >= 9.95:
+        size, digits = math.floor(round(size, 1)), 0
     return f"{sign}{size:.{digits}f}{units[step]}"
 
 
 def bytes_text(n: float | None) -> str:
     """Powers of 1024: 74.2G."""
     return UNKNOWN if n is None or not known(n) else _scaled(n, 1024, _BINARY)
+
+
+def whole_bytes_text(n: float | None) -> str:
+    """Powers of 1024, two digits where that is less than ten: 74G, 7.4G."""
+    return UNKNOWN if n is None or not known(n) else _scaled(n, 1024, _BINARY, most_digits=2)
 
 
 def size_text(size_bytes: int) -> str:

@@ -16,11 +16,27 @@ from mltop.probes.model.vocabulary import Confidence, Remedy, Severity, VerdictK
 # ("?", "[vdso]"). A program's own code has no line where there is no debugging information: "bin/python3.11", line 0.
 _NATIVE_FILE = re.compile(r"\.so[\d.]*\Z|\.(c|cc|cpp|cxx|cu|h|hh|hpp|cuh|S|s|rs|pyx|pxd|pxi)\Z|^\[.*\]\Z|^\??\Z")
 
+_GPU = re.compile(r"GPU (\d{1,6})")
+_ALL_GPUS = re.compile(r"all \d{1,6} GPUs")
+
+
+@lru_cache(maxsize=1024)
+def gpu_name(index: int) -> str:
+    """``GPU 3``: the subject of findings about it."""
+    return f"GPU {index}"
+
+
+def all_gpus_name(count: int) -> str:
+    """The subject of findings about all GPUs of a node."""
+    return f"all {count} GPUs"
+
 
 @dataclass
 class Finding:
     """What a health rule says. Times are unix s, ``until`` None: still so.
 
+    ``subject``: what it is about ("GPU 3", "mlx5_4", "host", "/ckpt"), for keys, columns and filters; ``message`` is a
+    whole sentence without it. ``key`` tells several of one rule on one subject apart (two different Xids).
     ``remedy``: what ``action`` comes to; "none" where it does nothing to the hardware that it is about.
     """
 
@@ -35,6 +51,17 @@ class Finding:
     since: float | None = None
     until: float | None = None
     remedy: Remedy = "none"
+    key: str = ""
+
+    @property
+    def gpu(self) -> int | None:
+        """The index of the GPU that it is about, None: another subject."""
+        match = _GPU.fullmatch(self.subject)
+        return int(match[1]) if match else None
+
+    @property
+    def is_of_all_gpus(self) -> bool:
+        return _ALL_GPUS.fullmatch(self.subject) is not None
 
 
 @dataclass
@@ -131,13 +158,16 @@ class StackClass:
 
 @dataclass
 class Culprit:
-    """``where`` is "function (file:line)" or the kernel function; ``pid`` may be a child of the rank."""
+    """``where`` is "function (file:line)" or the kernel function, ``in_reason`` whether ``reason`` says it, too;
+    ``pid`` may be a child of the rank.
+    """
 
     rank: int | None
     node: str
     pid: int | None
     reason: str
     where: str
+    in_reason: bool = False
 
 
 @dataclass

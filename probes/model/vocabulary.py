@@ -93,3 +93,7 @@ CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 ProbeKind = Literal["matmul", "all-reduce", "pairs", "memory", "copies"]
 PROBE_KINDS: tuple[ProbeKind, ...] = get_args(ProbeKind)
 DeviceKind = Literal["gpu", "mig", "cpu"]
+# Why a device is not measured.
+RefusalCode = Literal[
+    "in_use", "probe", "job", "busy", "full", "exclusive", "broken", "unknown", "lost", "unreadable", "stuck", ""
+]

@@ -363,7 +363,7 @@ class Link:
     def _node_failed(self, node: str, ending: Ending) -> None:
         """One node of the stream; the others go on."""
         self._run.endings[node] = ending
-        self._records.set_phase(node, "lost" if ending.retry else "refused", str(ending), ending.fix)
+        self._records.set_phase(node, "lost" if ending.retry else "refused", ending.reason, ending.fix)
         self._shared.requests.node_lost(node, str(ending))
 
     # Its own end.

@@ -55,7 +55,7 @@ class NodeRecord:
     node: str
     interval_s: float = 1.0
     phase: NodePhase = "connecting"
-    reason: str = "waiting for a slot"
+    why: str = "waiting for a slot"
     fix: str = ""
     connection: Connection = field(default_factory=Connection)
     received_at: float | None = None
@@ -72,7 +72,7 @@ class NodeRecord:
     def take(self, payload: bytes, now: float, budget_bytes: int) -> None:
         """A sample arrived; ``budget_bytes`` is this node's share of the history."""
         self.newest, self.received_at = payload, now
-        self.phase, self.reason, self.fix = "live", "", ""
+        self.phase, self.why, self.fix = "live", "", ""
         shared = bool(self.history) and self.history[-1].slow is self.slow
         kept = Kept(now, payload, self.slow, len(payload) + (0 if shared else len(self.slow)))
         self.history.append(kept)
@@ -90,10 +90,10 @@ class NodeRecord:
             return NodeState(self.node, "stale", self.refused, age_s)
         age_s = None if self.received_at is None else max(0.0, now - self.received_at)
         if self.phase != "live" or age_s is None:
-            return NodeState(self.node, self.phase, self.reason, age_s, self.fix)
+            return NodeState.because(self.node, self.phase, self.why, self.fix, age_s)
         if self.is_stale(now):
             return NodeState(self.node, "stale", f"no sample for {duration_words(round(age_s))}", age_s)
-        return NodeState(self.node, "live", self.reason, age_s)
+        return NodeState(self.node, "live", self.why, age_s)
 
     def is_stale(self, now: float) -> bool:
         if self.phase != "live" or self.received_at is None:
@@ -132,16 +132,15 @@ class Records:
     def reason(self, node: str) -> str:
         return self._nodes[node].state(time.monotonic()).reason
 
-    def set_phase(self, node: str, phase: NodePhase, reason: str, fix: str = "") -> None:
-        """``fix`` stands in the reason, too."""
+    def set_phase(self, node: str, phase: NodePhase, why: str, fix: str = "") -> None:
         record = self._nodes[node]
-        if (record.phase, record.reason) != (phase, reason):
+        if (record.phase, record.why) != (phase, why):
             with self._lock:
-                record.phase, record.reason, record.fix = phase, reason, fix
+                record.phase, record.why, record.fix = phase, why, fix
                 self.serial += 1
 
-    def note(self, node: str, reason: str) -> None:
-        self.set_phase(node, self._nodes[node].phase, reason)
+    def note(self, node: str, why: str) -> None:
+        self.set_phase(node, self._nodes[node].phase, why)
 
     def connected(self, node: str, via: Via, connect_s: float, restarts: int) -> None:
         """Its agent said hello."""

@@ -12,9 +12,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
+from mltop.probes.active.supervisor.devices import refused
 from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
 from mltop.probes.model import GpuSample, JobReport, NodeState
@@ -132,9 +133,9 @@ class StillSession:
             measured = machine.usable((), force=False)
             board.take(node.name, ProbeEvent("devices", data=machine.devices_data(measured)))
             for gpu in lost:
-                why, fix = machine.refusal(gpu, force=False)
-                device = {"device": asdict(machine.device(gpu))}
-                board.take(node.name, ProbeEvent("refused", machine.uuid(gpu), why=why, fix=fix, data=device))
+                refusal = machine.refusal(gpu, force=False)
+                if refusal is not None:
+                    board.take(node.name, refused(machine.device(gpu), refusal))
             for gpu in measured:
                 data = device_result(machine, gpu, "matmul", "picture", dtype=wanted.dtype)
                 board.take(node.name, ProbeEvent("result", device=machine.uuid(gpu), data=data))

@@ -11,8 +11,6 @@ from mltop.probes.model import Finding, GpuSample, HostSample, RankSample
 from mltop.probes.model.units import known
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import Column
-from mltop.tui.render.findings import gpu_of as findings_gpu
-from mltop.tui.render.findings import is_of_all_gpus
 from mltop.tui.render.fleet.heat import activity, clock, memory, ratio
 from mltop.tui.render.gpus.table import GPU_COLUMNS, GpuLine
 from mltop.tui.render.gpus.throttle import BADGES
@@ -47,14 +45,13 @@ def words_of(subject: Subject) -> str:
 
 def of_gpu(gpu: GpuSample, findings: Sequence[Finding]) -> list[Finding]:
     """Those of a node's findings that are about this GPU, or about all of them."""
-    return [finding for finding in findings if findings_gpu(finding) == gpu.index or is_of_all_gpus(finding)]
+    return [finding for finding in findings if finding.gpu == gpu.index or finding.is_of_all_gpus]
 
 
 def gpu_of(finding: Finding, view: NodeView) -> GpuSample | None:
     """The GPU that a finding is about, None when it is about something else."""
-    index = findings_gpu(finding)
     gpus = view.sample.gpus if view.sample is not None else ()
-    return next((gpu for gpu in gpus if gpu.index == index), None)
+    return next((gpu for gpu in gpus if gpu.index == finding.gpu), None)
 
 
 def users_of(view: NodeView, gpu: GpuSample) -> list[RankSample]:

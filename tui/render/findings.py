@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -28,26 +27,6 @@ def severity_cell(severity: str) -> Cell:
 def worst(findings: Iterable[Finding]) -> Finding | None:
     """The most severe finding, the first of several; an unknown severity counts as the least."""
     return min(findings, key=of_gravity, default=None)
-
-
-_GPU = re.compile(r"GPU (\d+)\b")
-_ALL_GPUS = re.compile(r"all \d+ GPUs")
-
-
-def gpu_of(finding: Finding) -> int | None:
-    """The index of the GPU that a finding is about: the rules name it ``GPU 3``. None: another subject."""
-    match = _GPU.match(finding.subject)
-    return int(match[1]) if match else None
-
-
-def is_of_all_gpus(finding: Finding) -> bool:
-    """The rules name them ``all 8 GPUs``."""
-    return _ALL_GPUS.match(finding.subject) is not None
-
-
-def untold_subject(finding: Finding) -> str:
-    """What a finding is about, "" where its message begins with it."""
-    return "" if finding.message.startswith(finding.subject) else finding.subject
 
 
 def of_gravity(finding: Finding) -> int:
@@ -95,7 +74,10 @@ class Problem:
     @property
     def subject(self) -> str:
         subjects = {finding.subject for finding in self.findings}
-        return (self.first.subject or UNKNOWN) if len(subjects) == 1 else f"{len(self.findings)} GPUs"
+        if len(subjects) == 1:
+            return self.first.subject or UNKNOWN
+        of_gpus = all(finding.gpu is not None for finding in self.findings)
+        return f"{len(self.findings)} {'GPUs' if of_gpus else 'times'}"
 
     @property
     def message(self) -> str:
@@ -120,7 +102,8 @@ FINDING_COLUMNS = (
 
 
 FOLD_FROM = 6  # nodes with one and the same problem
-_NUMBERS = re.compile(r"\d+(?:\.\d+)?")
+# Whose rules are about GPUs and ports, of which every node has several alike: which one it is does not matter then.
+_OF_DEVICES = ("gpu.", "nvlink.", "pcie.", "ib.", "roce.", "efa.", "eth.")
 _SEVERITY_OF_STATE: dict[NodePhase, Severity] = {"lost": "critical", "refused": "critical", "stale": "warning"}
 
 
@@ -154,20 +137,25 @@ def problems_of(
 
 
 def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Findings of at least FOLD_FROM nodes that differ only in their figures together, the others alone."""
-    alike: dict[tuple[str, str, str], list[Finding]] = {}
+    """Findings of at least FOLD_FROM nodes that say the same together, the others alone."""
+    alike: dict[tuple[str, ...], list[Finding]] = {}
     for finding in findings:
-        alike.setdefault((finding.severity, finding.id, _NUMBERS.sub("#", finding.message)), []).append(finding)
+        alike.setdefault(_alike(finding), []).append(finding)
     groups: list[list[Finding]] = []
     folded: set[int] = set()
     for finding in findings:
-        group = alike[finding.severity, finding.id, _NUMBERS.sub("#", finding.message)]
+        group = alike[_alike(finding)]
         if len({finding.node for finding in group}) < FOLD_FROM:
             groups.append([finding])
         elif id(group) not in folded:
             folded.add(id(group))
             groups.append(group)
     return groups
+
+
+def _alike(finding: Finding) -> tuple[str, ...]:
+    of_device = finding.id.startswith(_OF_DEVICES)
+    return finding.severity, finding.id, finding.action, finding.key if of_device else finding.subject
 
 
 @lru_cache(maxsize=64)

@@ -101,7 +101,7 @@ def culprit_text(culprit: Culprit) -> str:
         who += f" on {culprit.node}"
     if culprit.pid is not None:
         who += f" (pid {culprit.pid})"
-    if culprit.where not in ("", "unknown", "no process") and culprit.where not in culprit.reason:
+    if culprit.where not in ("", "unknown", "no process") and not culprit.in_reason:
         who += f" at {culprit.where}"
     return f"{who}: {culprit.reason}" if culprit.reason else who
 

@@ -16,7 +16,7 @@ from mltop.probes.judge.nodes import folded, nameless
 from mltop.probes.model import Finding, NodeState, Unknown
 from mltop.probes.model.units import UNKNOWN, clock_time, count, counted, seconds
 from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, line_width
-from mltop.tui.render.findings import severity_cell, untold_subject
+from mltop.tui.render.findings import severity_cell
 from mltop.tui.report.page import print_action, print_fix, print_lines, print_not_well, print_sentence
 
 if TYPE_CHECKING:
@@ -63,9 +63,8 @@ def print_check(checked: Checked, console: Console, verbose: bool = False) -> No
 
 def _finding(finding: Finding, console: Console, verbose: bool) -> None:
     severity = severity_cell(finding.severity)
-    where = " ".join(filter(None, (finding.node, untold_subject(finding))))
     span = "" if finding.until is None else f" ({clock_time(finding.since)} to {clock_time(finding.until)})"
-    cells = [severity, Cell(f" {where}: ", "bold"), Cell(finding.message), Cell(span, "dim")]
+    cells = [severity, Cell(f" {finding.node}: ", "bold"), Cell(finding.message), Cell(span, "dim")]
     print_sentence(cells, console, indent=5)
     if verbose:
         for text in (*finding.evidence, *(f"explains {name}" for name in finding.folded)):

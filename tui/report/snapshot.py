@@ -51,11 +51,10 @@ def _problems(problems: Sequence[Problem], console: Console) -> None:
         print_title("findings", console)
     for problem in problems[:MOST_PROBLEMS]:
         first = problem.findings[0]
-        subjects = {finding.subject for finding in problem.findings}
-        subject = first.subject if len(subjects) == 1 else f"{len(problem.findings)} times"
+        times = f" ({len(problem.findings)} times)" if len(problem.findings) > len(problem.nodes) else ""
         text = first.message or first.id
         text += f" (this on {first.node})" if len({finding.message for finding in problem.findings}) > 1 else ""
-        where = Cell(f" {folded(problem.nodes)} {subject}: ", "bold")
+        where = Cell(f" {folded(problem.nodes)}{times}: ", "bold")
         print_sentence([severity_cell(first.severity), where, Cell(text)], console, indent=5)
         print_action(first.action, console)
     if len(problems) > MOST_PROBLEMS:
@@ -164,7 +163,7 @@ def _gaps(title: str, gaps: Sequence[Gap], console: Console) -> None:
 
 def _finding(finding: Finding, console: Console) -> None:
     severity = severity_cell(finding.severity)
-    message = finding.message or finding.id
-    subject = f" {finding.node}: " if message.startswith(finding.subject) else f" {finding.node} {finding.subject}: "
-    print_sentence([severity, Cell(subject, "bold"), Cell(message)], console, indent=5)
+    print_sentence(
+        [severity, Cell(f" {finding.node}: ", "bold"), Cell(finding.message or finding.id)], console, indent=5
+    )
     print_action(finding.action, console)

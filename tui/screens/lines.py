@@ -9,7 +9,7 @@ from mltop.probes.model import Finding, Gap, HostSample
 from mltop.probes.model.units import bytes_text, clock_time, number, of, percent, seconds
 from mltop.probes.reach.view import Connection, FleetView, NodeView
 from mltop.tui.render.cells import Cell, flow, wrap
-from mltop.tui.render.findings import is_missed, of_gravity, severity_cell, untold_subject
+from mltop.tui.render.findings import is_missed, of_gravity, severity_cell
 from mltop.tui.render.fleet.nodes import state_sentence
 from mltop.tui.render.glyphs import GLYPHS
 
@@ -63,11 +63,10 @@ def all_problem_lines(findings: Sequence[Finding], gaps: Sequence[tuple[str, Gap
 def finding_cells(finding: Finding, name_node: bool = False) -> list[Cell]:
     """E.g. ``CRIT gpu3 hot: 91 C - check the airflow``."""
     severity = severity_cell(finding.severity)
-    where = " ".join(filter(None, (finding.node if name_node else "", untold_subject(finding))))
     action = f" {GLYPHS.dash} {finding.action}" if finding.action else ""
     return [
         Cell(f"{severity.text:<{INDENT}}", severity.style),
-        Cell(f"{where} " if where else "", "bold"),
+        Cell(f"{finding.node} " if name_node else "", "bold"),
         Cell(finding.message),
         Cell(action, "accent"),
     ]

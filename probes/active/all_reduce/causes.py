@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from mltop.probes.active import endings
 from mltop.probes.active.all_reduce.connections import named
 
-STRONG = ("died", "stopped", "stuck")
+STRONG = ("died", "killed", "stopped", "stuck")
 # What gloo, NCCL and torch's store say when another rank is gone or late.
 LOST = (
     *("connection closed", "connection reset", "reset by peer", "connection refused", "socket is not connected"),
@@ -23,8 +23,9 @@ LOST = (
 
 @dataclass
 class RankState:
-    """``rank``: of all ranks; ``kind``: absent (its node has not begun the round) | waits | done | died | stopped
-    (state T) | stuck (state D) | aborted | raised (an exception of its own) | disconnected (because of others).
+    """``rank``: of all ranks; ``kind``: absent (its node has not begun the round) | waits | done | died | killed
+    (SIGKILL) | stopped (state T) | stuck (state D) | aborted | raised (an exception of its own) | disconnected
+    (because of others).
     ``begun``: steps begun in this round, the same order in all ranks; ``in_stage`` of them in ``stage``.
     """
 
@@ -59,17 +60,18 @@ def causes(states: Sequence[RankState], gone: Mapping[str, str]) -> list[Cause]:
     return blamed or _behind(states) or [_network(states, stage)]
 
 
-def death(rank: int, status: int, said: str) -> tuple[str, str]:
-    """The kind (died, aborted or disconnected) and the sentence. ``status``: of waitpid(2); ``said``: its output."""
+def death(status: int, said: str) -> tuple[str, str]:
+    """The kind (died, killed, aborted, disconnected) and the words. ``status``: of waitpid(2); ``said``: its output."""
     words = endings.last_words(said)
     number = status & 0x7F
     if number == signal.SIGABRT:
         # gloo's own threads end the process when a peer is gone.
         kind = "disconnected" if is_lost(words) else "aborted"
-        return kind, f"rank {rank} died: aborted (SIGABRT)" + (f": {words}" if words else "")
+        return kind, "died: aborted (SIGABRT)" + (f": {words}" if words else "")
     if number:
-        return "died", f"rank {rank} died: {'killed' if number == signal.SIGKILL else 'ended'} ({_signal_name(number)})"
-    return "died", f"rank {rank} died: ended with exit code {status >> 8}" + (f": {words}" if words else "")
+        kind, how = ("killed", "killed") if number == signal.SIGKILL else ("died", "ended")
+        return kind, f"died: {how} ({_signal_name(number)})"
+    return "died", f"died: ended with exit code {status >> 8}" + (f": {words}" if words else "")
 
 
 def is_lost(text: str) -> bool:
@@ -79,7 +81,7 @@ def is_lost(text: str) -> bool:
 
 def _of(state: RankState, stage: str) -> Cause:
     fix = ""
-    if "SIGKILL" in state.why:
+    if state.kind == "killed":
         fix = "if nobody killed it: the kernel's log tells whether memory ran out (dmesg | grep -i 'out of memory')"
     elif state.kind == "stuck":
         fix = "the kernel's log tells more (dmesg); such a process ends only when the driver or file system answers"
@@ -104,9 +106,9 @@ def _behind(states: Sequence[RankState]) -> list[Cause]:
             state.node,
             state.rank,
             furthest.stage,
-            f"{state.node} has not begun the round"
+            "its node has not begun the round"
             if state.kind == "absent"
-            else f"rank {state.rank} did not come to {step(furthest)}, in which {whom} for it; it is in {step(state)}",
+            else f"did not come to {step(furthest)}, in which {whom} for it; it is in {step(state)}",
         )
         for state in late
     ]

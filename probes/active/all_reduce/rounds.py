@@ -123,19 +123,19 @@ class RoundRun:
 
     def message(self, local: int, message: dict[str, Any]) -> None:
         rank_status = self._statuses[local]
-        rank = self.plan.first_rank + local
         if "stage" in message and "deadline_s" in message:
             rank_status.stage, rank_status.limit_s = message["stage"], float(message["deadline_s"])
             rank_status.deadline = self._clock() + rank_status.limit_s
             self._begin(rank_status.stage, rank_status.limit_s)
         elif "times" in message:
+            rank = self.plan.first_rank + local
             child.say(ProbeEvent("times", rank=rank, stage=rank_status.stage, data=message["times"]))
         elif "left_out" in message:
             event = "refused" if message["refused"] else "failed"
             child.say(ProbeEvent(event, stage=message["stage"], why=message["left_out"], data=self._where()))
         elif "raised" in message:
             rank_status.kind = "disconnected" if message["connection"] else "raised"
-            rank_status.why = message["raised"] if message["connection"] else f"rank {rank}: {message['raised']}"
+            rank_status.why = message["raised"]
         elif "done" in message:
             rank_status.kind = "done"
         self._changed.set()
@@ -145,7 +145,7 @@ class RoundRun:
         rank_status = self._statuses[local]
         if rank_status.kind == "waits":
             said = "\n".join(self._ranks[local].lines)
-            rank_status.kind, rank_status.why = death(self.plan.first_rank + local, status, said)
+            rank_status.kind, rank_status.why = death(status, said)
         self._changed.set()
 
     def gone(self, node: str) -> None:
@@ -201,9 +201,9 @@ class RoundRun:
         if kind == "waits":
             process = self._ranks[local].state()
             if process in ("T", "t"):
-                kind, why = "stopped", f"rank {rank} is stopped (SIGSTOP, or a debugger)"
+                kind, why = "stopped", "stopped (SIGSTOP, or a debugger)"
             elif process == "D" and self._clock() >= rank_status.deadline:
-                kind, why = "stuck", f"rank {rank} is stuck in the kernel or a driver (state D)"
+                kind, why = "stuck", "stuck in the kernel or a driver (state D)"
         begun, in_stage = self._progress.read(local)
         return RankState(rank, self._node, kind, rank_status.stage, begun, in_stage, why)
 

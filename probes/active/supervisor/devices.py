@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from mltop.probes.active.host import cpu_info, total_memory_bytes
+from mltop.probes.active.supervisor.gate import Refusal
 from mltop.probes.active.supervisor.request import ProbeRequest
 from mltop.probes.model import DeviceKind, Gap, GpuSample, MigInstance, Sample
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent
@@ -32,11 +33,13 @@ class Choice:
     refused: list[ProbeEvent] = field(default_factory=list)
 
     def refuse(self, device: ProbeDevice, why: str, fix: str = "") -> None:
-        self.refused.append(refused(device, why, fix))
+        self.refused.append(refused(device, Refusal(why, fix)))
 
 
-def refused(device: ProbeDevice, why: str, fix: str = "") -> ProbeEvent:
-    return ProbeEvent("refused", device=device.uuid, why=why, fix=fix, data={"device": asdict(device)})
+def refused(device: ProbeDevice, refusal: Refusal) -> ProbeEvent:
+    """As an event; ``data`` has what else is known of it, as far as it is."""
+    data = {"device": asdict(device), "code": refusal.code, "who": refusal.who, "pids": list(refusal.pids)}
+    return ProbeEvent("refused", device=device.uuid, why=refusal.why, fix=refusal.fix, data=data)
 
 
 def choose(request: ProbeRequest, sample: Sample, cpu: ProbeDevice) -> Choice:
@@ -79,7 +82,7 @@ def _add_gpus(choice: Choice, kind: str, sample: Sample, wanted: Sequence[str]) 
             if gpu.uuid:
                 choice.targets.append(Target(device, gpu))
             else:
-                choice.refuse(device, f"GPU {gpu.index} has no UUID that is known: {gpu.error or gpu.state}")
+                choice.refuse(device, f"no UUID is known of it: {gpu.error or gpu.state}")
     here = ", ".join(str(gpu.index) for gpu in sample.gpus)
     for name in left:
         choice.refuse(ProbeDevice(name), f"no GPU {name} on this node (there are {here})")
@@ -88,11 +91,11 @@ def _add_gpus(choice: Choice, kind: str, sample: Sample, wanted: Sequence[str]) 
 def _add_instances(choice: Choice, kind: str, sample: Sample, gpu: GpuSample, instances: Sequence[MigInstance]) -> None:
     parent = _device(gpu, sample)
     if CHILDREN[kind].not_on_mig:
-        choice.refuse(parent, f"GPU {gpu.index} is in MIG mode: {CHILDREN[kind].not_on_mig}")
+        choice.refuse(parent, f"in MIG mode: {CHILDREN[kind].not_on_mig}")
         return
     if not instances:
         fix = f"sudo nvidia-smi mig -i {gpu.index} -cgi PROFILE -C"
-        choice.refuse(parent, f"GPU {gpu.index} is in MIG mode and has no instance", fix)
+        choice.refuse(parent, "in MIG mode and has no instance", fix)
     for instance in instances:
         name = f"{gpu.name or 'GPU'} MIG {instance.name or instance.index}"
         device = ProbeDevice(
@@ -101,7 +104,7 @@ def _add_instances(choice: Choice, kind: str, sample: Sample, gpu: GpuSample, in
         if instance.uuid:
             choice.targets.append(Target(device, gpu, instance))
         else:
-            choice.refuse(device, f"MIG instance {instance.index} of GPU {gpu.index} has no UUID that is known")
+            choice.refuse(device, f"MIG instance {instance.index}: no UUID is known of it")
 
 
 def _device(gpu: GpuSample, sample: Sample) -> ProbeDevice:
@@ -134,7 +137,7 @@ def _no_gpus(gaps: Sequence[Gap]) -> tuple[str, str]:
 
 
 def _is_nvml(gap: Gap) -> bool:
-    return gap.what in ("nvml", "nvml.starting", "gpus")
+    return gap.source == "gpus" or (gap.source == "nvml" and gap.fields in ([], ["starting"]))
 
 
 def cpu_device() -> ProbeDevice:

@@ -8,17 +8,29 @@ screen) do not count unless they keep the GPU busy.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mltop.probes.model import GpuProcess, GpuSample, MigInstance, RankSample, Sample
 from mltop.probes.model.gpu import IN_USE_BUSY, IN_USE_BYTES
 from mltop.probes.model.units import percent_words, size_words
+from mltop.probes.model.vocabulary import RefusalCode
 
 CPU_BUSY = 0.5  # of all cores; mltop itself may take one for a moment
 _SHUT = {"prohibited": "Prohibited", "exclusive_process": "Exclusive", "exclusive_thread": "Exclusive"}
 _FORCE = "wait until it is free, or --force"
 
-Refusal = tuple[str, str]  # why, and what would help
+
+@dataclass(frozen=True)
+class Refusal:
+    """``why``: of the device, which it does not name. ``code``: for others of its kind, whose figures differ;
+    ``who``: user and command of the first of ``pids``, where processes are why.
+    """
+
+    why: str
+    fix: str = ""
+    code: RefusalCode = ""
+    who: str = ""
+    pids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -40,7 +52,16 @@ class Holder:
         if not self.is_visible:
             return f"pid {self.pid}, which is not seen here (in another container, or it has just ended)"
         job = f", job {self.job}" if self.job else ""
-        return f"{self.user or 'somebody'}: {self.command or 'unknown command'} (pid {self.pid}{job})"
+        return f"{self.who} (pid {self.pid}{job})"
+
+    @property
+    def who(self) -> str:
+        return f"{self.user or 'somebody'}: {self.command or 'unknown command'}"
+
+
+def of_all(why: str) -> Refusal:
+    """Of the others on a node where a collective, which takes all devices or none, was refused one."""
+    return Refusal(f"not started, because another device of this node is refused: {why}", "choose the devices: --gpus")
 
 
 def a_probe(kind: str) -> str:
@@ -61,20 +82,22 @@ def refusal(
     process list that is foreign. ``force`` passes all but a GPU that is lost.
     """
     if gpu.state == "lost":
-        return f"GPU {gpu.index} is lost: {gpu.error or 'it does not answer'}", "reboot the node"
+        return Refusal(f"lost: {gpu.error or 'it does not answer'}", "reboot the node", "lost")
     if force:
         return None
     if gpu.state != "ok":
-        return f"GPU {gpu.index} cannot be read: {gpu.error or gpu.state}", "look at the kernel log"
-    name = f"GPU {gpu.index}" if instance is None else f"MIG instance {instance.index} of GPU {gpu.index}"
-    return (
-        _held(name, _processes(gpu, instance), holders)
-        or _busy(name, recent, instance)
-        or _full(name, gpu, instance)
-        or _shut(name, gpu.compute_mode)
+        return Refusal(f"cannot be read: {gpu.error or gpu.state}", "look at the kernel log", "unreadable")
+    found = (
+        _held(_processes(gpu, instance), holders)
+        or _busy(recent, instance)
+        or _full(gpu, instance)
+        or _shut(gpu.compute_mode)
         or _broken(gpu)
-        or _unclear(name, gpu, instance)
+        or _unclear(gpu, instance)
     )
+    if found is None or instance is None:
+        return found
+    return replace(found, why=f"MIG instance {instance.index}: {found.why}")
 
 
 def unknowns(gpu: GpuSample, recent: Sequence[GpuSample], instance: MigInstance | None = None) -> list[str]:
@@ -95,10 +118,11 @@ def cpu_refusal(samples: Sequence[Sample], others: Sequence[Holder], *, force: b
     if force:
         return None
     if others:
-        return str(others[0]), "wait until it is over, or --force"
+        return Refusal(str(others[0]), "wait until it is over, or --force", "probe")
     running = [rank for rank in samples[-1].ranks if rank.state not in ("T", "Z")]
     if running:
-        return f"a training job runs here: {_rank(running[0])}{_more(len(running) - 1, 'rank')}", _FORCE
+        why = f"a training job runs here: {_rank(running[0])}{_more(len(running) - 1, 'rank')}"
+        return Refusal(why, _FORCE, "job")
     return None
 
 
@@ -118,16 +142,17 @@ def cpu_remark(samples: Sequence[Sample]) -> str:
     return ""
 
 
-def _held(name: str, processes: Sequence[GpuProcess], holders: Mapping[int, Holder]) -> Refusal | None:
+def _held(processes: Sequence[GpuProcess], holders: Mapping[int, Holder]) -> Refusal | None:
     pids = sorted({process.pid for process in processes if process.pid in holders})
     if not pids:
         return None
     first = holders[pids[0]]
-    who = str(first) if first.probe else f"{name} is in use by {first}"
-    return (
-        f"{who}{_more(len(pids) - 1, 'process')}",
-        _FORCE if first.is_visible else "try again in some seconds, or --force",
-    )
+    fix = _FORCE if first.is_visible else "try again in some seconds, or --force"
+    more = _more(len(pids) - 1, "process")
+    if first.probe:
+        return Refusal(f"{first}{more}", fix, "probe")
+    who = first.who if first.is_visible else ""
+    return Refusal(f"in use by {first}{more}", fix, "in_use", who, tuple(pids))
 
 
 def _processes(gpu: GpuSample, instance: MigInstance | None) -> list[GpuProcess]:
@@ -140,10 +165,11 @@ def _processes(gpu: GpuSample, instance: MigInstance | None) -> list[GpuProcess]
     ]
 
 
-def _busy(name: str, recent: Sequence[GpuSample], instance: MigInstance | None) -> Refusal | None:
+def _busy(recent: Sequence[GpuSample], instance: MigInstance | None) -> Refusal | None:
     shares = [value for value in _activity(recent, instance) if value is not None]
     if shares and len(shares) == len(recent) and min(shares) > IN_USE_BUSY:
-        return f"{name} is busy: {percent_words(shares[-1])}, though no process is seen that uses it", _FORCE
+        why = f"busy: {percent_words(shares[-1])}, though no process is seen that uses it"
+        return Refusal(why, _FORCE, "busy")
     return None
 
 
@@ -156,33 +182,34 @@ def _activity(recent: Sequence[GpuSample], instance: MigInstance | None) -> list
     ]
 
 
-def _full(name: str, gpu: GpuSample, instance: MigInstance | None) -> Refusal | None:
+def _full(gpu: GpuSample, instance: MigInstance | None) -> Refusal | None:
     used = (gpu if instance is None else instance).memory_used_bytes
     if used is None or used <= IN_USE_BYTES:
         return None
-    why = f"{size_words(used)} of {name} are in use, though no process is seen that uses it"
-    return why, "sudo fuser -v /dev/nvidia*   shows who has it open; or --force"
+    why = f"{size_words(used)} of its memory are in use, though no process is seen that uses it"
+    return Refusal(why, "sudo fuser -v /dev/nvidia*   shows who has it open; or --force", "full")
 
 
-def _shut(name: str, compute_mode: str | None) -> Refusal | None:
+def _shut(compute_mode: str | None) -> Refusal | None:
     word = _SHUT.get(compute_mode or "")
-    return (f"{name} is in {word} compute mode", "sudo nvidia-smi -c DEFAULT, or --force") if word else None
+    return Refusal(f"in {word} compute mode", "sudo nvidia-smi -c DEFAULT, or --force", "exclusive") if word else None
 
 
 def _broken(gpu: GpuSample) -> Refusal | None:
     remap = gpu.remap
     if remap.failed:
-        return f"GPU {gpu.index} could not repair its memory (row remapping failed)", "have it replaced, or --force"
+        return Refusal("could not repair its memory (row remapping failed)", "have it replaced, or --force", "broken")
     if remap.pending or gpu.retired_pages_pending:
-        why = f"GPU {gpu.index} waits for a reset to repair its memory (row remapping or page retirement is pending)"
-        return why, f"sudo nvidia-smi --gpu-reset -i {gpu.index}, or --force"
+        why = "waits for a reset to repair its memory (row remapping or page retirement is pending)"
+        return Refusal(why, f"sudo nvidia-smi --gpu-reset -i {gpu.index}, or --force", "broken")
     return None
 
 
-def _unclear(name: str, gpu: GpuSample, instance: MigInstance | None) -> Refusal | None:
+def _unclear(gpu: GpuSample, instance: MigInstance | None) -> Refusal | None:
     used = (gpu if instance is None else instance).memory_used_bytes
     if gpu.processes is None and used is None:
-        return f"whether {name} is free is not known: neither its processes nor its memory can be read", "--force"
+        why = "whether it is free is not known: neither its processes nor its memory can be read"
+        return Refusal(why, "--force", "unknown")
     return None
 
 

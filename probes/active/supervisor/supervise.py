@@ -151,14 +151,14 @@ class Supervisor:
         self._stuck = [stuck for stuck in self._stuck if stuck.is_there()]
         events, admitted = list(choice.refused), []
         for target in choice.targets:
-            why = self._refusal(target, request, facts)
-            if why is not None:
-                events.append(refused(target.device, *why))
+            refusal = self._refusal(target, request, facts)
+            if refusal is not None:
+                events.append(refused(target.device, refusal))
             else:
                 admitted.append(target)
         if request.kind == "all_reduce" and events and admitted:  # with fewer devices it would be another measurement
-            why_all = f"not started, because another device of this node is refused: {events[0].why}"
-            events += [refused(target.device, why_all, "choose the devices: --gpus") for target in admitted]
+            refusal = gate.of_all(events[0].why)
+            events += [refused(target.device, refusal) for target in admitted]
             admitted = []
         for event in events:
             emit(event)
@@ -171,7 +171,8 @@ class Supervisor:
         for stuck in self._stuck:
             if stuck.uuid == target.device.uuid:
                 why = f"pid {stuck.pid} of an earlier probe still holds it and cannot be ended"
-                return why, "reset the GPU, or reboot the node" if target.gpu is not None else "reboot the node"
+                fix = "reset the GPU, or reboot the node" if target.gpu is not None else "reboot the node"
+                return gate.Refusal(why, fix, "stuck")
         if target.gpu is None:
             return gate.cpu_refusal(facts.samples, facts.other_probes, force=request.force)
         return gate.refusal(

@@ -6,6 +6,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from functools import partial
 
 from mltop.probes.collect.links.discovery import NetFacts, PortFacts
 from mltop.probes.collect.sysfile import LINE_BYTES, REFUSED, KeptFile, OpenFiles, names_in, number
@@ -17,7 +18,6 @@ SELDOM_S = 5.0
 LISTED_S = 10.0
 SHORTEST_S = 0.05
 FIRST = "first sample: rates need two"
-STARTED_ANEW = "the byte counters started anew"
 _TURNS = 5
 _EARLY_S = 0.5  # looks come once a second, some a little early
 _MOST_BYTES_PER_S = LINKS["rx_bytes_per_s"].high
@@ -52,44 +52,40 @@ class Tier:
 class ByteMeter:
     """Bytes per second from two looks at a port's byte counters. ``unit_bytes``: what one count stands for.
 
-    ``why``: why the newest rates are None, "" when they are not.
+    ``is_first``: rates need another look. ``gap``: why the newest rates are None otherwise, but for counters that
+    cannot be read, which their own gaps tell.
     """
 
     def __init__(self, unit_bytes: int = 1) -> None:
-        self.why = FIRST
-        self.is_implausible = False
+        self.is_first = True
+        self._gap: partial[Gap] | None = None
         self._unit_bytes = unit_bytes
         self._last: tuple[float, int, int] | None = None
 
     def rates(self, now: float, received: int | None, sent: int | None) -> tuple[float | None, float | None]:
         """Since the look before. A counter that went back gives no rate: it was reset, it cannot wrap (64 bits)."""
-        self.is_implausible = False
+        self.is_first, self._gap = False, None
         if received is None or sent is None:
-            self._last, self.why = None, "the byte counters cannot be read"
+            self._last = None
             return None, None
         last, self._last = self._last, (now, received, sent)
         if last is None or now - last[0] < SHORTEST_S:
-            self.why = FIRST
+            self.is_first = True
             return None, None
         if received < last[1] or sent < last[2]:
-            self.why = STARTED_ANEW
+            self._gap = partial(Gap.about, why="the byte counters started anew", kind="starting")
             return None, None
         scale = self._unit_bytes / (now - last[0])
         rates = (received - last[1]) * scale, (sent - last[2]) * scale
         if max(rates) > _MOST_BYTES_PER_S:
-            self.why = f"the byte counters went on by {max(rates):.2g} bytes/s: no port does"
-            self.is_implausible = True
+            why = f"the byte counters went on by {max(rates):.2g} bytes/s: no port does"
+            self._gap = partial(Gap.about, why=why, code="implausible")
             return None, None
-        self.why = ""
         return rates
 
     def gaps(self, port: str) -> list[Gap]:
         """Of the newest rates, but for a first sample's and where the counters' own gaps say it."""
-        if self.is_implausible:
-            return [Gap.about("links", "rates", item=port, why=self.why, code="implausible")]
-        if self.why == STARTED_ANEW:
-            return [Gap.about("links", "rates", item=port, why=self.why, kind="starting")]
-        return []
+        return [] if self._gap is None else [self._gap("links", "rates", item=port)]
 
 
 class Refused(Exception):

@@ -79,7 +79,7 @@ class LinkSource:
             looked, ports = dict(zip(ports, samples)), self._ports()
             samples = [looked.get(port) or port.read(now) for port in ports]
         gaps = [*self._listing_gaps.values(), *(gap for port in ports for gap in port.gaps())]
-        if any(port.meter.why == FIRST for port in ports):
+        if any(port.meter.is_first for port in ports):
             gaps.append(Gap.about("links", "rates", why=FIRST, kind="starting"))
         return self._with_lost(samples, gaps), gaps
 

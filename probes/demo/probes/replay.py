@@ -18,7 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from mltop.probes.active.supervisor.gate import Holder
+from mltop.probes.active.supervisor.devices import refused
+from mltop.probes.active.supervisor.gate import Holder, Refusal, of_all
 from mltop.probes.active.supervisor.request import ProbeRequest
 from mltop.probes.demo.gpus import MEMORY_TOTAL_BYTES, NAME
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent
@@ -27,7 +28,6 @@ from mltop.probes.model.probe_kinds import DTYPE_OF, DTYPES, stage_deadline_s
 EVENTS = Path(__file__).with_name("events.jsonl")
 PYTHON, TORCH, CUDA = "/opt/train/bin/python3.11", "2.9.1+cu129", "12.9"
 INTERFACE = "bond0"
-CHOOSE = "choose the devices: --gpus"
 LATEST_S = 0.35  # one device after the other, so that it looks like several
 DEVICE_SD, RUN_SD = 0.01, 0.003  # of its model's mean; of one device from run to run
 _COPY_SD = 0.005
@@ -73,16 +73,16 @@ class ProbeMachine:
         return sorted(chosen), unknown
 
     def usable(self, wanted: Sequence[str], force: bool) -> list[int]:
-        return [index for index in self.chosen(wanted)[0] if not self.refusal(index, force)[0]]
+        return [index for index in self.chosen(wanted)[0] if self.refusal(index, force) is None]
 
-    def refusal(self, index: int, force: bool) -> tuple[str, str]:
-        """Why this GPU is not measured and what would help, as an agent says it; ("", "") when it can be."""
+    def refusal(self, index: int, force: bool) -> Refusal | None:
+        """Why this GPU is not measured, as an agent says it; None when it can be."""
         if index in self.lost:
-            return f"GPU {index} is lost: it fell off the bus", "reboot the node"
+            return Refusal("lost: it fell off the bus", "reboot the node", "lost")
         owner = self.owners.get(index)
         if owner is not None and not force:
-            return f"GPU {index} is in use by {owner}", "wait until it is free, or --force"
-        return "", ""
+            return Refusal(f"in use by {owner}", "wait until it is free, or --force", "in_use", owner.who, (owner.pid,))
+        return None
 
     def device(self, index: int) -> ProbeDevice:
         return ProbeDevice(self.uuid(index), index, NAME, "gpu", "2330", MEMORY_TOTAL_BYTES)
@@ -197,20 +197,19 @@ class Timeline:
         chosen, unknown = machine.chosen(request.gpus)
         self._plan(0.0, ProbeEvent("devices", data=machine.devices_data(chosen)))
         for name in unknown:
-            self._refuse(ProbeDevice(name), f"no GPU {name} on this node (there are 0-{machine.gpus - 1})")
+            there_are = f"no GPU {name} on this node (there are 0-{machine.gpus - 1})"
+            self._refuse(ProbeDevice(name), Refusal(there_are))
         refusals = {index: machine.refusal(index, request.force) for index in chosen}
-        whys = [why for why, _ in refusals.values() if why]
-        if request.kind == "all_reduce" and whys:
-            all_of_them = f"not started, because another device of this node is refused: {whys[0]}"
-            refusals = {index: why if why[0] else (all_of_them, CHOOSE) for index, why in refusals.items()}
-        for index, (why, fix) in refusals.items():
-            if why:
-                self._refuse(machine.device(index), why, fix)
-        return [index for index in chosen if not refusals[index][0]]
+        first = next(filter(None, refusals.values()), None)
+        if request.kind == "all_reduce" and first is not None:
+            refusals = {index: refusal or of_all(first.why) for index, refusal in refusals.items()}
+        for index, refusal in refusals.items():
+            if refusal is not None:
+                self._refuse(machine.device(index), refusal)
+        return [index for index in chosen if refusals[index] is None]
 
-    def _refuse(self, device: ProbeDevice, why: str, fix: str = "") -> None:
-        data = {"device": asdict(device)}
-        self._plan(0.0, ProbeEvent("refused", device=device.uuid, why=why, fix=fix, data=data))
+    def _refuse(self, device: ProbeDevice, refusal: Refusal) -> None:
+        self._plan(0.0, refused(device, refusal))
 
 
 class Replay(Timeline):

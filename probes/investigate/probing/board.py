@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -13,9 +13,11 @@ from mltop.probes.investigate.probing.wanted import DeviceProgress
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent, ProbeFailure
 from mltop.probes.model.receipt import MOST_RANK_NUMBERS, Refused, admit_result
 from mltop.probes.model.text import plain_text
+from mltop.probes.model.vocabulary import RefusalCode
 
 MOST_NOTES = 400  # lines of NCCL and of the probes themselves; a broken node must not fill our memory
 MOST_CHARS = 600
+MOST_PID = 2**22  # the kernel's PID_MAX_LIMIT
 MOST_OF_A_NODE = 512  # devices, results, failures and remarks of one node, each
 
 
@@ -32,6 +34,26 @@ def event_of(data: Mapping[str, Any]) -> ProbeEvent | None:
     if event.fraction is not None:
         event.fraction = min(max(event.fraction, 0.0), 1.0)
     return event
+
+
+@dataclass
+class _Refusal:
+    """What the data of an event tell about why a device is not measured (active/supervisor/gate.py)."""
+
+    code: RefusalCode = ""
+    who: str = ""
+    pids: list[int] = field(default_factory=list)
+
+
+def _refusal_of(data: Mapping[str, Any]) -> _Refusal:
+    """Without anything where a node's words are not fit."""
+    try:
+        refusal = msgspec.convert({name: data[name] for name in ("code", "who", "pids") if name in data}, _Refusal)
+    except msgspec.ValidationError:
+        return _Refusal()
+    refusal.who = plain_text(refusal.who, MOST_CHARS)
+    refusal.pids = [pid for pid in refusal.pids[:MOST_OF_A_NODE] if 0 < pid <= MOST_PID]
+    return refusal
 
 
 class Board:
@@ -89,6 +111,7 @@ class Board:
                     stage=event.stage,
                     fix=event.fix,
                     refused=event.event == "refused",
+                    **vars(_refusal_of(event.data)),
                 )
             )
         self._update(node, event, problem=event.why, fraction=None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from mltop.probes.judge.hang import thresholds as limit
 from mltop.probes.judge.hang.frames import UserFrames, is_internal, place, python_frames, where
@@ -24,6 +25,7 @@ POINT_TO_POINT = frozenset(
 _GENERIC = frozenset({"work.wait", "wait_tensor", "cuda.synchronize", "store.wait", BACKWARD})
 
 Sides = list[tuple[str, list[RankView]]]
+Side = TypeVar("Side")
 
 
 def mismatch(job: JobView) -> Verdict | None:
@@ -44,28 +46,29 @@ def _different_lines(job: JobView) -> Verdict | None:
     """The same operation reached on different ways through the user's code."""
     if job.waiters[0].waiting_in in POINT_TO_POINT:
         return None
-    chains: dict[str, str] = {}
+    places: dict[str, tuple[str, ...]] = {}
 
-    def chain(view: RankView) -> str:
+    def way(view: RankView) -> tuple[str, ...]:
+        """From the leaf to the script."""
         key = view.now.key
-        if key not in chains or not key:
-            chains[key] = " < ".join(place(frame) for frame in view.now.frames if not is_internal(frame))
-        return chains[key]
+        if key not in places or not key:
+            places[key] = tuple(place(frame) for frame in view.now.frames if not is_internal(frame))
+        return places[key]
 
-    sides = _split(job.waiters, chain)
+    sides = _split(job.waiters, way)
     if len(sides) == 1:
         return None
-    named = [(f"{views[0].waiting_in} from {way.partition(' < ')[0] or '?'}", views) for way, views in sides]
-    if len({text for text, _ in named}) < len(named):  # the callers differ, not the line itself
-        named = [(f"{views[0].waiting_in} from {way}", views) for way, views in sides]
-    return _suspect(job, named, "in one operation, but at different places of the script", ())
+    leaves = {places[:1] for places, _ in sides}
+    least = 1 if len(leaves) == len(sides) else None  # else the callers differ, not the line itself
+    named = [(f"{views[0].waiting_in} from {' < '.join(places[:least]) or '?'}", views) for places, views in sides]
+    return _suspect(job, named, "in one operation, but at different places of the script", (), says_where=True)
 
 
-def _split(views: list[RankView], text: Callable[[RankView], str]) -> Sides:
-    """Views by text, the largest side first."""
-    sides: dict[str, list[RankView]] = {}
+def _split(views: list[RankView], by: Callable[[RankView], Side]) -> list[tuple[Side, list[RankView]]]:
+    """The largest side first."""
+    sides: dict[Side, list[RankView]] = {}
     for view in views:
-        sides.setdefault(text(view), []).append(view)
+        sides.setdefault(by(view), []).append(view)
     return sorted(sides.items(), key=lambda side: -len(side[1]))
 
 
@@ -75,7 +78,7 @@ def _describe(sides: Sides) -> list[str]:
     return lines + ([f"and {len(sides) - len(shown)} more sides"] if len(sides) > len(shown) else [])
 
 
-def _suspect(job: JobView, sides: Sides, how: str, caps: tuple[Confidence, ...]) -> Verdict:
+def _suspect(job: JobView, sides: Sides, how: str, caps: tuple[Confidence, ...], says_where: bool = False) -> Verdict:
     evidence = [f"every rank waits, {how}, and none moved {job.watched}", *_describe(sides)]
     waiting = waiting_lines(job.waiters)
     if len(sides[0][1]) == len(sides[1][1]):
@@ -84,7 +87,7 @@ def _suspect(job: JobView, sides: Sides, how: str, caps: tuple[Confidence, ...])
         caps = (*caps, "low")
     most = f"while {names(sides[0][1])} in {sides[0][0]}"
     culprits = [
-        Culprit(view.rank, view.node, view.pid, f"in {text}, {most}", where(view.now))
+        Culprit(view.rank, view.node, view.pid, f"in {text}, {most}", where(view.now), says_where)
         for text, views in sides[1:]
         for view in views
     ]

@@ -171,7 +171,7 @@ def _thread(view: RankView, threads: list[list[StackDigest]]) -> Accusation:
     thread = threads[0][-1]
     what = "which stands in" if _stable(threads[0]) else "which is busy in"
     reason = f"waits for its thread {thread.thread}, {what} {where(thread)}{_more(threads)}"
-    culprit = Culprit(view.rank, view.node, view.pid, reason, where(thread))
+    culprit = Culprit(view.rank, view.node, view.pid, reason, where(thread), in_reason=True)
     return Accusation(culprit, computes=_computes(threads[0]), stacks=(view.now, thread))
 
 
@@ -179,7 +179,7 @@ def _child(view: RankView, suspects: list[list[StackDigest]]) -> Accusation:
     child = suspects[0][-1]
     reason = f"waits for its {_kind(view)[0]} {child.pid}, {_child_text(suspects[0])}{_more(suspects)}"
     place = where(child) if child.frames else where(view.now)
-    culprit = Culprit(view.rank, view.node, child.pid, reason, place)
+    culprit = Culprit(view.rank, view.node, child.pid, reason, place, in_reason=bool(child.frames))
     return Accusation(culprit, computes=_computes(suspects[0]), stacks=(view.now, child))
 
 

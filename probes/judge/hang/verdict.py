@@ -169,7 +169,8 @@ def gone_or_stopped(job: JobView) -> Verdict | None:
     if not waiters and not job.mostly_stopped:
         return None
     culprits = [
-        Culprit(absent.rank, absent.node, absent.pid, absent.reason, "no process") for absent in job.roster.gone
+        Culprit(absent.rank, absent.node, absent.pid, absent.reason, "no process", in_reason=True)
+        for absent in job.roster.gone
     ]
     culprits += [_stopped(view) for view in job.stopped]
     culprits += [_kernel(view) for view in kernel]

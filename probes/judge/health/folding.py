@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from mltop.probes.judge.health.rule import Rule
 from mltop.probes.judge.health.spans import earliest, first_of_each
 from mltop.probes.model import Finding, Remedy
+from mltop.probes.model.verdict import all_gpus_name
 from mltop.probes.model.vocabulary import Severity, gravity
 
 # What a remedy makes pointless, or wrong. What is not in it goes together.
@@ -147,7 +148,7 @@ def _of_all(findings: list[Finding], words: tuple[str, str], count: int) -> Find
     gravest = min(findings, key=lambda finding: gravity(finding.severity))
     return replace(
         gravest,
-        subject=f"all {count} GPUs",
+        subject=all_gpus_name(count),
         message=message.format(count=count),
         action=action,
         since=earliest(findings),

@@ -15,6 +15,7 @@ from mltop.probes.judge.health.rule import Moment, OfNewest, once_per_moment
 from mltop.probes.model import Gap, GpuSample, LinkSample, RankSample, Sample
 from mltop.probes.model.ranks import fold
 from mltop.probes.model.units import celsius_words, clock_words
+from mltop.probes.model.verdict import gpu_name
 
 RDMA = frozenset({"infiniband", "roce", "efa"})
 MOST_LISTED = 128
@@ -23,12 +24,6 @@ NOT_LINKED = frozenset({"Polling", "Disabled", "Sleep", "LinkDown"})  # physical
 
 _PCI_ADDRESS = re.compile(r"(?:pci:)?(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?")
 _LINK = re.compile(r"\b[Ll]ink (\d{1,6})\b")
-
-
-@lru_cache(maxsize=1024)
-def gpu_name(index: int) -> str:
-    """``GPU 3``: the subject of findings."""
-    return f"GPU {index}"
 
 
 def gpu_key(gpu: GpuSample) -> str:

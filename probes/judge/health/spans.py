@@ -66,6 +66,7 @@ class Span:
             since=self.since if hit.since is None else min(hit.since, self.since),
             until=until,
             remedy=hit.remedy or rule.remedy,
+            key=hit.key,
         )
 
 

@@ -232,7 +232,7 @@ def _failed(failures: Sequence[ProbeFailure]) -> list[Suspect]:
     return [
         Suspect(
             failure.node,
-            failure.why.removeprefix(f"rank {failure.rank} "),
+            failure.why,
             failure.gpu,
             failure.rank,
             action=failure.fix,

@@ -75,7 +75,7 @@ def probes_measured() -> probes.Measured:
 
 
 def refused() -> Refused:
-    why = "GPU 0 is in use by ada: python load_child.py memory (pid 4711)"
+    why = "in use by ada: python load_child.py memory (pid 4711)"
     event = Event(3.0, "refused", device=UUID, why=why, fix="wait until it is free, or --force")
     return Refused(0, UUID, "a kernel runs", 4711, True, Answer("matmul", 0.0, [event]), 3, why)
 

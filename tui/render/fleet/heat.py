@@ -14,7 +14,6 @@ from functools import lru_cache
 from mltop.probes.model import Finding, GpuSample
 from mltop.probes.model.units import bytes_text, celsius, known, mhz, percent, watts
 from mltop.probes.reach.view import AnyGpu, NodeView
-from mltop.tui.render.findings import gpu_of, is_of_all_gpus
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.states import NODE_STYLE
 
@@ -203,11 +202,11 @@ def troubles(findings: Iterable[Finding]) -> dict[str, Trouble]:
         if not style or finding.until is not None:
             continue
         nodes[finding.node] = _graver(style, nodes.get(finding.node, ""))
-        index = gpu_of(finding)
+        index = finding.gpu
         if index is not None:
             of_node = gpus.setdefault(finding.node, {})
             of_node[index] = _graver(style, of_node.get(index, ""))
-        elif is_of_all_gpus(finding):
+        elif finding.is_of_all_gpus:
             everywhere[finding.node] = _graver(style, everywhere.get(finding.node, ""))
     return {name: Trouble(style, everywhere.get(name, ""), gpus.get(name, {})) for name, style in nodes.items()}
 

@@ -413,7 +413,6 @@ def _why(view: NodeView, findings: Sequence[Finding], width: int, judged: bool) 
         fine = "no problems found" if judged else "not judged yet"
         return [Cell(fine if state.state == "live" else "", "dim")]
     severity = severity_cell(finding.severity)
-    subject = "" if finding.subject in finding.message else f"{finding.subject}: "
     more = f"  and {len(findings) - 1} more" if len(findings) > 1 else ""
     action = f" {GLYPHS.dash} {finding.action}" if finding.action else ""
-    return [severity, Cell(f" {subject}{finding.message}"), Cell(more, "dim"), Cell(action, "accent")]
+    return [severity, Cell(f" {finding.message}"), Cell(more, "dim"), Cell(action, "accent")]

@@ -10,7 +10,7 @@ from mltop.probes.model import Finding
 from mltop.probes.model.units import UNKNOWN, celsius, known, number, percent, seconds, watts
 from mltop.probes.reach.view import GpuGlance, NodeView
 from mltop.tui.render.cells import Cell, Column, Row, row_of
-from mltop.tui.render.findings import severity_cell, untold_subject, worst
+from mltop.tui.render.findings import severity_cell, worst
 from mltop.tui.render.fleet.heat import MARK, SIGNS, Metric, NodeHeat, codes_of, worst_code
 from mltop.tui.render.fleet.heat import UNKNOWN_CODE as NO_CODE
 from mltop.tui.render.glyphs import GLYPHS, height
@@ -141,7 +141,7 @@ def _glyphs(line: NodeLine) -> Cell:
     group = gpus_per_glyph(len(gpus))
     groups = [gpus[start : start + group] for start in range(0, len(gpus), group)]
     text = "".join(map(_group_glyph, groups))
-    return Cell(text, "crit" if GLYPHS.lost in text else "dim")
+    return Cell(text, "crit" if any(gpu.state != "ok" for gpu in gpus) else "dim")
 
 
 def _group_glyph(gpus: Sequence[GpuGlance]) -> str:
@@ -159,7 +159,7 @@ def _worst(line: NodeLine) -> Cell:
     if finding is None:
         return Cell("")
     severity = severity_cell(finding.severity)
-    return Cell(" ".join(filter(None, (severity.text, untold_subject(finding), finding.message))), severity.style)
+    return Cell(f"{severity.text} {finding.message}", severity.style)
 
 
 def _name(line: NodeLine) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from operator import attrgetter
 
 from mltop.probes.model import GpuGaps, GpuSample
 from mltop.probes.model.units import (
@@ -29,6 +30,7 @@ from mltop.tui.render.gpus.table import (
     nvlink_cell,
     pcie_link,
     spins,
+    tells_link,
 )
 from mltop.tui.render.gpus.throttle import BADGES
 
@@ -106,7 +108,7 @@ def blocks_of(gpu: GpuSample, gaps: GpuGaps, first: GpuSample | None = None) -> 
     before = first or gpu
 
     def fact(label: str, text: str, field: str, style: str = "") -> Fact:
-        return Fact(label, text, style, gaps.why(field) if text == UNKNOWN else "")
+        return Fact(label, text, style, gaps.why(field) if _is_unknown(attrgetter(field)(gpu)) else "")
 
     return [
         Block("activity", _activity(gpu, fact)),
@@ -142,12 +144,12 @@ def _activity(gpu: GpuSample, fact: FactOf) -> list[Fact]:
 
 
 def _clocks(gpu: GpuSample, fact: FactOf) -> list[Fact]:
-    share = _ratio(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)
-    sm = _of_most(mhz(gpu.sm_clock_mhz), mhz(gpu.sm_clock_max_mhz))
+    share = _share(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)
+    sm = _of_most(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, mhz)
     state = UNKNOWN if gpu.performance_state is None else f"P{gpu.performance_state}"
-    memory = _of_most(mhz(gpu.memory_clock_mhz), mhz(gpu.memory_clock_max_mhz))
+    memory = _of_most(gpu.memory_clock_mhz, gpu.memory_clock_max_mhz, mhz)
     return [
-        fact("SM", f"{sm}, {share}" if share != UNKNOWN else sm, "sm_clock_mhz"),
+        fact("SM", f"{sm}, {percent(share)}" if share is not None else sm, "sm_clock_mhz"),
         fact("memory", memory, "memory_clock_mhz"),
         fact("state", state, "performance_state"),
     ]
@@ -158,7 +160,7 @@ def _power(gpu: GpuSample, fact: FactOf) -> list[Fact]:
     lowered = limit is not None and default is not None and limit < default
     energy = UNKNOWN if gpu.energy_j is None else f"{gpu.energy_j / J_PER_KWH:.2f} kWh so far"
     return [
-        fact("draw", _of_most(watts(gpu.power_w), watts(limit)), "power_w"),
+        fact("draw", _of_most(gpu.power_w, limit, watts), "power_w"),
         fact("default limit", watts(default), "power_limit_default_w", "warn" if lowered else ""),
         fact("energy", energy, "energy_j"),
     ]
@@ -172,7 +174,7 @@ def _heat(gpu: GpuSample, fact: FactOf) -> list[Fact]:
         fact("headroom", left, "temperature_margin_c", "warn" if _at_most(gpu.temperature_margin_c, 5.0) else ""),
         fact(
             "HBM",
-            _of_most(celsius(gpu.memory_temperature_c), celsius(gpu.memory_temperature_max_c)),
+            _of_most(gpu.memory_temperature_c, gpu.memory_temperature_max_c, celsius),
             "memory_temperature_c",
         ),
     ]
@@ -219,13 +221,13 @@ def _memory(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
         fact(
             "uncorrectable",
             _counter(ecc.uncorrected_volatile, old.uncorrected_volatile),
-            "ecc.uncorrected",
+            "ecc.uncorrected_volatile",
             uncorrected,
         ),
         fact("   ever", _counter(ecc.uncorrected_aggregate, old.uncorrected_aggregate), "ecc.uncorrected_aggregate"),
         fact("corrected", _counter(ecc.corrected_volatile, old.corrected_volatile), "ecc.corrected_volatile"),
         fact("   ever", _counter(ecc.corrected_aggregate, old.corrected_aggregate), "ecc.corrected_aggregate"),
-        fact("SRAM ever", sram, "ecc.sram", "crit" if ecc.sram_threshold_exceeded else ""),
+        fact("SRAM ever", sram, "ecc.sram_uncorrected_aggregate", "crit" if ecc.sram_threshold_exceeded else ""),
     ]
 
 
@@ -254,7 +256,7 @@ def _remap(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
 def _pcie(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
     pcie, old = gpu.pcie, before.pcie
     link, most = pcie_link(pcie), ""
-    if link.text != UNKNOWN and pcie.gen_max is not None and pcie.width_max is not None:
+    if tells_link(pcie) and pcie.gen_max is not None and pcie.width_max is not None:
         most = f" of {pcie.gen_max}x{pcie.width_max}"
     facts = [
         fact("link", link.text + most, "pcie.gen", link.style),
@@ -321,12 +323,19 @@ def _counter(value: int | None, before: int | None) -> str:
     return f"{count(value)}{growth(value - before if before is not None and value > before else 0)}"
 
 
-def _of_most(part: str, whole: str) -> str:
-    return part if whole == UNKNOWN else of(part, whole)
+def _of_most(part: float | None, whole: float | None, text: Callable[[float | None], str]) -> str:
+    return of(text(part), text(whole)) if known(whole) else text(part)
 
 
-def _ratio(part: float | None, whole: float | None) -> str:
-    return UNKNOWN if part is None or not whole else percent(part / whole)
+def _share(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole
+
+
+def _is_unknown(value: object) -> bool:
+    """Of a group of values: all of them."""
+    if is_dataclass(value):
+        return all(map(_is_unknown, vars(value).values()))
+    return value in (None, "") or value == [] or (isinstance(value, float) and not known(value))
 
 
 def _yes_no(value: bool | None, yes: str) -> str:

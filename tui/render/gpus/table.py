@@ -11,7 +11,18 @@ from typing import Any, NamedTuple
 from mltop.probes.judge.health.gpu.xid_catalog import gpu_reset
 from mltop.probes.model import GpuProcess, GpuSample, MigInstance, Nvlink, NvlinkLink, Pcie, RankSample
 from mltop.probes.model.gpu import SPINNING_BUSY, SPINNING_TENSOR
-from mltop.probes.model.units import UNKNOWN, bytes_text, celsius, clock_time, count, known, number, of, percent, watts
+from mltop.probes.model.units import (
+    UNKNOWN,
+    celsius,
+    clock_time,
+    count,
+    known,
+    number,
+    of,
+    percent,
+    watts,
+    whole_bytes_text,
+)
 from mltop.tui.app.mishaps import spared
 from mltop.tui.render.cells import Cell, Column, Row, Value, row_of
 from mltop.tui.render.glyphs import GLYPHS, bar, sparkline
@@ -122,16 +133,21 @@ def flags_cell(gpu: GpuSample) -> Cell:
 
 def nvlink_cell(nvlink: Nvlink) -> Cell:
     """ "18/18 240G/s": links that are up, and both directions together; "–" where there is nothing to know."""
-    up, rate = links_up(nvlink), rate_of(nvlink)
-    parts = [text for text in (up, decimal_rate(rate)) if text != UNKNOWN]
+    rate = rate_of(nvlink)
+    parts = [links_up(nvlink)] if _says_links(nvlink) else []
+    parts += [decimal_rate(rate)] if rate is not None else []
     return Cell(" ".join(parts) or UNKNOWN, "crit" if any(link.active is False for link in nvlink.links) else "")
 
 
 def links_up(nvlink: Nvlink) -> str:
     """ "18/18"; "–" where no link says."""
-    if all(link.active is None for link in nvlink.links):
+    if not _says_links(nvlink):
         return UNKNOWN
     return f"{sum(link.active is True for link in nvlink.links)}/{len(nvlink.links)}"
+
+
+def _says_links(nvlink: Nvlink) -> bool:
+    return any(link.active is not None for link in nvlink.links)
 
 
 def rate_of(link: Nvlink | Pcie) -> float | None:
@@ -142,8 +158,7 @@ def rate_of(link: Nvlink | Pcie) -> float | None:
 
 def decimal_rate(bytes_per_s: float | None) -> str:
     """As link speeds are given, in powers of 1000: 26.6G/s."""
-    text = count(bytes_per_s)
-    return text if text == UNKNOWN else f"{text}/s"
+    return f"{count(bytes_per_s)}/s" if bytes_per_s is not None and known(bytes_per_s) else UNKNOWN
 
 
 def errors_cell(errors: Mapping[str, int], grown: Mapping[str, int]) -> Cell:
@@ -204,7 +219,7 @@ def ranks_text(ranks: Sequence[RankSample]) -> str:
 
 def memory_text(used: int | None, total: int | None) -> str:
     """ "74/80G", "512M/80G": whole units, two digits where that is less than ten."""
-    return of(_whole(bytes_text(used)), _whole(bytes_text(total)))
+    return of(whole_bytes_text(used), whole_bytes_text(total))
 
 
 def _memory(gpu: GpuSample) -> str:
@@ -221,12 +236,16 @@ def pcie_cell(pcie: Pcie) -> Cell:
     Idle links run at a low generation: only the width tells something on its own.
     """
     link, rate = pcie_link(pcie), rate_of(pcie)
-    return link if rate is None or link.text == UNKNOWN else Cell(f"{link.text} {decimal_rate(rate)}", link.style)
+    return link if rate is None or not tells_link(pcie) else Cell(f"{link.text} {decimal_rate(rate)}", link.style)
+
+
+def tells_link(pcie: Pcie) -> bool:
+    return pcie.gen is not None or pcie.width is not None
 
 
 def pcie_link(pcie: Pcie) -> Cell:
     """ "5x16"; "5x8!" where it is narrower than it could be."""
-    if pcie.gen is None and pcie.width is None:
+    if not tells_link(pcie):
         return Cell(UNKNOWN)
     narrow = pcie.width is not None and pcie.width_max is not None and pcie.width < pcie.width_max
     return Cell(f"{number(pcie.gen)}x{number(pcie.width)}{'!' * narrow}", "warn" if narrow else "")
@@ -236,12 +255,6 @@ def _sm(gpu: GpuSample) -> Cell:
     """Marked where it contradicts BUSY: 100% ≠11%."""
     text = percent(gpu.sm_active)
     return Cell(f"{SPINS_MARK}{text}", "accent") if spins(gpu) else Cell(text)
-
-
-def _whole(text: str) -> str:
-    """74.2G is 74G; 7.4G stays."""
-    whole, point, rest = text.partition(".")
-    return whole + rest[1:] if point and len(whole) > 1 else text
 
 
 def _heat(gpu: GpuSample) -> Cell:

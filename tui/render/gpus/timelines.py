@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import cast
 
 from mltop.probes.model import GpuSample
-from mltop.probes.model.units import UNKNOWN, clock_time, number, percent
+from mltop.probes.model.units import clock_time, number, percent
 from mltop.tui.app.history import Track, has
 from mltop.tui.render.cells import Cell, clip
 from mltop.tui.render.fleet.heat import COLDEST_C, HOTTEST_C
@@ -199,12 +199,9 @@ def compact_lines(track: Track | None, gpu: GpuSample, width: int, rows: int) ->
     drawn = _filled(plot(clock.shares, clock.styles, 1, began)[0], grid.columns)
     lines = [[Cell(f"{gpu.index:>3} ", "bold"), Cell("MHz "), *drawn, Cell(f" {clock.figures[2]:>4}"), badge]]
     if rows > 1:
-        activity = activity_lane(track, grid)
-        drawn = _filled(plot(activity.shares, ["dim"] * grid.columns, 1, began)[0], grid.columns)
-        newest = activity.figures[2]
-        figure = newest if newest == UNKNOWN else f"{newest}%"
-        label = activity.label.partition(" ")[0]
-        lines.append([Cell(f"    {label:<4}", "dim"), *drawn, Cell(f" {figure:>4}", "dim")])
+        drawn = _filled(plot(activity_lane(track, grid).shares, ["dim"] * grid.columns, 1, began)[0], grid.columns)
+        label, values = _activity(track)
+        lines.append([Cell(f"    {label:<4}", "dim"), *drawn, Cell(f" {percent(values[-1]):>4}", "dim")])
     return lines
 
 
@@ -218,16 +215,15 @@ def _compact_grid(track: Track, width: int) -> Grid:
 
 def lanes_of(track: Track, gpu: GpuSample, grid: Grid) -> list[Lane]:
     """Those of which anything is known, the clock and what holds it down first."""
-    activity = activity_lane(track, grid)
     heat = _held_by(track, grid, _THERMAL)
     lanes = [
         clock_lane(track, gpu, grid),
         *(_reason_lane(track, reason, grid) for reason in _shown_reasons(track)),
         _lane("temperature", "temp C", track.temperature_c, grid, reduce=max, scale=_heat_scale(gpu), styles=heat),
         _lane("power", "power W", track.power_w, grid, reduce=mean, scale=_of(gpu.power_limit_w)),
-        activity,
+        activity_lane(track, grid),
     ]
-    if activity.label.startswith("SM"):
+    if _knows_sm(track):
         lanes.append(_percent_lane("tensor", "tensor %", track.tensor_active, grid))
     return lanes
 
@@ -240,10 +236,17 @@ def clock_lane(track: Track, gpu: GpuSample, grid: Grid) -> Lane:
 
 
 def activity_lane(track: Track, grid: Grid) -> Lane:
+    label, values = _activity(track)
+    return _percent_lane("activity", f"{label} %", values, grid)
+
+
+def _activity(track: Track) -> tuple[str, Sequence[Value]]:
     """What the SMs do; where that was never known, how busy NVML calls the GPU, which says much less."""
-    if any(value is not None for value in track.sm_active):
-        return _percent_lane("activity", "SM %", track.sm_active, grid)
-    return _percent_lane("activity", "busy %", track.busy, grid)
+    return ("SM", track.sm_active) if _knows_sm(track) else ("busy", track.busy)
+
+
+def _knows_sm(track: Track) -> bool:
+    return any(value is not None for value in track.sm_active)
 
 
 _THERMAL = ("hw_thermal", "sw_thermal")

@@ -25,7 +25,6 @@ from mltop.tui.render.cells import Cell, Column, Row, Value, row_of
 from mltop.tui.render.glyphs import bar, sparkline
 from mltop.tui.render.gpus.throttle import ALARMING, throttle_cell
 from mltop.tui.render.probes.comparison import NOT_KNOWN, Against, main_value
-from mltop.tui.render.probes.summary import nameless
 from mltop.tui.render.units import heights, middle
 
 STAGE_WIDTH = 14
@@ -65,7 +64,7 @@ def banner_of(line: Line) -> Cell:
     progress = line.progress
     if progress.problem:
         word = "left out" if line.refused else "failed"
-        return Cell(f"{word}: {nameless(progress.problem, progress.gpu)}", "warn" if line.refused else "crit")
+        return Cell(f"{word}: {progress.problem}", "warn" if line.refused else "crit")
     if progress.result is not None:
         return Cell("measured", "ok")
     if not progress.stage:

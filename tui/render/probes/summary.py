@@ -5,7 +5,6 @@ Headline, verdict, what was not measured, settings, the command, earlier results
 
 from __future__ import annotations
 
-import re
 import shlex
 import time
 from collections.abc import Iterable, Sequence
@@ -13,8 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.advice import to_do
-from mltop.probes.judge.nodes import folded
-from mltop.probes.judge.nodes import nameless as nameless_node
+from mltop.probes.judge.nodes import folded, nameless
 from mltop.probes.model.probe import PastResult
 from mltop.probes.model.units import UNKNOWN, bandwidth, clock_time, flops, size_text
 from mltop.probes.model.vocabulary import ProbeKind
@@ -175,29 +173,19 @@ def _by_reason(failures: Iterable[ProbeFailure]) -> list[list[ProbeFailure]]:
     """What failed before what was left out, otherwise in the order they came; numbers make no other reason."""
     alike: dict[tuple[bool, str, str, str], list[ProbeFailure]] = {}
     for failure in failures:
-        why = _NUMBER.sub("#", nameless_node(nameless(failure.why, failure.gpu), failure.node))
-        alike.setdefault((failure.refused, failure.stage, why, failure.fix), []).append(failure)
+        reason = f"{failure.code} {failure.who}" if failure.code else nameless(failure.why, failure.node)
+        alike.setdefault((failure.refused, failure.stage, reason, failure.fix), []).append(failure)
     return [alike[key] for key in sorted(alike, key=lambda key: key[0])]
-
-
-_NUMBER = re.compile(r"\d+")
-_PID = re.compile(r"\bpid (\d+)")
 
 
 def _why_of(alike: Sequence[ProbeFailure]) -> str:
     """ "in use by ada: train.py (pids 8120-8123)"; of several reasons that differ in more, the first as an example."""
-    text = nameless(alike[0].why, alike[0].gpu)
-    pids = sorted({int(pid) for failure in alike for pid in _PID.findall(failure.why)})
-    if len({_PID.sub("pid", nameless(failure.why, failure.gpu)) for failure in alike}) > 1 or (
-        len(pids) > 1 and len({failure.node for failure in alike}) > 1
-    ):
-        return f"e.g. {text}"
-    return _PID.sub(f"pids {ranges(pids)}", text, count=1) if len(pids) > 1 else text
-
-
-def nameless(why: str, gpu: int | None) -> str:
-    """Without the name of the GPU, which stands before it: "in use by ada" of "GPU 3 is in use by ada"."""
-    return why.removeprefix(f"GPU {gpu} is ").removeprefix(f"GPU {gpu}: ")
+    first = alike[0]
+    pids = sorted({pid for failure in alike for pid in failure.pids})
+    one_node = len({failure.node for failure in alike}) == 1
+    if first.code == "in_use" and first.who and len(pids) > 1 and one_node:
+        return f"in use by {first.who} (pids {ranges(pids)})"
+    return first.why if len({failure.why for failure in alike}) == 1 else f"e.g. {first.why}"
 
 
 def _who(failures: Sequence[ProbeFailure]) -> str:

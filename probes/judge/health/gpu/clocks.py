@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from functools import lru_cache, partial
 
 from mltop.probes.judge.health.gpu.temperature import NEAR_C, heat_matters
-from mltop.probes.judge.health.names import clock_and_heat, gpu_name
+from mltop.probes.judge.health.names import clock_and_heat
 from mltop.probes.judge.health.peers import NODES_AT_LEAST, Fact
 from mltop.probes.judge.health.rule import HOLD, THROTTLE, Hit, Moment, once_per_moment, rule
 from mltop.probes.model import GpuSample, Sample
 from mltop.probes.model.units import clock_words, percent_words, watts_words
+from mltop.probes.model.verdict import gpu_name
 
 BUSY = 0.9
 SLOWER = 0.85  # of the median of its peers: within this, chips differ

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from mltop.probes.judge.health.names import gpu_name, is_of_nvml
+from mltop.probes.judge.health.names import is_of_nvml
 from mltop.probes.judge.health.peers import NODES_AT_LEAST, Fact
 from mltop.probes.judge.health.rule import DRIVER, Hit, Moment, rule
 from mltop.probes.model import Gap, GpuSample, Remedy, Sample
 from mltop.probes.model.units import counted
+from mltop.probes.model.verdict import gpu_name
 
 # Faults that all of NVML is refused with. A call that hangs is none: the other GPUs answer.
 REFUSALS = frozenset(

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mltop.probes.judge.health.names import gpu_key, gpu_name
+from mltop.probes.judge.health.names import gpu_key
 from mltop.probes.judge.health.rule import HOUR_S, MEMORY_ERRORS, WEEK_S, Hit, Moment, rule
 from mltop.probes.judge.health.trails import Counted
 from mltop.probes.model import Sample
 from mltop.probes.model.units import counted
+from mltop.probes.model.verdict import gpu_name
 from mltop.probes.model.vocabulary import Severity
 
 CORRECTED_PER_HOUR = 100

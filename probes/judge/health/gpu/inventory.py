@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from mltop.probes.judge.health.gpu.driver import refusal
 from mltop.probes.judge.health.gpu.xid_catalog import gpu_reset
-from mltop.probes.judge.health.names import gpu_name, in_slots, is_of_nvml, is_replaced, listed, slot, slots
+from mltop.probes.judge.health.names import in_slots, is_of_nvml, is_replaced, listed, slot, slots
 from mltop.probes.judge.health.rule import DRIVER, GPU_LOST, Hit, Moment, rule
 from mltop.probes.model import GpuSample, PciDevice, Sample
 from mltop.probes.model.units import counted, utc_words
+from mltop.probes.model.verdict import gpu_name
 
 NVIDIA = 0x10DE
 

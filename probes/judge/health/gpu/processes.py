@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mltop.probes.judge.health.names import gpu_name, listed
+from mltop.probes.judge.health.names import listed
 from mltop.probes.judge.health.rule import HOLD, Hit, Moment, rule
 from mltop.probes.model import GpuProcess, GpuSample, Sample
 from mltop.probes.model.units import duration_words, percent_words, size_words
+from mltop.probes.model.verdict import gpu_name
 
 GHOST_BYTES = 500 * 1024**2
 IDLE_SM = 0.01

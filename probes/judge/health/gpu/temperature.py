@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from operator import itemgetter
 from statistics import median
 
-from mltop.probes.judge.health.names import gpu_name
 from mltop.probes.judge.health.rule import HOLD, Hit, Moment, rule
 from mltop.probes.model import GpuSample
 from mltop.probes.model.units import celsius_words, percent_words, watts_words
+from mltop.probes.model.verdict import gpu_name
 
 NARROW_C = 5.0
 NEAR_C = 10.0  # of a limit: near enough for what the driver says of heat to be believed

@@ -26,10 +26,11 @@ from mltop.probes.judge.health.gpu.xid_catalog import (
     recovery_of,
     remedy,
 )
-from mltop.probes.judge.health.names import gpu_name, links_of, slot, slots
+from mltop.probes.judge.health.names import links_of, slot, slots
 from mltop.probes.judge.health.rule import DAY_S, DRIVER, EVENT_LISTED_S, FABRIC, Hit, Moment, once_per_moment, rule
 from mltop.probes.model import GpuSample, KernelEvent, Sample
 from mltop.probes.model.units import counted, utc_words
+from mltop.probes.model.verdict import gpu_name
 
 CHAIN_S = 60.0  # so close together on one GPU they are one incident
 MOST_OPEN = 64  # incidents of one GPU that may still grow

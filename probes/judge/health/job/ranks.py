@@ -165,8 +165,9 @@ def bad_settings(moment: Moment) -> Iterator[Hit]:
     for (uid, job, name), ranks in ranks_with.items():
         here = [rank for rank in moment.now.ranks if (rank.uid, rank.job) == (uid, job)] if job else ranks
         if not _is_harmless(moment.now, name, here):
-            text = f"{name}={ranks[0].settings[name]} is set: {BAD_SETTINGS[name]}"
-            yield Hit(_job_name(moment, ranks[0]), text, key=name)
+            subject = _job_name(moment, ranks[0])
+            text = f"{subject}: {name}={ranks[0].settings[name]} is set: {BAD_SETTINGS[name]}"
+            yield Hit(subject, text, key=name)
     yield from _without_infiniband(moment)
 
 
@@ -222,7 +223,7 @@ def _without_infiniband(moment: Moment) -> Iterator[Hit]:
         subject = _job_name(moment, rank)
         if subject not in told and (rank.world_size or 0) > (rank.local_world_size or 0) > 0:
             told.add(subject)
-            text = f"NCCL_IB_DISABLE is set: NCCL uses sockets beside {active} active InfiniBand ports"
+            text = f"{subject}: NCCL_IB_DISABLE is set: NCCL uses sockets beside {active} active InfiniBand ports"
             yield Hit(subject, text, key="NCCL_IB_DISABLE")
 
 

@@ -147,7 +147,7 @@ def hang(moment: JobMoment) -> Iterator[Hit]:
     powers = [facts.gpu.power_w for facts in ranks if facts.gpu is not None and facts.gpu.power_w is not None]
     at = f" at {watts_words(median(powers))}" if powers else ""
     silent = "" if None in traffic else ", no traffic"
-    text = f'{len(ranks)} GPUs 100 % "busy"{at}{silent}: they wait in a collective'
+    text = f'{moment.name}: {len(ranks)} GPUs 100 % "busy"{at}{silent}: they wait in a collective'
     yield Hit(moment.name, text, node=ranks[0].node)
 
 
@@ -260,7 +260,7 @@ def starved(moment: JobMoment) -> Iterator[Hit]:
             *facts.disk_evidence,
         )
     )
-    text = f"GPUs wait for data {percent_words(share)} of the time: {how}"
+    text = f"{moment.name}: GPUs wait for data {percent_words(share)} of the time: {how}"
     yield Hit(moment.name, text, evidence, node=ranks[0].node)
 
 
@@ -281,6 +281,7 @@ def garbage_collection(moment: JobMoment) -> Iterator[Hit]:
     if len(ranks) >= 4 and len(pausing) >= PAUSING_RANKS and not together:
         names = ", ".join(rank_name(facts.rank) for facts in pausing[:3])
         text = f"single ranks pause in turn with a core at 100 % ({names}): looks like Python's garbage collector"
+        text = f"{moment.name}: {text}"
         yield Hit(moment.name, text, node=ranks[0].node)
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mltop.probes.judge.health.link.nvlink import active_count
-from mltop.probes.judge.health.names import board, gpu_name
+from mltop.probes.judge.health.names import board
 from mltop.probes.judge.health.peers import Fact
 from mltop.probes.judge.health.rule import FABRIC, HOLD, Hit, Moment, rule
 from mltop.probes.model import GpuSample, Sample
 from mltop.probes.model.units import duration_words
+from mltop.probes.model.verdict import gpu_name
 from mltop.probes.model.vocabulary import Severity
 
 MANAGER, IMEX = "nvidia-fabricmanager", "nvidia-imex"

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from mltop.probes.judge.health.names import bus_id, gpu_key, gpu_name, group, numbered, rate_text
+from mltop.probes.judge.health.names import bus_id, gpu_key, group, numbered, rate_text
 from mltop.probes.judge.health.peers import Fact
 from mltop.probes.judge.health.rule import LINK_DOWN, MINUTE_S, RATE_S, Hit, Moment, OfNewest, rule
 from mltop.probes.judge.health.trails import Increase, Valued
 from mltop.probes.model import GpuSample, NvlinkLink, Sample
 from mltop.probes.model.units import percent_words
+from mltop.probes.model.verdict import gpu_name
 from mltop.probes.model.vocabulary import Severity
 
 # All links of a GPU on a board with NVSwitches lead to these. The first name that fits counts.

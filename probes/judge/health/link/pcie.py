@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from mltop.probes.judge.health.names import board, bus_id, gpu_key, gpu_name, group, listed, owners, rdma_ports
+from mltop.probes.judge.health.names import board, bus_id, gpu_key, group, listed, owners, rdma_ports
 from mltop.probes.judge.health.peers import Fact
 from mltop.probes.judge.health.rule import HOLD, HOUR_S, MINUTE_S, Hit, Moment, once_per_moment, rule
 from mltop.probes.model import GpuSample, KernelEvent, PciDevice, Sample
+from mltop.probes.model.verdict import gpu_name
 from mltop.probes.model.vocabulary import Severity
 
 BUSY = 0.5  # of a GPU

@@ -6,7 +6,7 @@ from tests.system.hardware.faults.fault import Fault, fault
 
 FINALS = '[{"shape": [2048, 2048, 13312], "library": "cublaslt", "tflops": 770}]'
 FAULTS: dict[str, Fault] = {
-    "refused (agent)": fault("refused", "why", '"GPU 0 is in use by ada: python train.py (pid 1)"'),
+    "refused (agent)": fault("refused", "why", '"in use by ada: python train.py (pid 1)"'),
     "refused (command line)": fault("refused", "code", "0"),
     "burst": fault("result", "burst_tflops", "775"),
     "burst (time)": fault("events", "device", "1.9"),

@@ -19,23 +19,23 @@ def _is(rank: int, kind: str, why: str = "", begun: int = 9) -> RankState:
     return RankState(rank, f"h0{rank // 2 + 1}", kind, STAGE, begun, 7, why)
 
 
-KILLED = death(3, signal.SIGKILL, "")[1]
+KILLED = death(signal.SIGKILL, "")[1]
 CASES = [
     # what the ranks were doing, who is gone, the causes as (node, rank)
-    ([_waits(0), _waits(1), _waits(2), _is(3, "died", KILLED)], {}, [("h02", 3)]),
+    ([_waits(0), _waits(1), _waits(2), _is(3, "killed", KILLED)], {}, [("h02", 3)]),
     ([_is(0, "disconnected", "peer"), _is(1, "raised", "rank 1: out of memory")], {}, [("h01", 1)]),
     (
-        [_is(0, "disconnected"), _is(1, "aborted", "rank 1 died: aborted (SIGABRT)"), _is(3, "died", KILLED)],
+        [_is(0, "disconnected"), _is(1, "aborted", "died: aborted (SIGABRT)"), _is(3, "killed", KILLED)],
         {},
         [("h02", 3)],
     ),
-    ([_is(0, "disconnected"), _is(1, "aborted", "rank 1 died: aborted (SIGABRT)")], {}, [("h01", 1)]),
-    ([_waits(0), _is(1, "stopped", "rank 1 is stopped"), _is(3, "died", KILLED)], {}, [("h01", 1), ("h02", 3)]),
+    ([_is(0, "disconnected"), _is(1, "aborted", "died: aborted (SIGABRT)")], {}, [("h01", 1)]),
+    ([_waits(0), _is(1, "stopped", "stopped"), _is(3, "killed", KILLED)], {}, [("h01", 1), ("h02", 3)]),
     ([_waits(0), _waits(1, begun=8, in_stage=6), _waits(2)], {}, [("h01", 1)]),
     ([_is(0, "done"), _waits(1, begun=8), _waits(2, begun=9)], {}, [("h01", 1)]),
     ([_waits(0), _is(2, "absent", begun=0), _is(3, "absent", begun=0)], {}, [("h02", 2), ("h02", 3)]),
     ([_waits(0), _waits(1)], {"h02": "h02 is gone"}, [("h02", None)]),
-    ([_waits(0), _is(1, "died", KILLED)], {"h02": "h02 is gone"}, [("h02", None), ("h01", 1)]),
+    ([_waits(0), _is(1, "killed", KILLED)], {"h02": "h02 is gone"}, [("h02", None), ("h01", 1)]),
     ([_waits(0), _waits(1), _waits(2)], {}, [("", None)]),
     ([_is(0, "disconnected", "connection reset"), _is(2, "disconnected", "connection reset")], {}, [("", None)]),
     ([], {}, [("", None)]),
@@ -54,7 +54,7 @@ def test_victims_are_not_named(
 def test_a_rank_that_is_late_is_told_by_what_the_others_wait_in() -> None:
     states = [_waits(0), _waits(1, begun=8, in_stage=6), _waits(2)]
     assert causes(states, {})[0].why == (
-        "rank 1 did not come to the 7th collective of measure 4 MiB, in which 2 others wait for it; "
+        "did not come to the 7th collective of measure 4 MiB, in which 2 others wait for it; "
         "it is in the 6th collective of measure 4 MiB"
     )
 
@@ -68,7 +68,7 @@ def test_without_a_late_rank_it_is_the_network() -> None:
 
 
 def test_a_rank_that_died_before_it_said_a_stage_has_the_stage_of_the_others() -> None:
-    dead = RankState(1, "h01", "died", why=KILLED)
+    dead = RankState(1, "h01", "killed", why=KILLED)
     assert causes([RankState(0, "h01", "waits", "init", 1), dead], {})[0].stage == "init"
     assert causes([dead], {})[0].stage == "init"
 
@@ -76,28 +76,28 @@ def test_a_rank_that_died_before_it_said_a_stage_has_the_stage_of_the_others() -
 @pytest.mark.parametrize(
     ("status", "said", "kind", "sentence"),
     [
-        (signal.SIGKILL, "", "died", "rank 5 died: killed (SIGKILL)"),
-        (signal.SIGKILL, "whatever it printed before", "died", "rank 5 died: killed (SIGKILL)"),
-        (signal.SIGSEGV, "", "died", "rank 5 died: ended (SIGSEGV)"),
-        (signal.SIGABRT, "", "aborted", "rank 5 died: aborted (SIGABRT)"),
+        (signal.SIGKILL, "", "killed", "died: killed (SIGKILL)"),
+        (signal.SIGKILL, "whatever it printed before", "killed", "died: killed (SIGKILL)"),
+        (signal.SIGSEGV, "", "died", "died: ended (SIGSEGV)"),
+        (signal.SIGABRT, "", "aborted", "died: aborted (SIGABRT)"),
         (
             signal.SIGABRT,
             "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  op.size mismatch\n",
             "aborted",
-            "rank 5 died: aborted (SIGABRT): op.size mismatch",
+            "died: aborted (SIGABRT): op.size mismatch",
         ),
         (
             signal.SIGABRT,
             "terminate called\n  what():  Connection closed by peer [10.0.0.3]:1",
             "disconnected",
-            "rank 5 died: aborted (SIGABRT): Connection closed by peer [10.0.0.3]:1",
+            "died: aborted (SIGABRT): Connection closed by peer [10.0.0.3]:1",
         ),
-        (3 << 8, "ValueError: bad", "died", "rank 5 died: ended with exit code 3: ValueError: bad"),
-        (0, "", "died", "rank 5 died: ended with exit code 0"),
+        (3 << 8, "ValueError: bad", "died", "died: ended with exit code 3: ValueError: bad"),
+        (0, "", "died", "died: ended with exit code 0"),
     ],
 )
 def test_how_it_died(status: int, said: str, kind: str, sentence: str) -> None:
-    assert death(5, status, said) == (kind, sentence)
+    assert death(status, said) == (kind, sentence)
 
 
 @pytest.mark.parametrize(

@@ -28,28 +28,28 @@ def on(pid: int, kind: str = "compute", gpu_instance: int | None = None) -> dict
     ("fields", "why"),
     [
         ({}, ""),
-        (on(4711), "GPU 3 is in use by alice: python train.py (pid 4711, job 815)"),
-        (on(4711, "mps"), "GPU 3 is in use by alice: python train.py (pid 4711, job 815)"),
+        (on(4711), "in use by alice: python train.py (pid 4711, job 815)"),
+        (on(4711, "mps"), "in use by alice: python train.py (pid 4711, job 815)"),
         (on(4711, "graphics"), ""),
         (on(5), ""),  # ours: it is not among the foreign ones
         (on(12), "a matmul probe of mltop (pid 12 of bob) runs here"),
-        (on(99), "GPU 3 is in use by pid 99, which is not seen here (in another container, or it has just ended)"),
+        (on(99), "in use by pid 99, which is not seen here (in another container, or it has just ended)"),
         (
             {"processes": [GpuProcess(99), GpuProcess(4711), GpuProcess(12)]},
             "a matmul probe of mltop (pid 12 of bob) runs here and 2 more processes",
         ),
         ({"busy": 0.05}, ""),
-        ({"busy": 0.06}, "GPU 3 is busy: 6 %, though no process is seen that uses it"),
+        ({"busy": 0.06}, "busy: 6 %, though no process is seen that uses it"),
         ({"memory_used_bytes": GIB}, ""),
-        ({"memory_used_bytes": 5 * GIB}, "5 GiB of GPU 3 are in use, though no process is seen that uses it"),
-        ({"remap": Remap(pending=True)}, "GPU 3 waits for a reset to repair its memory"),
-        ({"retired_pages_pending": True}, "GPU 3 waits for a reset to repair its memory"),
-        ({"remap": Remap(failed=True)}, "GPU 3 could not repair its memory"),
+        ({"memory_used_bytes": 5 * GIB}, "5 GiB of its memory are in use, though no process is seen that uses it"),
+        ({"remap": Remap(pending=True)}, "waits for a reset to repair its memory"),
+        ({"retired_pages_pending": True}, "waits for a reset to repair its memory"),
+        ({"remap": Remap(failed=True)}, "could not repair its memory"),
         ({"processes": None}, ""),
         ({"memory_used_bytes": None}, ""),
         ({"busy": None}, ""),
-        ({"processes": None, "memory_used_bytes": None}, "whether GPU 3 is free is not known"),
-        ({"state": "error", "error": "stuck in nvmlX"}, "GPU 3 cannot be read: stuck in nvmlX"),
+        ({"processes": None, "memory_used_bytes": None}, "whether it is free is not known"),
+        ({"state": "error", "error": "stuck in nvmlX"}, "cannot be read: stuck in nvmlX"),
     ],
 )
 def test_gpu(fields: dict[str, Any], why: str) -> None:
@@ -57,8 +57,8 @@ def test_gpu(fields: dict[str, Any], why: str) -> None:
     found = refusal(sample, [sample] * 3, HOLDERS)
     assert (found is not None) == bool(why)
     if found is not None:
-        assert found[0].startswith(why)
-        assert found[1]
+        assert found.why.startswith(why)
+        assert found.fix
     assert refusal(sample, [sample] * 3, HOLDERS, force=True) is None
 
 
@@ -66,7 +66,7 @@ def test_a_lost_gpu_is_refused_even_by_force() -> None:
     lost = gpu(3, state="lost", error="fell off the bus")
     found = refusal(lost, [lost], {}, force=True)
     assert found is not None
-    assert found[0] == "GPU 3 is lost: fell off the bus"
+    assert found.why == "lost: fell off the bus"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_it_is_busy_when_all_samples_say_so(busy: tuple[float | None, ...], free
 def test_compute_mode(mode: str | None, why: str) -> None:
     one = gpu(compute_mode=mode)
     found = refusal(one, [one], {})
-    assert (found[0] if found else "") == (f"GPU 0 is in {why} compute mode" if why else "")
+    assert (found.why if found else "") == (f"in {why} compute mode" if why else "")
 
 
 def mig(**fields: Any) -> MigInstance:
@@ -95,18 +95,18 @@ def mig(**fields: Any) -> MigInstance:
     ("fields", "instance", "why"),
     [
         ({}, mig(), ""),
-        (on(4711, gpu_instance=7), mig(), "MIG instance 1 of GPU 0 is in use by alice"),
+        (on(4711, gpu_instance=7), mig(), "MIG instance 1: in use by alice"),
         (on(4711, gpu_instance=8), mig(), ""),
-        (on(4711), mig(), "MIG instance 1 of GPU 0 is in use by alice"),  # in which instance is not known
-        ({}, mig(memory_used_bytes=2 * GIB), "2 GiB of MIG instance 1 of GPU 0 are in use"),
+        (on(4711), mig(), "MIG instance 1: in use by alice"),  # in which instance is not known
+        ({}, mig(memory_used_bytes=2 * GIB), "MIG instance 1: 2 GiB of its memory are in use"),
         ({"memory_used_bytes": 50 * GIB}, mig(), ""),  # of others
-        ({}, mig(sm_active=0.5), "MIG instance 1 of GPU 0 is busy: 50 %"),
+        ({}, mig(sm_active=0.5), "MIG instance 1: busy: 50 %"),
     ],
 )
 def test_mig_instance(fields: dict[str, Any], instance: MigInstance, why: str) -> None:
     sample = gpu(busy=None, mig_enabled=True, mig_instances=[instance], **fields)
     found = refusal(sample, [sample] * 3, HOLDERS, instance=instance)
-    assert found[0].startswith(why) if found and why else (found is None and not why)
+    assert found.why.startswith(why) if found and why else (found is None and not why)
 
 
 def test_what_is_not_known_is_said() -> None:
@@ -139,7 +139,7 @@ def rank(state: str) -> RankSample:
 )
 def test_processors(samples: list[Sample], others: list[Holder], why: str) -> None:
     found = cpu_refusal(samples, others)
-    assert found[0].startswith(why) if found and why else (found is None and not why)
+    assert found.why.startswith(why) if found and why else (found is None and not why)
     assert cpu_refusal(samples, others, force=True) is None
 
 
@@ -179,13 +179,13 @@ GPU_ON_BUS = PciDevice("0000:9b:00.0", "gpu", device_id=0x2330)
         ((), [NO_DRIVER], "copies", (), [], ["no GPU here: copies are between a GPU and the host"]),
         ((), [NO_DRIVER], "matmul", ("0",), [], ["the GPUs of this node cannot be read: no NVIDIA driver"]),
         ((), [STUCK], "matmul", (), [], ["the GPUs of this node cannot be read: NVML does not answer"]),
-        ((gpu(0, uuid=None, state="lost", error="gone"),), [], "matmul", (), [], ["GPU 0 has no UUID"]),
+        ((gpu(0, uuid=None, state="lost", error="gone"),), [], "matmul", (), [], ["no UUID is known of it"]),
         ((SPLIT,), [], "matmul", (), ["MIG-1", "MIG-2"], []),
         ((SPLIT,), [], "matmul", ("0",), ["MIG-1", "MIG-2"], []),
         ((SPLIT, gpu(1)), [], "memory", ("MIG-2",), ["MIG-2"], []),
-        ((SPLIT, gpu(1)), [], "all_reduce", (), ["GPU-1"], ["GPU 0 is in MIG mode: NCCL does not work between MIG"]),
-        ((SPLIT,), [], "copies", (), [], ["GPU 0 is in MIG mode: CUDA shows a process one MIG instance at a time"]),
-        ((UNSPLIT,), [], "matmul", (), [], ["GPU 0 is in MIG mode and has no instance"]),
+        ((SPLIT, gpu(1)), [], "all_reduce", (), ["GPU-1"], ["in MIG mode: NCCL does not work between MIG"]),
+        ((SPLIT,), [], "copies", (), [], ["in MIG mode: CUDA shows a process one MIG instance at a time"]),
+        ((UNSPLIT,), [], "matmul", (), [], ["in MIG mode and has no instance"]),
     ],
 )
 def test_devices(

@@ -92,7 +92,7 @@ def test_a_complete_job_does_not_care_about_nodes_that_did_not_answer() -> None:
 def test_a_command_for_several_nodes_names_one_that_can_be_typed() -> None:
     def denied(node: str) -> NodeState:
         fix = f"ssh -l al {node} once by hand; ssh-add -l"
-        return NodeState(node, "refused", f"login refused (publickey) ({fix})", fix=fix)
+        return NodeState.because(node, "refused", "login refused (publickey)", fix)
 
     assert sentences([denied("h01"), denied("h02")]) == [
         "h[01-02] refused: login refused (publickey) (e.g. ssh -l al h01 once by hand; ssh-add -l)"

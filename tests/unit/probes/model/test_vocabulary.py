@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, get_args
 
+import msgspec
 import pytest
 
 from mltop.probes.model import (
@@ -102,9 +103,11 @@ def test_the_gravest_comes_first() -> None:
 
 
 def test_a_state_s_fix_is_data_beside_the_sentence() -> None:
-    state = NodeState("n1", "refused", "login refused (publickey) (ssh n1 once by hand)", fix="ssh n1 once by hand")
-    assert state.why == "login refused (publickey)"
+    state = NodeState.because("n1", "refused", "login refused (publickey)", "ssh n1 once by hand")
+    assert state.reason == "login refused (publickey) (ssh n1 once by hand)"
+    assert (state.why, state.fix) == ("login refused (publickey)", "ssh n1 once by hand")
     assert NodeState("n1", "lost", "the agent ended (exit code 1)").why == "the agent ended (exit code 1)"
+    assert msgspec.convert(vars(state), NodeState) == state
 
 
 def test_a_strange_word_costs_its_own_value_and_is_said() -> None:

@@ -33,7 +33,7 @@ def test_from_connecting_to_live_to_stale_to_lost() -> None:
     assert record.state(16.0).state == "live"
     late = record.state(17.0)
     assert (late.state, late.reason, late.age_s) == ("stale", "no sample for 7 s", 7.0)
-    record.phase, record.reason = "lost", "gone"
+    record.phase, record.why = "lost", "gone"
     assert (record.state(17.0).state, record.state(17.0).reason, record.state(17.0).age_s) == ("lost", "gone", 7.0)
     record.phase = "refused"
     assert record.state(17.0).state == "refused"

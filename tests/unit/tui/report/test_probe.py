@@ -173,16 +173,16 @@ def test_processors_have_no_gpu() -> None:
 
 def test_failures_of_one_kind_are_one_sentence() -> None:
     refused = [
-        ProbeFailure(f"n{n:02d}", f"in use by pid {1000 * n + gpu} (train.py)", gpu, fix="wait for it", refused=True)
+        ProbeFailure(f"n{n:02d}", f"busy: {n + gpu} %", gpu, fix="wait for it", refused=True, code="busy")
         for n in range(2, 13)
         for gpu in range(8)
     ]
-    dead = ProbeFailure("n01", "rank 5 died: killed (SIGKILL)", gpu=5, rank=5, stage="measure 256 MiB")
+    dead = ProbeFailure("n01", "died: killed (SIGKILL)", gpu=5, rank=5, stage="measure 256 MiB")
     text = printed(ProbeReport("matmul", 0.0, failures=[*refused, dead]), 100)
     after = text.partition("Not measured\n")[2].splitlines()
     assert after == [
-        "  FAILED n01 GPU 5 rank 5: measure 256 MiB: rank 5 died: killed (SIGKILL)",
-        "  LEFT OUT 88 GPUs on n[02-12]: e.g. in use by pid 2000 (train.py)",
+        "  FAILED n01 GPU 5 rank 5: measure 256 MiB: died: killed (SIGKILL)",
+        "  LEFT OUT 88 GPUs on n[02-12]: e.g. busy: 2 %",
         "    do: wait for it",
     ]
     verbose = printed(ProbeReport("matmul", 0.0, failures=[*refused, dead]), 100, verbose=True)

@@ -52,7 +52,7 @@ def nothing(_: int, __: float) -> Mapping[str, Any]:
 def test_all_ranks_spin() -> None:
     (found,) = watched(130, nothing, "spinning")
     assert (found.id, found.severity, found.subject) == ("job.hang", "critical", "job 1042")
-    assert found.message == '16 GPUs 100 % "busy" at 130 W, no traffic: they wait in a collective'
+    assert found.message == 'job 1042: 16 GPUs 100 % "busy" at 130 W, no traffic: they wait in a collective'
     assert watched(100, nothing, "spinning") == [], "not yet"
 
 
