@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mltop.probes.investigate.advice import advised
+from mltop.probes.judge.health.gpu.driver import OF_NVML
+from mltop.probes.judge.health.names import is_of_nvml
 from mltop.probes.model import Finding, Gap, HostSample
 from mltop.probes.model.units import bytes_text, clock_time, number, of, percent, seconds
 from mltop.probes.reach.view import Connection, FleetView, NodeView
@@ -80,9 +82,9 @@ def gap_cells(node: str, gap: Gap) -> list[Cell]:
 
 
 def _untold(gaps: Sequence[tuple[str, Gap]], findings: Sequence[Finding]) -> list[tuple[str, Gap]]:
-    """Without what a finding tells in the same words, as that the driver is gone."""
-    told = {(finding.node, finding.message.casefold()) for finding in findings}
-    return [(node, gap) for node, gap in gaps if (node, gap.why.casefold()) not in told]
+    """Without what a finding tells as well: that there is no driver, or that it does not answer."""
+    without_nvml = {finding.node for finding in findings if finding.id in OF_NVML and finding.severity == "critical"}
+    return [(node, gap) for node, gap in gaps if not (node in without_nvml and is_of_nvml(gap))]
 
 
 def _is_detail(gap: Gap) -> bool:

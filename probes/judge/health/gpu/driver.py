@@ -36,6 +36,9 @@ _FIELDS = (
 Versions = tuple[str, tuple["str | None", ...]]
 
 
+OF_NVML = ("gpu.driver", "nvml.stuck")  # the rules that tell why NVML as a whole is not there
+
+
 def refusal(sample: Sample) -> Gap | None:
     """Why all of NVML is refused, None when it is not."""
     return next((gap for gap in sample.gaps if is_of_nvml(gap) and gap.code in REFUSALS), None)
