@@ -43,9 +43,7 @@ class LateRank:
     @property
     def slower_at_work(self) -> bool:
         """Its own work between two collectives takes longer than the others'."""
-        return bool(self.work_s and self.usual_work_s) and (self.work_s or 0.0) > SLOWER_WORK * (
-            self.usual_work_s or 0.0
-        )
+        return bool(self.usual_work_s) and (self.work_s or 0.0) > SLOWER_WORK * (self.usual_work_s or 0.0)
 
     @property
     def slow_at_work(self) -> bool:
