@@ -15,7 +15,7 @@ from dataclasses import is_dataclass
 from functools import cache
 from typing import Any
 
-from mltop.probes.judge.health import RULES, Asked, evaluate
+from mltop.probes.judge.health import RULES, Expectations, evaluate
 from mltop.probes.model import (
     UNLIMITED,
     CgroupSample,
@@ -193,10 +193,10 @@ def changed(record: Any, fields: Mapping[str, Any]) -> Any:
     return made
 
 
-def judged(samples: Iterable[Sample], *prefixes: str, asked: Asked | None = None) -> list[Finding]:
+def judged(samples: Iterable[Sample], *prefixes: str, asked: Expectations | None = None) -> list[Finding]:
     """What the rules whose ids begin with one of ``prefixes`` say, folded, the gravest first."""
     rules = [rule for rule in RULES if rule.id.startswith(prefixes)]
-    return [one for one in evaluate(samples, rules, asked or Asked()) if one.id.startswith(prefixes)]
+    return [one for one in evaluate(samples, rules, asked or Expectations()) if one.id.startswith(prefixes)]
 
 
 def rank(index: int, at: float = 0.0, **fields: Any) -> RankSample:

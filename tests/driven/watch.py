@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mltop.probes.judge.health import Asked, Health
+from mltop.probes.judge.health import Expectations, Health
 from mltop.probes.model import Finding
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.records import Records
@@ -85,7 +85,7 @@ class Watcher:
         return len(self.frames.get(node, ()))
 
 
-def judged_slowly(frames: Iterable[Frame], apart_s: int, asked: Asked, until: float) -> tuple[Fired, Fired]:
+def judged_slowly(frames: Iterable[Frame], apart_s: int, asked: Expectations, until: float) -> tuple[Fired, Fired]:
     """Judge frames again as if a node's samples had come ``apart_s`` apart: what fired up to ``until`` (unix s, when
     they came really) and what after it. They go the way that they went first: into the hub's records, and out of them.
     """

@@ -173,7 +173,7 @@ class HealthWatch:
 
     def _begin(self) -> Health:
         """Imported here: in the feed's thread, so that loading the rules delays no key."""
-        from mltop.probes.judge.health import Asked, Health
+        from mltop.probes.judge.health import Expectations, Health
         from mltop.tui.state import BadState
         from mltop.tui.state.lists import known_lemons
 
@@ -181,7 +181,7 @@ class HealthWatch:
             lemons = known_lemons()
         except BadState as problem:
             lemons, self._no_lemons = {}, str(problem)
-        return Health(Asked(lemons=lemons), eager=True)
+        return Health(Expectations(lemons=lemons), eager=True)
 
     def _not_judged_because(self, name: str, error: Exception, now: float) -> tuple[Finding, ...]:
         from mltop.probes.judge.health import FAILED

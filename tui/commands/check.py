@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
 
-from mltop.probes.judge.health import FAILED, RULES, Asked, Health
+from mltop.probes.judge.health import FAILED, RULES, Expectations, Health
 from mltop.probes.judge.health.gpu.driver import OF_NVML
 from mltop.probes.judge.health.unknowns import GROWTH, growth_unknown
 from mltop.probes.model import SCHEMA, NodeState, Sample, Unknown
@@ -39,9 +39,13 @@ def run(
     verbose: bool = False,
 ) -> int:
     """Exit 0: fine; 1: warnings; 2: something critical; 3: something unreachable or unknown."""
-    asked = Asked(expect_gpus, lemons())
+    expectations = Expectations(expect_gpus, lemons())
     targets = resolve(options)
-    checked = recorded(targets.recording, asked) if targets.recording is not None else live(targets, options, asked)
+    checked = (
+        recorded(targets.recording, expectations)
+        if targets.recording is not None
+        else live(targets, options, expectations)
+    )
     checked.unknown = [
         unknown for unknown in checked.unknown if not any(fnmatchcase(unknown.what, glob) for glob in allowed_unknown)
     ]
@@ -74,11 +78,11 @@ def lemons() -> dict[str, str]:
         raise UsageProblem("lemon list", str(problem)) from None
 
 
-def live(targets: Targets, options: TargetOptions, asked: Asked) -> Checked:
+def live(targets: Targets, options: TargetOptions, expectations: Expectations) -> Checked:
     with Machines(targets, options, "check", most_interval_s=BETWEEN_SAMPLES_S) as machines:
         gathered = Gathered(machines.deadline)
         views = machines.await_nodes(gathered)
-    health = Health(replace(asked, vacated=True), eager=True)
+    health = Health(replace(expectations, vacated=True), eager=True)
     samples = sorted(chain.from_iterable(gathered.samples.values()), key=lambda sample: sample.sampled_at)
     health.compare(samples)
     for sample in samples:
@@ -137,9 +141,9 @@ class Gathered(Complete):
         return self._looked[view.node][1] or now > self._grown_by.setdefault(view.node, now + GROWTH_S)
 
 
-def recorded(path: Path, asked: Asked) -> Checked:
+def recorded(path: Path, expectations: Expectations) -> Checked:
     held = saved(path)
-    checked = judged(health_of(held.samples, asked), held.nodes)
+    checked = judged(health_of(held.samples, expectations), held.nodes)
     for unknown in checked.unknown:
         unknown.fix = "" if unknown.what.startswith(GROWTH) else unknown.fix  # it cannot be looked at again
     if not held.samples:
@@ -147,10 +151,10 @@ def recorded(path: Path, asked: Asked) -> Checked:
     return checked
 
 
-def health_of(samples: StoredSamples, asked: Asked) -> Health:
+def health_of(samples: StoredSamples, expectations: Expectations) -> Health:
     """As ``evaluated``, of samples that are too many to be held at a time."""
     alone = frozenset(node for node, own in samples.items() if len(own) == 1)
-    health = Health(asked, eager=alone, keep_s=None)
+    health = Health(expectations, eager=alone, keep_s=None)
     health.compare(samples.oldest())
     for sample in samples.by_time():
         health.see(sample)

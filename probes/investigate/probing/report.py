@@ -19,7 +19,8 @@ from mltop.probes.judge.nodes import folded
 from mltop.probes.judge.probes.collective import judge_collective, merge_times, with_expected
 from mltop.probes.judge.probes.compare import cpu_subject
 from mltop.probes.judge.probes.copies import judge_copies
-from mltop.probes.judge.probes.hardware.busbw import Expected, expected_busbw
+from mltop.probes.judge.probes.hardware.busbw import expected_busbw
+from mltop.probes.judge.probes.hardware.peaks import Expected
 from mltop.probes.judge.probes.matmul import judge_matmul, with_efficiency
 from mltop.probes.judge.probes.memory import judge_memory
 from mltop.probes.judge.probes.nccl import settings, translate

@@ -5,19 +5,13 @@ So is the merged call tree: its cost does not grow with the job.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mltop.probes.judge.hang.frames import is_internal, key_of
+from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import Frame, StackClass, StackDigest
 from mltop.probes.model.ranks import Ranges
-
-
-@dataclass
-class _Group:
-    shown: StackDigest
-    ranks: list[int] = field(default_factory=list)
-    count: int = 0
 
 
 def merge(digests: Sequence[StackDigest]) -> list[StackClass]:
@@ -26,37 +20,22 @@ def merge(digests: Sequence[StackDigest]) -> list[StackClass]:
     Takes one digest per rank; digests of children and other threads, and unreadable ones, are left out.
     O(digests) dictionary look-ups; equal keys mean equal Python frames. Of native ones a class shows those of one rank.
     """
-    groups: dict[tuple[str, str | None], _Group] = {}
-    for digest in digests:
-        if digest.child_of is not None or digest.thread != "MainThread" or not digest.frames:
-            continue
-        key = (key_of(digest), digest.waiting_in)
-        group = groups.get(key)
-        if group is None:
-            group = groups[key] = _Group(digest)
-        elif len(digest.frames) > len(group.shown.frames):  # py-spy could stop this one: the native frames, too
-            group.shown = digest
-        group.count += 1
-        if digest.rank is not None:
-            group.ranks.append(digest.rank)
+    mains = (
+        digest for digest in digests if digest.child_of is None and digest.thread == "MainThread" and digest.frames
+    )
+    groups = grouped(mains, lambda digest: (key_of(digest), digest.waiting_in))
     return sorted(map(_class, groups.values()), key=_order)
 
 
-def _class(group: _Group) -> StackClass:
-    return StackClass(Ranges.of(group.ranks), group.count, group.shown.waiting_in, group.shown.frames)
+def _class(alike: list[StackDigest]) -> StackClass:
+    # py-spy could stop the one with the most frames: it has the native ones, too.
+    shown = max(alike, key=lambda digest: len(digest.frames))
+    return StackClass(Ranges.of(known(digest.rank for digest in alike)), len(alike), shown.waiting_in, shown.frames)
 
 
-def _order(made: StackClass) -> tuple[bool, int, int]:
-    first = made.ranks.first
-    return (made.waiting_in is not None, made.count, -1 if first is None else first)
-
-
-def by_place(pairs: Iterable[tuple[int, str]]) -> dict[str, list[int]]:
-    """Ranks by text, in order of the first occurrence."""
-    groups: dict[str, list[int]] = {}
-    for rank, text in pairs:
-        groups.setdefault(text, []).append(rank)
-    return groups
+def _order(stack_class: StackClass) -> tuple[bool, int, int]:
+    first = stack_class.ranks.first
+    return (stack_class.waiting_in is not None, stack_class.count, -1 if first is None else first)
 
 
 _Key = tuple[str, str, int]
@@ -96,75 +75,68 @@ def merged_tree(classes: Sequence[StackClass], max_lines: int | None = None) -> 
     folded into one (``elided`` counts the lines left out, ``class_indexes`` their classes).
     """
     roots = _build(classes)
-    lines = _Writer(classes, short=False).write(roots)
+    lines = _written(roots, classes, short=False)
     if max_lines is not None and len(lines) > max_lines:
-        lines = _Writer(classes, short=True).write(roots)
+        lines = _written(roots, classes, short=True)
     if max_lines is not None and len(lines) > max_lines:
         lines = _cut(lines, classes, max_lines)
     return lines
 
 
 def _build(classes: Sequence[StackClass]) -> list[_Node]:
-    top: dict[_Key, _Node] = {}
-    for index, made in enumerate(classes):
-        level, node = top, None
-        for frame in reversed(made.frames):
-            key = (frame.function, frame.file, frame.line)
-            node = level.setdefault(key, _Node(frame))
+    roots: dict[_Key, _Node] = {}
+    for index, stack_class in enumerate(classes):
+        level, node = roots, None
+        for frame in reversed(stack_class.frames):
+            node = level.setdefault((frame.function, frame.file, frame.line), _Node(frame))
             node.classes.append(index)
             level = node.children
         if node is not None:
             node.ends.append(index)
-    return list(top.values())
+    return list(roots.values())
 
 
-class _Writer:
-    def __init__(self, classes: Sequence[StackClass], short: bool) -> None:
-        self.classes = classes
-        self.short = short
-        self.lines: list[TreeLine] = []
+def _written(roots: list[_Node], classes: Sequence[StackClass], short: bool) -> list[TreeLine]:
+    """``short``: of each chain only the last frame."""
+    lines: list[TreeLine] = []
+    # A stack of our own: a deep recursion in the script must not become one here.
+    pending = [(node, 0) for node in reversed(roots)]
+    while pending:
+        node, depth = pending.pop()
+        chain = _chain(node)
+        lines += _chain_lines(chain, depth, classes, short)
+        pending.extend((child, lines[-1].depth + 1) for child in reversed(list(chain[-1].children.values())))
+    return lines
 
-    def write(self, roots: list[_Node]) -> list[TreeLine]:
-        # A stack of our own: a deep recursion in the script must not become one here.
-        pending = [(node, 0) for node in reversed(roots)]
-        while pending:
-            node, depth = pending.pop()
-            chain = _chain(node)
-            depth = self._chain_lines(chain, depth)
-            pending.extend((child, depth) for child in reversed(list(chain[-1].children.values())))
-        return self.lines
 
-    def _chain_lines(self, chain: list[_Node], depth: int) -> int:
-        """Lines of one unbranched chain; the depth below it."""
-        indexes = tuple(chain[0].classes)
-        ranks, count = _members(indexes, self.classes)
-        skipped = 0
-        for at, keep in enumerate(self._kept(chain)):
-            if not keep:
-                skipped += 1
-                continue
-            if skipped:
-                self.lines.append(TreeLine(depth, "", "", 0, ranks, count, None, skipped, indexes))
-                depth, skipped = depth + 1, 0
-            node = chain[at]
-            frame = node.frame
-            waits = next((self.classes[end].waiting_in for end in node.ends), None)
-            self.lines.append(TreeLine(depth, frame.function, frame.file, frame.line, ranks, count, waits, 0, indexes))
-            depth += 1
-        return depth
+def _chain_lines(chain: list[_Node], depth: int, classes: Sequence[StackClass], short: bool) -> list[TreeLine]:
+    """Those of one unbranched chain, whose last frame always has one."""
+    indexes = tuple(chain[0].classes)
+    ranks, count = _members(indexes, classes)
+    lines: list[TreeLine] = []
+    skipped = 0
+    for node, keep in zip(chain, _kept(chain, short), strict=True):
+        if not keep:
+            skipped += 1
+            continue
+        if skipped:
+            lines.append(TreeLine(depth + len(lines), "", "", 0, ranks, count, None, skipped, indexes))
+            skipped = 0
+        function, file, line = node.frame.function, node.frame.file, node.frame.line
+        waits = next((classes[end].waiting_in for end in node.ends), None)
+        lines.append(TreeLine(depth + len(lines), function, file, line, ranks, count, waits, 0, indexes))
+    return lines
 
-    def _kept(self, chain: list[_Node]) -> list[bool]:
-        last = len(chain) - 1
-        users = [at for at, node in enumerate(chain) if not is_internal(node.frame)]
-        wanted = {last} if self.short else {0, last, *users[-1:]}
-        keep = [at in wanted for at in range(len(chain))]
-        if self.short:
-            return keep
-        # A line that says "1 frame" is no shorter than the frame.
-        for at in range(1, last):
-            if keep[at - 1] and keep[at + 1]:
-                keep[at] = True
-        return keep
+
+def _kept(chain: list[_Node], short: bool) -> list[bool]:
+    last = len(chain) - 1
+    users = [at for at, node in enumerate(chain) if not is_internal(node.frame)]
+    wanted = {last} if short else {0, last, *users[-1:]}
+    keep = [at in wanted for at in range(len(chain))]
+    for at in range(1, 0 if short else last):
+        if keep[at - 1] and keep[at + 1]:  # a line that says "1 frame" is no shorter than the frame
+            keep[at] = True
+    return keep
 
 
 def _chain(node: _Node) -> list[_Node]:

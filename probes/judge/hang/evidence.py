@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from mltop.probes.judge.hang import thresholds as limit
+from mltop.probes.judge.values import grouped
 from mltop.probes.model import Gap, JobKey, NodeState, RankSample, RankStacks, Sample
 
 Number = TypeVar("Number", int, float)
@@ -60,6 +61,7 @@ class JobEvidence:
 Process = tuple[str, int]  # node, pid
 # What the samples said of each process, oldest first: (sampled_at, rank).
 History = Mapping[Process, Sequence[tuple[float, RankSample]]]
+Rounds = dict[Process, list[RankStacks]]  # the dumps of each process, oldest first
 
 
 def history_of(samples: Iterable[Sample]) -> dict[Process, list[tuple[float, RankSample]]]:
@@ -95,7 +97,8 @@ def evidence_by_job(
     newest = {node: sample for node, sample in newest.items() if node not in twins}
     not_answered = [state for state in not_answered if state.node not in twins]
     history = {process: points for process, points in (history or {}).items() if process[0] not in twins}
-    rounds = _without_twins(_by_process(dumps), twins)
+    in_order = sorted(dumps, key=lambda stacks: stacks.taken_at)
+    rounds = _without_twins(grouped(in_order, lambda stacks: (stacks.node, stacks.pid)), twins)
     seen = _living(newest, history, rounds)
     seen += _gone(newest, history, rounds, {rank.process for rank in seen})
     seen += _only_dumped(rounds, {rank.process for rank in seen})
@@ -104,9 +107,8 @@ def evidence_by_job(
         job, uid = rank.sample.job_key
         # Loopback addresses are equal on all machines: such a job is on one of them only.
         machine = rank.node if is_loopback(rank.sample.master_address) else ""
-        bundle = bundles.setdefault(
-            (rank.sample.job_key, machine), JobEvidence(job, gaps=list(gaps), uid=uid, partial=partial)
-        )
+        new = JobEvidence(job, gaps=list(gaps), uid=uid, partial=partial)
+        bundle = bundles.setdefault((rank.sample.job_key, machine), new)
         bundle.user = bundle.user or rank.sample.user
         bundle.roster.append(rank)
         bundle.dumps += rounds.get(rank.process, [])
@@ -175,16 +177,7 @@ def _still(earlier: RankSample, later: RankSample, seconds: float) -> bool:
     return 0 <= switches <= allowed and (syscalls_between(earlier, later) or 0) <= allowed
 
 
-def _by_process(dumps: Iterable[RankStacks]) -> dict[Process, list[RankStacks]]:
-    rounds: dict[Process, list[RankStacks]] = {}
-    for stacks in sorted(dumps, key=lambda stacks: stacks.taken_at):
-        rounds.setdefault((stacks.node, stacks.pid), []).append(stacks)
-    return rounds
-
-
-def _living(
-    newest: Mapping[str, Sample], history: History, rounds: Mapping[Process, list[RankStacks]]
-) -> list[RankSeen]:
+def _living(newest: Mapping[str, Sample], history: History, rounds: Rounds) -> list[RankSeen]:
     seen = []
     for node, sample in newest.items():
         for rank in sample.ranks:
@@ -207,9 +200,7 @@ def _quiet_before_dump(
     return quiet_for(usable)
 
 
-def _gone(
-    newest: Mapping[str, Sample], history: History, rounds: Mapping[Process, list[RankStacks]], living: set[Process]
-) -> list[RankSeen]:
+def _gone(newest: Mapping[str, Sample], history: History, rounds: Rounds, living: set[Process]) -> list[RankSeen]:
     """Processes that a node which still answers no longer has."""
     now = {(node, rank.pid): rank for node, sample in newest.items() for rank in sample.ranks}
     ended = []
@@ -232,15 +223,13 @@ def _dumped_since(dumped: list[RankStacks] | None, sample: Sample) -> bool:
     )
 
 
-def _only_dumped(rounds: Mapping[Process, list[RankStacks]], seen: set[Process]) -> list[RankSeen]:
+def _only_dumped(rounds: Rounds, seen: set[Process]) -> list[RankSeen]:
     """Dumps of processes that no sample has: their own counters describe them."""
-    dumped_only = []
-    for (node, pid), dumped in rounds.items():
-        if (node, pid) not in seen:
-            last = dumped[-1]
-            sample = last.after or last.before or RankSample(pid, last.rank, job=last.job, uid=last.uid)
-            dumped_only.append(RankSeen(node, sample))
-    return dumped_only
+    lasts = [dumped[-1] for process, dumped in rounds.items() if process not in seen]
+    return [
+        RankSeen(last.node, last.after or last.before or RankSample(last.pid, last.rank, job=last.job, uid=last.uid))
+        for last in lasts
+    ]
 
 
 def _started_alike(rank: RankSample, other: RankSample) -> bool | None:
@@ -257,32 +246,27 @@ def _named(seen: list[RankSeen]) -> list[RankSeen]:
         if rank.sample.job:
             jobs.setdefault((rank.node, rank.sample.uid), set()).add(rank.sample.job)
 
-    def named(rank: RankSeen) -> RankSeen:
+    for at, rank in enumerate(seen):
         here = jobs.get((rank.node, rank.sample.uid), set())
         if not rank.sample.job and rank.sample.rank is None and rank.sample.state == "Z" and len(here) == 1:
-            return replace(rank, sample=replace(rank.sample, job=next(iter(here))))
-        return rank
-
-    of_jobs = list(map(named, seen))
-    masters = {
-        (rank.node, rank.sample.job_key): rank.sample.master_address for rank in of_jobs if rank.sample.master_address
-    }
-    return [
-        rank
-        if rank.sample.master_address
-        else replace(rank, sample=replace(rank.sample, master_address=masters.get((rank.node, rank.sample.job_key))))
-        for rank in of_jobs
-    ]
+            seen[at] = replace(rank, sample=replace(rank.sample, job=next(iter(here))))
+    with_master = (rank for rank in seen if rank.sample.master_address)
+    masters = {(rank.node, rank.sample.job_key): rank.sample.master_address for rank in with_master}
+    for at, rank in enumerate(seen):
+        master = masters.get((rank.node, rank.sample.job_key))
+        if master and not rank.sample.master_address:
+            seen[at] = replace(rank, sample=replace(rank.sample, master_address=master))
+    return seen
 
 
 def _missed_by(bundle: JobEvidence, not_answered: Sequence[NodeState]) -> list[NodeState]:
     """Those of the nodes that ranks of this job may be on."""
     here = {rank.node for rank in bundle.roster}
-    if any(is_loopback(rank.sample.master_address) for rank in bundle.roster):
-        return [state for state in not_answered if state.node in here]
     world_size = max((rank.sample.world_size or 0 for rank in bundle.roster), default=0)
     numbers = {rank.sample.rank for rank in bundle.roster if rank.sample.rank is not None}
-    return [state for state in not_answered if state.node in here or len(numbers) < world_size]
+    on_one_machine = any(is_loopback(rank.sample.master_address) for rank in bundle.roster)
+    anywhere = not on_one_machine and len(numbers) < world_size
+    return [state for state in not_answered if anywhere or state.node in here]
 
 
 def _by_world_size(bundle: JobEvidence) -> list[JobEvidence]:
@@ -326,9 +310,7 @@ def same_machines(samples: Iterable[Sample], silent: Collection[str] = ()) -> di
     return twins
 
 
-def _without_twins(
-    rounds: Mapping[Process, list[RankStacks]], twins: Mapping[str, str]
-) -> dict[Process, list[RankStacks]]:
+def _without_twins(rounds: Rounds, twins: Mapping[str, str]) -> Rounds:
     """The rounds of each process under the kept name: those of the agent that could read more of them.
 
     Two agents that dump one process at the same moment keep each other out.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from mltop.probes.model import Frame, StackDigest
@@ -14,26 +14,28 @@ _INTERNAL_PACKAGES = (
     "torch/", "multiprocessing/", "concurrent/", "asyncio/", "importlib/", "http/", "urllib/", "ctypes/",
     "logging/", "json/", "encodings/", "<frozen ",
 )  # fmt: skip
+_FUTURE_WAITS = frozenset({"result", "exception", "wait", "as_completed", "result_iterator"})
 # (start of the file's path, functions or None for any): the process waits for a child of its own.
 _CHILD_WAITS: tuple[tuple[str, frozenset[str] | None], ...] = (
     ("torch/utils/data/dataloader.py", frozenset({"_try_get_data", "_get_data", "_shutdown_workers"})),
     ("multiprocessing/", None),
     ("subprocess.py", frozenset({"wait", "_wait", "_try_wait", "communicate", "_communicate"})),
-    ("concurrent/futures/", frozenset({"result", "exception", "wait", "as_completed", "result_iterator"})),
+    ("concurrent/futures/", _FUTURE_WAITS),
 )
 # A forked worker may keep its parent's frames below these.
 _CHILD_ROOTS = frozenset({"_worker_loop", "_process_worker", "_bootstrap"})
-_FUTURES = "concurrent/futures/_base.py"
 _THREAD_POOL = "concurrent/futures/thread.py"
-_FUTURE_WAITS = frozenset({"result", "exception", "wait", "as_completed", "result_iterator"})
-_THREAD_JOINS = frozenset({"join", "_wait_for_tstate_lock"})
+_THREAD_WAITS = {
+    "concurrent/futures/_base.py": _FUTURE_WAITS,
+    "threading.py": frozenset({"join", "_wait_for_tstate_lock"}),
+}
 # Above the user's line these join threads of their own, which serve processes.
 _SERVED_BY_THREADS = ("torch/utils/data/", "multiprocessing/", "subprocess.py", "concurrent/futures/process.py")
 # What one rank does alone while the others wait for it in a barrier.
 _SAVING = re.compile(r"save[sdr]?|saving|checkpoint\w*|ckpt|eval\w*|val|valid\w*|upload\w*|fsync")
 _SAVING_FILES = ("torch/serialization.py", "torch/distributed/checkpoint/")
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-_BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
+_BACKWARD = "_engine_run_backward"  # of torch/autograd/graph.py
 
 
 def place(frame: Frame) -> str:
@@ -83,16 +85,15 @@ class UserFrames:
     """Where the user's frames are among a stack's Python frames (all of these, if none is). Remembers equal stacks."""
 
     def __init__(self) -> None:
-        self._known: dict[str, list[int]] = {}
+        self._by_key: dict[str, list[int]] = {}
 
     def indexes(self, digest: StackDigest) -> list[int]:
-        key = digest.key or key_of(digest)
-        user_indexes = self._known.get(key)
-        if user_indexes is None:
+        key = key_of(digest)
+        if key not in self._by_key:
             frames = python_frames(digest.frames)
             user = [at for at, frame in enumerate(frames) if not is_internal(frame)]
-            user_indexes = self._known[key] = user or list(range(len(frames)))
-        return user_indexes
+            self._by_key[key] = user or list(range(len(frames)))
+        return self._by_key[key]
 
 
 def where(digest: StackDigest) -> str:
@@ -112,40 +113,33 @@ def leaf_note(digest: StackDigest) -> str:
     return f", in {place(leaf)}" if leaf and is_internal(leaf) and user_frame(digest.frames) else ""
 
 
+def _down_to_user(digest: StackDigest) -> Iterator[Frame]:
+    """The frames from the leaf to the user's line, with it; all, when there is none."""
+    for frame in digest.frames:
+        yield frame
+        if not is_internal(frame):
+            return
+
+
 def waits_for_child(digest: StackDigest) -> bool:
     """True when the frames above the user's line wait for a worker process."""
-    for frame in digest.frames:
-        function = last_name(frame)
-        for start, functions in _CHILD_WAITS:
-            if frame.file.startswith(start) and (functions is None or function in functions):
-                return True
-        if not is_internal(frame):
-            return False
-    return False
+    return any(
+        frame.file.startswith(start) and (functions is None or last_name(frame) in functions)
+        for frame in _down_to_user(digest)
+        for start, functions in _CHILD_WAITS
+    )
 
 
 def waits_for_thread(digest: StackDigest) -> bool:
     """True when the frames above the user's line wait for a future or join a thread."""
-    waits = False
-    for frame in digest.frames:
-        if frame.file.startswith(_SERVED_BY_THREADS):
-            return False
-        function = last_name(frame)
-        waits = waits or (frame.file == _FUTURES and function in _FUTURE_WAITS)
-        waits = waits or (frame.file == "threading.py" and function in _THREAD_JOINS)
-        if not is_internal(frame):
-            break
-    return waits
+    frames = list(_down_to_user(digest))
+    waits = any(last_name(frame) in _THREAD_WAITS.get(frame.file, ()) for frame in frames)
+    return waits and not any(frame.file.startswith(_SERVED_BY_THREADS) for frame in frames)
 
 
 def waits_for_program(digest: StackDigest) -> bool:
     """True when the frames above the user's line wait for a process that may be any program."""
-    for frame in digest.frames:
-        if frame.file == "subprocess.py":
-            return True
-        if not is_internal(frame):
-            return False
-    return False
+    return any(frame.file == "subprocess.py" for frame in _down_to_user(digest))
 
 
 def in_thread_pool(digest: StackDigest) -> bool:
@@ -166,15 +160,11 @@ def _saves(function: str, file: str) -> bool:
 
 def is_idle_worker(digest: StackDigest) -> bool:
     """True for a worker process that only waits for work: no user code above its entry function."""
-    for frame in digest.frames:
-        if last_name(frame) in _CHILD_ROOTS:
-            return True
-        if not is_internal(frame):
-            return False
-    return True
+    frames = list(_down_to_user(digest))
+    return any(last_name(frame) in _CHILD_ROOTS for frame in frames) or all(map(is_internal, frames))
 
 
 def in_backward(digest: StackDigest) -> bool:
     """True when the leaf is autograd's engine: computing, or waiting for gradients of other ranks."""
     leaf = leaf_of(digest)
-    return leaf is not None and leaf.function == _BACKWARD[1] and leaf.file.startswith("torch/")
+    return leaf is not None and leaf.function == _BACKWARD and leaf.file.startswith("torch/")

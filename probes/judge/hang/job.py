@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from mltop.probes.judge.hang import thresholds as limit
-from mltop.probes.judge.hang.classes import by_place
 from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen, is_loopback
 from mltop.probes.judge.hang.frames import UserFrames, key_of, where
 from mltop.probes.judge.hang.view import BACKWARD, RankView, is_dead, known_waits, view_of, with_wait
 from mltop.probes.judge.nodes import by_reason, folded
-from mltop.probes.model import CONFIDENCES, Confidence, Gap, RankSample, RankStacks, StackDigest, Waiting
+from mltop.probes.judge.values import grouped, known
+from mltop.probes.model import CONFIDENCES, Confidence, Culprit, Gap, RankSample, StackDigest, Verdict, Waiting
 from mltop.probes.model.ranks import Ranges, fold, ranks_text
 from mltop.probes.model.units import duration_words
 
@@ -45,7 +45,6 @@ class Roster:
     silent: list[RankView] = field(default_factory=list)
     unseen: Ranges = field(default_factory=Ranges)
     twice: list[int] = field(default_factory=list)
-    gaps: list[Gap] = field(default_factory=list)
 
 
 def read_roster(evidence: JobEvidence) -> Roster:
@@ -61,24 +60,17 @@ def read_roster(evidence: JobEvidence) -> Roster:
         else:
             alive.append(view)
     samples = [(view.node, view.seen.sample) for view in views]
-    roster = Roster(world_size_of(sample for _, sample in samples), _without_wrappers(alive), silent=silent)
+    sizes = Counter(sample.world_size for _, sample in samples if sample.world_size)
+    world_size = max(sizes, key=lambda size: sizes[size], default=None)
+    roster = Roster(world_size, _without_wrappers(alive), silent=silent)
     counts = Counter(view.rank for view in roster.views if view.rank is not None)
     roster.twice = sorted(rank for rank, count in counts.items() if count > 1)
     _Search(roster, dead, samples, silent_nodes).run()
-    _note_gaps(roster, evidence)
     return roster
 
 
-def world_size_of(samples: Iterable[RankSample]) -> int | None:
-    """The world size that most ranks name, None when none does."""
-    sizes = Counter(sample.world_size for sample in samples if sample.world_size)
-    return sizes.most_common(1)[0][0] if sizes else None
-
-
 def _views(evidence: JobEvidence) -> list[RankView]:
-    dumps: dict[tuple[str, int], list[RankStacks]] = {}
-    for stacks in evidence.dumps:
-        dumps.setdefault((stacks.node, stacks.pid), []).append(stacks)
+    dumps = grouped(evidence.dumps, lambda stacks: (stacks.node, stacks.pid))
     users = UserFrames()
     views = [view_of(seen, dumps.pop((seen.node, seen.sample.pid), []), users) for seen in evidence.roster]
     for (node, pid), rounds in dumps.items():
@@ -124,7 +116,9 @@ class _Search:
         self.on_node = self._ranks_by_node()
 
     def run(self) -> None:
-        self._dead_with_number()
+        for view in self.dead:
+            if view.rank is not None and view.rank not in self.replaced and view.node not in self.silent_nodes:
+                self._gone(Ranges.of([view.rank]), view.node, _how_it_went(view), view.pid)
         self._dead_without_number()
         for node in self.nodes:
             numbers = self._expected(node)
@@ -137,16 +131,8 @@ class _Search:
             self.open = self.open.without(ranks)
             self.roster.gone += [Absent(rank, node, pid, f"gone: {reason}") for rank in ranks]
 
-    def _dead_with_number(self) -> None:
-        for view in self.dead:
-            if view.rank is not None and view.rank not in self.replaced and view.node not in self.silent_nodes:
-                self._gone(Ranges.of([view.rank]), view.node, _how_it_went(view), view.pid)
-
     def _dead_without_number(self) -> None:
-        dead_of: dict[str, list[RankView]] = {}
-        for view in self.dead:
-            if view.rank is None:
-                dead_of.setdefault(view.node, []).append(view)
+        dead_of = grouped((view for view in self.dead if view.rank is None), lambda view: view.node)
         for node in self.nodes:
             dead = dead_of.get(node, [])
             missing = self.open.within(self._expected(node) or self.open)
@@ -157,18 +143,15 @@ class _Search:
         """The numbers each node should run, where every rank there agrees on the first one."""
         first: dict[str, set[tuple[int, int]]] = {}
         for node, sample in self.samples:
-            if None not in (sample.rank, sample.local_rank, sample.local_world_size):
-                assert sample.rank is not None
-                assert sample.local_rank is not None
-                assert sample.local_world_size is not None
-                block = (sample.rank - sample.local_rank, sample.local_world_size)
-                first.setdefault(node, set()).add(block)
-            elif sample.local_world_size and sample.local_world_size == sample.world_size:
-                first.setdefault(node, set()).add((0, sample.local_world_size))
-        blocks = {node: next(iter(named)) for node, named in first.items() if len(named) == 1}
+            local_size = sample.local_world_size
+            if sample.rank is not None and sample.local_rank is not None and local_size is not None:
+                first.setdefault(node, set()).add((sample.rank - sample.local_rank, local_size))
+            elif local_size and local_size == sample.world_size:
+                first.setdefault(node, set()).add((0, local_size))
         return {
             node: Ranges([(start, start + size - 1)])
-            for node, (start, size) in blocks.items()
+            for node, blocks in first.items()
+            for start, size in (blocks if len(blocks) == 1 else ())
             if start >= 0 and 0 < size <= MOST_ON_ONE_MACHINE
         }
 
@@ -200,14 +183,15 @@ def _how_it_went(view: RankView) -> str:
     return f"its process {view.pid} is gone"
 
 
-def _note_gaps(roster: Roster, evidence: JobEvidence) -> None:
-    roster.gaps.extend(evidence.gaps)
+def _gaps(roster: Roster, evidence: JobEvidence) -> list[Gap]:
+    gaps = list(evidence.gaps)
     if roster.unseen:
-        roster.gaps.append(_unseen_gap(roster.unseen, evidence))
+        gaps.append(_unseen_gap(roster.unseen, evidence))
     if roster.twice:
         why = f"{ranks_text(roster.twice)} of job {evidence.job} exist more than once: jobs that share a name"
         fix = "one of them at a time: -w with its nodes only"
-        roster.gaps.append(Gap.about("rank", item=fold(roster.twice), why=why, fix=fix, code="duplicate"))
+        gaps.append(Gap.about("rank", item=fold(roster.twice), why=why, fix=fix, code="duplicate"))
+    return gaps
 
 
 def _unseen_gap(unseen: Ranges, evidence: JobEvidence) -> Gap:
@@ -327,10 +311,16 @@ class JobView:
             return "low"
         return "medium"
 
+    def hang(self, evidence: list[str], confidence: Confidence, culprits: Sequence[Culprit] = ()) -> Verdict:
+        return Verdict("hang", list(culprits), waiting_lines(self.waiters), [], evidence, confidence)
+
+    def unclear(self, *evidence: str) -> Verdict:
+        return Verdict("unclear", [], waiting_lines(self.waiters), [], list(evidence), "low")
+
 
 def read_job(evidence: JobEvidence) -> JobView:
     roster = read_roster(evidence)
-    job = JobView(roster, gaps=list(roster.gaps))
+    job = JobView(roster)
     _share_waits(roster.views)
     for view in roster.views:
         if view.stopped:
@@ -341,7 +331,7 @@ def read_job(evidence: JobEvidence) -> JobView:
             job.waiters.append(view)
         else:
             job.others.append(view)
-    job.gaps += _unreadable_gaps(job.unreadable) + _silent_gaps(roster, evidence)
+    job.gaps = [*_gaps(roster, evidence), *_unreadable_gaps(job.unreadable), *_silent_gaps(roster, evidence)]
     return job
 
 
@@ -374,12 +364,7 @@ def names(views: Sequence[RankView]) -> str:
 
 
 def _numbers(views: Iterable[RankView]) -> list[int]:
-    return [view.rank for view in views if view.rank is not None]
-
-
-def waiting_place(view: RankView) -> str:
-    """``all_reduce, called from train (case.py:60)``."""
-    return f"{view.waiting_in}, called from {where(view.now)}"
+    return known(view.rank for view in views)
 
 
 def waiting_lines(views: Iterable[RankView]) -> list[Waiting]:
@@ -387,24 +372,22 @@ def waiting_lines(views: Iterable[RankView]) -> list[Waiting]:
     places: dict[tuple[str, str | None], str] = {}  # thousands of ranks stand in a few places
 
     def text(view: RankView) -> str:
+        """``all_reduce, called from train (case.py:60)``."""
         key = (key_of(view.now), view.waiting_in)
         if key not in places:
-            places[key] = waiting_place(view)
+            places[key] = f"{view.waiting_in}, called from {where(view.now)}"
         return places[key]
 
-    groups = by_place((-1 if view.rank is None else view.rank, text(view)) for view in views)
-    lines = [Waiting(Ranges.of(rank for rank in ranks if rank >= 0), text) for text, ranks in groups.items()]
-    return sorted(lines, key=lambda line: -len(groups[line.where]))
+    fullest_first = sorted(grouped(views, text).items(), key=lambda place: -len(place[1]))
+    return [Waiting(Ranges.of(_numbers(here)), place) for place, here in fullest_first]
 
 
 def _unreadable_gaps(views: Sequence[RankView]) -> list[Gap]:
     """One gap per reason."""
-    reasons: dict[tuple[str, str], list[RankView]] = {}
-    for view in views:
-        digest = view.error
-        reason = (digest.error or "", digest.fix) if digest else ("no stack was taken", "")
-        reasons.setdefault(reason, []).append(view)
+    reasons = grouped(
+        views, lambda view: (view.error.error, view.error.fix) if view.error else ("no stack was taken", "")
+    )
     return [
-        Gap.about("stacks", item=fold(_numbers(alike)) or alike[0].name, why=why, fix=fix)
+        Gap.about("stacks", item=fold(_numbers(alike)) or alike[0].name, why=why or "", fix=fix)
         for (why, fix), alike in reasons.items()
     ]

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from mltop.probes.judge.hang import thresholds as limit
-from mltop.probes.judge.hang.frames import UserFrames, is_internal, place, python_frames, where
-from mltop.probes.judge.hang.job import JobView, names, waiting_lines
+from mltop.probes.judge.hang.frames import UserFrames, is_internal, place, python_frames
+from mltop.probes.judge.hang.job import JobView, names
 from mltop.probes.judge.hang.view import BACKWARD, RankView
+from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import Confidence, Culprit, Frame, Verdict
 from mltop.probes.model.local_names import meaning_of
 from mltop.probes.model.ranks import ranks_text
@@ -37,7 +38,7 @@ def mismatch(job: JobView) -> Verdict | None:
         return _different_lines(job)
     if any(operation in POINT_TO_POINT for operation, _ in sides):
         evidence = ["every rank waits, some for a neighbour (pipeline): stacks do not tell who is behind"]
-        return Verdict("hang", [], waiting_lines(job.waiters), [], evidence + _describe(sides), "low")
+        return job.hang(evidence + _describe(sides), "low")
     caps: tuple[Confidence, ...] = ("low",) if any(operation in _GENERIC for operation, _ in sides) else ()
     return _suspect(job, sides, "in different collectives", caps)
 
@@ -58,18 +59,15 @@ def _different_lines(job: JobView) -> Verdict | None:
     sides = _split(job.waiters, way)
     if len(sides) == 1:
         return None
-    leaves = {places[:1] for places, _ in sides}
+    leaves = {lines[:1] for lines, _ in sides}
     least = 1 if len(leaves) == len(sides) else None  # else the callers differ, not the line itself
-    named = [(f"{views[0].waiting_in} from {' < '.join(places[:least]) or '?'}", views) for places, views in sides]
+    named = [(f"{views[0].waiting_in} from {' < '.join(lines[:least]) or '?'}", views) for lines, views in sides]
     return _suspect(job, named, "in one operation, but at different places of the script", (), says_where=True)
 
 
 def _split(views: list[RankView], by: Callable[[RankView], Side]) -> list[tuple[Side, list[RankView]]]:
     """The largest side first."""
-    sides: dict[Side, list[RankView]] = {}
-    for view in views:
-        sides.setdefault(by(view), []).append(view)
-    return sorted(sides.items(), key=lambda side: -len(side[1]))
+    return sorted(grouped(views, by).items(), key=lambda side: -len(side[1]))
 
 
 def _describe(sides: Sides) -> list[str]:
@@ -80,31 +78,29 @@ def _describe(sides: Sides) -> list[str]:
 
 def _suspect(job: JobView, sides: Sides, how: str, caps: tuple[Confidence, ...], says_where: bool = False) -> Verdict:
     evidence = [f"every rank waits, {how}, and none moved {job.watched}", *_describe(sides)]
-    waiting = waiting_lines(job.waiters)
-    if len(sides[0][1]) == len(sides[1][1]):
-        return Verdict("hang", both_sides(sides), waiting, [], evidence, "low")
-    if len(sides[0][1]) < limit.MAJORITY_FIRM * len(job.waiters):
+    (usual, majority), *others = sides
+    if len(majority) == len(others[0][1]):
+        return job.hang(evidence, "low", _both_sides(sides))
+    if len(majority) < limit.MAJORITY_FIRM * len(job.waiters):
         caps = (*caps, "low")
-    most = f"while {names(sides[0][1])} in {sides[0][0]}"
-    culprits = [
-        Culprit(view.rank, view.node, view.pid, f"in {text}, {most}", where(view.now), says_where)
-        for text, views in sides[1:]
-        for view in views
-    ]
-    return Verdict("hang", culprits, waiting, [], evidence, job.confidence("medium", *caps))
+    most = f"while {names(majority)} in {usual}"
+    culprits = [view.culprit(f"in {text}, {most}", in_reason=says_where) for text, views in others for view in views]
+    return job.hang(evidence, job.confidence("medium", *caps), culprits)
 
 
-def both_sides(sides: Sides) -> list[Culprit]:
+def _both_sides(sides: Sides) -> list[Culprit]:
     """Every rank of a small job, else one per side: nothing tells which side is wrong."""
     small = sum(len(views) for _, views in sides) <= limit.LISTED_RANKS
     text = "; ".join(f"{names(views)} in {what}" for what, views in sides[: limit.EVIDENCE_PLACES])
     chosen = [view for _, views in sides for view in (views if small else views[:1])]
-    return [Culprit(view.rank, view.node, view.pid, f"mismatch: {text}", where(view.now)) for view in chosen]
+    return [view.culprit(f"mismatch: {text}") for view in chosen]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One local that is equal on most ranks. ``values`` by rank position; ``urgency``: lower is surer."""
+    """One local that is equal on most ranks. ``values`` by rank position; ``urgency`` 0: counts steps, 1: counts
+    something, 2: anything else.
+    """
 
     name: str
     function: str
@@ -125,6 +121,11 @@ class Difference:
         """Two values on equally many ranks."""
         return 2 * len(self.odd) == len(self.values)
 
+    def by_value(self, views: list[RankView]) -> dict[int, list[RankView]]:
+        """``views``: the ranks, in the order of the values."""
+        of_view = dict(zip(map(id, views), self.values, strict=True))
+        return grouped(views, lambda view: of_view[id(view)])
+
 
 def local_differences(job: JobView) -> list[Difference]:
     """Integer locals that are not equal on all ranks, when every rank waits at the same line."""
@@ -133,25 +134,22 @@ def local_differences(job: JobView) -> list[Difference]:
 
 def by_loop_counter(job: JobView, differences: list[Difference]) -> Verdict | None:
     """The ranks whose loop counter is not that of the others; None when all agree."""
-    counters = [
-        difference
-        for difference in differences
-        if difference.urgency < 2 and (not difference.split or difference.small)
-    ]
-    if not counters:
+    counters = (local for local in differences if local.urgency < 2 and (not local.split or local.small))
+    best = min(counters, key=lambda local: (local.split, local.urgency, not local.small), default=None)
+    if best is None:
         return None
-    best = min(counters, key=lambda difference: (difference.split, difference.urgency, not difference.small))
     evidence = [
         f"every rank waits in {job.waiters[0].waiting_in} at the same line, and none moved {job.watched}",
         _text(best, job.waiters),
     ]
-    waiting = waiting_lines(job.waiters)
+    by_value = best.by_value(job.waiters)
     if best.split:
-        return Verdict("hang", both_sides(_sides(best, job.waiters)), waiting, [], evidence, "low")
+        sides = [(f"turn {best.name} = {value}", views) for value, views in sorted(by_value.items())]
+        return job.hang(evidence, "low", _both_sides(sides))
     firm = len(best.values) - len(best.odd) >= limit.MAJORITY_FIRM * len(best.values)
-    cap: Confidence = "medium" if best.small and firm else "low"
-    culprits = [_culprit(best, at, job.waiters[at], job.waiters) for at in best.odd]
-    return Verdict("hang", culprits, waiting, [], evidence, job.confidence(cap))
+    others = ranks_text(known(view.rank for view in by_value[best.usual]))
+    culprits = [_culprit(best, best.values[at], job.waiters[at], others) for at in best.odd]
+    return job.hang(evidence, job.confidence("medium" if best.small and firm else "low"), culprits)
 
 
 def harmless(job: JobView, differences: list[Difference]) -> list[str]:
@@ -170,13 +168,13 @@ def _differences(views: list[RankView]) -> Iterator[Difference]:
         for name in column[0]:
             values = [ints.get(name) for ints in column]
             if len(set(values)) > 1:
-                made = _difference(name, stacks[0][telling[0][depth]], values, views)
-                if made is not None:
-                    yield made
+                difference = _difference(name, stacks[0][telling[0][depth]], values, views)
+                if difference is not None:
+                    yield difference
 
 
 def _difference(name: str, frame: Frame, values: list[int | None], views: list[RankView]) -> Difference | None:
-    numbers = [value for value in values if value is not None]
+    numbers = known(values)
     if len(numbers) < len(values):
         return None
     (usual, count), *_ = Counter(numbers).most_common(1)
@@ -184,47 +182,24 @@ def _difference(name: str, frame: Frame, values: list[int | None], views: list[R
     even = distinct == 2 and 2 * count == len(numbers)
     if (2 * count <= len(numbers) and not even) or _is_rank_like(numbers, views):
         return None
-    return Difference(name, frame.function, numbers, usual, _urgency(name))
+    urgency = {"step": 0, "counter": 1}.get(meaning_of(name), 2)
+    return Difference(name, frame.function, numbers, usual, urgency)
 
 
 def _is_rank_like(values: list[int], views: list[RankView]) -> bool:
     samples = [view.seen.sample for view in views]
-    return (
-        values == [sample.rank for sample in samples]
-        or values == [sample.local_rank for sample in samples]
-        or values == [sample.pid for sample in samples]
-    )
-
-
-def _urgency(name: str) -> int:
-    """0: counts steps, 1: counts something, 2: anything else."""
-    return {"step": 0, "counter": 1}.get(meaning_of(name), 2)
+    return any(values == [getattr(sample, name) for sample in samples] for name in ("rank", "local_rank", "pid"))
 
 
 def _text(difference: Difference, views: list[RankView]) -> str:
     """``step is 5 on rank 2 and 6 on ranks 0-1,3 (in train)``."""
-    by_value: dict[int, list[RankView]] = {}
-    for view, value in zip(views, difference.values, strict=True):
-        by_value.setdefault(value, []).append(view)
+    by_value = difference.by_value(views)
     rarest = sorted(by_value.items(), key=lambda item: len(item[1]))[: limit.EVIDENCE_PLACES]
     usual = [(difference.usual, by_value[difference.usual])] if difference.usual not in dict(rarest) else []
-    parts = [f"{value} on {names(where_)}" for value, where_ in [*rarest, *usual]]
+    parts = [f"{value} on {names(here)}" for value, here in [*rarest, *usual]]
     return f"{difference.name} is {' and '.join(parts)} (in {difference.function})"
 
 
-def _sides(difference: Difference, views: list[RankView]) -> list[tuple[str, list[RankView]]]:
-    sides: dict[int, list[RankView]] = {}
-    for view, value in zip(views, difference.values, strict=True):
-        sides.setdefault(value, []).append(view)
-    return [(f"turn {difference.name} = {value}", here) for value, here in sorted(sides.items())]
-
-
-def _culprit(difference: Difference, at: int, view: RankView, views: list[RankView]) -> Culprit:
-    value = difference.values[at]
-    usual_on = [
-        other.rank for other, number in zip(views, difference.values, strict=True) if number == difference.usual
-    ]
-    others = ranks_text(rank for rank in usual_on if rank is not None)
+def _culprit(difference: Difference, value: int, view: RankView, others: str) -> Culprit:
     way = "behind" if value < difference.usual else "ahead of"
-    reason = f"{way} the others: {difference.name} is {value} here and {difference.usual} on {others}"
-    return Culprit(view.rank, view.node, view.pid, reason, where(view.now))
+    return view.culprit(f"{way} the others: {difference.name} is {value} here and {difference.usual} on {others}")

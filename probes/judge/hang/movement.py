@@ -11,6 +11,7 @@ from mltop.probes.judge.hang import thresholds as limit
 from mltop.probes.judge.hang.frames import where
 from mltop.probes.judge.hang.job import JobView, names
 from mltop.probes.judge.hang.view import RankView
+from mltop.probes.judge.values import median_without
 from mltop.probes.model import Confidence, Culprit, Verdict
 
 MOST_PIDS = 16  # in one command
@@ -22,8 +23,7 @@ def moving(job: JobView) -> Verdict | None:
     if why is None:
         return None
     stragglers, shares = find_stragglers(job.running)
-    evidence = [why, *shares]
-    evidence[:0] = _stopped(job.stopped)
+    evidence = [*_stopped(job.stopped), why, *shares]
     if job.roster.gone:
         gone = ", ".join(f"rank {absent.rank}: {absent.reason}" for absent in job.roster.gone[:3])
         evidence.append(f"the others move, but {gone}")
@@ -36,7 +36,7 @@ def moving(job: JobView) -> Verdict | None:
 
 def _stopped(views: Sequence[RankView]) -> list[str]:
     """They are no part of what moves: told first."""
-    held = [view for view in views if view.states[-1] == "t"]
+    traced = [view for view in views if view.states[-1] == "t"]
     signalled = [view for view in views if view.states[-1] != "t"]
     lines = []
     if signalled:
@@ -44,8 +44,8 @@ def _stopped(views: Sequence[RankView]) -> list[str]:
         pids = " ".join(str(view.pid) for view in signalled[:MOST_PIDS])
         how = f"stopped by a signal (state T) while the others move; to let {them} run on: kill -CONT {pids}"
         lines.append(f"{names(signalled)} {how}")
-    if held:
-        lines.append(f"{names(held)} held by a debugger (state t) while the others move")
+    if traced:
+        lines.append(f"{names(traced)} held by a debugger (state t) while the others move")
     return lines
 
 
@@ -58,16 +58,12 @@ def _why_it_moves(job: JobView) -> str | None:
     restless = [view for view in job.waiters if view.motion.switching()]
     if restless and len(restless) > limit.RESTLESS_SHARE * len(job.waiters):
         return f"{_of(restless, job)} wait in the same place in every dump, but move: {_counters(everyone)}"
-    most = len(moved) > limit.MOVING_SHARE * len(everyone)
-    half = 2 * len(moved) >= len(everyone) > 0
-    if (job.waiters and most and not _idle_waiters_dominate(job)) or (not job.waiters and half):
-        return f"{_of(moved, job)} move: {_counters(everyone)}"
-    return None
-
-
-def _idle_waiters_dominate(job: JobView) -> bool:
-    """Waiting ranks whose side threads write logs look as if they moved: their main threads decide."""
-    return len(job.waiters) >= len(job.others)
+    if job.waiters:
+        # Waiting ranks whose side threads write logs look as if they moved: their main threads decide.
+        most_move = len(moved) > limit.MOVING_SHARE * len(everyone) and len(job.waiters) < len(job.others)
+    else:
+        most_move = 2 * len(moved) >= len(everyone) > 0
+    return f"{_of(moved, job)} move: {_counters(everyone)}" if most_move else None
 
 
 def _of(views: Sequence[RankView], job: JobView) -> str:
@@ -76,13 +72,10 @@ def _of(views: Sequence[RankView], job: JobView) -> str:
 
 def _counters(views: Sequence[RankView]) -> str:
     motions = [view.motion for view in views if view.motion.window_s > 0]
-    switches = [m.switches / m.window_s for m in motions if m.switches is not None]
-    calls = [m.syscalls / m.window_s for m in motions if m.syscalls is not None]
-    parts = []
-    if switches:
-        parts.append(f"{statistics.median(switches):.1f} voluntary switches/s")
-    if calls:
-        parts.append(f"{statistics.median(calls):.1f} read and write calls/s")
+    switches = [motion.switches / motion.window_s for motion in motions if motion.switches is not None]
+    calls = [motion.syscalls / motion.window_s for motion in motions if motion.syscalls is not None]
+    kinds = ((switches, "voluntary switches/s"), (calls, "read and write calls/s"))
+    parts = [f"{statistics.median(rates):.1f} {words}" for rates, words in kinds if rates]
     return (" and ".join(parts) + " per rank (median)") if parts else "no counters to compare"
 
 
@@ -97,30 +90,22 @@ def find_stragglers(views: Sequence[RankView]) -> tuple[list[Culprit], list[str]
     watched = sorted(enough, key=lambda view: (view.rank is None, view.rank or 0))
     if len(watched) < 2:
         return [], []
-    shares = [view.share_waiting() for view in watched]
+    shares = [_hits(view) / len(view.waits) for view in watched]
     ordered = sorted(shares)
     hits, dumps = sum(map(_hits, watched)), sum(len(view.waits) for view in watched)
     low = []
     for view, share in zip(watched, shares, strict=True):
-        typical = _median_without(ordered, share)
+        typical = median_without(ordered, share) or 0.0
         if typical >= limit.STRAGGLER_MEDIAN and share <= limit.STRAGGLER_SHARE * typical:
             luck = chance_of_at_most(_hits(view), len(view.waits), hits, dumps)
             if luck * len(watched) <= limit.STRAGGLER_CHANCE:
-                low.append((view, share, typical))
-    if not low or len(low) > max(1.0, limit.STRAGGLER_MINORITY * len(watched)):
-        return [], [_shares_line(watched, shares)]
-    return [_straggler(*straggler) for straggler in low], [_shares_line(watched, shares)]
-
-
-def _median_without(ordered: list[float], left_out: float) -> float:
-    """The median of the sorted values with one occurrence of ``one`` left out."""
-    index = ordered.index(left_out)
-    count = len(ordered) - 1
-    middle = [count // 2] if count % 2 else [count // 2 - 1, count // 2]
-    return sum(ordered[at + (at >= index)] for at in middle) / len(middle)
+                low.append(_straggler(view, share, typical))
+    too_many = len(low) > max(1.0, limit.STRAGGLER_MINORITY * len(watched))
+    return [] if too_many else low, [_shares_line(watched, shares)]
 
 
 def _hits(view: RankView) -> int:
+    """In how many of its dumps it waits for others."""
     return sum(wait is not None for wait in view.waits)
 
 
@@ -150,8 +135,8 @@ def _shares_line(views: Sequence[RankView], shares: Sequence[float]) -> str:
 
 
 def _straggler(view: RankView, share: float, typical: float) -> Culprit:
-    outside = [where(main) for main, wait in zip(view.mains, view.waits, strict=True) if wait is None] or [
-        where(view.now)
-    ]
-    reason = f"waits for others in {share:.0%} of {len(view.waits)} dumps, the others in {typical:.0%}"
-    return Culprit(view.rank, view.node, view.pid, reason, Counter(outside).most_common(1)[0][0])
+    outside = Counter(where(main) for main, wait in zip(view.mains, view.waits, strict=True) if wait is None)
+    place = max(outside, key=lambda text: outside[text], default=None)
+    return view.culprit(
+        f"waits for others in {share:.0%} of {len(view.waits)} dumps, the others in {typical:.0%}", place
+    )

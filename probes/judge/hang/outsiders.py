@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mltop.probes.judge.hang import thresholds as limit
-from mltop.probes.judge.hang.classes import by_place
 from mltop.probes.judge.hang.frames import (
     in_thread_pool,
     is_idle_worker,
@@ -19,8 +18,9 @@ from mltop.probes.judge.hang.frames import (
     waits_for_thread,
     where,
 )
-from mltop.probes.judge.hang.job import JobView, waiting_lines
+from mltop.probes.judge.hang.job import JobView
 from mltop.probes.judge.hang.view import STOPPED, RankView, is_dead, runs_mostly
+from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import Confidence, Culprit, StackDigest, Verdict
 from mltop.probes.model.ranks import ranks_text
 
@@ -50,7 +50,8 @@ def non_waiters(job: JobView) -> Verdict | None:
     accused = inert or job.others
     minority_waits = len(job.others) > len(job.waiters)
     if minority_waits and any(view.calls or view.spins for view in job.others):
-        return _few_wait(job)
+        busy = f"{len(job.others)} ranks are outside collectives and busy: a slow step looks the same"
+        return job.unclear(_waiting_evidence(job), busy, *outside_lines(job.others))
     accusations = [_accuse(view) for view in accused]
     may_be_work = [_cap_of_work(job, view, accusation) for view, accusation in zip(accused, accusations, strict=True)]
     caps = [accusation.cap for accusation in accusations] + may_be_work
@@ -61,8 +62,7 @@ def non_waiters(job: JobView) -> Verdict | None:
         evidence.append(_LOOKS_LIKE_WORK)
     if len(accused) < len(job.others):
         evidence.append(f"{len(job.others) - len(accused)} more outside collectives still move")
-    culprits = [accusation.culprit for accusation in accusations]
-    return Verdict("hang", culprits, waiting_lines(job.waiters), [], evidence, job.confidence(*caps))
+    return job.hang(evidence, job.confidence(*caps), [accusation.culprit for accusation in accusations])
 
 
 def _accuse(view: RankView) -> Accusation:
@@ -77,30 +77,17 @@ def _accuse(view: RankView) -> Accusation:
         reason = "stands still outside any collective while the others wait for it"
     else:
         reason = "is outside any collective while the others wait for it (seen once)"
-    culprit = Culprit(view.rank, view.node, view.pid, reason + leaf_note(view.now), where(view.now))
-    return Accusation(culprit, computes=view.spins, stacks=(view.now,))
+    return Accusation(view.culprit(reason + leaf_note(view.now)), computes=view.spins, stacks=(view.now,))
 
 
 def _cap_of_work(job: JobView, view: RankView, accusation: Accusation) -> Confidence:
     """How sure one may be that this is no checkpoint or evaluation that the others wait for."""
-    if view.calls:
-        return "medium" if job.known_s >= limit.WORK_MEDIUM_S else "low"
-    if accusation.computes:
-        if job.known_s >= limit.WORK_HIGH_S:
+    if view.calls or accusation.computes:
+        if not view.calls and job.known_s >= limit.WORK_HIGH_S:
             return "high"
         return "medium" if job.known_s >= limit.WORK_MEDIUM_S else "low"
-    if job.known_s < limit.SAVING_HIGH_S and any(map(saves_or_evaluates, accusation.stacks)):
-        return "medium"
-    return "high"
-
-
-def _few_wait(job: JobView) -> Verdict:
-    evidence = [
-        _waiting_evidence(job),
-        f"{len(job.others)} ranks are outside collectives and busy: a slow step looks the same",
-        *outside_lines(job.others),
-    ]
-    return Verdict("unclear", [], waiting_lines(job.waiters), [], evidence, "low")
+    saves = job.known_s < limit.SAVING_HIGH_S and any(map(saves_or_evaluates, accusation.stacks))
+    return "medium" if saves else "high"
 
 
 def _waiting_evidence(job: JobView) -> str:
@@ -110,20 +97,16 @@ def _waiting_evidence(job: JobView) -> str:
 
 def outside_lines(views: list[RankView]) -> list[str]:
     """Where the ranks outside collectives are, one line per place, the rarest places first."""
-    places = by_place((-1 if view.rank is None else view.rank, _now(view)) for view in views)
+    places = grouped(views, lambda view: f"{where(view.now)}{leaf_note(view.now)}, {_behaviour(view)}")
     ordered = sorted(places.items(), key=lambda item: len(item[1]))
-    lines = [f"{_who(ranks)} not in a collective: {text}" for text, ranks in ordered[: limit.EVIDENCE_PLACES]]
+    lines = [f"{_who(here)} not in a collective: {text}" for text, here in ordered[: limit.EVIDENCE_PLACES]]
     left = len(ordered) - len(lines)
     return lines + ([f"and {left} more places outside collectives"] if left else [])
 
 
-def _who(ranks: list[int]) -> str:
-    numbers = [rank for rank in ranks if rank >= 0]
-    return ranks_text(numbers) if numbers else f"{len(ranks)} processes without a rank"
-
-
-def _now(view: RankView) -> str:
-    return f"{where(view.now)}{leaf_note(view.now)}, {_behaviour(view)}"
+def _who(views: list[RankView]) -> str:
+    numbers = known(view.rank for view in views)
+    return ranks_text(numbers) if numbers else f"{len(views)} processes without a rank"
 
 
 def _behaviour(view: RankView) -> str:
@@ -147,11 +130,12 @@ def _accuse_helper(view: RankView) -> Accusation | None:
     threaded, forked = waits_for_thread(view.now), waits_for_child(view.now)
     if not threaded and not forked:
         return None
-    threads = _user_threads(view) if threaded else []
+    in_user_code = [digests for digests in view.threads() if threaded and user_frame(digests[-1].frames)]
+    threads = sorted(in_user_code, key=lambda digests: not _stable(digests))
     pooled = [digests for digests in threads if in_thread_pool(digests[-1])]
     if pooled or (threads and not forked):
         return _thread(view, pooled or threads)
-    children = [digests for digests in view.children() if digests] if forked else []
+    children = view.children() if forked else []
     suspects = sorted((digests for digests in children if _suspicious(digests[-1])), key=_surest_first)
     if suspects:
         return _child(view, suspects)
@@ -161,25 +145,19 @@ def _accuse_helper(view: RankView) -> Accusation | None:
     return _program(view, programs) if programs else _none_found(view, children, threaded, forked)
 
 
-def _user_threads(view: RankView) -> list[list[StackDigest]]:
-    """Threads that stand in the user's code; those that do not move first."""
-    threads = [digests for digests in view.threads() if user_frame(digests[-1].frames)]
-    return sorted(threads, key=lambda digests: not _stable(digests))
-
-
 def _thread(view: RankView, threads: list[list[StackDigest]]) -> Accusation:
     thread = threads[0][-1]
     what = "which stands in" if _stable(threads[0]) else "which is busy in"
     reason = f"waits for its thread {thread.thread}, {what} {where(thread)}{_more(threads)}"
-    culprit = Culprit(view.rank, view.node, view.pid, reason, where(thread), in_reason=True)
+    culprit = view.culprit(reason, where(thread), in_reason=True)
     return Accusation(culprit, computes=_computes(threads[0]), stacks=(view.now, thread))
 
 
 def _child(view: RankView, suspects: list[list[StackDigest]]) -> Accusation:
     child = suspects[0][-1]
     reason = f"waits for its {_kind(view)[0]} {child.pid}, {_child_text(suspects[0])}{_more(suspects)}"
-    place = where(child) if child.frames else where(view.now)
-    culprit = Culprit(view.rank, view.node, child.pid, reason, place, in_reason=bool(child.frames))
+    stack = child if child.frames else view.now
+    culprit = view.culprit(reason, where(stack), child.pid, in_reason=bool(child.frames))
     return Accusation(culprit, computes=_computes(suspects[0]), stacks=(view.now, child))
 
 
@@ -190,8 +168,7 @@ def _program(view: RankView, programs: list[list[StackDigest]]) -> Accusation:
     kernel = f" in {program.wchan}" if program.wchan and program.state == "D" else ""
     state = "which has died" if is_dead(program) else f"state {program.state}{kernel}"
     reason = f"waits for its child process {program.pid} ({program.program}, {state}){_more(programs)}"
-    culprit = Culprit(view.rank, view.node, program.pid, reason, where(view.now))
-    return Accusation(culprit, computes=_computes(ordered[0]), stacks=(view.now,))
+    return Accusation(view.culprit(reason, pid=program.pid), computes=_computes(ordered[0]), stacks=(view.now,))
 
 
 def _none_found(view: RankView, children: list[list[StackDigest]], threaded: bool, forked: bool) -> Accusation:
@@ -204,8 +181,7 @@ def _none_found(view: RankView, children: list[list[StackDigest]], threaded: boo
     else:
         unread = any(digests[-1].error for digests in python)
         reason = f"waits for its {_kind(view)[1]}, {'none of which could be read' if unread else 'all idle'}"
-    culprit = Culprit(view.rank, view.node, view.pid, reason, where(view.now))
-    return Accusation(culprit, "medium", view.spins, (view.now,))
+    return Accusation(view.culprit(reason), "medium", view.spins, (view.now,))
 
 
 def _kind(view: RankView) -> tuple[str, str]:

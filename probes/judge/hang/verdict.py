@@ -46,9 +46,8 @@ def report(evidence: JobEvidence) -> JobReport:
 
 def failed_report(evidence: JobEvidence, why: str) -> JobReport:
     """Of a job that could not be judged: whatever is wrong with it is its own, the others have their verdicts."""
-    return JobReport(
-        evidence.job, None, Verdict("unclear", evidence=[why]), uid=evidence.uid, user=evidence.user, error=why
-    )
+    verdict = Verdict("unclear", evidence=[why])
+    return JobReport(evidence.job, None, verdict, uid=evidence.uid, user=evidence.user, error=why)
 
 
 def _judge(job: JobView) -> Verdict:
@@ -95,14 +94,12 @@ def _too_little(job: JobView) -> Verdict | None:
     if len(job.running) + len(job.stopped) < limit.READABLE_SHARE * len(job.views) or not job.running:
         return _unclear(job, f"only {len(job.running)} of {len(job.views)} ranks have a readable stack")
     if not job.waiters:
-        return _unclear(job, f"no rank waits in a collective and most {_not_seen_to_move(job)}")
+        more_than_once = job.window_s >= limit.TOLD_WINDOW_S
+        how = f"did not move {job.watched}" if more_than_once else "were seen once: take more samples"
+        return _unclear(job, f"no rank waits in a collective and most {how}")
     if not job.enough_time:
         return _unclear(job, "one look is not enough to tell a hang from a slow step: take more samples")
     return None
-
-
-def _not_seen_to_move(job: JobView) -> str:
-    return "did not move " + job.watched if job.window_s >= limit.TOLD_WINDOW_S else "were seen once: take more samples"
 
 
 def _by_stacks(job: JobView) -> Verdict:
@@ -128,22 +125,19 @@ def _nobody_alive(job: JobView) -> Verdict:
 
 
 def _unclear(job: JobView, why: str) -> Verdict:
-    evidence = [why, *system_facts(job), *outside_lines(job.others)]
-    return Verdict("unclear", [], waiting_lines(job.waiters), [], evidence, "low")
+    return job.unclear(why, *system_facts(job), *outside_lines(job.others))
 
 
 def _below_python(job: JobView, hints: list[str]) -> Verdict:
     """Step 6: nothing in Python differs between the ranks, so none is named."""
-    waiting = waiting_lines(job.waiters)
     unseen = bool(job.roster.unseen or job.roster.silent or job.unreadable)
     whom = names(job.waiters) if unseen else "every rank" if len(job.views) > 1 else "the only rank"
     wait = "waits" if len(job.waiters) == 1 or not unseen else "wait"
-    evidence = [f"{whom} {wait} in {job.waiters[0].waiting_in} and did not move {job.watched}"]
+    stand = f"{whom} {wait} in {job.waiters[0].waiting_in} and did not move {job.watched}"
+    cause = "nothing differs between the ranks: it is below Python (fabric or GPU)"
     if unseen:
-        evidence.append("nothing differs between the ranks seen: the cause may be in one that was not")
-    else:
-        evidence.append("nothing differs between the ranks: it is below Python (fabric or GPU)")
-    return Verdict("hang", [], waiting, [], evidence + hints, job.confidence("low" if unseen else "medium"))
+        cause = "nothing differs between the ranks seen: the cause may be in one that was not"
+    return job.hang([stand, cause, *hints], job.confidence("low" if unseen else "medium"))
 
 
 def _newest_digests(view: RankView) -> list[StackDigest]:
@@ -168,12 +162,10 @@ def gone_or_stopped(job: JobView) -> Verdict | None:
     waiters = [view for view in job.waiters if view not in kernel]
     if not waiters and not job.mostly_stopped:
         return None
-    culprits = [
-        Culprit(absent.rank, absent.node, absent.pid, absent.reason, "no process", in_reason=True)
-        for absent in job.roster.gone
-    ]
-    culprits += [_stopped(view) for view in job.stopped]
-    culprits += [_kernel(view) for view in kernel]
+    gone = job.roster.gone
+    culprits = [Culprit(absent.rank, absent.node, absent.pid, absent.reason, "no process", True) for absent in gone]
+    culprits += [view.culprit(_how_stopped(view), _place(view)) for view in job.stopped]
+    culprits += [view.culprit(_how_in_kernel(view), _place(view)) for view in kernel]
     if not culprits:
         return None
     confidence = job.confidence() if waiters else "high"
@@ -182,11 +174,7 @@ def gone_or_stopped(job: JobView) -> Verdict | None:
 
 def in_kernel(job: JobView) -> list[RankView]:
     """State D in each of at least two dumps. Not when most ranks are: then a driver or a disk is slow."""
-    stuck = [
-        view
-        for view in job.views
-        if len(view.states) >= limit.KERNEL_ROUNDS and all(state == "D" for state in view.states)
-    ]
+    stuck = [view for view in job.views if len(view.states) >= limit.KERNEL_ROUNDS and set(view.states) == {"D"}]
     return stuck if 2 * len(stuck) < len(job.views) or len(stuck) < len(job.waiters) else []
 
 
@@ -206,19 +194,16 @@ def system_facts(job: JobView) -> list[str]:
     return facts
 
 
-def _stopped(view: RankView) -> Culprit:
+def _how_stopped(view: RankView) -> str:
     if view.states[-1] == "t":
-        reason = "held by a debugger (state t): detach it"
-    else:
-        reason = f"stopped by a signal (state T); to let it run on: kill -CONT {view.pid}"
-    return Culprit(view.rank, view.node, view.pid, reason, _place(view))
+        return "held by a debugger (state t): detach it"
+    return f"stopped by a signal (state T); to let it run on: kill -CONT {view.pid}"
 
 
-def _kernel(view: RankView) -> Culprit:
+def _how_in_kernel(view: RankView) -> str:
     wchan = _wchan(view)
     inside = f" in {wchan}" if wchan else ""
-    reason = f"uninterruptible in the kernel{inside} (state D in all of {len(view.states)} dumps)"
-    return Culprit(view.rank, view.node, view.pid, reason, _place(view))
+    return f"uninterruptible in the kernel{inside} (state D in all of {len(view.states)} dumps)"
 
 
 def _wchan(view: RankView) -> str | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from operator import attrgetter
 
 from mltop.probes.judge.hang import thresholds as limit
 from mltop.probes.judge.hang.evidence import RankSeen, add, grown, syscalls_between, works
-from mltop.probes.judge.hang.frames import UserFrames, in_backward, key_of, python_frames, waits_for_thread
-from mltop.probes.model import RankStacks, StackDigest
+from mltop.probes.judge.hang.frames import UserFrames, in_backward, key_of, python_frames, waits_for_thread, where
+from mltop.probes.judge.values import grouped
+from mltop.probes.model import Culprit, RankStacks, StackDigest
 
 STOPPED = ("T", "t")  # by a signal, by a debugger
 BACKWARD = "backward (for gradients)"  # a wait that the stack does not prove: it may also compute
@@ -84,11 +86,8 @@ class RankView:
     @property
     def error(self) -> StackDigest | None:
         """The newest digest that says why there is no stack."""
-        for stacks in reversed(self.rounds):
-            for digest in stacks.digests:
-                if digest.error and digest.child_of is None:
-                    return digest
-        return None
+        newest_first = (digest for stacks in reversed(self.rounds) for digest in stacks.digests)
+        return next((digest for digest in newest_first if digest.error and digest.child_of is None), None)
 
     @property
     def window_s(self) -> float:
@@ -116,11 +115,9 @@ class RankView:
 
     @property
     def cpu_fraction(self) -> float | None:
-        for stacks in reversed(self.rounds):
-            for sample in (stacks.after, stacks.before):
-                if sample is not None and sample.cpu_fraction is not None:
-                    return sample.cpu_fraction
-        return self.seen.sample.cpu_fraction
+        dumped = (sample for stacks in reversed(self.rounds) for sample in (stacks.after, stacks.before))
+        fractions = (sample.cpu_fraction for sample in dumped if sample is not None)
+        return next((fraction for fraction in fractions if fraction is not None), self.seen.sample.cpu_fraction)
 
     @property
     def stopped(self) -> bool:
@@ -151,35 +148,34 @@ class RankView:
         """Counters or the stack move. CPU time alone is not progress: a wait for the GPU may spin."""
         return self.calls or (self.readable and not self.same_stack and not self.stopped)
 
-    def share_waiting(self) -> float:
-        return sum(wait is not None for wait in self.waits) / len(self.waits)
-
-    def threads(self) -> Iterator[list[StackDigest]]:
+    def threads(self) -> list[list[StackDigest]]:
         """Its own other threads of the newest round: digests of all rounds, oldest first."""
         newest = self.rounds[-1].digests if self.rounds else []
-        for name in dict.fromkeys(digest.thread for digest in newest if is_other_thread(digest)):
-            yield [
-                digest
-                for stacks in self.rounds
-                for digest in stacks.digests
-                if digest.thread == name and is_other_thread(digest)
-            ]
+        every = (digest for stacks in self.rounds for digest in stacks.digests if _is_other_thread(digest))
+        by_name = grouped(every, lambda digest: digest.thread)
+        return [by_name[name] for name in dict.fromkeys(digest.thread for digest in newest if _is_other_thread(digest))]
 
-    def children(self) -> Iterator[list[StackDigest]]:
+    def children(self) -> list[list[StackDigest]]:
         """Its children of the newest round with any: main-thread digests of all rounds, oldest first."""
-        pids = next((pids for pids in map(_child_pids, reversed(self.rounds)) if pids), [])
-        for pid in pids:
-            yield [
-                digest
-                for stacks in self.rounds
-                for digest in stacks.digests
-                if digest.pid == pid and digest.child_of is not None and _is_main(digest)
-            ]
+        by_round = ([digest for digest in stacks.digests if digest.child_of is not None] for stacks in self.rounds)
+        of_rounds = [digests for digests in by_round if digests]
+        mains = grouped((digest for digests in of_rounds for digest in digests if _is_main(digest)), attrgetter("pid"))
+        pids = dict.fromkeys(digest.pid for digest in of_rounds[-1]) if of_rounds else ()
+        return [mains[pid] for pid in pids if pid in mains]
+
+    def culprit(
+        self, reason: str, place: str | None = None, pid: int | None = None, in_reason: bool = False
+    ) -> Culprit:
+        """The rank accused. ``place``: where it stands, None: by its newest stack, and whether ``reason`` says it;
+        ``pid``: of a child.
+        """
+        place = where(self.now) if place is None else place
+        return Culprit(self.rank, self.node, self.pid if pid is None else pid, reason, place, in_reason)
 
 
 def view_of(seen: RankSeen, rounds: list[RankStacks], users: UserFrames) -> RankView:
     """All that is asked of every rank is worked out here, once: jobs have thousands of them."""
-    view = RankView(seen, sorted(rounds, key=_taken_at) if len(rounds) > 1 else rounds)
+    view = RankView(seen, sorted(rounds, key=attrgetter("taken_at")) if len(rounds) > 1 else rounds)
     mains = [main_digest(stacks) for stacks in view.rounds]
     waits = known_waits(main for main in mains if main is not None) if len(rounds) > 1 else {}
     for stacks, main in zip(view.rounds, mains, strict=True):
@@ -217,10 +213,8 @@ def with_wait(main: StackDigest, waits: Mapping[str, str]) -> StackDigest:
 
 def main_digest(stacks: RankStacks) -> StackDigest | None:
     """The rank's own main thread with its frames, None when it could not be read."""
-    for digest in stacks.digests:
-        if digest.child_of is None and digest.frames and _is_main(digest):
-            return digest
-    return None
+    mains = (digest for digest in stacks.digests if digest.child_of is None and digest.frames and _is_main(digest))
+    return next(mains, None)
 
 
 def wait_of(main: StackDigest, digests: Sequence[StackDigest]) -> str | None:
@@ -255,7 +249,7 @@ def runs_mostly(states: Sequence[str]) -> bool:
     return states.count("R") > limit.BUSY_ROUNDS * len(states)
 
 
-def is_other_thread(digest: StackDigest) -> bool:
+def _is_other_thread(digest: StackDigest) -> bool:
     """A thread of the rank itself that is not its main one."""
     return digest.child_of is None and not _is_main(digest)
 
@@ -265,16 +259,10 @@ def is_dead(digest: StackDigest) -> bool:
     return digest.dead or digest.state in ("Z", "X")
 
 
-def _taken_at(stacks: RankStacks) -> float:
-    return stacks.taken_at
-
-
 def _state_of(stacks: RankStacks) -> str:
-    for digest in stacks.digests:
-        if digest.child_of is None and digest.state:
-            return digest.state
     sample = stacks.after or stacks.before
-    return sample.state if sample else ""
+    states = (digest.state for digest in stacks.digests if digest.child_of is None and digest.state)
+    return next(states, sample.state if sample else "")
 
 
 def _all_same(mains: Sequence[StackDigest], users: UserFrames) -> bool:
@@ -293,7 +281,3 @@ def _all_same(mains: Sequence[StackDigest], users: UserFrames) -> bool:
 
 def _is_main(digest: StackDigest) -> bool:
     return digest.thread == "MainThread"
-
-
-def _child_pids(stacks: RankStacks) -> list[int]:
-    return list(dict.fromkeys(digest.pid for digest in stacks.digests if digest.child_of is not None))

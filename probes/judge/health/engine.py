@@ -10,10 +10,11 @@ from mltop.probes.judge.health.job.whole_job import History, JobMoment, RankFact
 from mltop.probes.judge.health.names import is_of_nvml, slot
 from mltop.probes.judge.health.peers import NO_PEERS, PeerBook, Peers
 from mltop.probes.judge.health.registry import COUNTERS, FACTS, GAUGES, JOB_RULES, RULES, VALUES
-from mltop.probes.judge.health.rule import EVENT_LISTED_S, NOTHING_ASKED, Asked, Moment, Rule
+from mltop.probes.judge.health.rule import EVENT_LISTED_S, NO_EXPECTATIONS, Expectations, Moment, Rule
 from mltop.probes.judge.health.spans import MOST_HITS, Spans, first_hits, first_of_each
 from mltop.probes.judge.health.trails import MOST_TRAILS, Counters, Gauges, Trails, Values
 from mltop.probes.judge.health.unknowns import growth_unknown, touches, unknowns_of
+from mltop.probes.judge.values import grouped
 from mltop.probes.model import Finding, GpuSample, Sample, Unknown
 from mltop.probes.model.sample import Reads
 from mltop.probes.model.vocabulary import gravity
@@ -40,12 +41,12 @@ class NodeHealth:
         gauges: Sequence[Gauges] = (),
         values: Sequence[Values] = (),
         *,
-        asked: Asked = NOTHING_ASKED,
+        expectations: Expectations = NO_EXPECTATIONS,
         eager: bool = False,
         node: str = "",
     ) -> None:
         self._rules, self._counters, self._gauges, self._values = rules, counters, gauges, values
-        self._asked, self._eager = asked, eager
+        self._expectations, self._eager = expectations, eager
         self.spans = Spans(node)
         self.newest: Sample | None = None
         self.reads = Reads()
@@ -60,7 +61,7 @@ class NodeHealth:
             self._known_gpus, self._trails, self.reads, before = {}, Trails(), Reads(), None
         self.reads.see(sample)
         self._remember(sample)
-        moment = Moment(sample, before, self._known_gpus, self._trails, peers, self._asked)
+        moment = Moment(sample, before, self._known_gpus, self._trails, peers, self._expectations)
         for rule in self._rules:
             self._check(rule, moment)
         self.spans.close(sample.sampled_at)
@@ -70,11 +71,7 @@ class NodeHealth:
 
     def findings(self) -> list[Finding]:
         """What fires now, not folded, and what could not be judged."""
-        return [finding for finding, _ in self.spans.told()]
-
-    @property
-    def ended(self) -> list[Finding]:
-        return self.spans.ended
+        return [finding for finding, _ in self.spans.firing()]
 
     def _remember(self, sample: Sample) -> None:
         """What the readers of the rules' modules name. One that fails costs the rules that need it."""
@@ -172,12 +169,9 @@ class JobHealth:
 
     def _judge(self, now: float) -> None:
         self._judged_at = now
-        jobs: dict[Job, list[RankFacts]] = {}
-        for node, ranks in self._by_node.items():
-            newest_at, turn_s = self._turns[node]
-            if now - newest_at < max(STALE_S, STALE_TURNS * turn_s):
-                for facts in ranks:
-                    jobs.setdefault((facts.rank.uid, facts.rank.job), []).append(facts)
+        fresh = {node for node, (at, turn_s) in self._turns.items() if now - at < max(STALE_S, STALE_TURNS * turn_s)}
+        every = (facts for node in self._by_node if node in fresh for facts in self._by_node[node])
+        jobs: dict[Job, list[RankFacts]] = grouped(every, lambda facts: (facts.rank.uid, facts.rank.job))
         namesakes = Counter(name for _, name in jobs)
         for job, of_job in jobs.items():
             owner = f" of {of_job[0].rank.user or of_job[0].rank.uid}" if namesakes[job[1]] > 1 else ""
@@ -188,7 +182,7 @@ class JobHealth:
         self._spans.close(now)
         if self._keep_s is not None:
             self._spans.forget_ended(now - self._keep_s)
-        findings = (*first_of_each([finding for finding, _ in self._spans.told()]), *self._spans.ended)
+        findings = (*first_of_each([finding for finding, _ in self._spans.firing()]), *self._spans.ended)
         if findings != self._findings:
             self._findings = findings
 
@@ -211,12 +205,12 @@ class Health:
 
     def __init__(
         self,
-        asked: Asked = NOTHING_ASKED,
+        expectations: Expectations = NO_EXPECTATIONS,
         rules: Sequence[Rule] = RULES,
         eager: bool | Collection[str] = False,
         keep_s: float | None = EVENT_LISTED_S,
     ) -> None:
-        self._asked, self._rules, self._eager, self._keep_s = asked, rules, eager, keep_s
+        self._expectations, self._rules, self._eager, self._keep_s = expectations, rules, eager, keep_s
         self._nodes: dict[str, NodeHealth] = {}
         self._book = PeerBook(FACTS)
         self._jobs = JobHealth(keep_s=keep_s)
@@ -227,12 +221,13 @@ class Health:
         self._book.learn(samples)
 
     def see(self, sample: Sample) -> None:
-        node = self._nodes.get(sample.node)
+        node, name = self._nodes.get(sample.node), sample.node
         if node is None:
-            eager = self._eager if isinstance(self._eager, bool) else sample.node in self._eager
-            node = self._nodes[sample.node] = NodeHealth(
-                self._rules, COUNTERS, GAUGES, VALUES, asked=self._asked, eager=eager, node=sample.node
+            eager = self._eager if isinstance(self._eager, bool) else name in self._eager
+            node = NodeHealth(
+                self._rules, COUNTERS, GAUGES, VALUES, expectations=self._expectations, eager=eager, node=name
             )
+            self._nodes[name] = node
         peers = self._book.see(sample)
         for read, error in self._book.failed:
             node.spans.fail(f"what {_module_of(read)} compares", error, sample.sampled_at)
@@ -278,21 +273,25 @@ class Health:
         return unknown
 
 
-def evaluate(samples: Iterable[Sample], rules: Sequence[Rule] = RULES, asked: Asked = NOTHING_ASKED) -> list[Finding]:
+def evaluate(
+    samples: Iterable[Sample], rules: Sequence[Rule] = RULES, expectations: Expectations = NO_EXPECTATIONS
+) -> list[Finding]:
     """Every finding that fired in ``samples`` (any nodes, any order), the gravest first.
 
     ``until`` None: still firing at the node's last sample. A single sample of a node does not tell how long a
     rule holds: it fires at once and its evidence says so. Pure.
     """
-    return evaluated(samples, rules, asked).findings()
+    return evaluated(samples, rules, expectations).findings()
 
 
-def evaluated(samples: Iterable[Sample], rules: Sequence[Rule] = RULES, asked: Asked = NOTHING_ASKED) -> Health:
+def evaluated(
+    samples: Iterable[Sample], rules: Sequence[Rule] = RULES, expectations: Expectations = NO_EXPECTATIONS
+) -> Health:
     """As ``evaluate``: for who also asks what is unknown."""
     ordered = sorted(samples, key=lambda sample: sample.sampled_at)
     counts = Counter(sample.node for sample in ordered)
     alone = frozenset(node for node, count in counts.items() if count == 1)
-    health = Health(asked, rules, eager=alone, keep_s=None)
+    health = Health(expectations, rules, eager=alone, keep_s=None)
     health.compare({sample.node: sample for sample in reversed(ordered)}.values())
     for sample in ordered:
         health.see(sample)
@@ -304,12 +303,12 @@ def gravest_first(finding: Finding) -> tuple[int, str, str, str]:
 
 
 def _folded(node: NodeHealth) -> tuple[Finding, ...]:
-    told, ended = node.spans.told(), node.ended
-    if not told and not ended:
+    firing, ended = node.spans.firing(), node.spans.ended
+    if not firing and not ended:
         return ()
     assert node.newest is not None
     gpus = node.newest.gpus
     working = sum(gpu.state == "ok" for gpu in gpus)
-    findings = [*(finding for finding, _ in told), *ended]
-    folded = fold_findings(findings, working, listed_gpus=len(gpus), about=told)
+    findings = [*(finding for finding, _ in firing), *ended]
+    folded = fold_findings(findings, working, listed_gpus=len(gpus), about=firing)
     return tuple(sorted(folded, key=gravest_first))

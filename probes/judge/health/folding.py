@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
+from mltop.probes.judge.health.registry import RULES
 from mltop.probes.judge.health.rule import Rule
 from mltop.probes.judge.health.spans import earliest, first_of_each
+from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import Finding, Remedy
 from mltop.probes.model.verdict import all_gpus_name
 from mltop.probes.model.vocabulary import Severity, gravity
@@ -53,26 +56,21 @@ class _Lines:
     """The findings that stand for themselves so far, by rule, in the order in which they came."""
 
     def __init__(self, lines: Iterable[_Line]) -> None:
-        self.by_id: dict[str, list[_Line]] = {}
-        for line in lines:
-            self.by_id.setdefault(line.finding.id, []).append(line)
+        self.by_id = grouped(lines, lambda line: line.finding.id)
 
     def __iter__(self) -> Iterator[_Line]:
-        return iter(sorted((line for own in self.by_id.values() for line in own), key=lambda line: line.order))
+        return iter(sorted((line for of_rule in self.by_id.values() for line in of_rule), key=attrgetter("order")))
 
     def matching(self, patterns: Sequence[str]) -> list[str]:
         """The ids that are left and named, whole or by their beginning ("gpu.")."""
-        return [
-            rule_id
-            for rule_id in self.by_id
-            if any(rule_id == pattern or (pattern[-1] == "." and rule_id.startswith(pattern)) for pattern in patterns)
-        ]
+        beginnings = tuple(pattern for pattern in patterns if pattern.endswith("."))
+        return [rule_id for rule_id in self.by_id if rule_id in patterns or rule_id.startswith(beginnings)]
 
 
 def fold_findings(
     findings: Sequence[Finding],
     working_gpus: int,
-    rules: Sequence[Rule] = (),
+    rules: Sequence[Rule] = RULES,
     listed_gpus: int = 0,
     about: Iterable[tuple[Finding, tuple[str, ...]]] = (),
 ) -> list[Finding]:
@@ -82,7 +80,7 @@ def fold_findings(
     each other, and of very many alike most are one line. ``listed_gpus``: also those that do not work. ``about``: what
     else some of the findings are about. The time it takes grows as their number.
     """
-    by_id = {rule.id: rule for rule in rules or _all_rules()}
+    by_id = {rule.id: rule for rule in rules}
     others = {id(finding): names for finding, names in about if names}
     # Copies: an ended finding is folded anew with every sample.
     lines = _Lines(
@@ -104,37 +102,31 @@ def fold_findings(
     return folded
 
 
-def _all_rules() -> Sequence[Rule]:
-    from mltop.probes.judge.health.registry import RULES
-
-    return RULES
-
-
 def _fold_whole_node(lines: _Lines, working_gpus: int, listed_gpus: int, rules: Mapping[str, Rule]) -> None:
     """Where all GPUs of a node have it, the cause is outside of them and told once."""
-    for rule_id, own in lines.by_id.items():
+    for rule_id, of_rule in lines.by_id.items():
         rule = rules.get(rule_id)
         if rule is None or rule.whole_node is None:
             continue
-        kept: list[_Line] = []
-        for group in _at_one_time(own):
+        left: list[_Line] = []
+        for group in _at_one_time(of_rule):
             gpus = dict.fromkeys(line.finding.subject for line in group)
             remedies = {line.finding.remedy for line in group}
             words = rule.words_of_all(*remedies) if len(remedies) == 1 else None
             if len(gpus) > 1 and len(gpus) in (working_gpus, listed_gpus) and words is not None:
                 of_all = _of_all([line.finding for line in group], words, len(gpus))
-                kept.append(_Line(of_all, tuple(gpus), group[0].order))
+                left.append(_Line(of_all, tuple(gpus), group[0].order))
             else:
-                kept += group
-        own[:] = sorted(kept, key=lambda line: line.order)
+                left += group
+        of_rule[:] = sorted(left, key=attrgetter("order"))
 
 
 def _at_one_time(lines: list[_Line]) -> list[list[_Line]]:
     """Those that fire, and those that ended within a minute of each other."""
     groups = [[line for line in lines if line.finding.until is None]]
-    ended = [(line.finding.until, line.order, line) for line in lines if line.finding.until is not None]
+    ended = [(line.finding.until, line) for line in lines if line.finding.until is not None]
     newest = float("-inf")
-    for until, _, line in sorted(ended, key=lambda entry: entry[:2]):
+    for until, line in sorted(ended, key=lambda entry: (entry[0], entry[1].order)):
         if len(groups) > 1 and until - newest <= SLACK_S:
             groups[-1].append(line)
         else:
@@ -166,15 +158,15 @@ def _fold(lines: _Lines, cause_id: str, explained: tuple[str, ...], same_subject
     for rule_id in lines.matching(explained):
         if rule_id == cause_id:
             continue
-        kept = []
+        left = []
         for line in lines.by_id[rule_id]:
             causes = by_subject.get(line.finding.subject if same_subject else "")
             cause = causes.explaining(line.finding) if causes is not None else None
             if cause is None:
-                kept.append(line)
+                left.append(line)
             else:
                 cause.fold(line)
-        lines.by_id[rule_id] = kept
+        lines.by_id[rule_id] = left
 
 
 @dataclass
@@ -197,12 +189,9 @@ class _Causes:
     def explaining(self, finding: Finding) -> _Line | None:
         """What has ended does not hide what goes on, nor what is harmless something grave."""
         candidates = [*self.firing.values(), *(self.ended if finding.until is not None else ())]
-        fitting = (
-            cause
-            for cause in candidates
-            if gravity(cause.finding.severity) <= gravity(finding.severity) and _overlap(cause.finding, finding)
-        )
-        return min(fitting, key=lambda cause: cause.order, default=None)
+        grave = (cause for cause in candidates if gravity(cause.finding.severity) <= gravity(finding.severity))
+        overlapping = (cause for cause in grave if _overlap(cause.finding, finding))
+        return min(overlapping, key=attrgetter("order"), default=None)
 
 
 def _agree(lines: list[_Line]) -> None:
@@ -214,9 +203,9 @@ def _agree(lines: list[_Line]) -> None:
     by_subject: dict[str, list[Finding]] = {}
     for line in lines:
         for subject in line.subjects:
-            own = by_subject.setdefault(subject, [])
-            if line.finding.remedy != "none" and len(own) < MOST_FOLDED:
-                own.append(line.finding)
+            findings = by_subject.setdefault(subject, [])
+            if line.finding.remedy != "none" and len(findings) < MOST_FOLDED:
+                findings.append(line.finding)
     for line in lines:
         _agree_with_neighbours(line, by_subject)
 
@@ -261,10 +250,9 @@ def _give_way(weak: Finding, strong: Finding) -> None:
         weak.evidence = [*weak.evidence, strong.message]
 
 
-def _overlap(one: Finding, other: Finding) -> bool:
-    later_start = max(one.since or 0.0, other.since or 0.0)
-    ends = [finding.until for finding in (one, other) if finding.until is not None]
-    return not ends or later_start <= min(ends) + SLACK_S
+def _overlap(cause: Finding, finding: Finding) -> bool:
+    later_start = max(cause.since or 0.0, finding.since or 0.0)
+    return later_start <= min(known((cause.until, finding.until)), default=float("inf")) + SLACK_S
 
 
 def _name(finding: Finding) -> str:

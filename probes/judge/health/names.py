@@ -26,6 +26,12 @@ _PCI_ADDRESS = re.compile(r"(?:pci:)?(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f
 _LINK = re.compile(r"\b[Ll]ink (\d{1,6})\b")
 
 
+@once_per_moment
+def named_gpus(moment: Moment) -> list[tuple[GpuSample, str]]:
+    """The node's GPUs, each with its name."""
+    return [(gpu, gpu_name(gpu.index)) for gpu in moment.now.gpus]
+
+
 def gpu_key(gpu: GpuSample) -> str:
     """Of what is remembered: indexes shift when a GPU is lost, another board counts anew."""
     return gpu.uuid or gpu_name(gpu.index)
@@ -87,13 +93,11 @@ class Port(NamedTuple):
     up: bool
 
 
-def _rdma_ports(sample: Sample) -> list[Port]:
+@OfNewest
+def rdma_ports(sample: Sample) -> list[Port]:
+    """InfiniBand and RoCE. EFA always says ACTIVE, its rules stand apart."""
     links = (link for link in sample.links if link.error is None and link.kind in ("infiniband", "roce"))
     return [Port(link, port_name(link), is_up(link)) for link in links]
-
-
-# InfiniBand and RoCE. EFA always says ACTIVE, its rules stand apart.
-rdma_ports = OfNewest(_rdma_ports)
 
 
 def board(sample: Sample) -> str:
@@ -151,9 +155,8 @@ def _add_nameless(sample: Sample, indexes: dict[str, int]) -> None:
         indexes[absent[0]] = nameless[0]
         return
     by_order = dict(zip(on_bus, sorted(gpu.index for gpu in sample.gpus), strict=False))
-    if len(on_bus) == len(sample.gpus) and all(
-        by_order.get(address, index) == index for address, index in indexes.items()
-    ):
+    in_order = all(by_order.get(address, index) == index for address, index in indexes.items())
+    if len(on_bus) == len(sample.gpus) and in_order:
         indexes.update({address: i for address, i in by_order.items() if address not in indexes and i in nameless})
 
 
@@ -183,12 +186,10 @@ def links_of(texts: Iterable[str]) -> str:
 
 def clock_and_heat(gpu: GpuSample) -> str:
     """``, SM 1.10 of 1.98 GHz, 91 °C``: as much of it as is known."""
-    parts = []
+    text = ""
     if gpu.sm_clock_mhz is not None and gpu.sm_clock_max_mhz is not None:
-        parts.append(f"SM {gpu.sm_clock_mhz / 1000:.2f} of {clock_words(gpu.sm_clock_max_mhz)}")
-    if gpu.temperature_c is not None:
-        parts.append(celsius_words(gpu.temperature_c))
-    return "".join(f", {part}" for part in parts)
+        text = f", SM {gpu.sm_clock_mhz / 1000:.2f} of {clock_words(gpu.sm_clock_max_mhz)}"
+    return text if gpu.temperature_c is None else f"{text}, {celsius_words(gpu.temperature_c)}"
 
 
 def rate_text(per_s: float) -> str:

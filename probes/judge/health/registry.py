@@ -42,6 +42,7 @@ def readers_of(kind: str, *modules: ModuleType) -> tuple[Any, ...]:
 
 RULES: tuple[Rule, ...] = rules_of(*MODULES[:-1])
 JOB_RULES: tuple[Rule, ...] = rules_of(whole_job)
+ALL_RULES = (*RULES, *JOB_RULES)
 COUNTERS: tuple[Counters, ...] = readers_of("counters", *MODULES)
 GAUGES: tuple[Gauges, ...] = readers_of("gauges", *MODULES)
 VALUES: tuple[Values, ...] = readers_of("values", *MODULES)

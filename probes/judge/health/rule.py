@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial, wraps
+from functools import cached_property, partial
 from typing import Any, Generic, TypeVar
 
 from mltop.probes.judge.health.peers import NO_PEERS, Peers
@@ -24,10 +24,11 @@ HOLD = "{hold}"  # in a rule's threshold: its hold time
 GPU_LOST, DRIVER, FABRIC, LINK_DOWN, MEMORY_ERRORS, THROTTLE, SYMPTOM = range(1, 8)
 
 T = TypeVar("T")
+Seen = TypeVar("Seen")
 
 
 @dataclass(frozen=True)
-class Asked:
+class Expectations:
     """What the user told us to expect. ``lemons``: UUID or serial of a GPU known to be bad → why; ``vacated``: nothing
     of a job may be left on GPUs that do nothing (`mltop check`, which runs in prologs and epilogs).
     """
@@ -37,7 +38,7 @@ class Asked:
     vacated: bool = False
 
 
-NOTHING_ASKED = Asked()
+NO_EXPECTATIONS = Expectations()
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Moment:
     known_gpus: Mapping[int, GpuSample] = field(default_factory=dict)
     trails: Trails = field(default_factory=Trails)
     peers: Peers = field(default=NO_PEERS)
-    asked: Asked = NOTHING_ASKED
+    expectations: Expectations = NO_EXPECTATIONS
 
     @property
     def passed_s(self) -> float | None:
@@ -204,35 +205,24 @@ def rule(
     return partial(words, id, severity, hold_s, action)
 
 
-def once_per_moment(function: Callable[[Moment], T]) -> Callable[[Moment], T]:
-    """Several rules ask the same of one moment, one after the other: the newest answer is kept, and never changed."""
-    kept: list[tuple[Moment, T]] = []
-
-    @wraps(function)
-    def remembered(moment: Moment) -> T:
-        newest = kept[0] if kept else None
-        if newest is None or newest[0] is not moment:
-            newest = (moment, function(moment))
-            kept[:] = [newest]
-        return newest[1]
-
-    return remembered
-
-
-class OfNewest(Generic[T]):
-    """``read`` of the sample that was last asked about. ``afresh`` is for who sees a sample first: it may have been
-    changed in place since it was last judged.
+class OfNewest(Generic[Seen, T]):
+    """What ``read`` makes of the sample or moment that was last asked about: several rules ask the same, one after the
+    other. The answer is never changed. ``afresh`` is for who sees a sample first: it may have been changed in place
+    since it was last judged.
     """
 
-    def __init__(self, read: Callable[[Sample], T]) -> None:
+    def __init__(self, read: Callable[[Seen], T]) -> None:
         self._read = read
-        self._kept: tuple[Sample, T] | None = None
+        self._newest: tuple[Seen, T] | None = None
 
-    def __call__(self, sample: Sample) -> T:
-        kept = self._kept  # one look: another thread may put another sample there
-        return kept[1] if kept is not None and kept[0] is sample else self.afresh(sample)
+    def __call__(self, seen: Seen) -> T:
+        newest = self._newest  # one look: another thread may put another sample there
+        return newest[1] if newest is not None and newest[0] is seen else self.afresh(seen)
 
-    def afresh(self, sample: Sample) -> T:
-        result = self._read(sample)
-        self._kept = sample, result
+    def afresh(self, seen: Seen) -> T:
+        result = self._read(seen)
+        self._newest = seen, result
         return result
+
+
+once_per_moment = OfNewest

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 
 from mltop.probes.judge.health.rule import FAILED, Hit, Rule
+from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import Finding
 from mltop.probes.model.vocabulary import gravity
 
@@ -116,10 +116,10 @@ class Spans:
         self._failures = {key: finding for key, finding in self._failures.items() if key in self._failed_now}
         self._failed_now = set()
 
-    def told(self) -> list[tuple[Finding, tuple[str, ...]]]:
+    def firing(self) -> list[tuple[Finding, tuple[str, ...]]]:
         """What fires now, with the other names of what it is about, and what could not be judged."""
-        firing = [(span.finding(self._node, None), span.hit.about) for span in self._open.values() if span.fired]
-        return [*firing, *((finding, ()) for finding in self._failures.values())]
+        fired = [(span.finding(self._node, None), span.hit.about) for span in self._open.values() if span.fired]
+        return [*fired, *((finding, ()) for finding in self._failures.values())]
 
     @property
     def ended(self) -> list[Finding]:
@@ -154,7 +154,7 @@ class Ended:
             self.more, self.count = None, 0
 
     def all(self) -> list[Finding]:
-        return [*([self.more] if self.more is not None else []), *self.newest]
+        return [*known((self.more,)), *self.newest]
 
 
 def one_for_all(rest: Sequence[Finding], text: str = "") -> Finding:
@@ -165,31 +165,27 @@ def one_for_all(rest: Sequence[Finding], text: str = "") -> Finding:
 
 
 def earliest(all_of: Iterable[Finding] | Iterable[Hit]) -> float | None:
-    return min((entry.since for entry in all_of if entry.since is not None), default=None)
+    return min(known(entry.since for entry in all_of), default=None)
 
 
 def first_of_each(findings: Sequence[Finding]) -> list[Finding]:
     """At most MOST_HITS of each rule that fire, and one that stands for the rest of it; all that have ended."""
-    counts: Counter[str] = Counter()
-    others: dict[str, list[Finding]] = {}
-    told = []
-    for finding in findings:
-        if finding.until is None and finding.subject != MORE:
-            counts[finding.id] += 1
-            if counts[finding.id] > MOST_HITS:
-                others.setdefault(finding.id, []).append(finding)
-                continue
-        told.append(finding)
-    return [*told, *map(one_for_all, others.values())]
+    firing = grouped((finding for finding in findings if _is_single(finding)), lambda finding: finding.id)
+    rest = [of_rule[MOST_HITS:] for of_rule in firing.values() if len(of_rule) > MOST_HITS]
+    left_out = {id(finding) for of_rule in rest for finding in of_rule}
+    return [*(finding for finding in findings if id(finding) not in left_out), *map(one_for_all, rest)]
+
+
+def _is_single(finding: Finding) -> bool:
+    return finding.until is None and finding.subject != MORE
 
 
 def first_hits(rule: Rule, hits: list[Hit], is_open: Callable[[Hit], bool]) -> list[Hit]:
     """At most MOST_HITS of one rule, those that are open before new ones, and all others as one."""
     if len(hits) <= MOST_HITS:
         return hits
-    ordered = sorted(enumerate(hits), key=lambda entry: not is_open(entry[1]))
-    chosen = [hit for _, hit in sorted(ordered[:MOST_HITS], key=itemgetter(0))]
-    rest = [hit for _, hit in sorted(ordered[MOST_HITS:], key=itemgetter(0))]
+    ordered = sorted(range(len(hits)), key=lambda at: not is_open(hits[at]))
+    chosen, rest = ([hits[at] for at in sorted(part)] for part in (ordered[:MOST_HITS], ordered[MOST_HITS:]))
     gravest = min(rest, key=lambda hit: _gravity(rule, hit))
     text = f"… and {len(rest):,} more, e.g. {gravest.message}"
     more = replace(gravest, subject=MORE, key=MORE, message=text, evidence=(), since=earliest(rest), about=())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from mltop.probes.judge.health.registry import JOB_RULES, RULES
+from mltop.probes.judge.health.registry import ALL_RULES
 
 HEAD = """# Health rules
 
@@ -18,14 +18,13 @@ would tell. Thresholds marked * are our own defaults, not taken from a vendor.
 
 def document() -> str:
     """Markdown, one line per rule, in the order of the ids."""
-    rules = sorted((*RULES, *JOB_RULES), key=lambda rule: rule.id)
     lines = ["| id | severity | means | fires when | hold | do | source |", "|---|---|---|---|---|---|---|"]
-    for rule in rules:
+    for rule in sorted(ALL_RULES, key=lambda rule: rule.id):
         hold = f"{rule.hold_s:g} s" if rule.hold_s else "–"
         cells = (f"`{rule.id}`", rule.severity, rule.meaning, rule.fires_when, hold, rule.action, rule.source)
         lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
     table = "\n".join(lines)
-    return f"{HEAD}\n{len(rules)} rules.\n\n{table}\n"
+    return f"{HEAD}\n{len(ALL_RULES)} rules.\n\n{table}\n"
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,12 +136,8 @@ class _Value:
             self.changes.popleft()
 
     def at(self, at: float) -> Any:
-        newest = self.changes[0][1]
-        for since, value in self.changes:
-            if since > at:
-                break
-            newest = value
-        return newest
+        """Before the first change its value."""
+        return next((value for since, value in reversed(self.changes) if since <= at), self.changes[0][1])
 
 
 class Trails:
@@ -165,11 +161,7 @@ class Trails:
         return max(len(self._counters), len(self._gauges), len(self._values)) >= MOST_TRAILS
 
     def see(
-        self,
-        sample: Sample,
-        counters: Collection[Counters],
-        gauges: Collection[Gauges],
-        values: Collection[Values] = (),
+        self, sample: Sample, counters: Iterable[Counters], gauges: Iterable[Gauges], values: Iterable[Values] = ()
     ) -> None:
         at, self.failed = sample.sampled_at, []
         self._watched = self._watched or _Counter(at, at)
@@ -210,17 +202,17 @@ class Trails:
 
     def _see_values(self, read: Values, sample: Sample, at: float) -> None:
         for subject, name, value, keep_s in read(sample):
-            kept = self._values.get((subject, name))
-            if kept is not None:
-                kept.see(at, value, keep_s)
+            trail = self._values.get((subject, name))
+            if trail is not None:
+                trail.see(at, value, keep_s)
             elif len(self._values) < MOST_TRAILS:
                 self._values[subject, name] = _Value(deque([(at, value)]))
 
-    def _forget_gone(self, told: set[Key]) -> None:
+    def _forget_gone(self, present: set[Key]) -> None:
         """Processes and cgroups come and go: of those that are gone nothing is kept, nor of others when it is full."""
         for trails in (self._counters, self._gauges, self._values):
             full = len(trails) >= MOST_TRAILS
-            for key in [key for key in trails if key not in told and (full or key[0].startswith(_FLEETING))]:
+            for key in [key for key in trails if key not in present and (full or key[0].startswith(_FLEETING))]:
                 del trails[key]
 
     def increase(self, subject: str, name: str, now: float, over_s: float) -> Increase | None:

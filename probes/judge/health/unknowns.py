@@ -11,7 +11,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from mltop.probes.judge.health.names import RDMA, is_up, port_name
+from mltop.probes.judge.health.registry import ALL_RULES
 from mltop.probes.judge.health.rule import Rule
+from mltop.probes.judge.values import grouped
 from mltop.probes.model import CounterKind, Gap, GpuSample, LinkSample, Sample, Unknown
 from mltop.probes.model.gap import subject_text
 from mltop.probes.model.sample import Reads
@@ -20,7 +22,7 @@ from mltop.probes.model.vocabulary import gravity
 GROWTH = "growth"
 MOST_TOLD = 64  # of one node; there may be a gap for each of its ten thousand GPUs
 _MOST_NAMED = 8
-_UNTOLD = "the node does not tell it"
+_NOT_TOLD = "the node does not tell it"
 _NO_SUCH = "this hardware, driver or kernel tells none of what it could be judged by"
 # Of what the counters are, and what they are.
 _COUNTERS: dict[CounterKind, tuple[str, str]] = {
@@ -96,48 +98,47 @@ def _covers(fields: Iterable[str], field: str) -> bool:
     return any(field == name or field.startswith(f"{name}.") for name in fields)
 
 
-def unknowns_of(sample: Sample, rules: Sequence[Rule] = (), at_the_end: bool = False) -> list[Unknown]:
-    """A line per gap of the sample that keeps rules from being judged (none given: all rules), and per value that they
-    need and that is not there although no gap says why.
+def unknowns_of(sample: Sample, rules: Sequence[Rule] = ALL_RULES, at_the_end: bool = False) -> list[Unknown]:
+    """A line per gap of the sample that keeps rules from being judged, and per value that they need and that is not
+    there although no gap says why.
 
     What does not exist here is not unknown, unless a rule has nothing at all to go by then: that is said, but missed by
     nobody (severity info), as what would only be worth knowing. ``at_the_end``: no sample comes after this one, so what
     is still starting is unknown, too.
     """
-    judged = tuple(rules) or all_rules()
-    told = _Told(sample)
-    unknown = [*_by_gaps(sample, judged, told, at_the_end), *_untold(sample, judged, told)]
+    values = _SampleValues(sample)
+    unknown = [*_by_gaps(sample, rules, values, at_the_end), *_missing(sample, rules, values)]
     if len(unknown) <= MOST_TOLD:
         return unknown
     rest = unknown[MOST_TOLD:]
     ids = sorted({rule_id for more in rest for rule_id in more.rules})
     gravest = min((more.severity for more in rest), key=gravity)
-    why = f"{len(rest):,} more things are not known"
-    return [*unknown[:MOST_TOLD], Unknown(sample.node, "more", why, "", ids, gravest)]
+    more_text = f"{len(rest):,} more things are not known"
+    return [*unknown[:MOST_TOLD], Unknown(sample.node, "more", more_text, "", ids, gravest)]
 
 
 def growth_unknown(sample: Sample, rules: Sequence[Rule], reads: Reads) -> list[Unknown]:
     """Rules about counters that were read once only: whether these grow is not known. Of GPUs that cannot be read none
     is waited for. Pure.
     """
-    told = _Told(sample)
+    values = _SampleValues(sample)
     unknown = []
     for kind, (source, words) in _COUNTERS.items():
         if reads.twice(kind):
             continue
-        waiting = [rule for rule in rules if kind in rule.grows and _has_counters(rule, source, told)]
+        waiting = [rule for rule in rules if kind in rule.grows and _has_counters(rule, source, values)]
         if waiting:
             why = f"{words} were read once only: whether they grow was not judged"
             unknown.append(_unknown(sample, f"{GROWTH}.{kind}", why, "give it more time: --timeout 30", waiting))
     return unknown
 
 
-def _has_counters(rule: Rule, source: str, told: _Told) -> bool:
+def _has_counters(rule: Rule, source: str, values: _SampleValues) -> bool:
     ways = (way for need in rule.needs for way in alternatives(need) if way.source == source)
-    return any(told.tells(way, rule.id) for way in ways)
+    return any(values.tells(way, rule.id) for way in ways)
 
 
-def _by_gaps(sample: Sample, rules: tuple[Rule, ...], told: _Told, at_the_end: bool) -> Iterable[Unknown]:
+def _by_gaps(sample: Sample, rules: Sequence[Rule], values: _SampleValues, at_the_end: bool) -> Iterable[Unknown]:
     hindered_by: dict[tuple[str, bool, tuple[str, ...]], list[tuple[Rule, str]]] = {}
     for gap in sample.gaps:
         if gap.kind == "unsupported" or (gap.kind == "starting" and not at_the_end):
@@ -145,34 +146,28 @@ def _by_gaps(sample: Sample, rules: tuple[Rule, ...], told: _Told, at_the_end: b
         key = (gap.source, bool(gap.item), tuple(gap.fields))  # many gaps are alike but for their items
         if key not in hindered_by:
             hindered_by[key] = [(rule, need) for rule in rules for need in rule.needs if touches(gap, need)]
-        hindered = {rule.id: rule for rule, need in hindered_by[key] if not told.has_another(need, gap, rule.id)}
+        hindered = {rule.id: rule for rule, need in hindered_by[key] if not values.has_another(need, gap, rule.id)}
         if hindered:
             yield _unknown(sample, gap.what, gap.why, gap.fix, hindered.values())
 
 
-def _untold(sample: Sample, rules: tuple[Rule, ...], told: _Told) -> Iterable[Unknown]:
+def _missing(sample: Sample, rules: Sequence[Rule], values: _SampleValues) -> Iterable[Unknown]:
     lacking: dict[str, list[Rule]] = {}
     for rule in rules:
         for need in rule.needs:
-            what = told.untold(need, rule.id)
+            what = values.missing(need, rule.id)
             if what:
                 lacking.setdefault(what, []).append(rule)
         for need in rule.decisive:
-            if told.is_unsupported(need, rule.id):
+            if values.is_unsupported(need, rule.id):
                 yield Unknown(sample.node, need, _NO_SUCH, "", [rule.id], "info")
     for what, hindered in lacking.items():
-        yield _unknown(sample, what, _UNTOLD, "", hindered)
+        yield _unknown(sample, what, _NOT_TOLD, "", hindered)
 
 
 def _unknown(sample: Sample, what: str, why: str, fix: str, rules: Collection[Rule]) -> Unknown:
     gravest = min((rule.severity for rule in rules), key=gravity)
     return Unknown(sample.node, what, why, fix, [rule.id for rule in rules], gravest)
-
-
-def all_rules() -> tuple[Rule, ...]:
-    from mltop.probes.judge.health.registry import JOB_RULES, RULES
-
-    return (*RULES, *JOB_RULES)
 
 
 class _Value(NamedTuple):
@@ -188,14 +183,12 @@ class _Value(NamedTuple):
         return subject_text(self.source, "" if self.source == "ranks" else self.item, [self.field])
 
 
-class _Told:
+class _SampleValues:
     """What one sample tells, and what its gaps say of the rest (of any kind)."""
 
     def __init__(self, sample: Sample) -> None:
         self._sample = sample
-        self._gaps: dict[tuple[str, str], list[Gap]] = {}
-        for gap in sample.gaps:
-            self._gaps.setdefault((gap.source, gap.item), []).append(gap)
+        self._gaps = grouped(sample.gaps, lambda gap: (gap.source, gap.item))
         self._gpus = [gpu for gpu in sample.gpus if gpu.state == "ok"]
         self._lacks: dict[tuple[str, str], tuple[list[list[_Value]], int]] = {}
 
@@ -220,7 +213,7 @@ class _Told:
             return any(entry.value is not None for entry in values)
         return not self._has_gap(need.source, "*" if need.each else "", need.field)
 
-    def untold(self, need: str, rule_id: str) -> str:
+    def missing(self, need: str, rule_id: str) -> str:
         """Of which things (GPUs, ports, ranks) none of the ways has a value, and of one of them no gap says why: "" of
         none.
         """
@@ -233,7 +226,7 @@ class _Told:
         return ", ".join(ways[0].name for ways in unsaid[:_MOST_NAMED])
 
     def is_unsupported(self, need: str, rule_id: str) -> bool:
-        """As ``untold``, where gaps of the kind "unsupported" say why, and only such."""
+        """As ``missing``, where gaps of the kind "unsupported" say why, and only such."""
         lacking, _ = self._lacking(need, rule_id)
         return any(all(self._has_gap(*way[:3], only_unsupported=True) for way in ways) for ways in lacking)
 
@@ -245,10 +238,8 @@ class _Told:
         return self._lacks[key]
 
     def _find_lacking(self, ways: Sequence[Need], rule_id: str) -> tuple[list[list[_Value]], int]:
-        of_things: dict[tuple[str, str], list[_Value]] = {}
-        for way in ways:
-            for entry in self._values(way, rule_id):
-                of_things.setdefault(entry[:2], []).append(entry)
+        entries = (entry for way in ways for entry in self._values(way, rule_id))
+        of_things = grouped(entries, lambda entry: (entry.source, entry.item))
         lacking = [entries for entries in of_things.values() if all(entry.value is None for entry in entries)]
         if lacking and not _are_alike(ways) and any(self._is_whole(way, rule_id) for way in ways):
             lacking = []

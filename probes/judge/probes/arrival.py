@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mltop.probes.judge.values import known, median_of
 from mltop.probes.model.probe import CollectiveResult, RankArrival, RankTimes
 
 LEAST_GPU_S = 1e-3  # beyond the usual lag; less is no trouble, and events on the GPU have some jitter
@@ -41,11 +43,7 @@ class LateRank:
     @property
     def slower_at_work(self) -> bool:
         """Its own work between two collectives takes longer than the others'."""
-        return (
-            self.work_s is not None
-            and bool(self.usual_work_s)
-            and self.work_s > SLOWER_WORK * (self.usual_work_s or 0.0)
-        )
+        return bool(self.usual_work_s) and (self.work_s or 0.0) > SLOWER_WORK * (self.usual_work_s or 0.0)
 
     @property
     def slow_at_work(self) -> bool:
@@ -54,7 +52,6 @@ class LateRank:
 
 
 def common_iterations(times: Sequence[RankTimes]) -> int:
-    """How many iterations all of these ranks have."""
     return min((len(rank.times_s) for rank in times), default=0)
 
 
@@ -96,27 +93,17 @@ def find_late(results: Sequence[CollectiveResult]) -> list[LateRank]:
     """
     sizes = [_Size(result) for result in results if len(result.arrivals) > 1 and result.iterations >= ITERATIONS]
     ranks = sorted({rank for size in sizes for rank in size.of_rank})
-    late_ranks = [late for late in (_late(rank, sizes) for rank in ranks) if late is not None]
-    if 2 * len(late_ranks) > len(ranks):
-        return []
-    return sorted(late_ranks, key=lambda late: -late.late_s)
+    late_ranks = known(_late(rank, sizes) for rank in ranks)
+    return sorted(late_ranks, key=lambda late: -late.late_s) if 2 * len(late_ranks) <= len(ranks) else []
 
 
 def find_early(results: Sequence[CollectiveResult]) -> list[int]:
     """Ranks that come clearly before the usual ones: then more than half of the ranks are late."""
-    early: dict[int, int] = {}
+    early: Counter[int] = Counter()
     for result in results:
-        usual = usual_lag_s(result)
-        if usual is None:
-            continue
-        least = max(_least_s(result), OF_TIME * (result.time_s or 0.0))
-        steady = [
-            arrival
-            for arrival in result.arrivals
-            if arrival.lag_s < usual - least and (arrival.late_share or 0.0) <= EARLY_SHARE
-        ]
-        for arrival in steady:
-            early[arrival.rank] = early.get(arrival.rank, 0) + 1
+        limit_s = (usual_lag_s(result) or 0.0) - max(_least_s(result), OF_TIME * (result.time_s or 0.0))
+        steady = (arrival for arrival in result.arrivals if (arrival.late_share or 0.0) <= EARLY_SHARE)
+        early.update(arrival.rank for arrival in steady if arrival.lag_s < limit_s)
     return sorted(rank for rank, count in early.items() if 2 * count > len(results))
 
 
@@ -127,16 +114,13 @@ class _Size:
         self.of_rank = {arrival.rank: arrival for arrival in result.arrivals}
         self.iterations = result.iterations
         self.usual_s = usual_lag_s(result) or 0.0
-        shares = [arrival.late_share for arrival in result.arrivals if arrival.late_share is not None]
+        shares = known(arrival.late_share for arrival in result.arrivals)
         self.usual_share = statistics.mean(shares) if shares else 0.0
         self.limit_s = max(_least_s(result), OF_TIME * (result.time_s or 0.0), OF_USUAL_LAG * self.usual_s)
 
     def usual_work_s(self, rank: int) -> float | None:
         """The median of the others' own work."""
-        known = [
-            arrival.work_s for arrival in self.of_rank.values() if arrival.rank != rank and arrival.work_s is not None
-        ]
-        return statistics.median(known) if known else None
+        return median_of(arrival.work_s for arrival in self.of_rank.values() if arrival.rank != rank)
 
 
 def _late(rank: int, sizes: Sequence[_Size]) -> LateRank | None:
@@ -160,18 +144,15 @@ def _by_luck(shows: Sequence[tuple[_Size, RankArrival]]) -> float:
 
     The mean share of all ranks is what chance gives: of two ranks one is always later.
     """
-    known = [(size, mine.late_share) for size, mine in shows if mine.late_share is not None]
-    turns = sum(size.iterations for size, _ in known)
+    shares = [(size, arrival.late_share) for size, arrival in shows if arrival.late_share is not None]
+    turns = sum(size.iterations for size, _ in shares)
     if not turns:
         return 0.0
-    times_late = sum(round(share * size.iterations) for size, share in known)
-    chance = sum(size.usual_share * size.iterations for size, _ in known) / turns
-    ranks = max(len(size.of_rank) for size, _ in known)
-    tail = sum(
-        math.comb(turns, count) * chance**count * (1 - chance) ** (turns - count)
-        for count in range(times_late, turns + 1)
-    )
-    return ranks * tail
+    times_late = sum(round(share * size.iterations) for size, share in shares)
+    late = sum(size.usual_share * size.iterations for size, _ in shares) / turns
+    ranks = max(len(size.of_rank) for size, _ in shares)
+    counts = range(times_late, turns + 1)
+    return ranks * sum(math.comb(turns, count) * late**count * (1 - late) ** (turns - count) for count in counts)
 
 
 def _least_s(result: CollectiveResult) -> float:

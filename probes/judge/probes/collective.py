@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from mltop.probes.judge.nodes import folded
-from mltop.probes.judge.probes.arrival import LateRank, arrivals, common_iterations, find_early, find_late, usual_lag_s
-from mltop.probes.judge.probes.compare import Comparison, against_past, collective_key, group_subject
+from mltop.probes.judge.probes.arrival import LateRank, arrivals, common_iterations, find_early, find_late
+from mltop.probes.judge.probes.compare import against_past, collective_key, group_subject
 from mltop.probes.judge.probes.devices import NEAR_FIGURE, first_sentences, listed
 from mltop.probes.judge.probes.hardware.peaks import Expected
+from mltop.probes.judge.values import grouped, known
 from mltop.probes.model.probe import CollectiveResult, PastResult, ProbeFailure, ProbeVerdict, RankTimes, Suspect
 from mltop.probes.model.ranks import ranks_text
 from mltop.probes.model.units import counted, percent_words, rate_words, size_words, time_words
@@ -39,43 +40,23 @@ def judge_collective(
     """
     measured = [result for result in results if result.time_s is not None]
     if not measured:
-        return ProbeVerdict(_nothing(failures), _failed(failures))
+        why = "; ".join(_failure_sentences(failures))
+        return ProbeVerdict(f"no collective was measured{f': {why}' if why else ''}", _failed(failures))
     late, early = find_late(measured), find_early(measured)
-    main = _main(measured)
-    suspects = [*_wrong_suspects(measured), *_failed(failures), *_late_suspects(late, measured)]
-    parts = [*_wrong(measured), _headline(main) + _against(main, past)]
-    parts += _late_sentences(late, measured)
+    late_groups = _by_node(late, measured)
+    # The sentence is about the largest size of the first collective.
+    first = (result for result in measured if result.collective == measured[0].collective)
+    main = max(first, key=lambda result: result.size_bytes)
+    below_past = {id(result): _below_history(result, past) for result in measured}
+    suspects = [*_wrong_suspects(measured), *_failed(failures), *map(_late_suspect, late_groups)]
+    parts = [*_wrong(measured), _headline(main) + (below_past[id(main)] or _below_expected(main))]
+    parts += first_sentences(
+        [f"{_late_who(group)} {_how_late(group)}" for group in late_groups], "and {} more are late"
+    )
     parts += _failure_sentences(failures)
-    details = [*_details(measured, late, early), *_older(measured, main, past)]
-    return ProbeVerdict("; ".join(part for part in parts if part), suspects, details)
-
-
-def _main(results: Sequence[CollectiveResult]) -> CollectiveResult:
-    """What the sentence is about: the largest size of the first collective."""
-    same = [result for result in results if result.collective == results[0].collective]
-    return max(same, key=lambda result: result.size_bytes)
-
-
-def _against(result: CollectiveResult, past: Sequence[PastResult]) -> str:
-    """Own history, then the expected figure where it is certain."""
-    if result.busbw_bytes_per_s is None:
-        return ""
-    history = against_past(group_subject(result), collective_key(result), result.busbw_bytes_per_s, {}, past)
-    if history.slow:
-        return _below_history(history)
-    return _below_expected(result)
-
-
-def _older(results: Sequence[CollectiveResult], main: CollectiveResult, past: Sequence[PastResult]) -> list[str]:
-    """The other sizes and collectives that are slower than they were."""
-    slower = []
-    for result in results:
-        if result is main or result.busbw_bytes_per_s is None:
-            continue
-        history = against_past(group_subject(result), collective_key(result), result.busbw_bytes_per_s, {}, past)
-        if history.slow:
-            slower.append(_what(result) + _below_history(history))
-    return slower
+    others = [result for result in measured if result is not main and below_past[id(result)]]
+    details = [*_details(measured, late, early), *(_what(result) + below_past[id(result)] for result in others)]
+    return ProbeVerdict("; ".join(parts), suspects, details)
 
 
 # From the times of ranks to results.
@@ -86,12 +67,9 @@ def merge_times(times: Sequence[RankTimes], backend: str) -> list[CollectiveResu
 
     Ranks that gave no times, or fewer iterations than others, are named in ``gaps``; nothing is made up for them.
     """
-    groups: dict[tuple[int, int, str, int], dict[int, RankTimes]] = {}
-    for rank_times in times:
-        groups.setdefault((rank_times.round, rank_times.group, rank_times.collective, rank_times.size_bytes), {})[
-            rank_times.rank
-        ] = rank_times
-    return [_merged([of_rank[rank] for rank in sorted(of_rank)], backend) for of_rank in groups.values()]
+    groups = grouped(times, lambda rank: (rank.round, rank.group, rank.collective, rank.size_bytes))
+    by_rank = ({rank.rank: rank for rank in group} for group in groups.values())
+    return [_merged([of_rank[rank] for rank in sorted(of_rank)], backend) for of_rank in by_rank]
 
 
 def busbw_factor(collective: str, ranks: int) -> float:
@@ -166,7 +144,13 @@ def _headline(result: CollectiveResult) -> str:
     return f"{counted(result.ranks, 'rank')}{on}: {_what(result)} {speed}{path}"
 
 
-def _below_history(history: Comparison) -> str:
+def _below_history(result: CollectiveResult, past: Sequence[PastResult]) -> str:
+    """ "" where it is as fast as it was, or nobody knows."""
+    if result.busbw_bytes_per_s is None:
+        return ""
+    history = against_past(group_subject(result), collective_key(result), result.busbw_bytes_per_s, {}, past)
+    if not history.slow:
+        return ""
     usual = "" if history.usual is None else f" ({rate_words(history.usual)})"
     return f", {percent_words(history.slower)} slower than its last {history.count} results{usual}"
 
@@ -195,64 +179,32 @@ def _wrong_suspects(results: Sequence[CollectiveResult]) -> list[Suspect]:
     for result in results:
         if not result.wrong or 2 * len(result.wrong_ranks) >= result.ranks:
             continue
+        reason = f"got wrong values in {_what(result)}"
         for arrival in result.arrivals:
             if arrival.rank in result.wrong_ranks:
-                reason = f"got wrong values in {_what(result)}"
-                suspects.setdefault(
-                    arrival.rank, Suspect(arrival.node, reason, arrival.gpu, arrival.rank, action=_WRONG_ACTION)
-                )
+                accused = Suspect(arrival.node, reason, arrival.gpu, arrival.rank, action=_WRONG_ACTION)
+                suspects.setdefault(arrival.rank, accused)
     return list(suspects.values())
 
 
-def _late_suspects(late: Sequence[LateRank], results: Sequence[CollectiveResult]) -> list[Suspect]:
+def _late_suspect(group: Sequence[LateRank]) -> Suspect:
     """A whole node is one suspect, without a rank."""
-    suspects = []
-    for group in _by_node(late, results):
-        if len(group) > 1:
-            suspects.append(
-                Suspect(group[0].node, f"all its {len(group)} ranks {_how_late(group)}", action=_NODE_ACTION)
-            )
-        else:
-            rank = group[0]
-            suspects.append(Suspect(rank.node, _how_late(group), rank.gpu, rank.rank, action=_LATE_ACTION))
-    return suspects
-
-
-def _late_sentences(late: Sequence[LateRank], results: Sequence[CollectiveResult]) -> list[str]:
-    """``rank 5 (GPU 5 on n03) comes 30 ms late to every collective: …``."""
-    sentences = []
-    for group in _by_node(late, results):
-        who = _rank(group[0]) if len(group) == 1 else f"all {len(group)} ranks of {group[0].node}"
-        sentences.append(f"{who} {_how_late(group)}")
-    return first_sentences(sentences, "and {} more are late")
+    first = group[0]
+    if len(group) > 1:
+        return Suspect(first.node, f"all its {len(group)} ranks {_how_late(group)}", action=_NODE_ACTION)
+    return Suspect(first.node, _how_late(group), first.gpu, first.rank, action=_LATE_ACTION)
 
 
 def _failed(failures: Sequence[ProbeFailure]) -> list[Suspect]:
     """Ranks that died or did not come; a node that could not begin is no suspect of a measurement."""
-    return [
-        Suspect(
-            failure.node,
-            failure.why,
-            failure.gpu,
-            failure.rank,
-            action=failure.fix,
-        )
-        for failure in failures
-        if failure.rank is not None and not failure.refused
-    ]
+    of_ranks = (failure for failure in failures if failure.rank is not None and not failure.refused)
+    return [Suspect(failure.node, failure.why, failure.gpu, failure.rank, action=failure.fix) for failure in of_ranks]
 
 
 def _failure_sentences(failures: Sequence[ProbeFailure]) -> list[str]:
     """Those with one reason together."""
-    by_reason: dict[str, list[ProbeFailure]] = {}
-    for failure in failures:
-        by_reason.setdefault(failure.why, []).append(failure)
+    by_reason = grouped(failures, lambda failure: failure.why)
     return first_sentences([f"{_who(alike)}: {why}" for why, alike in by_reason.items()], "and {} more failures")
-
-
-def _nothing(failures: Sequence[ProbeFailure]) -> str:
-    sentences = _failure_sentences(failures)
-    return f"no collective was measured: {'; '.join(sentences)}" if sentences else "no collective was measured"
 
 
 def _details(results: Sequence[CollectiveResult], late: Sequence[LateRank], early: Sequence[int]) -> Iterator[str]:
@@ -262,9 +214,9 @@ def _details(results: Sequence[CollectiveResult], late: Sequence[LateRank], earl
     if early:
         waits = "waits" if len(early) == 1 else "wait"
         yield f"most ranks are late: {ranks_text(early)} {waits} for them (clearly earlier in most collectives)"
-    lags = [lag for lag in map(_spread_s, results) if lag is not None]
+    lags = [[arrival.lag_s for arrival in result.arrivals] for result in results if len(result.arrivals) > 1]
     if lags and not late and not early:
-        yield f"no rank is late: lags differ by at most {time_words(max(lags))}"
+        yield f"no rank is late: lags differ by at most {time_words(max(max(own) - min(own) for own in lags))}"
     for result in results:
         yield from _of_size(result)
     if any(_below_expected(result) for result in results) and not late and len(results[0].nodes) > 2:
@@ -282,25 +234,15 @@ def _of_size(result: CollectiveResult) -> Iterator[str]:
         yield f"{_what(result)}: one in twenty takes {p95} (median {median})"
 
 
-def _spread_s(result: CollectiveResult) -> float | None:
-    usual = usual_lag_s(result)
-    if usual is None or len(result.arrivals) < 2:
-        return None
-    return max(arrival.lag_s for arrival in result.arrivals) - min(arrival.lag_s for arrival in result.arrivals)
-
-
 def _by_node(late: Sequence[LateRank], results: Sequence[CollectiveResult]) -> list[list[LateRank]]:
     """The late ranks; those of a node together when all of its ranks are late and there are several."""
     of_node: dict[str, set[int]] = {}
     for arrival in (arrival for result in results for arrival in result.arrivals):
         of_node.setdefault(arrival.node, set()).add(arrival.rank)
-    groups: dict[tuple[str, int], list[LateRank]] = {}
-    everyone = {rank.rank for rank in late}
-    for rank in late:
-        ranks = of_node.get(rank.node, set())
-        whole = len(of_node) > 1 and len(ranks) > 1 and ranks <= everyone
-        groups.setdefault((rank.node, -1 if whole else rank.rank), []).append(rank)
-    return list(groups.values())
+    late_ranks = {rank.rank for rank in late}
+    several = {node for node, ranks in of_node.items() if len(ranks) > 1 and ranks <= late_ranks}
+    whole = several if len(of_node) > 1 else set()
+    return list(grouped(late, lambda rank: (rank.node, -1 if rank.node in whole else rank.rank)).values())
 
 
 def _how_late(group: Sequence[LateRank]) -> str:
@@ -312,24 +254,27 @@ def _how_late(group: Sequence[LateRank]) -> str:
 
 
 def _work(group: Sequence[LateRank]) -> str:
-    known = [rank for rank in group if rank.work_s is not None and rank.usual_work_s is not None]
-    if not known:
+    if all(rank.work_s is None or rank.usual_work_s is None for rank in group):
         return ""
-    slower = [late for late in known if late.slower_at_work]
+    slower = [rank for rank in group if rank.slower_at_work]
     if not slower:
         return " (its own work is as fast as theirs)" if len(group) == 1 else " (their own work is not slower)"
-    worst = max(slower, key=lambda late: (late.slow_at_work, late.work_s or 0.0))
+    worst = max(slower, key=lambda rank: (rank.slow_at_work, rank.work_s or 0.0))
     work = f"its own work takes {time_words(worst.work_s or 0.0)}, the others' {time_words(worst.usual_work_s or 0.0)}"
     return f": {work}" if worst.slow_at_work else f" ({work}: too little to explain it)"
 
 
-def _rank(late: LateRank) -> str:
-    place = f"GPU {late.gpu} on {late.node}" if late.gpu is not None else late.node
-    return f"rank {late.rank} ({place})" if place else f"rank {late.rank}"
+def _late_who(group: Sequence[LateRank]) -> str:
+    """``rank 5 (GPU 5 on n03)``, ``all 8 ranks of n03``."""
+    late = group[0]
+    if len(group) > 1:
+        return f"all {len(group)} ranks of {late.node}"
+    where = f"GPU {late.gpu} on {late.node}" if late.gpu is not None else late.node
+    return f"rank {late.rank} ({where})" if where else f"rank {late.rank}"
 
 
 def _who(alike: Sequence[ProbeFailure]) -> str:
-    ranks = [failure.rank for failure in alike if failure.rank is not None]
+    ranks = known(failure.rank for failure in alike)
     nodes = folded(failure.node for failure in alike if failure.node)
     if len(ranks) == len(alike):
         return f"{ranks_text(ranks)} ({nodes})" if nodes else ranks_text(ranks)

@@ -10,11 +10,12 @@ And what of a report is worth keeping for that, and under which name it is found
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from mltop.probes.judge.nodes import folded
+from mltop.probes.judge.values import median_of
 from mltop.probes.model.probe import (
     CollectiveResult,
     CopiesResult,
@@ -53,8 +54,7 @@ class Comparison:
     @property
     def slower(self) -> float:
         """How much below, 0.21 for 21 %; 0 where it is unknown."""
-        share = self.share
-        return 0.0 if share is None else 1 - share
+        return 0.0 if self.share is None else 1 - self.share
 
 
 def slower_than_peers(values: Mapping[K, float]) -> dict[K, Comparison]:
@@ -63,11 +63,12 @@ def slower_than_peers(values: Mapping[K, float]) -> dict[K, Comparison]:
     With fewer than 4 values nobody is: ``slow`` is None.
     """
     count = len(values)
+    if not values:
+        return {}
+    usual = statistics.median(values.values())
     if count < PEERS_AT_LEAST:
         why = f"{count} alike: at least {PEERS_AT_LEAST} are needed to call one slow"
-        usual = statistics.median(values.values()) if values else None
         return {key: Comparison(value, usual, count, None, why) for key, value in values.items()}
-    usual = statistics.median(values.values())
     spread = _spread(list(values.values()), usual)
     return {
         key: Comparison(value, usual, count, value < (1 - PEER_GAP) * usual and _z(value, usual, spread) > UNUSUAL_Z)
@@ -85,7 +86,7 @@ def against_past(
     of_device = [result for result in past if result.uuid == uuid and result.key == key and result.value > 0]
     same = sorted((result for result in of_device if result.versions == dict(versions)), key=lambda result: result.at)
     earlier = [result.value for result in same[-PAST_AT_MOST:]]
-    usual = statistics.median(earlier) if earlier else None
+    usual = median_of(earlier)
     if usual is None or len(earlier) < PAST_AT_LEAST:
         return Comparison(value, usual, len(earlier), None, _too_little(len(earlier), len(of_device)))
     slow = value < (1 - PAST_GAP) * usual
@@ -126,23 +127,27 @@ def past_of(report: ProbeReport) -> list[PastResult]:
 
     ``at`` is the report's start (unix s).
     """
-    if report.simulated:
-        return []
-    kept: list[PastResult] = []
-    for result in report.results:
-        if isinstance(result, MatmulResult):
-            kept += _kept(report, result, _of_matmul(result))
-        elif isinstance(result, (MemoryResult, CopiesResult)) and result.intact is False:
-            continue
-        elif isinstance(result, MemoryResult):
-            kept += _kept(report, result, [(memory_key(result), result.copy_bytes_per_s)])
-        elif isinstance(result, CopiesResult):
-            rates = ((way, getattr(result, f"{way}_bytes_per_s")) for way in COPY_WAYS)
-            kept += _kept(report, result, [(copies_key(result, way), rate) for way, rate in rates])
-        elif isinstance(result, CollectiveResult) and result.busbw_bytes_per_s is not None and not result.wrong:
-            key, busbw = collective_key(result), result.busbw_bytes_per_s
-            kept.append(PastResult(group_subject(result), key, busbw, report.started_at))
-    return kept
+    past = []
+    for result in () if report.simulated else report.results:
+        for key, value in _values(result):
+            if value is not None and value > 0:
+                whose = group_subject(result) if isinstance(result, CollectiveResult) else subject(result)
+                versions = dict(getattr(result, "versions", {}))
+                past.append(PastResult(whose, key, value, report.started_at, versions))
+    return past
+
+
+def _values(result: object) -> Iterator[tuple[str, float | None]]:
+    """What may be kept of one result, under its key."""
+    if isinstance(result, MatmulResult) and not result.corrupt_iterations and result.upload_intact is not False:
+        yield matmul_key(result, "sustained"), result.sustained_tflops
+        yield matmul_key(result, "burst"), result.burst_tflops
+    elif isinstance(result, MemoryResult) and result.intact is not False:
+        yield memory_key(result), result.copy_bytes_per_s
+    elif isinstance(result, CopiesResult) and result.intact is not False:
+        yield from ((copies_key(result, way), getattr(result, f"{way}_bytes_per_s")) for way in COPY_WAYS)
+    elif isinstance(result, CollectiveResult) and not result.wrong:
+        yield collective_key(result), result.busbw_bytes_per_s
 
 
 def subject(result: DeviceResult) -> str:
@@ -166,14 +171,16 @@ def matmul_key(result: MatmulResult, load: str) -> str:
     On processors the threads belong to it.
     """
     shape = "x".join(map(str, result.sustained_shape)) if load == "sustained" else ""
-    threads = f"{result.threads} threads" if result.kind == "cpu" and result.threads else ""
-    return " ".join(filter(None, ("matmul", result.dtype, load, shape, threads)))
+    return " ".join(filter(None, ("matmul", result.dtype, load, shape, _threads(result))))
 
 
 def memory_key(result: MemoryResult) -> str:
     """On processors the threads belong to it."""
-    threads = f" {result.threads} threads" if result.kind == "cpu" and result.threads else ""
-    return f"memory copy {result.size_bytes}{threads}"
+    return f"memory copy {result.size_bytes} {_threads(result)}".rstrip()
+
+
+def _threads(result: MatmulResult | MemoryResult) -> str:
+    return f"{result.threads} threads" if result.kind == "cpu" and result.threads else ""
 
 
 def copies_key(result: CopiesResult, way: str) -> str:
@@ -183,18 +190,3 @@ def copies_key(result: CopiesResult, way: str) -> str:
 
 def collective_key(result: CollectiveResult) -> str:
     return f"{result.collective} {result.backend} {result.size_bytes} ranks {result.ranks}"
-
-
-def _of_matmul(result: MatmulResult) -> Iterator[tuple[str, float | None]]:
-    if result.corrupt_iterations or result.upload_intact is False:
-        return
-    yield matmul_key(result, "sustained"), result.sustained_tflops
-    yield matmul_key(result, "burst"), result.burst_tflops
-
-
-def _kept(
-    report: ProbeReport, result: DeviceResult, values: Iterable[tuple[str, float | None]]
-) -> Iterator[PastResult]:
-    for key, value in values:
-        if value is not None and value > 0:
-            yield PastResult(subject(result), key, value, report.started_at, dict(result.versions))

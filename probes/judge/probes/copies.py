@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
 
 from mltop.probes.judge.probes.compare import COPY_WAYS, copies_key
 from mltop.probes.judge.probes.copies_peers import judge_peers
@@ -25,6 +27,7 @@ from mltop.probes.judge.probes.devices import (
 )
 from mltop.probes.judge.probes.hardware.links import host_copy, uses_pcie
 from mltop.probes.judge.probes.hardware.peaks import Expected
+from mltop.probes.judge.values import grouped, known
 from mltop.probes.model.probe import CopiesResult, PastResult, ProbeVerdict
 from mltop.probes.model.units import percent_span_words, percent_words, rate_words
 
@@ -45,34 +48,28 @@ class PcieState:
     def __str__(self) -> str:
         return f"gen {'?' if self.gen is None else self.gen} x{'?' if self.width is None else self.width}"
 
+    def is_below(self, other: PcieState) -> bool:
+        return (self.gen or 0) < (other.gen or 0) or (self.width or 0) < (other.width or 0)
+
 
 def under_load(result: CopiesResult) -> PcieState:
     """The best that was seen during the copies of one GPU alone."""
-    gens = [phase.pcie_gen for phase in result.phases if phase.pcie_gen is not None]
-    widths = [phase.pcie_width for phase in result.phases if phase.pcie_width is not None]
+    gens, widths = (known(getattr(phase, name) for phase in result.phases) for name in ("pcie_gen", "pcie_width"))
     return PcieState(max(gens, default=None), max(widths, default=None))
 
 
 def degraded(result: CopiesResult) -> str:
     """``PCIe gen 3 x8 instead of gen 5 x16``; "" for a link at its best, an unknown one, or one that is not used."""
-    state, most = under_load(result), PcieState(result.pcie_gen_max, result.pcie_width_max)
-    if not state.known or not most.known or not uses_pcie(result.name, result.pci_device):
-        return ""
-    below = (state.gen or 0) < (most.gen or 0) or (state.width or 0) < (most.width or 0)
-    return f"PCIe {state} instead of {most}" if below else ""
+    state, most = under_load(result), _best(result)
+    comparable = state.known and most.known and uses_pcie(result.name, result.pci_device)
+    return f"PCIe {state} instead of {most}" if comparable and state.is_below(most) else ""
 
 
-def built_so(results: Sequence[CopiesResult]) -> set[int]:
-    """Places of GPUs whose link is below its best exactly as that of all others of the model: no fault of one."""
-    models: dict[str, list[int]] = {}
-    for place, result in enumerate(results):
-        models.setdefault(result.name, []).append(place)
-    by_design: set[int] = set()
-    for places in models.values():
-        words = {degraded(results[place]) for place in places}
-        if len(places) > 1 and len(words) == 1 and words != {""}:
-            by_design.update(places)
-    return by_design
+def built_so(results: Sequence[CopiesResult]) -> list[CopiesResult]:
+    """Those whose link is below its best exactly as that of all others of the model: no fault of one."""
+    models = grouped(results, lambda result: result.name).values()
+    alike = (members for members in models if len(members) > 1 and len(set(map(degraded, members))) == 1)
+    return [result for members in alike for result in members if degraded(result)]
 
 
 def reason(result: CopiesResult, others: Sequence[CopiesResult], together_only: bool) -> tuple[str, str]:
@@ -80,29 +77,25 @@ def reason(result: CopiesResult, others: Sequence[CopiesResult], together_only: 
     low = degraded(result)
     if low:
         return low, _RESEAT
-    pcie = under_load(result)
-    usual = _usual(others)
-    if pcie.known and usual.known and uses_pcie(result.name, result.pci_device) and _lower(pcie, usual):
+    pcie, usual = under_load(result), _usual(others)
+    if pcie.known and usual.known and uses_pcie(result.name, result.pci_device) and pcie.is_below(usual):
         return f"PCIe {pcie} (others {usual})", _RESEAT
     if result.near is False and any(other.near for other in others):
         where = "" if result.numa_node is None else f" {result.numa_node}"
-        return (
-            f"its host memory was not at its NUMA node{where}, whose CPUs mltop may not use",
-            "let the probe use all CPUs (cpuset, Slurm's binding)",
-        )
+        why = f"its host memory was not at its NUMA node{where}, whose CPUs mltop may not use"
+        return why, "let the probe use all CPUs (cpuset, Slurm's binding)"
     numa = _numa(result, others)
     if together_only:
         shared = numa or "a PCIe switch or a socket's memory"
         return f"what it shares with other GPUs is slow ({shared})", "lspci -tv and numactl -H show what they share"
-    state = f", its link is at its best ({pcie})" if pcie.known and low == "" and _has_most(result) else ""
-    return (
-        f"nothing that was measured shows why{state}{f' ({numa})' if numa else ''}",
-        "mltop check for PCIe errors (AER, replays), IOMMU and the switch above it; then reseat it",
-    )
+    state = f", its link is at its best ({pcie})" if pcie.known and _best(result).known else ""
+    why = f"nothing that was measured shows why{state}{f' ({numa})' if numa else ''}"
+    return why, "mltop check for PCIe errors (AER, replays), IOMMU and the switch above it; then reseat it"
 
 
-def _has_most(result: CopiesResult) -> bool:
-    return result.pcie_gen_max is not None and result.pcie_width_max is not None
+def _best(result: CopiesResult) -> PcieState:
+    """What GPU and slot could do."""
+    return PcieState(result.pcie_gen_max, result.pcie_width_max)
 
 
 def _usual(others: Sequence[CopiesResult]) -> PcieState:
@@ -110,10 +103,6 @@ def _usual(others: Sequence[CopiesResult]) -> PcieState:
     states = [state for state in map(under_load, others) if state.known]
     most = max(states, key=states.count, default=PcieState())
     return most if 2 * states.count(most) > len(states) else PcieState()
-
-
-def _lower(left: PcieState, right: PcieState) -> bool:
-    return (left.gen or 0) < (right.gen or 0) or (left.width or 0) < (right.width or 0)
 
 
 def _numa(result: CopiesResult, others: Sequence[CopiesResult]) -> str:
@@ -150,9 +139,10 @@ def judge_copies(results: Sequence[CopiesResult], past: Sequence[PastResult] = (
     """One sentence, who is accused and why, and the rest as details."""
     gpus = _looks(results, past)
     by_design = built_so(results)
-    for place, gpu in enumerate(gpus):
-        if gpu.slow or (place not in by_design and degraded(gpu.result)):
-            _explain(gpu, results)
+    for gpu in gpus:
+        if gpu.slow or (degraded(gpu.result) and not any(gpu.result is result for result in by_design)):
+            like = [other for other in results if other.name == gpu.result.name and other is not gpu.result]
+            gpu.why, gpu.action = reason(gpu.result, like, bool(gpu.slow) and not set(_ALONE) & set(gpu.slow))
     peers = judge_peers(results)
     accused = sorted((gpu for gpu in gpus if gpu.why), key=lambda gpu: -gpu.worst)
     damaging = [result for result in results if result.intact is False]
@@ -161,7 +151,7 @@ def judge_copies(results: Sequence[CopiesResult], past: Sequence[PastResult] = (
     parts += first_sentences(
         [f"{device_name(gpu.result)} {'is ' if gpu.slow else ''}{_sentence(gpu)}" for gpu in accused]
     )
-    parts += peers.sentences
+    parts += [peers.text] if peers.text else []
     suspects = [suspect(result, _DAMAGED, f"{device_name(result)}: {_REPLACE}") for result in damaging]
     suspects += [suspect(gpu.result, _sentence(gpu), f"{device_name(gpu.result)}: {gpu.action}") for gpu in accused]
     details = [*_details(gpus, by_design), *peers.details]
@@ -169,29 +159,18 @@ def judge_copies(results: Sequence[CopiesResult], past: Sequence[PastResult] = (
 
 
 def _looks(results: Sequence[CopiesResult], past: Sequence[PastResult]) -> list[GpuLook]:
-    gpus = [GpuLook(result) for result in results]
+    gpus = {id(result): GpuLook(result) for result in results}
     on_node = Counter(result.node for result in results)
+
+    def alike_by(way: str, result: CopiesResult) -> tuple[object, ...]:
+        """While all copy it matters how many do. Memory that is not beside the GPU is slower everywhere."""
+        return (result.name, result.size_bytes, result.near, None if way in _ALONE else on_node[result.node])
+
     for way in COPY_WAYS:
-        rates = {
-            place: rate
-            for place, result in enumerate(results)
-            if (rate := getattr(result, f"{way}_bytes_per_s")) is not None
-        }
-        # While all copy it matters how many do. Memory that is not beside the GPU is slower everywhere.
-        keys = {
-            place: (result.name, result.size_bytes, result.near, None if way in _ALONE else on_node[result.node])
-            for place, result in enumerate(results)
-        }
-        past_keys = {place: copies_key(result, way) for place, result in enumerate(results)}
-        for place, look in looks(results, rates, keys, past_keys, past).items():
-            gpus[place].rates[way] = look
-    return gpus
-
-
-def _explain(gpu: GpuLook, results: Sequence[CopiesResult]) -> None:
-    like = [other for other in results if other.name == gpu.result.name and other is not gpu.result]
-    together_only = bool(gpu.slow) and not any(way in _ALONE for way in gpu.slow)
-    gpu.why, gpu.action = reason(gpu.result, like, together_only)
+        past_key = partial(copies_key, way=way)
+        for look in looks(results, attrgetter(f"{way}_bytes_per_s"), partial(alike_by, way), past_key, past):
+            gpus[id(look.result)].rates[way] = look
+    return list(gpus.values())
 
 
 def _sentence(gpu: GpuLook) -> str:
@@ -208,9 +187,7 @@ def _sentence(gpu: GpuLook) -> str:
 
 def _headlines(gpus: Sequence[GpuLook]) -> Iterator[str]:
     """``8 GPUs alike at 51.3 GB/s to the GPU and 50.1 GB/s to the host``, for each model."""
-    models: dict[str, list[GpuLook]] = {}
-    for gpu in gpus:
-        models.setdefault(gpu.result.name, []).append(gpu)
+    models = grouped(gpus, lambda gpu: gpu.result.name)
     for model, members in models.items():
         rest = [gpu for gpu in members if not gpu.why]
         texts: list[str] = []
@@ -225,11 +202,9 @@ def _headlines(gpus: Sequence[GpuLook]) -> Iterator[str]:
             yield f"{f'{model}: ' if len(models) > 1 and model else ''}{' and '.join(texts)}{alone}"
 
 
-def _details(gpus: Sequence[GpuLook], by_design: set[int]) -> Iterator[str]:
-    low = [gpu for place, gpu in enumerate(gpus) if place in by_design]
-    for words in sorted({degraded(gpu.result) for gpu in low}):
-        who = devices_name([gpu.result for gpu in low if degraded(gpu.result) == words])
-        yield f"{who}: {words}, all alike: the machine may be built or set so"
+def _details(gpus: Sequence[GpuLook], by_design: Sequence[CopiesResult]) -> Iterator[str]:
+    for words, alike_ones in sorted(grouped(by_design, degraded).items()):
+        yield f"{devices_name(alike_ones)}: {words}, all alike: the machine may be built or set so"
     for gpu in gpus:
         yield from _one_sided(gpu)
     far = [gpu.result for gpu in gpus if gpu.result.near is False]

@@ -7,23 +7,23 @@ may be how the machine is built: there it is only compared with the same way on 
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mltop.probes.judge.probes.compare import PEER_GAP, Comparison, slower_than_peers
-from mltop.probes.judge.probes.devices import listed
+from mltop.probes.judge.probes.devices import first_sentences, listed
 from mltop.probes.judge.probes.hardware.links import peer_copy
-from mltop.probes.model.probe import CopiesResult, PeerCopy, Suspect
+from mltop.probes.judge.values import grouped
+from mltop.probes.model.probe import CopiesResult, PeerCopy, ProbeVerdict, Suspect
 from mltop.probes.model.units import percent_words, rate_words
 
 ALL = 0.75  # of a GPU's ways: then it is the GPU
 _LINK = "mltop check: NVLink errors and PCIe links of both; nvidia-smi nvlink -s, nvidia-smi topo -p2p r"
 _GPU = "mltop check: its NVLinks; reset the GPU, then dcgmi diag -r 3"
-_SAID = 4
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(NamedTuple):
     """One direction between two GPUs of a node."""
 
     node: str
@@ -35,8 +35,7 @@ class Way:
         return self.source, self.target
 
 
-@dataclass
-class Fault:
+class Fault(NamedTuple):
     """``slower``: 0.21 for 21 %, None where it was not measured."""
 
     why: str
@@ -47,14 +46,7 @@ Ways = dict[Way, PeerCopy]
 Faults = dict[Way, Fault]
 
 
-@dataclass
-class PeersVerdict:
-    sentences: list[str] = field(default_factory=list)
-    suspects: list[Suspect] = field(default_factory=list)
-    details: list[str] = field(default_factory=list)
-
-
-def judge_peers(results: Sequence[CopiesResult]) -> PeersVerdict:
+def judge_peers(results: Sequence[CopiesResult]) -> ProbeVerdict:
     nodes: dict[str, Ways] = {}
     for result in results:
         source = -1 if result.gpu is None else result.gpu
@@ -63,14 +55,13 @@ def judge_peers(results: Sequence[CopiesResult]) -> PeersVerdict:
     models = {result.node: result for result in results}
     uuids = {(result.node, result.gpu): result.uuid for result in results}
     elsewhere = _unlike_nodes(nodes, models)
-    verdict = PeersVerdict()
+    verdict = ProbeVerdict("")
     for node, ways in nodes.items():
         faults = {**elsewhere.get(node, {}), **_unlike_in_node(ways, models[node]), **_damaged(ways)}
         verdict.suspects += _accused(node, ways, faults, uuids)
         verdict.details += _details(ways, faults, models[node], f"{node}: " if len(nodes) > 1 else "")
-    verdict.sentences = [_sentence(suspect) for suspect in verdict.suspects[:_SAID]]
-    left = len(verdict.suspects) - _SAID
-    verdict.sentences += [f"{left} more GPUs or ways between them are slow"] if left > 0 else []
+    sentences = [_sentence(suspect) for suspect in verdict.suspects]
+    verdict.text = "; ".join(first_sentences(sentences, "{} more GPUs or ways between them are slow"))
     return verdict
 
 
@@ -92,7 +83,7 @@ def _unlike_in_node(ways: Ways, result: CopiesResult) -> Faults:
             faults[way] = Fault(f"through host memory{at}, others are direct", _below(copy, ways))
     rates = {way: rate for way in direct if (rate := ways[way].bytes_per_s) is not None}
     # One bad GPU of four has half of all ways: it is found by what is usual for each GPU.
-    gpus = {way.source for way in rates} | {way.target for way in rates}
+    gpus = {gpu for way in rates for gpu in way.ends}
     usual = {gpu: statistics.median(rate for way, rate in rates.items() if gpu in way.ends) for gpu in gpus}
     slow = {gpu: comparison for gpu, comparison in slower_than_peers(usual).items() if comparison.slow}
     for gpu, comparison in slow.items():
@@ -125,13 +116,8 @@ def _unlike_nodes(nodes: dict[str, Ways], models: dict[str, CopiesResult]) -> di
 
 
 def _damaged(ways: Ways) -> Faults:
-    faults = {}
-    for way, copy in ways.items():
-        if copy.intact is False:
-            faults[way] = Fault("what arrives is damaged")
-        elif copy.why:
-            faults[way] = Fault(copy.why)
-    return faults
+    whys = {way: copy.why if copy.intact is not False else "what arrives is damaged" for way, copy in ways.items()}
+    return {way: Fault(why) for way, why in whys.items() if why}
 
 
 def _accused(node: str, ways: Ways, faults: Faults, uuids: dict[tuple[str, int | None], str]) -> Iterator[Suspect]:
@@ -147,22 +133,17 @@ def _accused(node: str, ways: Ways, faults: Faults, uuids: dict[tuple[str, int |
 
 def _worst_gpu(ways: Ways, left: Faults) -> int | None:
     """The GPU with most bad ways, if they are nearly all that it has in one direction, and at least two."""
-    best: tuple[int, int] | None = None
-    for gpu in sorted({way.source for way in ways} | {way.target for way in ways}) if left else ():
-        count = 0
-        for one_way in ([way for way in ways if way.source == gpu], [way for way in ways if way.target == gpu]):
-            bad = sum(way in left for way in one_way)
-            count += bad if bad >= max(2, ALL * len(one_way)) else 0
-        if count and (best is None or count > best[0]):
-            best = (count, gpu)
-    return None if best is None else best[1]
+    bad_ways = Counter[int]()
+    for gpu in sorted({gpu for way in ways for gpu in way.ends}) if left else ():
+        for direction in ([way for way in ways if way.source == gpu], [way for way in ways if way.target == gpu]):
+            bad = sum(way in left for way in direction)
+            bad_ways[gpu] += bad if bad >= max(2, ALL * len(direction)) else 0
+    worst = max(bad_ways, key=lambda gpu: bad_ways[gpu], default=None)
+    return worst if worst is not None and bad_ways[worst] else None
 
 
 def _links(node: str, left: Faults) -> Iterator[Suspect]:
-    pairs: dict[tuple[int, int], list[Way]] = {}
-    for way in left:
-        pairs.setdefault((min(way.source, way.target), max(way.source, way.target)), []).append(way)
-    for (first, second), members in sorted(pairs.items()):
+    for (first, second), members in sorted(grouped(left, lambda way: (min(way.ends), max(way.ends))).items()):
         name = f"GPU {members[0].source} to GPU {members[0].target}"
         if len(members) > 1:
             name = f"between GPU {first} and GPU {second}"
@@ -184,7 +165,7 @@ def _together(faults: Sequence[Fault]) -> str:
     measured = [fault for fault in faults if fault.slower is not None]
     others = list(dict.fromkeys(fault.why for fault in faults if fault.slower is None))
     worst = max(measured, key=lambda fault: fault.slower or 0.0, default=None)
-    return listed([*([worst.why] if worst is not None else []), *others])
+    return listed(others if worst is None else [worst.why, *others])
 
 
 def _slower(comparison: Comparison, than: str) -> str:

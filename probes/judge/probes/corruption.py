@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from mltop.probes.judge.probes.devices import devices_name, suspect
+from mltop.probes.judge.values import grouped
 from mltop.probes.model.probe import MatmulResult, Suspect
 from mltop.probes.model.units import digits
 
@@ -32,21 +33,16 @@ def unlike(results: Sequence[MatmulResult]) -> tuple[list[Suspect], list[str]]:
     The same bits may be expected of equal model, multiprocessors, versions, shape and type only (cuBLAS: results are
     reproducible for one version, architecture and number of multiprocessors).
     """
-    groups: dict[tuple[object, ...], list[MatmulResult]] = {}
-    for result in results:
-        if result.checksum and not result.corrupt_iterations:
-            groups.setdefault(_same_bits(result), []).append(result)
+    comparable = (result for result in results if result.checksum and not result.corrupt_iterations)
     suspects, notes = [], []
-    for group in groups.values():
+    for group in grouped(comparable, _same_bits).values():
         counts = Counter(result.checksum for result in group)
         if len(counts) < 2:
             continue
         usual, most = counts.most_common(1)[0]
         if len(group) < MAJORITY_AT_LEAST or 2 * most <= len(group):
-            names = devices_name(group)
-            notes.append(
-                f"{names} gave different results for equal work, and no majority tells which is right: {_AGAIN}"
-            )
+            unsettled = "gave different results for equal work, and no majority tells which is right"
+            notes.append(f"{devices_name(group)} {unsettled}: {_AGAIN}")
             continue
         reason = f"gave another result than {most} equal devices: rerun to confirm"
         suspects += [suspect(result, reason, _AGAIN) for result in group if result.checksum != usual]
@@ -64,14 +60,6 @@ def clean_text(results: Sequence[MatmulResult]) -> str:
 
 
 def _same_bits(result: MatmulResult) -> tuple[object, ...]:
-    return (
-        result.kind,
-        result.name,
-        result.multiprocessors,
-        tuple(sorted(result.versions.items())),
-        tuple(result.shape),
-        tuple(result.sustained_shape),
-        result.dtype,
-        result.code_path,
-        result.threads,
-    )
+    device = (result.kind, result.name, result.multiprocessors, result.threads)
+    library = (tuple(sorted(result.versions.items())), result.code_path)
+    return (*device, *library, result.dtype, tuple(result.shape), tuple(result.sustained_shape))

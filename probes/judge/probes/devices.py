@@ -7,12 +7,13 @@ others have measured on such hardware is only told.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from mltop.probes.judge.nodes import folded
 from mltop.probes.judge.probes.compare import PEER_GAP, Comparison, against_past, slower_than_peers, subject
+from mltop.probes.judge.values import grouped, known
 from mltop.probes.model.probe import DeviceResult, PastResult, Suspect
 from mltop.probes.model.ranks import fold
 from mltop.probes.model.units import counted, percent_words, rate_words
@@ -53,25 +54,27 @@ class Look(Generic[Result]):
 
 def looks(
     results: Sequence[Result],
-    rates: Mapping[int, float],
-    peer_keys: Mapping[int, Hashable],
-    past_keys: Mapping[int, str],
+    rate_of: Callable[[Result], float | None],
+    peer_key: Callable[[Result], Hashable],
+    past_key: Callable[[Result], str],
     past: Sequence[PastResult],
-) -> dict[int, Look[Result]]:
-    """By place in ``results``. Peers have the same key; ``past_keys``: under which name results are kept."""
-    peer_rates: dict[Hashable, dict[int, float]] = {}
-    for place, rate in rates.items():
-        peer_rates.setdefault(peer_keys[place], {})[place] = rate
-    earlier: dict[str, list[PastResult]] = {}
-    for past_result in past:
-        earlier.setdefault(past_result.uuid, []).append(past_result)
-    beside: dict[int, Look[Result]] = {}
-    for values in peer_rates.values():
-        for place, peers in slower_than_peers(values).items():
-            result, uuid = results[place], subject(results[place])
-            history = against_past(uuid, past_keys[place], values[place], result.versions, earlier.get(uuid, ()))
-            beside[place] = Look(result, values[place], history, peers)
-    return beside
+) -> list[Look[Result]]:
+    """Of each result that has a rate, in their order. Peers have the same key; ``past_key``: under which name a result
+    is kept.
+    """
+    rates = {id(result): rate for result in results if (rate := rate_of(result)) is not None}
+    rated = [result for result in results if id(result) in rates]
+    peers: dict[int, Comparison] = {}
+    for alike in grouped(rated, peer_key).values():
+        peers |= slower_than_peers({id(result): rates[id(result)] for result in alike})
+    earlier = grouped(past, lambda past_result: past_result.uuid)
+
+    def look(result: Result) -> Look[Result]:
+        rate, uuid = rates[id(result)], subject(result)
+        history = against_past(uuid, past_key(result), rate, result.versions, earlier.get(uuid, ()))
+        return Look(result, rate, history, peers[id(result)])
+
+    return [look(result) for result in rated]
 
 
 def are_alike(group: Sequence[Look[Result]]) -> bool:
@@ -130,21 +133,17 @@ def devices_name(results: Sequence[DeviceResult]) -> str:
         return device_name(results[0])
     if all(result.kind == "cpu" for result in results):
         return f"CPUs of {folded(result.node for result in results)}"
-    nodes: dict[str, list[DeviceResult]] = {}
-    for result in results:
-        nodes.setdefault(result.node, []).append(result)
     names: list[str] = []
     alike: dict[str, list[str]] = {}  # of nodes with the same GPUs
-    for node, members in nodes.items():
-        whole = len(members) > 1 and all(member.kind == "gpu" and member.gpu is not None for member in members)
-        if whole:
-            alike.setdefault(fold(member.gpu for member in members if member.gpu is not None), []).append(node)
+    for node, members in grouped(results, lambda result: result.node).items():
+        gpus = known(member.gpu for member in members if member.kind == "gpu")
+        if len(gpus) == len(members) > 1:
+            alike.setdefault(fold(gpus), []).append(node)
         else:
-            names += [device_name(member) for member in members]
-    names += [
-        f"GPUs {gpus}" + (f" on {'each of ' if len(on_nodes) > 1 else ''}{folded(on_nodes)}" if any(on_nodes) else "")
-        for gpus, on_nodes in alike.items()
-    ]
+            names += map(device_name, members)
+    for numbers, nodes in alike.items():
+        on = f" on {'each of ' if len(nodes) > 1 else ''}{folded(nodes)}" if any(nodes) else ""
+        names.append(f"GPUs {numbers}{on}")
     return listed(names)
 
 

@@ -5,10 +5,8 @@ The table never accuses: software alone moves a GPU by 40 %. Rates are TFLOP/s, 
 
 from __future__ import annotations
 
-import statistics
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mltop.probes.judge.probes.compare import PEER_GAP, Comparison, matmul_key
@@ -35,6 +33,7 @@ from mltop.probes.judge.probes.reasons import (
     lowered_limit,
     rate_of,
 )
+from mltop.probes.judge.values import grouped, known, median_without
 from mltop.probes.model.probe import MatmulResult, PastResult, ProbeVerdict, Suspect
 from mltop.probes.model.units import (
     counted,
@@ -96,14 +95,17 @@ def judge_matmul(results: Sequence[MatmulResult], past: Sequence[PastResult] = (
     differing, notes = unlike(measured)
     groups = _groups(measured, past)
     several = len({group.looks[0].result.name for group in groups}) > 1
-    parts = [_wrong_sentence(suspected) for suspected in [*wrong, *differing]]
+    parts = [_wrong_sentence(accused) for accused in [*wrong, *differing]]
     for group in groups:
         parts += [_headline(group, several), *_slow_sentences(group)]
     clean = clean_text(measured)
     parts += [clean] if clean and not differing else []
     suspects = [*wrong, *differing, *(_suspect(look) for group in groups for look in group.accused)]
-    details = [line for group in groups for line in _details(group)]
-    return ProbeVerdict("; ".join(parts), suspects, [*details, *notes, *_checked(measured)])
+    details = [*(line for group in groups for line in _details(group)), *notes]
+    if clean:
+        count = sum(result.checked_iterations for result in measured)
+        details.append(f"{counted(count, 'iteration')} compared bit for bit")
+    return ProbeVerdict("; ".join(parts), suspects, details)
 
 
 def with_efficiency(result: MatmulResult) -> MatmulResult:
@@ -132,18 +134,17 @@ def _efficiency(result: MatmulResult, peak: Peak | None, name: str, rate: float 
 
 def _groups(results: Sequence[MatmulResult], past: Sequence[PastResult]) -> list[Group]:
     """The largest first."""
-    places: dict[tuple[object, ...], list[int]] = {}
-    for place, result in enumerate(results):
-        places.setdefault(_key(result), []).append(place)
-    limits = {place: limit for members in places.values() for place, limit in _limits(results, members).items()}
-    beside = looks(
+    limits: dict[int, int | None] = {}
+    for members in grouped(results, _key).values():
+        limits |= _limits(members)
+    compared = looks(
         results,
-        {place: rate_of(result) or 0.0 for place, result in enumerate(results)},
-        {place: (_key(result), limits[place]) for place, result in enumerate(results)},
-        {place: matmul_key(result, _load(result)) for place, result in enumerate(results)},
+        rate_of,
+        lambda result: (_key(result), limits[id(result)]),
+        lambda result: matmul_key(result, _load(result)),
         past,
     )
-    groups = [_judged([beside[place] for place in members]) for members in places.values()]
+    groups = map(_judged, grouped(compared, lambda look: _key(look.result)).values())
     return sorted(groups, key=lambda group: -len(group.looks))
 
 
@@ -157,12 +158,12 @@ def _load(result: MatmulResult) -> str:
     return "sustained" if result.sustained_tflops is not None else "burst"
 
 
-def _limits(results: Sequence[MatmulResult], members: Sequence[int]) -> dict[int, int | None]:
-    """Power limits of peers are equal, to 5 W; one whose limit is unknown is a peer of most others."""
-    watts = {place: _limit_w(results[place]) for place in members}
-    classes = {place: None if limit is None else round(limit / 5) for place, limit in watts.items()}
-    usual = Counter(limit for limit in classes.values() if limit is not None).most_common(1)
-    return {place: usual[0][0] if limit is None and usual else limit for place, limit in classes.items()}
+def _limits(members: Sequence[MatmulResult]) -> dict[int, int | None]:
+    """By ``id``. Power limits of peers are equal, to 5 W; one whose limit is unknown is a peer of most others."""
+    watts = {id(result): _limit_w(result) for result in members}
+    classes = {key: None if limit is None else round(limit / 5) for key, limit in watts.items()}
+    usual = Counter(known(classes.values())).most_common(1)
+    return {key: usual[0][0] if limit is None and usual else limit for key, limit in classes.items()}
 
 
 def _judged(members: Sequence[Look[MatmulResult]]) -> Group:
@@ -170,34 +171,23 @@ def _judged(members: Sequence[Look[MatmulResult]]) -> Group:
     neighbours = _Neighbours([look.result for look in members])
     group = Group([])
     for look in members:
-        others = Comparison(look.rate, _median_without(ordered, look.rate), len(ordered) - 1)
+        others = Comparison(look.rate, median_without(ordered, look.rate), len(ordered) - 1)
         judged = MatmulLook(look.result, look.rate, look.history, look.peers, others)
         judged.reason = _accusation(judged, neighbours)
         group.looks.append(judged)
     return group
 
 
-def _median_without(ordered: list[float], left_out: float) -> float | None:
-    """The median of the sorted values without one occurrence of ``left_out``."""
-    place, count = bisect_left(ordered, left_out), len(ordered) - 1
-    if not count:
-        return None
-    middle = [count // 2] if count % 2 else [count // 2 - 1, count // 2]
-    return statistics.mean(ordered[at + (at >= place)] for at in middle)
-
-
 class _Neighbours:
     """With whom a result is compared when reasons are looked for: its node's devices and some of all others."""
 
     def __init__(self, members: list[MatmulResult]) -> None:
-        self._of_node: dict[str, list[MatmulResult]] = {}
-        for result in members:
-            self._of_node.setdefault(result.node, []).append(result)
+        self._of_node = grouped(members, lambda result: result.node)
         self._some = members[:: max(1, len(members) // SOME_OTHERS)]
 
     def of(self, result: MatmulResult) -> list[MatmulResult]:
-        beside = [other for other in self._of_node[result.node] if other is not result]
-        return beside + [other for other in self._some if other.node != result.node]
+        on_node = [other for other in self._of_node[result.node] if other is not result]
+        return on_node + [other for other in self._some if other.node != result.node]
 
 
 def _limit_w(result: MatmulResult) -> float | None:
@@ -211,7 +201,7 @@ def _accusation(look: MatmulLook, neighbours: _Neighbours) -> Reason | None:
     if not look.slow and not below and not alone:
         return None
     others = neighbours.of(look.result)
-    lowered = lowered_limit(load_phase(look.result), [phase for phase in map(load_phase, others) if phase is not None])
+    lowered = lowered_limit(load_phase(look.result), known(map(load_phase, others)))
     if look.slow or (below and lowered is not None and _limit_differs(look.result, others)):
         return explain(look.result, others)
     fault = hardware_fault(look.result, others) if look.peers.slow is None else None
@@ -221,7 +211,7 @@ def _accusation(look: MatmulLook, neighbours: _Neighbours) -> Reason | None:
 def _limit_differs(result: MatmulResult, others: list[MatmulResult]) -> bool:
     """Whether most others may draw more than this one: a limit that all have is a decision, not a fault."""
     limit = _limit_w(result)
-    limits = [watts for watts in map(_limit_w, others) if watts is not None]
+    limits = known(map(_limit_w, others))
     return limit is not None and 2 * sum(watts > limit for watts in limits) > len(limits)
 
 
@@ -235,10 +225,9 @@ def _suspect(look: MatmulLook) -> Suspect:
 # In words.
 
 
-def _wrong_sentence(suspected: Suspect) -> str:
-    who = f"GPU {suspected.gpu}" if suspected.gpu is not None else "CPUs"
-    on = f" {'on' if suspected.gpu is not None else 'of'} {suspected.node}" if suspected.node else ""
-    return f"{who}{on} {suspected.reason}"
+def _wrong_sentence(accused: Suspect) -> str:
+    who, on = (f"GPU {accused.gpu}", "on") if accused.gpu is not None else ("CPUs", "of")
+    return f"{who}{f' {on} {accused.node}' if accused.node else ''} {accused.reason}"
 
 
 def _headline(group: Group, several: bool) -> str:
@@ -258,10 +247,9 @@ def _headline(group: Group, several: bool) -> str:
 
 def _slow_sentences(group: Group) -> list[str]:
     """One for each node and kind of reason: ``GPU 5 on n03 is 21 % slower: held at 1215 MHz by …``."""
-    same_reason: dict[tuple[str, str, bool], list[MatmulLook]] = {}
-    for look in group.accused:
-        kind = look.reason.kind if look.reason else ""
-        same_reason.setdefault((look.result.node, kind, look.by_history), []).append(look)
+    same_reason = grouped(
+        group.accused, lambda look: (look.result.node, look.reason.kind if look.reason else "", look.by_history)
+    )
     ordered = sorted(same_reason.values(), key=lambda members: -max(look.slower for look in members))
     sentences = [_slow_sentence(members, len(group.looks) == 1) for members in ordered[:SENTENCES]]
     left = sum(len(members) for members in ordered[SENTENCES:])
@@ -316,8 +304,8 @@ def _software(group: Group) -> str:
     first = group.looks[0].result
     peak = peak_of(first.name, first.pci_device)
     shares = _sustained_shares(group)
-    known = peak is not None and peak.is_sure(f"tflops.{first.dtype}") and first.dtype in _EFFICIENT
-    if group.accused or not known or not shares or max(shares) >= LOW_EFFICIENCY:
+    judgeable = peak is not None and peak.is_sure(f"tflops.{first.dtype}") and first.dtype in _EFFICIENT
+    if group.accused or not judgeable or not shares or max(shares) >= LOW_EFFICIENCY:
         return ""
     versions = [f"{name} {first.versions[name]}" for name in _VERSIONS if name in first.versions]
     named = f" ({', '.join(versions)})" if versions else ""
@@ -325,7 +313,7 @@ def _software(group: Group) -> str:
 
 
 def _sustained_shares(group: Group) -> list[float]:
-    return _known(result.sustained_efficiency for result in group.results)
+    return known(result.sustained_efficiency for result in group.results)
 
 
 def _slowest(rest: Sequence[MatmulLook]) -> str:
@@ -347,24 +335,24 @@ def _details(group: Group) -> Iterator[str]:
     heating = [result for result in results if result.still_heating]
     if heating:
         yield f"{devices_name(heating)}: still heating up, its clock fell during the warm-up: later it will be slower"
-    known = sum(look.history.slow is not None for look in group.looks)
-    if known:
-        kept = sum(look.history.slow is False for look in group.looks)
-        yield f"{kept} of {known} as fast as in their earlier results"
+    with_history = sum(look.history.slow is not None for look in group.looks)
+    if with_history:
+        as_fast = sum(look.history.slow is False for look in group.looks)
+        yield f"{as_fast} of {with_history} as fast as in their earlier results"
 
 
 def _power_limits(results: Sequence[MatmulResult]) -> Iterator[str]:
-    phases = [phase for phase in map(load_phase, results) if phase is not None]
-    held = [phase for phase in phases if at_power_limit(phase)]
-    if held:
-        clocks = span_words(_known(phase.sm_clock_mhz for phase in held), "MHz")
-        limit = span_words(_known(phase.power_limit_w for phase in held), "W")
+    phases = known(map(load_phase, results))
+    at_limit = [phase for phase in phases if at_power_limit(phase)]
+    if at_limit:
+        clocks = span_words(known(phase.sm_clock_mhz for phase in at_limit), "MHz")
+        limit = span_words(known(phase.power_limit_w for phase in at_limit), "W")
         at = f" at {clocks}" if clocks else ""
-        yield f"the power limit ({limit}) holds {len(held)} of {len(results)}{at}: normal at full load"
+        yield f"the power limit ({limit}) holds {len(at_limit)} of {len(results)}{at}: normal at full load"
     lowered = [phase for phase in phases if lowered_limit(phase, ()) is not None]
     if lowered:
-        limit = span_words(_known(phase.power_limit_w for phase in lowered), "W")
-        default = span_words(_known(phase.power_limit_default_w for phase in lowered), "W")
+        limit = span_words(known(phase.power_limit_w for phase in lowered), "W")
+        default = span_words(known(phase.power_limit_default_w for phase in lowered), "W")
         yield f"the limit of {len(lowered)} of {len(results)} was lowered to {limit} (default {default})"
 
 
@@ -373,19 +361,9 @@ def _against_table(results: Sequence[MatmulResult]) -> Iterator[str]:
     first = results[0]
     peak = None if first.kind != "gpu" else peak_of(first.name, first.pci_device)
     best = None if peak is None else peak.mamf_tflops.get(first.dtype)
-    rates = _known(result.burst_tflops for result in results)
+    rates = known(result.burst_tflops for result in results)
     if peak is not None and best and rates:
         share = percent_span_words(rate / best for rate in rates)
         of = f"{share} of mamf-finder's {tflops_words(best)} on {peak.name}"
         note = doubt(rates, best, peak.is_sure(f"mamf.{first.dtype}"), "versions of driver, torch and cuBLAS alone")
         yield f"burst: {tflops_span_words(rates)}, {of}{note}"
-
-
-def _checked(results: Sequence[MatmulResult]) -> list[str]:
-    """What the comparison of bits covered."""
-    count = sum(result.checked_iterations for result in results)
-    return [f"{counted(count, 'iteration')} compared bit for bit"] if clean_text(results) else []
-
-
-def _known(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]

@@ -19,6 +19,7 @@ from mltop.probes.judge.probes.devices import (
 )
 from mltop.probes.judge.probes.hardware.peaks import COPY_SOURCE, peak_of
 from mltop.probes.judge.probes.reasons import Throttle, other_versions, throttle_of, throttle_words
+from mltop.probes.judge.values import grouped
 from mltop.probes.model.probe import MemoryResult, PastResult, Phase, ProbeVerdict, Suspect
 from mltop.probes.model.units import percent_span_words, rate_words
 
@@ -30,31 +31,29 @@ MemoryLook = Look[MemoryResult]
 
 def judge_memory(results: Sequence[MemoryResult], past: Sequence[PastResult] = ()) -> ProbeVerdict:
     """One sentence, who is accused and why, and the rest as details."""
-    measured = [result for result in results if result.copy_bytes_per_s is not None]
-    if not measured:
+    groups = _groups(results, past)
+    if not groups:
         return ProbeVerdict("nothing was measured")
-    damaging = [result for result in measured if result.intact is False]
-    groups = _groups(measured, past)
+    damaging = [result for result in results if result.copy_bytes_per_s is not None and result.intact is False]
     slow = [(look, group) for group in groups for look in group if look.slow and look.result.intact is not False]
     parts = [f"{device_name(result)} damages what it copies" for result in damaging]
     parts += [part for group in groups for part in _headline(group, several=len(groups) > 1)]
     worst_first = sorted(slow, key=lambda member: -member[0].slower)
     parts += first_sentences([f"{device_name(look.result)} is {_text(look, group)}" for look, group in worst_first])
     details = [line for group in groups for line in _against_table(group)]
-    return ProbeVerdict("; ".join(parts), [*map(_damaged, damaging), *(_suspect(*member) for member in slow)], details)
+    reason = "what it copied within its memory did not arrive as it was sent"
+    suspects = [suspect(result, reason, f"{device_name(result)}: {REPLACE}") for result in damaging]
+    return ProbeVerdict("; ".join(parts), [*suspects, *(_suspect(*member) for member in slow)], details)
 
 
-def _groups(measured: list[MemoryResult], past: Sequence[PastResult]) -> list[list[MemoryLook]]:
-    """The largest first. Alike are model (or MIG profile), size and, of processors, the number of threads."""
-    keys = {
-        place: (result.kind, result.name, result.size_bytes, result.threads) for place, result in enumerate(measured)
-    }
-    rates = {place: result.copy_bytes_per_s or 0.0 for place, result in enumerate(measured)}
-    past_keys = {place: memory_key(result) for place, result in enumerate(measured)}
-    beside = looks(measured, rates, keys, past_keys, past)
-    groups: dict[object, list[MemoryLook]] = {}
-    for place in range(len(measured)):
-        groups.setdefault(keys[place], []).append(beside[place])
+def _groups(results: Sequence[MemoryResult], past: Sequence[PastResult]) -> list[list[MemoryLook]]:
+    """Those that were measured, the largest group first: alike are model (or MIG profile), size and threads."""
+
+    def alike_by(result: MemoryResult) -> tuple[object, ...]:
+        return (result.kind, result.name, result.size_bytes, result.threads)
+
+    compared = looks(results, lambda result: result.copy_bytes_per_s, alike_by, memory_key, past)
+    groups = grouped(compared, lambda look: alike_by(look.result))
     return sorted(groups.values(), key=lambda group: -len(group))
 
 
@@ -73,15 +72,15 @@ def _headline(group: list[MemoryLook], several: bool) -> Iterator[str]:
 
 
 def _suspect(look: MemoryLook, group: Sequence[MemoryLook]) -> Suspect:
-    held = _throttle(look)
-    action = _LOOK_CPU if look.result.kind == "cpu" else held[0].action if held else _LOOK
+    throttled = _throttle(look)
+    action = _LOOK_CPU if look.result.kind == "cpu" else throttled[0].action if throttled else _LOOK
     return suspect(look.result, _text(look, group), f"{device_name(look.result)}: {action}")
 
 
 def _text(look: MemoryLook, group: Sequence[MemoryLook]) -> str:
-    held = _throttle(look)
-    if held is not None:
-        return f"{look.against()}: held back by {throttle_words(*held)}"
+    throttled = _throttle(look)
+    if throttled is not None:
+        return f"{look.against()}: held back by {throttle_words(*throttled)}"
     versions = other_versions(look.result, [other.result for other in group if other is not look])
     why = f"it has {versions}" if versions else "nothing that was measured shows why"
     return f"{look.against()}: {why}"
@@ -90,11 +89,6 @@ def _text(look: MemoryLook, group: Sequence[MemoryLook]) -> str:
 def _throttle(look: MemoryLook) -> tuple[Throttle, Phase] | None:
     throttled = ((throttle_of(phase), phase) for phase in look.result.phases)
     return next(((throttle, phase) for throttle, phase in throttled if throttle is not None), None)
-
-
-def _damaged(result: MemoryResult) -> Suspect:
-    reason = "what it copied within its memory did not arrive as it was sent"
-    return suspect(result, reason, f"{device_name(result)}: {REPLACE}")
 
 
 def _against_table(group: Sequence[MemoryLook]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from mltop.probes.judge.nodes import folded
+from mltop.probes.judge.values import known
 from mltop.probes.model.units import counted, size_words
 
 _COMPLETIONS = {
@@ -179,8 +180,8 @@ def _of_line(line: str) -> tuple[str, str] | None:
     completion = _COMPLETION.search(line)
     if completion is not None:
         peer, status = _host(completion["peer"]), int(completion["status"])
-        meaning = _COMPLETIONS.get(status, "the connection to {peer} failed (status " + str(status) + ")")
-        return meaning.format(peer=peer), _CABLE if status in (12, 13) else _FIRST
+        meaning = _COMPLETIONS.get(status, "the connection to {peer} failed (status {status})")
+        return meaning.format(peer=peer, status=status), _CABLE if status in (12, 13) else _FIRST
     for message in _MESSAGES:
         match = re.search(message.pattern, line)
         if match is not None:
@@ -189,17 +190,14 @@ def _of_line(line: str) -> tuple[str, str] | None:
                 groups["peer"] = _host(groups["peer"] or groups.get("old", "")) or "its address"
                 groups["at"] = f" at {groups['peer']}" if groups["peer"] != "its address" else ""
             groups["what_done"] = _DONE.get(groups.get("what", ""), "answer")
-            return _tidy(message.meaning.format(**groups)), message.action.format(**groups)
+            meaning = message.meaning.format(**groups).replace(" ()", "").replace("  ", " ")
+            return meaning, message.action.format(**groups)
     return None
 
 
 def _host(address: str) -> str:
     """``10.0.0.7<41763>`` without the brackets around its port: NCCL's way of writing addresses."""
     return re.sub(r"<(\d+)>", r" port \1", address).strip(" ,.")
-
-
-def _tidy(text: str) -> str:
-    return text.replace(" ()", "").replace("  ", " ")
 
 
 # What NCCL took, from its NCCL_DEBUG=INFO output (NCCL_DEBUG_SUBSYS=INIT,NET,ENV,TUNING).
@@ -243,67 +241,57 @@ def settings(lines: Iterable[str]) -> list[str]:
     return [*summary, *_algorithms(every), *_plugins(every), *_environment(every)]
 
 
-def _first(pattern: re.Pattern[str], lines: Iterable[str]) -> re.Match[str] | None:
-    return next((match for match in map(pattern.search, lines) if match is not None), None)
+def _matches(pattern: re.Pattern[str], lines: Iterable[str]) -> list[re.Match[str]]:
+    return known(map(pattern.search, lines))
 
 
 def _version(lines: list[str]) -> list[str]:
-    match = _first(_VERSION, lines)
-    if match is None:
-        return []
-    return [f"NCCL {match['version'].rstrip('.')}" + (f" (CUDA {match['cuda']})" if match["cuda"] else "")]
+    return [
+        f"NCCL {match['version'].rstrip('.')}" + (f" (CUDA {match['cuda']})" if match["cuda"] else "")
+        for match in _matches(_VERSION, lines)[:1]
+    ]
 
 
 def _network(lines: list[str]) -> list[str]:
     """NICs when InfiniBand or RoCE is used, interfaces when it is TCP. NICs that were found may be left unused."""
-    network = _first(_NETWORK, lines)
-    name = network["name"].strip() if network is not None else ""
-    nics = _first(_NICS, lines)
-    listed = list(_NIC.finditer(nics["list"])) if nics is not None else []
-    if listed and not name.startswith("Socket"):
-        links = {"InfiniBand" if match["link"] == "IB" else "RoCE" for match in listed}
-        sharp = " with SHARP" if any(match["sharp"] for match in listed) else ""
-        names = folded(match["name"] for match in listed)
-        return [f"{counted(len(listed), 'NIC')} over {' and '.join(sorted(links))}{sharp} ({names})", *_direct(lines)]
-    sockets = _first(_SOCKETS, lines)
-    if sockets is not None or name.startswith("Socket"):
-        names = folded(match["name"] for match in _SOCKET.finditer(sockets["list"])) if sockets is not None else ""
-        fell_back = " although there are InfiniBand or RoCE NICs" if _has_mlx(lines) else ""
+    name = next((match["name"].strip() for match in _matches(_NETWORK, lines)), "")
+    nics = [nic for match in _matches(_NICS, lines)[:1] for nic in _NIC.finditer(match["list"])]
+    if nics and not name.startswith("Socket"):
+        links = {"InfiniBand" if nic["link"] == "IB" else "RoCE" for nic in nics}
+        sharp = " with SHARP" if any(nic["sharp"] for nic in nics) else ""
+        names = folded(nic["name"] for nic in nics)
+        return [f"{counted(len(nics), 'NIC')} over {' and '.join(sorted(links))}{sharp} ({names})", *_direct(lines)]
+    sockets = _matches(_SOCKETS, lines)[:1]
+    if sockets or name.startswith("Socket"):
+        names = folded(socket["name"] for match in sockets for socket in _SOCKET.finditer(match["list"]))
+        has_mlx = any("mlx5_" in line for line in lines)
+        fell_back = " although there are InfiniBand or RoCE NICs" if has_mlx else ""
         return [f"over TCP sockets{f' ({names})' if names else ''}{fell_back}"]
     return [f"network {name}", *_direct(lines)] if name else []
 
 
-def _has_mlx(lines: list[str]) -> bool:
-    return any("mlx5_" in line for line in lines)
-
-
 def _direct(lines: list[str]) -> list[str]:
-    paths = [match for match in map(_NET_PATH.search, lines) if match is not None]
-    if not paths:
-        return []
-    direct = sum(match["direct"] is not None for match in paths)
-    if direct == len(paths):
-        return ["GPU Direct RDMA"]
-    return ["no GPU Direct RDMA: data goes through host memory" if not direct else "GPU Direct RDMA on some NICs only"]
+    direct = {match["direct"] is not None for match in _matches(_NET_PATH, lines)}
+    if len(direct) > 1:
+        return ["GPU Direct RDMA on some NICs only"]
+    return ["GPU Direct RDMA" if each else "no GPU Direct RDMA: data goes through host memory" for each in direct]
 
 
 def _within(lines: list[str]) -> list[str]:
     """How GPUs of one node reach each other."""
-    ways = []
-    nvls = [match["no"] is None for match in map(_NVLS.search, lines) if match is not None]
-    if nvls:
-        ways.append("NVLS on" if all(nvls) else "no NVLS" if not any(nvls) else "NVLS on some GPUs only")
-    if any(match["path"] == "SHM" for match in map(_LOCAL_PATH.search, lines) if match is not None):
+    nvls = {match["no"] is None for match in _matches(_NVLS, lines)}
+    ways = ["NVLS on some GPUs only"] if len(nvls) > 1 else ["NVLS on" if each else "no NVLS" for each in nvls]
+    if any(match["path"] == "SHM" for match in _matches(_LOCAL_PATH, lines)):
         ways.append("GPUs of one node reach each other through host memory (SHM)")
     return ways
 
 
 def _channels(lines: list[str]) -> list[str]:
-    match = _first(_CHANNELS, lines)
-    if match is None:
-        return []
-    nvls = f", NVLS {match['nvls']}" if match["nvls"] and match["nvls"] != "0" else ""
-    return [f"ring {counted(int(match['ring']), 'channel')}{nvls}"]
+    return [
+        f"ring {counted(int(match['ring']), 'channel')}"
+        + (f", NVLS {match['nvls']}" if match["nvls"] and match["nvls"] != "0" else "")
+        for match in _matches(_CHANNELS, lines)[:1]
+    ]
 
 
 def _algorithms(lines: list[str]) -> list[str]:
@@ -327,7 +315,7 @@ def _name(names: tuple[str, ...], number: str) -> str:
 
 
 def _plugins(lines: list[str]) -> list[str]:
-    matches = [match for match in map(_PLUGIN.search, lines) if match is not None]
+    matches = _matches(_PLUGIN, lines)
     nets = dict.fromkeys(match["net"].strip() for match in matches if match["net"])
     tuners = dict.fromkeys(match["tuner"].strip() for match in matches if match["tuner"])
     return [f"network plugin {name}" for name in nets] + [f"tuner plugin {name}" for name in tuners]
@@ -335,9 +323,6 @@ def _plugins(lines: list[str]) -> list[str]:
 
 def _environment(lines: list[str]) -> list[str]:
     """What was set in the environment, by the user or by the probe."""
-    variables = {match["name"]: match["value"] for match in map(_ENV.search, lines) if match is not None}
-    settings_made = ", ".join(f"{name}={value}" for name, value in sorted(variables.items()))
-    return [f"set in the environment: {settings_made}"] if variables else []
-
-
-__all__ = ["settings", "translate"]
+    variables = {match["name"]: match["value"] for match in _matches(_ENV, lines)}
+    listed = ", ".join(f"{name}={value}" for name, value in sorted(variables.items()))
+    return [f"set in the environment: {listed}"] if listed else []

@@ -17,6 +17,7 @@ from functools import cached_property
 from mltop.probes.judge.nodes import folded, natural
 from mltop.probes.judge.probes.devices import NEAR_FIGURE, SENTENCES
 from mltop.probes.judge.probes.hardware.peaks import Expected
+from mltop.probes.judge.values import grouped, known
 from mltop.probes.model.probe import PairResult, ProbeVerdict, Suspect
 from mltop.probes.model.units import counted, percent_span_words, percent_words, rate_words, size_words
 
@@ -25,10 +26,6 @@ REFERENCE = 0.75  # of the nodes' best values lie below the reference: up to tha
 SETTLED_PAIRS = 2  # bad ones, one of them with a good node: then a node is bad
 
 PairKey = frozenset[str]
-
-
-def pair_of(nodes: Iterable[str]) -> PairKey:
-    return frozenset(nodes)
 
 
 class Levels:
@@ -40,16 +37,10 @@ class Levels:
 
     def __init__(self, nodes: Sequence[str], results: Sequence[PairResult]) -> None:
         self.nodes = list(nodes)
-        self.results: dict[PairKey, PairResult] = {}
-        rounds: dict[PairKey, set[int]] = {}
-        self._all: list[tuple[PairKey, float]] = []
-        for result in results:
-            key = pair_of(result.nodes)
-            rounds.setdefault(key, set()).add(result.round)
-            self._all.append((key, result.busbw_bytes_per_s or 0.0))
-            if key not in self.results or _worth(result) > _worth(self.results[key]):
-                self.results[key] = result
-        self.measured = {key: len(of_key) for key, of_key in rounds.items()}
+        of_pairs = grouped(results, lambda result: frozenset(result.nodes))
+        self._all = [(frozenset(result.nodes), result.busbw_bytes_per_s or 0.0) for result in results]
+        self.results = {key: max(of_pair, key=_worth) for key, of_pair in of_pairs.items()}
+        self.measured = {key: len({result.round for result in of_pair}) for key, of_pair in of_pairs.items()}
         self.values = {key: result.busbw_bytes_per_s for key, result in self.results.items()}
         self.best = dict.fromkeys(nodes, 0.0)
         for key, value in self.values.items():
@@ -58,22 +49,19 @@ class Levels:
         self.reference = self._reference()
 
     def is_good(self, node: str, other: str) -> bool:
-        value = self.values.get(frozenset((node, other)))
-        return value is not None and self.reference is not None and value >= GOOD * self.reference
+        return self._is_fast(self.values.get(frozenset((node, other))))
 
     def good_nodes(self) -> set[str]:
         """Nodes with a good pair."""
-        if self.reference is None:
-            return set()
-        return {node for node in self.nodes if self.best[node] >= GOOD * self.reference}
+        return {node for node in self.nodes if self._is_fast(self.best[node])}
 
     def only_good(self) -> PairKey | None:
         """The pair that alone was good, and once: all that is said of the others rests on that measurement."""
-        good = [key for key, value in self._all if self.reference is not None and value >= GOOD * self.reference]
+        good = [key for key, value in self._all if self._is_fast(value)]
         return good[0] if len(good) == 1 else None
 
     def values_of(self, pair: PairKey) -> list[float]:
-        """Of this pair what was measured, in order; failures are left out."""
+        """What was measured of this pair, in order, without failures."""
         return [value for key, value in self._all if key == pair and value]
 
     def works(self, node: str) -> bool:
@@ -88,6 +76,9 @@ class Levels:
         """Whether a node without a good pair is known to be bad: in pairs enough, one of them with a good node."""
         partners = self.partners(node)
         return len(partners) >= SETTLED_PAIRS and any(other in good for other in partners)
+
+    def _is_fast(self, value: float | None) -> bool:
+        return value is not None and self.reference is not None and value >= GOOD * self.reference
 
     def _reference(self) -> float | None:
         """The third quartile of the nodes' best values (nearest rank), of those that were measured at all."""
@@ -180,7 +171,7 @@ class _Plan:
         self.levels = Levels(self.order, results)
         seen: dict[PairKey, int] = {}
         self.firsts = [
-            result for result in results if seen.setdefault(pair_of(result.nodes), result.round) == result.round
+            result for result in results if seen.setdefault(frozenset(result.nodes), result.round) == result.round
         ]
 
     def first(self) -> list[Pair]:
@@ -228,11 +219,8 @@ class _Plan:
         return [(first, second)]
 
     def circle(self, rounds: int) -> list[Pair]:
-        for pairs in circle_rounds(self.order)[:rounds]:
-            left = self.unmeasured(pairs)
-            if left:
-                return left
-        return []
+        of_rounds = map(self.unmeasured, circle_rounds(self.order)[:rounds])
+        return next((pairs for pairs in of_rounds if pairs), [])
 
     def disjoint(self) -> list[Pair]:
         return list(zip(self.order[::2], self.order[1::2], strict=False))
@@ -292,10 +280,8 @@ def judge_pairs(nodes: Sequence[str], results: Sequence[PairResult], expected: E
     fine = len(good) - len(mostly)
     parts = [_headline(nodes, fine, usual, levels, bool(suspects or links))]
     parts += [f"{accused.node} {accused.reason}" for accused in suspects[:SENTENCES]]
-    if len(suspects) > SENTENCES:
-        parts.append(
-            f"and {len(suspects) - SENTENCES} more: {folded(accused.node for accused in suspects[SENTENCES:])}"
-        )
+    rest = suspects[SENTENCES:]
+    parts += [f"and {len(rest)} more: {folded(accused.node for accused in rest)}"] if rest else []
     paths = _paths(links)
     parts += [f"the path between {path} is slow, both ends are fine with others" for path in paths[:SENTENCES]]
     suspects += [_path_suspect(key, levels, usual) for key in links]
@@ -333,29 +319,28 @@ def _bad_links(levels: Levels, good: set[str], usual: float) -> list[PairKey]:
 def _mostly_bad(nodes: Sequence[str], levels: Levels, good: set[str], links: Sequence[PairKey]) -> list[str]:
     """Good nodes of which most pairs are bad. When many are so, two parts of the network are badly connected."""
     counts = Counter(node for key in links for node in key)
-    mostly_bad = []
-    for node, count in counts.items():
-        pairs = sum(other in good for other in levels.partners(node))
-        if pairs >= MOSTLY_BAD_PAIRS and count > MOSTLY_BAD * pairs:
-            mostly_bad.append(node)
+    pairs = {node: sum(other in good for other in levels.partners(node)) for node in counts}
+    enough = [node for node in counts if pairs[node] >= MOSTLY_BAD_PAIRS]
+    mostly_bad = [node for node in enough if counts[node] > MOSTLY_BAD * pairs[node]]
     return mostly_bad if len(mostly_bad) <= max(1.0, MINORITY * len(nodes)) else []
 
 
 def _node(node: str, levels: Levels, usual: float) -> Suspect:
-    pairs = [(key, value) for key, value in levels.values.items() if node in key]
-    bad = [value for _, value in pairs if value is None or value < BAD_LINK * usual] or [value for _, value in pairs]
-    rates = [value for value in bad if value is not None]
+    pairs = [result for key, result in levels.results.items() if node in key]
+    values = [result.busbw_bytes_per_s for result in pairs]
+    bad = [value for value in values if value is None or value < BAD_LINK * usual] or values
+    rates = known(bad)
     count = f"in {len(bad)} of its {len(pairs)} pairs" if len(bad) < len(pairs) else f"in all {len(pairs)} of its pairs"
     if len(pairs) == 1:
         count = "in its only pair"
     if not rates:
-        why = next(
-            (levels.results[key].why for key, value in pairs if value is None and levels.results[key].why), "no reason"
-        )
-        return Suspect(node, f"fails {count}: {why}", action=_CHECK_NODE.format(node=node))
-    much = percent_span_words(1 - value / usual for value in rates)
-    failed = f", {len(bad) - len(rates)} more failed" if len(rates) < len(bad) else ""
-    return Suspect(node, f"is {much} slower than the others {count}{failed}", action=_CHECK_NODE.format(node=node))
+        why = next((result.why for result in pairs if result.busbw_bytes_per_s is None and result.why), "no reason")
+        reason = f"fails {count}: {why}"
+    else:
+        much = percent_span_words(1 - value / usual for value in rates)
+        failed = f", {len(bad) - len(rates)} more failed" if len(rates) < len(bad) else ""
+        reason = f"is {much} slower than the others {count}{failed}"
+    return Suspect(node, reason, action=_CHECK_NODE.format(node=node))
 
 
 def _path_suspect(key: PairKey, levels: Levels, usual: float) -> Suspect:
@@ -369,13 +354,11 @@ def _path_suspect(key: PairKey, levels: Levels, usual: float) -> Suspect:
 
 def _paths(links: Sequence[PairKey]) -> list[str]:
     """``h03 and h05``; where all of some nodes are bad with all of others: ``h[01-04] and h[05-08]``."""
-    partners: dict[str, set[str]] = {}
+    partners: dict[str, frozenset[str]] = {}
     for key in links:
         for node in key:
-            partners.setdefault(node, set()).update(key - {node})
-    sides: dict[frozenset[str], list[str]] = {}
-    for node in sorted(partners, key=natural):
-        sides.setdefault(frozenset(partners[node]), []).append(node)
+            partners[node] = partners.get(node, frozenset()) | key - {node}
+    sides = grouped(sorted(partners, key=natural), lambda node: partners[node])
     covered: set[PairKey] = set()
     paths = []
     for others, nodes in sides.items():
@@ -425,8 +408,8 @@ def _details(nodes: Sequence[str], levels: Levels, good: set[str], bad: Sequence
 
 
 def _nothing_worked(results: Sequence[PairResult]) -> ProbeVerdict:
-    reasons = Counter(result.why for result in results if result.why)
     if not results:
         return ProbeVerdict("no pair was measured")
+    reasons = Counter(result.why for result in results if result.why)
     why = f": {reasons.most_common(1)[0][0]}" if reasons else ""
     return ProbeVerdict(f"none of {counted(len(results), 'pair')} worked{why}")

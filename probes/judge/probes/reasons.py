@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from mltop.probes.judge.probes.devices import listed
+from mltop.probes.judge.values import known, median_of
 from mltop.probes.model.probe import DeviceResult, MatmulResult, Phase
 from mltop.probes.model.units import percent_words, span_words
 
@@ -18,6 +19,7 @@ HELD_LONG = 0.2  # a fault even where no peer shows that it costs anything
 AT_LIMIT = 0.95  # of the power limit: what a power cap looks like when it is one
 FAR_BELOW_LIMIT = 0.8
 LOWERED = 0.95  # of the default limit, or of the others' limit
+_TOO_HOT = ("hw_thermal", "sw_thermal")
 SAME_CLOCK = 0.97
 LOW_POWER = 0.9
 LESS_PER_CLOCK = 0.9  # of the others' median: the clock alone does not explain that
@@ -65,11 +67,8 @@ class Reason:
 
 def load_phase(result: MatmulResult) -> Phase | None:
     """The phase whose rate is judged: back to back, else burst."""
-    for name in ("sustained", "burst"):
-        for phase in result.phases:
-            if phase.name == name:
-                return phase
-    return None
+    by_name = {phase.name: phase for phase in reversed(result.phases)}
+    return by_name.get("sustained", by_name.get("burst"))
 
 
 def explain(result: MatmulResult, others: Sequence[MatmulResult]) -> Reason:
@@ -79,10 +78,9 @@ def explain(result: MatmulResult, others: Sequence[MatmulResult]) -> Reason:
         return _of_cpu(result, others)
     if phase is None:
         return Reason("unknown", "nothing was measured beside its rate")
-    peers = [peer for peer in map(load_phase, others) if peer is not None]
-    reason = (
-        hardware_fault(result, others) or _power(result, phase, others, peers) or _clock(result, phase, others, peers)
-    )
+    peers = known(map(load_phase, others))
+    reason = hardware_fault(result, others) or _power(result, phase, others, peers)
+    reason = reason or _clock(result, phase, others, peers)
     text = reason.text + _less_per_clock(result, phase, others, reason.kind)
     text += "; it was still heating up" if result.still_heating else ""
     return replace(reason, text=text)
@@ -120,7 +118,7 @@ def lowered_limit(phase: Phase | None, peers: Iterable[Phase]) -> Reason | None:
     if phase is None or phase.power_limit_w is None:
         return None
     limit, default = phase.power_limit_w, phase.power_limit_default_w
-    usual = _median(peer.power_limit_w for peer in peers)
+    usual = median_of(peer.power_limit_w for peer in peers)
     below_default = default is not None and limit < LOWERED * default
     below_peers = usual is not None and limit < LOWERED * usual
     if not below_default and not below_peers:
@@ -137,8 +135,7 @@ def at_power_limit(phase: Phase | None) -> bool:
     if phase is None:
         return False
     capped = phase.throttle_share.get("sw_power_cap", 0.0) >= HELD
-    share = _of_limit(phase)
-    return share is not None and share >= AT_LIMIT and (capped or not phase.throttle_share)
+    return (_of_limit(phase) or 0.0) >= AT_LIMIT and (capped or not phase.throttle_share)
 
 
 def condition(phase: Phase | None) -> str:
@@ -159,7 +156,7 @@ def _power(result: MatmulResult, phase: Phase, others: Sequence[MatmulResult], p
     if lowered is not None:
         clock = "" if phase.sm_clock_mhz is None else f", at {phase.sm_clock_mhz:.0f} MHz"
         return Reason(lowered.kind, lowered.text + clock, lowered.action)
-    usual = _median(peer.sm_clock_mhz for peer in peers)
+    usual = median_of(peer.sm_clock_mhz for peer in peers)
     as_others = usual is not None and phase.sm_clock_mhz is not None and phase.sm_clock_mhz >= SAME_CLOCK * usual
     if as_others and _less_per_clock(result, phase, others, ""):
         return None
@@ -177,9 +174,10 @@ def _power(result: MatmulResult, phase: Phase, others: Sequence[MatmulResult], p
 
 def _clock(result: MatmulResult, phase: Phase, others: Sequence[MatmulResult], peers: Sequence[Phase]) -> Reason:
     """No throttling that matters: the clock is low without a reason, or it is not and the work is slow all the same."""
-    clock, usual = phase.sm_clock_mhz, _median(peer.sm_clock_mhz for peer in peers)
+    clock, usual = phase.sm_clock_mhz, median_of(peer.sm_clock_mhz for peer in peers)
     if clock is None:
-        return Reason("unknown", f"its clock is unknown{_why_unknown(result)}, so nothing tells why")
+        why = next((f" ({text})" for what, text in result.gaps.items() if "clock" in what and text), "")
+        return Reason("unknown", f"its clock is unknown{why}, so nothing tells why")
     top = usual if usual is not None else phase.sm_clock_max_mhz
     if top is not None and clock < SAME_CLOCK * top:
         who = f"others {usual:.0f} MHz" if usual is not None else f"maximum {top:.0f} MHz"
@@ -192,7 +190,7 @@ def _clock(result: MatmulResult, phase: Phase, others: Sequence[MatmulResult], p
     versions = other_versions(result, others)
     if versions:
         return Reason("versions", f"at its full clock of {clock:.0f} MHz, with {versions}", _SOFTWARE)
-    watts = _median(peer.power_w for peer in peers)
+    watts = median_of(peer.power_w for peer in peers)
     draws = ""
     if watts is not None and phase.power_w is not None and phase.power_w < LOW_POWER * watts:
         draws = f", drawing {phase.power_w:.0f} W (others {watts:.0f} W)"
@@ -219,13 +217,14 @@ def _of_cpu(result: MatmulResult, others: Sequence[MatmulResult]) -> Reason:
     versions = other_versions(result, others)
     if versions:
         return Reason("versions", f"with {versions}", _SOFTWARE)
-    hot = f" ({result.phases[-1].temperature_c:.0f} °C)" if result.phases and result.phases[-1].temperature_c else ""
+    celsius = result.phases[-1].temperature_c if result.phases else None
+    hot = f" ({celsius:.0f} °C)" if celsius else ""
     return Reason("cpu", f"the same code path and threads as the others, nothing tells why{hot}", _CPU)
 
 
 def _less_per_clock(result: MatmulResult, phase: Phase, others: Sequence[MatmulResult], kind: str) -> str:
     rate = _per_clock(result, phase)
-    usual = _median(_per_clock(other, load_phase(other)) for other in others)
+    usual = median_of(_per_clock(other, load_phase(other)) for other in others)
     if kind in ("full clock", "versions") or rate is None or usual is None or rate >= LESS_PER_CLOCK * usual:
         return ""
     return f", and {percent_words(1 - rate / usual)} less work per clock than the others"
@@ -254,7 +253,7 @@ def _drawing(phase: Phase) -> str:
 def _heat(phase: Phase, peers: Iterable[Phase]) -> str:
     if phase.temperature_c is None:
         return ""
-    others = span_words((peer.temperature_c for peer in peers if peer.temperature_c is not None), "°C")
+    others = span_words(known(peer.temperature_c for peer in peers), "°C")
     return f" ({phase.temperature_c:.0f} °C{', others ' + others if others else ''})"
 
 
@@ -264,25 +263,12 @@ def _near(result: MatmulResult, others: Sequence[MatmulResult]) -> list[Phase]:
     Those that are too hot themselves say nothing about what is usual.
     """
     neighbours = [other for other in others if other.node == result.node] or list(others)
-    phases = [phase for phase in map(load_phase, neighbours) if phase is not None]
-    return [phase for phase in phases if not _is_hot(phase)] or phases
-
-
-def _is_hot(phase: Phase) -> bool:
-    return any(phase.throttle_share.get(name, 0.0) >= HELD for name in ("hw_thermal", "sw_thermal"))
+    phases = known(map(load_phase, neighbours))
+    hot = [any(phase.throttle_share.get(name, 0.0) >= HELD for name in _TOO_HOT) for phase in phases]
+    return [phase for phase, is_hot in zip(phases, hot, strict=True) if not is_hot] or phases
 
 
 def _of_limit(phase: Phase) -> float | None:
     if phase.power_w is None or not phase.power_limit_w:
         return None
     return phase.power_w / phase.power_limit_w
-
-
-def _why_unknown(result: MatmulResult) -> str:
-    why = next((text for what, text in result.gaps.items() if "clock" in what), "")
-    return f" ({why})" if why else ""
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return statistics.median(numbers) if numbers else None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.judge.health import RULES, Asked
+from mltop.probes.judge.health import RULES, Expectations
 from mltop.probes.judge.health.registry import JOB_RULES
 from mltop.probes.reach.hub import Hub
 from mltop.tui.state.lists import Lemon, write_lemons
@@ -137,7 +137,7 @@ def judge_again(driven: Driven, watcher: Watcher, acted_at: float) -> None:
     for way in sorted({(scene.apart_s, scene.vacated) for scene in SCENES if scene.apart_s != 1}):
         names = {name for scene in SCENES if (scene.apart_s, scene.vacated) == way for name in nodes_of(scene)}
         frames = [frame for name in names for frame in watcher.frames[name]]
-        asked = Asked(lemons={LEMON: "broken"}, vacated=way[1])
+        asked = Expectations(lemons={LEMON: "broken"}, vacated=way[1])
         before, after = judged_slowly(frames, way[0], asked, acted_at)
         driven.healthy |= before.said
         driven.slowly.setdefault(way, Fired()).join(after)

@@ -10,7 +10,7 @@ import pytest
 
 from mltop.probes.collect.nvml.source import NvmlSource
 from mltop.probes.judge.health.engine import Health
-from mltop.probes.judge.health.rule import Asked
+from mltop.probes.judge.health.rule import Expectations
 from mltop.probes.model import Finding, Gap, GpuSample, Sample, Unknown
 from tests.fakes.nvml.scenario import FakeNvml
 from tests.nvml_sources import Start, fake_here, starter, states, tick, tick_until
@@ -31,9 +31,9 @@ def start(fake: FakeNvml) -> Iterator[Start]:
 class Watch:
     """A source and the rules over what it says, sample by sample."""
 
-    def __init__(self, source: NvmlSource, asked: Asked | None = None) -> None:
+    def __init__(self, source: NvmlSource, asked: Expectations | None = None) -> None:
         self.source = source
-        self.health = Health(asked or Asked(), eager=True)
+        self.health = Health(asked or Expectations(), eager=True)
         self.newest = Sample("n1", time.time())
 
     def until(self, *wanted: str) -> list[GpuSample]:
@@ -204,7 +204,7 @@ def test_nvml_that_we_may_not_use_is_unknown(fake: FakeNvml, start: Start, was_a
 def test_without_the_driver_from_the_start_nobody_knows_of_gpus(fake: FakeNvml, start: Start) -> None:
     """A machine may have none; those that were asked for are missed."""
     fake.set("call.nvmlInitWithFlags", "error 9")
-    watch = Watch(start(), Asked(expect_gpus=8))
+    watch = Watch(start(), Expectations(expect_gpus=8))
     tick_until(watch.source, lambda answer: any(gap.what == "nvml" for gap in answer[1]), "the refusal")
     watch.until()
     assert [finding.id for finding in watch.findings()] == ["gpu.missing"]

@@ -133,7 +133,7 @@ def missing(moment: Moment) -> Iterator[Hit]:
 
     What the bus has counts only where this program sees the whole machine; a number that was asked for always counts.
     """
-    now, wanted = moment.now, moment.asked.expect_gpus or 0
+    now, wanted = moment.now, moment.expectations.expect_gpus or 0
     of_slots = in_slots(moment)
     if len(of_slots) >= wanted and sum(device.kind == "gpu" for device in now.pci) <= len(of_slots):
         return
@@ -180,8 +180,8 @@ def _is_starting(sample: Sample) -> bool:
 
 
 def _evidence(moment: Moment, absent: list[PciDevice]) -> Iterator[str]:
-    if moment.asked.expect_gpus:
-        yield f"{counted(moment.asked.expect_gpus, 'GPU')} expected"
+    if moment.expectations.expect_gpus:
+        yield f"{counted(moment.expectations.expect_gpus, 'GPU')} expected"
     unbound = [device.bus_id for device in absent if device.driver is None]
     if unbound:
         yield f"no kernel driver is bound to {listed(unbound)}"
@@ -199,7 +199,7 @@ def _evidence(moment: Moment, absent: list[PciDevice]) -> Iterator[str]:
     remedy="replace",
 )
 def lemon(moment: Moment) -> Iterator[Hit]:
-    lemons = moment.asked.lemons
+    lemons = moment.expectations.lemons
     for gpu in moment.now.gpus if lemons else ():
         identity = next((name for name in (gpu.uuid, gpu.serial) if name and name in lemons), None)
         if identity is not None:

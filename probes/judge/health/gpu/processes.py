@@ -68,7 +68,7 @@ def orphan(moment: Moment) -> Iterator[Hit]:
     needs=("gpu.*.processes", "gpu.*.busy", "ranks"),
 )
 def idle_memory(moment: Moment) -> Iterator[Hit]:
-    if not moment.asked.vacated:
+    if not moment.expectations.vacated:
         yield from _live_hits(moment)
 
 
@@ -85,7 +85,7 @@ def idle_memory(moment: Moment) -> Iterator[Hit]:
     explains=("gpu.orphan", "gpu.ghost_mem"),
 )
 def leftover(moment: Moment) -> Iterator[Hit]:
-    if moment.asked.vacated:
+    if moment.expectations.vacated:
         yield from orphan.check(moment)
         yield from _live_hits(moment)
 

@@ -15,11 +15,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from mltop.probes.judge.probes.hardware.peaks import Expected, peak_of
+from mltop.probes.judge.probes.hardware.peaks import GB_PER_S, Expected, peak_of
+from mltop.probes.judge.values import known
 
 MIB = 1 << 20
 GIB = 1 << 30
-GB_PER_S = 1e9
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,6 @@ FIELD_MARKS = (
 )
 
 
-__all__ = ["Expected", "expected_busbw", "network_ceiling"]
-
 _ON_THE_RING = ("all-gather", "reduce-scatter")
 _FAR_APART = 4.0  # sizes: between measured points further apart a straight line is a guess
 _SAME_NIC = 0.1
@@ -160,10 +158,10 @@ def network_ceiling(gpus_per_node: int, nodes: int, nic_bytes_per_s: float) -> f
 
 
 def _one_node(family: str, gpus: int, size_bytes: int, collective: str) -> Expected | None:
-    measured = _first(_curves(ONE_NODE, family, gpus, 1, collective), size_bytes)
+    measured = _measured(ONE_NODE, (family, gpus, 1, collective), size_bytes)
     if measured is not None or collective not in _ON_THE_RING or family not in RING:
         return measured
-    of_all_reduce = _first(_curves(ONE_NODE, family, gpus, 1, "all-reduce"), size_bytes)
+    of_all_reduce = _measured(ONE_NODE, (family, gpus, 1, "all-reduce"), size_bytes)
     if of_all_reduce is None:
         return None
     most = min(of_all_reduce.bytes_per_s, RING[family])
@@ -177,7 +175,7 @@ def _many_nodes(
     if known_nic is None:
         return None
     if abs(known_nic / MANY_NODES_NIC - 1) < _SAME_NIC:
-        measured = _first(_curves(MANY_NODES, family, gpus, nodes, collective), size_bytes)
+        measured = _measured(MANY_NODES, (family, gpus, nodes, collective), size_bytes)
         if measured is not None:
             with_nics = f"{measured.source}, with {MANY_NODES_NICS}"
             return Expected(measured.bytes_per_s, with_nics, measured.certain and nic is not None)
@@ -190,13 +188,10 @@ def _many_nodes(
     return Expected(most, text, certain=False)
 
 
-def _curves(among: Iterable[Curve], family: str, gpus: int, nodes: int, collective: str) -> list[Curve]:
-    wanted = (family, gpus, nodes, collective)
-    return [curve for curve in among if (curve.model, curve.gpus, curve.nodes, curve.collective) == wanted]
-
-
-def _first(curves: Iterable[Curve], size_bytes: int) -> Expected | None:
-    return next((expected for expected in (_at(curve, size_bytes) for curve in curves) if expected is not None), None)
+def _measured(among: Iterable[Curve], setup: tuple[str, int, int, str], size_bytes: int) -> Expected | None:
+    """By the first curve of this family, GPUs, nodes and collective that has the size."""
+    curves = (curve for curve in among if (curve.model, curve.gpus, curve.nodes, curve.collective) == setup)
+    return next(iter(known(_at(curve, size_bytes) for curve in curves)), None)
 
 
 def _at(curve: Curve, size_bytes: int) -> Expected | None:

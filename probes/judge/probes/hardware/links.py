@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mltop.probes.judge.probes.hardware.peaks import Expected, peak_of
+from mltop.probes.judge.probes.hardware.peaks import GB_PER_S, Expected, peak_of
 
-GB_PER_S = 1e9
 AZ = "Azure health checks"
 
 

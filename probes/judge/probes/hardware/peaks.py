@@ -275,8 +275,6 @@ PEAKS: tuple[Peak, ...] = (
 # fmt: on
 
 
-__all__ = ["PEAKS", "Peak", "peak_of", "peak_tflops"]
-
 _VENDOR = re.compile(r"^(NVIDIA|AMD)\s+(Instinct\s+)?")
 _MIG = re.compile(r"\s+MIG\s+\d+(c\.\d+)?g\..*$")  # torch names a slice "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
 _NVML_ID = re.compile(r"(?:0x)?([0-9a-f]{4})(?:10de|1002)")  # device and vendor in one number
@@ -309,15 +307,10 @@ def peak_tflops(peak: Peak, dtype: str, multiprocessors: int | None, clock_mhz: 
     rate = peak.flop_per_clock.get(dtype)
     count = multiprocessors or peak.sms
     clock = clock_mhz or peak.clock_mhz(dtype)
-    if not rate or not count or not clock:
-        return None
-    return count * rate * clock * 1e6 / 1e12
+    return count * rate * clock * 1e6 / 1e12 if rate and count and clock else None
 
 
 def _number(pci_device: str) -> str:
     text = pci_device.strip().lower()
-    for pattern in (_NVML_ID, _ID):
-        match = pattern.fullmatch(text)
-        if match is not None:
-            return match[1].zfill(4)
-    return ""
+    match = _NVML_ID.fullmatch(text) or _ID.fullmatch(text)
+    return match[1].zfill(4) if match is not None else ""

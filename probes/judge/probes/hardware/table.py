@@ -70,17 +70,15 @@ def _mamf(peak: Peak) -> Iterator[str]:
 
 
 def _copy(peak: Peak) -> str:
-    good = peak.copy_bytes_per_s
+    good, floor = peak.copy_bytes_per_s, peak.copy_floor_bytes_per_s
     measured = [] if good is None else [f"{good[0] / 1e12:g}–{good[1] / 1e12:g}"]
-    floor = peak.copy_floor_bytes_per_s
     return " ".join([*measured, *([] if floor is None else [f"({floor / 1e12:g})"])]) or "–"
 
 
 def _doubts() -> Iterator[str]:
     yield "\n## What is doubtful\n"
-    yield _table(
-        ("GPU", "what", "why"), ([peak.name, f"`{what}`", why] for peak in PEAKS for what, why in peak.doubts.items())
-    )
+    doubts = ([peak.name, f"`{what}`", why] for peak in PEAKS for what, why in peak.doubts.items())
+    yield _table(("GPU", "what", "why"), doubts)
 
 
 def _links() -> Iterator[str]:
@@ -89,28 +87,15 @@ def _links() -> Iterator[str]:
         [f"PCIe gen {gen} x16", _rate(link.wire), _range(link.measured), _rate(link.floor), link.source]
         for gen, link in links.PCIE.items()
     )
-    peers = (
-        [
-            f"{link.name} ({', '.join(link.models)}): {link.links} x {_rate(link.each)}",
-            _rate(link.total),
-            _range(link.measured),
-            _rate(link.floor),
-            link.source,
-        ]
-        for link in links.PEERS
-    )
-    host = (
-        [
-            f"{link.name} ({', '.join(link.models)})",
-            _rate(link.wire),
-            f"{_rate(link.to_device)} to the GPU, {_rate(link.to_host)} to the host",
-            "–",
-            link.source,
-        ]
-        for link in links.HOST
-    )
-    networks = ([name, f"{wire:g}", measured, "–", "general knowledge"] for name, wire, measured in links.NETWORKS)
-    yield _table(("link", "wire", "measured", "field check's floor", "source"), [*pcie, *peers, *host, *networks])
+    rows = [*pcie]
+    for peer in links.PEERS:
+        name = f"{peer.name} ({', '.join(peer.models)}): {peer.links} x {_rate(peer.each)}"
+        rows.append([name, _rate(peer.total), _range(peer.measured), _rate(peer.floor), peer.source])
+    for host in links.HOST:
+        both_ways = f"{_rate(host.to_device)} to the GPU, {_rate(host.to_host)} to the host"
+        rows.append([f"{host.name} ({', '.join(host.models)})", _rate(host.wire), both_ways, "–", host.source])
+    rows += ([name, f"{wire:g}", measured, "–", "general knowledge"] for name, wire, measured in links.NETWORKS)
+    yield _table(("link", "wire", "measured", "field check's floor", "source"), rows)
 
 
 def _busbw() -> Iterator[str]:
@@ -135,8 +120,7 @@ def _curve(curve: Curve) -> list[str]:
 def _for_reading() -> Iterator[str]:
     yield "\n## For reading only\n"
     yield "All-reduce figures whose size is not known, and what field checks accept. Nothing is compared with them.\n"
-    rows = [*busbw.PLATEAUS, *busbw.FIELD_MARKS]
-    yield _table(("what", "GB/s", "source"), (list(row) for row in rows))
+    yield _table(("what", "GB/s", "source"), [*busbw.PLATEAUS, *busbw.FIELD_MARKS])
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

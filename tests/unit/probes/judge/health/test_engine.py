@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mltop.probes.judge.health import Asked, Health, evaluate
+from mltop.probes.judge.health import Expectations, Health, evaluate
 from mltop.probes.judge.health.engine import NodeHealth
 from mltop.probes.judge.health.folding import fold_findings
 from mltop.probes.judge.health.peers import PeerBook, Peers
@@ -160,13 +160,13 @@ def test_what_holds_from_the_first_sample_on_fires_at_once_in_a_live_view() -> N
 
 def test_what_fired_at_first_sight_only_ends_at_once() -> None:
     node = _judged(_hit_when(0, 1), range(3), eager=True)
-    assert not node.findings() and [(one.since, one.until) for one in node.ended] == [(0, 1)]
+    assert not node.findings() and [(one.since, one.until) for one in node.spans.ended] == [(0, 1)]
 
 
 def test_what_has_held_bridges_pauses_of_three_holds() -> None:
     assert _judged(_hit_when(*range(11)), range(40)).findings()
     node = _judged(_hit_when(*range(11)), range(41))
-    assert not node.findings() and node.ended[0].until == 10
+    assert not node.findings() and node.spans.ended[0].until == 10
 
 
 def test_a_rule_that_knows_since_when_does_not_wait() -> None:
@@ -220,10 +220,10 @@ def test_a_node_that_is_forgotten_has_no_findings() -> None:
 
 def test_what_the_user_asked_reaches_the_rules() -> None:
     def check(moment: Moment) -> Iterator[Hit]:
-        if moment.asked.expect_gpus:
-            yield Hit("GPUs", str(moment.asked.expect_gpus))
+        if moment.expectations.expect_gpus:
+            yield Hit("GPUs", str(moment.expectations.expect_gpus))
 
-    health = Health(Asked(expect_gpus=8), [Rule("r", "critical", 0.0, "", check)])
+    health = Health(Expectations(expect_gpus=8), [Rule("r", "critical", 0.0, "", check)])
     health.see(_sample(0))
     assert [one.message for one in health.findings()] == ["8"]
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health.unknowns import all_rules, unknowns_of
+from mltop.probes.judge.health.registry import ALL_RULES
+from mltop.probes.judge.health.unknowns import unknowns_of
 from mltop.probes.model import Gap, LinkSample, Sample, Unknown
 from tests.builders.health_samples import NOT_HERE, node_h100
 
-RULES = {rule.id: rule for rule in all_rules()}
+RULES = {rule.id: rule for rule in ALL_RULES}
 # What a gap alone can tell of: there is no value that could be None.
 BY_GAPS = (
     "nvml",

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mltop.probes.judge.health import RULES, Asked
+from mltop.probes.judge.health import RULES, Expectations
 from mltop.probes.judge.health.engine import NodeHealth
 from mltop.probes.judge.health.gpu import clocks, driver, ecc, inventory, processes, temperature, xids
 from mltop.probes.judge.health.peers import PeerBook
@@ -161,7 +161,7 @@ def test_a_healthy_hour_says_nothing(scene: str) -> None:
         one = SCENES[scene](at)
         node.see(one, book.see(one))
         assert node.findings() == []
-    assert node.ended == []
+    assert node.spans.ended == []
     assert judged([SCENES[scene](HOUR[7])], *OWN) == []
 
 
@@ -171,7 +171,7 @@ def test_a_healthy_fleet_says_nothing() -> None:
             for number in range(4):
                 yield replace(node_h100(at + number, load="capped"), node=f"n{number}")
 
-    assert judged(fleet(), *OWN, asked=Asked(expect_gpus=8, lemons={"GPU-other": "Xid 79"})) == []
+    assert judged(fleet(), *OWN, asked=Expectations(expect_gpus=8, lemons={"GPU-other": "Xid 79"})) == []
 
 
 def test_a_live_view_in_which_a_gpu_comes_later_says_nothing() -> None:

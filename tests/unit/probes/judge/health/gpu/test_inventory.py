@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health import RULES, Asked
+from mltop.probes.judge.health import RULES, Expectations
 from mltop.probes.judge.health.engine import NodeHealth
 from mltop.probes.model import Gap, GpuSample, Sample
 from tests.builders.health_samples import gpu, judged, node_h100, sample
@@ -77,15 +77,15 @@ def test_what_other_drivers_hold_is_not_missing(driver: str) -> None:
     passed = _without(100.0, 4)
     next(device for device in passed.pci if device.bus_id == "0000:9d:00.0").driver = driver
     assert judged([passed], "gpu.") == []
-    (finding,) = judged([passed], "gpu.", asked=Asked(expect_gpus=8))
+    (finding,) = judged([passed], "gpu.", asked=Expectations(expect_gpus=8))
     assert finding.message == "7 of 8 GPUs"
 
 
 def test_a_container_is_judged_by_what_was_asked_for_only() -> None:
     confined = _without(100.0, 4, 5, 6, 7, host={"is_confined": True})
     assert judged([confined], "gpu.") == []
-    assert judged([confined], "gpu.", asked=Asked(expect_gpus=4)) == []
-    (finding,) = judged([confined], "gpu.", asked=Asked(expect_gpus=8))
+    assert judged([confined], "gpu.", asked=Expectations(expect_gpus=4)) == []
+    (finding,) = judged([confined], "gpu.", asked=Expectations(expect_gpus=8))
     assert (finding.message, finding.evidence) == ("4 of 8 GPUs", ["8 GPUs expected"])
 
 
@@ -93,7 +93,7 @@ def test_a_container_is_judged_by_what_was_asked_for_only() -> None:
 def test_no_nvml_at_all_is_missing_what_was_asked_for(gap: Gap) -> None:
     none = sample(100.0, gaps=[gap])
     assert judged([none], "gpu.") == []
-    (finding,) = judged([none], "gpu.", asked=Asked(expect_gpus=8))
+    (finding,) = judged([none], "gpu.", asked=Expectations(expect_gpus=8))
     assert (finding.id, finding.severity, finding.subject) == ("gpu.missing", "critical", "GPUs")
     assert finding.message == "0 of 8 GPUs"
     assert f"NVML: {gap.why}" in finding.evidence
@@ -106,23 +106,23 @@ def test_without_nvml_the_bus_alone_accuses_nobody() -> None:
 
 def test_what_has_not_answered_yet_is_not_missing() -> None:
     first = sample(100.0, gaps=[STARTING])
-    assert judged([first], "gpu.", asked=Asked(expect_gpus=8)) == []
+    assert judged([first], "gpu.", asked=Expectations(expect_gpus=8)) == []
 
 
 @pytest.mark.parametrize("gap", [STARTING, Gap("gpus", "the collector failed: OSError: no")])
 def test_an_agent_that_begins_anew_has_lost_nothing(gap: Gap) -> None:
     """It was reached again: until NVML answers it lists no GPU."""
     again = [_without(101.0, *range(8), gaps=[gap]), node_h100(102.0)]
-    assert judged([node_h100(100.0), *again], "gpu.", asked=Asked(expect_gpus=8)) == []
+    assert judged([node_h100(100.0), *again], "gpu.", asked=Expectations(expect_gpus=8)) == []
 
 
 def test_a_lost_gpu_is_not_missing_too() -> None:
     lost = {4: {"state": "lost", "error": "GPU is lost (NVML error 15)", "last_seen_at": 95.0}}
-    (finding,) = judged([node_h100(100.0, lost)], "gpu.", asked=Asked(expect_gpus=8))
+    (finding,) = judged([node_h100(100.0, lost)], "gpu.", asked=Expectations(expect_gpus=8))
     assert (finding.id, finding.subject, finding.since) == ("gpu.lost", "GPU 4", 95.0)
     vanished = [node_h100(100.0), _without(101.0, 4)]
-    assert [one.id for one in judged(vanished, "gpu.", asked=Asked(expect_gpus=8))] == ["gpu.lost"]
-    (first, second) = judged([node_h100(100.0, lost)], "gpu.", asked=Asked(expect_gpus=9))
+    assert [one.id for one in judged(vanished, "gpu.", asked=Expectations(expect_gpus=8))] == ["gpu.lost"]
+    (first, second) = judged([node_h100(100.0, lost)], "gpu.", asked=Expectations(expect_gpus=9))
     assert (first.id, second.id) == ("gpu.lost", "gpu.missing")
     assert second.message == "7 of 9 GPUs"
 
@@ -134,12 +134,12 @@ def test_gpus_without_a_bus_id_stand_for_some_that_are_on_the_bus() -> None:
 
 
 def test_a_driver_that_was_upgraded_under_a_running_one() -> None:
-    (finding,) = judged([_without(100.0, *range(8), gaps=[MISMATCH])], "gpu.", asked=Asked(expect_gpus=8))
+    (finding,) = judged([_without(100.0, *range(8), gaps=[MISMATCH])], "gpu.", asked=Expectations(expect_gpus=8))
     assert (finding.id, finding.severity, finding.subject) == ("gpu.driver", "critical", "driver")
 
 
 def test_nvml_that_hangs_from_the_start_is_one_line() -> None:
-    (finding,) = judged([sample(100.0, gaps=[STUCK])], "gpu.", "nvml.", asked=Asked(expect_gpus=8))
+    (finding,) = judged([sample(100.0, gaps=[STUCK])], "gpu.", "nvml.", asked=Expectations(expect_gpus=8))
     assert (finding.id, finding.folded) == ("nvml.stuck", ["gpu.missing GPUs"])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health import Asked, Health
+from mltop.probes.judge.health import Expectations, Health
 from mltop.probes.judge.health.unknowns import unknowns_of
 from mltop.probes.model import Finding, Gap, GpuProcess, GpuSample, MigInstance, Remap, Sample
 from tests.builders.health_samples import GIB, gpu, judged, node_h100, rank, sample
@@ -25,7 +25,7 @@ def idle(*processes: GpuProcess, at: float = NOW, **fields: Any) -> Sample:
 
 def checked(*samples: Sample) -> list[Finding]:
     """As `mltop check` does it: some samples within seconds, everything at once."""
-    health = Health(Asked(vacated=True), eager=True)
+    health = Health(Expectations(vacated=True), eager=True)
     for one in samples:
         health.see(one)
     return [one for one in health.findings() if one.until is None and one.id in OWN]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health import Asked
+from mltop.probes.judge.health import Expectations
 from mltop.probes.model import GpuProcess
 from tests.builders.health_samples import GIB, judged, node_h100, rank, sample
 
@@ -411,7 +411,7 @@ def test_a_dead_process_holds_memory() -> None:
 
 
 def test_a_lemon_is_known_by_uuid_or_serial() -> None:
-    asked = Asked(lemons={"1653823000003": "Xid 79, 3 Nov", "GPU-5": "", "GPU-77": "fans"})
+    asked = Expectations(lemons={"1653823000003": "Xid 79, 3 Nov", "GPU-5": "", "GPU-77": "fans"})
     third, fifth = judged([node_h100(1000.0)], "gpu.", asked=asked)
     assert third.message == "GPU 3: you had this broken GPU before (Xid 79, 3 Nov)"
     assert (fifth.subject, fifth.severity) == ("GPU 5", "warning")
