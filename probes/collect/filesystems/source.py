@@ -7,13 +7,13 @@ import subprocess
 import time
 from typing import Any
 
-from mltop.probes.collect.backoff import Backoff
 from mltop.probes.collect.filesystems import mounts
 from mltop.probes.collect.filesystems.mounts import Mount
 from mltop.probes.collect.polled_child import PolledChild
 from mltop.probes.collect.redaction.shapes import without_tokens
 from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.collect.sysfile import read_long
+from mltop.probes.collect.timing import Backoff
 from mltop.probes.model import FilesystemSample, Gap, GapKind
 
 LOCAL_EVERY_S = 10.0

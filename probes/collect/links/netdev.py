@@ -136,8 +136,8 @@ class NetDevice(Port):
         self._read_state()
         self._often.read()
         counters = self._often.values
-        if self._tier.due(now) or before != (self._state, counters.get(_FLAPS)):
-            self._tier.done(now)
+        if self._pace.is_due(now) or before != (self._state, counters.get(_FLAPS)):
+            self._pace.done(now)
             self._read_seldom()
         sample = self._base()
         sample.state, sample.physical_state = self._state, self._physical

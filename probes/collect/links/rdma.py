@@ -161,7 +161,7 @@ class RdmaPort(Port):
         if self.netdev is not None:
             self.netdev.close()
         self.netdev = netdev
-        self._tier.hurry()
+        self._pace.hurry()
 
     def replaced(self) -> bool:
         return self._state.replaced()
@@ -171,8 +171,8 @@ class RdmaPort(Port):
         before = state.state, counters.flaps
         state.read()
         counters.read()
-        if self._tier.due(now) or before != (state.state, counters.flaps):
-            self._tier.done(now)
+        if self._pace.is_due(now) or before != (state.state, counters.flaps):
+            self._pace.done(now)
             state.read_seldom()
             counters.read_seldom()
             if self.netdev is not None:

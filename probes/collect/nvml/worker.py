@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-from mltop.probes.collect.backoff import Backoff
 from mltop.probes.collect.nvml.calls import Breadcrumb, Note, anonymous_file
 from mltop.probes.collect.polled_child import PolledChild
 from mltop.probes.collect.sysfile import read_known, read_text
+from mltop.probes.collect.timing import Backoff
 from mltop.probes.model import Fault
 
 CHILD = "mltop.probes.collect.nvml.child"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mltop.probes.collect.links import parsing
-from mltop.probes.collect.links.counters import FIRST, STARTED_ANEW, ByteMeter
+from mltop.probes.collect.links.counters import STARTED_ANEW, ByteMeter
 from mltop.probes.collect.sysfile import number
+from mltop.probes.collect.timing import FIRST_LOOK
 
 WEIRD = [b"", b"\n", b"\0\0", b"\xff\xfe", b"\x1b[31mred", b"x" * 4096, "é".encode()]
 
@@ -119,11 +120,11 @@ def test_names_sort_by_their_numbers() -> None:
 
 def test_rates_need_two_looks_and_start_anew_after_a_reset() -> None:
     meter = ByteMeter(unit_bytes=4)
-    assert meter.rates(10.0, 100, 50) == (None, None) and meter.why == FIRST
+    assert meter.rates(10.0, 100, 50) == (None, None) and meter.why == FIRST_LOOK
     assert meter.rates(12.0, 300, 60) == (400.0, 20.0) and meter.why == ""
     assert meter.rates(13.0, 5, 70) == (None, None) and meter.why == STARTED_ANEW
     assert meter.rates(14.0, 6, 71) == (4.0, 4.0)
-    assert meter.rates(15.0, None, 72) == (None, None) and meter.why not in ("", FIRST)
+    assert meter.rates(15.0, None, 72) == (None, None) and meter.why not in ("", FIRST_LOOK)
     assert meter.rates(16.0, 7, 73) == (None, None)
     assert meter.rates(3.0, 8, 74) == (None, None)  # the clock went back
     assert meter.rates(4.0, 9, 75) == (4.0, 4.0)
