@@ -39,20 +39,20 @@ class Pace:
 
     def __init__(self, *pauses_s: float) -> None:
         self.done_at: float | None = None
-        self._due_at = 0.0
+        self.due_at = 0.0
         self._pauses_s = pauses_s
 
     def is_due(self, now: float) -> bool:
         """Also when the clock went back."""
-        return self.done_at is None or not self.done_at <= now < self._due_at
+        return self.done_at is None or not self.done_at <= now < self.due_at
 
     def done(self, now: float) -> None:
-        self.done_at, self._due_at = now, now + self._pauses_s[0] - _EARLY_S
+        self.done_at, self.due_at = now, now + self._pauses_s[0] - _EARLY_S
         self._pauses_s = self._pauses_s[1:] or self._pauses_s
 
     def hurry(self) -> None:
         """Make it due at the next look."""
-        self._due_at = float("-inf")
+        self.due_at = float("-inf")
 
 
 class Backoff:

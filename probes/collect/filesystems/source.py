@@ -13,7 +13,7 @@ from mltop.probes.collect.polled_child import PolledChild
 from mltop.probes.collect.redaction.shapes import without_tokens
 from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.collect.sysfile import read_long
-from mltop.probes.collect.timing import Backoff
+from mltop.probes.collect.timing import Backoff, Pace
 from mltop.probes.model import FilesystemSample, Gap, GapKind
 
 LOCAL_EVERY_S = 10.0
@@ -135,8 +135,8 @@ class FilesystemSource:
         self._deadline_s = deadline_s
         self._first_pause_s = first_pause_s
         self._known: dict[str, WatchedMount] = {}
-        self._table_at = float("-inf")
-        self._table_due_at = float("-inf")
+        # The second time comes early: one reading of counters does not tell whether they grow.
+        self._table_pace = Pace(TABLE_AGAIN_S, TABLE_EVERY_S)
         self._table = b""
         self._table_gaps: list[Gap] = []
         self._worker: Worker | None = None
@@ -156,10 +156,8 @@ class FilesystemSource:
         if self._idle_from <= now < self._idle_until and self._newest is not None:
             return self._newest, self._newest_gaps
         at_s = time.monotonic()
-        if not self._table_at <= now < self._table_due_at:
-            # The second time comes early: one reading of counters does not tell whether they grow.
-            self._table_due_at = now + (TABLE_AGAIN_S if self._table_at == float("-inf") else TABLE_EVERY_S)
-            self._table_at = now
+        if self._table_pace.is_due(now):
+            self._table_pace.done(now)
             self._read_table()
         self._take_answers(now)
         self._watch(at_s)
@@ -177,12 +175,12 @@ class FilesystemSource:
             self._idle_until = now
             return
         next_due = min((known.due_at for known in self._known.values()), default=float("inf"))
-        self._idle_from, self._idle_until = now, min(next_due, self._table_due_at)
+        self._idle_from, self._idle_until = now, min(next_due, self._table_pace.due_at)
 
     @property
     def counters_read_at(self) -> float | None:
         """When NFS's counters were read, by the clock of ``read``; None: none are."""
-        return self._table_at if any(known.counters for known in self._known.values()) else None
+        return self._table_pace.done_at if any(known.counters for known in self._known.values()) else None
 
     def close(self) -> None:
         """End the children; one that the kernel holds is left to it."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from mltop.probes.collect.host.part import Reading
 from mltop.probes.collect.ranks.details import cgroup_of, cgroup_paths
 from mltop.probes.collect.sysfile import number_after, read_known, read_long, read_number, read_text
+from mltop.probes.collect.timing import Pace
 from mltop.probes.model import UNLIMITED, CgroupSample, RankSample
 
 CONTROLLERS = ("memory", "cpu")
@@ -179,7 +180,7 @@ class _Cgroup:
     path: str
     memory_folder: CgroupFolder | None
     cpu_folder: CgroupFolder | None
-    limits_at: float = float("-inf")
+    limits_pace: Pace = field(default_factory=lambda: Pace(_LIMITS_KEPT_S))
     memory: _Memory | None = None
     cpu: _Cpu | None = None
     periods: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -260,8 +261,8 @@ class Cgroups:
         return parse_mounts(mounts) or list(USUAL)
 
     def _sample(self, cgroup: _Cgroup, now: float) -> CgroupSample:
-        if not 0 <= now - cgroup.limits_at < _LIMITS_KEPT_S:
-            cgroup.limits_at = now
+        if cgroup.limits_pace.is_due(now):
+            cgroup.limits_pace.done(now)
             cgroup.memory = None if cgroup.memory_folder is None else _Memory(self._root, cgroup.memory_folder)
             cgroup.cpu = None if cgroup.cpu_folder is None else _Cpu(self._root, cgroup.cpu_folder)
         sample = CgroupSample(cgroup.path)

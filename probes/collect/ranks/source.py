@@ -112,7 +112,7 @@ class RankSource:
         if before is not None:
             return _Watched(rank, self._base(rank), before.reader, before.details, before.children)
         reader = RankReader(self._root, rank.process.pid, self._open_files)
-        return _Watched(rank, self._base(rank), reader, Details(self._root), Children(self._root))
+        return _Watched(rank, self._base(rank), reader, Details(self._root, rank.process.pid), Children(self._root))
 
     def _base(self, rank: Rank) -> RankSample:
         process, identity = rank.process, rank.identity
