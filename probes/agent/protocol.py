@@ -90,8 +90,8 @@ class Message:
 class Request:
     """One frame to an agent. ``op``: an Operation, or a file's name; ``node`` as in Message, "" for all.
 
-    probe (args: active/asked.py): each event of it (model/probe.py) is a part, its fields the part's data; the end is
-    done with {"cancelled": bool}. probe_tell (args: key, line): for the processes of the probe that runs here.
+    probe (args: active/supervisor/request.py): each event of it (model/probe.py) is a part, its fields the part's data;
+    the end is done with {"cancelled": bool}. probe_tell (args: key, line): for the processes of the probe that runs.
     """
 
     kind: RequestKind

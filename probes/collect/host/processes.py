@@ -16,8 +16,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mltop.probes.collect.host.part import Reading
+from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.redaction.values import shown_text
-from mltop.probes.collect.sysfile import KeptFile, OpenFiles, read_file, read_known, read_text
+from mltop.probes.collect.sysfile import KeptFile, OpenFiles, read_file, read_known
 from mltop.probes.model import BlockedProcess, RankSample
 
 ROUND_S = 10.0
@@ -209,15 +210,14 @@ class Processes:
 
         return [
             BlockedProcess(
-                pid, shown_text(blocked.name), max(0.0, now - blocked.since), self._wchan(pid), ranks.get(pid)
+                pid=pid,
+                name=shown_text(blocked.name),
+                blocked_s=max(0.0, now - blocked.since),
+                wchan=procfs.read_wchan(f"{self._proc}/{pid}"),
+                rank=ranks.get(pid),
             )
             for pid, blocked in sorted(self._blocked.items(), key=order)[:_MAX_SHOWN]
         ]
-
-    def _wchan(self, pid: int) -> str | None:
-        """The kernel function in which it sleeps; the kernel prints "0" to those who may not know."""
-        text = read_text(f"{self._proc}/{pid}/wchan")
-        return None if text in (None, "", "0") else text
 
 
 def _suspects(ranks: Sequence[RankSample]) -> Iterable[int]:

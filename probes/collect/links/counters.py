@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from mltop.probes.collect.links.discovery import NetFacts, PortFacts
 from mltop.probes.collect.sysfile import LINE_BYTES, REFUSED, KeptFile, OpenFiles, names_in, number
@@ -127,6 +127,53 @@ class CounterFiles:
     def close(self) -> None:
         for file in self._files.values():
             file.close()
+
+
+class Counters:
+    """Those named ``often`` are read at each look, all others seldom. ``refused``: why they are not read any more."""
+
+    def __init__(self, paths: dict[str, str], often: Collection[str], open_files: OpenFiles, stops: bool) -> None:
+        """``paths``, ``stops``: as in CounterFiles."""
+        self.refused: str | None = None
+        seldom = dict(paths)
+        self._often = CounterFiles({name: seldom.pop(name) for name in often if name in seldom}, open_files, stops)
+        self._seldom = CounterFiles(seldom, open_files, stops)
+
+    def newest(self, name: str) -> int | None:
+        """The value of one that is read often."""
+        return self._often.values.get(name)
+
+    @property
+    def values(self) -> dict[str, int]:
+        """All that have a value: a new dictionary."""
+        return {**self._often.values, **self._seldom.values}
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """By counter, why it has no value now."""
+        return {**self._often.unreadable, **self._seldom.unreadable}
+
+    def read(self) -> None:
+        self._read(self._often)
+
+    def read_seldom(self) -> None:
+        self._read(self._seldom)
+
+    def close(self) -> None:
+        self._often.close()
+        self._seldom.close()
+
+    def _read(self, files: CounterFiles) -> None:
+        if self.refused is not None:
+            return
+        try:
+            files.read()
+        except Refused as refused:
+            self.refused = str(refused)
+            # A value that is not read again would pass for one that does not grow.
+            self._often.forget()
+            self._seldom.forget()
+            self.close()
 
 
 def counter_files(folders: Iterable[str]) -> dict[str, str]:

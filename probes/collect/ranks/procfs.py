@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from functools import cache
 
-from mltop.probes.collect.sysfile import number_after, read_file, read_long
+from mltop.probes.collect.sysfile import number_after, read_file, read_known, read_long
 
 # ESRCH comes from reading a file that was opened before the process ended.
 GONE = (FileNotFoundError, ProcessLookupError, NotADirectoryError)
@@ -106,8 +106,13 @@ def parse_main_cpu_s(data: bytes) -> float | None:
         return None
 
 
+def read_wchan(folder: str) -> str | None:
+    """As ``parse_wchan``, of a process or a thread by its folder below /proc; None also where it is gone."""
+    return parse_wchan(read_known(f"{folder}/wchan") or b"")
+
+
 def parse_wchan(data: bytes) -> str | None:
-    """The kernel function in which the main thread sleeps.
+    """The kernel function in which a thread sleeps.
 
     None when it runs, when only root may know (the kernel then prints "0") or the kernel does not tell.
     """
