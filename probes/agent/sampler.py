@@ -256,11 +256,7 @@ class Samples(Protocol):
     """Where requests get the newest samples from: ``RecentSamples.wait``, or samples taken for them alone."""
 
     def __call__(
-        self,
-        after_s: float,
-        timeout_s: float,
-        cancelled: threading.Event,
-        suits: Callable[[list[Sample]], bool] = ...,
+        self, after_s: float, timeout_s: float, cancelled: threading.Event, suits: Callable[[list[Sample]], bool] = ...
     ) -> list[Sample]: ...
 
 

@@ -125,9 +125,7 @@ _OF_NVIDIA = (
     ),
     _pattern("off_bus", "NVRM: The NVIDIA GPU", rf"NVRM: The NVIDIA GPU (?P<subject>{_BUS})\b.*fallen off the bus"),
     _pattern(
-        "sxid",
-        "SXid (",
-        rf"SXid \((?:PCI:)?(?P<subject>{_BUS})\): (?P<code>\d+), (?P<severity>Fatal|Non-fatal)\b",
+        "sxid", "SXid (", rf"SXid \((?:PCI:)?(?P<subject>{_BUS})\): (?P<code>\d+), (?P<severity>Fatal|Non-fatal)\b"
     ),
     _pattern(
         "peermem", "invalid context", r"(?P<subject>nvidia[-_]peermem|nv_peer_mem)\b.*ERROR detected invalid context"

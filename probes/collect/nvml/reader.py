@@ -109,12 +109,7 @@ class Reader:
         )
 
     def read(
-        self,
-        at_s: float,
-        skip: frozenset[int],
-        again: bool = False,
-        with_activity: bool = True,
-        twice: bool = False,
+        self, at_s: float, skip: frozenset[int], again: bool = False, with_activity: bool = True, twice: bool = False
     ) -> list[dict[str, Any]]:
         """One entry per GPU that is not skipped. ``at_s``: the time of the request, of any one clock.
 
@@ -236,9 +231,4 @@ def raise_if_nothing_answers(fast: Reading) -> None:
 
 
 def lost_entry(lost: Lost) -> dict[str, Any]:
-    return {
-        "index": lost.index,
-        "uuid": lost.uuid,
-        "lost": [lost.failure.call, lost.failure.code],
-        "gone": lost.gone,
-    }
+    return {"index": lost.index, "uuid": lost.uuid, "lost": [lost.failure.call, lost.failure.code], "gone": lost.gone}

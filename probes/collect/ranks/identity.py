@@ -127,14 +127,7 @@ LAUNCHERS = (
     ),
 )
 
-_JOB_NAMES = (
-    "SLURM_JOB_ID",
-    "SLURM_NODEID",
-    "TORCHELASTIC_RUN_ID",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "PMIX_NAMESPACE",
-)
+_JOB_NAMES = ("SLURM_JOB_ID", "SLURM_NODEID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "PMIX_NAMESPACE")
 _PREFIXES = tuple(mark[:-1] for row in LAUNCHERS for mark in row.marks if mark.endswith("*"))
 _NUMBERS = frozenset(name for row in LAUNCHERS for name in row.numbers)
 _NAMES = _NUMBERS | frozenset(name for row in LAUNCHERS for name in row.marks) | frozenset(_JOB_NAMES)

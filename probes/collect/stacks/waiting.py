@@ -25,27 +25,14 @@ C10D_NAMES = {
 NOT_COLLECTIVE = ("torch/distributed/elastic/", "torch/distributed/run.py", "torch/distributed/launch")
 
 COLLECTIVES = frozenset(
-    [
-        "all_reduce",
-        "allreduce",
-        "all_gather",
-        "allgather",
-        "reduce_scatter",
-        "all_to_all",
-        "alltoall",
-        "barrier",
-    ]
+    ["all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "all_to_all", "alltoall", "barrier"]
 )
 _MPI = COLLECTIVES | frozenset(["broadcast", "broadcast_object", "allgather_object", "synchronize", "join"])
 
 # (start of the file's path, functions or None for any, name or None for the outermost function's own)
 FRAME_RULES: tuple[tuple[str, frozenset[str] | None, str | None], ...] = (
     ("torch/distributed/rendezvous.py", frozenset({"_create_c10d_store", "rendezvous"}), "rendezvous"),
-    (
-        "torch/distributed/_functional_collectives.py",
-        frozenset({"wait_tensor", "trigger_wait", "wait"}),
-        "wait_tensor",
-    ),
+    ("torch/distributed/_functional_collectives.py", frozenset({"wait_tensor", "trigger_wait", "wait"}), "wait_tensor"),
     ("torch/distributed/_functional_collectives.py", COLLECTIVES | {"broadcast", "all_gather_tensor"}, None),
     (
         "torch/distributed/fsdp/",

@@ -11,15 +11,7 @@ from typing import Any
 
 from mltop.probes.collect.nvml.calls import UnreadError
 from mltop.probes.collect.nvml.codes import Problem, Reason, implausible, unsupported
-from mltop.probes.collect.nvml.device import (
-    ASK_AGAIN_S,
-    MEMORY,
-    Device,
-    Reading,
-    Structure,
-    first_supported,
-    not_blank,
-)
+from mltop.probes.collect.nvml.device import ASK_AGAIN_S, MEMORY, Device, Reading, Structure, first_supported, not_blank
 from mltop.probes.collect.nvml.fields import ALL_LINKS, FieldRequest, FieldValues, Meter, counters
 from mltop.probes.collect.nvml.readers import nvlink
 from mltop.probes.model.nvml_fields import GAIN_FACTOR, GAIN_SLACK_S, NEWER, throttle_ns_fields
