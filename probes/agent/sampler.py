@@ -20,6 +20,7 @@ from mltop.probes.collect.pci import PciSource
 from mltop.probes.collect.ranks import RankSource, procfs
 from mltop.probes.collect.ranks.gpu_processes import GpuProcesses
 from mltop.probes.collect.redaction.values import shown_text
+from mltop.probes.collect.sysfile import read_text
 from mltop.probes.model import (
     Gap,
     GpuProcess,
@@ -72,7 +73,7 @@ class Sampler:
     ) -> None:
         self._node, self._gpus, self._interval_s = node, gpu_source, interval_s
         self._collectors = collectors or Collectors()
-        self._boot_id = read_boot_id()
+        self._boot_id = read_text(proc("sys/kernel/random/boot_id")) or ""
         self._newest_ranks: list[RankSample] = []
         self._holders = Holders()
 
@@ -214,14 +215,6 @@ def gpus_of_pid(gpus: list[GpuSample]) -> dict[int, list[int]]:
         for process in gpu.processes or ():
             held.setdefault(process.pid, {})[gpu.index] = None
     return {pid: list(indexes) for pid, indexes in held.items()}
-
-
-def read_boot_id() -> str:
-    try:
-        with open(proc("sys/kernel/random/boot_id"), encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
 
 
 class BriefSampler:

@@ -262,11 +262,12 @@ class Devices:
 
     def update(self, skip: frozenset[int], retry_lost: bool) -> list[Device | Lost]:
         """The GPUs to read now. A changed count may have shifted the indexes: all are looked up again."""
-        count = self._read_count()
-        if count != self._count:
+        count = c_uint()
+        self._calls.system(COUNT_CALL, byref(count))
+        if count.value != self._count:
             self.release()
-            self._count = count
-        for index in range(count):
+            self._count = count.value
+        for index in range(self._count):
             if index in skip:
                 self._drop(index)
                 continue
@@ -298,11 +299,6 @@ class Devices:
 
     def any_lost(self) -> bool:
         return any(isinstance(entry, Lost) for entry in self._by_index.values())
-
-    def _read_count(self) -> int:
-        count = c_uint()
-        self._calls.system(COUNT_CALL, byref(count))
-        return count.value
 
     def _look_up(self, index: int, last_uuid: str | None) -> Device | Lost:
         handle = pynvml.c_nvmlDevice_t()

@@ -164,7 +164,9 @@ class PciSource:
         def lacking(part: str, why: str, lacks: Callable[[PciDevice], bool]) -> None:
             unclear = {bus_id for bus_id, watched in self._watched.items() if part in watched.reader.unclear}
             names = [device.bus_id for device in alive if lacks(device) and device.bus_id not in unclear]
-            gaps.extend(_one_gap(part, why, names))
+            if names:  # one for all devices that lack the same thing
+                subject = names[0] if len(names) == 1 else "{" + ",".join(names) + "}"
+                gaps.append(Gap(f"pci.{subject}.{part}", why, kind="unsupported"))
 
         lacking(
             "link", "no PCIe link is shown (virtual machine, or built in)", lambda device: device.link_width is None
@@ -181,11 +183,3 @@ class PciSource:
         if unknown and len(unknown) == len(asked):  # a NIC that is built into the processor has no bridge either
             return [Gap.about("pci", "acs", why=NO_BRIDGE, kind="unsupported")]
         return []
-
-
-def _one_gap(part: str, why: str, bus_ids: list[str]) -> list[Gap]:
-    """One for all devices that lack the same thing."""
-    if not bus_ids:
-        return []
-    subject = bus_ids[0] if len(bus_ids) == 1 else "{" + ",".join(bus_ids) + "}"
-    return [Gap(f"pci.{subject}.{part}", why, kind="unsupported")]

@@ -140,10 +140,6 @@ def symbol(name: str) -> str:
     return kept.strip(": ")[:_MAX_SYMBOL_CHARS] or NO_SYMBOL
 
 
-def is_wrapper(frame: Frame) -> bool:
-    return (frame.file, last_name(frame.function)) in WRAPPERS
-
-
 def cut_at_child_root(raw: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Leaf-first frames up to and including the worker's entry; all of them when there is none."""
     for index, frame in enumerate(raw):
@@ -165,8 +161,8 @@ def normalise(raw: list[dict[str, Any]], ints: bool) -> list[Frame]:
         )
         for frame in python_frames(raw)
     ]
-    kept = [frame for frame in frames if not is_wrapper(frame)]
-    return native_leaf(raw) + (kept or frames)
+    calling = [frame for frame in frames if (frame.file, last_name(frame.function)) not in WRAPPERS]
+    return native_leaf(raw) + (calling or frames)
 
 
 def without_depth(frames: list[Frame]) -> list[Frame]:

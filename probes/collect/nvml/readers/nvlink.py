@@ -62,12 +62,6 @@ class Links:
         self.last: tuple[FieldValues, Reading] | None = None
 
 
-def request_for(count: int) -> FieldRequest:
-    """State, version, speed and all error counters of every link."""
-    fields = (STATE, VERSION, SPEED, *ERRORS)
-    return FieldRequest((field, link) for link in range(count) for field in fields)
-
-
 def read_links(device: Device) -> Reading:
     """``nvlink.links``: a list of dicts with NvlinkLink's names, without ``remote``.
 
@@ -78,7 +72,8 @@ def read_links(device: Device) -> Reading:
     if not state.count:
         return Reading()
     if state.request is None:
-        state.request = request_for(state.count)
+        fields = (STATE, VERSION, SPEED, *ERRORS)
+        state.request = FieldRequest((field, link) for link in range(state.count) for field in fields)
     values = state.request.read(device)
     if state.last is None or state.last[0] is not values:
         state.last = (values, describe_links(values, state))
