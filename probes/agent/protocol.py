@@ -158,14 +158,14 @@ def decode_request(line: bytes) -> Request | None:
         fields = json.loads(payload)
     except ValueError:
         return None
-    known = (
+    values = (
         {name: value for name, value in fields.items() if name in _REQUEST_TYPES} if isinstance(fields, dict) else {}
     )
-    if known.get("kind") not in get_args(RequestKind):
+    if values.get("kind") not in get_args(RequestKind):
         return None
-    if not all(isinstance(value, _REQUEST_TYPES[name]) for name, value in known.items()):
+    if not all(isinstance(value, _REQUEST_TYPES[name]) for name, value in values.items()):
         return None
-    return Request(**known)
+    return Request(**values)
 
 
 def split(payload: bytes, key: str, limit: int) -> list[bytes]:

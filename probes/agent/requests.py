@@ -151,12 +151,12 @@ def chosen(ranks: list[RankSample], args: dict[str, Any]) -> list[RankSample]:
     """
     job, pids = args.get("job"), args.get("pids")
     turns: dict[Any, int] = {}
-    wanted = []
+    with_turns = []
     for rank in ranks:
         if rank.state != "Z" and (not job or rank.job == job) and (pids is None or rank.pid in pids):
             turns[rank.uid] = turns.get(rank.uid, 0) + 1
-            wanted.append((turns[rank.uid], rank))
-    return [rank for _, rank in sorted(wanted, key=lambda turn_and_rank: turn_and_rank[0])]
+            with_turns.append((turns[rank.uid], rank))
+    return [rank for _, rank in sorted(with_turns, key=lambda turn_and_rank: turn_and_rank[0])]
 
 
 def stack_options(args: dict[str, Any]) -> StackOptions:

@@ -158,8 +158,8 @@ class Holders:
         """Note who holds those that answer; give those that do not the processes that are still there."""
         for gpu in gpus:
             if gpu.processes is not None:
-                held = self._held.get(gpu.index, [])
-                if [process for process, _ in held] != gpu.processes:
+                holders = self._held.get(gpu.index, [])
+                if [process for process, _ in holders] != gpu.processes:
                     self._held[gpu.index] = [(process, started(process.pid)) for process in gpu.processes]
             elif gpu.state != "ok" and gpu.index in self._held:
                 self._held[gpu.index] = [
@@ -210,11 +210,11 @@ def without_gpus(gaps: list[Gap], pci: list[PciDevice]) -> list[Gap]:
 
 def gpus_of_pid(gpus: list[GpuSample]) -> dict[int, list[int]]:
     """Which GPUs each process holds, by NVML's process lists."""
-    held: dict[int, dict[int, None]] = {}
+    indexes_of: dict[int, dict[int, None]] = {}
     for gpu in gpus:
         for process in gpu.processes or ():
-            held.setdefault(process.pid, {})[gpu.index] = None
-    return {pid: list(indexes) for pid, indexes in held.items()}
+            indexes_of.setdefault(process.pid, {})[gpu.index] = None
+    return {pid: list(indexes) for pid, indexes in indexes_of.items()}
 
 
 class BriefSampler:

@@ -136,10 +136,10 @@ class Folder:
             os.mkdir(_single(name), 0o700, dir_fd=self.fd)
             path_fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
             try:
-                made = os.fstat(path_fd)
-                if made.st_uid != os.geteuid():
-                    raise PermissionError(0, f"belongs to uid {made.st_uid} right after it was made")
-                if stat.S_IMODE(made.st_mode) != 0o700:  # the umask, or a set-group-id bit from above
+                status = os.fstat(path_fd)
+                if status.st_uid != os.geteuid():
+                    raise PermissionError(0, f"belongs to uid {status.st_uid} right after it was made")
+                if stat.S_IMODE(status.st_mode) != 0o700:  # the umask, or a set-group-id bit from above
                     os.chmod(f"/proc/self/fd/{path_fd}", 0o700)  # noqa: PTH101 - there is no fchmod for O_PATH
                 folder = Folder(_opened(path_fd, os.O_RDONLY | os.O_DIRECTORY), path)
             finally:

@@ -158,13 +158,13 @@ def parse_discovery(text: str) -> dict[int, Row]:
 def parse_row(line: str, gpus: dict[int, Row]) -> Row | None:
     """One line of ``dcgmi dmon``; None for headers, errors, MIG entities and GPUs that are not known."""
     match = _ROW.fullmatch(line)
-    known = gpus.get(int(match[1])) if match else None
-    if match is None or known is None:
+    gpu = gpus.get(int(match[1])) if match else None
+    if match is None or gpu is None:
         return None
     cells = match[2].split()
     if len(cells) != len(FIELDS):
         return None
-    row = Row(known.uuid, known.bus_id, known.index, taken_s=time.monotonic())
+    row = Row(gpu.uuid, gpu.bus_id, gpu.index, taken_s=time.monotonic())
     for name, cell in zip(FIELDS, cells):
         try:
             row.put(name, float(cell))

@@ -72,8 +72,8 @@ def chosen(mounts: list[Mount]) -> tuple[list[Mount], int]:
             best[key] = mount
     # What fills up or hangs first: shared filesystems, then the system's own.
     ordered = sorted(best.values(), key=lambda mount: (not mount.is_network, len(mount.path.split("/")), mount.path))
-    kept = sorted(ordered[:MAX_MOUNTS], key=lambda mount: mount.path)
-    return kept, len(ordered) - len(kept)
+    watched = sorted(ordered[:MAX_MOUNTS], key=lambda mount: mount.path)
+    return watched, len(ordered) - len(watched)
 
 
 def is_network(kind: str) -> bool:

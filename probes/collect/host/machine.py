@@ -179,8 +179,8 @@ def read_modules(root: str) -> Reading:
         reading.values["modules"] = {name: os.path.isdir(f"{folder}/{name}") for name in MODULES}
     else:
         reading.lack("modules", why=f"{folder} is not there")
-    told = read_text(f"{root}/proc/driver/nvidia/version") or ""
-    driver = read_text(f"{folder}/nvidia/version") or driver_version(told)
+    words = read_text(f"{root}/proc/driver/nvidia/version") or ""
+    driver = read_text(f"{folder}/nvidia/version") or driver_version(words)
     if driver:
         reading.values["nvidia_driver"] = driver[:40]
     else:

@@ -109,12 +109,12 @@ def read_memory_errors(root: str) -> Reading:
     reading = Reading()
     for field, file in MEMORY_ERRORS.items():
         counts = [read_number(f"{folder}/{name}/{file}") for name in names]
-        told = [count for count in counts if count is not None]
-        if len(told) < len(counts):
-            unread = len(counts) - len(told)
+        readable = [count for count in counts if count is not None]
+        if len(readable) < len(counts):
+            unread = len(counts) - len(readable)
             reading.lack(field, why=f"{file} of {unread} of {len(names)} memory controllers cannot be read")
         else:
-            reading.values[field] = sum(told)
+            reading.values[field] = sum(readable)
     return reading
 
 

@@ -194,10 +194,10 @@ class Processes:
             # A pid that is used again has another start; page faults, user time and system calls (which only its owner
             # may read) tell of work.
             marks = (fields[19], fields[7], fields[9], fields[11], read_known(f"{self._proc}/{pid}/task/{pid}/io"))
-            known = self._blocked.get(pid)
-            if known is None and len(self._blocked) >= _MAX_WATCHED:
+            blocked = self._blocked.get(pid)
+            if blocked is None and len(self._blocked) >= _MAX_WATCHED:
                 continue
-            if known is None or known.marks != marks:
+            if blocked is None or blocked.marks != marks:
                 name = data[data.find(b"(") + 1 : data.rfind(b")")].decode("utf-8", "replace")
                 self._blocked[pid] = _Blocked(name, now, marks)
 

@@ -96,12 +96,12 @@ class Traffic:
 
     def _hardware(self, kind: str, now: float) -> frozenset[str]:
         """The devices below /sys/class/net or /sys/block that are hardware of their own."""
-        known = self._physical.get(kind)
-        if known is None or not 0 <= now - known[0] < _DEVICES_KEPT_S:
+        listed = self._physical.get(kind)
+        if listed is None or not 0 <= now - listed[0] < _DEVICES_KEPT_S:
             folder = f"{self._root}/sys/{kind}"
             devices = frozenset(name for name in names_in(folder) if os.path.exists(f"{folder}/{name}/device"))
-            known = self._physical[kind] = (now, devices)
-        return known[1]
+            listed = self._physical[kind] = (now, devices)
+        return listed[1]
 
 
 def _cpu_seconds(psutil: Any) -> tuple[float, float]:

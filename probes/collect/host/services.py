@@ -95,8 +95,8 @@ class _Query:
         states = parse_states(text) if code == 0 else {}
         if states:
             return Reading({"services": states})
-        said = next(iter(text.strip().splitlines()), "") or f"exit {code}"
-        return Reading().lack("services", why=f"systemctl show: {said[:200]}")
+        reason = next(iter(text.strip().splitlines()), "") or f"exit {code}"
+        return Reading().lack("services", why=f"systemctl show: {reason[:200]}")
 
     def kill(self) -> None:
         end_child(self._process, kill_s=_KILL_WAIT_S)

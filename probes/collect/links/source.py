@@ -122,8 +122,8 @@ class LinkSource:
         except OSError as error:
             self._note("infiniband", error.strerror or "cannot be listed")
             return
-        known = self._rdma.present
-        keys = [key for key in keys if key in known or not discovery.is_idle_function(self._root, *key)]
+        present = self._rdma.present
+        keys = [key for key in keys if key in present or not discovery.is_idle_function(self._root, *key)]
         devices = [device for device, _ in keys]
 
         def make(key: tuple[str, int]) -> RdmaPort:

@@ -182,8 +182,8 @@ class Structure:
 
     def __init__(self, call: str, kind: str, version: str = "") -> None:
         self._call = call
-        made = getattr(pynvml, kind, None)
-        self.content: Any = None if made is None else made()
+        structure = getattr(pynvml, kind, None)
+        self.content: Any = None if structure is None else structure()
         self._version = getattr(pynvml, version, None) if version else getattr(self.content, "version", None)
         self._part = version
         if self.content is not None:

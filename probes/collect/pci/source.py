@@ -176,10 +176,12 @@ class PciSource:
         return gaps + self._acs_gaps(alive)
 
     def _acs_gaps(self, alive: Iterable[PciDevice]) -> list[Gap]:
-        asked = [device for device in alive if device.kind in ("gpu", "nic")]
-        unknown = [device.bus_id for device in asked if device.acs is None]
+        behind_bridges = [device for device in alive if device.kind in ("gpu", "nic")]
+        unknown = [device.bus_id for device in behind_bridges if device.acs is None]
         if any(self._watched[bus_id].reader.upstream for bus_id in unknown):
             return [Gap.about("pci", "acs", why="PCI config space needs root", fix="sudo lspci -vvv | grep ACSCtl")]
-        if unknown and len(unknown) == len(asked):  # a NIC that is built into the processor has no bridge either
+        if unknown and len(unknown) == len(
+            behind_bridges
+        ):  # a NIC that is built into the processor has no bridge either
             return [Gap.about("pci", "acs", why=NO_BRIDGE, kind="unsupported")]
         return []

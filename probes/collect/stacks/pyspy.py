@@ -80,8 +80,8 @@ def _newest_in_cache() -> str | None:
     cache = os.environ.get("MLTOP_CACHE")
     if not cache or not os.path.isdir(cache) or os.statvfs(cache).f_flag & os.ST_NOEXEC:
         return None
-    found = [path for path in glob.glob(os.path.join(glob.escape(cache), "py-spy-*")) if _is_executable(path)]
-    return max(found, key=os.path.getmtime, default=None)
+    programs = [path for path in glob.glob(os.path.join(glob.escape(cache), "py-spy-*")) if _is_executable(path)]
+    return max(programs, key=os.path.getmtime, default=None)
 
 
 def _is_executable(path: str) -> bool:

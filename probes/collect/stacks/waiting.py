@@ -132,9 +132,9 @@ def _by_line(leaf_line: LineText, uses_gpu: bool) -> str | None:
         return None
     code = code_of(text)
     for pattern, name in (*LINE_RULES, *(CUDA_LINE_RULES if uses_gpu else ())):
-        found = pattern.search(code)
-        if found:
-            return str(found.group(2)).lower() if name == "mpi" else name
+        match = pattern.search(code)
+        if match:
+            return str(match.group(2)).lower() if name == "mpi" else name
     return "work.wait" if waits_for_work(code) else None
 
 
@@ -145,7 +145,7 @@ def code_of(line: str) -> str:
 
 def waits_for_work(code: str) -> bool:
     """True when some ``X.wait(`` of the code has an X that looks like a work handle, or one from the lines above."""
-    return any(_is_handle(_names_before(code, found.start())) for found in _WAIT.finditer(code))
+    return any(_is_handle(_names_before(code, call.start())) for call in _WAIT.finditer(code))
 
 
 def _is_handle(names: list[str]) -> bool:

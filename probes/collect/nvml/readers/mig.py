@@ -97,18 +97,18 @@ class MigReader:
                     raise
 
     def _read(self, gpu: Device, reading: Reading) -> dict[str, Any]:
-        known = gpu.state(Instances)
+        state = gpu.state(Instances)
         now_s = time.monotonic()
-        if known.listed_s is None or now_s - known.listed_s >= self._relist_s:
-            self._list(gpu, known, now_s)
-        if not self._renew(gpu, known, now_s):
-            self._list(gpu, known, now_s)
-        return {"mig_instances": [describe(known, instance, reading) for instance in known.instances]}
+        if state.listed_s is None or now_s - state.listed_s >= self._relist_s:
+            self._list(gpu, state, now_s)
+        if not self._renew(gpu, state, now_s):
+            self._list(gpu, state, now_s)
+        return {"mig_instances": [describe(state, instance, reading) for instance in state.instances]}
 
-    def _list(self, gpu: Device, known: Instances, now_s: float) -> None:
+    def _list(self, gpu: Device, state: Instances, now_s: float) -> None:
         """All MIG devices, by their handles as of now: handles may be reused for other instances (nvml.h)."""
-        known.listed_s = None  # until all went well
-        before = {instance.device.uuid: instance for instance in known.instances if instance.device.uuid}
+        state.listed_s = None  # until all went well
+        before = {instance.device.uuid: instance for instance in state.instances if instance.device.uuid}
         instances: list[_Instance] = []
         most = gpu.uint("nvmlDeviceGetMaxMigDeviceCount")
         for index in range(most):
@@ -120,28 +120,28 @@ class MigReader:
                 instance = identify(_Instance(index, device))
             instance.device, instance.index = device, index
             instances.append(instance)
-        known.instances = instances
-        known.release(keep=frozenset(instance.gpu_instance for instance in instances))
-        known.without_gpm = self._gpm.why_not(gpu)
-        known.listed_s = now_s
-        known.credit -= 1 + most + len(instances)
+        state.instances = instances
+        state.release(keep=frozenset(instance.gpu_instance for instance in instances))
+        state.without_gpm = self._gpm.why_not(gpu)
+        state.listed_s = now_s
+        state.credit -= 1 + most + len(instances)
 
-    def _renew(self, gpu: Device, known: Instances, now_s: float) -> bool:
+    def _renew(self, gpu: Device, state: Instances, now_s: float) -> bool:
         """As many instances as the credit allows, the oldest first. False when one turned out to be gone."""
-        earned = (now_s - known.credited_s) * self._calls_per_s
-        known.credit = max(known.credit, min(LARGEST_CREDIT, known.credit + earned))
-        known.credited_s = now_s
-        cost = 1 if known.without_gpm else 2 + len(ACTIVITY_FIELDS)
+        earned = (now_s - state.credited_s) * self._calls_per_s
+        state.credit = max(state.credit, min(LARGEST_CREDIT, state.credit + earned))
+        state.credited_s = now_s
+        cost = 1 if state.without_gpm else 2 + len(ACTIVITY_FIELDS)
         sampled: set[int] = set()
-        for instance in sorted(known.instances, key=lambda instance: instance.renewed_s):
-            if known.credit < cost or now_s - instance.renewed_s < RENEW_S:
+        for instance in sorted(state.instances, key=lambda instance: instance.renewed_s):
+            if state.credit < cost or now_s - instance.renewed_s < RENEW_S:
                 break
-            known.credit -= 1
+            state.credit -= 1
             instance.renewed_s = now_s
             try:
                 instance.memory, instance.problems = read_memory(instance.device)
-                if self._sample(gpu, known, instance.gpu_instance, now_s, sampled):
-                    known.credit -= cost - 1
+                if self._sample(gpu, state, instance.gpu_instance, now_s, sampled):
+                    state.credit -= cost - 1
             except NvmlError as failure:
                 if failure.code not in gpm.STALE:
                     raise
@@ -149,14 +149,14 @@ class MigReader:
                 return False
         return True
 
-    def _sample(self, gpu: Device, known: Instances, gpu_instance: int | None, now_s: float, sampled: set[int]) -> bool:
+    def _sample(self, gpu: Device, state: Instances, gpu_instance: int | None, now_s: float, sampled: set[int]) -> bool:
         """Whether calls were made."""
-        if known.without_gpm or gpu_instance is None or gpu_instance in sampled:
+        if state.without_gpm or gpu_instance is None or gpu_instance in sampled:
             return False
         sampled.add(gpu_instance)
-        track = known.tracks.get(gpu_instance)
+        track = state.tracks.get(gpu_instance)
         if track is None:
-            track = known.tracks[gpu_instance] = Track(self._gpm, gpu, PLAN, gpu_instance)
+            track = state.tracks[gpu_instance] = Track(self._gpm, gpu, PLAN, gpu_instance)
         return track.poll(now_s)
 
 
@@ -213,16 +213,16 @@ def read_memory(device: Device) -> tuple[dict[str, Any], dict[str, Reason]]:
         return {}, dict.fromkeys(MEMORY_FIELDS, error.reason)
 
 
-def describe(known: Instances, instance: _Instance, reading: Reading) -> dict[str, Any]:
+def describe(state: Instances, instance: _Instance, reading: Reading) -> dict[str, Any]:
     """One instance as the names of MigInstance; its problems go into ``reading``."""
     where = f"mig_instances.{instance.index}"
     values = {"index": instance.index, **instance.identity, **instance.memory}
     for field, problem in instance.problems.items():
         reading.problems[f"{where}.{field}"] = problem
-    if known.without_gpm is not None:
-        reading.problems[activity_of("mig_instances.*")] = known.without_gpm
+    if state.without_gpm is not None:
+        reading.problems[activity_of("mig_instances.*")] = state.without_gpm
         return values
-    track = known.tracks.get(instance.gpu_instance) if instance.gpu_instance is not None else None
+    track = state.tracks.get(instance.gpu_instance) if instance.gpu_instance is not None else None
     whole = track.problem if track else gpm.STARTING
     if whole is not None:
         reading.problems[activity_of(where)] = whole
