@@ -23,7 +23,7 @@ from mltop.probes.agent.sampler import Samples
 from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.ranks.access import user_name
 from mltop.probes.collect.redaction.process import shown_command
-from mltop.probes.collect.sysfile import read_long
+from mltop.probes.collect.sysfile import read_long_known
 from mltop.probes.model import GpuSample, RankSample, Sample
 from mltop.probes.model.probe import ProbeEvent
 from mltop.probes.system import paths
@@ -79,10 +79,7 @@ def other_probes(key: str) -> list[Holder]:
 
 def slurm_job(pid: int) -> str:
     """The id of the Slurm job whose cgroup the process is in, "" for none."""
-    try:
-        return slurm_job_in(read_long(paths.proc(pid, "cgroup"), 65_536))
-    except OSError:
-        return ""
+    return slurm_job_in(read_long_known(paths.proc(pid, "cgroup"), 65_536))
 
 
 def slurm_job_in(cgroups: bytes) -> str:

@@ -245,12 +245,8 @@ class BriefSampler:
         self._host.close()
 
 
-class Samples(Protocol):
-    """Where requests get the newest samples from: ``RecentSamples.wait``, or samples taken for them alone."""
-
-    def __call__(
-        self, after_s: float, timeout_s: float, cancelled: threading.Event, suits: Callable[[list[Sample]], bool] = ...
-    ) -> list[Sample]: ...
+# Where requests get the newest samples from: ``RecentSamples.wait``, or samples taken for them alone.
+Samples = Callable[[float, float, threading.Event, Callable[[list[Sample]], bool]], list[Sample]]
 
 
 class RecentSamples:

@@ -124,6 +124,22 @@ def read_long(path: str, most_bytes: int = _LONGEST_BYTES) -> bytes:
     return bytes(content)
 
 
+def read_long_known(path: str, most_bytes: int = _LONGEST_BYTES) -> bytes:
+    """As ``read_long``, b"" when it cannot be read."""
+    try:
+        return read_long(path, most_bytes)
+    except OSError:
+        return b""
+
+
+def read_link(path: str) -> str | None:
+    """Where a symbolic link leads, None when there is none or it cannot be read."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
+
+
 def read_known(path: str) -> bytes | None:
     """A small file, None when it cannot be read."""
     try:

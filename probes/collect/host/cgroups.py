@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from mltop.probes.collect.host.part import Reading
 from mltop.probes.collect.ranks.details import cgroup_of, cgroup_paths
-from mltop.probes.collect.sysfile import number_after, read_known, read_long, read_number, read_text
+from mltop.probes.collect.sysfile import number_after, read_known, read_long_known, read_number, read_text
 from mltop.probes.collect.timing import Pace
 from mltop.probes.model import UNLIMITED, CgroupSample, RankSample
 
@@ -246,19 +246,13 @@ class Cgroups:
         new = process_of.keys() - self._cgroups.keys()
         if not new:
             return
-        hierarchies = self._hierarchies()
+        mounts = read_long_known(f"{self._root}/proc/self/mountinfo").decode("utf-8", "replace")
+        hierarchies = parse_mounts(mounts) or list(USUAL)
         for path, process in process_of.items():
             if path in new:
                 paths = cgroup_paths(read_text(f"{self._root}/proc/{process}/cgroup") or "")
                 memory, cpu = (folder_of(name, paths, hierarchies) for name in CONTROLLERS)
                 self._cgroups[path] = _Cgroup(path, memory, cpu)
-
-    def _hierarchies(self) -> list[Hierarchy]:
-        try:
-            mounts = read_long(f"{self._root}/proc/self/mountinfo").decode("utf-8", "replace")
-        except OSError:
-            mounts = ""
-        return parse_mounts(mounts) or list(USUAL)
 
     def _sample(self, cgroup: _Cgroup, now: float) -> CgroupSample:
         if cgroup.limits_pace.is_due(now):

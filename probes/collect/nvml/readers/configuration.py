@@ -28,7 +28,7 @@ class Modes:
 
 
 def read_static(device: Device, system: Reading) -> Reading:
-    """``system``: what was read once for all GPUs. Raises NvmlError when the GPU or the library is gone."""
+    """``system``: what was read once for all GPUs."""
     reading = Reading()
     reading.values.update(system.values)
     reading.problems.update(system.problems)

@@ -67,7 +67,7 @@ class Batch:
 
 
 def read_fast(device: Device) -> Reading:
-    """The fast tier. Raises NvmlError when the GPU or the library is gone."""
+    """The fast tier."""
     reading = Reading()
     # The share of the last sample period in which a kernel was resident (nvmlUtilization_t).
     reading.take("busy", lambda: _UTILIZATION.read(device).gpu, divisor=100)
@@ -193,10 +193,7 @@ def read_throttle_ns(device: Device, batch: FieldValues, reading: Reading) -> di
 
 
 def read_violations(device: Device) -> Reading:
-    """``throttle_ns`` and ``throttle_share`` from drivers without the batched fields (deprecated, gone with CUDA 14).
-
-    Raises NvmlError when the GPU or the library is gone.
-    """
+    """``throttle_ns`` and ``throttle_share`` of drivers without the batched fields (deprecated, gone with CUDA 14)."""
     reading, throttle = Reading(), device.state(Throttle)
     if not throttle.needs_violation_status:
         return reading

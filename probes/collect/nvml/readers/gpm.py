@@ -325,7 +325,7 @@ class ActivityReader:
         """``sm_active`` … and ``activity_source`` ("gpm"), as fractions 0..1, None with a problem where unknown.
 
         Also ``pcie.rx_bytes_per_s`` and ``tx``, and those of ``nvlink`` where its own counters, which are a second
-        fresh, do not tell them. Raises NvmlError when the GPU or the library is gone.
+        fresh, do not tell them.
         """
         reading = Reading()
         reading.attempt((ALL_ACTIVITY,), partial(self._read, device, reading))

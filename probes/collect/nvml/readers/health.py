@@ -71,7 +71,7 @@ class Health:
 
 
 def read_health(device: Device) -> Reading:
-    """Raises NvmlError when the GPU or the library is gone."""
+    """ECC, memory repair, PCIe errors, what the driver says must be done, and the power limit."""
     reading = Reading()
     batch = device.state(Health).request.read(device)
     read_ecc(device, batch, reading)
@@ -210,7 +210,7 @@ def read_sram(device: Device) -> Reading:
 
 
 def read_repair(device: Device) -> Reading:
-    """``remap.banks.*`` and ``remap.repair_pending``. Raises NvmlError when the GPU or the library is gone."""
+    """``remap.banks.*`` and ``remap.repair_pending``."""
 
     def histogram() -> dict[str, Any]:
         banks = _HISTOGRAM.read(device)

@@ -102,9 +102,7 @@ _MARGIN = Structure("nvmlDeviceGetMarginTemperature", "c_nvmlMarginTemperature_v
 
 
 def read_margins(device: Device) -> Reading:
-    """``temperature_margin_c`` and ``memory_temperature_margin_c``. Raises NvmlError when the GPU or the library is
-    gone.
-    """
+    """``temperature_margin_c`` and ``memory_temperature_margin_c``."""
     reading, limits = Reading(), device.state(Limits)
     reading.attempt((MARGIN, MEMORY_MARGIN), lambda: {MARGIN: read_margin(device, limits)})
     left_c = reading.values.get(MARGIN)

@@ -81,7 +81,7 @@ class MigReader:
         """``mig_instances``: a list of dicts with the names of MigInstance's fields. Only of a GPU in MIG mode.
 
         Problems: ``mig_instances`` when there is no list, ``mig_instances.N.FIELD`` of one instance. An instance that
-        is gone is no problem: the list is made anew. Raises NvmlError when the GPU or the library is gone.
+        is gone is no problem: the list is made anew.
         """
         reading = Reading()
         reading.attempt(("mig_instances",), partial(self._read, device, reading))

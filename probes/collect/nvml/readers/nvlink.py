@@ -66,7 +66,6 @@ def read_links(device: Device) -> Reading:
     """``nvlink.links``: a list of dicts with NvlinkLink's names, without ``remote``.
 
     Of 8 GPUs that is 2,000 numbers, and they hardly ever change: then the reading is the same object as before.
-    Raises NvmlError when the GPU or the library is gone.
     """
     state = device.state(Links)
     if not state.count:
@@ -317,7 +316,7 @@ _FABRIC_INFO = (
 
 
 def read_fabric(device: Device) -> Reading:
-    """``fabric.*``. Raises NvmlError when the GPU or the library is gone."""
+    """``fabric.*``."""
     reading = Reading()
     readers = [partial(version.read, device) for version in _FABRIC_INFO]
     reading.attempt(("fabric",), lambda: describe_fabric(first_supported(*readers), reading))

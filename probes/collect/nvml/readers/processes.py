@@ -56,7 +56,7 @@ class ProcessReader:
         return Reading()
 
     def read(self, device: Device) -> Reading:
-        """``processes``. Known as soon as the compute list is. Raises NvmlError when the GPU or the library is gone."""
+        """``processes``. Known as soon as the compute list is."""
         reading = Reading()
         others = device.state(OtherLists)
         if any(others.lists.values()):
