@@ -48,21 +48,21 @@ def complete(sample: Sample, whole: Sample) -> None:
     _take_slow(sample.host, whole.host)
     gpus = {(gpu.index, gpu.uuid): gpu for gpu in whole.gpus}
     for gpu in sample.gpus:
-        known = gpus.get((gpu.index, gpu.uuid))
-        if known is not None:
-            _take_slow(gpu, known)
-            _take_slow(gpu.pcie, known.pcie)
-            _take_slow(gpu.nvlink, known.nvlink)
+        whole_gpu = gpus.get((gpu.index, gpu.uuid))
+        if whole_gpu is not None:
+            _take_slow(gpu, whole_gpu)
+            _take_slow(gpu.pcie, whole_gpu.pcie)
+            _take_slow(gpu.nvlink, whole_gpu.nvlink)
     ranks = {rank.pid: rank for rank in whole.ranks}
     for rank in sample.ranks:
         if rank.pid in ranks:
             _take_slow(rank, ranks[rank.pid])
 
 
-def _take_slow(record: Any, known: Any) -> None:
+def _take_slow(record: Any, whole: Any) -> None:
     values = vars(record)
     for name in _slow(record.__class__):
-        values[name] = getattr(known, name)
+        values[name] = getattr(whole, name)
 
 
 class WholeSamples:

@@ -53,7 +53,7 @@ class Agent:
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c in the caller's terminal is the caller's to handle
         self._caller.send(Message("hello", hello=_hello()))  # before any answer to what was asked already
-        self._caller.start(self._handle, self._requests.receiving)
+        self._caller.start(self._handle, self._requests.programs.receiving)
         due = time.monotonic()
         while not stop.is_set():
             sample = self._sample()
@@ -86,7 +86,7 @@ class Agent:
         elif request.kind == "cancel":
             self._requests.cancel(request.id)
         elif request.kind == "file":
-            self._requests.receive(request)
+            self._requests.programs.receive(request)
 
 
 def _hello() -> Hello:

@@ -23,7 +23,7 @@ from mltop.probes.agent.sampler import Samples
 from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.ranks.access import user_name
 from mltop.probes.collect.redaction.process import shown_command
-from mltop.probes.collect.sysfile import read_long
+from mltop.probes.collect.sysfile import read_long_known
 from mltop.probes.model import GpuSample, RankSample, Sample
 from mltop.probes.model.probe import ProbeEvent
 from mltop.probes.system import paths
@@ -79,10 +79,7 @@ def other_probes(key: str) -> list[Holder]:
 
 def slurm_job(pid: int) -> str:
     """The id of the Slurm job whose cgroup the process is in, "" for none."""
-    try:
-        return slurm_job_in(read_long(paths.proc(pid, "cgroup"), 65_536))
-    except OSError:
-        return ""
+    return slurm_job_in(read_long_known(paths.proc(pid, "cgroup"), 65_536))
 
 
 def slurm_job_in(cgroups: bytes) -> str:
@@ -101,10 +98,10 @@ class Probing:
     def probe(self, args: Mapping[str, Any], emit: Callable[[ProbeEvent], None], cancelled: threading.Event) -> None:
         """One probe, until it is over or ``cancelled``: then nothing of it is left."""
         try:
-            asked = request_from(args)
+            request = request_from(args)
         except ValueError as error:
             raise Unavailable(str(error)) from error
-        self._supervisor.run(asked, lambda: self._facts(asked, cancelled), emit, cancelled)
+        self._supervisor.run(request, lambda: self._facts(request, cancelled), emit, cancelled)
 
     def tell(self, args: Mapping[str, Any]) -> None:
         line = args.get("line")
@@ -114,7 +111,7 @@ class Probing:
         if why:
             raise Unavailable(why)
 
-    def _facts(self, asked: ProbeRequest, cancelled: threading.Event) -> Facts | None:
+    def _facts(self, request: ProbeRequest, cancelled: threading.Event) -> Facts | None:
         ended = self._supervisor.ended()
         after_s = max([time.monotonic() - FRESH_S, *ended.values()])
         samples = self._samples(after_s, STARTS_WITHIN_S, cancelled, _has_gpus)
@@ -129,8 +126,8 @@ class Probing:
         return Facts(
             node=newest.node,
             samples=samples,
-            holders=holders_of(newest.gpus, newest.ranks, asked.key, ended),
-            other_probes=other_probes(asked.key) if CPU in asked.gpus or not newest.gpus else [],
+            holders=holders_of(newest.gpus, newest.ranks, request.key, ended),
+            other_probes=other_probes(request.key) if CPU in request.gpus or not newest.gpus else [],
             jobs=jobs,
             not_taken=not_taken,
         )

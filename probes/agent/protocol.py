@@ -90,8 +90,8 @@ class Message:
 class Request:
     """One frame to an agent. ``op``: an Operation, or a file's name; ``node`` as in Message, "" for all.
 
-    probe (args: active/asked.py): each event of it (model/probe.py) is a part, its fields the part's data; the end is
-    done with {"cancelled": bool}. probe_tell (args: key, line): for the processes of the probe that runs here.
+    probe (args: active/supervisor/request.py): each event of it (model/probe.py) is a part, its fields the part's data;
+    the end is done with {"cancelled": bool}. probe_tell (args: key, line): for the processes of the probe that runs.
     """
 
     kind: RequestKind
@@ -158,14 +158,14 @@ def decode_request(line: bytes) -> Request | None:
         fields = json.loads(payload)
     except ValueError:
         return None
-    known = (
+    values = (
         {name: value for name, value in fields.items() if name in _REQUEST_TYPES} if isinstance(fields, dict) else {}
     )
-    if known.get("kind") not in get_args(RequestKind):
+    if values.get("kind") not in get_args(RequestKind):
         return None
-    if not all(isinstance(value, _REQUEST_TYPES[name]) for name, value in known.items()):
+    if not all(isinstance(value, _REQUEST_TYPES[name]) for name, value in values.items()):
         return None
-    return Request(**known)
+    return Request(**values)
 
 
 def split(payload: bytes, key: str, limit: int) -> list[bytes]:

@@ -40,7 +40,7 @@ class Requests:
         self._receives = receives
         self._samples = samples
         self._probing: Probing | None = None  # loaded when it is first needed: most agents never probe
-        self._programs = Programs(send, receives)
+        self.programs = Programs(send, receives)
         self._chosen_by_hand = bool(os.environ.get("MLTOP_PY_SPY"))
         self._cancels: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
@@ -58,14 +58,6 @@ class Requests:
         with self._lock:
             self._cancels[request.id] = cancelled
         threading.Thread(target=self._run, args=(request, cancelled), name=f"mltop-{request.op}", daemon=True).start()
-
-    def receive(self, request: Request) -> None:
-        """A file has come, asked for by a request that waits for it."""
-        self._programs.receive(request)
-
-    def receiving(self) -> None:
-        """Some of what may be such a file has come."""
-        self._programs.receiving()
 
     def cancel(self, request_id: int) -> None:
         with self._lock:
@@ -116,7 +108,7 @@ class Requests:
         if not sha256 or self._chosen_by_hand or (is_installed and find_py_spy()):
             return
         try:
-            os.environ["MLTOP_PY_SPY"] = self._programs.program("py-spy", sha256, request.id, cancelled)
+            os.environ["MLTOP_PY_SPY"] = self.programs.program("py-spy", sha256, request.id, cancelled)
         except Unavailable:
             os.environ.pop("MLTOP_PY_SPY", None)
             if not cancelled.is_set() and not find_py_spy():
@@ -159,12 +151,12 @@ def chosen(ranks: list[RankSample], args: dict[str, Any]) -> list[RankSample]:
     """
     job, pids = args.get("job"), args.get("pids")
     turns: dict[Any, int] = {}
-    wanted = []
+    with_turns = []
     for rank in ranks:
         if rank.state != "Z" and (not job or rank.job == job) and (pids is None or rank.pid in pids):
             turns[rank.uid] = turns.get(rank.uid, 0) + 1
-            wanted.append((turns[rank.uid], rank))
-    return [rank for _, rank in sorted(wanted, key=lambda turn_and_rank: turn_and_rank[0])]
+            with_turns.append((turns[rank.uid], rank))
+    return [rank for _, rank in sorted(with_turns, key=lambda turn_and_rank: turn_and_rank[0])]
 
 
 def stack_options(args: dict[str, Any]) -> StackOptions:

@@ -20,6 +20,7 @@ from mltop.probes.collect.pci import PciSource
 from mltop.probes.collect.ranks import RankSource, procfs
 from mltop.probes.collect.ranks.gpu_processes import GpuProcesses
 from mltop.probes.collect.redaction.values import shown_text
+from mltop.probes.collect.sysfile import read_text
 from mltop.probes.model import (
     Gap,
     GpuProcess,
@@ -72,7 +73,7 @@ class Sampler:
     ) -> None:
         self._node, self._gpus, self._interval_s = node, gpu_source, interval_s
         self._collectors = collectors or Collectors()
-        self._boot_id = read_boot_id()
+        self._boot_id = read_text(proc("sys/kernel/random/boot_id")) or ""
         self._newest_ranks: list[RankSample] = []
         self._holders = Holders()
 
@@ -157,8 +158,8 @@ class Holders:
         """Note who holds those that answer; give those that do not the processes that are still there."""
         for gpu in gpus:
             if gpu.processes is not None:
-                held = self._held.get(gpu.index, [])
-                if [process for process, _ in held] != gpu.processes:
+                holders = self._held.get(gpu.index, [])
+                if [process for process, _ in holders] != gpu.processes:
                     self._held[gpu.index] = [(process, started(process.pid)) for process in gpu.processes]
             elif gpu.state != "ok" and gpu.index in self._held:
                 self._held[gpu.index] = [
@@ -209,19 +210,11 @@ def without_gpus(gaps: list[Gap], pci: list[PciDevice]) -> list[Gap]:
 
 def gpus_of_pid(gpus: list[GpuSample]) -> dict[int, list[int]]:
     """Which GPUs each process holds, by NVML's process lists."""
-    held: dict[int, dict[int, None]] = {}
+    indexes_of: dict[int, dict[int, None]] = {}
     for gpu in gpus:
         for process in gpu.processes or ():
-            held.setdefault(process.pid, {})[gpu.index] = None
-    return {pid: list(indexes) for pid, indexes in held.items()}
-
-
-def read_boot_id() -> str:
-    try:
-        with open(proc("sys/kernel/random/boot_id"), encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+            indexes_of.setdefault(process.pid, {})[gpu.index] = None
+    return {pid: list(indexes) for pid, indexes in indexes_of.items()}
 
 
 class BriefSampler:
@@ -252,16 +245,8 @@ class BriefSampler:
         self._host.close()
 
 
-class Samples(Protocol):
-    """Where requests get the newest samples from: ``RecentSamples.wait``, or samples taken for them alone."""
-
-    def __call__(
-        self,
-        after_s: float,
-        timeout_s: float,
-        cancelled: threading.Event,
-        suits: Callable[[list[Sample]], bool] = ...,
-    ) -> list[Sample]: ...
+# Where requests get the newest samples from: ``RecentSamples.wait``, or samples taken for them alone.
+Samples = Callable[[float, float, threading.Event, Callable[[list[Sample]], bool]], list[Sample]]
 
 
 class RecentSamples:

@@ -12,11 +12,9 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
-from mltop.probes.collect.stacks import find_py_spy, why_no_py_spy
-from mltop.probes.collect.sysfile import read_file, read_number, read_text
+from mltop.probes.collect.stacks import find_py_spy, may_trace, why_no_py_spy
+from mltop.probes.collect.sysfile import read_file, read_number
 from mltop.probes.system import paths
-
-CAP_SYS_PTRACE = 19  # linux/capability.h
 
 
 @dataclass
@@ -84,7 +82,7 @@ def no_py_spy() -> Ability:
 def check_stack_permission() -> Ability:
     """Whether this user may read the stacks of other processes of the same user, and of other users."""
     name = "stack permission"
-    if has_capability(CAP_SYS_PTRACE):
+    if may_trace():
         return Ability(name, "ok", "stacks of every user's processes can be read")
     if os.geteuid() == 0:
         why = "root without CAP_SYS_PTRACE (a container?): stacks are refused"
@@ -118,11 +116,3 @@ def check_torch() -> Ability:
         why = "not in this Python: `mltop demo` uses a stand-in job"
         return Ability("torch", "ok", why, "pip install 'mltop[torch]'")
     return Ability("torch", "ok", "importable in this Python")
-
-
-def has_capability(number: int) -> bool:
-    """Whether this process's effective set holds a capability (/proc/self/status CapEff)."""
-    for line in (read_text("/proc/self/status") or "").splitlines():
-        if line.startswith("CapEff:"):
-            return bool(int(line.split()[1], 16) >> number & 1)
-    return False

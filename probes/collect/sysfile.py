@@ -34,7 +34,8 @@ class OpenFiles:
     """How many files may stay open: half of this process's limit, ``MOST_OPEN`` at most."""
 
     def __init__(self, most: int | None = None) -> None:
-        self.left = _allowed() if most is None else most
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self.left = most if most is not None else MOST_OPEN if soft < 0 else min(MOST_OPEN, soft // 2)
 
 
 class KeptFile:
@@ -123,6 +124,22 @@ def read_long(path: str, most_bytes: int = _LONGEST_BYTES) -> bytes:
     return bytes(content)
 
 
+def read_long_known(path: str, most_bytes: int = _LONGEST_BYTES) -> bytes:
+    """As ``read_long``, b"" when it cannot be read."""
+    try:
+        return read_long(path, most_bytes)
+    except OSError:
+        return b""
+
+
+def read_link(path: str) -> str | None:
+    """Where a symbolic link leads, None when there is none or it cannot be read."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
+
+
 def read_known(path: str) -> bytes | None:
     """A small file, None when it cannot be read."""
     try:
@@ -201,8 +218,3 @@ def same_bus(first: str, second: str) -> bool:
     """Whether two bus ids name the same PCI function, whatever the width of the domain and the case."""
     known = sysfs_bus_id(first)
     return known is not None and known == sysfs_bus_id(second)
-
-
-def _allowed() -> int:
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return MOST_OPEN if soft < 0 else min(MOST_OPEN, soft // 2)

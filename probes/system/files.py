@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from mltop.probes.model.units import size_words
-from mltop.probes.system.writable import user_name
+from mltop.probes.system.writable import is_trusted, user_name
 
 _BLOCK_BYTES = 1 << 18
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -136,10 +136,10 @@ class Folder:
             os.mkdir(_single(name), 0o700, dir_fd=self.fd)
             path_fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
             try:
-                made = os.fstat(path_fd)
-                if made.st_uid != os.geteuid():
-                    raise PermissionError(0, f"belongs to uid {made.st_uid} right after it was made")
-                if stat.S_IMODE(made.st_mode) != 0o700:  # the umask, or a set-group-id bit from above
+                status = os.fstat(path_fd)
+                if status.st_uid != os.geteuid():
+                    raise PermissionError(0, f"belongs to uid {status.st_uid} right after it was made")
+                if stat.S_IMODE(status.st_mode) != 0o700:  # the umask, or a set-group-id bit from above
                     os.chmod(f"/proc/self/fd/{path_fd}", 0o700)  # noqa: PTH101 - there is no fchmod for O_PATH
                 folder = Folder(_opened(path_fd, os.O_RDONLY | os.O_DIRECTORY), path)
             finally:
@@ -298,7 +298,7 @@ def _trusted(folder: Folder) -> Folder:
     if os.geteuid() != 0:
         return folder
     status = os.fstat(folder.fd)
-    if status.st_uid != 0 and not _is_root_outside(status.st_uid):
+    if not is_trusted(status.st_uid):
         return _refused(folder, f"belongs to {user_name(status.st_uid)}, and this is root")
     if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
         return _refused(folder, "everybody may write to it, and this is root")
@@ -317,13 +317,3 @@ def _checked(folder: Folder) -> Folder:
 def _refused(folder: Folder, why: str) -> NoReturn:
     folder.close()
     raise NotOurs(f"{folder.path}: {why}")
-
-
-def _is_root_outside(uid: int) -> bool:
-    """In a user namespace that does not know the machine's root, what is root's belongs to the overflow uid."""
-    try:
-        overflow = int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii"))
-        mapped = Path("/proc/self/uid_map").read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        return False
-    return uid == overflow and mapped[:3] != ["0", "0", "4294967295"]

@@ -89,7 +89,7 @@ def import_path() -> list[str]:
         here = ""
     library = os.path.dirname(os.__file__)
     standard = {library, os.path.join(library, "lib-dynload")}
-    found = [
+    entries = [
         entry
         for entry in sys.path
         if os.path.isabs(entry)
@@ -97,7 +97,7 @@ def import_path() -> list[str]:
         and not entry.endswith(".zip")
         and (entry != here or os.path.isdir(os.path.join(entry, "mltop")))
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(entries))
 
 
 def start_child(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:

@@ -57,7 +57,7 @@ class TimedReader(Reader):
         self._timed = calls
         self.names = [name for name, _, _ in self._tiers]
         self._tiers = tuple((name, every_s, self._of(name, read)) for name, every_s, read in self._tiers)
-        self._fast.read = self._of("fast", self._fast.read)  # type: ignore[assignment, method-assign]
+        self._read_fast = self._of("fast", self._read_fast)  # type: ignore[method-assign]
         self._activity.read = self._of("activity", self._activity.read)  # type: ignore[assignment, method-assign]
 
     def read_events(self) -> list[dict[str, int | None]]:

@@ -96,7 +96,7 @@ def prepare(table: "dict[str, list[str]]", options: "Options", key: str) -> byte
 def receive(digest: str, options: "Options") -> "tuple[bytes, bytes]":
     """The bundle's bytes from stdin, and what else came that is for the agent. Ends the process at end-of-file."""
     signal.signal(signal.SIGALRM, silent)
-    buffer, kept = b"", b""
+    buffer, for_agent = b"", b""
     untold_bytes = 0
     while True:
         signal.alarm(int(options.silence_s) + 1)
@@ -122,9 +122,9 @@ def receive(digest: str, options: "Options") -> "tuple[bytes, bytes]":
                 if args.get("sha256", digest) != digest:
                     continue  # for a node of another machine type, on a carrier that gives all nodes everything
                 rest = b"".join(later + b"\n" for later in lines[at + 1 :]) + buffer
-                return unpacked(args, digest), kept + rest
+                return unpacked(args, digest), for_agent + rest
             if frame.get("kind") in ("request", "cancel"):
-                kept += line + b"\n"
+                for_agent += line + b"\n"
 
 
 def silent(*_: "Any") -> None:
@@ -140,9 +140,9 @@ def unpacked(args: "dict[str, Any]", digest: str) -> bytes:
         content = zlib.decompressobj(31).decompress(binascii.a2b_base64(args["data"]), MOST_BUNDLE_BYTES)
     except (KeyError, TypeError, ValueError, zlib.error) as error:
         raise Refused(f"the agent's files arrived damaged: {error}") from error
-    found = sha256(content)
-    if found != digest:
-        raise Refused(f"the agent's files arrived damaged: sha256 {found[:12]}, not {digest[:12]}")
+    sha = sha256(content)
+    if sha != digest:
+        raise Refused(f"the agent's files arrived damaged: sha256 {sha[:12]}, not {digest[:12]}")
     return content
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Callable
 
-from mltop.probes.collect.dcgm.rows import FIELD_IDS, Row, Snapshot
+from mltop.probes.collect.dcgm.rows import FIELDS, PROFILING, Row, Snapshot
 from mltop.probes.system import as_root
 from mltop.probes.system.spawn import end_child, signal_group, start_child
 
@@ -54,7 +54,7 @@ class Dcgmi:
         gpus = parse_discovery(self._output([tool, "discovery", "-l"], DISCOVERY_S))
         if not gpus:
             raise DcgmiError("dcgmi reaches no nv-hostengine")
-        fields = ",".join(map(str, FIELD_IDS))
+        fields = ",".join(str(number) for number, *_ in PROFILING.values())
         process = self._start([tool, "dmon", "-e", fields, "-d", "1000"])
         try:
             last = self._follow(process, gpus, take, is_wanted)
@@ -158,14 +158,14 @@ def parse_discovery(text: str) -> dict[int, Row]:
 def parse_row(line: str, gpus: dict[int, Row]) -> Row | None:
     """One line of ``dcgmi dmon``; None for headers, errors, MIG entities and GPUs that are not known."""
     match = _ROW.fullmatch(line)
-    known = gpus.get(int(match[1])) if match else None
-    if match is None or known is None:
+    gpu = gpus.get(int(match[1])) if match else None
+    if match is None or gpu is None:
         return None
     cells = match[2].split()
-    if len(cells) != len(FIELD_IDS):
+    if len(cells) != len(FIELDS):
         return None
-    row = Row(known.uuid, known.bus_id, known.index, taken_s=time.monotonic())
-    for name, cell in zip(FIELD_IDS.values(), cells):
+    row = Row(gpu.uuid, gpu.bus_id, gpu.index, taken_s=time.monotonic())
+    for name, cell in zip(FIELDS, cells):
         try:
             row.put(name, float(cell))
         except ValueError:  # "N/A"

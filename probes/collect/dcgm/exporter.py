@@ -11,21 +11,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mltop.probes.collect.dcgm.rows import Row, Snapshot
+from mltop.probes.collect.dcgm.rows import PROFILING, Row, Snapshot
 from mltop.probes.collect.redaction.shapes import masked, without_user
 
 PREFIX = "DCGM_FI_PROF_"
-# By GpuSample's field, without the prefix. The second of each pair is its name since DCGM 4.6 (dcgm_fields.h).
-NAMES = {
-    "sm_active": ("SM_ACTIVE", "SM_UTIL_RATIO"),
-    "sm_occupancy": ("SM_OCCUPANCY", "SM_OCCUPANCY_RATIO"),
-    "tensor_active": ("PIPE_TENSOR_ACTIVE", "TENSOR_UTIL_RATIO"),
-    "dram_active": ("DRAM_ACTIVE", "DRAM_UTIL_RATIO"),
-    "fp64_active": ("PIPE_FP64_ACTIVE", "FP64_UTIL_RATIO"),
-    "fp32_active": ("PIPE_FP32_ACTIVE", "FP32_UTIL_RATIO"),
-    "fp16_active": ("PIPE_FP16_ACTIVE", "FP16_UTIL_RATIO"),
-}
-_FIELD_OF = {name: field for field, names in NAMES.items() for name in names}
+_FIELD_OF = {name: field for field, (_, *names) in PROFILING.items() for name in names}
 # Label values may hold any character, quotes and backslashes escaped.
 _LINE = re.compile(
     PREFIX + r'(\w+)\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\}\s+(\S+)(?:\s+(-?\d+))?\s*', re.ASCII

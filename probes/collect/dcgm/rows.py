@@ -8,17 +8,18 @@ from dataclasses import dataclass, field
 from mltop.probes.collect.sysfile import same_bus
 from mltop.probes.model import GpuSample
 
-# DCGM's profiling fields (dcgm_fields.h) and the fields of GpuSample, in the order in which dcgmi is asked.
-FIELD_IDS = {
-    1002: "sm_active",
-    1003: "sm_occupancy",
-    1004: "tensor_active",
-    1005: "dram_active",
-    1006: "fp64_active",
-    1007: "fp32_active",
-    1008: "fp16_active",
+# By GpuSample's field, in the order in which dcgmi is asked: DCGM's id (dcgm_fields.h), and what the exporter calls it,
+# behind its prefix: before DCGM 4.6 and since.
+PROFILING = {
+    "sm_active": (1002, "SM_ACTIVE", "SM_UTIL_RATIO"),
+    "sm_occupancy": (1003, "SM_OCCUPANCY", "SM_OCCUPANCY_RATIO"),
+    "tensor_active": (1004, "PIPE_TENSOR_ACTIVE", "TENSOR_UTIL_RATIO"),
+    "dram_active": (1005, "DRAM_ACTIVE", "DRAM_UTIL_RATIO"),
+    "fp64_active": (1006, "PIPE_FP64_ACTIVE", "FP64_UTIL_RATIO"),
+    "fp32_active": (1007, "PIPE_FP32_ACTIVE", "FP32_UTIL_RATIO"),
+    "fp16_active": (1008, "PIPE_FP16_ACTIVE", "FP16_UTIL_RATIO"),
 }
-FIELDS = tuple(FIELD_IDS.values())
+FIELDS = tuple(PROFILING)
 MAIN_FIELDS = ("sm_active", "tensor_active", "dram_active")
 # DCGM_FP64_BLANK; those after it say why (not found, not supported, no permission). 64-bit integers have larger ones.
 BLANK = 140737488355328.0

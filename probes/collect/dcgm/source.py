@@ -62,10 +62,10 @@ class Filling:
         """Gaps for MAIN_FIELDS that stay unknown of ``lasting``: those that have wanted for a while."""
         for gpu in wanting:
             self._fill_gpu(gpu)
-        told = {gpu.index for gpu in lasting}
+        indexes = {gpu.index for gpu in lasting}
         gaps = []
         for lack, fields_of in self._unknown.items():
-            gaps += gaps_of({index: fields for index, fields in fields_of.items() if index in told}, gpus, lack)
+            gaps += gaps_of({index: fields for index, fields in fields_of.items() if index in indexes}, gpus, lack)
         return gaps
 
     def _fill_gpu(self, gpu: GpuSample) -> None:
@@ -132,18 +132,18 @@ def without_filled(gaps: list[Gap], gpus: list[GpuSample]) -> list[Gap]:
     """NVML's gaps, less the activity that is known by now: "gpu.*.{sm_active,tensor_active}" may become
     "gpu.*.sm_active", or nothing. All other gaps stay as they are.
     """
-    kept = []
+    left = []
     for gap in gaps:
         names = {field.rpartition(".")[2] for field in gap.fields}
         if gap.source != "gpu" or not names or not names <= set(FIELDS):
-            kept.append(gap)
+            left.append(gap)
             continue
         unknown = [field for field in gap.fields if any(_is_unknown(gpu, gap.item, field) for gpu in gpus)]
         if unknown:
-            kept.append(
+            left.append(
                 Gap.about("gpu", *unknown, item=gap.item, why=gap.why, fix=gap.fix, kind=gap.kind, code=gap.code)
             )
-    return kept
+    return left
 
 
 def _is_unknown(gpu: GpuSample, item: str, field: str) -> bool:

@@ -48,7 +48,10 @@ def parse(text: str) -> list[Mount]:
     for line in text.splitlines():
         fields = line.split(" ")
         if len(fields) >= 4:
-            device, path, kind, options = (_ESCAPE.sub(_unescaped, field) for field in fields[:4])
+            # Blanks, tabs, newlines and backslashes are octal in the table.
+            device, path, kind, options = (
+                _ESCAPE.sub(lambda escape: chr(int(escape[1], 8)), field) for field in fields[:4]
+            )
             listed.append(Mount(path, device, kind, "ro" in options.split(","), is_network(kind)))
     return listed
 
@@ -69,8 +72,8 @@ def chosen(mounts: list[Mount]) -> tuple[list[Mount], int]:
             best[key] = mount
     # What fills up or hangs first: shared filesystems, then the system's own.
     ordered = sorted(best.values(), key=lambda mount: (not mount.is_network, len(mount.path.split("/")), mount.path))
-    kept = sorted(ordered[:MAX_MOUNTS], key=lambda mount: mount.path)
-    return kept, len(ordered) - len(kept)
+    watched = sorted(ordered[:MAX_MOUNTS], key=lambda mount: mount.path)
+    return watched, len(ordered) - len(watched)
 
 
 def is_network(kind: str) -> bool:
@@ -90,11 +93,6 @@ def _is_real(mount: Mount) -> bool:
 
 def _order(mount: Mount) -> tuple[bool, int, str]:
     return mount.read_only, len(mount.path), mount.path
-
-
-def _unescaped(match: re.Match[str]) -> str:
-    """Blanks, tabs, newlines and backslashes are octal in the table."""
-    return chr(int(match.group(1), 8))
 
 
 # Where in an "xprt:" line the time that requests waited for a free slot is summed up.

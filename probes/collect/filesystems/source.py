@@ -7,13 +7,13 @@ import subprocess
 import time
 from typing import Any
 
-from mltop.probes.collect.backoff import Backoff
 from mltop.probes.collect.filesystems import mounts
 from mltop.probes.collect.filesystems.mounts import Mount
 from mltop.probes.collect.polled_child import PolledChild
 from mltop.probes.collect.redaction.shapes import without_tokens
 from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.collect.sysfile import read_long
+from mltop.probes.collect.timing import Backoff, Pace
 from mltop.probes.model import FilesystemSample, Gap, GapKind
 
 LOCAL_EVERY_S = 10.0
@@ -108,7 +108,7 @@ class Worker(PolledChild):
         while piece := self.receive():
             self._received += piece
         *lines, self._received = self._received.split(b"\n")
-        told: list[list[Any]] = []
+        answers: list[list[Any]] = []
         for line in lines:
             kind, *words = line.decode("ascii").split()
             if kind == "done":
@@ -119,8 +119,8 @@ class Worker(PolledChild):
             if kind == "in":
                 self.inside = (path, float(words[1]))
             else:
-                told.append([kind, path, *map(int, words[1:])])
-        return told
+                answers.append([kind, path, *map(int, words[1:])])
+        return answers
 
 
 class FilesystemSource:
@@ -134,9 +134,9 @@ class FilesystemSource:
         self._root = root
         self._deadline_s = deadline_s
         self._first_pause_s = first_pause_s
-        self._known: dict[str, WatchedMount] = {}
-        self._table_at = float("-inf")
-        self._table_due_at = float("-inf")
+        self._mounts: dict[str, WatchedMount] = {}
+        # The second time comes early: one reading of counters does not tell whether they grow.
+        self._table_pace = Pace(TABLE_AGAIN_S, TABLE_EVERY_S)
         self._table = b""
         self._table_gaps: list[Gap] = []
         self._worker: Worker | None = None
@@ -156,33 +156,31 @@ class FilesystemSource:
         if self._idle_from <= now < self._idle_until and self._newest is not None:
             return self._newest, self._newest_gaps
         at_s = time.monotonic()
-        if not self._table_at <= now < self._table_due_at:
-            # The second time comes early: one reading of counters does not tell whether they grow.
-            self._table_due_at = now + (TABLE_AGAIN_S if self._table_at == float("-inf") else TABLE_EVERY_S)
-            self._table_at = now
+        if self._table_pace.is_due(now):
+            self._table_pace.done(now)
             self._read_table()
         self._take_answers(now)
         self._watch(at_s)
         self._ask(now, at_s)
-        if self._newest is None or any(known.stalled_since_s is not None for known in self._known.values()):
-            self._newest = [known.sample(at_s) for known in self._known.values()]
+        if self._newest is None or any(watched.stalled_since_s is not None for watched in self._mounts.values()):
+            self._newest = [watched.sample(at_s) for watched in self._mounts.values()]
         self._newest_gaps = self._gaps()
         self._note_idle(now)
         return self._newest, self._newest_gaps
 
     def _note_idle(self, now: float) -> None:
         """Until when nothing is to be done or looked after."""
-        waiting = self._hung or any(known.stalled_since_s is not None for known in self._known.values())
+        waiting = self._hung or any(watched.stalled_since_s is not None for watched in self._mounts.values())
         if waiting or self._worker is None or self._worker.asked_s is not None:
             self._idle_until = now
             return
-        next_due = min((known.due_at for known in self._known.values()), default=float("inf"))
-        self._idle_from, self._idle_until = now, min(next_due, self._table_due_at)
+        next_due = min((watched.due_at for watched in self._mounts.values()), default=float("inf"))
+        self._idle_from, self._idle_until = now, min(next_due, self._table_pace.due_at)
 
     @property
     def counters_read_at(self) -> float | None:
         """When NFS's counters were read, by the clock of ``read``; None: none are."""
-        return self._table_at if any(known.counters for known in self._known.values()) else None
+        return self._table_pace.done_at if any(watched.counters for watched in self._mounts.values()) else None
 
     def close(self) -> None:
         """End the children; one that the kernel holds is left to it."""
@@ -200,22 +198,22 @@ class FilesystemSource:
             return
         if table != self._table:
             self._table = table
-            wanted, left_out = mounts.chosen(mounts.parse(table.decode("utf-8", "surrogateescape")))
-            self._keep(wanted)
+            chosen, left_out = mounts.chosen(mounts.parse(table.decode("utf-8", "surrogateescape")))
+            self._keep(chosen)
             why = f"{left_out} more filesystems are mounted than the {mounts.MAX_MOUNTS} that are watched"
             self._table_gaps = [Gap.about("host", "filesystems.more", why=why)] if left_out else []
-        if any(known.mount.kind in ("nfs", "nfs4") for known in self._known.values()):
+        if any(watched.mount.kind in ("nfs", "nfs4") for watched in self._mounts.values()):
             self._read_counters()
 
-    def _keep(self, wanted: list[mounts.Mount]) -> None:
+    def _keep(self, chosen: list[mounts.Mount]) -> None:
         """A mount that was remounted stays known; another filesystem in its place is new."""
-        before, self._known, self._newest = self._known, {}, None
-        for mount in wanted:
-            known = before.get(mount.path)
-            if known is None or (known.mount.device, known.mount.kind) != (mount.device, mount.kind):
-                known = WatchedMount(mount, self._first_pause_s)
-            known.mount = mount
-            self._known[mount.path] = known
+        before, self._mounts, self._newest = self._mounts, {}, None
+        for mount in chosen:
+            watched = before.get(mount.path)
+            if watched is None or (watched.mount.device, watched.mount.kind) != (mount.device, mount.kind):
+                watched = WatchedMount(mount, self._first_pause_s)
+            watched.mount = mount
+            self._mounts[mount.path] = watched
 
     def _read_counters(self) -> None:
         try:
@@ -226,17 +224,17 @@ class FilesystemSource:
             self._table_gaps.append(Gap.about("host", "filesystems.counters", why=why))
             return
         self._newest = None
-        for path, known in self._known.items():
-            known.counters = by_mount.get(path, {})
+        for path, watched in self._mounts.items():
+            watched.counters = by_mount.get(path, {})
 
     def _take_answers(self, now: float) -> None:
         worker = self._worker
         if worker is None or worker.asked_s is None:
             return
         for answer in worker.answers():
-            known = self._known.get(answer[1][len(self._root) :])
-            if known is not None:
-                known.answered(answer, now)
+            watched = self._mounts.get(answer[1][len(self._root) :])
+            if watched is not None:
+                watched.answered(answer, now)
                 self._newest = None
         if worker.asked_s is None:
             self._restarts.worked()
@@ -244,11 +242,11 @@ class FilesystemSource:
 
     def _watch(self, at_s: float) -> None:
         """One step: notice a child that is gone, end one that a mount holds, collect those that were ended."""
-        for path, held in list(self._hung.items()):
-            if held.has_ended():
+        for path, hung in list(self._hung.items()):
+            if hung.has_ended():
                 del self._hung[path]
-                if at_s - (held.killed_s or at_s) >= HELD_S and path in self._known:
-                    self._known[path].retries.next_s = at_s  # the kernel has let it go: the filesystem may be back
+                if at_s - (hung.killed_s or at_s) >= HELD_S and path in self._mounts:
+                    self._mounts[path].retries.next_s = at_s  # the kernel has let it go: the filesystem may be back
         worker = self._worker
         if worker is None or worker.asked_s is None:
             return
@@ -262,8 +260,8 @@ class FilesystemSource:
 
     def _leave_out(self, worker: Worker, path: str, since_s: float, at_s: float) -> None:
         mount = path[len(self._root) :]
-        if mount in self._known:
-            self._known[mount].stalled(since_s, at_s)
+        if mount in self._mounts:
+            self._mounts[mount].stalled(since_s, at_s)
         worker.kill()
         worker.close()
         self._hung[mount] = worker
@@ -283,14 +281,16 @@ class FilesystemSource:
     def _ask(self, now: float, at_s: float) -> None:
         if self._worker is not None and self._worker.asked_s is not None:
             return
-        due = [known for path, known in self._known.items() if path not in self._hung and known.is_due(now, at_s)]
+        due = [
+            watched for path, watched in self._mounts.items() if path not in self._hung and watched.is_due(now, at_s)
+        ]
         if not due or len(self._hung) >= MAX_HUNG:
             return
         if self._worker is None and not self._start(at_s):
             return
         assert self._worker is not None
-        due.sort(key=lambda known: known.stalled_since_s is not None)  # what hangs must not delay the others
-        self._worker.ask([self._root + known.mount.path for known in due])
+        due.sort(key=lambda watched: watched.stalled_since_s is not None)  # what hangs must not delay the others
+        self._worker.ask([self._root + watched.mount.path for watched in due])
 
     def _start(self, at_s: float) -> bool:
         if at_s < self._restarts.next_s:
@@ -308,13 +308,15 @@ class FilesystemSource:
             gaps.append(lacking(self._trouble))
         if len(self._hung) >= MAX_HUNG:
             gaps.append(lacking(f"{len(self._hung)} filesystems hold the process that asks: none is asked any more"))
-        refused = [f"{path}: {known.error}" for path, known in self._known.items() if known.error]
+        refused = [f"{path}: {watched.error}" for path, watched in self._mounts.items() if watched.error]
         if refused:
             gaps.append(lacking(_named(refused)))
-        silent = [path for path, known in self._known.items() if known.stalled_since_s is not None and not known.sizes]
+        silent = [
+            path for path, watched in self._mounts.items() if watched.stalled_since_s is not None and not watched.sizes
+        ]
         if silent:
             gaps.append(lacking(f"{_named(silent)}: no answer yet, sizes unknown"))
-        unasked = sum(known.is_unasked for known in self._known.values())
+        unasked = sum(watched.is_unasked for watched in self._mounts.values())
         if unasked and not self._trouble:
             gaps.append(lacking(f"{unasked} filesystems have not been asked yet", "starting"))
         return gaps

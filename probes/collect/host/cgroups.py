@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from mltop.probes.collect.host.part import Reading
 from mltop.probes.collect.ranks.details import cgroup_of, cgroup_paths
-from mltop.probes.collect.sysfile import number_after, read_known, read_long, read_number, read_text
+from mltop.probes.collect.sysfile import number_after, read_known, read_long_known, read_number, read_text
+from mltop.probes.collect.timing import Pace
 from mltop.probes.model import UNLIMITED, CgroupSample, RankSample
 
 CONTROLLERS = ("memory", "cpu")
@@ -179,7 +180,7 @@ class _Cgroup:
     path: str
     memory_folder: CgroupFolder | None
     cpu_folder: CgroupFolder | None
-    limits_at: float = float("-inf")
+    limits_pace: Pace = field(default_factory=lambda: Pace(_LIMITS_KEPT_S))
     memory: _Memory | None = None
     cpu: _Cpu | None = None
     periods: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -197,25 +198,25 @@ class Cgroups:
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._known: dict[str, _Cgroup] = {}
+        self._cgroups: dict[str, _Cgroup] = {}
 
     def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
         own = read_text(f"{self._root}/proc/self/cgroup")
         if own is None:
             return Reading().lack("cgroups", why="this kernel has no cgroups", kind="unsupported")
-        wanted = {cgroup_of(own): "self"}
+        process_of = {cgroup_of(own): "self"}
         for rank in ranks:
             if rank.cgroup is not None:
-                wanted.setdefault(rank.cgroup, str(rank.pid))
-        self._keep(wanted)
-        shown = [self._sample(cgroup, now) for cgroup in list(self._known.values())[:_MAX_CGROUPS]]
+                process_of.setdefault(rank.cgroup, str(rank.pid))
+        self._keep(process_of)
+        shown = [self._sample(cgroup, now) for cgroup in list(self._cgroups.values())[:_MAX_CGROUPS]]
         reading = Reading({"cgroups": shown})
-        hidden = [cgroup.path for cgroup in self._known.values() if cgroup.is_hidden]
+        hidden = [cgroup.path for cgroup in self._cgroups.values() if cgroup.is_hidden]
         if hidden:
             why = f"limits of {_named(hidden)} are not visible here (another cgroup namespace, or no /sys/fs/cgroup)"
             reading.lack("cgroups", why=why, fix="run mltop on the host")
-        if len(wanted) > _MAX_CGROUPS:
-            why = f"{len(wanted)} cgroups are in use: {_MAX_CGROUPS} are shown"
+        if len(process_of) > _MAX_CGROUPS:
+            why = f"{len(process_of)} cgroups are in use: {_MAX_CGROUPS} are shown"
             reading.lack("cgroups.more", why=why)
         without = [cgroup.path for cgroup in shown if cgroup.memory_limit_bytes is None and cgroup.path not in hidden]
         if without:
@@ -226,7 +227,7 @@ class Cgroups:
 
     def _lack_throttling(self, shown: list[CgroupSample], hidden: list[str], reading: Reading) -> None:
         untold = [
-            self._known[cgroup.path]
+            self._cgroups[cgroup.path]
             for cgroup in shown
             if cgroup.cpu_throttled_fraction is None and cgroup.path not in hidden
         ]
@@ -239,29 +240,23 @@ class Cgroups:
         if unread:
             reading.lack("cgroups.cpu", why=f"cpu.stat of {_named(unread)} cannot be read")
 
-    def _keep(self, wanted: dict[str, str]) -> None:
-        for path in self._known.keys() - wanted.keys():
-            del self._known[path]
-        new = wanted.keys() - self._known.keys()
+    def _keep(self, process_of: dict[str, str]) -> None:
+        for path in self._cgroups.keys() - process_of.keys():
+            del self._cgroups[path]
+        new = process_of.keys() - self._cgroups.keys()
         if not new:
             return
-        hierarchies = self._hierarchies()
-        for path, process in wanted.items():
+        mounts = read_long_known(f"{self._root}/proc/self/mountinfo").decode("utf-8", "replace")
+        hierarchies = parse_mounts(mounts) or list(USUAL)
+        for path, process in process_of.items():
             if path in new:
                 paths = cgroup_paths(read_text(f"{self._root}/proc/{process}/cgroup") or "")
                 memory, cpu = (folder_of(name, paths, hierarchies) for name in CONTROLLERS)
-                self._known[path] = _Cgroup(path, memory, cpu)
-
-    def _hierarchies(self) -> list[Hierarchy]:
-        try:
-            mounts = read_long(f"{self._root}/proc/self/mountinfo").decode("utf-8", "replace")
-        except OSError:
-            mounts = ""
-        return parse_mounts(mounts) or list(USUAL)
+                self._cgroups[path] = _Cgroup(path, memory, cpu)
 
     def _sample(self, cgroup: _Cgroup, now: float) -> CgroupSample:
-        if not 0 <= now - cgroup.limits_at < _LIMITS_KEPT_S:
-            cgroup.limits_at = now
+        if cgroup.limits_pace.is_due(now):
+            cgroup.limits_pace.done(now)
             cgroup.memory = None if cgroup.memory_folder is None else _Memory(self._root, cgroup.memory_folder)
             cgroup.cpu = None if cgroup.cpu_folder is None else _Cpu(self._root, cgroup.cpu_folder)
         sample = CgroupSample(cgroup.path)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from mltop.probes.collect.host.part import Reading, kept_file
-from mltop.probes.collect.sysfile import MALFORMED, finite, names_in, read_file, read_text
+from mltop.probes.collect.sysfile import MALFORMED, finite, names_in, read_file, read_link, read_text
 from mltop.probes.model import RankSample
 
 # From the one that saves most power to the one that saves none; what is not in it stands before "performance".
@@ -179,8 +179,8 @@ def read_modules(root: str) -> Reading:
         reading.values["modules"] = {name: os.path.isdir(f"{folder}/{name}") for name in MODULES}
     else:
         reading.lack("modules", why=f"{folder} is not there")
-    told = read_text(f"{root}/proc/driver/nvidia/version") or ""
-    driver = read_text(f"{folder}/nvidia/version") or driver_version(told)
+    words = read_text(f"{root}/proc/driver/nvidia/version") or ""
+    driver = read_text(f"{folder}/nvidia/version") or driver_version(words)
     if driver:
         reading.values["nvidia_driver"] = driver[:40]
     else:
@@ -271,14 +271,9 @@ def in_container(root: str) -> bool:
         lines = (read_text(f"{root}/proc/{process}/cgroup") or "").splitlines()
         if any(_CONTAINER.search(_SERVICE.sub("", line)) for line in lines):
             return True
-    return any(_namespace(root, name) not in (first, None) for name, first in _FIRST_NAMESPACES.items())
-
-
-def _namespace(root: str, name: str) -> str | None:
-    try:
-        return os.readlink(f"{root}/proc/self/ns/{name}")
-    except OSError:
-        return None
+    return any(
+        read_link(f"{root}/proc/self/ns/{name}") not in (first, None) for name, first in _FIRST_NAMESPACES.items()
+    )
 
 
 def _processor_flags(root: str) -> list[str]:

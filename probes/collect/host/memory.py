@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from mltop.probes.collect.host.part import Reading, kept_file
 from mltop.probes.collect.host.psutil_loading import UNREADABLE, Psutil
 from mltop.probes.collect.sysfile import names_in, number_after, read_known, read_number
+from mltop.probes.collect.timing import Looks
 from mltop.probes.model import RankSample
 
 HUGE_PAGES = ("huge_pages_total_bytes", "huge_pages_free_bytes")
 MEMORY_ERRORS = {"memory_errors_corrected": "ce_count", "memory_errors_uncorrected": "ue_count"}
-_MIN_INTERVAL_S = 0.05
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -109,12 +109,12 @@ def read_memory_errors(root: str) -> Reading:
     reading = Reading()
     for field, file in MEMORY_ERRORS.items():
         counts = [read_number(f"{folder}/{name}/{file}") for name in names]
-        told = [count for count in counts if count is not None]
-        if len(told) < len(counts):
-            unread = len(counts) - len(told)
+        readable = [count for count in counts if count is not None]
+        if len(readable) < len(counts):
+            unread = len(counts) - len(readable)
             reading.lack(field, why=f"{file} of {unread} of {len(names)} memory controllers cannot be read")
         else:
-            reading.values[field] = sum(told)
+            reading.values[field] = sum(readable)
     return reading
 
 
@@ -128,7 +128,7 @@ class Swapping:
 
     def __init__(self, root: str) -> None:
         self._file = kept_file(root, "/proc/vmstat", in_pieces=True)
-        self._last: tuple[float, int, int] | None = None
+        self._looks: Looks[tuple[int, int]] = Looks()  # pages in and out
 
     def read(self, now: float, _ranks: Sequence[RankSample]) -> Reading:
         try:
@@ -142,10 +142,10 @@ class Swapping:
         pages_in, pages_out = number_after(content, b"pswpin "), number_after(content, b"pswpout ")
         if pages_in is None or pages_out is None:
             return reading.lack(*self.RATES, why="this kernel was built without swap space", kind="unsupported")
-        last, self._last = self._last, (now, pages_in, pages_out)
-        if last is None or now - last[0] < _MIN_INTERVAL_S:
+        look_before = self._looks.since(now, (pages_in, pages_out))
+        if look_before is None:
             return reading.lack(*self.RATES, why="first look: rates need two", kind="starting")
-        pages_to_rate = _PAGE_BYTES / (now - last[0])
-        reading.values["swap_in_bytes_per_s"] = max(0, pages_in - last[1]) * pages_to_rate
-        reading.values["swap_out_bytes_per_s"] = max(0, pages_out - last[2]) * pages_to_rate
+        passed_s, pages_before = look_before
+        for field, pages, before in zip(self.RATES, (pages_in, pages_out), pages_before):
+            reading.values[field] = max(0, pages - before) * _PAGE_BYTES / passed_s
         return reading

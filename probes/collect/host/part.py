@@ -27,8 +27,8 @@ class Reading:
 
     def lack_unreadable(self, *fields: str, error: Exception) -> Reading:
         """As ``lack``, with what the system said."""
-        said = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-        return self.lack(*fields, why=f"cannot be read: {said}")
+        reason = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        return self.lack(*fields, why=f"cannot be read: {reason}")
 
 
 # Reads some fields at a time (seconds of any one clock), with the ranks of the sample before. May raise anything: that

@@ -16,8 +16,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mltop.probes.collect.host.part import Reading
+from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.redaction.values import shown_text
-from mltop.probes.collect.sysfile import KeptFile, OpenFiles, read_file, read_known, read_text
+from mltop.probes.collect.sysfile import KeptFile, OpenFiles, read_file, read_known
 from mltop.probes.model import BlockedProcess, RankSample
 
 ROUND_S = 10.0
@@ -193,10 +194,10 @@ class Processes:
             # A pid that is used again has another start; page faults, user time and system calls (which only its owner
             # may read) tell of work.
             marks = (fields[19], fields[7], fields[9], fields[11], read_known(f"{self._proc}/{pid}/task/{pid}/io"))
-            known = self._blocked.get(pid)
-            if known is None and len(self._blocked) >= _MAX_WATCHED:
+            blocked = self._blocked.get(pid)
+            if blocked is None and len(self._blocked) >= _MAX_WATCHED:
                 continue
-            if known is None or known.marks != marks:
+            if blocked is None or blocked.marks != marks:
                 name = data[data.find(b"(") + 1 : data.rfind(b")")].decode("utf-8", "replace")
                 self._blocked[pid] = _Blocked(name, now, marks)
 
@@ -209,15 +210,14 @@ class Processes:
 
         return [
             BlockedProcess(
-                pid, shown_text(blocked.name), max(0.0, now - blocked.since), self._wchan(pid), ranks.get(pid)
+                pid=pid,
+                name=shown_text(blocked.name),
+                blocked_s=max(0.0, now - blocked.since),
+                wchan=procfs.read_wchan(f"{self._proc}/{pid}"),
+                rank=ranks.get(pid),
             )
             for pid, blocked in sorted(self._blocked.items(), key=order)[:_MAX_SHOWN]
         ]
-
-    def _wchan(self, pid: int) -> str | None:
-        """The kernel function in which it sleeps; the kernel prints "0" to those who may not know."""
-        text = read_text(f"{self._proc}/{pid}/wchan")
-        return None if text in (None, "", "0") else text
 
 
 def _suspects(ranks: Sequence[RankSample]) -> Iterable[int]:

@@ -14,10 +14,9 @@ from typing import Any, Callable, TypeVar
 from mltop.probes.collect.host.part import Reading, kept_file
 from mltop.probes.collect.host.psutil_loading import UNREADABLE, Psutil
 from mltop.probes.collect.sysfile import MALFORMED, finite, names_in
+from mltop.probes.collect.timing import FIRST_LOOK, Looks
 from mltop.probes.model import Pressure, RankSample
 
-_FIRST = "first sample: rates need two"
-_MIN_INTERVAL_S = 0.05
 _DEVICES_KEPT_S = 30.0
 
 # "full" of cpu says nothing for a whole machine (psi.rst).
@@ -33,7 +32,7 @@ class Cpu:
 
     def __init__(self, psutil: Psutil) -> None:
         self._psutil = psutil
-        self._last: tuple[float, float, float] | None = None  # when, seconds busy and in all
+        self._looks: Looks[tuple[float, float]] = Looks()  # seconds busy and in all
 
     def read(self, now: float, _ranks: Sequence[RankSample]) -> Reading:
         module = self._psutil.module()
@@ -41,12 +40,13 @@ class Cpu:
             return Reading()
         reading = Reading()
         seconds = _guarded("cpu", lambda: _cpu_seconds(module), reading)
-        last, self._last = self._last, None if seconds is None else (now, *seconds)
         if seconds is None:
+            self._looks.forget()
             return reading
-        if last is None or now - last[0] < _MIN_INTERVAL_S:
-            return reading.lack("cpu", why=_FIRST, kind="starting")
-        busy_s, passed_s = seconds[0] - last[1], seconds[1] - last[2]
+        look_before = self._looks.since(now, seconds)
+        if look_before is None:
+            return reading.lack("cpu", why=FIRST_LOOK, kind="starting")
+        busy_s, passed_s = (after - before for after, before in zip(seconds, look_before[1]))
         if passed_s <= 0:
             why = "the kernel has not counted on since the sample before"
             return reading.lack("cpu", why=why, kind="starting")
@@ -60,7 +60,7 @@ class Traffic:
     def __init__(self, root: str, psutil: Psutil) -> None:
         self._root = root
         self._psutil = psutil
-        self._last: tuple[float, _Totals, _Totals] | None = None
+        self._looks: Looks[tuple[_Totals, _Totals]] = Looks()
         self._physical: dict[str, tuple[float, frozenset[str]]] = {}
 
     def read(self, now: float, _ranks: Sequence[RankSample]) -> Reading:
@@ -70,13 +70,13 @@ class Traffic:
         reading = Reading()
         network = _devices("network", lambda: self._network_bytes(module, now), reading)
         disks = _devices("disk", lambda: self._disk_bytes(module, now), reading)
-        last, self._last = self._last, (now, network, disks)
-        if last is None or now - last[0] < _MIN_INTERVAL_S:
-            return reading.lack("network", "disk", why=_FIRST, kind="starting")
-        elapsed_s = now - last[0]
-        incoming, outgoing = _rates(network, last[1], elapsed_s)
+        before = self._looks.since(now, (network, disks))
+        if before is None:
+            return reading.lack("network", "disk", why=FIRST_LOOK, kind="starting")
+        elapsed_s, (network_before, disks_before) = before
+        incoming, outgoing = _rates(network, network_before, elapsed_s)
         reading.values.update(network_rx_bytes_per_s=incoming, network_tx_bytes_per_s=outgoing)
-        incoming, outgoing = _rates(disks, last[2], elapsed_s)
+        incoming, outgoing = _rates(disks, disks_before, elapsed_s)
         reading.values.update(disk_read_bytes_per_s=incoming, disk_write_bytes_per_s=outgoing)
         return reading
 
@@ -96,12 +96,12 @@ class Traffic:
 
     def _hardware(self, kind: str, now: float) -> frozenset[str]:
         """The devices below /sys/class/net or /sys/block that are hardware of their own."""
-        known = self._physical.get(kind)
-        if known is None or not 0 <= now - known[0] < _DEVICES_KEPT_S:
+        listed = self._physical.get(kind)
+        if listed is None or not 0 <= now - listed[0] < _DEVICES_KEPT_S:
             folder = f"{self._root}/sys/{kind}"
             devices = frozenset(name for name in names_in(folder) if os.path.exists(f"{folder}/{name}/device"))
-            known = self._physical[kind] = (now, devices)
-        return known[1]
+            listed = self._physical[kind] = (now, devices)
+        return listed[1]
 
 
 def _cpu_seconds(psutil: Any) -> tuple[float, float]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 
 from mltop.probes.collect.host.part import Reading
+from mltop.probes.collect.timing import Pace
 from mltop.probes.model import RankSample
 from mltop.probes.system import as_root
 from mltop.probes.system.spawn import end_child, start_child
@@ -30,8 +31,7 @@ class Services:
         self._systemd = root + "/run/systemd/system"  # sd_booted(3)
         self._cgroups = root + "/sys/fs/cgroup/system.slice"
         self._query: _Query | None = None
-        self._looked_at: float | None = None
-        self._asked_at: float | None = None
+        self._look_pace, self._ask_pace = Pace(_LOOK_EVERY_S), Pace(_ASK_EVERY_S)
         self._running: frozenset[str] = frozenset()
         self._newest = Reading().lack("services", why="systemctl has not answered yet", kind="starting")
 
@@ -40,16 +40,16 @@ class Services:
             answer = self._query.answer()
             if answer is not None:
                 self._newest, self._query = answer, None
-        if self._looked_at is not None and 0 <= now - self._looked_at < _LOOK_EVERY_S:
+        if not self._look_pace.is_due(now):
             return self._newest
-        self._looked_at = now
+        self._look_pace.done(now)
         if not os.path.isdir(self._systemd):
             self._newest = Reading().lack("services", why="no systemd here", kind="unsupported")
             return self._newest
         running = frozenset(name for name in SERVICES if os.path.exists(f"{self._cgroups}/{name}.service"))
-        stale = self._asked_at is None or not 0 <= now - self._asked_at < _ASK_EVERY_S
-        if self._query is None and (stale or running != self._running):
-            self._asked_at, self._running = now, running
+        if self._query is None and (self._ask_pace.is_due(now) or running != self._running):
+            self._ask_pace.done(now)
+            self._running = running
             self._ask()
         return self._newest
 
@@ -95,8 +95,8 @@ class _Query:
         states = parse_states(text) if code == 0 else {}
         if states:
             return Reading({"services": states})
-        said = next(iter(text.strip().splitlines()), "") or f"exit {code}"
-        return Reading().lack("services", why=f"systemctl show: {said[:200]}")
+        reason = next(iter(text.strip().splitlines()), "") or f"exit {code}"
+        return Reading().lack("services", why=f"systemctl show: {reason[:200]}")
 
     def kill(self) -> None:
         end_child(self._process, kill_s=_KILL_WAIT_S)

@@ -83,8 +83,8 @@ class HostSource:
         """Since when all counters of errors have been read, by the clock of ``read``; None: they were not."""
         read_at = [part.read_at for part in self._parts if part.counts]
         read_at += [at for at in [self._filesystems.counters_read_at] if at is not None]
-        known = [at for at in read_at if at is not None]
-        return min(known) if len(known) == len(read_at) else None
+        times = [at for at in read_at if at is not None]
+        return min(times) if len(times) == len(read_at) else None
 
     def close(self) -> None:
         """End the child processes. They also end with the thread that made the first read."""

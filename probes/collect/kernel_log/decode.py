@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from mltop.probes.collect.kernel_log.records import Record, parse, shown
 from mltop.probes.model import KernelEvent
@@ -64,14 +63,19 @@ def xid(match: re.Match[str], _: str) -> Fields | None:
 
 
 def oom_kill(match: re.Match[str], text: str) -> Fields | None:
-    """The kernel's summary of one kill, shortened: paths of cgroups can be longer than all that is kept."""
-    groups = [f"{name}={value[-80:]}" for name, value in re.findall(r"(oom_memcg|task_memcg)=([^,]*)", text)]
+    """Of the kernel's summary of one kill shortened: paths of cgroups can be longer than all that is kept."""
     fields = of_process(match, text) or {}
+    if "constraint" not in match.groupdict():
+        return fields
+    groups = [f"{name}={value[-80:]}" for name, value in re.findall(r"(oom_memcg|task_memcg)=([^,]*)", text)]
     words = ["oom-kill:constraint=" + match["constraint"], *groups, f"task={fields['process']}", f"pid={match['pid']}"]
     return {**fields, "text": ",".join(words)}
 
 
-def of_process(match: re.Match[str], _: str) -> Fields | None:
+def of_process(match: re.Match[str], text: str) -> Fields | None:
+    """The process is the subject, where the line names one."""
+    if "process" not in match.groupdict():
+        return plain(match, text)
     return {"subject": match["process"], "process": match["process"], "pid": int(match["pid"])}
 
 
@@ -94,163 +98,126 @@ def disk(match: re.Match[str], _: str) -> Fields | None:
     return None if _NO_DISK.match(name) else {"subject": name}
 
 
-@dataclass(frozen=True)
-class Pattern:
-    """``needle``: literal text without which the expression cannot match, looked for first because that is cheap.
+# By kind of event, then by needle: literal text without which the expression cannot match, looked for first because
+# that is cheap. It is not a word of healthy boots (a driver's name): then every line of the log would be looked at
+# more closely. The first expression that matches counts.
+EXPRESSIONS = {
+    "xid": {
+        "NVRM: Xid": rf"NVRM: Xid \((?:PCI:)?(?P<subject>{_BUS})[^)]*\)[^:]*: (?P<code>\d{{1,6}})"
+        r"(?:, ?(?P<rest>.*)|\s*)$",
+    },
+    "off_bus": {
+        "NVRM: GPU": rf"NVRM: GPU (?:at )?(?:PCI:)?(?P<subject>{_BUS}):? (?:GPU )?has fallen off the bus",
+        "NVRM: The NVIDIA GPU": rf"NVRM: The NVIDIA GPU (?P<subject>{_BUS})\b.*fallen off the bus",
+    },
+    "sxid": {
+        "SXid (": rf"SXid \((?:PCI:)?(?P<subject>{_BUS})\): (?P<code>\d+), (?P<severity>Fatal|Non-fatal)\b",
+    },
+    "peermem": {
+        "invalid context": r"(?P<subject>nvidia[-_]peermem|nv_peer_mem)\b.*ERROR detected invalid context",
+    },
+    "oom": {
+        "oom-kill:": r"oom-kill:constraint=(?P<constraint>\w+),.*\btask=(?P<process>.+),pid=(?P<pid>\d+)",
+        "Killed process": (r"Killed process (?P<pid>\d+)(?:, UID \d+,)? \((?P<process>.+?)\)(?:[,.]|\s+total-vm|\s*$)"),
+    },
+    "hung_task": {
+        "for more than": r"\btask (?P<process>\S.*):(?P<pid>\d+) (?:<[^>]*> )?blocked (?:in I/O wait )?"
+        r"for more than \d+ seconds",
+    },
+    "soft_lockup": {
+        "soft lockup": r"soft lockup - CPU#\d+ stuck for \d+s! \[(?P<process>.+):(?P<pid>\d+)\]",
+        "hard LOCKUP": r"Watchdog detected hard LOCKUP on (?P<subject>cpu ?\d+)",
+    },
+    "nfs": {"not responding": r"\bnfs: server (?P<subject>\S+) not responding"},
+    "nfs_ok": {"nfs: server": r"\bnfs: server (?P<subject>\S+) OK"},
+    "mlx5": {
+        **{
+            words: rf"mlx5.*{words}"
+            for words in (
+                "reached miss count",
+                "unrecoverable hardware error",
+                "Will cause a leak of a command resource",
+                "Detected insufficient power",
+            )
+        },
+        "High Temperature": r"Port module event.*High Temperature",
+    },
+    "link": {
+        "link status definitely": r"(?:\(slave (?P<subject>\S+)\): )?link status definitely (?P<state>up|down)\b"
+        r"(?: for interface (?P<interface>[^,\s]+))?",
+        "ink ": r"(?:^|\s)(?P<subject>[A-Za-z][\w.@-]{0,30}):? (?:NIC )?[Ll]ink(?: is)? "
+        r"(?P<state>[Uu]p|UP|[Dd]own|DOWN)\b",
+        "arrier": r"systemd-networkd\[\d+\]: (?P<subject>\S+): (?P<state>[Ll]ost|[Gg]ained) carrier",
+    },
+    "remount_ro": {
+        "ead-only": r"(?:\((?:device )?(?P<subject>[^)]+)\): )?Remounting filesystem read-only",
+        "forced readonly": r"(?:\((?:device )?(?P<subject>[^)]+)\)[^:]*: )?forced readonly",
+    },
+    "disk_io": {
+        "Buffer I/O error": r"Buffer I/O error on dev(?:ice)? (?P<subject>[^\s,]+), logical block \d+",
+        " error, dev ": r"(?:I/O|critical (?:medium|target|nexus|space allocation)|protection) error, "
+        r"dev (?P<subject>[^\s,]+), sector",
+        "writing superblock": r"\((?P<subject>[^)]+)\): I/O error while writing superblock",
+        "EXT4-fs error": r"EXT4-fs error \(device (?P<subject>[^)]+)\)",
+        "XFS (": r"XFS \((?P<subject>[^)]+)\): .*(?:Shutting down filesystem|Filesystem has been shut down)",
+        " timeout, ": r"\b(?P<subject>nvme\d+): I/O .*\btimeout, "
+        r"(?:reset controller|disable controller|aborting|completion polled)",
+        **{
+            words: rf"\b(?P<subject>nvme\d+(?:n\d+)?): {words}"
+            for words in (
+                "controller is down; will reset",
+                "Disabling device after reset failure",
+                "Removing after probe failure",
+                "Device not ready; aborting",
+                "no available path - failing I/O",
+            )
+        },
+        "Disk failure on": r"md/raid\S*: ?Disk failure on (?P<subject>[^\s,]+)(?:,| detected)",
+    },
+    "pcie_limited": {"bandwidth, limited by": rf"(?P<subject>{_BDF}): .*available PCIe bandwidth, limited by"},
+    "aer": {
+        "(Fatal) error": rf"AER: (?:Multiple )?Uncorrect(?:ed|able) \((?P<severity>Fatal)\) error (?:message )?received"
+        rf"(?: from|:) ?(?P<subject>{_BDF})?",
+        "(Fatal), type=": (
+            rf"(?P<subject>{_BDF}): (?:AER: )?PCIe Bus Error: severity=Uncorrect(?:ed|able) \((?P<severity>Fatal)\)"
+        ),
+        "DPC: containment": rf"(?P<subject>{_BDF}): DPC: containment event",
+    },
+    "mce": {
+        "EDAC ": r"EDAC (?P<subject>MC\d+): \d+ (?P<severity>CE|UE)\b",
+        "Machine Check": r"\[Hardware Error\]: (?P<subject>CPU \d+): Machine Check(?: Exception)?: ",
+        "Machine check events": r"\[Hardware Error\]: Machine check events logged",
+        "event severity": r"\[Hardware Error\]: event severity: (?P<severity>corrected|recoverable|fatal)",
+        "Memory failure": r"\bMemory failure: 0x[0-9a-f]+: recovery action",
+        "hardware memory": r"Uncorrected hardware memory error",
+        "memory corruption": r"Killing (?P<process>.+):(?P<pid>\d+) due to hardware memory corruption",
+    },
+}
+# What makes an event of a match; of all other kinds it is ``plain``.
+_BUILDS: dict[str, Callable[[re.Match[str], str], Fields | None]] = {
+    "xid": xid,
+    "oom": oom_kill,
+    "hung_task": of_process,
+    "soft_lockup": of_process,
+    "mlx5": with_device,
+    "link": link,
+    "disk_io": disk,
+}
 
-    It is not a word of healthy boots (a driver's name): then every line of the log would be looked at more closely.
-    """
+
+class Pattern(NamedTuple):
+    """One row of ``EXPRESSIONS``."""
 
     kind: str
     needle: str
     expression: re.Pattern[str]
-    build: Callable[[re.Match[str], str], Fields | None] = plain
 
 
-def _pattern(
-    kind: str, needle: str, expression: str, build: Callable[[re.Match[str], str], Fields | None] = plain
-) -> Pattern:
-    return Pattern(kind, needle, re.compile(expression, re.DOTALL), build)
-
-
-_OF_NVIDIA = (
-    _pattern(
-        "xid",
-        "NVRM: Xid",
-        rf"NVRM: Xid \((?:PCI:)?(?P<subject>{_BUS})[^)]*\)[^:]*: (?P<code>\d{{1,6}})(?:, ?(?P<rest>.*)|\s*)$",
-        xid,
-    ),
-    _pattern(
-        "off_bus", "NVRM: GPU", rf"NVRM: GPU (?:at )?(?:PCI:)?(?P<subject>{_BUS}):? (?:GPU )?has fallen off the bus"
-    ),
-    _pattern("off_bus", "NVRM: The NVIDIA GPU", rf"NVRM: The NVIDIA GPU (?P<subject>{_BUS})\b.*fallen off the bus"),
-    _pattern(
-        "sxid",
-        "SXid (",
-        rf"SXid \((?:PCI:)?(?P<subject>{_BUS})\): (?P<code>\d+), (?P<severity>Fatal|Non-fatal)\b",
-    ),
-    _pattern(
-        "peermem", "invalid context", r"(?P<subject>nvidia[-_]peermem|nv_peer_mem)\b.*ERROR detected invalid context"
-    ),
-)
-_OF_PROCESSES = (
-    _pattern(
-        "oom",
-        "oom-kill:",
-        r"oom-kill:constraint=(?P<constraint>\w+),.*\btask=(?P<process>.+),pid=(?P<pid>\d+)",
-        oom_kill,
-    ),
-    _pattern(
-        "oom",
-        "Killed process",
-        r"Killed process (?P<pid>\d+)(?:, UID \d+,)? \((?P<process>.+?)\)(?:[,.]|\s+total-vm|\s*$)",
-        of_process,
-    ),
-    _pattern(
-        "hung_task",
-        "for more than",
-        r"\btask (?P<process>\S.*):(?P<pid>\d+) (?:<[^>]*> )?blocked (?:in I/O wait )?for more than \d+ seconds",
-        of_process,
-    ),
-    _pattern(
-        "soft_lockup",
-        "soft lockup",
-        r"soft lockup - CPU#\d+ stuck for \d+s! \[(?P<process>.+):(?P<pid>\d+)\]",
-        of_process,
-    ),
-    _pattern("soft_lockup", "hard LOCKUP", r"Watchdog detected hard LOCKUP on (?P<subject>cpu ?\d+)"),
-)
-_OF_NETWORK = (
-    _pattern("nfs", "not responding", r"\bnfs: server (?P<subject>\S+) not responding"),
-    _pattern("nfs_ok", "nfs: server", r"\bnfs: server (?P<subject>\S+) OK"),
-    *(
-        _pattern("mlx5", words, rf"mlx5.*{words}", with_device)
-        for words in (
-            "reached miss count",
-            "unrecoverable hardware error",
-            "Will cause a leak of a command resource",
-            "Detected insufficient power",
-        )
-    ),
-    _pattern("mlx5", "High Temperature", r"Port module event.*High Temperature", with_device),
-    _pattern(
-        "link",
-        "link status definitely",
-        r"(?:\(slave (?P<subject>\S+)\): )?link status definitely (?P<state>up|down)\b"
-        r"(?: for interface (?P<interface>[^,\s]+))?",
-        link,
-    ),
-    _pattern(
-        "link",
-        "ink ",
-        r"(?:^|\s)(?P<subject>[A-Za-z][\w.@-]{0,30}):? (?:NIC )?[Ll]ink(?: is)? (?P<state>[Uu]p|UP|[Dd]own|DOWN)\b",
-        link,
-    ),
-    _pattern(
-        "link", "arrier", r"systemd-networkd\[\d+\]: (?P<subject>\S+): (?P<state>[Ll]ost|[Gg]ained) carrier", link
-    ),
-)
-_OF_DISKS = (
-    _pattern("remount_ro", "ead-only", r"(?:\((?:device )?(?P<subject>[^)]+)\): )?Remounting filesystem read-only"),
-    _pattern("remount_ro", "forced readonly", r"(?:\((?:device )?(?P<subject>[^)]+)\)[^:]*: )?forced readonly"),
-    _pattern(
-        "disk_io", "Buffer I/O error", r"Buffer I/O error on dev(?:ice)? (?P<subject>[^\s,]+), logical block \d+", disk
-    ),
-    _pattern(
-        "disk_io",
-        " error, dev ",
-        r"(?:I/O|critical (?:medium|target|nexus|space allocation)|protection) error, dev (?P<subject>[^\s,]+), sector",
-        disk,
-    ),
-    _pattern("disk_io", "writing superblock", r"\((?P<subject>[^)]+)\): I/O error while writing superblock", disk),
-    _pattern("disk_io", "EXT4-fs error", r"EXT4-fs error \(device (?P<subject>[^)]+)\)", disk),
-    _pattern(
-        "disk_io",
-        "XFS (",
-        r"XFS \((?P<subject>[^)]+)\): .*(?:Shutting down filesystem|Filesystem has been shut down)",
-        disk,
-    ),
-    _pattern(
-        "disk_io",
-        " timeout, ",
-        r"\b(?P<subject>nvme\d+): I/O .*\btimeout, (?:reset controller|disable controller|aborting|completion polled)",
-        disk,
-    ),
-    *(
-        _pattern("disk_io", words, rf"\b(?P<subject>nvme\d+(?:n\d+)?): {words}", disk)
-        for words in (
-            "controller is down; will reset",
-            "Disabling device after reset failure",
-            "Removing after probe failure",
-            "Device not ready; aborting",
-            "no available path - failing I/O",
-        )
-    ),
-    _pattern("disk_io", "Disk failure on", r"md/raid\S*: ?Disk failure on (?P<subject>[^\s,]+)(?:,| detected)", disk),
-)
-_OF_HARDWARE = (
-    _pattern("pcie_limited", "bandwidth, limited by", rf"(?P<subject>{_BDF}): .*available PCIe bandwidth, limited by"),
-    _pattern(
-        "aer",
-        "(Fatal) error",
-        rf"AER: (?:Multiple )?Uncorrect(?:ed|able) \((?P<severity>Fatal)\) error (?:message )?received"
-        rf"(?: from|:) ?(?P<subject>{_BDF})?",
-    ),
-    _pattern(
-        "aer",
-        "(Fatal), type=",
-        rf"(?P<subject>{_BDF}): (?:AER: )?PCIe Bus Error: severity=Uncorrect(?:ed|able) \((?P<severity>Fatal)\)",
-    ),
-    _pattern("aer", "DPC: containment", rf"(?P<subject>{_BDF}): DPC: containment event"),
-    _pattern("mce", "EDAC ", r"EDAC (?P<subject>MC\d+): \d+ (?P<severity>CE|UE)\b"),
-    _pattern("mce", "Machine Check", r"\[Hardware Error\]: (?P<subject>CPU \d+): Machine Check(?: Exception)?: "),
-    _pattern("mce", "Machine check events", r"\[Hardware Error\]: Machine check events logged"),
-    _pattern("mce", "event severity", r"\[Hardware Error\]: event severity: (?P<severity>corrected|recoverable|fatal)"),
-    _pattern("mce", "Memory failure", r"\bMemory failure: 0x[0-9a-f]+: recovery action"),
-    _pattern("mce", "hardware memory", r"Uncorrected hardware memory error"),
-    _pattern("mce", "memory corruption", r"Killing (?P<process>.+):(?P<pid>\d+) due to hardware memory corruption"),
-)
-PATTERNS = (*_OF_NVIDIA, *_OF_PROCESSES, *_OF_NETWORK, *_OF_DISKS, *_OF_HARDWARE)
+PATTERNS = [
+    Pattern(kind, needle, re.compile(expression, re.DOTALL))
+    for kind, by_needle in EXPRESSIONS.items()
+    for needle, expression in by_needle.items()
+]
 NEEDLES = tuple({pattern.needle.encode(): None for pattern in PATTERNS})
 
 
@@ -262,7 +229,7 @@ def decode(text: str, at: float, source: str = "kmsg") -> KernelEvent | None:
         match = pattern.expression.search(text)
         if match is None:
             continue
-        fields = pattern.build(match, text)
+        fields = _BUILDS.get(pattern.kind, plain)(match, text)
         if fields is not None:
             fields = {"text": text, **fields}
             return KernelEvent(at=at, kind=pattern.kind, source=source, **_shown(fields))

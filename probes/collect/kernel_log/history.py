@@ -47,7 +47,7 @@ class History:
 
     def _has_room(self, event: KernelEvent) -> bool:
         """Of one device the newest is kept."""
-        of_kind = [index for index, known in enumerate(self._events) if known.kind == event.kind]
+        of_kind = [index for index, other in enumerate(self._events) if other.kind == event.kind]
         same = [index for index in of_kind if gpu_key(self._events[index].subject) == gpu_key(event.subject)]
         for index in reversed(same):
             self._drop(index)
@@ -59,10 +59,10 @@ class History:
     def _is_known_kill(self, event: KernelEvent) -> bool:
         """The summary has the cgroup, the line after it says how large the process was: together they are one event."""
         for index in range(len(self._events) - 1, -1, -1):
-            known = self._events[index]
-            if known.kind == "oom" and known.pid == event.pid and abs(known.at - event.at) <= SAME_KILL_S:
-                if event.text not in known.text:
-                    self._events[index] = replace(known, text=shown(f"{event.text} ({known.text})"))
+            earlier = self._events[index]
+            if earlier.kind == "oom" and earlier.pid == event.pid and abs(earlier.at - event.at) <= SAME_KILL_S:
+                if event.text not in earlier.text:
+                    self._events[index] = replace(earlier, text=shown(f"{event.text} ({earlier.text})"))
                 return True
         return False
 
@@ -71,13 +71,13 @@ def with_nvml_events(events: list[KernelEvent], nvml: list[KernelEvent]) -> list
     """``events`` and those of NVML's Xids that the log does not have; ordered by time, the newest last."""
     if not nvml:
         return events
-    told = [(event.code, gpu_key(event.subject), event.at) for event in events if event.kind == "xid"]
+    logged = [(event.code, gpu_key(event.subject), event.at) for event in events if event.kind == "xid"]
     missing = [
         event
         for event in nvml
         if not any(
             code == event.code and gpu == gpu_key(event.subject) and abs(at - event.at) <= SAME_XID_S
-            for code, gpu, at in told
+            for code, gpu, at in logged
         )
     ]
     if not missing:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mltop.probes.collect.kernel_log.records import seq_of
-from mltop.probes.collect.sysfile import number_after, read_known
+from mltop.probes.collect.ranks.procfs import boot_time
 from mltop.probes.model import Gap
 from mltop.probes.system import as_root, paths
 from mltop.probes.system.spawn import end_child, start_child
@@ -46,9 +46,8 @@ class LogFiles:
         """A copied tree has a log of its own: this machine's journal says nothing about it."""
         if not paths.SYSROOT:
             return cls("/dev/kmsg", _journalctl(), "/var/log/kern.log")
-        boot_at = number_after(read_known(paths.proc("stat")) or b"", b"btime ")
         kern_log = paths.SYSROOT + "/var/log/kern.log"
-        return cls(paths.SYSROOT + "/dev/kmsg", "", kern_log, None if boot_at is None else float(boot_at))
+        return cls(paths.SYSROOT + "/dev/kmsg", "", kern_log, boot_time(paths.proc()))
 
     def boot_time(self, now: float) -> float:
         """Unix s at which the kernel's own clock was 0: it counts as CLOCK_MONOTONIC does, without time in suspend."""

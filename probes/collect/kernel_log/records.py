@@ -11,7 +11,7 @@ import json
 import re
 import time
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mltop.probes.collect.redaction.shapes import HIDDEN, masked
 from mltop.probes.collect.redaction.values import shown_script
@@ -93,14 +93,10 @@ def _journal(line: bytes) -> Record | None:
         entry = json.loads(line)
         at = int(entry["__REALTIME_TIMESTAMP"]) / 1e6
         level = int(entry["PRIORITY"]) if "PRIORITY" in entry else None
-        return Record(at, level, _message(entry["MESSAGE"]))
+        text = entry["MESSAGE"]  # one with line breaks or invalid UTF-8 is a list of bytes
+        return Record(at, level, bytes(text).decode("utf-8", "replace") if isinstance(text, list) else str(text))
     except (ValueError, TypeError, KeyError):
         return None
-
-
-def _message(value: Any) -> str:
-    """The journal gives a text with line breaks or invalid UTF-8 as a list of bytes."""
-    return bytes(value).decode("utf-8", "replace") if isinstance(value, list) else str(value)
 
 
 def _text(line: str, boot_at: float, now: float) -> Record:

@@ -56,10 +56,10 @@ _VARYING = re.compile(
 def pattern_of(text: str) -> str:
     """``mlx5_core 0000:5c:00.0: renamed from eth3`` becomes ``mlx#_core BDF: renamed from eth#``."""
     text = shown(text, 2 * MAX_PATTERN_CHARS)
-    kept = _KEPT.search(text) if "Xid (" in text else None
-    if kept is None:
+    xid = _KEPT.search(text) if "Xid (" in text else None
+    if xid is None:
         return _varying_out(text)[:MAX_PATTERN_CHARS]
-    whole = _varying_out(text[: kept.start("code")]) + kept["code"] + _varying_out(text[kept.end("code") :])
+    whole = _varying_out(text[: xid.start("code")]) + xid["code"] + _varying_out(text[xid.end("code") :])
     return whole[:MAX_PATTERN_CHARS]
 
 

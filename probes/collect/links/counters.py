@@ -1,52 +1,25 @@
-"""What all ports have in common: the files of their counters, rates of bytes, and how often what is read."""
+"""What all ports have in common: the files of their counters, rates of bytes, and what is read seldom."""
 
 from __future__ import annotations
 
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 
 from mltop.probes.collect.links.discovery import NetFacts, PortFacts
 from mltop.probes.collect.sysfile import LINE_BYTES, REFUSED, KeptFile, OpenFiles, names_in, number
+from mltop.probes.collect.timing import Looks, Pace
 from mltop.probes.model import Gap, LinkSample
 from mltop.probes.model.plausible import LINKS
 from mltop.probes.model.vocabulary import GapKind
 
 SELDOM_S = 5.0
-LISTED_S = 10.0
-SHORTEST_S = 0.05
-FIRST = "first sample: rates need two"
 _TURNS = 5
-_EARLY_S = 0.5  # looks come once a second, some a little early
 _MOST_BYTES_PER_S = LINKS["rx_bytes_per_s"].high
 _LARGEST_COUNT = int(LINKS["counters.*"].high)
 _SETTINGS = frozenset({"lifespan"})  # how long hw_counters are cached
-
-
-class Tier:
-    """Something that is due every so often, and at first. ``turn``: a number of its own for each of several such: they
-    are all done at first, the second time comes early, and from then on they take turns. ``read_at``: when last.
-    """
-
-    def __init__(self, every_s: float = SELDOM_S, turn: int = 0) -> None:
-        self.read_at: float | None = None
-        self._every_s = every_s
-        self._early_s = every_s * (turn % _TURNS) / _TURNS
-        self._done_at: float | None = None  # less by how much early the next time is
-
-    def due(self, now: float) -> bool:
-        """Also when the clock went back."""
-        return self._done_at is None or not 0 <= now - self._done_at < self._every_s - _EARLY_S
-
-    def done(self, now: float) -> None:
-        self.read_at, self._done_at = now, now - self._early_s
-        self._early_s = 0.0
-
-    def hurry(self) -> None:
-        """Make it due at the next look."""
-        self._done_at = None
 
 
 class ByteMeter:
@@ -60,23 +33,24 @@ class ByteMeter:
         self.is_first = True
         self._gap: partial[Gap] | None = None
         self._unit_bytes = unit_bytes
-        self._last: tuple[float, int, int] | None = None
+        self._looks: Looks[tuple[int, int]] = Looks()
 
     def rates(self, now: float, received: int | None, sent: int | None) -> tuple[float | None, float | None]:
         """Since the look before. A counter that went back gives no rate: it was reset, it cannot wrap (64 bits)."""
         self.is_first, self._gap = False, None
         if received is None or sent is None:
-            self._last = None
+            self._looks.forget()
             return None, None
-        last, self._last = self._last, (now, received, sent)
-        if last is None or now - last[0] < SHORTEST_S:
+        before = self._looks.since(now, (received, sent))
+        if before is None:
             self.is_first = True
             return None, None
-        if received < last[1] or sent < last[2]:
+        passed_s, (received_before, sent_before) = before
+        if received < received_before or sent < sent_before:
             self._gap = partial(Gap.about, why="the byte counters started anew", kind="starting")
             return None, None
-        scale = self._unit_bytes / (now - last[0])
-        rates = (received - last[1]) * scale, (sent - last[2]) * scale
+        scale = self._unit_bytes / passed_s
+        rates = (received - received_before) * scale, (sent - sent_before) * scale
         if max(rates) > _MOST_BYTES_PER_S:
             why = f"the byte counters went on by {max(rates):.2g} bytes/s: no port does"
             self._gap = partial(Gap.about, why=why, code="implausible")
@@ -150,6 +124,53 @@ class CounterFiles:
             file.close()
 
 
+class Counters:
+    """Those named ``often`` are read at each look, all others seldom. ``refused``: why they are not read any more."""
+
+    def __init__(self, paths: dict[str, str], often: Collection[str], open_files: OpenFiles, stops: bool) -> None:
+        """``paths``, ``stops``: as in CounterFiles."""
+        self.refused: str | None = None
+        seldom = dict(paths)
+        self._often = CounterFiles({name: seldom.pop(name) for name in often if name in seldom}, open_files, stops)
+        self._seldom = CounterFiles(seldom, open_files, stops)
+
+    def newest(self, name: str) -> int | None:
+        """The value of one that is read often."""
+        return self._often.values.get(name)
+
+    @property
+    def values(self) -> dict[str, int]:
+        """All that have a value: a new dictionary."""
+        return {**self._often.values, **self._seldom.values}
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """By counter, why it has no value now."""
+        return {**self._often.unreadable, **self._seldom.unreadable}
+
+    def read(self) -> None:
+        self._read(self._often)
+
+    def read_seldom(self) -> None:
+        self._read(self._seldom)
+
+    def close(self) -> None:
+        self._often.close()
+        self._seldom.close()
+
+    def _read(self, files: CounterFiles) -> None:
+        if self.refused is not None:
+            return
+        try:
+            files.read()
+        except Refused as refused:
+            self.refused = str(refused)
+            # A value that is not read again would pass for one that does not grow.
+            self._often.forget()
+            self._seldom.forget()
+            self.close()
+
+
 def counter_files(folders: Iterable[str]) -> dict[str, str]:
     """Name → path of the counters in some folders; of equal names the first folder's."""
     paths: dict[str, str] = {}
@@ -172,12 +193,12 @@ class Port(ABC):
         self.slot = slot
         self.gone = False
         self.meter = ByteMeter()
-        self._tier = Tier(turn=turn)
+        self._pace = Pace(SELDOM_S * (1 - turn % _TURNS / _TURNS), SELDOM_S)
 
     @property
     def counters_read_at(self) -> float | None:
         """When the slowest of its counters were read."""
-        return self._tier.read_at
+        return self._pace.done_at
 
     @abstractmethod
     def replaced(self) -> bool:

@@ -111,15 +111,15 @@ def chardev_owners(root: str) -> frozenset[str] | None:
     return frozenset(owner for owner in owners if owner)
 
 
-def list_interfaces(root: str, claimed: Collection[str], known: Collection[str]) -> list[str]:
+def list_interfaces(root: str, claimed: Collection[str], present: Collection[str]) -> list[str]:
     """Ports with hardware of their own, and bonds; not those that are ``claimed`` by RDMA ports. Raises OSError.
 
-    A virtual function is a port once it is up: then it is ``known`` and stays.
+    A virtual function is a port once it is up: then it is ``present`` and stays.
     IP over InfiniBand is part of an InfiniBand port; bridges, VLANs and veth pairs carry what others carry.
     """
     folder = f"{root}/class/net"
     names = (name for name in os.listdir(folder) if name not in claimed)
-    return sorted((name for name in names if _is_port(f"{folder}/{name}", name in known)), key=natural)
+    return sorted((name for name in names if _is_port(f"{folder}/{name}", name in present)), key=natural)
 
 
 def net_facts(root: str, name: str) -> NetFacts:

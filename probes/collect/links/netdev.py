@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from mltop.probes.collect.links import parsing
-from mltop.probes.collect.links.counters import CounterFiles, Port
+from mltop.probes.collect.links.counters import CounterFiles, Counters, Port
 from mltop.probes.collect.links.discovery import NetFacts
 from mltop.probes.collect.sysfile import LINE_BYTES, KeptFile, OpenFiles, number, read_known, read_number, word
 from mltop.probes.model import Gap, LinkSample
@@ -118,10 +118,8 @@ class NetDevice(Port):
         super().__init__(facts, facts.name, (facts.pci_bus_id, facts.unit), turn)
         self._facts = facts
         self._state_file = KeptFile(f"{facts.folder}/operstate", open_files, LINE_BYTES)
-        seldom = counter_paths(facts.folder, CARRIER + BYTES + ERRORS + DETAILS)
-        often = {name: seldom.pop(name) for name in (_FLAPS, "rx_bytes", "tx_bytes") if name in seldom}
-        self._often = CounterFiles(often, open_files, stops=False)
-        self._seldom = CounterFiles(seldom, open_files, stops=False)
+        paths = counter_paths(facts.folder, CARRIER + BYTES + ERRORS + DETAILS)
+        self._counters = Counters(paths, (_FLAPS, "rx_bytes", "tx_bytes"), open_files, stops=False)
         self._bond: dict[str, int] = {}
         self._state: str | None = None
         self._physical: str | None = None
@@ -132,18 +130,18 @@ class NetDevice(Port):
         return self._state_file.replaced()
 
     def read(self, now: float) -> LinkSample:
-        before = self._state, self._often.values.get(_FLAPS)
+        counters = self._counters
+        before = self._state, counters.newest(_FLAPS)
         self._read_state()
-        self._often.read()
-        counters = self._often.values
-        if self._tier.due(now) or before != (self._state, counters.get(_FLAPS)):
-            self._tier.done(now)
+        counters.read()
+        if self._pace.is_due(now) or before != (self._state, counters.newest(_FLAPS)):
+            self._pace.done(now)
             self._read_seldom()
         sample = self._base()
         sample.state, sample.physical_state = self._state, self._physical
         sample.rate_bits_per_s, sample.mtu = self._speed, self._mtu
-        sample.counters = {**counters, **self._seldom.values, **self._bond}
-        rates = self.meter.rates(now, counters.get("rx_bytes"), counters.get("tx_bytes"))
+        sample.counters = {**counters.values, **self._bond}
+        rates = self.meter.rates(now, counters.newest("rx_bytes"), counters.newest("tx_bytes"))
         sample.rx_bytes_per_s, sample.tx_bytes_per_s = rates
         return sample
 
@@ -153,16 +151,14 @@ class NetDevice(Port):
 
     def gaps(self) -> list[Gap]:
         gaps = [self.gap("state", why="its operstate cannot be read")] if self._state is None else []
-        unreadable = {**self._often.unreadable, **self._seldom.unreadable}
-        gaps += [self.gap(counter, why=why) for counter, why in unreadable.items()]
+        gaps += [self.gap(counter, why=why) for counter, why in self._counters.unreadable.items()]
         if self._state == "UP" and self._speed is None:
             gaps.append(self.gap("rate", why="the driver names no speed", kind="unsupported"))
         return gaps + self.meter.gaps(self.subject)
 
     def close(self) -> None:
         self._state_file.close()
-        self._often.close()
-        self._seldom.close()
+        self._counters.close()
 
     def _read_state(self) -> None:
         before = self._state
@@ -174,7 +170,7 @@ class NetDevice(Port):
 
     def _read_seldom(self) -> None:
         folder = self._facts.folder
-        self._seldom.read()
+        self._counters.read_seldom()
         # EINVAL here is no failure: so it answers for an interface that is down.
         self._speed = parsing.speed_bits_per_s(read_known(f"{folder}/speed"))
         self._mtu = read_number(f"{folder}/mtu")

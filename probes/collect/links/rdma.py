@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from mltop.probes.collect.links import parsing
-from mltop.probes.collect.links.counters import ByteMeter, CounterFiles, Port, Refused, counter_files
+from mltop.probes.collect.links.counters import ByteMeter, Counters, Port, Refused, counter_files
 from mltop.probes.collect.links.discovery import PortFacts
 from mltop.probes.collect.links.netdev import MergedInterface, vanished
 from mltop.probes.collect.sysfile import LINE_BYTES, REFUSED, KeptFile, OpenFiles
@@ -75,8 +75,8 @@ class PortState:
         return value
 
 
-class PortCounters:
-    """Bytes and flaps at each look, all other counters seldom. ``refused``: why they are not read any more.
+class PortCounters(Counters):
+    """Bytes and flaps at each look, all other counters seldom.
 
     ``has_bytes``: False where this driver counts none. ``saturated``: counters that can count no further; [] where a
     value has shown that this driver's are wider.
@@ -86,60 +86,24 @@ class PortCounters:
         folders = [f"{facts.folder}/counters", f"{facts.folder}/hw_counters"]
         if facts.is_first_port:
             folders.append(f"{facts.folder}/../../hw_counters")  # the device's own are told once
-        seldom = counter_files(folders)
-        pairs = [pair for pair in _BYTE_COUNTERS if pair[0] in seldom and pair[1] in seldom]
+        paths = counter_files(folders)
+        pairs = [pair for pair in _BYTE_COUNTERS if pair[0] in paths and pair[1] in paths]
         self.has_bytes = bool(pairs)
         self._received, self._sent, self.unit_bytes = pairs[0] if pairs else ("", "", 1)
-        often = {name: seldom.pop(name) for name in (LINK_DOWNED, self._received, self._sent) if name in seldom}
-        self._often = CounterFiles(often, open_files, stops=True)
-        self._seldom = CounterFiles(seldom, open_files, stops=True)
+        super().__init__(paths, (LINK_DOWNED, self._received, self._sent), open_files, stops=True)
         self._wide = False
         self.saturated: list[str] = []
-        self.refused: str | None = None
-
-    @property
-    def flaps(self) -> int | None:
-        return self._often.values.get(LINK_DOWNED)
 
     @property
     def bytes(self) -> tuple[int | None, int | None]:
         """Received and sent, in the counters' unit."""
-        return self._often.values.get(self._received), self._often.values.get(self._sent)
-
-    @property
-    def values(self) -> dict[str, int]:
-        """All that have a value: a new dictionary."""
-        return {**self._often.values, **self._seldom.values}
-
-    @property
-    def unreadable(self) -> dict[str, str]:
-        """By counter, why it has no value now."""
-        return {**self._often.unreadable, **self._seldom.unreadable}
-
-    def read(self) -> None:
-        self._read(self._often)
+        return self.newest(self._received), self.newest(self._sent)
 
     def read_seldom(self) -> None:
-        self._read(self._seldom)
+        super().read_seldom()
         values = self.values
         self._wide = self._wide or parsing.beyond_narrow(values)
         self.saturated = [] if self._wide else parsing.saturated(values)
-
-    def close(self) -> None:
-        self._often.close()
-        self._seldom.close()
-
-    def _read(self, counters: CounterFiles) -> None:
-        if self.refused is not None:
-            return
-        try:
-            counters.read()
-        except Refused as refused:
-            self.refused = str(refused)
-            # A value that is not read again would pass for one that does not grow.
-            self._often.forget()
-            self._seldom.forget()
-            self.close()
 
 
 class RdmaPort(Port):
@@ -161,18 +125,18 @@ class RdmaPort(Port):
         if self.netdev is not None:
             self.netdev.close()
         self.netdev = netdev
-        self._tier.hurry()
+        self._pace.hurry()
 
     def replaced(self) -> bool:
         return self._state.replaced()
 
     def read(self, now: float) -> LinkSample:
         state, counters = self._state, self._counters
-        before = state.state, counters.flaps
+        before = state.state, counters.newest(LINK_DOWNED)
         state.read()
         counters.read()
-        if self._tier.due(now) or before != (state.state, counters.flaps):
-            self._tier.done(now)
+        if self._pace.is_due(now) or before != (state.state, counters.newest(LINK_DOWNED)):
+            self._pace.done(now)
             state.read_seldom()
             counters.read_seldom()
             if self.netdev is not None:

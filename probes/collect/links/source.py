@@ -6,16 +6,18 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
 from mltop.probes.collect.links import discovery
-from mltop.probes.collect.links.counters import FIRST, LISTED_S, Port, Tier
+from mltop.probes.collect.links.counters import Port
 from mltop.probes.collect.links.netdev import MergedInterface, NetDevice
 from mltop.probes.collect.links.parsing import natural
 from mltop.probes.collect.links.rdma import RdmaPort
 from mltop.probes.collect.sysfile import OpenFiles
+from mltop.probes.collect.timing import FIRST_LOOK, Pace
 from mltop.probes.model import Gap, GapKind, LinkSample
 from mltop.probes.system import paths
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Port = TypeVar("_Port", bound=Port)
+LISTED_S = 10.0
 _STILL_THERE = ", its PCI device is still there (in a container, or driver unloaded?)"
 
 
@@ -62,7 +64,7 @@ class LinkSource:
         self._open_files = OpenFiles(most_open)
         self._rdma: Ports[tuple[str, int], RdmaPort] = Ports()
         self._net: Ports[str, NetDevice] = Ports()
-        self._listing = Tier(LISTED_S)
+        self._listing = Pace(LISTED_S)
         self._listing_gaps: dict[str, Gap] = {}
 
     def read(self, now: float) -> tuple[list[LinkSample], list[Gap]]:
@@ -70,7 +72,7 @@ class LinkSource:
 
         A port that was there before and is not now stays listed, with ``error`` and without a state.
         """
-        if self._listing.due(now):
+        if self._listing.is_due(now):
             self._list(now)
         ports = self._ports()
         samples = [port.read(now) for port in ports]
@@ -80,7 +82,7 @@ class LinkSource:
             samples = [looked.get(port) or port.read(now) for port in ports]
         gaps = [*self._listing_gaps.values(), *(gap for port in ports for gap in port.gaps())]
         if any(port.meter.is_first for port in ports):
-            gaps.append(Gap.about("links", "rates", why=FIRST, kind="starting"))
+            gaps.append(Gap.about("links", "rates", why=FIRST_LOOK, kind="starting"))
         return self._with_lost(samples, gaps), gaps
 
     @property
@@ -120,8 +122,8 @@ class LinkSource:
         except OSError as error:
             self._note("infiniband", error.strerror or "cannot be listed")
             return
-        known = self._rdma.present
-        keys = [key for key in keys if key in known or not discovery.is_idle_function(self._root, *key)]
+        present = self._rdma.present
+        keys = [key for key in keys if key in present or not discovery.is_idle_function(self._root, *key)]
         devices = [device for device, _ in keys]
 
         def make(key: tuple[str, int]) -> RdmaPort:

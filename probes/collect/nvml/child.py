@@ -20,9 +20,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from mltop.probes.collect.backoff import Backoff
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import Breadcrumb, NvmlError, load
+from mltop.probes.collect.timing import Backoff
 
 if TYPE_CHECKING:
     from mltop.probes.collect.nvml.device import Devices

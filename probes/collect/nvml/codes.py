@@ -107,9 +107,9 @@ class Problem(NamedTuple):
 Reason = Union[Failure, Problem]
 
 
-def reason_of(told: Sequence[Any]) -> Reason:
+def reason_of(fields: Sequence[Any]) -> Reason:
     """As the child wrote it, through JSON: which of the two it is, its length tells."""
-    return Failure(*told) if len(told) == len(Failure._fields) else Problem(*told)
+    return Failure(*fields) if len(fields) == len(Failure._fields) else Problem(*fields)
 
 
 def unsupported(why: str) -> Problem:

@@ -1,4 +1,7 @@
-"""GPUs as the child sees them: which there are, what one supports, the result buffers that all share."""
+"""GPUs as the child sees them: which there are, what one supports, the result buffers that all share.
+
+Buffers and structures are made once: each is read right after the call that fills it, by the child's only thread.
+"""
 
 from __future__ import annotations
 
@@ -53,33 +56,27 @@ class Reading:
         self.attempt((field,), read)
 
 
-class Buffers:
-    """Result buffers, made once: each is read right after the call that fills it, so all GPUs share them."""
+_UINT, _OTHER_UINT, _ULONGLONG = c_uint(), c_uint(), c_ulonglong()
+_UINT_REF, _OTHER_UINT_REF, _ULONGLONG_REF = byref(_UINT), byref(_OTHER_UINT), byref(_ULONGLONG)
+_TEXT = create_string_buffer(TEXT_BYTES)
 
-    def __init__(self) -> None:
-        self.uint = c_uint()
-        self.uint_ref = byref(self.uint)
-        self.other_uint = c_uint()
-        self.other_uint_ref = byref(self.other_uint)
-        self.ulonglong = c_ulonglong()
-        self.ulonglong_ref = byref(self.ulonglong)
-        self.text = create_string_buffer(TEXT_BYTES)
-        self.utilization = pynvml.c_nvmlUtilization_t()
-        self.utilization_ref = byref(self.utilization)
-        self.memory = pynvml.c_nvmlMemory_t()
-        self.memory_ref = byref(self.memory)
+
+class Releasable:
+    """What a reader keeps about a GPU that has to be given back to the library, without a call on the GPU."""
+
+    def release(self) -> None:
+        raise NotImplementedError
 
 
 class Device:
     """A GPU with a valid handle. ``call`` raises NvmlError; unsupported calls are not repeated."""
 
-    def __init__(self, index: int, handle: Any, calls: Calls, buffers: Buffers) -> None:
+    def __init__(self, index: int, handle: Any, calls: Calls) -> None:
         self.index = index
         self.uuid: str | None = None
         self.handle = handle
-        self.buffers = buffers
         self.numbering: tuple[int, ...] = (0,)  # the version that field ids go by, e.g. (570, 86, 15)
-        self._calls = calls
+        self.calls = calls
         self._unsupported: dict[str, tuple[int, float]] = {}
         self._states: dict[type, Any] = {}
 
@@ -90,6 +87,17 @@ class Device:
         state: State = self._states[kind]
         return state
 
+    def forget(self, kind: type) -> None:
+        """Drop what a reader keeps about this GPU."""
+        state = self._states.pop(kind, None)
+        if isinstance(state, Releasable):
+            state.release()
+
+    def release(self) -> None:
+        """Drop all that readers keep: the handle is not used any more."""
+        for kind in list(self._states):
+            self.forget(kind)
+
     def call(self, name: str, *args: Any, part: str = "") -> None:
         """``part``: what support is remembered for where it depends on an argument."""
         key = name + part
@@ -98,7 +106,7 @@ class Device:
             if time.monotonic() < until_s:
                 raise NvmlError(name, code)
             del self._unsupported[key]
-        code = self._calls(name, self.index, self.handle, *args)
+        code = self.calls(name, self.index, self.handle, *args)
         if code:
             if code in codes.REMEMBERED:
                 self._unsupported[key] = (code, time.monotonic() + ASK_AGAIN_S)
@@ -114,31 +122,26 @@ class Device:
 
     def code_now(self, name: str, *args: Any) -> int:
         """NVML's code; calls whatever was said before, for callers that remember support themselves."""
-        return self._calls(name, self.index, self.handle, *args)
+        return self.calls(name, self.index, self.handle, *args)
 
     def uint(self, name: str, *args: Any, part: str = "") -> int:
         """A call whose result is one unsigned int."""
-        self.call(name, *args, self.buffers.uint_ref, part=part)
-        return not_blank(name, self.buffers.uint.value, 0xFFFFFFFF)
+        self.call(name, *args, _UINT_REF, part=part)
+        return not_blank(name, _UINT.value, 0xFFFFFFFF)
 
     def ulonglong(self, name: str, *args: Any) -> int:
-        self.call(name, *args, self.buffers.ulonglong_ref)
-        return not_blank(name, self.buffers.ulonglong.value, _BLANK)
+        self.call(name, *args, _ULONGLONG_REF)
+        return not_blank(name, _ULONGLONG.value, _BLANK)
 
     def text(self, name: str, *args: Any) -> str | None:
         """A call whose result is a string; None when it is empty. ``args``: what follows the buffer."""
-        self.call(name, self.buffers.text, *args)
-        return self.buffers.text.value.decode("utf-8", "replace") or None
+        self.call(name, _TEXT, *args)
+        return _TEXT.value.decode("utf-8", "replace") or None
 
     def two_flags(self, name: str) -> tuple[bool, bool]:
         """A call whose results are the mode now and the one that is pending."""
-        self.call(name, self.buffers.uint_ref, self.buffers.other_uint_ref)
-        return as_flag(name, self.buffers.uint.value), as_flag(name, self.buffers.other_uint.value)
-
-    def memory(self) -> Any:
-        """A structure with ``used`` and ``total`` bytes, by the call that all drivers have."""
-        self.call("nvmlDeviceGetMemoryInfo", self.buffers.memory_ref)
-        return self.buffers.memory
+        self.call(name, _UINT_REF, _OTHER_UINT_REF)
+        return as_flag(name, _UINT.value), as_flag(name, _OTHER_UINT.value)
 
 
 def first_supported(*readers: Callable[[], Any]) -> Any:
@@ -172,28 +175,31 @@ def as_flag(name: str, number: int | float) -> bool:
 
 
 class Structure:
-    """A structure of pynvml's that a call fills, made once for all GPUs. Older releases of pynvml lack some.
+    """A structure of pynvml's that a call fills. Older releases of pynvml lack some.
 
     ``version``: the name of pynvml's number for it, "" where the structure brings its own, or has none.
     """
 
     def __init__(self, call: str, kind: str, version: str = "") -> None:
         self._call = call
-        made = getattr(pynvml, kind, None)
-        self.content: Any = None if made is None else made()
+        structure = getattr(pynvml, kind, None)
+        self.content: Any = None if structure is None else structure()
         self._version = getattr(pynvml, version, None) if version else getattr(self.content, "version", None)
         self._part = version
         if self.content is not None:
             self._reference = byref(self.content)
 
-    def read(self, device: Device) -> Any:
-        """The content, filled. Raises NvmlError."""
+    def read(self, device: Device, *args: Any, part: str = "") -> Any:
+        """The content, filled; ``args``: what comes before it, ``part``: as of ``call``. Raises NvmlError."""
         if self.content is None:
             raise NvmlError(self._call, codes.FUNCTION_NOT_FOUND)
         if self._version is not None:
             self.content.version = self._version  # the driver may write its own into it
-        device.call(self._call, self._reference, part=self._part)
+        device.call(self._call, *args, self._reference, part=part or self._part)
         return self.content
+
+
+MEMORY = Structure("nvmlDeviceGetMemoryInfo", "c_nvmlMemory_t")  # used and total bytes; all drivers have it
 
 
 def bus_id_of(info: Any) -> str:
@@ -247,7 +253,6 @@ class Devices:
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        self._buffers = Buffers()
         self._count = 0
         self._by_index: dict[int, Device | Lost] = {}
         self.system = Reading()  # what is the same for all GPUs
@@ -257,13 +262,14 @@ class Devices:
 
     def update(self, skip: frozenset[int], retry_lost: bool) -> list[Device | Lost]:
         """The GPUs to read now. A changed count may have shifted the indexes: all are looked up again."""
-        count = self._read_count()
-        if count != self._count:
-            self._by_index.clear()
-            self._count = count
-        for index in range(count):
+        count = c_uint()
+        self._calls.system(COUNT_CALL, byref(count))
+        if count.value != self._count:
+            self.release()
+            self._count = count.value
+        for index in range(self._count):
             if index in skip:
-                self._by_index.pop(index, None)
+                self._drop(index)
                 continue
             entry = self._by_index.get(index)
             if entry is None or (retry_lost and isinstance(entry, Lost)):
@@ -272,9 +278,20 @@ class Devices:
 
     def lose(self, device: Device, failure: NvmlError) -> Lost:
         """Remember why a GPU cannot be read; its handle is dropped and looked up again later."""
+        self._drop(device.index)
         lost = Lost(device.index, device.uuid, failure, gone=failure.code in codes.GONE)
         self._by_index[device.index] = lost
         return lost
+
+    def release(self) -> None:
+        """Drop all handles, before the library is shut down."""
+        for index in list(self._by_index):
+            self._drop(index)
+
+    def _drop(self, index: int) -> None:
+        device = self._by_index.pop(index, None)
+        if isinstance(device, Device):
+            device.release()
 
     def readable(self) -> list[Device]:
         """Those that are neither lost nor skipped."""
@@ -282,11 +299,6 @@ class Devices:
 
     def any_lost(self) -> bool:
         return any(isinstance(entry, Lost) for entry in self._by_index.values())
-
-    def _read_count(self) -> int:
-        count = c_uint()
-        self._calls.system(COUNT_CALL, byref(count))
-        return count.value
 
     def _look_up(self, index: int, last_uuid: str | None) -> Device | Lost:
         handle = pynvml.c_nvmlDevice_t()
@@ -298,7 +310,7 @@ class Devices:
         if code:
             failure = NvmlError(LOOKUP_CALL, code)
             return Lost(index, last_uuid, failure, gone=code in codes.GONE_ON_LOOKUP)
-        return self._identify(Device(index, handle, self._calls, self._buffers), last_uuid)
+        return self._identify(Device(index, handle, self._calls), last_uuid)
 
     def _identify(self, device: Device, last_uuid: str | None) -> Device | Lost:
         device.numbering = self._numbering

@@ -49,28 +49,28 @@ def down_gap(down: dict[str, Any]) -> Gap:
         why = f"libnvidia-ml.so.1 cannot be loaded: {down['text']}"
         return Gap.about("nvml", why=why, fix="ldconfig -p | grep libnvidia-ml", code=down_fault(down))
     call, code = down["call"], down["code"]
-    said = f"{call}: {codes.text(code)}"
-    known = {
+    words = f"{call}: {codes.text(code)}"
+    explained = {
         codes.LIBRARY_NOT_FOUND: (
             "no NVIDIA driver on this machine (libnvidia-ml.so.1 not found)",
             "install the NVIDIA driver; in a container: start it with --gpus all",
         ),
-        codes.DRIVER_NOT_LOADED: (f"the NVIDIA driver is not loaded ({said})", "sudo modprobe nvidia"),
-        codes.NO_PERMISSION: (f"no permission to use the NVIDIA driver ({said})", "sudo mltop"),
+        codes.DRIVER_NOT_LOADED: (f"the NVIDIA driver is not loaded ({words})", "sudo modprobe nvidia"),
+        codes.NO_PERMISSION: (f"no permission to use the NVIDIA driver ({words})", "sudo mltop"),
         codes.LIB_RM_VERSION_MISMATCH: (
-            f"the driver was upgraded while the old one is loaded (NVML error 18, {said})",
+            f"the driver was upgraded while the old one is loaded (NVML error 18, {words})",
             "reboot, or unload all nvidia modules and run: sudo modprobe nvidia",
         ),
         codes.GPU_IS_LOST: (
-            f"NVML cannot be used: a GPU has fallen off the bus (NVML error 15, {said})",
+            f"NVML cannot be used: a GPU has fallen off the bus (NVML error 15, {words})",
             "reboot the node",
         ),
         codes.RESET_REQUIRED: (
-            f"NVML cannot be used: a GPU needs a reset (NVML error 16, {said})",
+            f"NVML cannot be used: a GPU needs a reset (NVML error 16, {words})",
             "end the jobs on the node, then: sudo nvidia-smi -r",
         ),
     }
-    why, fix = known.get(code, (f"NVML cannot be used (NVML error {code}, {said})", KERNEL_LOG))
+    why, fix = explained.get(code, (f"NVML cannot be used (NVML error {code}, {words})", KERNEL_LOG))
     return Gap.about("nvml", why=why, fix=fix, code=down_fault(down))
 
 
@@ -108,12 +108,12 @@ def lost_error(failure: Failure, gone: bool, last_seen_at: float | None) -> str:
     (call, code), seen = failure, last_seen(last_seen_at)
     if code == codes.NO_PERMISSION:
         return f"no permission to open this GPU ({call}: {codes.text(code)}), {seen}"
-    said = f"(NVML error {code}: {codes.text(code)})"
+    words = f"(NVML error {code}: {codes.text(code)})"
     if code == codes.RESET_REQUIRED:
-        return f"GPU needs a reset {said}, {seen}"
+        return f"GPU needs a reset {words}, {seen}"
     if gone:
-        return f"GPU is lost {said}, {seen}"
-    return f"{call} failed {said}, {seen}"
+        return f"GPU is lost {words}, {seen}"
+    return f"{call} failed {words}, {seen}"
 
 
 def lost_fault(code: int, gone: bool) -> Fault:

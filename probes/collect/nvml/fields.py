@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import struct
 import time
+from collections import defaultdict
 from collections.abc import Iterable
 from ctypes import byref, c_int
 from typing import Any, Callable
@@ -18,6 +19,7 @@ from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import GarbageError, NvmlError, UnreadError
 from mltop.probes.collect.nvml.codes import Failure, Reason, starting
 from mltop.probes.collect.nvml.device import ASK_AGAIN_S, Device, Readers, Reading, as_flag, not_blank
+from mltop.probes.collect.timing import Looks
 
 CALL = "nvmlDeviceGetFieldValues"
 ALL_LINKS = 0xFFFFFFFF  # the scope of NVLink counters that sums all links
@@ -186,15 +188,14 @@ class Meter:
     """The newest value of every counter of one GPU."""
 
     def __init__(self) -> None:
-        self._last: dict[str, tuple[int, float]] = {}
+        self._looks: defaultdict[str, Looks[int]] = defaultdict(Looks)
 
     def per_s(self, name: str, value: int, at_s: float) -> float:
         """Increase per second since the call before. Raises UnreadError the first time, and after a reset."""
-        last = self._last.get(name)
-        self._last[name] = (value, at_s)
-        if last is None or at_s <= last[1]:
+        before = self._looks[name].since(at_s, value)
+        if before is None:
             raise UnreadError(FIRST_SAMPLE)
-        gain = value - last[0]
-        if gain < 0:
+        passed_s, value_before = before
+        if value < value_before:
             raise UnreadError(STARTED_ANEW)
-        return gain / (at_s - last[1])
+        return (value - value_before) / passed_s

@@ -20,12 +20,12 @@ from mltop.probes.collect.nvml.readers.configuration import (
     read_static,
 )
 from mltop.probes.collect.nvml.readers.events import EventReader
-from mltop.probes.collect.nvml.readers.fast import FastReader, ViolationReader
+from mltop.probes.collect.nvml.readers.fast import read_fast, read_violations
 from mltop.probes.collect.nvml.readers.gpm import SHORTEST_S, ActivityReader, left_out
-from mltop.probes.collect.nvml.readers.health import RepairReader, SramReader, read_health
-from mltop.probes.collect.nvml.readers.limits import Limits, MarginReader
-from mltop.probes.collect.nvml.readers.mig import MigReader
-from mltop.probes.collect.nvml.readers.nvlink import FabricReader, read_links, read_links_by_calls
+from mltop.probes.collect.nvml.readers.health import read_health, read_repair, read_sram
+from mltop.probes.collect.nvml.readers.limits import Limits, read_margins
+from mltop.probes.collect.nvml.readers.mig import Instances, MigReader
+from mltop.probes.collect.nvml.readers.nvlink import read_fabric, read_links, read_links_by_calls
 from mltop.probes.collect.nvml.readers.processes import ProcessReader
 from mltop.probes.collect.nvml.readers.sieve import Sieve
 
@@ -85,7 +85,6 @@ class Reader:
     def __init__(self, calls: Calls) -> None:
         self.devices = Devices(calls)
         self._calls = calls
-        self._fast = FastReader()
         self._activity = ActivityReader(calls)
         self._events = EventReader(calls)
         self._mig = MigReader(calls)
@@ -98,24 +97,19 @@ class Reader:
             ("health", SLOW_S, read_health),
             ("nvlink", SLOW_S, read_links),
             ("nvlink_calls", SLOW_S, read_links_by_calls),
-            ("violations", SLOW_S, ViolationReader().read),
-            ("margin", CALM_S, MarginReader().read),
+            ("violations", SLOW_S, read_violations),
+            ("margin", CALM_S, read_margins),
             ("pcie", RARE_S, read_pcie_link),
-            ("fabric", RARE_S, FabricReader().read),
+            ("fabric", RARE_S, read_fabric),
             ("mig_mode", RARE_S, read_mig_mode),
             ("mig", SLOW_S, self._read_mig),
             ("modes", SELDOM_S, read_modes),
-            ("sram", SELDOM_S, SramReader().read),
-            ("repair", SELDOM_S, RepairReader().read),
+            ("sram", SELDOM_S, read_sram),
+            ("repair", SELDOM_S, read_repair),
         )
 
     def read(
-        self,
-        at_s: float,
-        skip: frozenset[int],
-        again: bool = False,
-        with_activity: bool = True,
-        twice: bool = False,
+        self, at_s: float, skip: frozenset[int], again: bool = False, with_activity: bool = True, twice: bool = False
     ) -> list[dict[str, Any]]:
         """One entry per GPU that is not skipped. ``at_s``: the time of the request, of any one clock.
 
@@ -149,8 +143,7 @@ class Reader:
     def shut_down(self) -> None:
         """The code does not matter: what follows is an initialisation, which says what is wrong."""
         self._events.shut_down()
-        self._activity.shut_down()
-        self._mig.shut_down()
+        self.devices.release()
         self._calls("nvmlShutdown", NO_GPU)
 
     def _entry(self, device: Device | Lost, read: Callable[[Device], dict[str, Any]]) -> dict[str, Any]:
@@ -161,8 +154,6 @@ class Reader:
         except NvmlError as failure:
             if failure.code in codes.LIBRARY_DOWN:
                 raise
-            self._activity.forget(device)
-            self._mig.forget(device)
             return lost_entry(self.devices.lose(device, failure))
 
     def _read(self, device: Device, at_s: float, with_activity: bool) -> dict[str, Any]:
@@ -174,10 +165,7 @@ class Reader:
             device.state(Limits).learn(static)
             if has_passing_problem(static):
                 schedule.put_off("static", at_s + SELDOM_S)
-        fast = self._fast.read(device)
-        raise_if_nothing_answers(fast)
-        device.state(Limits).add_to(sieve.sift(fast))
-        tiers["fast"] = vars(fast)
+        tiers["fast"] = vars(self._read_fast(device))
         # Which traffic it tells depends on the counters, so it comes after them.
         tiers["activity"] = vars(sieve.sift(self._activity.read(device) if with_activity else left_out()))
         for number, (name, every_s, read) in enumerate(self._tiers):
@@ -187,12 +175,16 @@ class Reader:
                     tiers[name] = vars(reading)
         return tiers
 
+    def _read_fast(self, device: Device) -> Reading:
+        fast = read_fast(device)
+        raise_if_nothing_answers(fast)
+        device.state(Limits).add_to(device.state(Sieve).sift(fast))
+        return fast
+
     def _read_rates(self, tiers: dict[str, Any], with_activity: bool, device: Device) -> dict[str, Any]:
         """What was just read, with the values that need two looks."""
         sieve = device.state(Sieve)
-        fast = sieve.sift(self._fast.read(device))
-        device.state(Limits).add_to(fast)
-        again = {**tiers, "fast": vars(fast)}
+        again = {**tiers, "fast": vars(self._read_fast(device))}
         if with_activity:
             self._activity.catch_up(device)
             again["activity"] = vars(sieve.sift(self._activity.read(device)))
@@ -209,7 +201,7 @@ class Reader:
         """The instances of a GPU in MIG mode."""
         if device.state(Modes).mig_enabled:
             return self._mig.read(device)
-        self._mig.forget(device)
+        device.forget(Instances)
         return Reading()
 
 
@@ -239,9 +231,4 @@ def raise_if_nothing_answers(fast: Reading) -> None:
 
 
 def lost_entry(lost: Lost) -> dict[str, Any]:
-    return {
-        "index": lost.index,
-        "uuid": lost.uuid,
-        "lost": [lost.failure.call, lost.failure.code],
-        "gone": lost.gone,
-    }
+    return {"index": lost.index, "uuid": lost.uuid, "lost": [lost.failure.call, lost.failure.code], "gone": lost.gone}

@@ -144,19 +144,21 @@ class KnownGpu:
         made_of = (calm, solved, *last)
         if self._told is not None and self._told[0][0] is calm and self._told[0][1:] == made_of[1:]:
             return self._told[1]
-        known = {name for values in (calm.values, quick) for name, value in values.items() if value not in _NOTHING}
-        problems = {name: problem for name, problem in named.items() if name not in known}
+        with_value = {
+            name for values in (calm.values, quick) for name, value in values.items() if value not in _NOTHING
+        }
+        problems = {name: problem for name, problem in named.items() if name not in with_value}
         for part in PARTS:
-            problems = as_one(part, problems, known)
+            problems = as_one(part, problems, with_value)
         self._told = (made_of, problems)
         return problems
 
 
 def with_fields(kind: type[_Kind], fields: dict[str, Any]) -> _Kind:
     """An object of the model from all of its fields. Its own __init__ takes ten times as long, each second."""
-    made = object.__new__(kind)
-    made.__dict__ = fields
-    return made
+    record = object.__new__(kind)
+    record.__dict__ = fields
+    return record
 
 
 def merged(tiers: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -170,11 +172,11 @@ def merged(tiers: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def with_objects(values: dict[str, Any]) -> dict[str, Any]:
     """Lists of dicts as lists of the model's objects, made once."""
-    made = dict(values)
+    objects = dict(values)
     for name, kind in (("processes", GpuProcess), ("nvlink.links", NvlinkLink), ("mig_instances", MigInstance)):
-        if made.get(name) is not None:
-            made[name] = [kind(**entry) for entry in made[name]]
-    return made
+        if objects.get(name) is not None:
+            objects[name] = [kind(**entry) for entry in objects[name]]
+    return objects
 
 
 def in_parts(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
@@ -196,11 +198,11 @@ def in_parts(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str
     return whole, parts
 
 
-def as_one(part: str, problems: dict[str, Reason], known: set[str]) -> dict[str, Reason]:
+def as_one(part: str, problems: dict[str, Reason], with_value: set[str]) -> dict[str, Reason]:
     """Where nothing of a part is known and all of it is unsupported, that is one problem: of the part."""
     prefix = f"{part}."
     names = [name for name in problems if name == part or name.startswith(prefix)]
-    if len(names) < 2 or any(name.startswith(prefix) for name in known):
+    if len(names) < 2 or any(name.startswith(prefix) for name in with_value):
         return problems
     if not all(is_unsupported(problems[name]) for name in names):
         return problems

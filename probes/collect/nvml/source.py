@@ -138,10 +138,10 @@ class NvmlSource:
         # A library that answered before is tried at once.
         self._retries.failed(at_s, free=int(bool(self._registry.gpus)))
         self._down = faults.down_gap(down)
-        for known in self._registry.gpus:
-            if known.state != "lost":
-                error = f"{self._down.why}, {faults.last_seen(known.last_seen_at)}"
-                known.fail("error", error, faults.down_fault(down))
+        for gpu in self._registry.gpus:
+            if gpu.state != "lost":
+                error = f"{self._down.why}, {faults.last_seen(gpu.last_seen_at)}"
+                gpu.fail("error", error, faults.down_fault(down))
 
     def _watch(self, at_s: float) -> None:
         """One step of ending a child that does not answer, or of noticing that it is gone."""
@@ -175,9 +175,9 @@ class NvmlSource:
             return True
         waited_s = at_s - worker.asked_s
         note = worker.note()
-        seen = (worker.asked_s, note, worker.received_s)
-        if seen != self._seen_in:  # one look is not enough: we may have been stopped ourselves meanwhile
-            self._seen_in = seen
+        look = (worker.asked_s, note, worker.received_s)
+        if look != self._seen_in:  # one look is not enough: we may have been stopped ourselves meanwhile
+            self._seen_in = look
             return False
         if worker.received_s is not None:
             return at_s - worker.received_s > self._kill_after_s
@@ -198,9 +198,9 @@ class NvmlSource:
             self._parts.add(part, self._trouble, at_s, self._trouble_code)
         elif note is not None and note.gpu is not None:
             self._skips.add(note.gpu, self._trouble, at_s, self._trouble_code)
-            known = self._registry.at_nvml_index(note.gpu)
-            error = f"{self._trouble}; it is left out for now, {faults.last_seen(known.last_seen_at)}"
-            known.fail("error", error, self._trouble_code)
+            gpu = self._registry.at_nvml_index(note.gpu)
+            error = f"{self._trouble}; it is left out for now, {faults.last_seen(gpu.last_seen_at)}"
+            gpu.fail("error", error, self._trouble_code)
         self._restarts.failed(at_s)
         self._worker = None
         worker.close()
@@ -228,18 +228,18 @@ class NvmlSource:
     def _samples(self, at_s: float) -> list[GpuSample]:
         stuck, stuck_gpu = self._stuck(at_s)
         if self._silent_s(at_s) > 1.5 * self._kill_after_s:
-            for known in self._registry.gpus:
-                if known.state == "ok":
-                    known.fail("error", f"NVML does not answer, {faults.last_seen(known.last_seen_at)}", "stuck")
+            for gpu in self._registry.gpus:
+                if gpu.state == "ok":
+                    gpu.fail("error", f"NVML does not answer, {faults.last_seen(gpu.last_seen_at)}", "stuck")
                     self._has_forgotten = True
         if stuck_gpu is None:
             return self._registry.samples()
-        known = self._registry.at_nvml_index(stuck_gpu)
-        if known.last_seen_at is None:
-            known.fail("error", stuck, "stuck")
+        gpu = self._registry.at_nvml_index(stuck_gpu)
+        if gpu.last_seen_at is None:
+            gpu.fail("error", stuck, "stuck")
         samples = self._registry.samples()
         for sample in samples:
-            if sample.index == known.index and sample.state == "ok":
+            if sample.index == gpu.index and sample.state == "ok":
                 sample.state, sample.error, sample.error_code = "error", stuck, "stuck"
         return samples
 
@@ -284,8 +284,8 @@ class NvmlSource:
         """Values that are shown although newer ones should be there."""
         if self._silent_s(at_s) <= LATE_S:
             return []
-        seen = [known.last_seen_at for known in self._registry.gpus if known.state == "ok"]
-        ages_s = [now - at for at in seen if at is not None]
+        seen_at = [gpu.last_seen_at for gpu in self._registry.gpus if gpu.state == "ok"]
+        ages_s = [now - at for at in seen_at if at is not None]
         if not ages_s:
             return []
         why = f"the values of all GPUs are {max(ages_s):.0f} s old: the newest poll is not answered"

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-from mltop.probes.collect.backoff import Backoff
 from mltop.probes.collect.nvml.calls import Breadcrumb, Note, anonymous_file
 from mltop.probes.collect.polled_child import PolledChild
-from mltop.probes.collect.sysfile import read_known, read_text
+from mltop.probes.collect.ranks.procfs import read_wchan
+from mltop.probes.collect.sysfile import read_known
+from mltop.probes.collect.timing import Backoff
 from mltop.probes.model import Fault
 
 CHILD = "mltop.probes.collect.nvml.child"
@@ -145,10 +146,10 @@ class Worker(PolledChild):
     def kernel_state(self) -> str:
         """E.g. "state D, in rm_ioctl", "" when unknown. Always the real /proc: it is our own child."""
         stat = (read_known(f"/proc/{self.pid}/stat") or b"").rpartition(b")")[2].split()
-        wchan = read_text(f"/proc/{self.pid}/wchan")
-        if not stat or wchan is None:
+        if not stat:
             return ""
-        return f"state {stat[0].decode('ascii', 'replace')}" + (f", in {wchan}" if wchan not in ("", "0") else "")
+        wchan = read_wchan(f"/proc/{self.pid}")
+        return f"state {stat[0].decode('ascii', 'replace')}" + (f", in {wchan}" if wchan else "")
 
     def close(self) -> None:
         super().close()

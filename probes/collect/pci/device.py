@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 
 from mltop.probes.collect.pci.acs import upstream_ports
-from mltop.probes.collect.sysfile import number, read_known, word
+from mltop.probes.collect.sysfile import number, read_known, read_link, word
 from mltop.probes.model import PciDevice, PciKind
 from mltop.probes.model.plausible import PCI
 
@@ -67,7 +67,8 @@ class DeviceReader:
         self.unclear = {}
         if self.facts.link_width_max is None or self.facts.link_speed_max_gt_per_s is None:
             self._read_most()  # again: whoever did not answer at first may do so now
-        sample = replace(self.facts, driver=self._driver(), aer=self._errors())
+        driver = read_link(f"{self.path}/driver")
+        sample = replace(self.facts, driver=driver and os.path.basename(driver), aer=self._errors())
         speed, width = self._read("current_link_speed"), self._read("current_link_width")
         sample.link_speed_gt_per_s = speed_gt_per_s(speed)
         sample.link_width = lanes(width)
@@ -102,12 +103,6 @@ class DeviceReader:
             self._max_unclear = f"max_link_width reads {width.strip()[:20]!r}"
         elif speed is not None and self.facts.link_speed_max_gt_per_s is None:
             self._max_unclear = f"max_link_speed reads {speed.strip()[:20]!r}"
-
-    def _driver(self) -> str | None:
-        try:
-            return os.path.basename(os.readlink(f"{self.path}/driver"))
-        except OSError:
-            return None
 
     def _errors(self) -> dict[str, int]:
         totals = {}

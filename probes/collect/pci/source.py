@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from mltop.probes.collect.pci.acs import AcsReader
 from mltop.probes.collect.pci.device import DeviceReader
 from mltop.probes.collect.sysfile import number, read_known
+from mltop.probes.collect.timing import Pace
 from mltop.probes.model import Gap, PciDevice, PciKind
 from mltop.probes.system import paths
 
@@ -23,7 +23,6 @@ READ_S = 15.0
 AGAIN_S = 5.0  # all are read a second time within that: one reading of counters does not tell whether they grow
 # Devices take turns, one second each: only the first look reads all of them.
 _TURNS, _AGAIN_TURNS = int(READ_S), int(AGAIN_S)
-_EARLY_S = 0.5  # looks come once a second, some a little early
 
 VANISHED = "device vanished from the PCI bus"
 NO_BRIDGE = "no bridge above the devices is visible (virtual machine?)"
@@ -64,26 +63,20 @@ class Listing:
         return None if os.path.lexists(f"{path}/physfn") else kind
 
 
-@dataclass
-class _Kept:
-    """One device: the same object until something about it changes."""
+class _Watched:
+    """One device: the same object until something about it changes. ``turn``: its position in the order."""
 
-    reader: DeviceReader
-    device: PciDevice
-    due_at: float
-    read_at: float
-    turn: int  # its position in the order
-    is_second: bool = True  # the next reading
-
-    def is_due(self, now: float) -> bool:
-        """Also when the clock went back."""
-        return not self.read_at <= now < self.due_at - _EARLY_S
+    def __init__(self, reader: DeviceReader, turn: int, now: float) -> None:
+        self.reader = reader
+        self.device = reader.read()
+        again_turn = turn % _AGAIN_TURNS
+        self.pace = Pace(AGAIN_S - again_turn, READ_S - (turn % _TURNS - again_turn), READ_S)
+        self.pace.done(now)
 
     def read(self, now: float) -> bool:
         """Whether that changed anything."""
         reader, before = self.reader, (self.device, self.reader.answers, self.reader.unclear)
-        early_s = float(self.turn % _TURNS - self.turn % _AGAIN_TURNS) if self.is_second else 0.0
-        self.read_at, self.due_at, self.is_second = now, now + READ_S - early_s, False
+        self.pace.done(now)
         device = reader.read()
         if (device, reader.answers, reader.unclear) == before:
             return False
@@ -101,8 +94,8 @@ class PciSource:
         self._folder = (paths.sys().rstrip("/") if root is None else root) + "/bus/pci/devices"
         self._listing = Listing(self._folder)
         self._acs_reader = AcsReader()
-        self._listed_at: float | None = None
-        self._kept: dict[str, _Kept] = {}
+        self._listing_pace = Pace(LISTED_S)
+        self._watched: dict[str, _Watched] = {}
         self._vanished: set[str] = set()
         self._gaps: list[Gap] = []
         self._no_list: Gap | None = None
@@ -114,20 +107,21 @@ class PciSource:
         ACS is read once of each device.
         """
         is_news = False
-        due = [kept for kept in self._kept.values() if kept.is_due(now)]
-        if self._listed_at is None or not 0 <= now - self._listed_at < LISTED_S - _EARLY_S:
-            self._listed_at = now
+        due = [watched for watched in self._watched.values() if watched.pace.is_due(now)]
+        if self._listing_pace.is_due(now):
+            self._listing_pace.done(now)
             is_news = self._list(now)
-        for kept in due:
-            is_news = kept.read(now) or is_news
+        for watched in due:
+            is_news = watched.read(now) or is_news
         if is_news:
             self._gaps = self._find_gaps()
-        return [kept.device for kept in self._kept.values()], list(self._gaps)
+        return [watched.device for watched in self._watched.values()], list(self._gaps)
 
     @property
     def counters_read_at(self) -> float | None:
         """Since when all devices have been read, by the clock of ``read``; None: there are none."""
-        return min((kept.read_at for kept in self._kept.values()), default=None)
+        read_at = [watched.pace.done_at for watched in self._watched.values()]
+        return min((at for at in read_at if at is not None), default=None)
 
     def _list(self, now: float) -> bool:
         """Whether that changed anything."""
@@ -141,36 +135,38 @@ class PciSource:
         except OSError as error:
             self._no_list = Gap.about("pci", why=f"{self._folder} cannot be listed: {error.strerror}")
             return self._no_list != before
-        known = self._kept
-        if kinds.keys() == known.keys() and known:
+        listed_before = self._watched
+        if kinds.keys() == listed_before.keys() and kinds:
             return self._no_list != before
-        self._vanished = (self._vanished | (known.keys() - kinds.keys())) - kinds.keys()
-        self._kept = {
-            bus_id: known.get(bus_id) or self._new(bus_id, kind, now, turn)
+        self._vanished = (self._vanished | (listed_before.keys() - kinds.keys())) - kinds.keys()
+        self._watched = {
+            bus_id: listed_before.get(bus_id) or self._watch(bus_id, kind, now, turn)
             for turn, (bus_id, kind) in enumerate(kinds.items())
         }
         return True
 
-    def _new(self, bus_id: str, kind: PciKind, now: float, turn: int) -> _Kept:
+    def _watch(self, bus_id: str, kind: PciKind, now: float, turn: int) -> _Watched:
         reader = DeviceReader(self._folder, bus_id, kind)
         if kind in ("gpu", "nic") and reader.upstream:
             reader.facts.acs = self._acs_reader.is_on(reader.upstream)
-        return _Kept(reader, reader.read(), now + AGAIN_S - turn % _AGAIN_TURNS, now, turn)
+        return _Watched(reader, turn, now)
 
     def _find_gaps(self) -> list[Gap]:
         if self._no_list is not None:
             return [self._no_list]
         gaps = [Gap.about("pci", item=bus_id, why=VANISHED) for bus_id in sorted(self._vanished)]
-        silent = [bus_id for bus_id, kept in self._kept.items() if not kept.reader.answers]
+        silent = [bus_id for bus_id, watched in self._watched.items() if not watched.reader.answers]
         gaps += [Gap.about("pci", item=bus_id, why=FELL_OFF) for bus_id in silent]
-        alive = [kept.device for kept in self._kept.values() if kept.reader.answers]
-        for bus_id, kept in self._kept.items():
-            gaps += [Gap.about("pci", part, item=bus_id, why=why) for part, why in kept.reader.unclear.items()]
+        alive = [watched.device for watched in self._watched.values() if watched.reader.answers]
+        for bus_id, watched in self._watched.items():
+            gaps += [Gap.about("pci", part, item=bus_id, why=why) for part, why in watched.reader.unclear.items()]
 
         def lacking(part: str, why: str, lacks: Callable[[PciDevice], bool]) -> None:
-            unclear = {bus_id for bus_id, kept in self._kept.items() if part in kept.reader.unclear}
+            unclear = {bus_id for bus_id, watched in self._watched.items() if part in watched.reader.unclear}
             names = [device.bus_id for device in alive if lacks(device) and device.bus_id not in unclear]
-            gaps.extend(_one_gap(part, why, names))
+            if names:  # one for all devices that lack the same thing
+                subject = names[0] if len(names) == 1 else "{" + ",".join(names) + "}"
+                gaps.append(Gap(f"pci.{subject}.{part}", why, kind="unsupported"))
 
         lacking(
             "link", "no PCIe link is shown (virtual machine, or built in)", lambda device: device.link_width is None
@@ -180,18 +176,12 @@ class PciSource:
         return gaps + self._acs_gaps(alive)
 
     def _acs_gaps(self, alive: Iterable[PciDevice]) -> list[Gap]:
-        asked = [device for device in alive if device.kind in ("gpu", "nic")]
-        unknown = [device.bus_id for device in asked if device.acs is None]
-        if any(self._kept[bus_id].reader.upstream for bus_id in unknown):
+        behind_bridges = [device for device in alive if device.kind in ("gpu", "nic")]
+        unknown = [device.bus_id for device in behind_bridges if device.acs is None]
+        if any(self._watched[bus_id].reader.upstream for bus_id in unknown):
             return [Gap.about("pci", "acs", why="PCI config space needs root", fix="sudo lspci -vvv | grep ACSCtl")]
-        if unknown and len(unknown) == len(asked):  # a NIC that is built into the processor has no bridge either
+        if unknown and len(unknown) == len(
+            behind_bridges
+        ):  # a NIC that is built into the processor has no bridge either
             return [Gap.about("pci", "acs", why=NO_BRIDGE, kind="unsupported")]
         return []
-
-
-def _one_gap(part: str, why: str, bus_ids: list[str]) -> list[Gap]:
-    """One for all devices that lack the same thing."""
-    if not bus_ids:
-        return []
-    subject = bus_ids[0] if len(bus_ids) == 1 else "{" + ",".join(bus_ids) + "}"
-    return [Gap(f"pci.{subject}.{part}", why, kind="unsupported")]

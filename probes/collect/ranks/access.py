@@ -10,7 +10,7 @@ from functools import cache
 from mltop.probes.collect.ranks.roles import looks_like_python
 from mltop.probes.collect.ranks.roster import MOST_RANKS_OF_A_USER, Rank
 from mltop.probes.collect.ranks.table import ProcessTable
-from mltop.probes.collect.sysfile import read_long
+from mltop.probes.collect.sysfile import read_link, read_long_known
 from mltop.probes.model import Gap
 from mltop.probes.model.units import counted
 from mltop.probes.system.writable import name_of_user
@@ -73,10 +73,7 @@ def _hidden_gap(table: ProcessTable) -> Gap | None:
 
 
 def _hidepid_option(root: str) -> str:
-    try:
-        mounts = read_long(f"{root}/self/mounts", 1 << 20).decode("utf-8", "replace")
-    except OSError:
-        return "0"
+    mounts = read_long_known(f"{root}/self/mounts", 1 << 20).decode("utf-8", "replace")
     of_proc = [fields for line in mounts.splitlines() if len(fields := line.split()) > 3 and fields[2] == "proc"]
     options = [option for fields in of_proc if fields[1] in (root, "/proc") for option in fields[3].split(",")]
     return next((option[len("hidepid=") :] for option in options if option.startswith("hidepid=")), "0")
@@ -123,10 +120,7 @@ def _foreign_gap(table: ProcessTable, gpu_pids: set[int]) -> Gap | None:
 @cache
 def in_first_namespace(root: str) -> bool:
     """Whether our PID namespace is the machine's first one, in which every process has a pid (pid_namespaces(7))."""
-    try:
-        return os.readlink(f"{root}/self/ns/pid") == _FIRST_PID_NAMESPACE
-    except OSError:
-        return False
+    return read_link(f"{root}/self/ns/pid") == _FIRST_PID_NAMESPACE
 
 
 def named(users: Iterable[str]) -> str:

@@ -17,6 +17,7 @@ from mltop.probes.collect.ranks.table import Process
 from mltop.probes.collect.redaction.process import settings_of
 from mltop.probes.collect.redaction.shapes import without_tokens
 from mltop.probes.collect.sysfile import read_known, read_text
+from mltop.probes.collect.timing import Pace
 from mltop.probes.model import UNLIMITED, Gap, RankSample
 from mltop.probes.model.units import counted
 
@@ -34,21 +35,19 @@ _FIELDS = {
 class Details:
     """The details of one rank. ``root``: the /proc to read."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, pid: int) -> None:
         self._root = root
         self._values: dict[str, Any] = {**dict.fromkeys(_FIELDS), "settings": {}}  # of fields of RankSample
         self._image: tuple[bytes, bytes, bytes] | None = None  # at the last look
         self._settings_of: tuple[bytes, bytes, bytes] | None = None  # the image that they were read of
-        self._looks = 0
-        self._due_at = float("-inf")
+        # The second time at another moment for each, so that no tick reads them all.
+        self._pace = Pace(RECHECK_S * (1 + pid % 30) / 30, RECHECK_S)
 
     def add_to(self, sample: RankSample, process: Process, now: float) -> None:
         """Fill in the newest known. ``now``: seconds of one clock."""
-        if self._due_at <= now or now < self._due_at - RECHECK_S or self._image != process.image:
+        if self._pace.is_due(now) or self._image != process.image:
             self._image = process.image
-            self._looks += 1
-            # The second time at another moment for each, so that no tick reads them all.
-            self._due_at = now + (RECHECK_S if self._looks > 1 else RECHECK_S * (1 + process.pid % 30) / 30)
+            self._pace.done(now)
             if not process.dead:
                 self._read(process.pid)
         vars(sample).update(self._values)

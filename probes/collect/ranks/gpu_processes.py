@@ -74,10 +74,10 @@ class GpuProcesses:
             return self._absent(pid, before, now)
         except PermissionError:
             return _Look(now, None, {"user": self._owner(pid), "absent": "hidden"})
-        known = before.known if before is not None and before.start_ticks == stat.start_ticks else None
+        lasting = before.known if before is not None and before.start_ticks == stat.start_ticks else None
         absent = "" if stat.state in ("Z", "X") else self._closed(pid)
         moving = {"name": shown_text(stat.comm), "state": stat.state, "ppid": stat.ppid, "absent": absent}
-        return _Look(now, stat.start_ticks, {**(known or self._identity(pid, stat)), **moving})
+        return _Look(now, stat.start_ticks, {**(lasting or self._identity(pid, stat)), **moving})
 
     def _identity(self, pid: int, stat: procfs.Stat) -> dict[str, Any]:
         try:

@@ -127,14 +127,7 @@ LAUNCHERS = (
     ),
 )
 
-_JOB_NAMES = (
-    "SLURM_JOB_ID",
-    "SLURM_NODEID",
-    "TORCHELASTIC_RUN_ID",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "PMIX_NAMESPACE",
-)
+_JOB_NAMES = ("SLURM_JOB_ID", "SLURM_NODEID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "PMIX_NAMESPACE")
 _PREFIXES = tuple(mark[:-1] for row in LAUNCHERS for mark in row.marks if mark.endswith("*"))
 _NUMBERS = frozenset(name for row in LAUNCHERS for name in row.numbers)
 _NAMES = _NUMBERS | frozenset(name for row in LAUNCHERS for name in row.marks) | frozenset(_JOB_NAMES)
@@ -167,25 +160,25 @@ def identify(environ: dict[str, str]) -> Identity | None:
 
 def unbelieved(environ: dict[str, str]) -> tuple[str, ...]:
     """ "RANK=-5": variables of numbers that hold something that no rank and no job has."""
-    found = []
+    assignments = []
     for name in sorted(_NUMBERS & environ.keys()):
         value = environ[name]
         if _INTEGER.fullmatch(value) and _plausible(value) is None:
-            found.append(f"{name}={value[:_MOST_SHOWN]}" + ("…" if len(value) > _MOST_SHOWN else ""))
-    return tuple(found)
+            assignments.append(f"{name}={value[:_MOST_SHOWN]}" + ("…" if len(value) > _MOST_SHOWN else ""))
+    return tuple(assignments)
 
 
 def parse_environ(data: bytes) -> dict[str, str]:
     """The variables that ``identify`` looks at, from /proc/PID/environ. Nothing else of it is kept."""
     if not any(name in data for name in _RANK_NAMES):
         return {}
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for item in data.split(b"\0"):
         raw_name, separator, raw_value = item.partition(b"=")
         name = raw_name.decode("utf-8", "replace")
         if separator and (name in _NAMES or name.startswith(_PREFIXES)):
-            found[name] = raw_value.decode("utf-8", "replace")
-    return found
+            variables[name] = raw_value.decode("utf-8", "replace")
+    return variables
 
 
 def _read(row: Launcher, environ: dict[str, str]) -> Identity | None:

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from functools import cache
 
-from mltop.probes.collect.sysfile import number_after, read_file, read_long
+from mltop.probes.collect.sysfile import number_after, read_file, read_known, read_link, read_long, read_long_known
 
 # ESRCH comes from reading a file that was opened before the process ended.
 GONE = (FileNotFoundError, ProcessLookupError, NotADirectoryError)
@@ -106,8 +106,13 @@ def parse_main_cpu_s(data: bytes) -> float | None:
         return None
 
 
+def read_wchan(folder: str) -> str | None:
+    """As ``parse_wchan``, of a process or a thread by its folder below /proc; None also where it is gone."""
+    return parse_wchan(read_known(f"{folder}/wchan") or b"")
+
+
 def parse_wchan(data: bytes) -> str | None:
-    """The kernel function in which the main thread sleeps.
+    """The kernel function in which a thread sleeps.
 
     None when it runs, when only root may know (the kernel then prints "0") or the kernel does not tell.
     """
@@ -117,10 +122,7 @@ def parse_wchan(data: bytes) -> str | None:
 
 def read_exe(root: str, pid: int) -> str | None:
     """Path of the executable, None when it cannot be read (no permission, kernel thread, zombie)."""
-    try:
-        return os.readlink(f"{root}/{pid}/exe")
-    except OSError:
-        return None
+    return read_link(f"{root}/{pid}/exe")
 
 
 def read_argv(root: str, pid: int) -> list[str]:
@@ -128,10 +130,7 @@ def read_argv(root: str, pid: int) -> list[str]:
 
     What is cut off ends in "…", so that nobody takes the head of a token for a word.
     """
-    try:
-        data = read_long(f"{root}/{pid}/cmdline", _ARGV_BYTES)
-    except OSError:
-        return []
+    data = read_long_known(f"{root}/{pid}/cmdline", _ARGV_BYTES)
     if len(data) == _ARGV_BYTES and data[-1:] != b"\0":
         data += "…".encode()
     return data.rstrip(b"\0").decode("utf-8", "replace").split("\0") if data.strip(b"\0") else []
@@ -157,11 +156,7 @@ def read_environ(root: str, pid: int) -> bytes:
 @cache
 def boot_time(root: str) -> float | None:
     """When the machine started, unix s. Read once: with many CPUs /proc/stat takes milliseconds."""
-    try:
-        data = read_long(f"{root}/stat", 1 << 20)
-    except OSError:
-        return None
-    value = number_after(data, b"btime")
+    value = number_after(read_long_known(f"{root}/stat", 1 << 20), b"btime")
     return None if value is None else float(value)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable
 
 from mltop.probes.collect.ranks import procfs
@@ -110,9 +110,9 @@ class RankSource:
 
     def _watch(self, rank: Rank, before: _Watched | None) -> _Watched:
         if before is not None:
-            return _Watched(rank, self._base(rank), before.reader, before.details, before.children)
+            return replace(before, rank=rank, base=self._base(rank))
         reader = RankReader(self._root, rank.process.pid, self._open_files)
-        return _Watched(rank, self._base(rank), reader, Details(self._root), Children(self._root))
+        return _Watched(rank, self._base(rank), reader, Details(self._root, rank.process.pid), Children(self._root))
 
     def _base(self, rank: Rank) -> RankSample:
         process, identity = rank.process, rank.identity

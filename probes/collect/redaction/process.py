@@ -118,9 +118,9 @@ def _program(name: str) -> str:
 
 def _argument(argument: str, before: str) -> str:
     """``before``: the option whose value it may be, "" for none."""
-    known = hidden_password(argument) or shown_assignment(argument)
-    if known or not argument.startswith("-") or _NUMBER.fullmatch(argument):
-        return known or shown_value(argument, before)
+    cleaned = hidden_password(argument) or shown_assignment(argument)
+    if cleaned or not argument.startswith("-") or _NUMBER.fullmatch(argument):
+        return cleaned or shown_value(argument, before)
     return argument if is_plain(argument) else HIDDEN
 
 
@@ -143,8 +143,8 @@ def shown_settings(variables: Mapping[str, str]) -> dict[str, str]:
         if (name in NAMES or name.startswith(PREFIXES)) and _may_be_shown(name, value)
     }
     # The well-known names first, when there are too many.
-    kept = sorted(shown, key=lambda name: (name not in NAMES, name))[:MAX_SETTINGS]
-    return {name: shown[name] for name in sorted(kept)}
+    names = sorted(shown, key=lambda name: (name not in NAMES, name))[:MAX_SETTINGS]
+    return {name: shown[name] for name in sorted(names)}
 
 
 def _may_be_shown(name: str, value: str) -> bool:

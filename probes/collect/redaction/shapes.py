@@ -8,7 +8,7 @@ a known token, of a private key, of a long random blob, and of a URL the user, t
 ``is_plain``: a value of unknown meaning. Only what looks harmless is shown: numbers, sizes, dates and versions, words
 (also several, joined by punctuation), class names, file names and paths of such words, HOST:PORT, module names.
 Long words of mixed letters and digits, UUIDs and words with other characters are not plain. A password that is a word
-looks as any other word: what such a value means has to be told by its name (``ranks/secret_names.py``).
+looks as any other word: what such a value means has to be told by its name (``values.names_secret``).
 """
 
 from __future__ import annotations

@@ -128,10 +128,10 @@ def shown_text(text: str) -> str:
     return _PAIR.sub(_shown_pair, masked(text))
 
 
-def _shown_pair(found: re.Match[str]) -> str:
-    name, operator, value = found.groups()
-    kept = not names_secret(name) or is_harmless(name, value.strip("'\""))
-    return found[0] if kept else f"{name}{operator}{HIDDEN}"
+def _shown_pair(pair: re.Match[str]) -> str:
+    name, operator, value = pair.groups()
+    may_be_shown = not names_secret(name) or is_harmless(name, value.strip("'\""))
+    return pair[0] if may_be_shown else f"{name}{operator}{HIDDEN}"
 
 
 def shown_value(value: str, name: str = "", depth: int = 0) -> str:
@@ -164,10 +164,10 @@ def _shown_structure(value: str, name: str, depth: int) -> str:
 
 def shown_assignment(text: str, depth: int = 0) -> str:
     """``NAME=VALUE`` or ``NAME:VALUE`` with the name and what may be shown of the value; "" when it is none."""
-    found = _ASSIGNMENT.fullmatch(text)
-    if found is None or not found[3].strip("=") or depth >= _DEEPEST:
+    assignment = _ASSIGNMENT.fullmatch(text)
+    if assignment is None or not assignment[3].strip("=") or depth >= _DEEPEST:
         return ""
-    name, operator, value = found.groups()
+    name, operator, value = assignment.groups()
     if operator == ":" and not names_secret(name):
         return ""  # USER:WORD
     return f"{name}{operator}{shown_value(value, name, depth + 1)}" if is_plain(name.lstrip("+~-")) else ""
@@ -179,10 +179,10 @@ def shown_url(url: str) -> str:
     user = f"{HIDDEN}@" if rest.startswith(f"{HIDDEN}@") else ""
     rest = rest[len(user) :]
     query = _QUERY.search(rest)
-    rest, asked = (rest[: query.start()], f"?{HIDDEN}") if query is not None else (rest, "")
+    rest, query_shown = (rest[: query.start()], f"?{HIDDEN}") if query is not None else (rest, "")
     host, slash, path = rest.partition("/")
-    place = _shown_parts(path, scheme) if slash else ""
-    return f"{scheme}://{user}{host if is_plain(host) else HIDDEN}{slash}{place}{asked}"
+    path_shown = _shown_parts(path, scheme) if slash else ""
+    return f"{scheme}://{user}{host if is_plain(host) else HIDDEN}{slash}{path_shown}{query_shown}"
 
 
 def _shown_parts(path: str, scheme: str) -> str:
@@ -272,7 +272,7 @@ def is_scheme(name: str, word: str) -> bool:
 def shown_script(text: str, depth: int = 0) -> str:
     """Code, a shell's command lines, JSON: the plain words and strings of it."""
     cleaner = _Script(depth)
-    return "".join(cleaner.shown(found.lastgroup or "", found[0]) for found in _PIECE.finditer(text))
+    return "".join(cleaner.shown(piece.lastgroup or "", piece[0]) for piece in _PIECE.finditer(text))
 
 
 @dataclass
@@ -363,11 +363,11 @@ class _Script:
 
     def _named(self, piece: str) -> str:
         """Options and variables; "" for other words."""
-        found = _ASSIGNMENT.fullmatch(piece)
-        if found is None or _URL.fullmatch(piece):
+        assignment = _ASSIGNMENT.fullmatch(piece)
+        if assignment is None or _URL.fullmatch(piece):
             self._expect(piece)
             return ""
-        name, _, value = found.groups()
+        name, _, value = assignment.groups()
         if not value.strip("=") and names_secret(name):
             self.secret, self.is_open = name, True
             return piece

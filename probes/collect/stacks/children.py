@@ -13,21 +13,14 @@ from mltop.probes.collect.stacks.process import name_of, read_facts
 from mltop.probes.system import paths
 
 # multiprocessing's helpers: they never run user code, only their own children may.
-_HELPERS = (
-    "multiprocessing.resource_tracker",
-    "multiprocessing.forkserver",
-    "torch._inductor.compile_worker",
-)
+_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch._inductor.compile_worker")
 
 # (start of the file's path, functions or None for any): the parent waits for a child.
 CHILD_WAITS: tuple[tuple[str, frozenset[str] | None], ...] = (
     ("torch/utils/data/dataloader.py", frozenset({"_try_get_data", "_get_data", "_shutdown_workers"})),
     ("multiprocessing/", None),
     ("subprocess.py", frozenset({"wait", "_wait", "_try_wait", "communicate", "_communicate"})),
-    (
-        "concurrent/futures/_base.py",
-        frozenset({"result", "exception", "wait", "as_completed", "result_iterator"}),
-    ),
+    ("concurrent/futures/_base.py", frozenset({"result", "exception", "wait", "as_completed", "result_iterator"})),
     ("concurrent/futures/process.py", None),
 )
 

@@ -69,15 +69,15 @@ def places(thread: dict[str, Any]) -> list[tuple[str, str]]:
 
 def is_background(thread: dict[str, Any], name: str) -> bool:
     """True for a thread that keeps house or waits for work, and for one without a Python frame."""
-    seen = places(thread)
-    if not seen or any(fnmatchcase(name, pattern) for pattern in BACKGROUND_NAMES):
+    frame_places = places(thread)
+    if not frame_places or any(fnmatchcase(name, pattern) for pattern in BACKGROUND_NAMES):
         return True
-    if _waits_for_work(seen, _POOL_LOOPS, _WAIT_FILES):
+    if _waits_for_work(frame_places, _POOL_LOOPS, _WAIT_FILES):
         return True
     return any(
-        fnmatchcase(file, pattern) and fnmatchcase(function, wanted)
-        for file, function in seen
-        for pattern, wanted in BACKGROUND_FRAMES
+        fnmatchcase(file, pattern) and fnmatchcase(function, function_pattern)
+        for file, function in frame_places
+        for pattern, function_pattern in BACKGROUND_FRAMES
     )
 
 
@@ -87,9 +87,9 @@ def is_idle_worker(thread: dict[str, Any]) -> bool:
 
 
 def _waits_for_work(
-    seen: list[tuple[str, str]], loops: tuple[tuple[str, str], ...], wait_files: tuple[str, ...]
+    frame_places: list[tuple[str, str]], loops: tuple[tuple[str, str], ...], wait_files: tuple[str, ...]
 ) -> bool:
-    for place in seen:
+    for place in frame_places:
         if place in loops:
             return True
         if place[0] not in wait_files:

@@ -157,12 +157,12 @@ class _DumpJob:
 
     def _run(self, pid: int, nonblocking: bool) -> pyspy.Dump:
         # py-spy refuses --native together with --nonblocking: unwinding needs a stopped process.
-        wanted = {
+        switches = {
             "--nonblocking": nonblocking,
             "--locals": self.options.ints,
             "--native": self.options.native and not nonblocking,
         }
-        options = [option for option, is_wanted in wanted.items() if is_wanted]
+        options = [option for option, is_wanted in switches.items() if is_wanted]
         assert self._py_spy is not None
         return pyspy.dump(self._py_spy, pid, options, self.options.deadline_s, cancelled=self.stopped)
 

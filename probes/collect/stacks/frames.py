@@ -80,9 +80,9 @@ def last_name(function: str) -> str:
 def shorten(path: str) -> str:
     """The file as a reader knows it: below site-packages or the standard library, else its last two parts."""
     for pattern in (_INSTALLED, _STDLIB, _TORCH_CHECKOUT):
-        found = pattern.search(path)
-        if found:
-            return found.group(1)
+        match = pattern.search(path)
+        if match:
+            return match.group(1)
     return "/".join(path.rsplit("/", 2)[-2:]).lstrip("/")
 
 
@@ -112,17 +112,17 @@ def native_leaf(raw: list[dict[str, Any]]) -> list[Frame]:
     processes: they are taken out, and what is then one and the same place stands once. Addresses below a function of
     their own file are not told.
     """
-    found: list[Frame] = []
+    frames: list[Frame] = []
     for frame in takewhile(is_native, raw):
         file = shorten(frame["filename"])
-        made = Frame(symbol(frame["name"]), file, frame["line"])
-        if not made.native:  # Cython's own Python files
-            made.file = f"[{file}]"
-        if found and found[-1].function == NO_SYMBOL and found[-1].file == made.file:
-            found[-1] = made
-        elif not found or made != found[-1]:
-            found.append(made)
-    return found
+        leaf = Frame(symbol(frame["name"]), file, frame["line"])
+        if not leaf.native:  # Cython's own Python files
+            leaf.file = f"[{file}]"
+        if frames and frames[-1].function == NO_SYMBOL and frames[-1].file == leaf.file:
+            frames[-1] = leaf
+        elif not frames or leaf != frames[-1]:
+            frames.append(leaf)
+    return frames
 
 
 def symbol(name: str) -> str:
@@ -132,16 +132,12 @@ def symbol(name: str) -> str:
     """
     if _ADDRESS.match(name):
         return NO_SYMBOL
-    kept, depth = "", 0
+    plain, depth = "", 0
     for token in _ANGLES.findall(_COMPILERS.sub("", name[:_MAX_DEMANGLED_CHARS])):
         depth += (token == "<") - (token == ">")
         if depth == 0 and token != ">":
-            kept += token
-    return kept.strip(": ")[:_MAX_SYMBOL_CHARS] or NO_SYMBOL
-
-
-def is_wrapper(frame: Frame) -> bool:
-    return (frame.file, last_name(frame.function)) in WRAPPERS
+            plain += token
+    return plain.strip(": ")[:_MAX_SYMBOL_CHARS] or NO_SYMBOL
 
 
 def cut_at_child_root(raw: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -165,8 +161,8 @@ def normalise(raw: list[dict[str, Any]], ints: bool) -> list[Frame]:
         )
         for frame in python_frames(raw)
     ]
-    kept = [frame for frame in frames if not is_wrapper(frame)]
-    return native_leaf(raw) + (kept or frames)
+    calling = [frame for frame in frames if (frame.file, last_name(frame.function)) not in WRAPPERS]
+    return native_leaf(raw) + (calling or frames)
 
 
 def without_depth(frames: list[Frame]) -> list[Frame]:
@@ -214,8 +210,8 @@ def redact_threads(threads: list[dict[str, Any]], ints: bool) -> list[dict[str, 
 
 
 def _redact_frame(frame: dict[str, Any], ints: bool) -> dict[str, Any]:
-    kept = [_only(local, _OF_LOCAL) for local in frame.get("locals") or [] if ints and _is_kept(local)]
-    return {**_texts(_only(frame, _OF_FRAME), without_tokens), "locals": kept}
+    kept_locals = [_only(local, _OF_LOCAL) for local in frame.get("locals") or [] if ints and _is_kept(local)]
+    return {**_texts(_only(frame, _OF_FRAME), without_tokens), "locals": kept_locals}
 
 
 def _only(entry: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import stat
 import threading
 from dataclasses import dataclass
 
+from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.sysfile import read_text
 from mltop.probes.system import paths
 from mltop.probes.system.writable import in_time
@@ -59,7 +60,7 @@ def read_facts(pid: int) -> ProcessFacts:
         parent_pid=int(fields.get("PPid", "0")),
         inner_pid=int(fields.get("NSpid", str(pid)).split()[-1]),
         uid=int(fields.get("Uid", "-1").split()[0]),
-        wchan=_wchan(pid),
+        wchan=procfs.read_wchan(paths.proc(pid)),
     )
 
 
@@ -67,11 +68,6 @@ def _status(process: object) -> dict[str, str]:
     """{} when it is gone. ``process``: a pid, or PID/task/TID."""
     lines = (line.partition(":") for line in (read_text(paths.proc(process, "status")) or "").splitlines())
     return {name: value.strip() for name, _, value in lines}
-
-
-def _wchan(process: object) -> str | None:
-    text = read_text(paths.proc(process, "wchan"))
-    return text if text and text != "0" else None
 
 
 def name_of(pid: int) -> str:
@@ -99,7 +95,9 @@ def read_tasks(pid: int) -> dict[int, TaskFacts]:
         fields = _status(thread)
         if "NSpid" in fields:
             inner_tid = int(fields["NSpid"].split()[-1])
-            tasks[inner_tid] = TaskFacts(fields.get("Name", ""), fields.get("State", "")[:1], _wchan(thread))
+            tasks[inner_tid] = TaskFacts(
+                fields.get("Name", ""), fields.get("State", "")[:1], procfs.read_wchan(paths.proc(thread))
+            )
     return tasks
 
 

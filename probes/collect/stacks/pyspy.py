@@ -76,12 +76,12 @@ def _candidates() -> Iterator[str]:
 
 
 def _newest_in_cache() -> str | None:
-    """One that was sent to this node (``agent/files.py``) and can be executed where it lies."""
+    """One that was sent to this node (``agent/programs.py``) and can be executed where it lies."""
     cache = os.environ.get("MLTOP_CACHE")
     if not cache or not os.path.isdir(cache) or os.statvfs(cache).f_flag & os.ST_NOEXEC:
         return None
-    found = [path for path in glob.glob(os.path.join(glob.escape(cache), "py-spy-*")) if _is_executable(path)]
-    return max(found, key=os.path.getmtime, default=None)
+    programs = [path for path in glob.glob(os.path.join(glob.escape(cache), "py-spy-*")) if _is_executable(path)]
+    return max(programs, key=os.path.getmtime, default=None)
 
 
 def _is_executable(path: str) -> bool:
@@ -196,7 +196,7 @@ def uninterruptible(facts: ProcessFacts) -> Failure:
 def denied(owner_uid: int) -> Failure:
     """Who may trace: the same user (unless Yama forbids), or CAP_SYS_PTRACE. Source: ptrace(2)."""
     if os.geteuid() == 0:
-        why = "" if _may_trace() else ": this root has no CAP_SYS_PTRACE, as in a container"
+        why = "" if may_trace() else ": this root has no CAP_SYS_PTRACE, as in a container"
         return Failure("permission denied" + why, "start the container with --cap-add SYS_PTRACE")
     if owner_uid != os.geteuid():
         return Failure(f"permission denied: it belongs to {user_name(owner_uid)}", "sudo mltop stacks")
@@ -211,8 +211,9 @@ def denied(owner_uid: int) -> Failure:
     return Failure("permission denied: it does not let itself be traced", "sudo mltop stacks")
 
 
-def _may_trace() -> bool:
-    status = read_text(paths.proc("self/status")) or ""
+def may_trace() -> bool:
+    """Whether this process holds CAP_SYS_PTRACE: then it may trace those of others (capabilities(7))."""
+    status = read_text("/proc/self/status") or ""
     effective = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
     return bool(int(effective, 16) >> _CAP_SYS_PTRACE & 1)
 

@@ -25,27 +25,14 @@ C10D_NAMES = {
 NOT_COLLECTIVE = ("torch/distributed/elastic/", "torch/distributed/run.py", "torch/distributed/launch")
 
 COLLECTIVES = frozenset(
-    [
-        "all_reduce",
-        "allreduce",
-        "all_gather",
-        "allgather",
-        "reduce_scatter",
-        "all_to_all",
-        "alltoall",
-        "barrier",
-    ]
+    ["all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "all_to_all", "alltoall", "barrier"]
 )
 _MPI = COLLECTIVES | frozenset(["broadcast", "broadcast_object", "allgather_object", "synchronize", "join"])
 
 # (start of the file's path, functions or None for any, name or None for the outermost function's own)
 FRAME_RULES: tuple[tuple[str, frozenset[str] | None, str | None], ...] = (
     ("torch/distributed/rendezvous.py", frozenset({"_create_c10d_store", "rendezvous"}), "rendezvous"),
-    (
-        "torch/distributed/_functional_collectives.py",
-        frozenset({"wait_tensor", "trigger_wait", "wait"}),
-        "wait_tensor",
-    ),
+    ("torch/distributed/_functional_collectives.py", frozenset({"wait_tensor", "trigger_wait", "wait"}), "wait_tensor"),
     ("torch/distributed/_functional_collectives.py", COLLECTIVES | {"broadcast", "all_gather_tensor"}, None),
     (
         "torch/distributed/fsdp/",
@@ -145,9 +132,9 @@ def _by_line(leaf_line: LineText, uses_gpu: bool) -> str | None:
         return None
     code = code_of(text)
     for pattern, name in (*LINE_RULES, *(CUDA_LINE_RULES if uses_gpu else ())):
-        found = pattern.search(code)
-        if found:
-            return str(found.group(2)).lower() if name == "mpi" else name
+        match = pattern.search(code)
+        if match:
+            return str(match.group(2)).lower() if name == "mpi" else name
     return "work.wait" if waits_for_work(code) else None
 
 
@@ -158,7 +145,7 @@ def code_of(line: str) -> str:
 
 def waits_for_work(code: str) -> bool:
     """True when some ``X.wait(`` of the code has an X that looks like a work handle, or one from the lines above."""
-    return any(_is_handle(_names_before(code, found.start())) for found in _WAIT.finditer(code))
+    return any(_is_handle(_names_before(code, call.start())) for call in _WAIT.finditer(code))
 
 
 def _is_handle(names: list[str]) -> bool:

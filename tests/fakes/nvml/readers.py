@@ -15,9 +15,9 @@ from mltop.probes.collect.nvml.calls import Breadcrumb
 from mltop.probes.collect.nvml.calls import Calls, NvmlError, load
 calls = load(Breadcrumb.create())
 from mltop.probes.collect.nvml.readers.gpm import ActivityReader
-from mltop.probes.collect.nvml.device import Buffers, Device
-from mltop.probes.collect.nvml.readers.mig import MigReader
-def device(index): return Device(index, handle(index), calls, Buffers())
+from mltop.probes.collect.nvml.device import Device
+from mltop.probes.collect.nvml.readers.mig import Instances, MigReader
+def device(index): return Device(index, handle(index), calls)
 def read(reader, device):
     try: return vars(reader.read(device))
     except NvmlError as failure: return dict(raised=[failure.call, failure.code])

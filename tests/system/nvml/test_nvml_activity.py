@@ -322,7 +322,7 @@ def test_four_calls_per_gpu_and_poll_and_none_for_polls_that_come_too_soon(fake:
         assert counts["nvmlGpmMetricsGet"] + counts["nvmlGpmSampleGet"] == 1 + 4 * polls
         assert counts["nvmlGpmSampleGet"] == 1 + 2 + (polls - 4) * 3 // 4, "two of the first four polls take one"
         assert not [name for name in counts if name.startswith("misuse")]
-        child("reader.shut_down()")
+        child("first.release()")
         counts = read_counts(fake.counts_path)
         assert counts["nvmlGpmSampleAlloc"] == counts["nvmlGpmSampleFree"] <= 5
 

@@ -192,7 +192,7 @@ def test_a_lost_gpu_is_raised(fake: FakeNvml, reader: Reader, call: str) -> None
     fake.set(f"gpu.0.call.{call}", "error 15")
     fake.write()
     assert read(child) == {"raised": [call, 15]}
-    child("mig.forget(first)")
+    child("first.release()")
     counts = read_counts(fake.counts_path)
     assert counts.get("nvmlGpmSampleAlloc", 0) == counts.get("nvmlGpmSampleFree", 0)
 
@@ -216,7 +216,9 @@ def test_seven_instances_share_a_budget_of_calls(fake: FakeNvml, reader: Reader)
     def calls() -> int:
         return sum(calls_on_gpu(fake.counts_path, 0).values())
 
-    wait_until(lambda: [read(child), calls()][1] and child("mig._parents[0].credit") < 6, 30, "the first credit's end")
+    wait_until(
+        lambda: [read(child), calls()][1] and child("first.state(Instances).credit") < 6, 30, "the first credit's end"
+    )
     before, started_s = calls(), time.monotonic()
     wait_until(lambda: read(child) and time.monotonic() - started_s > 2.0, 30, "two seconds")
     spent_s = time.monotonic() - started_s

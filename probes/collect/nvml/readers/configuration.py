@@ -5,20 +5,18 @@ Identity and maxima do not change while the library is initialised, modes when s
 
 from __future__ import annotations
 
-from ctypes import byref
 from functools import partial
 from typing import Any
 
-import pynvml
-
 from mltop.probes.collect.nvml.calls import GarbageError
-from mltop.probes.collect.nvml.device import TEXT_SIZE, Device, Reading, as_flag, bus_id_of, first_supported
+from mltop.probes.collect.nvml.device import TEXT_SIZE, Device, Reading, Structure, as_flag, bus_id_of, first_supported
 from mltop.probes.collect.nvml.fields import FieldRequest, FieldValues
 from mltop.probes.collect.nvml.readers import limits, nvlink
 from mltop.probes.collect.nvml.readers.fast import CLOCK_MEMORY, CLOCK_SM
 
 POWER_LIMIT = 190  # mW: the limit in force, including those set elsewhere (out of band)
 UNKNOWN_STATE = 32  # nvml.h NVML_PSTATE_UNKNOWN
+PCI_INFO = [Structure(f"nvmlDeviceGetPciInfo_v{version}", "nvmlPciInfo_t") for version in (3, 2)]
 COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")  # nvml.h nvmlComputeMode_t
 
 
@@ -30,7 +28,7 @@ class Modes:
 
 
 def read_static(device: Device, system: Reading) -> Reading:
-    """``system``: what was read once for all GPUs. Raises NvmlError when the GPU or the library is gone."""
+    """``system``: what was read once for all GPUs."""
     reading = Reading()
     reading.values.update(system.values)
     reading.problems.update(system.problems)
@@ -39,7 +37,7 @@ def read_static(device: Device, system: Reading) -> Reading:
     reading.take("vbios", partial(device.text, "nvmlDeviceGetVbiosVersion", TEXT_SIZE))
     # Of the GPU's system processor; NOT_SUPPORTED where the driver runs without it.
     reading.take("gsp_firmware", partial(device.text, "nvmlDeviceGetGspFirmwareVersion"))
-    reading.take("pci_bus_id", partial(read_bus_id, device))
+    reading.take("pci_bus_id", lambda: bus_id_of(first_supported(*(partial(info.read, device) for info in PCI_INFO))))
     reading.take("sm_clock_max_mhz", partial(device.uint, "nvmlDeviceGetMaxClockInfo", CLOCK_SM))
     reading.take("memory_clock_max_mhz", partial(device.uint, "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY))
     default_limit = partial(device.uint, "nvmlDeviceGetPowerManagementDefaultLimit")
@@ -55,15 +53,6 @@ def read_static(device: Device, system: Reading) -> Reading:
         limits.read_offsets(device, batch)
     nvlink.read_static(device, batch, reading)
     return reading
-
-
-def read_bus_id(device: Device) -> str:
-    info = pynvml.nvmlPciInfo_t()
-    first_supported(
-        partial(device.call, "nvmlDeviceGetPciInfo_v3", byref(info)),
-        partial(device.call, "nvmlDeviceGetPciInfo_v2", byref(info)),
-    )
-    return bus_id_of(info)
 
 
 def read_power_limit(device: Device, batch: FieldValues, reading: Reading) -> None:

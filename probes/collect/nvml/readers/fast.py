@@ -5,15 +5,13 @@ power, and why clocks are low.
 from __future__ import annotations
 
 import time
-from ctypes import byref, c_int
+from ctypes import c_int
 from functools import partial
 from typing import Any
 
-import pynvml
-
 from mltop.probes.collect.nvml.calls import UnreadError
 from mltop.probes.collect.nvml.codes import Problem, Reason, implausible, unsupported
-from mltop.probes.collect.nvml.device import ASK_AGAIN_S, Device, Reading, Structure, first_supported, not_blank
+from mltop.probes.collect.nvml.device import ASK_AGAIN_S, MEMORY, Device, Reading, Structure, first_supported, not_blank
 from mltop.probes.collect.nvml.fields import ALL_LINKS, FieldRequest, FieldValues, Meter, counters
 from mltop.probes.collect.nvml.readers import nvlink
 from mltop.probes.model.nvml_fields import GAIN_FACTOR, GAIN_SLACK_S, NEWER, throttle_ns_fields
@@ -44,6 +42,11 @@ UNKNOWN_NUMBERS = Problem("which fields of NVML are these counters depends on th
 # Only what has no field in older drivers is asked one by one (nvml.h NVML_PERF_POLICY_*).
 VIOLATIONS = {0: "sw_power_cap", 2: "sync_boost", 3: "board_limit", 4: "low_utilization", 5: "reliability"}
 _VIOLATION_CALL = "nvmlDeviceGetViolationStatus"
+_VIOLATION = Structure(_VIOLATION_CALL, "c_nvmlViolationTime_t")
+_UTILIZATION = Structure("nvmlDeviceGetUtilizationRates", "c_nvmlUtilization_t")
+# Its sensor stays 0: SENSOR_GPU.
+_TEMPERATURE = Structure("nvmlDeviceGetTemperatureV", "c_nvmlTemperature_v1_t", "nvmlTemperature_v1")
+_MEMORY_V2 = Structure("nvmlDeviceGetMemoryInfo_v2", "c_nvmlMemory_v2_t", "nvmlMemory_v2")
 
 
 class Batch:
@@ -63,44 +66,31 @@ class Batch:
         return self._request
 
 
-class FastReader:
-    """Reads the fast tier of any device; holds the buffers that only this tier needs."""
-
-    def __init__(self) -> None:
-        # Its sensor stays 0: SENSOR_GPU.
-        self._temperature = Structure("nvmlDeviceGetTemperatureV", "c_nvmlTemperature_v1_t", "nvmlTemperature_v1")
-        self._memory_v2 = Structure("nvmlDeviceGetMemoryInfo_v2", "c_nvmlMemory_v2_t", "nvmlMemory_v2")
-
-    def read(self, device: Device) -> Reading:
-        """Raises NvmlError when the GPU or the library is gone."""
-        reading = Reading()
-        reading.take("busy", partial(read_busy, device))
-        reading.attempt(("memory_used_bytes", "memory_total_bytes"), partial(self._read_memory, device))
-        reading.take(
-            "temperature_c",
-            lambda: float(self._temperature.read(device).temperature),
-            lambda: float(device.uint("nvmlDeviceGetTemperature", SENSOR_GPU)),
-        )
-        read_fields(device, reading)
-        reading.take("sm_clock_mhz", partial(device.uint, "nvmlDeviceGetClockInfo", CLOCK_SM))
-        reading.take("memory_clock_mhz", partial(device.uint, "nvmlDeviceGetClockInfo", CLOCK_MEMORY))
-        reading.take("throttle_reasons", partial(read_throttle_reasons, device))
-        return reading
-
-    def _read_memory(self, device: Device) -> dict[str, Any]:
-        """Version 2 leaves out what the driver reserves for itself; version 1 counts it as used."""
-        memory = first_supported(partial(self._memory_v2.read, device), device.memory)
-        return {
-            "memory_used_bytes": not_blank("used memory", memory.used),
-            "memory_total_bytes": not_blank("total memory", memory.total),
-        }
+def read_fast(device: Device) -> Reading:
+    """The fast tier."""
+    reading = Reading()
+    # The share of the last sample period in which a kernel was resident (nvmlUtilization_t).
+    reading.take("busy", lambda: _UTILIZATION.read(device).gpu, divisor=100)
+    reading.attempt(("memory_used_bytes", "memory_total_bytes"), partial(read_memory, device))
+    reading.take(
+        "temperature_c",
+        lambda: float(_TEMPERATURE.read(device).temperature),
+        lambda: float(device.uint("nvmlDeviceGetTemperature", SENSOR_GPU)),
+    )
+    read_fields(device, reading)
+    reading.take("sm_clock_mhz", partial(device.uint, "nvmlDeviceGetClockInfo", CLOCK_SM))
+    reading.take("memory_clock_mhz", partial(device.uint, "nvmlDeviceGetClockInfo", CLOCK_MEMORY))
+    reading.take("throttle_reasons", partial(read_throttle_reasons, device))
+    return reading
 
 
-def read_busy(device: Device) -> float:
-    """Share of the last sample period in which a kernel was resident (nvmlUtilization_t)."""
-    device.call("nvmlDeviceGetUtilizationRates", device.buffers.utilization_ref)
-    share: float = device.buffers.utilization.gpu / 100
-    return share
+def read_memory(device: Device) -> dict[str, Any]:
+    """Version 2 leaves out what the driver reserves for itself; version 1 counts it as used."""
+    memory = first_supported(partial(_MEMORY_V2.read, device), partial(MEMORY.read, device))
+    return {
+        "memory_used_bytes": not_blank("used memory", memory.used),
+        "memory_total_bytes": not_blank("total memory", memory.total),
+    }
 
 
 def read_fields(device: Device, reading: Reading) -> None:
@@ -202,27 +192,19 @@ def read_throttle_ns(device: Device, batch: FieldValues, reading: Reading) -> di
     return throttle.timed(counts_ns, reading)
 
 
-class ViolationReader:
-    """Throttle time from drivers without the batched fields (deprecated, gone with CUDA 14)."""
-
-    def __init__(self) -> None:
-        self._violation = pynvml.c_nvmlViolationTime_t()
-        self._violation_ref = byref(self._violation)
-
-    def read(self, device: Device) -> Reading:
-        """``throttle_ns`` and ``throttle_share``. Raises NvmlError when the GPU or the library is gone."""
-        reading, throttle = Reading(), device.state(Throttle)
-        if not throttle.needs_violation_status:
-            return reading
-        violations = Reading()
-        for policy, reason in VIOLATIONS.items():
-            violations.take(f"throttle_ns.{reason}", partial(self._read_one, device, policy, reason))
-        reading.problems.update(violations.problems)
-        counts_ns = {name.partition(".")[2]: count for name, count in violations.values.items()}
-        reading.values.update(throttle.timed(counts_ns, reading))
+def read_violations(device: Device) -> Reading:
+    """``throttle_ns`` and ``throttle_share`` of drivers without the batched fields (deprecated, gone with CUDA 14)."""
+    reading, throttle = Reading(), device.state(Throttle)
+    if not throttle.needs_violation_status:
         return reading
+    violations = Reading()
+    for policy, reason in VIOLATIONS.items():
+        violations.take(reason, partial(read_violation_ns, device, policy, reason))
+    reading.problems.update({f"throttle_ns.{reason}": problem for reason, problem in violations.problems.items()})
+    reading.values.update(throttle.timed(violations.values, reading))
+    return reading
 
-    def _read_one(self, device: Device, policy: int, reason: str) -> int:
-        device.call(_VIOLATION_CALL, c_int(policy), self._violation_ref, part=reason)
-        nanoseconds: int = not_blank(_VIOLATION_CALL, self._violation.violationTime)
-        return nanoseconds
+
+def read_violation_ns(device: Device, policy: int, reason: str) -> int:
+    nanoseconds: int = _VIOLATION.read(device, c_int(policy), part=reason).violationTime
+    return not_blank(_VIOLATION_CALL, nanoseconds)

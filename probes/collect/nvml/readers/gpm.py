@@ -24,7 +24,7 @@ import pynvml
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import NO_GPU, Calls, GarbageError, NvmlError
 from mltop.probes.collect.nvml.codes import Problem, Reason, is_unsupported, starting, unsupported
-from mltop.probes.collect.nvml.device import ASK_AGAIN_S, Device, Reading, Structure
+from mltop.probes.collect.nvml.device import ASK_AGAIN_S, Device, Reading, Releasable, Structure
 from mltop.probes.collect.nvml.readers.configuration import Modes
 from mltop.probes.collect.nvml.readers.nvlink import Links
 
@@ -47,6 +47,7 @@ SHORTEST_S = 0.11  # samples of one GPU must be more than 100 ms apart (nvml.h)
 RETRY_S = 3.0  # after a refusal: permission is a state that comes and goes (NVIDIA/DCGM#214)
 
 Sample = Any  # pynvml.c_nvmlGpmSample_t, an opaque pointer
+_SUPPORT = Structure("nvmlGpmQueryDeviceSupport", "c_nvmlGpmSupport_t", "NVML_GPM_SUPPORT_VERSION")
 
 
 class Metric(NamedTuple):
@@ -75,7 +76,6 @@ class Gpm:
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        self._support = Structure("nvmlGpmQueryDeviceSupport", "c_nvmlGpmSupport_t", "NVML_GPM_SUPPORT_VERSION")
         self._get = pynvml.c_nvmlGpmMetricsGet_t()
         self._get_ref = byref(self._get)
         self._metric = self._get.metrics[0]
@@ -83,7 +83,7 @@ class Gpm:
     def why_not(self, device: Device) -> Reason | None:
         """Why there are no metrics of this GPU, None where there may be. Raises NvmlError when the GPU is gone."""
         try:
-            return None if self._support.read(device).isSupportedDevice else NEEDS_HOPPER
+            return None if _SUPPORT.read(device).isSupportedDevice else NEEDS_HOPPER
         except NvmlError as failure:
             if failure.is_loss:
                 raise
@@ -165,7 +165,9 @@ class Plan:
 
 
 class Track:
-    """``values`` by metric name, as of each metric's last turn; ``problems`` of single metrics; ``problem`` of all.
+    """The samples of one GPU, or of one MIG GPU instance on it, and what its metrics are made of.
+
+    ``values`` by metric name, as of each metric's last turn; ``problems`` of single metrics; ``problem`` of all.
 
     Buffers: one for the newest sample, one for each group's last turn, and one to write the next into.
     """
@@ -173,7 +175,7 @@ class Track:
     def __init__(self, gpm: Gpm, device: Device, plan: Plan, gpu_instance: int | None = None) -> None:
         self._gpm = gpm
         self._device = device
-        self._plan = plan
+        self.plan = plan
         self._gpu_instance = gpu_instance
         self._buffers: list[Sample] = []
         self._not_before_s = 0.0
@@ -191,7 +193,7 @@ class Track:
     @property
     def is_starting(self) -> bool:
         """Whether some metric has not had its first turn yet."""
-        return self._turn < len(self._plan.first)
+        return self._turn < len(self.plan.first)
 
     def poll(self, now_s: float, pace_s: float = SHORTEST_S) -> bool:
         """One turn, unless the last one is newer than ``pace_s``: then False. Monotonic seconds.
@@ -222,10 +224,6 @@ class Track:
             self._not_before_s = now_s + max(SHORTEST_S, 0.0 if self.is_starting else pace_s)
         return True
 
-    def pending(self) -> list[Metric]:
-        """Metrics without a value or a problem: their turn comes."""
-        return [m for m in self._plan.metrics() if m.name not in self.values and m.name not in self.problems]
-
     def release(self) -> None:
         """Free the buffers. The track must not be polled again."""
         for sample in self._buffers:
@@ -235,10 +233,10 @@ class Track:
     def _take_turn(self, now_s: float) -> None:
         if self._newest is None:
             self._newest = self._take()
-            self._before = dict.fromkeys(self._plan.first + self._plan.cycle, self._newest)
+            self._before = dict.fromkeys(self.plan.first + self.plan.cycle, self._newest)
             self.problem = STARTING
             return
-        group = self._plan.turn(self._turn)
+        group = self.plan.turn(self._turn)
         if group.takes_sample:
             self._newest = self._take()
         self._compute_all(group, now_s)
@@ -246,9 +244,9 @@ class Track:
 
     def _take_first_turns(self, now_s: float) -> None:
         self._newest = self._take()
-        for group in dict.fromkeys(self._plan.first):
+        for group in dict.fromkeys(self.plan.first):
             self._compute_all(group, now_s)
-        self._turn = len(self._plan.first)
+        self._turn = len(self.plan.first)
 
     def _compute_all(self, group: Group, now_s: float) -> None:
         assert self._newest is not None
@@ -303,29 +301,31 @@ PCIE_RATES = tuple(metric.name for metric in PCIE.metrics)
 MIG_PACE_S = 3.9
 
 
-class _Gpu:
-    """What is kept for one GPU."""
+class Activity(Releasable):
+    """What is kept of one GPU."""
 
-    def __init__(self, device: Device, plan: Plan, track: Track) -> None:
-        self.device = device
-        self.plan = plan
-        self.track = track
+    def __init__(self) -> None:
+        self.track: Track | None = None
         self.support_known_until_s = 0.0
         self.without_gpm: Reason | None = None
 
+    def release(self) -> None:
+        if self.track is not None:
+            self.track.release()
+            self.track = None
+
 
 class ActivityReader:
-    """Keeps the samples of every GPU that its metrics are made of. For one thread."""
+    """Reads the activity of any GPU. For one thread."""
 
     def __init__(self, calls: Calls) -> None:
         self._gpm = Gpm(calls)
-        self._gpus: dict[int, _Gpu] = {}
 
     def read(self, device: Device) -> Reading:
         """``sm_active`` … and ``activity_source`` ("gpm"), as fractions 0..1, None with a problem where unknown.
 
         Also ``pcie.rx_bytes_per_s`` and ``tx``, and those of ``nvlink`` where its own counters, which are a second
-        fresh, do not tell them. Raises NvmlError when the GPU or the library is gone.
+        fresh, do not tell them.
         """
         reading = Reading()
         reading.attempt((ALL_ACTIVITY,), partial(self._read, device, reading))
@@ -336,52 +336,41 @@ class ActivityReader:
 
     def catch_up(self, device: Device) -> None:
         """Take the second sample of a GPU at once, and compute all that it has no value of yet."""
-        kept = self._gpus.get(device.index)
-        if kept is not None and kept.device is device and kept.without_gpm is None:
-            kept.track.catch_up(time.monotonic())
-
-    def forget(self, device: Device) -> None:
-        """Free what is kept for a GPU that is gone, without a call on it."""
-        kept = self._gpus.pop(device.index, None)
-        if kept is not None:
-            kept.track.release()
-
-    def shut_down(self) -> None:
-        """Free all samples, before the library is shut down."""
-        for kept in list(self._gpus.values()):
-            self.forget(kept.device)
+        activity = device.state(Activity)
+        if activity.track is not None and activity.without_gpm is None:
+            activity.track.catch_up(time.monotonic())
 
     def _read(self, device: Device, reading: Reading) -> dict[str, Any]:
-        kept = self._kept(device)
+        activity = device.state(Activity)
         now_s = time.monotonic()
-        if now_s >= kept.support_known_until_s:
-            kept.without_gpm = self._gpm.why_not(device)
-            kept.support_known_until_s = now_s + ASK_AGAIN_S
-        problem = kept.without_gpm
+        if now_s >= activity.support_known_until_s:
+            activity.without_gpm = self._gpm.why_not(device)
+            activity.support_known_until_s = now_s + ASK_AGAIN_S
+        track = self._track(device, activity)
+        problem = activity.without_gpm
         if problem is None:
-            kept.track.poll(now_s, MIG_PACE_S if device.state(Modes).mig_enabled else SHORTEST_S)
-            problem = kept.track.problem
+            track.poll(now_s, MIG_PACE_S if device.state(Modes).mig_enabled else SHORTEST_S)
+            problem = track.problem
         if problem is not None:
             reading.problems[ALL_ACTIVITY] = problem
             return {}
-        return take_values(kept.track, kept.plan, reading)
+        return take_values(track, reading)
 
-    def _kept(self, device: Device) -> _Gpu:
+    def _track(self, device: Device, activity: Activity) -> Track:
+        """A new one where NVLink's own counters have started or stopped working."""
         links = device.state(Links)
         plan = PLAN_WITHOUT_NVLINK if links.counts_traffic or links.count == 0 else PLAN
-        kept = self._gpus.get(device.index)
-        # Another GPU at this index, this one came back, or NVLink's own counters have started or stopped working.
-        if kept is None or kept.device is not device or kept.plan is not plan:
-            self.forget(device)
-            kept = self._gpus[device.index] = _Gpu(device, plan, Track(self._gpm, device, plan))
-        return kept
+        if activity.track is None or activity.track.plan is not plan:
+            activity.release()
+            activity.track = Track(self._gpm, device, plan)
+        return activity.track
 
 
-def take_values(track: Track, plan: Plan, reading: Reading) -> dict[str, Any]:
+def take_values(track: Track, reading: Reading) -> dict[str, Any]:
     """The values of a track by field; problems of single fields go into ``reading``."""
     values: dict[str, Any] = {}
     pending = []
-    for metric in plan.metrics():
+    for metric in track.plan.metrics():
         name = metric.name
         if name in track.values:
             values[name] = track.values[name]

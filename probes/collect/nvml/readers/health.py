@@ -71,7 +71,7 @@ class Health:
 
 
 def read_health(device: Device) -> Reading:
-    """Raises NvmlError when the GPU or the library is gone."""
+    """ECC, memory repair, PCIe errors, what the driver says must be done, and the power limit."""
     reading = Reading()
     batch = device.state(Health).request.read(device)
     read_ecc(device, batch, reading)
@@ -182,53 +182,46 @@ def read_recovery(batch: FieldValues) -> str:
     return ACTIONS[number]
 
 
-class SramReader:
-    """``ecc.sram_uncorrected_aggregate`` and ``ecc.sram_threshold_exceeded`` (RMA policy of Ampere and newer)."""
+_SRAM_CALL, _REPAIR_CALL = "nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetRepairStatus"
+_SRAM_STATUS = Structure(_SRAM_CALL, "c_nvmlEccSramErrorStatus_v1_t")
+_HISTOGRAM = Structure("nvmlDeviceGetRowRemapperHistogram", "c_nvmlRowRemapperHistogramValues")
+_REPAIR = Structure(_REPAIR_CALL, "c_nvmlRepairStatus_t")
 
-    def __init__(self) -> None:
-        self._call = "nvmlDeviceGetSramEccErrorStatus"
-        self._status = Structure(self._call, "c_nvmlEccSramErrorStatus_v1_t")
 
-    def read(self, device: Device) -> Reading:
-        """Only root may know the threshold; the count has an older call, for everybody."""
-        reading = Reading()
-        reading.attempt(("ecc.sram_threshold_exceeded",), partial(self._read_status, device))
-        count = "ecc.sram_uncorrected_aggregate"
-        if count not in reading.values:
-            counter = partial(device.ulonglong, "nvmlDeviceGetMemoryErrorCounter", c_int(1), c_int(1), c_int(_SRAM))
-            reading.take(count, counter)
-        return reading
+def read_sram(device: Device) -> Reading:
+    """``ecc.sram_uncorrected_aggregate`` and ``ecc.sram_threshold_exceeded`` (RMA policy of Ampere and newer).
 
-    def _read_status(self, device: Device) -> dict[str, Any]:
-        status = self._status.read(device)
+    Only root may know the threshold; the count has an older call, for everybody.
+    """
+    reading, count = Reading(), "ecc.sram_uncorrected_aggregate"
+
+    def status() -> dict[str, Any]:
+        status = _SRAM_STATUS.read(device)
         return {
-            "ecc.sram_uncorrected_aggregate": not_blank(
-                self._call, status.aggregateUncParity + status.aggregateUncSecDed
-            ),
-            "ecc.sram_threshold_exceeded": as_flag(self._call, status.bThresholdExceeded),
+            count: not_blank(_SRAM_CALL, status.aggregateUncParity + status.aggregateUncSecDed),
+            "ecc.sram_threshold_exceeded": as_flag(_SRAM_CALL, status.bThresholdExceeded),
         }
 
+    reading.attempt(("ecc.sram_threshold_exceeded",), status)
+    if count not in reading.values:
+        counter = partial(device.ulonglong, "nvmlDeviceGetMemoryErrorCounter", c_int(1), c_int(1), c_int(_SRAM))
+        reading.take(count, counter)
+    return reading
 
-class RepairReader:
+
+def read_repair(device: Device) -> Reading:
     """``remap.banks.*`` and ``remap.repair_pending``."""
 
-    def __init__(self) -> None:
-        self._repair_call = "nvmlDeviceGetRepairStatus"
-        self._histogram = Structure("nvmlDeviceGetRowRemapperHistogram", "c_nvmlRowRemapperHistogramValues")
-        self._repair = Structure(self._repair_call, "c_nvmlRepairStatus_t")
+    def histogram() -> dict[str, Any]:
+        banks = _HISTOGRAM.read(device)
+        return {f"remap.banks.{bank}": getattr(banks, bank) for bank in _BANKS}
 
-    def read(self, device: Device) -> Reading:
-        """Raises NvmlError when the GPU or the library is gone."""
-        reading = Reading()
-        reading.attempt(("remap.banks",), partial(self._read_histogram, device))
-        reading.take("remap.repair_pending", partial(self._read_repair, device))
-        return reading
+    def is_pending() -> bool:
+        status = _REPAIR.read(device)
+        flags = [as_flag(_REPAIR_CALL, flag) for flag in (status.bChannelRepairPending, status.bTpcRepairPending)]
+        return any(flags)
 
-    def _read_histogram(self, device: Device) -> dict[str, Any]:
-        histogram = self._histogram.read(device)
-        return {f"remap.banks.{bank}": getattr(histogram, bank) for bank in _BANKS}
-
-    def _read_repair(self, device: Device) -> bool:
-        status = self._repair.read(device)
-        channel = as_flag(self._repair_call, status.bChannelRepairPending)
-        return as_flag(self._repair_call, status.bTpcRepairPending) or channel
+    reading = Reading()
+    reading.attempt(("remap.banks",), histogram)
+    reading.take("remap.repair_pending", is_pending)
+    return reading

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from ctypes import c_int
 from functools import partial
-from typing import Any
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import NvmlError, UnreadError
@@ -99,34 +98,30 @@ def read_offsets(device: Device, batch: FieldValues) -> None:
     device.state(Limits).memory_offset_c = reading.values.get("offset")
 
 
-class MarginReader:
+_MARGIN = Structure("nvmlDeviceGetMarginTemperature", "c_nvmlMarginTemperature_v1_t", "nvmlMarginTemperature_v1")
+
+
+def read_margins(device: Device) -> Reading:
     """``temperature_margin_c`` and ``memory_temperature_margin_c``."""
+    reading, limits = Reading(), device.state(Limits)
+    reading.attempt((MARGIN, MEMORY_MARGIN), lambda: {MARGIN: read_margin(device, limits)})
+    left_c = reading.values.get(MARGIN)
+    if left_c is not None:
+        reading.take(MEMORY_MARGIN, lambda: limits.memory_left(left_c))
+    absolute = limits.to_thresholds()
+    reading.values.update(absolute)
+    for field in absolute:
+        reading.problems.pop(field, None)
+    return reading
 
-    def __init__(self) -> None:
-        self._margin = Structure(
-            "nvmlDeviceGetMarginTemperature", "c_nvmlMarginTemperature_v1_t", "nvmlMarginTemperature_v1"
-        )
 
-    def read(self, device: Device) -> Reading:
-        """Raises NvmlError when the GPU or the library is gone."""
-        reading, limits = Reading(), device.state(Limits)
-        reading.attempt((MARGIN, MEMORY_MARGIN), partial(self._read, device, limits))
-        left_c = reading.values.get(MARGIN)
-        if left_c is not None:
-            reading.take(MEMORY_MARGIN, lambda: limits.memory_left(left_c))
-        absolute = limits.to_thresholds()
-        reading.values.update(absolute)
-        for field in absolute:
-            reading.problems.pop(field, None)
-        return reading
-
-    def _read(self, device: Device, limits: Limits) -> dict[str, Any]:
-        try:
-            margin = self._margin.read(device)
-        except NvmlError as failure:
-            limits.lacks_margin = failure.code in codes.UNSUPPORTED
-            if failure.code == codes.FUNCTION_NOT_FOUND and limits.memory_offset_c is not None:
-                raise UnreadError(codes.T_LIMIT_ALONE) from None
-            raise
-        limits.lacks_margin = False
-        return {MARGIN: float(margin.marginTemperature)}
+def read_margin(device: Device, limits: Limits) -> float:
+    try:
+        margin = _MARGIN.read(device)
+    except NvmlError as failure:
+        limits.lacks_margin = failure.code in codes.UNSUPPORTED
+        if failure.code == codes.FUNCTION_NOT_FOUND and limits.memory_offset_c is not None:
+            raise UnreadError(codes.T_LIMIT_ALONE) from None
+        raise
+    limits.lacks_margin = False
+    return float(margin.marginTemperature)

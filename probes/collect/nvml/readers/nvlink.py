@@ -7,11 +7,9 @@ have no fields for single links: then each is asked by calls.
 
 from __future__ import annotations
 
-from ctypes import byref, c_int, c_uint
+from ctypes import byref, c_int, c_uint, c_ulonglong
 from functools import partial
 from typing import Any
-
-import pynvml
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
@@ -46,6 +44,7 @@ TRAFFIC = ((204, 202, 1), (139, 138, 1024))
 TRAFFIC_FIELDS = tuple(field for received, sent, _ in TRAFFIC for field in (received, sent))
 NO_NVLINK = unsupported("this GPU has no NVLink")
 GPU, IBM_NPU, SWITCH = 0, 1, 2  # nvml.h NVML_NVLINK_DEVICE_TYPE_*
+_REMOTE = Structure("nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlPciInfo_t")
 STATE_CALL = "nvmlDeviceGetNvLinkState"
 ERRORS_BY_CALL = {0: "replay", 1: "recovery", 2: "crc"}  # nvml.h NVML_NVLINK_ERROR_DL_*
 # Field ids of the speed by link, in MB/s: what drivers before 520 have.
@@ -63,23 +62,17 @@ class Links:
         self.last: tuple[FieldValues, Reading] | None = None
 
 
-def request_for(count: int) -> FieldRequest:
-    """State, version, speed and all error counters of every link."""
-    fields = (STATE, VERSION, SPEED, *ERRORS)
-    return FieldRequest((field, link) for link in range(count) for field in fields)
-
-
 def read_links(device: Device) -> Reading:
     """``nvlink.links``: a list of dicts with NvlinkLink's names, without ``remote``.
 
     Of 8 GPUs that is 2,000 numbers, and they hardly ever change: then the reading is the same object as before.
-    Raises NvmlError when the GPU or the library is gone.
     """
     state = device.state(Links)
     if not state.count:
         return Reading()
     if state.request is None:
-        state.request = request_for(state.count)
+        fields = (STATE, VERSION, SPEED, *ERRORS)
+        state.request = FieldRequest((field, link) for link in range(state.count) for field in fields)
     values = state.request.read(device)
     if state.last is None or state.last[0] is not values:
         state.last = (values, describe_links(values, state))
@@ -109,17 +102,17 @@ def error_problem(values: FieldValues, count: int) -> Failure:
 
 def describe_link(values: FieldValues, link: int, reading: Reading) -> dict[str, Any]:
     """A counter that cannot be read is not in ``errors``."""
-    told, errors = Reading(), Reading()
-    told.take("active", partial(read_active, values, link))
-    told.take("version", lambda: generation(values.count(VERSION, "NVLINK_GET_VERSION", link)))
-    told.take("speed_bytes_per_s", lambda: values.count(SPEED, "NVLINK_GET_SPEED", link) * 1e6)
+    state, errors = Reading(), Reading()
+    state.take("active", partial(read_active, values, link))
+    state.take("version", lambda: generation(values.count(VERSION, "NVLINK_GET_VERSION", link)))
+    state.take("speed_bytes_per_s", lambda: values.count(SPEED, "NVLINK_GET_SPEED", link) * 1e6)
     for field, name in ERRORS.items():
         if values.code(field, link) == 0:
             errors.take(name, partial(values.count, field, name, link))
-    for prefix, problems in (("nvlink", told.problems), ("nvlink.errors", errors.problems)):
+    for prefix, problems in (("nvlink", state.problems), ("nvlink.errors", errors.problems)):
         for name, problem in problems.items():
             reading.problems[f"{prefix}.{name}"] = problem  # of many links alike, one is told
-    return {"index": link, **told.values, "errors": errors.values}
+    return {"index": link, **state.values, "errors": errors.values}
 
 
 def read_active(values: FieldValues, link: int) -> bool:
@@ -155,11 +148,10 @@ def read_traffic(meter: Meter, batch: FieldValues, at_s: float, reading: Reading
 
 def read_static(device: Device, batch: FieldValues, reading: Reading) -> None:
     """How many links there are, for the readers of this GPU, and what is at their other ends."""
-    links, told = device.state(Links), Reading()
-    told.take("nvlink", partial(count_links, device, batch))
-    if "nvlink" in told.values:
-        links.count = told.values["nvlink"]
-    reading.problems.update(told.problems)
+    links, count = device.state(Links), Reading()
+    count.take("nvlink", partial(count_links, device, batch))
+    links.count = count.values.get("nvlink", links.count)
+    reading.problems.update(count.problems)
     if links.count == 0:
         reading.problems["nvlink"] = NO_NVLINK
     read_remotes(device, reading)
@@ -180,8 +172,9 @@ def count_links(device: Device, batch: FieldValues) -> int:
 
 def count_by_asking(device: Device) -> int:
     """A link that does not exist is an invalid argument; a GPU without NVLink refuses the first."""
+    state = c_uint()
     for link in range(MAX_LINKS):
-        code = device.code_now(STATE_CALL, link, device.buffers.uint_ref)
+        code = device.code_now(STATE_CALL, link, byref(state))
         if code and (failure := NvmlError(STATE_CALL, code)).is_loss:
             raise failure
         if code:
@@ -191,13 +184,13 @@ def count_by_asking(device: Device) -> int:
 
 def read_remotes(device: Device, reading: Reading) -> None:
     """``nvlink.remotes``: by link "switch", a PCI bus id, or None. Two calls per link, asked once."""
-    told = Reading()
-    names = [str(link) for link in range(device.state(Links).count or 0)]
-    for name in names:
-        told.take(name, partial(remote_of, device, int(name)))
-    if told.problems:
-        reading.problems["nvlink.remote"] = list(told.problems.values())[-1]
-    remotes = [told.values.get(name) for name in names]
+    links = range(device.state(Links).count or 0)
+    by_link = Reading()
+    for link in links:
+        by_link.take(str(link), partial(remote_of, device, link))
+    if by_link.problems:
+        reading.problems["nvlink.remote"] = list(by_link.problems.values())[-1]
+    remotes = [by_link.values.get(str(link)) for link in links]
     if any(remotes):
         reading.values["nvlink.remotes"] = remotes
 
@@ -210,9 +203,7 @@ def remote_of(device: Device, link: int) -> str | None:
         return "switch"
     if kind.value not in (GPU, IBM_NPU):
         return None
-    info = pynvml.nvmlPciInfo_t()
-    device.call("nvmlDeviceGetNvLinkRemotePciInfo_v2", c_uint(link), byref(info), part=f" {link}")
-    return bus_id_of(info)
+    return bus_id_of(_REMOTE.read(device, c_uint(link), part=f" {link}"))
 
 
 class LinksByCalls:
@@ -228,59 +219,65 @@ class LinksByCalls:
 def read_links_by_calls(device: Device) -> Reading:
     """As ``read_links`` for a driver without fields of single links: all links the first time, then in turn."""
     reading = Reading()
-    state, kept = device.state(Links), device.state(LinksByCalls)
+    state, by_calls = device.state(Links), device.state(LinksByCalls)
     if not state.needs_calls or not state.count:
         return reading
-    if len(kept.links) != state.count:
-        kept.links = [{"index": link, "errors": {}} for link in range(state.count)]
+    if len(by_calls.links) != state.count:
+        by_calls.links = [{"index": link, "errors": {}} for link in range(state.count)]
         for link in range(state.count):
-            read_link_by_calls(device, link, kept)
-        read_speeds(device, kept)
+            read_link_by_calls(device, link, by_calls)
+        read_speeds(device, by_calls)
     else:
-        read_link_by_calls(device, kept.next_link, kept)
-        kept.next_link = (kept.next_link + 1) % state.count
-    reading.values["nvlink.links"] = [{**link, "errors": dict(link["errors"])} for link in kept.links]
-    for problems in (*kept.problems.values(), kept.speed_problems):  # of many links alike, one is told
+        read_link_by_calls(device, by_calls.next_link, by_calls)
+        by_calls.next_link = (by_calls.next_link + 1) % state.count
+    reading.values["nvlink.links"] = [{**link, "errors": dict(link["errors"])} for link in by_calls.links]
+    for problems in (*by_calls.problems.values(), by_calls.speed_problems):  # of many links alike, one is told
         reading.problems.update(problems)
     return reading
 
 
-def read_link_by_calls(device: Device, link: int, kept: LinksByCalls) -> None:
+def read_link_by_calls(device: Device, link: int, by_calls: LinksByCalls) -> None:
     """State, version and errors of one link: four calls and the version once, so that the links take turns: all twelve
     of an A100 within a minute.
     """
-    known, part = kept.links[link], f" {link}"
+    entry, part = by_calls.links[link], f" {link}"
 
     def uint(call: str) -> int:
         return device.uint(call, c_uint(link), part=part)
 
     def errors(counter: int) -> int:
-        call, buffer = "nvmlDeviceGetNvLinkErrorCounter", device.buffers.ulonglong
-        device.call(call, c_uint(link), c_int(counter), device.buffers.ulonglong_ref, part=f"{part} {counter}")
-        return buffer.value
+        count = c_ulonglong()
+        call = "nvmlDeviceGetNvLinkErrorCounter"
+        device.call(call, c_uint(link), c_int(counter), byref(count), part=f"{part} {counter}")
+        return count.value
 
-    told = Reading()
-    told.take("active", lambda: as_flag(f"{STATE_CALL} of link {link}", uint(STATE_CALL)))
-    if known.get("version") is None:
-        told.take("version", lambda: generation(uint("nvmlDeviceGetNvLinkVersion")))
-    known.update({"active": None, "version": known.get("version"), **told.values})
-    counted = Reading()
+    state, counts = Reading(), Reading()
+    state.take("active", lambda: as_flag(f"{STATE_CALL} of link {link}", uint(STATE_CALL)))
+    if entry.get("version") is None:
+        state.take("version", lambda: generation(uint("nvmlDeviceGetNvLinkVersion")))
+    entry.update({"active": None, "version": entry.get("version"), **state.values})
     for counter, name in ERRORS_BY_CALL.items():
-        counted.take(f"errors.{name}", partial(errors, counter))
-    known["errors"].update({name.partition(".")[2]: count for name, count in counted.values.items()})
-    kept.problems[link] = {f"nvlink.{name}": why for name, why in {**told.problems, **counted.problems}.items()}
+        counts.take(name, partial(errors, counter))
+    entry["errors"].update(counts.values)
+    by_calls.problems[link] = {
+        **{f"nvlink.{name}": problem for name, problem in state.problems.items()},
+        **{f"nvlink.errors.{name}": problem for name, problem in counts.problems.items()},
+    }
 
 
-def read_speeds(device: Device, kept: LinksByCalls) -> None:
+def read_speeds(device: Device, by_calls: LinksByCalls) -> None:
     """The first twelve links have a field each; there were no more when such drivers were new."""
-    fields = SPEED_BY_LINK[: len(kept.links)]
+    fields = SPEED_BY_LINK[: len(by_calls.links)]
     values = FieldRequest((field, 0) for field in fields).read(device)
-    for link, field in zip(kept.links, fields):
-        told = Reading()
-        told.take("nvlink.speed_bytes_per_s", partial(values.count, field, "NVLINK_SPEED_MBPS"))
-        speed_mb_per_s = told.values.get("nvlink.speed_bytes_per_s")
-        link["speed_bytes_per_s"] = None if speed_mb_per_s is None else speed_mb_per_s * 1e6
-        kept.speed_problems.update(told.problems)
+
+    def bytes_per_s(field: int) -> float:
+        return values.count(field, "NVLINK_SPEED_MBPS") * 1e6
+
+    for entry, field in zip(by_calls.links, fields):
+        reading = Reading()
+        reading.take("nvlink.speed_bytes_per_s", partial(bytes_per_s, field))
+        entry["speed_bytes_per_s"] = reading.values.get("nvlink.speed_bytes_per_s")
+        by_calls.speed_problems.update(reading.problems)
 
 
 # The NVLink fabric: whether Fabric Manager has registered the GPU, and what is wrong with it (Hopper and newer).
@@ -310,23 +307,20 @@ def health_of(mask: int) -> str | None:
     return "ok" if mask & 0xFFF else None
 
 
-class FabricReader:
+# Newest first: a driver that does not know a version says so; it may still know the one before.
+_FABRIC_INFO = (
+    Structure(_CALL_V, "c_nvmlGpuFabricInfo_v3_t", "nvmlGpuFabricInfo_v3"),
+    Structure(_CALL_V, "c_nvmlGpuFabricInfo_v2_t", "nvmlGpuFabricInfo_v2"),
+    Structure("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
+)
+
+
+def read_fabric(device: Device) -> Reading:
     """``fabric.*``."""
-
-    def __init__(self) -> None:
-        # Newest first: a driver that does not know a version says so; it may still know the one before.
-        self._versions = (
-            Structure(_CALL_V, "c_nvmlGpuFabricInfo_v3_t", "nvmlGpuFabricInfo_v3"),
-            Structure(_CALL_V, "c_nvmlGpuFabricInfo_v2_t", "nvmlGpuFabricInfo_v2"),
-            Structure("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
-        )
-
-    def read(self, device: Device) -> Reading:
-        """Raises NvmlError when the GPU or the library is gone."""
-        reading = Reading()
-        readers = [partial(version.read, device) for version in self._versions]
-        reading.attempt(("fabric",), lambda: describe_fabric(first_supported(*readers), reading))
-        return reading
+    reading = Reading()
+    readers = [partial(version.read, device) for version in _FABRIC_INFO]
+    reading.attempt(("fabric",), lambda: describe_fabric(first_supported(*readers), reading))
+    return reading
 
 
 def describe_fabric(info: Any, reading: Reading) -> dict[str, Any]:

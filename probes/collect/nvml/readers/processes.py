@@ -42,30 +42,30 @@ class ProcessReader:
 
     def read_others(self, device: Device) -> Reading:
         """Graphics and MPS, for ``read`` to list. Not every GPU has them: their absence is no problem."""
-        kept = device.state(OtherLists)
-        kept.problems.clear()
+        others = device.state(OtherLists)
+        others.problems.clear()
         for kind in OTHERS:
             try:
-                kept.lists[kind] = self._list(device, kind)
+                others.lists[kind] = self._list(device, kind)
             except NvmlError as failure:
                 if failure.is_loss:
                     raise
-                kept.lists.pop(kind, None)
+                others.lists.pop(kind, None)
                 if failure.code not in codes.UNSUPPORTED:
-                    kept.problems[f"processes.{kind}"] = failure.reason
+                    others.problems[f"processes.{kind}"] = failure.reason
         return Reading()
 
     def read(self, device: Device) -> Reading:
-        """``processes``. Known as soon as the compute list is. Raises NvmlError when the GPU or the library is gone."""
+        """``processes``. Known as soon as the compute list is."""
         reading = Reading()
-        kept = device.state(OtherLists)
-        if any(kept.lists.values()):
+        others = device.state(OtherLists)
+        if any(others.lists.values()):
             self.read_others(device)  # in use here: as fresh as the rest
         reading.take("processes", partial(self._list, device, "compute"))
         if "processes" in reading.values:
             for kind in OTHERS:
-                reading.values["processes"] += kept.lists.get(kind, [])
-            reading.problems.update(kept.problems)
+                reading.values["processes"] += others.lists.get(kind, [])
+            reading.problems.update(others.problems)
         return reading
 
     def _list(self, device: Device, kind: str) -> list[dict[str, Any]]:

@@ -95,26 +95,26 @@ def _sifted(
     of: str = "",
 ) -> dict[str, Any]:
     """The numbers of one dict that can be. ``of``: what the entry is, for the reason: "link 3: "."""
-    kept = {}
+    plausible = {}
     for name, value in entry.items():
         limits = limits_of(name)
         if limits is None or _holds(limits, value):
-            kept[name] = value
+            plausible[name] = value
         else:
             problems[prefix + name] = complaint(limits, value, of)
-    return kept
+    return plausible
 
 
 def _link(link: dict[str, Any], problems: dict[str, Reason]) -> dict[str, Any]:
     """Of many links alike, one is told. Rules need the errors of all links: one counter that is missing is missed."""
     of = f"link {link.get('index')}: "
-    kept = _sifted(link, lambda name: GPU.get(f"{_LINKS}.*.{name}"), problems, "nvlink.", of)
+    sifted = _sifted(link, lambda name: GPU.get(f"{_LINKS}.*.{name}"), problems, "nvlink.", of)
     counters = GPU[f"{_LINKS}.*.errors.*"]
     bad: dict[str, Reason] = {}
-    kept["errors"] = _sifted(link.get("errors") or {}, lambda _: counters, bad, "")
+    sifted["errors"] = _sifted(link.get("errors") or {}, lambda _: counters, bad, "")
     for name in bad:
         problems["nvlink.errors"] = complaint(counters, link["errors"][name], f"{of}{name}: ")
-    return kept
+    return sifted
 
 
 def _sift_processes(values: dict[str, Any], problems: dict[str, Reason]) -> None:
@@ -137,9 +137,9 @@ def _sift_processes(values: dict[str, Any], problems: dict[str, Reason]) -> None
 
 def _instance(entry: dict[str, Any], problems: dict[str, Reason]) -> dict[str, Any]:
     prefix = f"{_INSTANCES}.{entry['index']}."
-    kept = _sifted(entry, lambda name: GPU.get(f"{_INSTANCES}.*.{name}"), problems, prefix)
-    _sift_memory(kept, problems, prefix)
-    return {"index": entry["index"], **kept}
+    sifted = _sifted(entry, lambda name: GPU.get(f"{_INSTANCES}.*.{name}"), problems, prefix)
+    _sift_memory(sifted, problems, prefix)
+    return {"index": entry["index"], **sifted}
 
 
 def _sift_memory(values: dict[str, Any], problems: dict[str, Reason], prefix: str) -> None:
