@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from mltop.probes.agent.light import light_fields
-from mltop.probes.demo.gpus import TRAINING, UPTIME_S, Moving, activity_of, move, sample_of, shape_of
+from mltop.probes.demo.gpus import IDLE, TRAINING, UPTIME_S, activity_of, move, sample_of, shape_of
 from mltop.probes.demo.machine import MOVING, host_of, is_moving, kernel_events, links_of, moving, pci_devices
 from mltop.probes.model import Frame, GpuProcess, GpuSample, RankSample, RankStacks, StackDigest, to_json
 
@@ -148,7 +148,7 @@ _LOADING = [
 
 LOST_GPU = 3
 BRAKED_CLOCK_MHZ = 420
-_MOVING_NAMES = frozenset(Moving.__dataclass_fields__)
+_MOVING_NAMES = frozenset(move(shape_of(0, 0, False), 0.0, IDLE, 0.0))
 _HOST_NAMES = frozenset(
     ("uptime_s", "cpu_fraction", "load_1m", "network_rx_bytes_per_s", "network_tx_bytes_per_s"),
 )
@@ -215,7 +215,7 @@ class SimulatedNode:
         hung = self.job.hung_at - zero
         culprit = index < len(self.ranks) and self.ranks[index] == self.job.culprit
         activity = activity_of(now - zero, index < len(self.ranks), hung, culprit)
-        moving = dict(vars(move(shape_of(self.number, index, False), now - zero, activity, hung)))
+        moving = move(shape_of(self.number, index, False), now - zero, activity, hung)
         if self.braked:
             moving.update(braked(now - zero))
         moving["last_seen_at"] = round(now, 3)
@@ -304,7 +304,7 @@ def _fixed_events(node: SimulatedNode) -> str:
 @cache
 def _fixed_gpu(node: SimulatedNode, index: int, training: bool, light: bool) -> str:
     pids = [FIRST_PID + node.ranks[index]] if index < len(node.ranks) else []
-    moving = move(shape_of(node.number, index, False), 0.0, TRAINING if pids else "idle", 0.0)
+    moving = move(shape_of(node.number, index, False), 0.0, TRAINING if pids else IDLE, 0.0)
     whole = sample_of(index, node.number, pids, moving, training)
     whole.processes = [_described(process, node) for process in whole.processes or ()]
     return known(whole, light, _MOVING_NAMES | {"last_seen_at"})
@@ -323,7 +323,7 @@ def _fixed_rank(node: SimulatedNode, rank: int, light: bool) -> str:
 
 @cache
 def _lost_gpu(node: SimulatedNode, light: bool) -> str:
-    whole = sample_of(LOST_GPU, node.number, [], move(shape_of(node.number, LOST_GPU, False), 0.0, "idle", 0.0), False)
+    whole = sample_of(LOST_GPU, node.number, [], move(shape_of(node.number, LOST_GPU, False), 0.0, IDLE, 0.0), False)
     lost = GpuSample(
         index=LOST_GPU,
         uuid=whole.uuid,
