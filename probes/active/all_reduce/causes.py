@@ -20,6 +20,11 @@ LOST = (
     *("remote process exited", "ncclremoteerror", "nccl communicator was aborted"),
 )
 
+_NETWORK_FIX = (
+    "look at the network between these nodes: a firewall that takes away open connections, a link that went down, a full"
+    " or broken switch"
+)
+
 
 @dataclass
 class RankState:
@@ -59,16 +64,19 @@ def causes(states: Sequence[RankState], gone: Mapping[str, str]) -> list[Cause]:
     return blamed or _behind(states) or [_network(states, stage)]
 
 
-def death(rank: int, status: int, said: str) -> tuple[str, str]:
-    """The kind (died, aborted or disconnected) and the sentence. ``status``: of waitpid(2); ``said``: its output."""
-    words = endings.last_words(said)
+def death(rank: int, status: int, output: str) -> tuple[str, str]:
+    """The kind (died, aborted or disconnected) and the sentence. ``status``: of waitpid(2)."""
+    words = endings.last_words(output)
     number = status & 0x7F
     if number == signal.SIGABRT:
         # gloo's own threads end the process when a peer is gone.
         kind = "disconnected" if is_lost(words) else "aborted"
         return kind, f"rank {rank} died: aborted (SIGABRT)" + (f": {words}" if words else "")
     if number:
-        return "died", f"rank {rank} died: {'killed' if number == signal.SIGKILL else 'ended'} ({_signal_name(number)})"
+        return (
+            "died",
+            f"rank {rank} died: {'killed' if number == signal.SIGKILL else 'ended'} ({endings.signal_name(number)})",
+        )
     return "died", f"rank {rank} died: ended with exit code {status >> 8}" + (f": {words}" if words else "")
 
 
@@ -90,7 +98,7 @@ def _behind(states: Sequence[RankState]) -> list[Cause]:
     """Ranks that did not come as far as others, who wait for them."""
     running = [state for state in states if state.kind in ("waits", "absent", "disconnected")]
     furthest = max(running, key=lambda state: state.begun, default=None)
-    late = [state for state in running if furthest is not None and state.begun < furthest.begun]
+    late = [state for state in running if furthest and state.begun < furthest.begun]
     if furthest is None or not late:
         return []
     if len(late) > 1 and all(state.kind == "waits" and state.begun == furthest.begun - 1 for state in late):
@@ -121,14 +129,7 @@ def _network(states: Sequence[RankState], stage: str) -> Cause:
     waits = [state for state in states if state.kind == "waits"]
     where = step(waits[0]) if waits else "the round"
     why = f"no rank is behind: {len(waits)} ranks of {nodes} are in {where} and nothing arrives any more"
-    return Cause(
-        "",
-        None,
-        stage,
-        why,
-        "look at the network between these nodes: a firewall that takes away open"
-        " connections, a link that went down, a full or broken switch",
-    )
+    return Cause("", None, stage, why, _NETWORK_FIX)
 
 
 def step(state: RankState) -> str:
@@ -138,10 +139,3 @@ def step(state: RankState) -> str:
     number = state.in_stage
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"the {number}{ending} collective of {state.stage}" if number else f"the beginning of {state.stage}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from mltop.probes.active import child, endings
 from mltop.probes.active.all_reduce.causes import Cause, RankState
-from mltop.probes.active.all_reduce.connections import Message
+from mltop.probes.active.all_reduce.connections import Message, Tasks
 from mltop.probes.active.all_reduce.listening import Sockets
 from mltop.probes.active.all_reduce.meeting import Joining, Meeting, NotJoined
 from mltop.probes.active.all_reduce.options import READY_S, Options, Round, round_of
@@ -93,7 +93,7 @@ class Node:
         self._options, self._importer, self._meeting = options, importer, meeting
         self._joined_s = time.monotonic()
         self._lines = lines
-        self._tasks: set[asyncio.Future[Any]] = set()
+        self._tasks = Tasks()
         self._run: RoundRun | None = None
         self._past: set[int] = set()  # rounds that we were told
         self._given_up: set[int] = set()  # rounds that failed before we were told them
@@ -111,7 +111,7 @@ class Node:
 
     async def get_ready(self, began: float, store: socket.socket | None) -> None:
         """``store``: at which torch's store listens, at the leader's."""
-        self._keep(self._hear())
+        self._tasks.start(self._hear())
         if len(self._options.nodes) > 1 and not self._importer.imported.done():
             begin_import(self._options)
         about = await self._unless_lost("import torch", self._imported(began))
@@ -249,7 +249,7 @@ class Node:
         elif kind == "stop":
             run = self._current(message)
             if run is not None:
-                self._keep(run.stop())
+                self._tasks.start(run.stop())
             else:
                 self._given_up.add(message["round"])
                 self._meeting.link.send({**message, "t": "states", "states": self._states(message["round"])})
@@ -266,11 +266,6 @@ class Node:
         kind = "done" if number in self._past else "absent"
         first = self._ranks.first_rank
         return [vars(RankState(first + local, self._options.node, kind)) for local in range(len(self._ranks))]
-
-    def _keep(self, work: Awaitable[Any]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 _JOIN_FIX = (

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from mltop.probes.active import child, endings
+from mltop.probes.active.all_reduce.connections import Tasks
 from mltop.probes.active.all_reduce.importer import PACKET_BYTES, STORE
 from mltop.probes.active.all_reduce.listening import interface_of, local_addresses
 from mltop.probes.active.all_reduce.meeting import Meeting
@@ -54,7 +55,7 @@ class Importer:
         self.on_child: Callable[[dict[str, Any]], None] = lambda _: None  # one was forked, or has ended
         self.lines: deque[str] = deque(maxlen=LAST_LINES)
         self._control = control
-        self._losing: asyncio.Future[None] | None = None  # kept while it runs
+        self._tasks = Tasks()
         self._reading = asyncio.ensure_future(read_lines(output, self.lines.append))
         loop.add_reader(control, self._receive)
 
@@ -80,7 +81,7 @@ class Importer:
             packet = b""
         if not packet:
             asyncio.get_running_loop().remove_reader(self._control)
-            self._losing = asyncio.ensure_future(self._lost())
+            self._tasks.start(self._lost())
             return
         reply = json.loads(packet)
         if "imported" in reply:
@@ -103,7 +104,7 @@ class Importer:
             return ""
         if ended.si_code == os.CLD_EXITED:
             return f"exit code {ended.si_status}"
-        return endings.signal_words(ended.si_status)
+        return f"killed by {endings.signal_name(ended.si_status)}"
 
     def _settle(self, outcome: dict[str, Any] | ImportFailed) -> None:
         if self.imported.done():
@@ -157,7 +158,7 @@ class Ranks:
         self._output = Output(first_rank, setups[0].backend == "nccl")
         self._on_event, self._on_ended = on_event, on_ended
         self._ranks: dict[int, LocalRank] = {}
-        self._tasks: set[asyncio.Future[None]] = set()
+        self._tasks = Tasks()
         importer.on_child = self._forked_or_ended
 
     def __len__(self) -> int:
@@ -251,9 +252,7 @@ class Ranks:
         if "forked" in reply:
             self._ranks[local].pid = reply["pid"]
             return
-        task = asyncio.ensure_future(self._end(self._ranks[local], reply["status"]))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._end(self._ranks[local], reply["status"]))
 
     async def _end(self, rank: LocalRank, status: int) -> None:
         await asyncio.gather(*rank.readers, return_exceptions=True)
