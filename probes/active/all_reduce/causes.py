@@ -21,8 +21,8 @@ LOST = (
 )
 
 _NETWORK_FIX = (
-    "look at the network between these nodes: a firewall that takes away open connections, a link that went down, a full"
-    " or broken switch"
+    "look at the network between these nodes: a firewall that takes away open connections, a link that went down, a"
+    " full or broken switch"
 )
 
 
