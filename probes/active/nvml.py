@@ -256,6 +256,6 @@ class PcieLinks:
                 self._gpus[uuid] = None
                 self._gpus[uuid] = self._nvml.gpu(uuid)
             gpu = self._gpus.get(uuid)
-            return gpu and read(gpu)
+            return None if gpu is None else read(gpu)
         except NvmlError:
             return None

@@ -15,7 +15,6 @@ from mltop.probes.active.all_reduce.listening import plain
 
 Message = dict[str, Any]
 LIMIT_S = 2.0
-STAGGER_S = 0.2  # an address that does not answer holds up the next one only this long
 ALL_PAIRS_UP_TO = 32  # nodes: 992 connections in all
 LINE_LIMIT_BYTES = 1 << 22  # a roster of some thousand nodes
 # Who cannot connect to whom, and why: {from: {to: reason}}.

@@ -233,33 +233,19 @@ class Meeting:
 
 
 async def find_leader(leader: str, addresses: Sequence[str], port: int, key: str) -> Link:
-    """The first of the leader's addresses at which it answers. Raises NotJoined with every address's reason."""
-    tries = [
-        asyncio.ensure_future(_try(address, port, key, number * connections.STAGGER_S))
-        for number, address in enumerate(addresses)
-    ]
-    leaders_link: Link | None = None
-    reasons: set[str] = set()
-    for answer in asyncio.as_completed(tries):
-        outcome = await answer
-        if isinstance(outcome, Link):
-            leaders_link = outcome
-            break
-        reasons.add(outcome)
-    for task in tries:
-        task.cancel()
-    for link in await asyncio.gather(*tries, return_exceptions=True):
-        if isinstance(link, Link) and link is not leaders_link:
-            link.close()
-    if leaders_link is None:
-        why = "; ".join(sorted(reasons)) or "it has no address"
-        raise NotJoined(f"cannot connect to {leader} ({', '.join(addresses)}) port {port}: {why}")
-    return leaders_link
+    """A link to the leader, at the first of its addresses (it has one) that answers. Raises NotJoined."""
+    reasons = []
+    for address in addresses:
+        answer = await _try(address, port, key)
+        if isinstance(answer, Link):
+            return answer
+        reasons.append(answer)
+    why = "; ".join(reasons) or "it has no address"
+    raise NotJoined(f"cannot connect to {leader} ({', '.join(addresses)}) port {port}: {why}")
 
 
-async def _try(address: str, port: int, key: str, after_s: float) -> Link | str:
+async def _try(address: str, port: int, key: str) -> Link | str:
     """Who answers is the leader if it says our key: on the same address another machine may listen. Or why not."""
-    await asyncio.sleep(after_s)
     try:
         link = await connections.connect(address, port)
     except OSError as error:
