@@ -106,7 +106,7 @@ def is_moving(link: LinkSample) -> bool:
     return link.kind == "infiniband" and link.state == "ACTIVE"
 
 
-def moving(t: float, trained_s: float, training: bool, port: int) -> dict[str, int]:
+def traffic_of(t: float, trained_s: float, training: bool, port: int) -> dict[str, int]:
     """The values of MOVING ``t`` seconds after the counters were 0, of which ``trained_s`` were spent training."""
     per_s = (TRAINING_BYTES_PER_S if training else WAITING_BYTES_PER_S) * (1 + 0.01 * port)
     total = int(trained_s * TRAINING_BYTES_PER_S + (t - trained_s) * WAITING_BYTES_PER_S)
